@@ -1,0 +1,119 @@
+"""The native engine, as Python sees it. Only `phalanx.distributed` imports this module.
+
+It moves bytes between descriptors and mappings it was handed; it opens no port and knows no name.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, final
+
+from numpy.typing import NDArray
+
+# Why an epoch was given up (`AbortPage.abort`).
+ABORT_RANK_FAILURE: int
+ABORT_MISMATCH: int
+ABORT_TIMEOUT: int
+ABORT_INTERRUPTED: int
+ABORT_ERROR: int
+ABORT_CLOSED: int
+
+@final
+class AbortPage:
+    """Abort flags and doorbells that the supervisor and the ranks of one host share (a memfd).
+
+    There are ``slots`` rank slots and one more author, number ``slots``: the supervisor.
+    """
+
+    @staticmethod
+    def nbytes(slots: int) -> int: ...
+    @staticmethod
+    def format(fd: int, slots: int) -> None:
+        """Size the memfd (if needed) and write an empty page; once, by its owner."""
+
+    def __init__(self, fd: int, *, slots: int, author: int, wake_fds: Sequence[int] = ()) -> None:
+        """Map the page (``fd`` stays the caller's); ``wake_fds[slot]`` are eventfds, duplicated."""
+
+    def abort(self, epoch: int, kind: int, culprit: int, message: str) -> bool:
+        """Free every rank of this host that waits in ``epoch`` or an older one.
+
+        Lock-free and async: needs nothing of the ranks. True if this call was the first for the
+        epoch. Text over 500 bytes is cut at a character.
+        """
+
+    def reason(self, epoch: int) -> tuple[int, int, str] | None:
+        """``(kind, culprit, message)`` if ``epoch`` was aborted, else None."""
+
+    def close(self) -> None: ...
+
+@final
+class Arena:
+    """The memory that the ranks of one host share: one region (memfd) per slot.
+
+    The own region is mapped read-write, the others read-only.
+    """
+
+    @staticmethod
+    def format(fd: int, nbytes: int) -> None:
+        """Size a region and write its empty header; once, by its owner (the supervisor)."""
+
+    def __init__(self, fds: Sequence[int], *, own: int) -> None:
+        """Map all regions (``fds`` stay the caller's); ``own`` is this rank's slot."""
+
+    @property
+    def nbytes(self) -> int: ...
+    def close(self) -> None: ...
+
+@final
+class Group:
+    """One epoch of one group: ranks ``0..size-1`` of which this process is ``rank``.
+
+    Parameters: ``hosts[r]`` is the host index of rank r; ``slots[r]`` its arena slot where it is
+    on this rank's host, else -1; ``links`` maps a peer to a connected stream socket whose
+    ownership passes to the group; ranks without a common arena need a link.
+    ``channel`` picks the part of each region that this group uses (0 .. CHANNELS-1).
+    """
+
+    CHANNELS: int
+    def __init__(
+        self,
+        *,
+        rank: int,
+        size: int,
+        epoch: int,
+        channel: int = 0,
+        hosts: Sequence[int],
+        slots: Sequence[int] = (),
+        host_names: Sequence[str] = (),
+        arena: Arena | None = None,
+        links: Mapping[int, int] = ...,
+        page: AbortPage | None = None,
+        wake_fd: int = -1,
+    ) -> None: ...
+    @property
+    def rank(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def epoch(self) -> int: ...
+    @property
+    def is_closed(self) -> bool: ...
+    @property
+    def failure(self) -> tuple[int, int, str] | None:
+        """``(kind, culprit, message)`` once the group was aborted; None while it is good."""
+
+    # x and out: C-contiguous numpy arrays of the same supported dtype; out may be x.
+    def all_sum(self, x: NDArray[Any], out: NDArray[Any], timeout: float | None = None) -> None: ...
+    def all_gather(
+        self, x: NDArray[Any], out: NDArray[Any], timeout: float | None = None
+    ) -> None: ...
+    def broadcast(
+        self, x: NDArray[Any], out: NDArray[Any], root: int, timeout: float | None = None
+    ) -> None: ...
+    def barrier(self, timeout: float | None = None) -> None: ...
+    def abort(self, kind: int, culprit: int, message: str) -> bool: ...
+    def close(self) -> None: ...
+    def describe(self) -> dict[str, Any]:
+        """Algorithms by operation and size, transports, counts of bytes and operations."""
+
+def supported_dtypes() -> tuple[str, ...]: ...
+def flag_latency_ns() -> float:
+    """One-way latency of a flag between the two placements of the cores, measured in ~50 us."""
