@@ -1,0 +1,147 @@
+"""Framed messages over a stream socket between a rank and its supervisor.
+
+A frame is a 4-byte little-endian length and one MessagePack record of a known type;
+anything else ends the channel. It knows sockets and msgspec, nothing of what is said.
+"""
+
+from __future__ import annotations
+
+import itertools
+import select
+import socket
+import struct
+import threading
+import time
+from collections import deque
+
+import msgspec
+
+from ._rank_messages import ToRank, ToSupervisor
+
+__all__ = ["MAX_FRAME", "Channel", "ChannelClosed", "FrameReader", "pack_frame"]
+
+MAX_FRAME = 64 << 20  # a rendezvous share is some hundred bytes; this only stops nonsense
+_GONE = "the supervisor of this host is gone"
+_LENGTH = struct.Struct("<I")
+
+
+class ChannelClosed(ConnectionError):
+    """The other side of a rank's channel is gone."""
+
+
+def pack_frame(message: msgspec.Struct) -> bytes:
+    """One message as a frame."""
+    body = msgspec.msgpack.encode(message)
+    return _LENGTH.pack(len(body)) + body
+
+
+class FrameReader:
+    """Cuts received bytes into frames; feed it as they come.
+
+    Examples
+    --------
+    >>> from phalanx.protocol import Refused
+    >>> reader = FrameReader()
+    >>> frame = pack_frame(Refused(1, -1, "no"))
+    >>> list(reader.feed(frame[:3])), len(list(reader.feed(frame[3:])))
+    ([], 1)
+    """
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Add received bytes and return the bodies of the frames that are whole now.
+
+        Raises
+        ------
+        ValueError
+            A frame says it is longer than `MAX_FRAME`.
+        """
+        self._buffer += data
+        bodies = []
+        while len(self._buffer) >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(self._buffer)
+            if length > MAX_FRAME:
+                msg = f"a frame of {length} bytes on a rank's channel (at most {MAX_FRAME})"
+                raise ValueError(msg)
+            if len(self._buffer) < _LENGTH.size + length:
+                break
+            bodies.append(bytes(self._buffer[_LENGTH.size : _LENGTH.size + length]))
+            del self._buffer[: _LENGTH.size + length]
+        return bodies
+
+
+class Channel:
+    """The rank's end: requests with an answer, notices without. Safe to use from any thread.
+
+    One lock orders the writes, another lets one request at a time wait for its answer, so a
+    notice never waits behind a long rendezvous.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._reader = FrameReader()
+        self._decoder = msgspec.msgpack.Decoder(ToRank)
+        self._frames: deque[bytes] = deque()
+        self._ids = itertools.count(1)
+        self._send_lock = threading.Lock()
+        self._request_lock = threading.Lock()
+
+    def next_id(self) -> int:
+        """A number for the next request."""
+        return next(self._ids)
+
+    def notify(self, message: ToSupervisor) -> None:
+        """Send a notice; `ChannelClosed` if the supervisor is gone."""
+        frame = pack_frame(message)
+        try:
+            with self._send_lock:
+                self._sock.sendall(frame)
+        except OSError as error:
+            raise ChannelClosed(_GONE) from error
+
+    def request(self, message: ToSupervisor, request_id: int, *, timeout: float | None) -> ToRank:
+        """Send a request and wait for its answer; answers to requests given up are skipped.
+
+        Raises
+        ------
+        TimeoutError
+            No answer within ``timeout`` seconds.
+        ChannelClosed
+            The supervisor is gone.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        with self._request_lock:
+            self.notify(message)
+            while True:
+                answer = self._receive(deadline)
+                if answer.id == request_id:
+                    return answer
+
+    def _receive(self, deadline: float | None) -> ToRank:
+        while not self._frames:
+            remaining = None if deadline is None else deadline - time.monotonic()
+            if remaining is not None and remaining <= 0:
+                msg = "the supervisor did not answer in time"
+                raise TimeoutError(msg)
+            self._frames.extend(self._reader.feed(self._receive_some(remaining)))
+        return self._decoder.decode(self._frames.popleft())
+
+    def _receive_some(self, remaining: float | None) -> bytes:
+        # poll, not settimeout: a timeout on the socket would hold for a notice sent meanwhile too.
+        poller = select.poll()
+        poller.register(self._sock, select.POLLIN)
+        try:
+            if not poller.poll(None if remaining is None else remaining * 1000):
+                return b""
+            data = self._sock.recv(1 << 16)
+        except OSError as error:
+            raise ChannelClosed(_GONE) from error
+        if not data:
+            raise ChannelClosed(_GONE)
+        return data
+
+    def close(self) -> None:
+        """Close the socket; idempotent."""
+        self._sock.close()

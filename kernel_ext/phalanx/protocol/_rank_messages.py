@@ -1,0 +1,101 @@
+"""What a rank and the supervisor of its host say to each other, over an inherited socket pair.
+
+The rank asks, the supervisor answers (`Request.id` pairs them); notices need no answer.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+__all__ = [
+    "CellEnded",
+    "CellStarted",
+    "EpochAborted",
+    "Gather",
+    "Gathered",
+    "Join",
+    "Refused",
+    "ToRank",
+    "ToSupervisor",
+    "Welcome",
+]
+
+
+class Join(msgspec.Struct, frozen=True, tag="join", forbid_unknown_fields=True):
+    """Rank to supervisor: which world am I in? Asked at start and before each new epoch."""
+
+    id: int
+    pid: int
+
+
+class Welcome(msgspec.Struct, frozen=True, tag="welcome", forbid_unknown_fields=True):
+    """Supervisor to rank: the world as it stands, and the descriptors this rank inherited.
+
+    ``hosts[r]`` is rank r's host index and ``slots[r]`` its slot there; ``region_fds`` and
+    ``wake_fds`` are by slot of this rank's host. ``addresses`` are those to listen on.
+    """
+
+    id: int
+    rank: int
+    size: int
+    epoch: int
+    workspace: str
+    key: bytes
+    hosts: tuple[int, ...]
+    slots: tuple[int, ...]
+    host_names: tuple[str, ...]
+    addresses: tuple[str, ...]
+    transport: str
+    page_fd: int
+    region_fds: tuple[int, ...]
+    wake_fds: tuple[int, ...]
+
+
+class Gather(msgspec.Struct, frozen=True, tag="gather", forbid_unknown_fields=True):
+    """Rank to supervisor: my share of round ``round`` of the rendezvous of ``epoch``."""
+
+    id: int
+    epoch: int
+    round: int
+    data: bytes
+
+
+class Gathered(msgspec.Struct, frozen=True, tag="gathered", forbid_unknown_fields=True):
+    """Supervisor to rank: the shares of all ranks, by rank."""
+
+    id: int
+    parts: tuple[bytes, ...]
+
+
+class Refused(msgspec.Struct, frozen=True, tag="refused", forbid_unknown_fields=True):
+    """Supervisor to rank: the request cannot be met any more; ``rank`` is the culprit or -1."""
+
+    id: int
+    rank: int
+    message: str
+
+
+class CellStarted(msgspec.Struct, frozen=True, tag="cell_started", forbid_unknown_fields=True):
+    """Notice: this rank runs the cell."""
+
+    cell: str
+
+
+class CellEnded(msgspec.Struct, frozen=True, tag="cell_ended", forbid_unknown_fields=True):
+    """Notice: this rank's part of the cell is over."""
+
+    cell: str
+    ok: bool
+
+
+class EpochAborted(msgspec.Struct, frozen=True, tag="epoch_aborted", forbid_unknown_fields=True):
+    """Notice: the group of ``epoch`` was given up on this host (kind as in `_native`)."""
+
+    epoch: int
+    kind: int
+    culprit: int
+    message: str
+
+
+ToSupervisor = Join | Gather | CellStarted | CellEnded | EpochAborted
+ToRank = Welcome | Gathered | Refused

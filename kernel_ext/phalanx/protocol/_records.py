@@ -1,0 +1,90 @@
+"""The records that the rooms hand to each other: who is where, what was measured.
+
+A leaf: immutable, typed, validated when they come from outside; it knows no room.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+__all__ = [
+    "HostInfo",
+    "LinkInfo",
+    "Measurement",
+    "RankInfo",
+    "RankState",
+    "Topology",
+]
+
+RankState = Literal["starting", "idle", "busy", "input", "dead"]
+
+
+class HostInfo(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One machine of a world: its place in the hostfile, its name, address and usable cores."""
+
+    index: int
+    name: str
+    address: str
+    cores: int
+
+
+class RankInfo(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One rank: its host (index), process, engine uuid and what it is doing.
+
+    ``detail`` is empty or one line in a user's words: why it is dead, what it waits for.
+    """
+
+    rank: int
+    host: int
+    pid: int
+    state: RankState
+    engine: str = ""
+    detail: str = ""
+
+
+class LinkInfo(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The path between two ranks, ``a < b``: shared memory of one host, or tcp."""
+
+    a: int
+    b: int
+    transport: Literal["arena", "tcp"]
+
+
+class Topology(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A world as it stands: hosts, ranks and the paths between them."""
+
+    name: str
+    epoch: int
+    hosts: tuple[HostInfo, ...]
+    ranks: tuple[RankInfo, ...]
+    links: tuple[LinkInfo, ...]
+
+    @property
+    def size(self) -> int:
+        """Number of ranks, dead ones included."""
+        return len(self.ranks)
+
+
+class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One line of a bandwidth sweep, in the words of nccl-tests.
+
+    ``algbw_gbs = nbytes / seconds / 1e9``; ``busbw_gbs`` is that times the operation's factor.
+    ``n_wrong`` counts wrong elements on all ranks (0 on a sound machine); times are of the
+    slowest rank, median and 99th percentile over ``iterations``, in microseconds.
+    """
+
+    op: str
+    algorithm: str
+    transport: str
+    dtype: str
+    ranks: int
+    count: int
+    nbytes: int
+    time_us: float
+    p99_us: float
+    algbw_gbs: float
+    busbw_gbs: float
+    n_wrong: int
+    iterations: int
