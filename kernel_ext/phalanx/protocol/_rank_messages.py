@@ -5,20 +5,45 @@ The rank asks, the supervisor answers (`Request.id` pairs them); notices need no
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 __all__ = [
     "CellEnded",
     "CellStarted",
+    "EngineReady",
     "EpochAborted",
     "Gather",
     "Gathered",
     "Join",
     "Refused",
+    "Register",
+    "Registered",
     "ToRank",
     "ToSupervisor",
     "Welcome",
 ]
+
+
+class Register(msgspec.Struct, frozen=True, tag="register", forbid_unknown_fields=True):
+    """Rank to supervisor, first of all: I am up, whom do I serve?"""
+
+    id: int
+    pid: int
+
+
+class Registered(msgspec.Struct, frozen=True, tag="registered", forbid_unknown_fields=True):
+    """Supervisor to rank: its number and, as ``connection``, ipyparallel's file for engines."""
+
+    id: int
+    rank: int
+    engine: str
+    connection: dict[str, Any]
+
+
+class EngineReady(msgspec.Struct, frozen=True, tag="engine_ready", forbid_unknown_fields=True):
+    """Notice: the rank's kernel takes cells."""
 
 
 class Join(msgspec.Struct, frozen=True, tag="join", forbid_unknown_fields=True):
@@ -97,5 +122,5 @@ class EpochAborted(msgspec.Struct, frozen=True, tag="epoch_aborted", forbid_unkn
     message: str
 
 
-ToSupervisor = Join | Gather | CellStarted | CellEnded | EpochAborted
-ToRank = Welcome | Gathered | Refused
+ToSupervisor = Register | EngineReady | Join | Gather | CellStarted | CellEnded | EpochAborted
+ToRank = Registered | Welcome | Gathered | Refused

@@ -1,0 +1,146 @@
+"""What a workspace (the notebook's side) and the root supervisor say to each other.
+
+Requests carry an ``id`` that their answer repeats; everything else is news.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from ._records import Topology
+
+__all__ = [
+    "BeginCell",
+    "BootFailed",
+    "BootOptions",
+    "Booted",
+    "CellAllowed",
+    "Failed",
+    "FromRoot",
+    "GetTopology",
+    "Hello",
+    "RankLost",
+    "RankOutput",
+    "RootAddress",
+    "Stop",
+    "Stopped",
+    "ToRoot",
+    "TopologyIs",
+]
+
+
+class BootOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The first thing a root supervisor reads, on its standard input: what to run, for whom.
+
+    ``client_pid`` is the process whose end starts the linger clock; ``linger_s`` seconds.
+    """
+
+    name: str
+    ranks: int
+    client_pid: int
+    client_public_key: bytes
+    transport: str
+    linger_s: float
+    cwd: str
+    python_path: tuple[str, ...]
+
+
+class RootAddress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The supervisor's first line of output: where it listens, and its public CURVE key."""
+
+    endpoint: str
+    public_key: bytes
+
+
+class Hello(msgspec.Struct, frozen=True, tag="hello", forbid_unknown_fields=True):
+    """Client: I am here; tell me when the ranks are up."""
+
+    version: str
+
+
+class BeginCell(msgspec.Struct, frozen=True, tag="begin_cell", forbid_unknown_fields=True):
+    """Client: these ranks are about to run a cell."""
+
+    id: int
+    cell: str
+    ranks: tuple[int, ...]
+
+
+class GetTopology(msgspec.Struct, frozen=True, tag="get_topology", forbid_unknown_fields=True):
+    """Client: what does the world look like now?"""
+
+    id: int
+
+
+class Stop(msgspec.Struct, frozen=True, tag="stop", forbid_unknown_fields=True):
+    """Client: end all ranks and yourself."""
+
+    id: int
+
+
+class Booted(msgspec.Struct, frozen=True, tag="booted", forbid_unknown_fields=True):
+    """Root: every rank runs. ``connection`` is ipyparallel's connection file for clients."""
+
+    connection: dict[str, Any]
+    engines: tuple[str, ...]
+
+
+class BootFailed(msgspec.Struct, frozen=True, tag="boot_failed", forbid_unknown_fields=True):
+    """Root: the ranks did not come up, and why."""
+
+    message: str
+
+
+class CellAllowed(msgspec.Struct, frozen=True, tag="cell_allowed", forbid_unknown_fields=True):
+    """Root: go. ``reform`` asks for the world to be joined anew first (a new epoch).
+
+    ``dead`` lists the ranks that cannot take part, with the reason.
+    """
+
+    id: int
+    epoch: int
+    reform: bool
+    dead: dict[int, str]
+
+
+class TopologyIs(msgspec.Struct, frozen=True, tag="topology_is", forbid_unknown_fields=True):
+    """Root: the answer to `GetTopology`."""
+
+    id: int
+    topology: Topology
+
+
+class RankLost(msgspec.Struct, frozen=True, tag="rank_lost", forbid_unknown_fields=True):
+    """Root: a rank's process is gone. ``tail`` is the end of its raw output."""
+
+    rank: int
+    reason: str
+    tail: str
+
+
+class RankOutput(msgspec.Struct, frozen=True, tag="rank_output", forbid_unknown_fields=True):
+    """Root: bytes that a rank wrote past its kernel's own capture, as text."""
+
+    rank: int
+    text: str
+
+
+class Failed(msgspec.Struct, frozen=True, tag="failed", forbid_unknown_fields=True):
+    """Root: the request cannot be met, in one line."""
+
+    id: int
+    message: str
+
+
+class Stopped(msgspec.Struct, frozen=True, tag="stopped", forbid_unknown_fields=True):
+    """Root: all ranks are gone; so am I in a moment."""
+
+    id: int
+
+
+ToRoot = Hello | BeginCell | GetTopology | Stop
+FromRoot = (
+    Booted | BootFailed | CellAllowed | TopologyIs | RankLost | RankOutput | Failed | Stopped
+)
