@@ -1,0 +1,1 @@
+"""Joining a world, the group and its collectives."""

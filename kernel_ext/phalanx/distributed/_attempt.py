@@ -1,0 +1,107 @@
+"""One connection on its way to a proven link, and one peer on its way to a connection.
+
+They do what can be done without waiting; `_connect` waits for all of them at once.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import socket
+import time
+from collections.abc import Sequence
+
+from ._deadline import Deadline
+from ._handshake import Acceptor, HandshakeRejected, Initiator
+from ._listen import Endpoint
+
+__all__ = ["Attempt", "Target", "is_open"]
+
+RETRY_DELAY_S = 0.02  # a refused loopback connection answers in microseconds: do not spin on it
+RETRY_DELAY_MAX_S = 1.0
+
+
+class Attempt:
+    """One connection that has not proved itself yet."""
+
+    def __init__(
+        self, sock: socket.socket, handshake: Acceptor | Initiator, limit_s: float
+    ) -> None:
+        self.sock = sock
+        self.handshake = handshake
+        self.deadline = Deadline(limit_s)
+        self.unsent = b""
+        self.received = bytearray()
+        self.is_connecting = isinstance(handshake, Initiator)
+
+    def advance(self) -> bool:
+        """Do what can be done now; True once both ends are proven.
+
+        Raises
+        ------
+        OSError, HandshakeRejected
+            It came to nothing.
+        """
+        if self.is_connecting:
+            error = self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            if error:
+                raise OSError(error, os.strerror(error))
+            self.is_connecting = False
+        while True:
+            self.unsent += self.handshake.take()
+            try:
+                if self.unsent:
+                    self.unsent = self.unsent[self.sock.send(self.unsent) :]
+                    continue
+                if not self.handshake.needs:
+                    return True
+                # Never a byte more than the handshake's: the rest is the engine's.
+                data = self.sock.recv(self.handshake.needs - len(self.received))
+            except BlockingIOError:
+                return False
+            if not data:
+                msg = "it closed the connection"
+                raise HandshakeRejected(msg)
+            self.received += data
+            if len(self.received) == self.handshake.needs:
+                message = bytes(self.received)
+                self.received.clear()
+                self.handshake.receive(message)
+
+    @property
+    def events(self) -> int:
+        """What to wait for."""
+        is_sending = self.is_connecting or self.unsent
+        return selectors.EVENT_WRITE if is_sending else selectors.EVENT_READ
+
+
+class Target:
+    """A lower rank to connect to: its endpoints are tried in turn until the deadline."""
+
+    def __init__(self, endpoints: Sequence[Endpoint]) -> None:
+        self.endpoints = endpoints
+        self.tries = 0
+        self.not_before = 0.0
+        self.last_error = ""
+
+    def next_endpoint(self) -> Endpoint:
+        """Take the endpoint to try now."""
+        endpoint = self.endpoints[self.tries % len(self.endpoints)]
+        self.tries += 1
+        return endpoint
+
+    def delay(self) -> None:
+        """Try the next endpoint at once, but rest after each round of all of them."""
+        rounds = self.tries // len(self.endpoints)
+        if self.tries % len(self.endpoints) == 0:
+            self.not_before = time.monotonic() + min(RETRY_DELAY_MAX_S, RETRY_DELAY_S * 2**rounds)
+
+
+def is_open(sock: socket.socket) -> bool:
+    """Whether the peer still holds its end; reads nothing."""
+    try:
+        return sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) != b""
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False

@@ -1,0 +1,292 @@
+"""From addresses to proven sockets: one link to every peer that needs one.
+
+It knows sockets, the handshake and the rendezvous; what the links carry is the engine's.
+The lower rank of a pair listens, the higher one connects; both at once, for all peers.
+
+A plain selector in the calling thread, not asyncio: a cell already runs inside a loop, and here
+Ctrl-C ends the wait at once. Sockets are read only up to the last byte of the handshake.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import selectors
+import socket
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+import msgspec
+
+from phalanx.errors import CollectiveTimeout, DistributedError
+
+from ._attempt import Attempt, Target, is_open
+from ._deadline import Deadline
+from ._handshake import Acceptor, HandshakeRejected, Identity, Initiator
+from ._listen import Endpoint, Share, close_all, listen, open_socket
+from ._rendezvous import Rendezvous, name_ranks
+
+__all__ = ["connect_links"]
+
+# Judgement, not measurement: a handshake takes two round trips, so 2 s is patient on any path;
+# a knock costs at most one descriptor for that long, and at most 64 of them at a time.
+STRANGER_LIMIT_S = 2.0
+ATTEMPT_LIMIT_S = 5.0
+MAX_UNPROVEN = 64
+CHECK_INTERVAL_S = 0.1
+
+_log = logging.getLogger(__name__)
+
+
+def _nothing() -> None:
+    """Nobody can give the epoch up."""
+
+
+def connect_links(
+    me: Identity,
+    peers: Collection[int],
+    addresses: Sequence[str],
+    rendezvous: Rendezvous,
+    *,
+    timeout: float | None,
+    host_names: Sequence[str] = (),
+    check: Callable[[], None] = _nothing,
+) -> dict[int, socket.socket]:
+    """Connect to every peer, prove both ends, and return the sockets by rank.
+
+    All ranks call it, also those without peers: they take part in the rendezvous.
+
+    Parameters
+    ----------
+    me : Identity
+        This rank, its epoch and the workspace's key.
+    peers : collection of int
+        Ranks that need a link to this one.
+    addresses : sequence of str
+        To listen on, on ports that the system picks.
+    rendezvous : Rendezvous
+        Where all ranks tell each other their ports.
+    timeout : float, optional
+        Seconds for all of it.
+    host_names : sequence of str, by rank, optional
+        For error texts.
+    check : callable, optional
+        Called about every 0.1 s; what it raises ends the attempt (a rank died meanwhile).
+
+    Returns
+    -------
+    dict of int to socket
+        Connected, not inheritable, nothing read or written beyond the handshake.
+
+    Raises
+    ------
+    CollectiveTimeout
+        Names the ranks that did not come.
+    DistributedError
+        No address to listen on, or the ranks disagree on who needs a link.
+    """
+    deadline = Deadline(timeout)
+    listeners: list[tuple[socket.socket, Endpoint]] = []
+    problem = ""
+    try:
+        if any(peer > me.rank for peer in peers):
+            try:
+                listeners = listen(addresses)
+            except DistributedError as error:
+                problem = str(error)  # told to all, so that nobody waits for this rank
+        endpoints = tuple(endpoint for _, endpoint in listeners)
+        mine = Share(tuple(sorted(peers)), endpoints, problem)
+        packed = rendezvous.all_gather(msgspec.msgpack.encode(mine), timeout=deadline.remaining())
+        shares = [msgspec.msgpack.decode(part, type=Share) for part in packed]
+        _check_agreement(shares)
+        targets = {peer: shares[peer].endpoints for peer in peers if peer < me.rank}
+        awaited = {peer for peer in peers if peer > me.rank}
+        meeting = _Meeting(me, [sock for sock, _ in listeners], awaited, targets)
+        return meeting.run(deadline, check, host_names)
+    finally:
+        close_all(sock for sock, _ in listeners)
+
+
+def _check_agreement(shares: Sequence[Share]) -> None:
+    for rank, share in enumerate(shares):
+        if share.problem:
+            msg = f"rank {rank}: {share.problem}"
+            raise DistributedError(msg)
+    for rank, share in enumerate(shares):
+        for peer in share.peers:
+            if not 0 <= peer < len(shares) or rank not in shares[peer].peers:
+                msg = f"rank {rank} wants a link with rank {peer}, which wants none: the ranks \
+were told different worlds"
+                raise DistributedError(msg)
+
+
+class _Meeting:
+    """All connections of one rank while its group forms; owned by one thread."""
+
+    def __init__(
+        self,
+        me: Identity,
+        listeners: Sequence[socket.socket],
+        awaited: Collection[int],
+        targets: Mapping[int, Sequence[Endpoint]],
+    ) -> None:
+        self._me = me
+        self._listeners = listeners
+        self._awaited = frozenset(awaited)
+        self._targets = {peer: Target(endpoints) for peer, endpoints in targets.items()}
+        self._links: dict[int, socket.socket] = {}
+        self._attempts: list[Attempt] = []
+        self._connecting: set[int] = set()
+        self._selector = selectors.DefaultSelector()
+
+    def run(
+        self, deadline: Deadline, check: Callable[[], None], host_names: Sequence[str]
+    ) -> dict[int, socket.socket]:
+        """Wait until every link stands; closes everything if that fails."""
+        try:
+            for listener in self._listeners:
+                self._selector.register(listener, selectors.EVENT_READ)
+            while missing := self._missing():
+                check()
+                self._check_time(missing, deadline, host_names)
+                self._connect_due()
+                self._wait(deadline)
+                self._drop_late()
+        except BaseException:
+            close_all(self._links.values())
+            raise
+        finally:
+            close_all(attempt.sock for attempt in self._attempts)
+            self._selector.close()
+        return self._links
+
+    def _missing(self) -> list[int]:
+        return sorted((self._awaited | self._targets.keys()) - self._links.keys())
+
+    def _check_time(
+        self, missing: Sequence[int], deadline: Deadline, host_names: Sequence[str]
+    ) -> None:
+        if not deadline.is_over():
+            return
+        text = f"rank {self._me.rank}: {name_ranks(missing)} did not connect within {deadline}"
+        details = []
+        for peer in missing:
+            where = f"rank {peer} runs on {host_names[peer]}" if peer < len(host_names) else ""
+            why = self._targets[peer].last_error if peer in self._targets else ""
+            detail = ": ".join(part for part in (where, why) if part)
+            details += [detail] if detail else []
+        raise CollectiveTimeout(f"{text} ({'; '.join(details)})" if details else text)
+
+    def _wait(self, deadline: Deadline) -> None:
+        now = time.monotonic()
+        waits = [CHECK_INTERVAL_S, deadline.remaining()]
+        waits += [attempt.deadline.remaining() for attempt in self._attempts]
+        waits += [
+            max(0.0, target.not_before - now)
+            for peer, target in self._targets.items()
+            if peer not in self._links and peer not in self._connecting
+        ]
+        for key, _events in self._selector.select(min(w for w in waits if w is not None)):
+            if isinstance(key.data, Attempt):
+                self._advance(key.data)
+            else:
+                self._accept(key.fileobj)  # type: ignore[arg-type]  # registered above
+
+    def _accept(self, listener: socket.socket) -> None:
+        try:
+            sock, address = listener.accept()
+        except (BlockingIOError, ConnectionAbortedError):
+            return
+        except OSError as error:
+            # Out of descriptors: those of strangers are the ones to give back.
+            if error.errno not in {errno.EMFILE, errno.ENFILE} or not self._drop_oldest_knock():
+                raise
+            return
+        _log.debug("rank %d: a connection from %s", self._me.rank, address)
+        knocks = [a for a in self._attempts if isinstance(a.handshake, Acceptor)]
+        if len(knocks) >= MAX_UNPROVEN:
+            self._drop_oldest_knock()
+        sock.setblocking(False)
+        self._start(Attempt(sock, Acceptor(self._me, self._is_wanted), STRANGER_LIMIT_S))
+
+    def _is_wanted(self, rank: int) -> bool:
+        if rank not in self._awaited:
+            return False
+        return rank not in self._links or not is_open(self._links[rank])
+
+    def _drop_oldest_knock(self) -> bool:
+        for attempt in self._attempts:
+            if isinstance(attempt.handshake, Acceptor):
+                self._drop(attempt, "too many connections at once")
+                return True
+        return False
+
+    def _connect_due(self) -> None:
+        now = time.monotonic()
+        for peer, target in self._targets.items():
+            if peer in self._links or peer in self._connecting or now < target.not_before:
+                continue
+            endpoint = target.next_endpoint()
+            try:
+                sock, address = open_socket(endpoint.host, endpoint.port, passive=False)
+            except OSError as error:
+                self._note(target, endpoint, error)
+                continue
+            self._connecting.add(peer)
+            attempt = Attempt(sock, Initiator(self._me, peer=peer), ATTEMPT_LIMIT_S)
+            code = sock.connect_ex(address)
+            if code not in {0, errno.EINPROGRESS}:
+                self._attempts.append(attempt)
+                self._drop(attempt, os.strerror(code))
+                continue
+            self._start(attempt)
+
+    def _start(self, attempt: Attempt) -> None:
+        # Links carry small headers that must not wait for an acknowledgement.
+        attempt.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._attempts.append(attempt)
+        self._selector.register(attempt.sock, attempt.events, attempt)
+
+    def _advance(self, attempt: Attempt) -> None:
+        try:
+            is_proven = attempt.advance()
+        except OSError as error:
+            self._drop(attempt, error.strerror or str(error))
+            return
+        except HandshakeRejected as error:
+            self._drop(attempt, str(error))
+            return
+        if not is_proven:
+            self._selector.modify(attempt.sock, attempt.events, attempt)
+            return
+        self._forget(attempt)
+        peer = attempt.handshake.peer
+        if peer in self._links:  # only a closed one is replaced, see _is_wanted
+            self._links[peer].close()
+        self._links[peer] = attempt.sock
+
+    def _drop_late(self) -> None:
+        for attempt in [a for a in self._attempts if a.deadline.is_over()]:
+            self._drop(attempt, "it did not finish the handshake in time")
+
+    def _drop(self, attempt: Attempt, why: str) -> None:
+        self._forget(attempt)
+        attempt.sock.close()
+        handshake = attempt.handshake
+        if isinstance(handshake, Initiator):
+            target = self._targets[handshake.peer]
+            self._note(target, target.endpoints[(target.tries - 1) % len(target.endpoints)], why)
+        else:
+            _log.info("rank %d: dropped a connection: %s", self._me.rank, why)
+
+    def _forget(self, attempt: Attempt) -> None:
+        self._attempts.remove(attempt)
+        self._connecting.discard(attempt.handshake.peer)
+        if attempt.sock in self._selector.get_map():
+            self._selector.unregister(attempt.sock)
+
+    def _note(self, target: Target, endpoint: Endpoint, why: object) -> None:
+        target.last_error = f"{endpoint.host} port {endpoint.port}: {why}"
+        target.delay()
+        _log.debug("rank %d: %s", self._me.rank, target.last_error)

@@ -1,0 +1,164 @@
+"""The proof both ends of a new connection give before one byte of it is used.
+
+Mutual HMAC-SHA256 challenge and response, as two machines that are fed messages of fixed
+size: they know no socket, no clock and no rank but the two of the link.
+
+The connecting end proves itself first, so a stranger that knocks learns one random number
+and nothing else. Each proof covers role, protocol version, workspace, epoch, both ranks and both
+nonces: none can be reflected, replayed, or carried to another link. What it does not do is
+hide or seal the bytes that follow.
+
+    initiator                                acceptor
+      hello: magic, version, workspace,
+             epoch, from, to, nonce    ->    checks that it waits for this very rank
+                                       <-    nonce
+      HMAC("initiator", hello, nonce)  ->    compares; the link stands here
+    compares; the link stands here     <-    HMAC("acceptor", hello, nonce)
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+__all__ = ["Acceptor", "HandshakeRejected", "Identity", "Initiator"]
+
+VERSION = 1  # of this handshake and of the bytes that the engine puts behind it
+KEY_MIN_NBYTES = 16  # 128 bits: out of reach of guessing
+_MAGIC = b"phalanx\x00"
+_NONCE_NBYTES = 32
+_PROOF_NBYTES = hashlib.sha256().digest_size
+_HELLO = struct.Struct("<8sI32sQII32s")
+
+
+class HandshakeRejected(Exception):
+    """The other end is not who this link is for; the text never holds a secret."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who this process is to its peers: one rank of one epoch of one workspace."""
+
+    workspace: str
+    epoch: int
+    rank: int
+    key: bytes = field(repr=False)
+
+    def __post_init__(self) -> None:
+        """Refuse a key that could be guessed."""
+        if len(self.key) < KEY_MIN_NBYTES:
+            msg = f"the workspace's key has {len(self.key)} bytes; at least {KEY_MIN_NBYTES} needed"
+            raise ValueError(msg)
+
+    def digest(self) -> bytes:
+        """Name the workspace in a hello, at a fixed size."""
+        return hashlib.sha256(self.workspace.encode()).digest()
+
+    def prove(self, role: bytes, hello: bytes, challenge: bytes) -> bytes:
+        """Compute the proof that ``role`` must give in this exchange."""
+        return hmac.digest(self.key, b"phalanx link " + role + b"\0" + hello + challenge, "sha256")
+
+
+class Initiator:
+    """The connecting end. Send ``outgoing``, then feed exactly ``needs`` bytes, until done.
+
+    Examples
+    --------
+    >>> key = bytes(32)
+    >>> one = Initiator(Identity("lab", 1, 2, key), peer=0)
+    >>> two = Acceptor(Identity("lab", 1, 0, key), lambda rank: rank == 2)
+    >>> two.receive(one.take())
+    >>> one.receive(two.take())
+    >>> two.receive(one.take())
+    >>> one.receive(two.take())
+    >>> one.needs, two.needs, one.peer, two.peer
+    (0, 0, 0, 2)
+    """
+
+    def __init__(self, me: Identity, *, peer: int) -> None:
+        self._me = me
+        self.peer = peer
+        self._hello = _HELLO.pack(
+            _MAGIC, VERSION, me.digest(), me.epoch, me.rank, peer, os.urandom(_NONCE_NBYTES)
+        )
+        self._challenge: bytes | None = None
+        self.outgoing = self._hello
+        self.needs = _NONCE_NBYTES
+
+    def take(self) -> bytes:
+        """Return what is to be sent now, and forget it."""
+        taken, self.outgoing = self.outgoing, b""
+        return taken
+
+    def receive(self, message: bytes) -> None:
+        """Take the next message, of exactly ``needs`` bytes; `HandshakeRejected` if it is wrong."""
+        if self._challenge is None:
+            self._challenge = message
+            self.outgoing = self._me.prove(b"initiator", self._hello, message)
+            self.needs = _PROOF_NBYTES
+            return
+        proof = self._me.prove(b"acceptor", self._hello, self._challenge)
+        if not hmac.compare_digest(proof, message):
+            msg = f"what listens at the address of rank {self.peer} could not prove itself"
+            raise HandshakeRejected(msg)
+        self.needs = 0
+
+
+class Acceptor:
+    """The listening end; ``is_wanted`` says whether a link to that rank is still missing."""
+
+    def __init__(self, me: Identity, is_wanted: Callable[[int], bool]) -> None:
+        self._me = me
+        self._is_wanted = is_wanted
+        self._hello: bytes | None = None
+        self._challenge = b""
+        self.peer = -1
+        self.outgoing = b""
+        self.needs = _HELLO.size
+
+    def take(self) -> bytes:
+        """Return what is to be sent now, and forget it."""
+        taken, self.outgoing = self.outgoing, b""
+        return taken
+
+    def receive(self, message: bytes) -> None:
+        """Take the next message, of exactly ``needs`` bytes; `HandshakeRejected` if it is wrong."""
+        if self._hello is None:
+            self._check_hello(message)
+            self._hello = message
+            self._challenge = self.outgoing = os.urandom(_NONCE_NBYTES)
+            self.needs = _PROOF_NBYTES
+            return
+        proof = self._me.prove(b"initiator", self._hello, self._challenge)
+        if not hmac.compare_digest(proof, message):
+            msg = f"a claim to be rank {self.peer} without proof"
+            raise HandshakeRejected(msg)
+        # Asked again: another connection may have proved the same rank in the meantime.
+        if not self._is_wanted(self.peer):
+            msg = f"rank {self.peer} is connected already"
+            raise HandshakeRejected(msg)
+        self.outgoing = self._me.prove(b"acceptor", self._hello, self._challenge)
+        self.needs = 0
+
+    def _check_hello(self, message: bytes) -> None:
+        magic, version, digest, epoch, source, target, _nonce = _HELLO.unpack(message)
+        if magic != _MAGIC:
+            wrong = "not a rank"
+        elif version != VERSION:
+            wrong = f"protocol version {version}, this is {VERSION}"
+        elif digest != self._me.digest():
+            wrong = "a rank of another workspace"
+        elif epoch != self._me.epoch:
+            wrong = f"a rank of epoch {epoch}, this is {self._me.epoch}"
+        elif target != self._me.rank:
+            wrong = f"a rank that looks for rank {target}, this is {self._me.rank}"
+        elif not self._is_wanted(source):
+            wrong = f"rank {source}, to which no link is missing"
+        else:
+            self.peer = source
+            return
+        raise HandshakeRejected(wrong)

@@ -1,0 +1,93 @@
+"""Listening sockets on exactly the addresses a rank was given, and how to name them to peers.
+
+It opens ports and says which; who may come in is decided in `_connect`.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from phalanx.errors import DistributedError
+
+__all__ = ["Endpoint", "Share", "close_all", "listen", "open_socket"]
+
+_BACKLOG = 128  # connections the kernel holds while we are busy: ranks and some strangers
+_log = logging.getLogger(__name__)
+
+
+class Endpoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One place to connect to: a numeric IPv4 or IPv6 address and a port."""
+
+    host: str
+    port: int
+
+
+class Share(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a rank tells all others before links are made.
+
+    ``peers`` are the ranks it wants a link with; all ranks check that both ends agree. A
+    ``problem`` makes all of them fail at once instead of waiting for one that cannot come.
+    """
+
+    peers: tuple[int, ...]
+    endpoints: tuple[Endpoint, ...]
+    problem: str = ""
+
+
+def open_socket(host: str, port: int, *, passive: bool) -> tuple[socket.socket, tuple[object, ...]]:
+    """Make a non-blocking stream socket for a numeric address or a name, and its full address."""
+    flags = socket.AI_PASSIVE if passive else socket.AI_NUMERICHOST
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
+    family, kind, protocol, _name, address = found[0]
+    sock = socket.socket(family, kind, protocol)
+    sock.setblocking(False)
+    return sock, address
+
+
+def _listen_on(address: str) -> socket.socket:
+    sock, full = open_socket(address, 0, passive=True)
+    try:
+        if sock.family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        sock.bind(full)
+        sock.listen(_BACKLOG)
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def listen(addresses: Sequence[str]) -> list[tuple[socket.socket, Endpoint]]:
+    """Listen on an ephemeral port of each address; one that cannot be used is skipped and logged.
+
+    Raises
+    ------
+    DistributedError
+        None of the addresses can be used (names each with its cause).
+    """
+    listeners: list[tuple[socket.socket, Endpoint]] = []
+    refused = []
+    for address in addresses:
+        try:
+            sock = _listen_on(address)
+        except OSError as error:
+            refused.append(f"{address}: {error.strerror or error}")
+            _log.warning("cannot listen on %s", refused[-1])
+            continue
+        host, port = sock.getsockname()[:2]
+        listeners.append((sock, Endpoint(host, port)))
+    if not listeners:
+        tried = "; ".join(refused) or "none was given"
+        msg = f"this rank has no address to listen on ({tried})"
+        raise DistributedError(msg)
+    return listeners
+
+
+def close_all(sockets: Iterable[socket.socket]) -> None:
+    """Close sockets that nobody needs any more."""
+    for sock in sockets:
+        sock.close()

@@ -1,0 +1,315 @@
+"""Links form between real sockets, while strangers knock; ranks are threads of this process."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+
+import msgspec
+import psutil
+import pytest
+
+from phalanx.distributed import _connect
+from phalanx.distributed._connect import connect_links
+from phalanx.distributed._handshake import Identity, Initiator
+from phalanx.distributed._listen import Endpoint, Share
+from phalanx.distributed._rendezvous import MemoryRendezvous, Rendezvous
+from phalanx.errors import CollectiveTimeout, DistributedError, RankFailure
+
+KEY = bytes(range(32))
+PATIENCE = 20.0
+HAS_IPV6 = socket.has_ipv6 and "::1" in {
+    a.address for addresses in psutil.net_if_addrs().values() for a in addresses
+}
+Links = dict[int, socket.socket]
+
+
+def identity(rank: int, **changes) -> Identity:
+    return Identity(**{"workspace": "lab", "epoch": 3, "rank": rank, "key": KEY, **changes})
+
+
+def open_descriptors() -> set[str]:
+    return {entry.name for entry in Path("/proc/self/fd").iterdir()}
+
+
+class Meeting:
+    """``size`` ranks, some of them threads, the others played by the test."""
+
+    def __init__(self, executor: ThreadPoolExecutor, size: int) -> None:
+        self._executor = executor
+        self.rendezvous = MemoryRendezvous.of_size(size)
+        self.size = size
+
+    def start(self, rank: int, **options) -> Future[Links]:
+        rendezvous = options.pop("rendezvous", self.rendezvous[rank])
+        me = options.pop("me", identity(rank))
+        peers = options.pop("peers", [r for r in range(self.size) if r != rank])
+        addresses = options.pop("addresses", ["127.0.0.1"])
+        options.setdefault("timeout", PATIENCE)
+        return self._executor.submit(connect_links, me, peers, addresses, rendezvous, **options)
+
+    def stand_in(self, *ranks: int) -> list[Share]:
+        """Take the place of ranks in the rendezvous, with a port where nobody listens."""
+
+        def give(rank: int) -> list[bytes]:
+            peers = tuple(r for r in range(self.size) if r != rank)
+            mine = msgspec.msgpack.encode(Share(peers, (Endpoint("127.0.0.1", 1),)))
+            return self.rendezvous[rank].all_gather(mine, timeout=PATIENCE)
+
+        parts = next(iter(list(self._executor.map(give, ranks))))
+        return [msgspec.msgpack.decode(part, type=Share) for part in parts]
+
+
+class Late:
+    """A rendezvous that does something between the others' listening and this rank's coming."""
+
+    def __init__(self, inner: Rendezvous, then: Callable[[list[Share]], None]) -> None:
+        self._inner = inner
+        self._then = then
+        self.rank, self.size = inner.rank, inner.size
+
+    def all_gather(self, data: bytes, *, timeout: float | None) -> list[bytes]:
+        parts = self._inner.all_gather(data, timeout=timeout)
+        self._then([msgspec.msgpack.decode(part, type=Share) for part in parts])
+        return parts
+
+
+@pytest.fixture
+def meet() -> Iterator[Callable[[int], Meeting]]:
+    with ThreadPoolExecutor(8) as executor:
+        yield lambda size: Meeting(executor, size)
+
+
+@pytest.fixture
+def knock() -> Iterator[Callable[..., socket.socket]]:
+    with ExitStack() as stack:
+
+        def connect(share: Share, data: bytes = b"") -> socket.socket:
+            endpoint = share.endpoints[0]
+            sock = stack.enter_context(socket.create_connection((endpoint.host, endpoint.port)))
+            sock.settimeout(PATIENCE)
+            sock.sendall(data)
+            return sock
+
+        yield connect
+
+
+def check_links(results: list[Links]) -> None:
+    """Every pair is joined by one connection, and nothing but what is sent comes out of it."""
+    for rank, links in enumerate(results):
+        for peer, sock in links.items():
+            assert not sock.get_inheritable()
+            sock.setblocking(True)
+            sock.sendall(struct.pack("<II", rank, peer))
+    for rank, links in enumerate(results):
+        for peer, sock in links.items():
+            assert struct.unpack("<II", sock.recv(4096)) == (peer, rank)
+            sock.close()
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 8])
+def test_every_pair_gets_one_link(meet, size):
+    meeting = meet(size)
+    futures = [meeting.start(rank) for rank in range(size)]
+    results = [future.result(PATIENCE) for future in futures]
+    assert [sorted(links) for links in results] == [
+        [p for p in range(size) if p != rank] for rank in range(size)
+    ]
+    check_links(results)
+
+
+def test_only_the_wanted_pairs_are_linked_and_a_loner_takes_part(meet):
+    meeting = meet(3)
+    futures = [meeting.start(r, peers=p) for r, p in enumerate([[2], [], [0]])]
+    results = [future.result(PATIENCE) for future in futures]
+    assert [sorted(links) for links in results] == [[2], [], [0]]
+    check_links(results)
+
+
+@pytest.mark.skipif(not HAS_IPV6, reason="this machine has no ::1")
+@pytest.mark.parametrize("addresses", [["::1"], ["::1", "127.0.0.1"]])
+def test_ipv6(meet, addresses):
+    meeting = meet(2)
+    futures = [meeting.start(rank, addresses=addresses) for rank in range(2)]
+    results = [future.result(PATIENCE) for future in futures]
+    assert results[0][1].family == socket.AF_INET6
+    check_links(results)
+
+
+def test_an_address_of_another_machine_is_skipped_while_one_is_left(meet):
+    meeting = meet(2)
+    futures = [meeting.start(r, addresses=["192.0.2.1", "127.0.0.1"]) for r in range(2)]
+    check_links([future.result(PATIENCE) for future in futures])
+
+
+def test_no_usable_address_is_told_to_all_at_once(meet):
+    meeting = meet(2)
+    futures = [meeting.start(0, addresses=["192.0.2.1"]), meeting.start(1)]
+    for future in futures:
+        with pytest.raises(DistributedError, match=r"rank 0: .*no address to listen.*192\.0\.2\.1"):
+            future.result(PATIENCE)
+
+
+def test_it_listens_on_the_given_address_only(meet):
+    meeting = meet(2)
+    first = meeting.start(0, timeout=0.3)
+    endpoint = meeting.stand_in(1)[0].endpoints[0]
+    bound = [
+        c.laddr for c in psutil.Process().net_connections("tcp") if c.status == psutil.CONN_LISTEN
+    ]
+    assert (endpoint.host, endpoint.port) in bound
+    assert all(address.ip == "127.0.0.1" for address in bound)
+    with pytest.raises(CollectiveTimeout):
+        first.result(PATIENCE)
+
+
+def test_the_missing_are_named_with_host_and_everything_is_closed(meet):
+    meeting = meet(4)
+    before = open_descriptors()
+    names = ("h0", "h0", "h1", "h1")
+    futures = [meeting.start(r, timeout=0.2, host_names=names) for r in (0, 1)]
+    meeting.stand_in(2, 3)
+    for rank, future in enumerate(futures):
+        with pytest.raises(CollectiveTimeout) as caught:
+            future.result(PATIENCE)
+        assert f"rank {rank}: ranks 2, 3 did not connect within 0.2 s" in str(caught.value)
+        assert "rank 3 runs on h1" in str(caught.value)
+    assert open_descriptors() <= before
+
+
+def test_a_lower_rank_that_is_gone_is_named_with_the_cause(meet):
+    meeting = meet(2)
+    second = meeting.start(1, timeout=0.1)
+    meeting.stand_in(0)
+    with pytest.raises(CollectiveTimeout, match=r"rank 0 did not .* port 1: Connection refused"):
+        second.result(PATIENCE)
+
+
+def test_an_abort_ends_the_wait(meet):
+    def check() -> None:
+        raise RankFailure(1, "h0", "killed by signal 9 (SIGKILL)")
+
+    meeting = meet(2)
+    first = meeting.start(0, check=check)
+    meeting.stand_in(1)
+    with pytest.raises(RankFailure, match="rank 1 on h0: killed"):
+        first.result(PATIENCE)
+
+
+def test_ranks_told_different_worlds_all_say_so(meet):
+    meeting = meet(2)
+    futures = [meeting.start(0, peers=[1]), meeting.start(1, peers=[])]
+    for future in futures:
+        with pytest.raises(DistributedError, match="rank 0 wants a link with rank 1"):
+            future.result(PATIENCE)
+
+
+def strangers() -> dict[str, bytes]:
+    return {
+        "a port scanner": b"",
+        "http": b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" + b"x" * 4096,
+        "half a hello": Initiator(identity(1), peer=0).take()[:40],
+        "another workspace": Initiator(identity(1, workspace="other"), peer=0).take(),
+        "another epoch": Initiator(identity(1, epoch=2), peer=0).take(),
+        "a replayed hello": Initiator(identity(1), peer=0).take(),
+        "a rank nobody waits for": Initiator(identity(9), peer=0).take(),
+        "a wrong key": Initiator(identity(1, key=bytes(32)), peer=0).take() + bytes(32),
+    }
+
+
+@pytest.mark.parametrize("name", strangers())
+def test_a_stranger_is_left_standing_while_the_world_forms(meet, knock, name):
+    meeting = meet(2)
+    knocks = []
+    late = Late(
+        meeting.rendezvous[1],
+        lambda shares: knocks.append(knock(shares[0], strangers()[name])),
+    )
+    futures = [meeting.start(0), meeting.start(1, rendezvous=late)]
+    check_links([future.result(PATIENCE) for future in futures])
+    learned = b""
+    try:
+        while data := knocks[0].recv(4096):
+            learned += data
+    except ConnectionResetError:
+        pass
+    assert len(learned) in {0, 32}  # at most the acceptor's random challenge
+
+
+def test_all_strangers_at_once_and_one_that_scans_without_end(meet, knock):
+    meeting = meet(3)
+
+    def storm(shares: list[Share]) -> None:
+        for data in strangers().values():
+            for _ in range(12):
+                knock(shares[0], data)
+        knock(shares[0]).close()
+
+    late = Late(meeting.rendezvous[1], storm)
+    futures = [
+        meeting.start(0),
+        meeting.start(1, rendezvous=late),
+        meeting.start(2),
+    ]
+    check_links([future.result(PATIENCE) for future in futures])
+
+
+def test_a_silent_stranger_is_dropped_when_its_time_is_over(meet, knock, monkeypatch):
+    monkeypatch.setattr(_connect, "STRANGER_LIMIT_S", 0.05)
+    meeting = meet(2)
+    first = meeting.start(0)
+    shares = meeting.stand_in(1)
+    silent = knock(shares[0])
+    assert silent.recv(1) == b""
+    assert not first.done()
+    talk(knock(shares[0])).close()
+    for sock in first.result(PATIENCE).values():
+        sock.close()
+
+
+def talk(sock: socket.socket, me: Identity | None = None) -> socket.socket:
+    """Prove ourselves to rank 0, as rank 1."""
+    one = Initiator(me or identity(1), peer=0)
+    while one.needs:
+        sock.sendall(one.take())
+        message = sock.recv(one.needs, socket.MSG_WAITALL)
+        if len(message) < one.needs:
+            raise ConnectionError
+        one.receive(message)
+    return sock
+
+
+def test_a_second_claimant_of_a_connected_rank_is_dropped(meet, knock):
+    meeting = meet(3)
+    first = meeting.start(0)
+    shares = meeting.stand_in(1, 2)
+    honest = talk(knock(shares[0]))
+    with pytest.raises(ConnectionError):
+        talk(knock(shares[0]))
+    talk(knock(shares[0]), identity(2))
+    honest.sendall(b"still here")
+    assert heard(first, 1) == b"still here"
+
+
+def test_a_rank_that_comes_again_after_its_connection_broke_is_let_in(meet, knock):
+    meeting = meet(3)
+    first = meeting.start(0)
+    shares = meeting.stand_in(1, 2)
+    talk(knock(shares[0])).close()
+    again = talk(knock(shares[0]))
+    talk(knock(shares[0]), identity(2))
+    again.sendall(b"again")
+    assert heard(first, 1) == b"again"
+
+
+def heard(future: Future[Links], peer: int) -> bytes:
+    links = future.result(PATIENCE)
+    links[peer].setblocking(True)
+    data = links[peer].recv(64)
+    for sock in links.values():
+        sock.close()
+    return data

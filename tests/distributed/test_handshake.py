@@ -1,0 +1,111 @@
+"""The handshake's two machines, without a socket: who is let in, and what a stranger learns."""
+
+from __future__ import annotations
+
+import pytest
+
+from phalanx.distributed._handshake import Acceptor, HandshakeRejected, Identity, Initiator
+
+KEY = bytes(range(32))
+
+
+def ends(*, low=None, high=None, wanted=(1,)):
+    low = low or Identity("lab", 7, 0, KEY)
+    high = high or Identity("lab", 7, 1, KEY)
+    return Initiator(high, peer=low.rank), Acceptor(low, lambda rank: rank in wanted)
+
+
+def test_both_ends_are_proven_with_messages_of_exactly_the_announced_size():
+    one, two = ends()
+    messages = []
+    for sender, receiver in [(one, two), (two, one), (one, two), (two, one)]:
+        message = sender.take()
+        assert len(message) == receiver.needs
+        receiver.receive(message)
+        messages.append(message)
+    assert (one.needs, two.needs, two.peer) == (0, 0, 1)
+    assert KEY not in b"".join(messages)
+
+
+@pytest.mark.parametrize(
+    ("high", "why"),
+    [
+        (Identity("other", 7, 1, KEY), "another workspace"),
+        (Identity("lab", 6, 1, KEY), "epoch 6, this is 7"),
+        (Identity("lab", 7, 5, KEY), "rank 5, to which no link is missing"),
+    ],
+)
+def test_a_hello_of_someone_else_is_refused_without_an_answer(high, why):
+    one, two = ends(high=high)
+    with pytest.raises(HandshakeRejected, match=why):
+        two.receive(one.take())
+    assert two.take() == b""
+
+
+def test_garbage_and_other_versions_and_targets_are_refused_without_an_answer():
+    hello = ends()[0].take()
+    wrong = [
+        (b"GET / HTTP/1.1\r\n".ljust(len(hello), b"x"), "not a rank"),
+        (hello[:8] + b"\x09\0\0\0" + hello[12:], "protocol version 9"),
+        (Initiator(Identity("lab", 7, 1, KEY), peer=3).take(), "looks for rank 3"),
+    ]
+    for message, why in wrong:
+        _, two = ends()
+        with pytest.raises(HandshakeRejected, match=why):
+            two.receive(message)
+        assert two.take() == b""
+
+
+def test_a_wrong_key_is_refused_by_the_acceptor_before_it_proves_anything():
+    one, two = ends(high=Identity("lab", 7, 1, bytes(32)))
+    two.receive(one.take())
+    one.receive(two.take())
+    with pytest.raises(HandshakeRejected, match="rank 1 without proof"):
+        two.receive(one.take())
+    assert two.take() == b""
+
+
+def test_a_listener_without_the_key_is_refused_by_the_initiator():
+    one, two = ends(low=Identity("lab", 7, 0, bytes(32)))
+    two.receive(one.take())
+    one.receive(two.take())
+    with pytest.raises(HandshakeRejected, match="could not prove itself"):
+        one.receive(bytes(one.needs))
+
+
+def test_a_replayed_conversation_is_refused():
+    one, two = ends()
+    hello = one.take()
+    two.receive(hello)
+    one.receive(two.take())
+    proof = one.take()
+    two.receive(proof)
+    _, later = ends()
+    later.receive(hello)
+    with pytest.raises(HandshakeRejected, match="without proof"):
+        later.receive(proof)
+
+
+def test_a_reflected_proof_is_refused():
+    one, two = ends()
+    two.receive(one.take())
+    one.receive(two.take())
+    with pytest.raises(HandshakeRejected, match="could not prove itself"):
+        one.receive(one.take())
+
+
+def test_a_second_claimant_is_refused_at_the_end_too():
+    wanted = {1}
+    one, two = ends(wanted=wanted)
+    two.receive(one.take())
+    one.receive(two.take())
+    wanted.clear()
+    with pytest.raises(HandshakeRejected, match="connected already"):
+        two.receive(one.take())
+    assert two.take() == b""
+
+
+def test_a_short_key_is_refused_and_no_key_is_ever_shown():
+    with pytest.raises(ValueError, match="5 bytes; at least 16"):
+        Identity("lab", 7, 0, b"short")
+    assert repr(KEY) not in repr(Identity("lab", 7, 0, KEY))
