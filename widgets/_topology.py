@@ -1,0 +1,313 @@
+"""Draws a world as it stands: hosts as boxes, ranks in them, and the paths between.
+
+It knows `phalanx.protocol.Topology` only; the numbers behind a click come with a later widget.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from xml.etree import ElementTree as ET
+
+from phalanx.protocol import HostInfo, LinkInfo, RankInfo, Topology
+
+from ._still import StillPicture
+from ._svg import clean, fit, group, line, path, picture, rect, render, text
+
+__all__ = ["topology"]
+
+# State: colour (Okabe and Ito) and sign, so that neither is needed to tell them apart.
+_STATES = {
+    "starting": ("#b0619a", "…"),
+    "idle": ("#009e73", "●"),
+    "busy": ("#0072b2", "▶"),
+    "input": ("#c98500", "?"),
+    "dead": ("#d55e00", "✕"),
+}
+# Pixels: a rank's tile, the space between tiles, and inside the boxes.
+_TILE_W, _TILE_H, _GAP, _PAD = 100.0, 62.0, 10.0, 14.0
+_COLUMNS = 8  # tiles beside each other: 8 of them are as wide as a notebook's output
+_HEAD, _LABEL = 44.0, 22.0  # a host's title lines; the arena's name
+_MARGIN, _TITLE, _TRUNK = 18.0, 46.0, 46.0
+
+
+def topology(t: Topology) -> StillPicture:
+    """Return a still picture of the world.
+
+    Parameters
+    ----------
+    t : Topology
+        1 to 64 ranks stay readable.
+
+    Returns
+    -------
+    StillPicture
+        Hosts, ranks with pid and state, arenas and tcp links.
+
+    Examples
+    --------
+    >>> from phalanx.protocol import HostInfo, RankInfo
+    >>> world = Topology("w", 1, (HostInfo(0, "here", "127.0.0.1", 2),), (RankInfo(0, 0, 7, "idle"),), ())
+    >>> print(topology(world))
+    w: 1 rank on 1 host, epoch 1
+      here (127.0.0.1, 2 cores)
+        rank 0   pid 7        idle
+    """
+    return StillPicture(render(_draw(t)), _describe(t))
+
+
+def _count(n: int, thing: str) -> str:
+    return f"{n} {thing}" if n == 1 else f"{n} {thing}s"
+
+
+def _headline(t: Topology) -> str:
+    return f"{_count(t.size, 'rank')} on {_count(len(t.hosts), 'host')}, epoch {t.epoch}"
+
+
+def _ranges(numbers: Iterable[int]) -> str:
+    """Write numbers as ranges: 0-2,5."""
+    runs: list[list[int]] = []
+    for n in sorted(numbers):
+        if runs and runs[-1][1] == n - 1:
+            runs[-1][1] = n
+        else:
+            runs.append([n, n])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+
+
+def _arenas(ranks: Sequence[RankInfo], links: Sequence[LinkInfo]) -> list[set[int]]:
+    """Ranks that share memory, as sets (a link is a pair, an arena their closure)."""
+    here = {r.rank for r in ranks}
+    arenas: list[set[int]] = []
+    for link in links:
+        if link.transport == "arena" and link.a in here and link.b in here:
+            joined = {link.a, link.b}.union(*(s for s in arenas if link.a in s or link.b in s))
+            arenas = [s for s in arenas if not s & joined] + [joined]
+    return arenas
+
+
+def _wires(t: Topology) -> tuple[dict[int, list[LinkInfo]], dict[tuple[int, int], int]]:
+    """Tcp links inside each host, and how many there are between each two hosts."""
+    home = {r.rank: r.host for r in t.ranks}
+    inside: dict[int, list[LinkInfo]] = defaultdict(list)
+    between: dict[tuple[int, int], int] = defaultdict(int)
+    for link in t.links:
+        a, b = home.get(link.a), home.get(link.b)
+        if link.transport == "tcp" and a is not None and b is not None:
+            if a == b:
+                inside[a].append(link)
+            else:
+                between[min(a, b), max(a, b)] += 1
+    return inside, between
+
+
+def _describe(t: Topology) -> str:
+    inside, between = _wires(t)
+    names = {h.index: clean(h.name) for h in t.hosts}
+    lines = [f"{clean(t.name)}: {_headline(t)}"]
+    for host in t.hosts:
+        lines.append(f"  {names[host.index]} ({clean(host.address)}, {_count(host.cores, 'core')})")
+        ranks = [r for r in t.ranks if r.host == host.index]
+        for r in ranks:
+            said = f"  {clean(r.detail)}" if r.detail else ""
+            lines.append(f"    rank {r.rank:<3} pid {r.pid:<8} {r.state}{said}")
+        lines += [f"    arena: ranks {_ranges(a)} share memory" for a in _arenas(ranks, t.links)]
+        if inside[host.index]:
+            lines.append(f"    tcp: {_count(len(inside[host.index]), 'link')} between these ranks")
+    lines += [
+        f"  tcp: {names.get(a, a)} - {names.get(b, b)}, {_count(n, 'link')}"
+        for (a, b), n in sorted(between.items())
+    ]
+    return "\n".join(lines)
+
+
+class _HostBox:
+    """One host's place: how big it is, and how it is drawn."""
+
+    def __init__(
+        self,
+        host: HostInfo,
+        ranks: Sequence[RankInfo],
+        links: Sequence[LinkInfo],
+        tcp: Sequence[LinkInfo],
+    ) -> None:
+        self.host, self.ranks, self.tcp = host, list(ranks), list(tcp)
+        self.arenas = _arenas(ranks, links)
+        self.columns = max(1, min(_COLUMNS, len(ranks)))
+        rows = -(-len(ranks) // self.columns) if ranks else 0
+        self.arcs = bool(tcp) and rows == 1
+        self.room = self.columns * _TILE_W + (self.columns - 1) * _GAP
+        self.w = max(self.room + 4 * _PAD, 250.0)
+        tiles = rows * (_TILE_H + _GAP) - _GAP if rows else 0.0
+        below = (18.0 + 9.0 * min(6, len(ranks))) if self.arcs else _LABEL if tcp else 0.0
+        self.inner_h = tiles + 2 * _PAD + (_LABEL if self.arenas else 0)
+        self.h = _HEAD + self.inner_h + below + _PAD
+
+    def draw(self, root: ET.Element, x: float, y: float) -> None:
+        host = self.host
+        where = f"{host.address} · {_count(host.cores, 'core')}"
+        g = group(root, label=f"host {host.name}: {where}, {_count(len(self.ranks), 'rank')}")
+        rect(g, x, y, self.w, self.h, class_="px-host", rx=9)
+        text(g, x + _PAD, y + 21, fit(host.name, self.w - 2 * _PAD, 14), size=14, font_weight=600)
+        text(g, x + _PAD, y + 37, fit(where, self.w - 2 * _PAD, 11), size=11, class_="px-soft")
+        top = y + _HEAD
+        if self.arenas:
+            rect(g, x + _PAD, top, self.w - 2 * _PAD, self.inner_h, class_="px-arena", rx=7)
+            shared = "; ".join(_ranges(a) for a in self.arenas)
+            said = f"arena: memory that ranks {shared} share"
+            text(
+                g,
+                x + 2 * _PAD,
+                top + self.inner_h - 9,
+                fit(said, self.w - 4 * _PAD, 11),
+                size=11,
+                class_="px-arenaink",
+            )
+        centres = {}
+        for i, rank in enumerate(self.ranks):
+            tile_x = x + 2 * _PAD + (i % self.columns) * (_TILE_W + _GAP)
+            tile_y = top + _PAD + (i // self.columns) * (_TILE_H + _GAP)
+            _tile(g, rank, tile_x, tile_y)
+            centres[rank.rank] = tile_x + _TILE_W / 2
+        if self.tcp:
+            self._draw_tcp(g, x, top + self.inner_h, centres)
+
+    def _draw_tcp(self, g: ET.Element, x: float, y: float, centres: dict[int, float]) -> None:
+        if self.arcs:
+            foot = y if self.arenas else y - _PAD
+            for link in self.tcp:
+                a, b = sorted((centres[link.a], centres[link.b]))
+                depth = 10 + 9.0 * min(6, round((b - a) / (_TILE_W + _GAP)))
+                path(
+                    g,
+                    f"M{a:.1f} {foot:.1f} C{a:.1f} {foot + depth:.1f} {b:.1f} {foot + depth:.1f} {b:.1f} {foot:.1f}",
+                    class_="px-link",
+                    stroke_width=1.3,
+                )
+        text(
+            g,
+            x + self.w - _PAD,
+            y + (self.h - _HEAD - self.inner_h) - 9,
+            f"tcp: {_count(len(self.tcp), 'link')}",
+            size=11,
+            class_="px-soft",
+            text_anchor="end",
+        )
+
+
+def _tile(parent: ET.Element, rank: RankInfo, x: float, y: float) -> None:
+    colour, sign = _STATES[rank.state]
+    label = f"rank {rank.rank}, pid {rank.pid}, {rank.state}"
+    g = group(parent, label=f"{label}: {rank.detail}" if rank.detail else label)
+    is_dead = rank.state == "dead"
+    rect(g, x, y, _TILE_W, _TILE_H, class_="px-tile", rx=6)
+    # A band on the left says the state from afar; the word beside the sign says it up close.
+    path(
+        g,
+        f"M{x + 6:.1f} {y:.1f} h-0.01 a6 6 0 0 0 -6 6 v{_TILE_H - 12:.1f} a6 6 0 0 0 6 6 Z",
+        fill=colour,
+    )
+    text(
+        g,
+        x + 14,
+        y + 25,
+        str(rank.rank),
+        size=20,
+        font_weight=650,
+        class_="px-soft" if is_dead else "px-ink",
+    )
+    text(
+        g, x + _TILE_W - 8, y + 20, f"pid {rank.pid}", size=10, class_="px-soft", text_anchor="end"
+    )
+    text(g, x + 14, y + 48, sign, size=12, fill=colour, class_="px-sign", font_weight=700)
+    text(
+        g,
+        x + 30,
+        y + 48,
+        "asks for input" if rank.state == "input" else rank.state,
+        size=11,
+        class_="px-ink",
+    )
+
+
+def _draw(t: Topology) -> ET.Element:
+    inside, between = _wires(t)
+    boxes = [
+        _HostBox(h, [r for r in t.ranks if r.host == h.index], t.links, inside[h.index])
+        for h in t.hosts
+    ]
+    widest = max((b.w for b in boxes), default=250.0)
+    # Two columns of hosts with the tcp trunk between them, or one with the trunk beside it.
+    has_two = len(boxes) > 1 and widest <= 470
+    trunk = _TRUNK if between else 2 * _GAP if has_two else 0.0
+    left = _MARGIN + (trunk if not has_two else 0.0)
+    places: list[tuple[float, float]] = []
+    y = _MARGIN + _TITLE
+    step = 2 if has_two else 1
+    for i in range(0, len(boxes), step):
+        row = boxes[i : i + step]
+        for j, box in enumerate(row):
+            places.append(
+                (left + (widest - box.w if has_two and j == 0 else j * (widest + trunk)), y)
+            )
+        y += max(b.h for b in row) + 2 * _GAP
+    notes = [f"rank {r.rank}: {r.detail}" for r in t.ranks if r.detail][:12]
+    width = max(2 * _MARGIN + widest * step + trunk, 420.0)
+    height = y - _GAP + 18 * len(notes) + 26
+    root = picture(width, height, title=f"{t.name}: {_headline(t)}", description=_describe(t))
+    text(root, _MARGIN, 34, fit(t.name, width * 0.45, 16), size=16, font_weight=650)
+    text(root, width - _MARGIN, 34, _headline(t), size=12, class_="px-soft", text_anchor="end")
+    if between:
+        x = _MARGIN + (widest + trunk / 2 if has_two else trunk / 2)
+        _draw_trunk(root, x, boxes, places, between)
+    for box, (bx, by) in zip(boxes, places, strict=True):
+        box.draw(root, bx, by)
+    for i, note in enumerate(notes):
+        text(root, _MARGIN, y + 2 + 18 * i, fit(note, width - 2 * _MARGIN, 12), class_="px-alarm")
+    _legend(root, _MARGIN, height - 14, t)
+    return root
+
+
+def _draw_trunk(
+    root: ET.Element,
+    x: float,
+    boxes: Sequence[_HostBox],
+    places: Sequence[tuple[float, float]],
+    between: dict[tuple[int, int], int],
+) -> None:
+    wired = {host for pair in between for host in pair}
+    said = ", ".join(f"{a}-{b}: {_count(n, 'link')}" for (a, b), n in sorted(between.items()))
+    g = group(root, label=f"tcp between hosts {said}")
+    ends = []
+    for box, (bx, by) in zip(boxes, places, strict=True):
+        if box.host.index in wired:
+            middle = by + _HEAD / 2
+            line(
+                g, x, middle, bx + box.w if bx < x else bx, middle, class_="px-link", stroke_width=2
+            )
+            path(
+                g,
+                f"M{x - 3.5:.1f} {middle:.1f} a3.5 3.5 0 1 0 7 0 a3.5 3.5 0 1 0 -7 0 Z",
+                class_="px-dot",
+                fill="#0072b2",
+            )
+            ends.append(middle)
+    line(g, x, min(ends), x, max(ends), class_="px-link", stroke_width=2)
+    text(
+        g,
+        x,
+        min(ends) - 9,
+        _count(sum(between.values()), "tcp link"),
+        size=10,
+        class_="px-soft",
+        text_anchor="middle",
+    )
+
+
+def _legend(root: ET.Element, x: float, y: float, t: Topology) -> None:
+    for state, (colour, sign) in _STATES.items():
+        n = sum(r.state == state for r in t.ranks)
+        if n:
+            text(root, x, y, sign, size=11, fill=colour, class_="px-sign", font_weight=700)
+            text(root, x + 15, y, f"{n} {state}", size=11, class_="px-soft")
+            x += 34 + 6.4 * len(f"{n} {state}")
