@@ -25,10 +25,10 @@ _STATES = {
     "dead": ("#d55e00", "✕"),
 }
 # Pixels: a rank's tile, the space between tiles, and inside the boxes.
-_TILE_W, _TILE_H, _GAP, _PAD = 100.0, 62.0, 10.0, 14.0
+_TILE_W, _TILE_H, _GAP, _PAD = 104.0, 60.0, 10.0, 14.0
 _COLUMNS = 8  # tiles beside each other: 8 of them are as wide as a notebook's output
 _HEAD, _LABEL = 44.0, 22.0  # a host's title lines; the arena's name
-_MARGIN, _TITLE, _TRUNK = 18.0, 46.0, 46.0
+_MARGIN, _TITLE, _TRUNK = 18.0, 46.0, 76.0
 
 
 def topology(t: Topology) -> StillPicture:
@@ -121,6 +121,11 @@ def _describe(t: Topology) -> str:
     return "\n".join(lines)
 
 
+def _arc_depth(tiles: int) -> float:
+    """Pixels to the control points of a link over so many tiles; it hangs down 3/4 of that."""
+    return 16.0 + 15.0 * min(6, tiles)
+
+
 class _HostBox:
     """One host's place: how big it is, and how it is drawn."""
 
@@ -139,7 +144,8 @@ class _HostBox:
         self.room = self.columns * _TILE_W + (self.columns - 1) * _GAP
         self.w = max(self.room + 4 * _PAD, 250.0)
         tiles = rows * (_TILE_H + _GAP) - _GAP if rows else 0.0
-        below = (18.0 + 9.0 * min(6, len(ranks))) if self.arcs else _LABEL if tcp else 0.0
+        below = _arc_depth(len(ranks) - 1) * 0.75 if self.arcs else 0.0
+        below += _LABEL if tcp else 0.0
         self.inner_h = tiles + 2 * _PAD + (_LABEL if self.arenas else 0)
         self.h = _HEAD + self.inner_h + below + _PAD
 
@@ -177,7 +183,7 @@ class _HostBox:
             foot = y if self.arenas else y - _PAD
             for link in self.tcp:
                 a, b = sorted((centres[link.a], centres[link.b]))
-                depth = 10 + 9.0 * min(6, round((b - a) / (_TILE_W + _GAP)))
+                depth = _arc_depth(round((b - a) / (_TILE_W + _GAP)))
                 path(
                     g,
                     f"M{a:.1f} {foot:.1f} C{a:.1f} {foot + depth:.1f} {b:.1f} {foot + depth:.1f} {b:.1f} {foot:.1f}",
@@ -212,7 +218,7 @@ def _tile(parent: ET.Element, rank: RankInfo, x: float, y: float) -> None:
         x + 14,
         y + 25,
         str(rank.rank),
-        size=20,
+        size=18,
         font_weight=650,
         class_="px-soft" if is_dead else "px-ink",
     )
@@ -224,7 +230,7 @@ def _tile(parent: ET.Element, rank: RankInfo, x: float, y: float) -> None:
         g,
         x + 30,
         y + 48,
-        "asks for input" if rank.state == "input" else rank.state,
+        "needs input" if rank.state == "input" else rank.state,
         size=11,
         class_="px-ink",
     )
@@ -238,7 +244,7 @@ def _draw(t: Topology) -> ET.Element:
     ]
     widest = max((b.w for b in boxes), default=250.0)
     # Two columns of hosts with the tcp trunk between them, or one with the trunk beside it.
-    has_two = len(boxes) > 1 and widest <= 470
+    has_two = len(boxes) > 1 and widest <= 486
     trunk = _TRUNK if between else 2 * _GAP if has_two else 0.0
     left = _MARGIN + (trunk if not has_two else 0.0)
     places: list[tuple[float, float]] = []
