@@ -1,0 +1,345 @@
+"""The sweep: how fast a collective is, by size, measured on the ranks and verified at every size.
+
+It uses the public functions of `phalanx.distributed` only and prints nothing; words and factors
+are nccl-tests' (https://github.com/NVIDIA/nccl-tests, doc/PERFORMANCE.md).
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from phalanx import distributed as px
+from phalanx.protocol import Measurement
+
+__all__ = [
+    "OPERATIONS",
+    "busbw_factor",
+    "check_memory",
+    "parse_size",
+    "physical_memory",
+    "sizes_between",
+    "sweep",
+]
+
+OPERATIONS = ("all_sum", "all_gather", "broadcast", "barrier")
+# Test data repeats after so many elements: a prime, so that no chunk of a power of two looks like
+# its neighbour; values below 251 keep the sum of 64 ranks exact in float32.
+_PERIOD, _MODULUS = 65_521, 251
+# Arrays of a message's size that one rank may hold at a time: input, output, staging.
+_COPIES = 3
+_SIZE = re.compile(r"(\d+)\s*(?:([KMGT])(?:iB)?|B)?", re.IGNORECASE)
+_FEWEST = 5  # iterations that a budget leaves at least
+
+
+def parse_size(text: str) -> int:
+    """Return the number of bytes that a size like ``64M`` says.
+
+    Parameters
+    ----------
+    text : str
+        Digits, and K, M, G or T (powers of 1024), also written KiB, MiB, GiB, TiB.
+
+    Returns
+    -------
+    int
+        Bytes.
+
+    Raises
+    ------
+    ValueError
+        It is not such a size.
+
+    Examples
+    --------
+    >>> parse_size("8"), parse_size("1K"), parse_size("64MiB")
+    (8, 1024, 67108864)
+    """
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        msg = f"'{text}' is not a size; write bytes as 8, 1K, 64M or 2G (powers of 1024)"
+        raise ValueError(msg)
+    number, unit = match.groups()
+    return int(number) << (10 * (" KMGT".index(unit.upper())) if unit else 0)
+
+
+def sizes_between(begin: int, end: int, factor: int) -> tuple[int, ...]:
+    """Return ``begin``, ``begin * factor`` and so on, up to ``end``.
+
+    Parameters
+    ----------
+    begin, end : int
+        Bytes; ``1 <= begin <= end``.
+    factor : int
+        At least 2.
+
+    Returns
+    -------
+    tuple of int
+        Bytes, growing.
+
+    Raises
+    ------
+    ValueError
+        The range is empty or would not grow.
+
+    Examples
+    --------
+    >>> sizes_between(8, 100, 4)
+    (8, 32)
+    """
+    if begin < 1:
+        msg = f"a sweep begins at 1 byte or more, not at {begin}"
+        raise ValueError(msg)
+    if end < begin:
+        msg = f"a sweep from {begin} to {end} bytes is empty; the end must not be less than the begin"
+        raise ValueError(msg)
+    if factor < 2:
+        msg = f"the factor between sizes must be 2 or more, not {factor}"
+        raise ValueError(msg)
+    sizes = [begin]
+    while sizes[-1] * factor <= end:
+        sizes.append(sizes[-1] * factor)
+    return tuple(sizes)
+
+
+def busbw_factor(op: str, ranks: int) -> float:
+    """Return bus bandwidth over algorithm bandwidth, as nccl-tests has it.
+
+    Examples
+    --------
+    >>> busbw_factor("all_sum", 4), busbw_factor("all_gather", 4), busbw_factor("broadcast", 4)
+    (1.5, 0.75, 1.0)
+    """
+    if op == "all_sum":
+        return 2 * (ranks - 1) / ranks
+    if op == "all_gather":
+        return (ranks - 1) / ranks
+    return 1.0
+
+
+def physical_memory() -> int:
+    """Return the bytes of memory this machine has."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def check_memory(sizes: Sequence[int], ranks: int, memory: int) -> None:
+    """Refuse a sweep that the machine could not hold.
+
+    Parameters
+    ----------
+    sizes : sequence of int
+        Bytes.
+    ranks : int
+        How many hold arrays of that size at a time, all on one machine at worst.
+    memory : int
+        Bytes of the smallest machine.
+
+    Raises
+    ------
+    ValueError
+        The largest size needs more than that; the text names the largest that fits.
+    """
+    largest = max(sizes, default=0)
+    most = memory // (ranks * _COPIES)
+    if largest > most:
+        msg = (
+            f"{largest >> 20} MiB on {ranks} ranks needs {largest * ranks * _COPIES / 2**30:.1f} GiB, "
+            f"this machine has {memory / 2**30:.1f} GiB; the largest size that fits is {most >> 20}M"
+        )
+        raise ValueError(msg)
+
+
+def sweep(
+    op: str,
+    sizes: Sequence[int],
+    *,
+    dtype: str = "float32",
+    iterations: int = 20,
+    warmup: int = 5,
+    budget_s: float = 5.0,
+    group: px.Group | None = None,
+) -> Iterator[Measurement]:
+    """Measure a collective at each size; every rank of the group calls this alike.
+
+    Parameters
+    ----------
+    op : {'all_sum', 'all_gather', 'broadcast', 'barrier'}
+        What is measured; a barrier has no size and gives one measurement.
+    sizes : sequence of int
+        Bytes of a message; of ``all_gather`` the whole result. Rounded down to whole elements.
+    dtype : str, optional
+        Of the elements.
+    iterations, warmup : int, optional
+        Calls timed, and calls made before that.
+    budget_s : float, optional
+        Seconds that the calls of one size may take; slow ones are made less often, 5 times at
+        least, and the measurement says how often.
+    group : Group, optional
+        None: the one of `init`.
+
+    Returns
+    -------
+    iterator of Measurement
+        One per size, the same on every rank: the time is the slowest rank's, the wrong elements
+        are those of all ranks, counted against numpy before and after the timing.
+
+    Raises
+    ------
+    ValueError
+        An unknown operation or dtype, fewer than one iteration, or more memory than there is.
+
+    Examples
+    --------
+    >>> [m.n_wrong for m in sweep("all_sum", [8, 1024], iterations=1)]
+    [0, 0]
+    """
+    if op not in OPERATIONS:
+        near = difflib.get_close_matches(op, OPERATIONS, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        msg = f"there is no sweep of '{op}'{hint} (there are: {', '.join(OPERATIONS)})"
+        raise ValueError(msg)
+    if iterations < 1 or warmup < 0:
+        msg = f"a sweep needs 1 iteration or more, and no negative warm-up ({iterations}, {warmup})"
+        raise ValueError(msg)
+    try:
+        kind = np.dtype(dtype)
+    except TypeError:
+        msg = f"'{dtype}' is no dtype; try float32, float64 or int64"
+        raise ValueError(msg) from None
+    world = px.init() if group is None else group
+    smallest = int(_all_of(world, physical_memory()).min())
+    check_memory(sizes, world.size(), smallest)
+    wanted = (0,) if op == "barrier" else tuple(sizes)
+    return (_measure(op, nbytes, kind, iterations, warmup, budget_s, world) for nbytes in wanted)
+
+
+def _all_of(group: px.Group, value: float) -> NDArray[np.float64]:
+    """Every rank's value, by rank, on every rank."""
+    return np.asarray(px.all_gather(np.array([value], np.float64), group=group))
+
+
+def _measure(
+    op: str,
+    nbytes: int,
+    dtype: np.dtype[Any],
+    iterations: int,
+    warmup: int,
+    budget_s: float,
+    group: px.Group,
+) -> Measurement:
+    case = _Case(op, nbytes, dtype, group)
+    n_wrong = case.count_wrong()
+    first = case.timed(max(1, min(2, warmup)))
+    slowest = float(_all_of(group, float(first.min())).max())
+    affordable = int(budget_s / max(slowest, 1e-9))
+    # No more calls than asked for, no fewer than _FEWEST unless that is what was asked for.
+    done = max(min(iterations, affordable), min(iterations, _FEWEST))
+    if warmup > 2:
+        case.timed(min(warmup - 2, max(1, affordable)))
+    mine = case.timed(done)
+    by_rank = np.asarray(px.all_gather(mine, group=group)).reshape(group.size(), done)
+    times = by_rank.max(axis=0)
+    n_wrong += case.count_wrong()
+    seconds = float(np.median(times))
+    algbw = case.nbytes / seconds / 1e9
+    algorithm, transport = _path_of(group, op, case.nbytes)
+    return Measurement(
+        op=op,
+        algorithm=algorithm,
+        transport=transport,
+        dtype=dtype.name,
+        ranks=group.size(),
+        count=case.count,
+        nbytes=case.nbytes,
+        time_us=seconds * 1e6,
+        p99_us=float(np.quantile(times, 0.99)) * 1e6,
+        algbw_gbs=algbw,
+        busbw_gbs=algbw * busbw_factor(op, group.size()),
+        n_wrong=n_wrong,
+        iterations=done,
+    )
+
+
+class _Case:
+    """One operation at one size: its arrays, its call, and what numpy says must come out."""
+
+    def __init__(self, op: str, nbytes: int, dtype: np.dtype[Any], group: px.Group) -> None:
+        self._op, self._group = op, group
+        size, rank = group.size(), group.rank()
+        shares = size if op == "all_gather" else 1
+        self.count = 0 if op == "barrier" else max(1, nbytes // dtype.itemsize // shares)
+        self.nbytes = self.count * dtype.itemsize * shares
+        self._x = _repeat(_pattern(rank, dtype), self.count)
+        self._out = np.empty(self.count * shares, dtype)
+        self._expected: list[NDArray[Any]] = []
+        if op == "all_sum":
+            self._expected = [sum((_pattern(r, dtype) for r in range(1, size)), _pattern(0, dtype))]
+        elif op == "all_gather":
+            self._expected = [_pattern(r, dtype) for r in range(size)]
+        elif op == "broadcast":
+            self._expected = [_pattern(0, dtype)]
+        self._call = self._bound_call()
+
+    def _bound_call(self) -> Callable[[], object]:
+        x, out, group = self._x, self._out, self._group
+        if self._op == "all_sum":
+            return lambda: px.all_sum(x, group=group, out=out)
+        if self._op == "all_gather":
+            return lambda: px.all_gather(x, group=group, out=out)
+        if self._op == "broadcast":
+            return lambda: px.broadcast(x, 0, group=group, out=out)
+        return group.barrier
+
+    def timed(self, calls: int) -> NDArray[np.float64]:
+        """Seconds of each of so many calls on this rank, all ranks starting together."""
+        clock, call, barrier = time.perf_counter, self._call, self._group.barrier
+        seconds = np.empty(calls)
+        for i in range(calls):
+            barrier()
+            start = clock()
+            call()
+            seconds[i] = clock() - start
+        return seconds
+
+    def count_wrong(self) -> int:
+        """Call once into a poisoned output; wrong elements on all ranks."""
+        self._out.fill(255)
+        self._call()
+        mine = sum(
+            _count_other(self._out[i * self.count : (i + 1) * self.count], expected)
+            for i, expected in enumerate(self._expected)
+        )
+        return int(_all_of(self._group, mine).sum())
+
+
+def _pattern(rank: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """One period of rank's data: whole numbers, told apart by place and rank."""
+    places = np.arange(_PERIOD, dtype=np.int64)
+    return ((places * 7 + places // _MODULUS + rank * 31) % _MODULUS).astype(dtype)
+
+
+def _repeat(pattern: NDArray[Any], count: int) -> NDArray[Any]:
+    return np.resize(pattern, count) if count else pattern[:0].copy()
+
+
+def _count_other(got: NDArray[Any], pattern: NDArray[Any]) -> int:
+    """Elements of ``got`` that are not the pattern over and over; a period at a time."""
+    n_other = 0
+    for start in range(0, len(got), _PERIOD):
+        part = got[start : start + _PERIOD]
+        n_other += int(np.count_nonzero(part != pattern[: len(part)]))
+    return n_other
+
+
+def _path_of(group: px.Group, op: str, nbytes: int) -> tuple[str, str]:
+    """Algorithm and transport that the group says it takes for this."""
+    said = group.describe()
+    return str(said.get("algorithm", "")), str(said.get("transport", ""))
