@@ -1,8 +1,84 @@
 """Phalanx: one notebook cell, run by every rank, on one machine or on many.
 
-This door hands on the public names lazily, so that a rank loads no client and no widget.
+This door hands on the public names lazily (PEP 562), so that a rank loads no client and no widget.
 """
 
 from __future__ import annotations
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from . import widgets
+    from .distributed import (
+        Group,
+        all_gather,
+        all_sum,
+        broadcast,
+        init,
+        is_available,
+    )
+    from .errors import (
+        CollectiveMismatch,
+        CollectiveTimeout,
+        DistributedError,
+        NotConfigured,
+        NotSupported,
+        RankFailure,
+    )
+    from .magics import load_ipython_extension
+    from .workspace import Workspace
+
 __version__ = "0.1.0"
+
+__all__ = [
+    "CollectiveMismatch",
+    "CollectiveTimeout",
+    "DistributedError",
+    "Group",
+    "NotConfigured",
+    "NotSupported",
+    "RankFailure",
+    "Workspace",
+    "all_gather",
+    "all_sum",
+    "broadcast",
+    "init",
+    "is_available",
+    "load_ipython_extension",
+    "widgets",
+]
+
+_ROOMS = {
+    "Group": "distributed",
+    "all_gather": "distributed",
+    "all_sum": "distributed",
+    "broadcast": "distributed",
+    "init": "distributed",
+    "is_available": "distributed",
+    "CollectiveMismatch": "errors",
+    "CollectiveTimeout": "errors",
+    "DistributedError": "errors",
+    "NotConfigured": "errors",
+    "NotSupported": "errors",
+    "RankFailure": "errors",
+    "Workspace": "workspace",
+    "load_ipython_extension": "magics",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Load the room of a public name when the name is first used."""
+    if name == "widgets":
+        return importlib.import_module(".widgets", __name__)
+    if name not in _ROOMS:
+        msg = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(msg, name=name, obj=importlib.import_module(__name__))
+    value = getattr(importlib.import_module(f".{_ROOMS[name]}", __name__), name)
+    globals()[name] = value  # the next look-up does not come here
+    return value
+
+
+def __dir__() -> list[str]:
+    """List the public names, loaded or not."""
+    return sorted({*globals(), *__all__})

@@ -99,7 +99,9 @@ def sizes_between(begin: int, end: int, factor: int) -> tuple[int, ...]:
         msg = f"a sweep begins at 1 byte or more, not at {begin}"
         raise ValueError(msg)
     if end < begin:
-        msg = f"a sweep from {begin} to {end} bytes is empty; the end must not be less than the begin"
+        msg = (
+            f"a sweep from {begin} to {end} bytes is empty; the end must not be less than the begin"
+        )
         raise ValueError(msg)
     if factor < 2:
         msg = f"the factor between sizes must be 2 or more, not {factor}"

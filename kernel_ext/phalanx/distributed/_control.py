@@ -1,0 +1,137 @@
+"""What a supervisor owns for its ranks: shared memory, the abort page and the eventfds.
+
+It makes descriptors that ranks inherit; when to use them is the supervisor's business.
+"""
+
+from __future__ import annotations
+
+import enum
+import fcntl
+import os
+import tempfile
+from pathlib import Path
+
+from phalanx import _native
+from phalanx._native import AbortPage
+
+__all__ = [
+    "AbortKind",
+    "AbortPage",
+    "create_page",
+    "create_region",
+    "create_wake",
+    "region_nbytes",
+]
+
+# Judgement: address space, not memory; pages that no operation touched cost nothing.
+_REGION_NBYTES = 64 << 20
+
+
+class AbortKind(enum.IntEnum):
+    """Why an epoch was given up; the numbers are the engine's."""
+
+    RANK_FAILURE = _native.ABORT_RANK_FAILURE
+    MISMATCH = _native.ABORT_MISMATCH
+    TIMEOUT = _native.ABORT_TIMEOUT
+    INTERRUPTED = _native.ABORT_INTERRUPTED
+    ERROR = _native.ABORT_ERROR
+    CLOSED = _native.ABORT_CLOSED
+
+
+def region_nbytes() -> int:
+    """Return the size of a rank's region of the arena, in bytes.
+
+    Examples
+    --------
+    >>> region_nbytes() % 4096
+    0
+    """
+    return _REGION_NBYTES
+
+
+def create_region(nbytes: int | None = None) -> int:
+    """Make the memory of one rank slot.
+
+    Parameters
+    ----------
+    nbytes : int, optional
+        Its size; `region_nbytes` if left out.
+
+    Returns
+    -------
+    int
+        A descriptor that is closed on exec and cannot be shrunk; the caller owns it.
+
+    Examples
+    --------
+    >>> import os
+    >>> fd = create_region()
+    >>> os.fstat(fd).st_size >= region_nbytes(), os.get_inheritable(fd)
+    (True, False)
+    >>> os.close(fd)
+    """
+    fd = _anonymous_file("phalanx-region")
+    try:
+        _native.Arena.format(fd, region_nbytes() if nbytes is None else nbytes)
+        _seal(fd)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def create_page(slots: int) -> int:
+    """Make the page of abort flags of a host with ``slots`` rank slots.
+
+    Returns
+    -------
+    int
+        A descriptor that is closed on exec and cannot be shrunk; the caller owns it. The
+        supervisor maps it as ``AbortPage(fd, slots=slots, author=slots, wake_fds=...)``.
+
+    Examples
+    --------
+    >>> import os
+    >>> fd = create_page(4)
+    >>> page = AbortPage(fd, slots=4, author=4)
+    >>> page.abort(1, AbortKind.RANK_FAILURE, 2, "killed by signal 9 (SIGKILL)")
+    True
+    >>> page.reason(1)
+    (1, 2, 'killed by signal 9 (SIGKILL)')
+    >>> page.close()
+    >>> os.close(fd)
+    """
+    fd = _anonymous_file("phalanx-page")
+    try:
+        _native.AbortPage.format(fd, slots)
+        _seal(fd)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def create_wake() -> int:
+    """Make the eventfd that wakes one rank slot out of a wait on its links.
+
+    Returns
+    -------
+    int
+        A descriptor that is closed on exec and never blocks; the caller owns it.
+    """
+    return os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+
+
+def _anonymous_file(name: str) -> int:
+    """Memory without a name in any file system; an unlinked file where memfd does not exist."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    fd, path = tempfile.mkstemp(prefix=name)
+    Path(path).unlink()
+    return fd
+
+
+def _seal(fd: int) -> None:
+    """Keep anyone from shrinking it: a peer that reads beyond the end would get SIGBUS."""
+    if hasattr(os, "memfd_create"):
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)

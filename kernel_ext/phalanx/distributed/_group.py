@@ -1,0 +1,255 @@
+"""The group that users hold: who is in it, and its life.
+
+It stays the same object while worlds come and go: a new epoch gives it a new native group. How
+that is formed it does not know.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, final
+
+from phalanx import _native
+from phalanx.errors import DistributedError, NotSupported
+
+from ._world import WorldSpec, native_hosts
+
+__all__ = ["Group", "group_of_one", "seconds"]
+
+FailureListener = Callable[[int, int, int, str], None]
+
+
+def seconds(timeout: float | None) -> float | None:
+    """Check a timeout a user gave; infinity is no limit.
+
+    Raises
+    ------
+    ValueError
+        It is negative or not a number.
+    """
+    if timeout is None or timeout == math.inf:
+        return None
+    if not timeout >= 0:
+        msg = f"timeout must be None or at least 0 seconds, not {timeout!r}"
+        raise ValueError(msg)
+    return float(timeout)
+
+
+@final
+class Group:
+    """Ranks that communicate with each other, of which this process is one.
+
+    Made by `init`, never by hand. A context manager: leaving it closes the group. Methods may be
+    called from any thread, but all ranks must call the operations of a group in the same order.
+
+    Examples
+    --------
+    >>> import phalanx as px
+    >>> group = px.init()
+    >>> group.rank(), group.size()
+    (0, 1)
+    >>> group
+    <phalanx.Group rank 0 of 1>
+    """
+
+    __slots__ = ("__weakref__", "_engine", "_on_failure", "_spec")
+
+    def __init__(
+        self,
+        engine: _native.Group,
+        spec: WorldSpec,
+        on_failure: FailureListener | None = None,
+    ) -> None:
+        self._engine = engine
+        self._spec = spec
+        self._on_failure = on_failure
+
+    def _rearm(self, engine: _native.Group, spec: WorldSpec) -> None:
+        """Go on as the group of a new epoch; every variable that holds this group sees it."""
+        self._engine.close()
+        self._engine = engine
+        self._spec = spec
+
+    def _tell_failure(self) -> None:
+        """Tell the supervisor why an operation failed, if that was the end of the epoch."""
+        failure = self._engine.failure
+        if failure is not None and self._on_failure is not None:
+            self._on_failure(self._spec.epoch, *failure)
+
+    def rank(self) -> int:
+        """Return the rank of this process in the group.
+
+        Returns
+        -------
+        int
+            ``0 <= rank < size()``.
+
+        Examples
+        --------
+        >>> import phalanx as px
+        >>> px.init().rank()
+        0
+        """
+        return self._spec.rank
+
+    def size(self) -> int:
+        """Return the number of ranks in the group.
+
+        Returns
+        -------
+        int
+            At least 1.
+
+        Examples
+        --------
+        >>> import phalanx as px
+        >>> px.init().size()
+        1
+        """
+        return self._spec.size
+
+    def split(self, color: int, key: int = -1) -> Group:
+        """Split the group into groups of the ranks that give the same ``color``.
+
+        Parameters
+        ----------
+        color : int
+            Ranks with the same color come into the same group.
+        key : int, optional
+            Smaller keys become smaller ranks; negative: the order of this group.
+
+        Returns
+        -------
+        Group
+            The part that this rank is in.
+
+        Raises
+        ------
+        DistributedError
+            The group has one rank only.
+        NotSupported
+            Always, for larger groups: this release has the whole world's group only.
+
+        Examples
+        --------
+        >>> import phalanx as px
+        >>> px.init().split(0)
+        Traceback (most recent call last):
+        ...
+        phalanx.errors.DistributedError: Cannot split the distributed group further.
+        """
+        if self.size() == 1:
+            msg = "Cannot split the distributed group further."
+            raise DistributedError(msg)
+        msg = (
+            f"split(color={color}, key={key}) is not in this release; "
+            "use the whole group and let ranks that have nothing to add give zeros"
+        )
+        raise NotSupported(msg)
+
+    def barrier(self, timeout: float | None = None) -> None:
+        """Wait until every rank of the group has come here.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds this call may take; ``None``: no limit.
+
+        Raises
+        ------
+        CollectiveTimeout
+            The time was up (names who was missing).
+        RankFailure
+            A rank was lost.
+        CollectiveMismatch
+            A peer called another operation (names both).
+
+        Examples
+        --------
+        >>> import phalanx as px
+        >>> px.init().barrier(timeout=5.0)
+        """
+        try:
+            self._engine.barrier(seconds(timeout))
+        except BaseException:
+            self._tell_failure()
+            raise
+
+    def close(self) -> None:
+        """Give back sockets and memory; idempotent. Every later operation raises.
+
+        Examples
+        --------
+        >>> import phalanx as px
+        >>> group = px.init()
+        >>> group.close()
+        >>> group
+        <phalanx.Group rank 0 of 1, closed>
+        """
+        self._engine.close()
+
+    def describe(self) -> dict[str, Any]:
+        """Tell who is where, and how this group's operations are done.
+
+        Returns
+        -------
+        dict
+            ``rank``, ``size``, ``epoch``, ``hosts`` (host name by rank), ``transports`` (by
+            peer: ``"arena"``, ``"tcp"`` or ``"self"``), and ``engine``: algorithms and counts.
+
+        Examples
+        --------
+        >>> import phalanx as px
+        >>> px.init().describe()["transports"]
+        ['self']
+        """
+        spec = self._spec
+        hosts = native_hosts(spec)
+        transports = ["arena" if host == hosts[spec.rank] else "tcp" for host in hosts]
+        transports[spec.rank] = "self"
+        return {
+            "rank": spec.rank,
+            "size": spec.size,
+            "epoch": spec.epoch,
+            "hosts": list(spec.rank_host_names()),
+            "transports": transports,
+            "engine": self._engine.describe(),
+        }
+
+    def __enter__(self) -> Group:
+        """Use the group for a while; `close` follows."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close the group."""
+        self.close()
+
+    def __repr__(self) -> str:
+        """One line: who we are, and whether the group still stands."""
+        state = ", closed" if self._engine.is_closed else ""
+        if not state and self._engine.failure is not None:
+            state = f", failed: {self._engine.failure[2]}"
+        return f"<phalanx.Group rank {self.rank()} of {self.size()}{state}>"
+
+
+def group_of_one() -> Group:
+    """Make the group of a process that is in no world."""
+    spec = WorldSpec(
+        rank=0,
+        size=1,
+        epoch=0,
+        workspace="",
+        key=b"",
+        hosts=(0,),
+        slots=(0,),
+        host_names=("",),
+        addresses=(),
+    )
+    return Group(_native.Group(rank=0, size=1, epoch=0, hosts=(0,)), spec)

@@ -1,0 +1,139 @@
+"""The public way into a world: `init`, and what backends there are.
+
+It chooses between the world this process was started in and a group of one; joining is done in
+`_supervised`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+
+from phalanx.errors import NotConfigured, NotSupported
+
+from ._group import Group
+from ._supervised import CHANNEL_VARIABLE, alone, is_supervised, join, world
+
+__all__ = ["init", "is_available"]
+
+# As MLX orders them in its error text.
+_BACKENDS = ("any", "mpi", "nccl", "jaccl", "ring")
+_HERE = ("any", "ring")
+
+
+def init(
+    strict: bool = False,
+    backend: str = "any",
+    *,
+    timeout: float | None = 30.0,
+    interface: str | None = None,
+    all_gather_factory: Callable[[int, int], Callable[[bytes, int], bytes]] | None = None,
+) -> Group:
+    """Join the world this process was started in.
+
+    The world is joined once: later calls return the same group at once. A process that is in no
+    world gets a group of one.
+
+    Parameters
+    ----------
+    strict : bool, optional
+        Outside any world, raise instead of returning a group of one.
+    backend : {"any", "ring", "mpi", "nccl", "jaccl"}, optional
+        ``"any"`` and ``"ring"`` are this engine, over shared memory and tcp.
+    timeout : float, optional
+        Seconds for joining only; ``None``: no limit.
+    interface : str, optional
+        Not in this release: the supervisor chooses the addresses.
+    all_gather_factory : callable, optional
+        As in MLX, for ``backend="jaccl"`` only.
+
+    Returns
+    -------
+    Group
+        The world's group, in which every rank has arrived.
+
+    Raises
+    ------
+    NotConfigured
+        ``strict`` was given outside any world.
+    NotSupported
+        A backend or option that this release does not have.
+    ValueError
+        ``backend`` is no backend's name.
+    CollectiveTimeout
+        Names the ranks that did not come in time.
+    RankFailure, DistributedError
+        A rank was lost meanwhile, or the world cannot be formed. A process that was started in a
+        world never falls back to a group of one.
+
+    Examples
+    --------
+    >>> import phalanx as px
+    >>> px.init() is px.init()
+    True
+    >>> px.init(strict=True)
+    Traceback (most recent call last):
+    ...
+    phalanx.errors.NotConfigured: [distributed] Couldn't initialize any backend: PHALANX_CHANNEL \
+is not set, so no Phalanx supervisor started this process; use %distributed start or phalanx launch
+    """
+    _check_options(backend, interface, all_gather_factory)
+    if is_supervised():
+        group = world()
+        return join(timeout) if group is None else group
+    if strict:
+        msg = (
+            f"[distributed] Couldn't initialize any backend: {CHANNEL_VARIABLE} is not set, so no "
+            "Phalanx supervisor started this process; use %distributed start or phalanx launch"
+        )
+        raise NotConfigured(msg)
+    return alone()
+
+
+def is_available(backend: str = "any") -> bool:
+    """Tell whether a backend can be used.
+
+    Parameters
+    ----------
+    backend : str, optional
+        A name as in `init`; an unknown one is not available.
+
+    Returns
+    -------
+    bool
+        True for ``"any"`` and ``"ring"``.
+
+    Examples
+    --------
+    >>> import phalanx as px
+    >>> px.is_available(), px.is_available("ring"), px.is_available("nccl")
+    (True, True, False)
+    """
+    return backend in _HERE
+
+
+def _check_options(backend: str, interface: str | None, all_gather_factory: object) -> None:
+    if backend not in _BACKENDS:
+        near = difflib.get_close_matches(str(backend), _BACKENDS, n=1)
+        hint = f" Did you mean '{near[0]}'?" if near else ""
+        msg = (
+            "[distributed] The only valid values for backend are 'any', 'mpi', 'nccl', 'jaccl' "
+            f"and 'ring' but '{backend}' was provided.{hint}"
+        )
+        raise ValueError(msg)
+    if all_gather_factory is not None:
+        if not callable(all_gather_factory):
+            msg = "all_gather_factory must be callable or None"
+            raise TypeError(msg)
+        if backend != "jaccl":
+            msg = "all_gather_factory is only supported with backend='jaccl'."
+            raise ValueError(msg)
+    if backend not in _HERE:
+        msg = f"backend '{backend}' is not in this release; 'any' and 'ring' are"
+        raise NotSupported(msg)
+    if interface is not None:
+        msg = (
+            f"interface={interface!r} is not in this release; "
+            "leave it out, the supervisor chooses the addresses"
+        )
+        raise NotSupported(msg)
