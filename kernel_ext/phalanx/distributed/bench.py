@@ -9,8 +9,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,8 @@ from numpy.typing import NDArray
 
 from phalanx import distributed as px
 from phalanx.protocol import Measurement
+
+from ._bench_case import Case
 
 __all__ = [
     "OPERATIONS",
@@ -30,9 +31,6 @@ __all__ = [
 ]
 
 OPERATIONS = ("all_sum", "all_gather", "broadcast", "barrier")
-# Test data repeats after so many elements: a prime, so that no chunk of a power of two looks like
-# its neighbour; values below 251 keep the sum of 64 ranks exact in float32.
-_PERIOD, _MODULUS = 65_521, 251
 # Arrays of a message's size that one rank may hold at a time: input, output, staging.
 _COPIES = 3
 _SIZE = re.compile(r"(\d+)\s*(?:([KMGT])(?:iB)?|B)?", re.IGNORECASE)
@@ -237,8 +235,8 @@ def _measure(
     budget_s: float,
     group: px.Group,
 ) -> Measurement:
-    case = _Case(op, nbytes, dtype, group)
-    n_wrong = case.count_wrong()
+    case = Case(op, nbytes, dtype, group)
+    n_wrong = int(_all_of(group, case.count_wrong()).sum())
     first = case.timed(max(1, min(2, warmup)))
     slowest = float(_all_of(group, float(first.min())).max())
     affordable = int(budget_s / max(slowest, 1e-9))
@@ -249,10 +247,10 @@ def _measure(
     mine = case.timed(done)
     by_rank = np.asarray(px.all_gather(mine, group=group)).reshape(group.size(), done)
     times = by_rank.max(axis=0)
-    n_wrong += case.count_wrong()
+    n_wrong += int(_all_of(group, case.count_wrong()).sum())
     seconds = float(np.median(times))
     algbw = case.nbytes / seconds / 1e9
-    algorithm, transport = _path_of(group, op, case.nbytes)
+    algorithm, transport = _path_of(group, op)
     return Measurement(
         op=op,
         algorithm=algorithm,
@@ -270,78 +268,9 @@ def _measure(
     )
 
 
-class _Case:
-    """One operation at one size: its arrays, its call, and what numpy says must come out."""
-
-    def __init__(self, op: str, nbytes: int, dtype: np.dtype[Any], group: px.Group) -> None:
-        self._op, self._group = op, group
-        size, rank = group.size(), group.rank()
-        shares = size if op == "all_gather" else 1
-        self.count = 0 if op == "barrier" else max(1, nbytes // dtype.itemsize // shares)
-        self.nbytes = self.count * dtype.itemsize * shares
-        self._x = _repeat(_pattern(rank, dtype), self.count)
-        self._out = np.empty(self.count * shares, dtype)
-        self._expected: list[NDArray[Any]] = []
-        if op == "all_sum":
-            self._expected = [sum((_pattern(r, dtype) for r in range(1, size)), _pattern(0, dtype))]
-        elif op == "all_gather":
-            self._expected = [_pattern(r, dtype) for r in range(size)]
-        elif op == "broadcast":
-            self._expected = [_pattern(0, dtype)]
-        self._call = self._bound_call()
-
-    def _bound_call(self) -> Callable[[], object]:
-        x, out, group = self._x, self._out, self._group
-        if self._op == "all_sum":
-            return lambda: px.all_sum(x, group=group, out=out)
-        if self._op == "all_gather":
-            return lambda: px.all_gather(x, group=group, out=out)
-        if self._op == "broadcast":
-            return lambda: px.broadcast(x, 0, group=group, out=out)
-        return group.barrier
-
-    def timed(self, calls: int) -> NDArray[np.float64]:
-        """Seconds of each of so many calls on this rank, all ranks starting together."""
-        clock, call, barrier = time.perf_counter, self._call, self._group.barrier
-        seconds = np.empty(calls)
-        for i in range(calls):
-            barrier()
-            start = clock()
-            call()
-            seconds[i] = clock() - start
-        return seconds
-
-    def count_wrong(self) -> int:
-        """Call once into a poisoned output; wrong elements on all ranks."""
-        self._out.fill(255)
-        self._call()
-        mine = sum(
-            _count_other(self._out[i * self.count : (i + 1) * self.count], expected)
-            for i, expected in enumerate(self._expected)
-        )
-        return int(_all_of(self._group, mine).sum())
-
-
-def _pattern(rank: int, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """One period of rank's data: whole numbers, told apart by place and rank."""
-    places = np.arange(_PERIOD, dtype=np.int64)
-    return ((places * 7 + places // _MODULUS + rank * 31) % _MODULUS).astype(dtype)
-
-
-def _repeat(pattern: NDArray[Any], count: int) -> NDArray[Any]:
-    return np.resize(pattern, count) if count else pattern[:0].copy()
-
-
-def _count_other(got: NDArray[Any], pattern: NDArray[Any]) -> int:
-    """Elements of ``got`` that are not the pattern over and over; a period at a time."""
-    n_other = 0
-    for start in range(0, len(got), _PERIOD):
-        part = got[start : start + _PERIOD]
-        n_other += int(np.count_nonzero(part != pattern[: len(part)]))
-    return n_other
-
-
-def _path_of(group: px.Group, op: str, nbytes: int) -> tuple[str, str]:
-    """Algorithm and transport that the group says it takes for this."""
+def _path_of(group: px.Group, op: str) -> tuple[str, str]:
+    """Algorithm and transport that the group says it takes."""
     said = group.describe()
-    return str(said.get("algorithm", "")), str(said.get("transport", ""))
+    transport = "+".join(sorted(set(said["transports"]) - {"self"})) or "self"
+    algorithms = said["engine"].get("algorithms", {})
+    return str(algorithms.get(op, "")), transport

@@ -1,0 +1,109 @@
+"""`phalanx bench`: a sweep on ranks started for it, printed line by line as it is measured.
+
+It parses and prints; the ranks are the workspace's, the times are `phalanx.distributed.bench`'s.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from phalanx.distributed.bench import (
+    OPERATIONS,
+    check_memory,
+    parse_size,
+    physical_memory,
+    sizes_between,
+)
+from phalanx.widgets import HEADER, format_measurement
+
+from ._machine import machine_header
+
+if TYPE_CHECKING:
+    from phalanx.protocol import Measurement
+
+__all__ = ["DESCRIPTION", "HELP", "PASSES_ON", "add_arguments", "run"]
+
+HELP = "measure a collective by size"
+DESCRIPTION = (
+    "Starts ranks on this machine, measures a collective at growing sizes, verifies every result "
+    "against numpy and prints nccl-tests' columns. Times are the slowest rank's medians."
+)
+PASSES_ON = False
+
+
+def _size(text: str) -> int:
+    try:
+        return parse_size(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _at_least_one(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        msg = f"'{text}' is not a whole number of 1 or more"
+        raise argparse.ArgumentTypeError(msg)
+    return int(text)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of ``phalanx bench``."""
+    parser.add_argument("-n", "--ranks", type=_at_least_one, default=2, help="ranks to start")
+    parser.add_argument("--op", choices=OPERATIONS, default="all_sum", help="the collective")
+    parser.add_argument("-b", "--begin", type=_size, default="8", help="smallest size")
+    parser.add_argument("-e", "--end", type=_size, default="64M", help="largest size")
+    parser.add_argument("-f", "--factor", type=_at_least_one, default=4, help="between sizes")
+    parser.add_argument("--dtype", default="float32", help="float32, float64 or int64")
+    parser.add_argument("--iters", type=_at_least_one, default=20, help="timed calls per size")
+    parser.add_argument(
+        "--transport", choices=("any", "tcp"), default="any", help="tcp: no shared memory"
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON record per line")
+
+
+def run(options: argparse.Namespace, rest: Sequence[str]) -> int:  # noqa: ARG001
+    """Measure and print; 1 if any element was wrong."""
+    # Checked before anything is started: a mistake costs no boot.
+    sizes = sizes_between(options.begin, options.end, options.factor)
+    check_memory(sizes, options.ranks, physical_memory())
+    from phalanx.workspace import Workspace
+
+    _print_header(options)
+    n_wrong = 0
+    with Workspace.start(options.ranks, transport=options.transport) as workspace:
+        for measurement in workspace.bench(
+            options.op,
+            begin=options.begin,
+            end=options.end,
+            factor=options.factor,
+            dtype=options.dtype,
+            iterations=options.iters,
+        ):
+            _print_measurement(measurement, as_json=options.json)
+            n_wrong += measurement.n_wrong
+    if n_wrong:
+        print(f"phalanx bench: {n_wrong} wrong elements", file=sys.stderr)
+    return 1 if n_wrong else 0
+
+
+def _print_header(options: argparse.Namespace) -> None:
+    machine = machine_header()
+    if options.json:
+        print(json.dumps({"machine": machine}), flush=True)
+        return
+    for name, value in machine.items():
+        print(f"# {name}: {value}")
+    print(f"# {options.ranks} ranks, {options.iters} iterations, median of the slowest rank")
+    print(HEADER, flush=True)
+
+
+def _print_measurement(measurement: Measurement, *, as_json: bool) -> None:
+    if as_json:
+        print(msgspec.json.encode(measurement).decode(), flush=True)
+    else:
+        print(format_measurement(measurement), flush=True)

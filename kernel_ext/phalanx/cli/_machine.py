@@ -1,0 +1,79 @@
+"""What every table of times has above it: the machine, the versions, the commit.
+
+It reads /proc and git; it knows nothing of what is measured.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+from datetime import datetime, timezone
+from pathlib import Path
+
+import numpy as np
+
+import phalanx
+
+__all__ = ["machine_header"]
+
+
+def machine_header(checkout: Path | None = None) -> dict[str, str]:
+    """Return what is worth knowing of where something was measured.
+
+    Parameters
+    ----------
+    checkout : Path, optional
+        Any folder of a git checkout of phalanx; None: that of the imported package, if it is one.
+
+    Returns
+    -------
+    dict of str
+        ``phalanx``, ``commit``, ``machine``, ``system``, ``python``, ``numpy``, ``date``.
+
+    Examples
+    --------
+    >>> machine_header()["phalanx"] == phalanx.__version__
+    True
+    """
+    return {
+        "phalanx": phalanx.__version__,
+        "commit": _commit(checkout or Path(phalanx.__file__).resolve().parent),
+        "machine": f"{_processor()}, {len(os.sched_getaffinity(0))} cores, {_memory()}",
+        "system": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+    }
+
+
+def _processor() -> str:
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _memory() -> str:
+    return f"{os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE') / 2**30:.0f} GiB"
+
+
+def _commit(folder: Path) -> str:
+    """Return the commit of the checkout that holds the folder; a wheel has none."""
+    git = shutil.which("git")
+    if git is None:
+        return "unknown"
+
+    def ask(*words: str) -> str:
+        said = subprocess.run(
+            [git, "-C", str(folder), *words], capture_output=True, text=True, check=False
+        )
+        return said.stdout.strip()
+
+    # A virtual environment may lie in somebody else's checkout: only tracked files tell.
+    if not ask("ls-files", "--", "."):
+        return "unknown"
+    return ask("describe", "--always", "--dirty", "--abbrev=9") or "unknown"

@@ -1,0 +1,93 @@
+"""Chooses the subcommand and says a user's mistake in one line.
+
+Exit codes: 0 done, 1 it could not be done, 2 it was asked wrongly, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import phalanx
+from phalanx.errors import DistributedError
+
+from . import _bench, _lab
+
+__all__ = ["main"]
+
+_COMMANDS: dict[str, Any] = {"lab": _lab, "bench": _bench}
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse whose errors are one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="phalanx",
+        description="One notebook cell, run by every rank, with collectives that never hang.",
+    )
+    parser.add_argument("--version", action="version", version=f"phalanx {phalanx.__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name, command in _COMMANDS.items():
+        sub = commands.add_parser(
+            name,
+            help=command.HELP,
+            description=command.DESCRIPTION,
+            formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        )
+        command.add_arguments(sub)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run ``phalanx`` with the given arguments.
+
+    Parameters
+    ----------
+    argv : sequence of str, optional
+        None: those of the process.
+
+    Returns
+    -------
+    int
+        The exit code.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    parser = _parser()
+    if not words:
+        parser.print_help(sys.stderr)
+        return 2
+    asked = next((word for word in words if not word.startswith("-")), None)
+    if asked is not None and asked not in _COMMANDS:
+        near = difflib.get_close_matches(asked, _COMMANDS, n=1)
+        hint = f"did you mean '{near[0]}'?" if near else f"there are: {', '.join(_COMMANDS)}"
+        parser.error(f"there is no command '{asked}'; {hint}")
+    options, rest = parser.parse_known_args(words)
+    command = _COMMANDS[options.command]
+    if rest and not command.PASSES_ON:
+        parser.error(f"{options.command}: unknown argument '{rest[0]}'")
+    try:
+        code: int = command.run(options, rest)
+        return code
+    except BrokenPipeError:
+        # The reader of a pipe went away (`phalanx bench | head`): nothing is left to say.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except KeyboardInterrupt:
+        print(f"phalanx {options.command}: interrupted", file=sys.stderr)
+        return 130
+    except (DistributedError, ValueError, OSError) as error:
+        print(f"phalanx {options.command}: {_one_line(error)}", file=sys.stderr)
+        return 1
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
