@@ -44,7 +44,6 @@ class BootOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     transport: str
     linger_s: float
     cwd: str
-    python_path: tuple[str, ...]
 
 
 class RootAddress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

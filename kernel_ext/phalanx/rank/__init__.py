@@ -1,0 +1,12 @@
+"""The rank's side of a cell: beginning and stopping it, its input, its names.
+
+It knows nothing of ipyparallel; the supervisor room puts it into an engine.
+"""
+
+from __future__ import annotations
+
+from ._enter import enter
+from ._gate import CellGate
+from ._input import InputNeed, TypedLines
+
+__all__ = ["CellGate", "InputNeed", "TypedLines", "enter"]

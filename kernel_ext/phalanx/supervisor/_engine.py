@@ -1,0 +1,73 @@
+"""The process of a rank: ipyparallel's engine with our kernel in it.
+
+Here ipyparallel and the rank room meet; the supervisor of this host is the parent and tells the
+engine whom to serve, over the inherited channel.
+"""
+
+from __future__ import annotations
+
+import atexit
+import faulthandler
+import json
+import os
+import sys
+from typing import Any
+
+from ._process import die_with_parent
+
+__all__ = ["main"]
+
+
+def main() -> None:
+    """Run one rank until its supervisor ends it."""
+    die_with_parent(int(sys.argv[1]))
+    # The kernel captures descriptors 1 and 2; a crash must still reach the supervisor's pipe.
+    faulthandler.enable(os.dup(2))
+
+    import ipyparallel.engine.app as app
+
+    from phalanx.distributed import supervisor_channel
+    from phalanx.protocol import EngineReady, Register, Registered
+
+    from ._kernel import RankKernel
+
+    channel = supervisor_channel()
+    request = Register(channel.next_id(), os.getpid())
+    answer = channel.request(request, request.id, timeout=None)
+    if not isinstance(answer, Registered):
+        msg = f"the supervisor answered with {answer}"
+        raise TypeError(msg)
+
+    class Engine(app.IPEngine):  # type: ignore[misc]
+        """ipyparallel's engine that tells its supervisor when it takes cells."""
+
+        async def complete_registration(self, *args: Any) -> None:
+            await super().complete_registration(*args)
+            self.kernel.serve(answer.rank, channel)
+            channel.notify(EngineReady())
+
+        def _signal_sigint(self, sig: int, frame: object) -> None:
+            """Ignore it between cells; `CellGate` sends it to a running one only."""
+
+        def _signal_stop(self, sig: int, frame: object) -> None:
+            self.loop.add_callback_from_signal(self.loop.stop)
+
+    app.Kernel = RankKernel
+    engine = Engine(connection_info_env=json.dumps(answer.connection))
+    engine.initialize(
+        [
+            f"--IPEngine.id={answer.rank}",
+            "--IPEngine.enable_nanny=False",
+            "--IPEngine.max_heartbeat_misses=0",
+            "--log-level=50",
+        ]
+    )
+    engine.ident = answer.engine
+    engine.start()
+    # Not sys.exit: zmq's context would wait for peers that are being ended as well.
+    atexit._run_exitfuncs()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,149 @@
+"""The host role: parent of the ranks of one machine, owner of their memory and channels.
+
+It says what happens (`HostEvents`) and does as it is told; it decides nothing about the world,
+so that the root can speak with it directly here, and over a socket when it is elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import sys
+from collections.abc import Mapping
+from typing import Protocol
+
+import msgspec
+
+from phalanx.protocol import FrameReader, ToRank, ToSupervisor, pack_frame
+
+from ._memory import HostMemory
+from ._process import ChildProcess, exit_reason
+
+__all__ = ["HostEvents", "HostSupervisor"]
+
+log = logging.getLogger(__name__)
+
+STOP_GRACE_S = 0.5  # between SIGTERM and SIGKILL: enough for atexit, short enough to wait for
+
+
+class HostEvents(Protocol):
+    """What a host supervisor tells its root; all are called on the event loop."""
+
+    def on_message(self, rank: int, message: ToSupervisor) -> None:
+        """Take what a rank said on its channel."""
+
+    def on_output(self, rank: int, text: str) -> None:
+        """Take what a rank wrote past its kernel's capture."""
+
+    def on_lost(self, rank: int, reason: str, tail: str) -> None:
+        """Learn that a rank's process is gone."""
+
+
+class _Rank:
+    """One rank as its supervisor sees it: the process and the channel to it."""
+
+    def __init__(self, process: ChildProcess, channel: socket.socket) -> None:
+        self.process = process
+        self.channel = channel
+        self.reader = FrameReader()
+
+
+class HostSupervisor:
+    """Starts, watches, frees and ends the ranks of this host.
+
+    Parameters
+    ----------
+    ranks : sequence of int
+        Their numbers; a rank's slot is its place in this sequence.
+    """
+
+    def __init__(self, ranks: tuple[int, ...], events: HostEvents) -> None:
+        self.ranks = ranks
+        self.memory = HostMemory(len(ranks))
+        self._events = events
+        self._loop = asyncio.get_running_loop()
+        self._children: dict[int, _Rank] = {}
+        self._decoder = msgspec.msgpack.Decoder(ToSupervisor)
+        self._is_stopping = False
+
+    def spawn(self, rank: int, *, cwd: str) -> None:
+        """Start the process of a rank."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            process = ChildProcess(
+                [sys.executable, "-m", "phalanx.supervisor._engine", str(os.getpid())],
+                env=_environment(os.environ, theirs.fileno()),
+                cwd=cwd,
+                pass_fds=(theirs.fileno(), *self.memory.fds),
+                on_output=lambda text: self._events.on_output(rank, text),
+                on_exit=lambda status: self._on_exit(rank, status),
+            )
+        ours.setblocking(False)
+        self._children[rank] = _Rank(process, ours)
+        self._loop.add_reader(ours, self._read, rank)
+
+    def pid(self, rank: int) -> int:
+        """Process id of a rank; 0 if it was never started."""
+        child = self._children.get(rank)
+        return child.process.pid if child else 0
+
+    def _read(self, rank: int) -> None:
+        child = self._children[rank]
+        try:
+            data = child.channel.recv(1 << 16)
+            bodies = child.reader.feed(data)
+            messages = [self._decoder.decode(body) for body in bodies]
+        except BlockingIOError:
+            return
+        except (OSError, ValueError) as error:
+            # A rank is our own process: nonsense from it means it is broken beyond talking to.
+            log.warning("rank %d: its channel failed: %s", rank, error)
+            data, messages = b"", []
+            child.process.kill()
+        for message in messages:
+            self._events.on_message(rank, message)
+        if not data:
+            self._loop.remove_reader(child.channel)
+
+    def send(self, rank: int, message: ToRank) -> None:
+        """Answer a rank; nothing is lost by answering one that is gone."""
+        child = self._children[rank]
+        try:
+            child.channel.setblocking(True)
+            child.channel.sendall(pack_frame(message))
+        except OSError as error:
+            log.info("rank %d did not take an answer: %s", rank, error)
+        finally:
+            child.channel.setblocking(False)
+
+    def _on_exit(self, rank: int, status: int) -> None:
+        child = self._children[rank]
+        self._read(rank)  # its last words: what it aborted, which cell it ended
+        self._loop.remove_reader(child.channel)
+        child.channel.close()
+        if not self._is_stopping:
+            self._events.on_lost(rank, exit_reason(status), child.process.tail)
+
+    async def stop(self) -> None:
+        """End all ranks: SIGTERM, a moment, SIGKILL; then free their memory."""
+        self._is_stopping = True
+        processes = [child.process for child in self._children.values()]
+        for process in processes:
+            process.terminate()
+        exits = [asyncio.ensure_future(process.exited.wait()) for process in processes]
+        if exits:
+            await asyncio.wait(exits, timeout=STOP_GRACE_S)
+            for process in processes:
+                process.kill()
+            await asyncio.wait(exits)
+        self.memory.close()
+
+
+def _environment(inherited: Mapping[str, str], channel_fd: int) -> dict[str, str]:
+    env = dict(inherited)
+    env["PHALANX_CHANNEL"] = str(channel_fd)
+    # What a kernel sets for its own plots; a rank is a kernel without a front end of its own.
+    env.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")
+    return env

@@ -1,0 +1,156 @@
+"""The kernel in a rank: ipyparallel's, with our beginning, input and end of a cell.
+
+It joins ipykernel's hooks to the rank room, which knows nothing of kernels.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from typing import Any
+
+from ipyparallel.engine.kernel import IPythonParallelKernel
+
+from phalanx.protocol import CellEnded, CellStarted, Channel, ChannelClosed
+from phalanx.rank import CellGate, InputNeed, TypedLines, enter
+
+__all__ = ["RankKernel"]
+
+
+class _NoSubshells:
+    """Stands in for the shell channel thread, which an engine does not have.
+
+    ipykernel 7 asks it for ``parent_thread`` whenever a cell awaits at top level, and loses the
+    reply when there is none (ipkernel.py, do_execute).
+    """
+
+    parent_thread = threading.main_thread()
+
+    def __bool__(self) -> bool:
+        return False
+
+
+class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
+    """Runs the cells of one rank; `serve` arms it once the engine is registered.
+
+    Cells are execute requests whose metadata name a cell (``{"phalanx": {"cell": ...}}``);
+    other requests run as in any engine. Two messages come on the control channel, whose thread
+    is free while a cell runs: ``phalanx_line`` (a typed line) and ``phalanx_interrupt``.
+    """
+
+    _supports_kernel_subshells = False
+
+    def serve(self, rank: int, channel: Channel) -> None:
+        """Begin to serve as a rank."""
+        self.rank = rank
+        self._channel = channel
+        self._gate = CellGate()
+        self._lines = TypedLines(self._ask)
+        self._cell_parent: dict[str, Any] = {}
+        self.shell_channel_thread = _NoSubshells()
+        self.control_handlers["phalanx_line"] = self._on_line
+        self.control_handlers["phalanx_interrupt"] = self._on_interrupt
+
+    def enter_world(self) -> None:
+        """Join the world (again); called by the workspace through a silent cell."""
+        enter(self.shell.user_ns)
+
+    # The parameters are ipykernel's, which looks at their names.
+    async def do_execute(
+        self,
+        code: str,
+        silent: bool,
+        store_history: bool = True,
+        user_expressions: Any = None,
+        allow_stdin: bool = False,
+        *,
+        cell_meta: Any = None,
+        cell_id: Any = None,
+    ) -> dict[str, Any]:
+        """Run a cell so that exactly it can be stopped, and its end is known."""
+        arguments = (code, silent, store_history, user_expressions, allow_stdin)
+        cell = ((cell_meta or {}).get("phalanx") or {}).get("cell")
+        if not isinstance(cell, str):
+            return await super().do_execute(*arguments, cell_meta=cell_meta, cell_id=cell_id)
+        self._cell_parent = self.get_parent("shell")
+        self._lines.begin(cell)
+        self._notify(CellStarted(cell))
+        reply: dict[str, Any] = {}
+        try:
+            self._gate.begin(cell)
+            reply = await super().do_execute(*arguments, cell_meta=cell_meta, cell_id=cell_id)
+            # From here on an interrupt is too late; one that is pending is raised by this call.
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+        except KeyboardInterrupt:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            reply = self._interrupted()
+        finally:
+            self._gate.end()
+            self._lines.end()
+            self._notify(CellEnded(cell, reply.get("status") == "ok"))
+        return reply
+
+    def _interrupted(self) -> dict[str, Any]:
+        return {
+            "status": "error",
+            "ename": "KeyboardInterrupt",
+            "evalue": "",
+            "traceback": ["KeyboardInterrupt"],
+            "execution_count": self.shell.execution_count,
+            "user_expressions": {},
+            "payload": [],
+        }
+
+    def _notify(self, notice: CellStarted | CellEnded) -> None:
+        try:
+            self._channel.notify(notice)
+        except ChannelClosed as error:
+            # The supervisor is gone, and the kernel of this machine ends us with it.
+            self.log.warning("%s", error)
+
+    # -- input --------------------------------------------------------------------------------
+
+    def raw_input(self, prompt: object = "") -> str:
+        """Read the next typed line of this cell; stands in for `input`."""
+        self._flush()
+        return self._lines.next_line(str(prompt))
+
+    def getpass(self, prompt: object = "", stream: object = None) -> str:
+        """Read the next typed line of this cell without showing it."""
+        self._flush()
+        return self._lines.next_line(str(prompt), password=True)
+
+    def _flush(self) -> None:
+        # Flushing waits for the output thread, which only the main thread may do safely.
+        if threading.current_thread() is threading.main_thread():
+            sys.stdout.flush()
+            sys.stderr.flush()
+
+    def _ask(self, need: InputNeed) -> None:
+        content = {
+            "cell": need.cell,
+            "index": need.index,
+            "prompt": need.prompt,
+            "password": need.password,
+        }
+        self.session.send(
+            self.iopub_socket,
+            "phalanx_need_line",
+            content,
+            parent=self._cell_parent,
+            ident=self._topic("need_line"),
+        )
+
+    def _on_line(self, stream: Any, ident: Any, message: dict[str, Any]) -> None:
+        content = message["content"]
+        cell, index = str(content["cell"]), int(content["index"])
+        refusal = content.get("refusal")
+        if refusal is not None:
+            self._lines.refuse(cell, str(refusal))
+        else:
+            line = content["line"]
+            self._lines.feed(cell, index, None if line is None else str(line))
+
+    def _on_interrupt(self, stream: Any, ident: Any, message: dict[str, Any]) -> None:
+        self._gate.interrupt(str(message["content"]["cell"]))

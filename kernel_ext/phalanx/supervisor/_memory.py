@@ -1,0 +1,61 @@
+"""The memory that the ranks of one host share, and its owner: the supervisor.
+
+One region per rank slot, one page of abort flags, one wake-up descriptor per slot. Ranks inherit
+the descriptors; what they do with them is the engine's business.
+"""
+
+from __future__ import annotations
+
+import os
+
+from phalanx.distributed import AbortPage, create_page, create_region, create_wake
+
+__all__ = ["HostMemory"]
+
+
+class HostMemory:
+    """Regions, page and wake-up descriptors for ``slots`` ranks; closed with their host.
+
+    A slot keeps its region for life: a rank that replaces another inherits the same one, so the
+    survivors never map anything anew.
+    """
+
+    def __init__(self, slots: int) -> None:
+        self.region_fds: tuple[int, ...] = ()
+        self.wake_fds: tuple[int, ...] = ()
+        self.page_fd = create_page(slots)
+        self._page: AbortPage | None = None
+        try:
+            for _ in range(slots):
+                self.region_fds += (create_region(),)
+                self.wake_fds += (create_wake(),)
+            self._page = AbortPage(
+                self.page_fd, slots=slots, author=slots, wake_fds=list(self.wake_fds)
+            )
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def fds(self) -> tuple[int, ...]:
+        """All descriptors that a rank inherits."""
+        return (self.page_fd, *self.region_fds, *self.wake_fds)
+
+    def abort(self, epoch: int, kind: int, culprit: int, message: str) -> None:
+        """Free every rank of this host that waits in ``epoch``; needs nothing of the ranks."""
+        if self._page is not None:
+            self._page.abort(epoch, kind, culprit, message)
+
+    def reason(self, epoch: int) -> tuple[int, int, str] | None:
+        """``(kind, culprit, message)`` if ``epoch`` was aborted on this host."""
+        return None if self._page is None else self._page.reason(epoch)
+
+    def close(self) -> None:
+        """Unmap and close everything; idempotent."""
+        if self._page is not None:
+            self._page.close()
+            self._page = None
+        fds = (self.page_fd, *self.region_fds, *self.wake_fds) if self.page_fd >= 0 else ()
+        self.page_fd, self.region_fds, self.wake_fds = -1, (), ()
+        for fd in fds:
+            os.close(fd)

@@ -1,0 +1,338 @@
+"""The root role: coordinator of one world, and the one authority on who is alive.
+
+It answers the workspace over CURVE, keeps the `World`, runs ipyparallel's controller and the
+ranks of this host. It knows nothing of cells' code, of output that kernels capture, of arrays.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import secrets
+import socket
+import sys
+import uuid
+from typing import Any
+
+import msgspec
+import zmq
+import zmq.asyncio
+
+from phalanx.distributed import AbortKind
+from phalanx.protocol import (
+    BeginCell,
+    Booted,
+    BootFailed,
+    BootOptions,
+    CellEnded,
+    CellStarted,
+    EngineReady,
+    EpochAborted,
+    Failed,
+    FromRoot,
+    Gather,
+    GetTopology,
+    Hello,
+    HostInfo,
+    Join,
+    RankInfo,
+    RankLost,
+    RankOutput,
+    Register,
+    Registered,
+    Stop,
+    Stopped,
+    Topology,
+    TopologyIs,
+    ToRoot,
+    ToSupervisor,
+    Welcome,
+)
+
+from ._host import HostSupervisor
+from ._links import links_of
+from ._process import ChildProcess, exit_reason
+from ._world import Answer, World
+
+__all__ = ["RootSupervisor"]
+
+log = logging.getLogger(__name__)
+
+UNFINISHED_WAIT_S = 2.0  # how long a new cell waits for ranks that still run the last one
+
+
+class RootSupervisor:
+    """One workspace's root: made with its options and its bound socket, run until it is over."""
+
+    def __init__(self, options: BootOptions, client: zmq.asyncio.Socket) -> None:
+        self._options = options
+        self._client = client
+        self._client_id = b""  # the routing id of the workspace that said hello last
+        self._unsent: list[FromRoot] = []
+        self._decoder = msgspec.msgpack.Decoder(ToRoot)
+        self._loop = asyncio.get_running_loop()
+        self._over = asyncio.Event()
+        self._stop_request: int | None = None
+        self._world = World(options.ranks)
+        self._key = secrets.token_bytes(32)
+        self._engines = tuple(str(uuid.uuid4()) for _ in range(options.ranks))
+        self._registering: dict[int, int] = {}  # rank -> request id, until the controller is up
+        self._ready: set[int] = set()
+        self._connection: dict[str, dict[str, Any]] = {}
+        self._ended = asyncio.Condition()
+        self._controller: ChildProcess | None = None
+        self._host = HostSupervisor(tuple(range(options.ranks)), self)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> None:
+        """Boot, serve, and end when told to or when the workspace's time is over."""
+        try:
+            await self._start_controller()
+            for rank in range(self._options.ranks):
+                self._host.spawn(rank, cwd=self._options.cwd)
+            self._watch_client(self._options.client_pid)
+            self._spawn_task(self._serve())
+            await self._over.wait()
+        finally:
+            await self._close()
+            if self._stop_request is not None:
+                self._tell(Stopped(self._stop_request))
+
+    def end(self) -> None:
+        """End everything, from a signal or a request."""
+        self._over.set()
+
+    async def _close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await self._host.stop()
+        if self._controller is not None:
+            self._controller.kill()
+            await self._controller.exited.wait()
+
+    def _spawn_task(self, work: Any) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._on_task_done)
+
+    def _on_task_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.critical("a task of the supervisor failed", exc_info=task.exception())
+            self.end()
+
+    # -- controller ---------------------------------------------------------------------------
+
+    async def _start_controller(self) -> None:
+        read_fd, write_fd = os.pipe()
+        os.set_blocking(read_fd, False)
+        try:
+            command = [sys.executable, "-m", "phalanx.supervisor._controller"]
+            self._controller = ChildProcess(
+                [*command, str(os.getpid()), str(write_fd)],
+                env=os.environ,
+                cwd=self._options.cwd,
+                pass_fds=[write_fd],
+                on_output=lambda text: log.info("controller: %s", text.rstrip()),
+                on_exit=self._on_controller_exit,
+            )
+        finally:
+            os.close(write_fd)
+        report = bytearray()
+        self._loop.add_reader(read_fd, self._read_report, read_fd, report)
+
+    def _read_report(self, fd: int, report: bytearray) -> None:
+        data = os.read(fd, 1 << 16)
+        report += data
+        if not data:
+            self._loop.remove_reader(fd)
+            os.close(fd)
+            if report:  # else it died before it was up: its exit says so
+                self._connection = json.loads(report)
+                for rank, request_id in self._registering.items():
+                    self._register(rank, request_id)
+                self._registering.clear()
+
+    def _on_controller_exit(self, status: int) -> None:
+        if self._over.is_set():
+            return
+        tail = self._controller.tail if self._controller else ""
+        message = f"ipyparallel's controller {exit_reason(status)}"
+        if len(self._ready) < self._options.ranks:
+            self._tell(BootFailed(f"{message}\n{tail}".rstrip()))
+        else:
+            # Cells travel through it: without it the ranks cannot be reached any more.
+            for rank in range(self._options.ranks):
+                self._tell(RankLost(rank, f"{message}; the ranks cannot be reached", tail))
+        self.end()
+
+    def _register(self, rank: int, request_id: int) -> None:
+        engine = self._engines[rank]
+        self._host.send(rank, Registered(request_id, rank, engine, self._connection["engine"]))
+
+    # -- the workspace ------------------------------------------------------------------------
+
+    def _watch_client(self, pid: int) -> None:
+        """Start the linger clock when the process that started us is gone."""
+        try:
+            pidfd = os.pidfd_open(pid)
+        except ProcessLookupError:
+            self._linger()
+            return
+
+        def gone() -> None:
+            self._loop.remove_reader(pidfd)
+            os.close(pidfd)
+            self._linger()
+
+        self._loop.add_reader(pidfd, gone)
+
+    def _linger(self) -> None:
+        self._loop.call_later(self._options.linger_s, self.end)
+
+    async def _serve(self) -> None:
+        while True:
+            identity, body = await self._client.recv_multipart()
+            try:
+                message = self._decoder.decode(body)
+            except msgspec.DecodeError as error:
+                log.warning("a message of the workspace was not understood: %s", error)
+                continue
+            self._client_id = identity
+            if isinstance(message, Hello):
+                self._flush()
+            elif isinstance(message, BeginCell):
+                self._spawn_task(self._begin_cell(message))
+            elif isinstance(message, GetTopology):
+                self._tell(TopologyIs(message.id, self._topology()))
+            elif isinstance(message, Stop):
+                self._stop_request = message.id
+                self.end()
+
+    def _tell(self, message: FromRoot) -> None:
+        """Send to the workspace; before its hello, keep it for then."""
+        self._unsent.append(message)
+        if self._client_id:
+            self._flush()
+
+    def _flush(self) -> None:
+        unsent, self._unsent = self._unsent, []
+        for message in unsent:
+            frames = [self._client_id, msgspec.msgpack.encode(message)]
+            # A ROUTER does not block: what a client that is gone cannot take is dropped.
+            self._client.send_multipart(frames)
+
+    async def _begin_cell(self, request: BeginCell) -> None:
+        async def wait() -> None:
+            async with self._ended:
+                await self._ended.wait_for(lambda: not self._world.unfinished())
+
+        try:
+            await asyncio.wait_for(wait(), UNFINISHED_WAIT_S)
+        except asyncio.TimeoutError:
+            busy = ", ".join(str(rank) for rank in sorted(self._world.unfinished()))
+            self._tell(Failed(request.id, f"rank {busy} still runs the cell before; stop it first"))
+            return
+        # A rank tells of an abort before it ends its cell; the page knows of any other.
+        reason = self._host.memory.reason(self._world.epoch)
+        if reason is not None:
+            self._send_all(self._world.abort(self._world.epoch, reason[2]))
+        self._tell(self._world.begin_cell(request.id, request.cell, request.ranks))
+
+    # -- the ranks (HostEvents) ---------------------------------------------------------------
+
+    def on_message(self, rank: int, message: ToSupervisor) -> None:
+        """Answer or note what a rank said."""
+        if isinstance(message, Register):
+            if self._connection:
+                self._register(rank, message.id)
+            else:
+                self._registering[rank] = message.id
+        elif isinstance(message, EngineReady):
+            self._ready.add(rank)
+            if len(self._ready) == self._options.ranks:
+                self._tell(Booted(self._connection["client"], self._engines))
+        elif isinstance(message, Join):
+            self._host.send(rank, self._welcome(rank, message.id))
+        elif isinstance(message, Gather):
+            self._send_all(self._world.gather(rank, message))
+        elif isinstance(message, EpochAborted):
+            self._host.memory.abort(
+                message.epoch, message.kind, message.culprit, message.message
+            )
+            self._send_all(self._world.abort(message.epoch, message.message))
+        elif isinstance(message, CellEnded):
+            self._world.end_cell(rank, message.cell)
+            self._spawn_task(self._notify_ended())
+        elif isinstance(message, CellStarted):
+            log.debug("rank %d runs cell %s", rank, message.cell)
+
+    def on_output(self, rank: int, text: str) -> None:
+        """Hand on what a rank wrote past its kernel's capture, once it is up."""
+        if rank in self._ready:
+            self._tell(RankOutput(rank, text))
+
+    def on_lost(self, rank: int, reason: str, tail: str) -> None:
+        """Name a dead rank to everybody: first to those who wait for it."""
+        epoch = self._world.epoch
+        self._host.memory.abort(epoch, AbortKind.RANK_FAILURE, rank, reason)
+        self._send_all(self._world.lose(rank, reason))
+        if len(self._ready) < self._options.ranks:
+            self._tell(BootFailed(f"rank {rank} {reason} while starting\n{tail}".rstrip()))
+            self.end()
+            return
+        self._tell(RankLost(rank, reason, tail))
+        self._spawn_task(self._notify_ended())
+
+    async def _notify_ended(self) -> None:
+        async with self._ended:
+            self._ended.notify_all()
+
+    def _send_all(self, answers: list[Answer]) -> None:
+        for rank, message in answers:
+            if rank not in self._world.dead:
+                self._host.send(rank, message)
+
+    def _welcome(self, rank: int, request_id: int) -> Welcome:
+        size = self._options.ranks
+        memory = self._host.memory
+        return Welcome(
+            id=request_id,
+            rank=rank,
+            size=size,
+            epoch=self._world.epoch,
+            workspace=self._options.name,
+            key=self._key,
+            hosts=(0,) * size,
+            slots=tuple(range(size)),
+            host_names=(socket.gethostname(),),
+            addresses=("127.0.0.1",),
+            transport=self._options.transport,
+            page_fd=memory.page_fd,
+            region_fds=memory.region_fds,
+            wake_fds=memory.wake_fds,
+        )
+
+    def _topology(self) -> Topology:
+        ranks = tuple(
+            RankInfo(
+                rank=rank,
+                host=0,
+                pid=self._host.pid(rank),
+                state=self._world.state(rank) if rank in self._ready else "starting",
+                engine=self._engines[rank],
+                detail=self._world.dead.get(rank, ""),
+            )
+            for rank in range(self._options.ranks)
+        )
+        cores = len(os.sched_getaffinity(0))
+        host = HostInfo(index=0, name=socket.gethostname(), address="127.0.0.1", cores=cores)
+        return Topology(
+            name=self._options.name,
+            epoch=self._world.epoch,
+            hosts=(host,),
+            ranks=ranks,
+            links=links_of((0,) * len(ranks), self._options.transport),
+        )

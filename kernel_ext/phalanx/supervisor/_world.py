@@ -1,0 +1,110 @@
+"""The world as its root supervisor keeps it: epochs, rendezvous, cells, losses.
+
+Pure state: messages in, messages out. It knows no process, no socket, no clock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from phalanx.protocol import CellAllowed, Gather, Gathered, RankState, Refused
+
+__all__ = ["Answer", "World"]
+
+Answer = tuple[int, Gathered | Refused]  # (rank, message)
+
+
+@dataclass
+class _Round:
+    """One round of a rendezvous: the shares that have come, and whom to answer."""
+
+    shares: dict[int, bytes] = field(default_factory=dict)
+    requests: dict[int, int] = field(default_factory=dict)  # rank -> request id
+
+
+class World:
+    """Membership, epochs and cells of ``size`` ranks.
+
+    An *epoch* is one life of the group: it ends when anything in it was aborted, and the next
+    begins when a cell is about to run on ranks that all live. A lost rank stays in the world
+    (its number is kept) until it is replaced.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.epoch = 1
+        self.dead: dict[int, str] = {}
+        self._is_aborted = False
+        self._rounds: dict[int, _Round] = {}
+        self._running: dict[str, set[int]] = {}  # cell -> ranks that have not ended it
+
+    # -- rendezvous ---------------------------------------------------------------------------
+
+    def gather(self, rank: int, request: Gather) -> list[Answer]:
+        """Take a rank's share of a round; the answers are those to send now."""
+        if request.epoch != self.epoch or self._is_aborted:
+            message = f"epoch {request.epoch} is over (now {self.epoch}); join again"
+            return [(rank, Refused(request.id, -1, message))]
+        if self.dead:
+            lost, reason = next(iter(self.dead.items()))
+            return [(rank, Refused(request.id, lost, reason))]
+        this = self._rounds.setdefault(request.round, _Round())
+        this.shares[rank] = request.data
+        this.requests[rank] = request.id
+        if len(this.shares) < self.size:
+            return []
+        del self._rounds[request.round]
+        parts = tuple(this.shares[r] for r in range(self.size))
+        return [(r, Gathered(this.requests[r], parts)) for r in range(self.size)]
+
+    def abort(self, epoch: int, message: str) -> list[Answer]:
+        """Give up ``epoch`` (older ones are over already) and refuse whoever waits in it."""
+        if epoch < self.epoch or self._is_aborted:
+            return []
+        self._is_aborted = True
+        return self._refuse_all(-1, message)
+
+    def lose(self, rank: int, reason: str) -> list[Answer]:
+        """Record the death of a rank; everyone who waits for it is refused."""
+        self.dead[rank] = reason
+        self._is_aborted = True
+        for ranks in self._running.values():
+            ranks.discard(rank)
+        return self._refuse_all(rank, reason)
+
+    def _refuse_all(self, culprit: int, message: str) -> list[Answer]:
+        answers: list[Answer] = [
+            (rank, Refused(request_id, culprit, message))
+            for this in self._rounds.values()
+            for rank, request_id in this.requests.items()
+        ]
+        self._rounds.clear()
+        return answers
+
+    # -- cells --------------------------------------------------------------------------------
+
+    def begin_cell(self, request_id: int, cell: str, ranks: tuple[int, ...]) -> CellAllowed:
+        """Let a cell run; if the epoch is over and every rank lives, a new one begins first."""
+        reform = self._is_aborted and not self.dead
+        if reform:
+            self.epoch += 1
+            self._is_aborted = False
+        self._running[cell] = {rank for rank in ranks if rank not in self.dead}
+        return CellAllowed(request_id, self.epoch, reform, dict(self.dead))
+
+    def end_cell(self, rank: int, cell: str) -> None:
+        """Note that a rank's part of a cell is over."""
+        ranks = self._running.get(cell)
+        if ranks is not None:
+            ranks.discard(rank)
+
+    def unfinished(self) -> set[int]:
+        """Ranks that still run an earlier cell; forgets the cells that all have ended."""
+        self._running = {cell: ranks for cell, ranks in self._running.items() if ranks}
+        return set().union(*self._running.values())
+
+    def state(self, rank: int) -> RankState:
+        """One word for what a rank does."""
+        if rank in self.dead:
+            return "dead"
+        return "busy" if any(rank in ranks for ranks in self._running.values()) else "idle"
