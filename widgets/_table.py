@@ -27,7 +27,8 @@ _COLUMNS = (
     ("#wrong", "", 7),
 )
 HEADER = "\n".join(
-    "#" + "".join(f"{column[line]:>{column[2]}}" for column in _COLUMNS)[1:] for line in (0, 1)
+    "#" + "".join(f"{column[line]:>{column[2]}}" for column in _COLUMNS)[1:].rstrip()
+    for line in (0, 1)
 )
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 

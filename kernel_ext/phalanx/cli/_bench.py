@@ -6,6 +6,7 @@ It parses and prints; the ranks are the workspace's, the times are `phalanx.dist
 from __future__ import annotations
 
 import argparse
+import difflib
 import json
 import sys
 from collections.abc import Sequence
@@ -44,6 +45,15 @@ def _size(text: str) -> int:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
+def _op(text: str) -> str:
+    if text not in OPERATIONS:
+        near = difflib.get_close_matches(text, OPERATIONS, n=1)
+        hint = f"did you mean '{near[0]}'?" if near else f"there are: {', '.join(OPERATIONS)}"
+        msg = f"there is no operation '{text}'; {hint}"
+        raise argparse.ArgumentTypeError(msg)
+    return text
+
+
 def _at_least_one(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         msg = f"'{text}' is not a whole number of 1 or more"
@@ -54,7 +64,7 @@ def _at_least_one(text: str) -> int:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``phalanx bench``."""
     parser.add_argument("-n", "--ranks", type=_at_least_one, default=2, help="ranks to start")
-    parser.add_argument("--op", choices=OPERATIONS, default="all_sum", help="the collective")
+    parser.add_argument("--op", type=_op, default="all_sum", help=", ".join(OPERATIONS))
     parser.add_argument("-b", "--begin", type=_size, default="8", help="smallest size")
     parser.add_argument("-e", "--end", type=_size, default="64M", help="largest size")
     parser.add_argument("-f", "--factor", type=_at_least_one, default=4, help="between sizes")

@@ -84,9 +84,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print(f"phalanx {options.command}: interrupted", file=sys.stderr)
         return 130
-    except (DistributedError, ValueError, OSError) as error:
+    except (DistributedError, OSError, ValueError) as error:
         print(f"phalanx {options.command}: {_one_line(error)}", file=sys.stderr)
-        return 1
+        is_asked_wrongly = isinstance(error, ValueError) and not isinstance(error, DistributedError)
+        return 2 if is_asked_wrongly else 1
 
 
 def _one_line(error: Exception) -> str:
