@@ -33,7 +33,7 @@ def check_options(op: str, *, async_op: bool, stream: object) -> None:
 
 
 def as_source(op: str, x: object, *, addends: int = 1) -> tuple[NDArray[Any], Kind]:
-    """See ``x`` as a C-contiguous array of a supported dtype, copied only if it must be.
+    """See ``x`` as a C-contiguous, aligned array of a supported dtype, copied only if it must be.
 
     ``addends`` is how many such values will be summed: a Python int, which has no width, must fit
     that often into int64.
@@ -57,7 +57,7 @@ def as_source(op: str, x: object, *, addends: int = 1) -> tuple[NDArray[Any], Ki
             )
             raise NotSupported(msg)
         _check_dtype(op, x)
-        return (x if x.flags.c_contiguous else x.copy(order="C")), "array"
+        return (x if x.flags.c_contiguous and x.flags.aligned else x.copy(order="C")), "array"
     if isinstance(x, (bool, complex)) or not isinstance(x, (int, float)):
         _refuse(op, x)
     if isinstance(x, int) and not -_INT64_MAX <= x * addends <= _INT64_MAX:
@@ -110,8 +110,8 @@ def check_out(op: str, out: object, shape: tuple[int, ...], source: NDArray[Any]
         wrong = f"shape {out.shape}; the result has {shape}"
     elif out.dtype != source.dtype:
         wrong = f"dtype {out.dtype}; the result has {source.dtype}"
-    elif not out.flags.c_contiguous:
-        wrong = "gaps or another order; the result needs a C-contiguous array"
+    elif not (out.flags.c_contiguous and out.flags.aligned):
+        wrong = "gaps or another order; the result needs a C-contiguous, aligned array"
     elif not out.flags.writeable:
         wrong = "no permission to be written to"
     elif np.may_share_memory(out, source) and not _is_same(out, source):

@@ -25,8 +25,6 @@ _T = TypeVar("_T", bound="NDArray[Any] | np.generic | float")
 
 
 def _group(group: object) -> Group:
-    if group is None:
-        return world() or init()
     if not isinstance(group, Group):
         msg = f"group must be a phalanx.Group or None, not {type(group).__name__}"
         raise TypeError(msg)
@@ -89,27 +87,25 @@ def all_sum(
     >>> px.all_sum(2)
     2
     """
-    if group is None:
-        group = world() or init()
-    elif type(group) is not Group:
-        group = _group(group)
+    group = world() or init() if group is None else _group(group)
+    array: Any = x  # the type checker does not narrow a type variable
     if not (
-        type(x) is ndarray
+        type(array) is ndarray
         and out is None
         and timeout is None
         and not async_op
         and stream is None
-        and x.dtype in DTYPES
-        and x.flags.c_contiguous
+        and array.dtype in DTYPES
+        and array.flags.carray  # contiguous, aligned, and writeable, which is nearly all
     ):
         return cast("_T", _all_sum(x, group, out, timeout, async_op=async_op, stream=stream))
-    result = empty(x.shape, x.dtype)
+    result: Any = empty(array.shape, array.dtype)
     try:
-        group._engine.all_sum(x, result)
+        group._engine.all_sum(array, result)
     except BaseException:
         group._tell_failure()
         raise
-    return cast("_T", result)
+    return result  # type: ignore[no-any-return]
 
 
 def _all_sum(
@@ -185,7 +181,7 @@ def all_gather(
     >>> px.all_gather(np.ones((4, 2))).shape
     (4, 2)
     """
-    group = _group(group)
+    group = world() or init() if group is None else _group(group)
     check_options("all_gather", async_op=async_op, stream=stream)
     source, _kind = as_source("all_gather", x)
     limit = seconds(timeout)
@@ -255,7 +251,7 @@ def broadcast(
     >>> px.broadcast(np.arange(3), root=0)
     array([0, 1, 2])
     """
-    group = _group(group)
+    group = world() or init() if group is None else _group(group)
     check_options("broadcast", async_op=async_op, stream=stream)
     root = operator.index(root)
     if not 0 <= root < group.size():

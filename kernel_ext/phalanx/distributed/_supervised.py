@@ -11,9 +11,10 @@ import os
 import socket
 import threading
 
-from phalanx.errors import CollectiveTimeout, DistributedError
+from phalanx.errors import CollectiveTimeout, DistributedError, RankFailure
 from phalanx.protocol import Channel, ChannelClosed, EpochAborted, Join, Refused, ToRank, Welcome
 
+from ._control import AbortKind
 from ._deadline import Deadline
 from ._group import Group, group_of_one, seconds
 from ._rendezvous import ChannelRendezvous, refusal
@@ -132,7 +133,11 @@ def join(timeout: float | None = 30.0) -> Group:
             size=spec.size,
             host_names=spec.rank_host_names(),
         )
-        engine = form_group(spec, rendezvous, memory, timeout=deadline.remaining())
+        try:
+            engine = form_group(spec, rendezvous, memory, timeout=deadline.remaining())
+        except BaseException as error:
+            _give_up(spec, memory, error)
+            raise
         if _PROCESS.group is None:
             _PROCESS.group = Group(engine, spec, _tell_supervisor)
         else:
@@ -196,6 +201,23 @@ def _memory_for(spec: WorldSpec) -> HostMemory:
             _PROCESS.memory.close()
         _PROCESS.memory = fresh
     return _PROCESS.memory
+
+
+def _give_up(spec: WorldSpec, memory: HostMemory, error: BaseException) -> None:
+    """Free the others at once: an epoch that one rank could not join will never stand."""
+    if isinstance(error, RankFailure):
+        kind, culprit, message = AbortKind.RANK_FAILURE, error.rank, error.reason
+    elif isinstance(error, CollectiveTimeout):
+        kind, culprit, message = AbortKind.TIMEOUT, -1, str(error)
+    elif isinstance(error, KeyboardInterrupt):
+        kind, culprit = AbortKind.INTERRUPTED, spec.rank
+        message = f"rank {spec.rank} was interrupted while it joined"
+    else:
+        kind, culprit = AbortKind.ERROR, spec.rank
+        message = f"rank {spec.rank} could not join: {error}"
+    if memory.page is not None:
+        memory.page.abort(spec.epoch, kind, culprit, message)
+    _tell_supervisor(spec.epoch, kind, culprit, message)
 
 
 def _tell_supervisor(epoch: int, kind: int, culprit: int, message: str) -> None:

@@ -1,0 +1,309 @@
+"""Ranks that are real processes, and the small supervisor that gives them worlds.
+
+Processes cost a quarter of a second each, so they stay: every test gets a world of its own epoch
+on them. It is to a test what the supervisor is to a user, and uses the same messages.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from phalanx import distributed
+from phalanx.distributed import AbortKind, AbortPage
+from phalanx.protocol import (
+    EpochAborted,
+    FrameReader,
+    Gather,
+    Gathered,
+    Join,
+    Refused,
+    ToSupervisor,
+    Welcome,
+    pack_frame,
+)
+
+CAPACITY = 8
+HOSTS = 3
+PATIENCE = 30.0
+KEY = bytes(range(100, 132))
+TESTS = Path(__file__).parents[1]
+
+
+class Host:
+    """What the supervisor of one (pretended) host owns."""
+
+    def __init__(self) -> None:
+        self.page_fd = distributed.create_page(CAPACITY)
+        self.region_fds = tuple(distributed.create_region() for _ in range(CAPACITY))
+        self.wake_fds = tuple(distributed.create_wake() for _ in range(CAPACITY))
+        self.page = AbortPage(self.page_fd, slots=CAPACITY, author=CAPACITY, wake_fds=self.wake_fds)
+
+    @property
+    def fds(self) -> tuple[int, ...]:
+        return (self.page_fd, *self.region_fds, *self.wake_fds)
+
+    def close(self) -> None:
+        self.page.close()
+        for fd in self.fds:
+            os.close(fd)
+
+
+@dataclass
+class Plan:
+    """One epoch: who is where, and what the ranks have said of it."""
+
+    size: int
+    hosts: tuple[int, ...]
+    transport: str
+    epoch: int
+    with_memory: bool = True
+    rounds: dict[int, dict[int, Gather]] = field(default_factory=dict)
+    aborts: list[tuple[int, EpochAborted]] = field(default_factory=list)
+    lost: tuple[int, str] | None = None
+
+    @property
+    def slots(self) -> tuple[int, ...]:
+        return tuple(self.hosts[:rank].count(self.hosts[rank]) for rank in range(self.size))
+
+
+class Member:
+    """One process of the farm."""
+
+    def __init__(self, rank: int, fds: Sequence[int]) -> None:
+        self.rank = rank
+        self.channel, channel = socket.socketpair()
+        control, theirs = socket.socketpair()
+        env = os.environ | {
+            "PHALANX_CHANNEL": str(channel.fileno()),
+            "FARM_CONTROL": str(theirs.fileno()),
+            "PYTHONPATH": os.pathsep.join([str(TESTS), *filter(None, sys.path)]),
+            "OPENBLAS_NUM_THREADS": "1",
+        }
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "distributed.farm_rank"],
+            env=env,
+            pass_fds=[channel.fileno(), theirs.fileno(), *fds],
+        )
+        channel.close()
+        theirs.close()
+        self.control = Connection(control.detach())
+        self.is_busy = False
+
+    def send(self, cell: Callable[..., Any], *args: Any) -> None:
+        self.control.send((cell, args))
+        self.is_busy = True
+
+    def receive(self, timeout: float = PATIENCE) -> Any:
+        """Return what the cell returned or raised; TimeoutError if it is still running."""
+        if not self.control.poll(timeout):
+            msg = f"rank {self.rank} is still busy after {timeout} s"
+            raise TimeoutError(msg)
+        self.is_busy = False
+        try:
+            return self.control.recv()
+        except (EOFError, ConnectionResetError):
+            return ProcessLookupError(f"rank {self.rank} is gone")
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self.control.close()
+        self.channel.close()
+
+
+class World:
+    """The ranks of one epoch, as a test sees them."""
+
+    def __init__(self, farm: Farm, plan: Plan) -> None:
+        self._farm = farm
+        self.plan = plan
+        self.size = plan.size
+        self.is_good = True
+
+    def start(self, cell: Callable[..., Any], *args: Any, ranks: Sequence[int] | None = None):
+        """Send a cell to ranks (all), without waiting; its first argument is the rank."""
+        for rank in range(self.size) if ranks is None else ranks:
+            self._farm.members[rank].send(cell, *args)
+
+    def outcomes(self, ranks: Sequence[int] | None = None, timeout: float = PATIENCE) -> list[Any]:
+        """What each rank's cell returned, or the exception it raised."""
+        chosen = range(self.size) if ranks is None else ranks
+        outcomes = [self._farm.members[rank].receive(timeout) for rank in chosen]
+        if any(isinstance(outcome, BaseException) for outcome in outcomes):
+            self.is_good = False
+        return outcomes
+
+    def run(self, cell: Callable[..., Any], *args: Any) -> list[Any]:
+        """Run a cell on every rank and return what each returned; raises what one raised."""
+        self.start(cell, *args)
+        outcomes = self.outcomes()
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+        return outcomes
+
+    def errors(self, cell: Callable[..., Any], *args: Any) -> list[BaseException]:
+        """Run a cell that fails on every rank."""
+        self.start(cell, *args)
+        outcomes = self.outcomes()
+        assert all(isinstance(outcome, BaseException) for outcome in outcomes), outcomes
+        return outcomes
+
+    def kill(self, rank: int, number: signal.Signals) -> None:
+        """Send a signal to a rank."""
+        self.is_good = False
+        self._farm.members[rank].process.send_signal(number)
+
+
+class Farm:
+    """The processes and their supervisor; one lock guards the plan."""
+
+    def __init__(self) -> None:
+        self._hosts = [Host() for _ in range(HOSTS)]
+        self.members: dict[int, Member] = {}
+        self._lock = threading.Lock()
+        self._plan = Plan(0, (), "any", 0)
+        self._world: World | None = None
+        self._threads: list[threading.Thread] = []
+
+    def world(
+        self,
+        size: int,
+        hosts: Sequence[int] | None = None,
+        transport: str = "any",
+        *,
+        with_memory: bool = True,
+    ) -> World:
+        """Return a world as described; one that still stands is used again."""
+        places = tuple(hosts or (0,) * size)
+        plan = self._plan
+        wanted = (size, places, transport, with_memory)
+        if (
+            self._world is not None
+            and self._world.is_good
+            and (plan.size, plan.hosts, plan.transport, plan.with_memory) == wanted
+        ):
+            return self._world
+        with self._lock:
+            self._plan = Plan(size, places, transport, plan.epoch + 1, with_memory)
+        for rank in range(size):
+            self._tend(rank)
+        self._world = World(self, self._plan)
+        from distributed import cells
+
+        self._world.run(cells.join)
+        return self._world
+
+    def _tend(self, rank: int) -> None:
+        """Make sure that the rank's process is there and idle."""
+        member = self.members.get(rank)
+        if member is not None and (member.is_busy or member.process.poll() is not None):
+            member.close()
+            member = None
+        if member is None:
+            fds = [fd for host in self._hosts for fd in host.fds]
+            member = self.members[rank] = Member(rank, fds)
+            thread = threading.Thread(target=self._serve, args=(member,))
+            thread.start()
+            self._threads.append(thread)
+
+    def _serve(self, member: Member) -> None:
+        reader = FrameReader()
+        decoder = msgspec.msgpack.Decoder(ToSupervisor)
+        with suppress(OSError):
+            while data := member.channel.recv(1 << 16):
+                for body in reader.feed(data):
+                    self._hear(member, decoder.decode(body))
+        self._lose(member)
+
+    def _hear(self, member: Member, message: msgspec.Struct) -> None:
+        with self._lock:
+            if isinstance(message, Join):
+                self._answer(member, self._welcome(member.rank, message.id))
+            elif isinstance(message, Gather):
+                self._gather(member, message)
+            elif isinstance(message, EpochAborted):
+                self._plan.aborts.append((member.rank, message))
+
+    def _welcome(self, rank: int, request: int) -> Welcome:
+        plan = self._plan
+        host = self._hosts[plan.hosts[rank]]
+        return Welcome(
+            id=request,
+            rank=rank,
+            size=plan.size,
+            epoch=plan.epoch,
+            workspace="farm",
+            key=KEY,
+            hosts=plan.hosts,
+            slots=plan.slots,
+            host_names=tuple(f"host{number}" for number in range(HOSTS)),
+            addresses=("127.0.0.1",),
+            transport=plan.transport,
+            page_fd=host.page_fd if plan.with_memory else -1,
+            region_fds=host.region_fds if plan.with_memory else (),
+            wake_fds=host.wake_fds if plan.with_memory else (),
+        )
+
+    def _gather(self, member: Member, message: Gather) -> None:
+        plan = self._plan
+        if message.epoch != plan.epoch:
+            self._answer(member, Refused(message.id, -1, f"epoch {message.epoch} is over"))
+        elif plan.lost is not None:
+            self._answer(member, Refused(message.id, *plan.lost))
+        else:
+            asks = plan.rounds.setdefault(message.round, {})
+            asks[member.rank] = message
+            if len(asks) == plan.size:
+                parts = tuple(asks[rank].data for rank in range(plan.size))
+                for rank, ask in asks.items():
+                    self._answer(self.members[rank], Gathered(ask.id, parts))
+
+    def _answer(self, member: Member, answer: msgspec.Struct) -> None:
+        with suppress(OSError):
+            member.channel.sendall(pack_frame(answer))
+
+    def _lose(self, member: Member) -> None:
+        """Tell everyone of a rank that died, as the parent that knows how."""
+        with suppress(OSError):
+            code = member.process.wait(PATIENCE)
+        with self._lock:
+            plan = self._plan
+            if self.members.get(member.rank) is not member or member.rank >= plan.size:
+                return
+            name = signal.Signals(-code).name if code < 0 else f"exit status {code}"
+            why = f"killed by signal {-code} ({name})" if code < 0 else name
+            plan.lost = (member.rank, why)
+            if plan.with_memory:
+                for host in self._hosts:
+                    host.page.abort(plan.epoch, AbortKind.RANK_FAILURE, *plan.lost)
+            for asks in plan.rounds.values():
+                if len(asks) < plan.size:
+                    for rank, ask in asks.items():
+                        self._answer(self.members[rank], Refused(ask.id, *plan.lost))
+
+    def close(self) -> None:
+        members, self.members = list(self.members.values()), {}
+        for member in members:
+            member.process.kill()
+        for member in members:
+            member.process.wait()
+        for thread in self._threads:
+            thread.join(PATIENCE)
+        for member in members:
+            member.close()
+        for host in self._hosts:
+            host.close()

@@ -1,0 +1,47 @@
+"""What the supervisor makes for its ranks."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+
+import pytest
+
+from phalanx import distributed
+from phalanx.distributed import AbortKind, AbortPage
+
+
+@pytest.mark.parametrize("make", [distributed.create_region, lambda: distributed.create_page(4)])
+def test_shared_memory_has_no_name_is_closed_on_exec_and_cannot_shrink(make):
+    fd = make()
+    try:
+        assert not os.get_inheritable(fd)
+        assert os.fstat(fd).st_nlink == 0
+        assert fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK
+        with pytest.raises(PermissionError):
+            os.ftruncate(fd, 0)
+    finally:
+        os.close(fd)
+
+
+def test_a_region_that_cannot_be_is_refused_and_leaves_no_descriptor():
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    with pytest.raises((ValueError, OSError, RuntimeError)):
+        distributed.create_region(1)
+    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+
+
+def test_the_page_keeps_the_first_reason_and_frees_older_epochs():
+    fd, wakes = distributed.create_page(2), [distributed.create_wake() for _ in range(2)]
+    page = AbortPage(fd, slots=2, author=2, wake_fds=wakes)
+    rank = AbortPage(fd, slots=2, author=1, wake_fds=wakes)
+    assert rank.reason(5) is None
+    assert page.abort(5, AbortKind.RANK_FAILURE, 1, "killed by signal 9 (SIGKILL)")
+    assert not page.abort(5, AbortKind.CLOSED, 0, "later")
+    assert rank.reason(5) == (AbortKind.RANK_FAILURE, 1, "killed by signal 9 (SIGKILL)")
+    assert rank.reason(6) is None
+    assert all(os.read(wake, 8) for wake in wakes)
+    page.close()
+    rank.close()
+    for each in (fd, *wakes):
+        os.close(each)

@@ -1,0 +1,200 @@
+"""Ranks that disagree, die, freeze, come too late or are interrupted: everyone else is told."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+import numpy as np
+import psutil
+import pytest
+from distributed import cells
+from distributed.cells import Case
+
+import phalanx as px
+from phalanx.distributed import AbortKind
+
+PLACES = {
+    "arena": (3, (0, 0, 0), "any"),
+    "tcp": (3, (0, 0, 0), "tcp"),
+    "composed": (3, (0, 0, 1), "any"),
+}
+
+
+@pytest.fixture(params=PLACES)
+def world(request, rank_pool):
+    size, hosts, transport = PLACES[request.param]
+    return rank_pool(size, hosts, transport)
+
+
+MISMATCHES = {
+    "op": [Case("all_sum"), Case("all_gather")],
+    "dtype": [Case("all_sum", dtype="float32"), Case("all_sum", dtype="float64")],
+    "shape": [Case("all_sum", (4,)), Case("all_sum", (6,))],
+    "same count": [Case("all_sum", (2, 3)), Case("all_sum", (3, 2))],
+    "size": [Case("all_sum", (4,)), Case("all_sum", (400_000,))],
+    "gather": [Case("all_gather", (4,)), Case("all_gather", (6,))],
+    "root": [Case("broadcast", root=0), Case("broadcast", root=1)],
+}
+
+
+@pytest.mark.parametrize("which", MISMATCHES)
+@pytest.mark.parametrize("odd", [0, 2])
+def test_ranks_that_disagree_all_learn_both_calls(world, which, odd):
+    common, other = MISMATCHES[which]
+    by_rank = [other if rank == odd else common for rank in range(3)]
+    for error in world.errors(cells.call_by_rank, by_rank):
+        assert isinstance(error, px.CollectiveMismatch), error
+        text = str(error)
+        assert "\n" not in text
+        for case in (common, other):
+            assert case.op in text
+        if which == "dtype":
+            assert "float32" in text
+            assert "float64" in text
+        if which == "root":
+            assert "root 0" in text
+            assert "root 1" in text
+    assert {abort.kind for _, abort in world.plan.aborts} == {AbortKind.MISMATCH}
+    told = [rank for rank, _ in world.plan.aborts]
+    assert len(told) == len(set(told))
+
+
+def test_after_a_failure_the_group_stays_failed_and_says_why(world):
+    world.errors(cells.call_by_rank, [Case("all_sum", (n,)) for n in (3, 3, 4)])
+    for said in world.run(cells.after_failure):
+        assert all("CollectiveMismatch" in line for line in said), said
+
+
+def test_the_missing_are_named_when_the_time_is_up(world):
+    world.start(cells.call, Case("all_sum"), 0.2, ranks=[0, 1])
+    start = time.monotonic()
+    for error in world.outcomes([0, 1], timeout=5):
+        assert isinstance(error, px.CollectiveTimeout), error
+        assert "rank 2" in str(error)
+    assert time.monotonic() - start < 2
+    world.start(cells.call, Case("all_sum"), ranks=[2])
+    (late,) = world.outcomes([2])
+    assert isinstance(late, px.DistributedError)
+
+
+def test_a_barrier_has_a_deadline_too(world):
+    world.start(cells.barrier, 0.2, ranks=[0, 2])
+    for error in world.outcomes([0, 2], timeout=5):
+        assert isinstance(error, px.CollectiveTimeout), error
+        assert "rank 1" in str(error)
+
+
+@pytest.mark.parametrize("length", [16, 2_000_000])
+@pytest.mark.parametrize("k", [0, 2])
+@pytest.mark.slow
+def test_a_killed_rank_frees_the_others(world, k, length):
+    world.start(cells.endless_sums, length)
+    others = [rank for rank in range(3) if rank != k]
+    wait_for_cpu(world, k)
+    world.kill(k, signal.SIGKILL)
+    start = time.monotonic()
+    errors = world.outcomes(others, timeout=5)
+    assert time.monotonic() - start < 2
+    for error in errors:
+        assert isinstance(error, px.RankFailure), error
+        assert error.rank == k
+        assert error.host in {"host0", "host1"}
+    world.start(cells.after_failure, ranks=others)
+    for said in world.outcomes(others):
+        assert all(f"rank {k}" in line for line in said), said
+
+
+def wait_for_cpu(world, rank: int) -> None:
+    """Until the rank has worked for 20 ms more: it is in the midst of its sums."""
+    process = psutil.Process(world._farm.members[rank].process.pid)
+    start = process.cpu_times().user + process.cpu_times().system
+    deadline = time.monotonic() + 20
+    while process.cpu_times().user + process.cpu_times().system < start + 0.02:
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+@pytest.mark.slow
+def test_over_tcp_a_closed_link_alone_names_the_dead(rank_pool):
+    """No page and no supervisor's word: the kernel closes the links of a dead process."""
+    world = rank_pool(3, transport="tcp", with_memory=False)
+    world.start(cells.call, Case("all_sum"), ranks=[0, 1])
+    world.kill(2, signal.SIGKILL)
+    start = time.monotonic()
+    for error in world.outcomes([0, 1], timeout=5):
+        assert isinstance(error, px.RankFailure), error
+        assert error.rank == 2
+    assert time.monotonic() - start < 2
+
+
+@pytest.mark.slow
+def test_a_frozen_rank_is_a_timeout_and_wakes_to_an_error(world):
+    world.kill(1, signal.SIGSTOP)
+    try:
+        world.start(cells.call, Case("all_sum", (1000,)), 0.5)
+        start = time.monotonic()
+        for error in world.outcomes([0, 2], timeout=5):
+            assert isinstance(error, px.CollectiveTimeout), error
+            assert "rank 1" in str(error)
+        assert time.monotonic() - start < 1.5
+    finally:
+        world.kill(1, signal.SIGCONT)
+    (woken,) = world.outcomes([1], timeout=5)
+    assert isinstance(woken, px.DistributedError), woken
+
+
+@pytest.mark.slow
+def test_an_interrupt_frees_a_stuck_rank(world):
+    world.start(cells.call, Case("all_sum"), ranks=[0])
+    with pytest.raises(TimeoutError):
+        world.outcomes([0], timeout=0.3)
+    world.kill(0, signal.SIGINT)
+    start = time.monotonic()
+    (error,) = world.outcomes([0], timeout=5)
+    assert isinstance(error, KeyboardInterrupt)
+    assert time.monotonic() - start < 2
+    world.start(cells.after_failure)
+    for said in world.outcomes():
+        assert all("interrupt" in line.lower() for line in said), said
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int64"])
+def test_what_a_failed_operation_left_looks_invalid(world, dtype):
+    world.start(cells.failing_out, 0.1, dtype, ranks=[0])
+    (out,) = world.outcomes([0])
+    world.is_good = False
+    spoilt = np.isnan(out) if dtype == "float32" else out == np.iinfo("int64").min
+    assert spoilt.all()
+
+
+def test_a_closed_group_says_so_and_the_others_are_told(world):
+    world.start(cells.close, ranks=[1])
+    (text,) = world.outcomes([1])
+    world.is_good = False
+    assert "closed" in text
+    assert "<phalanx.Group rank 1 of 3, closed>" in text
+    world.start(cells.call, Case("all_sum"), 10.0, ranks=[0, 2])
+    for error in world.outcomes([0, 2], timeout=5):
+        assert isinstance(error, px.DistributedError), error
+        assert not isinstance(error, px.CollectiveTimeout)
+        assert "rank 1" in str(error)
+
+
+@pytest.mark.slow
+def test_a_rank_that_dies_while_the_world_forms_is_named(farm):
+    """Rank 1 never joins: its process ends while the others wait for it."""
+    farm.world(3)
+    for rank in (0, 2):
+        assert farm.members[rank].process.poll() is None
+    farm._plan = type(farm._plan)(3, (0, 0, 0), "tcp", farm._plan.epoch + 1)
+    farm._world.is_good = False
+    for rank in (0, 2):
+        farm.members[rank].send(cells.join)
+    farm.members[1].process.send_signal(signal.SIGKILL)
+    start = time.monotonic()
+    for rank in (0, 2):
+        error = farm.members[rank].receive(5)
+        assert isinstance(error, px.RankFailure), error
+        assert error.rank == 1
+    assert time.monotonic() - start < 2
