@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -61,6 +62,15 @@ def lay_out(x: np.ndarray, layout: str) -> np.ndarray:
 
 def join() -> int:
     return distributed.join(20.0).rank()
+
+
+def join_in_a_loop() -> int:
+    """Join as a cell does, which runs in the event loop of its thread."""
+
+    async def cell() -> int:
+        return join()
+
+    return asyncio.run(cell())
 
 
 def call(case: Case, timeout: float | None = None) -> np.ndarray:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from distributed import cells
 
 from phalanx import distributed
 from phalanx.distributed import AbortKind, AbortPage
@@ -197,14 +198,22 @@ class Farm:
             and (plan.size, plan.hosts, plan.transport, plan.with_memory) == wanted
         ):
             return self._world
+        self._world = self.unformed(size, places, transport, with_memory=with_memory)
+        self._world.run(cells.join)
+        self._world.is_good = True
+        return self._world
+
+    def unformed(
+        self, size: int, hosts: Sequence[int], transport: str, *, with_memory: bool = True
+    ) -> World:
+        """Return a new world that its ranks have not joined yet."""
         with self._lock:
-            self._plan = Plan(size, places, transport, plan.epoch + 1, with_memory)
+            epoch = self._plan.epoch + 1
+            self._plan = Plan(size, tuple(hosts), transport, epoch, with_memory)
         for rank in range(size):
             self._tend(rank)
         self._world = World(self, self._plan)
-        from distributed import cells
-
-        self._world.run(cells.join)
+        self._world.is_good = False
         return self._world
 
     def _tend(self, rank: int) -> None:
@@ -237,6 +246,7 @@ class Farm:
                 self._gather(member, message)
             elif isinstance(message, EpochAborted):
                 self._plan.aborts.append((member.rank, message))
+                self._refuse_open_rounds(message.culprit, message.message)
 
     def _welcome(self, rank: int, request: int) -> Welcome:
         plan = self._plan
@@ -290,10 +300,15 @@ class Farm:
             if plan.with_memory:
                 for host in self._hosts:
                     host.page.abort(plan.epoch, AbortKind.RANK_FAILURE, *plan.lost)
-            for asks in plan.rounds.values():
-                if len(asks) < plan.size:
-                    for rank, ask in asks.items():
-                        self._answer(self.members[rank], Refused(ask.id, *plan.lost))
+            self._refuse_open_rounds(*plan.lost)
+
+    def _refuse_open_rounds(self, culprit: int, why: str) -> None:
+        plan = self._plan
+        plan.lost = (culprit, why)
+        for asks in plan.rounds.values():
+            if len(asks) < plan.size:
+                for rank, ask in asks.items():
+                    self._answer(self.members[rank], Refused(ask.id, culprit, why))
 
     def close(self) -> None:
         members, self.members = list(self.members.values()), {}

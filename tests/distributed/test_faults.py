@@ -181,20 +181,30 @@ def test_a_closed_group_says_so_and_the_others_are_told(world):
         assert "rank 1" in str(error)
 
 
-@pytest.mark.slow
 def test_a_rank_that_dies_while_the_world_forms_is_named(farm):
     """Rank 1 never joins: its process ends while the others wait for it."""
-    farm.world(3)
-    for rank in (0, 2):
-        assert farm.members[rank].process.poll() is None
-    farm._plan = type(farm._plan)(3, (0, 0, 0), "tcp", farm._plan.epoch + 1)
-    farm._world.is_good = False
-    for rank in (0, 2):
-        farm.members[rank].send(cells.join)
-    farm.members[1].process.send_signal(signal.SIGKILL)
-    start = time.monotonic()
-    for rank in (0, 2):
-        error = farm.members[rank].receive(5)
+    world = farm.unformed(3, (0, 0, 0), "tcp")
+    world.start(cells.join, ranks=[0, 2])
+    world.kill(1, signal.SIGKILL)
+    for error in world.outcomes([0, 2], timeout=2):
         assert isinstance(error, px.RankFailure), error
         assert error.rank == 1
-    assert time.monotonic() - start < 2
+        assert "SIGKILL" in str(error)
+
+
+def test_an_interrupt_ends_joining_and_the_others_are_told(farm):
+    world = farm.unformed(3, (0, 0, 0), "tcp")
+    world.start(cells.join, ranks=[0, 1])
+    with pytest.raises(TimeoutError):
+        world.outcomes([0], timeout=0.1)
+    world.kill(0, signal.SIGINT)
+    interrupted, other = world.outcomes([0, 1], timeout=2)
+    assert isinstance(interrupted, KeyboardInterrupt)
+    assert isinstance(other, px.DistributedError)
+    assert "rank 0 was interrupted while it joined" in str(other)
+    assert next(abort.kind for _, abort in world.plan.aborts) == AbortKind.INTERRUPTED
+
+
+def test_a_world_is_joined_from_within_an_event_loop(farm):
+    for transport in ("any", "tcp"):
+        assert farm.unformed(2, (0, 0), transport).run(cells.join_in_a_loop) == [0, 1]

@@ -23,8 +23,9 @@ __all__ = [
     "region_nbytes",
 ]
 
-# Judgement: address space, not memory; pages that no operation touched cost nothing.
-_REGION_NBYTES = 64 << 20
+# A header and 4 MiB for each of 16 channels, as native/transport/arena.hpp (kDefaultBytes) says
+# why. It is address space, not memory: pages that no operation touched cost nothing.
+_REGION_NBYTES = 4096 + 16 * (4 << 20)
 
 
 class AbortKind(enum.IntEnum):

@@ -244,7 +244,7 @@ def group_of_one() -> Group:
     spec = WorldSpec(
         rank=0,
         size=1,
-        epoch=0,
+        epoch=1,
         workspace="",
         key=b"",
         hosts=(0,),
@@ -252,4 +252,4 @@ def group_of_one() -> Group:
         host_names=("",),
         addresses=(),
     )
-    return Group(_native.Group(rank=0, size=1, epoch=0, hosts=(0,)), spec)
+    return Group(_native.Group(rank=0, size=1, epoch=spec.epoch, hosts=(0,)), spec)
