@@ -1,0 +1,62 @@
+"""What the package gives away: its public names, and what a wheel puts into site-packages."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import phalanx
+
+_ROOT = Path(__file__).resolve().parents[1]
+_PUBLIC = {
+    "CollectiveMismatch", "CollectiveTimeout", "DistributedError", "Group", "NotConfigured",
+    "NotSupported", "RankFailure", "Workspace", "all_gather", "all_sum", "broadcast", "init",
+    "is_available", "load_ipython_extension", "widgets",
+}  # fmt: skip
+
+
+def test_public_names():
+    assert set(phalanx.__all__) == _PUBLIC
+    assert set(phalanx.__all__) <= set(dir(phalanx))
+
+
+@pytest.mark.parametrize("name", sorted(_PUBLIC))
+def test_every_public_name_is_there(name):
+    assert getattr(phalanx, name) is not None
+
+
+def test_a_rank_loads_no_client_and_no_widgets():
+    code = (
+        "import sys, numpy, phalanx as px; px.all_sum(numpy.ones(3));"
+        "print([m for m in ('ipyparallel', 'ipywidgets', 'phalanx.workspace') if m in sys.modules])"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert said.stdout.strip() == "[]"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_wheel_contents(tmp_path):
+    said = subprocess.run(
+        [sys.executable, "-m", "pip", "wheel", "--no-deps", "-q", "-w", tmp_path, _ROOT,
+         "-C", f"build-dir={tmp_path}/build", "-C", "cmake.build-type=Debug"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert said.returncode == 0, said.stdout + said.stderr
+    (wheel,) = tmp_path.glob("*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {name.split("/")[0] for name in names} == {"phalanx", "phalanx-0.1.0.dist-info"}
+    assert {
+        "phalanx/__init__.py",
+        "phalanx/_native.pyi",
+        "phalanx/notebooks/01_first_ranks.ipynb",
+        "phalanx/notebooks/data/seattle-weather.csv",
+        "phalanx/py.typed",
+        "phalanx/widgets/__init__.py",
+    } <= set(names)
+    assert any(name.startswith("phalanx/_native.") and name.endswith(".so") for name in names)
+    assert not [name for name in names if "__pycache__" in name or "/tests/" in name]

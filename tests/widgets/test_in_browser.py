@@ -1,0 +1,61 @@
+"""Renders the pictures with chromium, in both colour schemes, and looks for ink."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from browser import chromium_page
+from worlds import make_sweep, make_world
+
+from phalanx.widgets import bandwidth, topology
+
+pytestmark = [pytest.mark.slow, pytest.mark.browser]
+_ARTIFACTS = Path(__file__).resolve().parents[1] / "artifacts"
+
+
+def _pixels(png: bytes) -> np.ndarray:
+    """An 8-bit RGB or RGBA PNG as an array (chromium writes no other)."""
+    header = struct.unpack(">IIBB", png[16:26])
+    width, height, channels = header[0], header[1], {2: 3, 6: 4}[header[3]]
+    data, at = b"", 8
+    while at < len(png):
+        (length,) = struct.unpack(">I", png[at : at + 4])
+        if png[at + 4 : at + 8] == b"IDAT":
+            data += png[at + 8 : at + 8 + length]
+        at += 12 + length
+    rows = np.frombuffer(zlib.decompress(data), np.uint8).reshape(height, 1 + width * channels)
+    # Filtered rows: enough to tell a drawing from a blank.
+    return rows[:, 1:]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_pictures_are_drawn(scheme):
+    pictures = {
+        "topology-one-host": topology(make_world(1, 4, states=("idle", "busy", "input", "dead"))),
+        "topology-tcp": topology(make_world(1, 4, tcp=True)),
+        "topology-hosts": topology(make_world(3, 4)),
+        "topology-64": topology(make_world(1, 64)),
+        "bandwidth": bandwidth(
+            make_sweep("all_sum", 12) + make_sweep("all_sum", 12, transport="tcp"), title="a sweep"
+        ),
+    }
+    _ARTIFACTS.mkdir(exist_ok=True)
+    with chromium_page(color_scheme=scheme) as page:
+        for name, picture in pictures.items():
+            page.set_content(f"<body style='margin:0'>{picture.svg}</body>")
+            png = page.locator("svg").screenshot()
+            (_ARTIFACTS / f"{name}-{scheme}.png").write_bytes(png)
+            assert len(np.unique(_pixels(png))) > 20, f"{name} is blank"
+            # Every text stands inside the picture.
+            outside = page.evaluate(
+                "() => { const s = document.querySelector('svg').getBoundingClientRect();"
+                " return [...document.querySelectorAll('text')].filter(t => {"
+                " const r = t.getBoundingClientRect();"
+                " return r.left < s.left || r.right > s.right || r.top < s.top || r.bottom > s.bottom"
+                " }).map(t => t.textContent) }"
+            )
+            assert outside == [], name

@@ -1,0 +1,182 @@
+"""Still pictures: well-formed, escaped, complete, and told in words as well."""
+
+from __future__ import annotations
+
+import math
+from xml.etree import ElementTree as ET
+
+import pytest
+from worlds import NASTY, make_sweep, make_world
+
+from phalanx.protocol import Measurement, RankInfo, Topology
+from phalanx.widgets import (
+    HEADER,
+    StillPicture,
+    bandwidth,
+    format_measurement,
+    format_size,
+    table,
+    table_html,
+    topology,
+)
+
+_SVG = "{http://www.w3.org/2000/svg}"
+
+
+def _texts(picture: StillPicture) -> list[str]:
+    return [t.text or "" for t in ET.fromstring(picture.svg).iter(f"{_SVG}text")]
+
+
+@pytest.mark.parametrize("n_ranks", [1, 2, 7, 8, 9, 64])
+def test_every_rank_is_on_the_picture(n_ranks):
+    picture = topology(make_world(1, n_ranks))
+    texts = _texts(picture)
+    for rank in make_world(1, n_ranks).ranks:
+        assert f"pid {rank.pid}" in texts
+        assert f"pid {rank.pid}" in picture.text
+
+
+@pytest.mark.parametrize("hosts", [1, 2, 3, 16])
+def test_every_host_is_on_the_picture(hosts):
+    world = make_world(hosts, 4)
+    texts = _texts(topology(world))
+    assert all(host.name in texts for host in world.hosts)
+
+
+def test_nothing_lies_outside():
+    for hosts, per_host in ((1, 1), (1, 64), (2, 8), (5, 3)):
+        root = ET.fromstring(topology(make_world(hosts, per_host)).svg)
+        width, height = float(root.attrib["width"]), float(root.attrib["height"])
+        for box in root.iter(f"{_SVG}rect"):
+            a = {k: float(box.attrib[k]) for k in ("x", "y", "width", "height")}
+            assert a["x"] >= 0
+            assert a["y"] >= 0
+            assert a["x"] + a["width"] <= width
+            assert a["y"] + a["height"] <= height
+
+
+def test_tiles_do_not_overlap():
+    root = ET.fromstring(topology(make_world(1, 64)).svg)
+    tiles = [b.attrib for b in root.iter(f"{_SVG}rect") if b.attrib["class"] == "px-tile"]
+    assert len(tiles) == 64
+    assert len({(t["x"], t["y"]) for t in tiles}) == 64
+
+
+def test_states_in_words_and_colours():
+    picture = topology(make_world(1, 5, states=("starting", "idle", "busy", "input", "dead")))
+    texts = _texts(picture)
+    assert {"starting", "idle", "busy", "needs input", "dead"} <= set(texts)
+    assert any("killed by signal 9" in t for t in texts)
+    assert "killed by signal 9" in picture.text
+
+
+def test_arena_and_tcp_are_told_apart():
+    shared, wired = topology(make_world(1, 4)), topology(make_world(1, 4, tcp=True))
+    assert "arena: memory that ranks 0-3 share" in _texts(shared)
+    assert "arena" not in wired.text
+    assert "tcp: 6 links" in _texts(wired)
+
+
+def test_links_between_hosts():
+    picture = topology(make_world(3, 2))
+    assert "node0 - node1, 1 link" in picture.text
+    assert "3 tcp links" in _texts(picture)
+
+
+def test_an_empty_world_can_be_drawn():
+    assert "0 ranks on 0 hosts" in topology(Topology("w", 0, (), (), ())).text
+
+
+def test_outside_text_is_escaped():
+    world = make_world(1, 2, name=NASTY)
+    dead = RankInfo(0, 0, 1, "dead", detail=NASTY)
+    world = Topology(NASTY, 1, world.hosts, (dead, world.ranks[1]), world.links)
+    (m,) = make_sweep(NASTY, 1)
+    for picture in (topology(world), bandwidth([m], title=NASTY)):
+        root = ET.fromstring(picture.svg)
+        assert not list(root.iter(f"{_SVG}script"))
+        assert "<script" not in picture.svg
+        assert "\x1b" not in picture.text
+    assert "<script" not in table_html([m])
+
+
+def test_names_for_those_who_cannot_see():
+    root = ET.fromstring(topology(make_world(1, 2)).svg)
+    assert root.attrib["role"] == "img"
+    assert root.attrib["aria-label"]
+    assert root.find(f"{_SVG}title") is not None
+    assert "rank 0" in root.find(f"{_SVG}desc").text
+
+
+def test_one_line_per_operation_and_path():
+    sweep = make_sweep("all_sum", 12) + make_sweep("all_sum", 12, transport="tcp")
+    texts = _texts(bandwidth(sweep, title="here"))
+    assert {"all_sum · arena · float32 · 4 ranks", "all_sum · tcp · float32 · 4 ranks"} <= set(
+        texts
+    )
+    assert "here" in texts
+
+
+def test_wrong_elements_are_loud():
+    (m,) = make_sweep("all_sum", 1, n_wrong=3)
+    picture = bandwidth([m])
+    assert any("3 wrong elements" in t for t in _texts(picture))
+    assert "3 wrong elements" in picture.text
+
+
+def test_a_barrier_is_told_in_words():
+    m = Measurement("barrier", "", "arena", "float32", 4, 0, 0, 1.25, 3.5, 0.0, 0.0, 0, 20)
+    assert any("1.25 µs" in t for t in _texts(bandwidth([m])))
+
+
+def test_zero_and_one_measurement_can_be_drawn():
+    assert "no measurements yet" in _texts(bandwidth([]))
+    assert ET.fromstring(bandwidth(make_sweep("all_sum", 1)).svg) is not None
+    alone = Measurement("all_sum", "", "self", "float32", 1, 2, 8, 1.0, 1.0, 8e-3, 0.0, 0, 20)
+    assert ET.fromstring(bandwidth([alone]).svg) is not None
+
+
+def test_no_coordinate_is_nan():
+    svg = bandwidth(make_sweep("all_sum", 12)).svg
+    assert not any(math.isnan(float(w)) for w in svg.replace('"', " ").split() if w == "nan")
+
+
+def test_mime_bundle_and_files(tmp_path):
+    picture = topology(make_world(1, 2))
+    assert picture._repr_mimebundle_() == {"image/svg+xml": picture.svg, "text/plain": picture.text}
+    assert set(picture._repr_mimebundle_(include={"text/plain"})) == {"text/plain"}
+    assert picture.save(tmp_path / "w.svg").read_text(encoding="utf-8") == picture.svg
+    with pytest.raises(ValueError, match=r"\.svg or \.txt"):
+        picture.save(tmp_path / "w.png")
+
+
+def test_table_has_nccl_tests_columns():
+    lines = table(make_sweep("all_sum", 3)).splitlines()
+    assert lines[0].split() == [
+        "#",
+        "size",
+        "count",
+        "type",
+        "op",
+        "transport",
+        "time",
+        "p99",
+        "algbw",
+        "busbw",
+        "#wrong",
+    ]
+    assert len({len(line) for line in lines[2:]}) == 1
+    assert HEADER.splitlines()[0] == lines[0]
+
+
+def test_columns_never_run_together():
+    m = Measurement("all_sum", "", "arena+tcp+more", "float32", 4, 1 << 60, 1 << 62, 1e12, 1e12, 0.1, 0.1, 0, 1)  # fmt: skip
+    assert len(format_measurement(m).split()) == 10
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "words"),
+    [(0, "0 B"), (1023, "1023 B"), (1024, "1 KiB"), (1536, "1.5 KiB"), (1 << 50, "1024 TiB")],
+)
+def test_format_size(nbytes, words):
+    assert format_size(nbytes) == words
