@@ -33,7 +33,7 @@ __all__ = [
 OPERATIONS = ("all_sum", "all_gather", "broadcast", "barrier")
 # Arrays of a message's size that one rank may hold at a time: input, output, staging.
 _COPIES = 3
-_SIZE = re.compile(r"(\d+)\s*(?:([KMGT])(?:iB)?|B)?", re.IGNORECASE)
+_SIZE = re.compile(r"(\d+)\s*(?:([KMGT])(?:iB)?|B)?", re.IGNORECASE | re.ASCII)
 _FEWEST = 5  # iterations that a budget leaves at least
 
 

@@ -1,0 +1,200 @@
+"""The command line: help everywhere, and one line for a mistake, never a traceback."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from worlds import make_sweep
+
+import phalanx
+import phalanx.workspace
+from phalanx.cli import _lab, machine_header, main
+from phalanx.errors import RankFailure
+
+
+class FakeWorkspace:
+    """What `phalanx bench` uses of a workspace; the real one is used by the slow test below."""
+
+    n_wrong = 0
+    failure: Exception | None = None
+
+    @classmethod
+    def start(cls, n=4, *, name=None, linger=600.0, transport="any"):
+        return cls()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        return None
+
+    def bench(
+        self, op="all_sum", *, begin=8, end=64 << 20, factor=4, dtype="float32", iterations=20
+    ):
+        yield from make_sweep(op, 3, n_wrong=self.n_wrong)
+        if self.failure is not None:
+            raise self.failure
+
+
+@pytest.fixture
+def workspace(monkeypatch):
+    class Fresh(FakeWorkspace):
+        pass
+
+    monkeypatch.setattr(phalanx.workspace, "Workspace", Fresh)
+    return Fresh
+
+
+def _exit_code(argv):
+    """The exit code, whether argparse leaves or main returns."""
+    try:
+        return main(argv)
+    except SystemExit as leaving:
+        return leaving.code
+
+
+@pytest.mark.parametrize(
+    "argv", [["--help"], ["lab", "--help"], ["bench", "--help"], ["--version"]]
+)
+def test_help_and_version(argv, capsys):
+    assert _exit_code(argv) == 0
+    said = capsys.readouterr().out
+    assert "usage:" in said or said == f"phalanx {phalanx.__version__}\n"
+
+
+def test_nothing_asked(capsys):
+    assert _exit_code([]) == 2
+    assert "usage:" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["bnch"], "did you mean 'bench'?"),
+        (["frobnicate"], "there are: lab, bench"),
+        (["bench", "-n", "0"], "'0' is not a whole number of 1 or more"),
+        (["bench", "-n", "two"], "'two' is not a whole number"),
+        (["bench", "--op", "all_som"], "did you mean 'all_sum'?"),
+        (["bench", "--op", "x"], "there are: all_sum"),
+        (["bench", "-b", "1Q"], "'1Q' is not a size"),
+        (["bench", "-b", "64", "-e", "8"], "is empty"),
+        (["bench", "-f", "1"], "must be 2 or more"),
+        (["bench", "-e", "900T"], "the largest size that fits is"),
+        (["bench", "--frobnicate"], "unknown argument '--frobnicate'"),
+        (["lab", "--port", "70000"], "70000 is no port"),
+    ],
+)
+def test_a_mistake_is_one_line(argv, words, capsys, workspace):
+    assert _exit_code(argv) == 2
+    said = capsys.readouterr()
+    assert words in said.err
+    assert said.err.count("\n") == 1
+    assert not said.out
+
+
+def test_bench_prints_the_table(capsys, workspace):
+    assert main(["bench", "-n", "2"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.startswith("# commit: ") for line in lines)
+    assert any(line.startswith("# machine: ") for line in lines)
+    assert [line.split()[0] for line in lines if not line.startswith("#")] == ["8", "32", "128"]
+
+
+def test_bench_json(capsys, workspace):
+    assert main(["bench", "--json"]) == 0
+    header, *rows = map(json.loads, capsys.readouterr().out.splitlines())
+    assert header["machine"]["phalanx"] == phalanx.__version__
+    assert [row["nbytes"] for row in rows] == [8, 32, 128]
+
+
+def test_wrong_elements_fail(capsys, workspace):
+    workspace.n_wrong = 2
+    assert main(["bench"]) == 1
+    assert "6 wrong elements" in capsys.readouterr().err
+
+
+def test_a_lost_rank_is_one_line(capsys, workspace):
+    workspace.failure = RankFailure(1, "here", "killed by signal 9 (SIGKILL)")
+    assert main(["bench"]) == 1
+    said = capsys.readouterr().err
+    assert said == "phalanx bench: rank 1 on here: killed by signal 9 (SIGKILL)\n"
+
+
+def test_interrupt(capsys, workspace):
+    workspace.failure = KeyboardInterrupt()
+    assert main(["bench"]) == 130
+    assert "interrupted" in capsys.readouterr().err
+
+
+def test_machine_header_is_whole():
+    assert all(machine_header().values())
+
+
+def test_notebooks_are_copied_once(tmp_path):
+    assert _lab.copy_notebooks(tmp_path / "new" / "folder") == []
+    folder = tmp_path / "new" / "folder"
+    assert (folder / "01_first_ranks.ipynb").is_file()
+    assert (folder / "data" / "seattle-weather.csv").is_file()
+    assert _lab.copy_notebooks(folder) == []
+
+
+def test_changed_files_are_kept(tmp_path):
+    _lab.copy_notebooks(tmp_path)
+    mine = tmp_path / "01_first_ranks.ipynb"
+    mine.write_text("mine", encoding="utf-8")
+    (tmp_path / "data" / "seattle-weather.csv").unlink()
+    assert _lab.copy_notebooks(tmp_path) == ["01_first_ranks.ipynb"]
+    assert mine.read_text(encoding="utf-8") == "mine"
+    assert (tmp_path / "data" / "seattle-weather.csv").is_file()
+
+
+def test_lab_becomes_jupyterlab(tmp_path, monkeypatch, capsys):
+    asked = []
+    monkeypatch.setattr(_lab.os, "execv", lambda path, argv: asked.append((path, argv)))
+    main(["lab", "--folder", str(tmp_path), "--port", "9999", "--no-browser", "--ip=::1"])
+    ((path, argv),) = asked
+    assert path == sys.executable
+    assert argv[:3] == [sys.executable, "-m", "jupyterlab"]
+    assert {"--port=9999", "--no-browser", "--ip=::1", f"--ServerApp.root_dir={tmp_path}"} <= set(
+        argv
+    )
+
+
+def test_lab_without_jupyterlab_names_the_command(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(_lab.importlib.util, "find_spec", lambda _: None)
+    assert main(["lab", "--folder", str(tmp_path)]) == 1
+    assert "-m pip install jupyterlab" in capsys.readouterr().err
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(tmp_path, capsys):
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    assert main(["lab", "--folder", str(tmp_path / "file")]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("phalanx lab: ")
+    assert said.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_bench_for_real():
+    said = subprocess.run(
+        [sys.executable, "-m", "phalanx.cli", "bench", "-n", "2", "-e", "1K", "-f", "16", "--iters", "3"],
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert said.returncode == 0, said.stderr
+    rows = [line.split() for line in said.stdout.splitlines() if not line.startswith("#")]
+    assert [row[0] for row in rows] == ["8", "128"]
+    assert all(row[3] == "all_sum" and row[-1] == "0" for row in rows)
+    assert not said.stderr
+
+
+@pytest.mark.slow
+def test_a_pipe_that_closes_is_no_traceback():
+    said = subprocess.run(
+        f"{sys.executable} -m phalanx.cli bench -n 1 -e 64 --iters 1 | head -1",
+        shell=True, capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert said.stdout.startswith("# phalanx: ")
+    assert "Traceback" not in said.stderr

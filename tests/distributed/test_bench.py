@@ -1,0 +1,112 @@
+"""The sweep: sizes, factors, what it refuses, and that it counts what is wrong."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from phalanx import distributed
+from phalanx.distributed import _bench_case
+from phalanx.distributed.bench import (
+    OPERATIONS,
+    busbw_factor,
+    check_memory,
+    parse_size,
+    physical_memory,
+    sizes_between,
+    sweep,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "nbytes"),
+    [("0", 0), ("8", 8), ("8B", 8), ("1K", 1024), ("1k", 1024), ("3KiB", 3072), (" 64M ", 64 << 20),
+     ("2 GiB", 2 << 30), ("1T", 1 << 40)],
+)  # fmt: skip
+def test_parse_size(text, nbytes):
+    assert parse_size(text) == nbytes
+
+
+@pytest.mark.parametrize("text", ["", "K", "-1", "1.5M", "1MB", "1Q", "1 K M", "0x10"])
+def test_not_a_size(text):
+    with pytest.raises(ValueError, match="is not a size"):
+        parse_size(text)
+
+
+def test_sizes_between():
+    assert sizes_between(8, 64 << 20, 4)[-1] == 32 << 20
+    assert sizes_between(8, 8, 2) == (8,)
+    assert sizes_between(1, 1 << 62, 1 << 31) == (1, 1 << 31, 1 << 62)
+
+
+@pytest.mark.parametrize("bad", [(0, 8, 2), (-8, 8, 2), (9, 8, 2), (8, 64, 1), (8, 64, 0)])
+def test_sizes_that_make_no_sweep(bad):
+    with pytest.raises(ValueError, match="sweep|factor"):
+        sizes_between(*bad)
+
+
+@pytest.mark.parametrize(
+    ("op", "ranks", "factor"),
+    [("all_sum", 2, 1.0), ("all_sum", 4, 1.5), ("all_gather", 4, 0.75), ("broadcast", 8, 1.0),
+     ("all_sum", 1, 0.0)],
+)  # fmt: skip
+def test_busbw_factor(op, ranks, factor):
+    assert busbw_factor(op, ranks) == pytest.approx(factor)
+
+
+def test_absurd_sizes_are_refused():
+    check_memory([8, 1 << 20], 4, 24 << 30)
+    with pytest.raises(
+        ValueError, match=r"8192 MiB on 4 ranks .* the largest size that fits is 2048M"
+    ):
+        check_memory([8 << 30], 4, 24 << 30)
+    with pytest.raises(ValueError, match="this machine has"):
+        sweep("all_sum", [physical_memory()])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [({"op": "all_som"}, "did you mean all_sum"), ({"dtype": "float33"}, "'float33' is no dtype"),
+     ({"iterations": 0}, "1 iteration or more"), ({"warmup": -1}, "no negative warm-up")],
+)  # fmt: skip
+def test_bad_arguments_are_told_at_once(arguments, words):
+    with pytest.raises(ValueError, match=words):
+        sweep(**{"op": "all_sum", "sizes": [8], **arguments})
+
+
+@pytest.mark.parametrize("op", OPERATIONS)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int64"])
+def test_a_sweep_alone(op, dtype):
+    measured = list(sweep(op, [1, 100, 300_000], dtype=dtype, iterations=3, warmup=1))
+    assert [m.n_wrong for m in measured] == [0] * (1 if op == "barrier" else 3)
+    for m in measured:
+        assert m.op == op
+        assert m.ranks == 1
+        assert m.iterations == 3
+        assert m.nbytes == m.count * np.dtype(dtype).itemsize
+        assert 0 < m.time_us <= m.p99_us
+        assert m.algbw_gbs == pytest.approx(m.nbytes / m.time_us / 1e3)
+
+
+def test_a_small_budget_means_fewer_calls():
+    (m,) = sweep("all_sum", [1 << 20], iterations=1000, budget_s=1e-6)
+    assert m.iterations == 5
+
+
+def test_wrong_elements_are_counted(monkeypatch):
+    def bad_sum(x, *, group, out):
+        out[...] = x
+        out[len(out) // 2] += 1
+        return out
+
+    monkeypatch.setattr(distributed, "all_sum", bad_sum)
+    (m,) = sweep("all_sum", [1 << 20], iterations=1)
+    assert m.n_wrong == 2  # once before and once after the timing
+
+
+def test_shifted_data_is_noticed():
+    pattern = _bench_case._pattern(3, np.dtype("float32"))
+    data = _bench_case._repeat(pattern, 200_000)
+    assert _bench_case._count_other(data, pattern) == 0
+    for shift in (1, 1024, 65_536):
+        assert _bench_case._count_other(np.roll(data, shift), pattern) > 150_000
