@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         NotSupported,
         RankFailure,
     )
-    from .magics import load_ipython_extension
+    from .magics import load_ipython_extension as load_ipython_extension
     from .workspace import Workspace
 
 __version__ = "0.1.0"
@@ -45,10 +45,10 @@ __all__ = [
     "broadcast",
     "init",
     "is_available",
-    "load_ipython_extension",
     "widgets",
 ]
 
+# `load_ipython_extension` is IPython's to look for, not a user's to import.
 _ROOMS = {
     "Group": "distributed",
     "all_gather": "distributed",

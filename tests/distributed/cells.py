@@ -189,10 +189,11 @@ def child_worlds() -> list[str]:
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     reader, writer = os.pipe()
     if not (pid := os.fork()):
-        try:
-            distributed.join(1.0)
-        except px.DistributedError as error:
-            os.write(writer, str(error).encode())
+        for operation in (lambda: px.all_sum(np.ones(3)), lambda: distributed.join(1.0)):
+            try:
+                operation()
+            except px.DistributedError as error:  # noqa: PERF203
+                os.write(writer, f"{error};".encode())
         os._exit(0)
     os.waitpid(pid, 0)
     os.close(writer)

@@ -15,7 +15,7 @@ import pytest
 
 from phalanx.distributed import _connect
 from phalanx.distributed._connect import connect_links
-from phalanx.distributed._handshake import Identity, Initiator
+from phalanx.distributed._handshake import Acceptor, Identity, Initiator
 from phalanx.distributed._listen import Endpoint, Share
 from phalanx.distributed._rendezvous import MemoryRendezvous, Rendezvous
 from phalanx.errors import CollectiveTimeout, DistributedError, RankFailure
@@ -52,12 +52,12 @@ class Meeting:
         options.setdefault("timeout", PATIENCE)
         return self._executor.submit(connect_links, me, peers, addresses, rendezvous, **options)
 
-    def stand_in(self, *ranks: int) -> list[Share]:
-        """Take the place of ranks in the rendezvous, with a port where nobody listens."""
+    def stand_in(self, *ranks: int, port: int = 1) -> list[Share]:
+        """Take the place of ranks in the rendezvous; nobody listens at port 1."""
 
         def give(rank: int) -> list[bytes]:
             peers = tuple(r for r in range(self.size) if r != rank)
-            mine = msgspec.msgpack.encode(Share(peers, (Endpoint("127.0.0.1", 1),)))
+            mine = msgspec.msgpack.encode(Share(peers, (Endpoint("127.0.0.1", port),)))
             return self.rendezvous[rank].all_gather(mine, timeout=PATIENCE)
 
         parts = next(iter(list(self._executor.map(give, ranks))))
@@ -288,8 +288,9 @@ def test_a_second_claimant_of_a_connected_rank_is_dropped(meet, knock):
     first = meeting.start(0)
     shares = meeting.stand_in(1, 2)
     honest = talk(knock(shares[0]))
-    with pytest.raises(ConnectionError):
-        talk(knock(shares[0]))
+    for claim in (1, 0, 9):  # 9 is no rank, though it knows the key
+        with pytest.raises(ConnectionError):
+            talk(knock(shares[0]), identity(claim))
     talk(knock(shares[0]), identity(2))
     honest.sendall(b"still here")
     assert heard(first, 1) == b"still here"
@@ -304,6 +305,20 @@ def test_a_rank_that_comes_again_after_its_connection_broke_is_let_in(meet, knoc
     talk(knock(shares[0]), identity(2))
     again.sendall(b"again")
     assert heard(first, 1) == b"again"
+
+
+def test_bytes_right_behind_the_proof_are_left_for_the_engine(meet):
+    meeting = meet(2)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        second = meeting.start(1)
+        meeting.stand_in(0, port=server.getsockname()[1])
+        sock, _ = server.accept()
+        with sock:
+            two = Acceptor(identity(0), lambda rank: rank == 1)
+            while two.needs:
+                two.receive(sock.recv(two.needs, socket.MSG_WAITALL))
+                sock.sendall(two.take() + (b"" if two.needs else b"first of the engine"))
+            assert heard(second, 0) == b"first of the engine"
 
 
 def heard(future: Future[Links], peer: int) -> bytes:

@@ -10,7 +10,10 @@ import logging
 import os
 import socket
 import threading
+from collections.abc import Callable
+from typing import cast
 
+from phalanx import _native
 from phalanx.errors import CollectiveTimeout, DistributedError, RankFailure
 from phalanx.protocol import Channel, ChannelClosed, EpochAborted, Join, Refused, ToRank, Welcome
 
@@ -40,15 +43,41 @@ class _Process:
         self.group: Group | None = None
         self.pid = os.getpid()
         self.told_epoch = -1
+        self.inherited: _native.Group | None = None
 
     def check_pid(self) -> None:
-        """Refuse a child of fork: its parent is the rank, and owns the channel."""
+        """Refuse a child of fork: its parent is the rank, and owns channel and memory."""
         if self.pid != os.getpid():
             msg = (
                 f"this process is a fork of process {self.pid}, which is the rank; "
                 "call collectives there"
             )
             raise DistributedError(msg)
+
+    def disarm(self) -> None:
+        """In a child of fork: its copy of the group must not touch what the rank shares."""
+        if self.group is not None:
+            self.inherited = self.group._engine  # kept: its end is the rank's business
+            self.group._engine = cast("_native.Group", _Forked(self))
+
+
+class _Forked:
+    """Stands for the engine in a child of fork, and refuses every operation."""
+
+    is_closed = True
+    failure = None
+
+    def __init__(self, process: _Process) -> None:
+        self._process = process
+
+    def close(self) -> None:
+        """Nothing here is this process's to close."""
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        def refuse(*_args: object) -> None:
+            self._process.check_pid()
+
+        return refuse
 
 
 # The one exception to "module state is only constants": a process has one world, and cells,
@@ -139,6 +168,7 @@ def join(timeout: float | None = 30.0) -> Group:
             _give_up(spec, memory, error)
             raise
         if _PROCESS.group is None:
+            os.register_at_fork(after_in_child=_PROCESS.disarm)
             _PROCESS.group = Group(engine, spec, _tell_supervisor)
         else:
             _PROCESS.group._rearm(engine, spec)
