@@ -116,8 +116,10 @@ def _check_agreement(shares: Sequence[Share]) -> None:
     for rank, share in enumerate(shares):
         for peer in share.peers:
             if not 0 <= peer < len(shares) or rank not in shares[peer].peers:
-                msg = f"rank {rank} wants a link with rank {peer}, which wants none: the ranks \
-were told different worlds"
+                msg = (
+                    f"rank {rank} wants a link with rank {peer}, which wants none: "
+                    "the ranks were told different worlds"
+                )
                 raise DistributedError(msg)
 
 
@@ -189,7 +191,8 @@ class _Meeting:
         ]
         for key, _events in self._selector.select(min(w for w in waits if w is not None)):
             if isinstance(key.data, Attempt):
-                self._advance(key.data)
+                if key.data in self._attempts:  # else dropped since, for one that just came
+                    self._advance(key.data)
             else:
                 self._accept(key.fileobj)  # type: ignore[arg-type]  # registered above
 
