@@ -1,0 +1,42 @@
+"""Every benchmark runs and prints its table; no time is asserted."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+_HERE = Path(__file__).resolve().parent
+
+
+@pytest.mark.parametrize(
+    ("script", "arguments", "words"),
+    [
+        ("boot.py", ["--ranks", "2", "--rounds", "1"], ["phalanx", "ipyparallel"]),
+        ("cell_latency.py", ["--ranks", "2", "--cells", "2", "--warmup", "1"], ["%%distributed", "%%px"]),
+        ("all_sum_vs_mlx.py", ["--end", "64K", "--rounds", "1", "--budget", "0.01"], ["64 KiB"]),
+    ],
+)  # fmt: skip
+def test_it_runs(script, arguments, words, tmp_path):
+    records = tmp_path / "records.jsonl"
+    said = subprocess.run(
+        [sys.executable, _HERE / script, *arguments, "--json", records],
+        capture_output=True, text=True, check=False, timeout=110,
+    )  # fmt: skip
+    assert said.returncode == 0, said.stdout + said.stderr
+    table = [line for line in said.stdout.splitlines() if line.startswith("|")]
+    assert all(any(word in line for line in table) for word in words)
+    assert "- commit: " in said.stdout
+    assert len(records.read_text().splitlines()) > 1
+
+
+@pytest.mark.parametrize("script", ["boot.py", "cell_latency.py", "all_sum_vs_mlx.py"])
+def test_help(script):
+    said = subprocess.run(
+        [sys.executable, _HERE / script, "--help"], capture_output=True, text=True, check=False
+    )
+    assert said.returncode == 0, said.stderr
+    assert "--rounds" in said.stdout or "--cells" in said.stdout
