@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         is_available,
     )
     from .errors import (
+        CellError,
         CollectiveMismatch,
         CollectiveTimeout,
         DistributedError,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "CellError",
     "CollectiveMismatch",
     "CollectiveTimeout",
     "DistributedError",
@@ -56,6 +58,7 @@ _ROOMS = {
     "broadcast": "distributed",
     "init": "distributed",
     "is_available": "distributed",
+    "CellError": "errors",
     "CollectiveMismatch": "errors",
     "CollectiveTimeout": "errors",
     "DistributedError": "errors",

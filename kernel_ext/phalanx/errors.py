@@ -6,6 +6,7 @@ A leaf: it imports nothing of phalanx. The native engine raises these very class
 from __future__ import annotations
 
 __all__ = [
+    "CellError",
     "CollectiveMismatch",
     "CollectiveTimeout",
     "DistributedError",
@@ -64,3 +65,54 @@ class NotConfigured(DistributedError):
 
 class NotSupported(DistributedError):
     """The engine cannot do this for such an array or group; the text says what can."""
+
+
+class CellError(DistributedError):
+    """A cell ended in an error on one or more ranks.
+
+    Parameters
+    ----------
+    failures : dict of int to (str, str, tuple of str)
+        By rank: the error's name, its text, and IPython's traceback, line by line.
+
+    Examples
+    --------
+    >>> print(CellError({0: ("ValueError", "no", ()), 1: ("ValueError", "no", ())}))
+    ranks 0-1: ValueError: no
+    """
+
+    def __init__(self, failures: dict[int, tuple[str, str, tuple[str, ...]]]) -> None:
+        super().__init__(failures)
+        self.failures = failures
+
+    def _groups(self) -> list[tuple[list[int], str, str, tuple[str, ...]]]:
+        """Equal errors together: (ranks, name, text, the first rank's traceback)."""
+        groups: dict[tuple[str, str], tuple[list[int], str, str, tuple[str, ...]]] = {}
+        for rank, (ename, evalue, traceback) in self.failures.items():
+            group = groups.setdefault((ename, evalue), ([], ename, evalue, traceback))
+            group[0].append(rank)
+        return list(groups.values())
+
+    def __str__(self) -> str:
+        """One line an error, with its ranks."""
+        return "\n".join(
+            f"{_ranks(ranks)}: {ename}: {evalue}" if evalue else f"{_ranks(ranks)}: {ename}"
+            for ranks, ename, evalue, _ in self._groups()
+        )
+
+    def _render_traceback_(self) -> list[str]:
+        """IPython shows this instead of our own frames: the ranks' tracebacks, each once."""
+        lines = []
+        for ranks, ename, evalue, traceback in self._groups():
+            lines.append(f"{_ranks(ranks)}:")
+            lines.extend(traceback or (f"{ename}: {evalue}",))
+        return lines
+
+
+def _ranks(ranks: list[int]) -> str:
+    """Write ranks the short way; here, as a leaf may not ask the workspace."""
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    if ranks == list(range(ranks[0], ranks[-1] + 1)):
+        return f"ranks {ranks[0]}-{ranks[-1]}"
+    return f"ranks {','.join(map(str, ranks))}"

@@ -21,7 +21,15 @@ from ._rank_messages import (
     ToSupervisor,
     Welcome,
 )
-from ._records import HostInfo, LinkInfo, Measurement, RankInfo, RankState, Topology
+from ._records import (
+    MEASUREMENT_MIME,
+    HostInfo,
+    LinkInfo,
+    Measurement,
+    RankInfo,
+    RankState,
+    Topology,
+)
 from ._workspace_messages import (
     BeginCell,
     Booted,
@@ -43,6 +51,7 @@ from ._workspace_messages import (
 
 __all__ = [
     "MAX_FRAME",
+    "MEASUREMENT_MIME",
     "BeginCell",
     "BootFailed",
     "BootOptions",

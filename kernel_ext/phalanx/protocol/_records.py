@@ -10,6 +10,7 @@ from typing import Literal
 import msgspec
 
 __all__ = [
+    "MEASUREMENT_MIME",
     "HostInfo",
     "LinkInfo",
     "Measurement",
@@ -17,6 +18,9 @@ __all__ = [
     "RankState",
     "Topology",
 ]
+
+# In which a rank displays its measurements to whoever runs the sweep.
+MEASUREMENT_MIME = "application/vnd.phalanx.measurement+json"
 
 RankState = Literal["starting", "idle", "busy", "input", "dead"]
 

@@ -8,5 +8,6 @@ from __future__ import annotations
 from ._enter import enter
 from ._gate import CellGate
 from ._input import InputNeed, TypedLines
+from ._sweep import publish_sweep
 
-__all__ = ["CellGate", "InputNeed", "TypedLines", "enter"]
+__all__ = ["CellGate", "InputNeed", "TypedLines", "enter", "publish_sweep"]

@@ -1,0 +1,26 @@
+"""`%distributed` and `%%distributed`: a notebook's words for a workspace.
+
+It parses, calls the workspace, and shows what comes; it decides nothing about ranks.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ._magics import DistributedMagics
+
+__all__ = ["DistributedMagics", "load_ipython_extension", "unload_ipython_extension"]
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """Register the magics: what `%load_ext phalanx` calls."""
+    shell.register_magics(DistributedMagics(shell))
+
+
+def unload_ipython_extension(shell: Any) -> None:
+    """Stop the ranks and take the magics away: what `%unload_ext phalanx` calls."""
+    magics = shell.magics_manager.registry.pop(DistributedMagics.__name__, None)
+    if magics is not None:
+        magics.close()
+        for kind in ("line", "cell"):
+            shell.magics_manager.magics[kind].pop("distributed", None)

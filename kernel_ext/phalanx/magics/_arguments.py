@@ -1,0 +1,146 @@
+"""The words after `%distributed` and `%%distributed`, parsed.
+
+argparse does the work; a mistake becomes one line with the nearest right word.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import shlex
+from typing import NoReturn
+
+__all__ = ["HelpShown", "UsageMistake", "cell_parser", "line_parser", "parse"]
+
+
+class UsageMistake(Exception):  # noqa: N818 - a user's mistake, told in one line
+    """The words make no sense; the text says what to write instead."""
+
+
+class HelpShown(Exception):  # noqa: N818 - not an error
+    """``--help`` was asked for and printed."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse that neither exits nor prints a usage block for a mistake."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise instead of exiting."""
+        raise UsageMistake(f"{message}; see {self.prog} --help")
+
+    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+        """Raise instead of exiting: only ``--help`` comes here."""
+        raise HelpShown
+
+
+def _count(text: str) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if number < 1:
+        msg = f"the number of ranks is {text!r}; it must be a whole number, 1 or more"
+        raise argparse.ArgumentTypeError(msg)
+    return number
+
+
+def _seconds(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if not 0 <= number < float("inf"):
+        msg = f"{text!r} is not a number of seconds"
+        raise argparse.ArgumentTypeError(msg)
+    return number
+
+
+def line_parser() -> argparse.ArgumentParser:
+    """Build the parser of `%distributed`."""
+    parser = _Parser(
+        prog="%distributed",
+        description="Start, watch and stop the ranks that %%distributed cells run on.",
+    )
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", parser_class=_Parser)
+
+    def action(name: str, help_text: str) -> argparse.ArgumentParser:
+        return actions.add_parser(name, help=help_text, description=help_text)
+
+    start = action("start", "Start ranks on this machine.")
+    start.add_argument("-n", type=_count, default=4, help="number of ranks (default 4)")
+    start.add_argument(
+        "--linger",
+        type=_seconds,
+        default=0.0,
+        metavar="S",
+        help="seconds that the ranks outlive this notebook's kernel (default 0)",
+    )
+    start.add_argument(
+        "--transport",
+        choices=["any", "tcp"],
+        default="any",
+        help="tcp: do not share memory between the ranks of this machine",
+    )
+    action("status", "Show the ranks and what they do, as text.")
+    action("topology", "Draw hosts, ranks and the paths between them.")
+    bandwidth = action("bandwidth", "Measure and draw the bandwidth of a collective by size.")
+    bandwidth.add_argument("--op", default="all_sum", help="the operation (default all_sum)")
+    bandwidth.add_argument("-b", "--begin", default="8", metavar="SIZE", help="first size (8)")
+    bandwidth.add_argument("-e", "--end", default="16M", metavar="SIZE", help="last size (16M)")
+    bandwidth.add_argument(
+        "-f", "--factor", type=int, default=4, metavar="K", help="from size to size (4)"
+    )
+    bandwidth.add_argument("--dtype", default="float32", help="of the elements (float32)")
+    bandwidth.add_argument("--iters", type=int, default=20, help="timed calls per size (20)")
+    action("interrupt", "Stop the cell that runs, from another thread or a widget.")
+    action("stop", "End all ranks.")
+    return parser
+
+
+def cell_parser() -> argparse.ArgumentParser:
+    """Build the parser of `%%distributed`."""
+    parser = _Parser(prog="%%distributed", description="Run this cell on the ranks.")
+    parser.add_argument("--ranks", metavar="R", help="where to run, like 0,2-3 (default: all)")
+    parser.add_argument(
+        "--timeout", type=_seconds, metavar="S", help="stop the ranks after S seconds"
+    )
+    return parser
+
+
+def parse(parser: argparse.ArgumentParser, line: str) -> argparse.Namespace:
+    """Parse the words of a line.
+
+    Raises
+    ------
+    UsageMistake
+        One line that says what to write.
+    HelpShown
+        ``--help`` was printed.
+    """
+    try:
+        words = shlex.split(line)
+    except ValueError as error:
+        msg = f"{parser.prog}: {error} in {line!r}"
+        raise UsageMistake(msg) from None
+    _check_action(parser, words)
+    return parser.parse_args(words)
+
+
+def _check_action(parser: argparse.ArgumentParser, words: list[str]) -> None:
+    """Name the nearest action for one that does not exist."""
+    actions = [
+        name
+        for group in parser._actions
+        if isinstance(group, argparse._SubParsersAction)
+        for name in group.choices
+    ]
+    if not actions or (words and (words[0] in actions or words[0] in {"-h", "--help"})):
+        return
+    known = ", ".join(actions)
+    if not words:
+        msg = f"{parser.prog} needs a word: {known}"
+        raise UsageMistake(msg)
+    nearest = difflib.get_close_matches(words[0], actions, n=1)
+    hint = f"did you mean {nearest[0]}?" if nearest else f"there are: {known}"
+    msg = f"{parser.prog} has no {words[0]!r}; {hint}"
+    raise UsageMistake(msg)

@@ -1,0 +1,124 @@
+"""The magics: one object a shell, holding the workspace of its notebook.
+
+A user's mistake ends the cell in one line (IPython's UsageError), never in our own frames.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from IPython.core.error import UsageError
+from IPython.core.magic import Magics, line_cell_magic, magics_class
+from IPython.display import display
+
+from phalanx import widgets
+from phalanx.distributed.bench import parse_size
+from phalanx.errors import DistributedError
+from phalanx.protocol import Measurement
+from phalanx.workspace import Workspace, parse_ranks
+
+from ._arguments import HelpShown, UsageMistake, cell_parser, line_parser, parse
+from ._view import NotebookView
+
+__all__ = ["DistributedMagics"]
+
+NOT_STARTED = "there are no ranks yet; start them with %distributed start -n 4"
+
+
+@magics_class
+class DistributedMagics(Magics):  # type: ignore[misc]
+    """`%distributed` and `%%distributed` of one shell."""
+
+    def __init__(self, shell: Any) -> None:
+        super().__init__(shell)
+        self._workspace: Workspace | None = None
+
+    @property
+    def workspace(self) -> Workspace | None:
+        """The workspace of this notebook, while there is one."""
+        return self._workspace
+
+    def close(self) -> None:
+        """Stop the ranks; idempotent."""
+        if self._workspace is not None:
+            self._workspace.stop()
+            self._workspace = None
+
+    @line_cell_magic  # type: ignore[untyped-decorator]
+    def distributed(self, line: str, cell: str | None = None) -> None:
+        """Run a cell on the ranks, or (as a line) start, show and stop them; see --help."""
+        try:
+            if cell is None:
+                self._line(line)
+            else:
+                self._cell(line, cell)
+        except HelpShown:
+            return
+        except (UsageMistake, ValueError) as error:
+            raise UsageError(str(error)) from None
+
+    # -- cells --------------------------------------------------------------------------------
+
+    def _cell(self, line: str, cell: str) -> None:
+        options = parse(cell_parser(), line)
+        workspace = self._running()
+        ranks = None if options.ranks is None else parse_ranks(options.ranks, workspace.size)
+        view = NotebookView(self.shell, workspace.size)
+        workspace.run(cell, ranks=ranks, timeout=options.timeout, view=view)
+
+    # -- lines --------------------------------------------------------------------------------
+
+    def _line(self, line: str) -> None:
+        options = parse(line_parser(), line)
+        action: Callable[[Any], None] = getattr(self, f"_do_{options.action}")
+        action(options)
+
+    def _running(self) -> Workspace:
+        if self._workspace is None:
+            raise UsageMistake(NOT_STARTED)
+        return self._workspace
+
+    def _do_start(self, options: Any) -> None:
+        if self._workspace is not None and self._workspace.is_running:
+            msg = (
+                f"{self._workspace.size} ranks run already in this notebook; "
+                "end them first with %distributed stop"
+            )
+            raise UsageMistake(msg)
+        self.close()
+        try:
+            self._workspace = Workspace.start(
+                options.n, linger=options.linger, transport=options.transport
+            )
+        except DistributedError as error:
+            raise UsageMistake(str(error)) from None
+        self._do_status(options)
+
+    def _do_status(self, options: Any) -> None:
+        print(widgets.topology(self._running().topology()).text)  # noqa: T201 - the answer
+
+    def _do_topology(self, options: Any) -> None:
+        display(widgets.topology(self._running().topology()))
+
+    def _do_bandwidth(self, options: Any) -> None:
+        measurements: list[Measurement] = []
+        print(widgets.HEADER)  # noqa: T201 - rows appear as they are measured
+        for measurement in self._running().bench(
+            options.op,
+            begin=parse_size(options.begin),
+            end=parse_size(options.end),
+            factor=options.factor,
+            dtype=options.dtype,
+            iterations=options.iters,
+        ):
+            print(widgets.format_measurement(measurement))  # noqa: T201
+            measurements.append(measurement)
+        display(widgets.bandwidth(measurements))
+
+    def _do_interrupt(self, options: Any) -> None:
+        self._running().interrupt()
+
+    def _do_stop(self, options: Any) -> None:
+        self._running()
+        self.close()

@@ -1,0 +1,28 @@
+"""The client's side of a world: start, run, talk to, watch and stop ranks.
+
+It knows supervisors and Jupyter's messages; it knows nothing of magics and widgets.
+"""
+
+from __future__ import annotations
+
+from ._events import Display
+from ._lines import StreamName
+from ._outcome import RankResult
+from ._questions import Question
+from ._ranks import format_ranks, parse_ranks
+from ._view import CannotAsk, OpenPrompt, QuietView, View
+from ._workspace import Workspace
+
+__all__ = [
+    "CannotAsk",
+    "Display",
+    "OpenPrompt",
+    "Question",
+    "QuietView",
+    "RankResult",
+    "StreamName",
+    "View",
+    "Workspace",
+    "format_ranks",
+    "parse_ranks",
+]

@@ -1,0 +1,85 @@
+"""One cell on its ranks: what came of it so far, and what to show.
+
+The socket thread puts messages in, the thread that waits takes events out. It knows Jupyter's
+message types; it sends nothing.
+"""
+
+from __future__ import annotations
+
+import queue
+import time
+
+from ._events import Display, Ended, Event, Failure, Lost, NeedLine, Text
+from ._messages import Message
+
+__all__ = ["Cell"]
+
+
+class Cell:
+    """The events of one cell.
+
+    A rank's part is over when both its reply (shell) and its idle status (iopub) have come: they
+    travel apart, and all output lies before the idle. The two maps are touched by the socket
+    thread only; the queue joins the threads.
+    """
+
+    def __init__(self, name: str, ranks: tuple[int, ...]) -> None:
+        self.name = name
+        self.ranks = ranks
+        self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._replies: dict[int, Failure | None] = {}
+        self._idle: set[int] = set()
+
+    def on_shell(self, rank: int, message: Message) -> None:
+        """Take a rank's reply."""
+        content = message["content"]
+        failure = None
+        if content["status"] != "ok":
+            failure = Failure(
+                str(content.get("ename", "Aborted")),
+                str(content.get("evalue", "the rank did not run the cell")),
+                tuple(str(line) for line in content.get("traceback", ())),
+            )
+        self._replies[rank] = failure
+        self._end_if_over(rank)
+
+    def on_iopub(self, rank: int, message: Message) -> None:
+        """Take what a rank published."""
+        kind, content = message["header"]["msg_type"], message["content"]
+        if kind == "stream":
+            stream = "stderr" if content["name"] == "stderr" else "stdout"
+            self.events.put(Text(rank, stream, str(content["text"])))
+        elif kind in {"display_data", "execute_result"}:
+            is_result = kind == "execute_result"
+            self.events.put(Display(rank, content["data"], content["metadata"], is_result))
+        elif kind == "phalanx_need_line":
+            index, prompt = int(content["index"]), str(content["prompt"])
+            self.events.put(NeedLine(rank, index, prompt, bool(content["password"])))
+        elif kind == "status" and content["execution_state"] == "idle":
+            self._idle.add(rank)
+            self._end_if_over(rank)
+
+    def on_raw_output(self, rank: int, text: str) -> None:
+        """Take what a rank wrote past its kernel's capture: a crash's last words."""
+        self.events.put(Text(rank, "stderr", text))
+
+    def wait_ended(self, ranks: set[int], timeout_s: float) -> set[int]:
+        """Return those of ``ranks`` that have ended (or died) when all have, or time is over."""
+        ended: set[int] = set()
+        deadline_s = time.monotonic() + timeout_s
+        while ended < ranks and (left_s := deadline_s - time.monotonic()) > 0:
+            try:
+                event = self.events.get(timeout=left_s)
+            except queue.Empty:
+                break
+            if isinstance(event, Ended | Lost):
+                ended.add(event.rank)
+        return ended
+
+    def on_lost(self, rank: int, reason: str, tail: str) -> None:
+        """Take the news of a rank's death."""
+        self.events.put(Lost(rank, reason, tail))
+
+    def _end_if_over(self, rank: int) -> None:
+        if rank in self._replies and rank in self._idle:
+            self.events.put(Ended(rank, self._replies[rank]))

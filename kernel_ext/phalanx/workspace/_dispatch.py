@@ -1,0 +1,90 @@
+"""Cells to ranks and their news back: which message belongs to which cell on which rank.
+
+It knows our execute request and our control messages; not how a cell is shown or begun.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from typing import Any
+
+from ._cell import Cell
+from ._io import SocketThread
+from ._messages import Message, RankChannels
+
+__all__ = ["Dispatch"]
+
+
+class Dispatch:
+    """Sends cells to the engines of all ranks and hands their messages to the cells.
+
+    The table of requests is written by the thread that runs cells and read by the socket
+    thread, under one lock; an entry goes with its cell (`forget`).
+    """
+
+    def __init__(
+        self, thread: SocketThread, connection: dict[str, Any], engines: tuple[str, ...]
+    ) -> None:
+        self._engines = engines
+        self._lock = threading.Lock()
+        self._requests: dict[str, tuple[Cell, int]] = {}  # message id -> cell, rank
+        self._channels = RankChannels(thread, connection, self._on_message)
+
+    def execute(self, cell: Cell, rank: int, code: str, *, silent: bool) -> None:
+        """Send our execute request: it may ask for input, and never makes a rank skip the next."""
+        content = {
+            "code": code,
+            "silent": silent,
+            "store_history": not silent,
+            "user_expressions": {},
+            "allow_stdin": True,
+            "stop_on_error": False,
+        }
+
+        def register(message_id: str) -> None:
+            with self._lock:
+                self._requests[message_id] = (cell, rank)
+
+        metadata = {"phalanx": {"cell": cell.name}}
+        self._channels.shell(self._engines[rank], "execute_request", content, metadata, register)
+
+    def forget(self, cell: Cell) -> None:
+        """Drop what still comes for a cell that nobody waits for any more."""
+        with self._lock:
+            self._requests = {k: v for k, v in self._requests.items() if v[0] is not cell}
+
+    def send_line(self, cell: str, index: int, line: str | None) -> None:
+        """Tell all ranks a typed line."""
+        self._to_all("phalanx_line", {"cell": cell, "index": index, "line": line})
+
+    def refuse_line(self, cell: str, message: str) -> None:
+        """Tell all ranks that nobody can be asked."""
+        self._to_all("phalanx_line", {"cell": cell, "index": -1, "refusal": message})
+
+    def interrupt_cell(self, cell: str, ranks: Iterable[int]) -> None:
+        """Raise KeyboardInterrupt in the cell on these ranks."""
+        for rank in ranks:
+            self._channels.control(self._engines[rank], "phalanx_interrupt", {"cell": cell})
+
+    def _to_all(self, kind: str, content: Message) -> None:
+        for engine in self._engines:
+            self._channels.control(engine, kind, content)
+
+    def on_lost(self, rank: int, reason: str, tail: str) -> None:
+        """Tell every cell that waits for this rank that it died."""
+        with self._lock:
+            cells = {id(cell): cell for cell, where in self._requests.values() if where == rank}
+        for cell in cells.values():
+            cell.on_lost(rank, reason, tail)
+
+    def _on_message(self, channel: str, message: Message) -> None:
+        with self._lock:
+            found = self._requests.get(message["parent_header"]["msg_id"])
+        if found is None:
+            return
+        cell, rank = found
+        if channel == "shell":
+            cell.on_shell(rank, message)
+        else:
+            cell.on_iopub(rank, message)

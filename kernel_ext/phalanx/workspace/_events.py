@@ -1,0 +1,76 @@
+"""What happens in a cell, as the workspace's I/O thread hands it to the thread that waits.
+
+Records only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ._lines import StreamName
+
+__all__ = ["Display", "Ended", "Event", "Failure", "Lost", "NeedLine", "StopRequest", "Text"]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The error a rank's part of a cell ended in; ``traceback`` is IPython's, line by line."""
+
+    ename: str
+    evalue: str
+    traceback: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Text:
+    """A piece of a rank's output."""
+
+    rank: int
+    stream: StreamName
+    text: str
+
+
+@dataclass(frozen=True)
+class Display:
+    """A figure, table or value: a MIME bundle. ``is_result``: the cell's last value."""
+
+    rank: int
+    data: dict[str, Any]
+    metadata: dict[str, Any]
+    is_result: bool
+
+
+@dataclass(frozen=True)
+class NeedLine:
+    """A rank waits for a typed line."""
+
+    rank: int
+    index: int
+    prompt: str
+    password: bool
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A rank's part of the cell is over, and all its output has come."""
+
+    rank: int
+    failure: Failure | None
+
+
+@dataclass(frozen=True)
+class Lost:
+    """A rank died."""
+
+    rank: int
+    reason: str
+    tail: str
+
+
+@dataclass(frozen=True)
+class StopRequest:
+    """A person pressed stop (Ctrl-C)."""
+
+
+Event = Text | Display | NeedLine | Ended | Lost | StopRequest

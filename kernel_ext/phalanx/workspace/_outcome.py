@@ -1,0 +1,59 @@
+"""From how a cell ended on each rank to what its caller gets: results or an error.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from phalanx.errors import CellError, DistributedError, RankFailure
+
+from ._ranks import format_ranks
+from ._run import CellOutcome
+
+__all__ = ["RankResult", "raise_for", "results_of"]
+
+
+@dataclass(frozen=True)
+class RankResult:
+    """What a rank's part of a cell came to: the ``repr`` of its last expression, or None."""
+
+    rank: int
+    value: str | None
+
+
+def results_of(outcome: CellOutcome, ranks: Iterable[int]) -> list[RankResult]:
+    """Results by rank."""
+    results = []
+    for rank in ranks:
+        display = outcome.results.get(rank)
+        results.append(RankResult(rank, display.data.get("text/plain") if display else None))
+    return results
+
+
+def raise_for(outcome: CellOutcome, timeout: float | None = None) -> None:
+    """Raise what a cell ended in, if it did not end well.
+
+    A dead rank comes first: the others' errors follow from it. Then a stop, then a time limit,
+    then the ranks' own errors.
+    """
+    if outcome.lost and not outcome.was_stopped:
+        lost = next(iter(outcome.lost.values()))
+        raise RankFailure(lost.rank, "", lost.reason)
+    if outcome.was_stopped:
+        raise KeyboardInterrupt
+    if outcome.has_timed_out:
+        msg = f"the cell ran longer than {timeout:g} s; its ranks were stopped"
+        raise TimeoutError(msg)
+    if outcome.failures:
+        raise CellError(
+            {
+                rank: (failure.ename, failure.evalue, failure.traceback)
+                for rank, failure in sorted(outcome.failures.items())
+            }
+        )
+    if outcome.abandoned:
+        msg = f"rank {format_ranks(outcome.abandoned)} did not end the cell"
+        raise DistributedError(msg)

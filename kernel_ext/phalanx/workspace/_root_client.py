@@ -1,0 +1,189 @@
+"""The workspace's side of the talk with the root supervisor: requests, answers, news.
+
+It knows the messages; what news mean to cells is its user's.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import queue
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+import msgspec
+import zmq
+
+import phalanx
+from phalanx.errors import DistributedError
+from phalanx.protocol import (
+    BeginCell,
+    Booted,
+    BootFailed,
+    BootOptions,
+    CellAllowed,
+    Failed,
+    FromRoot,
+    GetTopology,
+    Hello,
+    Stop,
+    Stopped,
+    ToRoot,
+    Topology,
+    TopologyIs,
+)
+from phalanx.supervisor import RootProcess, launch_root
+
+from ._io import SocketThread
+
+__all__ = ["RootClient"]
+
+Answer = TypeVar("Answer", CellAllowed, TopologyIs, Stopped)
+
+ANSWER_S = 10.0  # the root answers in milliseconds; a cell's begin may wait 2 s for the last one
+STOP_S = 5.0
+POLL_S = 0.1
+
+
+class RootClient:
+    """Starts a root supervisor and speaks with it.
+
+    Parameters
+    ----------
+    on_news : callable
+        Gets `RankLost` and `RankOutput`, on the socket thread.
+    """
+
+    def __init__(
+        self,
+        thread: SocketThread,
+        *,
+        name: str,
+        ranks: int,
+        transport: str,
+        linger_s: float,
+        on_news: Callable[[FromRoot], None],
+    ) -> None:
+        public_key, secret_key = zmq.curve_keypair()
+        options = BootOptions(
+            name=name,
+            ranks=ranks,
+            client_pid=os.getpid(),
+            client_public_key=public_key,
+            transport=transport,
+            linger_s=linger_s,
+            cwd=os.getcwd(),
+        )
+        self._root: RootProcess = launch_root(options)
+        self._on_news = on_news
+        self._ids = itertools.count(1)
+        self._lock = threading.Lock()
+        self._waiting: dict[int, queue.SimpleQueue[FromRoot]] = {}
+        self._boot: queue.SimpleQueue[FromRoot] = queue.SimpleQueue()
+        self._decoder = msgspec.msgpack.Decoder(FromRoot)
+        self._thread = thread
+
+        def configure(sock: zmq.Socket[bytes]) -> None:
+            sock.curve_serverkey = self._root.address.public_key
+            sock.curve_publickey, sock.curve_secretkey = public_key, secret_key
+
+        self._socket = thread.socket(
+            zmq.DEALER, self._root.address.endpoint, self._receive, configure=configure
+        )
+        self._send(Hello(phalanx.__version__))
+
+    @property
+    def pid(self) -> int:
+        """Process id of the root supervisor."""
+        return self._root.pid
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the root supervisor runs."""
+        return self._root.poll() is None
+
+    def wait_booted(self, timeout_s: float) -> Booted:
+        """Wait until every rank takes cells.
+
+        Raises
+        ------
+        DistributedError
+            The boot failed, or took longer than ``timeout_s``; says why.
+        """
+        answer = self._wait(self._boot, timeout_s, "the ranks to start")
+        if isinstance(answer, BootFailed):
+            raise DistributedError(answer.message)
+        if not isinstance(answer, Booted):
+            msg = f"the supervisor answered {type(answer).__name__} to the boot"
+            raise DistributedError(msg)
+        return answer
+
+    def begin_cell(self, cell: str, ranks: tuple[int, ...]) -> CellAllowed:
+        """Announce a cell."""
+        return self._ask(lambda id_: BeginCell(id_, cell, ranks), CellAllowed)
+
+    def topology(self) -> Topology:
+        """Ask what the world looks like."""
+        return self._ask(GetTopology, TopologyIs).topology
+
+    def stop(self) -> None:
+        """End the ranks, the controller and the supervisor; idempotent, never raises for a dead one."""
+        if self.is_alive:
+            try:
+                self._ask(Stop, Stopped, STOP_S)
+            except DistributedError:
+                # It hangs or has just died: close() below kills it, and its children with it.
+                pass
+        self._root.close(timeout_s=1.0)
+
+    def _ask(
+        self,
+        make: Callable[[int], ToRoot],
+        kind: type[Answer],
+        timeout_s: float = ANSWER_S,
+    ) -> Answer:
+        request_id = next(self._ids)
+        inbox: queue.SimpleQueue[FromRoot] = queue.SimpleQueue()
+        with self._lock:
+            self._waiting[request_id] = inbox
+        try:
+            self._send(make(request_id))
+            answer = self._wait(inbox, timeout_s, "an answer of the supervisor")
+        finally:
+            with self._lock:
+                del self._waiting[request_id]
+        if isinstance(answer, Failed):
+            raise DistributedError(answer.message)
+        if not isinstance(answer, kind):
+            msg = f"the supervisor answered {type(answer).__name__}"
+            raise DistributedError(msg)
+        return answer
+
+    def _wait(self, inbox: queue.SimpleQueue[FromRoot], timeout_s: float, what: str) -> FromRoot:
+        # In steps, so that the end of the supervisor is noticed, and Ctrl-C on every platform.
+        for _ in range(max(1, round(timeout_s / POLL_S))):
+            try:
+                return inbox.get(timeout=POLL_S)
+            except queue.Empty:
+                if not self.is_alive and inbox.empty():
+                    log = self._root.log_tail()
+                    msg = f"the supervisor is gone{': ' + log if log else ''}"
+                    raise DistributedError(msg) from None
+        msg = f"waited {timeout_s:g} s for {what}"
+        raise DistributedError(msg)
+
+    def _send(self, message: ToRoot) -> None:
+        self._thread.send(self._socket, [msgspec.msgpack.encode(message)])
+
+    def _receive(self, frames: list[bytes]) -> None:
+        message = self._decoder.decode(frames[-1])
+        if isinstance(message, Booted | BootFailed):
+            self._boot.put(message)
+        elif isinstance(message, CellAllowed | TopologyIs | Failed | Stopped):
+            with self._lock:
+                inbox = self._waiting.get(message.id)
+            if inbox is not None:
+                inbox.put(message)
+        else:
+            self._on_news(message)

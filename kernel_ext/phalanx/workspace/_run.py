@@ -1,0 +1,180 @@
+"""Waiting for a cell: showing what comes, asking what ranks ask, stopping when told to.
+
+The loop runs on the caller's thread (a notebook's main thread) and is all of a cell's life
+there; it knows the view and the workspace's sending, not sockets.
+"""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from ._cell import Cell
+from ._ctrl_c import ctrl_c
+from ._events import Display, Ended, Event, Failure, Lost, NeedLine, StopRequest, Text
+from ._lines import LineAssembler
+from ._questions import Question, Questions
+from ._ranks import format_ranks
+from ._view import CannotAsk, OpenPrompt, View
+
+__all__ = ["CellOutcome", "CellSender", "run_cell"]
+
+IDLE_WAIT_S = 0.25  # how long to sleep without news: bounds how late a deadline is seen
+PROMPT_POLL_S = 0.02
+STOP_PATIENCE_S = 10.0  # after a stop, before the cell is left to ranks that do not react
+
+
+class CellSender(Protocol):
+    """What the loop may send."""
+
+    def send_line(self, cell: str, index: int, line: str | None) -> None:
+        """Tell all ranks a typed line."""
+
+    def refuse_line(self, cell: str, message: str) -> None:
+        """Tell all ranks that nobody can be asked."""
+
+    def interrupt_cell(self, cell: str, ranks: tuple[int, ...]) -> None:
+        """Raise KeyboardInterrupt in the cell on these ranks."""
+
+
+class CellOutcome:
+    """How a cell ended on each of its ranks."""
+
+    def __init__(self) -> None:
+        self.failures: dict[int, Failure] = {}
+        self.lost: dict[int, Lost] = {}
+        self.results: dict[int, Display] = {}
+        self.abandoned: tuple[int, ...] = ()  # ranks that did not react to a stop
+        self.was_stopped = False
+        self.has_timed_out = False
+
+
+class _CellLoop:
+    """The state of `run_cell`; one object a cell, one thread."""
+
+    def __init__(self, cell: Cell, view: View, sender: CellSender) -> None:
+        self.cell = cell
+        self.view = view
+        self.sender = sender
+        self.running = set(cell.ranks)
+        self.outcome = CellOutcome()
+        self.lines = LineAssembler()
+        self.questions = Questions()
+        self.prompt: OpenPrompt | None = None
+        self.question: Question | None = None
+        self.n_stops = 0
+
+    def step(self, clock: Callable[[], float]) -> None:
+        """Take what has come, or wait a moment for it; then see to the questions."""
+        wait_s = IDLE_WAIT_S
+        if self.prompt is not None or self.questions.waiting:
+            wait_s = PROMPT_POLL_S
+        try:
+            self.take(self.cell.events.get(timeout=wait_s), clock())
+            while self.running:
+                self.take(self.cell.events.get_nowait(), clock())
+        except queue.Empty:
+            pass
+        if self.prompt is None:
+            self.open_prompt(clock())
+        else:
+            self.poll_prompt()
+
+    def take(self, event: Event, now_s: float) -> None:
+        if isinstance(event, Text):
+            whole = self.lines.feed(event.rank, event.stream, event.text)
+            if whole:
+                self.view.lines(event.rank, event.stream, whole)
+        elif isinstance(event, Display):
+            if event.is_result:
+                self.outcome.results[event.rank] = event
+            self.view.display(event)
+        elif isinstance(event, NeedLine):
+            self.questions.need(event.rank, event.index, event.prompt, event.password, now_s)
+        elif isinstance(event, Ended):
+            self.end(event.rank)
+            if event.failure is not None:
+                self.outcome.failures[event.rank] = event.failure
+        elif isinstance(event, Lost):
+            if event.rank in self.running:
+                self.end(event.rank)
+                self.outcome.lost[event.rank] = event
+        elif isinstance(event, StopRequest):
+            self.n_stops += 1
+
+    def end(self, rank: int) -> None:
+        self.running.discard(rank)
+        self.questions.forget(rank)
+        if self.prompt is not None and not self.questions.waiting:
+            self.close_prompt()
+
+    def open_prompt(self, now_s: float) -> None:
+        question = self.questions.due(self.running, now_s)
+        if question is None:
+            return
+        self.finish_lines()  # a prompt stands below what was said before it
+        try:
+            self.prompt = self.view.ask(question)
+            self.question = question
+        except CannotAsk as error:
+            self.sender.refuse_line(self.cell.name, str(error))
+            for rank in question.ranks:
+                self.questions.forget(rank)
+
+    def poll_prompt(self) -> None:
+        answer = self.prompt.poll(0) if self.prompt is not None else None
+        if answer is None or self.question is None:
+            return
+        self.sender.send_line(self.cell.name, self.question.index, answer[0])
+        self.questions.answered()
+        self.close_prompt()
+
+    def close_prompt(self) -> None:
+        if self.prompt is not None:
+            self.prompt.close()
+        self.prompt = self.question = None
+
+    def finish_lines(self) -> None:
+        for rank, stream, line in self.lines.finish():
+            self.view.lines(rank, stream, [line])
+
+
+def run_cell(
+    cell: Cell,
+    view: View,
+    sender: CellSender,
+    *,
+    timeout_s: float | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> CellOutcome:
+    """Wait until every rank of the cell is done, showing and asking meanwhile.
+
+    A Ctrl-C (the stop button) or the end of ``timeout_s`` interrupts the ranks and waits for all
+    of them to be idle, so that the next cell runs; a second Ctrl-C, or ranks that do not react
+    within `STOP_PATIENCE_S`, end the waiting and are named.
+    """
+    loop = _CellLoop(cell, view, sender)
+    deadline_s = None if timeout_s is None else clock() + timeout_s
+    give_up_s: float | None = None
+    with ctrl_c(lambda: cell.events.put(StopRequest())):
+        while loop.running and loop.n_stops < 2:
+            loop.step(clock)
+            now_s = clock()
+            if give_up_s is not None and now_s > give_up_s:
+                break
+            is_late = deadline_s is not None and now_s > deadline_s
+            if give_up_s is None and loop.running and (loop.n_stops or is_late):
+                loop.outcome.was_stopped = loop.n_stops > 0
+                loop.outcome.has_timed_out = not loop.n_stops
+                sender.interrupt_cell(cell.name, tuple(sorted(loop.running)))
+                loop.close_prompt()
+                give_up_s = now_s + STOP_PATIENCE_S
+        loop.close_prompt()
+        loop.finish_lines()
+    loop.outcome.abandoned = tuple(sorted(loop.running))
+    if loop.running:
+        who = format_ranks(loop.running)
+        view.notice(f"rank {who} does not react to the stop; it may be in foreign code")
+    return loop.outcome

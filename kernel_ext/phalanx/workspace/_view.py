@@ -1,0 +1,63 @@
+"""Where a cell's output goes and who answers its questions: the seam to a front end.
+
+The magics have one for notebooks, `phalanx bench` and tests have others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from ._events import Display
+from ._lines import StreamName
+from ._questions import Question
+
+__all__ = ["CannotAsk", "OpenPrompt", "QuietView", "View"]
+
+
+class CannotAsk(Exception):  # noqa: N818 - it tells what the front end is, not what went wrong
+    """This front end has no way to ask a person; the text says so in a user's words."""
+
+
+class OpenPrompt(Protocol):
+    """A question that a person has in front of them."""
+
+    def poll(self, timeout_s: float) -> tuple[str | None] | None:
+        """``(line,)`` once it was typed (None in it: the end of input), None while it was not."""
+
+    def close(self) -> None:
+        """Take the question back."""
+
+
+class View(Protocol):
+    """What a front end does with a cell's events; called on the thread that runs the cell."""
+
+    def lines(self, rank: int, stream: StreamName, lines: Sequence[str]) -> None:
+        """Show whole lines that a rank printed."""
+
+    def display(self, event: Display) -> None:
+        """Show a figure or a last value."""
+
+    def ask(self, question: Question) -> OpenPrompt:
+        """Put a question to a person; `CannotAsk` where there is nobody."""
+
+    def notice(self, text: str) -> None:
+        """Show a line of our own."""
+
+
+class QuietView:
+    """Shows nothing and cannot ask: for code that runs cells without a person."""
+
+    def lines(self, rank: int, stream: StreamName, lines: Sequence[str]) -> None:
+        """Drop them."""
+
+    def display(self, event: Display) -> None:
+        """Drop it."""
+
+    def ask(self, question: Question) -> OpenPrompt:
+        """Refuse."""
+        msg = f"nobody can answer {question.prompt!r} here: this cell runs without a front end"
+        raise CannotAsk(msg)
+
+    def notice(self, text: str) -> None:
+        """Drop it."""
