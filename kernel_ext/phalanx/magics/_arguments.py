@@ -13,11 +13,11 @@ from typing import NoReturn
 __all__ = ["HelpShown", "UsageMistake", "cell_parser", "line_parser", "parse"]
 
 
-class UsageMistake(Exception):  # noqa: N818 - a user's mistake, told in one line
+class UsageMistake(Exception):
     """The words make no sense; the text says what to write instead."""
 
 
-class HelpShown(Exception):  # noqa: N818 - not an error
+class HelpShown(Exception):
     """``--help`` was asked for and printed."""
 
 
@@ -26,7 +26,8 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise instead of exiting."""
-        raise UsageMistake(f"{message}; see {self.prog} --help")
+        msg = f"{message}; see {self.prog} --help"
+        raise UsageMistake(msg)
 
     def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
         """Raise instead of exiting: only ``--help`` comes here."""

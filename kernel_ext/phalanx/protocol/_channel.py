@@ -126,7 +126,8 @@ class Channel:
                 msg = "the supervisor did not answer in time"
                 raise TimeoutError(msg)
             self._frames.extend(self._reader.feed(self._receive_some(remaining)))
-        return self._decoder.decode(self._frames.popleft())
+        message: ToRank = self._decoder.decode(self._frames.popleft())
+        return message
 
     def _receive_some(self, remaining: float | None) -> bytes:
         # poll, not settimeout: a timeout on the socket would hold for a notice sent meanwhile too.

@@ -140,6 +140,4 @@ class Stopped(msgspec.Struct, frozen=True, tag="stopped", forbid_unknown_fields=
 
 
 ToRoot = Hello | BeginCell | GetTopology | Stop
-FromRoot = (
-    Booted | BootFailed | CellAllowed | TopologyIs | RankLost | RankOutput | Failed | Stopped
-)
+FromRoot = Booted | BootFailed | CellAllowed | TopologyIs | RankLost | RankOutput | Failed | Stopped

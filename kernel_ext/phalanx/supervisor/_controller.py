@@ -44,7 +44,7 @@ def main() -> None:
     die_with_parent(int(sys.argv[1]))
     report_fd = int(sys.argv[2])
 
-    import ipyparallel.controller.app as app
+    from ipyparallel.controller import app
     from IPython.core.profiledir import ProfileDir
 
     app.Process = HeartThread

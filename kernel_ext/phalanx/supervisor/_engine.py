@@ -24,7 +24,7 @@ def main() -> None:
     # The kernel captures descriptors 1 and 2; a crash must still reach the supervisor's pipe.
     faulthandler.enable(os.dup(2))
 
-    import ipyparallel.engine.app as app
+    from ipyparallel.engine import app
 
     from phalanx.distributed import supervisor_channel
     from phalanx.protocol import EngineReady, Register, Registered
@@ -37,13 +37,14 @@ def main() -> None:
     if not isinstance(answer, Registered):
         msg = f"the supervisor answered with {answer}"
         raise TypeError(msg)
+    rank = answer.rank
 
     class Engine(app.IPEngine):  # type: ignore[misc]
         """ipyparallel's engine that tells its supervisor when it takes cells."""
 
         async def complete_registration(self, *args: Any) -> None:
             await super().complete_registration(*args)
-            self.kernel.serve(answer.rank, channel)
+            self.kernel.serve(rank, channel)
             channel.notify(EngineReady())
 
         def _signal_sigint(self, sig: int, frame: object) -> None:

@@ -72,7 +72,10 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         arguments = (code, silent, store_history, user_expressions, allow_stdin)
         cell = ((cell_meta or {}).get("phalanx") or {}).get("cell")
         if not isinstance(cell, str):
-            return await super().do_execute(*arguments, cell_meta=cell_meta, cell_id=cell_id)
+            plain: dict[str, Any] = await super().do_execute(
+                *arguments, cell_meta=cell_meta, cell_id=cell_id
+            )
+            return plain
         self._cell_parent = self.get_parent("shell")
         self._lines.begin(cell)
         self._notify(CellStarted(cell))

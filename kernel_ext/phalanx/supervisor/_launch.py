@@ -23,7 +23,9 @@ __all__ = ["RootProcess", "launch_root"]
 class RootProcess:
     """A root supervisor that was started: its address, and whether it still runs."""
 
-    def __init__(self, popen: subprocess.Popen[bytes], address: RootAddress, log: IO[bytes]):
+    def __init__(
+        self, popen: subprocess.Popen[bytes], address: RootAddress, log: IO[bytes]
+    ) -> None:
         self._popen = popen
         self._log = log
         self.address = address
@@ -56,7 +58,7 @@ def launch_root(options: BootOptions, *, timeout_s: float = 20.0) -> RootProcess
         It did not come up; the text holds what it said.
     """
     # An unlinked file, not a pipe: the supervisor may outlive us and must not die of writing.
-    log = tempfile.TemporaryFile()
+    log = tempfile.TemporaryFile()  # noqa: SIM115 - the RootProcess closes it
     popen = subprocess.Popen(
         [sys.executable, "-m", "phalanx.supervisor"],
         stdin=subprocess.PIPE,

@@ -80,7 +80,7 @@ class ChildProcess:
         try:
             # start_new_session: a Ctrl-C in the terminal is not the ranks' business, and the
             # whole group (with what a rank started) can be killed at once.
-            self._popen = subprocess.Popen(  # noqa: S603 - our own interpreter and module
+            self._popen = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=child_end,

@@ -259,9 +259,7 @@ class RootSupervisor:
         elif isinstance(message, Gather):
             self._send_all(self._world.gather(rank, message))
         elif isinstance(message, EpochAborted):
-            self._host.memory.abort(
-                message.epoch, message.kind, message.culprit, message.message
-            )
+            self._host.memory.abort(message.epoch, message.kind, message.culprit, message.message)
             self._send_all(self._world.abort(message.epoch, message.message))
         elif isinstance(message, CellEnded):
             self._world.end_cell(rank, message.cell)

@@ -10,6 +10,7 @@ import queue
 import time
 
 from ._events import Display, Ended, Event, Failure, Lost, NeedLine, Text
+from ._lines import StreamName
 from ._messages import Message
 
 __all__ = ["Cell"]
@@ -47,7 +48,7 @@ class Cell:
         """Take what a rank published."""
         kind, content = message["header"]["msg_type"], message["content"]
         if kind == "stream":
-            stream = "stderr" if content["name"] == "stderr" else "stdout"
+            stream: StreamName = "stderr" if content["name"] == "stderr" else "stdout"
             self.events.put(Text(rank, stream, str(content["text"])))
         elif kind in {"display_data", "execute_result"}:
             is_result = kind == "execute_result"

@@ -13,12 +13,12 @@ StreamName = Literal["stdout", "stderr"]
 
 
 class LineAssembler:
-    """Keeps the unfinished line of each rank's stdout and stderr.
+    r"""Keeps the unfinished line of each rank's stdout and stderr.
 
     Examples
     --------
     >>> lines = LineAssembler()
-    >>> lines.feed(0, "stdout", "one\\ntw"), lines.feed(0, "stdout", "o\\n")
+    >>> lines.feed(0, "stdout", "one\ntw"), lines.feed(0, "stdout", "o\n")
     (['one'], ['two'])
     """
 

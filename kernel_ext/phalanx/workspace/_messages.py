@@ -57,7 +57,12 @@ class RankChannels:
         )
 
     def shell(
-        self, engine: str, kind: str, content: Message, metadata: Message, register: Callable[[str], None]
+        self,
+        engine: str,
+        kind: str,
+        content: Message,
+        metadata: Message,
+        register: Callable[[str], None],
     ) -> None:
         """Send a request; ``register(message id)`` is called before it leaves."""
         with self._lock:

@@ -5,11 +5,13 @@ It knows the messages; what news mean to cells is its user's.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import queue
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar
 
 import msgspec
@@ -29,9 +31,9 @@ from phalanx.protocol import (
     Hello,
     Stop,
     Stopped,
-    ToRoot,
     Topology,
     TopologyIs,
+    ToRoot,
 )
 from phalanx.supervisor import RootProcess, launch_root
 
@@ -73,7 +75,7 @@ class RootClient:
             client_public_key=public_key,
             transport=transport,
             linger_s=linger_s,
-            cwd=os.getcwd(),
+            cwd=str(Path.cwd()),
         )
         self._root: RootProcess = launch_root(options)
         self._on_news = on_news
@@ -128,13 +130,11 @@ class RootClient:
         return self._ask(GetTopology, TopologyIs).topology
 
     def stop(self) -> None:
-        """End the ranks, the controller and the supervisor; idempotent, never raises for a dead one."""
+        """End the ranks, the controller and the supervisor; idempotent, fine with a dead one."""
         if self.is_alive:
-            try:
+            # Where it hangs or has just died, close() below kills it, and its children with it.
+            with contextlib.suppress(DistributedError):
                 self._ask(Stop, Stopped, STOP_S)
-            except DistributedError:
-                # It hangs or has just died: close() below kills it, and its children with it.
-                pass
         self._root.close(timeout_s=1.0)
 
     def _ask(

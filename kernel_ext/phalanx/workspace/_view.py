@@ -15,7 +15,7 @@ from ._questions import Question
 __all__ = ["CannotAsk", "OpenPrompt", "QuietView", "View"]
 
 
-class CannotAsk(Exception):  # noqa: N818 - it tells what the front end is, not what went wrong
+class CannotAsk(Exception):
     """This front end has no way to ask a person; the text says so in a user's words."""
 
 

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from phalanx.errors import DistributedError, RankFailure
 from phalanx.protocol import FromRoot, Measurement, RankLost, RankOutput, Topology
@@ -27,6 +28,9 @@ from ._ranks import format_ranks
 from ._root_client import RootClient
 from ._run import CellOutcome, run_cell
 from ._view import QuietView, View
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["Workspace"]
 
@@ -103,7 +107,7 @@ class Workspace:
         >>> with Workspace.start(n=2) as ws:  # doctest: +SKIP
         ...     ws.run("px.all_sum(rank)")
         """
-        if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+        if type(n) is not int or n < 1:  # True and 2.0 are no numbers of ranks
             msg = f"the number of ranks is {n!r}; it must be a whole number, 1 or more"
             raise ValueError(msg)
         if not (math.isfinite(linger) and linger >= 0):
@@ -338,7 +342,7 @@ class Workspace:
         elif isinstance(message, RankOutput) and self._running is not None:
             self._running.on_raw_output(message.rank, message.text)
 
-    def __enter__(self) -> Workspace:
+    def __enter__(self) -> Self:
         """Return itself."""
         return self
 
