@@ -19,7 +19,7 @@ from phalanx.protocol import Measurement
 from phalanx.workspace import Workspace, parse_ranks
 
 from ._arguments import HelpShown, UsageMistake, cell_parser, line_parser, parse
-from ._view import NotebookView
+from ._view import NotebookView, in_one_line
 
 __all__ = ["DistributedMagics"]
 
@@ -56,7 +56,11 @@ class DistributedMagics(Magics):  # type: ignore[misc]
         except HelpShown:
             return
         except (UsageMistake, ValueError) as error:
+            if isinstance(error, DistributedError):
+                raise in_one_line(error) from None
             raise UsageError(str(error)) from None
+        except (DistributedError, TimeoutError, KeyboardInterrupt) as error:
+            raise in_one_line(error) from None
 
     # -- cells --------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from IPython.display import publish_display_data
 
@@ -16,7 +16,21 @@ from phalanx.workspace import Display, OpenPrompt, Question, StreamName, format_
 
 from ._prompt import open_prompt
 
-__all__ = ["NotebookView"]
+__all__ = ["NotebookView", "in_one_line"]
+
+Error = TypeVar("Error", bound=BaseException)
+
+
+def in_one_line(error: Error) -> Error:
+    """Have IPython show an error without a traceback: its frames would be ours, not the user's.
+
+    An error that says for itself how it looks (`CellError`) is left alone.
+    """
+    if not hasattr(error, "_render_traceback_"):
+        text = str(error)
+        line = f"{type(error).__name__}: {text}" if text else type(error).__name__
+        error._render_traceback_ = lambda: [line]  # type: ignore[attr-defined]
+    return error
 
 
 class NotebookView:

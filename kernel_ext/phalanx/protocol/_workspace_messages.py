@@ -22,7 +22,6 @@ __all__ = [
     "GetTopology",
     "Hello",
     "RankLost",
-    "RankOutput",
     "RootAddress",
     "Stop",
     "Stopped",
@@ -115,15 +114,9 @@ class RankLost(msgspec.Struct, frozen=True, tag="rank_lost", forbid_unknown_fiel
     """Root: a rank's process is gone. ``tail`` is the end of its raw output."""
 
     rank: int
+    host: str
     reason: str
     tail: str
-
-
-class RankOutput(msgspec.Struct, frozen=True, tag="rank_output", forbid_unknown_fields=True):
-    """Root: bytes that a rank wrote past its kernel's own capture, as text."""
-
-    rank: int
-    text: str
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed", forbid_unknown_fields=True):
@@ -140,4 +133,4 @@ class Stopped(msgspec.Struct, frozen=True, tag="stopped", forbid_unknown_fields=
 
 
 ToRoot = Hello | BeginCell | GetTopology | Stop
-FromRoot = Booted | BootFailed | CellAllowed | TopologyIs | RankLost | RankOutput | Failed | Stopped
+FromRoot = Booted | BootFailed | CellAllowed | TopologyIs | RankLost | Failed | Stopped

@@ -22,7 +22,7 @@ def main() -> None:
     """Run one rank until its supervisor ends it."""
     die_with_parent(int(sys.argv[1]))
     # The kernel captures descriptors 1 and 2; a crash must still reach the supervisor's pipe.
-    faulthandler.enable(os.dup(2))
+    faulthandler.enable(os.dup(2), all_threads=False)
 
     from ipyparallel.engine import app
 

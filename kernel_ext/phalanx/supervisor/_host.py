@@ -34,9 +34,6 @@ class HostEvents(Protocol):
     def on_message(self, rank: int, message: ToSupervisor) -> None:
         """Take what a rank said on its channel."""
 
-    def on_output(self, rank: int, text: str) -> None:
-        """Take what a rank wrote past its kernel's capture."""
-
     def on_lost(self, rank: int, reason: str, tail: str) -> None:
         """Learn that a rank's process is gone."""
 
@@ -77,7 +74,6 @@ class HostSupervisor:
                 env=_environment(os.environ, theirs.fileno()),
                 cwd=cwd,
                 pass_fds=(theirs.fileno(), *self.memory.fds),
-                on_output=lambda text: self._events.on_output(rank, text),
                 on_exit=lambda status: self._on_exit(rank, status),
             )
         ours.setblocking(False)
@@ -125,6 +121,10 @@ class HostSupervisor:
         child.channel.close()
         if not self._is_stopping:
             self._events.on_lost(rank, exit_reason(status), child.process.tail)
+
+    def forget_output(self, rank: int) -> None:
+        """Drop what a rank has written so far: it is no part of what comes next."""
+        self._children[rank].process.tail = ""
 
     async def stop(self) -> None:
         """End all ranks: SIGTERM, a moment, SIGKILL; then free their memory."""

@@ -55,8 +55,9 @@ def exit_reason(status: int) -> str:
 class ChildProcess:
     """A child with its own session, read and reaped by the running event loop.
 
-    ``on_output(text)`` gets what it writes to its standard output and error, whole characters;
-    ``on_exit(status)`` is called once, after the last output.
+    What it writes to its standard output and error is read and its end kept (`tail`): a kernel
+    captures its own output, so this is a crash's last words. ``on_exit(status)`` is called once,
+    after the last of it.
     """
 
     def __init__(
@@ -66,10 +67,8 @@ class ChildProcess:
         env: Mapping[str, str],
         cwd: str,
         pass_fds: Sequence[int],
-        on_output: Callable[[str], None],
         on_exit: Callable[[int], None],
     ) -> None:
-        self._on_output = on_output
         self._on_exit = on_exit
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._loop = asyncio.get_running_loop()
@@ -116,7 +115,6 @@ class ChildProcess:
         text = self._decoder.decode(data)
         if text:
             self.tail = (self.tail + text)[-TAIL_CHARACTERS:]
-            self._on_output(text)
         return True
 
     def _reap(self) -> None:

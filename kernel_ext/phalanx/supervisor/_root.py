@@ -39,7 +39,6 @@ from phalanx.protocol import (
     Join,
     RankInfo,
     RankLost,
-    RankOutput,
     Register,
     Registered,
     Stop,
@@ -135,7 +134,6 @@ class RootSupervisor:
                 env=os.environ,
                 cwd=self._options.cwd,
                 pass_fds=[write_fd],
-                on_output=lambda text: log.info("controller: %s", text.rstrip()),
                 on_exit=self._on_controller_exit,
             )
         finally:
@@ -165,7 +163,7 @@ class RootSupervisor:
         else:
             # Cells travel through it: without it the ranks cannot be reached any more.
             for rank in range(self._options.ranks):
-                self._tell(RankLost(rank, f"{message}; the ranks cannot be reached", tail))
+                self._tell(RankLost(rank, socket.gethostname(), f"{message}; unreachable", tail))
         self.end()
 
     def _register(self, rank: int, request_id: int) -> None:
@@ -265,12 +263,7 @@ class RootSupervisor:
             self._world.end_cell(rank, message.cell)
             self._spawn_task(self._notify_ended())
         elif isinstance(message, CellStarted):
-            log.debug("rank %d runs cell %s", rank, message.cell)
-
-    def on_output(self, rank: int, text: str) -> None:
-        """Hand on what a rank wrote past its kernel's capture, once it is up."""
-        if rank in self._ready:
-            self._tell(RankOutput(rank, text))
+            self._host.forget_output(rank)
 
     def on_lost(self, rank: int, reason: str, tail: str) -> None:
         """Name a dead rank to everybody: first to those who wait for it."""
@@ -281,7 +274,7 @@ class RootSupervisor:
             self._tell(BootFailed(f"rank {rank} {reason} while starting\n{tail}".rstrip()))
             self.end()
             return
-        self._tell(RankLost(rank, reason, tail))
+        self._tell(RankLost(rank, socket.gethostname(), reason, tail))
         self._spawn_task(self._notify_ended())
 
     async def _notify_ended(self) -> None:

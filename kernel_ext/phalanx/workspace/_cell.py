@@ -60,10 +60,6 @@ class Cell:
             self._idle.add(rank)
             self._end_if_over(rank)
 
-    def on_raw_output(self, rank: int, text: str) -> None:
-        """Take what a rank wrote past its kernel's capture: a crash's last words."""
-        self.events.put(Text(rank, "stderr", text))
-
     def wait_ended(self, ranks: set[int], timeout_s: float) -> set[int]:
         """Return those of ``ranks`` that have ended (or died) when all have, or time is over."""
         ended: set[int] = set()
@@ -77,9 +73,9 @@ class Cell:
                 ended.add(event.rank)
         return ended
 
-    def on_lost(self, rank: int, reason: str, tail: str) -> None:
+    def on_lost(self, lost: Lost) -> None:
         """Take the news of a rank's death."""
-        self.events.put(Lost(rank, reason, tail))
+        self.events.put(lost)
 
     def _end_if_over(self, rank: int) -> None:
         if rank in self._replies and rank in self._idle:

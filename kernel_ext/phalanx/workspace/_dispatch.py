@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ._cell import Cell
+from ._events import Lost
 from ._io import SocketThread
 from ._messages import Message, RankChannels
 
@@ -71,12 +72,14 @@ class Dispatch:
         for engine in self._engines:
             self._channels.control(engine, kind, content)
 
-    def on_lost(self, rank: int, reason: str, tail: str) -> None:
+    def on_lost(self, lost: Lost) -> None:
         """Tell every cell that waits for this rank that it died."""
         with self._lock:
-            cells = {id(cell): cell for cell, where in self._requests.values() if where == rank}
+            cells = {
+                id(cell): cell for cell, where in self._requests.values() if where == lost.rank
+            }
         for cell in cells.values():
-            cell.on_lost(rank, reason, tail)
+            cell.on_lost(lost)
 
     def _on_message(self, channel: str, message: Message) -> None:
         with self._lock:

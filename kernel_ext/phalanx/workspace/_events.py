@@ -64,6 +64,7 @@ class Lost:
     """A rank died."""
 
     rank: int
+    host: str
     reason: str
     tail: str
 

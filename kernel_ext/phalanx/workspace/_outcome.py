@@ -41,7 +41,7 @@ def raise_for(outcome: CellOutcome, timeout: float | None = None) -> None:
     """
     if outcome.lost and not outcome.was_stopped:
         lost = next(iter(outcome.lost.values()))
-        raise RankFailure(lost.rank, "", lost.reason)
+        raise RankFailure(lost.rank, lost.host, lost.reason)
     if outcome.was_stopped:
         raise KeyboardInterrupt
     if outcome.has_timed_out:

@@ -54,7 +54,7 @@ class RootClient:
     Parameters
     ----------
     on_news : callable
-        Gets `RankLost` and `RankOutput`, on the socket thread.
+        Gets `RankLost`, on the socket thread.
     """
 
     def __init__(

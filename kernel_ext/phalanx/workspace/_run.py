@@ -89,8 +89,9 @@ class _CellLoop:
                 self.view.lines(event.rank, event.stream, whole)
         elif isinstance(event, Display):
             if event.is_result:
-                self.outcome.results[event.rank] = event
-            self.view.display(event)
+                self.outcome.results[event.rank] = event  # shown at the end, by rank
+            else:
+                self.view.display(event)
         elif isinstance(event, NeedLine):
             self.questions.need(event.rank, event.index, event.prompt, event.password, now_s)
         elif isinstance(event, Ended):
@@ -101,6 +102,9 @@ class _CellLoop:
             if event.rank in self.running:
                 self.end(event.rank)
                 self.outcome.lost[event.rank] = event
+                self.view.notice(f"rank {event.rank} {event.reason}")
+                if event.tail:
+                    self.view.lines(event.rank, "stderr", event.tail.splitlines())
         elif isinstance(event, StopRequest):
             self.n_stops += 1
 
@@ -173,6 +177,8 @@ def run_cell(
                 give_up_s = now_s + STOP_PATIENCE_S
         loop.close_prompt()
         loop.finish_lines()
+        for _, result in sorted(loop.outcome.results.items()):
+            view.display(result)
     loop.outcome.abandoned = tuple(sorted(loop.running))
     if loop.running:
         who = format_ranks(loop.running)

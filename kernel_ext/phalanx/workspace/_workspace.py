@@ -17,11 +17,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from phalanx.errors import DistributedError, RankFailure
-from phalanx.protocol import FromRoot, Measurement, RankLost, RankOutput, Topology
+from phalanx.protocol import FromRoot, Measurement, RankLost, Topology
 
 from ._bench import measure
 from ._cell import Cell
 from ._dispatch import Dispatch
+from ._events import Lost
 from ._io import SocketThread
 from ._outcome import RankResult, raise_for, results_of
 from ._ranks import format_ranks
@@ -336,11 +337,9 @@ class Workspace:
         return self._dispatch
 
     def _on_news(self, message: FromRoot) -> None:
-        if isinstance(message, RankLost):
-            if self._dispatch is not None:
-                self._dispatch.on_lost(message.rank, message.reason, message.tail)
-        elif isinstance(message, RankOutput) and self._running is not None:
-            self._running.on_raw_output(message.rank, message.text)
+        if isinstance(message, RankLost) and self._dispatch is not None:
+            lost = Lost(message.rank, message.host, message.reason, message.tail)
+            self._dispatch.on_lost(lost)
 
     def __enter__(self) -> Self:
         """Return itself."""
