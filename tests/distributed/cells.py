@@ -192,7 +192,7 @@ def child_worlds() -> list[str]:
         for operation in (lambda: px.all_sum(np.ones(3)), lambda: distributed.join(1.0)):
             try:
                 operation()
-            except px.DistributedError as error:  # noqa: PERF203
+            except px.DistributedError as error:
                 os.write(writer, f"{error};".encode())
         os._exit(0)
     os.waitpid(pid, 0)

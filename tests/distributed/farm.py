@@ -38,7 +38,7 @@ from phalanx.protocol import (
 
 CAPACITY = 8
 HOSTS = 3
-PATIENCE = 30.0
+PATIENCE = 15.0
 KEY = bytes(range(100, 132))
 TESTS = Path(__file__).parents[1]
 
@@ -246,7 +246,7 @@ class Farm:
                 self._gather(member, message)
             elif isinstance(message, EpochAborted):
                 self._plan.aborts.append((member.rank, message))
-                self._refuse_open_rounds(message.culprit, message.message)
+                self._give_up(message.epoch, message.kind, message.culprit, message.message)
 
     def _welcome(self, rank: int, request: int) -> Welcome:
         plan = self._plan
@@ -296,15 +296,17 @@ class Farm:
                 return
             name = signal.Signals(-code).name if code < 0 else f"exit status {code}"
             why = f"killed by signal {-code} ({name})" if code < 0 else name
-            plan.lost = (member.rank, why)
-            if plan.with_memory:
-                for host in self._hosts:
-                    host.page.abort(plan.epoch, AbortKind.RANK_FAILURE, *plan.lost)
-            self._refuse_open_rounds(*plan.lost)
+            self._give_up(plan.epoch, AbortKind.RANK_FAILURE, member.rank, why)
 
-    def _refuse_open_rounds(self, culprit: int, why: str) -> None:
+    def _give_up(self, epoch: int, kind: int, culprit: int, why: str) -> None:
+        """Free the ranks of every host, as the root supervisor does."""
         plan = self._plan
+        if epoch != plan.epoch or plan.lost is not None:
+            return
         plan.lost = (culprit, why)
+        if plan.with_memory:
+            for host in self._hosts:
+                host.page.abort(epoch, kind, culprit, why)
         for asks in plan.rounds.values():
             if len(asks) < plan.size:
                 for rank, ask in asks.items():
