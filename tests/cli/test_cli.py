@@ -79,6 +79,7 @@ def test_nothing_asked(capsys):
         (["bench", "-n", "two"], "'two' is not a whole number"),
         (["bench", "--op", "all_som"], "did you mean 'all_sum'?"),
         (["bench", "--op", "x"], "there are: all_sum"),
+        (["bench", "--dtype", "float33"], "invalid choice: 'float33'"),
         (["bench", "-b", "1Q"], "'1Q' is not a size"),
         (["bench", "-b", "64", "-e", "8"], "is empty"),
         (["bench", "-f", "1"], "must be 2 or more"),

@@ -68,7 +68,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-b", "--begin", type=_size, default="8", help="smallest size")
     parser.add_argument("-e", "--end", type=_size, default="64M", help="largest size")
     parser.add_argument("-f", "--factor", type=_at_least_one, default=4, help="between sizes")
-    parser.add_argument("--dtype", default="float32", help="float32, float64 or int64")
+    parser.add_argument(
+        "--dtype",
+        choices=("float32", "float64", "int64"),
+        default="float32",
+        help="of the elements",
+    )
     parser.add_argument("--iters", type=_at_least_one, default=20, help="timed calls per size")
     parser.add_argument(
         "--transport", choices=("any", "tcp"), default="any", help="tcp: no shared memory"
