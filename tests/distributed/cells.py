@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import subprocess
 import sys
@@ -155,13 +156,13 @@ def after_failure() -> list[str]:
     return said
 
 
-def failing_out(timeout: float, dtype: str) -> np.ndarray:
-    out = np.ones(4, dtype)
-    try:
-        px.all_sum(out, out=out, timeout=timeout)
-    except px.CollectiveTimeout:
-        return out
-    raise AssertionError
+def failing_out(timeout: float, dtype: str) -> list[np.ndarray]:
+    x, out = np.ones(4, dtype), np.ones(4, dtype)
+    for where in (out, x):
+        with contextlib.suppress(px.CollectiveTimeout):
+            px.all_sum(x, out=where, timeout=timeout)
+            raise AssertionError
+    return [out, x]
 
 
 def close() -> str:
@@ -188,13 +189,14 @@ def child_worlds() -> list[str]:
     code = "import phalanx as px; print(px.init())"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     reader, writer = os.pipe()
+    sys.stdout.flush()
     if not (pid := os.fork()):
         for operation in (lambda: px.all_sum(np.ones(3)), lambda: distributed.join(1.0)):
             try:
                 operation()
             except px.DistributedError as error:
                 os.write(writer, f"{error};".encode())
-        os._exit(0)
+        sys.exit()  # with all the tidying up of an interpreter's end
     os.waitpid(pid, 0)
     os.close(writer)
     with os.fdopen(reader) as pipe:

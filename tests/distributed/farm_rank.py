@@ -21,6 +21,8 @@ def main() -> None:
             continue  # it came between cells
         try:
             outcome = cell(*args)
+        except SystemExit:
+            raise  # of a child that a cell forked
         except BaseException as error:  # noqa: BLE001  # the test judges it
             outcome = error
         control.send(outcome)

@@ -81,15 +81,10 @@ def test_sizes_around_every_share_and_segment(world):
     """Counts 0, 1, size - 1, size, size + 1, a prime and larger than any segment."""
     n = world.size
     counts = [0, 1, n - 1, n, n + 1, 31, 1009, 70_001]
-    run(
-        world,
-        [
-            Case(op, (count,), dtype, seed=count, root=(n - 1) if count % 2 else 0)
-            for count in counts
-            for op in OPS
-            for dtype in DTYPES
-        ],
-    )
+    calls = [(op, count, DTYPES[count % 3]) for count in counts for op in OPS]
+    calls += [(op, 2 * n + 1, dtype) for op in OPS for dtype in DTYPES]
+    cases = [Case(op, (c,), dtype, c, root=(n - 1) if c % 2 else 0) for op, c, dtype in calls]
+    run(world, cases)
 
 
 @pytest.mark.slow

@@ -162,10 +162,11 @@ def test_an_interrupt_frees_a_stuck_rank(world):
 @pytest.mark.parametrize("dtype", ["float32", "int64"])
 def test_what_a_failed_operation_left_looks_invalid(world, dtype):
     world.start(cells.failing_out, 0.1, dtype, ranks=[0])
-    (out,) = world.outcomes([0])
+    ((out, x),) = world.outcomes([0])
     world.is_good = False
     spoilt = np.isnan(out) if dtype == "float32" else out == np.iinfo("int64").min
     assert spoilt.all()
+    assert (x == 1).all()  # nobody came, so nothing was begun
 
 
 def test_a_closed_group_says_so_and_the_others_are_told(world):

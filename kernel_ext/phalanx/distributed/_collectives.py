@@ -49,8 +49,8 @@ def all_sum(
     group : Group, optional
         Ranks that take part; ``None`` is the group made by `init`.
     out : array, shape and dtype of x, optional
-        Where the sum is put; may be ``x`` itself. It holds NaN (integers: their smallest number)
-        after a failure.
+        Where the sum is put; may be ``x`` itself. After a failure it holds NaN (integers: their
+        smallest number), unless it is ``x`` and was not touched yet.
     timeout : float, optional
         Seconds this call may take in all; ``None``: no limit.
     async_op : bool, optional
@@ -124,7 +124,7 @@ def _all_sum(
     try:
         group._engine.all_sum(source, result, limit)
     except BaseException:
-        _fail(group, out)
+        _fail(group, source, out)
         raise
     return _returned(out, result, kind)
 
@@ -194,7 +194,7 @@ def all_gather(
     try:
         group._engine.all_gather(source, result, limit)
     except BaseException:
-        _fail(group, out)
+        _fail(group, source, out)
         raise
     return result
 
@@ -220,8 +220,8 @@ def broadcast(
     group : Group, optional
         Ranks that take part; ``None`` is the group made by `init`.
     out : array, shape and dtype of x, optional
-        Where the result is put; may be ``x`` itself. It holds NaN (integers: their smallest
-        number) after a failure.
+        Where the result is put; may be ``x`` itself. After a failure it holds NaN (integers: their
+        smallest number), unless it is ``x`` and was not touched yet.
     timeout : float, optional
         Seconds this call may take in all; ``None``: no limit.
     async_op : bool, optional
@@ -263,7 +263,7 @@ def broadcast(
     try:
         group._engine.broadcast(source, result, root, limit)
     except BaseException:
-        _fail(group, out)
+        _fail(group, source, out)
         raise
     return cast("_T", _returned(out, result, kind))
 
@@ -278,8 +278,9 @@ def _returned(out: NDArray[Any] | None, result: NDArray[Any], kind: Kind) -> obj
     return finish(result, kind) if out is None else out
 
 
-def _fail(group: Group, out: NDArray[Any] | None) -> None:
+def _fail(group: Group, source: NDArray[Any], out: NDArray[Any] | None) -> None:
     """After a failed operation: no valid-looking result, and the supervisor knows why."""
-    if out is not None:
+    # An array that is its own out is the engine's to spoil, which knows whether it was touched.
+    if out is not None and not np.may_share_memory(out, source):
         spoil(out)
     group._tell_failure()

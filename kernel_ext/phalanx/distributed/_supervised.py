@@ -6,6 +6,7 @@ to say to a rank is the rank room's.
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import os
 import socket
@@ -43,7 +44,6 @@ class _Process:
         self.group: Group | None = None
         self.pid = os.getpid()
         self.told_epoch = -1
-        self.inherited: _native.Group | None = None
 
     def check_pid(self) -> None:
         """Refuse a child of fork: its parent is the rank, and owns channel and memory."""
@@ -57,7 +57,8 @@ class _Process:
     def disarm(self) -> None:
         """In a child of fork: its copy of the group must not touch what the rank shares."""
         if self.group is not None:
-            self.inherited = self.group._engine  # kept: its end is the rank's business
+            # Never destroyed here: its end would tell the peers that the rank has left.
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.group._engine))
             self.group._engine = cast("_native.Group", _Forked(self))
 
 

@@ -159,6 +159,11 @@ def native_hosts(spec: WorldSpec) -> tuple[int, ...]:
     return spec.hosts
 
 
+def native_host_names(spec: WorldSpec) -> tuple[str, ...]:
+    """Name the hosts that the engine is told of."""
+    return spec.host_names if native_hosts(spec) == spec.hosts else spec.rank_host_names()
+
+
 def link_peers(spec: WorldSpec) -> tuple[int, ...]:
     """Return the ranks that this one needs a link to: all of other hosts."""
     hosts = native_hosts(spec)
@@ -216,7 +221,7 @@ def _make_group(
         epoch=spec.epoch,
         hosts=hosts,
         slots=neighbours,
-        host_names=spec.rank_host_names(),
+        host_names=native_host_names(spec),
         arena=memory.arena if neighbours.count(-1) < spec.size - 1 else None,
         # From here on the engine closes them, also if it refuses the group.
         links={peer: sock.detach() for peer, sock in links.items()},
