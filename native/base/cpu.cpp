@@ -1,0 +1,63 @@
+// Affinity, and the ping-pong that tells near cores from far ones.
+#include "base/cpu.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <thread>
+
+#ifdef __linux__
+#include <sched.h>
+#endif
+
+namespace phalanx {
+
+int usable_cores() noexcept {
+#ifdef __linux__
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    if (::sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
+#endif
+    return static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+}
+
+double flag_latency_ns() {
+    if (usable_cores() < 2) return -1.0;
+    using Clock = std::chrono::steady_clock;
+    constexpr int kRounds = 100;   // 6 us near, 30 us far (RESULTS.md section 0)
+    constexpr int kTries = 5;      // the least of a few: a descheduled partner only adds
+    const auto give_up = Clock::now() + std::chrono::milliseconds(20);
+    alignas(128) std::atomic<int> ball{0};
+    std::atomic<bool> stop{false};
+    std::jthread partner([&] {
+        for (int spins = 0; !stop.load(std::memory_order_relaxed); ++spins) {
+            const int seen = ball.load(std::memory_order_acquire);
+            if ((seen & 1) != 0) ball.store(seen + 1, std::memory_order_release);
+            if (spins % 4096 == 4095) std::this_thread::yield();
+        }
+    });
+    double best = -1.0;
+    for (int attempt = 0; attempt < kTries && Clock::now() < give_up; ++attempt) {
+        const auto begin = Clock::now();
+        int round = 0;
+        for (; round < kRounds; ++round) {
+            const int sent = ball.load(std::memory_order_relaxed) + 1;
+            ball.store(sent, std::memory_order_release);
+            int spins = 0;
+            while (ball.load(std::memory_order_acquire) == sent) {
+                if (++spins % 4096 != 0) continue;
+                if (Clock::now() >= give_up) break;
+                std::this_thread::yield();
+            }
+            if (ball.load(std::memory_order_acquire) == sent) break;
+        }
+        if (round < kRounds) break;
+        const std::chrono::duration<double, std::nano> elapsed = Clock::now() - begin;
+        const double one_way = elapsed.count() / (2.0 * kRounds);
+        if (best < 0 || one_way < best) best = one_way;
+    }
+    stop.store(true, std::memory_order_relaxed);
+    return best;
+}
+
+}  // namespace phalanx

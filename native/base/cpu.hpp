@@ -1,0 +1,21 @@
+// What the waiting policy must know about the processor.
+#pragma once
+
+namespace phalanx {
+
+inline void cpu_relax() noexcept {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    asm volatile("yield");
+#endif
+}
+
+// Cores this thread may run on (the affinity mask, not the machine).
+int usable_cores() noexcept;
+
+// One-way latency of a flag between two cores in ns, measured with a helper thread in about 50 us
+// of flag time; a negative number where there is only one core.
+double flag_latency_ns();
+
+}  // namespace phalanx

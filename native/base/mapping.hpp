@@ -1,0 +1,37 @@
+// Memory mapped from a descriptor, or anonymous, unmapped by its owner.
+#pragma once
+
+#include <cstddef>
+
+namespace phalanx {
+
+enum class Access { kRead, kReadWrite };
+
+class Mapping {
+  public:
+    Mapping() noexcept = default;
+    // The first nbytes of fd, shared with everyone who maps them.
+    Mapping(int fd, std::size_t nbytes, Access access);
+    static Mapping anonymous(std::size_t nbytes);
+    Mapping(Mapping&& other) noexcept;
+    Mapping& operator=(Mapping&& other) noexcept;
+    Mapping(const Mapping&) = delete;
+    Mapping& operator=(const Mapping&) = delete;
+    ~Mapping() { reset(); }
+
+    [[nodiscard]] std::byte* data() const noexcept { return data_; }
+    [[nodiscard]] std::size_t size() const noexcept { return size_; }
+    void reset() noexcept;
+
+  private:
+    Mapping(void* data, std::size_t nbytes);
+    std::byte* data_ = nullptr;
+    std::size_t size_ = 0;
+};
+
+// Bytes in the file behind fd; throws where fd is not open.
+std::size_t file_size(int fd);
+// Makes the file at least nbytes long.
+void grow_file(int fd, std::size_t nbytes);
+
+}  // namespace phalanx

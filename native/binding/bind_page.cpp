@@ -1,0 +1,40 @@
+// phalanx._native.AbortPage
+#include "binding/binding.hpp"
+
+namespace phalanx::binding {
+
+AbortPage& PyPage::get() const {
+    if (page == nullptr) raise_distributed_error("the abort page is closed");
+    return *page;
+}
+
+void register_page(py::module_& module) {
+    py::class_<PyPage>(module, "AbortPage", py::is_final())
+        .def_static("nbytes", &AbortPage::nbytes, py::arg("slots"))
+        .def_static("format", &AbortPage::format, py::arg("fd"), py::arg("slots"))
+        .def(py::init([](int fd, int slots, int author, const std::vector<int>& wake_fds) {
+                 return PyPage{std::make_shared<AbortPage>(fd, slots, author, wake_fds)};
+             }),
+             py::arg("fd"), py::kw_only(), py::arg("slots"), py::arg("author"),
+             py::arg("wake_fds") = py::tuple())
+        .def(
+            "abort",
+            [](const PyPage& self, std::uint64_t epoch, int kind, int culprit,
+               const std::string& message) {
+                if (epoch < 1 || epoch >= std::uint64_t{1} << 48) {
+                    throw UsageError("epoch must be from 1 to 2**48 - 1");
+                }
+                const auto page = self.page;
+                AbortPage& target = self.get();
+                const py::gil_scoped_release released;  // holds its own share of the page
+                return target.abort(epoch, {checked_kind(kind), culprit, message});
+            },
+            py::arg("epoch"), py::arg("kind"), py::arg("culprit"), py::arg("message"))
+        .def(
+            "reason",
+            [](const PyPage& self, std::uint64_t epoch) { return to_tuple(self.get().reason(epoch)); },
+            py::arg("epoch"))
+        .def("close", [](PyPage& self) { self.page.reset(); });
+}
+
+}  // namespace phalanx::binding

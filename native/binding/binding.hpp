@@ -1,0 +1,52 @@
+// What the files of the binding share. No logic lives here: convert, release, call, convert back.
+#pragma once
+
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <memory>
+#include <string>
+
+#include "group/group.hpp"
+#include "transport/abort_page.hpp"
+#include "transport/arena.hpp"
+
+namespace phalanx::binding {
+
+namespace py = pybind11;
+
+void register_errors(py::module_& module);
+void register_page(py::module_& module);
+void register_arena(py::module_& module);
+void register_group(py::module_& module);
+void register_convert(py::module_& module);
+
+// Closable holders: close() drops the binding's share; a group at work keeps its own.
+struct PyPage {
+    std::shared_ptr<AbortPage> page;
+    [[nodiscard]] AbortPage& get() const;
+};
+struct PyArena {
+    std::shared_ptr<Arena> arena;
+    [[nodiscard]] const Arena& get() const;
+};
+
+// A numpy array, looked at and found right: C-contiguous, aligned, of a supported dtype.
+struct View {
+    const std::byte* data = nullptr;
+    std::byte* writable = nullptr;
+    Dtype dtype = Dtype::none;
+    std::uint64_t count = 0;
+    std::vector<std::uint64_t> shape;
+};
+View view_of(const py::handle& array, const char* name, bool is_output);
+
+// Sets the Python exception for a reason and throws py::error_already_set.
+[[noreturn]] void raise_reason(const Reason& reason, const std::string& host);
+[[noreturn]] void raise_distributed_error(const std::string& text);
+
+// (kind, culprit, message) or None.
+py::object to_tuple(const std::optional<Reason>& reason);
+
+}  // namespace phalanx::binding

@@ -1,0 +1,90 @@
+// From the engine's errors to the classes of phalanx.errors, which are imported once.
+#include <pybind11/gil_safe_call_once.h>
+
+#include "binding/binding.hpp"
+
+namespace phalanx::binding {
+
+namespace {
+
+struct Classes {
+    py::object base, rank_failure, timeout, mismatch;
+};
+
+// Leaked on purpose (that is what gil_safe_call_once_and_store does): no destructor runs after the
+// interpreter's end.
+const Classes& classes() {
+    PYBIND11_CONSTINIT static py::gil_safe_call_once_and_store<Classes> storage;
+    return storage
+        .call_once_and_store_result([] {
+            const auto errors = py::module_::import("phalanx.errors");
+            return Classes{errors.attr("DistributedError"), errors.attr("RankFailure"),
+                           errors.attr("CollectiveTimeout"), errors.attr("CollectiveMismatch")};
+        })
+        .get_stored();
+}
+
+[[noreturn]] void raise(const py::object& type, const py::object& value) {
+    PyErr_SetObject(type.ptr(), value.ptr());
+    throw py::error_already_set();
+}
+
+}  // namespace
+
+void raise_reason(const Reason& reason, const std::string& host) {
+    const Classes& known = classes();
+    // Text from another process may have been cut or torn: it must not raise a UnicodeError.
+    const auto text = py::reinterpret_steal<py::object>(PyUnicode_DecodeUTF8(
+        reason.message.data(), static_cast<Py_ssize_t>(reason.message.size()), "replace"));
+    if (!text) throw py::error_already_set();
+    switch (reason.kind) {
+        case AbortKind::kRankFailure:
+            raise(known.rank_failure, known.rank_failure(reason.culprit, host, text));
+        case AbortKind::kMismatch:
+            raise(known.mismatch, known.mismatch(text));
+        case AbortKind::kTimeout:
+            raise(known.timeout, known.timeout(text));
+        case AbortKind::kInterrupted:
+        case AbortKind::kError:
+        case AbortKind::kClosed:
+            break;
+    }
+    raise(known.base, known.base(text));
+}
+
+void raise_distributed_error(const std::string& text) {
+    raise(classes().base, classes().base(text));
+}
+
+void register_errors(py::module_& module) {
+    const auto add = [&](const char* name, AbortKind kind) {
+        module.attr(name) = static_cast<int>(kind);
+    };
+    add("ABORT_RANK_FAILURE", AbortKind::kRankFailure);
+    add("ABORT_MISMATCH", AbortKind::kMismatch);
+    add("ABORT_TIMEOUT", AbortKind::kTimeout);
+    add("ABORT_INTERRUPTED", AbortKind::kInterrupted);
+    add("ABORT_ERROR", AbortKind::kError);
+    add("ABORT_CLOSED", AbortKind::kClosed);
+    py::register_exception_translator([](std::exception_ptr thrown) {
+        try {
+            if (thrown) std::rethrow_exception(thrown);
+        } catch (const UsageError& error) {
+            PyErr_SetString(PyExc_ValueError, error.what());
+        } catch (const SystemError& error) {
+            PyErr_SetString(PyExc_OSError, error.what());
+        } catch (const Error& error) {
+            PyErr_SetObject(classes().base.ptr(), py::str(error.what()).ptr());
+        }
+    });
+}
+
+py::object to_tuple(const std::optional<Reason>& reason) {
+    if (!reason) return py::none();
+    const auto text = py::reinterpret_steal<py::object>(PyUnicode_DecodeUTF8(
+        reason->message.data(), static_cast<Py_ssize_t>(reason->message.size()), "replace"));
+    if (!text) throw py::error_already_set();
+    return py::make_tuple(static_cast<int>(reason->kind), reason->culprit, text);
+}
+
+}  // namespace phalanx::binding

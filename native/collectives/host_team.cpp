@@ -1,0 +1,151 @@
+// See host_team.hpp for why this is right.
+#include "collectives/host_team.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+
+namespace phalanx {
+
+namespace {
+constexpr int kPhaseBits = 24;  // 16 million chunks of an operation
+constexpr std::size_t kAlign = 64;
+}  // namespace
+
+HostTeam::HostTeam(const Arena& arena, AbortPage& page, int channel, std::uint64_t epoch,
+                   std::vector<int> ranks, std::vector<int> slots, int me, HostTuning tuning)
+    : me_(me), epoch_(epoch), inline_limit_(std::min(tuning.inline_bytes, kInlineBytes)) {
+    const auto own = arena.own_channel(channel);
+    // Two stages and two results; a result is a slice, at most half a chunk and some alignment.
+    const std::size_t room = own.size() - sizeof(Control);
+    chunk_nbytes_ = std::min(tuning.chunk_bytes, (room - 4 * kAlign) / 3) / kAlign * kAlign;
+    chunk_nbytes_ = std::max(chunk_nbytes_, kAlign);
+    own_ = reinterpret_cast<Control*>(own.data());
+    own_staging_ = own.data() + sizeof(Control);
+    for (std::size_t i = 0; i < ranks.size(); ++i) {
+        if (slots[i] >= page.slots()) throw UsageError("the abort page has fewer slots than the arena");
+        const std::byte* base = slots[i] == arena.own()
+                                    ? own.data()
+                                    : arena.channel(slots[i], channel).data();
+        members_.push_back({ranks[i], slots[i], reinterpret_cast<const Control*>(base),
+                            base + sizeof(Control), &page.doorbell(slots[i])});
+    }
+    own_->step.store(0, std::memory_order_seq_cst);
+    own_->closed_epoch.store(0, std::memory_order_seq_cst);
+    own_->epoch.store(epoch, std::memory_order_seq_cst);
+}
+
+void HostTeam::announce(const Op& op, std::span<const std::byte> payload) {
+    seq_ = op.seq;
+    Slot& slot = own_->slots[seq_ & 1];
+    slot.op = op;
+    if (!payload.empty()) std::memcpy(slot.payload, payload.data(), payload.size());
+    target_ = seq_ << kPhaseBits;
+    post();
+}
+
+void HostTeam::post() {
+    ++target_;
+    own_->step.store(target_, std::memory_order_seq_cst);
+    for (int member = 0; member < size(); ++member) {
+        if (member != me_) members_[index(member)].doorbell->ring_if_sleeping();
+    }
+}
+
+void HostTeam::await(int member, Waiter& waiter) {
+    if (has_come(member)) return;
+    waiter.until([&] { return has_come(member); }, [&] { return missing(); });
+}
+
+void HostTeam::await_all(Waiter& waiter) {
+    for (int member = 0; member < size(); ++member) {
+        if (member != me_) await(member, waiter);
+    }
+}
+
+void HostTeam::meet(Waiter& waiter, bool is_judge) {
+    bool is_early = false;
+    for (int member = 0; member < size() && !is_early; ++member) {
+        if (member == me_ || has_come(member)) continue;
+        // All headers are awaited, so that all ranks name the same pair; but a rank that never
+        // comes must not hide a mismatch among those that did.
+        waiter.until(
+            [&] {
+                is_early = is_judge && waiter.has_slept() && has_visible_mismatch();
+                return is_early || has_come(member);
+            },
+            [&] { return missing(); });
+    }
+    if (is_judge) judge();
+}
+
+bool HostTeam::has_visible_mismatch() const {
+    for (int member = 0; member < size(); ++member) {
+        if (member != me_ && has_come(member) && op_of(member) != op_of(me_)) return true;
+    }
+    return false;
+}
+
+void HostTeam::judge() const {
+    int first = -1;  // the lowest member that has come: all others are compared with it
+    for (int member = 0; member < size(); ++member) {
+        if (!has_come(member)) continue;
+        if (first < 0) {
+            first = member;
+        } else if (op_of(member) != op_of(first)) {
+            const Op mine = op_of(member);
+            const Op other = op_of(first);
+            throw Mismatch(describe_mismatch(rank(member), mine, rank(first), other));
+        }
+    }
+}
+
+void HostTeam::pass_gate(Waiter& waiter) {
+    post();
+    if (!is_leader()) await(0, waiter);
+}
+
+Missing HostTeam::missing() const {
+    Missing who;
+    for (int member = 0; member < size(); ++member) {
+        if (member == me_) continue;
+        // Closed first, then the step: a rank that did its part before it closed has come.
+        const Control& control = *members_[index(member)].control;
+        const bool is_closed = control.closed_epoch.load(std::memory_order_seq_cst) == epoch_;
+        if (has_come(member)) continue;
+        who.ranks.push_back(rank(member));
+        if (is_closed) who.closed_rank = rank(member);
+    }
+    return who;
+}
+
+const std::byte* HostTeam::inline_payload(int member) const {
+    return members_[index(member)].control->slots[seq_ & 1].payload;
+}
+
+std::size_t HostTeam::result_offset(std::uint64_t chunk) const noexcept {
+    return 2 * chunk_nbytes_ + (chunk & 1) * (chunk_nbytes_ / 2 + 2 * kAlign) / kAlign * kAlign;
+}
+
+std::byte* HostTeam::own_stage(std::uint64_t chunk) const {
+    return own_staging_ + (chunk & 1) * chunk_nbytes_;
+}
+
+const std::byte* HostTeam::stage(int member, std::uint64_t chunk) const {
+    return members_[index(member)].staging + (chunk & 1) * chunk_nbytes_;
+}
+
+std::byte* HostTeam::own_result(std::uint64_t chunk) const {
+    return own_staging_ + result_offset(chunk);
+}
+
+const std::byte* HostTeam::result(int member, std::uint64_t chunk) const {
+    return members_[index(member)].staging + result_offset(chunk);
+}
+
+void HostTeam::close() noexcept {
+    own_->closed_epoch.store(epoch_, std::memory_order_seq_cst);
+    for (const Member& member : members_) member.doorbell->ring();
+}
+
+}  // namespace phalanx

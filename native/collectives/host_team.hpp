@@ -1,0 +1,125 @@
+// The ranks of one host, seen through their arena: headers, steps and staging memory. The
+// algorithms on top are in host_algorithms.hpp.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <type_traits>
+#include <vector>
+
+#include "collectives/op.hpp"
+#include "transport/arena.hpp"
+#include "transport/waiter.hpp"
+
+namespace phalanx {
+
+// What is measured best on two cores (native/DESIGN.md); tests make all of it small.
+struct HostTuning {
+    std::size_t inline_bytes = std::size_t{16} << 10;
+    std::size_t chunk_bytes = std::size_t{512} << 10;
+};
+
+// Concurrency. Each rank writes only its own channel; peers read it.
+//
+// `step` = seq << 24 | phase only grows. A rank stores it (seq_cst, so release) after it has
+// written what the phase promises, then rings the peers that sleep; a peer that has loaded a step
+// (seq_cst, so acquire) at least as large may read what was promised. That store and the load of
+// `sleeping` in the doorbell, against the sleeper's pair, is why it is seq_cst and not release.
+//
+// Two header slots, by parity of seq, suffice: a rank writes the slot of operation s + 2 only after
+// it has left s + 1, in which it saw phase 1 of s + 1 from every peer, and a peer posts that only
+// after it has left s. For the same reason all staging memory is free once the headers of an
+// operation have been met.
+//
+// Within an operation every rank makes the same number of posts, so a phase means the same to all.
+// Staging chunks and results lie in two buffers each, by parity of the chunk; why that suffices is
+// argued at each algorithm.
+//
+// A new epoch: the constructor resets the own channel, and the callers meet (rendezvous) before the
+// first operation. A rank of the old epoch that still reads sees nonsense, but the old epoch was
+// aborted before, and a rank looks at the abort word after its last read, before it believes.
+class HostTeam {
+  public:
+    static constexpr std::size_t kInlineBytes = std::size_t{32} << 10;
+
+    // Members in rank order; ranks[i] has arena slot slots[i]; the own one is `me`.
+    HostTeam(const Arena& arena, AbortPage& page, int channel, std::uint64_t epoch,
+             std::vector<int> ranks, std::vector<int> slots, int me, HostTuning tuning);
+
+    [[nodiscard]] int size() const noexcept { return static_cast<int>(members_.size()); }
+    [[nodiscard]] int me() const noexcept { return me_; }
+    [[nodiscard]] bool is_leader() const noexcept { return me_ == 0; }
+    [[nodiscard]] int rank(int member) const { return members_[index(member)].rank; }
+    [[nodiscard]] std::size_t inline_limit() const noexcept { return inline_limit_; }
+    [[nodiscard]] std::size_t chunk_nbytes() const noexcept { return chunk_nbytes_; }
+
+    // Phase 1: writes the header and a small payload.
+    void announce(const Op& op, std::span<const std::byte> payload);
+    // Waits for the headers of all members, then (if `judge`) compares them; throws Mismatch.
+    void meet(Waiter& waiter, bool judge);
+    void judge() const;
+    // Members go on only when the leader has gone on.
+    void pass_gate(Waiter& waiter);
+
+    void post();
+    // Waits until a member has made as many posts as this rank.
+    void await(int member, Waiter& waiter);
+    void await_all(Waiter& waiter);
+
+    [[nodiscard]] const std::byte* inline_payload(int member) const;
+    [[nodiscard]] std::byte* own_stage(std::uint64_t chunk) const;
+    [[nodiscard]] const std::byte* stage(int member, std::uint64_t chunk) const;
+    [[nodiscard]] std::byte* own_result(std::uint64_t chunk) const;
+    [[nodiscard]] const std::byte* result(int member, std::uint64_t chunk) const;
+
+    // Tells peers that still expect this rank that it will not come. noexcept: a store.
+    void close() noexcept;
+
+  private:
+    struct Slot {
+        Op op;
+        std::byte payload[kInlineBytes];
+    };
+    struct Control {
+        alignas(kCacheLine) std::atomic<std::uint64_t> step;
+        std::atomic<std::uint64_t> epoch;
+        std::atomic<std::uint64_t> closed_epoch;
+        alignas(kCacheLine) Slot slots[2];
+    };
+    static_assert(std::is_trivially_copyable_v<Slot>);
+    static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
+
+    struct Member {
+        int rank;
+        int slot;
+        const Control* control;
+        const std::byte* staging;
+        Doorbell* doorbell;
+    };
+
+    static std::size_t index(int member) noexcept { return static_cast<std::size_t>(member); }
+    [[nodiscard]] bool has_come(int member) const noexcept {
+        return members_[index(member)].control->step.load(std::memory_order_seq_cst) >= target_;
+    }
+    [[nodiscard]] const Op& op_of(int member) const {
+        return members_[index(member)].control->slots[seq_ & 1].op;
+    }
+    [[nodiscard]] Missing missing() const;
+    [[nodiscard]] bool has_visible_mismatch() const;
+    [[nodiscard]] std::size_t result_offset(std::uint64_t chunk) const noexcept;
+
+    std::vector<Member> members_;
+    int me_;
+    std::uint64_t epoch_;
+    Control* own_;
+    std::byte* own_staging_;
+    std::size_t inline_limit_;
+    std::size_t chunk_nbytes_;
+    std::uint64_t seq_ = 0;
+    std::uint64_t target_ = 0;  // the step that this rank has posted last
+};
+
+}  // namespace phalanx

@@ -1,0 +1,158 @@
+// The exchange of small messages between all nodes. The streams are in stream.cpp.
+#include "collectives/link_team.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+namespace phalanx {
+
+LinkTeam::LinkTeam(std::vector<int> ranks, std::vector<std::unique_ptr<Link>> links, int me,
+                   bool is_leader, bool are_whole_hosts, LinkTuning tuning)
+    : ranks_(std::move(ranks)), links_(std::move(links)), me_(me),
+      are_whole_hosts_(are_whole_hosts),
+      // whole elements, at least one of any dtype
+      scratch_(is_leader ? std::max<std::size_t>(tuning.segment_bytes / 16 * 16, 16) : 0),
+      inbox_(ranks_.size()), sent_(ranks_.size()), received_(ranks_.size()) {
+    for (int node = 0; is_leader && node < size(); ++node) {
+        if (node != me_ && links_[index(node)] == nullptr) {
+            throw UsageError("rank " + std::to_string(rank(me_)) + " has no link to rank " +
+                             std::to_string(rank(node)) + ", with which it shares no arena");
+        }
+    }
+}
+
+void LinkTeam::exchange(const Op& op, std::span<const std::byte> payload, Waiter& waiter) {
+    payload_at_ = sizeof(Op);
+    outbox_.resize(sizeof(Op) + payload.size());
+    std::memcpy(outbox_.data(), &op, sizeof op);
+    if (!payload.empty()) std::memcpy(outbox_.data() + sizeof(Op), payload.data(), payload.size());
+    std::fill(sent_.begin(), sent_.end(), 0);
+    std::fill(received_.begin(), received_.end(), 0);
+    for (auto& box : inbox_) box.resize(outbox_.size());
+    run_exchange(outbox_.size(), sizeof(Op), true, waiter);
+    judge(op);
+    run_exchange(outbox_.size(), outbox_.size(), false, waiter);
+}
+
+void LinkTeam::exchange_payload(std::span<const std::byte> payload, Waiter& waiter) {
+    payload_at_ = 0;
+    outbox_.assign(payload.begin(), payload.end());
+    std::fill(sent_.begin(), sent_.end(), 0);
+    std::fill(received_.begin(), received_.end(), 0);
+    for (auto& box : inbox_) box.resize(outbox_.size());
+    run_exchange(outbox_.size(), outbox_.size(), false, waiter);
+}
+
+bool LinkTeam::advance_exchange(std::size_t expected) {
+    bool has_moved = false;
+    for (int node = 0; node < size(); ++node) {
+        if (node == me_) continue;
+        auto& sent = sent_[index(node)];
+        if (sent < outbox_.size()) {
+            const auto moved = link(node).try_send(std::span(outbox_).subspan(sent));
+            sent += moved;
+            bytes_sent_ += moved;
+            has_moved |= moved > 0;
+        }
+        auto& received = received_[index(node)];
+        if (received < expected) {
+            const auto moved =
+                link(node).try_recv(std::span(inbox_[index(node)]).subspan(received));
+            received += moved;
+            has_moved |= moved > 0;
+        }
+    }
+    return has_moved;
+}
+
+// Goes on until `wanted` bytes have come from every node and, once all is wanted, all was sent.
+void LinkTeam::run_exchange(std::size_t expected, std::size_t wanted, bool judge_early,
+                            Waiter& waiter) {
+    const auto is_open = [&](int node) {
+        return node != me_ && (received_[index(node)] < wanted ||
+                               (wanted == expected && sent_[index(node)] < outbox_.size()));
+    };
+    const auto missing = [&] {
+        Missing who;
+        for (int node = 0; node < size(); ++node) {
+            if (is_open(node)) who.ranks.push_back(rank(node));
+        }
+        who.whole_hosts = are_whole_hosts_;
+        return who;
+    };
+    const auto descriptors = [&]() -> std::span<const pollfd> {
+        polled_.clear();
+        for (int node = 0; node < size(); ++node) {
+            if (!is_open(node)) continue;
+            const bool is_full = sent_[index(node)] < outbox_.size();
+            polled_.push_back({link(node).descriptor(),
+                               static_cast<short>(is_full ? POLLIN | POLLOUT : POLLIN), 0});
+        }
+        return polled_;
+    };
+    const auto any_open = [&] {
+        for (int node = 0; node < size(); ++node) {
+            if (is_open(node)) return true;
+        }
+        return false;
+    };
+    while (any_open()) {
+        bool is_early = false;
+        waiter.until_moved(
+            [&] {
+                // As on the host: a node that never comes must not hide a mismatch of others.
+                is_early = judge_early && waiter.has_slept();
+                return advance_exchange(expected) || is_early;
+            },
+            descriptors, missing);
+        if (is_early) {
+            Op own;
+            std::memcpy(&own, outbox_.data(), sizeof own);
+            judge(own);
+            waiter.check(missing);
+        }
+    }
+}
+
+Op LinkTeam::header(int node) const {
+    Op op;
+    std::memcpy(&op, inbox_[index(node)].data(), sizeof op);
+    return op;
+}
+
+void LinkTeam::judge(const Op& own) const {
+    int first = -1;
+    Op first_op;
+    for (int node = 0; node < size(); ++node) {
+        if (node != me_ && received_[index(node)] < sizeof(Op)) continue;
+        const Op op = node == me_ ? own : header(node);
+        // No header at all: perhaps last words; whoever catches this will listen for them.
+        if (op.magic != Op::kMagic) throw PeerLost(rank(node), "it sent something that is no header");
+        if (first < 0) {
+            first = node;
+            first_op = op;
+        } else if (op != first_op) {
+            throw Mismatch(describe_mismatch(rank(node), op, rank(first), first_op));
+        }
+    }
+}
+
+const std::byte* LinkTeam::payload(int node) const {
+    return inbox_[index(node)].data() + payload_at_;
+}
+
+void LinkTeam::say_last_words(std::uint64_t epoch, const Reason& reason) noexcept {
+    for (const auto& link : links_) {
+        if (link != nullptr) link->say_last_words(epoch, reason);
+    }
+}
+
+std::optional<Reason> LinkTeam::hear_last_words(std::uint64_t epoch) noexcept {
+    for (const auto& link : links_) {
+        if (link == nullptr) continue;
+        if (auto reason = link->hear_last_words(epoch)) return reason;
+    }
+    return std::nullopt;
+}
+
+}  // namespace phalanx

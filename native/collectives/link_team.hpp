@@ -1,0 +1,87 @@
+// The nodes of a group that meet over links: one rank each, the leader of its host (or every rank,
+// where no arena is shared). Headers, small payloads, and streams around a ring.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "collectives/dtype.hpp"
+#include "collectives/op.hpp"
+#include "transport/link.hpp"
+#include "transport/waiter.hpp"
+
+namespace phalanx {
+
+struct LinkTuning {
+    // Received bytes wait here to be summed: it must stay in the cache (1 MiB L2).
+    std::size_t segment_bytes = std::size_t{256} << 10;
+};
+
+// What is sent at one point of a stream, and what is done with what comes.
+struct Outgoing {
+    const std::byte* data;
+    std::uint64_t nbytes;
+};
+struct Incoming {
+    std::byte* out;
+    const std::byte* own;  // null: stored; else out = received + own
+    std::uint64_t nbytes;
+};
+
+// Concurrency: one thread at a time (the group's turn); the links likewise.
+class LinkTeam {
+  public:
+    // ranks[i] is node i's rank; links[me] is null. A member that is not the leader of its node
+    // has a team as well, which knows the nodes but never speaks.
+    LinkTeam(std::vector<int> ranks, std::vector<std::unique_ptr<Link>> links, int me,
+             bool is_leader, bool are_whole_hosts, LinkTuning tuning);
+
+    [[nodiscard]] int size() const noexcept { return static_cast<int>(ranks_.size()); }
+    [[nodiscard]] int me() const noexcept { return me_; }
+    [[nodiscard]] int rank(int node) const { return ranks_[index(node)]; }
+
+    // Sends header and payload to every node, receives theirs; throws Mismatch as soon as it is
+    // sure, before it waits for any payload.
+    void exchange(const Op& op, std::span<const std::byte> payload, Waiter& waiter);
+    // More payload to and from every node, its size being the same everywhere.
+    void exchange_payload(std::span<const std::byte> payload, Waiter& waiter);
+    [[nodiscard]] const std::byte* payload(int node) const;
+
+    // A stream from node `from` (-1: none) and one to node `to` (-1: none), at the same time.
+    // Byte i of what is sent may leave once byte i - head_start of what comes has been dealt with.
+    void stream(int to, std::span<const Outgoing> outgoing, int from,
+                std::span<const Incoming> incoming, std::uint64_t head_start, Dtype dtype,
+                Waiter& waiter);
+
+    void say_last_words(std::uint64_t epoch, const Reason& reason) noexcept;
+    // The last words of any peer, if some link has ended with such.
+    std::optional<Reason> hear_last_words(std::uint64_t epoch) noexcept;
+    [[nodiscard]] std::uint64_t bytes_sent() const noexcept { return bytes_sent_; }
+
+  private:
+    static std::size_t index(int node) noexcept { return static_cast<std::size_t>(node); }
+    [[nodiscard]] Link& link(int node) const { return *links_[index(node)]; }
+    [[nodiscard]] Op header(int node) const;
+    bool advance_exchange(std::size_t expected);
+    void run_exchange(std::size_t expected, std::size_t wanted, bool judge_early, Waiter& waiter);
+    void judge(const Op& own) const;
+
+    std::vector<int> ranks_;
+    std::vector<std::unique_ptr<Link>> links_;
+    int me_;
+    bool are_whole_hosts_;
+    std::vector<std::byte> scratch_;
+    std::vector<std::byte> outbox_;
+    std::vector<std::vector<std::byte>> inbox_;
+    std::vector<std::size_t> sent_;
+    std::vector<std::size_t> received_;
+    std::size_t payload_at_ = 0;
+    std::vector<pollfd> polled_;
+    std::uint64_t bytes_sent_ = 0;
+};
+
+}  // namespace phalanx

@@ -1,0 +1,45 @@
+// Words for people.
+#include "collectives/op.hpp"
+
+#include <algorithm>
+
+namespace phalanx {
+
+std::string name_of(OpKind kind) {
+    switch (kind) {
+        case OpKind::kBarrier:
+            return "barrier";
+        case OpKind::kAllSum:
+            return "all_sum";
+        case OpKind::kAllGather:
+            return "all_gather";
+        case OpKind::kBroadcast:
+            return "broadcast";
+    }
+    return "unknown operation " + std::to_string(static_cast<std::uint32_t>(kind));
+}
+
+std::string describe(const Op& op) {
+    std::string text = name_of(op.kind) + " #" + std::to_string(op.seq);
+    if (op.kind == OpKind::kBarrier) return text;
+    text += " (" + std::string(name_of(op.dtype)) + ", shape (";
+    const auto shown = std::min<std::size_t>(op.ndim, Op::kMaxDims);
+    for (std::size_t i = 0; i < shown; ++i) {
+        text += (i > 0 ? ", " : "") + std::to_string(op.dims[i]);
+    }
+    if (op.ndim > shown) text += ", ...";
+    text += op.ndim == 1 ? ",))" : "))";
+    if (op.kind == OpKind::kBroadcast) text.insert(text.size() - 1, ", root " + std::to_string(op.root));
+    return text;
+}
+
+std::string describe_mismatch(int rank, const Op& op, int other_rank, const Op& other) {
+    std::string text = "rank " + std::to_string(rank) + ": " + describe(op) + " met rank " +
+                       std::to_string(other_rank) + ": " + describe(other);
+    if (op.epoch != other.epoch) text += "; they are of different epochs";
+    if (op.layout != other.layout) text += "; the ranks disagree about hosts or tuning";
+    if (op.channel != other.channel) text += "; they are of different groups";
+    return text;
+}
+
+}  // namespace phalanx

@@ -1,0 +1,47 @@
+// What one rank says it is about to do. Ranks exchange this before they believe any data.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <type_traits>
+
+#include "collectives/dtype.hpp"
+
+namespace phalanx {
+
+enum class OpKind : std::uint32_t { kBarrier = 1, kAllSum = 2, kAllGather = 3, kBroadcast = 4 };
+
+std::string name_of(OpKind kind);
+
+// Everything here must be equal on all ranks. Lies in shared memory and goes over the wire as it
+// is: hosts of one world have one byte order, which `magic` proves.
+struct Op {
+    static constexpr std::uint64_t kMagic = 0x31'70'6f'78'6c'61'68'70;  // "phalxop1"
+    static constexpr std::size_t kMaxDims = 8;
+
+    std::uint64_t magic = kMagic;
+    std::uint64_t epoch = 0;
+    std::uint64_t seq = 0;
+    std::uint64_t count = 0;       // elements per rank
+    std::uint64_t shape_hash = 0;  // of all dimensions, also those beyond kMaxDims
+    std::uint64_t layout = 0;      // of hosts and tuning: ranks that differ would not meet
+    std::array<std::uint64_t, kMaxDims> dims{};
+    OpKind kind = OpKind::kBarrier;
+    Dtype dtype = Dtype::none;
+    std::uint32_t root = 0;
+    std::uint32_t ndim = 0;
+    std::uint32_t channel = 0;
+    std::uint32_t reserved = 0;
+
+    [[nodiscard]] std::uint64_t nbytes() const noexcept { return count * size_of(dtype); }
+    friend bool operator==(const Op&, const Op&) = default;
+};
+static_assert(std::is_trivially_copyable_v<Op> && sizeof(Op) == 136);
+
+// "all_sum #12 (float32, shape (4096,))"
+std::string describe(const Op& op);
+// "rank 3: all_sum #12 (...) met rank 2: all_gather #12 (...)"
+std::string describe_mismatch(int rank, const Op& op, int other_rank, const Op& other);
+
+}  // namespace phalanx

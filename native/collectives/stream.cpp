@@ -1,0 +1,136 @@
+// Two streams at once, without threads: whatever can move, moves.
+#include <algorithm>
+#include <cstring>
+
+#include "collectives/kernels.hpp"
+#include "collectives/link_team.hpp"
+
+namespace phalanx {
+
+namespace {
+
+// The sending half: walks the pieces, but never past what may be sent.
+class Sender {
+  public:
+    Sender(Link* link, std::span<const Outgoing> pieces) : link_(link), pieces_(pieces) {
+        for (const Outgoing& piece : pieces) total_ += piece.nbytes;
+        if (link == nullptr) total_ = 0;
+    }
+    [[nodiscard]] bool is_done() const noexcept { return sent_ == total_; }
+    [[nodiscard]] bool may_send(std::uint64_t allowed) const noexcept {
+        return sent_ < std::min(allowed, total_);
+    }
+    std::size_t advance(std::uint64_t allowed) {
+        if (!may_send(allowed)) return 0;
+        while (at_ == pieces_[piece_].nbytes) {
+            ++piece_;
+            at_ = 0;
+        }
+        const Outgoing& piece = pieces_[piece_];
+        const auto size = std::min(piece.nbytes - at_, allowed - sent_);
+        const auto moved = link_->try_send({piece.data + at_, static_cast<std::size_t>(size)});
+        at_ += moved;
+        sent_ += moved;
+        return moved;
+    }
+
+  private:
+    Link* link_;
+    std::span<const Outgoing> pieces_;
+    std::size_t piece_ = 0;
+    std::uint64_t at_ = 0;
+    std::uint64_t sent_ = 0;
+    std::uint64_t total_ = 0;
+};
+
+// The receiving half: stores in place, or gathers in the scratch and sums whole elements.
+class Receiver {
+  public:
+    Receiver(Link* link, std::span<const Incoming> pieces, Dtype dtype, std::span<std::byte> scratch)
+        : link_(link), pieces_(pieces), dtype_(dtype), scratch_(scratch) {
+        if (link == nullptr) pieces_ = {};
+        skip_finished();
+    }
+    [[nodiscard]] bool is_done() const noexcept { return piece_ == pieces_.size(); }
+    [[nodiscard]] std::uint64_t done() const noexcept { return done_; }
+
+    std::size_t advance() {
+        if (is_done()) return 0;
+        const Incoming& piece = pieces_[piece_];
+        const std::uint64_t left = piece.nbytes - at_;
+        if (piece.own == nullptr) {
+            const auto moved = link_->try_recv({piece.out + at_, static_cast<std::size_t>(left)});
+            finish(moved);
+            return moved;
+        }
+        const auto room = std::min<std::uint64_t>(left, scratch_.size()) - held_;
+        const auto moved = link_->try_recv(scratch_.subspan(held_, static_cast<std::size_t>(room)));
+        held_ += moved;
+        const std::size_t whole = held_ / size_of(dtype_) * size_of(dtype_);
+        if (whole > 0) {
+            const std::byte* inputs[] = {scratch_.data(), piece.own + at_};
+            sum(dtype_, piece.out + at_, nullptr, inputs, whole / size_of(dtype_));
+            held_ -= whole;
+            std::memmove(scratch_.data(), scratch_.data() + whole, held_);
+            finish(whole);
+        }
+        return moved;
+    }
+
+  private:
+    void finish(std::uint64_t nbytes) {
+        at_ += nbytes;
+        done_ += nbytes;
+        skip_finished();
+    }
+    void skip_finished() {
+        while (piece_ < pieces_.size() && at_ == pieces_[piece_].nbytes) {
+            ++piece_;
+            at_ = 0;
+        }
+    }
+
+    Link* link_;
+    std::span<const Incoming> pieces_;
+    Dtype dtype_;
+    std::span<std::byte> scratch_;
+    std::size_t piece_ = 0;
+    std::uint64_t at_ = 0;
+    std::uint64_t done_ = 0;
+    std::size_t held_ = 0;
+};
+
+}  // namespace
+
+void LinkTeam::stream(int to, std::span<const Outgoing> outgoing, int from,
+                      std::span<const Incoming> incoming, std::uint64_t head_start, Dtype dtype,
+                      Waiter& waiter) {
+    Sender sender(to < 0 ? nullptr : &link(to), outgoing);
+    Receiver receiver(from < 0 ? nullptr : &link(from), incoming, dtype, scratch_);
+    const auto allowed = [&] { return head_start + receiver.done(); };
+    const auto missing = [&] {
+        Missing who;
+        if (!receiver.is_done()) who.ranks.push_back(rank(from));
+        if (!sender.is_done() && (to != from || receiver.is_done())) who.ranks.push_back(rank(to));
+        who.whole_hosts = are_whole_hosts_;
+        return who;
+    };
+    const auto descriptors = [&]() -> std::span<const pollfd> {
+        polled_.clear();
+        if (!receiver.is_done()) polled_.push_back({link(from).descriptor(), POLLIN, 0});
+        if (sender.may_send(allowed())) polled_.push_back({link(to).descriptor(), POLLOUT, 0});
+        return polled_;
+    };
+    while (!receiver.is_done() || !sender.is_done()) {
+        waiter.until_moved(
+            [&] {
+                const auto received = receiver.advance();
+                const auto sent = sender.advance(allowed());
+                bytes_sent_ += sent;
+                return received + sent > 0;
+            },
+            descriptors, missing);
+    }
+}
+
+}  // namespace phalanx

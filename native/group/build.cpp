@@ -1,0 +1,129 @@
+// How a group is put together: who stands with whom, and with what they reach each other.
+#include <sys/eventfd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "group/group.hpp"
+
+namespace phalanx {
+
+namespace {
+
+void check(bool is_right, const std::string& what) {
+    if (!is_right) throw UsageError(what);
+}
+
+void check_options(const GroupOptions& options) {
+    const auto size = static_cast<std::size_t>(std::max(options.size, 0));
+    check(options.size >= 1, "size must be at least 1, not " + std::to_string(options.size));
+    check(options.rank >= 0 && options.rank < options.size,
+          "rank " + std::to_string(options.rank) + " is not in a group of " +
+              std::to_string(options.size));
+    check(options.epoch >= 1 && options.epoch < std::uint64_t{1} << 48,
+          "epoch must be from 1 to 2**48 - 1");
+    check(options.channel >= 0 && options.channel < Arena::kChannels,
+          "channel must be from 0 to " + std::to_string(Arena::kChannels - 1));
+    check(options.hosts.size() == size, "hosts must name one host index for each rank");
+    check(options.slots.empty() || options.slots.size() == size,
+          "slots must be empty or have one entry for each rank");
+    check(std::all_of(options.hosts.begin(), options.hosts.end(), [](int h) { return h >= 0; }),
+          "host indices must not be negative");
+    for (const auto& [peer, link] : options.links) {
+        check(peer >= 0 && peer < options.size && peer != options.rank && link != nullptr,
+              "there is a link to rank " + std::to_string(peer) + ", which is no peer");
+    }
+}
+
+// Ranks of one host stand together if this rank was given an arena, or does not need one.
+Formation formation_of(const GroupOptions& options) {
+    const int host = options.hosts[static_cast<std::size_t>(options.rank)];
+    const bool is_alone = std::count(options.hosts.begin(), options.hosts.end(), host) == 1;
+    const bool has_arena = options.arena != nullptr && !options.slots.empty();
+    return is_alone || has_arena ? Formation::by_host(options.hosts)
+                                 : Formation::of_single_ranks(options.size);
+}
+
+std::uint64_t hash_of(const Formation& formation, const Tuning& tuning) {
+    std::uint64_t hash = 0xcbf29ce484222325U;
+    const auto mix = [&](std::uint64_t word) { hash = (hash ^ word) * 0x100000001b3U; };
+    for (const auto& node : formation.nodes) {
+        mix(node.size());
+        for (const int rank : node) mix(static_cast<std::uint64_t>(rank));
+    }
+    mix(tuning.host.inline_bytes);
+    mix(tuning.host.chunk_bytes);
+    mix(tuning.mesh_bytes);
+    mix(tuning.mesh_broadcast_bytes);
+    return hash;
+}
+
+}  // namespace
+
+Group::Group(GroupOptions options)
+    : rank_(options.rank), size_(options.size), epoch_(options.epoch), channel_(options.channel),
+      tuning_(options.tuning) {
+    check_options(options);
+    hosts_ = options.hosts;
+    host_names_ = std::move(options.host_names);
+    arena_ = options.arena;
+    page_ = options.page;
+    formation_ = formation_of(options);
+    layout_ = hash_of(formation_, tuning_);
+    if (options.wake_fd >= 0) {
+        wake_ = Fd::duplicate(options.wake_fd);
+    } else {
+        wake_ = Fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+        if (!wake_) throw SystemError("cannot make an eventfd", errno);
+    }
+    build_team(options);
+}
+
+void Group::build_team(GroupOptions& options) {
+    const int my_node = formation_.node_of(rank_);
+    const auto& neighbours = formation_.nodes[static_cast<std::size_t>(my_node)];
+    const bool has_neighbours = neighbours.size() > 1;
+    check(!has_neighbours || page_ != nullptr,
+          "ranks that share an arena need the abort page of their host");
+    if (page_ == nullptr) page_ = std::make_shared<AbortPage>(AbortPage::in_process(1, 0));
+
+    int bell = page_->author() < page_->slots() ? page_->author() : 0;
+    std::unique_ptr<HostTeam> host;
+    if (has_neighbours) {
+        std::vector<int> slots;
+        for (const int rank : neighbours) {
+            const int slot = options.slots[static_cast<std::size_t>(rank)];
+            check(slot >= 0 && slot < arena_->slots() &&
+                      std::find(slots.begin(), slots.end(), slot) == slots.end(),
+                  "rank " + std::to_string(rank) + " shares this host and needs an arena slot of its own");
+            slots.push_back(slot);
+        }
+        const auto me = std::find(neighbours.begin(), neighbours.end(), rank_) - neighbours.begin();
+        bell = slots[static_cast<std::size_t>(me)];
+        check(bell == arena_->own(), "this rank's slot is not the arena's own one");
+        host = std::make_unique<HostTeam>(*arena_, *page_, channel_, epoch_, neighbours,
+                                          std::move(slots), static_cast<int>(me), tuning_.host);
+        inline_limit_ = std::max<std::size_t>(host->inline_limit(), 1);
+    }
+
+    std::unique_ptr<LinkTeam> links;
+    const bool is_leader = neighbours.front() == rank_;
+    if (formation_.nodes.size() > 1) {
+        std::vector<int> leaders;
+        std::vector<std::unique_ptr<Link>> found;
+        for (const auto& node : formation_.nodes) {
+            leaders.push_back(node.front());
+            const auto link = options.links.find(node.front());
+            found.push_back(link == options.links.end() ? nullptr : std::move(link->second));
+        }
+        links = std::make_unique<LinkTeam>(std::move(leaders), std::move(found), my_node,
+                                           is_leader, !formation_.has_single_ranks_only(),
+                                           tuning_.link);
+    }
+    options.links.clear();  // what no algorithm uses is closed
+    waiter_ = std::make_unique<Waiter>(*page_, bell, epoch_, wake_.get(),
+                                       WaitPolicy::for_ranks(static_cast<int>(neighbours.size())));
+    team_ = std::make_unique<Team>(formation_, rank_, std::move(host), std::move(links));
+}
+
+}  // namespace phalanx

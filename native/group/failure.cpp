@@ -1,0 +1,120 @@
+// How a group fails and ends: what was thrown below becomes one reason, the same on all ranks.
+#include <poll.h>
+
+#include <sstream>
+
+#include "group/group.hpp"
+
+namespace phalanx {
+
+namespace {
+
+// A broken link is often the echo of something that the supervisor or the peer will explain in a
+// moment: a parent learns of a death within milliseconds.
+constexpr std::chrono::milliseconds kVerdictPatience{200};
+constexpr std::chrono::milliseconds kVerdictBite{5};
+// An operation leaves within one sleep of its waiter once the epoch is aborted.
+constexpr int kClosePatience = 100;  // times 50 ms
+
+std::string list_ranks(const std::vector<int>& ranks) {
+    std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+    for (std::size_t i = 0; i < ranks.size(); ++i) {
+        text += (i > 0 ? ", " : "") + std::to_string(ranks[i]);
+    }
+    return text;
+}
+
+std::string timeout_text(int rank, const std::string& what, const Timeout& error,
+                         const Call& call) {
+    std::ostringstream text;
+    text << "rank " << rank << ": " << what << " timed out after "
+         << std::chrono::duration<double>(call.timeout.value_or(Clock::duration::zero())).count()
+         << " s; missing: " << list_ranks(error.missing);
+    if (error.whole_hosts) text << " (or a rank of the same host)";
+    return text.str();
+}
+
+}  // namespace
+
+Reason Group::reason_of_current(const Op& op, const Call& call) {
+    const std::string me = "rank " + std::to_string(rank_);
+    const std::string what = describe(op);
+    try {
+        throw;
+    } catch (const Aborted& error) {
+        return error.reason;
+    } catch (const Mismatch& error) {
+        return {AbortKind::kMismatch, -1, error.what()};
+    } catch (const Timeout& error) {
+        const int culprit = error.missing.size() == 1 ? error.missing.front() : -1;
+        return {AbortKind::kTimeout, culprit, timeout_text(rank_, what, error, call)};
+    } catch (const PeerLost& error) {
+        return reason_of_loss(error, what);
+    } catch (const PeerClosed& error) {
+        return {AbortKind::kClosed, error.rank,
+                "rank " + std::to_string(error.rank) + " closed the group; " + me + " was in " + what};
+    } catch (const Interrupted&) {
+        return {AbortKind::kInterrupted, rank_, me + " was interrupted in " + what};
+    } catch (const std::exception& error) {
+        return {AbortKind::kError, rank_, me + ": " + what + " failed: " + error.what()};
+    }
+}
+
+Reason Group::reason_of_loss(const PeerLost& lost, const std::string& what) {
+    const auto give_up_at = Clock::now() + kVerdictPatience;
+    while (Clock::now() < give_up_at) {
+        if (auto verdict = page_->reason(epoch_)) return *verdict;
+        if (auto words = team_->links()->hear_last_words(epoch_)) return *words;
+        pollfd woken{wake_.get(), POLLIN, 0};
+        ::poll(&woken, 1, static_cast<int>(kVerdictBite.count()));
+    }
+    return {AbortKind::kRankFailure, lost.rank, std::string(lost.what()) + " during " + what};
+}
+
+// First the page, so that this host is freed; then the links, with the reason that won.
+Reason Group::give_up(Reason reason) noexcept {
+    page_->abort(epoch_, reason);
+    if (auto first = page_->reason(epoch_)) reason = std::move(*first);
+    if (team_ != nullptr && team_->links() != nullptr) team_->links()->say_last_words(epoch_, reason);
+    return reason;
+}
+
+bool Group::abort(const Reason& reason) noexcept {
+    const bool is_first = page_->abort(epoch_, reason);
+    if (wake_) ring_eventfd(wake_.get());
+    // An operation that runs says the last words itself, when it has left.
+    if (turn_.try_take()) {
+        const TakenTurn turn(turn_);
+        give_up(reason);
+    }
+    return is_first;
+}
+
+std::optional<Reason> Group::failure() const { return page_->reason(epoch_); }
+
+// A peer that still expects this rank learns it from the arena or the link when it waits, not
+// before: ranks leave at different times, and what was completed stays good.
+void Group::close() noexcept {
+    if (is_closed_.exchange(true)) return;
+    const Reason reason{AbortKind::kClosed, rank_,
+                        "rank " + std::to_string(rank_) + " closed the group"};
+    bool has_turn = turn_.try_take();
+    if (!has_turn) {
+        page_->abort(epoch_, reason);
+        if (wake_) ring_eventfd(wake_.get());
+        for (int i = 0; i < kClosePatience && !has_turn; ++i) {
+            has_turn = turn_.try_take_for(Waiter::kLongestSleep);
+        }
+    }
+    if (!has_turn) return;  // never seen; the memory must stay while somebody is inside
+    const TakenTurn turn(turn_);
+    if (team_ == nullptr) return;
+    if (team_->host() != nullptr) team_->host()->close();
+    if (team_->links() != nullptr) {
+        team_->links()->say_last_words(epoch_, page_->reason(epoch_).value_or(reason));
+    }
+    team_.reset();
+    arena_.reset();
+}
+
+}  // namespace phalanx

@@ -1,0 +1,143 @@
+// Operations from call to return. How a group is put together and how it fails: build.cpp and
+// failure.cpp.
+#include "group/group.hpp"
+
+#include "collectives/copy.hpp"
+#include "collectives/kernels.hpp"
+
+namespace phalanx {
+
+namespace {
+
+constexpr std::chrono::milliseconds kTurnBite{50};
+
+// FNV-1a over words.
+std::uint64_t mix(std::uint64_t hash, std::uint64_t word) noexcept {
+    return (hash ^ word) * 0x100000001b3U;
+}
+
+}  // namespace
+
+void Group::check_usable() const {
+    if (is_closed_.load()) {
+        throw Closed("rank " + std::to_string(rank_) +
+                     ": the group is closed; make a new one (px.init, px.recover or split)");
+    }
+    if (page_->is_aborted(epoch_)) throw Aborted(failure().value_or(Reason{}));
+}
+
+// A second thread waits here, with an eye on signals and its deadline. Nothing was sent yet, so
+// leaving does the group no harm.
+void Group::take_turn(const Call& call, Deadline deadline) {
+    while (!turn_.try_take()) {
+        const auto now = Clock::now();
+        if (deadline.has_passed(now)) {
+            throw Aborted({AbortKind::kTimeout, rank_,
+                           "rank " + std::to_string(rank_) + ": " + name_of(call.kind) +
+                               " timed out waiting for another operation of this rank's"});
+        }
+        if (call.interrupt && call.interrupt()) throw Interrupted();
+        check_usable();
+        if (turn_.try_take_for(deadline.remaining(now, kTurnBite))) return;
+    }
+}
+
+Op Group::make_op(const Call& call) const {
+    Op op;
+    op.epoch = epoch_;
+    op.seq = seq_;
+    op.count = call.count;
+    op.layout = layout_;
+    op.kind = call.kind;
+    op.dtype = call.dtype;
+    op.root = static_cast<std::uint32_t>(call.root);
+    op.ndim = static_cast<std::uint32_t>(call.shape.size());
+    op.channel = static_cast<std::uint32_t>(channel_);
+    op.shape_hash = 0xcbf29ce484222325U;
+    for (std::size_t i = 0; i < call.shape.size(); ++i) {
+        op.shape_hash = mix(op.shape_hash, call.shape[i]);
+        if (i < Op::kMaxDims) op.dims[i] = call.shape[i];
+    }
+    return op;
+}
+
+Choice Group::choice_of(const Op& op) const {
+    return choose(op, tuning_, inline_limit_, static_cast<int>(formation_.nodes.size()));
+}
+
+void Group::perform(const Op& op, const Call& call) {
+    const Choice choice = choice_of(op);
+    switch (op.kind) {
+        case OpKind::kBarrier:
+            return;
+        case OpKind::kAllSum:
+            return team_->all_sum(op, choice, call.x, call.out, *waiter_);
+        case OpKind::kAllGather:
+            return team_->all_gather(op, choice, call.x, call.out, *waiter_);
+        case OpKind::kBroadcast:
+            return team_->broadcast(op, choice, call.x, call.out, *waiter_);
+    }
+}
+
+void Group::run(const Call& call) {
+    if (call.root < 0 || call.root >= size_) {
+        throw UsageError("root " + std::to_string(call.root) + " is not a rank of this group of " +
+                         std::to_string(size_));
+    }
+    check_usable();
+    const Deadline deadline = call.timeout ? Deadline(*call.timeout) : Deadline();
+    take_turn(call, deadline);
+    const TakenTurn turn(turn_);
+    check_usable();
+    ++seq_;
+    const Op op = make_op(call);
+    if (size_ == 1) {
+        copy_cached(call.out, call.x, op.nbytes());
+    } else {
+        bool has_begun = false;
+        try {
+            waiter_->begin(deadline, call.interrupt);
+            team_->begin(op, choice_of(op), call.x, *waiter_);
+            has_begun = true;
+            perform(op, call);
+            // After the last read of peers' memory: was it still theirs?
+            waiter_->check_abort();
+        } catch (const std::exception& error) {
+            const bool was_interrupted = dynamic_cast<const Interrupted*>(&error) != nullptr;
+            Reason reason = give_up(reason_of_current(op, call));
+            if (has_begun && call.out != nullptr) {
+                const auto ranks = op.kind == OpKind::kAllGather ? static_cast<std::uint64_t>(size_) : 1;
+                poison(op.dtype, call.out, op.count * ranks);
+                reason.message += "; its output was invalidated";
+            }
+            if (was_interrupted) throw Interrupted();
+            throw Aborted(std::move(reason));
+        }
+    }
+    operations_.fetch_add(1, std::memory_order_relaxed);
+    bytes_.fetch_add(op.nbytes(), std::memory_order_relaxed);
+    if (team_ != nullptr && team_->links() != nullptr) {
+        link_bytes_.store(team_->links()->bytes_sent(), std::memory_order_relaxed);
+    }
+}
+
+std::string Group::host_of(int rank) const {
+    if (rank < 0 || rank >= size_) return "";
+    const auto host = static_cast<std::size_t>(hosts_[static_cast<std::size_t>(rank)]);
+    return host < host_names_.size() ? host_names_[host] : "";
+}
+
+std::string Group::algorithm(OpKind kind, std::uint64_t nbytes) const {
+    Op op;
+    op.kind = kind;
+    op.count = nbytes;
+    if (size_ == 1) return "copy";
+    return name_of(op, choice_of(op), has_host_team(), formation_.nodes.size() > 1);
+}
+
+Counters Group::counters() const noexcept {
+    return {operations_.load(std::memory_order_relaxed), bytes_.load(std::memory_order_relaxed),
+            link_bytes_.load(std::memory_order_relaxed)};
+}
+
+}  // namespace phalanx

@@ -1,0 +1,127 @@
+// One epoch of one group, as one of its ranks sees it: operations, their failure, and its end.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/fd.hpp"
+#include "base/turn.hpp"
+#include "collectives/team.hpp"
+#include "group/selector.hpp"
+#include "transport/abort_page.hpp"
+#include "transport/arena.hpp"
+#include "transport/link.hpp"
+#include "transport/waiter.hpp"
+
+namespace phalanx {
+
+struct GroupOptions {
+    int rank = 0;
+    int size = 1;
+    std::uint64_t epoch = 1;
+    int channel = 0;
+    std::vector<int> hosts;
+    std::vector<int> slots;               // empty: no arena
+    std::vector<std::string> host_names;  // empty: unnamed
+    std::shared_ptr<Arena> arena;
+    std::map<int, std::unique_ptr<Link>> links;
+    std::shared_ptr<AbortPage> page;
+    int wake_fd = -1;  // duplicated
+    Tuning tuning;
+};
+
+// How one operation is called. x and out point at op-sized memory that outlives the call.
+struct Call {
+    OpKind kind = OpKind::kBarrier;
+    Dtype dtype = Dtype::none;
+    std::uint64_t count = 0;  // elements of x
+    std::span<const std::uint64_t> shape;
+    int root = 0;
+    const std::byte* x = nullptr;
+    std::byte* out = nullptr;
+    std::optional<Clock::duration> timeout;
+    std::function<bool()> interrupt;  // runs signal handlers; true: leave
+};
+
+struct Counters {
+    std::uint64_t operations = 0;
+    std::uint64_t bytes = 0;  // of arrays, as given
+    std::uint64_t link_bytes_sent = 0;
+};
+
+// Concurrency. run() may be called by any thread; the Turn lets one in at a time, and everything
+// below team_ belongs to it. abort(), failure(), close(), is_closed() may be called at any time by
+// any thread: they touch only the page, the eventfd and atomics, and take the turn before they
+// touch links. Counters are atomics, relaxed: statistics.
+//
+// Failure. Whatever goes wrong in an operation aborts the epoch: first on the page (the first
+// reason wins and frees everybody on this host), then as last words on the links. From then on
+// every operation of the group throws that reason at once.
+class Group {
+  public:
+    explicit Group(GroupOptions options);
+    Group(const Group&) = delete;
+    Group& operator=(const Group&) = delete;
+    ~Group() { close(); }
+
+    // Throws UsageError, Closed, Aborted, or Interrupted.
+    void run(const Call& call);
+
+    bool abort(const Reason& reason) noexcept;
+    [[nodiscard]] std::optional<Reason> failure() const;
+    void close() noexcept;
+    [[nodiscard]] bool is_closed() const noexcept { return is_closed_.load(); }
+
+    [[nodiscard]] int rank() const noexcept { return rank_; }
+    [[nodiscard]] int size() const noexcept { return size_; }
+    [[nodiscard]] std::uint64_t epoch() const noexcept { return epoch_; }
+    // "" where unknown.
+    [[nodiscard]] std::string host_of(int rank) const;
+    [[nodiscard]] const Formation& formation() const noexcept { return formation_; }
+    [[nodiscard]] std::string algorithm(OpKind kind, std::uint64_t nbytes) const;
+    [[nodiscard]] bool has_host_team() const noexcept { return inline_limit_ > 0; }
+    [[nodiscard]] Counters counters() const noexcept;
+
+  private:
+    void check_usable() const;
+    void take_turn(const Call& call, Deadline deadline);
+    [[nodiscard]] Op make_op(const Call& call) const;
+    [[nodiscard]] Choice choice_of(const Op& op) const;
+    void perform(const Op& op, const Call& call);
+    [[nodiscard]] Reason reason_of_current(const Op& op, const Call& call);
+    [[nodiscard]] Reason reason_of_loss(const PeerLost& lost, const std::string& what);
+    Reason give_up(Reason reason) noexcept;
+    void build_team(GroupOptions& options);
+
+    int rank_;
+    int size_;
+    std::uint64_t epoch_;
+    int channel_;
+    std::vector<int> hosts_;
+    std::vector<std::string> host_names_;
+    std::shared_ptr<Arena> arena_;
+    std::shared_ptr<AbortPage> page_;
+    Fd wake_;
+    Tuning tuning_;
+    Formation formation_;
+    std::uint64_t layout_ = 0;
+    std::uint64_t inline_limit_ = 0;
+
+    Turn turn_;
+    std::atomic<bool> is_closed_{false};
+    std::unique_ptr<Waiter> waiter_;
+    std::unique_ptr<Team> team_;
+    std::uint64_t seq_ = 0;
+    std::atomic<std::uint64_t> operations_{0};
+    std::atomic<std::uint64_t> bytes_{0};
+    std::atomic<std::uint64_t> link_bytes_{0};
+};
+
+}  // namespace phalanx

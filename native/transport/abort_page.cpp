@@ -1,0 +1,183 @@
+// The layout of the abort page: header, word, doorbells, one record per author.
+#include "transport/abort_page.hpp"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+namespace phalanx {
+
+namespace {
+
+constexpr std::uint64_t kMagic = 0x31'65'67'61'70'78'6c'70;  // "plxpage1"
+constexpr std::uint32_t kVersion = 1;
+constexpr std::size_t kWordAt = kCacheLine;
+constexpr std::size_t kBellsAt = 2 * kCacheLine;
+
+// How long one waits for another thread of the same author to finish its record, in yields.
+constexpr int kClaimPatience = 1000;
+
+std::uint64_t pack(std::uint64_t epoch, int author) noexcept {
+    return epoch << 16 | (static_cast<std::uint64_t>(author) + 1);
+}
+
+void check_slots(int slots, int author) {
+    if (slots < 1 || slots > AbortPage::kMaxSlots) {
+        throw UsageError("an abort page has 1 to " + std::to_string(AbortPage::kMaxSlots) +
+                         " slots, not " + std::to_string(slots));
+    }
+    if (author < 0 || author > slots) {
+        throw UsageError("author " + std::to_string(author) + " is not one of 0 to " +
+                         std::to_string(slots));
+    }
+}
+
+}  // namespace
+
+std::string_view cut_text(std::string_view text, std::size_t limit) noexcept {
+    if (text.size() <= limit) return text;
+    while (limit > 0 && (static_cast<unsigned char>(text[limit]) & 0xC0U) == 0x80U) --limit;
+    return text.substr(0, limit);
+}
+
+void ring_eventfd(int fd) noexcept {
+    const std::uint64_t one = 1;
+    // It can fail only if the counter is full, and then the poller wakes anyhow.
+    [[maybe_unused]] const auto written = ::write(fd, &one, sizeof one);
+}
+
+std::size_t AbortPage::nbytes(int slots) {
+    check_slots(slots, 0);
+    const auto count = static_cast<std::size_t>(slots);
+    return kBellsAt + count * sizeof(Doorbell) + (count + 1) * sizeof(Record);
+}
+
+void AbortPage::write_header(std::byte* base, int slots) noexcept {
+    const Header header{kMagic, kVersion, static_cast<std::uint32_t>(slots)};
+    std::memcpy(base, &header, sizeof header);
+}
+
+void AbortPage::format(int fd, int slots) {
+    const std::size_t size = nbytes(slots);
+    grow_file(fd, size);
+    const Mapping mapping(fd, size, Access::kReadWrite);
+    std::memset(mapping.data(), 0, size);
+    write_header(mapping.data(), slots);
+}
+
+void AbortPage::bind(std::byte* base, int slots, int author) {
+    check_slots(slots, author);
+    Header header{};
+    std::memcpy(&header, base, sizeof header);
+    if (header.magic != kMagic || header.version != kVersion) {
+        throw UsageError("this memory is not an abort page of this version");
+    }
+    if (header.slots != static_cast<std::uint32_t>(slots)) {
+        throw UsageError("the abort page has " + std::to_string(header.slots) + " slots, not " +
+                         std::to_string(slots));
+    }
+    base_ = base;
+    slots_ = slots;
+    author_ = author;
+    word_ = reinterpret_cast<std::atomic<std::uint64_t>*>(base + kWordAt);
+    doorbells_ = reinterpret_cast<Doorbell*>(base + kBellsAt);
+    records_ = reinterpret_cast<Record*>(base + kBellsAt +
+                                         static_cast<std::size_t>(slots) * sizeof(Doorbell));
+}
+
+AbortPage::AbortPage(int fd, int slots, int author, std::span<const int> wake_fds) {
+    const std::size_t size = nbytes(slots);
+    if (file_size(fd) < size) throw UsageError("the abort page's file is too small");
+    mapping_ = Mapping(fd, size, Access::kReadWrite);
+    bind(mapping_.data(), slots, author);
+    // A predecessor in this slot may have been killed while it slept.
+    if (author < slots) doorbells_[author].sleeping.store(0, std::memory_order_seq_cst);
+    for (const int wake : wake_fds) {
+        if (wake >= 0) wake_fds_.push_back(Fd::duplicate(wake));
+    }
+}
+
+AbortPage AbortPage::in_process(int slots, int author) {
+    AbortPage page;
+    page.mapping_ = Mapping::anonymous(nbytes(slots));
+    write_header(page.mapping_.data(), slots);
+    page.bind(page.mapping_.data(), slots, author);
+    return page;
+}
+
+AbortPage AbortPage::view_as(int author) const {
+    AbortPage page;
+    page.bind(base_, slots_, author);
+    return page;
+}
+
+void AbortPage::write(Record& record, std::uint64_t epoch, const Reason& reason) noexcept {
+    record.valid.store(0, std::memory_order_seq_cst);
+    const auto text = cut_text(reason.message, kMaxText);
+    record.kind.store(static_cast<std::int32_t>(reason.kind), std::memory_order_release);
+    record.culprit.store(reason.culprit, std::memory_order_release);
+    record.length.store(static_cast<std::uint32_t>(text.size()), std::memory_order_release);
+    for (std::size_t at = 0; at < text.size(); at += 8) {
+        std::uint64_t piece = 0;
+        std::memcpy(&piece, text.data() + at, std::min<std::size_t>(8, text.size() - at));
+        record.text[at / 8].store(piece, std::memory_order_release);
+    }
+    record.valid.store(epoch, std::memory_order_release);
+}
+
+std::optional<Reason> AbortPage::read(const Record& record, std::uint64_t epoch) {
+    if (record.valid.load(std::memory_order_acquire) != epoch) return std::nullopt;
+    Reason reason;
+    reason.kind = checked_kind(record.kind.load(std::memory_order_acquire));
+    reason.culprit = record.culprit.load(std::memory_order_acquire);
+    const std::size_t length =
+        std::min<std::size_t>(record.length.load(std::memory_order_acquire), kMaxText);
+    reason.message.resize(length);
+    for (std::size_t at = 0; at < length; at += 8) {
+        const std::uint64_t piece = record.text[at / 8].load(std::memory_order_acquire);
+        std::memcpy(reason.message.data() + at, &piece, std::min<std::size_t>(8, length - at));
+    }
+    if (record.valid.load(std::memory_order_acquire) != epoch) return std::nullopt;
+    return reason;
+}
+
+bool AbortPage::abort(std::uint64_t epoch, const Reason& reason) noexcept {
+    Record& record = records_[author_];
+    std::uint32_t unclaimed = 0;
+    for (int i = 0; i < kClaimPatience && !record.claim.compare_exchange_strong(unclaimed, 1); ++i) {
+        unclaimed = 0;
+        ::sched_yield();
+    }
+    std::uint64_t seen = word_->load(std::memory_order_seq_cst);
+    const bool is_first = seen >> 16 < epoch;
+    // A record that the word already names must stay as it is.
+    if (is_first) write(record, epoch, reason);
+    bool won = false;
+    while (!won && seen >> 16 < epoch) {
+        won = word_->compare_exchange_weak(seen, pack(epoch, author_), std::memory_order_seq_cst);
+    }
+    record.claim.store(0, std::memory_order_release);
+    if (!won) return false;
+    for (int slot = 0; slot < slots_; ++slot) doorbells_[slot].ring();
+    for (const Fd& wake : wake_fds_) ring_eventfd(wake.get());
+    return true;
+}
+
+std::optional<Reason> AbortPage::reason(std::uint64_t epoch) const {
+    std::uint64_t word = word_->load(std::memory_order_seq_cst);
+    if (word >> 16 < epoch) return std::nullopt;
+    // A few looks: the same author may be writing down a later epoch at this moment.
+    for (int look = 0; look < kClaimPatience; ++look) {
+        const auto author = (word & 0xFFFF) - 1;
+        if (author <= static_cast<std::uint64_t>(slots_)) {
+            if (auto reason = read(records_[author], word >> 16)) return reason;
+        }
+        ::sched_yield();
+        word = word_->load(std::memory_order_seq_cst);
+    }
+    return Reason{AbortKind::kError, -1, "unknown"};
+}
+
+}  // namespace phalanx

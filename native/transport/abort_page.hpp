@@ -1,0 +1,122 @@
+// The page through which any rank, thread or supervisor of a host frees all ranks that wait, and
+// the doorbells on which they sleep. Knows nothing of operations or algorithms.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+#include "base/error.hpp"
+#include "base/fd.hpp"
+#include "base/futex.hpp"
+#include "base/mapping.hpp"
+
+namespace phalanx {
+
+inline constexpr std::size_t kCacheLine = 128;  // two lines: the prefetcher fetches pairs
+
+// Concurrency of a doorbell. Its rank sleeps on it; anybody rings. Sleeper: ++sleeping, look again,
+// sleep. Ringer: publish, look at sleeping, ring. All four accesses are seq_cst, so one of the two
+// sees the other (Dekker), and no wake is lost; a sleep ends after 50 ms in any case.
+struct alignas(kCacheLine) Doorbell {
+    std::atomic<std::uint32_t> bell;
+    std::atomic<std::uint32_t> sleeping;
+
+    void ring_if_sleeping() noexcept {
+        if (sleeping.load(std::memory_order_seq_cst) != 0) ring();
+    }
+    void ring() noexcept {
+        bell.fetch_add(1, std::memory_order_seq_cst);
+        futex_wake_all(bell);
+    }
+    // Sleeps unless `awake()` says that there is no need; kBySignal if a signal handler ran.
+    template <class Awake>
+    Woken sleep(std::chrono::nanoseconds limit, Awake&& awake) noexcept {
+        const auto seen = bell.load(std::memory_order_seq_cst);
+        sleeping.fetch_add(1, std::memory_order_seq_cst);
+        const Woken woken = awake() ? Woken::kYes : futex_wait(bell, seen, limit);
+        sleeping.fetch_sub(1, std::memory_order_seq_cst);
+        return woken;
+    }
+};
+
+// Concurrency of the page. `word` = epoch << 16 | author + 1 only ever grows in epoch, by
+// compare-and-swap: the first abort of an epoch wins and is final; epoch E is aborted iff
+// word >> 16 >= E. Each author (a slot, or the supervisor) has a record of its own, which it writes
+// before it swaps the word: fields, then `valid` = epoch (release). A reader takes the word
+// (acquire), then the record, then `valid` once more: if that is not the word's epoch before and
+// after, the record is of another time and is not believed. Threads of one author exclude each
+// other by `claim`; a claim whose holder died is taken over after a short wait, so that no dead
+// process can keep the living from aborting. All fields are atomics: a torn read is seen, not UB.
+class AbortPage {
+  public:
+    static constexpr std::size_t kMaxText = 500;
+    static constexpr int kMaxSlots = 4096;
+
+    static std::size_t nbytes(int slots);
+    static void format(int fd, int slots);
+
+    // Maps a page; `author` is a slot, or `slots` for the supervisor.
+    AbortPage(int fd, int slots, int author, std::span<const int> wake_fds);
+    // A page that only this process knows.
+    static AbortPage in_process(int slots, int author);
+    // The same page, seen by another author in this process (tests: a rank per thread).
+    [[nodiscard]] AbortPage view_as(int author) const;
+
+    // True if this call was the first for the epoch.
+    bool abort(std::uint64_t epoch, const Reason& reason) noexcept;
+    [[nodiscard]] bool is_aborted(std::uint64_t epoch) const noexcept {
+        return word_->load(std::memory_order_seq_cst) >> 16 >= epoch;
+    }
+    [[nodiscard]] std::optional<Reason> reason(std::uint64_t epoch) const;
+
+    [[nodiscard]] Doorbell& doorbell(int slot) const noexcept { return doorbells_[slot]; }
+    [[nodiscard]] int slots() const noexcept { return slots_; }
+    [[nodiscard]] int author() const noexcept { return author_; }
+
+  private:
+    struct Record {
+        alignas(kCacheLine) std::atomic<std::uint32_t> claim;
+        std::atomic<std::int32_t> kind;
+        std::atomic<std::uint64_t> valid;
+        std::atomic<std::int32_t> culprit;
+        std::atomic<std::uint32_t> length;
+        std::atomic<std::uint64_t> text[64];
+    };
+    struct Header {
+        std::uint64_t magic;
+        std::uint32_t version;
+        std::uint32_t slots;
+    };
+    static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
+    static_assert(std::is_standard_layout_v<Record> && sizeof(Record::text) > kMaxText);
+
+    AbortPage() = default;
+    void bind(std::byte* base, int slots, int author);
+    static void write_header(std::byte* base, int slots) noexcept;
+    static void write(Record& record, std::uint64_t epoch, const Reason& reason) noexcept;
+    static std::optional<Reason> read(const Record& record, std::uint64_t epoch);
+
+    Mapping mapping_;
+    std::byte* base_ = nullptr;
+    std::atomic<std::uint64_t>* word_ = nullptr;
+    Doorbell* doorbells_ = nullptr;
+    Record* records_ = nullptr;
+    int slots_ = 0;
+    int author_ = 0;
+    std::vector<Fd> wake_fds_;
+};
+
+// At most `limit` bytes of `text`, cut between two characters of UTF-8.
+std::string_view cut_text(std::string_view text, std::size_t limit) noexcept;
+// Makes a poll() on the eventfd return.
+void ring_eventfd(int fd) noexcept;
+
+}  // namespace phalanx

@@ -1,0 +1,48 @@
+// The memory that the ranks of one host share: one region per slot. A rank writes only its own
+// region and reads its peers'. What the bytes mean is the business of the collectives.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/mapping.hpp"
+
+namespace phalanx {
+
+// Concurrency: immutable after construction; the bytes in the regions have their own rules
+// (collectives/host_team.hpp). Each region is divided into kChannels parts of equal size, so that
+// a group and its splits, which may be at work at the same time, do not touch each other.
+class Arena {
+  public:
+    static constexpr int kChannels = 16;
+    static constexpr std::size_t kHeaderBytes = 4096;
+    // 4 MiB a channel: two staged chunks of 1 MiB and two results; pages cost nothing until used.
+    static constexpr std::size_t kDefaultBytes = kHeaderBytes + kChannels * (std::size_t{4} << 20);
+
+    static void format(int fd, std::size_t nbytes);
+
+    Arena(std::span<const int> fds, int own);
+    // Arenas for `slots` ranks that are threads of this process, over the very same addresses, so
+    // that a thread sanitizer can judge the protocol.
+    static std::vector<std::unique_ptr<Arena>> in_process(int slots, std::size_t nbytes);
+
+    [[nodiscard]] int slots() const noexcept { return static_cast<int>(regions_.size()); }
+    [[nodiscard]] int own() const noexcept { return own_; }
+    [[nodiscard]] std::size_t nbytes() const noexcept { return nbytes_; }
+    [[nodiscard]] std::size_t channel_nbytes() const noexcept;
+    [[nodiscard]] std::span<std::byte> own_channel(int channel) const;
+    [[nodiscard]] std::span<const std::byte> channel(int slot, int channel) const;
+
+  private:
+    Arena() = default;
+    [[nodiscard]] std::byte* at(int slot, int channel) const;
+
+    std::vector<std::shared_ptr<Mapping>> regions_;
+    std::size_t nbytes_ = 0;  // of the smallest region: the same on every rank
+    int own_ = 0;
+};
+
+}  // namespace phalanx

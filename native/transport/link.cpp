@@ -1,0 +1,105 @@
+// What all links share: poisoning after a failure, and the last words.
+#include "transport/link.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "transport/abort_page.hpp"
+
+namespace phalanx {
+
+namespace {
+constexpr std::uint64_t kMagic = 0x73'64'72'6f'77'6c'70'fe;
+constexpr std::size_t kDrainBytes = std::size_t{16} << 10;
+constexpr int kDrainReads = 4096;  // 64 MiB: more than any socket holds
+}  // namespace
+
+std::size_t Link::try_send(std::span<const std::byte> bytes) {
+    if (!broken_.empty()) lose(broken_);
+    try {
+        return do_send(bytes);
+    } catch (const PeerLost& error) {
+        broken_ = error.what();
+        throw;
+    }
+}
+
+std::size_t Link::try_recv(std::span<std::byte> bytes) {
+    if (!broken_.empty()) lose(broken_);
+    try {
+        const std::size_t got = do_recv(bytes);
+        if (got > 0) remember(bytes.first(got));
+        return got;
+    } catch (const PeerLost& error) {
+        broken_ = error.what();
+        throw;
+    }
+}
+
+void Link::remember(std::span<const std::byte> bytes) noexcept {
+    if (bytes.size() >= tail_.size()) {
+        std::memcpy(tail_.data(), bytes.last(tail_.size()).data(), tail_.size());
+        tail_size_ = tail_.size();
+        return;
+    }
+    const std::size_t kept = std::min(tail_size_, tail_.size() - bytes.size());
+    std::memmove(tail_.data(), tail_.data() + tail_size_ - kept, kept);
+    std::memcpy(tail_.data() + kept, bytes.data(), bytes.size());
+    tail_size_ = kept + bytes.size();
+}
+
+// FNV-1a over everything in front of the checksum.
+std::uint64_t Link::checksum(const LastWords& words) noexcept {
+    const auto* bytes = reinterpret_cast<const unsigned char*>(&words);
+    std::uint64_t hash = 0xcbf29ce484222325U;
+    for (std::size_t i = 0; i < offsetof(LastWords, checksum); ++i) {
+        hash = (hash ^ bytes[i]) * 0x100000001b3U;
+    }
+    return hash;
+}
+
+void Link::say_last_words(std::uint64_t epoch, const Reason& reason) noexcept {
+    if (has_spoken_) return;
+    has_spoken_ = true;
+    LastWords words{};
+    const auto text = cut_text(reason.message, words.text.size());
+    std::memcpy(words.text.data(), text.data(), text.size());
+    words.length = text.size();
+    words.kind = static_cast<std::int32_t>(reason.kind);
+    words.culprit = reason.culprit;
+    words.epoch = epoch;
+    words.checksum = checksum(words);
+    words.magic = kMagic;
+    try {
+        // A full link takes only a part, which is then no record: its reader finds an end only.
+        do_send(std::as_bytes(std::span(&words, 1)));
+    } catch (const Error&) {
+        broken_ = "the peer left first";
+    }
+    do_finish();
+}
+
+std::optional<Reason> Link::hear_last_words(std::uint64_t epoch) noexcept {
+    std::array<std::byte, kDrainBytes> drained{};
+    bool has_ended = false;
+    for (int reads = 0; reads < kDrainReads && !has_ended; ++reads) {
+        try {
+            const std::size_t got = do_recv(drained);
+            if (got == 0) return std::nullopt;
+            remember(std::span(drained).first(got));
+        } catch (const Error&) {
+            has_ended = true;
+        }
+    }
+    LastWords words{};
+    if (!has_ended || tail_size_ < sizeof words) return std::nullopt;
+    std::memcpy(&words, tail_.data() + tail_size_ - sizeof words, sizeof words);
+    if (words.magic != kMagic || words.checksum != checksum(words) || words.epoch != epoch ||
+        words.length > words.text.size()) {
+        return std::nullopt;
+    }
+    const auto length = static_cast<std::size_t>(words.length);
+    return Reason{checked_kind(words.kind), words.culprit, std::string(words.text.data(), length)};
+}
+
+}  // namespace phalanx

@@ -1,0 +1,72 @@
+// A two-way stream of bytes to one peer. Algorithms see only this interface.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "base/error.hpp"
+
+namespace phalanx {
+
+// Concurrency: a link belongs to the thread whose turn it is in its group.
+//
+// Last words: a rank that gives an operation up writes why as the last record of its stream and
+// then shuts its direction down. The receiver keeps the tail of what it read; once the stream has
+// ended, a tail that ends with a well-formed record is the reason. So ranks that share no page
+// learn the true cause in the stream itself, wherever in a message it was cut.
+class Link {
+  public:
+    explicit Link(int peer) noexcept : peer_(peer) {}
+    Link(const Link&) = delete;
+    Link& operator=(const Link&) = delete;
+    virtual ~Link() = default;
+
+    [[nodiscard]] int peer() const noexcept { return peer_; }
+    // How many bytes were taken at once, 0 if the link is full. Throws PeerLost, and from then on
+    // always the same.
+    std::size_t try_send(std::span<const std::byte> bytes);
+    // How many bytes came at once, 0 if there are none. Throws PeerLost at the end of the stream.
+    std::size_t try_recv(std::span<std::byte> bytes);
+    // What poll() can wait on, or -1 for a link in memory.
+    [[nodiscard]] virtual int descriptor() const noexcept { return -1; }
+
+    // Says why this rank gives up and ends this direction. Only the first words count.
+    void say_last_words(std::uint64_t epoch, const Reason& reason) noexcept;
+    // Reads and drops what is still coming; the peer's last words once its stream has ended.
+    std::optional<Reason> hear_last_words(std::uint64_t epoch) noexcept;
+
+  protected:
+    virtual std::size_t do_send(std::span<const std::byte> bytes) = 0;
+    virtual std::size_t do_recv(std::span<std::byte> bytes) = 0;
+    virtual void do_finish() noexcept = 0;
+    [[noreturn]] void lose(const std::string& why) const { throw PeerLost(peer_, why); }
+
+  private:
+    struct LastWords {
+        std::array<char, 504> text;
+        std::int32_t kind;
+        std::int32_t culprit;
+        std::uint64_t length;
+        std::uint64_t epoch;
+        std::uint64_t checksum;
+        std::uint64_t magic;
+    };
+    static std::uint64_t checksum(const LastWords& words) noexcept;
+    void remember(std::span<const std::byte> bytes) noexcept;
+
+    int peer_;
+    bool has_spoken_ = false;
+    std::string broken_;  // why this link is of no use any more
+    std::size_t tail_size_ = 0;
+    std::array<std::byte, sizeof(LastWords)> tail_{};
+};
+
+// A connected stream socket; takes ownership of fd.
+std::unique_ptr<Link> make_socket_link(int peer, int fd);
+
+}  // namespace phalanx

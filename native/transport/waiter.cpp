@@ -1,0 +1,103 @@
+// The slow half of waiting.
+#include "transport/waiter.hpp"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+namespace phalanx {
+
+namespace {
+// Looks at memory between two looks at the clock while spinning: about 1 us.
+constexpr int kLooksPerClock = 32;
+}  // namespace
+
+void Waiter::begin(Deadline deadline, std::function<bool()> interrupt) {
+    deadline_ = deadline;
+    interrupt_ = std::move(interrupt);
+    next_signal_check_ = {};
+    has_slept_ = false;
+}
+
+void Waiter::start() {
+    started_ = Clock::now();
+    has_slept_ = false;
+    if (next_signal_check_ == Clock::time_point{}) next_signal_check_ = started_ + kLongestSleep;
+}
+
+void Waiter::throw_aborted() const {
+    auto reason = page_.reason(epoch_);
+    throw Aborted(reason ? std::move(*reason) : Reason{AbortKind::kError, -1, "unknown"});
+}
+
+void Waiter::look_around(Clock::time_point now, WhoIsMissing missing) {
+    check_abort();
+    if (deadline_.has_passed(now)) {
+        auto who = missing();
+        throw Timeout(std::move(who.ranks), who.whole_hosts);
+    }
+    if (now >= next_signal_check_) {
+        next_signal_check_ = now + kLongestSleep;
+        if (interrupt_ && interrupt_()) throw Interrupted();
+    }
+}
+
+void Waiter::check(WhoIsMissing missing) {
+    look_around(Clock::now(), missing);
+}
+
+void Waiter::rest(FunctionRef<bool()> ready, WhoIsMissing missing) {
+    auto now = Clock::now();
+    look_around(now, missing);
+    const auto waited = now - started_;
+    if (!policy_.is_crowded && waited < policy_.spin) {
+        for (int look = 0; look < kLooksPerClock && !ready(); ++look) cpu_relax();
+        return;
+    }
+    if (waited < policy_.yield) {
+        ::sched_yield();
+        return;
+    }
+    const Missing who = missing();
+    if (who.closed_rank >= 0 && !ready()) throw PeerClosed(who.closed_rank);
+    const auto woken = bell_.sleep(deadline_.remaining(now, kLongestSleep), [&] {
+        return ready() || page_.is_aborted(epoch_);
+    });
+    has_slept_ = true;
+    if (woken == Woken::kBySignal) next_signal_check_ = Clock::time_point::min();
+}
+
+void Waiter::rest_on(Descriptors descriptors,
+                     WhoIsMissing missing) {
+    auto now = Clock::now();
+    look_around(now, missing);
+    const auto waited = now - started_;
+    if (!policy_.is_crowded && waited < policy_.spin) {
+        cpu_relax();
+        return;
+    }
+    if (waited < policy_.yield && policy_.is_crowded) {
+        ::sched_yield();
+        return;
+    }
+    const auto wanted = descriptors();
+    auto limit = deadline_.remaining(now, kLongestSleep);
+    polled_.clear();
+    for (const pollfd& one : wanted) {
+        if (one.fd >= 0) polled_.push_back(one);
+    }
+    // Links in memory have no descriptor: their peers ring nobody, so look again soon.
+    if (polled_.size() < wanted.size()) limit = std::min<Clock::duration>(limit, std::chrono::milliseconds(1));
+    polled_.push_back({wake_fd_, POLLIN, 0});
+    const auto ms = std::chrono::ceil<std::chrono::milliseconds>(limit).count();
+    const int result = ::poll(polled_.data(), polled_.size(), static_cast<int>(ms));
+    has_slept_ = true;
+    if (result < 0 && errno == EINTR) next_signal_check_ = Clock::time_point::min();
+    if (result > 0 && (polled_.back().revents & POLLIN) != 0) {
+        std::uint64_t count = 0;  // drained, or an abort of an older epoch would keep us awake
+        [[maybe_unused]] const auto got = ::read(wake_fd_, &count, sizeof count);
+    }
+}
+
+}  // namespace phalanx
