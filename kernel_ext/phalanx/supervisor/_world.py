@@ -42,12 +42,12 @@ class World:
 
     def gather(self, rank: int, request: Gather) -> list[Answer]:
         """Take a rank's share of a round; the answers are those to send now."""
-        if request.epoch != self.epoch or self._is_aborted:
-            message = f"epoch {request.epoch} is over (now {self.epoch}); join again"
-            return [(rank, Refused(request.id, -1, message))]
         if self.dead:
             lost, reason = next(iter(self.dead.items()))
             return [(rank, Refused(request.id, lost, reason))]
+        if request.epoch != self.epoch or self._is_aborted:
+            message = f"epoch {request.epoch} is over (now {self.epoch}); join again"
+            return [(rank, Refused(request.id, -1, message))]
         this = self._rounds.setdefault(request.round, _Round())
         this.shares[rank] = request.data
         this.requests[rank] = request.id

@@ -1,0 +1,76 @@
+"""The world's state machine: rendezvous, epochs, cells, losses."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from phalanx.protocol import Gather, Gathered, Refused
+from phalanx.supervisor._world import World
+
+
+def test_a_round_is_answered_when_all_shares_are_there():
+    world = World(3)
+    assert world.gather(0, Gather(10, 1, 0, b"a")) == []
+    assert world.gather(2, Gather(12, 1, 0, b"c")) == []
+    parts = (b"a", b"b", b"c")
+    assert world.gather(1, Gather(11, 1, 0, b"b")) == [
+        (0, Gathered(10, parts)),
+        (1, Gathered(11, parts)),
+        (2, Gathered(12, parts)),
+    ]
+
+
+@given(st.permutations([(rank, number) for rank in range(3) for number in range(2)]))
+def test_rounds_do_not_mix_whatever_the_order(order):
+    world = World(3)
+    answers = []
+    for rank, number in order:
+        share = f"{rank}.{number}".encode()
+        answers += world.gather(rank, Gather(100 * number + rank, 1, number, share))
+    assert len(answers) == 6
+    for rank, answer in answers:
+        number = answer.id // 100
+        assert answer.id % 100 == rank
+        assert answer.parts == tuple(f"{r}.{number}".encode() for r in range(3))
+
+
+def test_a_lost_rank_frees_those_who_wait_and_is_named_to_those_who_come():
+    world = World(3)
+    world.gather(0, Gather(1, 1, 0, b""))
+    assert world.lose(2, "killed") == [(0, Refused(1, 2, "killed"))]
+    assert world.gather(1, Gather(2, 1, 0, b"")) == [(1, Refused(2, 2, "killed"))]
+    assert world.state(2) == "dead"
+    assert world.begin_cell(3, "cell", (0, 1, 2)).dead == {2: "killed"}
+
+
+def test_an_aborted_epoch_begins_anew_with_the_next_cell():
+    world = World(2)
+    world.gather(0, Gather(1, 1, 0, b""))
+    assert world.abort(1, "stopped") == [(0, Refused(1, -1, "stopped"))]
+    allowed = world.begin_cell(5, "cell", (0, 1))
+    assert (allowed.epoch, allowed.reform) == (2, True)
+    assert not world.begin_cell(6, "other", (0, 1)).reform
+    (_, refused), *_ = world.gather(0, Gather(7, 1, 0, b""))
+    assert isinstance(refused, Refused)
+    assert "epoch 1 is over" in refused.message
+
+
+def test_an_abort_of_an_old_epoch_changes_nothing():
+    world = World(2)
+    world.abort(1, "first")
+    world.begin_cell(1, "cell", (0, 1))
+    assert world.abort(1, "late") == []
+    assert not world.begin_cell(2, "next", (0, 1)).reform
+
+
+def test_cells_end_rank_by_rank_and_with_the_dead():
+    world = World(3)
+    world.begin_cell(1, "cell", (0, 1, 2))
+    assert [world.state(rank) for rank in range(3)] == ["busy"] * 3
+    world.end_cell(0, "cell")
+    world.lose(1, "gone")
+    assert world.unfinished() == {2}
+    world.end_cell(2, "cell")
+    assert world.unfinished() == set()
+    assert [world.state(rank) for rank in range(3)] == ["idle", "dead", "idle"]

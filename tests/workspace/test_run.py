@@ -1,0 +1,165 @@
+"""The loop that waits for a cell, with a fake front end and fake ranks."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Sequence
+
+from phalanx.workspace import Display, QuietView
+from phalanx.workspace._cell import Cell
+from phalanx.workspace._events import Ended, Failure, Lost, NeedLine, Text
+from phalanx.workspace._run import STOP_PATIENCE_S, run_cell
+
+
+class FakePrompt:
+    def __init__(self, answers):
+        self.answers = answers
+        self.is_closed = False
+
+    def poll(self, timeout_s):
+        return (self.answers.pop(0),) if self.answers else None
+
+    def close(self):
+        self.is_closed = True
+
+
+class FakeView(QuietView):
+    """Keeps what is shown and answers from a list."""
+
+    def __init__(self, answers: Sequence[str | None] = ()) -> None:
+        self.shown: list[object] = []
+        self.questions: list[object] = []
+        self.answers = list(answers)
+
+    def lines(self, rank, stream, lines):
+        self.shown += [(rank, stream, line) for line in lines]
+
+    def display(self, event):
+        self.shown.append((event.rank, event.data))
+
+    def ask(self, question):
+        self.questions.append((question.ranks, question.prompt))
+        self.shown.append("asked")
+        self.prompt = FakePrompt(self.answers[:1])
+        del self.answers[:1]
+        return self.prompt
+
+    def notice(self, text):
+        self.shown.append(text)
+
+
+class FakeRanks:
+    """Reacts to what is sent as ranks would: ends them."""
+
+    def __init__(self, cell: Cell, *, react: bool = True) -> None:
+        self.cell = cell
+        self.react = react
+        self.sent: list[object] = []
+
+    def send_line(self, cell, index, line):
+        self.sent.append((index, line))
+        for rank in self.cell.ranks:
+            self.cell.events.put(Ended(rank, None))
+
+    def refuse_line(self, cell, message):
+        self.sent.append(message)
+        for rank in self.cell.ranks:
+            self.cell.events.put(Ended(rank, Failure("RuntimeError", message, ())))
+
+    def interrupt_cell(self, cell, ranks):
+        self.sent.append(("interrupt", ranks))
+        if self.react:
+            for rank in ranks:
+                self.cell.events.put(Ended(rank, Failure("KeyboardInterrupt", "", ())))
+
+
+def start(ranks=2, *events):
+    cell = Cell("cell", tuple(range(ranks)))
+    for event in events:
+        cell.events.put(event)
+    return cell
+
+
+def test_output_is_shown_in_lines_and_values_by_rank():
+    value = [Display(rank, {"text/plain": str(rank)}, {}, is_result=True) for rank in range(2)]
+    cell = start(
+        2, Text(1, "stdout", "a\nb"), value[1], Ended(1, None), value[0], Ended(0, None)
+    )
+    view = FakeView()
+    outcome = run_cell(cell, view, FakeRanks(cell))
+    assert view.shown == [
+        (1, "stdout", "a"),
+        (1, "stdout", "b"),
+        (0, {"text/plain": "0"}),
+        (1, {"text/plain": "1"}),
+    ]
+    assert outcome.failures == {}
+
+
+def test_one_answer_goes_to_all_ranks_and_stands_below_what_was_said():
+    cell = start(
+        2, Text(0, "stdout", "half"), *(NeedLine(rank, 0, "who? ", False) for rank in range(2))
+    )
+    view, ranks = FakeView(["ann"]), FakeRanks(cell)
+    run_cell(cell, view, ranks)
+    assert view.questions == [((0, 1), "who? ")]
+    assert view.shown == [(0, "stdout", "half"), "asked"]
+    assert ranks.sent == [(0, "ann")]
+    assert view.prompt.is_closed
+
+
+def test_a_prompt_is_taken_back_when_the_rank_that_asked_dies():
+    cell = start(1, NeedLine(0, 0, "who? ", False))
+    view = FakeView()
+
+
+    original = view.ask
+
+    def ask(question):
+        cell.events.put(Lost(0, "host", "killed by signal 9 (SIGKILL)", "last words"))
+        return original(question)
+
+    view.ask = ask
+    outcome = run_cell(cell, view, FakeRanks(cell))
+    assert outcome.lost[0].reason == "killed by signal 9 (SIGKILL)"
+    assert view.prompt.is_closed
+    assert (0, "stderr", "last words") in view.shown
+
+
+def test_a_front_end_that_cannot_ask_frees_the_ranks():
+    cell = start(1, NeedLine(0, 0, "who? ", False))
+    ranks = FakeRanks(cell)
+    outcome = run_cell(cell, QuietView(), ranks)
+    (message,) = ranks.sent
+    assert "nobody can answer 'who? '" in message
+    assert outcome.failures[0].ename == "RuntimeError"
+
+
+def test_ctrl_c_interrupts_the_ranks_and_waits_for_them():
+    cell = start(2, Ended(0, None))
+    view = FakeView()
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        view.lines = lambda *args: os.kill(os.getpid(), signal.SIGINT)
+        cell.events.put(Text(1, "stdout", "go\n"))
+        ranks = FakeRanks(cell)
+        outcome = run_cell(cell, view, ranks)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, previous)
+    assert outcome.was_stopped
+    assert ranks.sent == [("interrupt", (1,))]
+    assert outcome.abandoned == ()
+
+
+def test_ranks_that_do_not_react_are_named():
+    cell = start(2, Ended(0, None))
+    view, ranks = FakeView(), FakeRanks(cell, react=False)
+    now = iter([0.0, 0.1, 2.0, 2.1, 2.0 + STOP_PATIENCE_S + 1, 99.0, 99.0, 99.0])
+    outcome = run_cell(cell, view, ranks, timeout_s=1.0, clock=lambda: next(now))
+    assert outcome.has_timed_out
+    assert outcome.abandoned == (1,)
+    assert any("rank 1 does not react" in str(shown) for shown in view.shown)
+
+
