@@ -13,9 +13,9 @@ import phalanx
 
 _ROOT = Path(__file__).resolve().parents[1]
 _PUBLIC = {
-    "CollectiveMismatch", "CollectiveTimeout", "DistributedError", "Group", "NotConfigured",
+    "CellError", "CollectiveMismatch", "CollectiveTimeout", "DistributedError", "Group", "NotConfigured",
     "NotSupported", "RankFailure", "Workspace", "all_gather", "all_sum", "broadcast", "init",
-    "is_available", "load_ipython_extension", "widgets",
+    "is_available", "widgets",
 }  # fmt: skip
 
 

@@ -33,7 +33,7 @@ def bandwidth(measurements: Sequence[Measurement], *, title: str = "bandwidth") 
     Parameters
     ----------
     measurements : sequence of Measurement
-        In any order; lines are made of equal operation, algorithm, transport, dtype and ranks.
+        In any order; lines are made of equal operation, transport, dtype and ranks.
     title : str, optional
         The picture's headline.
 
@@ -80,21 +80,17 @@ class _Axis:
 
 
 def _series(measurements: Sequence[Measurement]) -> list[_Series]:
-    lines: dict[tuple[str, str, str, str, int], list[Measurement]] = {}
+    lines: dict[tuple[str, str, str, int], list[Measurement]] = {}
     for m in measurements:
-        lines.setdefault((m.op, m.algorithm, m.transport, m.dtype, m.ranks), []).append(m)
-    # A part of the name that is the same for all lines only makes them longer, but the op stays.
-    varies = [len({key[i] for key in lines}) > 1 for i in range(5)]
+        lines.setdefault((m.op, m.transport, m.dtype, m.ranks), []).append(m)
     made = []
-    for i, (key, points) in enumerate(lines.items()):
-        op, algorithm, transport, dtype, ranks = key
+    for i, ((op, transport, dtype, ranks), points) in enumerate(lines.items()):
         parts = [op, transport, dtype, f"{ranks} ranks" if ranks != 1 else "1 rank"]
-        if varies[1] and algorithm not in parts:
-            parts.insert(1, algorithm)
-        look = i % len(SERIES_COLOURS), (i + i // len(SERIES_COLOURS)) % len(_MARKERS)
+        colour = i % len(SERIES_COLOURS)
+        marker = _MARKERS[(i + i // len(SERIES_COLOURS)) % len(_MARKERS)]
         name = " · ".join(clean(p) for p in parts if p)
         ordered = sorted(points, key=lambda m: m.nbytes)
-        made.append(_Series(name, SERIES_COLOURS[look[0]], _MARKERS[look[1]], ordered))
+        made.append(_Series(name, SERIES_COLOURS[colour], marker, ordered))
     return made
 
 
@@ -169,7 +165,7 @@ def _panel(
         if len(good) > 1:
             path(g, steps, fill="none", stroke=s.colour, stroke_width=2.2, stroke_linejoin="round")
         for m, v, far in good:
-            at = group(g, label=f"{s.name}, {format_size(m.nbytes)}: {v:.4g}" + _wrong(m))
+            at = group(g, label=f"{s.name}, {format_size(m.nbytes)}: {v:.4g}{_aside(m)}")
             if far > v:
                 line(
                     at, x(m.nbytes), y(v), x(m.nbytes), y(far), stroke=s.colour, stroke_opacity=0.55
@@ -181,8 +177,9 @@ def _panel(
                 )
 
 
-def _wrong(m: Measurement) -> str:
-    return f" ({m.n_wrong} wrong elements)" if m.n_wrong else ""
+def _aside(m: Measurement) -> str:
+    wrong = f"{m.n_wrong} wrong elements" if m.n_wrong else ""
+    return "".join(f", {words}" for words in (m.algorithm, wrong) if words)
 
 
 def _draw_y_axis(g: ET.Element, left: float, y: _Axis) -> None:

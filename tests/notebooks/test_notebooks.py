@@ -91,7 +91,7 @@ def test_the_question_is_asked_once(first_ranks):
 
 def test_an_error_names_its_rank(first_ranks):
     cell = _of(first_ranks, "does not like this cell")
-    assert cell.text.count("fine here") == 3
+    assert cell.stdout.count("fine here") == 3
     assert "rank 2 does not like this cell" in cell.text
 
 

@@ -250,7 +250,7 @@ def _measure(
     n_wrong += int(_all_of(group, case.count_wrong()).sum())
     seconds = float(np.median(times))
     algbw = case.nbytes / seconds / 1e9
-    algorithm, transport = _path_of(group, op)
+    algorithm, transport = _path_of(group, op, case.nbytes)
     return Measurement(
         op=op,
         algorithm=algorithm,
@@ -268,9 +268,14 @@ def _measure(
     )
 
 
-def _path_of(group: px.Group, op: str) -> tuple[str, str]:
-    """Algorithm and transport that the group says it takes."""
+def _path_of(group: px.Group, op: str, nbytes: int) -> tuple[str, str]:
+    """Algorithm and transport that the group says it takes.
+
+    It tells the algorithm at some sizes; between two that differ both are named.
+    """
     said = group.describe()
     transport = "+".join(sorted(set(said["transports"]) - {"self"})) or "self"
-    algorithms = said["engine"].get("algorithms", {})
-    return str(algorithms.get(op, "")), transport
+    by_size: dict[int, str] = said["engine"].get("algorithms", {}).get(op, {})
+    below = [by_size[size] for size in sorted(by_size) if size <= nbytes]
+    above = [by_size[size] for size in sorted(by_size) if size >= nbytes]
+    return " or ".join(dict.fromkeys(below[-1:] + above[:1])), transport
