@@ -206,14 +206,14 @@ def child_worlds() -> list[str]:
 def large_sum(count: int, dtype: str) -> int:
     """Sum an array of more than 2 GiB in place; how many elements are wrong."""
     group = px.init()
-    x = np.arange(count, dtype=dtype)
-    x += group.rank()
+    size, rank = group.size(), group.rank()
+    blocks = [slice(start, min(start + (1 << 24), count)) for start in range(0, count, 1 << 24)]
+    x = np.empty(count, dtype)
+    for block in blocks:  # small whole numbers, which float32 holds exactly
+        x[block] = np.arange(block.start, block.stop) % 1_000_003 + rank
     px.all_sum(x, out=x)
-    size = group.size()
     n_wrong = 0
-    step = 1 << 24
-    for start in range(0, count, step):
-        stop = min(start + step, count)
-        expected = np.arange(start, stop, dtype=dtype) * size + size * (size - 1) // 2
-        n_wrong += int(np.count_nonzero(x[start:stop] != expected))
+    for block in blocks:
+        whole = np.arange(block.start, block.stop) % 1_000_003 * size + size * (size - 1) // 2
+        n_wrong += int(np.count_nonzero(x[block] != whole))
     return n_wrong

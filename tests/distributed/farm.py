@@ -73,6 +73,7 @@ class Plan:
     with_memory: bool = True
     rounds: dict[int, dict[int, Gather]] = field(default_factory=dict)
     aborts: list[tuple[int, EpochAborted]] = field(default_factory=list)
+    told: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
     lost: tuple[int, str] | None = None
 
     @property
@@ -163,6 +164,12 @@ class World:
         assert all(isinstance(outcome, BaseException) for outcome in outcomes), outcomes
         return outcomes
 
+    def notices(self) -> list[tuple[int, EpochAborted]]:
+        """Wait until as many notices of the epoch's end have come as there are ranks."""
+        for _ in range(self.size):
+            assert self.plan.told.acquire(timeout=PATIENCE), self.plan.aborts
+        return list(self.plan.aborts)
+
     def kill(self, rank: int, number: signal.Signals) -> None:
         """Send a signal to a rank."""
         self.is_good = False
@@ -244,8 +251,9 @@ class Farm:
                 self._answer(member, self._welcome(member.rank, message.id))
             elif isinstance(message, Gather):
                 self._gather(member, message)
-            elif isinstance(message, EpochAborted):
+            elif isinstance(message, EpochAborted) and message.epoch == self._plan.epoch:
                 self._plan.aborts.append((member.rank, message))
+                self._plan.told.release()
                 self._give_up(message.epoch, message.kind, message.culprit, message.message)
 
     def _welcome(self, rank: int, request: int) -> Welcome:
@@ -301,7 +309,7 @@ class Farm:
     def _give_up(self, epoch: int, kind: int, culprit: int, why: str) -> None:
         """Free the ranks of every host, as the root supervisor does."""
         plan = self._plan
-        if epoch != plan.epoch or plan.lost is not None:
+        if plan.lost is not None:
             return
         plan.lost = (culprit, why)
         if plan.with_memory:

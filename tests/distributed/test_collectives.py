@@ -176,9 +176,8 @@ def test_processes_that_a_rank_starts_are_no_ranks(rank_pool):
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("dtype", "transport"), [("float32", "any"), ("int64", "tcp")])
 def test_more_than_2_gib(rank_pool, dtype, transport):
-    """Ranks sum in place: two arrays of 2.1 GiB, no more. float32 counts on without rounding."""
+    """Ranks sum in place: two arrays of 2.1 GiB, no more."""
     count = (2**31 + 2**26) // np.dtype(dtype).itemsize
-    cell = cells.large_sum
     world = rank_pool(2, transport=transport)
-    world.start(cell, count, dtype)
+    world.start(cells.large_sum, count, dtype)
     assert world.outcomes(timeout=200) == [0, 0]
