@@ -34,7 +34,12 @@ LAYOUTS = ("C", "F", "strided", "reversed", "unaligned", "readonly")
 DTYPES = ("float32", "float64", "int64")
 
 
-@pytest.fixture(params=WORLDS)
+def marked(name: str) -> object:
+    """Eight processes on two cores take their time."""
+    return pytest.param(name, marks=pytest.mark.slow) if WORLDS[name][0] > 4 else name
+
+
+@pytest.fixture(params=map(marked, WORLDS))
 def world(request, rank_pool):
     size, hosts, transport = WORLDS[request.param]
     return rank_pool(size, hosts, transport)
@@ -164,6 +169,7 @@ def test_a_new_epoch_arms_the_same_group_again(rank_pool):
     assert all(same for _, same in first)
 
 
+@pytest.mark.slow
 def test_processes_that_a_rank_starts_are_no_ranks(rank_pool):
     world = rank_pool(2)
     for by_exec, by_fork in world.run(cells.child_worlds):

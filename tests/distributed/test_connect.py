@@ -156,7 +156,7 @@ def test_no_usable_address_is_told_to_all_at_once(meet):
 
 def test_it_listens_on_the_given_address_only(meet):
     meeting = meet(2)
-    first = meeting.start(0, timeout=0.3)
+    first = meeting.start(0, timeout=0.2)
     endpoint = meeting.stand_in(1)[0].endpoints[0]
     bound = [
         c.laddr for c in psutil.Process().net_connections("tcp") if c.status == psutil.CONN_LISTEN

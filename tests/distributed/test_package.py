@@ -47,6 +47,7 @@ def test_every_public_name_is_listed_once_and_in_order():
     assert sorted(set(distributed.__all__)) == distributed.__all__
 
 
+@pytest.mark.slow
 def test_a_rank_loads_no_client_and_no_widget():
     heavy = ("ipyparallel", "ipywidgets", "anywidget", "IPython", "zmq", "asyncio")
     ran = in_fresh_interpreter(
@@ -58,6 +59,7 @@ def test_a_rank_loads_no_client_and_no_widget():
     assert (ran.stdout, ran.stderr) == ("[]\n", "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", ["", "abc", "987", "0"])
 def test_a_configured_world_that_cannot_be_joined_is_an_error(value):
     code = "import phalanx as px\ntry: px.init()\nexcept px.DistributedError as error: print(error)"
