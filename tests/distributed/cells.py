@@ -184,6 +184,15 @@ def identity_across_epochs() -> tuple[int, bool]:
     return id(px.init()), px.init() is px.init(strict=True)
 
 
+def inheritable() -> list[int]:
+    """The descriptors of the world that a child of this rank would get."""
+    spec = px.init()._spec
+    fds = [spec.page_fd, *spec.region_fds, *spec.wake_fds]
+    fds += [distributed.supervisor_channel()._sock.fileno()]
+    assert len(fds) == 18
+    return [fd for fd in fds if os.get_inheritable(fd)]
+
+
 def child_worlds() -> list[str]:
     """How a process that this rank starts sees itself: by exec, and by fork."""
     code = "import phalanx as px; print(px.init())"

@@ -169,6 +169,10 @@ def test_a_new_epoch_arms_the_same_group_again(rank_pool):
     assert all(same for _, same in first)
 
 
+def test_children_of_a_rank_inherit_nothing_of_the_world(rank_pool):
+    assert rank_pool(2).run(cells.inheritable) == [[], []]
+
+
 @pytest.mark.slow
 def test_processes_that_a_rank_starts_are_no_ranks(rank_pool):
     world = rank_pool(2)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from phalanx.protocol import (
     MAX_FRAME,
-    CellStarted,
+    CellEnded,
     Channel,
     ChannelClosed,
     FrameReader,
@@ -25,13 +25,13 @@ from phalanx.protocol import (
 
 @given(st.lists(st.text(max_size=30), max_size=5), st.integers(1, 7))
 def test_frames_do_not_depend_on_how_bytes_are_cut(cells, step):
-    data = b"".join(pack_frame(CellStarted(cell)) for cell in cells)
+    data = b"".join(pack_frame(CellEnded(cell, ok=True)) for cell in cells)
     reader = FrameReader()
     bodies = [
         body for at in range(0, len(data), step) for body in reader.feed(data[at : at + step])
     ]
     decoded = [msgspec.msgpack.decode(body, type=ToSupervisor) for body in bodies]
-    assert decoded == [CellStarted(cell) for cell in cells]
+    assert decoded == [CellEnded(cell, ok=True) for cell in cells]
 
 
 @given(st.binary(max_size=200))
@@ -73,7 +73,7 @@ def test_a_notice_does_not_wait_behind_a_request():
         seen = []
         while len(seen) < 1:
             seen += reader.feed(theirs.recv(1 << 16))
-        channel.notify(CellStarted("x"))
+        channel.notify(CellEnded("x", ok=True))
         while len(seen) < 2:
             seen += reader.feed(theirs.recv(1 << 16))
         theirs.sendall(pack_frame(Refused(ask.id, -1, "")))

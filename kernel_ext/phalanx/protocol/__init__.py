@@ -8,7 +8,6 @@ from __future__ import annotations
 from ._channel import MAX_FRAME, Channel, ChannelClosed, FrameReader, pack_frame
 from ._rank_messages import (
     CellEnded,
-    CellStarted,
     EngineReady,
     EpochAborted,
     Gather,
@@ -57,7 +56,6 @@ __all__ = [
     "Booted",
     "CellAllowed",
     "CellEnded",
-    "CellStarted",
     "Channel",
     "ChannelClosed",
     "EngineReady",

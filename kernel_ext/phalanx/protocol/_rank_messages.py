@@ -11,7 +11,6 @@ import msgspec
 
 __all__ = [
     "CellEnded",
-    "CellStarted",
     "EngineReady",
     "EpochAborted",
     "Gather",
@@ -100,12 +99,6 @@ class Refused(msgspec.Struct, frozen=True, tag="refused", forbid_unknown_fields=
     message: str
 
 
-class CellStarted(msgspec.Struct, frozen=True, tag="cell_started", forbid_unknown_fields=True):
-    """Notice: this rank runs the cell."""
-
-    cell: str
-
-
 class CellEnded(msgspec.Struct, frozen=True, tag="cell_ended", forbid_unknown_fields=True):
     """Notice: this rank's part of the cell is over."""
 
@@ -122,5 +115,5 @@ class EpochAborted(msgspec.Struct, frozen=True, tag="epoch_aborted", forbid_unkn
     message: str
 
 
-ToSupervisor = Register | EngineReady | Join | Gather | CellStarted | CellEnded | EpochAborted
+ToSupervisor = Register | EngineReady | Join | Gather | CellEnded | EpochAborted
 ToRank = Registered | Welcome | Gathered | Refused

@@ -5,7 +5,6 @@ It knows a cell's name and the process's SIGINT; nothing of kernels or messages.
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 
@@ -23,6 +22,7 @@ class CellGate:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._main_thread = threading.main_thread().ident or 0
         self._running: str | None = None
         self._stopped: set[str] = set()
 
@@ -55,6 +55,7 @@ class CellGate:
         """Raise KeyboardInterrupt in the cell: now if it runs, when it begins if it has not."""
         with self._lock:
             if self._running == cell:
-                os.kill(os.getpid(), signal.SIGINT)
+                # To that thread and no other: only then do its waits in C end at once.
+                signal.pthread_kill(self._main_thread, signal.SIGINT)
             else:
                 self._stopped.add(cell)

@@ -21,13 +21,14 @@ __all__ = ["main"]
 def main() -> None:
     """Run one rank until its supervisor ends it."""
     die_with_parent(int(sys.argv[1]))
-    # The kernel captures descriptors 1 and 2; a crash must still reach the supervisor's pipe.
-    faulthandler.enable(os.dup(2), all_threads=False)
+    faulthandler.enable(all_threads=False)
 
+    from ipykernel.iostream import OutStream
     from ipyparallel.engine import app
 
     from phalanx.distributed import supervisor_channel
     from phalanx.protocol import EngineReady, Register, Registered
+    from phalanx.rank import DescriptorCapture
 
     from ._kernel import RankKernel
 
@@ -44,6 +45,11 @@ def main() -> None:
 
         async def complete_registration(self, *args: Any) -> None:
             await super().complete_registration(*args)
+            # From here on what is written past Python comes back to us, to go with its cell.
+            self.kernel.captures = (
+                DescriptorCapture(int(sys.argv[2]), sys.stdout.write),
+                DescriptorCapture(int(sys.argv[3]), sys.stderr.write),
+            )
             self.kernel.serve(rank, channel)
             channel.notify(EngineReady())
 
@@ -53,8 +59,18 @@ def main() -> None:
         def _signal_stop(self, sig: int, frame: object) -> None:
             self.loop.add_callback_from_signal(self.loop.stop)
 
+    class Stream(OutStream):  # type: ignore[misc]
+        """ipykernel's stream, without its own capture: that loses what comes at a cell's end."""
+
+        def __init__(self, session: Any, pub_thread: Any, name: str) -> None:
+            super().__init__(session, pub_thread, name, watchfd=False)
+
+        def fileno(self) -> int:
+            """Return the descriptor that a subprocess may write to."""
+            return 2 if self.name == "stderr" else 1
+
     app.Kernel = RankKernel
-    engine = Engine(connection_info_env=json.dumps(answer.connection))
+    engine = Engine(out_stream_factory=Stream, connection_info_env=json.dumps(answer.connection))
     engine.initialize(
         [
             f"--IPEngine.id={answer.rank}",

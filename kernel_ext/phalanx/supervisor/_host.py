@@ -19,6 +19,7 @@ import msgspec
 from phalanx.protocol import FrameReader, ToRank, ToSupervisor, pack_frame
 
 from ._memory import HostMemory
+from ._output import OutputPipe
 from ._process import ChildProcess, exit_reason
 
 __all__ = ["HostEvents", "HostSupervisor"]
@@ -68,12 +69,17 @@ class HostSupervisor:
     def spawn(self, rank: int, *, cwd: str) -> None:
         """Start the process of a rank."""
         ours, theirs = socket.socketpair()
+        stdout, stderr = OutputPipe(), OutputPipe()
+        output_fds = (stdout.read_fd, stderr.read_fd)
+        command = [sys.executable, "-m", "phalanx.supervisor._engine", str(os.getpid())]
         with theirs:
             process = ChildProcess(
-                [sys.executable, "-m", "phalanx.supervisor._engine", str(os.getpid())],
+                [*command, *map(str, output_fds)],
                 env=_environment(os.environ, theirs.fileno()),
                 cwd=cwd,
-                pass_fds=(theirs.fileno(), *self.memory.fds),
+                pass_fds=(theirs.fileno(), *output_fds, *self.memory.fds),
+                stdout=stdout,
+                stderr=stderr,
                 on_exit=lambda status: self._on_exit(rank, status),
             )
         ours.setblocking(False)
@@ -122,9 +128,9 @@ class HostSupervisor:
         if not self._is_stopping:
             self._events.on_lost(rank, exit_reason(status), child.process.tail)
 
-    def forget_output(self, rank: int) -> None:
-        """Drop what a rank has written so far: it is no part of what comes next."""
-        self._children[rank].process.tail = ""
+    def release_output(self, rank: int) -> None:
+        """Leave a rank's output to its kernel, which is up now."""
+        self._children[rank].process.release_output()
 
     async def stop(self) -> None:
         """End all ranks: SIGTERM, a moment, SIGKILL; then free their memory."""

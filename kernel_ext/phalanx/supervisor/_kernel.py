@@ -12,8 +12,8 @@ from typing import Any
 
 from ipyparallel.engine.kernel import IPythonParallelKernel
 
-from phalanx.protocol import CellEnded, CellStarted, Channel, ChannelClosed
-from phalanx.rank import CellGate, InputNeed, TypedLines, enter
+from phalanx.protocol import CellEnded, Channel, ChannelClosed
+from phalanx.rank import CellGate, DescriptorCapture, InputNeed, TypedLines, enter
 
 __all__ = ["RankKernel"]
 
@@ -40,6 +40,7 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
     """
 
     _supports_kernel_subshells = False
+    captures: tuple[DescriptorCapture, ...] = ()
 
     def serve(self, rank: int, channel: Channel) -> None:
         """Begin to serve as a rank."""
@@ -78,7 +79,6 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
             return plain
         self._cell_parent = self.get_parent("shell")
         self._lines.begin(cell)
-        self._notify(CellStarted(cell))
         reply: dict[str, Any] = {}
         try:
             self._gate.begin(cell)
@@ -91,6 +91,8 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         finally:
             self._gate.end()
             self._lines.end()
+            for capture in self.captures:
+                capture.drain()
             self._notify(CellEnded(cell, reply.get("status") == "ok"))
         return reply
 
@@ -105,7 +107,7 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
             "payload": [],
         }
 
-    def _notify(self, notice: CellStarted | CellEnded) -> None:
+    def _notify(self, notice: CellEnded) -> None:
         try:
             self._channel.notify(notice)
         except ChannelClosed as error:
@@ -157,3 +159,6 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
 
     def _on_interrupt(self, stream: Any, ident: Any, message: dict[str, Any]) -> None:
         self._gate.interrupt(str(message["content"]["cell"]))
+        # ipykernel's handler for a cell that awaits only schedules a callback, which does not
+        # wake a loop that sleeps: this does.
+        self.io_loop.add_callback(lambda: None)

@@ -6,20 +6,17 @@ It knows processes, pipes and the event loop; it knows nothing of ranks, epochs 
 from __future__ import annotations
 
 import asyncio
-import codecs
 import contextlib
 import ctypes
-import logging
 import os
 import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 
+from ._output import OutputPipe
+
 __all__ = ["ChildProcess", "die_with_parent", "exit_reason"]
 
-log = logging.getLogger(__name__)
-
-TAIL_CHARACTERS = 16_384  # of a child's raw output, kept to explain its death
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
@@ -53,11 +50,10 @@ def exit_reason(status: int) -> str:
 
 
 class ChildProcess:
-    """A child with its own session, read and reaped by the running event loop.
+    """A child with its own session, reaped by the running event loop.
 
-    What it writes to its standard output and error is read and its end kept (`tail`): a kernel
-    captures its own output, so this is a crash's last words. ``on_exit(status)`` is called once,
-    after the last of it.
+    ``stdout`` and ``stderr`` (both may be the same pipe) are the child's from here on and closed
+    with it; `tail` is the end of what was read of them. ``on_exit(status)`` is called once.
     """
 
     def __init__(
@@ -67,64 +63,54 @@ class ChildProcess:
         env: Mapping[str, str],
         cwd: str,
         pass_fds: Sequence[int],
+        stdout: OutputPipe,
+        stderr: OutputPipe,
         on_exit: Callable[[int], None],
     ) -> None:
         self._on_exit = on_exit
-        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._loop = asyncio.get_running_loop()
-        self.tail = ""
         self.exited = asyncio.Event()
         self.status: int | None = None
-        self._output, child_end = os.pipe()
+        self._pipes = (stdout,) if stdout is stderr else (stdout, stderr)
         try:
             # start_new_session: a Ctrl-C in the terminal is not the ranks' business, and the
             # whole group (with what a rank started) can be killed at once.
             self._popen = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
-                stdout=child_end,
-                stderr=child_end,
+                stdout=stdout.write_fd,
+                stderr=stderr.write_fd,
                 env=dict(env),
                 cwd=cwd,
                 pass_fds=pass_fds,
                 start_new_session=True,
             )
         except BaseException:
-            os.close(self._output)
+            for pipe in self._pipes:
+                pipe.finish()
             raise
-        finally:
-            os.close(child_end)
+        for pipe in self._pipes:
+            pipe.child_started()
         self.pid = self._popen.pid
-        os.set_blocking(self._output, False)
-        self._loop.add_reader(self._output, self._read)
         self._pidfd = os.pidfd_open(self.pid)
         self._loop.add_reader(self._pidfd, self._reap)
 
-    def _read(self) -> bool:
-        """Take what there is; False when there is no more for now, or ever."""
-        try:
-            data = os.read(self._output, 1 << 16)
-        except BlockingIOError:
-            return False
-        except OSError:
-            data = b""
-        if not data:
-            # The last writer is gone: a child of the rank may have held it longer than the rank.
-            self._loop.remove_reader(self._output)
-            return False
-        text = self._decoder.decode(data)
-        if text:
-            self.tail = (self.tail + text)[-TAIL_CHARACTERS:]
-        return True
+    @property
+    def tail(self) -> str:
+        """The end of what the child wrote."""
+        return "".join(pipe.tail for pipe in self._pipes)
+
+    def release_output(self) -> None:
+        """Leave its output to the child itself, until it dies."""
+        for pipe in self._pipes:
+            pipe.release()
 
     def _reap(self) -> None:
         self.status = self._popen.wait()
         self._loop.remove_reader(self._pidfd)
         os.close(self._pidfd)
-        while self._read():
-            pass
-        self._loop.remove_reader(self._output)
-        os.close(self._output)
+        for pipe in self._pipes:
+            pipe.finish()
         # Whatever the child started and left behind goes with it.
         self._signal_group(signal.SIGKILL)
         self.exited.set()

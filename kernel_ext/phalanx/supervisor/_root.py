@@ -27,7 +27,6 @@ from phalanx.protocol import (
     BootFailed,
     BootOptions,
     CellEnded,
-    CellStarted,
     EngineReady,
     EpochAborted,
     Failed,
@@ -52,6 +51,7 @@ from phalanx.protocol import (
 
 from ._host import HostSupervisor
 from ._links import links_of
+from ._output import OutputPipe
 from ._process import ChildProcess, exit_reason
 from ._world import Answer, World
 
@@ -129,11 +129,14 @@ class RootSupervisor:
         os.set_blocking(read_fd, False)
         try:
             command = [sys.executable, "-m", "phalanx.supervisor._controller"]
+            output = OutputPipe()
             self._controller = ChildProcess(
                 [*command, str(os.getpid()), str(write_fd)],
                 env=os.environ,
                 cwd=self._options.cwd,
                 pass_fds=[write_fd],
+                stdout=output,
+                stderr=output,
                 on_exit=self._on_controller_exit,
             )
         finally:
@@ -249,6 +252,7 @@ class RootSupervisor:
             else:
                 self._registering[rank] = message.id
         elif isinstance(message, EngineReady):
+            self._host.release_output(rank)
             self._ready.add(rank)
             if len(self._ready) == self._options.ranks:
                 self._tell(Booted(self._connection["client"], self._engines))
@@ -262,8 +266,6 @@ class RootSupervisor:
         elif isinstance(message, CellEnded):
             self._world.end_cell(rank, message.cell)
             self._spawn_task(self._notify_ended())
-        elif isinstance(message, CellStarted):
-            self._host.forget_output(rank)
 
     def on_lost(self, rank: int, reason: str, tail: str) -> None:
         """Name a dead rank to everybody: first to those who wait for it."""

@@ -1,0 +1,232 @@
+"""The magics in a real kernel, driven as a front end drives it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import psutil
+import pytest
+from kernel_driver import KernelDriver
+
+BOUND_S = 2.0
+
+
+@pytest.fixture(scope="module")
+def kernel():
+    with KernelDriver() as driver:
+        assert driver.run("%load_ext phalanx").status == "ok"
+        yield driver
+
+
+@pytest.fixture(scope="module")
+def ranks(kernel):
+    """The kernel with three ranks."""
+    result = kernel.run("%distributed start -n 3")
+    assert result.status == "ok", result.text
+    assert "3 ranks on 1 host" in result.stdout
+    return kernel
+
+
+def lines(result):
+    return sorted(result.stdout.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("%%distributed\n1", "start them with %distributed start -n 4"),
+        ("%distributed status", "start them with %distributed start -n 4"),
+        ("%distributed start -n 0", "it must be a whole number, 1 or more"),
+        ("%distributed start -n two", "it must be a whole number, 1 or more"),
+        ("%distributed strat", "did you mean start?"),
+        ("%distributed", "needs a word: start, status"),
+        ("%distributed start --linger soon", "'soon' is not a number of seconds"),
+        ("%distributed start --what", "unrecognized arguments: --what"),
+    ],
+)
+def test_mistakes_before_the_start_are_one_line(kernel, code, message):
+    result = kernel.run(code)
+    assert result.status == "error"
+    (line,) = result.stderr.strip().splitlines()
+    assert line.startswith("UsageError: ")
+    assert message in line
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("%distributed start -n 2", "3 ranks run already in this notebook"),
+        ("%%distributed --ranks 7\n1", "there is no rank 7: the ranks are 0 to 2"),
+        ("%%distributed --ranks all\n1", "ranks are written like 0,2-3"),
+        ("%distributed bandwidth --op all_some -e 8", "all_sum"),
+        ("%distributed bandwidth -e 64X", "is not a size"),
+    ],
+)
+def test_mistakes_with_ranks_are_one_line_and_lose_nothing(ranks, code, message):
+    ranks.run("%%distributed\nkept = rank")
+    result = ranks.run(code)
+    assert result.status == "error"
+    assert message in result.text
+    assert "Traceback" not in result.text
+    assert lines(ranks.run("%%distributed\nkept")) == [f"[{r}] Out: {r}" for r in range(3)]
+
+
+def test_help_is_printed(kernel):
+    result = kernel.run("%distributed --help")
+    assert result.status == "ok"
+    assert "bandwidth" in result.stdout
+    assert "--ranks" in kernel.run("%%distributed --help\n1").stdout
+
+
+def test_lines_and_values_have_their_rank(ranks):
+    result = ranks.run(
+        "%%distributed --ranks 0,2\nimport sys\nprint('to', end=' ')\nprint('all')\n"
+        "print('err', file=sys.stderr)\nrank * 10"
+    )
+    assert lines(result) == ["[0] Out: 0", "[0] to all", "[2] Out: 20", "[2] to all"]
+    assert sorted(result.stderr.splitlines()) == ["[0] err", "[2] err"]
+
+
+def test_output_is_streamed_while_the_cell_runs(ranks):
+    cell = ranks.submit("%%distributed --ranks 1\nprint('first')\ninput('go? ')", stdin=lambda p: "x")
+    cell.until(lambda result: "[1] first" in result.stdout)
+    assert cell.result().status == "ok"
+
+
+def test_output_costs_its_length(ranks):
+    result = ranks.run("%%distributed --ranks 0-1\nfor i in range(4000): print(f'line {i:018d}')")
+    sent = sum(len(output.get("text", "")) for output in result.outputs)
+    assert sent == 2 * 4000 * len("[0] line 000000000000000000\n")
+
+
+def test_c_level_and_subprocess_output(ranks):
+    result = ranks.run("%%distributed --ranks 2\nimport os\nos.system('echo from-c')\n!echo from-sh")
+    assert {"[2] from-c", "[2] from-sh"} <= set(result.stdout.splitlines())
+
+
+def test_one_answer_is_heard_by_all(ranks):
+    result = ranks.run("%%distributed\nprint('hello', input('who? '))", stdin=["ann"])
+    assert lines(result) == [f"[{rank}] hello ann" for rank in range(3)]
+    assert [prompt.text for prompt in result.prompts] == ["[0-2] who? "]
+
+
+def test_a_rank_that_reads_more_asks_for_more(ranks):
+    code = "%%distributed\na = input('a? ')\nb = input('b? ') if rank == 1 else ''\nprint(a, b)"
+    result = ranks.run(code, stdin=["x", "y"])
+    assert lines(result) == ["[0] x ", "[1] x y", "[2] x "]
+    assert [prompt.text for prompt in result.prompts] == ["[0-2] a? ", "[1] b? "]
+
+
+def test_getpass_is_hidden(ranks):
+    code = "%%distributed --ranks 0\nimport getpass\nprint(len(getpass.getpass('key? ')))"
+    result = ranks.run(code, stdin=["secret"])
+    assert lines(result) == ["[0] 6"]
+    assert result.prompts[0].is_password
+
+
+def test_end_of_input(ranks):
+    result = ranks.run("%%distributed --ranks 0\ninput('? ')", stdin=["\x04"])
+    assert "EOFError" in result.error
+
+
+def test_an_error_is_shown_once_with_its_ranks_and_ends_the_cell(ranks):
+    result = ranks.run("%%distributed\ndef f(x):\n    return 1 / x\nf(0)")
+    assert result.status == "error"
+    assert result.error == "CellError: ranks 0-2: ZeroDivisionError: division by zero"
+    assert result.text.count("return") == 1
+    assert "phalanx/" not in result.text
+
+
+def test_a_mismatch_names_both_calls(ranks):
+    result = ranks.run("%%distributed\npx.all_sum(np.ones(2 + (rank == 1)))")
+    assert "CollectiveMismatch" in result.error
+    assert "(3,)" in result.error
+    assert "(2,)" in result.error
+    assert lines(ranks.run("%%distributed\npx.all_sum(1)")) == [f"[{r}] Out: 3" for r in range(3)]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "while True: time.sleep(0.01)",
+        "await asyncio.sleep(60)",
+        "px.all_sum(1) if rank else time.sleep(60)",
+        "input('never? ')",
+        "while True: pass",
+    ],
+)
+def test_stop_ends_the_cell_and_the_next_one_runs(ranks, body):
+    cell = ranks.submit(f"%%distributed\nimport time, asyncio\nprint('go')\n{body}", stdin=None)
+    cell.until(lambda result: result.stdout.count("go") == 3)
+    if "input" in body:
+        cell.until(lambda result: bool(result.prompts))
+    begin_s = time.monotonic()
+    ranks.interrupt()
+    result = cell.result()
+    assert time.monotonic() - begin_s < BOUND_S
+    assert result.error.startswith("KeyboardInterrupt")
+    again = ranks.run("%%distributed\npx.all_sum(rank)")
+    assert lines(again) == [f"[{rank}] Out: 3" for rank in range(3)], again.text
+
+
+def test_figures_and_html_come_with_their_rank(ranks):
+    code = "%%distributed --ranks 1\nfrom IPython.display import HTML, display\ndisplay(HTML('<i>x</i>'))"
+    result = ranks.run(code)
+    assert "text/html" in result.mimes()
+    assert "[1]" in result.stdout
+
+
+def test_text_of_ranks_never_becomes_html(ranks):
+    result = ranks.run("%%distributed\nprint('<img src=x onerror=alert(1)>')\n'<b>'")
+    assert "text/html" not in result.mimes()
+
+
+def test_pictures(ranks):
+    assert "image/svg+xml" in ranks.run("%distributed topology").mimes()
+    result = ranks.run("%distributed bandwidth -b 8 -e 32K -f 64 --iters 5")
+    assert result.status == "ok", result.text
+    assert "image/svg+xml" in result.mimes()
+    rows = [line for line in result.stdout.splitlines() if line.lstrip()[:1].isdigit()]
+    assert len(rows) == 3
+
+
+def test_a_dead_rank_is_told_at_once_and_the_rest_go_on(kernel, ranks):
+    (pid,) = (int(line.split()[-1]) for line in lines(ranks.run("%%distributed --ranks 2\nimport os; os.getpid()")))
+    cell = ranks.submit("%%distributed\nimport time\nprint('go')\nif rank == 2: time.sleep(60)\npx.all_sum(1)")
+    cell.until(lambda result: result.stdout.count("go") == 3)
+    os.kill(pid, signal.SIGKILL)
+    result = cell.result()
+    assert result.error.startswith("RankFailure: rank 2")
+    assert "rank 2 killed by signal 9 (SIGKILL)" in result.stderr
+    assert lines(ranks.run("%%distributed\nrank")) == ["[0] Out: 0", "[1] Out: 1"]
+    assert "dead" in ranks.run("%distributed status").stdout
+
+
+def test_stop_and_start_again(ranks):
+    assert ranks.run("%distributed stop").status == "ok"
+    assert "UsageError" in ranks.run("%%distributed\nrank").stderr
+    assert ranks.run("%distributed start -n 1").status == "ok"
+    assert lines(ranks.run("%%distributed\npx.all_sum(5)")) == ["[0] Out: 5"]
+
+
+def test_a_killed_kernel_leaves_nothing():
+    with KernelDriver() as driver:
+        driver.run("%load_ext phalanx")
+        driver.run("%distributed start -n 2")
+        started = psutil.Process(driver.pid).children(recursive=True)
+        assert len(started) >= 4
+        driver.kill()
+        _, alive = psutil.wait_procs(started, timeout=BOUND_S)
+        assert alive == []
+
+
+def test_a_restarted_kernel_leaves_nothing():
+    with KernelDriver() as driver:
+        driver.run("%load_ext phalanx")
+        driver.run("%distributed start -n 2")
+        started = psutil.Process(driver.pid).children(recursive=True)
+        driver.restart()
+        _, alive = psutil.wait_procs(started, timeout=BOUND_S)
+        assert alive == []

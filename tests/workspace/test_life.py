@@ -1,0 +1,241 @@
+"""A workspace of real processes: boot, cells, deaths, and what is left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import msgspec
+import psutil
+import pytest
+import zmq
+
+from phalanx.errors import CellError, DistributedError, RankFailure
+from phalanx.protocol import Hello
+from phalanx.workspace import Workspace
+
+BOUND_S = 2.0  # design.md section 5: on one machine
+
+
+def processes_of(root: int) -> list[psutil.Process]:
+    """The root supervisor and all that it started."""
+    process = psutil.Process(root)
+    return [process, *process.children(recursive=True)]
+
+
+def wait_gone(processes: list[psutil.Process], timeout_s: float = BOUND_S) -> list[psutil.Process]:
+    """Those that still live when the time is over (zombies of ours do not count)."""
+    _, alive = psutil.wait_procs(processes, timeout=timeout_s)
+    return alive
+
+
+@pytest.fixture(scope="module")
+def ws():
+    with Workspace.start(n=3) as workspace:
+        yield workspace
+
+
+@pytest.fixture
+def own():
+    with Workspace.start(n=2) as workspace:
+        yield workspace
+
+
+def test_every_rank_knows_who_it_is(ws):
+    values = [result.value for result in ws.run("(rank, size, world.rank(), px.__name__)")]
+    assert values == [f"({rank}, 3, {rank}, 'phalanx')" for rank in range(3)]
+
+
+def test_a_sum_over_all_ranks(ws):
+    (first, *others) = ws.run("px.all_sum(np.arange(4) + rank).tolist()")
+    assert first.value == str([3, 6, 9, 12])
+    assert {other.value for other in others} == {first.value}
+
+
+def test_variables_stay_between_cells(ws):
+    ws.run("kept = rank * 10")
+    assert [result.value for result in ws.run("kept", ranks=[2, 0])] == ["0", "20"]
+
+
+def test_errors_of_ranks_come_together(ws):
+    with pytest.raises(CellError) as caught:
+        ws.run("if rank != 1: 1 / 0")
+    assert str(caught.value) == "ranks 0,2: ZeroDivisionError: division by zero"
+
+
+def test_a_mismatch_raises_on_all_ranks_and_the_next_cell_runs(ws):
+    with pytest.raises(CellError) as caught:
+        ws.run("px.all_sum(np.ones(3 if rank else 4))")
+    assert {failure[0] for failure in caught.value.failures.values()} == {"CollectiveMismatch"}
+    assert set(caught.value.failures) == {0, 1, 2}
+    assert "all_sum" in str(caught.value)
+    before = ws.topology().epoch
+    assert [result.value for result in ws.run("px.all_sum(1)")] == ["3"] * 3
+    assert ws.topology().epoch == before + 1
+
+
+def test_a_time_limit_stops_the_ranks_in_a_collective(ws):
+    with pytest.raises(TimeoutError, match="longer than 0.3 s"):
+        ws.run("if rank != 1: px.all_sum(1)\nelse:\n  import time\n  time.sleep(60)", timeout=0.3)
+    assert [result.value for result in ws.run("px.all_sum(1)")] == ["3"] * 3
+
+
+def test_await_at_top_level(ws):
+    code = "import asyncio\nawait asyncio.sleep(0)\nrank"
+    assert [result.value for result in ws.run(code)] == ["0", "1", "2"]
+
+
+def test_an_interrupt_from_another_thread_stops_the_cell(ws):
+    caught: list[BaseException] = []
+
+    def run():
+        try:
+            ws.run("import time\nwhile True: time.sleep(0.01)")
+        except CellError as error:
+            caught.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    while {rank.state for rank in ws.topology().ranks} != {"busy"}:
+        pass
+    ws.interrupt()
+    thread.join(10)
+    assert {failure[0] for failure in caught[0].failures.values()} == {"KeyboardInterrupt"}
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda ws: ws.run("1", ranks=[7]), "there is no rank 7: the ranks are 0 to 2"),
+        (lambda ws: ws.run("1", ranks=[]), "no ranks to run on"),
+        (lambda ws: Workspace.start(n=0), "must be a whole number, 1 or more"),
+        (lambda ws: Workspace.start(n="two"), "must be a whole number, 1 or more"),
+        (lambda ws: Workspace.start(linger=-1), "linger is -1"),
+        (lambda ws: Workspace.start(transport="rdma"), "transport is 'rdma'"),
+    ],
+)
+def test_mistakes_are_one_line(ws, call, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        call(ws)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_killed_rank_is_named_and_frees_the_others(own):
+    (pid,) = (int(result.value) for result in own.run("import os; os.getpid()", ranks=[1]))
+    timer = threading.Timer(0.3, os.kill, (pid, signal.SIGKILL))
+    timer.start()
+    begin_s = time.monotonic()
+    with pytest.raises(RankFailure) as caught:
+        own.run("import time\nif rank == 1: time.sleep(60)\npx.all_sum(1)")
+    assert time.monotonic() - begin_s < 0.3 + BOUND_S
+    assert caught.value.rank == 1
+    assert "SIGKILL" in caught.value.reason
+    # In every later operation, too, until the rank is replaced.
+    with pytest.raises(CellError, match="RankFailure: rank 1 .*SIGKILL"):
+        own.run("px.all_sum(1)")
+    assert [result.value for result in own.run("rank")] == ["0"]
+
+
+def test_a_frozen_rank_does_not_hold_the_others_beyond_their_deadline(own):
+    (pid,) = (int(result.value) for result in own.run("import os; os.getpid()", ranks=[1]))
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        with pytest.raises(CellError, match=r"rank 0: CollectiveTimeout: .*missing: rank 1"):
+            own.run("px.all_sum(1, timeout=0.2)", ranks=[0])
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert [result.value for result in own.run("px.all_sum(1)")] == ["2", "2"]
+
+
+def test_stop_leaves_nothing(own):
+    processes = processes_of(own._root.pid)
+    before = len(os.listdir("/proc/self/fd"))
+    assert len(processes) == 4  # root, controller, two ranks
+    own.stop()
+    own.stop()
+    assert wait_gone(processes) == []
+    assert len(os.listdir("/proc/self/fd")) < before
+    with pytest.raises(DistributedError, match="was stopped"):
+        own.run("1")
+
+
+def test_many_boots_leak_nothing():
+    with Workspace.start(n=1):
+        pass
+    before = len(os.listdir("/proc/self/fd")), threading.active_count()
+    with Workspace.start(n=1):
+        pass
+    assert (len(os.listdir("/proc/self/fd")), threading.active_count()) == before
+
+
+@pytest.mark.parametrize("victim", ["root", "controller"])
+def test_a_killed_part_takes_the_rest_with_it(own, victim):
+    processes = processes_of(own._root.pid)
+    by_name = {"root": processes[0]}
+    by_name["controller"] = next(p for p in processes if "_controller" in " ".join(p.cmdline()))
+    by_name[victim].kill()
+    # The root is our own child: reap it, as a workspace that stops does.
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        own._root._root._popen.wait(BOUND_S)
+    assert wait_gone(processes) == []
+    with pytest.raises(DistributedError, match="is gone"):
+        own.run("1")
+
+
+CLIENT = """
+import sys
+from phalanx.workspace import Workspace
+ws = Workspace.start(n=2, linger=float(sys.argv[1]))
+print(ws._root.pid, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("linger_s", [0.0, 0.5])
+def test_a_killed_client_leaves_nothing_after_its_linger(linger_s):
+    with subprocess.Popen(
+        [sys.executable, "-c", CLIENT, str(linger_s)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as client:
+        processes = processes_of(int(client.stdout.readline()))
+        client.kill()
+    if linger_s:
+        assert wait_gone(processes, linger_s / 2) != []
+    assert wait_gone(processes, linger_s + BOUND_S) == []
+
+
+def test_a_stranger_cannot_speak_to_the_supervisor(own):
+    endpoint = own._root._root.address.endpoint
+    server_key = own._root._root.address.public_key
+    context = zmq.Context()
+    public_key, secret_key = zmq.curve_keypair()
+
+    def with_own_key(sock):
+        sock.curve_serverkey = server_key
+        sock.curve_publickey, sock.curve_secretkey = public_key, secret_key
+
+    try:
+        for configure in (with_own_key, lambda sock: None):
+            with context.socket(zmq.DEALER) as sock:
+                sock.linger = 0
+                configure(sock)
+                sock.connect(endpoint)
+                sock.send(msgspec.msgpack.encode(Hello("0")))
+                assert sock.poll(300) == 0
+    finally:
+        context.destroy(linger=0)
+    assert [result.value for result in own.run("rank")] == ["0", "1"]
+
+
+def test_no_secret_is_in_a_command_line_or_an_environment(own):
+    for process in processes_of(own._root.pid):
+        words = " ".join(process.cmdline()) + Path(f"/proc/{process.pid}/environ").read_text()
+        assert "signature" not in words
+        assert "key" not in words.lower().replace("key_file", "")
