@@ -172,7 +172,10 @@ class ChannelRendezvous:
         if isinstance(answer, Refused):
             raise refusal(answer, self._host_names)
         if not isinstance(answer, Gathered) or len(answer.parts) != self._size:
-            msg = f"the supervisor answered round {number} of epoch {self._epoch} with {answer!r}"
+            msg = (
+                f"the supervisor answered round {number} of epoch {self._epoch} "
+                f"with a wrong {type(answer).__name__}"
+            )  # its contents stay out of texts: a Welcome holds the key
             raise DistributedError(msg)
         return list(answer.parts)
 

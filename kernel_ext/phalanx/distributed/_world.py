@@ -6,6 +6,7 @@ It decides which pairs share an arena and which need a link; who told it is not 
 from __future__ import annotations
 
 import logging
+import os
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -112,6 +113,9 @@ class HostMemory:
         self._source = _memory_of(spec)
         self.arena: _native.Arena | None = None
         self.page: _native.AbortPage | None = None
+        for fd in (spec.page_fd, *spec.region_fds, *spec.wake_fds):
+            if fd >= 0:
+                os.set_inheritable(fd, False)  # the rank inherited them, its children shall not
         self.wake_fd = spec.wake_fds[spec.slot] if spec.slot < len(spec.wake_fds) else -1
         if spec.page_fd >= 0:
             self.page = _native.AbortPage(
