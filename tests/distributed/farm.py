@@ -227,6 +227,8 @@ class Farm:
         """Make sure that the rank's process is there and idle."""
         member = self.members.get(rank)
         if member is not None and (member.is_busy or member.process.poll() is not None):
+            with self._lock:
+                del self.members[rank]  # first: its end is no loss to the new world
             member.close()
             member = None
         if member is None:

@@ -137,7 +137,8 @@ def test_over_tcp_a_closed_link_alone_names_the_dead(rank_pool):
 def test_a_frozen_rank_is_a_timeout_and_wakes_to_an_error(world):
     world.kill(1, signal.SIGSTOP)
     try:
-        world.start(cells.call, Case("all_sum", (1000,)), 0.5)
+        world.start(cells.call, Case("all_sum", (1000,)), 0.5, ranks=[0, 1])
+        world.start(cells.call, Case("all_sum", (1000,)), 0.9, ranks=[2])  # as above
         start = time.monotonic()
         for error in world.outcomes([0, 2], timeout=5):
             assert isinstance(error, px.CollectiveTimeout), error
