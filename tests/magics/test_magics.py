@@ -90,7 +90,9 @@ def test_lines_and_values_have_their_rank(ranks):
 
 
 def test_output_is_streamed_while_the_cell_runs(ranks):
-    cell = ranks.submit("%%distributed --ranks 1\nprint('first')\ninput('go? ')", stdin=lambda p: "x")
+    cell = ranks.submit(
+        "%%distributed --ranks 1\nprint('first')\ninput('go? ')", stdin=lambda p: "x"
+    )
     cell.until(lambda result: "[1] first" in result.stdout)
     assert cell.result().status == "ok"
 
@@ -102,7 +104,9 @@ def test_output_costs_its_length(ranks):
 
 
 def test_c_level_and_subprocess_output(ranks):
-    result = ranks.run("%%distributed --ranks 2\nimport os\nos.system('echo from-c')\n!echo from-sh")
+    result = ranks.run(
+        "%%distributed --ranks 2\nimport os\nos.system('echo from-c')\n!echo from-sh"
+    )
     assert {"[2] from-c", "[2] from-sh"} <= set(result.stdout.splitlines())
 
 
@@ -135,7 +139,7 @@ def test_an_error_is_shown_once_with_its_ranks_and_ends_the_cell(ranks):
     result = ranks.run("%%distributed\ndef f(x):\n    return 1 / x\nf(0)")
     assert result.status == "error"
     assert result.error == "CellError: ranks 0-2: ZeroDivisionError: division by zero"
-    assert result.text.count("return") == 1
+    assert result.text.count("Traceback (most recent call last)") == 1
     assert "phalanx/" not in result.text
 
 
@@ -193,8 +197,13 @@ def test_pictures(ranks):
 
 
 def test_a_dead_rank_is_told_at_once_and_the_rest_go_on(kernel, ranks):
-    (pid,) = (int(line.split()[-1]) for line in lines(ranks.run("%%distributed --ranks 2\nimport os; os.getpid()")))
-    cell = ranks.submit("%%distributed\nimport time\nprint('go')\nif rank == 2: time.sleep(60)\npx.all_sum(1)")
+    (pid,) = (
+        int(line.split()[-1])
+        for line in lines(ranks.run("%%distributed --ranks 2\nimport os; os.getpid()"))
+    )
+    cell = ranks.submit(
+        "%%distributed\nimport time\nprint('go')\nif rank == 2: time.sleep(60)\npx.all_sum(1)"
+    )
     cell.until(lambda result: result.stdout.count("go") == 3)
     os.kill(pid, signal.SIGKILL)
     result = cell.result()

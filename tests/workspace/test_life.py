@@ -35,6 +35,10 @@ def wait_gone(processes: list[psutil.Process], timeout_s: float = BOUND_S) -> li
     return alive
 
 
+def n_descriptors() -> int:
+    return psutil.Process().num_fds()
+
+
 @pytest.fixture(scope="module")
 def ws():
     with Workspace.start(n=3) as workspace:
@@ -155,12 +159,12 @@ def test_a_frozen_rank_does_not_hold_the_others_beyond_their_deadline(own):
 
 def test_stop_leaves_nothing(own):
     processes = processes_of(own._root.pid)
-    before = len(os.listdir("/proc/self/fd"))
+    before = n_descriptors()
     assert len(processes) == 4  # root, controller, two ranks
     own.stop()
     own.stop()
     assert wait_gone(processes) == []
-    assert len(os.listdir("/proc/self/fd")) < before
+    assert n_descriptors() < before
     with pytest.raises(DistributedError, match="was stopped"):
         own.run("1")
 
@@ -168,10 +172,10 @@ def test_stop_leaves_nothing(own):
 def test_many_boots_leak_nothing():
     with Workspace.start(n=1):
         pass
-    before = len(os.listdir("/proc/self/fd")), threading.active_count()
+    before = n_descriptors(), threading.active_count()
     with Workspace.start(n=1):
         pass
-    assert (len(os.listdir("/proc/self/fd")), threading.active_count()) == before
+    assert (n_descriptors(), threading.active_count()) == before
 
 
 @pytest.mark.parametrize("victim", ["root", "controller"])

@@ -83,9 +83,7 @@ def start(ranks=2, *events):
 
 def test_output_is_shown_in_lines_and_values_by_rank():
     value = [Display(rank, {"text/plain": str(rank)}, {}, is_result=True) for rank in range(2)]
-    cell = start(
-        2, Text(1, "stdout", "a\nb"), value[1], Ended(1, None), value[0], Ended(0, None)
-    )
+    cell = start(2, Text(1, "stdout", "a\nb"), value[1], Ended(1, None), value[0], Ended(0, None))
     view = FakeView()
     outcome = run_cell(cell, view, FakeRanks(cell))
     assert view.shown == [
@@ -112,7 +110,6 @@ def test_one_answer_goes_to_all_ranks_and_stands_below_what_was_said():
 def test_a_prompt_is_taken_back_when_the_rank_that_asked_dies():
     cell = start(1, NeedLine(0, 0, "who? ", False))
     view = FakeView()
-
 
     original = view.ask
 
@@ -161,5 +158,3 @@ def test_ranks_that_do_not_react_are_named():
     assert outcome.has_timed_out
     assert outcome.abandoned == (1,)
     assert any("rank 1 does not react" in str(shown) for shown in view.shown)
-
-

@@ -24,6 +24,7 @@ __all__ = [
     "OPERATIONS",
     "busbw_factor",
     "check_memory",
+    "check_request",
     "parse_size",
     "physical_memory",
     "sizes_between",
@@ -157,6 +158,35 @@ def check_memory(sizes: Sequence[int], ranks: int, memory: int) -> None:
         raise ValueError(msg)
 
 
+def check_request(op: str, dtype: str, iterations: int, warmup: int = 0) -> np.dtype[Any]:
+    """Check what a sweep is asked for, before anything runs; return the dtype.
+
+    Raises
+    ------
+    ValueError
+        An unknown operation (names the nearest) or dtype, or fewer than one iteration.
+
+    Examples
+    --------
+    >>> check_request("all_sum", "float32", 20)
+    dtype('float32')
+    """
+    if op not in OPERATIONS:
+        near = difflib.get_close_matches(op, OPERATIONS, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        msg = f"there is no sweep of '{op}'{hint} (there are: {', '.join(OPERATIONS)})"
+        raise ValueError(msg)
+    if iterations < 1 or warmup < 0:
+        msg = f"a sweep needs 1 iteration or more, and no negative warm-up ({iterations}, {warmup})"
+        raise ValueError(msg)
+    try:
+        kind: np.dtype[Any] = np.dtype(dtype)
+    except TypeError:
+        msg = f"'{dtype}' is no dtype; try float32, float64 or int64"
+        raise ValueError(msg) from None
+    return kind
+
+
 def sweep(
     op: str,
     sizes: Sequence[int],
@@ -201,19 +231,7 @@ def sweep(
     >>> [m.n_wrong for m in sweep("all_sum", [8, 1024], iterations=1)]
     [0, 0]
     """
-    if op not in OPERATIONS:
-        near = difflib.get_close_matches(op, OPERATIONS, n=1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        msg = f"there is no sweep of '{op}'{hint} (there are: {', '.join(OPERATIONS)})"
-        raise ValueError(msg)
-    if iterations < 1 or warmup < 0:
-        msg = f"a sweep needs 1 iteration or more, and no negative warm-up ({iterations}, {warmup})"
-        raise ValueError(msg)
-    try:
-        kind = np.dtype(dtype)
-    except TypeError:
-        msg = f"'{dtype}' is no dtype; try float32, float64 or int64"
-        raise ValueError(msg) from None
+    kind = check_request(op, dtype, iterations, warmup)
     world = px.init() if group is None else group
     smallest = int(_all_of(world, physical_memory()).min())
     check_memory(sizes, world.size(), smallest)

@@ -107,15 +107,16 @@ class DistributedMagics(Magics):  # type: ignore[misc]
 
     def _do_bandwidth(self, options: Any) -> None:
         measurements: list[Measurement] = []
-        print(widgets.HEADER)  # noqa: T201 - rows appear as they are measured
-        for measurement in self._running().bench(
+        sweep = self._running().bench(
             options.op,
             begin=parse_size(options.begin),
             end=parse_size(options.end),
             factor=options.factor,
             dtype=options.dtype,
             iterations=options.iters,
-        ):
+        )
+        print(widgets.HEADER)  # noqa: T201 - rows appear as they are measured
+        for measurement in sweep:
             print(widgets.format_measurement(measurement))  # noqa: T201
             measurements.append(measurement)
         display(widgets.bandwidth(measurements))

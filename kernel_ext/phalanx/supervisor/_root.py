@@ -7,12 +7,10 @@ ranks of this host. It knows nothing of cells' code, of output that kernels capt
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import os
 import secrets
 import socket
-import sys
 import uuid
 from typing import Any
 
@@ -49,10 +47,9 @@ from phalanx.protocol import (
     Welcome,
 )
 
+from ._controller_process import Connection, ControllerProcess
 from ._host import HostSupervisor
 from ._links import links_of
-from ._output import OutputPipe
-from ._process import ChildProcess, exit_reason
 from ._world import Answer, World
 
 __all__ = ["RootSupervisor"]
@@ -79,16 +76,16 @@ class RootSupervisor:
         self._engines = tuple(str(uuid.uuid4()) for _ in range(options.ranks))
         self._registering: dict[int, int] = {}  # rank -> request id, until the controller is up
         self._ready: set[int] = set()
-        self._connection: dict[str, dict[str, Any]] = {}
+        self._connection: Connection = {}
         self._ended = asyncio.Condition()
-        self._controller: ChildProcess | None = None
+        self._controller = ControllerProcess(self._on_controller_up, self._on_controller_lost)
         self._host = HostSupervisor(tuple(range(options.ranks)), self)
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
         """Boot, serve, and end when told to or when the workspace's time is over."""
         try:
-            await self._start_controller()
+            self._controller.start(self._options.cwd)
             for rank in range(self._options.ranks):
                 self._host.spawn(rank, cwd=self._options.cwd)
             self._watch_client(self._options.client_pid)
@@ -107,9 +104,7 @@ class RootSupervisor:
         for task in self._tasks:
             task.cancel()
         await self._host.stop()
-        if self._controller is not None:
-            self._controller.kill()
-            await self._controller.exited.wait()
+        await self._controller.stop()
 
     def _spawn_task(self, work: Any) -> None:
         task = self._loop.create_task(work)
@@ -124,43 +119,16 @@ class RootSupervisor:
 
     # -- controller ---------------------------------------------------------------------------
 
-    async def _start_controller(self) -> None:
-        read_fd, write_fd = os.pipe()
-        os.set_blocking(read_fd, False)
-        try:
-            command = [sys.executable, "-m", "phalanx.supervisor._controller"]
-            output = OutputPipe()
-            self._controller = ChildProcess(
-                [*command, str(os.getpid()), str(write_fd)],
-                env=os.environ,
-                cwd=self._options.cwd,
-                pass_fds=[write_fd],
-                stdout=output,
-                stderr=output,
-                on_exit=self._on_controller_exit,
-            )
-        finally:
-            os.close(write_fd)
-        report = bytearray()
-        self._loop.add_reader(read_fd, self._read_report, read_fd, report)
+    def _on_controller_up(self, connection: Connection) -> None:
+        self._connection = connection
+        for rank, request_id in self._registering.items():
+            self._register(rank, request_id)
+        self._registering.clear()
 
-    def _read_report(self, fd: int, report: bytearray) -> None:
-        data = os.read(fd, 1 << 16)
-        report += data
-        if not data:
-            self._loop.remove_reader(fd)
-            os.close(fd)
-            if report:  # else it died before it was up: its exit says so
-                self._connection = json.loads(report)
-                for rank, request_id in self._registering.items():
-                    self._register(rank, request_id)
-                self._registering.clear()
-
-    def _on_controller_exit(self, status: int) -> None:
+    def _on_controller_lost(self, reason: str, tail: str) -> None:
         if self._over.is_set():
             return
-        tail = self._controller.tail if self._controller else ""
-        message = f"ipyparallel's controller {exit_reason(status)}"
+        message = f"ipyparallel's controller {reason}"
         if len(self._ready) < self._options.ranks:
             self._tell(BootFailed(f"{message}\n{tail}".rstrip()))
         else:

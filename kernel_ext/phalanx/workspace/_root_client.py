@@ -38,6 +38,7 @@ from phalanx.protocol import (
 from phalanx.supervisor import RootProcess, launch_root
 
 from ._io import SocketThread
+from ._start import StartOptions
 
 __all__ = ["RootClient"]
 
@@ -60,24 +61,20 @@ class RootClient:
     def __init__(
         self,
         thread: SocketThread,
-        *,
-        name: str,
-        ranks: int,
-        transport: str,
-        linger_s: float,
+        options: StartOptions,
         on_news: Callable[[FromRoot], None],
     ) -> None:
         public_key, secret_key = zmq.curve_keypair()
-        options = BootOptions(
-            name=name,
-            ranks=ranks,
+        boot = BootOptions(
+            name=options.name,
+            ranks=options.ranks,
             client_pid=os.getpid(),
             client_public_key=public_key,
-            transport=transport,
-            linger_s=linger_s,
+            transport=options.transport,
+            linger_s=options.linger_s,
             cwd=str(Path.cwd()),
         )
-        self._root: RootProcess = launch_root(options)
+        self._root: RootProcess = launch_root(boot)
         self._on_news = on_news
         self._ids = itertools.count(1)
         self._lock = threading.Lock()

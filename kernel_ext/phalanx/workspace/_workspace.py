@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import atexit
 import itertools
-import math
-import os
 import threading
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from phalanx.distributed.bench import (
+    check_memory,
+    check_request,
+    physical_memory,
+    sizes_between,
+)
 from phalanx.errors import DistributedError, RankFailure
 from phalanx.protocol import FromRoot, Measurement, RankLost, Topology
 
@@ -25,9 +28,9 @@ from ._dispatch import Dispatch
 from ._events import Lost
 from ._io import SocketThread
 from ._outcome import RankResult, raise_for, results_of
-from ._ranks import format_ranks
 from ._root_client import RootClient
 from ._run import CellOutcome, run_cell
+from ._start import StartOptions, checked_options, wait_answering
 from ._view import QuietView, View
 
 if TYPE_CHECKING:
@@ -36,7 +39,6 @@ if TYPE_CHECKING:
 __all__ = ["Workspace"]
 
 BOOT_S = 60.0
-PING_INTERVAL_S = 0.1
 ENTER_CODE = "get_ipython().kernel.enter_world()"
 
 
@@ -46,24 +48,17 @@ class Workspace:
     A context manager: leaving it stops the ranks. One cell runs at a time.
     """
 
-    def __init__(self, name: str, size: int, transport: str, linger_s: float) -> None:
-        self.name = name
-        self.size = size
+    def __init__(self, options: StartOptions) -> None:
+        self.name = options.name
+        self.size = options.ranks
         self._names = itertools.count(1)
         self._busy = threading.Lock()  # one cell at a time
         self._running: Cell | None = None
         self._is_stopped = False
         self._dispatch: Dispatch | None = None
-        self._thread = SocketThread(f"phalanx-{name}")
+        self._thread = SocketThread(f"phalanx-{self.name}")
         try:
-            self._root = RootClient(
-                self._thread,
-                name=name,
-                ranks=size,
-                transport=transport,
-                linger_s=linger_s,
-                on_news=self._on_news,
-            )
+            self._root = RootClient(self._thread, options, self._on_news)
         except BaseException:
             self._thread.close()
             raise
@@ -108,17 +103,8 @@ class Workspace:
         >>> with Workspace.start(n=2) as ws:  # doctest: +SKIP
         ...     ws.run("px.all_sum(rank)")
         """
-        if type(n) is not int or n < 1:  # True and 2.0 are no numbers of ranks
-            msg = f"the number of ranks is {n!r}; it must be a whole number, 1 or more"
-            raise ValueError(msg)
-        if not (math.isfinite(linger) and linger >= 0):
-            msg = f"linger is {linger!r}; it must be a number of seconds, 0 or more"
-            raise ValueError(msg)
-        transport = os.environ.get("PHALANX_TRANSPORT", transport)
-        if transport not in {"any", "tcp"}:
-            msg = f"transport is {transport!r}; it must be 'any' or 'tcp'"
-            raise ValueError(msg)
-        self = cls(name or f"local-{os.getpid()}", n, transport, linger)
+        options = checked_options(n, name, linger, transport)
+        self = cls(options)
         try:
             self._boot()
         except BaseException:
@@ -129,27 +115,9 @@ class Workspace:
     def _boot(self) -> None:
         booted = self._root.wait_booted(BOOT_S)
         self._dispatch = Dispatch(self._thread, booted.connection, booted.engines)
-        self._ping(self._dispatch)
+        wait_answering(self._dispatch, f"{self.name}:ping", self.size, BOOT_S)
         self._enter()
         atexit.register(self.stop)
-
-    def _ping(self, dispatch: Dispatch) -> None:
-        """Repeat an empty cell until each rank's answer has come on both channels.
-
-        A router drops what it has no route for yet (ipyparallel's issue 476), and a subscription
-        takes a moment to arrive: before both have worked once, no cell is sent.
-        """
-        cell = Cell(f"{self.name}:ping", tuple(range(self.size)))
-        missing = set(cell.ranks)
-        deadline_s = time.monotonic() + BOOT_S
-        while missing:
-            if time.monotonic() > deadline_s:
-                msg = f"rank {format_ranks(missing)} started, but does not answer"
-                raise DistributedError(msg)
-            for rank in missing:
-                dispatch.execute(cell, rank, "", silent=True)
-            missing -= cell.wait_ended(missing, PING_INTERVAL_S)
-        dispatch.forget(cell)
 
     def _enter(self) -> None:
         """Have every rank join the world as it stands."""
@@ -283,11 +251,18 @@ class Workspace:
         iterations : int
             Timed calls per size.
 
-        Yields
-        ------
-        Measurement
+        Returns
+        -------
+        iterator of Measurement
             One per size, verified; times are of the slowest rank.
+
+        Raises
+        ------
+        ValueError
+            An unknown operation or dtype, an empty range, or more memory than there is.
         """
+        check_request(op, dtype, iterations)
+        check_memory(sizes_between(begin, end, factor), self.size, physical_memory())
         return measure(
             self.run,
             self.interrupt,

@@ -1,0 +1,65 @@
+"""What a workspace is started with, and the wait until its ranks answer.
+
+It checks a user's options and pings ranks; it starts nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from dataclasses import dataclass
+
+from phalanx.errors import DistributedError
+
+from ._cell import Cell
+from ._dispatch import Dispatch
+from ._ranks import format_ranks
+
+__all__ = ["StartOptions", "checked_options", "wait_answering"]
+
+PING_INTERVAL_S = 0.1
+
+
+@dataclass(frozen=True)
+class StartOptions:
+    """The options of `Workspace.start`, checked."""
+
+    name: str
+    ranks: int
+    linger_s: float
+    transport: str
+
+
+def checked_options(ranks: int, name: str | None, linger_s: float, transport: str) -> StartOptions:
+    """Check a user's options; `ValueError` in one line where one is out of range."""
+    if type(ranks) is not int or ranks < 1:  # True and 2.0 are no numbers of ranks
+        msg = f"the number of ranks is {ranks!r}; it must be a whole number, 1 or more"
+        raise ValueError(msg)
+    if not (math.isfinite(linger_s) and linger_s >= 0):
+        msg = f"linger is {linger_s!r}; it must be a number of seconds, 0 or more"
+        raise ValueError(msg)
+    transport = os.environ.get("PHALANX_TRANSPORT", transport)
+    if transport not in {"any", "tcp"}:
+        msg = f"transport is {transport!r}; it must be 'any' or 'tcp'"
+        raise ValueError(msg)
+    return StartOptions(name or f"local-{os.getpid()}", ranks, linger_s, transport)
+
+
+def wait_answering(dispatch: Dispatch, name: str, size: int, timeout_s: float) -> None:
+    """Repeat an empty cell until each rank's answer has come on both channels.
+
+    A router drops what it has no route for yet (ipyparallel's issue 476), and a subscription
+    takes a moment to arrive: before both have worked once, no cell is sent.
+    """
+    cell = Cell(name, tuple(range(size)))
+    missing = set(cell.ranks)
+    deadline_s = time.monotonic() + timeout_s
+    while missing:
+        if time.monotonic() > deadline_s:
+            msg = f"rank {format_ranks(missing)} started, but does not answer"
+            raise DistributedError(msg)
+        for rank in missing:
+            dispatch.execute(cell, rank, "", silent=True)
+        missing -= cell.wait_ended(missing, PING_INTERVAL_S)
+    dispatch.forget(cell)
