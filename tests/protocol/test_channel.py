@@ -18,7 +18,9 @@ from phalanx.protocol import (
     FrameReader,
     Join,
     Refused,
+    Registered,
     ToSupervisor,
+    Welcome,
     pack_frame,
 )
 
@@ -88,3 +90,9 @@ def test_a_supervisor_that_is_gone_is_said():
         theirs.close()
         with pytest.raises(ChannelClosed, match="supervisor of this host is gone"):
             channel.request(Join(1, 1), 1, timeout=5)
+
+
+def test_keys_do_not_show():
+    welcome = Welcome(1, 0, 2, 3, "w", b"SECRET", (0, 0), (0, 1), ("h",), (), "any", 3, (), ())
+    registered = Registered(1, 0, "uuid", {"key": "SECRET"})
+    assert "SECRET" not in repr(welcome) + repr(registered) + str([welcome, registered])

@@ -40,6 +40,10 @@ class Registered(msgspec.Struct, frozen=True, tag="registered", forbid_unknown_f
     engine: str
     connection: dict[str, Any]
 
+    def __repr__(self) -> str:
+        """Without the connection, which holds a key."""
+        return f"Registered(rank={self.rank}, engine={self.engine!r}, connection=...)"
+
 
 class EngineReady(msgspec.Struct, frozen=True, tag="engine_ready", forbid_unknown_fields=True):
     """Notice: the rank's kernel takes cells."""
@@ -73,6 +77,10 @@ class Welcome(msgspec.Struct, frozen=True, tag="welcome", forbid_unknown_fields=
     page_fd: int
     region_fds: tuple[int, ...]
     wake_fds: tuple[int, ...]
+
+    def __repr__(self) -> str:
+        """Without the key: a log or a traceback may show it."""
+        return f"Welcome(rank={self.rank}, size={self.size}, epoch={self.epoch}, key=...)"
 
 
 class Gather(msgspec.Struct, frozen=True, tag="gather", forbid_unknown_fields=True):
