@@ -69,6 +69,17 @@ class LinkTeam {
     bool advance_exchange(std::size_t expected);
     void run_exchange(std::size_t expected, std::size_t wanted, bool judge_early, Waiter& waiter);
     void judge(const Op& own) const;
+    // In a long wait: has a peer that nothing is awaited from given the epoch up meanwhile?
+    template <class IsAwaited>
+    void listen(const Waiter& waiter, const IsAwaited& is_awaited) {
+        if (!waiter.has_slept()) return;
+        for (int node = 0; node < size(); ++node) {
+            if (node == me_ || is_awaited(node) || !link(node).has_ended()) continue;
+            auto words = link(node).hear_last_words(waiter.epoch());
+            // One that closed has done its part; it is missed only when it is needed.
+            if (words && words->kind != AbortKind::kClosed) throw Aborted(std::move(*words));
+        }
+    }
 
     std::vector<int> ranks_;
     std::vector<std::unique_ptr<Link>> links_;

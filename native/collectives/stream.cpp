@@ -124,6 +124,7 @@ void LinkTeam::stream(int to, std::span<const Outgoing> outgoing, int from,
     while (!receiver.is_done() || !sender.is_done()) {
         waiter.until_moved(
             [&] {
+                listen(waiter, [&](int node) { return node == from && !receiver.is_done(); });
                 const auto received = receiver.advance();
                 const auto sent = sender.advance(allowed());
                 bytes_sent_ += sent;

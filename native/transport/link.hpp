@@ -32,6 +32,8 @@ class Link {
     std::size_t try_send(std::span<const std::byte> bytes);
     // How many bytes came at once, 0 if there are none. Throws PeerLost at the end of the stream.
     std::size_t try_recv(std::span<std::byte> bytes);
+    // The peer sends nothing any more; what it had sent may still be unread.
+    [[nodiscard]] virtual bool has_ended() noexcept = 0;
     // What poll() can wait on, or -1 for a link in memory.
     [[nodiscard]] virtual int descriptor() const noexcept { return -1; }
 

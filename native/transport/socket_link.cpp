@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -37,6 +38,11 @@ class SocketLink final : public Link {
     }
 
     [[nodiscard]] int descriptor() const noexcept override { return fd_.get(); }
+
+    [[nodiscard]] bool has_ended() noexcept override {
+        pollfd one{fd_.get(), POLLRDHUP, 0};
+        return ::poll(&one, 1, 0) > 0;
+    }
 
   protected:
     std::size_t do_send(std::span<const std::byte> bytes) override {

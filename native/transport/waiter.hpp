@@ -84,7 +84,7 @@ class Waiter {
     }
     // True in `ready` once the wait has become long: time for second thoughts.
     [[nodiscard]] bool has_slept() const noexcept { return has_slept_; }
-    [[nodiscard]] AbortPage& page() const noexcept { return page_; }
+    [[nodiscard]] std::uint64_t epoch() const noexcept { return epoch_; }
 
   private:
     void start();
