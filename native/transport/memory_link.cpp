@@ -35,7 +35,8 @@ class MemoryLink final : public Link {
         if (faults_->is_broken) lose("its connection closed");
         const std::lock_guard lock(out_->mutex);
         if (out_->has_ended) lose("its connection closed");
-        const auto size = limit(std::min(bytes.size(), capacity_ - out_->bytes.size()));
+        const auto room = std::min(bytes.size(), capacity_ - out_->bytes.size());
+        const auto size = spend(limit(room));
         out_->bytes.insert(out_->bytes.end(), bytes.begin(),
                            bytes.begin() + static_cast<std::ptrdiff_t>(size));
         return size;
@@ -59,7 +60,13 @@ class MemoryLink final : public Link {
 
   private:
     [[nodiscard]] std::size_t limit(std::size_t size) const {
-        return faults_->is_frozen ? 0 : std::min(size, faults_->most_per_call.load());
+        return std::min(size, faults_->most_per_call.load());
+    }
+    [[nodiscard]] std::size_t spend(std::size_t size) const {
+        std::uint64_t left = faults_->bytes_left;
+        while (!faults_->bytes_left.compare_exchange_weak(left, left - std::min<std::uint64_t>(size, left))) {
+        }
+        return static_cast<std::size_t>(std::min<std::uint64_t>(size, left));
     }
 
     std::size_t capacity_;

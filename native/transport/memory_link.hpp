@@ -19,7 +19,7 @@ namespace phalanx {
 // What a test may do to a pair of links, at any time, from any thread.
 struct LinkFaults {
     std::atomic<std::size_t> most_per_call{SIZE_MAX};  // short reads and writes
-    std::atomic<bool> is_frozen{false};                // nothing moves
+    std::atomic<std::uint64_t> bytes_left{UINT64_MAX};  // sent by both, then all is frozen
     std::atomic<bool> is_broken{false};                // both ends are lost
 };
 

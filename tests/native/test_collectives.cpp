@@ -103,7 +103,7 @@ TEST_CASE("with the shipped limits as well") {
     for (const auto& hosts : {std::vector<int>{0, 0}, std::vector<int>{0, 0, 1, 1}}) {
         World world({hosts, Wire::kSockets, Tuning{}, 1, nullptr});
         world.run_well([&](Group& group) {
-            for (const std::size_t count : {4096, 5000, 60'000}) {
+            for (const std::size_t count : {4096UL, 5000UL, 60'000UL}) {
                 check_all<float>(group, Dtype::float32, count);
             }
         });

@@ -24,7 +24,7 @@ std::byte* bytes(std::vector<T>& v) {
 }  // namespace
 
 TEST_CASE("sums are in the order of the inputs, to the last bit, also in place") {
-    for (const std::size_t count : {0, 1, 7, 64, 1023, 1024, 1025, 5000}) {
+    for (const std::size_t count : {0UL, 1UL, 7UL, 64UL, 1023UL, 1024UL, 1025UL, 5000UL}) {
         for (std::size_t inputs = 1; inputs <= 7; ++inputs) {
             std::vector<std::vector<float>> x(inputs, std::vector<float>(count));
             std::vector<float> expected(count);

@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <random>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -59,15 +60,19 @@ void exchange(Link& link, const std::vector<std::byte>& out, std::vector<std::by
     }
 }
 
-const std::vector<std::pair<const char*, std::function<Pair()>>> kKinds{
+struct Kind {
+    std::string name;
+    std::function<Pair()> make;
+};
+const std::vector<Kind> kKinds{
     {"memory", memory_pair}, {"socket", socket_pair}, {"arena", arena_pair}};
 
 }  // namespace
 
 TEST_CASE("link contract: bytes arrive whole and in order, both ways at once") {
-    for (const auto& [name, make] : kKinds) {
-        CAPTURE(name);
-        auto pair = make();
+    for (const Kind& kind : kKinds) {
+        CAPTURE(kind.name);
+        auto pair = kind.make();
         CHECK(pair.here->peer() == 1);
         CHECK(pair.there->peer() == 0);
         const auto a = noise(50'000, 1);
@@ -83,9 +88,9 @@ TEST_CASE("link contract: bytes arrive whole and in order, both ways at once") {
 }
 
 TEST_CASE("link contract: a full link takes nothing, an empty one gives nothing") {
-    for (const auto& [name, make] : kKinds) {
-        CAPTURE(name);
-        auto pair = make();
+    for (const Kind& kind : kKinds) {
+        CAPTURE(kind.name);
+        auto pair = kind.make();
         std::vector<std::byte> bytes(1 << 16);
         CHECK(pair.here->try_recv(bytes) == 0);
         CHECK(pair.here->try_send({}) == 0);
@@ -98,9 +103,9 @@ TEST_CASE("link contract: a full link takes nothing, an empty one gives nothing"
 }
 
 TEST_CASE("link contract: last words come after all that was sent, then the link is lost") {
-    for (const auto& [name, make] : kKinds) {
-        CAPTURE(name);
-        auto pair = make();
+    for (const Kind& kind : kKinds) {
+        CAPTURE(kind.name);
+        auto pair = kind.make();
         const auto sent = noise(300, 3);
         CHECK(pair.here->try_send(sent) == 300);
         pair.here->say_last_words(7, {AbortKind::kTimeout, 3, "too late"});
@@ -120,10 +125,10 @@ TEST_CASE("link contract: last words come after all that was sent, then the link
 }
 
 TEST_CASE("link contract: an end without words is only an end") {
-    for (const auto& [name, make] : kKinds) {
-        if (std::string(name) == "arena") continue;  // memory does not notice that nobody is there
-        CAPTURE(name);
-        auto pair = make();
+    for (const Kind& kind : kKinds) {
+        if (kind.name == "arena") continue;  // memory does not notice that nobody is there
+        CAPTURE(kind.name);
+        auto pair = kind.make();
         pair.here.reset();
         std::vector<std::byte> got(10);
         CHECK_FALSE(pair.there->hear_last_words(1));

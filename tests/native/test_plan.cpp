@@ -9,7 +9,7 @@
 using namespace phalanx;
 
 TEST_CASE("slices cover everything, in order, once, at the grain") {
-    for (const std::uint64_t grain : {1, 4, 16}) {
+    for (const std::uint64_t grain : {1UL, 4UL, 16UL}) {
         for (std::uint64_t parts = 1; parts <= 9; ++parts) {
             for (std::uint64_t count = 0; count < 150; ++count) {
                 std::uint64_t at = 0;
