@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 
+import psutil
 import pytest
 from worlds import make_sweep
 
@@ -199,3 +201,23 @@ def test_a_pipe_that_closes_is_no_traceback():
     )  # fmt: skip
     assert said.stdout.startswith("# phalanx: ")
     assert "Traceback" not in said.stderr
+
+
+@pytest.mark.slow
+def test_ctrl_c_is_one_line_and_leaves_nothing():
+    bench = subprocess.Popen(
+        [sys.executable, "-m", "phalanx.cli", "bench", "-n", "2", "-e", "256M", "--iters", "100000"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        while bench.stdout.readline().startswith("#"):
+            pass
+        family = psutil.Process(bench.pid).children(recursive=True)
+        bench.send_signal(signal.SIGINT)
+        said = bench.communicate(timeout=20)
+    finally:
+        bench.kill()
+    assert bench.returncode == 130
+    assert said[1] == "phalanx bench: interrupted\n"
+    assert len(family) >= 3
+    assert psutil.wait_procs(family, timeout=2)[1] == []
