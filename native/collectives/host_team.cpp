@@ -71,7 +71,7 @@ void HostTeam::meet(Waiter& waiter, bool is_judge) {
         // comes must not hide a mismatch among those that did.
         waiter.until(
             [&] {
-                is_early = is_judge && waiter.has_slept() && has_visible_mismatch();
+                is_early = is_judge && waiter.is_patience_over() && has_visible_mismatch();
                 return is_early || has_come(member);
             },
             [&] { return missing(); });

@@ -101,7 +101,7 @@ void LinkTeam::run_exchange(std::size_t expected, std::size_t wanted, bool judge
         waiter.until_moved(
             [&] {
                 // As on the host: a node that never comes must not hide a mismatch of others.
-                is_early = judge_early && waiter.has_slept();
+                is_early = judge_early && waiter.is_patience_over();
                 listen(waiter, is_open);
                 return advance_exchange(expected) || is_early;
             },

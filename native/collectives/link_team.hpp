@@ -72,7 +72,7 @@ class LinkTeam {
     // In a long wait: has a peer that nothing is awaited from given the epoch up meanwhile?
     template <class IsAwaited>
     void listen(const Waiter& waiter, const IsAwaited& is_awaited) {
-        if (!waiter.has_slept()) return;
+        if (!waiter.is_patience_over()) return;
         for (int node = 0; node < size(); ++node) {
             if (node == me_ || is_awaited(node) || !link(node).has_ended()) continue;
             auto words = link(node).hear_last_words(waiter.epoch());

@@ -2,7 +2,9 @@
 #include "transport/link.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
+#include <thread>
 
 #include "transport/abort_page.hpp"
 
@@ -11,6 +13,9 @@ namespace phalanx {
 namespace {
 constexpr std::uint64_t kMagic = 0x73'64'72'6f'77'6c'70'fe;
 constexpr std::size_t kDrainBytes = std::size_t{16} << 10;
+// How long last words wait for room in a full link: a few scheduler ticks of 4 ms.
+constexpr int kRoomBites = 20;
+constexpr std::chrono::milliseconds kRoomBite{1};
 constexpr int kDrainReads = 4096;  // 64 MiB: more than any socket holds
 }  // namespace
 
@@ -71,8 +76,14 @@ void Link::say_last_words(std::uint64_t epoch, const Reason& reason) noexcept {
     words.checksum = checksum(words);
     words.magic = kMagic;
     try {
-        // A full link takes only a part, which is then no record: its reader finds an end only.
-        do_send(std::as_bytes(std::span(&words, 1)));
+        // A peer that is at work reads on and makes room at once. One that does not read hears
+        // nothing: it finds the end of the stream only.
+        auto rest = std::as_bytes(std::span(&words, 1));
+        for (int bites = 0; bites < kRoomBites && !rest.empty(); ++bites) {
+            const std::size_t taken = do_send(rest);
+            rest = rest.subspan(taken);
+            if (taken == 0) std::this_thread::sleep_for(kRoomBite);
+        }
     } catch (const Error&) {
         broken_ = "the peer left first";
     }

@@ -17,12 +17,13 @@ void Waiter::begin(Deadline deadline, std::function<bool()> interrupt) {
     deadline_ = deadline;
     interrupt_ = std::move(interrupt);
     next_signal_check_ = {};
+    first_wait_ = {};
     has_slept_ = false;
 }
 
 void Waiter::start() {
     started_ = Clock::now();
-    has_slept_ = false;
+    if (first_wait_ == Clock::time_point{}) first_wait_ = started_;
     if (next_signal_check_ == Clock::time_point{}) next_signal_check_ = started_ + kLongestSleep;
 }
 

@@ -48,6 +48,9 @@ struct WaitPolicy {
 class Waiter {
   public:
     static constexpr std::chrono::milliseconds kLongestSleep{50};
+    // Ranks that are all on their way meet sooner than this, however busy the machine (a scheduler
+    // tick is 4 ms), so what they say of a mismatch is the same; 2 s is what was promised.
+    static constexpr std::chrono::milliseconds kPatience{100};
 
     Waiter(AbortPage& page, int slot, std::uint64_t epoch, int wake_fd, WaitPolicy policy)
         : page_(page), bell_(page.doorbell(slot)), epoch_(epoch), wake_fd_(wake_fd),
@@ -82,8 +85,10 @@ class Waiter {
     void check_abort() const {
         if (page_.is_aborted(epoch_)) throw_aborted();
     }
-    // True in `ready` once the wait has become long: time for second thoughts.
-    [[nodiscard]] bool has_slept() const noexcept { return has_slept_; }
+    // True once this operation has waited long: time to ask whether all is well with the others.
+    [[nodiscard]] bool is_patience_over() const noexcept {
+        return has_slept_ && Clock::now() - first_wait_ >= kPatience;
+    }
     [[nodiscard]] std::uint64_t epoch() const noexcept { return epoch_; }
 
   private:
@@ -100,7 +105,8 @@ class Waiter {
     WaitPolicy policy_;
     Deadline deadline_;
     std::function<bool()> interrupt_;
-    Clock::time_point started_;
+    Clock::time_point started_;     // of this wait
+    Clock::time_point first_wait_;  // of this operation
     Clock::time_point next_signal_check_;
     bool has_slept_ = false;
     std::vector<pollfd> polled_;

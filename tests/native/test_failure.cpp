@@ -232,7 +232,8 @@ TEST_CASE("an output that was begun is poisoned") {
     for (std::size_t rank = 0; rank < 2; ++rank) {
         const auto reason = reason_of(thrown[rank]);
         REQUIRE(reason);
-        CHECK(reason->kind == AbortKind::kTimeout);
+        // The frozen link takes no last words: who gives up second sees only that it ended.
+        CHECK((reason->kind == AbortKind::kTimeout || reason->kind == AbortKind::kRankFailure));
         CHECK(reason->message.find("; its output was invalidated") != std::string::npos);
         CHECK(std::isnan(arrays[rank].out.front()));
         CHECK(std::isnan(arrays[rank].out.back()));
