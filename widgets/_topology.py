@@ -5,14 +5,14 @@ It knows `phalanx.protocol.Topology` only; the numbers behind a click come with 
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from xml.etree import ElementTree as ET
 
 from phalanx.protocol import HostInfo, LinkInfo, RankInfo, Topology
 
 from ._still import StillPicture
-from ._svg import clean, fit, group, line, path, picture, rect, render, text
+from ._svg import fit, group, line, path, picture, rect, render, text
+from ._world import arenas, count, describe, headline, ranges, wires
 
 __all__ = ["topology"]
 
@@ -53,72 +53,7 @@ def topology(t: Topology) -> StillPicture:
       here (127.0.0.1, 2 cores)
         rank 0   pid 7        idle
     """
-    return StillPicture(render(_draw(t)), _describe(t))
-
-
-def _count(n: int, thing: str) -> str:
-    return f"{n} {thing}" if n == 1 else f"{n} {thing}s"
-
-
-def _headline(t: Topology) -> str:
-    return f"{_count(t.size, 'rank')} on {_count(len(t.hosts), 'host')}, epoch {t.epoch}"
-
-
-def _ranges(numbers: Iterable[int]) -> str:
-    """Write numbers as ranges: 0-2,5."""
-    runs: list[list[int]] = []
-    for n in sorted(numbers):
-        if runs and runs[-1][1] == n - 1:
-            runs[-1][1] = n
-        else:
-            runs.append([n, n])
-    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
-
-
-def _arenas(ranks: Sequence[RankInfo], links: Sequence[LinkInfo]) -> list[set[int]]:
-    """Ranks that share memory, as sets (a link is a pair, an arena their closure)."""
-    here = {r.rank for r in ranks}
-    arenas: list[set[int]] = []
-    for link in links:
-        if link.transport == "arena" and link.a in here and link.b in here:
-            joined = {link.a, link.b}.union(*(s for s in arenas if link.a in s or link.b in s))
-            arenas = [s for s in arenas if not s & joined] + [joined]
-    return arenas
-
-
-def _wires(t: Topology) -> tuple[dict[int, list[LinkInfo]], dict[tuple[int, int], int]]:
-    """Tcp links inside each host, and how many there are between each two hosts."""
-    home = {r.rank: r.host for r in t.ranks}
-    inside: dict[int, list[LinkInfo]] = defaultdict(list)
-    between: dict[tuple[int, int], int] = defaultdict(int)
-    for link in t.links:
-        a, b = home.get(link.a), home.get(link.b)
-        if link.transport == "tcp" and a is not None and b is not None:
-            if a == b:
-                inside[a].append(link)
-            else:
-                between[min(a, b), max(a, b)] += 1
-    return inside, between
-
-
-def _describe(t: Topology) -> str:
-    inside, between = _wires(t)
-    names = {h.index: clean(h.name) for h in t.hosts}
-    lines = [f"{clean(t.name)}: {_headline(t)}"]
-    for host in t.hosts:
-        lines.append(f"  {names[host.index]} ({clean(host.address)}, {_count(host.cores, 'core')})")
-        ranks = [r for r in t.ranks if r.host == host.index]
-        for r in ranks:
-            said = f"  {clean(r.detail)}" if r.detail else ""
-            lines.append(f"    rank {r.rank:<3} pid {r.pid:<8} {r.state}{said}")
-        lines += [f"    arena: ranks {_ranges(a)} share memory" for a in _arenas(ranks, t.links)]
-        if inside[host.index]:
-            lines.append(f"    tcp: {_count(len(inside[host.index]), 'link')} between these ranks")
-    lines += [
-        f"  tcp: {names.get(a, a)} - {names.get(b, b)}, {_count(n, 'link')}"
-        for (a, b), n in sorted(between.items())
-    ]
-    return "\n".join(lines)
+    return StillPicture(render(_draw(t)), describe(t))
 
 
 def _arc_depth(tiles: int) -> float:
@@ -137,7 +72,7 @@ class _HostBox:
         tcp: Sequence[LinkInfo],
     ) -> None:
         self.host, self.ranks, self.tcp = host, list(ranks), list(tcp)
-        self.arenas = _arenas(ranks, links)
+        self.arenas = arenas(ranks, links)
         self.columns = max(1, min(_COLUMNS, len(ranks)))
         rows = -(-len(ranks) // self.columns) if ranks else 0
         self.arcs = bool(tcp) and rows == 1
@@ -151,15 +86,15 @@ class _HostBox:
 
     def draw(self, root: ET.Element, x: float, y: float) -> None:
         host = self.host
-        where = f"{host.address} · {_count(host.cores, 'core')}"
-        g = group(root, label=f"host {host.name}: {where}, {_count(len(self.ranks), 'rank')}")
+        where = f"{host.address} · {count(host.cores, 'core')}"
+        g = group(root, label=f"host {host.name}: {where}, {count(len(self.ranks), 'rank')}")
         rect(g, x, y, self.w, self.h, class_="px-host", rx=9)
         text(g, x + _PAD, y + 21, fit(host.name, self.w - 2 * _PAD, 14), size=14, font_weight=600)
         text(g, x + _PAD, y + 37, fit(where, self.w - 2 * _PAD, 11), size=11, class_="px-soft")
         top = y + _HEAD
         if self.arenas:
             rect(g, x + _PAD, top, self.w - 2 * _PAD, self.inner_h, class_="px-arena", rx=7)
-            shared = "; ".join(_ranges(a) for a in self.arenas)
+            shared = "; ".join(ranges(a) for a in self.arenas)
             said = f"arena: memory that ranks {shared} share"
             text(
                 g,
@@ -194,7 +129,7 @@ class _HostBox:
             g,
             x + self.w - _PAD,
             y + (self.h - _HEAD - self.inner_h) - 9,
-            f"tcp: {_count(len(self.tcp), 'link')}",
+            f"tcp: {count(len(self.tcp), 'link')}",
             size=11,
             class_="px-soft",
             text_anchor="end",
@@ -237,7 +172,7 @@ def _tile(parent: ET.Element, rank: RankInfo, x: float, y: float) -> None:
 
 
 def _draw(t: Topology) -> ET.Element:
-    inside, between = _wires(t)
+    inside, between = wires(t)
     boxes = [
         _HostBox(h, [r for r in t.ranks if r.host == h.index], t.links, inside[h.index])
         for h in t.hosts
@@ -260,9 +195,9 @@ def _draw(t: Topology) -> ET.Element:
     notes = [f"rank {r.rank}: {r.detail}" for r in t.ranks if r.detail][:12]
     width = max(2 * _MARGIN + widest * step + trunk, 420.0)
     height = y - _GAP + 18 * len(notes) + 26
-    root = picture(width, height, title=f"{t.name}: {_headline(t)}", description=_describe(t))
+    root = picture(width, height, title=f"{t.name}: {headline(t)}", description=describe(t))
     text(root, _MARGIN, 34, fit(t.name, width * 0.45, 16), size=16, font_weight=650)
-    text(root, width - _MARGIN, 34, _headline(t), size=12, class_="px-soft", text_anchor="end")
+    text(root, width - _MARGIN, 34, headline(t), size=12, class_="px-soft", text_anchor="end")
     if between:
         x = _MARGIN + (widest + trunk / 2 if has_two else trunk / 2)
         _draw_trunk(root, x, boxes, places, between)
@@ -282,7 +217,7 @@ def _draw_trunk(
     between: dict[tuple[int, int], int],
 ) -> None:
     wired = {host for pair in between for host in pair}
-    said = ", ".join(f"{a}-{b}: {_count(n, 'link')}" for (a, b), n in sorted(between.items()))
+    said = ", ".join(f"{a}-{b}: {count(n, 'link')}" for (a, b), n in sorted(between.items()))
     g = group(root, label=f"tcp between hosts {said}")
     ends = []
     for box, (bx, by) in zip(boxes, places, strict=True):
@@ -303,7 +238,7 @@ def _draw_trunk(
         g,
         x,
         min(ends) - 9,
-        _count(sum(between.values()), "tcp link"),
+        count(sum(between.values()), "tcp link"),
         size=10,
         class_="px-soft",
         text_anchor="middle",

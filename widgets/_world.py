@@ -1,0 +1,83 @@
+"""What there is to say of a world, drawn or not: counts, arenas, links, and the text form.
+
+Pure functions of `phalanx.protocol.Topology`; how it looks is `_topology`'s.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+from phalanx.protocol import LinkInfo, RankInfo, Topology
+
+from ._svg import clean
+
+__all__ = ["arenas", "count", "describe", "headline", "ranges", "wires"]
+
+
+def count(n: int, thing: str) -> str:
+    """Say how many: 1 rank, 2 ranks."""
+    return f"{n} {thing}" if n == 1 else f"{n} {thing}s"
+
+
+def headline(t: Topology) -> str:
+    """Say how big the world is, and its epoch."""
+    return f"{count(t.size, 'rank')} on {count(len(t.hosts), 'host')}, epoch {t.epoch}"
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """Write numbers as ranges: 0-2,5."""
+    runs: list[list[int]] = []
+    for n in sorted(numbers):
+        if runs and runs[-1][1] == n - 1:
+            runs[-1][1] = n
+        else:
+            runs.append([n, n])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+
+
+def arenas(ranks: Sequence[RankInfo], links: Sequence[LinkInfo]) -> list[set[int]]:
+    """Return the ranks that share memory, as sets (a link is a pair, an arena their closure)."""
+    here = {r.rank for r in ranks}
+    found: list[set[int]] = []
+    for link in links:
+        if link.transport == "arena" and link.a in here and link.b in here:
+            joined = {link.a, link.b}.union(*(s for s in found if link.a in s or link.b in s))
+            found = [s for s in found if not s & joined] + [joined]
+    return found
+
+
+def wires(t: Topology) -> tuple[dict[int, list[LinkInfo]], dict[tuple[int, int], int]]:
+    """Return the tcp links inside each host, and how many there are between each two hosts."""
+    home = {r.rank: r.host for r in t.ranks}
+    inside: dict[int, list[LinkInfo]] = defaultdict(list)
+    between: dict[tuple[int, int], int] = defaultdict(int)
+    for link in t.links:
+        a, b = home.get(link.a), home.get(link.b)
+        if link.transport == "tcp" and a is not None and b is not None:
+            if a == b:
+                inside[a].append(link)
+            else:
+                between[min(a, b), max(a, b)] += 1
+    return inside, between
+
+
+def describe(t: Topology) -> str:
+    """Say everything that the picture shows, a line for each rank."""
+    inside, between = wires(t)
+    names = {h.index: clean(h.name) for h in t.hosts}
+    lines = [f"{clean(t.name)}: {headline(t)}"]
+    for host in t.hosts:
+        lines.append(f"  {names[host.index]} ({clean(host.address)}, {count(host.cores, 'core')})")
+        ranks = [r for r in t.ranks if r.host == host.index]
+        for r in ranks:
+            said = f"  {clean(r.detail)}" if r.detail else ""
+            lines.append(f"    rank {r.rank:<3} pid {r.pid:<8} {r.state}{said}")
+        lines += [f"    arena: ranks {ranges(a)} share memory" for a in arenas(ranks, t.links)]
+        if inside[host.index]:
+            lines.append(f"    tcp: {count(len(inside[host.index]), 'link')} between these ranks")
+    lines += [
+        f"  tcp: {names.get(a, a)} - {names.get(b, b)}, {count(n, 'link')}"
+        for (a, b), n in sorted(between.items())
+    ]
+    return "\n".join(lines)
