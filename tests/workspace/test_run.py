@@ -6,10 +6,20 @@ import os
 import signal
 from collections.abc import Sequence
 
+import pytest
+
 from phalanx.workspace import Display, QuietView
 from phalanx.workspace._cell import Cell
 from phalanx.workspace._events import Ended, Failure, Lost, NeedLine, Text
 from phalanx.workspace._run import STOP_PATIENCE_S, run_cell
+from phalanx.workspace._transcript import Transcript
+
+
+@pytest.fixture
+def transcript():
+    transcript = Transcript()
+    yield transcript
+    transcript.close()
 
 
 class FakePrompt:
@@ -32,11 +42,14 @@ class FakeView(QuietView):
         self.questions: list[object] = []
         self.answers = list(answers)
 
-    def lines(self, rank, stream, lines):
-        self.shown += [(rank, stream, line) for line in lines]
+    def lines(self, stream, lines):
+        self.shown += [(*ranks, stream, line) for ranks, line in lines]
 
-    def display(self, event):
-        self.shown.append((event.rank, event.data))
+    def display(self, ranks, event):
+        self.shown.append((*ranks, event.data))
+
+    def bars(self, bars):
+        self.shown.append(dict(bars))
 
     def ask(self, question):
         self.questions.append((question.ranks, question.prompt))
@@ -81,11 +94,11 @@ def start(ranks=2, *events):
     return cell
 
 
-def test_output_is_shown_in_lines_and_values_by_rank():
+def test_output_is_shown_in_lines_and_values_by_rank(transcript):
     value = [Display(rank, {"text/plain": str(rank)}, {}, is_result=True) for rank in range(2)]
     cell = start(2, Text(1, "stdout", "a\nb"), value[1], Ended(1, None), value[0], Ended(0, None))
     view = FakeView()
-    outcome = run_cell(cell, view, FakeRanks(cell))
+    outcome = run_cell(cell, view, FakeRanks(cell), transcript=transcript)
     assert view.shown == [
         (1, "stdout", "a"),
         (1, "stdout", "b"),
@@ -95,19 +108,19 @@ def test_output_is_shown_in_lines_and_values_by_rank():
     assert outcome.failures == {}
 
 
-def test_one_answer_goes_to_all_ranks_and_stands_below_what_was_said():
+def test_one_answer_goes_to_all_ranks_and_stands_below_what_was_said(transcript):
     cell = start(
         2, Text(0, "stdout", "half"), *(NeedLine(rank, 0, "who? ", False) for rank in range(2))
     )
     view, ranks = FakeView(["ann"]), FakeRanks(cell)
-    run_cell(cell, view, ranks)
+    run_cell(cell, view, ranks, transcript=transcript)
     assert view.questions == [((0, 1), "who? ")]
     assert view.shown == [(0, "stdout", "half"), "asked"]
     assert ranks.sent == [(0, "ann")]
     assert view.prompt.is_closed
 
 
-def test_a_prompt_is_taken_back_when_the_rank_that_asked_dies():
+def test_a_prompt_is_taken_back_when_the_rank_that_asked_dies(transcript):
     cell = start(1, NeedLine(0, 0, "who? ", False))
     view = FakeView()
 
@@ -118,22 +131,22 @@ def test_a_prompt_is_taken_back_when_the_rank_that_asked_dies():
         return original(question)
 
     view.ask = ask
-    outcome = run_cell(cell, view, FakeRanks(cell))
+    outcome = run_cell(cell, view, FakeRanks(cell), transcript=transcript)
     assert outcome.lost[0].reason == "killed by signal 9 (SIGKILL)"
     assert view.prompt.is_closed
     assert (0, "stderr", "last words") in view.shown
 
 
-def test_a_front_end_that_cannot_ask_frees_the_ranks():
+def test_a_front_end_that_cannot_ask_frees_the_ranks(transcript):
     cell = start(1, NeedLine(0, 0, "who? ", False))
     ranks = FakeRanks(cell)
-    outcome = run_cell(cell, QuietView(), ranks)
+    outcome = run_cell(cell, QuietView(), ranks, transcript=transcript)
     (message,) = ranks.sent
     assert "nobody can answer 'who? '" in message
     assert outcome.failures[0].ename == "RuntimeError"
 
 
-def test_ctrl_c_interrupts_the_ranks_and_waits_for_them():
+def test_ctrl_c_interrupts_the_ranks_and_waits_for_them(transcript):
     cell = start(2, Ended(0, None))
     view = FakeView()
     previous = signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -141,7 +154,7 @@ def test_ctrl_c_interrupts_the_ranks_and_waits_for_them():
         view.lines = lambda *args: os.kill(os.getpid(), signal.SIGINT)
         cell.events.put(Text(1, "stdout", "go\n"))
         ranks = FakeRanks(cell)
-        outcome = run_cell(cell, view, ranks)
+        outcome = run_cell(cell, view, ranks, transcript=transcript)
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     finally:
         signal.signal(signal.SIGINT, previous)
@@ -150,11 +163,47 @@ def test_ctrl_c_interrupts_the_ranks_and_waits_for_them():
     assert outcome.abandoned == ()
 
 
-def test_ranks_that_do_not_react_are_named():
+def test_ranks_that_do_not_react_are_named(transcript):
     cell = start(2, Ended(0, None))
     view, ranks = FakeView(), FakeRanks(cell, react=False)
     now = iter([0.0, 0.1, 2.0, 2.1, 2.0 + STOP_PATIENCE_S + 1, 99.0, 99.0, 99.0])
-    outcome = run_cell(cell, view, ranks, timeout_s=1.0, clock=lambda: next(now))
+    outcome = run_cell(
+        cell, view, ranks, transcript=transcript, timeout_s=1.0, clock=lambda: next(now)
+    )
     assert outcome.has_timed_out
     assert outcome.abandoned == (1,)
     assert any("rank 1 does not react" in str(shown) for shown in view.shown)
+
+
+def test_equal_values_and_lines_are_shown_once(transcript):
+    events = [Text(rank, "stdout", "same\n") for rank in range(3)]
+    events += [
+        Display(rank, {"text/plain": str(rank > 0)}, {}, is_result=True) for rank in range(3)
+    ]
+    cell = start(3, *events, *(Ended(rank, None) for rank in range(3)))
+    view = FakeView()
+    run_cell(cell, view, FakeRanks(cell), transcript=transcript)
+    assert view.shown == [
+        (0, 1, 2, "stdout", "same"),
+        (0, {"text/plain": "False"}),
+        (1, 2, {"text/plain": "True"}),
+    ]
+
+
+def test_too_many_lines_are_kept_but_not_shown(transcript):
+    text = "".join(f"{number}\n" for number in range(100))
+    cell = start(1, Text(0, "stdout", text), Ended(0, None))
+    view = FakeView()
+    run_cell(cell, view, FakeRanks(cell), transcript=transcript, max_lines=10)
+    assert view.shown[:10] == [(0, "stdout", str(number)) for number in range(10)]
+    assert view.shown[10:] == ["90 more lines; %distributed output RANK shows them"]
+    assert transcript.read(0) == text
+    assert transcript.read(0, last_bytes=7) == "98\n99\n"
+    assert transcript.read(1) == ""
+
+
+def test_bars_are_drawn_and_taken_away(transcript):
+    cell = start(1, Text(0, "stderr", "\r10%"), Text(0, "stderr", "\r20%"), Ended(0, None))
+    view = FakeView()
+    run_cell(cell, view, FakeRanks(cell), transcript=transcript)
+    assert view.shown == [{0: "20%"}, (0, "stderr", "20%"), {}]

@@ -35,10 +35,32 @@ def test_ranks_and_streams_do_not_mix():
 
 @pytest.mark.parametrize(
     ("text", "shown"),
-    [("10%\r50%\r100%\n", "100%"), ("windows\r\n", "windows"), ("\r\n", "")],
+    [
+        ("10%\r50%\r100%\n", "100%"),
+        ("\r10%\r100%\n", "100%"),
+        ("10%\r100%\r\n", "100%"),
+        ("windows\r\n", "windows"),
+        ("\r\n", ""),
+    ],
 )
 def test_a_line_that_was_written_over_shows_its_last_text(text, shown):
     assert LineAssembler().feed(0, "stdout", text) == [shown]
+
+
+def test_a_bar_is_seen_while_it_is_drawn_and_takes_no_room():
+    lines = LineAssembler()
+    for percent in range(100):
+        assert lines.feed(2, "stderr", f"\r{percent}%") == []
+        assert lines.bars() == {2: f"{percent}%"}
+    assert sum(len(line.pieces) for line in lines._unfinished.values()) == 1
+    assert lines.feed(2, "stderr", "\r100%\n") == ["100%"]
+    assert lines.bars() == {}
+
+
+def test_a_prompt_without_end_is_no_bar():
+    lines = LineAssembler()
+    lines.feed(0, "stdout", "working ...")
+    assert lines.bars() == {}
 
 
 def test_a_long_line_costs_its_length():

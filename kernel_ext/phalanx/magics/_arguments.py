@@ -8,7 +8,10 @@ from __future__ import annotations
 import argparse
 import difflib
 import shlex
+from collections.abc import Callable
 from typing import NoReturn
+
+from phalanx.workspace import MAX_LINES
 
 __all__ = ["HelpShown", "UsageMistake", "cell_parser", "line_parser", "parse"]
 
@@ -34,15 +37,20 @@ class _Parser(argparse.ArgumentParser):
         raise HelpShown
 
 
-def _count(text: str) -> int:
-    try:
-        number = int(text)
-    except ValueError:
-        number = 0
-    if number < 1:
-        msg = f"the number of ranks is {text!r}; it must be a whole number, 1 or more"
-        raise argparse.ArgumentTypeError(msg)
-    return number
+def _count_of(what: str) -> Callable[[str], int]:
+    """Parse a number of something."""
+
+    def count(text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            number = 0
+        if number < 1:
+            msg = f"the number of {what} is {text!r}; it must be a whole number, 1 or more"
+            raise argparse.ArgumentTypeError(msg)
+        return number
+
+    return count
 
 
 def _seconds(text: str) -> float:
@@ -68,7 +76,7 @@ def line_parser() -> argparse.ArgumentParser:
         return actions.add_parser(name, help=help_text, description=help_text)
 
     start = action("start", "Start ranks on this machine.")
-    start.add_argument("-n", type=_count, default=4, help="number of ranks (default 4)")
+    start.add_argument("-n", type=_count_of("ranks"), default=4, help="number of ranks (default 4)")
     start.add_argument(
         "--linger",
         type=_seconds,
@@ -93,6 +101,8 @@ def line_parser() -> argparse.ArgumentParser:
     )
     bandwidth.add_argument("--dtype", default="float32", help="of the elements (float32)")
     bandwidth.add_argument("--iters", type=int, default=20, help="timed calls per size (20)")
+    output = action("output", "Show all that ranks have printed (the last MiB of each).")
+    output.add_argument("ranks", metavar="RANKS", help="like 2 or 0,2-3")
     action("interrupt", "Stop the cell that runs, from another thread or a widget.")
     action("stop", "End all ranks.")
     return parser
@@ -104,6 +114,19 @@ def cell_parser() -> argparse.ArgumentParser:
     parser.add_argument("--ranks", metavar="R", help="where to run, like 0,2-3 (default: all)")
     parser.add_argument(
         "--timeout", type=_seconds, metavar="S", help="stop the ranks after S seconds"
+    )
+    parser.add_argument(
+        "--label",
+        choices=["rank", "none"],
+        default="rank",
+        help="what stands before each line (default: its rank)",
+    )
+    parser.add_argument(
+        "--max-lines",
+        type=_count_of("lines"),
+        default=MAX_LINES,
+        metavar="N",
+        help=f"lines to show; the rest is kept for %%distributed output (default {MAX_LINES})",
     )
     return parser
 

@@ -68,8 +68,13 @@ class DistributedMagics(Magics):  # type: ignore[misc]
         options = parse(cell_parser(), line)
         workspace = self._running()
         ranks = None if options.ranks is None else parse_ranks(options.ranks, workspace.size)
-        view = NotebookView(self.shell, workspace.size)
-        workspace.run(cell, ranks=ranks, timeout=options.timeout, view=view)
+        workspace.run(
+            cell,
+            ranks=ranks,
+            timeout=options.timeout,
+            view=NotebookView(self.shell, label=options.label),
+            max_lines=options.max_lines,
+        )
 
     # -- lines --------------------------------------------------------------------------------
 
@@ -120,6 +125,11 @@ class DistributedMagics(Magics):  # type: ignore[misc]
             print(widgets.format_measurement(measurement))  # noqa: T201
             measurements.append(measurement)
         display(widgets.bandwidth(measurements))
+
+    def _do_output(self, options: Any) -> None:
+        workspace = self._running()
+        for rank in parse_ranks(options.ranks, workspace.size):
+            print(f"rank {rank}:\n{workspace.output(rank)}", end="")  # noqa: T201
 
     def _do_interrupt(self, options: Any) -> None:
         self._running().interrupt()

@@ -7,17 +7,20 @@ rank did not display as HTML itself.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from typing import Any, TypeVar
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypeVar
 
 from IPython.display import publish_display_data
 
-from phalanx.workspace import Display, OpenPrompt, Question, StreamName, format_ranks
+from phalanx.workspace import Clear, Display, OpenPrompt, Question, StreamName, format_ranks
 
+from ._figures import Figures
 from ._prompt import open_prompt
 
 __all__ = ["NotebookView", "in_one_line"]
 
+Label = Literal["rank", "none"]
 Error = TypeVar("Error", bound=BaseException)
 
 
@@ -36,31 +39,46 @@ def in_one_line(error: Error) -> Error:
 class NotebookView:
     """Shows one cell in the shell it was typed into."""
 
-    def __init__(self, shell: Any, size: int) -> None:
+    def __init__(self, shell: Any, *, label: Label = "rank") -> None:
         self._shell = shell
-        self._width = len(str(size - 1))
+        self._label = label
+        self._figures = Figures()
+        self._bars_id = ""
 
-    def _label(self, rank: int) -> str:
-        return f"[{rank:>{self._width}}]"
+    def _prefix(self, ranks: tuple[int, ...]) -> str:
+        return "" if self._label == "none" else f"[{format_ranks(ranks)}] "
 
-    def lines(self, rank: int, stream: StreamName, lines: Sequence[str]) -> None:
-        """Print lines, each with its rank."""
-        label = self._label(rank)
+    def lines(self, stream: StreamName, lines: Sequence[tuple[tuple[int, ...], str]]) -> None:
+        """Print lines, each with its ranks."""
         target = sys.stderr if stream == "stderr" else sys.stdout
-        target.write("".join(f"{label} {line}\n" for line in lines))
+        target.write("".join(f"{self._prefix(ranks)}{line}\n" for ranks, line in lines))
         target.flush()
 
-    def display(self, event: Display) -> None:
-        """Show a value as text with its rank, or a figure below a line that names it."""
+    def bars(self, bars: Mapping[int, str]) -> None:
+        """Draw progress bars in a place of their own, which is updated."""
+        if not hasattr(self._shell, "kernel"):
+            return  # a terminal has no such place; the last state of a bar is printed as a line
+        text = "\n".join(f"{self._prefix((rank,))}{bar}" for rank, bar in bars.items())
+        is_update = bool(self._bars_id)
+        self._bars_id = self._bars_id or str(uuid.uuid4())
+        transient = {"display_id": self._bars_id}
+        publish_display_data({"text/plain": text}, {}, transient=transient, update=is_update)
+
+    def display(self, ranks: tuple[int, ...], event: Display) -> None:
+        """Show a value as text with its ranks, or a figure below a line that names them."""
         text = event.data.get("text/plain", "")
-        is_rich = any(kind != "text/plain" for kind in event.data)
-        label = self._label(event.rank) + (" Out:" if event.is_result else "")
-        if not is_rich:
-            separator = "\n" if "\n" in text else " "
+        label = self._prefix(ranks) + ("Out:" if event.is_result else "")
+        if all(kind == "text/plain" for kind in event.data) and not event.display_id:
+            separator = "\n" if "\n" in text else " " * label.endswith(":")
             self._print(f"{label}{separator}{text}\n")
             return
-        self._print(f"{label}\n")
-        publish_display_data(event.data, event.metadata)
+        if not self._figures.has_place(event) and label.strip():
+            self._print(f"{label.strip()}\n")
+        self._figures.show(event)
+
+    def clear(self, event: Clear) -> None:
+        """Take back the figures of a rank; the next one comes in their place."""
+        self._figures.clear(event.rank, wait=event.wait)
 
     def _print(self, text: str) -> None:
         sys.stdout.write(text)

@@ -5,16 +5,19 @@ It knows supervisors and Jupyter's messages; it knows nothing of magics and widg
 
 from __future__ import annotations
 
-from ._events import Display
+from ._events import Clear, Display
 from ._lines import StreamName
 from ._outcome import RankResult
+from ._output import MAX_LINES
 from ._questions import Question
 from ._ranks import format_ranks, parse_ranks
 from ._view import CannotAsk, OpenPrompt, QuietView, View
 from ._workspace import Workspace
 
 __all__ = [
+    "MAX_LINES",
     "CannotAsk",
+    "Clear",
     "Display",
     "OpenPrompt",
     "Question",

@@ -26,7 +26,7 @@ class _BenchView(QuietView):
     def __init__(self) -> None:
         self.measured: queue.SimpleQueue[Measurement | None] = queue.SimpleQueue()
 
-    def display(self, event: Display) -> None:
+    def display(self, ranks: tuple[int, ...], event: Display) -> None:
         """Keep a measurement."""
         data = event.data.get(MEASUREMENT_MIME)
         if data is not None:

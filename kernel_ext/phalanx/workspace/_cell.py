@@ -9,7 +9,7 @@ from __future__ import annotations
 import queue
 import time
 
-from ._events import Display, Ended, Event, Failure, Lost, NeedLine, Text
+from ._events import Clear, Display, Ended, Event, Failure, Lost, NeedLine, Text
 from ._lines import StreamName
 from ._messages import Message
 
@@ -50,9 +50,19 @@ class Cell:
         if kind == "stream":
             stream: StreamName = "stderr" if content["name"] == "stderr" else "stdout"
             self.events.put(Text(rank, stream, str(content["text"])))
-        elif kind in {"display_data", "execute_result"}:
-            is_result = kind == "execute_result"
-            self.events.put(Display(rank, content["data"], content["metadata"], is_result))
+        elif kind in {"display_data", "execute_result", "update_display_data"}:
+            self.events.put(
+                Display(
+                    rank,
+                    content["data"],
+                    content["metadata"],
+                    is_result=kind == "execute_result",
+                    display_id=str((content.get("transient") or {}).get("display_id") or ""),
+                    is_update=kind == "update_display_data",
+                )
+            )
+        elif kind == "clear_output":
+            self.events.put(Clear(rank, bool(content.get("wait"))))
         elif kind == "phalanx_need_line":
             index, prompt = int(content["index"]), str(content["prompt"])
             self.events.put(NeedLine(rank, index, prompt, bool(content["password"])))

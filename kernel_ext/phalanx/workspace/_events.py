@@ -10,7 +10,17 @@ from typing import Any
 
 from ._lines import StreamName
 
-__all__ = ["Display", "Ended", "Event", "Failure", "Lost", "NeedLine", "StopRequest", "Text"]
+__all__ = [
+    "Clear",
+    "Display",
+    "Ended",
+    "Event",
+    "Failure",
+    "Lost",
+    "NeedLine",
+    "StopRequest",
+    "Text",
+]
 
 
 @dataclass(frozen=True)
@@ -33,12 +43,25 @@ class Text:
 
 @dataclass(frozen=True)
 class Display:
-    """A figure, table or value: a MIME bundle. ``is_result``: the cell's last value."""
+    """A figure, table or value: a MIME bundle. ``is_result``: the cell's last value.
+
+    ``display_id`` is the rank's name for it where it may be updated; ``is_update``: this is one.
+    """
 
     rank: int
     data: dict[str, Any]
     metadata: dict[str, Any]
     is_result: bool
+    display_id: str = ""
+    is_update: bool = False
+
+
+@dataclass(frozen=True)
+class Clear:
+    """A rank takes back its figures; ``wait``: only when the next one is there."""
+
+    rank: int
+    wait: bool
 
 
 @dataclass(frozen=True)
@@ -74,4 +97,4 @@ class StopRequest:
     """A person pressed stop (Ctrl-C)."""
 
 
-Event = Text | Display | NeedLine | Ended | Lost | StopRequest
+Event = Text | Display | Clear | NeedLine | Ended | Lost | StopRequest

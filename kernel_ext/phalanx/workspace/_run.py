@@ -13,10 +13,11 @@ from typing import Protocol
 
 from ._cell import Cell
 from ._ctrl_c import ctrl_c
-from ._events import Display, Ended, Event, Failure, Lost, NeedLine, StopRequest, Text
-from ._lines import LineAssembler
+from ._events import Clear, Display, Ended, Event, Failure, Lost, NeedLine, StopRequest, Text
+from ._output import MAX_LINES, CellOutput
 from ._questions import Question, Questions
 from ._ranks import format_ranks
+from ._transcript import Transcript
 from ._view import CannotAsk, OpenPrompt, View
 
 __all__ = ["CellOutcome", "CellSender", "run_cell"]
@@ -54,13 +55,13 @@ class CellOutcome:
 class _CellLoop:
     """The state of `run_cell`; one object a cell, one thread."""
 
-    def __init__(self, cell: Cell, view: View, sender: CellSender) -> None:
+    def __init__(self, cell: Cell, view: View, sender: CellSender, output: CellOutput) -> None:
         self.cell = cell
         self.view = view
         self.sender = sender
         self.running = set(cell.ranks)
         self.outcome = CellOutcome()
-        self.lines = LineAssembler()
+        self.output = output
         self.questions = Questions()
         self.prompt: OpenPrompt | None = None
         self.question: Question | None = None
@@ -71,12 +72,16 @@ class _CellLoop:
         wait_s = IDLE_WAIT_S
         if self.prompt is not None or self.questions.waiting:
             wait_s = PROMPT_POLL_S
+        due_s = self.output.next_due_s()
+        if due_s is not None:
+            wait_s = min(wait_s, max(0.0, due_s - clock()))
         try:
             self.take(self.cell.events.get(timeout=wait_s), clock())
             while self.running:
                 self.take(self.cell.events.get_nowait(), clock())
         except queue.Empty:
             pass
+        self.output.show(self.running, clock())
         if self.prompt is None:
             self.open_prompt(clock())
         else:
@@ -84,14 +89,13 @@ class _CellLoop:
 
     def take(self, event: Event, now_s: float) -> None:
         if isinstance(event, Text):
-            whole = self.lines.feed(event.rank, event.stream, event.text)
-            if whole:
-                self.view.lines(event.rank, event.stream, whole)
+            self.output.text(event, now_s)
         elif isinstance(event, Display):
             if event.is_result:
-                self.outcome.results[event.rank] = event  # shown at the end, by rank
-            else:
-                self.view.display(event)
+                self.outcome.results[event.rank] = event
+            self.output.display(event)
+        elif isinstance(event, Clear):
+            self.view.clear(event)
         elif isinstance(event, NeedLine):
             self.questions.need(event.rank, event.index, event.prompt, event.password, now_s)
         elif isinstance(event, Ended):
@@ -102,9 +106,10 @@ class _CellLoop:
             if event.rank in self.running:
                 self.end(event.rank)
                 self.outcome.lost[event.rank] = event
+                self.output.break_here()
                 self.view.notice(f"rank {event.rank} {event.reason}")
                 if event.tail:
-                    self.view.lines(event.rank, "stderr", event.tail.splitlines())
+                    self.output.text(Text(event.rank, "stderr", event.tail), now_s)
         elif isinstance(event, StopRequest):
             self.n_stops += 1
 
@@ -118,7 +123,7 @@ class _CellLoop:
         question = self.questions.due(self.running, now_s)
         if question is None:
             return
-        self.finish_lines()  # a prompt stands below what was said before it
+        self.output.break_here()  # a prompt stands below what was said before it
         try:
             self.prompt = self.view.ask(question)
             self.question = question
@@ -140,17 +145,15 @@ class _CellLoop:
             self.prompt.close()
         self.prompt = self.question = None
 
-    def finish_lines(self) -> None:
-        for rank, stream, line in self.lines.finish():
-            self.view.lines(rank, stream, [line])
-
 
 def run_cell(
     cell: Cell,
     view: View,
     sender: CellSender,
     *,
+    transcript: Transcript,
     timeout_s: float | None = None,
+    max_lines: int = MAX_LINES,
     clock: Callable[[], float] = time.monotonic,
 ) -> CellOutcome:
     """Wait until every rank of the cell is done, showing and asking meanwhile.
@@ -159,7 +162,8 @@ def run_cell(
     of them to be idle, so that the next cell runs; a second Ctrl-C, or ranks that do not react
     within `STOP_PATIENCE_S`, end the waiting and are named.
     """
-    loop = _CellLoop(cell, view, sender)
+    output = CellOutput(view, transcript, max_lines)
+    loop = _CellLoop(cell, view, sender, output)
     deadline_s = None if timeout_s is None else clock() + timeout_s
     give_up_s: float | None = None
     with ctrl_c(lambda: cell.events.put(StopRequest())):
@@ -176,9 +180,7 @@ def run_cell(
                 loop.close_prompt()
                 give_up_s = now_s + STOP_PATIENCE_S
         loop.close_prompt()
-        loop.finish_lines()
-        for _, result in sorted(loop.outcome.results.items()):
-            view.display(result)
+        output.finish()
     loop.outcome.abandoned = tuple(sorted(loop.running))
     if loop.running:
         who = format_ranks(loop.running)

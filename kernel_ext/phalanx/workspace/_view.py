@@ -5,10 +5,10 @@ The magics have one for notebooks, `phalanx bench` and tests have others.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from ._events import Display
+from ._events import Clear, Display
 from ._lines import StreamName
 from ._questions import Question
 
@@ -32,11 +32,17 @@ class OpenPrompt(Protocol):
 class View(Protocol):
     """What a front end does with a cell's events; called on the thread that runs the cell."""
 
-    def lines(self, rank: int, stream: StreamName, lines: Sequence[str]) -> None:
-        """Show whole lines that a rank printed."""
+    def lines(self, stream: StreamName, lines: Sequence[tuple[tuple[int, ...], str]]) -> None:
+        """Show whole lines, each with the ranks that printed it."""
 
-    def display(self, event: Display) -> None:
-        """Show a figure or a last value."""
+    def bars(self, bars: Mapping[int, str]) -> None:
+        """Show progress bars by rank, in the place of those shown before; without any, none."""
+
+    def display(self, ranks: tuple[int, ...], event: Display) -> None:
+        """Show a figure, or a last value that these ranks have in common."""
+
+    def clear(self, event: Clear) -> None:
+        """Take back the figures of a rank."""
 
     def ask(self, question: Question) -> OpenPrompt:
         """Put a question to a person; `CannotAsk` where there is nobody."""
@@ -48,11 +54,17 @@ class View(Protocol):
 class QuietView:
     """Shows nothing and cannot ask: for code that runs cells without a person."""
 
-    def lines(self, rank: int, stream: StreamName, lines: Sequence[str]) -> None:
+    def lines(self, stream: StreamName, lines: Sequence[tuple[tuple[int, ...], str]]) -> None:
         """Drop them."""
 
-    def display(self, event: Display) -> None:
+    def bars(self, bars: Mapping[int, str]) -> None:
+        """Drop them."""
+
+    def display(self, ranks: tuple[int, ...], event: Display) -> None:
         """Drop it."""
+
+    def clear(self, event: Clear) -> None:
+        """Do nothing: nothing was shown."""
 
     def ask(self, question: Question) -> OpenPrompt:
         """Refuse."""

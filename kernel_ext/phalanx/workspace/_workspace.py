@@ -28,9 +28,11 @@ from ._dispatch import Dispatch
 from ._events import Lost
 from ._io import SocketThread
 from ._outcome import RankResult, raise_for, results_of
+from ._output import MAX_LINES
 from ._root_client import RootClient
 from ._run import CellOutcome, run_cell
 from ._start import StartOptions, checked_options, wait_answering
+from ._transcript import Transcript
 from ._view import QuietView, View
 
 if TYPE_CHECKING:
@@ -56,6 +58,7 @@ class Workspace:
         self._running: Cell | None = None
         self._is_stopped = False
         self._dispatch: Dispatch | None = None
+        self._transcript = Transcript()
         self._thread = SocketThread(f"phalanx-{self.name}")
         try:
             self._root = RootClient(self._thread, options, self._on_news)
@@ -133,6 +136,7 @@ class Workspace:
         ranks: Iterable[int] | None = None,
         timeout: float | None = None,
         view: View | None = None,
+        max_lines: int = MAX_LINES,
     ) -> list[RankResult]:
         """Run code on all ranks (or on some) and wait for it.
 
@@ -146,6 +150,8 @@ class Workspace:
             Seconds; when they are over the ranks are stopped.
         view : View, optional
             Where output goes and who is asked; by default nowhere and nobody.
+        max_lines : int, optional
+            Lines to show; `output` has them all.
 
         Returns
         -------
@@ -179,7 +185,9 @@ class Workspace:
             if allowed.dead and ranks is None:
                 lost = "; ".join(f"rank {rank} {why}" for rank, why in allowed.dead.items())
                 view.notice(f"running without {lost}")
-            outcome = self._execute(Cell(name, here), code, view, silent=False, timeout=timeout)
+            outcome = self._execute(
+                Cell(name, here), code, view, silent=False, timeout=timeout, max_lines=max_lines
+            )
         raise_for(outcome, timeout)
         return results_of(outcome, here)
 
@@ -208,17 +216,36 @@ class Workspace:
             self._busy.release()
 
     def _execute(
-        self, cell: Cell, code: str, view: View, *, silent: bool, timeout: float | None
+        self,
+        cell: Cell,
+        code: str,
+        view: View,
+        *,
+        silent: bool,
+        timeout: float | None,
+        max_lines: int = MAX_LINES,
     ) -> CellOutcome:
         dispatch = self._connected()
         self._running = cell
         try:
             for rank in cell.ranks:
                 dispatch.execute(cell, rank, code, silent=silent)
-            return run_cell(cell, view, dispatch, timeout_s=timeout)
+            return run_cell(
+                cell,
+                view,
+                dispatch,
+                timeout_s=timeout,
+                transcript=self._transcript,
+                max_lines=max_lines,
+            )
         finally:
             self._running = None
             dispatch.forget(cell)
+
+    def output(self, rank: int) -> str:
+        """Return all that a rank has printed in this workspace's cells, the last MiB of it."""
+        self._choose([rank])
+        return self._transcript.read(rank)
 
     def interrupt(self) -> None:
         """Stop the cell that runs, from another thread; without one, do nothing."""
@@ -296,6 +323,7 @@ class Workspace:
             self._root.stop()
         finally:
             self._thread.close()
+            self._transcript.close()
 
     def _check_running(self) -> None:
         if self._is_stopped:

@@ -1,0 +1,100 @@
+"""A cell's output on its way from ranks to a view: lines, bars, figures, limits.
+
+It decides what is shown and when; the view decides how.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from itertools import groupby
+
+from ._events import Display, Text
+from ._lines import LineAssembler
+from ._merge import LineMerger, MergedLine
+from ._transcript import Transcript
+from ._view import View
+
+__all__ = ["MAX_LINES", "CellOutput"]
+
+MAX_LINES = 10_000  # shown of a cell: a browser stays usable, the transcript has the rest
+BARS_INTERVAL_S = 0.2  # progress is drawn five times a second at most
+
+
+class CellOutput:
+    """What the ranks of one cell print and display.
+
+    Everything goes to the transcript. To the view go whole lines (equal ones of several ranks
+    together), up to ``max_lines`` of them; progress bars; figures; the last values at the end.
+    """
+
+    def __init__(self, view: View, transcript: Transcript, max_lines: int = MAX_LINES) -> None:
+        self._view = view
+        self._transcript = transcript
+        self._max_lines = max_lines
+        self._n_lines = 0
+        self._assembler = LineAssembler()
+        self._merger = LineMerger()
+        self._bars: dict[int, str] = {}
+        self._next_bars_s = 0.0
+        self._results: dict[int, Display] = {}
+
+    def text(self, event: Text, now_s: float) -> None:
+        """Take a piece of a rank's output."""
+        self._transcript.write(event.rank, event.text)
+        for line in self._assembler.feed(event.rank, event.stream, event.text):
+            self._merger.add(event.rank, event.stream, line, now_s)
+
+    def display(self, event: Display) -> None:
+        """Take a figure, or keep a last value for the end."""
+        if event.is_result:
+            self._results[event.rank] = event
+            return
+        self._show_all()  # a figure stands below what its rank printed before it
+        self._view.display((event.rank,), event)
+
+    def show(self, running: Collection[int], now_s: float) -> None:
+        """Show what is due."""
+        self._show(self._merger.due(running, now_s))
+        if now_s >= self._next_bars_s:
+            bars = self._assembler.bars()
+            if bars != self._bars:
+                self._bars = bars
+                self._next_bars_s = now_s + BARS_INTERVAL_S
+                self._view.bars(bars)
+
+    def next_due_s(self) -> float | None:
+        """When `show` has something to do without news."""
+        times = [self._merger.next_due_s()]
+        if self._assembler.bars() != self._bars:
+            times.append(self._next_bars_s)
+        return min((time for time in times if time is not None), default=None)
+
+    def break_here(self) -> None:
+        """Show everything, unfinished lines too: what comes next stands below it."""
+        self._show_all()
+        for rank, stream, line in self._assembler.finish():
+            self._merger.add(rank, stream, line, 0.0)
+        self._show_all()
+
+    def finish(self) -> None:
+        """Show what is left, and the last values: equal ones together, in the order of ranks."""
+        self.break_here()
+        if self._bars:
+            self._view.bars({})
+        n_hidden = self._n_lines - self._max_lines
+        if n_hidden > 0:
+            self._view.notice(f"{n_hidden} more lines; %distributed output RANK shows them")
+        values: dict[str, tuple[list[int], Display]] = {}
+        for rank, event in sorted(self._results.items()):
+            values.setdefault(repr(event.data), ([], event))[0].append(rank)
+        for ranks, event in values.values():
+            self._view.display(tuple(ranks), event)
+
+    def _show_all(self) -> None:
+        self._show(self._merger.finish())
+
+    def _show(self, lines: list[MergedLine]) -> None:
+        room = max(0, self._max_lines - self._n_lines)
+        self._n_lines += len(lines)
+        for stream, some in groupby(lines[:room], key=lambda line: line.stream):
+            self._view.lines(stream, [(tuple(sorted(line.ranks)), line.text) for line in some])
