@@ -24,8 +24,8 @@ int usable_cores() noexcept {
 double flag_latency_ns() {
     if (usable_cores() < 2) return -1.0;
     using Clock = std::chrono::steady_clock;
-    constexpr int kRounds = 100;   // 6 us near, 30 us far (RESULTS.md section 0)
-    constexpr int kTries = 5;      // the least of a few: a descheduled partner only adds
+    constexpr int kRounds = 100;  // 6 us near, 30 us far (RESULTS.md section 0)
+    constexpr int kTries = 5;     // the least of a few: a descheduled partner only adds
     const auto give_up = Clock::now() + std::chrono::milliseconds(20);
     alignas(128) std::atomic<int> ball{0};
     std::atomic<bool> stop{false};

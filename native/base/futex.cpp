@@ -41,7 +41,8 @@ void futex_wake_all(const std::atomic<std::uint32_t>& word) noexcept {
 Woken futex_wait(const std::atomic<std::uint32_t>& word, std::uint32_t seen,
                  std::chrono::nanoseconds limit) noexcept {
     if (word.load() != seen) return Woken::kYes;
-    const timespec time = to_timespec(std::min<std::chrono::nanoseconds>(limit, std::chrono::milliseconds(1)));
+    const timespec time =
+        to_timespec(std::min<std::chrono::nanoseconds>(limit, std::chrono::milliseconds(1)));
     return ::nanosleep(&time, nullptr) != 0 && errno == EINTR ? Woken::kBySignal : Woken::kYes;
 }
 

@@ -48,7 +48,7 @@ void Mapping::reset() noexcept {
 }
 
 std::size_t file_size(int fd) {
-    struct stat status {};
+    struct stat status{};
     if (::fstat(fd, &status) != 0) {
         throw SystemError("cannot look at descriptor " + std::to_string(fd), errno);
     }
@@ -58,8 +58,8 @@ std::size_t file_size(int fd) {
 void grow_file(int fd, std::size_t nbytes) {
     if (file_size(fd) >= nbytes) return;
     if (::ftruncate(fd, static_cast<off_t>(nbytes)) != 0) {
-        throw SystemError("cannot size a shared memory file to " + std::to_string(nbytes) + " bytes",
-                          errno);
+        throw SystemError(
+            "cannot size a shared memory file to " + std::to_string(nbytes) + " bytes", errno);
     }
 }
 

@@ -9,15 +9,15 @@ const Arena& PyArena::get() const {
 }
 
 void register_arena(py::module_& module) {
-    auto arena =
-        py::class_<PyArena>(module, "Arena", py::is_final())
-            .def_static("format", &Arena::format, py::arg("fd"), py::arg("nbytes"))
-            .def(py::init([](const std::vector<int>& fds, int own) {
-                     return PyArena{std::make_shared<Arena>(fds, own)};
-                 }),
-                 py::arg("fds"), py::kw_only(), py::arg("own"))
-            .def_property_readonly("nbytes", [](const PyArena& self) { return self.get().nbytes(); })
-            .def("close", [](PyArena& self) { self.arena.reset(); });
+    auto arena = py::class_<PyArena>(module, "Arena", py::is_final())
+                     .def_static("format", &Arena::format, py::arg("fd"), py::arg("nbytes"))
+                     .def(py::init([](const std::vector<int>& fds, int own) {
+                              return PyArena{std::make_shared<Arena>(fds, own)};
+                          }),
+                          py::arg("fds"), py::kw_only(), py::arg("own"))
+                     .def_property_readonly("nbytes",
+                                            [](const PyArena& self) { return self.get().nbytes(); })
+                     .def("close", [](PyArena& self) { self.arena.reset(); });
     arena.attr("DEFAULT_NBYTES") = Arena::kDefaultBytes;
 }
 

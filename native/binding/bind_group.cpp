@@ -50,7 +50,8 @@ void check_same(const View& x, const View& out, std::uint64_t blocks) {
 // The same memory or none in common; a shifted overlap would be overwritten while it is read.
 void check_overlap(const View& x, const View& out, const std::byte* allowed) {
     const auto size = size_of(x.dtype);
-    const bool is_apart = x.data + x.count * size <= out.data || out.data + out.count * size <= x.data;
+    const bool is_apart =
+        x.data + x.count * size <= out.data || out.data + out.count * size <= x.data;
     if (!is_apart && x.data != allowed) {
         throw py::value_error("x and out overlap; they must be the same memory or apart");
     }
@@ -79,7 +80,8 @@ void run_on(Group& group, OpKind kind, const py::handle& x_array, const py::hand
 std::shared_ptr<Group> make_group(int rank, int size, std::uint64_t epoch, int channel,
                                   std::vector<int> hosts, std::vector<int> slots,
                                   std::vector<std::string> host_names, const PyArena* arena,
-                                  const std::map<int, int>& links, const PyPage* page, int wake_fd) {
+                                  const std::map<int, int>& links, const PyPage* page,
+                                  int wake_fd) {
     GroupOptions options;
     for (const auto& [peer, fd] : links) options.links.emplace(peer, make_socket_link(peer, fd));
     options.rank = rank;
@@ -103,7 +105,8 @@ std::shared_ptr<Group> make_group(int rank, int size, std::uint64_t epoch, int c
 
 py::dict describe(const Group& group) {
     py::dict algorithms;
-    for (const OpKind kind : {OpKind::kBarrier, OpKind::kAllSum, OpKind::kAllGather, OpKind::kBroadcast}) {
+    for (const OpKind kind :
+         {OpKind::kBarrier, OpKind::kAllSum, OpKind::kAllGather, OpKind::kBroadcast}) {
         py::dict by_size;
         for (std::uint64_t nbytes : {8ULL, 1ULL << 10, 1ULL << 14, 1ULL << 20, 1ULL << 26}) {
             by_size[py::int_(nbytes)] = group.algorithm(kind, nbytes);
@@ -128,7 +131,9 @@ py::dict describe(const Group& group) {
 void register_group(py::module_& module) {
     const auto on = [](OpKind kind) {
         return [kind](Group& self, const py::object& x, const py::object& out,
-                      const std::optional<double>& timeout) { run_on(self, kind, x, out, 0, timeout); };
+                      const std::optional<double>& timeout) {
+            run_on(self, kind, x, out, 0, timeout);
+        };
     };
     auto group =
         py::class_<Group, std::shared_ptr<Group>>(module, "Group", py::is_final())

@@ -32,7 +32,9 @@ void register_page(py::module_& module) {
             py::arg("epoch"), py::arg("kind"), py::arg("culprit"), py::arg("message"))
         .def(
             "reason",
-            [](const PyPage& self, std::uint64_t epoch) { return to_tuple(self.get().reason(epoch)); },
+            [](const PyPage& self, std::uint64_t epoch) {
+                return to_tuple(self.get().reason(epoch));
+            },
             py::arg("epoch"))
         .def("close", [](PyPage& self) { self.page.reset(); });
 }

@@ -30,8 +30,9 @@ Dtype dtype_of(const py::dtype& dtype) {
 
 View view_of(const py::handle& object, const char* name, bool is_output) {
     if (!py::isinstance<py::array>(object)) {
-        throw py::type_error(std::string(name) + " must be a numpy array, not " +
-                             py::str(py::type::handle_of(object).attr("__name__")).cast<std::string>());
+        throw py::type_error(
+            std::string(name) + " must be a numpy array, not " +
+            py::str(py::type::handle_of(object).attr("__name__")).cast<std::string>());
     }
     const auto array = py::reinterpret_borrow<py::array>(object);
     View view;
@@ -43,10 +44,12 @@ View view_of(const py::handle& object, const char* name, bool is_output) {
     }
     const int flags = array.flags();
     if ((flags & py::array::c_style) == 0) {
-        throw py::value_error(std::string(name) + " must be C-contiguous; numpy.ascontiguousarray makes it so");
+        throw py::value_error(std::string(name) +
+                              " must be C-contiguous; numpy.ascontiguousarray makes it so");
     }
     if ((flags & py::detail::npy_api::NPY_ARRAY_ALIGNED_) == 0) {
-        throw py::value_error(std::string(name) + " must be aligned; numpy.ascontiguousarray(x.copy()) makes it so");
+        throw py::value_error(std::string(name) +
+                              " must be aligned; numpy.ascontiguousarray(x.copy()) makes it so");
     }
     if (is_output && !array.writeable()) {
         throw py::value_error(std::string(name) + " is read-only");

@@ -8,9 +8,9 @@
 namespace phalanx {
 
 // name, C++ type, type in which it is added (unsigned for integers: they wrap, without UB)
-#define PHALANX_DTYPES(X)                  \
-    X(float32, float, float)               \
-    X(float64, double, double)             \
+#define PHALANX_DTYPES(X)      \
+    X(float32, float, float)   \
+    X(float64, double, double) \
     X(int64, std::int64_t, std::uint64_t)
 
 enum class Dtype : std::uint32_t {

@@ -27,8 +27,14 @@ class StagedSum {
   public:
     StagedSum(HostTeam& team, Dtype dtype, const std::byte* x, std::byte* out, std::uint64_t count,
               Reader reader)
-        : team_(team), dtype_(dtype), x_(x), out_(out), count_(count), width_(size_of(dtype)),
-          per_chunk_(team.chunk_nbytes() / width_), inputs_(static_cast<std::size_t>(team.size())),
+        : team_(team),
+          dtype_(dtype),
+          x_(x),
+          out_(out),
+          count_(count),
+          width_(size_of(dtype)),
+          per_chunk_(team.chunk_nbytes() / width_),
+          inputs_(static_cast<std::size_t>(team.size())),
           is_reader_(reader == Reader::kAll || team.is_leader()) {}
 
     [[nodiscard]] std::uint64_t chunks() const noexcept {
@@ -96,7 +102,8 @@ void host_sum_inline(HostTeam& team, Dtype dtype, const std::byte* x, std::byte*
                      std::uint64_t count) {
     constexpr int kFew = 16;  // no allocation for the usual sizes
     const std::byte* few[kFew];
-    std::vector<const std::byte*> many(team.size() > kFew ? static_cast<std::size_t>(team.size()) : 0);
+    std::vector<const std::byte*> many(team.size() > kFew ? static_cast<std::size_t>(team.size())
+                                                          : 0);
     const std::byte** inputs = team.size() > kFew ? many.data() : few;
     for (int member = 0; member < team.size(); ++member) {
         inputs[member] = member == team.me() ? x : team.inline_payload(member);

@@ -23,10 +23,10 @@ HostTeam::HostTeam(const Arena& arena, AbortPage& page, int channel, std::uint64
     own_ = reinterpret_cast<Control*>(own.data());
     own_staging_ = own.data() + sizeof(Control);
     for (std::size_t i = 0; i < ranks.size(); ++i) {
-        if (slots[i] >= page.slots()) throw UsageError("the abort page has fewer slots than the arena");
-        const std::byte* base = slots[i] == arena.own()
-                                    ? own.data()
-                                    : arena.channel(slots[i], channel).data();
+        if (slots[i] >= page.slots())
+            throw UsageError("the abort page has fewer slots than the arena");
+        const std::byte* base =
+            slots[i] == arena.own() ? own.data() : arena.channel(slots[i], channel).data();
         members_.push_back({ranks[i], slots[i], reinterpret_cast<const Control*>(base),
                             base + sizeof(Control), &page.doorbell(slots[i])});
     }

@@ -64,19 +64,21 @@ template <class T>
         T* to = reinterpret_cast<T*>(out) + at;
         if (inputs.size() == 1) {
             std::memmove(to, left, n * sizeof(T));
-            if (out_too != nullptr) std::memmove(reinterpret_cast<T*>(out_too) + at, left, n * sizeof(T));
+            if (out_too != nullptr)
+                std::memmove(reinterpret_cast<T*>(out_too) + at, left, n * sizeof(T));
         } else if (out_too != nullptr) {
-            add_twice(to, reinterpret_cast<T*>(out_too) + at, left, input(inputs.size() - 1, at), n);
+            add_twice(to, reinterpret_cast<T*>(out_too) + at, left, input(inputs.size() - 1, at),
+                      n);
         } else {
             add(to, left, input(inputs.size() - 1, at), n);
         }
     }
 }
 
-#define PHALANX_SUM(name, type, sum_type)                                                       \
-    PHALANX_CLONES void sum_##name(std::byte* out, std::byte* out_too,                          \
+#define PHALANX_SUM(name, type, sum_type)                                                         \
+    PHALANX_CLONES void sum_##name(std::byte* out, std::byte* out_too,                            \
                                    std::span<const std::byte* const> inputs, std::size_t count) { \
-        sum_as<sum_type>(out, out_too, inputs, count);                                          \
+        sum_as<sum_type>(out, out_too, inputs, count);                                            \
     }
 PHALANX_DTYPES(PHALANX_SUM)
 #undef PHALANX_SUM
@@ -90,8 +92,8 @@ void poison_as(std::byte* out, std::size_t count) noexcept {
 
 }  // namespace
 
-void sum(Dtype dtype, std::byte* out, std::byte* out_too,
-         std::span<const std::byte* const> inputs, std::size_t count) noexcept {
+void sum(Dtype dtype, std::byte* out, std::byte* out_too, std::span<const std::byte* const> inputs,
+         std::size_t count) noexcept {
     if (count == 0 || inputs.empty()) return;
     switch (dtype) {
 #define PHALANX_CASE(name, type, sum_type) \

@@ -8,11 +8,15 @@ namespace phalanx {
 
 LinkTeam::LinkTeam(std::vector<int> ranks, std::vector<std::unique_ptr<Link>> links, int me,
                    bool is_leader, bool are_whole_hosts, LinkTuning tuning)
-    : ranks_(std::move(ranks)), links_(std::move(links)), me_(me),
+    : ranks_(std::move(ranks)),
+      links_(std::move(links)),
+      me_(me),
       are_whole_hosts_(are_whole_hosts),
       // whole elements, at least one of any dtype
       scratch_(is_leader ? std::max<std::size_t>(tuning.segment_bytes / 16 * 16, 16) : 0),
-      inbox_(ranks_.size()), sent_(ranks_.size()), received_(ranks_.size()) {
+      inbox_(ranks_.size()),
+      sent_(ranks_.size()),
+      received_(ranks_.size()) {
     for (int node = 0; is_leader && node < size(); ++node) {
         if (node != me_ && links_[index(node)] == nullptr) {
             throw UsageError("rank " + std::to_string(rank(me_)) + " has no link to rank " +
@@ -128,7 +132,8 @@ void LinkTeam::judge(const Op& own) const {
         if (node != me_ && received_[index(node)] < sizeof(Op)) continue;
         const Op op = node == me_ ? own : header(node);
         // No header at all: perhaps last words; whoever catches this will listen for them.
-        if (op.magic != Op::kMagic) throw PeerLost(rank(node), "it sent something that is no header");
+        if (op.magic != Op::kMagic)
+            throw PeerLost(rank(node), "it sent something that is no header");
         if (first < 0) {
             first = node;
             first_op = op;

@@ -29,7 +29,8 @@ std::string describe(const Op& op) {
     }
     if (op.ndim > shown) text += ", ...";
     text += op.ndim == 1 ? ",))" : "))";
-    if (op.kind == OpKind::kBroadcast) text.insert(text.size() - 1, ", root " + std::to_string(op.root));
+    if (op.kind == OpKind::kBroadcast)
+        text.insert(text.size() - 1, ", root " + std::to_string(op.root));
     return text;
 }
 

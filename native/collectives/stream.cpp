@@ -46,7 +46,8 @@ class Sender {
 // The receiving half: stores in place, or gathers in the scratch and sums whole elements.
 class Receiver {
   public:
-    Receiver(Link* link, std::span<const Incoming> pieces, Dtype dtype, std::span<std::byte> scratch)
+    Receiver(Link* link, std::span<const Incoming> pieces, Dtype dtype,
+             std::span<std::byte> scratch)
         : link_(link), pieces_(pieces), dtype_(dtype), scratch_(scratch) {
         if (link == nullptr) pieces_ = {};
         skip_finished();

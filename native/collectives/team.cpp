@@ -12,8 +12,8 @@ Formation Formation::by_host(std::span<const int> hosts) {
     Formation formation;
     std::vector<int> seen;
     for (std::size_t rank = 0; rank < hosts.size(); ++rank) {
-        const auto at = static_cast<std::size_t>(
-            std::find(seen.begin(), seen.end(), hosts[rank]) - seen.begin());
+        const auto at = static_cast<std::size_t>(std::find(seen.begin(), seen.end(), hosts[rank]) -
+                                                 seen.begin());
         if (at == seen.size()) {
             seen.push_back(hosts[rank]);
             formation.nodes.emplace_back();
@@ -42,8 +42,10 @@ bool Formation::has_single_ranks_only() const {
 
 Team::Team(Formation formation, int rank, std::unique_ptr<HostTeam> host,
            std::unique_ptr<LinkTeam> links)
-    : formation_(std::move(formation)), rank_(rank),
-      is_flat_(formation_.has_single_ranks_only()), host_(std::move(host)),
+    : formation_(std::move(formation)),
+      rank_(rank),
+      is_flat_(formation_.has_single_ranks_only()),
+      host_(std::move(host)),
       links_(std::move(links)) {}
 
 // With links, the leaders judge: they know all headers of their host, and exchange them with the
@@ -61,7 +63,8 @@ void Team::begin(const Op& op, Choice choice, const std::byte* x, Waiter& waiter
     if (is_leader()) {
         if (host_ != nullptr) host_->judge();
         const bool is_small = is_flat() && choice.is_mesh;
-        links_->exchange(op, is_small ? std::span(x, nbytes) : std::span<const std::byte>(), waiter);
+        links_->exchange(op, is_small ? std::span(x, nbytes) : std::span<const std::byte>(),
+                         waiter);
     }
     if (host_ != nullptr) host_->pass_gate(waiter);
 }
@@ -93,7 +96,9 @@ void Team::all_sum(const Op& op, Choice choice, const std::byte* x, std::byte* o
 void Team::all_gather(const Op& op, Choice choice, const std::byte* x, std::byte* out,
                       Waiter& waiter) {
     const Reader reader = links_ == nullptr ? Reader::kAll : Reader::kLeader;
-    const auto block = [&](int rank) { return out + static_cast<std::uint64_t>(rank) * op.nbytes(); };
+    const auto block = [&](int rank) {
+        return out + static_cast<std::uint64_t>(rank) * op.nbytes();
+    };
     if (host_ == nullptr) {
         copy_cached(block(rank_), x, op.nbytes());
         if (is_flat() && choice.is_mesh) {
@@ -105,7 +110,8 @@ void Team::all_gather(const Op& op, Choice choice, const std::byte* x, std::byte
         }
     } else {
         std::vector<std::byte*> outs;
-        for (int member = 0; member < host_->size(); ++member) outs.push_back(block(host_->rank(member)));
+        for (int member = 0; member < host_->size(); ++member)
+            outs.push_back(block(host_->rank(member)));
         if (!choice.is_inline) {
             host_gather_staged(*host_, waiter, x, outs, op.nbytes(), reader);
         } else if (reader == Reader::kAll || is_leader()) {
@@ -131,7 +137,8 @@ void Team::broadcast(const Op& op, Choice choice, const std::byte* x, std::byte*
         return member;
     };
     if (links_ != nullptr && is_flat() && choice.is_mesh) {
-        copy_cached(out, root == rank_ ? x : links_->payload(formation_.node_of(root)), op.nbytes());
+        copy_cached(out, root == rank_ ? x : links_->payload(formation_.node_of(root)),
+                    op.nbytes());
         return;
     }
     if (has_root && host_ != nullptr) {

@@ -43,7 +43,8 @@ class Team {
     // `payload` is what this rank contributes if it is small.
     void begin(const Op& op, Choice choice, const std::byte* x, Waiter& waiter);
     void all_sum(const Op& op, Choice choice, const std::byte* x, std::byte* out, Waiter& waiter);
-    void all_gather(const Op& op, Choice choice, const std::byte* x, std::byte* out, Waiter& waiter);
+    void all_gather(const Op& op, Choice choice, const std::byte* x, std::byte* out,
+                    Waiter& waiter);
     void broadcast(const Op& op, Choice choice, const std::byte* x, std::byte* out, Waiter& waiter);
 
     [[nodiscard]] HostTeam* host() const noexcept { return host_.get(); }

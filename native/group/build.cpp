@@ -17,9 +17,9 @@ void check(bool is_right, const std::string& what) {
 void check_options(const GroupOptions& options) {
     const auto size = static_cast<std::size_t>(std::max(options.size, 0));
     check(options.size >= 1, "size must be at least 1, not " + std::to_string(options.size));
-    check(options.rank >= 0 && options.rank < options.size,
-          "rank " + std::to_string(options.rank) + " is not in a group of " +
-              std::to_string(options.size));
+    check(options.rank >= 0 && options.rank < options.size, "rank " + std::to_string(options.rank) +
+                                                                " is not in a group of " +
+                                                                std::to_string(options.size));
     check(options.epoch >= 1 && options.epoch < std::uint64_t{1} << 48,
           "epoch must be from 1 to 2**48 - 1");
     check(options.channel >= 0 && options.channel < Arena::kChannels,
@@ -61,7 +61,10 @@ std::uint64_t hash_of(const Formation& formation, const Tuning& tuning) {
 }  // namespace
 
 Group::Group(GroupOptions options)
-    : rank_(options.rank), size_(options.size), epoch_(options.epoch), channel_(options.channel),
+    : rank_(options.rank),
+      size_(options.size),
+      epoch_(options.epoch),
+      channel_(options.channel),
       tuning_(options.tuning) {
     check_options(options);
     hosts_ = options.hosts;
@@ -95,7 +98,8 @@ void Group::build_team(GroupOptions& options) {
             const int slot = options.slots[static_cast<std::size_t>(rank)];
             check(slot >= 0 && slot < arena_->slots() &&
                       std::find(slots.begin(), slots.end(), slot) == slots.end(),
-                  "rank " + std::to_string(rank) + " shares this host and needs an arena slot of its own");
+                  "rank " + std::to_string(rank) +
+                      " shares this host and needs an arena slot of its own");
             slots.push_back(slot);
         }
         const auto me = std::find(neighbours.begin(), neighbours.end(), rank_) - neighbours.begin();
@@ -116,9 +120,8 @@ void Group::build_team(GroupOptions& options) {
             const auto link = options.links.find(node.front());
             found.push_back(link == options.links.end() ? nullptr : std::move(link->second));
         }
-        links = std::make_unique<LinkTeam>(std::move(leaders), std::move(found), my_node,
-                                           is_leader, !formation_.has_single_ranks_only(),
-                                           tuning_.link);
+        links = std::make_unique<LinkTeam>(std::move(leaders), std::move(found), my_node, is_leader,
+                                           !formation_.has_single_ranks_only(), tuning_.link);
     }
     options.links.clear();  // what no algorithm uses is closed
     waiter_ = std::make_unique<Waiter>(*page_, bell, epoch_, wake_.get(),

@@ -51,8 +51,9 @@ Reason Group::reason_of_current(const Op& op, const Call& call) {
     } catch (const PeerLost& error) {
         return reason_of_loss(error, what);
     } catch (const PeerClosed& error) {
-        return {AbortKind::kClosed, error.rank,
-                "rank " + std::to_string(error.rank) + " closed the group; " + me + " was in " + what};
+        return {
+            AbortKind::kClosed, error.rank,
+            "rank " + std::to_string(error.rank) + " closed the group; " + me + " was in " + what};
     } catch (const Interrupted&) {
         return {AbortKind::kInterrupted, rank_, me + " was interrupted in " + what};
     } catch (const std::exception& error) {
@@ -75,7 +76,8 @@ Reason Group::reason_of_loss(const PeerLost& lost, const std::string& what) {
 Reason Group::give_up(Reason reason) noexcept {
     page_->abort(epoch_, reason);
     if (auto first = page_->reason(epoch_)) reason = std::move(*first);
-    if (team_ != nullptr && team_->links() != nullptr) team_->links()->say_last_words(epoch_, reason);
+    if (team_ != nullptr && team_->links() != nullptr)
+        team_->links()->say_last_words(epoch_, reason);
     return reason;
 }
 

@@ -106,7 +106,8 @@ void Group::run(const Call& call) {
             const bool was_interrupted = dynamic_cast<const Interrupted*>(&error) != nullptr;
             Reason reason = give_up(reason_of_current(op, call));
             if (has_begun && call.out != nullptr) {
-                const auto ranks = op.kind == OpKind::kAllGather ? static_cast<std::uint64_t>(size_) : 1;
+                const auto ranks =
+                    op.kind == OpKind::kAllGather ? static_cast<std::uint64_t>(size_) : 1;
                 poison(op.dtype, call.out, op.count * ranks);
                 reason.message += "; its output was invalidated";
             }

@@ -146,7 +146,8 @@ std::optional<Reason> AbortPage::read(const Record& record, std::uint64_t epoch)
 bool AbortPage::abort(std::uint64_t epoch, const Reason& reason) noexcept {
     Record& record = records_[author_];
     std::uint32_t unclaimed = 0;
-    for (int i = 0; i < kClaimPatience && !record.claim.compare_exchange_strong(unclaimed, 1); ++i) {
+    for (int i = 0; i < kClaimPatience && !record.claim.compare_exchange_strong(unclaimed, 1);
+         ++i) {
         unclaimed = 0;
         ::sched_yield();
     }

@@ -13,7 +13,8 @@ namespace {
 
 constexpr std::uint64_t kMagic = 0x31'61'6e'65'72'61'6c'70;  // "plarena1"
 constexpr std::uint32_t kVersion = 1;
-constexpr std::size_t kLeastBytes = Arena::kHeaderBytes + Arena::kChannels * (std::size_t{64} << 10);
+constexpr std::size_t kLeastBytes =
+    Arena::kHeaderBytes + Arena::kChannels * (std::size_t{64} << 10);
 
 struct Header {
     std::uint64_t magic;
@@ -56,8 +57,8 @@ Arena::Arena(std::span<const int> fds, int own) : own_(own) {
             std::make_shared<Mapping>(fds[slot], size, is_own ? Access::kReadWrite : Access::kRead);
         Header header{};
         std::memcpy(&header, region->data(), sizeof header);
-        if (header.magic != kMagic || header.version != kVersion ||
-            header.channels != kChannels || header.nbytes > size || header.nbytes < kLeastBytes) {
+        if (header.magic != kMagic || header.version != kVersion || header.channels != kChannels ||
+            header.nbytes > size || header.nbytes < kLeastBytes) {
             throw UsageError("region " + std::to_string(slot) + " is not an arena region");
         }
         const auto nbytes = static_cast<std::size_t>(header.nbytes);

@@ -11,9 +11,11 @@ namespace {
 class ArenaLink final : public Link {
   public:
     ArenaLink(int peer, std::span<std::byte> own, std::span<const std::byte> theirs, Doorbell* bell)
-        : Link(peer), own_(reinterpret_cast<ArenaHalf*>(own.data())),
+        : Link(peer),
+          own_(reinterpret_cast<ArenaHalf*>(own.data())),
           theirs_(reinterpret_cast<const ArenaHalf*>(theirs.data())),
-          capacity_(own.size() - ArenaHalf::kOverhead), bell_(bell),
+          capacity_(own.size() - ArenaHalf::kOverhead),
+          bell_(bell),
           head_(own_->head.load(std::memory_order_relaxed)),
           tail_(own_->tail.load(std::memory_order_relaxed)) {}
 
@@ -46,7 +48,8 @@ class ArenaLink final : public Link {
         const auto at = tail_ % capacity_;
         const auto first = static_cast<std::size_t>(std::min(size, capacity_ - at));
         std::copy_n(theirs_->data + at, first, bytes.data());
-        std::copy_n(theirs_->data + 0, static_cast<std::size_t>(size) - first, bytes.data() + first);
+        std::copy_n(theirs_->data + 0, static_cast<std::size_t>(size) - first,
+                    bytes.data() + first);
         tail_ += size;
         own_->tail.store(tail_, std::memory_order_seq_cst);
         if (size > 0 && bell_ != nullptr) bell_->ring_if_sleeping();

@@ -17,7 +17,10 @@ class MemoryLink final : public Link {
   public:
     MemoryLink(int peer, std::size_t capacity, std::shared_ptr<Pipe> out, std::shared_ptr<Pipe> in,
                std::shared_ptr<LinkFaults> faults)
-        : Link(peer), capacity_(capacity), out_(std::move(out)), in_(std::move(in)),
+        : Link(peer),
+          capacity_(capacity),
+          out_(std::move(out)),
+          in_(std::move(in)),
           faults_(std::move(faults)) {}
     ~MemoryLink() override {
         do_finish();
@@ -64,7 +67,8 @@ class MemoryLink final : public Link {
     }
     [[nodiscard]] std::size_t spend(std::size_t size) const {
         std::uint64_t left = faults_->bytes_left;
-        while (!faults_->bytes_left.compare_exchange_weak(left, left - std::min<std::uint64_t>(size, left))) {
+        while (!faults_->bytes_left.compare_exchange_weak(
+            left, left - std::min<std::uint64_t>(size, left))) {
         }
         return static_cast<std::size_t>(std::min<std::uint64_t>(size, left));
     }

@@ -18,9 +18,9 @@ namespace phalanx {
 
 // What a test may do to a pair of links, at any time, from any thread.
 struct LinkFaults {
-    std::atomic<std::size_t> most_per_call{SIZE_MAX};  // short reads and writes
+    std::atomic<std::size_t> most_per_call{SIZE_MAX};   // short reads and writes
     std::atomic<std::uint64_t> bytes_left{UINT64_MAX};  // sent by both, then all is frozen
-    std::atomic<bool> is_broken{false};                // both ends are lost
+    std::atomic<bool> is_broken{false};                 // both ends are lost
 };
 
 // Two ends in one process; `capacity` bytes may be under way each way. links.first is the end of
@@ -42,8 +42,8 @@ struct ArenaHalf {
     static constexpr std::size_t kOverhead = 3 * kCacheLine;
 };
 
-// `own` is zeroed memory that only this rank writes, `theirs` the peer's of the same size; `bell` is
-// rung when there is something new for the peer.
+// `own` is zeroed memory that only this rank writes, `theirs` the peer's of the same size; `bell`
+// is rung when there is something new for the peer.
 std::unique_ptr<Link> make_arena_link(int peer, std::span<std::byte> own,
                                       std::span<const std::byte> theirs, Doorbell* bell);
 

@@ -51,8 +51,8 @@ class SocketLink final : public Link {
     }
     std::size_t do_recv(std::span<std::byte> bytes) override {
         if (bytes.empty()) return 0;
-        const auto got = ::recv(fd_.get(), bytes.data(), std::min(bytes.size(), kLargestCall),
-                                MSG_DONTWAIT);
+        const auto got =
+            ::recv(fd_.get(), bytes.data(), std::min(bytes.size(), kLargestCall), MSG_DONTWAIT);
         if (got == 0) lose("its connection closed");
         return moved(got);
     }

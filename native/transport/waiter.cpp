@@ -44,9 +44,7 @@ void Waiter::look_around(Clock::time_point now, WhoIsMissing missing) {
     }
 }
 
-void Waiter::check(WhoIsMissing missing) {
-    look_around(Clock::now(), missing);
-}
+void Waiter::check(WhoIsMissing missing) { look_around(Clock::now(), missing); }
 
 void Waiter::rest(FunctionRef<bool()> ready, WhoIsMissing missing) {
     auto now = Clock::now();
@@ -62,15 +60,13 @@ void Waiter::rest(FunctionRef<bool()> ready, WhoIsMissing missing) {
     }
     const Missing who = missing();
     if (who.closed_rank >= 0 && !ready()) throw PeerClosed(who.closed_rank);
-    const auto woken = bell_.sleep(deadline_.remaining(now, kLongestSleep), [&] {
-        return ready() || page_.is_aborted(epoch_);
-    });
+    const auto woken = bell_.sleep(deadline_.remaining(now, kLongestSleep),
+                                   [&] { return ready() || page_.is_aborted(epoch_); });
     has_slept_ = true;
     if (woken == Woken::kBySignal) next_signal_check_ = Clock::time_point::min();
 }
 
-void Waiter::rest_on(Descriptors descriptors,
-                     WhoIsMissing missing) {
+void Waiter::rest_on(Descriptors descriptors, WhoIsMissing missing) {
     auto now = Clock::now();
     look_around(now, missing);
     const auto waited = now - started_;
@@ -89,7 +85,8 @@ void Waiter::rest_on(Descriptors descriptors,
         if (one.fd >= 0) polled_.push_back(one);
     }
     // Links in memory have no descriptor: their peers ring nobody, so look again soon.
-    if (polled_.size() < wanted.size()) limit = std::min<Clock::duration>(limit, std::chrono::milliseconds(1));
+    if (polled_.size() < wanted.size())
+        limit = std::min<Clock::duration>(limit, std::chrono::milliseconds(1));
     polled_.push_back({wake_fd_, POLLIN, 0});
     const auto ms = std::chrono::ceil<std::chrono::milliseconds>(limit).count();
     const int result = ::poll(polled_.data(), polled_.size(), static_cast<int>(ms));

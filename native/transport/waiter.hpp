@@ -53,7 +53,10 @@ class Waiter {
     static constexpr std::chrono::milliseconds kPatience{100};
 
     Waiter(AbortPage& page, int slot, std::uint64_t epoch, int wake_fd, WaitPolicy policy)
-        : page_(page), bell_(page.doorbell(slot)), epoch_(epoch), wake_fd_(wake_fd),
+        : page_(page),
+          bell_(page.doorbell(slot)),
+          epoch_(epoch),
+          wake_fd_(wake_fd),
           policy_(policy) {}
 
     void begin(Deadline deadline, std::function<bool()> interrupt);
@@ -74,8 +77,7 @@ class Waiter {
     // Waits until a descriptor is ready, the group is woken, or `limit`; first busily for a while.
     // `look()` tries the descriptors itself and says whether anything moved.
     template <class Look>
-    void until_moved(const Look& look, Descriptors descriptors,
-                     WhoIsMissing missing) {
+    void until_moved(const Look& look, Descriptors descriptors, WhoIsMissing missing) {
         start();
         while (!look()) rest_on(descriptors, missing);
     }
