@@ -42,6 +42,13 @@ class AbortPage:
     def reason(self, epoch: int) -> tuple[int, int, str] | None:
         """``(kind, culprit, message)`` if ``epoch`` was aborted, else None."""
 
+    def activity(self, slot: int) -> tuple[int, int, str, int, tuple[int, ...]]:
+        """What the rank in ``slot`` is doing: ``(epoch, channel, op, seq, done)``.
+
+        ``channel`` is -1 and ``op`` empty between operations; ``done[c]`` is the sequence number
+        of the last operation completed in channel c (0: none).
+        """
+
     def close(self) -> None: ...
 
 @final

@@ -1,5 +1,6 @@
 // phalanx._native.AbortPage
 #include "binding/binding.hpp"
+#include "collectives/op.hpp"
 
 namespace phalanx::binding {
 
@@ -36,6 +37,25 @@ void register_page(py::module_& module) {
                 return to_tuple(self.get().reason(epoch));
             },
             py::arg("epoch"))
+        .def(
+            "activity",
+            [](const PyPage& self, int slot) {
+                const auto& page = self.get();
+                if (slot < 0 || slot >= page.slots()) throw UsageError("no such slot");
+                const Activity& activity = page.activity(slot);
+                const auto current = activity.current.load(std::memory_order_acquire);
+                py::tuple done(kActivityChannels);
+                for (int channel = 0; channel < kActivityChannels; ++channel) {
+                    done[static_cast<std::size_t>(channel)] =
+                        activity.done[channel].load(std::memory_order_acquire);
+                }
+                const auto kind = static_cast<OpKind>(current >> 48 & 0xFF);
+                return py::make_tuple(activity.epoch.load(std::memory_order_acquire),
+                                      static_cast<int>(current >> 56) - 1,
+                                      current == 0 ? std::string() : name_of(kind),
+                                      current & ((std::uint64_t{1} << 48) - 1), done);
+            },
+            py::arg("slot"))
         .def("close", [](PyPage& self) { self.page.reset(); });
 }
 

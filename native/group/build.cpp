@@ -123,6 +123,8 @@ void Group::build_team(GroupOptions& options) {
         links = std::make_unique<LinkTeam>(std::move(leaders), std::move(found), my_node, is_leader,
                                            !formation_.has_single_ranks_only(), tuning_.link);
     }
+    activity_ = &page_->activity(bell);
+    activity_->begin_epoch(channel_, epoch_);
     options.links.clear();  // what no algorithm uses is closed
     waiter_ = std::make_unique<Waiter>(*page_, bell, epoch_, wake_.get(),
                                        WaitPolicy::for_ranks(static_cast<int>(neighbours.size())));

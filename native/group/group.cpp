@@ -95,6 +95,7 @@ void Group::run(const Call& call) {
         copy_cached(call.out, call.x, op.nbytes());
     } else {
         bool has_begun = false;
+        activity_->enter(channel_, static_cast<int>(op.kind), op.seq);
         try {
             waiter_->begin(deadline, call.interrupt);
             team_->begin(op, choice_of(op), call.x, *waiter_);
@@ -103,6 +104,7 @@ void Group::run(const Call& call) {
             // After the last read of peers' memory: was it still theirs?
             waiter_->check_abort();
         } catch (const std::exception& error) {
+            activity_->leave(channel_, op.seq, false);
             const bool was_interrupted = dynamic_cast<const Interrupted*>(&error) != nullptr;
             Reason reason = give_up(reason_of_current(op, call));
             if (has_begun && call.out != nullptr) {
@@ -114,6 +116,7 @@ void Group::run(const Call& call) {
             if (was_interrupted) throw Interrupted();
             throw Aborted(std::move(reason));
         }
+        activity_->leave(channel_, op.seq, true);
     }
     operations_.fetch_add(1, std::memory_order_relaxed);
     bytes_.fetch_add(op.nbytes(), std::memory_order_relaxed);

@@ -116,6 +116,7 @@ class Group {
 
     Turn turn_;
     std::atomic<bool> is_closed_{false};
+    Activity* activity_ = nullptr;  // on the page
     std::unique_ptr<Waiter> waiter_;
     std::unique_ptr<Team> team_;
     std::uint64_t seq_ = 0;

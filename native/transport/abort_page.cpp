@@ -1,4 +1,5 @@
-// The layout of the abort page: header, word, doorbells, one record per author.
+// The layout of the abort page: header, word, doorbells and activities by slot, a record per
+// author.
 #include "transport/abort_page.hpp"
 
 #include <sched.h>
@@ -12,7 +13,7 @@ namespace phalanx {
 namespace {
 
 constexpr std::uint64_t kMagic = 0x31'65'67'61'70'78'6c'70;  // "plxpage1"
-constexpr std::uint32_t kVersion = 1;
+constexpr std::uint32_t kVersion = 2;
 constexpr std::size_t kWordAt = kCacheLine;
 constexpr std::size_t kBellsAt = 2 * kCacheLine;
 
@@ -51,7 +52,7 @@ void ring_eventfd(int fd) noexcept {
 std::size_t AbortPage::nbytes(int slots) {
     check_slots(slots, 0);
     const auto count = static_cast<std::size_t>(slots);
-    return kBellsAt + count * sizeof(Doorbell) + (count + 1) * sizeof(Record);
+    return kBellsAt + count * (sizeof(Doorbell) + sizeof(Activity)) + (count + 1) * sizeof(Record);
 }
 
 void AbortPage::write_header(std::byte* base, int slots) noexcept {
@@ -83,8 +84,10 @@ void AbortPage::bind(std::byte* base, int slots, int author) {
     author_ = author;
     word_ = reinterpret_cast<std::atomic<std::uint64_t>*>(base + kWordAt);
     doorbells_ = reinterpret_cast<Doorbell*>(base + kBellsAt);
-    records_ = reinterpret_cast<Record*>(base + kBellsAt +
-                                         static_cast<std::size_t>(slots) * sizeof(Doorbell));
+    const auto count = static_cast<std::size_t>(slots);
+    activities_ = reinterpret_cast<Activity*>(base + kBellsAt + count * sizeof(Doorbell));
+    records_ =
+        reinterpret_cast<Record*>(base + kBellsAt + count * (sizeof(Doorbell) + sizeof(Activity)));
 }
 
 AbortPage::AbortPage(int fd, int slots, int author, std::span<const int> wake_fds) {
@@ -93,7 +96,10 @@ AbortPage::AbortPage(int fd, int slots, int author, std::span<const int> wake_fd
     mapping_ = Mapping(fd, size, Access::kReadWrite);
     bind(mapping_.data(), slots, author);
     // A predecessor in this slot may have been killed while it slept.
-    if (author < slots) doorbells_[author].sleeping.store(0, std::memory_order_seq_cst);
+    if (author < slots) {
+        doorbells_[author].sleeping.store(0, std::memory_order_seq_cst);
+        activities_[author].current.store(0, std::memory_order_release);
+    }
     for (const int wake : wake_fds) {
         if (wake >= 0) wake_fds_.push_back(Fd::duplicate(wake));
     }

@@ -47,6 +47,33 @@ struct alignas(kCacheLine) Doorbell {
     }
 };
 
+inline constexpr int kActivityChannels = 16;
+
+// What a rank is in the middle of, for its supervisor: whether an operation that others wait in can
+// still come to pass. Written by the one thread of the rank whose turn it is (per channel), read by
+// anybody at any time. `done` is stored before `current` is cleared (release), and read after it:
+// a rank that is seen to be in nothing has its last number in place.
+struct alignas(kCacheLine) Activity {
+    std::atomic<std::uint64_t> epoch;
+    std::atomic<std::uint64_t> current;  // (channel + 1) << 56 | kind << 48 | seq; 0: in nothing
+    std::atomic<std::uint64_t> done[kActivityChannels];  // last operation completed, by channel
+
+    void begin_epoch(int channel, std::uint64_t number) noexcept {
+        current.store(0, std::memory_order_release);
+        done[channel % kActivityChannels].store(0, std::memory_order_release);
+        epoch.store(number, std::memory_order_release);
+    }
+    void enter(int channel, int kind, std::uint64_t seq) noexcept {
+        current.store(static_cast<std::uint64_t>(channel + 1) << 56 |
+                          static_cast<std::uint64_t>(kind) << 48 | seq,
+                      std::memory_order_release);
+    }
+    void leave(int channel, std::uint64_t seq, bool is_done) noexcept {
+        if (is_done) done[channel % kActivityChannels].store(seq, std::memory_order_release);
+        current.store(0, std::memory_order_release);
+    }
+};
+
 // Concurrency of the page. `word` = epoch << 16 | author + 1 only ever grows in epoch, by
 // compare-and-swap: the first abort of an epoch wins and is final; epoch E is aborted iff
 // word >> 16 >= E. Each author (a slot, or the supervisor) has a record of its own, which it writes
@@ -78,6 +105,7 @@ class AbortPage {
     [[nodiscard]] std::optional<Reason> reason(std::uint64_t epoch) const;
 
     [[nodiscard]] Doorbell& doorbell(int slot) const noexcept { return doorbells_[slot]; }
+    [[nodiscard]] Activity& activity(int slot) const noexcept { return activities_[slot]; }
     [[nodiscard]] int slots() const noexcept { return slots_; }
     [[nodiscard]] int author() const noexcept { return author_; }
 
@@ -108,6 +136,7 @@ class AbortPage {
     std::byte* base_ = nullptr;
     std::atomic<std::uint64_t>* word_ = nullptr;
     Doorbell* doorbells_ = nullptr;
+    Activity* activities_ = nullptr;
     Record* records_ = nullptr;
     int slots_ = 0;
     int author_ = 0;

@@ -148,13 +148,57 @@ def test_a_killed_rank_is_named_and_frees_the_others(own):
 
 def test_a_frozen_rank_does_not_hold_the_others_beyond_their_deadline(own):
     (pid,) = (int(result.value) for result in own.run("import os; os.getpid()", ranks=[1]))
+    thaw = threading.Timer(1.0, os.kill, (pid, signal.SIGCONT))
     os.kill(pid, signal.SIGSTOP)
+    thaw.start()
     try:
-        with pytest.raises(CellError, match=r"rank 0: CollectiveTimeout: .*missing: rank 1"):
-            own.run("px.all_sum(1, timeout=0.2)", ranks=[0])
+        with pytest.raises(CellError, match=r"CollectiveTimeout: rank 0: .*missing: rank 1"):
+            own.run("px.all_sum(1, timeout=0.2)")
     finally:
-        os.kill(pid, signal.SIGCONT)
+        thaw.join()
     assert [result.value for result in own.run("px.all_sum(1)")] == ["2", "2"]
+
+
+@pytest.mark.parametrize(
+    ("code", "ranks", "reason"),
+    [
+        (
+            "if rank == 0: raise ValueError('mine')\npx.all_sum(1)",
+            None,
+            "ended its cell with an error",
+        ),
+        ("if rank: px.all_sum(1)", None, "ended its cell"),
+        ("px.all_sum(1)", [1, 2], "is not asked to run this cell"),
+    ],
+)
+def test_an_operation_that_can_never_complete_ends(ws, code, ranks, reason):
+    begin_s = time.monotonic()
+    with pytest.raises(CellError) as caught:
+        ws.run(code, ranks=ranks)
+    assert time.monotonic() - begin_s < BOUND_S
+    for rank in (1, 2):
+        ename, evalue, _ = caught.value.failures[rank]
+        assert ename == "RankFailure"
+        assert "rank 0" in evalue
+        assert reason in evalue
+        assert "all_sum #" in evalue
+    assert [result.value for result in ws.run("px.all_sum(1)")] == ["3"] * 3
+
+
+def test_a_rank_that_ended_after_its_part_harms_no_one(ws):
+    code = "for _ in range(200): px.all_sum(np.ones(100_000))\nif rank == 0: px.all_sum"
+    ws.run(code)
+    assert [result.value for result in ws.run("px.all_sum(1)")] == ["3"] * 3
+
+
+def test_threads_that_outlive_their_cell_are_waited_for(ws):
+    ws.run(
+        "import threading, time\n"
+        "def work():\n    time.sleep(0.4)\n    global got\n    got = px.all_sum(1)\n"
+        "if rank == 0:\n    thread = threading.Thread(target=work)\n    thread.start()\n"
+        "else:\n    got = px.all_sum(1)"
+    )
+    assert [r.value for r in ws.run("if rank == 0: thread.join()\ngot")] == ["3"] * 3
 
 
 def test_stop_leaves_nothing(own):

@@ -108,10 +108,14 @@ class Refused(msgspec.Struct, frozen=True, tag="refused", forbid_unknown_fields=
 
 
 class CellEnded(msgspec.Struct, frozen=True, tag="cell_ended", forbid_unknown_fields=True):
-    """Notice: this rank's part of the cell is over."""
+    """Notice: this rank's part of the cell is over.
+
+    ``lives_on``: threads that the user's code started go on, and may call the engine yet.
+    """
 
     cell: str
     ok: bool
+    lives_on: bool = False
 
 
 class EpochAborted(msgspec.Struct, frozen=True, tag="epoch_aborted", forbid_unknown_fields=True):

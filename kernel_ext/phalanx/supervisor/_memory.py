@@ -10,6 +10,8 @@ import os
 
 from phalanx.distributed import AbortPage, create_page, create_region, create_wake
 
+from ._hopeless import Activity
+
 __all__ = ["HostMemory"]
 
 
@@ -49,6 +51,12 @@ class HostMemory:
     def reason(self, epoch: int) -> tuple[int, int, str] | None:
         """``(kind, culprit, message)`` if ``epoch`` was aborted on this host."""
         return None if self._page is None else self._page.reason(epoch)
+
+    def activity(self, slot: int) -> Activity:
+        """What the rank in ``slot`` is doing in the engine."""
+        if self._page is None:
+            return Activity(0, -1, "", 0, (0,))
+        return Activity(*self._page.activity(slot))
 
     def close(self) -> None:
         """Unmap and close everything; idempotent."""

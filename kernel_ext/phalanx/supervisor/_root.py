@@ -47,7 +47,9 @@ from phalanx.protocol import (
     Welcome,
 )
 
+from ._cell_watch import CellWatch
 from ._controller_process import Connection, ControllerProcess
+from ._hopeless import Hopeless
 from ._host import HostSupervisor
 from ._links import links_of
 from ._world import Answer, World
@@ -81,6 +83,7 @@ class RootSupervisor:
         self._controller = ControllerProcess(self._on_controller_up, self._on_controller_lost)
         self._host = HostSupervisor(tuple(range(options.ranks)), self)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._watch = CellWatch(self._world, self._host.memory, self._on_hopeless)
 
     async def run(self) -> None:
         """Boot, serve, and end when told to or when the workspace's time is over."""
@@ -209,6 +212,7 @@ class RootSupervisor:
         if reason is not None:
             self._send_all(self._world.abort(self._world.epoch, reason[2]))
         self._tell(self._world.begin_cell(request.id, request.cell, request.ranks))
+        self._watch.look()
 
     # -- the ranks (HostEvents) ---------------------------------------------------------------
 
@@ -232,8 +236,9 @@ class RootSupervisor:
             self._host.memory.abort(message.epoch, message.kind, message.culprit, message.message)
             self._send_all(self._world.abort(message.epoch, message.message))
         elif isinstance(message, CellEnded):
-            self._world.end_cell(rank, message.cell)
+            self._world.end_cell(rank, message.cell, ok=message.ok, lives_on=message.lives_on)
             self._spawn_task(self._notify_ended())
+            self._watch.look()
 
     def on_lost(self, rank: int, reason: str, tail: str) -> None:
         """Name a dead rank to everybody: first to those who wait for it."""
@@ -246,6 +251,13 @@ class RootSupervisor:
             return
         self._tell(RankLost(rank, socket.gethostname(), reason, tail))
         self._spawn_task(self._notify_ended())
+
+    def _on_hopeless(self, found: Hopeless) -> None:
+        """Free the ranks that wait for one whose part of the cell is over."""
+        how = self._world.how_gone(found.missing)
+        reason = f"{how}; {found.op} #{found.seq} of the others can never complete"
+        self._host.memory.abort(self._world.epoch, AbortKind.RANK_FAILURE, found.missing, reason)
+        self._send_all(self._world.abort(self._world.epoch, reason))
 
     async def _notify_ended(self) -> None:
         async with self._ended:
@@ -284,7 +296,7 @@ class RootSupervisor:
                 pid=self._host.pid(rank),
                 state=self._world.state(rank) if rank in self._ready else "starting",
                 engine=self._engines[rank],
-                detail=self._world.dead.get(rank, ""),
+                detail=self._detail(rank),
             )
             for rank in range(self._options.ranks)
         )
@@ -297,3 +309,10 @@ class RootSupervisor:
             ranks=ranks,
             links=links_of((0,) * len(ranks), self._options.transport),
         )
+
+    def _detail(self, rank: int) -> str:
+        """One line on a rank: why it is dead, or the operation it is in."""
+        activity = self._host.memory.activity(rank)
+        if rank in self._world.dead or not activity.op:
+            return self._world.dead.get(rank, "")
+        return f"in {activity.op} #{activity.seq}"

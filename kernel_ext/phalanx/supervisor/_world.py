@@ -37,6 +37,8 @@ class World:
         self._is_aborted = False
         self._rounds: dict[int, _Round] = {}
         self._running: dict[str, set[int]] = {}  # cell -> ranks that have not ended it
+        self._how_gone: dict[int, str] = {}  # since the last cell began
+        self._living_on: set[int] = set()  # ranks with threads that outlived their cell
 
     # -- rendezvous ---------------------------------------------------------------------------
 
@@ -89,14 +91,31 @@ class World:
         if reform:
             self.epoch += 1
             self._is_aborted = False
+        self._how_gone.clear()
         self._running[cell] = {rank for rank in ranks if rank not in self.dead}
         return CellAllowed(request_id, self.epoch, reform, dict(self.dead))
 
-    def end_cell(self, rank: int, cell: str) -> None:
-        """Note that a rank's part of a cell is over."""
+    def end_cell(self, rank: int, cell: str, *, ok: bool = True, lives_on: bool = False) -> None:
+        """Note that a rank's part of a cell is over.
+
+        ``lives_on``: threads of the cell go on, and may take part in operations yet.
+        """
+        self._how_gone[rank] = "ended its cell" if ok else "ended its cell with an error"
+        self._living_on.discard(rank)
+        if lives_on:
+            self._living_on.add(rank)
         ranks = self._running.get(cell)
         if ranks is not None:
             ranks.discard(rank)
+
+    def how_gone(self, rank: int) -> str:
+        """Words for why a rank takes no part in the cell that runs."""
+        return self._how_gone.get(rank, "is not asked to run this cell")
+
+    def gone(self) -> set[int]:
+        """Ranks that live and do not run the cell that runs: ended, or never asked."""
+        away = set(range(self.size)) - self.dead.keys() - self._living_on
+        return away - self.unfinished()
 
     def unfinished(self) -> set[int]:
         """Ranks that still run an earlier cell; forgets the cells that all have ended."""

@@ -1,0 +1,48 @@
+"""Looking after a cell that has ended on some ranks and not on others.
+
+It joins the world, the page and the clock; the verdict itself is `_hopeless`'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from ._hopeless import Hopeless, find_hopeless
+from ._memory import HostMemory
+from ._world import World
+
+__all__ = ["CellWatch"]
+
+LOOK_EVERY_S = 0.05  # a look reads two cache lines a rank, and only while a cell is partly over
+
+
+class CellWatch:
+    """Calls ``on_hopeless`` once an operation of the running cell can never complete."""
+
+    def __init__(
+        self, world: World, memory: HostMemory, on_hopeless: Callable[[Hopeless], None]
+    ) -> None:
+        self._world = world
+        self._memory = memory
+        self._on_hopeless = on_hopeless
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def look(self) -> None:
+        """Look now, and again and again while the cell is partly over."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        running, gone = self._world.unfinished(), self._world.gone()
+        if not running or not gone:
+            return
+        found = find_hopeless(
+            {rank: self._memory.activity(rank) for rank in running | gone},
+            epoch=self._world.epoch,
+            running=running,
+            gone=gone,
+        )
+        if found is not None:
+            self._on_hopeless(found)
+        self._timer = self._loop.call_later(LOOK_EVERY_S, self.look)
