@@ -58,6 +58,7 @@ class Arena:
     The own region is mapped read-write, the others read-only.
     """
 
+    DEFAULT_NBYTES: int  # of a region: room for the staging memory of all channels
     @staticmethod
     def format(fd: int, nbytes: int) -> None:
         """Size a region and write its empty header; once, by its owner (the supervisor)."""

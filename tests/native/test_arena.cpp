@@ -1,6 +1,5 @@
 // The arena contract, in one process and between processes.
 #include <doctest/doctest.h>
-
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -19,84 +18,80 @@ using phalanx::test::kSmallRegion;
 namespace {
 
 void check_contract(std::span<const std::unique_ptr<Arena>> arenas) {
-  const int slots = static_cast<int>(arenas.size());
-  for (int writer = 0; writer < slots; ++writer) {
-    for (const int channel : {0, 7, Arena::kChannels - 1}) {
-      const auto own =
-          arenas[static_cast<std::size_t>(writer)]->own_channel(channel);
-      CHECK(reinterpret_cast<std::uintptr_t>(own.data()) % 4096 == 0);
-      std::memset(own.data(), writer * 32 + channel + 1, own.size());
-    }
-  }
-  for (int reader = 0; reader < slots; ++reader) {
+    const int slots = static_cast<int>(arenas.size());
     for (int writer = 0; writer < slots; ++writer) {
-      for (const int channel : {0, 7, Arena::kChannels - 1}) {
-        const auto seen =
-            arenas[static_cast<std::size_t>(reader)]->channel(writer, channel);
-        CHECK(seen.front() ==
-              static_cast<std::byte>(writer * 32 + channel + 1));
-        CHECK(seen.back() == static_cast<std::byte>(writer * 32 + channel + 1));
-      }
+        for (const int channel : {0, 7, Arena::kChannels - 1}) {
+            const auto own = arenas[static_cast<std::size_t>(writer)]->own_channel(channel);
+            CHECK(reinterpret_cast<std::uintptr_t>(own.data()) % 4096 == 0);
+            std::memset(own.data(), writer * 32 + channel + 1, own.size());
+        }
     }
-  }
-  CHECK_THROWS_AS((void)arenas[0]->own_channel(Arena::kChannels), UsageError);
-  CHECK_THROWS_AS((void)arenas[0]->channel(slots, 0), UsageError);
+    for (int reader = 0; reader < slots; ++reader) {
+        for (int writer = 0; writer < slots; ++writer) {
+            for (const int channel : {0, 7, Arena::kChannels - 1}) {
+                const auto seen =
+                    arenas[static_cast<std::size_t>(reader)]->channel(writer, channel);
+                CHECK(seen.front() == static_cast<std::byte>(writer * 32 + channel + 1));
+                CHECK(seen.back() == static_cast<std::byte>(writer * 32 + channel + 1));
+            }
+        }
+    }
+    CHECK_THROWS_AS((void)arenas[0]->own_channel(Arena::kChannels), UsageError);
+    CHECK_THROWS_AS((void)arenas[0]->channel(slots, 0), UsageError);
 }
 
 std::vector<Fd> make_regions(int slots) {
-  std::vector<Fd> regions;
-  for (int i = 0; i < slots; ++i) {
-    regions.emplace_back(::memfd_create("region", MFD_CLOEXEC));
-    Arena::format(regions.back().get(), kSmallRegion);
-  }
-  return regions;
+    std::vector<Fd> regions;
+    for (int i = 0; i < slots; ++i) {
+        regions.emplace_back(::memfd_create("region", MFD_CLOEXEC));
+        Arena::format(regions.back().get(), kSmallRegion);
+    }
+    return regions;
 }
 
-} // namespace
+}  // namespace
 
 TEST_CASE("arena contract: one mapping, and mapped from descriptors") {
-  check_contract(Arena::in_process(3, kSmallRegion));
-  const auto regions = make_regions(2);
-  const std::array fds{regions[0].get(), regions[1].get()};
-  std::vector<std::unique_ptr<Arena>> arenas;
-  for (int own = 0; own < 2; ++own)
-    arenas.push_back(std::make_unique<Arena>(fds, own));
-  check_contract(arenas);
+    check_contract(Arena::in_process(3, kSmallRegion));
+    const auto regions = make_regions(2);
+    const std::array fds{regions[0].get(), regions[1].get()};
+    std::vector<std::unique_ptr<Arena>> arenas;
+    for (int own = 0; own < 2; ++own) arenas.push_back(std::make_unique<Arena>(fds, own));
+    check_contract(arenas);
 }
 
-TEST_CASE(
-    "a peer's region cannot be written, and another process sees what was") {
-  const auto regions = make_regions(2);
-  const std::array fds{regions[0].get(), regions[1].get()};
-  const Arena mine(fds, 0);
-  const pid_t writer = ::fork();
-  if (writer == 0) {
-    const Arena theirs(fds, 1);
-    theirs.own_channel(3)[5] = std::byte{42};
-    ::_exit(0);
-  }
-  int status = 0;
-  ::waitpid(writer, &status, 0);
-  CHECK(mine.channel(1, 3)[5] == std::byte{42});
-  const pid_t vandal = ::fork();
-  if (vandal == 0) {
-    // A sanitizer's handler would print; the plain death is what is asked for.
-    std::signal(SIGSEGV, SIG_DFL);
-    *const_cast<volatile std::byte *>(mine.channel(1, 0).data()) = std::byte{1};
-    ::_exit(0);
-  }
-  ::waitpid(vandal, &status, 0);
-  CHECK((WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV));
+TEST_CASE("a peer's region cannot be written, and another process sees what was") {
+    const auto regions = make_regions(2);
+    const std::array fds{regions[0].get(), regions[1].get()};
+    const Arena mine(fds, 0);
+    const pid_t writer = ::fork();
+    if (writer == 0) {
+        const Arena theirs(fds, 1);
+        theirs.own_channel(3)[5] = std::byte{42};
+        ::_exit(0);
+    }
+    int status = 0;
+    ::waitpid(writer, &status, 0);
+    CHECK(mine.channel(1, 3)[5] == std::byte{42});
+    const pid_t vandal = ::fork();
+    if (vandal == 0) {
+        // A sanitizer's handler would print; the plain death is what is asked for.
+        std::signal(SIGSEGV, SIG_DFL);
+        *const_cast<volatile std::byte*>(mine.channel(1, 0).data()) = std::byte{1};
+        ::_exit(0);
+    }
+    ::waitpid(vandal, &status, 0);
+    CHECK((WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV));
 }
 
 TEST_CASE("what is no region is refused") {
-  const Fd memory(::memfd_create("nothing", MFD_CLOEXEC));
-  const std::array fds{memory.get()};
-  CHECK_THROWS_AS(Arena(fds, 0), UsageError);
-  CHECK_THROWS_AS(Arena::format(memory.get(), 100), UsageError);
-  grow_file(memory.get(), kSmallRegion);
-  CHECK_THROWS_AS(Arena(fds, 0), UsageError);
-  Arena::format(memory.get(), kSmallRegion);
-  CHECK_THROWS_AS(Arena(fds, 1), UsageError);
-  CHECK_NOTHROW(Arena(fds, 0));
+    const Fd memory(::memfd_create("nothing", MFD_CLOEXEC));
+    const std::array fds{memory.get()};
+    CHECK_THROWS_AS(Arena(fds, 0), UsageError);
+    CHECK_THROWS_AS(Arena::format(memory.get(), 100), UsageError);
+    grow_file(memory.get(), kSmallRegion);
+    CHECK_THROWS_AS(Arena(fds, 0), UsageError);
+    Arena::format(memory.get(), kSmallRegion);
+    CHECK_THROWS_AS(Arena(fds, 1), UsageError);
+    CHECK_NOTHROW(Arena(fds, 0));
 }

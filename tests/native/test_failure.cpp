@@ -14,279 +14,255 @@ using namespace std::chrono_literals;
 
 namespace {
 
-const std::vector<std::vector<int>> kHosts{
-    {0, 0}, {0, 0, 0, 0}, {0, 1}, {0, 1, 2}, {0, 0, 1, 1}, {0, 1, 1, 2}};
+const std::vector<std::vector<int>> kHosts{{0, 0},    {0, 0, 0, 0}, {0, 1},
+                                           {0, 1, 2}, {0, 0, 1, 1}, {0, 1, 1, 2}};
 
 struct Array {
-  std::vector<float> x, out;
-  std::vector<std::uint64_t> shape;
-  explicit Array(std::size_t count)
-      : x(count, 1.F), out(count, 5.F), shape{count} {}
-  Call call(OpKind kind, int root = 0) {
-    return call_of(kind, Dtype::float32, x, out, shape, root);
-  }
+    std::vector<float> x, out;
+    std::vector<std::uint64_t> shape;
+    explicit Array(std::size_t count) : x(count, 1.F), out(count, 5.F), shape{count} {}
+    Call call(OpKind kind, int root = 0) {
+        return call_of(kind, Dtype::float32, x, out, shape, root);
+    }
 };
 
 // Every rank failed with this kind and with one text; later operations fail
 // alike.
-std::string check_same(World &world,
-                       const std::vector<std::exception_ptr> &thrown,
+std::string check_same(World& world, const std::vector<std::exception_ptr>& thrown,
                        AbortKind kind) {
-  std::string text;
-  for (std::size_t rank = 0; rank < thrown.size(); ++rank) {
-    const auto reason = reason_of(thrown[rank]);
-    REQUIRE(reason);
-    CHECK_MESSAGE(reason->kind == kind, reason->message);
-    if (rank == 0)
-      text = reason->message;
-    CHECK(reason->message == text);
-  }
-  const auto again = world.run([](Group &group) { group.run(Call{}); });
-  for (const auto &one : again) {
-    const auto reason = reason_of(one);
-    REQUIRE(reason);
-    CHECK(reason->kind == kind);
-    CHECK(reason->message == text);
-  }
-  return text;
+    std::string text;
+    for (std::size_t rank = 0; rank < thrown.size(); ++rank) {
+        const auto reason = reason_of(thrown[rank]);
+        REQUIRE(reason);
+        CHECK_MESSAGE(reason->kind == kind, reason->message);
+        if (rank == 0) text = reason->message;
+        CHECK(reason->message == text);
+    }
+    const auto again = world.run([](Group& group) { group.run(Call{}); });
+    for (const auto& one : again) {
+        const auto reason = reason_of(one);
+        REQUIRE(reason);
+        CHECK(reason->kind == kind);
+        CHECK(reason->message == text);
+    }
+    return text;
 }
 
-} // namespace
+}  // namespace
 
-TEST_CASE("a mismatch of operation, dtype, count, shape or root is the same "
-          "error everywhere") {
-  for (const auto &hosts : kHosts) {
-    const int odd = static_cast<int>(hosts.size()) - 1;
-    for (int kind = 0; kind < 6; ++kind) {
-      CAPTURE(kind);
-      CAPTURE(hosts.size());
-      World world({hosts, Wire::kSockets, tiny_tuning(), 1, nullptr});
-      const auto thrown = world.run([&](Group &group) {
-        const bool is_odd = group.rank() == odd;
-        Array array(is_odd && kind == 1 ? 500 : 400);
-        std::vector<float> wide(400 * hosts.size());
-        Call call = array.call(is_odd && kind == 5 ? OpKind::kBroadcast
-                                                   : OpKind::kAllSum);
-        const std::uint64_t square[] = {20, 20};
-        if (is_odd && kind == 0)
-          call = Call{};
-        if (is_odd && kind == 2)
-          call.shape = square;
-        if (is_odd && kind == 3)
-          call.dtype = Dtype::int64, call.count = 200;
-        if (kind == 4)
-          call = array.call(OpKind::kBroadcast, is_odd ? 1 : 0);
-        group.run(call);
-      });
-      const auto text = check_same(world, thrown, AbortKind::kMismatch);
-      CHECK(text.find("rank " + std::to_string(odd) + ": ") == 0);
-      // Compared with the lowest rank that its judges know: of its host, or of
-      // all leaders.
-      CHECK((text.find(" met rank 0: ") != std::string::npos ||
-             text.find(" met rank 2: ") != std::string::npos));
+TEST_CASE(
+    "a mismatch of operation, dtype, count, shape or root is the same "
+    "error everywhere") {
+    for (const auto& hosts : kHosts) {
+        const int odd = static_cast<int>(hosts.size()) - 1;
+        for (int kind = 0; kind < 6; ++kind) {
+            CAPTURE(kind);
+            CAPTURE(hosts.size());
+            World world({hosts, Wire::kSockets, tiny_tuning(), 1, nullptr});
+            const auto thrown = world.run([&](Group& group) {
+                const bool is_odd = group.rank() == odd;
+                Array array(is_odd && kind == 1 ? 500 : 400);
+                std::vector<float> wide(400 * hosts.size());
+                Call call = array.call(is_odd && kind == 5 ? OpKind::kBroadcast : OpKind::kAllSum);
+                const std::uint64_t square[] = {20, 20};
+                if (is_odd && kind == 0) call = Call{};
+                if (is_odd && kind == 2) call.shape = square;
+                if (is_odd && kind == 3) call.dtype = Dtype::int64, call.count = 200;
+                if (kind == 4) call = array.call(OpKind::kBroadcast, is_odd ? 1 : 0);
+                group.run(call);
+            });
+            const auto text = check_same(world, thrown, AbortKind::kMismatch);
+            CHECK(text.find("rank " + std::to_string(odd) + ": ") == 0);
+            // Compared with the lowest rank that its judges know: of its host, or of
+            // all leaders.
+            CHECK((text.find(" met rank 0: ") != std::string::npos ||
+                   text.find(" met rank 2: ") != std::string::npos));
+        }
     }
-  }
 }
 
 TEST_CASE("the words of a mismatch") {
-  World world({{0, 0}, Wire::kSockets, Tuning{}, 1, nullptr});
-  world.run_well([](Group &group) { group.run(Call{}); });
-  const auto thrown = world.run([](Group &group) {
-    Array array(group.rank() == 0 ? 4096 : 8);
-    group.run(array.call(
-        group.rank() == 0 ? OpKind::kAllSum : OpKind::kBroadcast, 1));
-  });
-  CHECK(check_same(world, thrown, AbortKind::kMismatch) ==
-        "rank 1: broadcast #2 (float32, shape (8,), root 1) met rank 0: "
-        "all_sum #2 (float32, "
-        "shape (4096,))");
+    World world({{0, 0}, Wire::kSockets, Tuning{}, 1, nullptr});
+    world.run_well([](Group& group) { group.run(Call{}); });
+    const auto thrown = world.run([](Group& group) {
+        Array array(group.rank() == 0 ? 4096 : 8);
+        group.run(array.call(group.rank() == 0 ? OpKind::kAllSum : OpKind::kBroadcast, 1));
+    });
+    CHECK(check_same(world, thrown, AbortKind::kMismatch) ==
+          "rank 1: broadcast #2 (float32, shape (8,), root 1) met rank 0: "
+          "all_sum #2 (float32, "
+          "shape (4096,))");
 }
 
 TEST_CASE("a rank that does not come is named when the deadline passes") {
-  for (const auto &hosts : kHosts) {
-    CAPTURE(hosts.size());
-    World world({hosts, Wire::kSockets, tiny_tuning(), 1, nullptr});
-    const int absent = world.size() - 1;
-    std::latch done(world.size() - 1);
-    const auto thrown = world.run([&](Group &group) {
-      if (group.rank() == absent) {
-        done.wait();
-        Array late(1000);
-        return group.run(late.call(OpKind::kAllSum));
-      }
-      struct Release {
-        std::latch &latch;
-        ~Release() { latch.count_down(); }
-      } release{done};
-      Array array(1000);
-      Call call = array.call(OpKind::kAllSum);
-      call.timeout = 60ms;
-      group.run(call);
-    });
-    for (std::size_t rank = 0; rank < thrown.size(); ++rank) {
-      const auto reason = reason_of(thrown[rank]);
-      REQUIRE(reason);
-      CHECK_MESSAGE(reason->kind == AbortKind::kTimeout, reason->message);
-      CHECK(reason->message.find("timed out after 0.06 s; missing: rank") !=
-            std::string::npos);
+    for (const auto& hosts : kHosts) {
+        CAPTURE(hosts.size());
+        World world({hosts, Wire::kSockets, tiny_tuning(), 1, nullptr});
+        const int absent = world.size() - 1;
+        std::latch done(world.size() - 1);
+        const auto thrown = world.run([&](Group& group) {
+            if (group.rank() == absent) {
+                done.wait();
+                Array late(1000);
+                return group.run(late.call(OpKind::kAllSum));
+            }
+            struct Release {
+                std::latch& latch;
+                ~Release() { latch.count_down(); }
+            } release{done};
+            Array array(1000);
+            Call call = array.call(OpKind::kAllSum);
+            call.timeout = 60ms;
+            group.run(call);
+        });
+        for (std::size_t rank = 0; rank < thrown.size(); ++rank) {
+            const auto reason = reason_of(thrown[rank]);
+            REQUIRE(reason);
+            CHECK_MESSAGE(reason->kind == AbortKind::kTimeout, reason->message);
+            CHECK(reason->message.find("timed out after 0.06 s; missing: rank") !=
+                  std::string::npos);
+        }
     }
-  }
 }
 
-TEST_CASE(
-    "an abort from outside frees every waiting rank, whatever it waits on") {
-  for (const auto &hosts : kHosts) {
-    World world({hosts, Wire::kSockets, tiny_tuning(), 1, nullptr});
-    const int absent = world.size() - 1;
-    const auto begin = Clock::now();
-    const auto thrown = world.run([&](Group &group) {
-      if (group.rank() == absent) {
-        // As supervisors do: each page gets the verdict.
-        for (int rank = 0; rank < world.size(); ++rank) {
-          world.page_of(rank).abort(
-              1, {AbortKind::kRankFailure, absent, "killed by signal 9"});
-        }
-      }
-      Array array(1000);
-      group.run(array.call(OpKind::kAllSum));
-    });
-    CHECK(Clock::now() - begin < 2s);
-    CHECK(check_same(world, thrown, AbortKind::kRankFailure) ==
-          "killed by signal 9");
-    CHECK(reason_of(thrown[0])->culprit == absent);
-  }
+TEST_CASE("an abort from outside frees every waiting rank, whatever it waits on") {
+    for (const auto& hosts : kHosts) {
+        World world({hosts, Wire::kSockets, tiny_tuning(), 1, nullptr});
+        const int absent = world.size() - 1;
+        const auto begin = Clock::now();
+        const auto thrown = world.run([&](Group& group) {
+            if (group.rank() == absent) {
+                // As supervisors do: each page gets the verdict.
+                for (int rank = 0; rank < world.size(); ++rank) {
+                    world.page_of(rank).abort(
+                        1, {AbortKind::kRankFailure, absent, "killed by signal 9"});
+                }
+            }
+            Array array(1000);
+            group.run(array.call(OpKind::kAllSum));
+        });
+        CHECK(Clock::now() - begin < 2s);
+        CHECK(check_same(world, thrown, AbortKind::kRankFailure) == "killed by signal 9");
+        CHECK(reason_of(thrown[0])->culprit == absent);
+    }
 }
 
 TEST_CASE("an abort in one process travels over the links") {
-  World world({{0, 1, 2}, Wire::kSockets, tiny_tuning(), 1, nullptr});
-  const auto thrown = world.run([&](Group &group) {
-    if (group.rank() == 2)
-      group.abort({AbortKind::kError, 2, "enough"});
-    group.run(Call{});
-  });
-  CHECK(check_same(world, thrown, AbortKind::kError) == "enough");
+    World world({{0, 1, 2}, Wire::kSockets, tiny_tuning(), 1, nullptr});
+    const auto thrown = world.run([&](Group& group) {
+        if (group.rank() == 2) group.abort({AbortKind::kError, 2, "enough"});
+        group.run(Call{});
+    });
+    CHECK(check_same(world, thrown, AbortKind::kError) == "enough");
 }
 
 TEST_CASE("a link that breaks without words is the failure of its peer") {
-  auto faults = std::make_shared<LinkFaults>();
-  World world({{0, 1}, Wire::kMemory, tiny_tuning(), 1, faults});
-  world.run_well([](Group &group) { group.run(Call{}); });
-  faults->is_broken = true;
-  const auto thrown = world.run([](Group &group) { group.run(Call{}); });
-  for (int rank = 0; rank < 2; ++rank) {
-    const auto reason = reason_of(thrown[static_cast<std::size_t>(rank)]);
-    REQUIRE(reason);
-    CHECK(reason->kind == AbortKind::kRankFailure);
-    CHECK(reason->culprit == 1 - rank);
-    CHECK(reason->message == "its connection closed during barrier #2");
-  }
+    auto faults = std::make_shared<LinkFaults>();
+    World world({{0, 1}, Wire::kMemory, tiny_tuning(), 1, faults});
+    world.run_well([](Group& group) { group.run(Call{}); });
+    faults->is_broken = true;
+    const auto thrown = world.run([](Group& group) { group.run(Call{}); });
+    for (int rank = 0; rank < 2; ++rank) {
+        const auto reason = reason_of(thrown[static_cast<std::size_t>(rank)]);
+        REQUIRE(reason);
+        CHECK(reason->kind == AbortKind::kRankFailure);
+        CHECK(reason->culprit == 1 - rank);
+        CHECK(reason->message == "its connection closed during barrier #2");
+    }
 }
 
-TEST_CASE(
-    "a rank that closes is named by those who still expect it, and only then") {
-  for (const auto &hosts : kHosts) {
-    World world({hosts, Wire::kSockets, tiny_tuning(), 1, nullptr});
-    const int leaver = world.size() - 1;
-    const auto thrown = world.run([&](Group &group) {
-      for (int i = 0; i < 3; ++i)
-        group.run(Call{});
-      if (group.rank() == leaver)
-        return group.close();
-      group.run(Call{});
-    });
-    for (int rank = 0; rank < leaver; ++rank) {
-      const auto reason = reason_of(thrown[static_cast<std::size_t>(rank)]);
-      REQUIRE(reason);
-      CHECK_MESSAGE(reason->kind == AbortKind::kClosed, reason->message);
-      CHECK(reason->message.find("rank " + std::to_string(leaver) +
-                                 " closed the group") == 0);
+TEST_CASE("a rank that closes is named by those who still expect it, and only then") {
+    for (const auto& hosts : kHosts) {
+        World world({hosts, Wire::kSockets, tiny_tuning(), 1, nullptr});
+        const int leaver = world.size() - 1;
+        const auto thrown = world.run([&](Group& group) {
+            for (int i = 0; i < 3; ++i) group.run(Call{});
+            if (group.rank() == leaver) return group.close();
+            group.run(Call{});
+        });
+        for (int rank = 0; rank < leaver; ++rank) {
+            const auto reason = reason_of(thrown[static_cast<std::size_t>(rank)]);
+            REQUIRE(reason);
+            CHECK_MESSAGE(reason->kind == AbortKind::kClosed, reason->message);
+            CHECK(reason->message.find("rank " + std::to_string(leaver) + " closed the group") ==
+                  0);
+        }
+        CHECK_FALSE(thrown[static_cast<std::size_t>(leaver)]);
+        CHECK_THROWS_AS(world.group(leaver).run(Call{}), Closed);
+        world.group(leaver).close();
     }
-    CHECK_FALSE(thrown[static_cast<std::size_t>(leaver)]);
-    CHECK_THROWS_AS(world.group(leaver).run(Call{}), Closed);
-    world.group(leaver).close();
-  }
 }
 
 TEST_CASE("an interrupt leaves at once and frees the others") {
-  for (const auto &hosts : kHosts) {
-    // Rank 1 does not come. Where it leads a host, only a supervisor could tell
-    // its members.
-    if (hosts == std::vector<int>{0, 1, 1, 2})
-      continue;
-    World world({hosts, Wire::kSockets, tiny_tuning(), 1, nullptr});
-    const auto thrown = world.run([&](Group &group) {
-      if (group.rank() == 1)
-        return;
-      Call call;
-      if (group.rank() == 0)
-        call.interrupt = [] { return true; };
-      group.run(call);
-    });
-    CHECK_THROWS_AS(std::rethrow_exception(thrown[0]), Interrupted);
-    CHECK(world.group(0).failure()->message ==
-          "rank 0 was interrupted in barrier #1");
-    for (std::size_t rank = 2; rank < thrown.size(); ++rank) {
-      REQUIRE(reason_of(thrown[rank]));
-      CHECK(reason_of(thrown[rank])->kind == AbortKind::kInterrupted);
+    for (const auto& hosts : kHosts) {
+        // Rank 1 does not come. Where it leads a host, only a supervisor could tell
+        // its members.
+        if (hosts == std::vector<int>{0, 1, 1, 2}) continue;
+        World world({hosts, Wire::kSockets, tiny_tuning(), 1, nullptr});
+        const auto thrown = world.run([&](Group& group) {
+            if (group.rank() == 1) return;
+            Call call;
+            if (group.rank() == 0) call.interrupt = [] { return true; };
+            group.run(call);
+        });
+        CHECK_THROWS_AS(std::rethrow_exception(thrown[0]), Interrupted);
+        CHECK(world.group(0).failure()->message == "rank 0 was interrupted in barrier #1");
+        for (std::size_t rank = 2; rank < thrown.size(); ++rank) {
+            REQUIRE(reason_of(thrown[rank]));
+            CHECK(reason_of(thrown[rank])->kind == AbortKind::kInterrupted);
+        }
     }
-  }
 }
 
-TEST_CASE(
-    "a close from another thread frees a waiting operation of this rank") {
-  World world({{0, 0}, Wire::kSockets, tiny_tuning(), 1, nullptr});
-  std::jthread closer;
-  const auto thrown = world.run([&](Group &group) {
-    if (group.rank() == 1)
-      return;
-    Call call;
-    call.interrupt = [&] { // the first look, after 50 ms: it waits for sure
-      if (!closer.joinable())
-        closer = std::jthread([&] { group.close(); });
-      return false;
-    };
-    group.run(call);
-  });
-  REQUIRE(reason_of(thrown[0]));
-  CHECK(reason_of(thrown[0])->kind == AbortKind::kClosed);
+TEST_CASE("a close from another thread frees a waiting operation of this rank") {
+    World world({{0, 0}, Wire::kSockets, tiny_tuning(), 1, nullptr});
+    std::jthread closer;
+    const auto thrown = world.run([&](Group& group) {
+        if (group.rank() == 1) return;
+        Call call;
+        call.interrupt = [&] {  // the first look, after 50 ms: it waits for sure
+            if (!closer.joinable()) closer = std::jthread([&] { group.close(); });
+            return false;
+        };
+        group.run(call);
+    });
+    REQUIRE(reason_of(thrown[0]));
+    CHECK(reason_of(thrown[0])->kind == AbortKind::kClosed);
 }
 
 TEST_CASE("an output that was begun is poisoned") {
-  // The link freezes in the middle of the ring: headers have been met, the data
-  // has not all come.
-  auto faults = std::make_shared<LinkFaults>();
-  faults->bytes_left = 4000;
-  World world({{0, 1}, Wire::kMemory, tiny_tuning(), 1, faults});
-  std::vector<Array> arrays(2, Array(20'000));
-  const auto thrown = world.run([&](Group &group) {
-    Call call =
-        arrays[static_cast<std::size_t>(group.rank())].call(OpKind::kAllSum);
-    call.timeout = 60ms;
-    group.run(call);
-  });
-  for (std::size_t rank = 0; rank < 2; ++rank) {
-    const auto reason = reason_of(thrown[rank]);
-    REQUIRE(reason);
-    // The frozen link takes no last words: who gives up second sees only that
-    // it ended.
-    CHECK((reason->kind == AbortKind::kTimeout ||
-           reason->kind == AbortKind::kRankFailure));
-    CHECK(reason->message.find("; its output was invalidated") !=
-          std::string::npos);
-    CHECK(std::isnan(arrays[rank].out.front()));
-    CHECK(std::isnan(arrays[rank].out.back()));
-    CHECK(arrays[rank].x.back() == 1.F);
-  }
+    // The link freezes in the middle of the ring: headers have been met, the data
+    // has not all come.
+    auto faults = std::make_shared<LinkFaults>();
+    faults->bytes_left = 4000;
+    World world({{0, 1}, Wire::kMemory, tiny_tuning(), 1, faults});
+    std::vector<Array> arrays(2, Array(20'000));
+    const auto thrown = world.run([&](Group& group) {
+        Call call = arrays[static_cast<std::size_t>(group.rank())].call(OpKind::kAllSum);
+        call.timeout = 60ms;
+        group.run(call);
+    });
+    for (std::size_t rank = 0; rank < 2; ++rank) {
+        const auto reason = reason_of(thrown[rank]);
+        REQUIRE(reason);
+        // The frozen link takes no last words: who gives up second sees only that
+        // it ended.
+        CHECK((reason->kind == AbortKind::kTimeout || reason->kind == AbortKind::kRankFailure));
+        CHECK(reason->message.find("; its output was invalidated") != std::string::npos);
+        CHECK(std::isnan(arrays[rank].out.front()));
+        CHECK(std::isnan(arrays[rank].out.back()));
+        CHECK(arrays[rank].x.back() == 1.F);
+    }
 }
 
 TEST_CASE("usage errors leave the group as it was") {
-  World world({{0, 0}, Wire::kSockets, tiny_tuning(), 1, nullptr});
-  Call call;
-  call.root = 2;
-  CHECK_THROWS_AS(world.group(0).run(call), UsageError);
-  world.run_well([](Group &group) { group.run(Call{}); });
-  GroupOptions options;
-  options.size = 2;
-  options.hosts = {0, 1};
-  CHECK_THROWS_AS(Group(std::move(options)), UsageError); // no link, no arena
+    World world({{0, 0}, Wire::kSockets, tiny_tuning(), 1, nullptr});
+    Call call;
+    call.root = 2;
+    CHECK_THROWS_AS(world.group(0).run(call), UsageError);
+    world.run_well([](Group& group) { group.run(Call{}); });
+    GroupOptions options;
+    options.size = 2;
+    options.hosts = {0, 1};
+    CHECK_THROWS_AS(Group(std::move(options)), UsageError);  // no link, no arena
 }

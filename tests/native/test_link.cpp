@@ -1,6 +1,5 @@
 // The contract of Link, on every kind of link.
 #include <doctest/doctest.h>
-
 #include <sys/socket.h>
 
 #include <functional>
@@ -17,148 +16,141 @@ using namespace phalanx;
 namespace {
 
 struct Pair {
-  std::unique_ptr<Link> here, there;
-  std::vector<Mapping> memory;
+    std::unique_ptr<Link> here, there;
+    std::vector<Mapping> memory;
 };
 
 Pair memory_pair() {
-  auto links = make_memory_links(0, 1, 1000);
-  return {std::move(links.first), std::move(links.second), {}};
+    auto links = make_memory_links(0, 1, 1000);
+    return {std::move(links.first), std::move(links.second), {}};
 }
 Pair socket_pair() {
-  int fds[2];
-  REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM, 0, fds) == 0);
-  return {make_socket_link(1, fds[0]), make_socket_link(0, fds[1]), {}};
+    int fds[2];
+    REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM, 0, fds) == 0);
+    return {make_socket_link(1, fds[0]), make_socket_link(0, fds[1]), {}};
 }
 Pair arena_pair() {
-  Pair pair;
-  for (int i = 0; i < 2; ++i)
-    pair.memory.push_back(Mapping::anonymous(4096));
-  const std::span<std::byte> a(pair.memory[0].data(), 1500);
-  const std::span<std::byte> b(pair.memory[1].data(), 1500);
-  pair.here = make_arena_link(1, a, b, nullptr);
-  pair.there = make_arena_link(0, b, a, nullptr);
-  return pair;
+    Pair pair;
+    for (int i = 0; i < 2; ++i) pair.memory.push_back(Mapping::anonymous(4096));
+    const std::span<std::byte> a(pair.memory[0].data(), 1500);
+    const std::span<std::byte> b(pair.memory[1].data(), 1500);
+    pair.here = make_arena_link(1, a, b, nullptr);
+    pair.there = make_arena_link(0, b, a, nullptr);
+    return pair;
 }
 
 std::vector<std::byte> noise(std::size_t size, unsigned seed) {
-  std::mt19937 random(seed);
-  std::vector<std::byte> bytes(size);
-  for (auto &byte : bytes)
-    byte = static_cast<std::byte>(random());
-  return bytes;
+    std::mt19937 random(seed);
+    std::vector<std::byte> bytes(size);
+    for (auto& byte : bytes) byte = static_cast<std::byte>(random());
+    return bytes;
 }
 
 // Both ends send and receive at once until all has come.
-void exchange(Link &link, const std::vector<std::byte> &out,
-              std::vector<std::byte> &in) {
-  std::size_t sent = 0;
-  std::size_t received = 0;
-  while (sent < out.size() || received < in.size()) {
-    const auto moved = link.try_send(std::span(out).subspan(sent));
-    sent += moved;
-    const auto got = link.try_recv(std::span(in).subspan(received));
-    received += got;
-    if (moved + got == 0)
-      std::this_thread::yield();
-  }
+void exchange(Link& link, const std::vector<std::byte>& out, std::vector<std::byte>& in) {
+    std::size_t sent = 0;
+    std::size_t received = 0;
+    while (sent < out.size() || received < in.size()) {
+        const auto moved = link.try_send(std::span(out).subspan(sent));
+        sent += moved;
+        const auto got = link.try_recv(std::span(in).subspan(received));
+        received += got;
+        if (moved + got == 0) std::this_thread::yield();
+    }
 }
 
 struct Kind {
-  std::string name;
-  std::function<Pair()> make;
+    std::string name;
+    std::function<Pair()> make;
 };
 const std::vector<Kind> kKinds{
     {"memory", memory_pair}, {"socket", socket_pair}, {"arena", arena_pair}};
 
-} // namespace
+}  // namespace
 
 TEST_CASE("link contract: bytes arrive whole and in order, both ways at once") {
-  for (const Kind &kind : kKinds) {
-    CAPTURE(kind.name);
-    auto pair = kind.make();
-    CHECK(pair.here->peer() == 1);
-    CHECK(pair.there->peer() == 0);
-    const auto a = noise(50'000, 1);
-    const auto b = noise(30'011, 2);
-    std::vector<std::byte> got_a(a.size());
-    std::vector<std::byte> got_b(b.size());
-    std::jthread other([&] { exchange(*pair.there, b, got_a); });
-    exchange(*pair.here, a, got_b);
-    other.join();
-    CHECK(got_a == a);
-    CHECK(got_b == b);
-  }
+    for (const Kind& kind : kKinds) {
+        CAPTURE(kind.name);
+        auto pair = kind.make();
+        CHECK(pair.here->peer() == 1);
+        CHECK(pair.there->peer() == 0);
+        const auto a = noise(50'000, 1);
+        const auto b = noise(30'011, 2);
+        std::vector<std::byte> got_a(a.size());
+        std::vector<std::byte> got_b(b.size());
+        std::jthread other([&] { exchange(*pair.there, b, got_a); });
+        exchange(*pair.here, a, got_b);
+        other.join();
+        CHECK(got_a == a);
+        CHECK(got_b == b);
+    }
+}
+
+TEST_CASE("link contract: a full link takes nothing, an empty one gives nothing") {
+    for (const Kind& kind : kKinds) {
+        CAPTURE(kind.name);
+        auto pair = kind.make();
+        std::vector<std::byte> bytes(1 << 16);
+        CHECK(pair.here->try_recv(bytes) == 0);
+        CHECK(pair.here->try_send({}) == 0);
+        CHECK(pair.here->try_recv({}) == 0);
+        std::size_t total = 0;
+        for (std::size_t moved = 1; moved > 0; total += moved) moved = pair.here->try_send(bytes);
+        CHECK(total >= 1000);
+        CHECK(pair.here->try_send(bytes) == 0);
+    }
 }
 
 TEST_CASE(
-    "link contract: a full link takes nothing, an empty one gives nothing") {
-  for (const Kind &kind : kKinds) {
-    CAPTURE(kind.name);
-    auto pair = kind.make();
-    std::vector<std::byte> bytes(1 << 16);
-    CHECK(pair.here->try_recv(bytes) == 0);
-    CHECK(pair.here->try_send({}) == 0);
-    CHECK(pair.here->try_recv({}) == 0);
-    std::size_t total = 0;
-    for (std::size_t moved = 1; moved > 0; total += moved)
-      moved = pair.here->try_send(bytes);
-    CHECK(total >= 1000);
-    CHECK(pair.here->try_send(bytes) == 0);
-  }
-}
-
-TEST_CASE("link contract: last words come after all that was sent, then the "
-          "link is lost") {
-  for (const Kind &kind : kKinds) {
-    CAPTURE(kind.name);
-    auto pair = kind.make();
-    const auto sent = noise(300, 3);
-    CHECK(pair.here->try_send(sent) == 300);
-    pair.here->say_last_words(7, {AbortKind::kTimeout, 3, "too late"});
-    pair.here->say_last_words(7, {AbortKind::kError, 4, "not heard"});
-    std::vector<std::byte> got(300);
-    CHECK(pair.there->try_recv(got) == 300);
-    CHECK(got == sent);
-    CHECK_FALSE(pair.there->hear_last_words(8));
-    const auto words = pair.there->hear_last_words(7);
-    REQUIRE(words);
-    CHECK(words->kind == AbortKind::kTimeout);
-    CHECK(words->culprit == 3);
-    CHECK(words->message == "too late");
-    for (int i = 0; i < 2; ++i)
-      CHECK_THROWS_AS((void)pair.there->try_recv(got), PeerLost);
-    CHECK_THROWS_AS(pair.there->try_send(got), PeerLost); // poisoned as a whole
-  }
+    "link contract: last words come after all that was sent, then the "
+    "link is lost") {
+    for (const Kind& kind : kKinds) {
+        CAPTURE(kind.name);
+        auto pair = kind.make();
+        const auto sent = noise(300, 3);
+        CHECK(pair.here->try_send(sent) == 300);
+        pair.here->say_last_words(7, {AbortKind::kTimeout, 3, "too late"});
+        pair.here->say_last_words(7, {AbortKind::kError, 4, "not heard"});
+        std::vector<std::byte> got(300);
+        CHECK(pair.there->try_recv(got) == 300);
+        CHECK(got == sent);
+        CHECK_FALSE(pair.there->hear_last_words(8));
+        const auto words = pair.there->hear_last_words(7);
+        REQUIRE(words);
+        CHECK(words->kind == AbortKind::kTimeout);
+        CHECK(words->culprit == 3);
+        CHECK(words->message == "too late");
+        for (int i = 0; i < 2; ++i) CHECK_THROWS_AS((void)pair.there->try_recv(got), PeerLost);
+        CHECK_THROWS_AS(pair.there->try_send(got), PeerLost);  // poisoned as a whole
+    }
 }
 
 TEST_CASE("link contract: an end without words is only an end") {
-  for (const Kind &kind : kKinds) {
-    if (kind.name == "arena")
-      continue; // memory does not notice that nobody is there
-    CAPTURE(kind.name);
-    auto pair = kind.make();
-    pair.here.reset();
-    std::vector<std::byte> got(10);
-    CHECK_FALSE(pair.there->hear_last_words(1));
-    CHECK_THROWS_AS((void)pair.there->try_recv(got), PeerLost);
-  }
+    for (const Kind& kind : kKinds) {
+        if (kind.name == "arena") continue;  // memory does not notice that nobody is there
+        CAPTURE(kind.name);
+        auto pair = kind.make();
+        pair.here.reset();
+        std::vector<std::byte> got(10);
+        CHECK_FALSE(pair.there->hear_last_words(1));
+        CHECK_THROWS_AS((void)pair.there->try_recv(got), PeerLost);
+    }
 }
 
 TEST_CASE("a queue in the arena does not follow a corrupt peer") {
-  auto pair = arena_pair();
-  auto *half = reinterpret_cast<ArenaHalf *>(pair.memory[1].data());
-  half->head.store(1 << 20);
-  std::vector<std::byte> bytes(10);
-  CHECK_THROWS_AS(pair.here->try_recv(bytes), PeerLost);
-  auto again = arena_pair();
-  reinterpret_cast<ArenaHalf *>(again.memory[1].data())->tail.store(5);
-  CHECK_THROWS_AS(again.here->try_send(bytes), PeerLost);
+    auto pair = arena_pair();
+    auto* half = reinterpret_cast<ArenaHalf*>(pair.memory[1].data());
+    half->head.store(1 << 20);
+    std::vector<std::byte> bytes(10);
+    CHECK_THROWS_AS(pair.here->try_recv(bytes), PeerLost);
+    auto again = arena_pair();
+    reinterpret_cast<ArenaHalf*>(again.memory[1].data())->tail.store(5);
+    CHECK_THROWS_AS(again.here->try_send(bytes), PeerLost);
 }
 
 TEST_CASE("what is no stream socket is refused") {
-  int fds[2];
-  REQUIRE(::socketpair(AF_UNIX, SOCK_DGRAM, 0, fds) == 0);
-  CHECK_THROWS_AS(make_socket_link(1, fds[0]), UsageError);
-  CHECK_THROWS_AS(make_socket_link(1, fds[1]), UsageError);
+    int fds[2];
+    REQUIRE(::socketpair(AF_UNIX, SOCK_DGRAM, 0, fds) == 0);
+    CHECK_THROWS_AS(make_socket_link(1, fds[0]), UsageError);
+    CHECK_THROWS_AS(make_socket_link(1, fds[1]), UsageError);
 }

@@ -1,7 +1,6 @@
 // The protocol of the abort page: first wins, epochs, texts, doorbells, other
 // processes.
 #include <doctest/doctest.h>
-
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -14,81 +13,78 @@
 using namespace phalanx;
 
 TEST_CASE("the first abort of an epoch wins and frees older epochs too") {
-  auto page = AbortPage::in_process(3, 0);
-  auto other = page.view_as(2);
-  CHECK_FALSE(page.is_aborted(4));
-  CHECK_FALSE(page.reason(4));
-  CHECK(page.abort(4, {AbortKind::kTimeout, 1, "first"}));
-  CHECK_FALSE(other.abort(4, {AbortKind::kError, 2, "second"}));
-  CHECK_FALSE(page.abort(3, {AbortKind::kError, 2, "older"}));
-  CHECK_FALSE(page.abort(4, {AbortKind::kError, 2, "own again"}));
-  CHECK(other.reason(4)->message == "first");
-  CHECK(other.reason(3)->kind == AbortKind::kTimeout);
-  CHECK(other.reason(4)->culprit == 1);
-  CHECK_FALSE(other.is_aborted(5));
-  CHECK(other.abort(5, {AbortKind::kRankFailure, 0, "later"}));
-  CHECK(page.reason(5)->message == "later");
+    auto page = AbortPage::in_process(3, 0);
+    auto other = page.view_as(2);
+    CHECK_FALSE(page.is_aborted(4));
+    CHECK_FALSE(page.reason(4));
+    CHECK(page.abort(4, {AbortKind::kTimeout, 1, "first"}));
+    CHECK_FALSE(other.abort(4, {AbortKind::kError, 2, "second"}));
+    CHECK_FALSE(page.abort(3, {AbortKind::kError, 2, "older"}));
+    CHECK_FALSE(page.abort(4, {AbortKind::kError, 2, "own again"}));
+    CHECK(other.reason(4)->message == "first");
+    CHECK(other.reason(3)->kind == AbortKind::kTimeout);
+    CHECK(other.reason(4)->culprit == 1);
+    CHECK_FALSE(other.is_aborted(5));
+    CHECK(other.abort(5, {AbortKind::kRankFailure, 0, "later"}));
+    CHECK(page.reason(5)->message == "later");
 }
 
 TEST_CASE("long texts are cut between characters") {
-  auto page = AbortPage::in_process(1, 1);
-  const std::string text = std::string(499, 'x') + "\xc3\xa4" + "rest";
-  page.abort(1, {AbortKind::kError, -1, text});
-  CHECK(page.reason(1)->message == std::string(499, 'x'));
-  CHECK(cut_text("abc", 3) == "abc");
+    auto page = AbortPage::in_process(1, 1);
+    const std::string text = std::string(499, 'x') + "\xc3\xa4" + "rest";
+    page.abort(1, {AbortKind::kError, -1, text});
+    CHECK(page.reason(1)->message == std::string(499, 'x'));
+    CHECK(cut_text("abc", 3) == "abc");
 }
 
 TEST_CASE("a page is refused if it is not what was said") {
-  const Fd memory(::memfd_create("page", MFD_CLOEXEC));
-  CHECK_THROWS_AS(AbortPage(memory.get(), 2, 0, {}), UsageError);
-  AbortPage::format(memory.get(), 2);
-  CHECK_THROWS_AS(AbortPage(memory.get(), 2, 3, {}), UsageError);
-  CHECK_THROWS_AS(AbortPage(memory.get(), 1, 0, {}), UsageError);
-  CHECK_NOTHROW(AbortPage(memory.get(), 2, 2, {}));
-  CHECK_THROWS_AS((void)AbortPage::nbytes(0), UsageError);
+    const Fd memory(::memfd_create("page", MFD_CLOEXEC));
+    CHECK_THROWS_AS(AbortPage(memory.get(), 2, 0, {}), UsageError);
+    AbortPage::format(memory.get(), 2);
+    CHECK_THROWS_AS(AbortPage(memory.get(), 2, 3, {}), UsageError);
+    CHECK_THROWS_AS(AbortPage(memory.get(), 1, 0, {}), UsageError);
+    CHECK_NOTHROW(AbortPage(memory.get(), 2, 2, {}));
+    CHECK_THROWS_AS((void)AbortPage::nbytes(0), UsageError);
 }
 
 TEST_CASE("another process sees the reason and wakes the sleeper") {
-  const Fd memory(::memfd_create("page", MFD_CLOEXEC));
-  AbortPage::format(memory.get(), 2);
-  AbortPage page(memory.get(), 2, 0, {});
-  const pid_t child = ::fork();
-  if (child == 0) {
-    AbortPage theirs(memory.get(), 2, 1, {});
-    theirs.abort(9, {AbortKind::kRankFailure, 1, "gone"});
-    ::_exit(0);
-  }
-  for (int i = 0; i < 200 && !page.is_aborted(9); ++i) {
-    page.doorbell(0).sleep(std::chrono::milliseconds(50),
-                           [&] { return page.is_aborted(9); });
-  }
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  REQUIRE(page.reason(9));
-  CHECK(page.reason(9)->message == "gone");
+    const Fd memory(::memfd_create("page", MFD_CLOEXEC));
+    AbortPage::format(memory.get(), 2);
+    AbortPage page(memory.get(), 2, 0, {});
+    const pid_t child = ::fork();
+    if (child == 0) {
+        AbortPage theirs(memory.get(), 2, 1, {});
+        theirs.abort(9, {AbortKind::kRankFailure, 1, "gone"});
+        ::_exit(0);
+    }
+    for (int i = 0; i < 200 && !page.is_aborted(9); ++i) {
+        page.doorbell(0).sleep(std::chrono::milliseconds(50), [&] { return page.is_aborted(9); });
+    }
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    REQUIRE(page.reason(9));
+    CHECK(page.reason(9)->message == "gone");
 }
 
-TEST_CASE("many authors and threads at once: one winner, the same whole text "
-          "for everybody") {
-  for (std::uint64_t epoch = 1; epoch <= 50; ++epoch) {
-    auto page = AbortPage::in_process(2, 0);
-    std::atomic<int> winners{0};
-    std::array<std::string, 6> seen;
-    std::vector<std::jthread> threads;
-    for (std::size_t i = 0; i < seen.size(); ++i) {
-      threads.emplace_back([&, i] {
-        auto mine = page.view_as(static_cast<int>(i % 3));
-        const std::string text(100 + i * 20, static_cast<char>('a' + i));
-        if (mine.abort(epoch, {AbortKind::kError, static_cast<int>(i), text}))
-          ++winners;
-        seen[i] = mine.reason(epoch)->message;
-      });
+TEST_CASE(
+    "many authors and threads at once: one winner, the same whole text "
+    "for everybody") {
+    for (std::uint64_t epoch = 1; epoch <= 50; ++epoch) {
+        auto page = AbortPage::in_process(2, 0);
+        std::atomic<int> winners{0};
+        std::array<std::string, 6> seen;
+        std::vector<std::jthread> threads;
+        for (std::size_t i = 0; i < seen.size(); ++i) {
+            threads.emplace_back([&, i] {
+                auto mine = page.view_as(static_cast<int>(i % 3));
+                const std::string text(100 + i * 20, static_cast<char>('a' + i));
+                if (mine.abort(epoch, {AbortKind::kError, static_cast<int>(i), text})) ++winners;
+                seen[i] = mine.reason(epoch)->message;
+            });
+        }
+        threads.clear();
+        CHECK(winners == 1);
+        for (const auto& text : seen) CHECK(text == seen[0]);
+        CHECK(seen[0].size() == 100 + static_cast<std::size_t>(seen[0][0] - 'a') * 20);
     }
-    threads.clear();
-    CHECK(winners == 1);
-    for (const auto &text : seen)
-      CHECK(text == seen[0]);
-    CHECK(seen[0].size() ==
-          100 + static_cast<std::size_t>(seen[0][0] - 'a') * 20);
-  }
 }

@@ -1,6 +1,7 @@
 // How the world of a test is put together.
 #include "world.hpp"
 
+#include <doctest/doctest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -8,148 +9,136 @@
 #include <map>
 #include <thread>
 
-#include <doctest/doctest.h>
-
 namespace phalanx::test {
 
 namespace {
 
 std::pair<int, int> tcp_pair() {
-  const int listener = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof address;
-  auto *generic = reinterpret_cast<sockaddr *>(&address);
-  REQUIRE(::bind(listener, generic, length) == 0);
-  REQUIRE(::listen(listener, 1) == 0);
-  REQUIRE(::getsockname(listener, generic, &length) == 0);
-  const int one = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  REQUIRE(::connect(one, generic, length) == 0);
-  const int other = ::accept(listener, nullptr, nullptr);
-  REQUIRE(other >= 0);
-  ::close(listener);
-  return {one, other};
+    const int listener = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t length = sizeof address;
+    auto* generic = reinterpret_cast<sockaddr*>(&address);
+    REQUIRE(::bind(listener, generic, length) == 0);
+    REQUIRE(::listen(listener, 1) == 0);
+    REQUIRE(::getsockname(listener, generic, &length) == 0);
+    const int one = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    REQUIRE(::connect(one, generic, length) == 0);
+    const int other = ::accept(listener, nullptr, nullptr);
+    REQUIRE(other >= 0);
+    ::close(listener);
+    return {one, other};
 }
 
-std::pair<std::unique_ptr<Link>, std::unique_ptr<Link>>
-make_links(const WorldOptions &options, int rank, int peer) {
-  if (options.wire == Wire::kMemory)
-    return make_memory_links(rank, peer, 4096, options.faults);
-  std::pair<int, int> fds;
-  if (options.wire == Wire::kTcp) {
-    fds = tcp_pair();
-  } else {
-    int both[2];
-    REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM, 0, both) == 0);
-    fds = {both[0], both[1]};
-  }
-  return {make_socket_link(peer, fds.first),
-          make_socket_link(rank, fds.second)};
+std::pair<std::unique_ptr<Link>, std::unique_ptr<Link>> make_links(const WorldOptions& options,
+                                                                   int rank, int peer) {
+    if (options.wire == Wire::kMemory) return make_memory_links(rank, peer, 4096, options.faults);
+    std::pair<int, int> fds;
+    if (options.wire == Wire::kTcp) {
+        fds = tcp_pair();
+    } else {
+        int both[2];
+        REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM, 0, both) == 0);
+        fds = {both[0], both[1]};
+    }
+    return {make_socket_link(peer, fds.first), make_socket_link(rank, fds.second)};
 }
 
-} // namespace
+}  // namespace
 
 Tuning tiny_tuning() {
-  Tuning tuning;
-  tuning.host = {64, 256};
-  tuning.link = {64};
-  tuning.mesh_bytes = 128;
-  tuning.mesh_broadcast_bytes = 64;
-  return tuning;
+    Tuning tuning;
+    tuning.host = {64, 256};
+    tuning.link = {64};
+    tuning.mesh_bytes = 128;
+    tuning.mesh_broadcast_bytes = 64;
+    return tuning;
 }
 
 World::World(WorldOptions options) : options_(std::move(options)) {
-  const auto &hosts = options_.hosts;
-  std::map<int, int> counts;
-  for (const int host : hosts)
-    slots_.push_back(counts[host]++);
-  std::map<int, AbortPage *> roots;
-  std::map<int, std::vector<std::unique_ptr<Arena>>> arenas;
-  for (const auto &[host, count] : counts) {
-    roots_.push_back(
-        std::make_unique<AbortPage>(AbortPage::in_process(count, 0)));
-    roots[host] = roots_.back().get();
-    arenas[host] = Arena::in_process(count, kSmallRegion);
-  }
-  for (std::size_t rank = 0; rank < hosts.size(); ++rank) {
-    auto &arena = arenas[hosts[rank]][static_cast<std::size_t>(slots_[rank])];
-    arenas_.push_back(std::move(arena));
-    pages_.push_back(
-        std::make_shared<AbortPage>(roots[hosts[rank]]->view_as(slots_[rank])));
-  }
-  build();
+    const auto& hosts = options_.hosts;
+    std::map<int, int> counts;
+    for (const int host : hosts) slots_.push_back(counts[host]++);
+    std::map<int, AbortPage*> roots;
+    std::map<int, std::vector<std::unique_ptr<Arena>>> arenas;
+    for (const auto& [host, count] : counts) {
+        roots_.push_back(std::make_unique<AbortPage>(AbortPage::in_process(count, 0)));
+        roots[host] = roots_.back().get();
+        arenas[host] = Arena::in_process(count, kSmallRegion);
+    }
+    for (std::size_t rank = 0; rank < hosts.size(); ++rank) {
+        auto& arena = arenas[hosts[rank]][static_cast<std::size_t>(slots_[rank])];
+        arenas_.push_back(std::move(arena));
+        pages_.push_back(std::make_shared<AbortPage>(roots[hosts[rank]]->view_as(slots_[rank])));
+    }
+    build();
 }
 
 void World::renew(std::uint64_t epoch) {
-  options_.epoch = epoch;
-  build();
+    options_.epoch = epoch;
+    build();
 }
 
 void World::build() {
-  groups_.clear();
-  const auto &hosts = options_.hosts;
-  const int size = static_cast<int>(hosts.size());
-  std::vector<GroupOptions> all(hosts.size());
-  for (int rank = 0; rank < size; ++rank) {
-    const auto at = static_cast<std::size_t>(rank);
-    GroupOptions &one = all[at];
-    one.rank = rank;
-    one.size = size;
-    one.epoch = options_.epoch;
-    one.hosts = hosts;
-    one.tuning = options_.tuning;
-    one.arena = arenas_[at];
-    one.page = pages_[at];
-    one.host_names = {"a", "b", "c"};
-    for (int peer = 0; peer < size; ++peer) {
-      const auto other = static_cast<std::size_t>(peer);
-      one.slots.push_back(hosts[other] == hosts[at] ? slots_[other] : -1);
-      if (peer >= rank || hosts[other] == hosts[at])
-        continue;
-      auto links = make_links(options_, rank, peer);
-      one.links[peer] = std::move(links.first);
-      all[other].links[rank] = std::move(links.second);
+    groups_.clear();
+    const auto& hosts = options_.hosts;
+    const int size = static_cast<int>(hosts.size());
+    std::vector<GroupOptions> all(hosts.size());
+    for (int rank = 0; rank < size; ++rank) {
+        const auto at = static_cast<std::size_t>(rank);
+        GroupOptions& one = all[at];
+        one.rank = rank;
+        one.size = size;
+        one.epoch = options_.epoch;
+        one.hosts = hosts;
+        one.tuning = options_.tuning;
+        one.arena = arenas_[at];
+        one.page = pages_[at];
+        one.host_names = {"a", "b", "c"};
+        for (int peer = 0; peer < size; ++peer) {
+            const auto other = static_cast<std::size_t>(peer);
+            one.slots.push_back(hosts[other] == hosts[at] ? slots_[other] : -1);
+            if (peer >= rank || hosts[other] == hosts[at]) continue;
+            auto links = make_links(options_, rank, peer);
+            one.links[peer] = std::move(links.first);
+            all[other].links[rank] = std::move(links.second);
+        }
     }
-  }
-  for (auto &one : all)
-    groups_.push_back(std::make_unique<Group>(std::move(one)));
+    for (auto& one : all) groups_.push_back(std::make_unique<Group>(std::move(one)));
 }
 
-std::vector<std::exception_ptr> World::run(const Body &body) {
-  std::vector<std::exception_ptr> thrown(groups_.size());
-  std::vector<std::jthread> threads;
-  for (std::size_t rank = 0; rank < groups_.size(); ++rank) {
-    threads.emplace_back([&, rank] {
-      try {
-        body(*groups_[rank]);
-      } catch (...) {
-        thrown[rank] = std::current_exception();
-      }
-    });
-  }
-  threads.clear();
-  return thrown;
+std::vector<std::exception_ptr> World::run(const Body& body) {
+    std::vector<std::exception_ptr> thrown(groups_.size());
+    std::vector<std::jthread> threads;
+    for (std::size_t rank = 0; rank < groups_.size(); ++rank) {
+        threads.emplace_back([&, rank] {
+            try {
+                body(*groups_[rank]);
+            } catch (...) {
+                thrown[rank] = std::current_exception();
+            }
+        });
+    }
+    threads.clear();
+    return thrown;
 }
 
-void World::run_well(const Body &body) {
-  for (const auto &thrown : run(body)) {
-    if (thrown)
-      std::rethrow_exception(thrown);
-  }
+void World::run_well(const Body& body) {
+    for (const auto& thrown : run(body)) {
+        if (thrown) std::rethrow_exception(thrown);
+    }
 }
 
-std::optional<Reason> reason_of(const std::exception_ptr &thrown) {
-  if (!thrown)
-    return std::nullopt;
-  try {
-    std::rethrow_exception(thrown);
-  } catch (const Aborted &error) {
-    return error.reason;
-  } catch (const std::exception &error) {
-    return Reason{AbortKind::kError, -2,
-                  std::string("not an abort: ") + error.what()};
-  }
+std::optional<Reason> reason_of(const std::exception_ptr& thrown) {
+    if (!thrown) return std::nullopt;
+    try {
+        std::rethrow_exception(thrown);
+    } catch (const Aborted& error) {
+        return error.reason;
+    } catch (const std::exception& error) {
+        return Reason{AbortKind::kError, -2, std::string("not an abort: ") + error.what()};
+    }
 }
 
-} // namespace phalanx::test
+}  // namespace phalanx::test
