@@ -5,6 +5,9 @@ A leaf: it imports nothing of phalanx. The native engine raises these very class
 
 from __future__ import annotations
 
+import builtins
+from typing import NamedTuple
+
 __all__ = [
     "CellError",
     "CollectiveMismatch",
@@ -13,6 +16,7 @@ __all__ = [
     "NotConfigured",
     "NotSupported",
     "RankFailure",
+    "cell_error",
 ]
 
 
@@ -67,8 +71,14 @@ class NotSupported(DistributedError):
     """The engine cannot do this for such an array or group; the text says what can."""
 
 
+Failures = dict[int, tuple[str, str, tuple[str, ...]]]
+
+
 class CellError(DistributedError):
     """A cell ended in an error on one or more ranks.
+
+    What it shows begins with the root cause: errors of the ranks' own code come before those of
+    ranks that were only freed from an operation by them, and these are told in one line.
 
     Parameters
     ----------
@@ -81,32 +91,86 @@ class CellError(DistributedError):
     ranks 0-1: ValueError: no
     """
 
-    def __init__(self, failures: dict[int, tuple[str, str, tuple[str, ...]]]) -> None:
+    def __init__(self, failures: Failures) -> None:
         super().__init__(failures)
         self.failures = failures
 
-    def _groups(self) -> list[tuple[list[int], str, str, tuple[str, ...]]]:
-        """Equal errors together: (ranks, name, text, the first rank's traceback)."""
-        groups: dict[tuple[str, str], tuple[list[int], str, str, tuple[str, ...]]] = {}
-        for rank, (ename, evalue, traceback) in self.failures.items():
-            group = groups.setdefault((ename, evalue), ([], ename, evalue, traceback))
-            group[0].append(rank)
+    def _groups(self) -> list[_Group]:
+        """Equal errors together, in the order of their first rank."""
+        groups: dict[tuple[str, str], _Group] = {}
+        for rank, (ename, evalue, traceback) in sorted(self.failures.items()):
+            group = groups.setdefault((ename, evalue), _Group([], ename, evalue, traceback))
+            group.ranks.append(rank)
         return list(groups.values())
 
+    def causes(self) -> list[_Group]:
+        """Errors that are nobody else's consequence."""
+        groups = self._groups()
+        own = [group for group in groups if group.ename not in _FOLLOWING]
+        return own or groups
+
+    def followers(self) -> list[_Group]:
+        """Errors of ranks that only waited for one that failed."""
+        causes = self.causes()
+        return [group for group in self._groups() if group not in causes]
+
     def __str__(self) -> str:
-        """One line an error, with its ranks."""
-        return "\n".join(
-            f"{_ranks(ranks)}: {ename}: {evalue}" if evalue else f"{_ranks(ranks)}: {ename}"
-            for ranks, ename, evalue, _ in self._groups()
-        )
+        """One line an error, with its ranks; the cause first."""
+        lines = [group.line() for group in self.causes()]
+        return "\n".join([*lines, *(f"then {group.line()}" for group in self.followers())])
 
     def _render_traceback_(self) -> list[str]:
         """IPython shows this instead of our own frames: the ranks' tracebacks, each once."""
         lines = []
-        for ranks, ename, evalue, traceback in self._groups():
-            lines.append(f"{_ranks(ranks)}:")
-            lines.extend(traceback or (f"{ename}: {evalue}",))
+        for group in self.causes():
+            lines.append(f"{_ranks(group.ranks)}:")
+            lines.extend(group.traceback or (f"{group.ename}: {group.evalue}",))
+        lines.extend(f"then {group.line()}" for group in self.followers())
         return lines
+
+
+# What an operation raises on a rank that did nothing wrong itself.
+_FOLLOWING = frozenset({"RankFailure", "DistributedError", "KeyboardInterrupt"})
+
+
+class _Group(NamedTuple):
+    """An error and the ranks that ended in it."""
+
+    ranks: list[int]
+    ename: str
+    evalue: str
+    traceback: tuple[str, ...]
+
+    def line(self) -> str:
+        text = f": {self.evalue}" if self.evalue else ""
+        return f"{_ranks(self.ranks)}: {self.ename}{text}"
+
+
+def cell_error(failures: Failures) -> CellError:
+    """Make the error a cell ends in: a `CellError` that is also of the cause's own type.
+
+    So ``except ZeroDivisionError`` around a cell works, where all causes are one built-in type
+    that can be combined (Python forbids some, like `OSError`) or one of ours.
+
+    Examples
+    --------
+    >>> isinstance(cell_error({1: ("KeyError", "'x'", ())}), KeyError)
+    True
+    """
+    error = CellError(failures)
+    names = {group.ename for group in error.causes()}
+    name = names.pop() if len(names) == 1 else ""
+    kind = getattr(builtins, name, None) or globals().get(name)
+    if not (isinstance(kind, type) and issubclass(kind, Exception)):
+        return error
+    if issubclass(kind, RankFailure | CellError):
+        return error
+    try:
+        both = type(name, (CellError, kind), {"__module__": kind.__module__})
+        made: CellError = both(failures)
+    except TypeError:  # the two have no common layout
+        return error
+    return made
 
 
 def _ranks(ranks: list[int]) -> str:

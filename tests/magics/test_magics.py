@@ -155,9 +155,23 @@ def test_end_of_input(ranks):
 def test_an_error_is_shown_once_with_its_ranks_and_ends_the_cell(ranks):
     result = ranks.run("%%distributed\ndef f(x):\n    return 1 / x\nf(0)")
     assert result.status == "error"
-    assert result.error == "CellError: ranks 0-2: ZeroDivisionError: division by zero"
+    assert result.error == "ZeroDivisionError: ranks 0-2: ZeroDivisionError: division by zero"
     assert result.text.count("Traceback (most recent call last)") == 1
     assert "phalanx/" not in result.text
+
+
+def test_ranks_that_only_waited_are_freed_and_told_in_one_line(ranks):
+    code = "%%distributed\nif rank == 1: raise KeyError('mine')\npx.all_sum(1)"
+    result = ranks.run(code)
+    first, *_, last = result.error.splitlines()
+    assert first.startswith("KeyError: rank 1: KeyError: 'mine'")
+    assert last.startswith("then ranks 0,2: RankFailure: rank 1 on")
+    assert result.text.count("Traceback (most recent call last)") == 1
+    caught = ranks.run(
+        "try:\n    get_ipython().run_cell_magic('distributed', '', '{}[0]')\n"
+        "except KeyError as error:\n    print('caught', type(error).__name__)"
+    )
+    assert caught.stdout == "caught KeyError\n"
 
 
 def test_a_mismatch_names_both_calls(ranks):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from phalanx.errors import CellError, DistributedError, RankFailure
+from phalanx.errors import DistributedError, RankFailure, cell_error
 
 from ._ranks import format_ranks
 from ._run import CellOutcome
@@ -48,7 +48,7 @@ def raise_for(outcome: CellOutcome, timeout: float | None = None) -> None:
         msg = f"the cell ran longer than {timeout:g} s; its ranks were stopped"
         raise TimeoutError(msg)
     if outcome.failures:
-        raise CellError(
+        raise cell_error(
             {
                 rank: (failure.ename, failure.evalue, failure.traceback)
                 for rank, failure in sorted(outcome.failures.items())
