@@ -35,3 +35,13 @@ def chromium_page(**context: Any) -> Iterator[Any]:
             yield browser.new_context(**context).new_page()
         finally:
             browser.close()
+
+
+def comes(locator: Any, seconds: float) -> bool:
+    """Whether what is looked for is on the page within so many seconds."""
+    sync_api = pytest.importorskip("playwright.sync_api")
+    try:
+        locator.first.wait_for(timeout=1000 * seconds)
+    except sync_api.TimeoutError:
+        return False
+    return True
