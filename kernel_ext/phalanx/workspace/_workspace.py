@@ -6,10 +6,7 @@ The client's side only: life and death are the supervisor's, what a cell looks l
 from __future__ import annotations
 
 import atexit
-import itertools
-import threading
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -19,20 +16,17 @@ from phalanx.distributed.bench import (
     physical_memory,
     sizes_between,
 )
-from phalanx.errors import DistributedError, RankFailure
+from phalanx.errors import DistributedError
 from phalanx.protocol import FromRoot, Measurement, RankLost, Topology
 
 from ._bench import measure
-from ._cell import Cell
-from ._dispatch import Dispatch
 from ._events import Lost
 from ._io import SocketThread
-from ._outcome import RankResult, raise_for, results_of
+from ._outcome import RankResult
 from ._output import MAX_LINES
 from ._root_client import RootClient
-from ._run import CellOutcome, run_cell
-from ._start import StartOptions, checked_options, wait_answering
-from ._transcript import Transcript
+from ._runner import CellRunner
+from ._start import StartOptions, checked_options
 from ._view import QuietView, View
 
 if TYPE_CHECKING:
@@ -41,24 +35,21 @@ if TYPE_CHECKING:
 __all__ = ["Workspace"]
 
 BOOT_S = 60.0
-ENTER_CODE = "get_ipython().kernel.enter_world()"
 
 
 class Workspace:
     """Ranks that run cells together; made with `start`.
 
-    A context manager: leaving it stops the ranks. One cell runs at a time.
+    A context manager: leaving it stops the ranks. One cell runs at a time. `make_view` makes the
+    view of a cell that is run without one: nobody sees it, unless a notebook sets its own.
     """
 
     def __init__(self, options: StartOptions) -> None:
         self.name = options.name
         self.size = options.ranks
-        self._names = itertools.count(1)
-        self._busy = threading.Lock()  # one cell at a time
-        self._running: Cell | None = None
+        self.make_view: Callable[[], View] = QuietView
         self._is_stopped = False
-        self._dispatch: Dispatch | None = None
-        self._transcript = Transcript()
+        self._runner: CellRunner | None = None
         self._thread = SocketThread(f"phalanx-{self.name}")
         try:
             self._root = RootClient(self._thread, options, self._on_news)
@@ -117,15 +108,8 @@ class Workspace:
 
     def _boot(self) -> None:
         booted = self._root.wait_booted(BOOT_S)
-        self._dispatch = Dispatch(self._thread, booted.connection, booted.engines)
-        wait_answering(self._dispatch, f"{self.name}:ping", self.size, BOOT_S)
-        self._enter()
+        self._runner = CellRunner(self.name, self._thread, self._root, booted)
         atexit.register(self.stop)
-
-    def _enter(self) -> None:
-        """Have every rank join the world as it stands."""
-        cell = Cell(f"{self.name}:enter:{next(self._names)}", tuple(range(self.size)))
-        raise_for(self._execute(cell, ENTER_CODE, QuietView(), silent=True, timeout=None))
 
     # -- cells --------------------------------------------------------------------------------
 
@@ -149,7 +133,7 @@ class Workspace:
         timeout : float, optional
             Seconds; when they are over the ranks are stopped.
         view : View, optional
-            Where output goes and who is asked; by default nowhere and nobody.
+            Where output goes and who is asked; by default `make_view`'s.
         max_lines : int, optional
             Lines to show; `output` has them all.
 
@@ -171,30 +155,12 @@ class Workspace:
         ValueError
             ``ranks`` names one that is not there.
         """
-        chosen = self._choose(ranks)
-        view = view if view is not None else QuietView()
-        with self._one_at_a_time():
-            name = f"{self.name}:{next(self._names)}"
-            allowed = self._root.begin_cell(name, chosen)
-            if allowed.reform:
-                self._enter()
-            here = tuple(rank for rank in chosen if rank not in allowed.dead)
-            if not here:
-                rank, reason = next(iter(allowed.dead.items()))
-                raise RankFailure(rank, "", reason)
-            if allowed.dead and ranks is None:
-                lost = "; ".join(f"rank {rank} {why}" for rank, why in allowed.dead.items())
-                view.notice(f"running without {lost}")
-            outcome = self._execute(
-                Cell(name, here), code, view, silent=False, timeout=timeout, max_lines=max_lines
-            )
-        raise_for(outcome, timeout)
-        return results_of(outcome, here)
+        chosen = None if ranks is None else self._choose(ranks)
+        return self._up().run(
+            code, chosen, view or self.make_view(), timeout=timeout, max_lines=max_lines
+        )
 
-    def _choose(self, ranks: Iterable[int] | None) -> tuple[int, ...]:
-        self._check_running()
-        if ranks is None:
-            return tuple(range(self.size))
+    def _choose(self, ranks: Iterable[int]) -> tuple[int, ...]:
         chosen = tuple(sorted(set(ranks)))
         for rank in chosen:
             if not 0 <= rank < self.size:
@@ -205,54 +171,14 @@ class Workspace:
             raise ValueError(msg)
         return chosen
 
-    @contextmanager
-    def _one_at_a_time(self) -> Iterator[None]:
-        if not self._busy.acquire(blocking=False):
-            msg = "a cell runs already; wait for it, or stop it with %distributed interrupt"
-            raise DistributedError(msg)
-        try:
-            yield
-        finally:
-            self._busy.release()
-
-    def _execute(
-        self,
-        cell: Cell,
-        code: str,
-        view: View,
-        *,
-        silent: bool,
-        timeout: float | None,
-        max_lines: int = MAX_LINES,
-    ) -> CellOutcome:
-        dispatch = self._connected()
-        self._running = cell
-        try:
-            for rank in cell.ranks:
-                dispatch.execute(cell, rank, code, silent=silent)
-            return run_cell(
-                cell,
-                view,
-                dispatch,
-                timeout_s=timeout,
-                transcript=self._transcript,
-                max_lines=max_lines,
-            )
-        finally:
-            self._running = None
-            dispatch.forget(cell)
-
     def output(self, rank: int) -> str:
         """Return all that a rank has printed in this workspace's cells, the last MiB of it."""
         self._choose([rank])
-        return self._transcript.read(rank)
+        return self._up().transcript.read(rank)
 
     def interrupt(self) -> None:
         """Stop the cell that runs, from another thread; without one, do nothing."""
-        self._check_running()
-        cell = self._running
-        if cell is not None:
-            self._connected().interrupt_cell(cell.name, cell.ranks)
+        self._up().interrupt()
 
     def bench(
         self,
@@ -323,7 +249,8 @@ class Workspace:
             self._root.stop()
         finally:
             self._thread.close()
-            self._transcript.close()
+            if self._runner is not None:
+                self._runner.transcript.close()
 
     def _check_running(self) -> None:
         if self._is_stopped:
@@ -333,16 +260,17 @@ class Workspace:
             msg = "the supervisor of this workspace is gone, and its ranks with it; start anew"
             raise DistributedError(msg)
 
-    def _connected(self) -> Dispatch:
-        if self._dispatch is None:
+    def _up(self) -> CellRunner:
+        self._check_running()
+        if self._runner is None:
             msg = "the ranks are not up yet"
             raise DistributedError(msg)
-        return self._dispatch
+        return self._runner
 
     def _on_news(self, message: FromRoot) -> None:
-        if isinstance(message, RankLost) and self._dispatch is not None:
+        if isinstance(message, RankLost) and self._runner is not None:
             lost = Lost(message.rank, message.host, message.reason, message.tail)
-            self._dispatch.on_lost(lost)
+            self._runner.on_lost(lost)
 
     def __enter__(self) -> Self:
         """Return itself."""

@@ -1,0 +1,133 @@
+"""Running cells on the ranks of a booted world, one at a time.
+
+It knows the root's leave to run, the ranks' dispatch and the loop that waits; it starts and
+stops no process.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from phalanx.errors import DistributedError, RankFailure
+from phalanx.protocol import Booted
+
+from ._cell import Cell
+from ._dispatch import Dispatch
+from ._events import Lost
+from ._io import SocketThread
+from ._outcome import RankResult, raise_for, results_of
+from ._output import MAX_LINES
+from ._root_client import RootClient
+from ._run import CellOutcome, run_cell
+from ._start import wait_answering
+from ._transcript import Transcript
+from ._view import QuietView, View
+
+__all__ = ["CellRunner"]
+
+ANSWER_S = 60.0  # ranks that have started answer in milliseconds
+ENTER_CODE = "get_ipython().kernel.enter_world()"
+
+
+class CellRunner:
+    """Runs cells; made when the ranks are up, and waits until all of them answer.
+
+    `run` is for one thread at a time (another is refused); `interrupt`, `on_lost` and `output`
+    may be called by any.
+    """
+
+    def __init__(self, name: str, thread: SocketThread, root: RootClient, booted: Booted) -> None:
+        self.transcript = Transcript()
+        self._name = name
+        self._root = root
+        self._ranks = tuple(range(len(booted.engines)))
+        self._numbers = itertools.count(1)
+        self._busy = threading.Lock()
+        self._running: tuple[str, tuple[int, ...]] | None = None
+        self._dispatch = Dispatch(thread, booted.connection, booted.engines)
+        wait_answering(self._dispatch, f"{name}:ping", len(self._ranks), ANSWER_S)
+        self._enter()
+
+    def _enter(self) -> None:
+        """Have every rank join the world as it stands."""
+        cell = Cell(f"{self._name}:enter:{next(self._numbers)}", self._ranks)
+        raise_for(self._execute(cell, ENTER_CODE, QuietView(), silent=True))
+
+    def run(
+        self,
+        code: str,
+        ranks: tuple[int, ...] | None,
+        view: View,
+        *,
+        timeout: float | None,
+        max_lines: int,
+    ) -> list[RankResult]:
+        """Run a cell; see `Workspace.run`. ``ranks`` None: all that live."""
+        chosen = self._ranks if ranks is None else ranks
+        name = f"{self._name}:{next(self._numbers)}"
+        with self._one_at_a_time(name, chosen):
+            allowed = self._root.begin_cell(name, chosen)
+            if allowed.reform:
+                self._enter()
+            here = tuple(rank for rank in chosen if rank not in allowed.dead)
+            if not here:
+                rank, reason = next(iter(allowed.dead.items()))
+                raise RankFailure(rank, "", reason)
+            if allowed.dead and ranks is None:
+                lost = "; ".join(f"rank {rank} {why}" for rank, why in allowed.dead.items())
+                view.notice(f"running without {lost}")
+            outcome = self._execute(
+                Cell(name, here), code, view, timeout=timeout, max_lines=max_lines
+            )
+        raise_for(outcome, timeout)
+        return results_of(outcome, here)
+
+    @contextmanager
+    def _one_at_a_time(self, name: str, ranks: tuple[int, ...]) -> Iterator[None]:
+        if not self._busy.acquire(blocking=False):
+            msg = "a cell runs already; wait for it, or stop it with %distributed interrupt"
+            raise DistributedError(msg)
+        # From here on it can be interrupted: a rank remembers that until the cell comes to it.
+        self._running = name, ranks
+        try:
+            yield
+        finally:
+            self._running = None
+            self._busy.release()
+
+    def _execute(
+        self,
+        cell: Cell,
+        code: str,
+        view: View,
+        *,
+        silent: bool = False,
+        timeout: float | None = None,
+        max_lines: int = MAX_LINES,
+    ) -> CellOutcome:
+        try:
+            for rank in cell.ranks:
+                self._dispatch.execute(cell, rank, code, silent=silent)
+            return run_cell(
+                cell,
+                view,
+                self._dispatch,
+                transcript=self.transcript,
+                timeout_s=timeout,
+                max_lines=max_lines,
+            )
+        finally:
+            self._dispatch.forget(cell)
+
+    def interrupt(self) -> None:
+        """Stop the cell that runs; without one, do nothing."""
+        running = self._running
+        if running is not None:
+            self._dispatch.interrupt_cell(*running)
+
+    def on_lost(self, lost: Lost) -> None:
+        """Tell the cell that runs of a rank's death."""
+        self._dispatch.on_lost(lost)
