@@ -15,11 +15,11 @@ from typing import Any, NoReturn
 import phalanx
 from phalanx.errors import DistributedError
 
-from . import _bench, _lab
+from . import _bench, _lab, _launch
 
 __all__ = ["main"]
 
-_COMMANDS: dict[str, Any] = {"lab": _lab, "bench": _bench}
+_COMMANDS: dict[str, Any] = {"lab": _lab, "launch": _launch, "bench": _bench}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -27,6 +27,13 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+
+class _Help(argparse.ArgumentDefaultsHelpFormatter):
+    """Defaults named, examples line by line as they are."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return text if "\n" in text else super()._fill_text(text, width, indent)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -41,7 +48,8 @@ def _parser() -> argparse.ArgumentParser:
             name,
             help=command.HELP,
             description=command.DESCRIPTION,
-            formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+            epilog=getattr(command, "EPILOG", None),
+            formatter_class=_Help,
         )
         command.add_arguments(sub)
     return parser
@@ -70,7 +78,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         near = difflib.get_close_matches(asked, _COMMANDS, n=1)
         hint = f"did you mean '{near[0]}'?" if near else f"there are: {', '.join(_COMMANDS)}"
         parser.error(f"there is no command '{asked}'; {hint}")
+    try:
+        words, kept = _split(words, asked)
+    except ValueError as error:
+        parser.error(f"{asked}: {error}")
     options, rest = parser.parse_known_args(words)
+    rest += kept
     command = _COMMANDS[options.command]
     if rest and not command.PASSES_ON:
         parser.error(f"{options.command}: unknown argument '{rest[0]}'")
@@ -88,6 +101,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"phalanx {options.command}: {_one_line(error)}", file=sys.stderr)
         is_asked_wrongly = isinstance(error, ValueError) and not isinstance(error, DistributedError)
         return 2 if is_asked_wrongly else 1
+
+
+def _split(words: list[str], asked: str | None) -> tuple[list[str], list[str]]:
+    """Keep from argparse what a command says is not its own, whatever it looks like."""
+    if asked is None or not hasattr(_COMMANDS[asked], "split_words"):
+        return words, []
+    place = words.index(asked) + 1
+    own, kept = _COMMANDS[asked].split_words(words[place:])
+    return [*words[:place], *own], kept
 
 
 def _one_line(error: Exception) -> str:

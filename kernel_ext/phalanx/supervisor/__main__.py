@@ -1,7 +1,8 @@
-"""The process of the root supervisor: `python -m phalanx.supervisor`.
+"""The process of the root supervisor: `python -m phalanx.supervisor [script]`.
 
 It reads one line of options from its standard input, answers with its address on its standard
-output, and serves one workspace until that is over. Started by the workspace, not by hand.
+output, and serves one workspace, or one launcher of a script, until that is over. Started by
+these, not by hand.
 """
 
 from __future__ import annotations
@@ -17,28 +18,50 @@ import zmq
 import zmq.asyncio
 
 from phalanx.protocol import BootOptions, RootAddress
+from phalanx.protocol.scripts import ScriptOptions
 
 from ._curve import only_client
-from ._root import RootSupervisor
+
+_ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
-async def _serve(options: BootOptions) -> None:
+async def _serve(options: BootOptions | ScriptOptions) -> None:
     public_key, secret_key = zmq.curve_keypair()
-    with zmq.asyncio.Context() as context, only_client(context, options.client_public_key):
+    boot = options.boot if isinstance(options, ScriptOptions) else options
+    with zmq.asyncio.Context() as context, only_client(context, boot.client_public_key):
         client = context.socket(zmq.ROUTER)
         client.linger = 500  # ms: the last word (`Stopped`) still goes out
+        client.sndhwm = client.rcvhwm = 0  # a full ROUTER drops; what is sent is bounded elsewhere
         client.curve_server = True
         client.curve_publickey, client.curve_secretkey = public_key, secret_key
         port = client.bind_to_random_port("tcp://127.0.0.1")
         _answer(RootAddress(f"tcp://127.0.0.1:{port}", public_key))
-        root = RootSupervisor(options, client)
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            loop.add_signal_handler(number, root.end)
         try:
-            await root.run()
+            if isinstance(options, ScriptOptions):
+                await _run_script(options, client)
+            else:
+                await _run_workspace(options, client)
         finally:
             client.close()
+
+
+async def _run_workspace(options: BootOptions, client: zmq.asyncio.Socket) -> None:
+    from ._root import RootSupervisor
+
+    root = RootSupervisor(options, client)
+    for number in _ENDING:
+        asyncio.get_running_loop().add_signal_handler(number, root.end)
+    await root.run()
+
+
+async def _run_script(options: ScriptOptions, client: zmq.asyncio.Socket) -> None:
+    from ._script_root import ScriptRoot
+
+    root = ScriptRoot(options, client)
+    # The launcher hands these on. (A handler, not SIG_IGN: that would be handed down to ranks.)
+    for number in (signal.SIGINT, *_ENDING):
+        asyncio.get_running_loop().add_signal_handler(number, root.on_signal, number)
+    await root.run()
 
 
 def _answer(address: RootAddress) -> None:
@@ -56,7 +79,12 @@ def main() -> None:
     # A Ctrl-C in the workspace's terminal is the workspace's to handle.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     logging.basicConfig(level=logging.WARNING, format="phalanx supervisor: %(message)s")
-    options = msgspec.json.decode(sys.stdin.buffer.readline(), type=BootOptions)
+    line = sys.stdin.buffer.readline()
+    options: BootOptions | ScriptOptions
+    if sys.argv[1:] == ["script"]:
+        options = msgspec.json.decode(line, type=ScriptOptions)
+    else:
+        options = msgspec.json.decode(line, type=BootOptions)
     asyncio.run(_serve(options))
 
 

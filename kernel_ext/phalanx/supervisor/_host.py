@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import signal
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -20,13 +21,17 @@ from phalanx.protocol import FrameReader, ToRank, ToSupervisor, pack_frame
 
 from ._memory import HostMemory
 from ._output import OutputPipe
-from ._process import ChildProcess, exit_reason
+from ._process import ChildInput, ChildOutput, ChildProcess, exit_reason
 
 __all__ = ["HostEvents", "HostSupervisor"]
 
 log = logging.getLogger(__name__)
 
 STOP_GRACE_S = 0.5  # between SIGTERM and SIGKILL: enough for atexit, short enough to wait for
+
+
+# (environment, descriptors to inherit, on_exit) -> the child
+_Make = Callable[[Mapping[str, str], Sequence[int], Callable[[int], None]], ChildProcess]
 
 
 class HostEvents(Protocol):
@@ -67,21 +72,68 @@ class HostSupervisor:
         self._is_stopping = False
 
     def spawn(self, rank: int, *, cwd: str) -> None:
-        """Start the process of a rank."""
-        ours, theirs = socket.socketpair()
+        """Start the process of a rank that takes cells."""
         stdout, stderr = OutputPipe(), OutputPipe()
         output_fds = (stdout.read_fd, stderr.read_fd)
         command = [sys.executable, "-m", "phalanx.supervisor._engine", str(os.getpid())]
-        with theirs:
-            process = ChildProcess(
+        env = dict(os.environ)
+        # What a kernel sets for its own plots; a rank is a kernel without a front end of its own.
+        env.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")
+        self._start(
+            rank,
+            lambda env, fds, on_exit: ChildProcess(
                 [*command, *map(str, output_fds)],
-                env=_environment(os.environ, theirs.fileno()),
+                env=env,
                 cwd=cwd,
-                pass_fds=(theirs.fileno(), *output_fds, *self.memory.fds),
+                pass_fds=(*output_fds, *fds),
                 stdout=stdout,
                 stderr=stderr,
-                on_exit=lambda status: self._on_exit(rank, status),
-            )
+                on_exit=on_exit,
+            ),
+            env,
+        )
+
+    def spawn_command(
+        self,
+        rank: int,
+        command: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        cwd: str,
+        stdin: ChildInput,
+        stdout: ChildOutput,
+        stderr: ChildOutput,
+    ) -> None:
+        """Start a program of the user's as a rank; `OSError` if that cannot be."""
+        self._start(
+            rank,
+            lambda env, fds, on_exit: ChildProcess(
+                command,
+                env=env,
+                cwd=cwd,
+                pass_fds=fds,
+                stdin=stdin,
+                stdout=stdout,
+                stderr=stderr,
+                on_exit=on_exit,
+                tied=True,
+            ),
+            env,
+        )
+
+    def _start(self, rank: int, make: _Make, env: Mapping[str, str]) -> None:
+        """Make the process of a rank, with a channel to it and this host's memory."""
+        ours, theirs = socket.socketpair()
+        try:
+            with theirs:
+                process = make(
+                    {**env, "PHALANX_CHANNEL": str(theirs.fileno())},
+                    (theirs.fileno(), *self.memory.fds),
+                    lambda status: self._on_exit(rank, status),
+                )
+        except BaseException:
+            ours.close()
+            raise
         ours.setblocking(False)
         self._children[rank] = _Rank(process, ours)
         self._loop.add_reader(ours, self._read, rank)
@@ -90,6 +142,14 @@ class HostSupervisor:
         """Process id of a rank; 0 if it was never started."""
         child = self._children.get(rank)
         return child.process.pid if child else 0
+
+    def status(self, rank: int) -> int | None:
+        """How a rank ended, as `subprocess` gives it; None while it runs."""
+        return self._children[rank].process.status
+
+    def signal(self, rank: int, number: signal.Signals) -> None:
+        """Send a signal to a rank and all it started; one that is gone gets none."""
+        self._children[rank].process.signal_all(number)
 
     def _read(self, rank: int) -> None:
         child = self._children[rank]
@@ -145,11 +205,3 @@ class HostSupervisor:
                 process.kill()
             await asyncio.wait(exits)
         self.memory.close()
-
-
-def _environment(inherited: Mapping[str, str], channel_fd: int) -> dict[str, str]:
-    env = dict(inherited)
-    env["PHALANX_CHANNEL"] = str(channel_fd)
-    # What a kernel sets for its own plots; a rank is a kernel without a front end of its own.
-    env.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")
-    return env

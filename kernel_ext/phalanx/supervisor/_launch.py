@@ -16,6 +16,7 @@ import msgspec
 
 from phalanx.errors import DistributedError
 from phalanx.protocol import BootOptions, RootAddress
+from phalanx.protocol.scripts import ScriptOptions
 
 __all__ = ["RootProcess", "launch_root"]
 
@@ -35,6 +36,14 @@ class RootProcess:
         """Its exit status, None while it runs."""
         return self._popen.poll()
 
+    def signal(self, number: int) -> None:
+        """Send it a signal; nothing if it has ended."""
+        self._popen.send_signal(number)
+
+    def wait(self) -> int:
+        """Wait for its end."""
+        return self._popen.wait()
+
     def log_tail(self) -> str:
         """The end of what it wrote to its standard error."""
         return _tail(self._log)
@@ -49,7 +58,7 @@ class RootProcess:
         self._log.close()
 
 
-def launch_root(options: BootOptions, *, timeout_s: float = 20.0) -> RootProcess:
+def launch_root(options: BootOptions | ScriptOptions, *, timeout_s: float = 20.0) -> RootProcess:
     """Start `python -m phalanx.supervisor` in a session of its own and learn where it listens.
 
     Raises
@@ -59,8 +68,9 @@ def launch_root(options: BootOptions, *, timeout_s: float = 20.0) -> RootProcess
     """
     # An unlinked file, not a pipe: the supervisor may outlive us and must not die of writing.
     log = tempfile.TemporaryFile()  # noqa: SIM115 - the RootProcess closes it
+    role = ["script"] if isinstance(options, ScriptOptions) else []
     popen = subprocess.Popen(
-        [sys.executable, "-m", "phalanx.supervisor"],
+        [sys.executable, "-m", "phalanx.supervisor", *role],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=log,

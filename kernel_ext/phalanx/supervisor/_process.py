@@ -12,12 +12,17 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Protocol
 
-from ._output import OutputPipe
-
-__all__ = ["ChildProcess", "die_with_parent", "exit_reason"]
+__all__ = ["ChildInput", "ChildOutput", "ChildProcess", "die_with_parent", "exit_reason"]
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+@cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
 
 
 def die_with_parent(parent_pid: int) -> None:
@@ -27,7 +32,7 @@ def die_with_parent(parent_pid: int) -> None:
     channel to the parent tells.)
     """
     with contextlib.suppress(AttributeError):
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        _libc().prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent_pid:
         os._exit(1)
 
@@ -49,11 +54,47 @@ def exit_reason(status: int) -> str:
     return f"killed by signal {-status} ({name})"
 
 
+class ChildOutput(Protocol):
+    """A pipe that a child writes to."""
+
+    @property
+    def write_fd(self) -> int:
+        """The child's end."""
+
+    @property
+    def tail(self) -> str:
+        """The end of what it wrote, where that is kept."""
+
+    def child_started(self) -> None:
+        """Close the child's end here: it has its own now."""
+
+    def release(self) -> None:
+        """Leave the reading to the child itself."""
+
+    def finish(self) -> None:
+        """Take the last words and close; idempotent."""
+
+
+class ChildInput(Protocol):
+    """A pipe that a child reads from."""
+
+    @property
+    def read_fd(self) -> int:
+        """The child's end."""
+
+    def child_started(self) -> None:
+        """Close the child's end here: it has its own now."""
+
+    def close(self) -> None:
+        """End the child's input; idempotent."""
+
+
 class ChildProcess:
     """A child with its own session, reaped by the running event loop.
 
-    ``stdout`` and ``stderr`` (both may be the same pipe) are the child's from here on and closed
-    with it; `tail` is the end of what was read of them. ``on_exit(status)`` is called once.
+    ``stdin``, ``stdout`` and ``stderr`` (the last two may be the same pipe) are the child's from
+    here on and closed with it; `tail` is the end of what was read of them. ``on_exit(status)`` is
+    called once. A child that is not ours and cannot call `die_with_parent` is ``tied`` instead.
     """
 
     def __init__(
@@ -63,32 +104,44 @@ class ChildProcess:
         env: Mapping[str, str],
         cwd: str,
         pass_fds: Sequence[int],
-        stdout: OutputPipe,
-        stderr: OutputPipe,
+        stdout: ChildOutput,
+        stderr: ChildOutput,
         on_exit: Callable[[int], None],
+        stdin: ChildInput | None = None,
+        tied: bool = False,
     ) -> None:
         self._on_exit = on_exit
         self._loop = asyncio.get_running_loop()
         self.exited = asyncio.Event()
         self.status: int | None = None
+        self._stdin = stdin
         self._pipes = (stdout,) if stdout is stderr else (stdout, stderr)
+        parent_pid = os.getpid()
+        _libc()  # loaded before the fork, not in the child
         try:
             # start_new_session: a Ctrl-C in the terminal is not the ranks' business, and the
             # whole group (with what a rank started) can be killed at once.
             self._popen = subprocess.Popen(
                 command,
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.DEVNULL if stdin is None else stdin.read_fd,
                 stdout=stdout.write_fd,
                 stderr=stderr.write_fd,
                 env=dict(env),
                 cwd=cwd,
                 pass_fds=pass_fds,
                 start_new_session=True,
+                # It outlasts exec, so any program dies with us. The supervisor's own code runs on
+                # one thread, so a fork is safe; a wrapper process would cost 20 ms a rank.
+                preexec_fn=(lambda: die_with_parent(parent_pid)) if tied else None,  # noqa: PLW1509
             )
         except BaseException:
+            if stdin is not None:
+                stdin.close()
             for pipe in self._pipes:
                 pipe.finish()
             raise
+        if stdin is not None:
+            stdin.child_started()
         for pipe in self._pipes:
             pipe.child_started()
         self.pid = self._popen.pid
@@ -109,6 +162,8 @@ class ChildProcess:
         self.status = self._popen.wait()
         self._loop.remove_reader(self._pidfd)
         os.close(self._pidfd)
+        if self._stdin is not None:
+            self._stdin.close()
         for pipe in self._pipes:
             pipe.finish()
         # Whatever the child started and left behind goes with it.
@@ -124,6 +179,11 @@ class ChildProcess:
         """Ask the child to end (SIGTERM to it alone)."""
         if self.status is None:
             self._popen.send_signal(signal.SIGTERM)
+
+    def signal_all(self, number: signal.Signals) -> None:
+        """Send a signal to the child and all it started, as a terminal does."""
+        if self.status is None:
+            self._signal_group(number)
 
     def kill(self) -> None:
         """End the child and all it started, at once."""

@@ -11,6 +11,7 @@ from ._outcome import RankResult
 from ._output import MAX_LINES
 from ._questions import Question
 from ._ranks import format_ranks, parse_ranks
+from ._script import RootGone, Script, ScriptEvent, Woken
 from ._view import CannotAsk, OpenPrompt, QuietView, View
 from ._workspace import Workspace
 
@@ -23,8 +24,12 @@ __all__ = [
     "Question",
     "QuietView",
     "RankResult",
+    "RootGone",
+    "Script",
+    "ScriptEvent",
     "StreamName",
     "View",
+    "Woken",
     "Workspace",
     "format_ranks",
     "parse_ranks",

@@ -1,0 +1,155 @@
+"""Which words of `phalanx launch` are its own, and which program the others name.
+
+It looks at words and files; it starts nothing.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+__all__ = ["checked_cwd", "environment", "resolve", "split"]
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def split(words: Sequence[str], options: Mapping[str, bool]) -> tuple[list[str], list[str]]:
+    """Divide the words at the first that is no option: from there on they are the command's.
+
+    Parameters
+    ----------
+    words : sequence of str
+        What follows ``phalanx launch``.
+    options : mapping of str to bool
+        Its options, and whether each takes a value.
+
+    Raises
+    ------
+    ValueError
+        A word before the command looks like an option and is none (names the nearest).
+
+    Examples
+    --------
+    >>> split(["-n", "2", "run.py", "--verbose", "-n"], {"-n": True, "--verbose": False})
+    (['-n', '2'], ['run.py', '--verbose', '-n'])
+    >>> split(["-n2", "-m", "pkg", "x"], {"-n": True, "-m": True})
+    (['-n2'], ['-m', 'pkg', 'x'])
+    >>> split(["--", "-odd"], {})
+    ([], ['-odd'])
+    """
+    place = 0
+    while place < len(words):
+        word = words[place]
+        if word == "--":
+            return list(words[:place]), list(words[place + 1 :])
+        if word == "-m" or not word.startswith("-") or word == "-":
+            break
+        name, has_value = _option(word)
+        if name not in options:
+            near = difflib.get_close_matches(name, options, n=1)
+            hint = f"did you mean '{near[0]}'?" if near else "see phalanx launch --help"
+            msg = f"there is no option '{name}'; {hint}"
+            raise ValueError(msg)
+        place += 2 if options[name] and not has_value else 1
+    return list(words[:place]), list(words[place:])
+
+
+def _option(word: str) -> tuple[str, bool]:
+    """Return an option's name, and whether the same word holds its value."""
+    if word.startswith("--"):
+        name, equals, _ = word.partition("=")
+        return name, bool(equals)
+    return word[:2], len(word) > 2
+
+
+def resolve(command: Sequence[str], python: str, cwd: Path, path: str | None = None) -> list[str]:
+    """Find the program to run: a script gets its Python, others are looked up as a shell does.
+
+    Raises
+    ------
+    ValueError
+        There is no such file or program, or it cannot be run.
+    """
+    if not command:
+        msg = "no script is given; for example: phalanx launch -n 4 script.py"
+        raise ValueError(msg)
+    first, *rest = command
+    if first == "-m":
+        if not rest:
+            msg = "-m needs the name of a module"
+            raise ValueError(msg)
+        return [_program(python, cwd, path), *command]
+    if first.endswith((".py", ".pyz")):
+        script = cwd / first
+        if not script.is_file():
+            msg = f"there is no script '{script if first != str(script) else first}'"
+            raise ValueError(msg)
+        return [_program(python, cwd, path), *command]
+    return [_program(first, cwd, path), *rest]
+
+
+def _program(name: str, cwd: Path, path: str | None) -> str:
+    if os.sep in name:
+        file = cwd / name
+        if not file.is_file():
+            msg = f"there is no program '{file}'"
+            raise ValueError(msg)
+        if not os.access(file, os.X_OK):
+            msg = f"'{file}' is not executable; a Python script's name ends in .py"
+            raise ValueError(msg)
+        return str(file)
+    found = shutil.which(name, path=path)
+    if found is None:
+        file = cwd / name
+        hint = f"; for the one here say ./{name}" if file.is_file() else ""
+        msg = f"there is no program '{name}' on the PATH{hint}"
+        raise ValueError(msg)
+    return found
+
+
+def environment(settings: Sequence[str], own: Mapping[str, str]) -> dict[str, str]:
+    """Read ``KEY=VALUE`` settings; a bare ``KEY`` is handed on from our own environment.
+
+    Raises
+    ------
+    ValueError
+        A name that no shell takes, or a bare one that is not set.
+
+    Examples
+    --------
+    >>> environment(["A=1=2", "HOME"], {"HOME": "/root"})
+    {'A': '1=2', 'HOME': '/root'}
+    """
+    env = {}
+    for setting in settings:
+        name, equals, value = setting.partition("=")
+        if not _VARIABLE.fullmatch(name):
+            msg = f"--env {setting}: '{name}' is no name of a variable"
+            raise ValueError(msg)
+        if "\0" in value:
+            msg = f"--env {name}: the value holds a null character"
+            raise ValueError(msg)
+        if name == "PHALANX_CHANNEL":
+            msg = "--env PHALANX_CHANNEL: the launcher sets it for each rank"
+            raise ValueError(msg)
+        if not equals and name not in own:
+            msg = f"--env {name}: it is not set here; --env {name}= sets it to nothing"
+            raise ValueError(msg)
+        env[name] = value if equals else own[name]
+    return env
+
+
+def checked_cwd(folder: str | None) -> Path:
+    """Return where the ranks start; `ValueError` if it is no folder one can be in."""
+    cwd = Path(folder or Path.cwd()).absolute()
+    if not cwd.is_dir():
+        msg = f"--cwd {folder}: there is no such folder"
+        raise ValueError(msg)
+    if not os.access(cwd, os.X_OK):
+        msg = f"--cwd {folder}: you may not go there"
+        raise ValueError(msg)
+    return cwd

@@ -1,0 +1,115 @@
+"""`phalanx launch`: a script or program run by every rank, as if it were one program.
+
+It parses, shows labelled lines and turns the ranks' ends into one exit status; the ranks are the
+workspace's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from ._command import checked_cwd, environment, resolve, split
+
+__all__ = ["DESCRIPTION", "EPILOG", "HELP", "PASSES_ON", "add_arguments", "run", "split_words"]
+
+HELP = "run a script on ranks"
+DESCRIPTION = (
+    "Runs a script (with Python), a module (-m) or any other program once per rank on this "
+    "machine. Lines of output come whole and with their rank; what you type goes to every rank. "
+    "The exit status is that of the first rank that failed (128 + number for a signal). What "
+    "follows the script's name belongs to the script."
+)
+EPILOG = """\
+examples:
+  phalanx launch -n 4 train.py --epochs 3
+  phalanx launch -n 2 -m package.module
+  phalanx launch -n 4 --label none -- ./program -v
+"""
+PASSES_ON = True
+_LATER = ("mpi", "nccl", "jaccl", "jaccl-ring")
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        msg = f"'{text}' is not a whole number of 1 or more"
+        raise argparse.ArgumentTypeError(msg)
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value >= 0):
+        msg = f"'{text}' is not a number of seconds, 0 or more"
+        raise argparse.ArgumentTypeError(msg)
+    return value
+
+
+def _backend(text: str) -> str:
+    if text in _LATER:
+        msg = f"'{text}' comes in a later release; 'any' and 'ring' are here"
+        raise argparse.ArgumentTypeError(msg)
+    if text not in {"any", "ring"}:
+        msg = f"there is no backend '{text}'; there are: any, ring"
+        raise argparse.ArgumentTypeError(msg)
+    return text
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of ``phalanx launch``."""
+    add = parser.add_argument
+    parser.usage = "phalanx launch [options] (script.py | -m module | program) [arguments ...]"
+    add("-n", "--repeat-hosts", type=_count, default=1, metavar="N", help="ranks to start")
+    add(
+        "--env", action="append", default=[], metavar="KEY[=VAL]",
+        help="set a variable for the ranks; may be repeated; a bare KEY must be set here",
+    )  # fmt: skip
+    add("--cwd", metavar="DIR", help="where the ranks start (default: here)")
+    add("--python", default=sys.executable, help="runs scripts and modules")
+    add("--print-python", action="store_true", help="print which Python that is, and end")
+    add("--backend", type=_backend, default="any", help="any or ring: this engine")
+    add(
+        "--transport", choices=("any", "tcp"), default="any",
+        help="tcp: also between ranks of one host",
+    )  # fmt: skip
+    add("--label", choices=("rank", "host", "none"), default="rank", help="what lines begin with")
+    add("--log-dir", type=Path, metavar="DIR", help="also write each rank's output to files there")
+    add("--timeout", type=_seconds, metavar="S", help="end the ranks after that; exit status 124")
+    add(
+        "--grace", type=_seconds, default=5.0, metavar="S",
+        help="seconds between asking a rank to end and killing it",
+    )  # fmt: skip
+    add("--verbose", action="store_true", help="say on stderr what is started and how it ends")
+
+
+def split_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Divide the words after ``launch`` into our own and the command's."""
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    takes_value = {
+        name: action.nargs != 0 for action in parser._actions for name in action.option_strings
+    }
+    return split(words, takes_value)
+
+
+def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
+    """Run the command on the ranks; the exit status of the first that failed."""
+    if options.print_python:
+        print(options.python)
+        return 0
+    # Checked before anything is started: a mistake is one line, not one per rank.
+    cwd = checked_cwd(options.cwd)
+    env = environment(options.env, os.environ)
+    command = resolve(rest, options.python, cwd, env.get("PATH"))
+    # A pipe makes Python keep lines back; the ranks' should come when they are printed.
+    env.setdefault("PYTHONUNBUFFERED", "1")
+    from ._launcher import Launcher
+
+    return Launcher(options, command, cwd=str(cwd), env=env).run()

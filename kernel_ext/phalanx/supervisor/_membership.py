@@ -1,0 +1,66 @@
+"""What a root does for ranks that join the world: their welcome, their rendezvous, their aborts.
+
+It knows the world and this host's ranks; it knows neither cells nor scripts.
+"""
+
+from __future__ import annotations
+
+import secrets
+import socket
+
+from phalanx.protocol import EpochAborted, Gather, Join, ToSupervisor, Welcome
+
+from ._host import HostSupervisor
+from ._world import Answer, World
+
+__all__ = ["Membership"]
+
+
+class Membership:
+    """Answers the ranks of one world that all run on this host."""
+
+    def __init__(self, name: str, transport: str, world: World, host: HostSupervisor) -> None:
+        self._name = name
+        self._transport = transport
+        self._world = world
+        self._host = host
+        self._key = secrets.token_bytes(32)
+
+    def answer(self, rank: int, message: ToSupervisor) -> bool:
+        """Take what a rank said; False if it is no matter of membership."""
+        if isinstance(message, Join):
+            self._host.send(rank, self._welcome(rank, message.id))
+        elif isinstance(message, Gather):
+            self.send_all(self._world.gather(rank, message))
+        elif isinstance(message, EpochAborted):
+            self._host.memory.abort(message.epoch, message.kind, message.culprit, message.message)
+            self.send_all(self._world.abort(message.epoch, message.message))
+        else:
+            return False
+        return True
+
+    def send_all(self, answers: list[Answer]) -> None:
+        """Send what the world answers; the dead get nothing."""
+        for rank, message in answers:
+            if rank not in self._world.dead:
+                self._host.send(rank, message)
+
+    def _welcome(self, rank: int, request_id: int) -> Welcome:
+        size = self._world.size
+        memory = self._host.memory
+        return Welcome(
+            id=request_id,
+            rank=rank,
+            size=size,
+            epoch=self._world.epoch,
+            workspace=self._name,
+            key=self._key,
+            hosts=(0,) * size,
+            slots=tuple(range(size)),
+            host_names=(socket.gethostname(),),
+            addresses=("127.0.0.1",),
+            transport=self._transport,
+            page_fd=memory.page_fd,
+            region_fds=memory.region_fds,
+            wake_fds=memory.wake_fds,
+        )

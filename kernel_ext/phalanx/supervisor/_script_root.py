@@ -1,0 +1,236 @@
+"""The root role for a script: parent of plain processes that are ranks, for one launcher.
+
+It runs a command once per rank, hands output up and input down, and ends all ranks when one
+fails, when a signal says so, or when the launcher is gone. It knows no cells and no controller.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from collections.abc import Sequence
+
+import msgspec
+import zmq.asyncio
+
+from phalanx.distributed import AbortKind
+from phalanx.protocol import EpochAborted, Hello, ToSupervisor
+from phalanx.protocol.scripts import (
+    AllEnded,
+    FromScriptRoot,
+    Input,
+    InputCut,
+    InputTaken,
+    NotStarted,
+    Output,
+    OutputTaken,
+    RankEnded,
+    ScriptOptions,
+    Started,
+    ToScriptRoot,
+)
+
+from ._host import HostSupervisor
+from ._input_log import InputLog
+from ._membership import Membership
+from ._streams import ForwardedPipe, InputPipe
+from ._verdict import Verdict
+from ._world import World
+
+__all__ = ["ScriptRoot"]
+
+log = logging.getLogger(__name__)
+
+# A rank that has ended well may have left others in the last steps of an operation they share:
+# they get this long to come out of it before whoever still waits for it is told. They need
+# microseconds, or a few turns of the scheduler on a crowded machine.
+LEFT_S = 1.0
+# How long a failed rank's accusation may wait for the accused to end as well: the time in which
+# an interpreter with a traceback to print is gone.
+BLAME_S = 0.5
+
+
+class ScriptRoot:
+    """One launch: made with its options and its bound socket, run until it is over."""
+
+    def __init__(self, options: ScriptOptions, client: zmq.asyncio.Socket) -> None:
+        boot = options.boot
+        ranks = range(boot.ranks)
+        self._options = options
+        self._client = client
+        self._client_id = b""
+        self._unsent: list[FromScriptRoot] = []
+        self._decoder = msgspec.msgpack.Decoder(ToScriptRoot)
+        self._loop = asyncio.get_running_loop()
+        self._over = asyncio.Event()
+        self._world = World(boot.ranks)
+        self._host = HostSupervisor(tuple(ranks), self)
+        self._membership = Membership(boot.name, boot.transport, self._world, self._host)
+        self._verdict = Verdict(boot.ranks)
+        self._log = InputLog(ranks)
+        self._n_taken = 0
+        self._inputs: dict[int, InputPipe] = {}
+        self._outputs: dict[tuple[int, str], ForwardedPipe] = {}
+        self._ending: asyncio.Task[None] | None = None
+        self._is_forced = False
+
+    async def run(self) -> None:
+        """Start the ranks, serve, and end when all is told or nobody is there to be told."""
+        serving = self._loop.create_task(self._serve())
+        serving.add_done_callback(self._on_task_done)
+        try:
+            self._watch_client(self._options.boot.client_pid)
+            self._start()
+            await self._over.wait()
+        finally:
+            serving.cancel()
+            if self._ending is not None:
+                self._ending.cancel()
+            await self._host.stop()
+
+    def _start(self) -> None:
+        for rank in range(self._options.boot.ranks):
+            try:
+                self._spawn(rank)
+            except OSError as error:
+                self._tell(NotStarted(f"{self._options.command[0]}: {error.strerror or error}"))
+                self._verdict.ending()
+                for started in range(rank):
+                    self._host.signal(started, signal.SIGKILL)
+                return
+        self._tell(Started(tuple(self._host.pid(r) for r in range(self._options.boot.ranks))))
+
+    def _spawn(self, rank: int) -> None:
+        self._inputs[rank] = stdin = InputPipe(self._log, rank, self._on_input_progress)
+        stdout = ForwardedPipe(lambda data: self._tell(Output(rank, "stdout", data)))
+        stderr = ForwardedPipe(lambda data: self._tell(Output(rank, "stderr", data)))
+        self._outputs[rank, "stdout"], self._outputs[rank, "stderr"] = stdout, stderr
+        said = {"PHALANX_RANK": str(rank), "PHALANX_SIZE": str(self._options.boot.ranks)}
+        self._host.spawn_command(
+            rank,
+            self._options.command,
+            env={**os.environ, **self._options.env, **said},
+            cwd=self._options.boot.cwd,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+        )
+
+    def _on_task_done(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and task.exception() is not None:
+            log.critical("a task of the supervisor failed", exc_info=task.exception())
+            self._over.set()
+
+    # -- the launcher -------------------------------------------------------------------------
+
+    def on_signal(self, number: signal.Signals) -> None:
+        """End the ranks; told a second time, at once."""
+        self._is_forced = True
+        if self._ending is None:
+            self._end_rest((signal.SIGINT, signal.SIGTERM))
+        elif number == signal.SIGINT:
+            self._kill_rest()
+
+    def _watch_client(self, pid: int) -> None:
+        """End with the process that started us."""
+        try:
+            pidfd = os.pidfd_open(pid)
+        except ProcessLookupError:
+            self._over.set()
+            return
+
+        def gone() -> None:
+            self._loop.remove_reader(pidfd)
+            os.close(pidfd)
+            self._over.set()
+
+        self._loop.add_reader(pidfd, gone)
+
+    async def _serve(self) -> None:
+        while True:
+            identity, body = await self._client.recv_multipart()
+            try:
+                message = self._decoder.decode(body)
+            except msgspec.DecodeError as error:
+                log.warning("a message of the launcher was not understood: %s", error)
+                continue
+            self._client_id = identity
+            if isinstance(message, Hello):
+                unsent, self._unsent = self._unsent, []
+                for kept in unsent:
+                    self._tell(kept)
+            elif isinstance(message, OutputTaken):
+                self._outputs[message.rank, message.stream].taken(message.cost)
+            elif isinstance(message, Input):
+                self._log.append(message.data)
+                for pipe in self._inputs.values():
+                    pipe.feed()
+            else:
+                self._over.set()
+
+    def _tell(self, message: FromScriptRoot) -> None:
+        if self._client_id:
+            self._client.send_multipart([self._client_id, msgspec.msgpack.encode(message)])
+        else:
+            self._unsent.append(message)
+
+    def _on_input_progress(self) -> None:
+        if self._log.n_taken > self._n_taken:
+            self._tell(InputTaken(self._log.n_taken - self._n_taken))
+            self._n_taken = self._log.n_taken
+        for rank, nbytes in self._log.laggards():
+            self._inputs[rank].close()
+            self._tell(InputCut(rank, nbytes))
+
+    # -- the ranks (HostEvents) ---------------------------------------------------------------
+
+    def on_message(self, rank: int, message: ToSupervisor) -> None:
+        """Answer or note what a rank said."""
+        if isinstance(message, EpochAborted):
+            self._verdict.blame(rank, message.culprit)
+        if not self._membership.answer(rank, message):
+            log.warning("rank %d sent a %s, which a script does not", rank, type(message).__name__)
+
+    def on_lost(self, rank: int, reason: str, tail: str) -> None:
+        """Note the end of a rank, free those who wait for it, and end the rest if it failed."""
+        status = self._host.status(rank) or 0
+        self._verdict.end(rank, status)
+        self._tell(RankEnded(rank, status))
+        if status:
+            self._abort(rank, reason)
+            if self._verdict.is_open:
+                self._loop.call_later(BLAME_S, self._end_rest)
+            else:
+                self._end_rest()
+        else:
+            reason = "has ended (exit status 0)"
+            self._loop.call_later(LEFT_S, self._abort, rank, reason)
+        self._membership.send_all(self._world.lose(rank, reason))
+        if not self._verdict.running:
+            verdict = self._verdict
+            self._tell(AllEnded(verdict.culprit, verdict.statuses, self._is_forced))
+
+    def _abort(self, rank: int, reason: str) -> None:
+        self._host.memory.abort(self._world.epoch, AbortKind.RANK_FAILURE, rank, reason)
+
+    # -- ending -------------------------------------------------------------------------------
+
+    def _end_rest(self, signals: Sequence[signal.Signals] = (signal.SIGTERM,)) -> None:
+        if self._ending is None and self._verdict.running:
+            self._is_forced = True
+            self._verdict.ending()
+            self._ending = self._loop.create_task(self._escalate(signals))
+            self._ending.add_done_callback(self._on_task_done)
+
+    async def _escalate(self, signals: Sequence[signal.Signals]) -> None:
+        for number in signals:
+            for rank in self._verdict.running:
+                self._host.signal(rank, number)
+            await asyncio.sleep(self._options.grace_s)
+        self._kill_rest()
+
+    def _kill_rest(self) -> None:
+        for rank in self._verdict.running:
+            self._host.signal(rank, signal.SIGKILL)
