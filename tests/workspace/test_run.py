@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from phalanx.protocol import LineNeed, TypedLine
 from phalanx.workspace import Display, QuietView
 from phalanx.workspace._cell import Cell
 from phalanx.workspace._events import Ended, Failure, Lost, NeedLine, Text
@@ -20,6 +21,9 @@ def transcript():
     transcript = Transcript()
     yield transcript
     transcript.close()
+
+
+NEED = LineNeed("cell", 0, "who? ", False, False)
 
 
 class FakePrompt:
@@ -70,8 +74,8 @@ class FakeRanks:
         self.react = react
         self.sent: list[object] = []
 
-    def send_line(self, cell, index, line):
-        self.sent.append((index, line))
+    def send_line(self, cell, index, entry):
+        self.sent.append((index, entry))
         for rank in self.cell.ranks:
             self.cell.events.put(Ended(rank, None))
 
@@ -109,19 +113,17 @@ def test_output_is_shown_in_lines_and_values_by_rank(transcript):
 
 
 def test_one_answer_goes_to_all_ranks_and_stands_below_what_was_said(transcript):
-    cell = start(
-        2, Text(0, "stdout", "half"), *(NeedLine(rank, 0, "who? ", False) for rank in range(2))
-    )
+    cell = start(2, Text(0, "stdout", "half"), *(NeedLine(rank, NEED) for rank in range(2)))
     view, ranks = FakeView(["ann"]), FakeRanks(cell)
     run_cell(cell, view, ranks, transcript=transcript)
     assert view.questions == [((0, 1), "who? ")]
     assert view.shown == [(0, "stdout", "half"), "asked"]
-    assert ranks.sent == [(0, "ann")]
+    assert ranks.sent == [(0, TypedLine("ann"))]
     assert view.prompt.is_closed
 
 
 def test_a_prompt_is_taken_back_when_the_rank_that_asked_dies(transcript):
-    cell = start(1, NeedLine(0, 0, "who? ", False))
+    cell = start(1, NeedLine(0, NEED))
     view = FakeView()
 
     original = view.ask
@@ -138,7 +140,7 @@ def test_a_prompt_is_taken_back_when_the_rank_that_asked_dies(transcript):
 
 
 def test_a_front_end_that_cannot_ask_frees_the_ranks(transcript):
-    cell = start(1, NeedLine(0, 0, "who? ", False))
+    cell = start(1, NeedLine(0, NEED))
     ranks = FakeRanks(cell)
     outcome = run_cell(cell, QuietView(), ranks, transcript=transcript)
     (message,) = ranks.sent

@@ -6,6 +6,7 @@ A leaf: it imports nothing of phalanx but itself.
 from __future__ import annotations
 
 from ._channel import MAX_FRAME, Channel, ChannelClosed, FrameReader, pack_frame
+from ._input import LineNeed, TypedLine
 from ._rank_messages import (
     CellEnded,
     EngineReady,
@@ -69,6 +70,7 @@ __all__ = [
     "Hello",
     "HostInfo",
     "Join",
+    "LineNeed",
     "LinkInfo",
     "Measurement",
     "RankInfo",
@@ -85,6 +87,7 @@ __all__ = [
     "ToSupervisor",
     "Topology",
     "TopologyIs",
+    "TypedLine",
     "Welcome",
     "pack_frame",
 ]

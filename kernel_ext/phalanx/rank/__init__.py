@@ -6,9 +6,26 @@ It knows nothing of ipyparallel; the supervisor room puts it into an engine.
 from __future__ import annotations
 
 from ._capture import DescriptorCapture
+from ._debugger import LastError, asks_for_commands, leave_debuggers, prepare_debuggers
 from ._enter import enter
 from ._gate import CellGate
-from ._input import InputNeed, TypedLines
+from ._input import DebuggerStopped, TypedLines
+from ._log import LogOfRank, Missing
+from ._stdin import CellInput
 from ._sweep import publish_sweep
 
-__all__ = ["CellGate", "DescriptorCapture", "InputNeed", "TypedLines", "enter", "publish_sweep"]
+__all__ = [
+    "CellGate",
+    "CellInput",
+    "DebuggerStopped",
+    "DescriptorCapture",
+    "LastError",
+    "LogOfRank",
+    "Missing",
+    "TypedLines",
+    "asks_for_commands",
+    "enter",
+    "leave_debuggers",
+    "prepare_debuggers",
+    "publish_sweep",
+]

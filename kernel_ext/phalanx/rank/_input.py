@@ -1,68 +1,74 @@
-"""What a cell reads: this rank's copy of the log of typed lines, and its place in it.
+"""What a cell reads: waiting for lines of its log, asking for those that nobody typed yet.
 
-It knows lines, cells and a way to ask for more; nothing of kernels, sockets or front ends.
+It knows cells, threads and a way to ask; nothing of kernels, sockets or front ends. Which entry
+a read takes is `_log`'s rule.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 
-__all__ = ["InputNeed", "TypedLines"]
+from phalanx.protocol import LineNeed, TypedLine
+
+from ._log import LogOfRank, Missing
+
+__all__ = ["DebuggerStopped", "TypedLines"]
 
 # A wait wakes this often so that an interrupt of the main thread is seen at once (a Condition's
 # wait in the main thread returns on a signal only when it has a timeout on some platforms).
 POLL_S = 0.2
 
 
-@dataclass(frozen=True)
-class InputNeed:
-    """A rank needs line number ``index`` of a cell's log, which nobody has typed yet."""
+class DebuggerStopped(BaseException):
+    """The cell was stopped at a debugger's prompt.
 
-    cell: str
-    index: int
-    prompt: str
-    password: bool
+    Not a KeyboardInterrupt: pdb takes that for "cancel the command" and asks again.
+    """
 
 
 class TypedLines:
-    """An append-only log of the lines typed for one cell, shared by its ranks.
+    """The lines typed for the cell that runs here, read by its threads.
 
-    Every rank has the same log and a place of its own in it, so one typed line answers the same
-    question on all ranks, and a rank that reads more asks for more. Lines come on another
-    thread (`feed`) than the reader's (`next_line`), may come before the cell begins here, twice
-    or out of order; ``index`` makes all of that harmless. A line None is the end of input.
+    Entries come on another thread (`feed`) than the readers' (`next_line`), and may overtake the
+    beginning of their cell. One lock guards all. Readers of a kind (data, commands) queue up, so
+    that at most one need of each kind is open; a reader waits for its turn, an entry, a refusal,
+    the stop or the end of the cell: each of these ends every wait.
     """
 
-    def __init__(self, ask: Callable[[InputNeed], None]) -> None:
+    def __init__(self, rank: int, ask: Callable[[LineNeed], None]) -> None:
+        self._rank = rank
         self._ask = ask
         self._condition = threading.Condition()
         self._cell = ""
-        self._lines: dict[str, dict[int, str | None]] = {}
+        self._logs: dict[str, LogOfRank] = {}
         self._refusals: dict[str, str] = {}
-        self._place = 0
+        self._stopped: set[str] = set()
+        self._readers: dict[bool, int] = {}  # by is_command: the thread whose turn it is
 
     def begin(self, cell: str) -> None:
         """Start a new log for a cell (lines that overtook it are kept)."""
         with self._condition:
             self._cell = cell
-            self._place = 0
-            self._lines = {cell: self._lines.get(cell, {})}
+            self._logs = {cell: self._logs.get(cell, LogOfRank(self._rank))}
             self._refusals = {c: text for c, text in self._refusals.items() if c == cell}
+            self._stopped &= {cell}
+            self._condition.notify_all()
 
     def end(self) -> None:
         """Forget the log with its cell; who still reads gets the end of input."""
         with self._condition:
             self._cell = ""
-            self._lines.clear()
+            self._logs.clear()
             self._refusals.clear()
             self._condition.notify_all()
 
-    def feed(self, cell: str, index: int, line: str | None) -> None:
-        """Take a typed line (None: the end of input)."""
+    def feed(self, cell: str, index: int, entry: TypedLine) -> None:
+        """Take an entry of a cell's log."""
         with self._condition:
-            self._lines.setdefault(cell, {}).setdefault(index, line)
+            if cell not in self._logs:
+                self._logs[cell] = LogOfRank(self._rank)
+            self._logs[cell].feed(index, entry)
             self._condition.notify_all()
 
     def refuse(self, cell: str, message: str) -> None:
@@ -71,34 +77,67 @@ class TypedLines:
             self._refusals[cell] = message
             self._condition.notify_all()
 
-    def next_line(self, prompt: str = "", *, password: bool = False) -> str:
-        """Return the next line of the log, asking for it where it is not there yet.
+    def stop(self, cell: str) -> None:
+        """Let the main thread read no more in this cell; call it before the interrupt itself."""
+        with self._condition:
+            self._stopped.add(cell)
+            self._condition.notify_all()
+
+    def next_line(
+        self, prompt: str = "", *, password: bool = False, is_command: bool = False
+    ) -> str:
+        """Return the next line for this rank, asking for it where it is not there yet.
 
         Raises
         ------
         EOFError
-            The end of input was typed.
+            The end of input was typed, or the cell has ended meanwhile.
         RuntimeError
             No cell runs, or the front end cannot ask.
+        KeyboardInterrupt, DebuggerStopped
+            The cell was stopped; the latter where a debugger asked.
         """
+        me = threading.get_ident()
         with self._condition:
-            cell, index = self._cell, self._place
+            cell = self._cell
             if not cell:
                 msg = "input() works while a cell runs"
                 raise RuntimeError(msg)
-            self._place += 1
-            is_asked = False
-            while index not in self._lines.get(cell, {}):
-                if cell in self._refusals:
-                    raise RuntimeError(self._refusals[cell])
-                if self._cell != cell:
-                    raise EOFError
-                if not is_asked:
-                    self._ask(InputNeed(cell, index, prompt, password))
-                    is_asked = True
-                self._condition.wait(POLL_S)
-            line = self._lines[cell][index]
-            if line is None:
-                self._place = index  # the end of input stays the end
-                raise EOFError
-            return line
+            self._check_stop(cell, is_command)
+            try:
+                while self._readers.setdefault(is_command, me) != me:
+                    self._wait(cell, is_command)
+                return self._read(cell, prompt, password, is_command)
+            except KeyboardInterrupt:
+                if is_command:
+                    raise DebuggerStopped from None
+                raise
+            finally:
+                if self._readers.get(is_command) == me:
+                    del self._readers[is_command]
+                    self._condition.notify_all()
+
+    def _read(self, cell: str, prompt: str, password: bool, is_command: bool) -> str:
+        is_asked = False
+        while isinstance(found := self._logs[cell].read(is_command=is_command), Missing):
+            if cell in self._refusals:
+                raise RuntimeError(self._refusals[cell])
+            if not is_asked:
+                self._ask(LineNeed(cell, found.index, prompt, password, is_command))
+                is_asked = True
+            self._wait(cell, is_command)
+        return found
+
+    def _wait(self, cell: str, is_command: bool) -> None:
+        """Wait for news; the lock is held before and after."""
+        was_told = self._condition.wait(POLL_S)
+        if self._cell != cell:
+            raise EOFError
+        # The interrupt comes as a signal right after `stop`; only where it raises nothing (in a
+        # cell that awaits, ipykernel cancels a task instead) is the flag itself the news.
+        if not was_told:
+            self._check_stop(cell, is_command)
+
+    def _check_stop(self, cell: str, is_command: bool) -> None:
+        if cell in self._stopped and threading.current_thread() is threading.main_thread():
+            raise DebuggerStopped if is_command else KeyboardInterrupt

@@ -5,17 +5,33 @@ It joins ipykernel's hooks to the rank room, which knows nothing of kernels.
 
 from __future__ import annotations
 
+import bdb
 import signal
 import sys
 import threading
 from typing import Any
 
+import msgspec
 from ipyparallel.engine.kernel import IPythonParallelKernel
 
-from phalanx.protocol import CellEnded, Channel, ChannelClosed
-from phalanx.rank import CellGate, DescriptorCapture, InputNeed, TypedLines, enter
+from phalanx.protocol import CellEnded, Channel, ChannelClosed, LineNeed, TypedLine
+from phalanx.rank import (
+    CellGate,
+    CellInput,
+    DebuggerStopped,
+    DescriptorCapture,
+    LastError,
+    TypedLines,
+    asks_for_commands,
+    enter,
+    leave_debuggers,
+    prepare_debuggers,
+)
 
 __all__ = ["RankKernel"]
+
+STDIN_PROMPT = "stdin: "  # a read of sys.stdin has none of its own, and a person wants one
+DEBUGGER_QUIT = "the debugger was quit"
 
 
 class _NoSubshells:
@@ -47,9 +63,12 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         self.rank = rank
         self._channel = channel
         self._gate = CellGate()
-        self._lines = TypedLines(self._ask)
+        self._lines = TypedLines(rank, self._ask)
+        self._stdin = CellInput(self._next_of_stdin)
         self._cell_parent: dict[str, Any] = {}
         self.shell_channel_thread = _NoSubshells()
+        sys.stdin = self._stdin
+        prepare_debuggers(self.shell)
         self.control_handlers["phalanx_line"] = self._on_line
         self.control_handlers["phalanx_interrupt"] = self._on_interrupt
 
@@ -79,16 +98,26 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
             return plain
         self._cell_parent = self.get_parent("shell")
         self._lines.begin(cell)
+        self._stdin.forget()
+        tracer, last_error = sys.gettrace(), LastError()
         reply: dict[str, Any] = {}
         try:
             self._gate.begin(cell)
             reply = await super().do_execute(*arguments, cell_meta=cell_meta, cell_id=cell_id)
             # From here on an interrupt is too late; one that is pending is raised by this call.
             signal.signal(signal.SIGINT, signal.SIG_IGN)
-        except KeyboardInterrupt:
+            if reply.get("ename") == DebuggerStopped.__name__:
+                last_error.restore()
+                reply = self._failed("KeyboardInterrupt")
+            elif reply.get("ename") == "BdbQuit":
+                reply["evalue"] = DEBUGGER_QUIT
+        except (KeyboardInterrupt, DebuggerStopped):
             signal.signal(signal.SIGINT, signal.SIG_IGN)
-            reply = self._interrupted()
+            reply = self._failed("KeyboardInterrupt")
+        except bdb.BdbQuit:  # of a debugger that had stepped out of the cell
+            reply = self._failed("BdbQuit", DEBUGGER_QUIT)
         finally:
+            leave_debuggers(self.shell.user_ns, tracer)
             self._gate.end()
             self._lines.end()
             for capture in self.captures:
@@ -96,12 +125,12 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
             self._notify(CellEnded(cell, reply.get("status") == "ok"))
         return reply
 
-    def _interrupted(self) -> dict[str, Any]:
+    def _failed(self, ename: str, evalue: str = "") -> dict[str, Any]:
         return {
             "status": "error",
-            "ename": "KeyboardInterrupt",
-            "evalue": "",
-            "traceback": ["KeyboardInterrupt"],
+            "ename": ename,
+            "evalue": evalue,
+            "traceback": [f"{ename}: {evalue}" if evalue else ename],
             "execution_count": self.shell.execution_count,
             "user_expressions": {},
             "payload": [],
@@ -118,13 +147,20 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
 
     def raw_input(self, prompt: object = "") -> str:
         """Read the next typed line of this cell; stands in for `input`."""
+        is_command = asks_for_commands(sys._getframe(1))
         self._flush()
-        return self._lines.next_line(str(prompt))
+        return self._lines.next_line(str(prompt), is_command=is_command)
 
     def getpass(self, prompt: object = "", stream: object = None) -> str:
         """Read the next typed line of this cell without showing it."""
         self._flush()
         return self._lines.next_line(str(prompt), password=True)
+
+    def _next_of_stdin(self) -> str:
+        if not self._gate.running:
+            raise EOFError  # between cells it is as /dev/null
+        self._flush()
+        return self._lines.next_line(STDIN_PROMPT)
 
     def _flush(self) -> None:
         # Flushing waits for the output thread, which only the main thread may do safely.
@@ -132,33 +168,28 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
             sys.stdout.flush()
             sys.stderr.flush()
 
-    def _ask(self, need: InputNeed) -> None:
-        content = {
-            "cell": need.cell,
-            "index": need.index,
-            "prompt": need.prompt,
-            "password": need.password,
-        }
+    def _ask(self, need: LineNeed) -> None:
         self.session.send(
             self.iopub_socket,
             "phalanx_need_line",
-            content,
+            msgspec.to_builtins(need),
             parent=self._cell_parent,
             ident=self._topic("need_line"),
         )
 
     def _on_line(self, stream: Any, ident: Any, message: dict[str, Any]) -> None:
         content = message["content"]
-        cell, index = str(content["cell"]), int(content["index"])
-        refusal = content.get("refusal")
-        if refusal is not None:
-            self._lines.refuse(cell, str(refusal))
+        cell = str(content["cell"])
+        if "refusal" in content:
+            self._lines.refuse(cell, str(content["refusal"]))
         else:
-            line = content["line"]
-            self._lines.feed(cell, index, None if line is None else str(line))
+            entry = msgspec.convert(content["entry"], TypedLine)
+            self._lines.feed(cell, int(content["index"]), entry)
 
     def _on_interrupt(self, stream: Any, ident: Any, message: dict[str, Any]) -> None:
-        self._gate.interrupt(str(message["content"]["cell"]))
+        cell = str(message["content"]["cell"])
+        self._lines.stop(cell)
+        self._gate.interrupt(cell)
         # ipykernel's handler for a cell that awaits only schedules a callback, which does not
         # wake a loop that sleeps: this does.
         self.io_loop.add_callback(lambda: None)

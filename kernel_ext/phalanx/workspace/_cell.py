@@ -9,6 +9,10 @@ from __future__ import annotations
 import queue
 import time
 
+import msgspec
+
+from phalanx.protocol import LineNeed
+
 from ._events import Clear, Display, Ended, Event, Failure, Lost, NeedLine, Text
 from ._lines import StreamName
 from ._messages import Message
@@ -64,8 +68,7 @@ class Cell:
         elif kind == "clear_output":
             self.events.put(Clear(rank, bool(content.get("wait"))))
         elif kind == "phalanx_need_line":
-            index, prompt = int(content["index"]), str(content["prompt"])
-            self.events.put(NeedLine(rank, index, prompt, bool(content["password"])))
+            self.events.put(NeedLine(rank, msgspec.convert(content, LineNeed)))
         elif kind == "status" and content["execution_state"] == "idle":
             self._idle.add(rank)
             self._end_if_over(rank)

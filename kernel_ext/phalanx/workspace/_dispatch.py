@@ -9,6 +9,10 @@ import threading
 from collections.abc import Iterable
 from typing import Any
 
+import msgspec
+
+from phalanx.protocol import TypedLine
+
 from ._cell import Cell
 from ._events import Lost
 from ._io import SocketThread
@@ -55,13 +59,14 @@ class Dispatch:
         with self._lock:
             self._requests = {k: v for k, v in self._requests.items() if v[0] is not cell}
 
-    def send_line(self, cell: str, index: int, line: str | None) -> None:
-        """Tell all ranks a typed line."""
-        self._to_all("phalanx_line", {"cell": cell, "index": index, "line": line})
+    def send_line(self, cell: str, index: int, entry: TypedLine) -> None:
+        """Tell all ranks an entry of the cell's log."""
+        content = {"cell": cell, "index": index, "entry": msgspec.to_builtins(entry)}
+        self._to_all("phalanx_line", content)
 
     def refuse_line(self, cell: str, message: str) -> None:
         """Tell all ranks that nobody can be asked."""
-        self._to_all("phalanx_line", {"cell": cell, "index": -1, "refusal": message})
+        self._to_all("phalanx_line", {"cell": cell, "refusal": message})
 
     def interrupt_cell(self, cell: str, ranks: Iterable[int]) -> None:
         """Raise KeyboardInterrupt in the cell on these ranks."""

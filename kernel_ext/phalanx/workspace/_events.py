@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from phalanx.protocol import LineNeed
+
 from ._lines import StreamName
 
 __all__ = [
@@ -69,9 +71,7 @@ class NeedLine:
     """A rank waits for a typed line."""
 
     rank: int
-    index: int
-    prompt: str
-    password: bool
+    need: LineNeed
 
 
 @dataclass(frozen=True)

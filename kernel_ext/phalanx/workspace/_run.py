@@ -11,14 +11,14 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
+from ._asking import Asking, LineSender
 from ._cell import Cell
 from ._ctrl_c import ctrl_c
 from ._events import Clear, Display, Ended, Event, Failure, Lost, NeedLine, StopRequest, Text
 from ._output import MAX_LINES, CellOutput
-from ._questions import Question, Questions
 from ._ranks import format_ranks
 from ._transcript import Transcript
-from ._view import CannotAsk, OpenPrompt, View
+from ._view import View
 
 __all__ = ["CellOutcome", "CellSender", "run_cell"]
 
@@ -27,14 +27,8 @@ PROMPT_POLL_S = 0.02
 STOP_PATIENCE_S = 10.0  # after a stop, before the cell is left to ranks that do not react
 
 
-class CellSender(Protocol):
+class CellSender(LineSender, Protocol):
     """What the loop may send."""
-
-    def send_line(self, cell: str, index: int, line: str | None) -> None:
-        """Tell all ranks a typed line."""
-
-    def refuse_line(self, cell: str, message: str) -> None:
-        """Tell all ranks that nobody can be asked."""
 
     def interrupt_cell(self, cell: str, ranks: tuple[int, ...]) -> None:
         """Raise KeyboardInterrupt in the cell on these ranks."""
@@ -62,16 +56,12 @@ class _CellLoop:
         self.running = set(cell.ranks)
         self.outcome = CellOutcome()
         self.output = output
-        self.questions = Questions()
-        self.prompt: OpenPrompt | None = None
-        self.question: Question | None = None
+        self.asking = Asking(cell.name, cell.ranks, view, sender, output.break_here)
         self.n_stops = 0
 
     def step(self, clock: Callable[[], float]) -> None:
         """Take what has come, or wait a moment for it; then see to the questions."""
-        wait_s = IDLE_WAIT_S
-        if self.prompt is not None or self.questions.waiting:
-            wait_s = PROMPT_POLL_S
+        wait_s = PROMPT_POLL_S if self.asking.is_waiting else IDLE_WAIT_S
         due_s = self.output.next_due_s()
         if due_s is not None:
             wait_s = min(wait_s, max(0.0, due_s - clock()))
@@ -82,10 +72,7 @@ class _CellLoop:
         except queue.Empty:
             pass
         self.output.show(self.running, clock())
-        if self.prompt is None:
-            self.open_prompt(clock())
-        else:
-            self.poll_prompt()
+        self.asking.step(self.running, clock())
 
     def take(self, event: Event, now_s: float) -> None:
         if isinstance(event, Text):
@@ -97,7 +84,7 @@ class _CellLoop:
         elif isinstance(event, Clear):
             self.view.clear(event)
         elif isinstance(event, NeedLine):
-            self.questions.need(event.rank, event.index, event.prompt, event.password, now_s)
+            self.asking.need(event.rank, event.need, now_s)
         elif isinstance(event, Ended):
             self.end(event.rank)
             if event.failure is not None:
@@ -115,35 +102,7 @@ class _CellLoop:
 
     def end(self, rank: int) -> None:
         self.running.discard(rank)
-        self.questions.forget(rank)
-        if self.prompt is not None and not self.questions.waiting:
-            self.close_prompt()
-
-    def open_prompt(self, now_s: float) -> None:
-        question = self.questions.due(self.running, now_s)
-        if question is None:
-            return
-        self.output.break_here()  # a prompt stands below what was said before it
-        try:
-            self.prompt = self.view.ask(question)
-            self.question = question
-        except CannotAsk as error:
-            self.sender.refuse_line(self.cell.name, str(error))
-            for rank in question.ranks:
-                self.questions.forget(rank)
-
-    def poll_prompt(self) -> None:
-        answer = self.prompt.poll(0) if self.prompt is not None else None
-        if answer is None or self.question is None:
-            return
-        self.sender.send_line(self.cell.name, self.question.index, answer[0])
-        self.questions.answered()
-        self.close_prompt()
-
-    def close_prompt(self) -> None:
-        if self.prompt is not None:
-            self.prompt.close()
-        self.prompt = self.question = None
+        self.asking.forget(rank)
 
 
 def run_cell(
@@ -177,9 +136,9 @@ def run_cell(
                 loop.outcome.was_stopped = loop.n_stops > 0
                 loop.outcome.has_timed_out = not loop.n_stops
                 sender.interrupt_cell(cell.name, tuple(sorted(loop.running)))
-                loop.close_prompt()
+                loop.asking.stop()
                 give_up_s = now_s + STOP_PATIENCE_S
-        loop.close_prompt()
+        loop.asking.close()
         output.finish()
     loop.outcome.abandoned = tuple(sorted(loop.running))
     if loop.running:
