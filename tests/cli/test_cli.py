@@ -59,7 +59,8 @@ def _exit_code(argv):
 
 
 @pytest.mark.parametrize(
-    "argv", [["--help"], ["lab", "--help"], ["bench", "--help"], ["--version"]]
+    "argv",
+    [["--help"], ["lab", "--help"], ["launch", "--help"], ["bench", "--help"], ["--version"]],
 )
 def test_help_and_version(argv, capsys):
     assert _exit_code(argv) == 0
@@ -76,7 +77,7 @@ def test_nothing_asked(capsys):
     ("argv", "words"),
     [
         (["bnch"], "did you mean 'bench'?"),
-        (["frobnicate"], "there are: lab, bench"),
+        (["frobnicate"], "there are: lab, launch, bench"),
         (["bench", "-n", "0"], "'0' is not a whole number of 1 or more"),
         (["bench", "-n", "two"], "'two' is not a whole number"),
         (["bench", "--op", "all_som"], "did you mean 'all_sum'?"),

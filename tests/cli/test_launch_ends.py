@@ -1,0 +1,191 @@
+"""How ranks of `phalanx launch` end: statuses, failures, signals, and nothing left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import time
+
+import psutil
+import pytest
+from launching import BOUND_S, launch, wait_gone
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "how"),
+    [
+        ("sys.exit(3)", 3, "exited with status 3"),
+        ("os.kill(os.getpid(), 9)", 137, "killed by signal 9 (SIGKILL)"),
+        ("os.abort()", 134, "killed by signal 6 (SIGABRT)"),
+        ("raise ValueError('no')", 1, "exited with status 1"),
+    ],
+)
+def test_the_status_of_the_first_that_failed(script, code, status, how):
+    path = script(
+        f"""
+        import os, sys, phalanx as px
+        world = px.init()
+        if world.rank() == 2: {code}
+        px.all_sum(1)
+        """
+    )
+    said = launch("-n", "3", path)
+    assert said.returncode == status
+    last = said.stderr.decode().splitlines()[-1]
+    assert last == f"phalanx launch: rank 2 {how}; the others were ended"
+
+
+def test_last_words_before_a_crash_come(script):
+    path = script("import os; os.write(1, b'x' * 50_000 + b' last'); os.kill(os.getpid(), 9)")
+    said = launch("-n", "2", path)
+    assert b"x" * 50_000 + b" last\n" in said.stdout
+    assert said.returncode == 137
+
+
+def test_an_operation_that_a_rank_left_for_good(script):
+    path = script(
+        """
+        import os, phalanx as px
+        world = px.init()
+        px.all_sum(1)
+        if world.rank() == 1: os._exit(0)
+        px.all_sum(1)
+        """
+    )
+    begin_s = time.monotonic()
+    said = launch("-n", "3", path)
+    assert time.monotonic() - begin_s < BOUND_S + 1.0  # and the start
+    assert said.returncode == 1
+    assert b"RankFailure: rank 1 on " in said.stderr
+    assert b"has ended (exit status 0)" in said.stderr
+
+
+def test_a_rank_that_ends_early_does_not_disturb_the_others(script):
+    path = script(
+        """
+        import os, time, phalanx as px
+        world = px.init()
+        px.all_sum(1)
+        if world.rank() == 1: os._exit(0)
+        time.sleep(1.2)
+        print("done")
+        """
+    )
+    said = launch("-n", "2", path)
+    assert (said.returncode, said.stdout, said.stderr) == (0, b"[0] done\n", b"")
+
+
+STUCK = """
+import os, time, phalanx as px
+world = px.init()
+print("ready", flush=True)
+if world.rank() == 1: time.sleep(60)
+px.all_sum(1)
+"""
+READY = ("[0] ready", "[1] ready", "[2] ready")
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_all_ranks(running, script, number, status):
+    launcher = running("-n", "3", script(STUCK))
+    launcher.wait_lines(*READY)
+    processes = launcher.processes()
+    begin_s = time.monotonic()
+    launcher.popen.send_signal(number)
+    code, said = launcher.end()
+    assert time.monotonic() - begin_s < BOUND_S
+    assert code == status
+    assert "KeyboardInterrupt" in said
+    assert said.count("Traceback") == 3  # a rank may hear of the others' first
+    assert wait_gone(processes) == []
+
+
+def test_a_second_ctrl_c_kills(running, script):
+    path = script(
+        """
+        import signal, time
+        signal.signal(signal.SIGINT, lambda *_: print("no", flush=True))
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        print("ready", flush=True)
+        while True: time.sleep(60)
+        """
+    )
+    launcher = running("-n", "3", path)
+    launcher.wait_lines(*READY)
+    processes = launcher.processes()
+    launcher.popen.send_signal(signal.SIGINT)
+    launcher.wait_lines("[0] no", "[1] no", "[2] no")
+    begin_s = time.monotonic()
+    launcher.popen.send_signal(signal.SIGINT)
+    code, _ = launcher.end()
+    assert time.monotonic() - begin_s < BOUND_S
+    assert code == 130
+    assert wait_gone(processes) == []
+
+
+@pytest.mark.parametrize("victim", ["launcher", "root"])
+def test_a_killed_part_leaves_nothing(running, victim):
+    command = "echo ready; sleep 1000 & trap '' TERM INT; wait"
+    launcher = running("-n", "3", "--", "sh", "-c", command)
+    launcher.wait_lines(*READY)
+    processes = launcher.processes()
+    assert len(processes) == 8  # launcher, root, three shells with a child each
+    (launcher.popen if victim == "launcher" else launcher.root).kill()
+    code, said = launcher.end()
+    assert wait_gone(processes) == []
+    if victim == "root":
+        assert code == 1
+        assert said == "phalanx launch: the supervisor is gone\n"
+
+
+def test_a_killed_rank_ends_the_others_even_if_they_refuse(running, script):
+    path = script(
+        """
+        import os, signal, time
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        print("ready", flush=True)
+        time.sleep(60)
+        """
+    )
+    launcher = running("-n", "3", "--grace", "0.3", path)
+    launcher.wait_lines(*READY)
+    processes = launcher.processes()
+    launcher.root.children()[1].kill()
+    begin_s = time.monotonic()
+    code, said = launcher.end()
+    assert time.monotonic() - begin_s < 0.3 + BOUND_S
+    assert code == 137
+    assert said == ("phalanx launch: rank 1 killed by signal 9 (SIGKILL); the others were ended\n")
+    assert wait_gone(processes) == []
+
+
+def test_a_time_limit(script):
+    said = launch("-n", "2", "--timeout", "0.6", script("import time; time.sleep(60)"))
+    assert said.returncode == 124
+    assert b"did not end within 0.6 s" in said.stderr
+
+
+def test_nothing_burns_while_idle(running, script):
+    path = script("import time; print('ready', flush=True); time.sleep(60)")
+    launcher = running("-n", "3", path)
+    launcher.wait_lines(*READY)
+    watched = [psutil.Process(launcher.popen.pid), launcher.root]
+
+    def used_s():
+        return sum(sum(p.cpu_times()[:2]) for p in watched)
+
+    begin_s = used_s()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        launcher.popen.wait(0.5)
+    assert used_s() - begin_s < 0.05 * 0.5
+
+
+def test_no_secret_is_in_a_command_line_or_an_environment(running, script):
+    launcher = running("-n", "3", script(STUCK))
+    launcher.wait_lines(*READY)
+    for process in launcher.processes()[1:]:
+        words = " ".join(process.cmdline()) + str(process.environ())
+        assert "key" not in words.lower().replace("key_file", "")

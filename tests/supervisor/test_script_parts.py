@@ -1,0 +1,111 @@
+"""What the root of a script keeps in mind: input for all ranks, and who failed first."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from phalanx.supervisor._input_log import InputLog
+from phalanx.supervisor._verdict import Verdict
+
+STEPS = st.lists(
+    st.one_of(
+        st.binary(min_size=1, max_size=8),
+        st.tuples(st.integers(0, 2), st.integers(1, 5)),  # a rank takes so many bytes
+        st.integers(0, 2),  # a rank ends
+    ),
+    max_size=60,
+)
+
+
+@given(STEPS)
+def test_every_rank_gets_every_byte_at_its_own_pace(steps):
+    log = InputLog(range(3))
+    got = dict.fromkeys(range(3), b"")
+    said = b""
+    for step in [*steps, b""]:
+        if isinstance(step, bytes):
+            log.append(step)
+            said += step
+        elif isinstance(step, tuple):
+            rank, n = step
+            if rank in got and (piece := log.next(rank)) is not None:
+                got[rank] += piece[:n]
+                log.advance(rank, len(piece[:n]))
+        else:
+            log.drop(step)
+            got.pop(step, None)
+        assert log.n_taken >= max(map(len, got.values()), default=0)
+    for rank, text in got.items():
+        rest = b""
+        while (piece := log.next(rank)) is not None:
+            rest += piece
+            log.advance(rank, len(piece))
+        assert log.is_at_end(rank)
+        assert text + rest == said
+    assert not log._pieces
+
+
+def test_who_is_far_behind_is_named_but_not_who_waits_like_all():
+    log = InputLog(range(2), max_behind=10)
+    log.append(b"x" * 20)
+    assert log.laggards() == []
+    log.advance(1, 11)
+    assert log.laggards() == [(0, 11)]
+    log.drop(0)
+    assert log.laggards() == []
+
+
+def test_input_for_nobody_is_not_kept():
+    log = InputLog([0])
+    log.drop(0)
+    log.append(b"x")
+    assert log.next(0) is None
+    assert not log._pieces
+
+
+def test_the_first_that_fails_is_the_culprit():
+    verdict = Verdict(3)
+    verdict.end(0, 0)
+    verdict.end(2, 3)
+    verdict.ending()
+    verdict.end(1, -15)
+    assert (verdict.culprit, verdict.running, verdict.statuses) == (2, (), (0, -15, 3))
+
+
+def test_nobody_fails():
+    verdict = Verdict(1)
+    assert verdict.running == (0,)
+    verdict.end(0, 0)
+    assert verdict.culprit == -1
+    assert not verdict.is_open
+
+
+def test_a_rank_that_was_only_freed_points_at_the_cause():
+    verdict = Verdict(3)
+    verdict.blame(0, 1)
+    verdict.end(0, 1)
+    assert verdict.is_open
+    assert verdict.culprit == 0
+    verdict.end(1, 1)
+    assert not verdict.is_open
+    assert verdict.culprit == 1
+
+
+def test_one_that_left_well_is_not_to_blame():
+    verdict = Verdict(2)
+    verdict.blame(0, 1)
+    verdict.end(1, 0)
+    verdict.end(0, 1)
+    assert verdict.culprit == 0
+    assert not verdict.is_open
+
+
+@given(st.permutations(range(4)), st.dictionaries(st.integers(0, 3), st.integers(-1, 3)))
+def test_blame_in_circles_ends(order, blames):
+    verdict = Verdict(4)
+    for rank, culprit in blames.items():
+        verdict.blame(rank, culprit)
+    for rank in order:
+        verdict.end(rank, 1)
+        assert verdict.culprit in order
