@@ -19,6 +19,7 @@ from phalanx.protocol import Measurement
 from phalanx.workspace import Workspace, parse_ranks
 
 from ._arguments import HelpShown, UsageMistake, cell_parser, line_parser, parse
+from ._debug import debug_ranks
 from ._view import NotebookView, in_one_line
 
 __all__ = ["DistributedMagics"]
@@ -130,6 +131,11 @@ class DistributedMagics(Magics):  # type: ignore[misc]
         workspace = self._running()
         for rank in parse_ranks(options.ranks, workspace.size):
             print(f"rank {rank}:\n{workspace.output(rank)}", end="")  # noqa: T201
+
+    def _do_debug(self, options: Any) -> None:
+        workspace = self._running()
+        ranks = parse_ranks(options.ranks, workspace.size)
+        debug_ranks(workspace, ranks, NotebookView(self.shell))
 
     def _do_interrupt(self, options: Any) -> None:
         self._running().interrupt()

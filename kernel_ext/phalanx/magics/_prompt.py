@@ -5,7 +5,9 @@ It knows ipykernel's stdin channel; nothing of ranks.
 
 from __future__ import annotations
 
-import getpass
+import select
+import sys
+import termios
 from typing import Any
 
 import zmq
@@ -35,13 +37,14 @@ class KernelPrompt:
         self._socket = kernel.stdin_socket
         while self._socket.poll(0):
             self._socket.recv_multipart()
-        kernel.session.send(
+        request = kernel.session.send(
             self._socket,
             "input_request",
             {"prompt": prompt, "password": password},
             kernel.get_parent("shell"),
             ident=kernel._get_shell_context_var(kernel._shell_parent_ident),
         )
+        self._id = request["header"]["msg_id"]
 
     def poll(self, timeout_s: float) -> tuple[str | None] | None:
         """Return the line in a tuple once it came; None in it is the end of input."""
@@ -49,6 +52,9 @@ class KernelPrompt:
             return None
         _, reply = self._kernel.session.recv(self._socket, mode=zmq.NOBLOCK)
         if reply is None or reply["header"]["msg_type"] != "input_reply":
+            return None
+        # A front end that names the question it answers (JupyterLab does) may mean an older one.
+        if reply["parent_header"].get("msg_id", self._id) != self._id:
             return None
         value = str(reply["content"].get("value", ""))
         return (None if value == END_OF_INPUT else value,)
@@ -58,21 +64,38 @@ class KernelPrompt:
 
 
 class TerminalPrompt:
-    """A question in a terminal: blocks until the line is typed."""
+    """A question in a terminal, polled as well; its own line editing is the terminal's.
+
+    Where standard input is no terminal (a pipe, a file) the line is read in one go: what Python
+    has buffered of it cannot be polled for.
+    """
 
     def __init__(self, prompt: str, password: bool) -> None:
-        self._prompt = prompt
-        self._password = password
+        self._stdin = sys.stdin
+        self._is_tty = self._stdin.isatty()
+        self._settings: list[Any] | None = None
+        if password and self._is_tty:
+            self._settings = termios.tcgetattr(self._stdin)
+            silent = [*self._settings]
+            silent[3] &= ~termios.ECHO
+            termios.tcsetattr(self._stdin, termios.TCSADRAIN, silent)
+        sys.stdout.write(prompt)
+        sys.stdout.flush()
 
     def poll(self, timeout_s: float) -> tuple[str | None] | None:
-        """Read the line; the end of input (Ctrl-D) is None in the tuple."""
-        try:
-            return (getpass.getpass(self._prompt) if self._password else input(self._prompt),)
-        except EOFError:
-            return (None,)
+        """Return the line in a tuple once it came; None in it is the end of input (Ctrl-D)."""
+        if self._is_tty and not select.select([self._stdin], [], [], timeout_s)[0]:
+            return None
+        line = self._stdin.readline()
+        return (line.rstrip("\n") if line else None,)
 
     def close(self) -> None:
-        """Nothing stays open."""
+        """Give the terminal back as it was; what is shown next begins on a line of its own."""
+        if self._settings is not None:
+            termios.tcsetattr(self._stdin, termios.TCSADRAIN, self._settings)
+            self._settings = None
+            sys.stdout.write("\n")
+            sys.stdout.flush()
 
 
 def open_prompt(shell: Any, prompt: str, password: bool) -> KernelPrompt | TerminalPrompt:

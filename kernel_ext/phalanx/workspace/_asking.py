@@ -11,7 +11,7 @@ from typing import Protocol
 from phalanx.protocol import LineNeed, TypedLine
 
 from ._questions import Question, Questions, WrongAddress
-from ._ranks import format_ranks
+from ._ranks import format_ranks, name_ranks
 from ._view import CannotAsk, OpenPrompt, View
 
 __all__ = ["Asking", "LineSender"]
@@ -122,7 +122,7 @@ class Asking:
     def _say_others(self, question: Question) -> None:
         """Say once who waits at another prompt."""
         who = "; ".join(
-            f"rank {format_ranks(other.ranks)} at {other.prompt.strip()!r}"
+            f"{name_ranks(other.ranks)} at {other.prompt.strip()!r}"
             + (" (hears the same line)" if other.hears else "")
             for other in question.others
         )
@@ -140,7 +140,7 @@ class Asking:
             self._known |= joined
             self._before()
             verb = "wait" if len(joined) > 1 else "waits"
-            self._view.notice(f"rank {format_ranks(joined)} {verb} at this prompt as well")
+            self._view.notice(f"{name_ranks(joined)} {verb} at this prompt as well")
 
     def _poll(self) -> None:
         answer = self._prompt.poll(0) if self._prompt is not None else None

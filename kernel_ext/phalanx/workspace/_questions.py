@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from phalanx.protocol import LineNeed, TypedLine
 
-from ._ranks import format_ranks, parse_ranks
+from ._ranks import name_ranks, parse_ranks
 
 __all__ = ["Question", "Questions", "Waiting", "WrongAddress"]
 
@@ -148,7 +148,7 @@ class Questions:
         return self._append([TypedLine(line)])
 
     def _addressed(self, ranks_text: str, line: str) -> list[TypedLine]:
-        who = f"{_name(self.waiting)} {'do' if len(self.waiting) > 1 else 'does'}"
+        who = f"{name_ranks(self.waiting)} {'do' if len(self.waiting) > 1 else 'does'}"
         try:
             ranks = parse_ranks(ranks_text, max(self._ranks) + 1)
         except ValueError as error:
@@ -157,7 +157,7 @@ class Questions:
         deaf = set(ranks) - set(self.waiting)
         if deaf:
             verb = "do" if len(deaf) > 1 else "does"
-            msg = f"@{ranks_text}: {_name(deaf)} {verb} not wait for a line; {who}"
+            msg = f"@{ranks_text}: {name_ranks(deaf)} {verb} not wait for a line; {who}"
             raise WrongAddress(msg)
         # A rank with two needs (a thread of it reads, too) gets it at its debugger.
         commanded = tuple(rank for rank in ranks if (rank, True) in self._needs)
@@ -178,7 +178,3 @@ class Questions:
                 if entry.is_for(rank, kind):
                     del self._needs[rank, kind]
         return added
-
-
-def _name(ranks: Collection[int]) -> str:
-    return f"rank{'s' if len(ranks) > 1 else ''} {format_ranks(ranks)}"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-__all__ = ["format_ranks", "parse_ranks"]
+__all__ = ["format_ranks", "name_ranks", "parse_ranks"]
 
 
 def parse_ranks(text: str, size: int) -> tuple[int, ...]:
@@ -58,3 +58,15 @@ def format_ranks(ranks: Iterable[int]) -> str:
         else:
             runs.append([rank, rank])
     return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in runs)
+
+
+def name_ranks(ranks: Iterable[int]) -> str:
+    """Write ranks in a sentence.
+
+    Examples
+    --------
+    >>> name_ranks([2]), name_ranks([0, 1])
+    ('rank 2', 'ranks 0-1')
+    """
+    known = set(ranks)
+    return f"rank{'' if len(known) == 1 else 's'} {format_ranks(known)}"

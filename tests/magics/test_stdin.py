@@ -1,0 +1,276 @@
+"""Questions and debuggers on ranks, in a real kernel driven as a front end drives it."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from kernel_driver import KernelDriver
+
+BOUND_S = 2.0
+
+
+@pytest.fixture(scope="module")
+def ranks():
+    """A kernel with three ranks."""
+    with KernelDriver() as driver:
+        assert driver.run("%load_ext phalanx").status == "ok"
+        assert driver.run("%distributed start -n 3").status == "ok"
+        yield driver
+
+
+@pytest.fixture(autouse=True)
+def _whole(request):
+    """After each test: every rank runs cells, none is traced, pdb's names are gone."""
+    yield
+    if "ranks" in request.fixturenames:
+        code = (
+            "%%distributed\nimport sys\n(sys.gettrace(), '__return__' in globals(), px.all_sum(1))"
+        )
+        shown = request.getfixturevalue("ranks").run(code)
+        assert shown.stdout == "[0-2] Out: (None, False, 3)\n", shown.text
+
+
+def shown(result):
+    return sorted(result.stdout.splitlines())
+
+
+def prompts(result):
+    return [prompt.text for prompt in result.prompts]
+
+
+def stop(cell, kernel):
+    begin_s = time.monotonic()
+    kernel.interrupt()
+    result = cell.result()
+    assert time.monotonic() - begin_s < BOUND_S
+    return result
+
+
+# -- sys.stdin ----------------------------------------------------------------------------------
+
+
+def test_stdin_is_a_file_over_the_typed_lines(ranks):
+    code = (
+        "%%distributed\nimport sys\na = sys.stdin.readline()\nb = sys.stdin.readline(1)\n"
+        "rest = list(sys.stdin)\n(a, b, rest, sys.stdin.read(), sys.stdin.isatty())"
+    )
+    result = ranks.run(code, stdin=["one", "two", "three", "\x04"])
+    value = ("one\n", "t", ["wo\n", "three\n"], "", False)
+    assert result.stdout == f"[0-2] Out: {value}\n"
+    assert prompts(result) == ["[0-2] stdin: "] * 4
+
+
+def test_a_thread_may_ask_and_output_goes_on_meanwhile(ranks):
+    code = (
+        "%%distributed\nimport threading, sys\nheard = []\n"
+        "asker = threading.Thread(target=lambda: heard.append(input('who? ') + sys.stdin.read()))\n"
+        "asker.start()\nprint('meanwhile')\nasker.join()\nheard"
+    )
+    cell = ranks.submit(code)
+    cell.until(lambda result: result.prompts and "[0-2] meanwhile" in result.stdout)
+    ranks.type_line("ann")
+    cell.until(lambda result: len(result.prompts) == 2)
+    ranks.type_line("\x04")
+    assert "[0-2] Out: ['ann']" in cell.result().stdout
+
+
+def test_a_late_rank_hears_what_was_typed(ranks):
+    code = (
+        "%%distributed\nif rank < 2: print(rank, input('who? '))\n"
+        "world.barrier()\nif rank == 2: print(rank, input('who? '))"
+    )
+    result = ranks.run(code, stdin=["ann"])
+    assert shown(result) == [f"[{rank}] {rank} ann" for rank in range(3)]
+    assert prompts(result) == ["[0-1] who? "]
+
+
+# -- debuggers ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("enter", "prompt"),
+    [
+        ("breakpoint()", "ipdb> "),
+        ("import pdb; pdb.set_trace()", "(Pdb) "),
+        ("from IPython.core.debugger import set_trace; set_trace()", "ipdb> "),
+    ],
+)
+def test_one_command_drives_all_ranks(ranks, enter, prompt):
+    code = (
+        f"%%distributed\ndef f(x):\n    {enter}\n    y = x + 1\n    return y\nprint('got', f(rank))"
+    )
+    result = ranks.run(code, stdin=["n", "p y * 100", "c"])
+    assert [f"[{r}] {(r + 1) * 100}" for r in range(3)] == [
+        line for line in shown(result) if line.endswith("00")
+    ]
+    assert shown(result)[-1] == "[2] got 3"
+    assert prompts(result) == [f"[0-2] {prompt}"] * 3
+
+
+def test_what_is_said_stands_between_the_prompts(ranks):
+    code = "%%distributed\nfor i in range(1):\n    breakpoint()\n    x = 1\nprint('end')"
+    at_prompt = []
+
+    def answer(prompt):
+        at_prompt.append(cell.result_so_far.stdout)
+        return ["p 11", "p 22", "c"][len(at_prompt) - 1]
+
+    cell = ranks.submit(code, stdin=answer)
+    end = cell.result().stdout
+    first, second, third = at_prompt
+    assert "breakpoint" in first
+    assert second == first + "[0-2] 11\n"
+    assert third == second + "[0-2] 22\n"
+    assert end == third + "[0-2] end\n"
+
+
+def test_one_rank_is_answered_alone(ranks):
+    code = "%%distributed\nfor x in [rank]:\n    breakpoint()\n    pass"
+    typed = ["@2 p x + 10", "@9 p x", "@0-1 c", "@1 p x", "@2 p x + 20", "c"]
+    result = ranks.run(code, stdin=typed)
+    assert prompts(result) == ["[0-2] ipdb> "] * 3 + ["[2] ipdb> "] * 3
+    assert {"[2] 12", "[2] 22"} <= set(shown(result))
+    assert result.stderr == (
+        "phalanx: @9: there is no rank 9: the ranks are 0 to 2\n"
+        "phalanx: @1: rank 1 does not wait for a line; rank 2 does\n"
+    )
+
+
+def test_a_rank_that_stops_later_hears_no_old_command(ranks):
+    code = (
+        "%%distributed\nif rank == 2: world.barrier()\nfor x in [rank]:\n    breakpoint()\n    pass\n"
+        "if rank < 2: world.barrier()"
+    )
+    result = ranks.run(code, stdin=["p x + 10", "c", "p x + 10", "c"])
+    assert prompts(result) == ["[0-1] ipdb> "] * 2 + ["[2] ipdb> "] * 2
+    assert [line for line in shown(result) if line[-2:-1] == "1"] == ["[0] 10", "[1] 11", "[2] 12"]
+
+
+def test_ranks_at_different_prompts_are_asked_apart(ranks):
+    code = (
+        "%%distributed\nif rank == 1: print('name', input('name? '))\n"
+        "else:\n    breakpoint()\n    pass"
+    )
+    cell = ranks.submit(code)
+    cell.until(lambda result: result.prompts)
+    cell.until(lambda result: "phalanx: also waiting" in result.stderr or result.prompts)
+    ranks.type_line("@1 ann")
+    cell.until(lambda result: len(result.prompts) == 2 and "[1] name ann" in result.stdout)
+    ranks.type_line("c")
+    assert prompts(cell.result()) == ["[0,2] ipdb> "] * 2
+
+
+def test_stepping_goes_from_statement_to_statement(ranks):
+    code = "%%distributed --ranks 0\nbreakpoint()\ny = 2\nz = y + 1\nz"
+    result = ranks.run(code, stdin=["n", "n", "n", "n"])
+    stops = [line for line in result.stdout.splitlines() if line.startswith("[0] > ")]
+    assert [line.count("module") for line in stops] == [1] * 4
+    assert result.stdout.endswith("[0] Out: 3\n")
+
+
+@pytest.mark.parametrize("typed", ["q", "\x04"])
+def test_quitting(ranks, typed):
+    result = ranks.run("%%distributed\nbreakpoint()\nprint('no')", stdin=[typed])
+    assert result.error == "CellError: ranks 0-2: BdbQuit: the debugger was quit"
+    assert "no\n" not in result.stdout
+
+
+def test_a_breakpoint_in_a_thread_and_in_a_task(ranks):
+    body = "    breakpoint()\n    print('a', 1)\n"
+    code = f"import threading\ndef f():\n{body}t = threading.Thread(target=f)\nt.start()\nt.join()"
+    assert "[0-2] a 1" in ranks.run(f"%%distributed\n{code}", stdin=["c"]).stdout
+    code = f"import asyncio\nasync def f():\n{body}await asyncio.create_task(f())"
+    assert "[0-2] a 1" in ranks.run(f"%%distributed\n{code}", stdin=["c"]).stdout
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "for i in range(3): breakpoint()",
+        "import pdb\nfor i in range(3): pdb.set_trace()",
+        "import asyncio\nawait asyncio.sleep(0)\nbreakpoint()",
+        "import asyncio\nawait asyncio.sleep(0)\ninput('? ')",
+        "import sys\nsys.stdin.read()",
+        "while True:\n    try: input('? ')\n    except Exception: pass",
+    ],
+)
+def test_stop_at_a_prompt(ranks, body):
+    cell = ranks.submit(f"%%distributed\n{body}\nprint('no')")
+    cell.until(lambda result: bool(result.prompts))
+    result = stop(cell, ranks)
+    assert result.error == "KeyboardInterrupt: "
+    assert "no\n" not in result.stdout
+    assert len(result.prompts) == 1
+
+
+def test_stop_while_the_program_runs_on_after_pdb(ranks):
+    code = "import pdb, time\npdb.set_trace()\nprint('go')\ntime.sleep(60)"
+    cell = ranks.submit(f"%%distributed\n{code}", stdin=["c"])
+    cell.until(lambda result: "[0-2] go" in result.stdout)
+    assert stop(cell, ranks).error == "KeyboardInterrupt: "
+
+
+# -- post mortem --------------------------------------------------------------------------------
+
+
+def test_post_mortem(ranks):
+    assert ranks.run("%%distributed\ndef f(x): return x / 0\nf(rank + 7)").status == "error"
+    result = ranks.run("%%distributed --ranks 1-2\n%debug", stdin=["p x", "q"])
+    assert result.status == "ok"
+    assert {"[1] 8", "[2] 9"} <= set(shown(result))
+    result = ranks.run("%distributed debug 2", stdin=["p x", "u", "q"])
+    assert result.status == "ok", result.text
+    assert "[2] 9" in shown(result)
+    assert prompts(result) == ["[2] ipdb> "] * 3
+    cell = ranks.submit("%distributed debug 0")
+    cell.until(lambda result: bool(result.prompts))
+    assert stop(cell, ranks).error.startswith("KeyboardInterrupt")
+    assert "[0] 7" in shown(ranks.run("%distributed debug 0", stdin=["p x", "q"]))
+
+
+def test_pdb_at_every_error(ranks):
+    code = "%%distributed --ranks 0\n%pdb on\nx = 5\n1 / 0"
+    result = ranks.run(code, stdin=["p x + 1", "q"])
+    assert "[0] 6" in shown(result)
+    assert result.error.startswith("ZeroDivisionError")
+    ranks.run("%%distributed --ranks 0\n%pdb off")
+
+
+# -- front ends and ends ------------------------------------------------------------------------
+
+
+def test_debug_needs_an_error_and_a_rank():
+    with KernelDriver() as kernel:
+        kernel.run("%load_ext phalanx")
+        kernel.run("%distributed start -n 2")
+        result = kernel.run("%distributed debug 0-1")
+        assert result.stderr == (
+            "UsageError: nothing to debug: no cell has failed on ranks 0-1 yet\n"
+        )
+        assert "there is no rank 5" in kernel.run("%distributed debug 5").stderr
+        _without_stdin(kernel)
+        _the_last_reader_dies(kernel)
+
+
+def _without_stdin(kernel):
+    """Nbclient and papermill run cells with ``allow_stdin=False``."""
+    for body in ("input('who? ')", "breakpoint()", "import sys; sys.stdin.readline()"):
+        sent = kernel._client.execute(f"%%distributed\n{body}", allow_stdin=False)
+        result = type(kernel.submit("1"))(kernel, sent, None).result(20)
+        assert result.error.startswith("RuntimeError: ranks 0-1: RuntimeError: nobody can answer")
+        assert "this front end has no input" in result.error
+    assert kernel.run("%%distributed\npx.all_sum(1)").stdout == "[0-1] Out: 2\n"
+
+
+def _the_last_reader_dies(kernel):
+    cell = kernel.submit(
+        "%%distributed\nimport os, threading, signal\n"
+        "if rank == 1:\n    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGKILL)).start()\n"
+        "    input('never? ')"
+    )
+    cell.until(lambda result: bool(result.prompts))
+    assert cell.result(10).error.startswith("RankFailure: rank 1")
+    kernel.type_line("too late")
+    result = kernel.run("%%distributed\nprint('hello', input('who? '))", stdin=["ann"])
+    assert result.stdout == "[0] hello ann\n"

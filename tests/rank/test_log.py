@@ -1,0 +1,133 @@
+"""The rule of the log: ranks and the workspace, in any order, against a model of one sentence."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from phalanx.protocol import LineNeed, TypedLine
+from phalanx.rank import LogOfRank, Missing
+from phalanx.workspace._questions import Questions, WrongAddress
+
+N_RANKS = 3
+RANKS = st.integers(0, N_RANKS - 1)
+
+
+class Ranks(RuleBasedStateMachine):
+    """Ranks read data and commands, a person types, and messages come late and in any order.
+
+    The model: what a rank has read of a kind is, line by line, what was typed of that kind for
+    it; and every command was read by exactly the ranks that waited for it when it was typed.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.questions = Questions(range(N_RANKS))
+        self.logs = [LogOfRank(rank) for rank in range(N_RANKS)]
+        self.typed: list[TypedLine] = []
+        self.on_the_way: list[list[tuple[int, TypedLine]]] = [[] for _ in range(N_RANKS)]
+        self.needs_on_the_way: list[tuple[int, LineNeed]] = []
+        self.reading: dict[tuple[int, bool], str] = {}  # who waits, at which prompt
+        self.has_read: Counter[tuple[int, bool]] = Counter()
+        self.n = 0
+
+    def try_to_read(self, rank: int, is_command: bool) -> None:
+        """Let a reader look again; what it gets must be the next line for it."""
+        found = self.logs[rank].read(is_command=is_command)
+        if isinstance(found, Missing):
+            if (rank, is_command) not in self.reading:
+                prompt = f"{'ipdb' if is_command else 'who'}{rank % 2}> "
+                self.reading[rank, is_command] = prompt
+                need = LineNeed("cell", found.index, prompt, False, is_command)
+                self.needs_on_the_way.append((rank, need))
+            return
+        self.reading.pop((rank, is_command), None)
+        mine = [entry.line for entry in self.typed if entry.is_for(rank, is_command)]
+        assert found == mine[self.has_read[rank, is_command]]
+        self.has_read[rank, is_command] += 1
+
+    @rule(rank=RANKS, is_command=st.booleans())
+    def read(self, rank, is_command):
+        if (rank, is_command) not in self.reading:
+            self.try_to_read(rank, is_command)
+
+    @precondition(lambda self: self.needs_on_the_way)
+    @rule(data=st.data())
+    def a_need_arrives(self, data):
+        at = data.draw(st.integers(0, len(self.needs_on_the_way) - 1))
+        rank, need = self.needs_on_the_way.pop(at)
+        self.questions.need(rank, need, now_s=0)
+
+    @precondition(lambda self: self.questions.waiting)
+    @rule(address=st.none() | st.sets(RANKS, min_size=1))
+    def a_line_is_typed(self, address):
+        question = self.questions.due((), 9)
+        waiting = set(self.questions.waiting)
+        self.n += 1
+        line = f"line {self.n}"
+        text = line if address is None else f"@{','.join(map(str, address))} {line}"
+        try:
+            entries = self.questions.answer(question, text)
+        except WrongAddress:
+            assert address - waiting
+            return
+        for index, entry in entries:
+            assert index == len(self.typed)
+            assert entry.line == line
+            self.typed.append(entry)
+            if entry.is_command:  # only to who waits: nobody can find it later
+                assert all((rank, True) in self.reading for rank in entry.ranks)
+            for rank in range(N_RANKS):
+                self.on_the_way[rank].append((index, entry))
+        taken = {rank for _, entry in entries for rank in entry.ranks or ()}
+        assert address is None or taken == address
+
+    @rule(rank=RANKS, data=st.data(), is_twice=st.booleans())
+    def an_entry_arrives(self, rank, data, is_twice):
+        if self.on_the_way[rank]:
+            at = data.draw(st.integers(0, len(self.on_the_way[rank]) - 1))
+            index, entry = self.on_the_way[rank][at]
+            if not is_twice:
+                self.on_the_way[rank].pop(at)
+            self.logs[rank].feed(index, entry)
+            for is_command in (False, True):
+                if (rank, is_command) in self.reading:
+                    self.try_to_read(rank, is_command)
+
+    @invariant()
+    def nobody_is_forgotten(self):
+        """Who waits is known to the workspace, or its need or its line is on the way."""
+        for rank, is_command in self.reading:
+            mine = [entry for entry in self.typed if entry.is_for(rank, is_command)]
+            assert (
+                (rank, is_command) in self.questions._needs
+                or any(r == rank and n.is_command == is_command for r, n in self.needs_on_the_way)
+                or len(mine) > self.has_read[rank, is_command]
+            )
+
+    def teardown(self):
+        """When all has arrived, nobody has a line in the log that it did not get."""
+        for rank in range(N_RANKS):
+            for index, entry in self.on_the_way[rank]:
+                self.logs[rank].feed(index, entry)
+            for is_command in (False, True):
+                if (rank, is_command) in self.reading:
+                    self.try_to_read(rank, is_command)
+                mine = [e for e in self.typed if e.is_for(rank, is_command)]
+                if is_command or (rank, is_command) in self.reading:
+                    assert self.has_read[rank, is_command] == len(mine)
+
+
+TestRanks = Ranks.TestCase
+TestRanks.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+
+
+def test_a_read_does_not_pass_an_entry_that_has_not_come():
+    log = LogOfRank(0)
+    log.feed(1, TypedLine("b"))
+    assert log.read(is_command=False) == Missing(0)
+    log.feed(0, TypedLine("a", ranks=(1,)))
+    assert log.read(is_command=False) == "b"
