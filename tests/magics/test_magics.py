@@ -227,6 +227,29 @@ def test_pictures(ranks):
     assert len(rows) == 3
 
 
+def test_every_cell_runs_on_the_ranks_while_auto_is_on(ranks):
+    assert ranks.run("%autodistributed on").status == "ok"
+    try:
+        assert lines(ranks.run("size * 2")) == ["[0-2] Out: 6"]
+        assert "] Wall time:" in ranks.run("\n%%time\nx = 1").stdout
+        assert ranks.run("%%local\nhere = 5\nprint('here')").stdout == "here\n"
+        assert "NameError" in ranks.run("%%local\nsize").text
+        assert lines(ranks.run("%%distributed --ranks 1\nrank")) == ["[1] Out: 1"]
+        assert "3 ranks" in ranks.run("%distributed status").stdout
+    finally:
+        assert ranks.run("%autodistributed off").status == "ok"
+    assert ranks.run("print(here)").stdout == "5\n"
+    assert "is on or off" in ranks.run("%autodistributed maybe").stderr
+
+
+def test_functions_of_the_notebook_run_code_on_ranks(ranks):
+    result = ranks.run(
+        "def f(r):\n    return ws.run('print(rank); rank * 3', ranks=[r])\nf(2)[0].value"
+    )
+    assert result.stdout.splitlines() == ["[2] 2", "[2] Out: 6"]
+    assert "'6'" in result.text
+
+
 def test_a_dead_rank_is_told_at_once_and_the_rest_go_on(kernel, ranks):
     (pid,) = (
         int(line.split()[-1])

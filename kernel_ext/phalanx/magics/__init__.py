@@ -23,4 +23,5 @@ def unload_ipython_extension(shell: Any) -> None:
     if magics is not None:
         magics.close()
         for kind in ("line", "cell"):
-            shell.magics_manager.magics[kind].pop("distributed", None)
+            for name in ("distributed", "autodistributed", "local"):
+                shell.magics_manager.magics[kind].pop(name, None)

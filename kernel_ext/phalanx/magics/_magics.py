@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from IPython.core.error import UsageError
-from IPython.core.magic import Magics, line_cell_magic, magics_class
+from IPython.core.magic import Magics, cell_magic, line_cell_magic, line_magic, magics_class
 from IPython.display import display
 
 from phalanx import widgets
@@ -19,6 +19,7 @@ from phalanx.protocol import Measurement
 from phalanx.workspace import Workspace, parse_ranks
 
 from ._arguments import HelpShown, UsageMistake, cell_parser, line_parser, parse
+from ._auto import AutoDistributed
 from ._debug import debug_ranks
 from ._view import NotebookView, in_one_line
 
@@ -34,6 +35,7 @@ class DistributedMagics(Magics):  # type: ignore[misc]
     def __init__(self, shell: Any) -> None:
         super().__init__(shell)
         self._workspace: Workspace | None = None
+        self._auto = AutoDistributed(shell)
 
     @property
     def workspace(self) -> Workspace | None:
@@ -42,6 +44,7 @@ class DistributedMagics(Magics):  # type: ignore[misc]
 
     def close(self) -> None:
         """Stop the ranks; idempotent."""
+        self._auto.set(False)
         if self._workspace is not None:
             self._workspace.stop()
             self._workspace = None
@@ -62,6 +65,26 @@ class DistributedMagics(Magics):  # type: ignore[misc]
             raise UsageError(str(error)) from None
         except (DistributedError, TimeoutError, KeyboardInterrupt) as error:
             raise in_one_line(error) from None
+
+    @line_magic  # type: ignore[untyped-decorator]
+    def autodistributed(self, line: str) -> None:
+        """Run every cell on the ranks (`on`), or only those that say so (`off`)."""
+        word = line.strip()
+        if word not in {"on", "off"}:
+            msg = f"%autodistributed is on or off, not {word!r}"
+            raise UsageError(msg)
+        if word == "on" and self._workspace is None:
+            raise UsageError(NOT_STARTED)
+        self._auto.set(word == "on")
+
+    @cell_magic  # type: ignore[untyped-decorator]
+    def local(self, line: str, cell: str) -> None:
+        """Run a cell here, in the notebook's own kernel, while %autodistributed is on."""
+        if line.strip():
+            msg = f"%%local takes no words, not {line.strip()!r}"
+            raise UsageError(msg)
+        with self._auto.paused():
+            self.shell.run_cell(cell)
 
     # -- cells --------------------------------------------------------------------------------
 
@@ -103,7 +126,15 @@ class DistributedMagics(Magics):  # type: ignore[misc]
             )
         except DistributedError as error:
             raise UsageMistake(str(error)) from None
+        self._workspace.make_view = lambda: NotebookView(self.shell)
+        self._offer_name(self._workspace)
         self._do_status(options)
+
+    def _offer_name(self, workspace: Workspace) -> None:
+        """Bind ``ws`` in the notebook, for `ws.run` and the like, unless it means something."""
+        taken = self.shell.user_ns.get("ws")
+        if taken is None or isinstance(taken, Workspace):
+            self.shell.push({"ws": workspace})
 
     def _do_status(self, options: Any) -> None:
         print(widgets.topology(self._running().topology()).text)  # noqa: T201 - the answer

@@ -13,6 +13,7 @@ from ._input import DebuggerStopped, TypedLines
 from ._log import LogOfRank, Missing
 from ._stdin import CellInput
 from ._sweep import publish_sweep
+from ._threads import UserThreads
 
 __all__ = [
     "CellGate",
@@ -23,6 +24,7 @@ __all__ = [
     "LogOfRank",
     "Missing",
     "TypedLines",
+    "UserThreads",
     "asks_for_commands",
     "enter",
     "leave_debuggers",

@@ -22,6 +22,7 @@ from phalanx.rank import (
     DescriptorCapture,
     LastError,
     TypedLines,
+    UserThreads,
     asks_for_commands,
     enter,
     leave_debuggers,
@@ -61,6 +62,7 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
     def serve(self, rank: int, channel: Channel) -> None:
         """Begin to serve as a rank."""
         self.rank = rank
+        self._threads = UserThreads()
         self._channel = channel
         self._gate = CellGate()
         self._lines = TypedLines(rank, self._ask)
@@ -122,7 +124,8 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
             self._lines.end()
             for capture in self.captures:
                 capture.drain()
-            self._notify(CellEnded(cell, reply.get("status") == "ok"))
+            is_ok = reply.get("status") == "ok"
+            self._notify(CellEnded(cell, is_ok, self._threads.are_alive()))
         return reply
 
     def _failed(self, ename: str, evalue: str = "") -> dict[str, Any]:
