@@ -9,6 +9,7 @@ import time
 import psutil
 import pytest
 from kernel_driver import KernelDriver
+from processes import wait_gone
 
 from phalanx.workspace import parse_ranks
 
@@ -281,8 +282,7 @@ def test_a_killed_kernel_leaves_nothing():
         started = psutil.Process(driver.pid).children(recursive=True)
         assert len(started) >= 4
         driver.kill()
-        _, alive = psutil.wait_procs(started, timeout=BOUND_S)
-        assert alive == []
+        assert wait_gone(started, BOUND_S) == []
 
 
 def test_a_restarted_kernel_leaves_nothing():
@@ -291,5 +291,4 @@ def test_a_restarted_kernel_leaves_nothing():
         driver.run("%distributed start -n 2")
         started = psutil.Process(driver.pid).children(recursive=True)
         driver.restart()
-        _, alive = psutil.wait_procs(started, timeout=BOUND_S)
-        assert alive == []
+        assert wait_gone(started, BOUND_S) == []

@@ -15,6 +15,7 @@ import msgspec
 import psutil
 import pytest
 import zmq
+from processes import wait_gone
 
 from phalanx.errors import CellError, DistributedError, RankFailure
 from phalanx.protocol import Hello
@@ -27,12 +28,6 @@ def processes_of(root: int) -> list[psutil.Process]:
     """The root supervisor and all that it started."""
     process = psutil.Process(root)
     return [process, *process.children(recursive=True)]
-
-
-def wait_gone(processes: list[psutil.Process], timeout_s: float = BOUND_S) -> list[psutil.Process]:
-    """Those that still live when the time is over (zombies of ours do not count)."""
-    _, alive = psutil.wait_procs(processes, timeout=timeout_s)
-    return alive
 
 
 def n_descriptors() -> int:
@@ -207,7 +202,7 @@ def test_stop_leaves_nothing(own):
     assert len(processes) == 4  # root, controller, two ranks
     own.stop()
     own.stop()
-    assert wait_gone(processes) == []
+    assert wait_gone(processes, BOUND_S) == []
     assert n_descriptors() < before
     with pytest.raises(DistributedError, match="was stopped"):
         own.run("1")
@@ -231,7 +226,7 @@ def test_a_killed_part_takes_the_rest_with_it(own, victim):
     # The root is our own child: reap it, as a workspace that stops does.
     with contextlib.suppress(subprocess.TimeoutExpired):
         own._root._root._popen.wait(BOUND_S)
-    assert wait_gone(processes) == []
+    assert wait_gone(processes, BOUND_S) == []
     with pytest.raises(DistributedError, match="is gone"):
         own.run("1")
 

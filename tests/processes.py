@@ -1,0 +1,26 @@
+"""Waiting for processes to be gone, as tests of what is left behind do."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+import psutil
+
+
+def is_gone(process: psutil.Process) -> bool:
+    """Whether a process has ended; one that its new parent has not reaped yet has."""
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def wait_gone(processes: Iterable[psutil.Process], timeout_s: float) -> list[psutil.Process]:
+    """Those that still live when the time is over."""
+    deadline_s = time.monotonic() + timeout_s
+    alive = [process for process in processes if not is_gone(process)]
+    while alive and time.monotonic() < deadline_s:
+        psutil.wait_procs(alive, timeout=0.02)
+        alive = [process for process in alive if not is_gone(process)]
+    return alive
