@@ -17,6 +17,7 @@ _HERE = Path(__file__).resolve().parent
     [
         ("boot.py", ["--ranks", "2", "--rounds", "1"], ["phalanx", "ipyparallel"]),
         ("cell_latency.py", ["--ranks", "2", "--cells", "2", "--warmup", "1"], ["%%distributed", "%%px"]),
+        ("input_latency.py", ["--ranks", "2", "--lines", "2"], ["input", "debugger"]),
         ("all_sum_vs_mlx.py", ["--end", "64K", "--rounds", "1", "--budget", "0.01"], ["64 KiB"]),
     ],
 )  # fmt: skip
@@ -33,10 +34,12 @@ def test_it_runs(script, arguments, words, tmp_path):
     assert len(records.read_text().splitlines()) > 1
 
 
-@pytest.mark.parametrize("script", ["boot.py", "cell_latency.py", "all_sum_vs_mlx.py"])
+@pytest.mark.parametrize(
+    "script", ["boot.py", "cell_latency.py", "all_sum_vs_mlx.py", "input_latency.py"]
+)
 def test_help(script):
     said = subprocess.run(
         [sys.executable, _HERE / script, "--help"], capture_output=True, text=True, check=False
     )
     assert said.returncode == 0, said.stderr
-    assert "--rounds" in said.stdout or "--cells" in said.stdout
+    assert any(option in said.stdout for option in ("--rounds", "--cells", "--lines"))

@@ -41,7 +41,7 @@ def test_ranks_that_ask_together_are_asked_once():
 def test_the_grace_ends():
     questions = Questions(range(2))
     questions.need(1, need(), now_s=1.0)
-    assert questions.due({0, 1}, now_s=1.031) == Question((1,), "who? ")
+    assert questions.due({0, 1}, now_s=1.101) == Question((1,), "who? ")
 
 
 def test_after_an_answer_the_grace_begins_again_though_others_wait():

@@ -16,7 +16,9 @@ from ._ranks import name_ranks, parse_ranks
 
 __all__ = ["Question", "Questions", "Waiting", "WrongAddress"]
 
-GRACE_S = 0.03  # ranks that ask the same thing come together within this time
+# Ranks that ask the same thing come together within this time (that of equal lines, `_output`).
+# It is waited only where some rank runs on; a person does not feel it, and answers one prompt.
+GRACE_S = 0.1
 ADDRESSED = re.compile(r"@(\d[\d,-]*)(?:\s(.*))?", re.DOTALL)
 
 
