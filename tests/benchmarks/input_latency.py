@@ -25,12 +25,12 @@ from common import (
 )
 from kernel_driver import KernelDriver
 
-_TIME = "__import__('time').time()"
+_TIME = "('t', rank, __import__('time').time())"
 _CELLS = {
-    "input": f"%%distributed\nfor _ in range({{n}}): input('> '); print('t', {_TIME})",
+    "input": f"%%distributed\nfor _ in range({{n}}): input('> '); print({_TIME})",
     "debugger": "%%distributed\nfor _ in range(1):\n    breakpoint()\n    pass",
 }
-_STAMP = re.compile(r"^\[(\S+)\] (?:t )?(\d+\.\d+)$", re.MULTILINE)
+_STAMP = re.compile(r"\('t', (\d+), (\d+\.\d+)\)$", re.MULTILINE)
 
 
 def measure(kernel: KernelDriver, kind: str, n_ranks: int, lines: int) -> list[dict[str, object]]:
