@@ -60,27 +60,29 @@ class Launcher:
 
     def run(self) -> int:
         """Start, show, wait; the exit status."""
-        with ExitStack() as stack:
-            self._open_logs(stack)
-            script = stack.enter_context(
-                Script(
-                    self._command,
-                    self._size,
-                    cwd=self._cwd,
-                    env=self._env,
-                    transport=self._options.transport,
-                    grace_s=self._options.grace,
-                )
+        try:
+            with ExitStack() as stack:
+                return self._run(stack)
+        except _ToldTwiceError:
+            return 128 + self._signal
+
+    def _run(self, stack: ExitStack) -> int:
+        self._open_logs(stack)
+        script = stack.enter_context(
+            Script(
+                self._command,
+                self._size,
+                cwd=self._cwd,
+                env=self._env,
+                transport=self._options.transport,
+                grace_s=self._options.grace,
             )
-            self._handle_signals(script, stack)
-            reader = InputThread(script.input, lambda: self._on_line_typed(script))
-            stack.callback(reader.close)
-            self._say_verbose(f"supervisor {script.root_pid}, {' '.join(self._command)}")
-            try:
-                code = self._follow(script)
-            except _ToldTwiceError:
-                code = 128 + self._signal
-        return code
+        )
+        self._handle_signals(script, stack)
+        reader = InputThread(script.input, lambda: self._on_line_typed(script))
+        stack.callback(reader.close)
+        self._say_verbose(f"supervisor {script.root_pid}, {' '.join(self._command)}")
+        return self._follow(script)
 
     def _follow(self, script: Script) -> int:
         """Show what happens until all is over."""
@@ -185,8 +187,10 @@ class Launcher:
             self._signal = self._signal or number
 
         for number in _SIGNALS:
-            previous = signal.signal(number, on_signal)
-            stack.callback(signal.signal, number, previous)
+            previous = signal.getsignal(number)
+            if previous is not signal.SIG_IGN:  # else nohup or a shell's & wants us to stay
+                signal.signal(number, on_signal)
+                stack.callback(signal.signal, number, previous)
 
 
 def _identity(fd: int) -> object:

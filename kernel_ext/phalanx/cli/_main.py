@@ -30,7 +30,11 @@ class _Parser(argparse.ArgumentParser):
 
 
 class _Help(argparse.ArgumentDefaultsHelpFormatter):
-    """Defaults named, examples line by line as they are."""
+    """Defaults named where there are any, examples line by line as they are."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        is_told = action.default not in (None, False) and action.default != []
+        return super()._get_help_string(action) if is_told else action.help
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return text if "\n" in text else super()._fill_text(text, width, indent)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import secrets
 import socket
 import uuid
 from typing import Any
@@ -26,14 +25,11 @@ from phalanx.protocol import (
     BootOptions,
     CellEnded,
     EngineReady,
-    EpochAborted,
     Failed,
     FromRoot,
-    Gather,
     GetTopology,
     Hello,
     HostInfo,
-    Join,
     RankInfo,
     RankLost,
     Register,
@@ -44,7 +40,6 @@ from phalanx.protocol import (
     TopologyIs,
     ToRoot,
     ToSupervisor,
-    Welcome,
 )
 
 from ._cell_watch import CellWatch
@@ -52,7 +47,8 @@ from ._controller_process import Connection, ControllerProcess
 from ._hopeless import Hopeless
 from ._host import HostSupervisor
 from ._links import links_of
-from ._world import Answer, World
+from ._membership import Membership
+from ._world import World
 
 __all__ = ["RootSupervisor"]
 
@@ -74,7 +70,6 @@ class RootSupervisor:
         self._over = asyncio.Event()
         self._stop_request: int | None = None
         self._world = World(options.ranks)
-        self._key = secrets.token_bytes(32)
         self._engines = tuple(str(uuid.uuid4()) for _ in range(options.ranks))
         self._registering: dict[int, int] = {}  # rank -> request id, until the controller is up
         self._ready: set[int] = set()
@@ -82,6 +77,7 @@ class RootSupervisor:
         self._ended = asyncio.Condition()
         self._controller = ControllerProcess(self._on_controller_up, self._on_controller_lost)
         self._host = HostSupervisor(tuple(range(options.ranks)), self)
+        self._membership = Membership(options.name, options.transport, self._world, self._host)
         self._tasks: set[asyncio.Task[None]] = set()
         self._watch = CellWatch(self._world, self._host.memory, self._on_hopeless)
 
@@ -210,7 +206,7 @@ class RootSupervisor:
         # A rank tells of an abort before it ends its cell; the page knows of any other.
         reason = self._host.memory.reason(self._world.epoch)
         if reason is not None:
-            self._send_all(self._world.abort(self._world.epoch, reason[2]))
+            self._membership.send_all(self._world.abort(self._world.epoch, reason[2]))
         self._tell(self._world.begin_cell(request.id, request.cell, request.ranks))
         self._watch.look()
 
@@ -228,23 +224,18 @@ class RootSupervisor:
             self._ready.add(rank)
             if len(self._ready) == self._options.ranks:
                 self._tell(Booted(self._connection["client"], self._engines))
-        elif isinstance(message, Join):
-            self._host.send(rank, self._welcome(rank, message.id))
-        elif isinstance(message, Gather):
-            self._send_all(self._world.gather(rank, message))
-        elif isinstance(message, EpochAborted):
-            self._host.memory.abort(message.epoch, message.kind, message.culprit, message.message)
-            self._send_all(self._world.abort(message.epoch, message.message))
         elif isinstance(message, CellEnded):
             self._world.end_cell(rank, message.cell, ok=message.ok, lives_on=message.lives_on)
             self._spawn_task(self._notify_ended())
             self._watch.look()
+        else:
+            self._membership.answer(rank, message)
 
     def on_lost(self, rank: int, reason: str, tail: str) -> None:
         """Name a dead rank to everybody: first to those who wait for it."""
         epoch = self._world.epoch
         self._host.memory.abort(epoch, AbortKind.RANK_FAILURE, rank, reason)
-        self._send_all(self._world.lose(rank, reason))
+        self._membership.send_all(self._world.lose(rank, reason))
         if len(self._ready) < self._options.ranks:
             self._tell(BootFailed(f"rank {rank} {reason} while starting\n{tail}".rstrip()))
             self.end()
@@ -257,36 +248,11 @@ class RootSupervisor:
         how = self._world.how_gone(found.missing)
         reason = f"{how}; {found.op} #{found.seq} of the others can never complete"
         self._host.memory.abort(self._world.epoch, AbortKind.RANK_FAILURE, found.missing, reason)
-        self._send_all(self._world.abort(self._world.epoch, reason))
+        self._membership.send_all(self._world.abort(self._world.epoch, reason))
 
     async def _notify_ended(self) -> None:
         async with self._ended:
             self._ended.notify_all()
-
-    def _send_all(self, answers: list[Answer]) -> None:
-        for rank, message in answers:
-            if rank not in self._world.dead:
-                self._host.send(rank, message)
-
-    def _welcome(self, rank: int, request_id: int) -> Welcome:
-        size = self._options.ranks
-        memory = self._host.memory
-        return Welcome(
-            id=request_id,
-            rank=rank,
-            size=size,
-            epoch=self._world.epoch,
-            workspace=self._options.name,
-            key=self._key,
-            hosts=(0,) * size,
-            slots=tuple(range(size)),
-            host_names=(socket.gethostname(),),
-            addresses=("127.0.0.1",),
-            transport=self._options.transport,
-            page_fd=memory.page_fd,
-            region_fds=memory.region_fds,
-            wake_fds=memory.wake_fds,
-        )
 
     def _topology(self) -> Topology:
         ranks = tuple(
