@@ -7,12 +7,14 @@ It chooses between the world this process was started in and a group of one; joi
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Callable
 
 from phalanx.errors import NotConfigured, NotSupported
 
+from ._environment import join_ring, ring_environment
 from ._group import Group
-from ._supervised import CHANNEL_VARIABLE, alone, is_supervised, join, world
+from ._supervised import CHANNEL_VARIABLE, adopt, alone, is_supervised, join, world
 
 __all__ = ["init", "is_available"]
 
@@ -32,7 +34,9 @@ def init(
     """Join the world this process was started in.
 
     The world is joined once: later calls return the same group at once. A process that is in no
-    world gets a group of one.
+    world gets a group of one. What ``mlx.launch`` sets for its ring (``MLX_RANK`` and
+    ``MLX_HOSTFILE``) is a world too, on loopback among processes of one user; elsewhere only
+    with ``PHALANX_INSECURE=1``, as nothing there tells a stranger from a rank.
 
     Parameters
     ----------
@@ -81,6 +85,9 @@ is not set, so no Phalanx supervisor started this process; use %distributed star
     if is_supervised():
         group = world()
         return join(timeout) if group is None else group
+    ring = ring_environment(os.environ)
+    if ring is not None:
+        return adopt(lambda: join_ring(ring, timeout))
     if strict:
         msg = (
             f"[distributed] Couldn't initialize any backend: {CHANNEL_VARIABLE} is not set, so no "

@@ -24,7 +24,7 @@ from ._group import Group, group_of_one, seconds
 from ._rendezvous import ChannelRendezvous, refusal
 from ._world import HostMemory, WorldSpec, form_group
 
-__all__ = ["CHANNEL_VARIABLE", "is_supervised", "join", "supervisor_channel", "world"]
+__all__ = ["CHANNEL_VARIABLE", "adopt", "is_supervised", "join", "supervisor_channel", "world"]
 
 CHANNEL_VARIABLE = "PHALANX_CHANNEL"
 _log = logging.getLogger(__name__)
@@ -173,6 +173,16 @@ def join(timeout: float | None = 30.0) -> Group:
             _PROCESS.group = Group(engine, spec, _tell_supervisor)
         else:
             _PROCESS.group._rearm(engine, spec)
+        return _PROCESS.group
+
+
+def adopt(make: Callable[[], Group]) -> Group:
+    """Return this process's group; the first time, make it of a world without a supervisor."""
+    with _PROCESS.lock:
+        _PROCESS.check_pid()
+        if _PROCESS.group is None:
+            _PROCESS.group = make()
+            os.register_at_fork(after_in_child=_PROCESS.disarm)
         return _PROCESS.group
 
 

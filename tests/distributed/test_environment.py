@@ -1,0 +1,172 @@
+"""`px.init` in a world that mlx.launch describes by variables: who meets, and who is kept out."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from phalanx.distributed._environment import ring_environment
+from phalanx.distributed._same_user import peer_uid
+from phalanx.errors import DistributedError
+
+RANK = """
+import sys, phalanx as px
+world = px.init(timeout=float(sys.argv[1]))
+assert px.init() is world
+print(world.rank(), world.size(), px.all_sum(world.rank() + 1), *px.all_gather(world.rank() * 2))
+"""
+
+
+def free_ports(n, host="127.0.0.1"):
+    """Ports nobody uses: all held at once, so that they differ."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    socks = [socket.socket(family) for _ in range(n)]
+    try:
+        for sock in socks:
+            sock.bind((host, 0))
+        return [sock.getsockname()[1] for sock in socks]
+    finally:
+        for sock in socks:
+            sock.close()
+
+
+@pytest.fixture
+def hostfile(tmp_path):
+    def write(n, host="127.0.0.1"):
+        path = tmp_path / "hosts.json"
+        at = f"[{host}]" if ":" in host else host
+        path.write_text(json.dumps([[f"{at}:{port}"] for port in free_ports(n, host)]))
+        return path
+
+    return write
+
+
+def start(rank, path, timeout=20.0, code=RANK, **options):
+    env = {**os.environ, "MLX_RANK": str(rank), "MLX_HOSTFILE": str(path)}
+    return subprocess.Popen(
+        [sys.executable, "-c", code, str(timeout)],
+        env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options,
+    )  # fmt: skip
+
+
+def ends(popens):
+    return [(*popen.communicate(timeout=30), popen.returncode) for popen in popens]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_ranks_meet_in_any_order(hostfile, host):
+    path = hostfile(3, host)
+    said = ends([start(rank, path) for rank in (2, 0, 1)])
+    assert [(out, code) for out, _, code in said] == [
+        (f"{rank} 3 6 0 2 4\n", 0) for rank in (2, 0, 1)
+    ]
+
+
+@pytest.mark.slow
+def test_a_missing_rank_is_named(hostfile):
+    path = hostfile(3)
+    (first, second) = ends([start(0, path, 1.0), start(1, path, 1.0)])
+    assert "CollectiveTimeout: rank 2 did not come within 1 s" in first[1]
+    assert first[2] == second[2] == 1
+
+
+@pytest.mark.slow
+def test_strangers_are_dropped_and_the_ranks_meet(hostfile):
+    path = hostfile(2)
+    port = int(json.loads(path.read_text())[0][0].rpartition(":")[2])
+    zero = start(0, path)
+    strangers = []
+    for words in (b"GET / HTTP/1.0\r\n\r\n", b"x" * 36, b""):
+        while True:
+            sock = socket.socket()
+            if sock.connect_ex(("127.0.0.1", port)) == 0 and sock.getsockname()[1] != port:
+                break
+            sock.close()
+        sock.sendall(words)
+        strangers.append(sock)
+    said = ends([zero, start(1, path)])
+    for sock in strangers:
+        sock.close()
+    assert [code for *_, code in said] == [0, 0]
+
+
+# It knows the world and comes as rank 1, but as another user.
+STRANGER = """
+import os, socket, phalanx
+from phalanx.distributed._environment import ring_environment
+from phalanx.distributed._meeting_point import _HELLO
+ring = ring_environment(os.environ)
+os.setgid(65534)
+os.setuid(65534)
+while True:
+    sock = socket.socket()
+    if sock.connect_ex(ring.addresses[0]) == 0 and sock.getsockname() != ring.addresses[0]:
+        break
+    sock.close()
+sock.sendall(_HELLO.pack(ring.digest(), 1))
+print(sock.recv(100))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may be another user")
+def test_another_user_does_not_get_in(hostfile):
+    path = hostfile(2)
+    zero, one = ends([start(0, path, 1.5), start(1, path, 1.5, STRANGER)])
+    assert "CollectiveTimeout: rank 1 did not come within 1.5 s" in zero[1]
+    assert one == ("b''\n", "", 0)
+
+
+@pytest.mark.slow
+def test_a_rank_does_not_trust_another_user_s_host(hostfile):
+    path = hostfile(2)
+    code = STRANGER.replace("while True:", "server = socket.create_server(ring.addresses[0])\n"
+        "for _ in range(2):\n    sock, _ = server.accept(); sock.sendall(b'k' * 32)\n"
+        "raise SystemExit\nwhile True:")  # fmt: skip
+    if os.geteuid() != 0:
+        pytest.skip("only root may be another user")
+    _, one = ends([start(0, path, 2.0, code), start(1, path, 2.0)])
+    assert "CollectiveTimeout: rank 0 was not met" in one[1]
+
+
+def test_whose_a_connection_is():
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_connection(server.getsockname()) as ours,
+        server.accept()[0] as accepted,
+    ):
+        assert peer_uid(accepted) == os.geteuid()
+        assert peer_uid(ours) == os.geteuid()
+
+
+@pytest.mark.parametrize(
+    ("rank", "text", "words"),
+    [
+        ("0", "{", "not a ring"),
+        ("0", '[["localhost:1"]]', "not a ring"),
+        ("0", "[[]]", "not a ring"),
+        ("x", '[["127.0.0.1:1"]]', "not a ring"),
+        ("2", '[["127.0.0.1:1"], ["127.0.0.1:2"]]', "no rank 2 among 2"),
+        ("0", '[["10.0.0.1:1"], ["10.0.0.2:1"]]', "PHALANX_INSECURE=1"),
+    ],
+)
+def test_what_cannot_be_is_said(tmp_path, rank, text, words):
+    path = tmp_path / "hosts.json"
+    path.write_text(text)
+    with pytest.raises(DistributedError, match=words):
+        ring_environment({"MLX_RANK": rank, "MLX_HOSTFILE": str(path)})
+
+
+def test_the_opt_in_and_the_empty_file_of_one_rank(tmp_path):
+    path = tmp_path / "hosts.json"
+    path.write_text('[["10.0.0.1:1"], ["10.0.0.2:1"]]')
+    env = {"MLX_RANK": "1", "MLX_HOSTFILE": str(path)}
+    assert ring_environment({**env, "PHALANX_INSECURE": "1"}).size == 2
+    path.write_text("")
+    assert ring_environment({**env, "MLX_RANK": "0"}).size == 1
