@@ -103,6 +103,15 @@ def test_a_signal_ends_all_ranks(running, script, number, status):
     assert wait_gone(processes) == []
 
 
+def test_a_signal_to_the_supervisor_is_no_success(running, script):
+    launcher = running("-n", "3", script(STUCK))
+    launcher.wait_lines(*READY)
+    launcher.root.terminate()
+    code, said = launcher.end()
+    assert code != 0
+    assert said.endswith("phalanx launch: the ranks were ended by a signal to their supervisor\n")
+
+
 def test_a_second_ctrl_c_kills(running, script):
     path = script(
         """

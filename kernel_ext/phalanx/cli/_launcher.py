@@ -142,7 +142,10 @@ class Launcher:
         if self._timed_out:
             return TIMED_OUT
         if event.culprit < 0:
-            return 0
+            ended = next((status for status in event.statuses if status), 0)
+            if ended:  # by a signal, and not by one of ours
+                self._say("the ranks were ended by a signal to their supervisor")
+            return exit_code(ended)
         status = event.statuses[event.culprit]
         rest = "; the others were ended" if event.is_forced else ""
         self._say(f"rank {event.culprit} {_how(status)}{rest}")

@@ -32,6 +32,8 @@ from phalanx.protocol.scripts import (
     ToScriptRoot,
 )
 
+from ._cell_watch import LOOK_EVERY_S
+from ._hopeless import find_hopeless
 from ._host import HostSupervisor
 from ._input_log import InputLog
 from ._membership import Membership
@@ -43,10 +45,6 @@ __all__ = ["ScriptRoot"]
 
 log = logging.getLogger(__name__)
 
-# A rank that has ended well may have left others in the last steps of an operation they share:
-# they get this long to come out of it before whoever still waits for it is told. They need
-# microseconds, or a few turns of the scheduler on a crowded machine.
-LEFT_S = 1.0
 # How long a failed rank's accusation may wait for the accused to end as well: the time in which
 # an interpreter with a traceback to print is gone.
 BLAME_S = 0.5
@@ -69,6 +67,7 @@ class ScriptRoot:
         self._host = HostSupervisor(tuple(ranks), self)
         self._membership = Membership(boot.name, boot.transport, self._world, self._host)
         self._verdict = Verdict(boot.ranks)
+        self._left: set[int] = set()  # ranks that have ended well
         self._log = InputLog(ranks)
         self._n_taken = 0
         self._inputs: dict[int, InputPipe] = {}
@@ -206,11 +205,30 @@ class ScriptRoot:
                 self._end_rest()
         else:
             reason = "has ended (exit status 0)"
-            self._loop.call_later(LEFT_S, self._abort, rank, reason)
+            self._left.add(rank)
+            if len(self._left) == 1:
+                self._look_for_hopeless()
         self._membership.send_all(self._world.lose(rank, reason))
         if not self._verdict.running:
             verdict = self._verdict
             self._tell(AllEnded(verdict.culprit, verdict.statuses, self._is_forced))
+
+    def _look_for_hopeless(self) -> None:
+        """Free whoever waits for a rank that has ended; look until none is left to wait."""
+        running, memory = self._verdict.running, self._host.memory
+        if self._over.is_set() or not running:
+            return
+        found = find_hopeless(
+            {rank: memory.activity(rank) for rank in (*running, *self._left)},
+            epoch=self._world.epoch,
+            running=running,
+            gone=self._left,
+        )
+        if found is None:
+            self._loop.call_later(LOOK_EVERY_S, self._look_for_hopeless)
+        else:
+            how = f"has ended (exit status 0); {found.op} #{found.seq} can never complete"
+            self._abort(found.missing, how)
 
     def _abort(self, rank: int, reason: str) -> None:
         self._host.memory.abort(self._world.epoch, AbortKind.RANK_FAILURE, rank, reason)
