@@ -9,10 +9,12 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from browser import chromium_page, comes
@@ -58,6 +60,7 @@ def _lab(folder: Path) -> Iterator[str]:
     try:
         is_known.wait(60)
         assert address, "".join(said)
+        _wait_listening(address[0])
         yield address[0]
     finally:
         lab.terminate()
@@ -68,6 +71,20 @@ def _lab(folder: Path) -> Iterator[str]:
             lab.wait()
         reader.join(10)
         lab.stdout.close()
+
+
+def _wait_listening(address: str) -> None:
+    """JupyterLab prints its address a moment before it listens there."""
+    where = urlsplit(address)
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            socket.create_connection((where.hostname, where.port), timeout=5).close()
+        except ConnectionRefusedError:
+            assert time.monotonic() < deadline, f"nobody listens at {where.netloc}"
+            time.sleep(0.02)
+        else:
+            return
 
 
 def test_the_tutorial_in_a_browser(tmp_path):
