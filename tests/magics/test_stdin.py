@@ -281,5 +281,10 @@ def _the_last_reader_dies(kernel):
     cell.until(lambda result: bool(result.prompts))
     assert cell.result(10).error.startswith("RankFailure: rank 1")
     kernel.type_line("too late")
-    result = kernel.run("%%distributed\nprint('hello', input('who? '))", stdin=["ann"])
-    assert result.stdout == "[0] hello ann\n"
+    cell = kernel.submit("%%distributed\nprint('hello', input('who? '))")
+    cell.until(lambda result: bool(result.prompts))
+    older = {"msg_id": "of the question before", "msg_type": "input_request"}
+    client = kernel._client
+    client.stdin_channel.send(client.session.msg("input_reply", {"value": "late"}, parent=older))
+    kernel.type_line("ann")
+    assert cell.result(10).stdout == "[0] hello ann\n"

@@ -9,7 +9,7 @@ from ._capture import DescriptorCapture
 from ._debugger import LastError, asks_for_commands, leave_debuggers, prepare_debuggers
 from ._enter import enter
 from ._gate import CellGate
-from ._input import DebuggerStopped, TypedLines
+from ._input import DebuggerStopped, NoCellRuns, TypedLines
 from ._log import LogOfRank, Missing
 from ._stdin import CellInput
 from ._sweep import publish_sweep
@@ -23,6 +23,7 @@ __all__ = [
     "LastError",
     "LogOfRank",
     "Missing",
+    "NoCellRuns",
     "TypedLines",
     "UserThreads",
     "asks_for_commands",

@@ -13,11 +13,15 @@ from phalanx.protocol import LineNeed, TypedLine
 
 from ._log import LogOfRank, Missing
 
-__all__ = ["DebuggerStopped", "TypedLines"]
+__all__ = ["DebuggerStopped", "NoCellRuns", "TypedLines"]
 
 # A wait wakes this often so that an interrupt of the main thread is seen at once (a Condition's
 # wait in the main thread returns on a signal only when it has a timeout on some platforms).
 POLL_S = 0.2
+
+
+class NoCellRuns(RuntimeError):
+    """A line was asked for between cells, when nobody is there to type one."""
 
 
 class DebuggerStopped(BaseException):
@@ -92,7 +96,7 @@ class TypedLines:
         ------
         EOFError
             The end of input was typed, or the cell has ended meanwhile.
-        RuntimeError
+        NoCellRuns, RuntimeError
             No cell runs, or the front end cannot ask.
         KeyboardInterrupt, DebuggerStopped
             The cell was stopped; the latter where a debugger asked.
@@ -102,7 +106,7 @@ class TypedLines:
             cell = self._cell
             if not cell:
                 msg = "input() works while a cell runs"
-                raise RuntimeError(msg)
+                raise NoCellRuns(msg)
             self._check_stop(cell, is_command)
             try:
                 while self._readers.setdefault(is_command, me) != me:

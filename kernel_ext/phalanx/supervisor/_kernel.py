@@ -21,6 +21,7 @@ from phalanx.rank import (
     DebuggerStopped,
     DescriptorCapture,
     LastError,
+    NoCellRuns,
     TypedLines,
     UserThreads,
     asks_for_commands,
@@ -160,10 +161,11 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         return self._lines.next_line(str(prompt), password=True)
 
     def _next_of_stdin(self) -> str:
-        if not self._gate.running:
-            raise EOFError  # between cells it is as /dev/null
         self._flush()
-        return self._lines.next_line(STDIN_PROMPT)
+        try:
+            return self._lines.next_line(STDIN_PROMPT)
+        except NoCellRuns:
+            raise EOFError from None  # between cells it is as /dev/null
 
     def _flush(self) -> None:
         # Flushing waits for the output thread, which only the main thread may do safely.
