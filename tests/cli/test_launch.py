@@ -159,15 +159,19 @@ def read_until(fd, done, limit_s=20):
     return text
 
 
+def in_terminal(fd, *command):
+    """A process whose terminal this is."""
+    return subprocess.Popen(
+        command, stdin=fd, stdout=fd, stderr=fd, start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509
+    )  # fmt: skip
+
+
 def test_the_debugger_on_all_ranks_in_a_terminal(script):
     path = script("x = 6 * 7\nbreakpoint()\nprint('after', x)")
     ours, theirs = pty.openpty()
     before = termios.tcgetattr(theirs), fcntl.fcntl(theirs, fcntl.F_GETFL)
-    with subprocess.Popen(
-        [*LAUNCH, "-n", "2", path],
-        stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
-        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509
-    ) as popen:  # fmt: skip
+    with in_terminal(theirs, *LAUNCH, "-n", "2", path) as popen:
         read_until(ours, lambda text: text.count(b"(Pdb) ") == 2)
         os.write(ours, b"p x + 1\n")
         text = read_until(ours, lambda text: text.count(b"(Pdb) ") == 2)
@@ -181,6 +185,26 @@ def test_the_debugger_on_all_ranks_in_a_terminal(script):
         assert b"[1] after 42\r\n" in text
         assert popen.wait(10) == 0
     assert (termios.tcgetattr(theirs), fcntl.fcntl(theirs, fcntl.F_GETFL)) == before
+    os.close(ours)
+    os.close(theirs)
+
+
+def test_in_the_background_the_terminal_s_input_is_the_shell_s(script):
+    path = script("import sys; [print('got', line.strip()) for line in sys.stdin]")
+    ours, theirs = pty.openpty()
+    with in_terminal(theirs, "bash", "--norc", "-i") as popen:
+        os.write(ours, f"PS1=; {' '.join(LAUNCH)} --verbose {path} &\n".encode())
+        read_until(ours, lambda text: b"rank 0: process" in text)
+        os.write(ours, b"jobs\n")
+        read_until(ours, lambda text: b"Running" in text)
+        os.write(ours, b"fg\n")
+        os.write(ours, b"hello\n")
+        read_until(ours, lambda text: b"[0] got hello\r\n" in text)
+        os.write(ours, b"\x04")
+        read_until(ours, lambda text: b"rank 0 exited with status 0" in text)
+        os.write(ours, b"echo status=$?; exit\n")
+        read_until(ours, lambda text: b"status=0\r\n" in text)
+        popen.wait(10)
     os.close(ours)
     os.close(theirs)
 

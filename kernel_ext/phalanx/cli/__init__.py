@@ -1,4 +1,4 @@
-"""The door of the command line: `phalanx lab` and `phalanx bench`.
+"""The door of the command line: `phalanx lab`, `launch` and `bench`.
 
 It parses, prints and turns a user's mistakes into one line; the work is done in the rooms below.
 """

@@ -9,11 +9,13 @@ import errno
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable
 
 __all__ = ["InputThread"]
 
 _NBYTES = 1 << 16
+_BACKGROUND_S = 0.5  # no signal tells that a shell has brought us back (bash's `fg`)
 
 
 class InputThread:
@@ -30,30 +32,23 @@ class InputThread:
     def __init__(self, give: Callable[[bytes], None], on_line: Callable[[], None]) -> None:
         self._give = give
         self._on_line = on_line
-        self._may_read = threading.Event()
-        # In the background a read of the terminal would stop us (SIGTTIN): ignored, it fails
-        # instead, and is tried again when the shell brings us back (SIGCONT).
-        self._previous = {
-            signal.SIGTTIN: signal.signal(signal.SIGTTIN, signal.SIG_IGN),
-            signal.SIGCONT: signal.signal(signal.SIGCONT, lambda *_: self._may_read.set()),
-        }
+        # In the background a read of the terminal would stop us (SIGTTIN): ignored, it fails.
+        self._previous = signal.signal(signal.SIGTTIN, signal.SIG_IGN)
         # A daemon: nothing can wake a thread out of the read of a terminal.
         threading.Thread(target=self._run, name="phalanx-stdin", daemon=True).start()
 
     def close(self) -> None:
-        """Give back the signals; the thread ends with the process."""
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
+        """Give back the signal; the thread ends with the process."""
+        signal.signal(signal.SIGTTIN, self._previous)
 
     def _run(self) -> None:
         is_terminal = os.isatty(0)
         while True:
-            self._may_read.clear()
             try:
                 data = os.read(0, _NBYTES)
             except OSError as error:
-                if error.errno == errno.EIO and is_terminal and os.getpgrp() != _foreground():
-                    self._may_read.wait()
+                if error.errno == errno.EIO and is_terminal and _is_in_background():
+                    time.sleep(_BACKGROUND_S)
                     continue
                 data = b""  # closed, or gone with its terminal
             if is_terminal and data.endswith(b"\n"):
@@ -63,8 +58,8 @@ class InputThread:
                 return
 
 
-def _foreground() -> int:
+def _is_in_background() -> bool:
     try:
-        return os.tcgetpgrp(0)
+        return os.tcgetpgrp(0) != os.getpgrp()
     except OSError:
-        return -1
+        return False
