@@ -251,6 +251,13 @@ def test_functions_of_the_notebook_run_code_on_ranks(ranks):
     assert "'6'" in result.text
 
 
+def test_functions_of_the_notebook_go_to_the_ranks(ranks):
+    ranks.run("import math\ndef area(r):\n    return math.pi * r * r")
+    ranks.run("ws.push({'area': area}); ws.push({'math': math.pi}, ranks=1)")
+    ranks.run("%%distributed\nimport math\nsmall = area(rank) < 10")
+    assert "[True, True, False]" in ranks.run("ws.pull('small')").text
+
+
 def test_a_dead_rank_is_told_at_once_and_the_rest_go_on(kernel, ranks):
     (pid,) = (
         int(line.split()[-1])

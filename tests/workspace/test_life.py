@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import psutil
 import pytest
 import zmq
@@ -60,6 +61,29 @@ def test_a_sum_over_all_ranks(ws):
 def test_variables_stay_between_cells(ws):
     ws.run("kept = rank * 10")
     assert [result.value for result in ws.run("kept", ranks=[2, 0])] == ["0", "20"]
+
+
+def test_values_travel_both_ways(ws):
+    array = np.arange(300_000.0).reshape(3, -1)
+    ws.push({"given": array, "factor": 2}, ranks=[0, 2])
+    assert [r.value for r in ws.run("(factor * given).sum().item()", ranks=[0, 2])] == [
+        repr((2 * array).sum().item())
+    ] * 2
+    assert ws.pull("rank") == [0, 1, 2]
+    back = ws.pull("given", ranks=2)
+    assert (back == array).all()
+    assert ws.pull("size", ranks=[1]) == [3]
+
+
+def test_values_that_are_not_there(ws):
+    with pytest.raises(NameError, match="nowhere"):
+        ws.pull("nowhere")
+    with pytest.raises(ValueError, match="'a b' is not the name"):
+        ws.pull("a b")
+    with pytest.raises(ValueError, match="'class' is not the name"):
+        ws.push({"class": 1})
+    with pytest.raises(ValueError, match="there is no rank 3"):
+        ws.pull("rank", ranks=3)
 
 
 def test_errors_of_ranks_come_together(ws):
@@ -139,6 +163,9 @@ def test_a_killed_rank_is_named_and_frees_the_others(own):
     with pytest.raises(CellError, match="RankFailure: rank 1 .*SIGKILL"):
         own.run("px.all_sum(1)")
     assert [result.value for result in own.run("rank")] == ["0"]
+    assert own.pull("rank") == [0]
+    with pytest.raises(RankFailure, match="rank 1 .*SIGKILL"):
+        own.pull("rank", ranks=1)
 
 
 def test_a_frozen_rank_does_not_hold_the_others_beyond_their_deadline(own):

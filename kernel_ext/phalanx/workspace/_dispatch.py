@@ -47,12 +47,30 @@ class Dispatch:
             "stop_on_error": False,
         }
 
+        metadata = {"phalanx": {"cell": cell.name}}
+        self._request(cell, rank, "execute_request", content, metadata=metadata)
+
+    def apply(self, call: Cell, rank: int, buffers: list[Any]) -> None:
+        """Send ipyparallel's request to call a function, packed in ``buffers``."""
+        self._request(call, rank, "apply_request", {}, buffers=buffers)
+
+    def _request(
+        self,
+        cell: Cell,
+        rank: int,
+        kind: str,
+        content: Message,
+        *,
+        metadata: Message | None = None,
+        buffers: list[Any] | None = None,
+    ) -> None:
         def register(message_id: str) -> None:
             with self._lock:
                 self._requests[message_id] = (cell, rank)
 
-        metadata = {"phalanx": {"cell": cell.name}}
-        self._channels.shell(self._engines[rank], "execute_request", content, metadata, register)
+        self._channels.shell(
+            self._engines[rank], kind, content, metadata or {}, register, buffers or []
+        )
 
     def forget(self, cell: Cell) -> None:
         """Drop what still comes for a cell that nobody waits for any more."""

@@ -63,13 +63,14 @@ class RankChannels:
         content: Message,
         metadata: Message,
         register: Callable[[str], None],
+        buffers: list[Any],
     ) -> None:
         """Send a request; ``register(message id)`` is called before it leaves."""
         with self._lock:
             message = self._session.msg(kind, content=content, metadata=metadata)
             frames = self._session.serialize(message, ident=engine.encode())
         register(message["header"]["msg_id"])
-        self._thread.send(self._shell, frames)
+        self._thread.send(self._shell, [*frames, *buffers])
 
     def control(self, engine: str, kind: str, content: Message) -> None:
         """Send a message that a busy rank takes, too."""

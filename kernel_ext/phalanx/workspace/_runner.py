@@ -10,6 +10,7 @@ import itertools
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from phalanx.errors import DistributedError, RankFailure
 from phalanx.protocol import Booted
@@ -24,6 +25,7 @@ from ._root_client import RootClient
 from ._run import CellOutcome, run_cell
 from ._start import wait_answering
 from ._transcript import Transcript
+from ._values import Call
 from ._view import QuietView, View
 
 __all__ = ["CellRunner"]
@@ -46,6 +48,7 @@ class CellRunner:
         self._ranks = tuple(range(len(booted.engines)))
         self._numbers = itertools.count(1)
         self._busy = threading.Lock()
+        self._lost: dict[int, Lost] = {}
         self._running: tuple[str, tuple[int, ...]] | None = None
         self._dispatch = Dispatch(thread, booted.connection, booted.engines)
         wait_answering(self._dispatch, f"{name}:ping", len(self._ranks), ANSWER_S)
@@ -122,6 +125,25 @@ class CellRunner:
         finally:
             self._dispatch.forget(cell)
 
+    def call(self, ranks: tuple[int, ...] | None, buffers: list[Any]) -> dict[int, Any]:
+        """Call a function (packed by `_values`) on ranks; what came back, by rank."""
+        chosen = self._ranks if ranks is None else ranks
+        name = f"{self._name}:call:{next(self._numbers)}"
+        with self._one_at_a_time(name, chosen):
+            lost = {rank: self._lost[rank] for rank in chosen if rank in self._lost}
+            if lost and ranks is not None:
+                first = next(iter(lost.values()))
+                raise RankFailure(first.rank, first.host, first.reason)
+            call = Call(name, tuple(rank for rank in chosen if rank not in lost))
+            try:
+                for rank in call.ranks:
+                    self._dispatch.apply(call, rank, buffers)
+                outcome = run_cell(call, QuietView(), self._dispatch, transcript=self.transcript)
+            finally:
+                self._dispatch.forget(call)
+        raise_for(outcome)
+        return call.values
+
     def interrupt(self) -> None:
         """Stop the cell that runs; without one, do nothing."""
         running = self._running
@@ -130,4 +152,5 @@ class CellRunner:
 
     def on_lost(self, lost: Lost) -> None:
         """Tell the cell that runs of a rank's death."""
+        self._lost[lost.rank] = lost
         self._dispatch.on_lost(lost)

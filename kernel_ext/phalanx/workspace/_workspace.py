@@ -6,9 +6,9 @@ The client's side only: life and death are the supervisor's, what a cell looks l
 from __future__ import annotations
 
 import atexit
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from phalanx.distributed.bench import (
     check_memory,
@@ -27,6 +27,7 @@ from ._output import MAX_LINES
 from ._root_client import RootClient
 from ._runner import CellRunner
 from ._start import StartOptions, checked_options
+from ._values import pull_request, push_request
 from ._view import QuietView, View
 
 if TYPE_CHECKING:
@@ -170,6 +171,62 @@ class Workspace:
             msg = "no ranks to run on"
             raise ValueError(msg)
         return chosen
+
+    def push(self, values: Mapping[str, Any], *, ranks: int | Iterable[int] | None = None) -> None:
+        """Bind names on the ranks to copies of values from here.
+
+        Parameters
+        ----------
+        values : mapping of str to object
+            By name; anything that pickles, and functions. Arrays travel without a copy in memory.
+        ranks : int or iterable of int, optional
+            Where; by default on every rank that lives.
+
+        Raises
+        ------
+        ValueError
+            A key is not a name, or there is no such rank.
+        RankFailure
+            A named rank is dead.
+        """
+        self._up().call(self._chosen(ranks), push_request(values))
+
+    def pull(self, name: str, *, ranks: int | Iterable[int] | None = None) -> Any:
+        """Return copies of a variable of the ranks.
+
+        Parameters
+        ----------
+        name : str
+        ranks : int or iterable of int, optional
+            Whose; by default of every rank that lives.
+
+        Returns
+        -------
+        list of object, or object
+            By rank; the value itself where ``ranks`` is one number.
+
+        Raises
+        ------
+        CellError
+            Also a `NameError`: a rank has no such variable.
+        ValueError
+            ``name`` is not a name, or there is no such rank.
+        RankFailure
+            A named rank is dead.
+
+        Examples
+        --------
+        >>> ws.pull("rank")  # doctest: +SKIP
+        [0, 1, 2, 3]
+        """
+        values = self._up().call(self._chosen(ranks), pull_request([name]))
+        found = [value[0] for _, value in sorted(values.items())]
+        return found[0] if isinstance(ranks, int) else found
+
+    def _chosen(self, ranks: int | Iterable[int] | None) -> tuple[int, ...] | None:
+        if ranks is None:
+            return None
+        return self._choose([ranks] if isinstance(ranks, int) else ranks)
 
     def output(self, rank: int) -> str:
         """Return all that a rank has printed in this workspace's cells, the last MiB of it."""
