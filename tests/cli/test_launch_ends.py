@@ -45,6 +45,12 @@ def test_last_words_before_a_crash_come(script):
     assert said.returncode == 137
 
 
+def test_last_words_of_what_a_program_left_behind_come():
+    said = launch("-n", "2", "--", "bash", "-c", "echo words > >(sleep 0.1; cat)")
+    assert (said.returncode, said.stderr) == (0, b"")
+    assert sorted(said.stdout.splitlines()) == [b"[0] words", b"[1] words"]
+
+
 def test_an_operation_that_a_rank_left_for_good(script):
     path = script(
         """

@@ -30,6 +30,11 @@ class OutputPipe:
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self.read_fd, self._read)
 
+    @property
+    def is_over(self) -> bool:
+        """Whether this pipe has been closed."""
+        return self.read_fd < 0
+
     def child_started(self) -> None:
         """Close our writing end: the child has its own now."""
         os.close(self.write_fd)

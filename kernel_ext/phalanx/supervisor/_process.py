@@ -18,6 +18,9 @@ from typing import Protocol
 __all__ = ["ChildInput", "ChildOutput", "ChildProcess", "die_with_parent", "exit_reason"]
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
+# What a program that has ended well left behind in its pipes' other processes (`> >(tee log)`)
+# may still be written for so long; nobody waits for it meanwhile but the end of the launch.
+LAST_WORDS_S = 0.5
 
 
 @cache
@@ -64,6 +67,10 @@ class ChildOutput(Protocol):
     @property
     def tail(self) -> str:
         """The end of what it wrote, where that is kept."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nobody holds the writing end any more, as far as was read."""
 
     def child_started(self) -> None:
         """Close the child's end here: it has its own now."""
@@ -115,6 +122,7 @@ class ChildProcess:
         self.exited = asyncio.Event()
         self.status: int | None = None
         self._stdin = stdin
+        self._is_tied = tied
         self._pipes = (stdout,) if stdout is stderr else (stdout, stderr)
         parent_pid = os.getpid()
         _libc()  # loaded before the fork, not in the child
@@ -164,12 +172,20 @@ class ChildProcess:
         os.close(self._pidfd)
         if self._stdin is not None:
             self._stdin.close()
+        waits = self._is_tied and self.status == 0
+        self._bury(self._loop.time() + LAST_WORDS_S if waits else 0.0)
+
+    def _bury(self, until: float) -> None:
+        """End what the child left behind, and say that all is over."""
+        if self._loop.time() < until and not all(pipe.is_over for pipe in self._pipes):
+            self._loop.call_later(0.005, self._bury, until)
+            return
         for pipe in self._pipes:
             pipe.finish()
         # Whatever the child started and left behind goes with it.
         self._signal_group(signal.SIGKILL)
         self.exited.set()
-        self._on_exit(self.status)
+        self._on_exit(self.status or 0)
 
     def _signal_group(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -35,7 +35,7 @@ class ForwardedPipe:
         self._forward = forward
         self._in_hand = 0
         self._is_reading = True
-        self._is_over = False
+        self.is_over = False
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self.read_fd, self._on_readable)
 
@@ -50,13 +50,13 @@ class ForwardedPipe:
     def taken(self, amount: int) -> None:
         """The receiver is done with this much."""
         self._in_hand -= amount
-        if not self._is_reading and not self._is_over and self._in_hand < WINDOW_COST:
+        if not self._is_reading and not self.is_over and self._in_hand < WINDOW_COST:
             self._is_reading = True
             self._loop.add_reader(self.read_fd, self._on_readable)
 
     def _on_readable(self) -> None:
         self._read()
-        if self._in_hand >= WINDOW_COST or self._is_over:
+        if self._in_hand >= WINDOW_COST or self.is_over:
             self._loop.remove_reader(self.read_fd)
             self._is_reading = False
 
@@ -67,7 +67,7 @@ class ForwardedPipe:
         except BlockingIOError:
             return 0
         if not data:
-            self._is_over = True
+            self.is_over = True
             return 0
         self._in_hand += cost(data)
         self._forward(data)
@@ -85,7 +85,7 @@ class ForwardedPipe:
             self._loop.remove_reader(self.read_fd)
             os.close(self.read_fd)
             self.read_fd = -1
-            self._is_over = True
+            self.is_over = True
         if self.write_fd >= 0:
             self.child_started()
 
