@@ -143,9 +143,16 @@ def _read_the_tutorial(page: Any, address: str) -> None:
 
 
 def _run_first_cell(page: Any) -> None:
-    """Run ``%load_ext`` until it has a number: JupyterLab says idle before its kernel listens."""
+    """Run ``%load_ext`` until it has a number.
+
+    JupyterLab says idle before its kernel listens; a cell run then is lost, or it asks for a kernel.
+    """
+    page.get_by_text("Python 3 (ipykernel) | Idle").wait_for(timeout=60_000)
     cell = page.locator(".jp-Notebook .jp-CodeCell").first
+    select = page.locator(".jp-Dialog .jp-mod-accept")
     for _ in range(20):
+        if select.count():
+            select.click()
         cell.locator(".cm-content").click()
         page.keyboard.press("Control+Enter")
         if comes(cell.locator(".jp-InputPrompt").get_by_text(_NUMBERED), 3.0):
