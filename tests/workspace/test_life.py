@@ -140,6 +140,7 @@ def test_an_interrupt_from_another_thread_stops_the_cell(ws):
         (lambda ws: Workspace.start(n=0), "must be a whole number, 1 or more"),
         (lambda ws: Workspace.start(n="two"), "must be a whole number, 1 or more"),
         (lambda ws: Workspace.start(linger=-1), "linger is -1"),
+        (lambda ws: Workspace.start(silence=0), "silence is 0"),
         (lambda ws: Workspace.start(transport="rdma"), "transport is 'rdma'"),
     ],
 )
@@ -179,6 +180,28 @@ def test_a_frozen_rank_does_not_hold_the_others_beyond_their_deadline(own):
     finally:
         thaw.join()
     assert [result.value for result in own.run("px.all_sum(1)")] == ["2", "2"]
+
+
+@pytest.mark.parametrize("transport", ["any", "tcp"])
+def test_a_frozen_rank_is_named_after_the_silence_limit(transport):
+    with Workspace.start(n=3, silence=0.5, transport=transport) as ws:
+        (pid,) = (int(result.value) for result in ws.run("import os; os.getpid()", ranks=[1]))
+        os.kill(pid, signal.SIGSTOP)
+        thaw = threading.Timer(2.0, os.kill, (pid, signal.SIGCONT))
+        thaw.start()
+        with pytest.raises(CellError) as caught:
+            ws.run(
+                "import time; begin = time.time()\ntry: px.all_sum(1)\n"
+                "finally: took = time.time() - begin"
+            )
+        thaw.join()
+        for rank in (0, 2):
+            ename, evalue, _ = caught.value.failures[rank]
+            assert ename == "RankFailure"
+            assert "rank 1" in evalue
+            assert "frozen" in evalue
+        assert max(ws.pull("took", ranks=[0, 2])) < 0.5 + 0.5
+        assert [result.value for result in ws.run("px.all_sum(1)")] == ["3"] * 3
 
 
 @pytest.mark.parametrize(

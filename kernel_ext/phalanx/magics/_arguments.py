@@ -85,6 +85,13 @@ def line_parser() -> argparse.ArgumentParser:
         help="seconds that the ranks outlive this notebook's kernel (default 0)",
     )
     start.add_argument(
+        "--silence",
+        type=_seconds,
+        default=5.0,
+        metavar="S",
+        help="seconds after which a frozen rank is named and the others are freed (default 5)",
+    )
+    start.add_argument(
         "--transport",
         choices=["any", "tcp"],
         default="any",

@@ -122,7 +122,10 @@ class DistributedMagics(Magics):  # type: ignore[misc]
         self.close()
         try:
             self._workspace = Workspace.start(
-                options.n, linger=options.linger, transport=options.transport
+                options.n,
+                linger=options.linger,
+                silence=options.silence,
+                transport=options.transport,
             )
         except DistributedError as error:
             raise UsageMistake(str(error)) from None

@@ -33,7 +33,8 @@ __all__ = [
 class BootOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The first thing a root supervisor reads, on its standard input: what to run, for whom.
 
-    ``client_pid`` is the process whose end starts the linger clock; ``linger_s`` seconds.
+    ``client_pid`` is the process whose end starts the linger clock; ``linger_s`` seconds. A rank
+    that is stopped for ``silence_s`` is taken for frozen.
     """
 
     name: str
@@ -42,6 +43,7 @@ class BootOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     client_public_key: bytes
     transport: str
     linger_s: float
+    silence_s: float
     cwd: str
 
 

@@ -44,6 +44,7 @@ from phalanx.protocol import (
 
 from ._cell_watch import CellWatch
 from ._controller_process import Connection, ControllerProcess
+from ._freeze import FreezeWatch, is_stopped
 from ._hopeless import Hopeless
 from ._host import HostSupervisor
 from ._links import links_of
@@ -54,6 +55,7 @@ __all__ = ["RootSupervisor"]
 
 log = logging.getLogger(__name__)
 
+FREEZE_LOOK_S = 0.25  # half the promise's half second beyond the silence limit
 UNFINISHED_WAIT_S = 2.0  # how long a new cell waits for ranks that still run the last one
 
 
@@ -80,6 +82,7 @@ class RootSupervisor:
         self._membership = Membership(options.name, options.transport, self._world, self._host)
         self._tasks: set[asyncio.Task[None]] = set()
         self._watch = CellWatch(self._world, self._host.memory, self._on_hopeless)
+        self._freeze = FreezeWatch(options.silence_s, self._on_frozen)
 
     async def run(self) -> None:
         """Boot, serve, and end when told to or when the workspace's time is over."""
@@ -89,6 +92,7 @@ class RootSupervisor:
                 self._host.spawn(rank, cwd=self._options.cwd)
             self._watch_client(self._options.client_pid)
             self._spawn_task(self._serve())
+            self._spawn_task(self._watch_freezes())
             await self._over.wait()
         finally:
             await self._close()
@@ -242,6 +246,21 @@ class RootSupervisor:
             return
         self._tell(RankLost(rank, socket.gethostname(), reason, tail))
         self._spawn_task(self._notify_ended())
+
+    async def _watch_freezes(self) -> None:
+        """Look for ranks that were stopped, while a cell runs that may wait for them."""
+        while True:
+            await asyncio.sleep(FREEZE_LOOK_S)
+            if self._world.unfinished():
+                alive = set(range(self._options.ranks)) - self._world.dead.keys()
+                stopped = {rank: is_stopped(self._host.pid(rank)) for rank in alive}
+                self._freeze.look(stopped, self._loop.time())
+
+    def _on_frozen(self, rank: int) -> None:
+        """Free the ranks that may wait for a frozen one; it may come back for the next cell."""
+        reason = f"has been stopped (frozen) for {self._options.silence_s:g} s"
+        self._host.memory.abort(self._world.epoch, AbortKind.RANK_FAILURE, rank, reason)
+        self._membership.send_all(self._world.abort(self._world.epoch, reason))
 
     def _on_hopeless(self, found: Hopeless) -> None:
         """Free the ranks that wait for one whose part of the cell is over."""

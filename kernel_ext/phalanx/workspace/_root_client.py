@@ -72,6 +72,7 @@ class RootClient:
             client_public_key=public_key,
             transport=options.transport,
             linger_s=options.linger_s,
+            silence_s=options.silence_s,
             cwd=str(Path.cwd()),
         )
         self._root: RootProcess = launch_root(boot)

@@ -40,7 +40,7 @@ from phalanx.protocol.scripts import (
 from phalanx.supervisor import launch_root
 
 from ._io import SocketThread
-from ._start import checked_options
+from ._start import SILENCE_S, checked_options
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -94,7 +94,7 @@ class Script:
         transport: str = "any",
         grace_s: float = 5.0,
     ) -> None:
-        checked = checked_options(ranks, None, 0.0, transport)
+        checked = checked_options(ranks, None, 0.0, SILENCE_S, transport)
         public_key, secret_key = zmq.curve_keypair()
         boot = BootOptions(
             name=checked.name,
@@ -103,6 +103,7 @@ class Script:
             client_public_key=public_key,
             transport=checked.transport,
             linger_s=0.0,
+            silence_s=SILENCE_S,
             cwd=cwd,
         )
         self._events: queue.SimpleQueue[ScriptEvent] = queue.SimpleQueue()

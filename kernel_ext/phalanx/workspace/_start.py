@@ -16,9 +16,10 @@ from ._cell import Cell
 from ._dispatch import Dispatch
 from ._ranks import format_ranks
 
-__all__ = ["StartOptions", "checked_options", "wait_answering"]
+__all__ = ["SILENCE_S", "StartOptions", "checked_options", "wait_answering"]
 
 PING_INTERVAL_S = 0.1
+SILENCE_S = 5.0  # the longest that a frozen rank stays unnamed, unless asked otherwise
 
 
 @dataclass(frozen=True)
@@ -28,10 +29,13 @@ class StartOptions:
     name: str
     ranks: int
     linger_s: float
+    silence_s: float
     transport: str
 
 
-def checked_options(ranks: int, name: str | None, linger_s: float, transport: str) -> StartOptions:
+def checked_options(
+    ranks: int, name: str | None, linger_s: float, silence_s: float, transport: str
+) -> StartOptions:
     """Check a user's options; `ValueError` in one line where one is out of range."""
     if type(ranks) is not int or ranks < 1:  # True and 2.0 are no numbers of ranks
         msg = f"the number of ranks is {ranks!r}; it must be a whole number, 1 or more"
@@ -39,11 +43,14 @@ def checked_options(ranks: int, name: str | None, linger_s: float, transport: st
     if not (math.isfinite(linger_s) and linger_s >= 0):
         msg = f"linger is {linger_s!r}; it must be a number of seconds, 0 or more"
         raise ValueError(msg)
+    if not (math.isfinite(silence_s) and silence_s > 0):
+        msg = f"silence is {silence_s!r}; it must be a number of seconds above 0"
+        raise ValueError(msg)
     transport = os.environ.get("PHALANX_TRANSPORT", transport)
     if transport not in {"any", "tcp"}:
         msg = f"transport is {transport!r}; it must be 'any' or 'tcp'"
         raise ValueError(msg)
-    return StartOptions(name or f"local-{os.getpid()}", ranks, linger_s, transport)
+    return StartOptions(name or f"local-{os.getpid()}", ranks, linger_s, silence_s, transport)
 
 
 def wait_answering(dispatch: Dispatch, name: str, size: int, timeout_s: float) -> None:

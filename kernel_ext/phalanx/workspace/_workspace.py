@@ -26,7 +26,7 @@ from ._outcome import RankResult
 from ._output import MAX_LINES
 from ._root_client import RootClient
 from ._runner import CellRunner
-from ._start import StartOptions, checked_options
+from ._start import SILENCE_S, StartOptions, checked_options
 from ._values import pull_request, push_request
 from ._view import QuietView, View
 
@@ -65,6 +65,7 @@ class Workspace:
         *,
         name: str | None = None,
         linger: float = 0.0,
+        silence: float = SILENCE_S,
         transport: str = "any",
     ) -> Workspace:
         """Start ``n`` ranks on this machine and wait until they have met.
@@ -78,6 +79,8 @@ class Workspace:
         linger : float
             Seconds that the ranks outlive this process (they end at once by default, as nothing
             can find them again yet).
+        silence : float
+            Seconds after which a rank that is frozen is named and the others are freed.
         transport : {"any", "tcp"}
             ``"tcp"`` keeps the ranks of one machine from sharing memory.
 
@@ -89,7 +92,7 @@ class Workspace:
         Raises
         ------
         ValueError
-            ``n``, ``linger`` or ``transport`` is out of range.
+            ``n``, ``linger``, ``silence`` or ``transport`` is out of range.
         DistributedError
             The ranks did not come up; says why.
 
@@ -98,7 +101,7 @@ class Workspace:
         >>> with Workspace.start(n=2) as ws:  # doctest: +SKIP
         ...     ws.run("px.all_sum(rank)")
         """
-        options = checked_options(n, name, linger, transport)
+        options = checked_options(n, name, linger, silence, transport)
         self = cls(options)
         try:
             self._boot()
@@ -213,11 +216,6 @@ class Workspace:
             ``name`` is not a name, or there is no such rank.
         RankFailure
             A named rank is dead.
-
-        Examples
-        --------
-        >>> ws.pull("rank")  # doctest: +SKIP
-        [0, 1, 2, 3]
         """
         values = self._up().call(self._chosen(ranks), pull_request([name]))
         found = [value[0] for _, value in sorted(values.items())]
