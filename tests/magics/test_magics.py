@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 
@@ -173,6 +174,25 @@ def test_ranks_that_only_waited_are_freed_and_told_in_one_line(ranks):
         "except KeyError as error:\n    print('caught', type(error).__name__)"
     )
     assert caught.stdout == "caught KeyError\n"
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        ("px.all_sum(np.ones(2, np.float16))", "float16"),
+        ("px.all_sum('text')", "Invalid type str"),
+        ("px.broadcast(1.0, root=7)", "root"),
+        ("px.all_sum(np.ones(2), timeout=-1)", "timeout"),
+    ],
+)
+def test_a_mistake_in_a_call_shows_the_users_line_only(ranks, call, message):
+    result = ranks.run(f"%%distributed\nresult = {call}")
+    assert result.status == "error"
+    assert message in result.error
+    assert "----> " in re.sub(r"\x1b\[[0-9;]*m", "", result.text)
+    assert "_collectives.py" not in result.text
+    assert "phalanx/" not in result.text
+    assert lines(ranks.run("%%distributed\npx.all_sum(1)")) == ["[0-2] Out: 3"]
 
 
 def test_a_mismatch_names_both_calls(ranks):

@@ -14,6 +14,7 @@ from ._log import LogOfRank, Missing
 from ._stdin import CellInput
 from ._sweep import publish_sweep
 from ._threads import UserThreads
+from ._traceback import without_own_frames
 
 __all__ = [
     "CellGate",
@@ -31,4 +32,5 @@ __all__ = [
     "leave_debuggers",
     "prepare_debuggers",
     "publish_sweep",
+    "without_own_frames",
 ]

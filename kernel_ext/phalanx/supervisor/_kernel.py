@@ -28,6 +28,7 @@ from phalanx.rank import (
     enter,
     leave_debuggers,
     prepare_debuggers,
+    without_own_frames,
 )
 
 __all__ = ["RankKernel"]
@@ -47,6 +48,14 @@ class _NoSubshells:
 
     def __bool__(self) -> bool:
         return False
+
+
+def _show_error(
+    shell: Any, etype: Any, error: BaseException, traceback: Any, tb_offset: int | None = None
+) -> Any:
+    """Show an error of a cell as IPython does, without our own frames (`set_custom_exc`)."""
+    shell.showtraceback((etype, error, without_own_frames(traceback)), tb_offset=tb_offset)
+    return shell._last_traceback
 
 
 class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
@@ -72,6 +81,7 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         self.shell_channel_thread = _NoSubshells()
         sys.stdin = self._stdin
         prepare_debuggers(self.shell)
+        self.shell.set_custom_exc((Exception,), _show_error)
         self.control_handlers["phalanx_line"] = self._on_line
         self.control_handlers["phalanx_interrupt"] = self._on_interrupt
 
