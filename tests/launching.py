@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 
+import processes
 import psutil
 
 BOUND_S = 2.0  # design.md section 5: on one machine
@@ -58,6 +59,5 @@ class Running:
         return self.popen.returncode, said.decode()
 
 
-def wait_gone(processes, timeout_s=BOUND_S):
-    _, alive = psutil.wait_procs(processes, timeout=timeout_s)
-    return [p for p in alive if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+def wait_gone(family, timeout_s=BOUND_S):
+    return processes.wait_gone(family, timeout_s)

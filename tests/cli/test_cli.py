@@ -9,6 +9,7 @@ import sys
 
 import psutil
 import pytest
+from processes import wait_gone
 from worlds import make_sweep
 
 import phalanx
@@ -221,4 +222,4 @@ def test_ctrl_c_is_one_line_and_leaves_nothing():
     assert bench.returncode == 130
     assert said[1] == "phalanx bench: interrupted\n"
     assert len(family) >= 3
-    assert psutil.wait_procs(family, timeout=2)[1] == []
+    assert wait_gone(family, 2.0) == []
