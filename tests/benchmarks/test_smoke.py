@@ -17,6 +17,7 @@ _HERE = Path(__file__).resolve().parent
     [
         ("boot.py", ["--ranks", "2", "--rounds", "1"], ["phalanx", "ipyparallel"]),
         ("cell_latency.py", ["--ranks", "2", "--cells", "2", "--warmup", "1"], ["%%distributed", "%%px"]),
+        ("output_cost.py", ["--ranks", "2", "--lines", "50", "--rounds", "1"], ["%%distributed", "%%px"]),
         ("input_latency.py", ["--ranks", "2", "--lines", "2"], ["input", "debugger"]),
         ("all_sum_vs_mlx.py", ["--end", "64K", "--rounds", "1", "--budget", "0.01"], ["64 KiB"]),
     ],
@@ -35,7 +36,8 @@ def test_it_runs(script, arguments, words, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "script", ["boot.py", "cell_latency.py", "all_sum_vs_mlx.py", "input_latency.py"]
+    "script",
+    ["boot.py", "cell_latency.py", "all_sum_vs_mlx.py", "input_latency.py", "output_cost.py"],
 )
 def test_help(script):
     said = subprocess.run(
