@@ -35,18 +35,6 @@ def n_descriptors() -> int:
     return psutil.Process().num_fds()
 
 
-@pytest.fixture(scope="module")
-def ws():
-    with Workspace.start(n=3) as workspace:
-        yield workspace
-
-
-@pytest.fixture
-def own():
-    with Workspace.start(n=2) as workspace:
-        yield workspace
-
-
 def test_every_rank_knows_who_it_is(ws):
     values = [result.value for result in ws.run("(rank, size, world.rank(), px.__name__)")]
     assert values == [f"({rank}, 3, {rank}, 'phalanx')" for rank in range(3)]
@@ -180,70 +168,6 @@ def test_a_frozen_rank_does_not_hold_the_others_beyond_their_deadline(own):
     finally:
         thaw.join()
     assert [result.value for result in own.run("px.all_sum(1)")] == ["2", "2"]
-
-
-@pytest.mark.parametrize("transport", ["any", "tcp"])
-def test_a_frozen_rank_is_named_after_the_silence_limit(transport):
-    with Workspace.start(n=3, silence=0.5, transport=transport) as ws:
-        (pid,) = (int(result.value) for result in ws.run("import os; os.getpid()", ranks=[1]))
-        os.kill(pid, signal.SIGSTOP)
-        thaw = threading.Timer(2.0, os.kill, (pid, signal.SIGCONT))
-        thaw.start()
-        with pytest.raises(CellError) as caught:
-            ws.run(
-                "import time; begin = time.time()\ntry: px.all_sum(1)\n"
-                "finally: took = time.time() - begin"
-            )
-        thaw.join()
-        for rank in (0, 2):
-            ename, evalue, _ = caught.value.failures[rank]
-            assert ename == "RankFailure"
-            assert "rank 1" in evalue
-            assert "frozen" in evalue
-        assert max(ws.pull("took", ranks=[0, 2])) < 0.5 + 0.5
-        assert [result.value for result in ws.run("px.all_sum(1)")] == ["3"] * 3
-
-
-@pytest.mark.parametrize(
-    ("code", "ranks", "reason"),
-    [
-        (
-            "if rank == 0: raise ValueError('mine')\npx.all_sum(1)",
-            None,
-            "ended its cell with an error",
-        ),
-        ("if rank: px.all_sum(1)", None, "ended its cell"),
-        ("px.all_sum(1)", [1, 2], "is not asked to run this cell"),
-    ],
-)
-def test_an_operation_that_can_never_complete_ends(ws, code, ranks, reason):
-    begin_s = time.monotonic()
-    with pytest.raises(CellError) as caught:
-        ws.run(code, ranks=ranks)
-    assert time.monotonic() - begin_s < BOUND_S
-    for rank in (1, 2):
-        ename, evalue, _ = caught.value.failures[rank]
-        assert ename == "RankFailure"
-        assert "rank 0" in evalue
-        assert reason in evalue
-        assert "all_sum #" in evalue
-    assert [result.value for result in ws.run("px.all_sum(1)")] == ["3"] * 3
-
-
-def test_a_rank_that_ended_after_its_part_harms_no_one(ws):
-    code = "for _ in range(200): px.all_sum(np.ones(100_000))\nif rank == 0: px.all_sum"
-    ws.run(code)
-    assert [result.value for result in ws.run("px.all_sum(1)")] == ["3"] * 3
-
-
-def test_threads_that_outlive_their_cell_are_waited_for(ws):
-    ws.run(
-        "import threading, time\n"
-        "def work():\n    time.sleep(0.4)\n    global got\n    got = px.all_sum(1)\n"
-        "if rank == 0:\n    thread = threading.Thread(target=work)\n    thread.start()\n"
-        "else:\n    got = px.all_sum(1)"
-    )
-    assert [r.value for r in ws.run("if rank == 0: thread.join()\ngot")] == ["3"] * 3
 
 
 def test_stop_leaves_nothing(own):

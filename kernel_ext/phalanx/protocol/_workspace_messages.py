@@ -18,6 +18,7 @@ __all__ = [
     "Booted",
     "CellAllowed",
     "Failed",
+    "ForgetCell",
     "FromRoot",
     "GetTopology",
     "Hello",
@@ -66,6 +67,12 @@ class BeginCell(msgspec.Struct, frozen=True, tag="begin_cell", forbid_unknown_fi
     id: int
     cell: str
     ranks: tuple[int, ...]
+
+
+class ForgetCell(msgspec.Struct, frozen=True, tag="forget_cell", forbid_unknown_fields=True):
+    """Client: the cell that was announced was not sent to any rank after all."""
+
+    cell: str
 
 
 class GetTopology(msgspec.Struct, frozen=True, tag="get_topology", forbid_unknown_fields=True):
@@ -134,5 +141,5 @@ class Stopped(msgspec.Struct, frozen=True, tag="stopped", forbid_unknown_fields=
     id: int
 
 
-ToRoot = Hello | BeginCell | GetTopology | Stop
+ToRoot = Hello | BeginCell | ForgetCell | GetTopology | Stop
 FromRoot = Booted | BootFailed | CellAllowed | TopologyIs | RankLost | Failed | Stopped

@@ -26,6 +26,7 @@ from phalanx.protocol import (
     CellEnded,
     EngineReady,
     Failed,
+    ForgetCell,
     FromRoot,
     GetTopology,
     Hello,
@@ -177,6 +178,9 @@ class RootSupervisor:
                 self._flush()
             elif isinstance(message, BeginCell):
                 self._spawn_task(self._begin_cell(message))
+            elif isinstance(message, ForgetCell):
+                self._world.forget_cell(message.cell)
+                self._spawn_task(self._notify_ended())
             elif isinstance(message, GetTopology):
                 self._tell(TopologyIs(message.id, self._topology()))
             elif isinstance(message, Stop):

@@ -108,6 +108,10 @@ class World:
         if ranks is not None:
             ranks.discard(rank)
 
+    def forget_cell(self, cell: str) -> None:
+        """Note that a cell was announced and never sent: nobody runs it."""
+        self._running.pop(cell, None)
+
     def how_gone(self, rank: int) -> str:
         """Words for why a rank takes no part in the cell that runs."""
         return self._how_gone.get(rank, "is not asked to run this cell")

@@ -28,10 +28,15 @@ class Cell:
     thread only; the queue joins the threads.
     """
 
-    def __init__(self, name: str, ranks: tuple[int, ...]) -> None:
+    def __init__(
+        self,
+        name: str,
+        ranks: tuple[int, ...],
+        events: queue.SimpleQueue[Event] | None = None,
+    ) -> None:
         self.name = name
         self.ranks = ranks
-        self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self.events = queue.SimpleQueue() if events is None else events
         self._replies: dict[int, Failure | None] = {}
         self._idle: set[int] = set()
 

@@ -26,6 +26,7 @@ from phalanx.protocol import (
     BootOptions,
     CellAllowed,
     Failed,
+    ForgetCell,
     FromRoot,
     GetTopology,
     Hello,
@@ -122,6 +123,10 @@ class RootClient:
     def begin_cell(self, cell: str, ranks: tuple[int, ...]) -> CellAllowed:
         """Announce a cell."""
         return self._ask(lambda id_: BeginCell(id_, cell, ranks), CellAllowed)
+
+    def forget_cell(self, cell: str) -> None:
+        """Take the announcement of a cell back: it was not sent to any rank."""
+        self._send(ForgetCell(cell))
 
     def topology(self) -> Topology:
         """Ask what the world looks like."""

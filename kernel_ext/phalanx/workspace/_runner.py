@@ -7,6 +7,7 @@ stops no process.
 from __future__ import annotations
 
 import itertools
+import queue
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,8 +17,9 @@ from phalanx.errors import DistributedError, RankFailure
 from phalanx.protocol import Booted
 
 from ._cell import Cell
+from ._ctrl_c import ctrl_c
 from ._dispatch import Dispatch
-from ._events import Lost
+from ._events import Event, Lost, StopRequest
 from ._io import SocketThread
 from ._outcome import RankResult, raise_for, results_of
 from ._output import MAX_LINES
@@ -71,22 +73,40 @@ class CellRunner:
         """Run a cell; see `Workspace.run`. ``ranks`` None: all that live."""
         chosen = self._ranks if ranks is None else ranks
         name = f"{self._name}:{next(self._numbers)}"
-        with self._one_at_a_time(name, chosen):
-            allowed = self._root.begin_cell(name, chosen)
-            if allowed.reform:
-                self._enter()
-            here = tuple(rank for rank in chosen if rank not in allowed.dead)
-            if not here:
-                rank, reason = next(iter(allowed.dead.items()))
-                raise RankFailure(rank, "", reason)
-            if allowed.dead and ranks is None:
-                lost = "; ".join(f"rank {rank} {why}" for rank, why in allowed.dead.items())
-                view.notice(f"running without {lost}")
-            outcome = self._execute(
-                Cell(name, here), code, view, timeout=timeout, max_lines=max_lines
-            )
+        # From the announcement on, a Ctrl-C must not fall between two steps: it is kept for the
+        # cell, which then is stopped as it begins.
+        events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        with (
+            self._one_at_a_time(name, chosen),
+            ctrl_c(lambda: events.put(StopRequest())),
+        ):
+            here = self._announce(name, chosen, view, is_all=ranks is None)
+            cell = Cell(name, here, events)
+            outcome = self._execute(cell, code, view, timeout=timeout, max_lines=max_lines)
         raise_for(outcome, timeout)
         return results_of(outcome, here)
+
+    def _announce(
+        self, name: str, chosen: tuple[int, ...], view: View, *, is_all: bool
+    ) -> tuple[int, ...]:
+        """Announce a cell and get the world ready for it; the ranks that can run it."""
+        allowed = self._root.begin_cell(name, chosen)
+        here = tuple(rank for rank in chosen if rank not in allowed.dead)
+        # A cell that will not be sent must be taken back, or the next would wait for its end.
+        if not here:
+            self._root.forget_cell(name)
+            rank, reason = next(iter(allowed.dead.items()))
+            raise RankFailure(rank, "", reason)
+        try:
+            if allowed.reform:
+                self._enter()
+        except BaseException:
+            self._root.forget_cell(name)
+            raise
+        if allowed.dead and is_all:
+            lost = "; ".join(f"rank {rank} {why}" for rank, why in allowed.dead.items())
+            view.notice(f"running without {lost}")
+        return here
 
     @contextmanager
     def _one_at_a_time(self, name: str, ranks: tuple[int, ...]) -> Iterator[None]:
