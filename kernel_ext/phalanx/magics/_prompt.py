@@ -71,6 +71,7 @@ class TerminalPrompt:
     """
 
     def __init__(self, prompt: str, password: bool) -> None:
+        self.is_open = True
         self._stdin = sys.stdin
         self._is_tty = self._stdin.isatty()
         self._settings: list[Any] | None = None
@@ -91,6 +92,7 @@ class TerminalPrompt:
 
     def close(self) -> None:
         """Give the terminal back as it was; what is shown next begins on a line of its own."""
+        self.is_open = False
         if self._settings is not None:
             termios.tcsetattr(self._stdin, termios.TCSADRAIN, self._settings)
             self._settings = None

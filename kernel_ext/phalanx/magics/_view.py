@@ -16,7 +16,8 @@ from IPython.display import publish_display_data
 from phalanx.workspace import Clear, Display, OpenPrompt, Question, StreamName, format_ranks
 
 from ._figures import Figures
-from ._prompt import open_prompt
+from ._prompt import TerminalPrompt, open_prompt
+from ._status import status_for
 
 __all__ = ["NotebookView", "in_one_line"]
 
@@ -44,12 +45,15 @@ class NotebookView:
         self._label = label
         self._figures = Figures()
         self._bars_id = ""
+        self._status = status_for(shell)
+        self._prompt: OpenPrompt | None = None
 
     def _prefix(self, ranks: tuple[int, ...]) -> str:
         return "" if self._label == "none" else f"[{format_ranks(ranks)}] "
 
     def lines(self, stream: StreamName, lines: Sequence[tuple[tuple[int, ...], str]]) -> None:
         """Print lines, each with its ranks."""
+        self._status.lift()
         target = sys.stderr if stream == "stderr" else sys.stdout
         target.write("".join(f"{self._prefix(ranks)}{line}\n" for ranks, line in lines))
         target.flush()
@@ -66,6 +70,7 @@ class NotebookView:
 
     def display(self, ranks: tuple[int, ...], event: Display) -> None:
         """Show a value as text with its ranks, or a figure below a line that names them."""
+        self._status.lift()
         text = event.data.get("text/plain", "")
         label = self._prefix(ranks) + ("Out:" if event.is_result else "")
         if all(kind == "text/plain" for kind in event.data) and not event.display_id:
@@ -89,9 +94,23 @@ class NotebookView:
         who = f"[{format_ranks(question.ranks)}]"
         sys.stdout.flush()
         sys.stderr.flush()
-        return open_prompt(self._shell, f"{who} {question.prompt}", question.password)
+        self._status.lift()
+        self._prompt = open_prompt(self._shell, f"{who} {question.prompt}", question.password)
+        return self._prompt
 
     def notice(self, text: str) -> None:
         """Print a line of our own."""
+        self._status.lift()
         sys.stderr.write(f"phalanx: {text}\n")
         sys.stderr.flush()
+
+    @property
+    def shows_status(self) -> bool:
+        """Whether there is a place for a status line."""
+        return self._status.is_shown
+
+    def status(self, text: str) -> None:
+        """Show how a long cell stands; in a terminal not on the line where a person types."""
+        if isinstance(self._prompt, TerminalPrompt) and self._prompt.is_open:
+            return
+        self._status.show(text)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from phalanx.protocol import LineNeed
+from phalanx.protocol import LineNeed, Topology
 
 from ._lines import StreamName
 
@@ -20,6 +20,7 @@ __all__ = [
     "Failure",
     "Lost",
     "NeedLine",
+    "Seen",
     "StopRequest",
     "Text",
 ]
@@ -93,8 +94,15 @@ class Lost:
 
 
 @dataclass(frozen=True)
+class Seen:
+    """What the root sees: the answer to a status line's question."""
+
+    topology: Topology
+
+
+@dataclass(frozen=True)
 class StopRequest:
     """A person pressed stop (Ctrl-C)."""
 
 
-Event = Text | Display | Clear | NeedLine | Ended | Lost | StopRequest
+Event = Text | Display | Clear | NeedLine | Ended | Lost | Seen | StopRequest

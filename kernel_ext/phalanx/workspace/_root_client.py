@@ -80,7 +80,7 @@ class RootClient:
         self._on_news = on_news
         self._ids = itertools.count(1)
         self._lock = threading.Lock()
-        self._waiting: dict[int, queue.SimpleQueue[FromRoot]] = {}
+        self._waiting: dict[int, Callable[[FromRoot], None]] = {}
         self._boot: queue.SimpleQueue[FromRoot] = queue.SimpleQueue()
         self._decoder = msgspec.msgpack.Decoder(FromRoot)
         self._thread = thread
@@ -132,6 +132,21 @@ class RootClient:
         """Ask what the world looks like."""
         return self._ask(GetTopology, TopologyIs).topology
 
+    def look(self, take: Callable[[Topology], None]) -> None:
+        """Ask what the world looks like and do not wait; ``take`` is called on the socket thread.
+
+        It is never called where the root does not answer.
+        """
+        request_id = next(self._ids)
+
+        def answered(answer: FromRoot) -> None:
+            if isinstance(answer, TopologyIs):
+                take(answer.topology)
+
+        with self._lock:
+            self._waiting[request_id] = answered
+        self._send(GetTopology(request_id))
+
     def stop(self) -> None:
         """End the ranks, the controller and the supervisor; idempotent, fine with a dead one."""
         if self.is_alive:
@@ -149,13 +164,13 @@ class RootClient:
         request_id = next(self._ids)
         inbox: queue.SimpleQueue[FromRoot] = queue.SimpleQueue()
         with self._lock:
-            self._waiting[request_id] = inbox
+            self._waiting[request_id] = inbox.put
         try:
             self._send(make(request_id))
             answer = self._wait(inbox, timeout_s, "an answer of the supervisor")
         finally:
             with self._lock:
-                del self._waiting[request_id]
+                self._waiting.pop(request_id, None)
         if isinstance(answer, Failed):
             raise DistributedError(answer.message)
         if not isinstance(answer, kind):
@@ -185,8 +200,8 @@ class RootClient:
             self._boot.put(message)
         elif isinstance(message, CellAllowed | TopologyIs | Failed | Stopped):
             with self._lock:
-                inbox = self._waiting.get(message.id)
-            if inbox is not None:
-                inbox.put(message)
+                take = self._waiting.pop(message.id, None)
+            if take is not None:
+                take(message)
         else:
             self._on_news(message)

@@ -11,12 +11,15 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
+from phalanx.protocol import Topology
+
 from ._asking import Asking, LineSender
 from ._cell import Cell
 from ._ctrl_c import ctrl_c
-from ._events import Clear, Display, Ended, Event, Failure, Lost, NeedLine, StopRequest, Text
+from ._events import Clear, Display, Ended, Event, Failure, Lost, NeedLine, Seen, StopRequest, Text
 from ._output import MAX_LINES, CellOutput
 from ._ranks import format_ranks
+from ._status import CellStatus
 from ._transcript import Transcript
 from ._view import View
 
@@ -49,20 +52,29 @@ class CellOutcome:
 class _CellLoop:
     """The state of `run_cell`; one object a cell, one thread."""
 
-    def __init__(self, cell: Cell, view: View, sender: CellSender, output: CellOutput) -> None:
+    def __init__(
+        self,
+        cell: Cell,
+        view: View,
+        sender: CellSender,
+        output: CellOutput,
+        status: CellStatus,
+    ) -> None:
         self.cell = cell
         self.view = view
         self.sender = sender
         self.running = set(cell.ranks)
         self.outcome = CellOutcome()
         self.output = output
+        self.status = status
         self.asking = Asking(cell.name, cell.ranks, view, sender, output.break_here)
         self.n_stops = 0
 
     def step(self, clock: Callable[[], float]) -> None:
         """Take what has come, or wait a moment for it; then see to the questions."""
         wait_s = PROMPT_POLL_S if self.asking.is_waiting else IDLE_WAIT_S
-        due_s = self.output.next_due_s()
+        dues = [self.output.next_due_s(), self.status.next_due_s()]
+        due_s = min((due for due in dues if due is not None), default=None)
         if due_s is not None:
             wait_s = min(wait_s, max(0.0, due_s - clock()))
         try:
@@ -71,8 +83,10 @@ class _CellLoop:
                 self.take(self.cell.events.get_nowait(), clock())
         except queue.Empty:
             pass
-        self.output.show(self.running, clock())
-        self.asking.step(self.running, clock())
+        now_s = clock()
+        self.output.show(self.running, now_s)
+        self.asking.step(self.running, now_s)
+        self.status.step(self.running, self.asking.waiting, self.outcome.lost, now_s)
 
     def take(self, event: Event, now_s: float) -> None:
         if isinstance(event, Text):
@@ -97,6 +111,8 @@ class _CellLoop:
                 self.view.notice(f"rank {event.rank} {event.reason}")
                 if event.tail:
                     self.output.text(Text(event.rank, "stderr", event.tail), now_s)
+        elif isinstance(event, Seen):
+            self.status.take(event.topology)
         elif isinstance(event, StopRequest):
             self.n_stops += 1
 
@@ -113,17 +129,22 @@ def run_cell(
     transcript: Transcript,
     timeout_s: float | None = None,
     max_lines: int = MAX_LINES,
+    look: Callable[[Callable[[Topology], None]], None] | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> CellOutcome:
     """Wait until every rank of the cell is done, showing and asking meanwhile.
 
     A Ctrl-C (the stop button) or the end of ``timeout_s`` interrupts the ranks and waits for all
     of them to be idle, so that the next cell runs; a second Ctrl-C, or ranks that do not react
-    within `STOP_PATIENCE_S`, end the waiting and are named.
+    within `STOP_PATIENCE_S`, end the waiting and are named. ``look`` asks the root what ranks do,
+    for the status line of a long cell; the answer comes as an event.
     """
     output = CellOutput(view, transcript, max_lines)
-    loop = _CellLoop(cell, view, sender, output)
-    deadline_s = None if timeout_s is None else clock() + timeout_s
+    started_s = clock()
+    ask = None if look is None else lambda: look(lambda seen: cell.events.put(Seen(seen)))
+    status = CellStatus(cell.ranks, view, ask, started_s)
+    loop = _CellLoop(cell, view, sender, output, status)
+    deadline_s = None if timeout_s is None else started_s + timeout_s
     give_up_s: float | None = None
     with ctrl_c(lambda: cell.events.put(StopRequest())):
         while loop.running and loop.n_stops < 2:
@@ -139,6 +160,7 @@ def run_cell(
                 loop.asking.stop()
                 give_up_s = now_s + STOP_PATIENCE_S
         loop.asking.close()
+        status.close()
         output.finish()
     loop.outcome.abandoned = tuple(sorted(loop.running))
     if loop.running:

@@ -53,6 +53,7 @@ class CellRunner:
         self._lost: dict[int, Lost] = {}
         self._running: tuple[str, tuple[int, ...]] | None = None
         self._dispatch = Dispatch(thread, booted.connection, booted.engines)
+        self.help = self._dispatch.help
         wait_answering(self._dispatch, f"{name}:ping", len(self._ranks), ANSWER_S)
         self._enter()
 
@@ -141,6 +142,7 @@ class CellRunner:
                 transcript=self.transcript,
                 timeout_s=timeout,
                 max_lines=max_lines,
+                look=self._root.look,
             )
         finally:
             self._dispatch.forget(cell)

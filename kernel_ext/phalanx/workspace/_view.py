@@ -32,6 +32,10 @@ class OpenPrompt(Protocol):
 class View(Protocol):
     """What a front end does with a cell's events; called on the thread that runs the cell."""
 
+    @property
+    def shows_status(self) -> bool:
+        """Whether `status` shows anything; where it does not, nothing is asked for it."""
+
     def lines(self, stream: StreamName, lines: Sequence[tuple[tuple[int, ...], str]]) -> None:
         """Show whole lines, each with the ranks that printed it."""
 
@@ -50,9 +54,14 @@ class View(Protocol):
     def notice(self, text: str) -> None:
         """Show a line of our own."""
 
+    def status(self, text: str) -> None:
+        """Show how a long cell stands in the place of what was said before; empty: nothing."""
+
 
 class QuietView:
     """Shows nothing and cannot ask: for code that runs cells without a person."""
+
+    shows_status = False
 
     def lines(self, stream: StreamName, lines: Sequence[tuple[tuple[int, ...], str]]) -> None:
         """Drop them."""
@@ -72,4 +81,7 @@ class QuietView:
         raise CannotAsk(msg)
 
     def notice(self, text: str) -> None:
+        """Drop it."""
+
+    def status(self, text: str) -> None:
         """Drop it."""
