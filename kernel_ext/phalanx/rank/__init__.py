@@ -9,6 +9,7 @@ from ._capture import DescriptorCapture
 from ._debugger import LastError, asks_for_commands, leave_debuggers, prepare_debuggers
 from ._enter import enter
 from ._gate import CellGate
+from ._help import HelpDesk
 from ._input import DebuggerStopped, NoCellRuns, TypedLines
 from ._log import LogOfRank, Missing
 from ._stdin import CellInput
@@ -21,6 +22,7 @@ __all__ = [
     "CellInput",
     "DebuggerStopped",
     "DescriptorCapture",
+    "HelpDesk",
     "LastError",
     "LogOfRank",
     "Missing",

@@ -20,6 +20,7 @@ from phalanx.rank import (
     CellInput,
     DebuggerStopped,
     DescriptorCapture,
+    HelpDesk,
     LastError,
     NoCellRuns,
     TypedLines,
@@ -62,8 +63,9 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
     """Runs the cells of one rank; `serve` arms it once the engine is registered.
 
     Cells are execute requests whose metadata name a cell (``{"phalanx": {"cell": ...}}``);
-    other requests run as in any engine. Two messages come on the control channel, whose thread
-    is free while a cell runs: ``phalanx_line`` (a typed line) and ``phalanx_interrupt``.
+    other requests run as in any engine. Messages come on the control channel, whose thread is
+    free while a cell runs: ``phalanx_line`` (a typed line), ``phalanx_interrupt``, and Jupyter's
+    ``complete_request`` and ``inspect_request``.
     """
 
     _supports_kernel_subshells = False
@@ -77,6 +79,8 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         self._gate = CellGate()
         self._lines = TypedLines(rank, self._ask)
         self._stdin = CellInput(self._next_of_stdin)
+        self._help = HelpDesk()
+        self._has_jedi = self.shell.Completer.use_jedi
         self._cell_parent: dict[str, Any] = {}
         self.shell_channel_thread = _NoSubshells()
         sys.stdin = self._stdin
@@ -84,6 +88,8 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         self.shell.set_custom_exc((Exception,), _show_error)
         self.control_handlers["phalanx_line"] = self._on_line
         self.control_handlers["phalanx_interrupt"] = self._on_interrupt
+        self.control_handlers["complete_request"] = self._on_complete
+        self.control_handlers["inspect_request"] = self._on_inspect
 
     def enter_world(self) -> None:
         """Join the world (again); called by the workspace through a silent cell."""
@@ -208,3 +214,38 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         # ipykernel's handler for a cell that awaits only schedules a callback, which does not
         # wake a loop that sleeps: this does.
         self.io_loop.add_callback(lambda: None)
+
+    # -- help while typing --------------------------------------------------------------------
+
+    def _on_complete(self, stream: Any, ident: Any, message: dict[str, Any]) -> None:
+        content = message["content"]
+
+        def answer() -> None:
+            completer = self.shell.Completer
+            # Copies: the main thread may bind names meanwhile.
+            completer.namespace = dict(self.shell.user_ns)
+            completer.global_namespace = dict(self.shell.user_global_ns)
+            # What lives here is found in milliseconds: a draft, for whoever cannot wait for
+            # jedi, which also reads the text (os.path the first time: 1.6 s on two cores).
+            for use_jedi in (False, True)[: 1 + self._has_jedi]:
+                completer.use_jedi = use_jedi
+                reply = self.do_complete(content["code"], content["cursor_pos"])
+                reply["metadata"]["is_draft"] = self._has_jedi and not use_jedi
+                self._reply(stream, "complete_reply", reply, message, ident)
+
+        self._help.take("complete", answer)
+
+    def _on_inspect(self, stream: Any, ident: Any, message: dict[str, Any]) -> None:
+        content = message["content"]
+
+        def answer() -> None:
+            reply = self.do_inspect(content["code"], content["cursor_pos"], content["detail_level"])
+            self._reply(stream, "inspect_reply", reply, message, ident)
+
+        self._help.take("inspect", answer)
+
+    def _reply(self, stream: Any, kind: str, content: Any, message: Any, ident: Any) -> None:
+        """Send from the control thread, whose stream it is."""
+        self.control_thread.io_loop.add_callback(
+            self.session.send, stream, kind, content, message, ident
+        )

@@ -6,6 +6,7 @@ It knows supervisors and Jupyter's messages; it knows nothing of magics and widg
 from __future__ import annotations
 
 from ._events import Clear, Display
+from ._help import Completions, Description, Help, NoHelp
 from ._lines import StreamName
 from ._outcome import RankResult
 from ._output import MAX_LINES
@@ -19,7 +20,11 @@ __all__ = [
     "MAX_LINES",
     "CannotAsk",
     "Clear",
+    "Completions",
+    "Description",
     "Display",
+    "Help",
+    "NoHelp",
     "OpenPrompt",
     "Question",
     "QuietView",

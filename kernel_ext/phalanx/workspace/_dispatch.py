@@ -6,7 +6,7 @@ It knows our execute request and our control messages; not how a cell is shown o
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
@@ -15,6 +15,7 @@ from phalanx.protocol import TypedLine
 
 from ._cell import Cell
 from ._events import Lost
+from ._help import Help
 from ._io import SocketThread
 from ._messages import Message, RankChannels
 
@@ -31,6 +32,7 @@ class Dispatch:
     def __init__(
         self, thread: SocketThread, connection: dict[str, Any], engines: tuple[str, ...]
     ) -> None:
+        self.help = Help(len(engines), self._ask)
         self._engines = engines
         self._lock = threading.Lock()
         self._requests: dict[str, tuple[Cell, int]] = {}  # message id -> cell, rank
@@ -91,12 +93,16 @@ class Dispatch:
         for rank in ranks:
             self._channels.control(self._engines[rank], "phalanx_interrupt", {"cell": cell})
 
+    def _ask(self, rank: int, kind: str, content: Message, register: Callable[[str], None]) -> None:
+        self._channels.control(self._engines[rank], kind, content, register)
+
     def _to_all(self, kind: str, content: Message) -> None:
         for engine in self._engines:
             self._channels.control(engine, kind, content)
 
     def on_lost(self, lost: Lost) -> None:
         """Tell every cell that waits for this rank that it died."""
+        self.help.on_lost(lost.rank)
         with self._lock:
             cells = {
                 id(cell): cell for cell, where in self._requests.values() if where == lost.rank
@@ -105,6 +111,9 @@ class Dispatch:
             cell.on_lost(lost)
 
     def _on_message(self, channel: str, message: Message) -> None:
+        if channel == "control":
+            self.help.on_reply(message)
+            return
         with self._lock:
             found = self._requests.get(message["parent_header"]["msg_id"])
         if found is None:

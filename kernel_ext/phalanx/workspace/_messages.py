@@ -23,8 +23,8 @@ Message = dict[str, Any]
 class RankChannels:
     """Shell (mux), control and iopub of all ranks; engines are addressed by uuid.
 
-    ``on_message(channel, message)`` gets every reply ("shell") and every published message
-    ("iopub") that answers a request of ours, on the socket thread.
+    ``on_message(channel, message)`` gets every reply ("shell", "control") and every published
+    message ("iopub") that answers a request of ours, on the socket thread.
     """
 
     def __init__(
@@ -47,7 +47,9 @@ class RankChannels:
             zmq.DEALER, f"{base}:{connection['mux']}", lambda frames: self._receive("shell", frames)
         )
         self._control = thread.socket(
-            zmq.DEALER, f"{base}:{connection['control']}", lambda frames: None
+            zmq.DEALER,
+            f"{base}:{connection['control']}",
+            lambda frames: self._receive("control", frames),
         )
         self._iopub = thread.socket(
             zmq.SUB,
@@ -72,11 +74,18 @@ class RankChannels:
         register(message["header"]["msg_id"])
         self._thread.send(self._shell, [*frames, *buffers])
 
-    def control(self, engine: str, kind: str, content: Message) -> None:
-        """Send a message that a busy rank takes, too."""
+    def control(
+        self,
+        engine: str,
+        kind: str,
+        content: Message,
+        register: Callable[[str], None] = lambda message_id: None,
+    ) -> None:
+        """Send a message that a busy rank takes, too; ``register`` as for `shell`."""
         with self._lock:
             message = self._session.msg(kind, content=content)
             frames = self._session.serialize(message, ident=engine.encode())
+        register(message["header"]["msg_id"])
         self._thread.send(self._control, frames)
 
     def _receive(self, channel: str, frames: list[bytes]) -> None:

@@ -10,17 +10,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from phalanx.distributed.bench import (
-    check_memory,
-    check_request,
-    physical_memory,
-    sizes_between,
-)
+from phalanx.distributed.bench import check_memory, check_request, physical_memory, sizes_between
 from phalanx.errors import DistributedError
 from phalanx.protocol import FromRoot, Measurement, RankLost, Topology
 
 from ._bench import measure
 from ._events import Lost
+from ._help import Help
 from ._io import SocketThread
 from ._outcome import RankResult
 from ._output import MAX_LINES
@@ -230,6 +226,11 @@ class Workspace:
         """Return all that a rank has printed in this workspace's cells, the last MiB of it."""
         self._choose([rank])
         return self._up().transcript.read(rank)
+
+    @property
+    def help(self) -> Help:
+        """Names and descriptions of what lives on the ranks, for a person who types."""
+        return self._up().help
 
     def interrupt(self) -> None:
         """Stop the cell that runs, from another thread; without one, do nothing."""
