@@ -8,16 +8,19 @@ from __future__ import annotations
 from ._capture import DescriptorCapture
 from ._debugger import LastError, asks_for_commands, leave_debuggers, prepare_debuggers
 from ._enter import enter
+from ._exit import prepare_exit, say_left
 from ._gate import CellGate
 from ._help import HelpDesk
 from ._input import DebuggerStopped, NoCellRuns, TypedLines
 from ._log import LogOfRank, Missing
 from ._stdin import CellInput
 from ._sweep import publish_sweep
+from ._text import BytesToText, escape_surrogates, packs_anything
 from ._threads import UserThreads
 from ._traceback import without_own_frames
 
 __all__ = [
+    "BytesToText",
     "CellGate",
     "CellInput",
     "DebuggerStopped",
@@ -31,8 +34,12 @@ __all__ = [
     "UserThreads",
     "asks_for_commands",
     "enter",
+    "escape_surrogates",
     "leave_debuggers",
+    "packs_anything",
     "prepare_debuggers",
+    "prepare_exit",
     "publish_sweep",
+    "say_left",
     "without_own_frames",
 ]

@@ -23,14 +23,15 @@ def main() -> None:
     die_with_parent(int(sys.argv[1]))
     faulthandler.enable(all_threads=False)
 
-    from ipykernel.iostream import OutStream
     from ipyparallel.engine import app
+    from traitlets.config import Application
 
     from phalanx.distributed import supervisor_channel
     from phalanx.protocol import EngineReady, Register, Registered
     from phalanx.rank import DescriptorCapture
 
     from ._kernel import RankKernel
+    from ._stream import Stream
 
     channel = supervisor_channel()
     request = Register(channel.next_id(), os.getpid())
@@ -45,6 +46,9 @@ def main() -> None:
 
         async def complete_registration(self, *args: Any) -> None:
             await super().complete_registration(*args)
+            # Where ipykernel looks for the kernel when a cell says `%matplotlib` or `%gui`;
+            # ipyparallel makes the application known as ipykernel's alone.
+            Application._instance = self.kernel_app
             # From here on what is written past Python comes back to us, to go with its cell.
             self.kernel.captures = (
                 DescriptorCapture(int(sys.argv[2]), sys.stdout.write),
@@ -58,16 +62,6 @@ def main() -> None:
 
         def _signal_stop(self, sig: int, frame: object) -> None:
             self.loop.add_callback_from_signal(self.loop.stop)
-
-    class Stream(OutStream):  # type: ignore[misc]
-        """ipykernel's stream, without its own capture: that loses what comes at a cell's end."""
-
-        def __init__(self, session: Any, pub_thread: Any, name: str) -> None:
-            super().__init__(session, pub_thread, name, watchfd=False)
-
-        def fileno(self) -> int:
-            """Return the descriptor that a subprocess may write to."""
-            return 2 if self.name == "stderr" else 1
 
     app.Kernel = RankKernel
     engine = Engine(out_stream_factory=Stream, connection_info_env=json.dumps(answer.connection))

@@ -28,7 +28,10 @@ from phalanx.rank import (
     asks_for_commands,
     enter,
     leave_debuggers,
+    packs_anything,
     prepare_debuggers,
+    prepare_exit,
+    say_left,
     without_own_frames,
 )
 
@@ -84,7 +87,9 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         self._cell_parent: dict[str, Any] = {}
         self.shell_channel_thread = _NoSubshells()
         sys.stdin = self._stdin
+        self.session.pack = packs_anything(self.session.pack)
         prepare_debuggers(self.shell)
+        prepare_exit(self.shell)
         self.shell.set_custom_exc((Exception,), _show_error)
         self.control_handlers["phalanx_line"] = self._on_line
         self.control_handlers["phalanx_interrupt"] = self._on_interrupt
@@ -130,6 +135,8 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
                 reply = self._failed("KeyboardInterrupt")
             elif reply.get("ename") == "BdbQuit":
                 reply["evalue"] = DEBUGGER_QUIT
+            elif reply.get("ename") == "SystemExit":
+                reply = self._failed("SystemExit", say_left(reply["evalue"]))
         except (KeyboardInterrupt, DebuggerStopped):
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             reply = self._failed("KeyboardInterrupt")

@@ -1,0 +1,48 @@
+"""``sys.stdout`` and ``sys.stderr`` of a rank: ipykernel's, mended for what cells print.
+
+It knows ipykernel's stream; descriptors and messages are others'.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ipykernel.iostream import OutStream
+
+from phalanx.rank import BytesToText, escape_surrogates
+
+__all__ = ["Stream"]
+
+# Characters of one message: a long text goes in pieces, each sent before the next is taken, so
+# that a line of 100 MB needs its own memory and not that of four copies (of 4 bytes a character).
+PIECE = 1 << 20
+
+
+class Stream(OutStream):  # type: ignore[misc]
+    """ipykernel's stream, without its own capture: that loses what comes at a cell's end."""
+
+    def __init__(self, session: Any, pub_thread: Any, name: str) -> None:
+        super().__init__(session, pub_thread, name, watchfd=False)
+        self.buffer = BytesToText(self)
+        self._n_unsent = 0  # about: threads may lose a count, which only delays a flush
+
+    def fileno(self) -> int:
+        """Return the descriptor that a subprocess may write to."""
+        return 2 if self.name == "stderr" else 1
+
+    def write(self, string: str) -> int | None:
+        """Write text, any text, of any length."""
+        if not isinstance(string, str):
+            return super().write(string)  # type: ignore[no-any-return]  # it raises
+        text = escape_surrogates(string)
+        for begin in range(0, len(text), PIECE):
+            super().write(text[begin : begin + PIECE])
+            self._n_unsent += min(PIECE, len(text) - begin)
+            if self._n_unsent >= PIECE:
+                self.flush()
+        return len(string)
+
+    def flush(self) -> None:
+        """Send what was written."""
+        self._n_unsent = 0
+        super().flush()

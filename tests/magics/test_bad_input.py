@@ -1,0 +1,136 @@
+"""What ranks should not do and notebooks should not say: told in a line, and the next cell runs."""
+
+from __future__ import annotations
+
+import re
+import time
+
+import pytest
+from kernel_driver import KernelDriver
+
+from phalanx.workspace import parse_ranks
+
+ANSI = re.compile(r"\x1b\[[0-9;]*m")
+NOT_THE_RANK = "ends the cell, not the rank; %distributed stop ends the ranks"
+
+
+@pytest.fixture(scope="module")
+def ranks():
+    """A kernel with two ranks."""
+    with KernelDriver() as driver:
+        assert driver.run("%load_ext phalanx").status == "ok"
+        assert driver.run("%distributed start -n 2").status == "ok"
+        yield driver
+
+
+@pytest.fixture(autouse=True)
+def _next_cell_runs(request):
+    yield
+    if "ranks" in request.fixturenames:
+        result = request.getfixturevalue("ranks").run("%%distributed\npx.all_sum(1)")
+        assert said(result) == {(0, "Out: 2"), (1, "Out: 2")}, result.text
+
+
+def said(result):
+    """Lines as (rank, text), however they were shown together."""
+    found = set()
+    for line in result.stdout.splitlines():
+        label, _, text = line.partition("] ")
+        found |= {(rank, text) for rank in parse_ranks(label[1:], 2)}
+    return found
+
+
+# -- leaving ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("leave", "said_of_it"),
+    [
+        ("exit()", f"it {NOT_THE_RANK}"),
+        ("quit()", f"it {NOT_THE_RANK}"),
+        ("exit(keep_kernel=True)", f"it {NOT_THE_RANK}"),
+        ("raise SystemExit", f"it {NOT_THE_RANK}"),
+        ("import sys; sys.exit(3)", f"3 ({NOT_THE_RANK})"),
+        ("import sys; sys.exit('no data')", f"no data ({NOT_THE_RANK})"),
+        ("import asyncio; await asyncio.sleep(0); exit(1)", f"1 ({NOT_THE_RANK})"),
+    ],
+)
+def test_exit_ends_the_cell_and_not_the_rank(ranks, leave, said_of_it):
+    result = ranks.run(f"%%distributed\nkept = rank\n{leave}\nprint('after')")
+    assert result.error == f"CellError: ranks 0-1: SystemExit: {said_of_it}"
+    assert result.text == f"ranks 0-1:\nSystemExit: {said_of_it}\n"
+    # IPython's own `exit` would end the process within a tenth of a second of its loop.
+    later = ranks.run("%%distributed\nimport time\ntime.sleep(0.3)\nkept")
+    assert said(later) == {(0, "Out: 0"), (1, "Out: 1")}
+
+
+def test_a_bare_exit_is_a_call_as_in_any_notebook(ranks):
+    assert NOT_THE_RANK in ranks.run("%%distributed\nexit").error
+    ranks.run("%%distributed\n%reset -f\nget_ipython().kernel.enter_world()")
+    assert NOT_THE_RANK in ranks.run("%%distributed\nquit").error
+
+
+def test_who_waits_for_a_rank_that_left_the_cell_is_freed(ranks):
+    begin_s = time.monotonic()
+    result = ranks.run("%%distributed\nif rank == 1: exit()\npx.all_sum(1)")
+    assert time.monotonic() - begin_s < 5
+    first, second = result.error.splitlines()
+    assert first == f"CellError: rank 1: SystemExit: it {NOT_THE_RANK}"
+    assert second.startswith("then rank 0: ")
+
+
+def test_exit_in_a_thread_ends_the_thread(ranks):
+    code = "import threading\nt = threading.Thread(target=exit)\nt.start()\nt.join()\n'here'"
+    assert said(ranks.run(f"%%distributed\n{code}")) == {(0, "Out: 'here'"), (1, "Out: 'here'")}
+
+
+@pytest.mark.slow
+def test_a_rank_that_ends_itself_is_named_with_its_status():
+    with KernelDriver() as kernel:
+        kernel.run("%load_ext phalanx")
+        kernel.run("%distributed start -n 2")
+        result = kernel.run("%%distributed\nimport os\nif rank == 1: os._exit(3)\npx.all_sum(1)")
+        assert re.fullmatch(r"RankFailure: rank 1 on \S+: exited with status 3", result.error)
+        assert "phalanx: rank 1 exited with status 3\n" in result.stderr
+        result = kernel.run("%%distributed\nrank")
+        assert result.stdout == "[0] Out: 0\n"
+        assert "rank 1 exited with status 3" in result.stderr
+
+
+# -- what cannot be shown -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("code", "shown"),
+    [
+        (r"sys.stdout.buffer.write(b'caf\xc3\xa9 \xff|\n'); None", "café \ufffd|"),
+        (r"print('a', end=''); _ = sys.stdout.buffer.write(b'b'); print('c')", "abc"),
+        (r"_ = os.write(1, b'\xff\xfe|\n')", "\ufffd\ufffd|"),
+        (r"print('half \ud800 of it')", r"half \ud800 of it"),
+        (r"print(os.fsdecode(b'caf\xe9'))", r"caf\udce9"),
+        (r"'\ud800'", r"Out: '\ud800'"),
+    ],
+)
+def test_text_that_no_message_can_carry(ranks, code, shown):
+    begin_s = time.monotonic()
+    result = ranks.run(f"%%distributed\nimport os, sys\n{code}")
+    assert time.monotonic() - begin_s < 5
+    assert result.status == "ok", result.text
+    assert said(result) == {(0, shown), (1, shown)}
+    assert result.stderr == ""
+
+
+@pytest.mark.parametrize("code", [r"raise ValueError('\ud800')", r"{}['\ud800']"])
+def test_errors_that_no_message_can_carry(ranks, code):
+    result = ranks.run(f"%%distributed\n{code}")
+    assert r"\ud800" in result.error
+
+
+def test_random_bytes_lose_nothing_else(ranks):
+    code = (
+        "import os, sys\nnoise = os.urandom(100_000).replace(b'\\n', b'')\n"
+        "print('before')\n_ = sys.stdout.buffer.write(noise + b'\\n')\n"
+        "os.write(1, noise + b'\\n')\nprint('after')"
+    )
+    result = ranks.run(f"%%distributed --ranks 0\n{code}")
+    assert {"[0] before", "[0] after"} < set(result.stdout.split("\n"))
