@@ -39,6 +39,7 @@ class Cell:
         self.events = queue.SimpleQueue() if events is None else events
         self._replies: dict[int, Failure | None] = {}
         self._idle: set[int] = set()
+        self._tracebacks: dict[int, str] = {}  # the last that each rank showed
 
     def on_shell(self, rank: int, message: Message) -> None:
         """Take a rank's reply."""
@@ -70,6 +71,9 @@ class Cell:
                     is_update=kind == "update_display_data",
                 )
             )
+        elif kind == "error":
+            self._show_traceback(rank)
+            self._tracebacks[rank] = "\n".join(content["traceback"]) + "\n"
         elif kind == "clear_output":
             self.events.put(Clear(rank, bool(content.get("wait"))))
         elif kind == "phalanx_need_line":
@@ -97,4 +101,16 @@ class Cell:
 
     def _end_if_over(self, rank: int) -> None:
         if rank in self._replies and rank in self._idle:
+            if self._replies[rank] is None:
+                self._show_traceback(rank)
             self.events.put(Ended(rank, self._replies[rank]))
+
+    def _show_traceback(self, rank: int) -> None:
+        """Show a traceback that the rank's part of the cell did not end in.
+
+        A rank shows one before it fails, and its reply has the same; but `%run` of a script that
+        fails, or a user's ``showtraceback()``, shows one and goes on.
+        """
+        traceback = self._tracebacks.pop(rank, "")
+        if traceback:
+            self.events.put(Text(rank, "stderr", traceback))
