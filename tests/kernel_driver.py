@@ -222,6 +222,38 @@ class KernelDriver:
         """Answer the open prompt."""
         self._client.input(line)
 
+    def complete(self, code: str, cursor: int | None = None, **how: Any) -> dict[str, Any]:
+        """Press Tab in a cell (at its end): the content of the reply; see `ask` for ``how``."""
+        cursor = len(code) if cursor is None else cursor
+        return self.ask("complete_request", {"code": code, "cursor_pos": cursor}, **how)
+
+    def inspect(
+        self, code: str, cursor: int | None = None, detail: int = 0, **how: Any
+    ) -> dict[str, Any]:
+        """Press Shift-Tab in a cell (at its end): the content of the reply."""
+        cursor = len(code) if cursor is None else cursor
+        content = {"code": code, "cursor_pos": cursor, "detail_level": detail}
+        return self.ask("inspect_request", content, **how)
+
+    def ask(
+        self, kind: str, content: dict[str, Any], *, channel: str = "shell", timeout: float = 20.0
+    ) -> dict[str, Any]:
+        """Send a request and return its reply's content.
+
+        The kernel takes one on ``"control"`` while a cell runs; on ``"shell"`` after it.
+        """
+        message = self._client.session.msg(kind, content)
+        asked = getattr(self._client, f"{channel}_channel")
+        asked.send(message)
+        deadline = time.monotonic() + timeout
+        while (left := deadline - time.monotonic()) > 0:
+            if asked.socket.poll(left * 1000):
+                reply = asked.get_msg(timeout=0)
+                if reply["parent_header"].get("msg_id") == message["header"]["msg_id"]:
+                    return dict(reply["content"])
+        msg = f"no answer to a {kind} within {timeout} s"
+        raise TimeoutError(msg)
+
     def interrupt(self) -> None:
         """Press the stop button."""
         self._manager.interrupt_kernel()

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         RankFailure,
     )
     from .magics import load_ipython_extension as load_ipython_extension
+    from .magics import unload_ipython_extension as unload_ipython_extension
     from .workspace import Workspace
 
 __version__ = "0.1.0"
@@ -50,7 +51,7 @@ __all__ = [
     "widgets",
 ]
 
-# `load_ipython_extension` is IPython's to look for, not a user's to import.
+# The two `..._ipython_extension` are IPython's to look for, not a user's to import.
 _ROOMS = {
     "Group": "distributed",
     "all_gather": "distributed",
@@ -67,6 +68,7 @@ _ROOMS = {
     "RankFailure": "errors",
     "Workspace": "workspace",
     "load_ipython_extension": "magics",
+    "unload_ipython_extension": "magics",
 }
 
 

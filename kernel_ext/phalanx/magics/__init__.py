@@ -14,7 +14,9 @@ __all__ = ["DistributedMagics", "load_ipython_extension", "unload_ipython_extens
 
 def load_ipython_extension(shell: Any) -> None:
     """Register the magics: what `%load_ext phalanx` calls."""
-    shell.register_magics(DistributedMagics(shell))
+    magics = DistributedMagics(shell)
+    shell.register_magics(magics)
+    magics.open()
 
 
 def unload_ipython_extension(shell: Any) -> None:

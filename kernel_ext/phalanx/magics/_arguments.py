@@ -1,4 +1,4 @@
-"""The words after `%distributed` and `%%distributed`, parsed.
+"""The words after our magics, parsed.
 
 argparse does the work; a mistake becomes one line with the nearest right word.
 """
@@ -8,12 +8,21 @@ from __future__ import annotations
 import argparse
 import difflib
 import shlex
-from collections.abc import Callable
-from typing import NoReturn
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NoReturn
 
 from phalanx.workspace import MAX_LINES
 
-__all__ = ["HelpShown", "UsageMistake", "cell_parser", "line_parser", "parse"]
+__all__ = [
+    "HelpShown",
+    "UsageMistake",
+    "auto_parser",
+    "cell_parser",
+    "line_parser",
+    "local_parser",
+    "parse",
+    "subcommands",
+]
 
 
 class UsageMistake(Exception):
@@ -32,9 +41,33 @@ class _Parser(argparse.ArgumentParser):
         msg = f"{message}; see {self.prog} --help"
         raise UsageMistake(msg)
 
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: Any = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Refuse what is not known here, where the options are: an action's parser has its own."""
+        known, rest = super().parse_known_args(args, namespace)
+        if not rest:
+            return known, rest
+        word = rest[0].partition("=")[0]
+        if not word.startswith("-"):
+            self.error(f"{self.prog} takes no {word!r}")
+        msg = f"{self.prog} has no {word}; {_nearest(word, self._option_string_actions)}"
+        raise UsageMistake(msg)
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            name = "/".join(action.option_strings) or self.prog
+            self.error(f"{name} is {' or '.join(map(str, action.choices))}, not {value!r}")
+
     def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
         """Raise instead of exiting: only ``--help`` comes here."""
         raise HelpShown
+
+
+def _nearest(word: str, known: Iterable[str]) -> str:
+    """Name the right word that is nearest to a wrong one, or all."""
+    nearest = difflib.get_close_matches(word, known, n=1)
+    return f"did you mean {nearest[0]}?" if nearest else f"there are: {', '.join(known)}"
 
 
 def _count_of(what: str) -> Callable[[str], int]:
@@ -117,9 +150,11 @@ def line_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def cell_parser() -> argparse.ArgumentParser:
-    """Build the parser of `%%distributed`."""
-    parser = _Parser(prog="%%distributed", description="Run this cell on the ranks.")
+def cell_parser(*, has_help: bool = True) -> argparse.ArgumentParser:
+    """Build the parser of `%%distributed`; without help it prints nothing."""
+    parser = _Parser(
+        prog="%%distributed", description="Run this cell on the ranks.", add_help=has_help
+    )
     parser.add_argument("--ranks", metavar="R", help="where to run, like 0,2-3 (default: all)")
     parser.add_argument(
         "--timeout", type=_seconds, metavar="S", help="stop the ranks after S seconds"
@@ -138,6 +173,24 @@ def cell_parser() -> argparse.ArgumentParser:
         help=f"lines to show; the rest is kept for %%distributed output (default {MAX_LINES})",
     )
     return parser
+
+
+def auto_parser() -> argparse.ArgumentParser:
+    """Build the parser of `%autodistributed`."""
+    parser = _Parser(
+        prog="%autodistributed",
+        description="Run every cell on the ranks, but those that begin with %%local.",
+    )
+    parser.add_argument("state", choices=["on", "off"], metavar="on|off", help="from now on")
+    return parser
+
+
+def local_parser() -> argparse.ArgumentParser:
+    """Build the parser of `%%local`."""
+    return _Parser(
+        prog="%%local",
+        description="Run this cell in the notebook's own kernel while %autodistributed is on.",
+    )
 
 
 def parse(parser: argparse.ArgumentParser, line: str) -> argparse.Namespace:
@@ -159,21 +212,23 @@ def parse(parser: argparse.ArgumentParser, line: str) -> argparse.Namespace:
     return parser.parse_args(words)
 
 
-def _check_action(parser: argparse.ArgumentParser, words: list[str]) -> None:
-    """Name the nearest action for one that does not exist."""
-    actions = [
-        name
+def subcommands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    """Return the parsers of a parser's actions by name; empty where it has none."""
+    return {
+        name: choice
         for group in parser._actions
         if isinstance(group, argparse._SubParsersAction)
-        for name in group.choices
-    ]
+        for name, choice in group.choices.items()
+    }
+
+
+def _check_action(parser: argparse.ArgumentParser, words: list[str]) -> None:
+    """Name the nearest action for one that does not exist."""
+    actions = subcommands(parser)
     if not actions or (words and (words[0] in actions or words[0] in {"-h", "--help"})):
         return
-    known = ", ".join(actions)
     if not words:
-        msg = f"{parser.prog} needs a word: {known}"
+        msg = f"{parser.prog} needs a word: {', '.join(actions)}"
         raise UsageMistake(msg)
-    nearest = difflib.get_close_matches(words[0], actions, n=1)
-    hint = f"did you mean {nearest[0]}?" if nearest else f"there are: {known}"
-    msg = f"{parser.prog} has no {words[0]!r}; {hint}"
+    msg = f"{parser.prog} has no {words[0]!r}; {_nearest(words[0], [*actions, '--help'])}"
     raise UsageMistake(msg)

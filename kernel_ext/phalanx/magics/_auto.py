@@ -49,9 +49,11 @@ class AutoDistributed:
         finally:
             self.set(was_on)
 
+    def takes(self, cell: str) -> bool:
+        """Whether this cell, which does not say so, runs on the ranks."""
+        return self._is_on and not cell.lstrip().startswith(_OWN)
+
     def _transform(self, lines: list[str]) -> list[str]:
         """Transform a cell's lines as IPython asks for (each with its end)."""
-        first = next((line for line in lines if line.strip()), "")
-        if not first or first.lstrip().startswith(_OWN):
-            return lines
-        return ["%%distributed\n", *lines]
+        cell = "".join(lines)
+        return ["%%distributed\n", *lines] if cell.strip() and self.takes(cell) else lines

@@ -5,7 +5,8 @@ A user's mistake ends the cell in one line (IPython's UsageError), never in our 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from IPython.core.error import UsageError
@@ -18,14 +19,38 @@ from phalanx.errors import DistributedError
 from phalanx.protocol import Measurement
 from phalanx.workspace import Workspace, parse_ranks
 
-from ._arguments import HelpShown, UsageMistake, cell_parser, line_parser, parse
+from ._arguments import (
+    HelpShown,
+    UsageMistake,
+    auto_parser,
+    cell_parser,
+    line_parser,
+    local_parser,
+    parse,
+)
 from ._auto import AutoDistributed
 from ._debug import debug_ranks
+from ._typing import TypingHelp
 from ._view import NotebookView, in_one_line
 
 __all__ = ["DistributedMagics"]
 
 NOT_STARTED = "there are no ranks yet; start them with %distributed start -n 4"
+
+
+@contextmanager
+def _in_users_words() -> Iterator[None]:
+    """End the cell in one line for what a user can mend; ``--help`` is no error."""
+    try:
+        yield
+    except HelpShown:
+        return
+    except (UsageMistake, ValueError) as error:
+        if isinstance(error, DistributedError):
+            raise in_one_line(error) from None
+        raise UsageError(str(error)) from None
+    except (DistributedError, TimeoutError, KeyboardInterrupt) as error:
+        raise in_one_line(error) from None
 
 
 @magics_class
@@ -36,14 +61,23 @@ class DistributedMagics(Magics):  # type: ignore[misc]
         super().__init__(shell)
         self._workspace: Workspace | None = None
         self._auto = AutoDistributed(shell)
+        self._typing = TypingHelp(shell, self._auto, lambda: self._workspace)
 
     @property
     def workspace(self) -> Workspace | None:
         """The workspace of this notebook, while there is one."""
         return self._workspace
 
+    def open(self) -> None:
+        """Begin to help while typing."""
+        self._typing.install()
+
     def close(self) -> None:
-        """Stop the ranks; idempotent."""
+        """Stop the ranks and leave the shell as it was; idempotent."""
+        self._typing.remove()
+        self._stop()
+
+    def _stop(self) -> None:
         self._auto.set(False)
         if self._workspace is not None:
             self._workspace.stop()
@@ -52,39 +86,28 @@ class DistributedMagics(Magics):  # type: ignore[misc]
     @line_cell_magic  # type: ignore[untyped-decorator]
     def distributed(self, line: str, cell: str | None = None) -> None:
         """Run a cell on the ranks, or (as a line) start, show and stop them; see --help."""
-        try:
+        with _in_users_words():
             if cell is None:
                 self._line(line)
             else:
                 self._cell(line, cell)
-        except HelpShown:
-            return
-        except (UsageMistake, ValueError) as error:
-            if isinstance(error, DistributedError):
-                raise in_one_line(error) from None
-            raise UsageError(str(error)) from None
-        except (DistributedError, TimeoutError, KeyboardInterrupt) as error:
-            raise in_one_line(error) from None
 
     @line_magic  # type: ignore[untyped-decorator]
     def autodistributed(self, line: str) -> None:
         """Run every cell on the ranks (`on`), or only those that say so (`off`)."""
-        word = line.strip()
-        if word not in {"on", "off"}:
-            msg = f"%autodistributed is on or off, not {word!r}"
-            raise UsageError(msg)
-        if word == "on" and self._workspace is None:
-            raise UsageError(NOT_STARTED)
-        self._auto.set(word == "on")
+        with _in_users_words():
+            is_on = parse(auto_parser(), line).state == "on"
+            if is_on:
+                self._running()
+            self._auto.set(is_on)
 
     @cell_magic  # type: ignore[untyped-decorator]
     def local(self, line: str, cell: str) -> None:
         """Run a cell here, in the notebook's own kernel, while %autodistributed is on."""
-        if line.strip():
-            msg = f"%%local takes no words, not {line.strip()!r}"
-            raise UsageError(msg)
-        with self._auto.paused():
-            self.shell.run_cell(cell)
+        with _in_users_words():
+            parse(local_parser(), line)
+            with self._auto.paused():
+                self.shell.run_cell(cell)
 
     # -- cells --------------------------------------------------------------------------------
 
@@ -119,7 +142,7 @@ class DistributedMagics(Magics):  # type: ignore[misc]
                 "end them first with %distributed stop"
             )
             raise UsageMistake(msg)
-        self.close()
+        self._stop()
         try:
             self._workspace = Workspace.start(
                 options.n,
@@ -176,4 +199,4 @@ class DistributedMagics(Magics):  # type: ignore[misc]
 
     def _do_stop(self, options: Any) -> None:
         self._running()
-        self.close()
+        self._stop()

@@ -51,8 +51,17 @@ class Cell:
                 str(content.get("evalue", "the rank did not run the cell")),
                 tuple(str(line) for line in content.get("traceback", ())),
             )
+        if rank == self.ranks[0]:
+            self._take_pages(rank, content)
         self._replies[rank] = failure
         self._end_if_over(rank)
+
+    def _take_pages(self, rank: int, reply: Message) -> None:
+        """Show what `obj?` found: Jupyter's pager text, which comes with the reply."""
+        for payload in reply.get("payload") or ():
+            if payload.get("source") == "page":
+                text = {"text/plain": str(payload["data"].get("text/plain", ""))}
+                self.events.put(Display(rank, text, {}, is_result=False))
 
     def on_iopub(self, rank: int, message: Message) -> None:
         """Take what a rank published."""
