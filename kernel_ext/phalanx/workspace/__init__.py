@@ -5,7 +5,7 @@ It knows supervisors and Jupyter's messages; it knows nothing of magics and widg
 
 from __future__ import annotations
 
-from ._events import Clear, Display
+from ._events import IMAGE_KINDS, Clear, Display, is_image
 from ._help import Completions, Description, Help, NoHelp
 from ._lines import StreamName
 from ._outcome import RankResult
@@ -17,6 +17,7 @@ from ._view import CannotAsk, OpenPrompt, QuietView, View
 from ._workspace import Workspace
 
 __all__ = [
+    "IMAGE_KINDS",
     "MAX_LINES",
     "CannotAsk",
     "Clear",
@@ -37,6 +38,7 @@ __all__ = [
     "Woken",
     "Workspace",
     "format_ranks",
+    "is_image",
     "name_ranks",
     "parse_ranks",
 ]

@@ -13,6 +13,7 @@ from phalanx.protocol import LineNeed, Topology
 from ._lines import StreamName
 
 __all__ = [
+    "IMAGE_KINDS",
     "Clear",
     "Display",
     "Ended",
@@ -23,7 +24,20 @@ __all__ = [
     "Seen",
     "StopRequest",
     "Text",
+    "is_image",
 ]
+
+
+# What a browser shows in an <img>, the best first.
+IMAGE_KINDS = (
+    "image/svg+xml",
+    "image/png",
+    "image/jpeg",
+    "image/gif",
+    "image/webp",
+    "image/bmp",
+    "image/avif",
+)
 
 
 @dataclass(frozen=True)
@@ -57,6 +71,12 @@ class Display:
     is_result: bool
     display_id: str = ""
     is_update: bool = False
+
+
+def is_image(data: dict[str, Any]) -> bool:
+    """Whether a MIME bundle is a picture and nothing richer (text beside it is its name)."""
+    kinds = data.keys() - {"text/plain"}
+    return bool(kinds) and all(kind in IMAGE_KINDS for kind in kinds)
 
 
 @dataclass(frozen=True)

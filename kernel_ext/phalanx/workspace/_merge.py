@@ -1,6 +1,6 @@
-"""The same line from several ranks, shown once with all of them.
+"""The same line from several ranks, shown once with all of them; figures keep their place.
 
-Pure: lines and the clock in, lines with their ranks out; the cost is linear in the lines.
+Pure: lines, figures and the clock in, the same with their ranks out; the cost is linear in them.
 """
 
 from __future__ import annotations
@@ -9,7 +9,9 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from typing import Literal
 
+from ._events import Clear, Display
 from ._lines import StreamName
 
 __all__ = ["LineMerger", "MergedLine"]
@@ -19,12 +21,16 @@ WINDOW_S = 0.1  # how long a line waits for the same line of other ranks
 
 @dataclass
 class MergedLine:
-    """A line and the ranks that printed it."""
+    """A line and the ranks that printed it; or what ranks displayed, ``events`` in order.
+
+    For what is displayed ``text`` says what comes together: figures of several ranks do.
+    """
 
     ranks: set[int]
-    stream: StreamName
+    stream: StreamName | Literal["display"]
     text: str
     came_s: float
+    events: list[Display | Clear] = field(default_factory=list)
 
 
 @dataclass
@@ -46,21 +52,33 @@ class LineMerger:
         self._queue: deque[MergedLine] = deque()
         self._first = 0  # number of the queue's head
         self._last_of_rank: dict[int, int] = {}
-        self._waiting: dict[tuple[StreamName, str], _Waiting] = {}
+        self._waiting: dict[tuple[str, str], _Waiting] = {}
 
     def add(self, rank: int, stream: StreamName, text: str, now_s: float) -> None:
         """Take a line of a rank."""
+        self._add(rank, stream, text, now_s)
+
+    def add_event(self, event: Display | Clear, kind: str, now_s: float) -> None:
+        """Take what a rank displays, or takes back; it comes with others of its ``kind``."""
+        self._add(event.rank, "display", kind, now_s).events.append(event)
+
+    def _add(
+        self, rank: int, stream: StreamName | Literal["display"], text: str, now_s: float
+    ) -> MergedLine:
         behind = self._last_of_rank.get(rank, -1)
         waiting = self._waiting.setdefault((stream, text), _Waiting())
         at = bisect_right(waiting.numbers, max(behind, self._first - 1))
         if at < len(waiting.numbers):
             number = waiting.numbers[at]
-            self._queue[number - self._first].ranks.add(rank)
+            merged = self._queue[number - self._first]
+            merged.ranks.add(rank)
         else:
             number = self._first + len(self._queue)
-            self._queue.append(MergedLine({rank}, stream, text, now_s))
+            merged = MergedLine({rank}, stream, text, now_s)
+            self._queue.append(merged)
             waiting.numbers.append(number)
         self._last_of_rank[rank] = number
+        return merged
 
     def due(self, running: Collection[int], now_s: float) -> list[MergedLine]:
         """Take the lines to show now: every rank that runs has said them, or their time is over."""

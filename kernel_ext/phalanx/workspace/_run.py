@@ -94,9 +94,9 @@ class _CellLoop:
         elif isinstance(event, Display):
             if event.is_result:
                 self.outcome.results[event.rank] = event
-            self.output.display(event)
+            self.output.display(event, now_s)
         elif isinstance(event, Clear):
-            self.view.clear(event)
+            self.output.display(event, now_s)
         elif isinstance(event, NeedLine):
             self.asking.need(event.rank, event.need, now_s)
         elif isinstance(event, Ended):
@@ -139,6 +139,7 @@ def run_cell(
     within `STOP_PATIENCE_S`, end the waiting and are named. ``look`` asks the root what ranks do,
     for the status line of a long cell; the answer comes as an event.
     """
+    view.begin(cell.ranks)
     output = CellOutput(view, transcript, max_lines)
     started_s = clock()
     ask = None if look is None else lambda: look(lambda seen: cell.events.put(Seen(seen)))

@@ -32,6 +32,9 @@ class OpenPrompt(Protocol):
 class View(Protocol):
     """What a front end does with a cell's events; called on the thread that runs the cell."""
 
+    def begin(self, ranks: tuple[int, ...]) -> None:
+        """Learn on which ranks the cell runs; called once, before anything else."""
+
     @property
     def shows_status(self) -> bool:
         """Whether `status` shows anything; where it does not, nothing is asked for it."""
@@ -48,6 +51,9 @@ class View(Protocol):
     def clear(self, event: Clear) -> None:
         """Take back the figures of a rank."""
 
+    def refresh(self, now_s: float) -> float | None:
+        """Draw what was kept back, and say when to be called again; infinity: draw all of it."""
+
     def ask(self, question: Question) -> OpenPrompt:
         """Put a question to a person; `CannotAsk` where there is nobody."""
 
@@ -63,6 +69,9 @@ class QuietView:
 
     shows_status = False
 
+    def begin(self, ranks: tuple[int, ...]) -> None:
+        """Do nothing."""
+
     def lines(self, stream: StreamName, lines: Sequence[tuple[tuple[int, ...], str]]) -> None:
         """Drop them."""
 
@@ -74,6 +83,10 @@ class QuietView:
 
     def clear(self, event: Clear) -> None:
         """Do nothing: nothing was shown."""
+
+    def refresh(self, now_s: float) -> float | None:
+        """Draw nothing, and ask for no other time."""
+        return None
 
     def ask(self, question: Question) -> OpenPrompt:
         """Refuse."""
