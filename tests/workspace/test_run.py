@@ -200,8 +200,36 @@ def test_too_many_lines_are_kept_but_not_shown(transcript):
     assert view.shown[:10] == [(0, "stdout", str(number)) for number in range(10)]
     assert view.shown[10:] == ["90 more lines; %distributed output RANK shows them"]
     assert transcript.read(0) == text
-    assert transcript.read(0, last_bytes=7) == "98\n99\n"
+    assert transcript.read(0, last_bytes=7) == "… 284 bytes before this are left out\n98\n99\n"
     assert transcript.read(1) == ""
+
+
+def test_a_long_line_and_a_long_value_are_cut_and_the_transcript_says_so(transcript):
+    pieces = [Text(0, "stdout", "x" * 1_000_000) for _ in range(30)]
+    value = Display(0, {"text/plain": "v" * 300_000}, {}, is_result=True)
+    cell = start(1, *pieces, Text(0, "stdout", "\nnext\n"), value, Ended(0, None))
+    view = FakeView()
+    run_cell(cell, view, FakeRanks(cell), transcript=transcript)
+    line, following, result = view.shown
+    assert line == (0, "stdout", "x" * 100_000 + " … and 29,900,000 more characters")
+    assert following == (0, "stdout", "next")
+    assert result == (0, {"text/plain": "v" * 100_000 + " … and 200,000 more characters"})
+    said, *rest = transcript.read(0).splitlines()
+    assert said == "… 30,000,001 bytes before this are left out"
+    assert rest == ["next"]
+    transcript.write(0, "y" * 2_000_000)
+    said, rest = transcript.read(0).splitlines()
+    assert rest == "y" * (1 << 20)
+    assert said == f"… {30_000_006 + 2_000_000 - (1 << 20):,} bytes before this are left out"
+
+
+def test_many_characters_are_a_limit_as_well(transcript):
+    lines = "".join(f"{number:099999}\n" for number in range(110))
+    cell = start(1, Text(0, "stdout", lines), Ended(0, None))
+    view = FakeView()
+    run_cell(cell, view, FakeRanks(cell), transcript=transcript)
+    assert len(view.shown) == 101 + 1
+    assert view.shown[-1] == "9 more lines; %distributed output RANK shows them"
 
 
 def test_bars_are_drawn_and_taken_away(transcript):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from phalanx.workspace import format_ranks, parse_ranks
-from phalanx.workspace._lines import LineAssembler
+from phalanx.workspace._lines import LINE_LIMIT, LineAssembler
 
 TEXT = st.text(st.sampled_from("ab\n"), max_size=40)
 
@@ -63,12 +65,59 @@ def test_a_prompt_without_end_is_no_bar():
     assert lines.bars() == {}
 
 
-def test_a_long_line_costs_its_length():
+def test_a_long_line_costs_its_length_and_is_kept_in_part():
     lines = LineAssembler()
     for _ in range(20_000):
         lines.feed(0, "stdout", "x" * 50)
+        assert sum(len(piece) for piece in lines._unfinished[0, "stdout"].pieces) <= LINE_LIMIT
     (line,) = lines.feed(0, "stdout", "\n")
-    assert len(line) == 1_000_000
+    assert line == "x" * LINE_LIMIT + f" … and {1_000_000 - LINE_LIMIT:,} more characters"
+    assert lines.feed(0, "stdout", "next\n") == ["next"]
+
+
+def test_a_long_bar_is_kept_in_part():
+    lines = LineAssembler()
+    assert lines.feed(0, "stdout", "y" * 150_000 + "\r" + "z" * 120_000 + "\r\r") == []
+    assert lines.bars()[0] == "z" * LINE_LIMIT + " … and 20,000 more characters"
+    assert lines.feed(0, "stdout", "50%\r") == []
+    assert lines.bars() == {0: "50%"}
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("\x1b[31mred\x1b[0m", "\x1b[31mred\x1b[0m"),
+        ("\x1b[31mred", "\x1b[31mred\x1b[0m"),
+        ("\x1b[38;5;196;1mred\x1b[m", "\x1b[38;5;196;1mred\x1b[m"),
+        ("\x1b[2J\x1b[1;1Hhome\x1b[A", "home"),
+        ("\x1b]0;a title\x07text", "text"),
+        ("\x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\", "link"),
+        ("\x1b]never ends", ""),
+        ("\x1b[" + "1;" * 40_000 + "m" + "text", "text"),
+        ("a\0b\x07\x0e\x7f\x9b", "a␀b␇␎␡\ufffd"),
+        ("|\b/\b-\b done", " done"),
+        ("\b\bab", "ab"),
+        ("tab\tand é 漢 𝄞", "tab\tand é 漢 𝄞"),
+        ("\x1b", ""),
+    ],
+)
+def test_controls_do_no_harm_and_colours_stay(text, shown):
+    assert LineAssembler().feed(0, "stdout", text + "\n") == [shown]
+
+
+def test_a_colour_goes_on_in_the_next_line_of_its_rank():
+    lines = LineAssembler()
+    assert lines.feed(0, "stdout", "\x1b[1;31mone\nt") == ["\x1b[1;31mone\x1b[0m"]
+    assert lines.feed(1, "stdout", "other\n") == ["other"]
+    assert lines.feed(0, "stderr", "other\n") == ["other"]
+    assert lines.feed(0, "stdout", "wo\x1b[22m\n") == ["\x1b[1;31mtwo\x1b[22m\x1b[0m"]
+    assert lines.feed(0, "stdout", "\x1b[39mthree\nfour\n") == ["\x1b[31m\x1b[39mthree", "four"]
+
+
+@given(st.text(st.sampled_from("\x1b[]0;1m\x9b\x07\b\\A \x00"), max_size=60))
+def test_no_control_but_colours_comes_through(text):
+    (line,) = LineAssembler().feed(0, "stdout", text + "\n")
+    assert re.sub(r"\x1b\[[\d;:]*m", "", line).isprintable()
 
 
 @given(st.sets(st.integers(0, 63), min_size=1))

@@ -5,12 +5,12 @@ It decides what is shown and when; the view decides how.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection
-from itertools import groupby
+from dataclasses import replace
+from itertools import groupby, takewhile
 
-from ._events import Clear, Display, Text, is_image
-from ._lines import LineAssembler, StreamName
+from ._events import Display, Text
+from ._lines import LINE_LIMIT, LineAssembler
 from ._merge import LineMerger, MergedLine
 from ._transcript import Transcript
 from ._view import View
@@ -18,6 +18,7 @@ from ._view import View
 __all__ = ["MAX_LINES", "CellOutput"]
 
 MAX_LINES = 10_000  # shown of a cell: a browser stays usable, the transcript has the rest
+MAX_CHARACTERS = 10_000_000  # of these lines, for the same reason
 BARS_INTERVAL_S = 0.2  # progress is drawn five times a second at most
 
 
@@ -25,21 +26,19 @@ class CellOutput:
     """What the ranks of one cell print and display.
 
     Everything goes to the transcript. To the view go whole lines (equal ones of several ranks
-    together), up to ``max_lines`` of them; progress bars; figures (those of several ranks
-    together, each below what its rank said before it); the last values at the end.
+    together), up to ``max_lines`` of them; progress bars; figures; the last values at the end.
     """
 
     def __init__(self, view: View, transcript: Transcript, max_lines: int = MAX_LINES) -> None:
         self._view = view
         self._transcript = transcript
         self._max_lines = max_lines
-        self._n_lines = 0
+        self._n_lines = self._n_shown = self._n_characters = 0
         self._assembler = LineAssembler()
         self._merger = LineMerger()
         self._bars: dict[int, str] = {}
         self._next_bars_s = 0.0
         self._results: dict[int, Display] = {}
-        self._view_due_s: float | None = None
 
     def text(self, event: Text, now_s: float) -> None:
         """Take a piece of a rank's output."""
@@ -47,16 +46,14 @@ class CellOutput:
         for line in self._assembler.feed(event.rank, event.stream, event.text):
             self._merger.add(event.rank, event.stream, line, now_s)
 
-    def display(self, event: Display | Clear, now_s: float) -> None:
-        """Take a figure, a figure taken back, or keep a last value for the end."""
-        if isinstance(event, Clear):
-            self._merger.add_event(event, f"clear {event.wait}", now_s)
-        elif event.is_result:
+    def display(self, event: Display) -> None:
+        """Take a figure, or keep a last value for the end."""
+        event = in_bounds(event)
+        if event.is_result:
             self._results[event.rank] = event
-        elif is_image(event.data):
-            self._merger.add_event(event, f"image {event.is_update}", now_s)
-        else:  # it comes alone, so it need not wait for others
-            self._merger.add_event(event, f"rank {event.rank}", -math.inf)
+            return
+        self._show_all()  # a figure stands below what its rank printed before it
+        self._view.display((event.rank,), event)
 
     def show(self, running: Collection[int], now_s: float) -> None:
         """Show what is due."""
@@ -67,11 +64,10 @@ class CellOutput:
                 self._bars = bars
                 self._next_bars_s = now_s + BARS_INTERVAL_S
                 self._view.bars(bars)
-        self._view_due_s = self._view.refresh(now_s)
 
     def next_due_s(self) -> float | None:
         """When `show` has something to do without news."""
-        times = [self._merger.next_due_s(), self._view_due_s]
+        times = [self._merger.next_due_s()]
         if self._assembler.bars() != self._bars:
             times.append(self._next_bars_s)
         return min((time for time in times if time is not None), default=None)
@@ -88,7 +84,7 @@ class CellOutput:
         self.break_here()
         if self._bars:
             self._view.bars({})
-        n_hidden = self._n_lines - self._max_lines
+        n_hidden = self._n_lines - self._n_shown
         if n_hidden > 0:
             self._view.notice(f"{n_hidden} more lines; %distributed output RANK shows them")
         values: dict[str, tuple[list[int], Display]] = {}
@@ -96,28 +92,28 @@ class CellOutput:
             values.setdefault(repr(event.data), ([], event))[0].append(rank)
         for ranks, event in values.values():
             self._view.display(tuple(ranks), event)
-        self._view.refresh(math.inf)
 
     def _show_all(self) -> None:
         self._show(self._merger.finish())
 
-    def _show(self, merged: list[MergedLine]) -> None:
-        for stream, group in groupby(merged, key=lambda line: line.stream):
-            if stream == "display":
-                for event in (event for shown in group for event in shown.events):
-                    self._show_event(event)
-            else:
-                self._show_lines(stream, list(group))
-
-    def _show_lines(self, stream: StreamName, lines: list[MergedLine]) -> None:
-        room = max(0, self._max_lines - self._n_lines)
+    def _show(self, lines: list[MergedLine]) -> None:
         self._n_lines += len(lines)
-        if lines[:room]:
-            shown = [(tuple(sorted(line.ranks)), line.text) for line in lines[:room]]
-            self._view.lines(stream, shown)
+        lines = list(takewhile(self._has_room_for, lines))
+        for stream, some in groupby(lines, key=lambda line: line.stream):
+            self._view.lines(stream, [(tuple(sorted(line.ranks)), line.text) for line in some])
 
-    def _show_event(self, event: Display | Clear) -> None:
-        if isinstance(event, Clear):
-            self._view.clear(event)
-        else:
-            self._view.display((event.rank,), event)
+    def _has_room_for(self, line: MergedLine) -> bool:
+        if self._n_shown >= self._max_lines or self._n_characters >= MAX_CHARACTERS:
+            return False
+        self._n_shown += 1
+        self._n_characters += len(line.text)
+        return True
+
+
+def in_bounds(event: Display) -> Display:
+    """Cut the text of a value that is too long to show (and nothing else of it)."""
+    text = event.data.get("text/plain")
+    if not isinstance(text, str) or len(text) <= LINE_LIMIT:
+        return event
+    cut = f"{text[:LINE_LIMIT]} … and {len(text) - LINE_LIMIT:,} more characters"
+    return replace(event, data={**event.data, "text/plain": cut})

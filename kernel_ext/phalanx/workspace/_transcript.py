@@ -35,7 +35,10 @@ class Transcript:
             file.write(text.encode(errors="replace"))
 
     def read(self, rank: int, *, last_bytes: int = 1 << 20) -> str:
-        """Return the end of what a rank printed, from the beginning of a line on."""
+        """Return the end of what a rank printed, from the beginning of a line on where one is.
+
+        What is left out is said in a line of its own.
+        """
         with self._lock:
             file = self._files.get(rank)
             if file is None or self._is_closed:
@@ -44,9 +47,13 @@ class Transcript:
             begin = max(0, size - last_bytes)
             file.seek(begin)
             data = file.read()
-        if begin:
-            data = data.partition(b"\n")[2]
-        return data.decode(errors="replace")
+        if not begin:
+            return data.decode(errors="replace")
+        _, end, whole = data.partition(b"\n")
+        # A line without a beginning here is shown all the same where there is no other.
+        text = (whole if end and whole else data).decode(errors="replace")
+        left_out = size - len(whole if end and whole else data)
+        return f"… {left_out:,} bytes before this are left out\n{text}"
 
     def close(self) -> None:
         """Close the files; idempotent."""
