@@ -5,12 +5,13 @@ It decides what is shown and when; the view decides how.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from dataclasses import replace
 from itertools import groupby, takewhile
 
-from ._events import Display, Text
-from ._lines import LINE_LIMIT, LineAssembler
+from ._events import Clear, Display, Text, is_image
+from ._lines import LINE_LIMIT, LineAssembler, StreamName
 from ._merge import LineMerger, MergedLine
 from ._transcript import Transcript
 from ._view import View
@@ -26,7 +27,8 @@ class CellOutput:
     """What the ranks of one cell print and display.
 
     Everything goes to the transcript. To the view go whole lines (equal ones of several ranks
-    together), up to ``max_lines`` of them; progress bars; figures; the last values at the end.
+    together), up to ``max_lines`` of them; progress bars; figures (those of several ranks
+    together, each below what its rank said before it); the last values at the end.
     """
 
     def __init__(self, view: View, transcript: Transcript, max_lines: int = MAX_LINES) -> None:
@@ -39,6 +41,7 @@ class CellOutput:
         self._bars: dict[int, str] = {}
         self._next_bars_s = 0.0
         self._results: dict[int, Display] = {}
+        self._view_due_s: float | None = None
 
     def text(self, event: Text, now_s: float) -> None:
         """Take a piece of a rank's output."""
@@ -46,14 +49,16 @@ class CellOutput:
         for line in self._assembler.feed(event.rank, event.stream, event.text):
             self._merger.add(event.rank, event.stream, line, now_s)
 
-    def display(self, event: Display) -> None:
-        """Take a figure, or keep a last value for the end."""
-        event = in_bounds(event)
-        if event.is_result:
-            self._results[event.rank] = event
-            return
-        self._show_all()  # a figure stands below what its rank printed before it
-        self._view.display((event.rank,), event)
+    def display(self, event: Display | Clear, now_s: float) -> None:
+        """Take a figure, a figure taken back, or keep a last value for the end."""
+        if isinstance(event, Clear):
+            self._merger.add_event(event, f"clear {event.wait}", now_s)
+        elif event.is_result:
+            self._results[event.rank] = in_bounds(event)
+        elif is_image(event.data):
+            self._merger.add_event(event, f"image {event.is_update}", now_s)
+        else:  # it comes alone, so it need not wait for others
+            self._merger.add_event(event, f"rank {event.rank}", -math.inf)
 
     def show(self, running: Collection[int], now_s: float) -> None:
         """Show what is due."""
@@ -64,10 +69,11 @@ class CellOutput:
                 self._bars = bars
                 self._next_bars_s = now_s + BARS_INTERVAL_S
                 self._view.bars(bars)
+        self._view_due_s = self._view.refresh(now_s)
 
     def next_due_s(self) -> float | None:
         """When `show` has something to do without news."""
-        times = [self._merger.next_due_s()]
+        times = [self._merger.next_due_s(), self._view_due_s]
         if self._assembler.bars() != self._bars:
             times.append(self._next_bars_s)
         return min((time for time in times if time is not None), default=None)
@@ -92,15 +98,24 @@ class CellOutput:
             values.setdefault(repr(event.data), ([], event))[0].append(rank)
         for ranks, event in values.values():
             self._view.display(tuple(ranks), event)
+        self._view.refresh(math.inf)
 
     def _show_all(self) -> None:
         self._show(self._merger.finish())
 
-    def _show(self, lines: list[MergedLine]) -> None:
+    def _show(self, merged: list[MergedLine]) -> None:
+        for stream, group in groupby(merged, key=lambda line: line.stream):
+            if stream == "display":
+                for event in (event for shown in group for event in shown.events):
+                    self._show_event(event)
+            else:
+                self._show_lines(stream, list(group))
+
+    def _show_lines(self, stream: StreamName, lines: list[MergedLine]) -> None:
         self._n_lines += len(lines)
         lines = list(takewhile(self._has_room_for, lines))
-        for stream, some in groupby(lines, key=lambda line: line.stream):
-            self._view.lines(stream, [(tuple(sorted(line.ranks)), line.text) for line in some])
+        if lines:
+            self._view.lines(stream, [(tuple(sorted(line.ranks)), line.text) for line in lines])
 
     def _has_room_for(self, line: MergedLine) -> bool:
         if self._n_shown >= self._max_lines or self._n_characters >= MAX_CHARACTERS:
@@ -108,6 +123,12 @@ class CellOutput:
         self._n_shown += 1
         self._n_characters += len(line.text)
         return True
+
+    def _show_event(self, event: Display | Clear) -> None:
+        if isinstance(event, Clear):
+            self._view.clear(event)
+        else:
+            self._view.display((event.rank,), in_bounds(event))
 
 
 def in_bounds(event: Display) -> Display:
