@@ -66,7 +66,8 @@ def test_exit_ends_the_cell_and_not_the_rank(ranks, leave, said_of_it):
 
 def test_a_bare_exit_is_a_call_as_in_any_notebook(ranks):
     assert NOT_THE_RANK in ranks.run("%%distributed\nexit").error
-    ranks.run("%%distributed\n%reset -f\nget_ipython().kernel.enter_world()")
+    again = "%reset -f\nimport phalanx as px\nworld = px.init()\nrank = world.rank()"
+    assert ranks.run(f"%%distributed\n{again}").status == "ok"
     assert NOT_THE_RANK in ranks.run("%%distributed\nquit").error
 
 
@@ -128,9 +129,45 @@ def test_errors_that_no_message_can_carry(ranks, code):
 
 def test_random_bytes_lose_nothing_else(ranks):
     code = (
-        "import os, sys\nnoise = os.urandom(100_000).replace(b'\\n', b'')\n"
-        "print('before')\n_ = sys.stdout.buffer.write(noise + b'\\n')\n"
-        "os.write(1, noise + b'\\n')\nprint('after')"
+        "import os, sys\nnoise = os.urandom(100_000).replace(b'\\n', b'') + b'\\n'\n"
+        "print('before')\n_ = sys.stdout.buffer.write(noise)\nprint('between')\n"
+        "os.write(1, noise)\nprint('after')"
     )
     result = ranks.run(f"%%distributed --ranks 0\n{code}")
-    assert {"[0] before", "[0] after"} < set(result.stdout.split("\n"))
+    lines = result.stdout.split("\n")
+    assert (lines[0], lines[2], lines[4]) == ("[0] before", "[0] between", "[0] after")
+
+
+def test_what_subprocesses_say_stands_where_they_ran(ranks):
+    code = "import os\nfor i in range(20):\n    print(i)\n    os.system(f'echo sub {i}')"
+    result = ranks.run(f"%%distributed --ranks 1\n{code}")
+    wanted = [f"[1] {text}" for i in range(20) for text in (str(i), f"sub {i}")]
+    assert result.stdout.splitlines() == wanted
+
+
+# -- too much -----------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "code",
+    [
+        "print('x' * 20_000_000)",
+        "import os\nn = 0\nwhile n < 20_000_000: n += os.write(1, b'x' * (20_000_000 - n))\nprint()",
+    ],
+)
+def test_a_line_of_twenty_megabytes(ranks, code):
+    result = ranks.run(f"%%distributed\n{code}")
+    assert result.status == "ok"
+    assert result.stdout == "[0-1] " + "x" * 100_000 + " … and 19,900,000 more characters\n"
+    kept = ranks.run("%distributed output 0").stdout
+    assert "bytes before this are left out" in kept[:100]
+    assert kept.rstrip().endswith("x" * 100_000)
+
+
+def test_a_long_value_and_a_long_error_are_cut(ranks):
+    result = ranks.run("%%distributed\n'v' * 300_000")
+    assert result.stdout == "[0-1] Out: '" + "v" * 99_999 + " … and 200,002 more characters\n"
+    result = ranks.run("%%distributed\nraise ValueError('e' * 300_000)")
+    assert result.error.endswith("e … and 200,000 more characters")
+    assert len(result.text) < 300_000

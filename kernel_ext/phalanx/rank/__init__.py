@@ -15,7 +15,7 @@ from ._input import DebuggerStopped, NoCellRuns, TypedLines
 from ._log import LogOfRank, Missing
 from ._stdin import CellInput
 from ._sweep import publish_sweep
-from ._text import BytesToText, escape_surrogates, packs_anything
+from ._text import BytesToText, cut, escape_surrogates, packs_anything
 from ._threads import UserThreads
 from ._traceback import without_own_frames
 
@@ -33,6 +33,7 @@ __all__ = [
     "TypedLines",
     "UserThreads",
     "asks_for_commands",
+    "cut",
     "enter",
     "escape_surrogates",
     "leave_debuggers",

@@ -18,13 +18,14 @@ class DescriptorCapture:
     """Reads a pipe on a thread of its own, and at once for whoever calls `drain`.
 
     One lock makes reading and handing on one step: when `drain` returns, everything that was
-    written before it was called has been handed on, by this thread or by the other.
+    written before it was called has been handed on, by this thread or by the other. A signal
+    handler that prints may come in the middle of it, on the same thread.
     """
 
     def __init__(self, read_fd: int, write: Callable[[str], object]) -> None:
         self._fd = read_fd
         self._write = write
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         os.set_blocking(read_fd, False)
         threading.Thread(target=self._run, name=f"output-{read_fd}", daemon=True).start()

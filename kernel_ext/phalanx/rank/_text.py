@@ -11,7 +11,9 @@ import json
 from collections.abc import Callable
 from typing import Any, TextIO
 
-__all__ = ["BytesToText", "escape_surrogates", "packs_anything"]
+__all__ = ["BytesToText", "cut", "escape_surrogates", "packs_anything"]
+
+CUT = 100_000  # characters of an error's text that anybody is shown
 
 _AS_JSON = "phalanx.surrogates_in_json"
 
@@ -31,6 +33,11 @@ def escape_surrogates(text: str) -> str:
     except UnicodeEncodeError:
         return text.encode(errors="backslashreplace").decode()
     return text
+
+
+def cut(text: str) -> str:
+    """Shorten the text of an error (somebody's array of a million numbers) and say so."""
+    return text if len(text) <= CUT else f"{text[:CUT]} … and {len(text) - CUT:,} more characters"
 
 
 def packs_anything(pack: Callable[[Any], bytes]) -> Callable[[Any], bytes]:

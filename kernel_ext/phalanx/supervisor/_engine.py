@@ -28,7 +28,6 @@ def main() -> None:
 
     from phalanx.distributed import supervisor_channel
     from phalanx.protocol import EngineReady, Register, Registered
-    from phalanx.rank import DescriptorCapture
 
     from ._kernel import RankKernel
     from ._stream import Stream
@@ -51,8 +50,8 @@ def main() -> None:
             Application._instance = self.kernel_app
             # From here on what is written past Python comes back to us, to go with its cell.
             self.kernel.captures = (
-                DescriptorCapture(int(sys.argv[2]), sys.stdout.write),
-                DescriptorCapture(int(sys.argv[3]), sys.stderr.write),
+                sys.stdout.capture(int(sys.argv[2])),
+                sys.stderr.capture(int(sys.argv[3])),
             )
             self.kernel.serve(rank, channel)
             channel.notify(EngineReady())

@@ -26,6 +26,7 @@ from phalanx.rank import (
     TypedLines,
     UserThreads,
     asks_for_commands,
+    cut,
     enter,
     leave_debuggers,
     packs_anything,
@@ -137,6 +138,9 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
                 reply["evalue"] = DEBUGGER_QUIT
             elif reply.get("ename") == "SystemExit":
                 reply = self._failed("SystemExit", say_left(reply["evalue"]))
+            if "ename" in reply:
+                reply["evalue"] = cut(reply["evalue"])
+                reply["traceback"] = [cut(line) for line in reply["traceback"]]
         except (KeyboardInterrupt, DebuggerStopped):
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             reply = self._failed("KeyboardInterrupt")

@@ -5,11 +5,12 @@ It knows ipykernel's stream; descriptors and messages are others'.
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 from ipykernel.iostream import OutStream
 
-from phalanx.rank import BytesToText, escape_surrogates
+from phalanx.rank import BytesToText, DescriptorCapture, escape_surrogates
 
 __all__ = ["Stream"]
 
@@ -24,14 +25,28 @@ class Stream(OutStream):  # type: ignore[misc]
     def __init__(self, session: Any, pub_thread: Any, name: str) -> None:
         super().__init__(session, pub_thread, name, watchfd=False)
         self.buffer = BytesToText(self)
+        self._capture: DescriptorCapture | None = None
         self._n_unsent = 0  # about: threads may lose a count, which only delays a flush
 
     def fileno(self) -> int:
         """Return the descriptor that a subprocess may write to."""
         return 2 if self.name == "stderr" else 1
 
+    def capture(self, read_fd: int) -> DescriptorCapture:
+        """Take what comes through this pipe as well, in the order it was written."""
+        self._capture = DescriptorCapture(read_fd, self._take)
+        return self._capture
+
     def write(self, string: str) -> int | None:
         """Write text, any text, of any length."""
+        # First what was written past Python before this. Not where the output thread says
+        # something, for which a drain may wait, and not in a forked child: the pipe is ours.
+        is_sender = threading.current_thread() is getattr(self.pub_thread, "thread", None)
+        if self._capture is not None and not is_sender and self._is_master_process():
+            self._capture.drain()
+        return self._take(string)
+
+    def _take(self, string: str) -> int | None:
         if not isinstance(string, str):
             return super().write(string)  # type: ignore[no-any-return]  # it raises
         text = escape_surrogates(string)
