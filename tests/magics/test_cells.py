@@ -106,11 +106,88 @@ def test_plots_need_no_magic_and_matplotlib_is_not_imported_before(ranks):
     pytest.importorskip("matplotlib")
     assert run(ranks, "import sys; 'matplotlib' in sys.modules").text == "[0-1] Out: False\n"
     shown = run(ranks, "import matplotlib.pyplot as plt\nplt.plot([rank, 2])")
-    assert len(pictures(shown)) == 2, shown.text
+    assert len(pictures(shown)) == 1, shown.text
     assert "[0] Out: [<matplotlib.lines.Line2D" in shown.stdout
-    assert len(pictures(run(ranks, "plt.plot([rank, 3]); plt.show()"))) == 2
-    assert len(pictures(run(ranks, "%matplotlib inline\nplt.plot([rank, 4]);"))) == 2
+    for code in ("plt.plot([rank, 3]); plt.show()", "%matplotlib inline\nplt.plot([rank, 4]);"):
+        (grid,) = pictures(run(ranks, code))
+        assert grid == [("[0]", "image/png"), ("[1]", "image/png")]
+    shown = pictures(run(ranks, "figure = plt.figure(); plt.plot([rank, 5]); plt.gcf()"))
+    captions = [[caption for caption, _ in grid] for grid in shown]
+    assert captions == [["[0]", "[1]"], ["[0] Out:", "[1] Out:"]]
 
 
 def pictures(result):
-    return [o["data"]["image/png"] for o in result.outputs if "image/png" in o.get("data", {})]
+    """The ranks and the kind of each picture, grid by grid."""
+    found = [
+        re.findall(r"<figcaption[^>]*>(.*?)</figcaption><img src=\"data:([^;]+)", text)
+        for output in result.outputs
+        if (text := output.get("data", {}).get("text/html"))
+    ]
+    assert not any("image/png" in output.get("data", {}) for output in result.outputs)
+    return found
+
+
+def test_pictures_stand_side_by_side_below_what_their_ranks_printed(ranks):
+    pytest.importorskip("matplotlib")
+    code = (
+        "import matplotlib.pyplot as plt\n"
+        "for step in range(2):\n"
+        "    print('step', step)\n"
+        "    plt.plot([rank, step]); plt.show()"
+    )
+    result = run(ranks, code)
+    both = [("[0]", "image/png"), ("[1]", "image/png")]
+    assert pictures(result) == [both, both], result.text
+    assert "image/png" in result.outputs[1]["data"]["text/html"]
+    assert result.outputs[0]["text"].endswith("step 0\n")
+    same = run(ranks, "plt.plot([1, 2]);")
+    assert pictures(same) == [[("[0-1]", "image/png")]]
+
+
+def test_a_plot_that_is_redrawn_stays_in_its_place(ranks):
+    pytest.importorskip("matplotlib")
+    code = (
+        "import matplotlib.pyplot as plt\n"
+        "from IPython.display import clear_output\n"
+        "for step in range(8):\n"
+        "    clear_output(wait=True)\n"
+        "    plt.plot([rank, step]); plt.show()\n"
+    )
+    result = run(ranks, code)
+    assert pictures(result) == [[("[0]", "image/png"), ("[1]", "image/png")]]
+    assert result.n_messages < 4 + 2 * 8
+
+
+def test_a_figure_may_be_updated_in_another_cell(ranks):
+    shown = ranks.submit(
+        "%%distributed\nfrom IPython.display import SVG, display\n"
+        "handle = display(SVG('<svg/>'), display_id=True)"
+    )
+    place = shown.result().outputs[0]["display_id"]
+    updates = []
+    cell = ranks.submit("%%distributed\nhandle.update(SVG(f'<svg id=\"{rank}\"/>'))")
+    take = cell._take_output
+
+    def watch(kind, content):
+        if kind == "update_display_data":
+            updates.append((content["transient"]["display_id"], content["data"]))
+        take(kind, content)
+
+    cell._take_output = watch
+    assert cell.result().text == ""
+    assert {where for where, _ in updates} == {place}
+    assert updates[-1][1]["text/html"].count("<img") == 2
+
+
+def test_one_rank_shows_its_pictures_as_a_notebook_does(ranks):
+    code = "%%distributed --ranks 1\nfrom IPython.display import SVG\nSVG('<svg/>')"
+    result = ranks.run(code)
+    assert result.stdout == "[1] Out:\n"
+    assert "image/svg+xml" in result.mimes()
+
+
+def test_lines_can_name_the_host(ranks):
+    host = ranks.run("import socket; print(socket.gethostname())").stdout.strip()
+    result = ranks.run("%%distributed --label host\nprint('here')\nrank")
+    assert result.stdout == f"[{host} 0-1] here\n[{host} 0] Out: 0\n[{host} 1] Out: 1\n"
+    assert ranks.run("%%distributed --label none\nprint('x')").stdout == "x\n"

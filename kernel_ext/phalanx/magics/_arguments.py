@@ -161,9 +161,9 @@ def cell_parser(*, has_help: bool = True) -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--label",
-        choices=["rank", "none"],
+        choices=["rank", "host", "none"],
         default="rank",
-        help="what stands before each line (default: its rank)",
+        help="what stands before each line: [0-1], [alpha 0-1] with its host, nothing",
     )
     parser.add_argument(
         "--max-lines",

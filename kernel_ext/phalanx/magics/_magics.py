@@ -30,8 +30,9 @@ from ._arguments import (
 )
 from ._auto import AutoDistributed
 from ._debug import debug_ranks
+from ._figures import Named
 from ._typing import TypingHelp
-from ._view import NotebookView, in_one_line
+from ._view import Label, NotebookView, hosts_of, in_one_line
 
 __all__ = ["DistributedMagics"]
 
@@ -61,6 +62,7 @@ class DistributedMagics(Magics):  # type: ignore[misc]
         super().__init__(shell)
         self._workspace: Workspace | None = None
         self._auto = AutoDistributed(shell)
+        self._named: Named = {}
         self._typing = TypingHelp(shell, self._auto, lambda: self._workspace)
 
     @property
@@ -81,6 +83,7 @@ class DistributedMagics(Magics):  # type: ignore[misc]
         self._auto.set(False)
         if self._workspace is not None:
             self._workspace.stop()
+            self._named.clear()
             self._workspace = None
 
     @line_cell_magic  # type: ignore[untyped-decorator]
@@ -119,9 +122,13 @@ class DistributedMagics(Magics):  # type: ignore[misc]
             cell,
             ranks=ranks,
             timeout=options.timeout,
-            view=NotebookView(self.shell, label=options.label),
+            view=self._view(workspace, options.label),
             max_lines=options.max_lines,
         )
+
+    def _view(self, workspace: Workspace, label: Label = "rank") -> NotebookView:
+        hosts = hosts_of(workspace.topology()) if label == "host" else {}
+        return NotebookView(self.shell, label=label, hosts=hosts, named=self._named)
 
     # -- lines --------------------------------------------------------------------------------
 
@@ -152,7 +159,8 @@ class DistributedMagics(Magics):  # type: ignore[misc]
             )
         except DistributedError as error:
             raise UsageMistake(str(error)) from None
-        self._workspace.make_view = lambda: NotebookView(self.shell)
+        workspace = self._workspace
+        workspace.make_view = lambda: self._view(workspace)
         self._offer_name(self._workspace)
         self._do_status(options)
 
@@ -192,7 +200,7 @@ class DistributedMagics(Magics):  # type: ignore[misc]
     def _do_debug(self, options: Any) -> None:
         workspace = self._running()
         ranks = parse_ranks(options.ranks, workspace.size)
-        debug_ranks(workspace, ranks, NotebookView(self.shell))
+        debug_ranks(workspace, ranks, self._view(workspace))
 
     def _do_interrupt(self, options: Any) -> None:
         self._running().interrupt()

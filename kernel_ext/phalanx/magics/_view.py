@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeVar
 
 from IPython.display import publish_display_data
 
+from phalanx.protocol import Topology
 from phalanx.workspace import (
     Clear,
     Display,
@@ -27,7 +28,7 @@ from ._figures import Figures, Named
 from ._prompt import TerminalPrompt, open_prompt
 from ._status import status_for
 
-__all__ = ["NotebookView", "in_one_line"]
+__all__ = ["Label", "NotebookView", "hosts_of", "in_one_line"]
 
 Label = Literal["rank", "host", "none"]
 Error = TypeVar("Error", bound=BaseException)
@@ -43,6 +44,12 @@ def in_one_line(error: Error) -> Error:
         line = f"{type(error).__name__}: {text}" if text else type(error).__name__
         error._render_traceback_ = lambda: [line]  # type: ignore[attr-defined]
     return error
+
+
+def hosts_of(topology: Topology) -> dict[int, str]:
+    """Name the host of each rank."""
+    names = {host.index: host.name for host in topology.hosts}
+    return {info.rank: names[info.host] for info in topology.ranks}
 
 
 class NotebookView:
