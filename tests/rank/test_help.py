@@ -1,0 +1,39 @@
+"""Questions while typing: answered one after another, beside everything else."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+
+from phalanx.rank import HelpDesk
+
+SOON_S = 10.0
+
+
+def test_only_the_newest_question_of_a_kind_waits():
+    desk, said = HelpDesk(), queue.SimpleQueue()
+    has_begun, may_end = threading.Event(), threading.Event()
+
+    def first():
+        has_begun.set()
+        may_end.wait(SOON_S)
+        said.put("first")
+
+    desk.take("complete", first)
+    assert has_begun.wait(SOON_S)
+    for text in ("old", "older than the last", "last"):
+        desk.take("complete", lambda text=text: said.put(text))
+    desk.take("inspect", lambda: said.put("another kind"))
+    may_end.set()
+    assert [said.get(timeout=SOON_S) for _ in range(3)] == ["first", "last", "another kind"]
+    assert said.empty()
+
+
+def test_an_object_that_cannot_be_looked_at_ends_no_help(caplog):
+    desk, said = HelpDesk(), queue.SimpleQueue()
+    with caplog.at_level(logging.ERROR):
+        desk.take("inspect", lambda: 1 / 0)
+        desk.take("complete", lambda: said.put("next"))
+        assert said.get(timeout=SOON_S) == "next"
+    assert "could not be answered" in caplog.text

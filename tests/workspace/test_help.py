@@ -1,0 +1,154 @@
+"""Help while typing from ranks: who is asked, what is taken, how long it is waited for."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+
+import pytest
+
+from phalanx.errors import DistributedError
+from phalanx.workspace import Help, NoHelp, Workspace
+
+BOUND_S = 2.0
+
+
+class Ranks:
+    """Stands in for the control channel: keeps the requests, and answers by rank."""
+
+    def __init__(self, size, **answers):
+        self.answers = answers
+        self.asked = []
+        self.help = Help(size, self._send)
+
+    def _send(self, rank, kind, content, register):
+        message_id = f"id-{len(self.asked)}"
+        self.asked.append((rank, kind, message_id))
+        register(message_id)
+        for answer in self.answers.get(f"rank{rank}", ()):
+            answer(self, message_id)
+
+
+def reply(*matches, is_draft=False, status="ok"):
+    content = {
+        "matches": list(matches), "cursor_start": 0, "cursor_end": 1, "status": status,
+        "metadata": {"is_draft": is_draft},
+    }  # fmt: skip
+
+    def send(ranks, message_id):
+        ranks.help.on_reply({"parent_header": {"msg_id": message_id}, "content": content})
+
+    return send
+
+
+def dies(rank):
+    return lambda ranks, message_id: ranks.help.on_lost(rank)
+
+
+@pytest.fixture
+def no_patience(monkeypatch):
+    """Time is over soon where nobody answers."""
+    monkeypatch.setattr("phalanx.workspace._help.COMPLETE_S", 0.05)
+
+
+def test_the_first_rank_that_lives_is_asked():
+    ranks = Ranks(4, rank1=[reply("one")], rank2=[reply("two")])
+    ranks.help.on_lost(0)
+    assert ranks.help.complete("o", 1).matches == ("one",)
+    assert ranks.help.complete("t", 1, ranks=[3, 0, 2]).matches == ("two",)
+    assert [rank for rank, _, _ in ranks.asked] == [1, 2]
+
+
+def test_a_rank_that_dies_meanwhile_hands_on_to_the_next():
+    ranks = Ranks(2, rank0=[dies(0)], rank1=[reply("there")])
+    assert ranks.help.complete("t", 1).matches == ("there",)
+
+
+def test_a_draft_is_taken_only_where_nothing_better_comes(no_patience):
+    both = Ranks(1, rank0=[reply("draft", is_draft=True), reply("final")])
+    assert both.help.complete("f", 1).matches == ("final",)
+    only = Ranks(1, rank0=[reply("draft", is_draft=True)])
+    assert only.help.complete("f", 1).matches == ("draft",)
+
+
+def test_silence_is_named_and_a_late_answer_is_dropped(no_patience):
+    ranks = Ranks(2, rank0=[reply("broken", status="error")])
+    with pytest.raises(NoHelp, match="rank 0 did not answer in 0.05 s"):
+        ranks.help.complete("x", 1)
+    reply("late")(ranks, "id-0")
+    assert ranks.help._pending == {}
+
+
+def test_without_a_living_rank_nobody_is_asked():
+    ranks = Ranks(2)
+    ranks.help.on_lost(0)
+    ranks.help.on_lost(1)
+    with pytest.raises(NoHelp, match="no such rank is alive"):
+        ranks.help.complete("x", 1)
+    assert ranks.asked == []
+
+
+@pytest.mark.slow
+def test_a_rank_that_computes_waits_or_listens_answers(ws):
+    ws.run("import time\nthing = {'apple': 1}\nthing_of = [rank]")
+    for busy in (
+        "t = time.time()\nwhile time.time() < t + 1.5: pass",
+        "time.sleep(1.5)",
+        "if rank: time.sleep(1.5)\npx.all_sum(1)",
+    ):
+        running = threading.Thread(target=ws.run, args=(busy,))
+        running.start()
+        while not ws._runner._running:
+            time.sleep(0.01)
+        assert ws.help.complete("thing_", 6).matches == ("thing_of",)
+        described = ws.help.inspect("thing_of", 3, ranks=[2])
+        assert described.rank == 2
+        assert "[2]" in described.text
+        assert running.is_alive()
+        running.join()
+
+
+@pytest.mark.slow
+def test_a_name_that_only_the_text_has_completes_too(ws):
+    assert "append" in ws.help.complete("later = [1]\nlater.app", 21).matches
+
+
+@pytest.mark.slow
+def test_dead_ranks_are_passed_by(own):
+    own.run("import os\nown_rank = rank\npid = os.getpid()")
+    os.kill(own.pull("pid", ranks=0), signal.SIGKILL)
+    started = time.monotonic()
+    text = "until the news is there"
+    while not text.endswith("1"):
+        try:
+            text = own.help.inspect("own_rank", 3).text.splitlines()[1]
+        except NoHelp as error:
+            text = str(error)
+        assert time.monotonic() < started + BOUND_S, text
+    with pytest.raises(NoHelp, match="no such rank is alive"):
+        own.help.inspect("own_rank", 3, ranks=[0])
+
+
+@pytest.mark.slow
+def test_a_frozen_rank_costs_no_more_than_the_limit(own):
+    own.run("import os\npid = os.getpid()")
+    pid = own.pull("pid", ranks=0)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        started = time.monotonic()
+        with pytest.raises(NoHelp, match="rank 0 did not answer in 0.5 s"):
+            own.help.complete("p", 1)
+        assert time.monotonic() < started + BOUND_S
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    own.run("pass")
+    assert own.help._pending == {}
+
+
+def test_a_stopped_workspace_has_no_help():
+    workspace = Workspace.__new__(Workspace)
+    workspace._is_stopped = True
+    with pytest.raises(DistributedError, match="was stopped"):
+        _ = workspace.help
