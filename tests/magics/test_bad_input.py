@@ -40,6 +40,73 @@ def said(result):
     return found
 
 
+# -- cells and words that make no sense ---------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "shown"),
+    [
+        ("x = 1\nprint((1)\ny = 2", "SyntaxError", "line 2\n    print((1)\n         ^\n"),
+        ("if True:\npass", "IndentationError", "line 2\n    pass\n    ^\n"),
+        ("if 1:\n\tx = 1\n        y = 2", "TabError", "line 3\n"),
+    ],
+)
+def test_a_cell_that_is_no_python_is_told_once(ranks, code, kind, shown):
+    result = ranks.run(f"%%distributed\n{code}")
+    assert result.error.startswith(f"{kind}: ranks 0-1: {kind}: ")
+    text = ANSI.sub("", result.text)
+    assert text.startswith("ranks 0-1:\n  Cell In[")
+    assert shown in text
+    assert text.count(f"{kind}: ") == 1
+    assert "Traceback" not in text
+    assert "phalanx/" not in text
+
+
+def test_a_syntax_error_can_be_caught(ranks):
+    code = "try: ws.run('1 +')\nexcept SyntaxError as error: print('caught', error)"
+    assert ranks.run(code).stdout.startswith("caught ranks 0-1: SyntaxError: invalid syntax")
+
+
+@pytest.mark.slow
+def test_a_hook_for_errors_that_the_user_has_is_left_alone():
+    code = (
+        "def mine(shell, etype, value, tb, tb_offset=None): print('mine', etype.__name__)\n"
+        "get_ipython().set_custom_exc((ValueError,), mine)\n"
+        "%load_ext phalanx"
+    )
+    with KernelDriver() as kernel:
+        kernel.run(code)
+        assert kernel.run("int('x')").stdout == "mine ValueError\n"
+        kernel.run("%unload_ext phalanx")
+        assert kernel.run("int('x')").stdout == "mine ValueError\n"
+        kernel.run("get_ipython().set_custom_exc((), None)\n%load_ext phalanx")
+        kernel.run("%unload_ext phalanx")
+        assert kernel.run("get_ipython().custom_exceptions").text == "()\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("%%distributed --tiemout 3\n1", "%%distributed has no --tiemout; did you mean --timeout?"),
+        ("%%distributed --rnaks=0\n1", "%%distributed has no --rnaks; did you mean --ranks?"),
+        ("%%distributed --lable none\n1", "did you mean --label?"),
+        ("%%distributed --label rnk\n1", "--label is "),
+        (
+            "%distributed start --silense 3",
+            "%distributed start has no --silense; did you mean --silence",
+        ),
+        ("%distributed outptu 2", "did you mean output?"),
+        ("%%distributed --ranks 9\n1", "there is no rank 9: the ranks are 0 to 1"),
+        ("%%distributed 'open\n1", "No closing quotation"),
+    ],
+)
+def test_words_that_are_not_known_name_the_nearest(ranks, code, message):
+    result = ranks.run(code)
+    assert result.status == "error"
+    assert message in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
 # -- leaving ------------------------------------------------------------------------------------
 
 

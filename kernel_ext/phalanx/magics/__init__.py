@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ._errors import leave_errors, show_errors
 from ._magics import DistributedMagics
 
 __all__ = ["DistributedMagics", "load_ipython_extension", "unload_ipython_extension"]
@@ -17,6 +18,7 @@ def load_ipython_extension(shell: Any) -> None:
     magics = DistributedMagics(shell)
     shell.register_magics(magics)
     magics.open()
+    show_errors(shell)
 
 
 def unload_ipython_extension(shell: Any) -> None:
@@ -24,6 +26,7 @@ def unload_ipython_extension(shell: Any) -> None:
     magics = shell.magics_manager.registry.pop(DistributedMagics.__name__, None)
     if magics is not None:
         magics.close()
+        leave_errors(shell)
         for kind in ("line", "cell"):
             for name in ("distributed", "autodistributed", "local"):
                 shell.magics_manager.magics[kind].pop(name, None)
