@@ -1,0 +1,234 @@
+"""Front ends other than JupyterLab: VS Code's protocol, nbclient, papermill."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import nbclient
+import nbformat
+import psutil
+import pytest
+from jupyter_client.manager import KernelManager
+from nbclient.exceptions import CellExecutionError
+from processes import wait_gone
+
+pytestmark = pytest.mark.slow
+
+BOUND_S = 2.0
+START = ("%load_ext phalanx", "%distributed start -n 2")
+NOBODY = "nobody can answer '[0-1] who? ': this front end has no input"
+
+
+class PlainClient:
+    """A front end as VS Code's: one cell at a time, no subshells, ``stop_on_error``.
+
+    It sends every message without ``subshell_id`` (whatever kernel_info says of subshells), opens
+    an input box for input_request, answers it on stdin, and interrupts as the kernel's spec says.
+    """
+
+    def __init__(self, manager: KernelManager) -> None:
+        self._manager = manager
+        self.client = manager.blocking_client()
+        self.client.start_channels()
+        self.client.wait_for_ready(timeout=60)
+        self.boxes: list[str] = []
+
+    def info(self) -> dict[str, Any]:
+        sent = self.client.kernel_info()
+        return self._reply(sent, 10)["content"]
+
+    def _reply(self, sent: str, timeout: float) -> dict[str, Any]:
+        deadline_s = time.monotonic() + timeout
+        while True:
+            reply = self.client.get_shell_msg(timeout=max(0.0, deadline_s - time.monotonic()))
+            if reply["parent_header"].get("msg_id") == sent:
+                return reply
+
+    def execute(self, code: str, answers: tuple[str, ...] = (), on_output=None) -> tuple[str, str]:
+        """Run one cell; its status and all that it showed."""
+        lines = iter(answers)
+        text: list[str] = []
+
+        def hook(message: dict[str, Any]) -> None:
+            content = message["content"]
+            if message["msg_type"] == "stream":
+                text.append(content["text"])
+            elif message["msg_type"] in {"display_data", "execute_result"}:
+                text.append(content["data"].get("text/plain", "") + "\n")
+            elif message["msg_type"] == "error":
+                text.append(f"{content['ename']}: {content['evalue']}\n")
+            if on_output is not None:
+                on_output("".join(text))
+
+        def stdin(message: dict[str, Any]) -> None:
+            self.boxes.append(message["content"]["prompt"])
+            answer = next(lines, None)
+            if answer is None and on_output is not None:
+                on_output("waits")
+            elif answer is not None:
+                self.client.input(answer)
+
+        reply = self.client.execute_interactive(
+            code,
+            allow_stdin=True,
+            stop_on_error=True,
+            timeout=60,
+            output_hook=hook,
+            stdin_hook=stdin,
+        )
+        return reply["content"]["status"], "".join(text)
+
+    def interrupt(self) -> None:
+        self._manager.interrupt_kernel()
+
+
+@contextmanager
+def plain_client(interrupt_mode: str) -> Iterator[PlainClient]:
+    manager = KernelManager(kernel_name="python3")
+    manager.kernel_spec.interrupt_mode = interrupt_mode
+    manager.start_kernel()
+    front_end = None
+    try:
+        front_end = PlainClient(manager)
+        yield front_end
+    finally:
+        if front_end is not None:
+            front_end.client.stop_channels()
+        manager.shutdown_kernel(now=False)
+        manager.cleanup_resources()
+        manager.context.destroy(linger=0)
+
+
+@pytest.mark.parametrize("interrupt_mode", ["signal", "message"])
+def test_a_client_without_subshells(interrupt_mode):
+    with plain_client(interrupt_mode) as vscode:
+        assert vscode.info()["status"] == "ok"
+        for code in START:
+            status, text = vscode.execute(code)
+            assert status == "ok", text
+        status, text = vscode.execute(
+            "%%distributed\nprint('hello', input('who? '))\nprint(input('more? '))", ("ann", "yes")
+        )
+        assert status == "ok", text
+        assert text == "[0-1] hello ann\n[0-1] yes\n"
+        assert vscode.boxes == ["[0-1] who? ", "[0-1] more? "]
+        _debug(vscode)
+        _error(vscode)
+        for cell in (
+            "while True: pass",
+            "input('never? ')",
+            "px.all_sum(1) if rank else input('x')",
+        ):
+            _stop(vscode, cell)
+
+
+def _debug(vscode: PlainClient) -> None:
+    vscode.boxes.clear()
+    status, text = vscode.execute(
+        "%%distributed\nfor x in [rank]:\n    breakpoint()\n    pass",
+        ("p x + 10", "@1 p x + 20", "c"),
+    )
+    assert status == "ok", text
+    assert vscode.boxes == ["[0-1] ipdb> "] * 3
+    assert {"[0] 10", "[1] 11", "[1] 21"} <= set(text.splitlines())
+    assert "[0] 20" not in text
+
+
+def _error(vscode: PlainClient) -> None:
+    status, text = vscode.execute("%%distributed\n1 / (rank - 1)")
+    assert status == "error"
+    assert text.endswith("ZeroDivisionError: rank 1: ZeroDivisionError: division by zero\n")
+    assert vscode.execute("%%distributed\nrank") == ("ok", "[0] Out: 0\n[1] Out: 1\n")
+
+
+def _stop(vscode: PlainClient, cell: str) -> None:
+    begun = threading.Event()
+
+    def on_output(text: str) -> None:
+        is_there = "waits" in text if "input" in cell else "[0-1] go" in text
+        if is_there and not begun.is_set():
+            begun.set()
+            began_s.append(time.monotonic())
+            vscode.interrupt()
+
+    began_s: list[float] = []
+    status, text = vscode.execute(f"%%distributed\nprint('go')\n{cell}", on_output=on_output)
+    assert time.monotonic() - began_s[0] < BOUND_S
+    assert status == "error"
+    assert "KeyboardInterrupt" in text
+    assert vscode.execute("%%distributed\npx.all_sum(1)") == ("ok", "[0-1] Out: 2\n")
+
+
+# -- nobody types -------------------------------------------------------------------------------
+
+
+def notebook(*cells: str) -> nbformat.NotebookNode:
+    made = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    made.metadata.kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    return made
+
+
+def shown(cell: nbformat.NotebookNode) -> str:
+    return "".join(output.get("text", "") for output in cell.outputs)
+
+
+def test_nbclient_is_told_that_nobody_answers_and_goes_on(tmp_path):
+    made = notebook(
+        *START,
+        "%%distributed\nprint('hello', input('who? '))",
+        "%%distributed\nprint('still', px.all_sum(1))",
+        "%%distributed\nbreakpoint()",
+        "%%distributed --ranks 1\nprint(rank)",
+        "%distributed stop",
+    )
+    for cell in (made.cells[2], made.cells[4]):
+        cell.metadata.tags = ["raises-exception"]
+    before = {process.pid for process in psutil.Process().children(recursive=True)}
+    nbclient.NotebookClient(made, timeout=60, resources={"metadata": {"path": tmp_path}}).execute()
+    asked, still, broke, last = made.cells[2:6]
+    assert asked.outputs[-1].ename == "RuntimeError"
+    assert NOBODY in asked.outputs[-1].evalue
+    assert shown(still) == "[0-1] still 2\n"
+    assert "nobody can answer '[0-1] ipdb> '" in broke.outputs[-1].evalue
+    assert shown(last) == "[1] 1\n"
+    left = [p for p in psutil.Process().children(recursive=True) if p.pid not in before]
+    assert wait_gone(left, BOUND_S) == []
+
+
+def test_nbclient_ends_where_a_cell_fails(tmp_path):
+    made = notebook(*START, "%%distributed\n1 / 0", "print('never')")
+    client = nbclient.NotebookClient(made, timeout=60, resources={"metadata": {"path": tmp_path}})
+    with pytest.raises(CellExecutionError, match="ranks 0-1:") as caught:
+        client.execute()
+    assert caught.value.ename == "ZeroDivisionError"
+    assert made.cells[-1].outputs == []
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_papermill_gives_parameters_and_no_answers(tmp_path):
+    papermill = pytest.importorskip("papermill")
+    made = notebook(
+        "n = 1\nwho = ''",
+        "%load_ext phalanx",
+        "%distributed start -n {n}",
+        "ws.push({'who': who})",
+        "%%distributed\nprint('hello', who, px.all_sum(1))",
+        "%distributed stop",
+    )
+    made.cells[0].metadata.tags = ["parameters"]
+    path = tmp_path / "in.ipynb"
+    nbformat.write(made, path)
+    done = papermill.execute_notebook(
+        path, tmp_path / "out.ipynb", {"n": 2, "who": "ann"}, progress_bar=False, cwd=tmp_path
+    )
+    assert shown(done.cells[5]) == "[0-1] hello ann 2\n"
+    made.cells.insert(5, nbformat.v4.new_code_cell("%%distributed\ninput('who? ')"))
+    nbformat.write(made, path)
+    with pytest.raises(papermill.PapermillExecutionError, match="this front end has no input"):
+        papermill.execute_notebook(
+            path, tmp_path / "out.ipynb", {"n": 2, "who": "ann"}, progress_bar=False, cwd=tmp_path
+        )
