@@ -19,8 +19,9 @@ __all__ = ["FULL", "Grid", "Slot"]
 
 # Pictures in one display: it is sent again when one is added or changes, so this bounds the cost.
 FULL = 16
-_GRID = "display:flex;flex-wrap:wrap;gap:0.5em 1em;align-items:flex-end"
-_CELL = "margin:0;max-width:100%"
+_GRID = "display:flex;flex-wrap:wrap;gap:0.5em 1em;align-items:flex-start"
+_WIDTHS = ((1, "100%"), (4, "48%"), (9, "31%"))  # of a picture at most, by how many there are
+_WIDTH = "23%"
 _CAPTION = "font-family:monospace"
 _PICTURE = "max-width:100%;height:auto"
 _BACKGROUNDS = {"light": "#fff", "dark": "#111"}
@@ -58,14 +59,16 @@ class Grid:
                 ranks.update(slot.ranks)
         if not figures:
             return {}
+        width = next((width for most, width in _WIDTHS if len(figures) <= most), _WIDTH)
         cells, lines, everyone = [], [], set()
         for picture, (ranks, event) in sorted(figures.items(), key=lambda item: min(item[1][0])):
             caption = (label(tuple(sorted(ranks))) + "Out:" * event.is_result).strip()
             text = str(event.data.get("text/plain", ""))
             what = f"figure of {name_ranks(ranks)}"
             cells.append(
-                f'<figure style="{_CELL}"><figcaption style="{_CAPTION}">{escape(caption)}'
-                f"</figcaption>{picture.replace(_ALT, escape(f'{what}: {text}'), 1)}</figure>"
+                f'<figure style="margin:0;max-width:{width}">'
+                f'<figcaption style="{_CAPTION}">{escape(caption)}</figcaption>'
+                f"{picture.replace(_ALT, escape(f'{what}: {text}'), 1)}</figure>"
             )
             lines.append(f"{caption} {text}".strip())
             everyone |= ranks
