@@ -1,13 +1,16 @@
-"""IPython in a terminal: a question on all ranks, answered, hidden, and stopped."""
+"""IPython in a terminal: a question on all ranks, answered, hidden, stopped; and completion."""
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pty
 import re
 import select
+import struct
 import subprocess
 import sys
+import termios
 import time
 
 import pytest
@@ -18,13 +21,19 @@ _CODES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 
 
 class Terminal:
-    """IPython at the end of a pseudo terminal, without its own line editor."""
+    """IPython at the end of a pseudo terminal, with or without its own line editor."""
 
-    def __init__(self, folder) -> None:
+    def __init__(self, folder, *, has_editor=False) -> None:
         self._fd, other = pty.openpty()
+        fcntl.ioctl(self._fd, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
         environment = {**os.environ, "IPYTHONDIR": str(folder), "TERM": "dumb"}
+        kind = ["--simple-prompt"]
+        if has_editor:
+            # Nobody here tells prompt_toolkit where the cursor is.
+            environment |= {"TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1"}
+            kind = ["--no-tip"]
         self.process = subprocess.Popen(
-            ["setsid", "--ctty", sys.executable, "-m", "IPython", "--simple-prompt", "--no-banner"],
+            ["setsid", "--ctty", sys.executable, "-m", "IPython", "--no-banner", *kind],
             stdin=other, stdout=other, stderr=other, env=environment,
         )  # fmt: skip
         os.close(other)
@@ -83,5 +92,36 @@ def test_questions_in_a_terminal(tmp_path):
         terminal.type("\x04")
         terminal.until("BdbQuit: the debugger was quit")
         terminal.until("In [7]:")
+    finally:
+        terminal.close()
+
+
+def test_completion_in_a_terminal(tmp_path):
+    terminal = Terminal(tmp_path, has_editor=True)
+    try:
+        terminal.until("In [1]:")
+        terminal.type("%load_ext phalanx\r")
+        terminal.until("In [2]:")
+        terminal.type("%distributed start -n 2\r")
+        terminal.until("In [3]:")
+        terminal.type("ws.run('only_there = 4')\r")
+        terminal.until("In [4]:")
+        terminal.type("%%distributed\ronly_th\t")
+        terminal.until("only_there")
+        terminal.type("\r\r\r")  # a cell magic ends with empty lines
+        terminal.until("[0-1] Out: 4")
+        terminal.until("In [5]:")
+        terminal.type("%distributed inter\t\r")
+        terminal.until("%distributed interrupt")
+        terminal.until("In [6]:")
+        terminal.type("%%local --help\r\r\r")
+        terminal.until("usage: %%local")
+        terminal.until("In [7]:")
+        terminal.type("%autodistributed on\r")
+        terminal.until("In [8]:")
+        terminal.type("only_th\t")
+        terminal.until("only_there")
+        terminal.type(" + 1\r")  # and another cell at once
+        terminal.until("[0-1] Out: 5")
     finally:
         terminal.close()

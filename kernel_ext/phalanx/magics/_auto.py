@@ -57,3 +57,7 @@ class AutoDistributed:
         """Transform a cell's lines as IPython asks for (each with its end)."""
         cell = "".join(lines)
         return ["%%distributed\n", *lines] if cell.strip() and self.takes(cell) else lines
+
+    # IPython's word for: not while it asks whether a cell is complete (in a terminal, at Enter),
+    # as a cell magic is so only after an empty line.
+    _transform.has_side_effects = True  # type: ignore[attr-defined]

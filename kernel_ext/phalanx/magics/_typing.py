@@ -79,6 +79,11 @@ def keep_empty_body(lines: list[str]) -> list[str]:
     return [*lines, "\n"] if len(lines) == 1 and _EMPTY.match(lines[0]) else lines
 
 
+# IPython then leaves it out where it asks whether a cell is complete: in a terminal an empty line
+# would end the cell that has only begun.
+keep_empty_body.has_side_effects = True  # type: ignore[attr-defined]
+
+
 class TypingHelp:
     """Stands where a shell is asked for help, from `install` to `remove`.
 

@@ -1,0 +1,223 @@
+"""Tab and Shift-Tab in a real kernel: what the ranks know, what the notebook knows, options."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+from kernel_driver import KernelDriver
+
+pytestmark = pytest.mark.slow
+
+BOUND_S = 2.0
+
+RANKS_HAVE = '''%%distributed
+import os
+own = rank
+class Parrot:
+    """It is not dead."""
+    plumage = "beautiful"
+    def nail(self, perch): ...
+parrot = Parrot()
+pid = os.getpid()'''
+
+NOTEBOOK_HAS = """
+notebook_only = 1
+class Cheese:
+    cheddar = 1
+cheese = Cheese()"""
+
+
+@pytest.fixture(scope="module")
+def kernel():
+    with KernelDriver() as driver:
+        assert driver.run("%load_ext phalanx" + NOTEBOOK_HAS).status == "ok"
+        assert driver.run("%distributed start -n 2").status == "ok"
+        assert driver.run(RANKS_HAVE).status == "ok"
+        # The first time is jedi's slowest, in the notebook and on each rank.
+        driver.complete("notebook")
+        driver.complete("%%distributed\npar")
+        yield driver
+
+
+def fits(cell, reply):
+    """Whether what is completed is the word before the cursor (at the end of the cell)."""
+    word = cell[reply["cursor_start"] : reply["cursor_end"]]
+    return reply["cursor_end"] == len(cell) and all(m.startswith(word) for m in reply["matches"])
+
+
+@pytest.mark.parametrize(
+    ("cell", "matches"),
+    [
+        ("%%distributed\nparr", ["parrot"]),
+        ("%%distributed --ranks 1\nx = 1\nparrot.", ["nail", "plumage"]),
+        ("\n%%distributed --ranks\nparrot.pl", ["plumage"]),
+        ("%%distributed --ranks 7\nparrot.pl", ["plumage"]),
+        ("%%distributed --help\nparrot.pl", ["plumage"]),
+        ("%%distributed\n%timeit parrot.n", ["nail"]),
+        ("%%distributed\n!ls /et", ["/etc/"]),
+        ("%%distributed\nnew = parrot\nnew.pl", ["plumage"]),
+        ("%%distributed\n'🦜🧀'; parrot.pl", ["plumage"]),
+        ("%%distributed\nworl", ["world"]),
+        ("%%distributed\npx.all_s", ["all_sum"]),
+        ("%%distributed\nnp.linalg.nor", ["norm"]),
+        ("%%distributed\nnotebook_o", []),
+        ("%%distributed\ncheese.che", []),
+        ("notebook_o", ["notebook_only"]),
+        ("cheese.", ["cheddar"]),
+        ("parrot.", []),
+        ("%%local\nnotebook_o", ["notebook_only"]),
+        ("%%distributed --ma", ["--max-lines"]),
+        ("%distributed st", ["start", "status", "stop"]),
+        ("1\n%distributed start --transport ", ["any", "tcp"]),
+        ("%autodistributed o", ["on", "off"]),
+        ("%%local --", ["--help"]),
+        ("%autodis", ["%autodistributed"]),
+    ],
+)
+def test_tab(kernel, cell, matches):
+    reply = kernel.complete(cell)
+    assert reply["status"] == "ok"
+    assert reply["matches"] == matches
+    assert fits(cell, reply)
+
+
+def test_tab_in_the_middle_of_a_cell(kernel):
+    cell = "%%distributed\nparrot.pl\nprint('below')"
+    reply = kernel.complete(cell, cell.index("\nprint"))
+    assert reply["matches"] == ["plumage"]
+    assert cell[reply["cursor_start"] : reply["cursor_end"]] == "pl"
+
+
+@pytest.mark.parametrize(
+    ("cell", "detail", "texts"),
+    [
+        ("%%distributed\nparrot", 0, ["Parrot", "It is not dead.", "Rank:        0"]),
+        ("%%distributed --ranks 1\nown", 0, ["String form:", " 1\n", "Rank:        1"]),
+        ("%%distributed\nparrot.nail", 0, ["(perch)"]),
+        ("%%distributed\npx.all_sum(", 1, ["Source:", "def all_sum("]),
+        ("cheese", 0, ["Cheese"]),
+        ("%%distributed", 0, ["Run a cell on the ranks"]),
+    ],
+)
+def test_shift_tab(kernel, cell, detail, texts):
+    reply = kernel.inspect(cell, detail=detail)
+    assert reply["found"]
+    assert set(reply["data"]) == {"text/plain"}
+    for text in texts:
+        assert text in plain(reply["data"]["text/plain"])
+
+
+@pytest.mark.parametrize("cell", ["%%distributed\ncheese", "parrot", "%%distributed\nnowhere"])
+def test_shift_tab_where_there_is_no_such_thing(kernel, cell):
+    assert not kernel.inspect(cell)["found"]
+
+
+def plain(text):
+    """Without colours."""
+    return "".join(
+        part.partition("m")[2] if i else part for i, part in enumerate(text.split("\x1b"))
+    )
+
+
+def test_a_question_mark_in_a_cell_is_answered_once(kernel):
+    result = kernel.run("%%distributed\nown = rank\nown?\nprint('and the rest')")
+    assert result.status == "ok"
+    text = plain(result.stdout)
+    assert text.count("String form:") == 1
+    assert "String form: 0" in text
+    assert "[0-1] and the rest" in text
+
+
+def test_every_cell_on_the_ranks(kernel):
+    kernel.run("%autodistributed on")
+    try:
+        assert kernel.complete("parr")["matches"] == ["parrot"]
+        assert kernel.complete("cheese.")["matches"] == []
+        assert kernel.complete("%%local\ncheese.")["matches"] == ["cheddar"]
+        assert kernel.complete("%autodis")["matches"] == ["%autodistributed"]
+        assert kernel.inspect("parrot")["found"]
+    finally:
+        kernel.run("%autodistributed off")
+    assert kernel.complete("parr")["matches"] == []
+
+
+@pytest.mark.parametrize(
+    "busy", ["while not os.path.exists(way): pass", "if rank: wait()\npx.all_sum(1)"]
+)
+def test_while_a_cell_runs(kernel, busy, tmp_path):
+    way = tmp_path / "on"
+    kernel.run(f"""%%distributed
+import os, time
+way = {str(way)!r}
+def wait():
+    while not os.path.exists(way):
+        time.sleep(0.01)""")
+    running = kernel.submit(f"%%distributed\nprint('begun')\n{busy}")
+    try:
+        running.until(lambda so_far: "begun" in so_far.stdout)
+        # On the notebook's control channel: its shell channel is busy with the cell.
+        reply = kernel.complete("%%distributed\nparrot.", channel="control")
+        assert reply["matches"] == ["nail", "plumage"]
+        assert kernel.inspect("%%distributed\nparrot", channel="control")["found"]
+        assert not running.is_done
+    finally:
+        way.touch()
+    assert running.result().status == "ok"
+
+
+MAGICS = [
+    "%distributed", "%%distributed", "%autodistributed", "%%local",
+    *(f"%distributed {word}" for word in (
+        "start", "status", "topology", "bandwidth", "output", "debug", "interrupt", "stop",
+    )),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("magic", MAGICS)
+@pytest.mark.parametrize("option", ["--help", "-h"])
+def test_help(kernel, magic, option):
+    result = kernel.run(f"{magic} {option}")
+    assert result.status == "ok", result.text
+    assert result.stdout.startswith(f"usage: {magic} [-h]")
+
+
+def test_every_action_has_help(kernel):
+    words = kernel.complete("%distributed ")["matches"]
+    assert {f"%distributed {word}" for word in words if word[0] != "-"} <= set(MAGICS)
+
+
+def test_ranks_that_die_are_passed_by():
+    with KernelDriver() as kernel:
+        kernel.run("%load_ext phalanx" + NOTEBOOK_HAS)
+        kernel.run("%distributed start -n 2")
+        kernel.run(RANKS_HAVE)
+        kernel.complete("notebook_o")
+        kernel.run("pids = ws.pull('pid')")
+        for n_dead in (1, 2):
+            pid = int(kernel.run(f"print(pids[{n_dead - 1}])").stdout)
+            os.kill(pid, signal.SIGKILL)
+            started = time.monotonic()
+            while True:  # until the news is there
+                text = kernel.inspect("%%distributed\nown")["data"]["text/plain"]
+                if f"Rank:        {n_dead}" in text or "is alive" in text:
+                    break
+                assert time.monotonic() < started + BOUND_S, text
+        assert text == "ranks 0-1 cannot answer: no such rank is alive"
+        assert kernel.complete("%%distributed\nnotebook_o")["matches"] == ["notebook_only"]
+
+
+def test_unloaded_it_is_as_before():
+    with KernelDriver() as kernel:
+        kernel.run("%load_ext phalanx" + NOTEBOOK_HAS)
+        for _ in range(2):
+            kernel.run("%distributed start -n 1")
+            assert kernel.complete("%%distributed\nnotebook_o")["matches"] == []
+            assert kernel.run("%unload_ext phalanx").text == ""
+            assert kernel.complete("%%distributed\nnotebook_o")["matches"] == ["notebook_only"]
+            assert kernel.complete("%distributed st")["matches"] != ["start", "status", "stop"]
+            assert kernel.inspect("cheese")["found"]
+            kernel.run("%load_ext phalanx")
+        assert kernel.complete("%distributed st")["matches"] == ["start", "status", "stop"]
