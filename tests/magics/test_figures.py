@@ -14,7 +14,7 @@ from phalanx.magics import _figures, _status
 from phalanx.magics._figures import Figures
 from phalanx.magics._grid import FULL, Grid, Slot
 from phalanx.magics._view import NotebookView
-from phalanx.workspace import Clear, Display
+from phalanx.workspace import Clear, Display, Question
 from phalanx.workspace._merge import WINDOW_S, LineMerger
 from phalanx.workspace._output import CellOutput
 
@@ -242,6 +242,20 @@ def test_the_status_of_a_terminal_is_erased_before_anything_else(monkeypatch):
     view.status("▸ 3 s")
     view.status("")
     assert terminal.getvalue() == ("▸ 1 s · run\r\x1b[K[0] line\n▸ 2 s\r\x1b[K▸ 3 s\r\x1b[K")
+
+
+def test_a_terminal_shows_no_status_where_a_person_types(monkeypatch):
+    terminal = Tty()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    monkeypatch.setenv("TERM", "xterm")
+    view = NotebookView(object())
+    view.status("▸ 1 s")
+    prompt = view.ask(Question((0,), "who? "))
+    view.status("▸ 2 s")
+    prompt.close()
+    view.status("▸ 3 s")
+    assert terminal.getvalue() == "▸ 1 s\r\x1b[K[0] who? ▸ 3 s"
 
 
 def test_a_pipe_and_a_plain_terminal_have_no_status(monkeypatch):
