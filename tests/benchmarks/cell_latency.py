@@ -1,4 +1,4 @@
-"""How long an empty cell takes on all ranks: `%%distributed` beside ipyparallel's `%%px`.
+"""How long a small cell takes on all ranks: `%%distributed` beside ipyparallel's `%%px`.
 
 A time is a front end's: from sending the cell to a real ipykernel until its reply and its idle
 state have come. Both sets of ranks live in the same kernel at the same time, and cells alternate.
@@ -6,6 +6,7 @@ state have come. Both sets of ranks live in the same kernel at the same time, an
 
 from __future__ import annotations
 
+import itertools
 import sys
 import time
 from pathlib import Path
@@ -23,7 +24,7 @@ from common import (
 )
 from kernel_driver import KernelDriver
 
-_CELLS = {"%%distributed": "%%distributed\npass", "%%px": "%%px\npass", "plain": "pass"}
+_KINDS = {"%%distributed": "%%distributed\n", "%%px": "%%px\n", "plain": ""}
 
 
 def _must(kernel: KernelDriver, code: str) -> None:
@@ -32,7 +33,7 @@ def _must(kernel: KernelDriver, code: str) -> None:
         sys.exit(f"{code}\n{done.text}")
 
 
-def measure(n_ranks: int, cells: int, warmup: int) -> list[dict[str, object]]:
+def measure(n_ranks: int, bodies: list[str], cells: int, warmup: int) -> list[dict[str, object]]:
     """Seconds of each cell, one record per cell."""
     records = []
     with KernelDriver() as kernel:
@@ -44,12 +45,14 @@ def measure(n_ranks: int, cells: int, warmup: int) -> list[dict[str, object]]:
             "client = cluster.start_and_connect_sync(activate=True)",
         )
         for i in range(-warmup, cells):
-            for name, code in _CELLS.items():
+            for body, (kind, magic) in itertools.product(bodies, _KINDS.items()):
                 start = time.perf_counter()
-                _must(kernel, code)
+                _must(kernel, magic + body)
                 seconds = time.perf_counter() - start
                 if i >= 0:
-                    records.append({"cell": name, "ranks": n_ranks, "seconds": seconds})
+                    records.append(
+                        {"cell": kind, "body": body, "ranks": n_ranks, "seconds": seconds}
+                    )
         _must(kernel, "%distributed stop")
         _must(kernel, "cluster.stop_cluster_sync()")
     return records
@@ -57,33 +60,90 @@ def measure(n_ranks: int, cells: int, warmup: int) -> list[dict[str, object]]:
 
 def main() -> None:
     options = arguments(
-        "An empty cell on all ranks, %%distributed beside %%px.",
+        "A small cell on all ranks, %%distributed beside %%px.",
         ranks=("2,4,8", "numbers of ranks"),
+        bodies=("pass,1+1", "what the cells say"),
         cells=(60, "timed cells of each kind"),
         warmup=(5, "cells before that"),
     ).parse_args()
     print_machine()
+    bodies = options.bodies.split(",")
+    counts = numbers(options.ranks)
     records = [
         record
-        for n_ranks in numbers(options.ranks)
-        for record in measure(n_ranks, options.cells, options.warmup)
+        for n_ranks in counts
+        for record in measure(n_ranks, bodies, options.cells, options.warmup)
     ]
     rows = []
-    for n_ranks in numbers(options.ranks):
+    for n_ranks, body in itertools.product(counts, bodies):
         ms = {
-            name: [
+            kind: [
                 1e3 * float(str(r["seconds"]))
                 for r in records
-                if (r["cell"], r["ranks"]) == (name, n_ranks)
+                if (r["cell"], r["body"], r["ranks"]) == (kind, body, n_ranks)
             ]
-            for name in _CELLS
+            for kind in _KINDS
         }
         px = median(ms["%%px"])
         rows += [
-            [n_ranks, name, f"{median(t):.1f}", f"{percentile(t, 90):.1f}", f"{median(t) / px:.2f}"]
-            for name, t in ms.items()
+            [
+                n_ranks,
+                body,
+                kind,
+                f"{median(t):.1f}",
+                f"{percentile(t, 90):.1f}",
+                f"{median(t) / px:.2f}",
+            ]
+            for kind, t in ms.items()
         ]
-    print_table(["ranks", "empty cell", "median ms", "p90 ms", "of %%px"], rows)
+    print_table(["ranks", "cell", "by", "median ms", "p90 ms", "of %%px"], rows)
+    write_json,
+)
+from kernel_driver import KernelDriver
+
+_KINDS = {"%%distributed": "%%distributed\n", "%%px": "%%px\n", "plain": ""}
+
+
+def _must(kernel: KernelDriver, code: str) -> None:
+    done = kernel.run(code, timeout=120)
+    if done.status != "ok":
+        sys.exit(f"{code}\n{done.text}")
+
+
+def measure(n_ranks: int, bodies: list[str], cells: int, warmup: int) -> list[dict[str, object]]:
+    """Seconds of each cell, one record per cell."""
+    records = []
+    with KernelDriver() as kernel:
+        _must(kernel, f"%load_ext phalanx\n%distributed start -n {n_ranks}")
+        _must(
+            kernel,
+            "import ipyparallel\n"
+            f"cluster = ipyparallel.Cluster(n={n_ranks}, log_level=50)\n"
+            "client = cluster.start_and_connect_sync(activate=True)",
+        )
+        for i in range(-warmup, cells):
+            for body, (kind, magic) in itertools.product(bodies, _KINDS.items()):
+                start = time.perf_counter()
+                _must(kernel, magic + body)
+                seconds = time.perf_counter() - start
+                if i >= 0:
+                    records.append(
+                        {"cell": kind, "body": body, "ranks": n_ranks, "seconds": seconds}
+                    )
+        _must(kernel, "%distributed stop")
+        _must(kernel, "cluster.stop_cluster_sync()")
+    return records
+
+
+def main() -> None:
+    options = arguments(
+        "A small cell on all ranks, %%distributed beside %%px.",
+        ranks=("2,4,8", "numbers of ranks"),
+        bodies=("pass,1+1", "what the cells say"),
+        cells=(60, "timed cells of each kind"),
+        warmup=(5, "cells before that"),
+    ).parse_args()
+    print_machine()
     write_json(options.json, records)
 
 

@@ -16,7 +16,7 @@ _HERE = Path(__file__).resolve().parent
     ("script", "arguments", "words"),
     [
         ("boot.py", ["--ranks", "2", "--rounds", "1"], ["phalanx", "ipyparallel"]),
-        ("cell_latency.py", ["--ranks", "2", "--cells", "2", "--warmup", "1"], ["%%distributed", "%%px"]),
+        ("cell_latency.py", ["--ranks", "2", "--cells", "2", "--warmup", "1"], ["%%distributed", "%%px", "pass", "1+1"]),
         ("output_cost.py", ["--ranks", "2", "--lines", "50", "--rounds", "1"], ["%%distributed", "%%px"]),
         ("input_latency.py", ["--ranks", "2", "--lines", "2"], ["input", "debugger"]),
         ("all_sum_vs_mlx.py", ["--end", "64K", "--rounds", "1", "--budget", "0.01"], ["64 KiB"]),
