@@ -54,7 +54,7 @@ class Figures:
     def __init__(self, label: Callable[[tuple[int, ...]], str], named: Named) -> None:
         self._label = label
         self._named = named
-        self._shown: dict[int, list[Place]] = defaultdict(list)
+        self._shown: dict[int, dict[Place, None]] = defaultdict(dict)  # in order
         self._free: dict[int, deque[Place]] = defaultdict(deque)
         self._grids: list[Grid] = []
         self._stale: dict[str, Grid] = {}  # by display id, the oldest first
@@ -139,12 +139,11 @@ class Figures:
             self._named[event.rank, event.display_id] = place
             while len(self._named) > MAX_NAMED:
                 del self._named[next(iter(self._named))]
-        if place not in self._shown[event.rank]:
-            self._shown[event.rank].append(place)
+        self._shown[event.rank][place] = None
 
     def clear(self, rank: int, *, wait: bool) -> None:
         """Give a rank's places free; without ``wait`` they are emptied at once."""
-        places, self._shown[rank] = self._shown[rank], []
+        places, self._shown[rank] = self._shown[rank], {}
         self._free[rank].extend(places)
         for key in [key for key, place in self._named.items() if place in places]:
             del self._named[key]
