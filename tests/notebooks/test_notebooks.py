@@ -38,11 +38,29 @@ def _who_said(text: str, words: str) -> list[int]:
     return sorted(rank for label in labels if label for rank in parse_ranks(label[1], 4))
 
 
+# What a reader types, by words of the cell that asks.
+_TYPED = {
+    "Who is asking?": ["Ada"],
+    "What is your name?": ["Ada", "42"],
+    "getpass(": ["secret"],
+    "breakpoint()": ["p mine", "@1 p len(mine)", "c"],
+    "%distributed debug 2": ["p x", "u", "q"],
+}
+# What is seen before the stop button is pressed, and by which ranks.
+_SEEN = {"waiting for rank 0": [1, 2, 3], "100 turns, and no end": [0, 1, 2, 3]}
+
+
 def _run(kernel: KernelDriver, cell: nbformat.NotebookNode) -> CellResult:
     tags = cell.metadata.get("tags", [])
-    running = kernel.submit(cell.source, stdin=["Ada"] if "answers" in tags else None)
+    (typed,) = [t for words, t in _TYPED.items() if words in cell.source] or [None]
+    assert ("answers" in tags) == (typed is not None)
+    running = kernel.submit(cell.source, stdin=typed)
     if "interrupt" in tags:
-        running.until(lambda so_far: _who_said(so_far.text, "waiting for rank 0") == [1, 2, 3])
+
+        def is_seen(so_far: CellResult) -> bool:
+            return any(_who_said(so_far.text, words) == who for words, who in _SEEN.items())
+
+        running.until(is_seen)
         kernel.interrupt()
     result = running.result(120)
     expected = "error" if "raises-exception" in tags else "ok"
@@ -50,20 +68,33 @@ def _run(kernel: KernelDriver, cell: nbformat.NotebookNode) -> CellResult:
     return result
 
 
-@pytest.fixture(scope="module")
-def first_ranks(tmp_path_factory):
-    """What the cells of the first tutorial did, by their source, and what was left behind."""
+Done = tuple[dict[str, CellResult], list[list[str]]]
+
+
+def _run_all(name: str, folder: Path) -> Done:
+    """What the cells of a tutorial did, by their source, and which processes were left behind."""
     done = {}
-    with KernelDriver(cwd=tmp_path_factory.mktemp("work")) as kernel:
-        for cell in _read(_FOLDER / "01_first_ranks.ipynb").cells:
+    with KernelDriver(cwd=folder) as kernel:
+        for cell in _read(_FOLDER / name).cells:
             if cell.cell_type == "code":
                 done[cell.source] = _run(kernel, cell)
         left = [p.cmdline() for p in psutil.Process(kernel.pid).children(recursive=True)]
     return done, left
 
 
-def _of(first_ranks, words: str) -> CellResult:
-    (found,) = [result for source, result in first_ranks[0].items() if words in source]
+@pytest.fixture(scope="module")
+def first_ranks(tmp_path_factory):
+    return _run_all("01_first_ranks.ipynb", tmp_path_factory.mktemp("first"))
+
+
+@pytest.fixture(scope="module")
+def talking(tmp_path_factory):
+    pytest.importorskip("matplotlib")
+    return _run_all("02_talking_to_ranks.ipynb", tmp_path_factory.mktemp("talking"))
+
+
+def _of(done: Done, words: str) -> CellResult:
+    (found,) = [result for source, result in done[0].items() if words in source]
     return found
 
 
@@ -131,3 +162,72 @@ def test_the_sweep_is_right(first_ranks):
 
 def test_nothing_is_left(first_ranks):
     assert first_ranks[1] == []
+
+
+# -- 02 talking to ranks ------------------------------------------------------------------------
+
+
+def _prompts(cell: CellResult) -> list[str]:
+    return [prompt.text for prompt in cell.prompts]
+
+
+def test_lines_and_values_are_told_once(talking):
+    cell = _of(talking, "all of us say this")
+    assert _who_said(cell.stdout, "all of us say this") == [0, 1, 2, 3]
+    assert all(_who_said(cell.stdout, f"this is rank {r} of 4") == [r] for r in range(4))
+    assert cell.stderr == "[2] only rank 2 complains\n"
+    assert _who_said(cell.stdout, "Out: True") == [0, 2]
+    kept = _of(talking, "%distributed output 2").stdout
+    assert "this is rank 2 of 4" in kept
+    assert "rank 1" not in kept
+
+
+def test_questions_of_all_and_of_one(talking):
+    cell = _of(talking, "What is your name?")
+    assert _prompts(cell) == ["[0-3] What is your name? ", "[0] Ada, a number, please: "]
+    assert _who_said(cell.stdout, "Ada said 42") == [0, 1, 2, 3]
+
+
+def test_a_secret_is_not_shown(talking):
+    cell = _of(talking, "getpass(")
+    assert [prompt.is_password for prompt in cell.prompts] == [True]
+    assert _who_said(cell.stdout, "6 characters") == [0, 1, 2, 3]
+    assert "secret" not in cell.text
+
+
+def test_the_debugger_asks_all_and_one(talking):
+    cell = _of(talking, "breakpoint()")
+    assert _prompts(cell) == ["[0-3] ipdb> "] * 3
+    said = {0: "[0, 4, 8]", 1: "[1, 5, 9]", 2: "[2, 6]", 3: "[3, 7]"}
+    assert all(_who_said(cell.stdout, words) == [rank] for rank, words in said.items())
+    assert cell.stdout.count("] 3\n") == 1
+    assert _who_said(cell.stdout, "Out: 45") == [0, 1, 2, 3]
+
+
+def test_bars_end_and_figures_come(talking):
+    text = _of(talking, "tqdm(range(30)").text
+    assert _who_said(text, "trained") == [0, 1, 2, 3]
+    assert _who_said(text, "30/30") == [0, 1, 2, 3]
+    walks = _of(talking, "plt.show()")
+    assert sum(str(output.get("data")).count("image/png") for output in walks.outputs) == 4
+
+
+def test_the_cause_comes_first_and_can_be_looked_at(talking):
+    cell = _of(talking, "invert(data[rank])")
+    assert cell.error.startswith("ZeroDivisionError: rank 2: ZeroDivisionError")
+    assert "then ranks 0,1,3: " in cell.text
+    looked = _of(talking, "%distributed debug 2")
+    assert _prompts(looked) == ["[2] ipdb> "] * 3
+    assert "[2] 0.0\n" in looked.stdout
+
+
+def test_values_go_to_ranks_and_back(talking):
+    assert "[0, 10, 20, 30]" in _of(talking, "ws.push").text
+    assert _who_said(_of(talking, "px.all_sum(product)").stdout, "Out: 60") == [0, 1, 2, 3]
+    assert _of(talking, "%%local").text == "60\n"
+
+
+def test_stop_and_the_end_of_the_second(talking):
+    assert "KeyboardInterrupt" in _of(talking, "itertools.count()").text
+    assert _who_said(_of(talking, "still here").text, "4 of us are still here") == [0, 1, 2, 3]
+    assert talking[1] == []
