@@ -1,50 +1,81 @@
-// The element types that can be summed, and what one must know of each. Adding one is one line.
+// The element types, and what one must know of each. Adding one is one line here and, if none of
+// the rules in kernel_rules.hpp fits, a rule there.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
+#include <optional>
 #include <string_view>
+
+#include "collectives/half.hpp"
 
 namespace phalanx {
 
-// name, C++ type, type in which it is added (unsigned for integers: they wrap, without UB)
-#define PHALANX_DTYPES(X)      \
-    X(float32, float, float)   \
-    X(float64, double, double) \
-    X(int64, std::int64_t, std::uint64_t)
+enum class Bool : std::uint8_t {};  // any byte but 0 is true
 
-enum class Dtype : std::uint32_t {
-    none = 0,
-#define PHALANX_ENUMERATOR(name, type, sum_type) name,
-    PHALANX_DTYPES(PHALANX_ENUMERATOR)
-#undef PHALANX_ENUMERATOR
+template <class T>
+struct Complex {
+    T real, imag;
 };
 
-// Both are safe for a number that came from elsewhere.
-constexpr std::string_view name_of(Dtype dtype) noexcept {
-    switch (dtype) {
-#define PHALANX_NAME(name, type, sum_type) \
-    case Dtype::name:                      \
-        return #name;
-        PHALANX_DTYPES(PHALANX_NAME)
+// identifier, numpy's name, C++ type
+#define PHALANX_DTYPES(X)                     \
+    X(boolean, "bool", Bool)                  \
+    X(int8, "int8", std::int8_t)              \
+    X(int16, "int16", std::int16_t)           \
+    X(int32, "int32", std::int32_t)           \
+    X(int64, "int64", std::int64_t)           \
+    X(uint8, "uint8", std::uint8_t)           \
+    X(uint16, "uint16", std::uint16_t)        \
+    X(uint32, "uint32", std::uint32_t)        \
+    X(uint64, "uint64", std::uint64_t)        \
+    X(float16, "float16", Half)               \
+    X(bfloat16, "bfloat16", BFloat16)         \
+    X(float32, "float32", float)              \
+    X(float64, "float64", double)             \
+    X(complex64, "complex64", Complex<float>) \
+    X(complex128, "complex128", Complex<double>)
+
+#define PHALANX_ENUMERATOR(id, name, type) id,
+enum class Dtype : std::uint32_t { none = 0, PHALANX_DTYPES(PHALANX_ENUMERATOR) };
+#undef PHALANX_ENUMERATOR
+
+#define PHALANX_NAME(id, name, type) name,
+#define PHALANX_SIZE(id, name, type) sizeof(type),
+inline constexpr std::string_view kDtypeNames[] = {"no dtype", PHALANX_DTYPES(PHALANX_NAME)};
+inline constexpr std::size_t kDtypeSizes[] = {1, PHALANX_DTYPES(PHALANX_SIZE)};
 #undef PHALANX_NAME
-        case Dtype::none:
-            break;
-    }
-    return "no dtype";
+#undef PHALANX_SIZE
+inline constexpr std::size_t kDtypes = std::size(kDtypeNames);  // with `none`
+
+// All are safe for a number that came from elsewhere.
+constexpr std::size_t index_of(Dtype dtype) noexcept {
+    const auto number = static_cast<std::size_t>(dtype);
+    return number < kDtypes ? number : 0;
+}
+constexpr std::string_view name_of(Dtype dtype) noexcept { return kDtypeNames[index_of(dtype)]; }
+constexpr std::size_t size_of(Dtype dtype) noexcept { return kDtypeSizes[index_of(dtype)]; }
+
+inline constexpr std::size_t kLargestElement = 16;
+
+constexpr std::array<Dtype, kDtypes - 1> all_dtypes() noexcept {
+    std::array<Dtype, kDtypes - 1> all{};
+    for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<Dtype>(i + 1);
+    return all;
 }
 
-constexpr std::size_t size_of(Dtype dtype) noexcept {
-    switch (dtype) {
-#define PHALANX_SIZE(name, type, sum_type) \
-    case Dtype::name:                      \
-        return sizeof(type);
-        PHALANX_DTYPES(PHALANX_SIZE)
-#undef PHALANX_SIZE
-        case Dtype::none:
-            break;
+constexpr std::optional<Dtype> dtype_named(std::string_view name) noexcept {
+    for (const Dtype dtype : all_dtypes()) {
+        if (name_of(dtype) == name) return dtype;
     }
-    return 1;
+    return std::nullopt;
+}
+
+// The dtypes whose sums are made in float32 and rounded once.
+constexpr bool is_half(Dtype dtype) noexcept {
+    return dtype == Dtype::float16 || dtype == Dtype::bfloat16;
 }
 
 }  // namespace phalanx

@@ -22,12 +22,13 @@ Range chunk_of(std::uint64_t count, std::uint64_t per_chunk, std::uint64_t index
     return {begin, std::min(per_chunk, count - begin)};
 }
 
-// The staged sum, as a class only so that its steps have names.
-class StagedSum {
+// The staged reduction, as a class only so that its steps have names.
+class StagedReduction {
   public:
-    StagedSum(HostTeam& team, Dtype dtype, const std::byte* x, std::byte* out, std::uint64_t count,
-              Reader reader)
+    StagedReduction(HostTeam& team, Reduction reduction, Dtype dtype, const std::byte* x,
+                    std::byte* out, std::uint64_t count, Reader reader)
         : team_(team),
+          reduction_(reduction),
           dtype_(dtype),
           x_(x),
           out_(out),
@@ -52,7 +53,7 @@ class StagedSum {
                     (whole.size - own.end()) * width_);
     }
 
-    void sum_own_slice(std::uint64_t chunk) {
+    void reduce_own_slice(std::uint64_t chunk) {
         const Range whole = chunk_of(count_, per_chunk_, chunk);
         const Range own = slice_of(whole, team_.me());
         for (int member = 0; member < team_.size(); ++member) {
@@ -62,9 +63,10 @@ class StagedSum {
         }
         std::byte* result = team_.own_result(chunk);
         if (is_reader_) {
-            sum(dtype_, out_ + (whole.begin + own.begin) * width_, result, inputs_, own.size);
+            reduce(reduction_, dtype_, out_ + (whole.begin + own.begin) * width_, result, inputs_,
+                   own.size);
         } else {
-            sum(dtype_, result, nullptr, inputs_, own.size);
+            reduce(reduction_, dtype_, result, nullptr, inputs_, own.size);
         }
     }
 
@@ -86,6 +88,7 @@ class StagedSum {
     }
 
     HostTeam& team_;
+    Reduction reduction_;
     Dtype dtype_;
     const std::byte* x_;
     std::byte* out_;
@@ -98,33 +101,35 @@ class StagedSum {
 
 }  // namespace
 
-void host_sum_inline(HostTeam& team, Dtype dtype, const std::byte* x, std::byte* out,
-                     std::uint64_t count) {
+void host_reduce_inline(HostTeam& team, Reduction reduction, Dtype dtype, const std::byte* x,
+                        std::byte* out, Range part) {
     constexpr int kFew = 16;  // no allocation for the usual sizes
     const std::byte* few[kFew];
     std::vector<const std::byte*> many(team.size() > kFew ? static_cast<std::size_t>(team.size())
                                                           : 0);
     const std::byte** inputs = team.size() > kFew ? many.data() : few;
+    const std::uint64_t begin = part.begin * size_of(dtype);
     for (int member = 0; member < team.size(); ++member) {
-        inputs[member] = member == team.me() ? x : team.inline_payload(member);
+        inputs[member] = (member == team.me() ? x : team.inline_payload(member)) + begin;
     }
-    sum(dtype, out, nullptr, {inputs, static_cast<std::size_t>(team.size())}, count);
+    reduce(reduction, dtype, out, nullptr, {inputs, static_cast<std::size_t>(team.size())},
+           part.size);
 }
 
-// Post c says: chunk c is staged, chunk c - 1 summed, chunk c - 2 copied out.
-// stage[c + 1] is written after post c of all: they have summed c - 1, which lay there before.
+// Post c says: chunk c is staged, chunk c - 1 reduced, chunk c - 2 copied out.
+// stage[c + 1] is written after post c of all: they have reduced c - 1, which lay there before.
 // result[c] is written after post c of all: they have copied out c - 2, which lay there before.
 // In place (x is out) works: what is copied out of chunk c - 1 was staged before it is overwritten.
-void host_sum_staged(HostTeam& team, Waiter& waiter, Dtype dtype, const std::byte* x,
-                     std::byte* out, std::uint64_t count, Reader reader) {
-    StagedSum work(team, dtype, x, out, count, reader);
+void host_reduce_staged(HostTeam& team, Waiter& waiter, Reduction reduction, Dtype dtype,
+                        const std::byte* x, std::byte* out, std::uint64_t count, Reader reader) {
+    StagedReduction work(team, reduction, dtype, x, out, count, reader);
     const std::uint64_t chunks = work.chunks();
     if (chunks == 0) return;
     work.stage(0);
     team.post();
     for (std::uint64_t chunk = 0; chunk < chunks; ++chunk) {
         team.await_all(waiter);
-        work.sum_own_slice(chunk);
+        work.reduce_own_slice(chunk);
         if (chunk > 0) work.copy_out(chunk - 1);
         if (chunk + 1 < chunks) work.stage(chunk + 1);
         team.post();

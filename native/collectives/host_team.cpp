@@ -19,7 +19,13 @@ HostTeam::HostTeam(const Arena& arena, AbortPage& page, int channel, std::uint64
     // Two stages and two results; a result is a slice, at most half a chunk and some alignment.
     const std::size_t room = own.size() - sizeof(Control);
     chunk_nbytes_ = std::min(tuning.chunk_bytes, (room - 4 * kAlign) / 3) / kAlign * kAlign;
-    chunk_nbytes_ = std::max(chunk_nbytes_, kAlign);
+    // A chunk has room for one element of any dtype for every member.
+    const std::size_t least = (ranks.size() * kLargestElement + kAlign - 1) / kAlign * kAlign;
+    if (3 * least + 4 * kAlign > room) {
+        throw UsageError("the regions of the arena are too small for " +
+                         std::to_string(ranks.size()) + " ranks");
+    }
+    chunk_nbytes_ = std::max(chunk_nbytes_, least);
     own_ = reinterpret_cast<Control*>(own.data());
     own_staging_ = own.data() + sizeof(Control);
     for (std::size_t i = 0; i < ranks.size(); ++i) {

@@ -68,6 +68,11 @@ class HostTeam {
     // Waits until a member has made as many posts as this rank.
     void await(int member, Waiter& waiter);
     void await_all(Waiter& waiter);
+    // Before a second walk over the staging memory in one operation: the peers have read the first.
+    void fence(Waiter& waiter) {
+        post();
+        await_all(waiter);
+    }
 
     [[nodiscard]] const std::byte* inline_payload(int member) const;
     [[nodiscard]] std::byte* own_stage(std::uint64_t chunk) const;

@@ -1,117 +1,93 @@
-// One template per kernel, a switch over the dtypes, and a clone for AVX2 chosen at load time.
+// From a reduction and a dtype to its kernel; conversions; poison.
 #include "collectives/kernels.hpp"
 
 #include <algorithm>
-#include <cstring>
 #include <limits>
+#include <type_traits>
+
+#include "collectives/kernel_loops.hpp"
 
 namespace phalanx {
 
 namespace {
 
-// Elements summed at a time when there are more than two inputs: the accumulator (at most 8 KiB)
-// and one block of each input stay in the 32 KiB first-level cache.
-constexpr std::size_t kBlock = 1024;
-
-// ifunc resolvers run before a sanitizer is ready, so clones are for plain builds only.
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(PHALANX_SANITIZED)
-#define PHALANX_CLONES __attribute__((target_clones("avx2", "default")))
-#else
-#define PHALANX_CLONES
-#endif
-
-// out may be exactly a or b: no iteration reads what another one writes.
-#if defined(PHALANX_SANITIZED)  // instrumented loops are not vectorised, and clang says so
-#define PHALANX_INDEPENDENT
-#elif defined(__clang__)
-#define PHALANX_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
-#else
-#define PHALANX_INDEPENDENT _Pragma("GCC ivdep")
-#endif
-
 template <class T>
-[[gnu::always_inline]] inline void add(T* out, const T* a, const T* b, std::size_t count) noexcept {
+[[gnu::always_inline]] inline void widen_as(const std::byte* from, float* to,
+                                            std::size_t count) noexcept {
+    const T* halves = reinterpret_cast<const T*>(from);
     PHALANX_INDEPENDENT
-    for (std::size_t i = 0; i < count; ++i) out[i] = a[i] + b[i];
+    for (std::size_t i = 0; i < count; ++i) to[i] = widen(halves[i]);
 }
 
 template <class T>
-[[gnu::always_inline]] inline void add_twice(T* out, T* out_too, const T* a, const T* b,
+[[gnu::always_inline]] inline void narrow_as(const float* from, std::byte* to,
                                              std::size_t count) noexcept {
+    T* halves = reinterpret_cast<T*>(to);
     PHALANX_INDEPENDENT
-    for (std::size_t i = 0; i < count; ++i) {
-        const T value = a[i] + b[i];
-        out[i] = value;
-        out_too[i] = value;
-    }
+    for (std::size_t i = 0; i < count; ++i) narrow(from[i], halves[i]);
+}
+
+PHALANX_CLONES void widen_half(const std::byte* from, float* to, std::size_t count) {
+    widen_as<Half>(from, to, count);
+}
+PHALANX_CLONES void widen_bfloat16(const std::byte* from, float* to, std::size_t count) {
+    widen_as<BFloat16>(from, to, count);
+}
+PHALANX_CLONES void narrow_half(const float* from, std::byte* to, std::size_t count) {
+    narrow_as<Half>(from, to, count);
+}
+PHALANX_CLONES void narrow_bfloat16(const float* from, std::byte* to, std::size_t count) {
+    narrow_as<BFloat16>(from, to, count);
 }
 
 template <class T>
-[[gnu::always_inline]] inline void sum_as(std::byte* out, std::byte* out_too,
-                                          std::span<const std::byte* const> inputs,
-                                          std::size_t count) noexcept {
-    const auto input = [&](std::size_t which, std::size_t at) {
-        return reinterpret_cast<const T*>(inputs[which]) + at;
-    };
-    T partial[kBlock];
-    for (std::size_t at = 0; at < count; at += kBlock) {
-        const std::size_t n = std::min(kBlock, count - at);
-        const T* left = input(0, at);
-        for (std::size_t k = 1; k + 1 < inputs.size(); ++k) {
-            add(partial, left, input(k, at), n);
-            left = partial;
-        }
-        T* to = reinterpret_cast<T*>(out) + at;
-        if (inputs.size() == 1) {
-            std::memmove(to, left, n * sizeof(T));
-            if (out_too != nullptr)
-                std::memmove(reinterpret_cast<T*>(out_too) + at, left, n * sizeof(T));
-        } else if (out_too != nullptr) {
-            add_twice(to, reinterpret_cast<T*>(out_too) + at, left, input(inputs.size() - 1, at),
-                      n);
-        } else {
-            add(to, left, input(inputs.size() - 1, at), n);
-        }
-    }
-}
-
-#define PHALANX_SUM(name, type, sum_type)                                                         \
-    PHALANX_CLONES void sum_##name(std::byte* out, std::byte* out_too,                            \
-                                   std::span<const std::byte* const> inputs, std::size_t count) { \
-        sum_as<sum_type>(out, out_too, inputs, count);                                            \
-    }
-PHALANX_DTYPES(PHALANX_SUM)
-#undef PHALANX_SUM
-
-template <class T>
-void poison_as(std::byte* out, std::size_t count) noexcept {
+struct Poison {
     using Limits = std::numeric_limits<T>;
-    std::fill_n(reinterpret_cast<T*>(out), count,
-                Limits::has_quiet_NaN ? Limits::quiet_NaN() : Limits::min());
-}
+    static constexpr T value = Limits::has_quiet_NaN ? Limits::quiet_NaN() : Limits::min();
+};
+template <>
+struct Poison<Bool> {
+    static constexpr Bool value{0};
+};
+template <>
+struct Poison<Half> {
+    static constexpr Half value{0x7e00};
+};
+template <>
+struct Poison<BFloat16> {
+    static constexpr BFloat16 value{0x7fc0};
+};
+template <class T>
+struct Poison<Complex<T>> {
+    static constexpr Complex<T> value{Poison<T>::value, Poison<T>::value};
+};
 
 }  // namespace
 
-void sum(Dtype dtype, std::byte* out, std::byte* out_too, std::span<const std::byte* const> inputs,
-         std::size_t count) noexcept {
+void reduce(Reduction reduction, Dtype dtype, std::byte* out, std::byte* out_too,
+            std::span<const std::byte* const> inputs, std::size_t count) noexcept {
     if (count == 0 || inputs.empty()) return;
-    switch (dtype) {
-#define PHALANX_CASE(name, type, sum_type) \
-    case Dtype::name:                      \
-        return sum_##name(out, out_too, inputs, count);
-        PHALANX_DTYPES(PHALANX_CASE)
-#undef PHALANX_CASE
-        case Dtype::none:
-            break;
-    }
+    const Kernel* const kernels = reduction == Reduction::kSum   ? kSumKernels
+                                  : reduction == Reduction::kMax ? kMaxKernels
+                                                                 : kMinKernels;
+    kernels[index_of(dtype)](out, out_too, inputs, count);
+}
+
+void widen(Dtype half, const std::byte* from, float* to, std::size_t count) noexcept {
+    half == Dtype::float16 ? widen_half(from, to, count) : widen_bfloat16(from, to, count);
+}
+
+void narrow(Dtype half, const float* from, std::byte* to, std::size_t count) noexcept {
+    half == Dtype::float16 ? narrow_half(from, to, count) : narrow_bfloat16(from, to, count);
 }
 
 void poison(Dtype dtype, std::byte* out, std::size_t count) noexcept {
     if (count == 0) return;
     switch (dtype) {
-#define PHALANX_CASE(name, type, sum_type) \
-    case Dtype::name:                      \
-        return poison_as<type>(out, count);
+#define PHALANX_CASE(id, name, type)                                           \
+    case Dtype::id:                                                            \
+        std::fill_n(reinterpret_cast<type*>(out), count, Poison<type>::value); \
+        return;
         PHALANX_DTYPES(PHALANX_CASE)
 #undef PHALANX_CASE
         case Dtype::none:

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "collectives/dtype.hpp"
+#include "collectives/kernels.hpp"
 #include "collectives/op.hpp"
 #include "transport/link.hpp"
 #include "transport/waiter.hpp"
@@ -28,8 +29,13 @@ struct Outgoing {
 };
 struct Incoming {
     std::byte* out;
-    const std::byte* own;  // null: stored; else out = received + own
+    const std::byte* own;  // null: stored; else out = received + own, or the greater, the lesser
     std::uint64_t nbytes;
+};
+// What goes to and comes from one node, in order.
+struct Trade {
+    std::vector<Outgoing> outgoing;
+    std::vector<Incoming> incoming;
 };
 
 // Concurrency: one thread at a time (the group's turn); the links likewise.
@@ -54,8 +60,11 @@ class LinkTeam {
     // A stream from node `from` (-1: none) and one to node `to` (-1: none), at the same time.
     // Byte i of what is sent may leave once byte i - head_start of what comes has been dealt with.
     void stream(int to, std::span<const Outgoing> outgoing, int from,
-                std::span<const Incoming> incoming, std::uint64_t head_start, Dtype dtype,
-                Waiter& waiter);
+                std::span<const Incoming> incoming, std::uint64_t head_start, Reduction reduction,
+                Dtype dtype, Waiter& waiter);
+    // All nodes with all at once (nothing with this one), each pair as fast as it can. Whatever
+    // comes has its place and is always taken, so that no two nodes can wait for each other.
+    void trade(std::span<const Trade> by_node, Waiter& waiter);
 
     void say_last_words(std::uint64_t epoch, const Reason& reason) noexcept;
     // The last words of any peer, if some link has ended with such.

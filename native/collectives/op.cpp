@@ -15,6 +15,14 @@ std::string name_of(OpKind kind) {
             return "all_gather";
         case OpKind::kBroadcast:
             return "broadcast";
+        case OpKind::kAllMax:
+            return "all_max";
+        case OpKind::kAllMin:
+            return "all_min";
+        case OpKind::kSumScatter:
+            return "sum_scatter";
+        case OpKind::kAllToAll:
+            return "all_to_all";
     }
     return "unknown operation " + std::to_string(static_cast<std::uint32_t>(kind));
 }

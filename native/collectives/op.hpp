@@ -10,7 +10,17 @@
 
 namespace phalanx {
 
-enum class OpKind : std::uint32_t { kBarrier = 1, kAllSum = 2, kAllGather = 3, kBroadcast = 4 };
+// Numbers go over the wire and into activity records: append only.
+enum class OpKind : std::uint32_t {
+    kBarrier = 1,
+    kAllSum = 2,
+    kAllGather = 3,
+    kBroadcast = 4,
+    kAllMax = 5,
+    kAllMin = 6,
+    kSumScatter = 7,
+    kAllToAll = 8,
+};
 
 std::string name_of(OpKind kind);
 
@@ -23,7 +33,7 @@ struct Op {
     std::uint64_t magic = kMagic;
     std::uint64_t epoch = 0;
     std::uint64_t seq = 0;
-    std::uint64_t count = 0;       // elements per rank
+    std::uint64_t count = 0;       // elements of x, on each rank
     std::uint64_t shape_hash = 0;  // of all dimensions, also those beyond kMaxDims
     std::uint64_t layout = 0;      // of hosts and tuning: ranks that differ would not meet
     std::array<std::uint64_t, kMaxDims> dims{};

@@ -14,17 +14,17 @@ int left_of(const LinkTeam& links) { return (links.me() - 1 + links.size()) % li
 int right_of(const LinkTeam& links) { return (links.me() + 1) % links.size(); }
 }  // namespace
 
-// Before: x on every node. After: out = sum, the same bits on all nodes.
+// Before: x on every node. After: out = the reduction, the same bits on all nodes.
 // 2(m-1) steps, 2(m-1)/m n bytes sent per node: reduce-scatter, then all-gather.
 // Source: Patarasuk and Yuan 2009, doi:10.1016/j.jpdc.2008.09.002.
-// Chunk c is summed in the order c, c+1, ..., c-1 (as (received) + own), then only copied.
+// Chunk c is reduced in the order of the nodes c, c+1, ..., c-1 (as (received) + own), then copied.
 // In place works: a byte of x is overwritten by what has gone around the ring, hence after it left.
-void Team::ring_sum(const Op& op, const std::byte* x, std::byte* out, Waiter& waiter) {
+void Team::ring_reduce(const Job& job, const std::byte* x, std::byte* out, Waiter& waiter) {
     const int nodes = links_->size();
     const auto chunk = [&](int index) {
-        const Range range = slice(op.count, static_cast<std::uint64_t>(nodes),
+        const Range range = slice(job.count, static_cast<std::uint64_t>(nodes),
                                   static_cast<std::uint64_t>((index + nodes) % nodes));
-        return Range{range.begin * size_of(op.dtype), range.size * size_of(op.dtype)};
+        return Range{range.begin * job.width(), range.size * job.width()};
     };
     const Range first = chunk(links_->me());
     std::vector<Incoming> incoming;
@@ -40,17 +40,47 @@ void Team::ring_sum(const Op& op, const std::byte* x, std::byte* out, Waiter& wa
         outgoing.push_back({out + range.begin, range.size});
     }
     outgoing.pop_back();
-    links_->stream(right_of(*links_), outgoing, left_of(*links_), incoming, first.size, op.dtype,
-                   waiter);
+    links_->stream(right_of(*links_), outgoing, left_of(*links_), incoming, first.size,
+                   job.reduction, job.dtype, waiter);
 }
 
-// Small arrays: one step, (m-1) n bytes sent per node; summed in the order of the nodes.
-void Team::mesh_sum(const Op& op, const std::byte* own, std::byte* out) {
+// Before: x of all nodes has come with the headers or in an exchange. After: out = the reduction of
+// elements `part`. Small arrays: one step, (m-1) n bytes sent per node; in the order of the nodes.
+void Team::mesh_reduce(const Job& job, const std::byte* own, std::byte* out, Range part) {
     std::vector<const std::byte*> inputs;
     for (int node = 0; node < links_->size(); ++node) {
-        inputs.push_back(node == links_->me() ? own : links_->payload(node));
+        const std::byte* from = node == links_->me() ? own : links_->payload(node);
+        inputs.push_back(from + part.begin * job.width());
     }
-    sum(op.dtype, out, nullptr, inputs, op.count);
+    reduce(job.reduction, job.dtype, out, nullptr, inputs, part.size);
+}
+
+// Before: the terms of all ranks' pieces on every node. After: on every node the sums of the pieces
+// of its ranks. m-1 steps, (m-1)/m n bytes sent per node where nodes are equal.
+// The first half of ring_reduce (Patarasuk and Yuan 2009, doi:10.1016/j.jpdc.2008.09.002), begun a
+// chunk earlier, so that the chunk which is whole here at last is this node's own: the pieces of
+// node c are summed in the order of the nodes c+1, c+2, ..., c.
+void Team::ring_scatter(const Job& job, const Pieces& pieces, Waiter& waiter) {
+    const int nodes = links_->size();
+    const int first = (links_->me() - 1 + nodes) % nodes;
+    const auto at = [](int rank) { return static_cast<std::uint64_t>(rank); };
+    std::vector<Incoming> incoming;
+    std::vector<Outgoing> outgoing;
+    std::uint64_t head_start = 0;
+    for (const int rank : ranks_of(first)) {
+        outgoing.push_back({pieces.terms + at(rank) * pieces.terms_stride, pieces.nbytes});
+        head_start += pieces.nbytes;
+    }
+    for (const int node : ring_arrivals(nodes, first)) {
+        for (const int rank : ranks_of(node)) {
+            std::byte* to = rank == rank_ ? pieces.own : pieces.sums + at(rank) * pieces.nbytes;
+            const std::byte* term = pieces.terms + at(rank) * pieces.terms_stride;
+            incoming.push_back({to, term, pieces.nbytes});
+            if (node != links_->me()) outgoing.push_back({to, pieces.nbytes});
+        }
+    }
+    links_->stream(right_of(*links_), outgoing, left_of(*links_), incoming, head_start,
+                   job.reduction, job.dtype, waiter);
 }
 
 // Before: out has the blocks of this node's ranks. After: of all ranks.
@@ -60,7 +90,7 @@ void Team::ring_gather(const Op& op, std::byte* out, Waiter& waiter) {
     std::vector<Outgoing> outgoing;
     std::uint64_t head_start = 0;
     const auto send_node = [&](int node) {
-        for (const int rank : formation_.nodes[static_cast<std::size_t>(node)]) {
+        for (const int rank : ranks_of(node)) {
             outgoing.push_back({out + static_cast<std::uint64_t>(rank) * op.nbytes(), op.nbytes()});
         }
     };
@@ -68,14 +98,14 @@ void Team::ring_gather(const Op& op, std::byte* out, Waiter& waiter) {
     for (const Outgoing& piece : outgoing) head_start += piece.nbytes;
     const auto arrivals = ring_arrivals(links_->size(), links_->me());
     for (const int node : arrivals) {
-        for (const int rank : formation_.nodes[static_cast<std::size_t>(node)]) {
+        for (const int rank : ranks_of(node)) {
             std::byte* block = out + static_cast<std::uint64_t>(rank) * op.nbytes();
             incoming.push_back({block, nullptr, op.nbytes()});
         }
         if (node != arrivals.back()) send_node(node);
     }
-    links_->stream(right_of(*links_), outgoing, left_of(*links_), incoming, head_start, op.dtype,
-                   waiter);
+    links_->stream(right_of(*links_), outgoing, left_of(*links_), incoming, head_start,
+                   Reduction::kSum, op.dtype, waiter);
 }
 
 // A chain from the root's node to the right, each byte passed on as soon as it has come: n bytes
@@ -90,7 +120,7 @@ void Team::chain_broadcast(const Op& op, const std::byte* x, std::byte* out, Wai
     const Incoming incoming{out, nullptr, op.nbytes()};
     links_->stream(is_last ? -1 : right_of(*links_), {&outgoing, 1},
                    is_first ? -1 : left_of(*links_), {&incoming, 1}, is_first ? op.nbytes() : 0,
-                   op.dtype, waiter);
+                   Reduction::kSum, op.dtype, waiter);
 }
 
 }  // namespace phalanx

@@ -1,6 +1,7 @@
 // Two streams at once, without threads: whatever can move, moves.
 #include <algorithm>
 #include <cstring>
+#include <limits>
 
 #include "collectives/kernels.hpp"
 #include "collectives/link_team.hpp"
@@ -43,12 +44,12 @@ class Sender {
     std::uint64_t total_ = 0;
 };
 
-// The receiving half: stores in place, or gathers in the scratch and sums whole elements.
+// The receiving half: stores in place, or gathers in the scratch and reduces whole elements.
 class Receiver {
   public:
-    Receiver(Link* link, std::span<const Incoming> pieces, Dtype dtype,
+    Receiver(Link* link, std::span<const Incoming> pieces, Reduction reduction, Dtype dtype,
              std::span<std::byte> scratch)
-        : link_(link), pieces_(pieces), dtype_(dtype), scratch_(scratch) {
+        : link_(link), pieces_(pieces), reduction_(reduction), dtype_(dtype), scratch_(scratch) {
         if (link == nullptr) pieces_ = {};
         skip_finished();
     }
@@ -70,7 +71,7 @@ class Receiver {
         const std::size_t whole = held_ / size_of(dtype_) * size_of(dtype_);
         if (whole > 0) {
             const std::byte* inputs[] = {scratch_.data(), piece.own + at_};
-            sum(dtype_, piece.out + at_, nullptr, inputs, whole / size_of(dtype_));
+            reduce(reduction_, dtype_, piece.out + at_, nullptr, inputs, whole / size_of(dtype_));
             held_ -= whole;
             std::memmove(scratch_.data(), scratch_.data() + whole, held_);
             finish(whole);
@@ -93,6 +94,7 @@ class Receiver {
 
     Link* link_;
     std::span<const Incoming> pieces_;
+    Reduction reduction_;
     Dtype dtype_;
     std::span<std::byte> scratch_;
     std::size_t piece_ = 0;
@@ -104,10 +106,10 @@ class Receiver {
 }  // namespace
 
 void LinkTeam::stream(int to, std::span<const Outgoing> outgoing, int from,
-                      std::span<const Incoming> incoming, std::uint64_t head_start, Dtype dtype,
-                      Waiter& waiter) {
+                      std::span<const Incoming> incoming, std::uint64_t head_start,
+                      Reduction reduction, Dtype dtype, Waiter& waiter) {
     Sender sender(to < 0 ? nullptr : &link(to), outgoing);
-    Receiver receiver(from < 0 ? nullptr : &link(from), incoming, dtype, scratch_);
+    Receiver receiver(from < 0 ? nullptr : &link(from), incoming, reduction, dtype, scratch_);
     const auto allowed = [&] { return head_start + receiver.done(); };
     const auto missing = [&] {
         Missing who;
@@ -130,6 +132,62 @@ void LinkTeam::stream(int to, std::span<const Outgoing> outgoing, int from,
                 const auto sent = sender.advance(allowed());
                 bytes_sent_ += sent;
                 return received + sent > 0;
+            },
+            descriptors, missing);
+    }
+}
+
+void LinkTeam::trade(std::span<const Trade> by_node, Waiter& waiter) {
+    std::vector<Sender> senders;
+    std::vector<Receiver> receivers;
+    for (int node = 0; node < size(); ++node) {
+        Link* const peer = node == me_ ? nullptr : &link(node);
+        const Trade& one = by_node[index(node)];
+        senders.emplace_back(peer, one.outgoing);
+        receivers.emplace_back(peer, one.incoming, Reduction::kSum, Dtype::none,
+                               std::span<std::byte>());
+    }
+    constexpr auto kAll = std::numeric_limits<std::uint64_t>::max();
+    const auto is_awaited = [&](int node) { return !receivers[index(node)].is_done(); };
+    const auto is_open = [&](int node) {
+        return is_awaited(node) || !senders[index(node)].is_done();
+    };
+    const auto any_open = [&] {
+        for (int node = 0; node < size(); ++node) {
+            if (is_open(node)) return true;
+        }
+        return false;
+    };
+    const auto missing = [&] {
+        Missing who;
+        for (int node = 0; node < size(); ++node) {
+            if (is_open(node)) who.ranks.push_back(rank(node));
+        }
+        who.whole_hosts = are_whole_hosts_;
+        return who;
+    };
+    const auto descriptors = [&]() -> std::span<const pollfd> {
+        polled_.clear();
+        for (int node = 0; node < size(); ++node) {
+            if (!is_open(node)) continue;
+            const int events =
+                (is_awaited(node) ? POLLIN : 0) | (senders[index(node)].is_done() ? 0 : POLLOUT);
+            polled_.push_back({link(node).descriptor(), static_cast<short>(events), 0});
+        }
+        return polled_;
+    };
+    while (any_open()) {
+        waiter.until_moved(
+            [&] {
+                listen(waiter, is_awaited);
+                std::size_t moved = 0;
+                for (int node = 0; node < size(); ++node) {
+                    moved += receivers[index(node)].advance();
+                    const auto sent = senders[index(node)].advance(kAll);
+                    bytes_sent_ += sent;
+                    moved += sent;
+                }
+                return moved > 0;
             },
             descriptors, missing);
     }

@@ -55,6 +55,7 @@ std::uint64_t hash_of(const Formation& formation, const Tuning& tuning) {
     mix(tuning.host.chunk_bytes);
     mix(tuning.mesh_bytes);
     mix(tuning.mesh_broadcast_bytes);
+    mix(tuning.work_bytes);
     return hash;
 }
 
@@ -72,6 +73,7 @@ Group::Group(GroupOptions options)
     arena_ = options.arena;
     page_ = options.page;
     formation_ = formation_of(options);
+    is_flat_ = formation_.has_single_ranks_only();
     layout_ = hash_of(formation_, tuning_);
     if (options.wake_fd >= 0) {
         wake_ = Fd::duplicate(options.wake_fd);
@@ -128,7 +130,8 @@ void Group::build_team(GroupOptions& options) {
     options.links.clear();  // what no algorithm uses is closed
     waiter_ = std::make_unique<Waiter>(*page_, bell, epoch_, wake_.get(),
                                        WaitPolicy::for_ranks(static_cast<int>(neighbours.size())));
-    team_ = std::make_unique<Team>(formation_, rank_, std::move(host), std::move(links));
+    team_ = std::make_unique<Team>(formation_, rank_, std::move(host), std::move(links),
+                                   tuning_.work_bytes);
 }
 
 }  // namespace phalanx

@@ -62,7 +62,7 @@ Op Group::make_op(const Call& call) const {
 }
 
 Choice Group::choice_of(const Op& op) const {
-    return choose(op, tuning_, inline_limit_, static_cast<int>(formation_.nodes.size()));
+    return choose(op, tuning_, inline_limit_, static_cast<int>(formation_.nodes.size()), is_flat_);
 }
 
 void Group::perform(const Op& op, const Call& call) {
@@ -71,19 +71,37 @@ void Group::perform(const Op& op, const Call& call) {
         case OpKind::kBarrier:
             return;
         case OpKind::kAllSum:
-            return team_->all_sum(op, choice, call.x, call.out, *waiter_);
+            return team_->all_reduce(op, Reduction::kSum, choice, call.x, call.out, *waiter_);
+        case OpKind::kAllMax:
+            return team_->all_reduce(op, Reduction::kMax, choice, call.x, call.out, *waiter_);
+        case OpKind::kAllMin:
+            return team_->all_reduce(op, Reduction::kMin, choice, call.x, call.out, *waiter_);
         case OpKind::kAllGather:
             return team_->all_gather(op, choice, call.x, call.out, *waiter_);
         case OpKind::kBroadcast:
             return team_->broadcast(op, choice, call.x, call.out, *waiter_);
+        case OpKind::kSumScatter:
+            return team_->sum_scatter(op, choice, call.x, call.out, *waiter_);
+        case OpKind::kAllToAll:
+            return team_->all_to_all(op, choice, call.x, call.out, *waiter_);
     }
 }
 
-void Group::run(const Call& call) {
+// What this rank can see by itself is wrong: nothing was sent, and the group stays good.
+void Group::check_call(const Call& call) const {
     if (call.root < 0 || call.root >= size_) {
         throw UsageError("root " + std::to_string(call.root) + " is not a rank of this group of " +
                          std::to_string(size_));
     }
+    if (has_blocks(call.kind) && call.count % static_cast<std::uint64_t>(size_) != 0) {
+        throw UsageError(name_of(call.kind) + " of " + std::to_string(call.count) +
+                         " elements: they must be divisible by the size of the group, " +
+                         std::to_string(size_));
+    }
+}
+
+void Group::run(const Call& call) {
+    check_call(call);
     check_usable();
     const Deadline deadline = call.timeout ? Deadline(*call.timeout) : Deadline();
     take_turn(call, deadline);
@@ -108,9 +126,7 @@ void Group::run(const Call& call) {
             const bool was_interrupted = dynamic_cast<const Interrupted*>(&error) != nullptr;
             Reason reason = give_up(reason_of_current(op, call));
             if (has_begun && call.out != nullptr) {
-                const auto ranks =
-                    op.kind == OpKind::kAllGather ? static_cast<std::uint64_t>(size_) : 1;
-                poison(op.dtype, call.out, op.count * ranks);
+                poison(op.dtype, call.out, out_count(op.kind, op.count, size_));
                 reason.message += "; its output was invalidated";
             }
             if (was_interrupted) throw Interrupted();

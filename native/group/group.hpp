@@ -37,7 +37,8 @@ struct GroupOptions {
     Tuning tuning;
 };
 
-// How one operation is called. x and out point at op-sized memory that outlives the call.
+// How one operation is called. x and out point at memory that outlives the call: x of `count`
+// elements, out of out_count(). They are the same or apart; for kSumScatter and kAllToAll apart.
 struct Call {
     OpKind kind = OpKind::kBarrier;
     Dtype dtype = Dtype::none;
@@ -49,6 +50,18 @@ struct Call {
     std::optional<Clock::duration> timeout;
     std::function<bool()> interrupt;  // runs signal handlers; true: leave
 };
+
+// Elements of the output of an operation with `count` elements of input.
+constexpr std::uint64_t out_count(OpKind kind, std::uint64_t count, int size) noexcept {
+    const auto ranks = static_cast<std::uint64_t>(size);
+    return kind == OpKind::kAllGather    ? count * ranks
+           : kind == OpKind::kSumScatter ? count / ranks
+                                         : count;
+}
+// Whether x is one block for each rank.
+constexpr bool has_blocks(OpKind kind) noexcept {
+    return kind == OpKind::kSumScatter || kind == OpKind::kAllToAll;
+}
 
 struct Counters {
     std::uint64_t operations = 0;
@@ -91,6 +104,7 @@ class Group {
 
   private:
     void check_usable() const;
+    void check_call(const Call& call) const;
     void take_turn(const Call& call, Deadline deadline);
     [[nodiscard]] Op make_op(const Call& call) const;
     [[nodiscard]] Choice choice_of(const Op& op) const;
@@ -111,6 +125,7 @@ class Group {
     Fd wake_;
     Tuning tuning_;
     Formation formation_;
+    bool is_flat_ = true;
     std::uint64_t layout_ = 0;
     std::uint64_t inline_limit_ = 0;
 

@@ -42,7 +42,7 @@ TEST_CASE("sums are in the order of the inputs, to the last bit, also in place")
                 std::vector<const std::byte*> in;
                 for (const auto& one : copies) in.push_back(bytes(one));
                 auto& out = alias < inputs ? copies[alias] : apart;
-                sum(Dtype::float32, bytes(out), bytes(too), in, count);
+                reduce(Reduction::kSum, Dtype::float32, bytes(out), bytes(too), in, count);
                 CHECK((count == 0 || std::memcmp(out.data(), expected.data(), count * 4) == 0));
                 CHECK((count == 0 || std::memcmp(too.data(), expected.data(), count * 4) == 0));
             }
@@ -55,7 +55,7 @@ TEST_CASE("integers wrap") {
     const std::vector<std::int64_t> b{1, 3};
     std::vector<std::int64_t> out(2);
     const std::byte* in[] = {bytes(a), bytes(b)};
-    sum(Dtype::int64, bytes(out), nullptr, in, 2);
+    reduce(Reduction::kSum, Dtype::int64, bytes(out), nullptr, in, 2);
     CHECK(out == std::vector<std::int64_t>{std::numeric_limits<std::int64_t>::min(), -2});
 }
 

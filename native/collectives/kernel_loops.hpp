@@ -1,0 +1,102 @@
+// The loop around the rules, for kernels*.cpp only: blocks that stay in the cache, and clones for
+// what the processor can do, chosen at load time.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <span>
+#include <type_traits>
+
+#include "collectives/dtype.hpp"
+
+namespace phalanx {
+
+// AVX2, and AVX-512 with its masks, which choose between elements in one instruction where AVX2
+// needs a comparison and a blend. ifunc resolvers run before a sanitizer is ready, so clones are
+// for plain builds only.
+#if !defined(__x86_64__) || defined(PHALANX_SANITIZED)
+#define PHALANX_CLONES
+#elif defined(__clang__)
+#define PHALANX_CLONES __attribute__((target_clones("avx2", "default")))
+#else
+#define PHALANX_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#endif
+
+// out may be exactly one of the inputs: no iteration reads what another one writes.
+#if defined(PHALANX_SANITIZED)  // instrumented loops are not vectorised, and clang says so
+#define PHALANX_INDEPENDENT
+#elif defined(__clang__)
+#define PHALANX_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define PHALANX_INDEPENDENT _Pragma("GCC ivdep")
+#endif
+
+// What is reduced at a time when there are more than two inputs: the partial results and one block
+// of each input stay in the 32 KiB first-level cache.
+inline constexpr std::size_t kBlockBytes = std::size_t{8} << 10;
+
+template <class Rule>
+[[gnu::always_inline]] inline void reduce_with(std::byte* out, std::byte* out_too,
+                                               std::span<const std::byte* const> inputs,
+                                               std::size_t count) noexcept {
+    using Element = typename Rule::Element;
+    using Partial = typename Rule::Partial;
+    constexpr std::size_t kBlock = kBlockBytes / sizeof(Partial);
+    const std::size_t last = inputs.size() - 1;
+    Partial partial[kBlock];
+    for (std::size_t at = 0; at < count; at += kBlock) {
+        const std::size_t n = std::min(kBlock, count - at);
+        const auto input = [&](std::size_t which) {
+            return reinterpret_cast<const Element*>(inputs[which]) + at;
+        };
+        Element* const to = reinterpret_cast<Element*>(out) + at;
+        const Element* const first = input(0);
+        const Element* const final = input(last);
+        if (last == 0 && !std::is_same_v<Element, Bool>) {
+            std::memmove(to, first, n * sizeof(Element));
+        } else if (last <= 1) {  // one bool is combined with itself: its bytes become 0 and 1
+            PHALANX_INDEPENDENT
+            for (std::size_t i = 0; i < n; ++i) {
+                to[i] = Rule::store(Rule::combine(Rule::load(first[i]), Rule::load(final[i])));
+            }
+        } else {
+            const Element* const second = input(1);
+            PHALANX_INDEPENDENT
+            for (std::size_t i = 0; i < n; ++i) {
+                partial[i] = Rule::combine(Rule::load(first[i]), Rule::load(second[i]));
+            }
+            for (std::size_t k = 2; k < last; ++k) {
+                const Element* const next = input(k);
+                PHALANX_INDEPENDENT
+                for (std::size_t i = 0; i < n; ++i) {
+                    partial[i] = Rule::combine(partial[i], Rule::load(next[i]));
+                }
+            }
+            PHALANX_INDEPENDENT
+            for (std::size_t i = 0; i < n; ++i) {
+                to[i] = Rule::store(Rule::combine(partial[i], Rule::load(final[i])));
+            }
+        }
+        if (out_too != nullptr) {  // from the cache
+            std::memcpy(reinterpret_cast<Element*>(out_too) + at, to, n * sizeof(Element));
+        }
+    }
+}
+
+using Kernel = void (*)(std::byte* out, std::byte* out_too,
+                        std::span<const std::byte* const> inputs, std::size_t count);
+extern const Kernel kSumKernels[kDtypes];
+extern const Kernel kMaxKernels[kDtypes];
+extern const Kernel kMinKernels[kDtypes];
+
+// One function for each dtype, and their table; the dtype `none` reduces nothing.
+inline void reduce_nothing(std::byte* /*out*/, std::byte* /*out_too*/,
+                           std::span<const std::byte* const> /*inputs*/, std::size_t /*count*/) {}
+#define PHALANX_KERNEL(id, rule)                                                                   \
+    PHALANX_CLONES void reduce_##id(std::byte* out, std::byte* out_too,                            \
+                                    std::span<const std::byte* const> inputs, std::size_t count) { \
+        reduce_with<rule>(out, out_too, inputs, count);                                            \
+    }
+
+}  // namespace phalanx
