@@ -108,13 +108,37 @@ class Group:
     def failure(self) -> tuple[int, int, str] | None:
         """``(kind, culprit, message)`` once the group was aborted; None while it is good."""
 
-    # x and out: C-contiguous numpy arrays of the same supported dtype; out may be x.
-    def all_sum(self, x: NDArray[Any], out: NDArray[Any], timeout: float | None = None) -> None: ...
+    # x and out: C-contiguous numpy arrays of the same supported dtype. ``dtype`` says how their
+    # bytes are to be read where numpy has no name for it (uint16 as "bfloat16").
+    # out has the size of x and may be x, unless said otherwise.
+    def all_sum(
+        self, x: NDArray[Any], out: NDArray[Any], timeout: float | None = None, dtype: str = ""
+    ) -> None: ...
+    def all_max(
+        self, x: NDArray[Any], out: NDArray[Any], timeout: float | None = None, dtype: str = ""
+    ) -> None: ...
+    def all_min(
+        self, x: NDArray[Any], out: NDArray[Any], timeout: float | None = None, dtype: str = ""
+    ) -> None: ...
+    # out: size times as large; x may be the own block of it
     def all_gather(
-        self, x: NDArray[Any], out: NDArray[Any], timeout: float | None = None
+        self, x: NDArray[Any], out: NDArray[Any], timeout: float | None = None, dtype: str = ""
+    ) -> None: ...
+    # x: one block for each rank; out, of the size of one block, apart from x
+    def sum_scatter(
+        self, x: NDArray[Any], out: NDArray[Any], timeout: float | None = None, dtype: str = ""
+    ) -> None: ...
+    # x: one block for each rank; out apart from x
+    def all_to_all(
+        self, x: NDArray[Any], out: NDArray[Any], timeout: float | None = None, dtype: str = ""
     ) -> None: ...
     def broadcast(
-        self, x: NDArray[Any], out: NDArray[Any], root: int, timeout: float | None = None
+        self,
+        x: NDArray[Any],
+        out: NDArray[Any],
+        root: int,
+        timeout: float | None = None,
+        dtype: str = "",
     ) -> None: ...
     def barrier(self, timeout: float | None = None) -> None: ...
     def abort(self, kind: int, culprit: int, message: str) -> bool: ...
@@ -122,6 +146,8 @@ class Group:
     def describe(self) -> dict[str, Any]:
         """Algorithms by operation and size, transports, counts of bytes and operations."""
 
-def supported_dtypes() -> tuple[str, ...]: ...
+def supported_dtypes() -> tuple[str, ...]:
+    """Names; all but bfloat16, which is that of ml_dtypes, are numpy's."""
+
 def flag_latency_ns() -> float:
     """One-way latency of a flag between the two placements of the cores, measured in ~50 us."""

@@ -36,35 +36,39 @@ void run(Group& group, Call& call) {
     }
 }
 
-void check_same(const View& x, const View& out, std::uint64_t blocks) {
+void check_same(const View& x, const View& out, OpKind kind, int size) {
     if (x.dtype != out.dtype) {
         throw py::type_error("out has dtype " + std::string(name_of(out.dtype)) + ", x has " +
                              std::string(name_of(x.dtype)));
     }
-    if (out.count != x.count * blocks) {
+    const std::uint64_t needed = out_count(kind, x.count, size);
+    if (out.count != needed) {
         throw py::value_error("out has " + std::to_string(out.count) + " elements; " +
-                              std::to_string(x.count * blocks) + " are needed");
+                              std::to_string(needed) + " are needed");
     }
 }
 
-// The same memory or none in common; a shifted overlap would be overwritten while it is read.
-void check_overlap(const View& x, const View& out, const std::byte* allowed) {
+// A shifted overlap would be overwritten while it is read. Where every element stays in its place
+// x and out may be the same; where every rank gets another block of x they may not.
+void check_overlap(const View& x, const View& out, OpKind kind, int rank) {
     const auto size = size_of(x.dtype);
     const bool is_apart =
         x.data + x.count * size <= out.data || out.data + out.count * size <= x.data;
-    if (!is_apart && x.data != allowed) {
+    if (is_apart) return;
+    if (has_blocks(kind)) {
+        throw py::value_error("x and out of " + name_of(kind) +
+                              " overlap; they must be apart: leave out away, or give another");
+    }
+    const auto own_block = static_cast<std::uint64_t>(kind == OpKind::kAllGather ? rank : 0);
+    if (x.data != out.data + own_block * x.count * size) {
         throw py::value_error("x and out overlap; they must be the same memory or apart");
     }
 }
 
 void run_on(Group& group, OpKind kind, const py::handle& x_array, const py::handle& out_array,
-            int root, const std::optional<double>& timeout) {
-    const View x = view_of(x_array, "x", false);
-    const View out = view_of(out_array, "out", true);
-    const bool is_gather = kind == OpKind::kAllGather;
-    check_same(x, out, is_gather ? static_cast<std::uint64_t>(group.size()) : 1);
-    const auto own_block = static_cast<std::uint64_t>(is_gather ? group.rank() : 0) * x.count;
-    check_overlap(x, out, out.data + own_block * size_of(x.dtype));
+            int root, const std::optional<double>& timeout, std::string_view dtype) {
+    const View x = view_of(x_array, "x", false, dtype);
+    const View out = view_of(out_array, "out", true, dtype);
     Call call;
     call.kind = kind;
     call.dtype = x.dtype;
@@ -74,6 +78,9 @@ void run_on(Group& group, OpKind kind, const py::handle& x_array, const py::hand
     call.x = x.data;
     call.out = out.writable;
     call.timeout = to_duration(timeout);
+    group.check_call(call);  // before the size of out, which follows from a right x
+    check_same(x, out, kind, group.size());
+    check_overlap(x, out, kind, group.rank());
     run(group, call);
 }
 
@@ -106,7 +113,8 @@ std::shared_ptr<Group> make_group(int rank, int size, std::uint64_t epoch, int c
 py::dict describe(const Group& group) {
     py::dict algorithms;
     for (const OpKind kind :
-         {OpKind::kBarrier, OpKind::kAllSum, OpKind::kAllGather, OpKind::kBroadcast}) {
+         {OpKind::kBarrier, OpKind::kAllSum, OpKind::kAllMax, OpKind::kAllMin, OpKind::kAllGather,
+          OpKind::kSumScatter, OpKind::kAllToAll, OpKind::kBroadcast}) {
         py::dict by_size;
         for (std::uint64_t nbytes : {8ULL, 1ULL << 10, 1ULL << 14, 1ULL << 20, 1ULL << 26}) {
             by_size[py::int_(nbytes)] = group.algorithm(kind, nbytes);
@@ -129,12 +137,6 @@ py::dict describe(const Group& group) {
 }  // namespace
 
 void register_group(py::module_& module) {
-    const auto on = [](OpKind kind) {
-        return [kind](Group& self, const py::object& x, const py::object& out,
-                      const std::optional<double>& timeout) {
-            run_on(self, kind, x, out, 0, timeout);
-        };
-    };
     auto group =
         py::class_<Group, std::shared_ptr<Group>>(module, "Group", py::is_final())
             .def(py::init(&make_group), py::kw_only(), py::arg("rank"), py::arg("size"),
@@ -148,17 +150,14 @@ void register_group(py::module_& module) {
             .def_property_readonly("is_closed", &Group::is_closed)
             .def_property_readonly("failure",
                                    [](const Group& self) { return to_tuple(self.failure()); })
-            .def("all_sum", on(OpKind::kAllSum), py::arg("x"), py::arg("out"),
-                 py::arg("timeout") = py::none())
-            .def("all_gather", on(OpKind::kAllGather), py::arg("x"), py::arg("out"),
-                 py::arg("timeout") = py::none())
             .def(
                 "broadcast",
                 [](Group& self, const py::object& x, const py::object& out, int root,
-                   const std::optional<double>& timeout) {
-                    run_on(self, OpKind::kBroadcast, x, out, root, timeout);
+                   const std::optional<double>& timeout, std::string_view dtype) {
+                    run_on(self, OpKind::kBroadcast, x, out, root, timeout, dtype);
                 },
-                py::arg("x"), py::arg("out"), py::arg("root"), py::arg("timeout") = py::none())
+                py::arg("x"), py::arg("out"), py::arg("root"), py::arg("timeout") = py::none(),
+                py::arg("dtype") = "")
             .def(
                 "barrier",
                 [](Group& self, const std::optional<double>& timeout) {
@@ -180,6 +179,15 @@ void register_group(py::module_& module) {
                      self.close();
                  })
             .def("describe", &describe);
+    for (const OpKind kind : {OpKind::kAllSum, OpKind::kAllMax, OpKind::kAllMin, OpKind::kAllGather,
+                              OpKind::kSumScatter, OpKind::kAllToAll}) {
+        group.def(
+            name_of(kind).c_str(),
+            [kind](Group& self, const py::object& x, const py::object& out,
+                   const std::optional<double>& timeout,
+                   std::string_view dtype) { run_on(self, kind, x, out, 0, timeout, dtype); },
+            py::arg("x"), py::arg("out"), py::arg("timeout") = py::none(), py::arg("dtype") = "");
+    }
     group.attr("CHANNELS") = Arena::kChannels;
 }
 

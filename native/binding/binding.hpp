@@ -7,6 +7,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "group/group.hpp"
 #include "transport/abort_page.hpp"
@@ -32,7 +33,8 @@ struct PyArena {
     [[nodiscard]] const Arena& get() const;
 };
 
-// A numpy array, looked at and found right: C-contiguous, aligned, of a supported dtype.
+// A numpy array, looked at and found right: C-contiguous, aligned, of a supported dtype. `dtype`
+// says how to read its bytes where numpy has no name for it; empty: as numpy does.
 struct View {
     const std::byte* data = nullptr;
     std::byte* writable = nullptr;
@@ -40,7 +42,8 @@ struct View {
     std::uint64_t count = 0;
     std::vector<std::uint64_t> shape;
 };
-View view_of(const py::handle& array, const char* name, bool is_output);
+View view_of(const py::handle& array, const char* name, bool is_output,
+             std::string_view dtype = {});
 
 // Sets the Python exception for a reason and throws py::error_already_set.
 [[noreturn]] void raise_reason(const Reason& reason, const std::string& host);

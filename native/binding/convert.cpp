@@ -6,29 +6,77 @@ namespace phalanx::binding {
 
 namespace {
 
-#define PHALANX_NAME_COMMA(name, type, sum_type) #name ", "
-constexpr std::string_view kNames = PHALANX_DTYPES(PHALANX_NAME_COMMA);
-#undef PHALANX_NAME_COMMA
+std::string supported() {
+    std::string names;
+    for (const Dtype dtype : all_dtypes()) {
+        names += (names.empty() ? "" : ", ") + std::string(name_of(dtype));
+    }
+    return names;
+}
 
-std::string supported() { return std::string(kNames.substr(0, kNames.size() - 2)); }
+constexpr int kFirstCustomNumber = 256;  // NPY_USERDEF: numbers of dtypes that numpy does not own
 
-// By kind and size, not by the type number: long and long long are both int64 on Linux.
+// By kind and size, not by the type number: long and long long are both int64 on Linux. longdouble
+// and clongdouble have the kinds of float64 and complex128, but not their sizes.
 Dtype dtype_of(const py::dtype& dtype) {
     if (dtype.byteorder() != '=' && dtype.byteorder() != '|') return Dtype::none;
     const auto size = dtype.itemsize();
+    if (dtype.num() >= kFirstCustomNumber) {  // ml_dtypes, which need not be imported to ask
+        const bool is_bfloat16 =
+            size == 2 && dtype.attr("name").cast<std::string_view>() == name_of(Dtype::bfloat16);
+        return is_bfloat16 ? Dtype::bfloat16 : Dtype::none;
+    }
     switch (dtype.kind()) {
+        case 'b':
+            return Dtype::boolean;
         case 'f':
-            return size == 4 ? Dtype::float32 : size == 8 ? Dtype::float64 : Dtype::none;
+            return size == 4   ? Dtype::float32
+                   : size == 8 ? Dtype::float64
+                   : size == 2 ? Dtype::float16
+                               : Dtype::none;
+        case 'c':
+            return size == 8 ? Dtype::complex64 : size == 16 ? Dtype::complex128 : Dtype::none;
         case 'i':
-            return size == 8 ? Dtype::int64 : Dtype::none;
+            return size == 8   ? Dtype::int64
+                   : size == 4 ? Dtype::int32
+                   : size == 2 ? Dtype::int16
+                               : Dtype::int8;
+        case 'u':
+            return size == 8   ? Dtype::uint64
+                   : size == 4 ? Dtype::uint32
+                   : size == 2 ? Dtype::uint16
+                               : Dtype::uint8;
         default:
             return Dtype::none;
     }
 }
 
+// The bytes are taken as what the caller says they are; only their size can be checked.
+Dtype dtype_as(const py::array& array, const char* name, std::string_view wanted) {
+    const auto dtype = dtype_named(wanted);
+    if (!dtype) {
+        throw py::value_error("dtype " + std::string(wanted) +
+                              " is not supported; supported: " + supported());
+    }
+    const py::dtype own = array.dtype();
+    const bool has_swapped = own.byteorder() != '=' && own.byteorder() != '|';
+    if (std::string_view("biufcV").find(own.kind()) == std::string_view::npos || has_swapped ||
+        own.attr("hasobject").cast<bool>()) {
+        throw py::type_error(std::string(name) + " has dtype " + py::str(own).cast<std::string>() +
+                             "; only native numbers or raw bytes can be read as " +
+                             std::string(wanted));
+    }
+    if (static_cast<std::size_t>(own.itemsize()) != size_of(*dtype)) {
+        throw py::value_error(std::string(name) + " has elements of " +
+                              std::to_string(own.itemsize()) + " bytes; " + std::string(wanted) +
+                              " has " + std::to_string(size_of(*dtype)));
+    }
+    return *dtype;
+}
+
 }  // namespace
 
-View view_of(const py::handle& object, const char* name, bool is_output) {
+View view_of(const py::handle& object, const char* name, bool is_output, std::string_view dtype) {
     if (!py::isinstance<py::array>(object)) {
         throw py::type_error(
             std::string(name) + " must be a numpy array, not " +
@@ -36,7 +84,7 @@ View view_of(const py::handle& object, const char* name, bool is_output) {
     }
     const auto array = py::reinterpret_borrow<py::array>(object);
     View view;
-    view.dtype = dtype_of(array.dtype());
+    view.dtype = dtype.empty() ? dtype_of(array.dtype()) : dtype_as(array, name, dtype);
     if (view.dtype == Dtype::none) {
         throw py::type_error(std::string(name) + " has dtype " +
                              py::str(array.dtype()).cast<std::string>() +
@@ -67,9 +115,7 @@ View view_of(const py::handle& object, const char* name, bool is_output) {
 void register_convert(py::module_& module) {
     module.def("supported_dtypes", [] {
         py::list names;
-#define PHALANX_APPEND(name, type, sum_type) names.append(#name);
-        PHALANX_DTYPES(PHALANX_APPEND)
-#undef PHALANX_APPEND
+        for (const Dtype dtype : all_dtypes()) names.append(name_of(dtype));
         return py::tuple(names);
     });
     module.def("flag_latency_ns", [] {

@@ -84,6 +84,8 @@ class Group {
     Group& operator=(const Group&) = delete;
     ~Group() { close(); }
 
+    // Throws a UsageError if this rank can see by itself that the call is wrong.
+    void check_call(const Call& call) const;
     // Throws UsageError, Closed, Aborted, or Interrupted.
     void run(const Call& call);
 
@@ -104,7 +106,6 @@ class Group {
 
   private:
     void check_usable() const;
-    void check_call(const Call& call) const;
     void take_turn(const Call& call, Deadline deadline);
     [[nodiscard]] Op make_op(const Call& call) const;
     [[nodiscard]] Choice choice_of(const Op& op) const;

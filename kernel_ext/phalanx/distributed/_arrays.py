@@ -17,8 +17,8 @@ __all__ = ["DTYPES", "Kind", "as_source", "check_options", "check_out", "finish"
 
 Kind = Literal["array", "numpy scalar", "number"]
 
-DTYPES = frozenset(np.dtype(name) for name in _native.supported_dtypes())
-_DTYPE_NAMES = ", ".join(_native.supported_dtypes())
+DTYPES = frozenset(np.dtype(name) for name in ("float32", "float64", "int64"))
+_DTYPE_NAMES = "float32, float64, int64"
 _INT64_MAX = np.iinfo(np.int64).max
 
 
