@@ -53,6 +53,7 @@ Tuning tiny_tuning() {
     tuning.link = {64};
     tuning.mesh_bytes = 128;
     tuning.mesh_broadcast_bytes = 64;
+    tuning.work_bytes = 512;
     return tuning;
 }
 
