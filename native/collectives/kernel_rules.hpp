@@ -82,7 +82,8 @@ template <class T>
     const std::int16_t x = place(a);
     const std::int16_t y = place(b);
     const bool is_beyond = is_max ? x > y : x < y;
-    return is_beyond | (kIsIeee & (x == y)) | (magnitude(a) > kInfinity);
+    const bool is_first = is_beyond | (kIsIeee & (x == y));
+    return (is_first & (magnitude(b) <= kInfinity)) | (magnitude(a) > kInfinity);
 }
 
 template <class T, bool kIsMax>
