@@ -83,7 +83,9 @@ template <class T>
     const std::int16_t y = place(b);
     const bool is_beyond = is_max ? x > y : x < y;
     const bool is_first = is_beyond | (kIsIeee & (x == y));
-    return (is_first & (magnitude(b) <= kInfinity)) | (magnitude(a) > kInfinity);
+    const bool is_nan = magnitude(a) > kInfinity;
+    const bool is_other_nan = magnitude(b) > kInfinity;
+    return is_nan | (is_first & !is_other_nan);
 }
 
 template <class T, bool kIsMax>

@@ -10,7 +10,6 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from phalanx import _native
 from phalanx.errors import NotSupported
 
 __all__ = ["DTYPES", "Kind", "as_source", "check_options", "check_out", "finish", "spoil"]
