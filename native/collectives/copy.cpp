@@ -36,14 +36,18 @@ void copy_streaming(std::byte* to, const std::byte* from, std::uint64_t nbytes) 
     }
     const std::uint64_t done = head + lines * kLine;
     copy_cached(to + done, from + done, nbytes - done);
-    _mm_sfence();  // streaming stores are not ordered by the release store that publishes them
 }
+
+// Streaming stores are weakly ordered: a release store alone would not hold them back.
+void streaming_fence() noexcept { _mm_sfence(); }
 
 #else
 
 void copy_streaming(std::byte* to, const std::byte* from, std::uint64_t nbytes) noexcept {
     copy_cached(to, from, nbytes);
 }
+
+void streaming_fence() noexcept {}
 
 #endif
 

@@ -48,9 +48,9 @@ class StagedReduction {
         const Range own = slice_of(whole, team_.me());
         std::byte* to = team_.own_stage(chunk);
         const std::byte* from = x_ + whole.begin * width_;
-        copy_cached(to, from, own.begin * width_);
-        copy_cached(to + own.end() * width_, from + own.end() * width_,
-                    (whole.size - own.end()) * width_);
+        team_.share(to, from, own.begin * width_, chunk);
+        team_.share(to + own.end() * width_, from + own.end() * width_,
+                    (whole.size - own.end()) * width_, chunk);
     }
 
     void reduce_own_slice(std::uint64_t chunk) {
@@ -61,10 +61,16 @@ class StagedReduction {
                 member == team_.me() ? x_ + (whole.begin + own.begin) * width_
                                      : team_.stage(member, chunk) + own.begin * width_;
         }
+        if (chunk == 0) {
+            team_.sample(own.size * width_,
+                         [&](int member) { return inputs_[static_cast<std::size_t>(member)]; });
+        }
         std::byte* result = team_.own_result(chunk);
-        if (is_reader_) {
-            reduce(reduction_, dtype_, out_ + (whole.begin + own.begin) * width_, result, inputs_,
-                   own.size);
+        std::byte* out = is_reader_ ? out_ + (whole.begin + own.begin) * width_ : nullptr;
+        if (team_.streams(chunk)) {
+            reduce_streaming(chunk, out, result, own.size);
+        } else if (is_reader_) {
+            reduce(reduction_, dtype_, out, result, inputs_, own.size);
         } else {
             reduce(reduction_, dtype_, result, nullptr, inputs_, own.size);
         }
@@ -82,6 +88,20 @@ class StagedReduction {
     }
 
   private:
+    // Block by block, each copied to the result past the caches while it is still in them.
+    void reduce_streaming(std::uint64_t chunk, std::byte* out, std::byte* result,
+                          std::uint64_t count) {
+        constexpr std::uint64_t kBlockBytes = 8192;  // a quarter of a first-level cache
+        alignas(64) std::byte scratch[kBlockBytes];
+        for (std::uint64_t at = 0; at < count; at += kBlockBytes / width_) {
+            const std::uint64_t size = std::min(kBlockBytes / width_, count - at);
+            std::byte* block = out != nullptr ? out + at * width_ : scratch;
+            reduce(reduction_, dtype_, block, nullptr, inputs_, size);
+            team_.share(result + at * width_, block, size * width_, chunk);
+            for (const std::byte*& input : inputs_) input += size * width_;
+        }
+    }
+
     [[nodiscard]] Range slice_of(const Range& whole, int member) const {
         return slice(whole.size, static_cast<std::uint64_t>(team_.size()),
                      static_cast<std::uint64_t>(member), kGrainBytes / width_);
@@ -112,6 +132,7 @@ void host_reduce_inline(HostTeam& team, Reduction reduction, Dtype dtype, const 
     for (int member = 0; member < team.size(); ++member) {
         inputs[member] = (member == team.me() ? x : team.inline_payload(member)) + begin;
     }
+    team.sample(part.size * size_of(dtype), [&](int member) { return inputs[member]; });
     reduce(reduction, dtype, out, nullptr, {inputs, static_cast<std::size_t>(team.size())},
            part.size);
 }
@@ -153,13 +174,16 @@ void host_gather_staged(HostTeam& team, Waiter& waiter, const std::byte* x,
     const bool is_reader = reader == Reader::kAll || team.is_leader();
     const std::uint64_t per_chunk = team.chunk_nbytes();
     const auto stage = [&](const Range& part, std::uint64_t chunk) {
-        copy_cached(team.own_stage(chunk), x + part.begin, part.size);
+        team.share(team.own_stage(chunk), x + part.begin, part.size, chunk);
     };
     if (nbytes > 0) stage(chunk_of(nbytes, per_chunk, 0), 0);
     for (std::uint64_t chunk = 0; chunk * per_chunk < nbytes; ++chunk) {
         const Range part = chunk_of(nbytes, per_chunk, chunk);
         team.post();
         team.await_all(waiter);
+        if (chunk == 0 && is_reader) {
+            team.sample(part.size, [&](int member) { return team.stage(member, 0); });
+        }
         for (int member = 0; is_reader && member < team.size(); ++member) {
             const std::byte* from =
                 member == team.me() ? x + part.begin : team.stage(member, chunk);
@@ -176,7 +200,7 @@ void host_broadcast_staged(HostTeam& team, Waiter& waiter, int root, const std::
     const bool is_root = team.me() == root;
     const std::uint64_t per_chunk = team.chunk_nbytes();
     if (is_root && nbytes > 0) {
-        copy_cached(team.own_stage(0), x, chunk_of(nbytes, per_chunk, 0).size);
+        team.share(team.own_stage(0), x, chunk_of(nbytes, per_chunk, 0).size, 0);
     }
     for (std::uint64_t chunk = 0; chunk * per_chunk < nbytes; ++chunk) {
         const Range part = chunk_of(nbytes, per_chunk, chunk);
@@ -185,7 +209,7 @@ void host_broadcast_staged(HostTeam& team, Waiter& waiter, int root, const std::
             if (part.end() < nbytes) {
                 team.await_all(waiter);
                 const Range next = chunk_of(nbytes, per_chunk, chunk + 1);
-                copy_cached(team.own_stage(chunk + 1), x + next.begin, next.size);
+                team.share(team.own_stage(chunk + 1), x + next.begin, next.size, chunk + 1);
             }
             continue;
         }

@@ -37,7 +37,8 @@ void walk_blocks(HostTeam& team, Waiter& waiter, const std::byte* x, std::uint64
         for (int member = 0; member < team.size(); ++member) {
             if (member == team.me()) continue;
             const std::byte* block = x + static_cast<std::uint64_t>(member) * nbytes;
-            copy_cached(team.own_stage(chunk) + offset(member), block + range.begin, range.size);
+            team.share(team.own_stage(chunk) + offset(member), block + range.begin, range.size,
+                       chunk);
         }
     };
     std::vector<const std::byte*> parts(static_cast<std::size_t>(team.size()));
@@ -48,6 +49,10 @@ void walk_blocks(HostTeam& team, Waiter& waiter, const std::byte* x, std::uint64
         for (int member = 0; member < team.size(); ++member) {
             parts[static_cast<std::size_t>(member)] =
                 member == team.me() ? nullptr : team.stage(member, chunk) + offset(team.me());
+        }
+        if (chunk == 0) {
+            team.sample(part_of(0).size,
+                        [&](int member) { return parts[static_cast<std::size_t>(member)]; });
         }
         use(part_of(chunk), parts);
         if ((chunk + 1) * per_part < nbytes) stage(chunk + 1);
@@ -98,8 +103,8 @@ void host_hand_out_staged(HostTeam& team, Waiter& waiter, std::span<const std::b
     const auto stage = [&](std::uint64_t chunk) {
         const std::uint64_t begin = chunk * per_part;
         for (std::size_t member = 1; member < pieces.size(); ++member) {
-            copy_cached(team.own_stage(chunk) + offset(member), pieces[member] + begin,
-                        std::min(per_part, nbytes - begin));
+            team.share(team.own_stage(chunk) + offset(member), pieces[member] + begin,
+                       std::min(per_part, nbytes - begin), chunk);
         }
     };
     if (team.is_leader() && nbytes > 0) stage(0);

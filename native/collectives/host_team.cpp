@@ -5,6 +5,8 @@
 #include <cstring>
 #include <new>
 
+#include "collectives/copy.hpp"
+
 namespace phalanx {
 
 namespace {
@@ -45,12 +47,24 @@ void HostTeam::announce(const Op& op, std::span<const std::byte> payload) {
     seq_ = op.seq;
     Slot& slot = own_->slots[seq_ & 1];
     slot.op = op;
-    if (!payload.empty()) std::memcpy(slot.payload, payload.data(), payload.size());
+    streams_first_ = placement_.is_far() && op.nbytes() >= Placement::kSampleBytes &&
+                     placement_.wants_streaming(Clock::now());
+    slot.is_streamed = streams_first_ ? 1 : 0;
+    share(slot.payload, payload.data(), payload.size(), 0);
     target_ = seq_ << kPhaseBits;
     post();
 }
 
+void HostTeam::share(std::byte* to, const std::byte* from, std::uint64_t nbytes,
+                     std::uint64_t chunk) {
+    if (!streams(chunk)) return copy_cached(to, from, nbytes);
+    copy_streaming(to, from, nbytes);
+    has_streamed_ = true;
+}
+
 void HostTeam::post() {
+    if (has_streamed_) streaming_fence();
+    has_streamed_ = false;
     ++target_;
     own_->step.store(target_, std::memory_order_seq_cst);
     for (int member = 0; member < size(); ++member) {
@@ -125,9 +139,7 @@ Missing HostTeam::missing() const {
     return who;
 }
 
-const std::byte* HostTeam::inline_payload(int member) const {
-    return members_[index(member)].control->slots[seq_ & 1].payload;
-}
+const std::byte* HostTeam::inline_payload(int member) const { return slot_of(member).payload; }
 
 std::size_t HostTeam::result_offset(std::uint64_t chunk) const noexcept {
     return 2 * chunk_nbytes_ + (chunk & 1) * (chunk_nbytes_ / 2 + 2 * kAlign) / kAlign * kAlign;
