@@ -16,7 +16,11 @@ constexpr std::size_t kAlign = 64;
 
 HostTeam::HostTeam(const Arena& arena, AbortPage& page, int channel, std::uint64_t epoch,
                    std::vector<int> ranks, std::vector<int> slots, int me, HostTuning tuning)
-    : me_(me), epoch_(epoch), inline_limit_(std::min(tuning.inline_bytes, kInlineBytes)) {
+    : me_(me),
+      epoch_(epoch),
+      inline_limit_(std::min(tuning.inline_bytes, kInlineBytes)),
+      is_always_far_(tuning.is_always_far),
+      placement_(tuning.is_always_far) {
     const auto own = arena.own_channel(channel);
     // Two stages and two results; a result is a slice, at most half a chunk and some alignment.
     const std::size_t room = own.size() - sizeof(Control);
@@ -47,8 +51,8 @@ void HostTeam::announce(const Op& op, std::span<const std::byte> payload) {
     seq_ = op.seq;
     Slot& slot = own_->slots[seq_ & 1];
     slot.op = op;
-    streams_first_ = placement_.is_far() && op.nbytes() >= Placement::kSampleBytes &&
-                     placement_.wants_streaming(Clock::now());
+    const bool is_large = is_always_far_ || op.nbytes() >= Placement::kSampleBytes;
+    streams_first_ = is_large && placement_.is_far() && placement_.wants_streaming(Clock::now());
     slot.is_streamed = streams_first_ ? 1 : 0;
     share(slot.payload, payload.data(), payload.size(), 0);
     target_ = seq_ << kPhaseBits;

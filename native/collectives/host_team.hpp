@@ -22,6 +22,8 @@ namespace phalanx {
 struct HostTuning {
     std::size_t inline_bytes = std::size_t{16} << 10;
     std::size_t chunk_bytes = std::size_t{512} << 10;
+    // Always write past the caches, however small and wherever the cores sit: for tests.
+    bool is_always_far = false;
 };
 
 // Concurrency. Each rank writes only its own channel; peers read it.
@@ -152,6 +154,7 @@ class HostTeam {
     std::size_t chunk_nbytes_;
     std::uint64_t seq_ = 0;
     std::uint64_t target_ = 0;  // the step that this rank has posted last
+    bool is_always_far_;
     Placement placement_;
     bool streams_first_ = false;  // of this operation
     bool has_streamed_ = false;   // since the last post

@@ -98,6 +98,14 @@ TEST_CASE("every collective, every formation, over sockets") {
     }
 }
 
+TEST_CASE("every collective in an arena that is written past the caches") {
+    for (Tuning tuning : {tiny_tuning(), Tuning{}}) {
+        tuning.host.is_always_far = true;
+        check_world({{0, 0, 0}, Wire::kSockets, tuning, 1, nullptr});
+        check_world({{0, 1, 0, 1}, Wire::kSockets, tuning, 1, nullptr});
+    }
+}
+
 TEST_CASE("every collective over loopback tcp") {
     check_world({{0, 1, 2}, Wire::kTcp, tiny_tuning(), 1, nullptr});
     check_world({{0, 1, 1}, Wire::kTcp, Tuning{}, 1, nullptr});

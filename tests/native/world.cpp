@@ -49,7 +49,7 @@ std::pair<std::unique_ptr<Link>, std::unique_ptr<Link>> make_links(const WorldOp
 
 Tuning tiny_tuning() {
     Tuning tuning;
-    tuning.host = {64, 256};
+    tuning.host = {64, 256, false};
     tuning.link = {64};
     tuning.mesh_bytes = 128;
     tuning.mesh_broadcast_bytes = 64;
