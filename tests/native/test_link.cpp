@@ -34,8 +34,8 @@ Pair arena_pair() {
     for (int i = 0; i < 2; ++i) pair.memory.push_back(Mapping::anonymous(4096));
     const std::span<std::byte> a(pair.memory[0].data(), 1500);
     const std::span<std::byte> b(pair.memory[1].data(), 1500);
-    pair.here = make_arena_link(1, a, b, nullptr);
-    pair.there = make_arena_link(0, b, a, nullptr);
+    pair.here = make_arena_link(1, a, b, nullptr, 7);
+    pair.there = make_arena_link(0, b, a, nullptr, 7);
     return pair;
 }
 
