@@ -115,8 +115,8 @@ void pass(Group& group, const py::handle& array, int peer, bool is_recv,
 std::shared_ptr<Group> make_group(int rank, int size, std::uint64_t epoch, int channel,
                                   std::vector<int> hosts, std::vector<int> slots,
                                   std::vector<std::string> host_names, const PyArena* arena,
-                                  const std::map<int, int>& links, const PyPage* page,
-                                  int wake_fd, const std::map<int, int>& pair_links) {
+                                  const std::map<int, int>& links, const PyPage* page, int wake_fd,
+                                  const std::map<int, int>& pair_links) {
     GroupOptions options;
     for (const auto& [peer, fd] : links) options.links.emplace(peer, make_socket_link(peer, fd));
     for (const auto& [peer, fd] : pair_links) {

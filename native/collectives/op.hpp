@@ -10,14 +10,21 @@
 
 namespace phalanx {
 
-enum class OpKind : std::uint32_t { kBarrier = 1, kAllSum = 2, kAllGather = 3, kBroadcast = 4, kSend = 64, kRecv = 65 };
+enum class OpKind : std::uint32_t {
+    kBarrier = 1,
+    kAllSum = 2,
+    kAllGather = 3,
+    kBroadcast = 4,
+    kSend = 64,
+    kRecv = 65
+};
 
 std::string name_of(OpKind kind);
 
-// Everything here must be equal on all ranks, or at both ends of a message. Lies in shared memory and goes over the wire as it
-// is: hosts of one world have one byte order, which `magic` proves.
+// Everything here must be equal on all ranks, or at both ends of a message. Lies in shared memory
+// and goes over the wire as it is: hosts of one world have one byte order, which `magic` proves.
 struct Op {
-    static constexpr std::uint64_t kMagic = 0x31'70'6f'78'6c'61'68'70;  // "phalxop1"
+    static constexpr std::uint64_t kMagic = 0x31'70'6f'78'6c'61'68'70;         // "phalxop1"
     static constexpr std::uint64_t kMessageMagic = 0x31'67'73'6d'6c'61'68'70;  // "phalmsg1"
     static constexpr std::size_t kMaxDims = 8;
 

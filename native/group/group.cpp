@@ -150,12 +150,11 @@ std::string Group::algorithm(OpKind kind, std::uint64_t nbytes) const {
 }
 
 Counters Group::counters() const noexcept {
-    return {operations_.load(std::memory_order_relaxed), bytes_.load(std::memory_order_relaxed),
-            link_bytes_.load(std::memory_order_relaxed),
-            sent_.load(std::memory_order_relaxed),
-            sent_bytes_.load(std::memory_order_relaxed),
-            received_.load(std::memory_order_relaxed),
-            received_bytes_.load(std::memory_order_relaxed)};
+    return {
+        operations_.load(std::memory_order_relaxed),    bytes_.load(std::memory_order_relaxed),
+        link_bytes_.load(std::memory_order_relaxed),    sent_.load(std::memory_order_relaxed),
+        sent_bytes_.load(std::memory_order_relaxed),    received_.load(std::memory_order_relaxed),
+        received_bytes_.load(std::memory_order_relaxed)};
 }
 
 }  // namespace phalanx

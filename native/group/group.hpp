@@ -64,9 +64,10 @@ struct Counters {
 
 // Concurrency. run() may be called by any thread; the Turn lets one in at a time, and everything
 // below team_ belongs to it. send() and recv() likewise, with a turn per peer and direction and
-// pairs_ below it: a message never waits for a collective, nor the other way round. abort(), failure(), close(), is_closed() may be called at any time by
-// any thread: they touch only the page, the eventfd and atomics, and take the turn before they
-// touch links; close() takes all turns. Counters are atomics, relaxed: statistics.
+// pairs_ below it: a message never waits for a collective, nor the other way round. abort(),
+// failure(), close(), is_closed() may be called at any time by any thread: they touch only the
+// page, the eventfd and atomics, and take the turn before they touch links; close() takes all
+// turns. Counters are atomics, relaxed: statistics.
 //
 // Failure. Whatever goes wrong in an operation aborts the epoch: first on the page (the first
 // reason wins and frees everybody on this host), then as last words on the links. From then on
