@@ -230,6 +230,11 @@ void register_group(py::module_& module) {
                     return self.abort({checked_kind(kind), culprit, message});
                 },
                 py::arg("kind"), py::arg("culprit"), py::arg("message"))
+            .def("settle",
+                 [](Group& self) {
+                     const py::gil_scoped_release released;  // waits for running operations
+                     self.settle();
+                 })
             .def("close",
                  [](Group& self) {
                      const py::gil_scoped_release released;  // waits for a running operation

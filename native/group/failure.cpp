@@ -115,6 +115,21 @@ void Group::close() noexcept {
     arena_.reset();
 }
 
+void Group::settle() noexcept {
+    const auto wait_for = [](Turn& turn) {
+        for (int i = 0; i < kClosePatience; ++i) {
+            if (!turn.try_take_for(Waiter::kLongestSleep)) continue;
+            turn.give();
+            return;
+        }
+    };
+    // close() waits by itself, and keeps the turns.
+    if (is_closed_.load() || !page_->is_aborted(epoch_)) return;
+    wait_for(turn_);
+    if (pairs_ == nullptr) return;
+    for (auto& lane : pairs_->lanes()) wait_for(lane.turn);
+}
+
 bool Group::take_all_turns(const Reason& reason) noexcept {
     std::vector<Turn*> busy;
     if (!turn_.try_take()) busy.push_back(&turn_);

@@ -88,6 +88,9 @@ class Group {
 
     bool abort(const Reason& reason) noexcept;
     [[nodiscard]] std::optional<Reason> failure() const;
+    // Waits until nobody is inside any more, if the epoch was aborted: from then on this group
+    // writes nothing to the arena, and the group of a new epoch may use the same channel.
+    void settle() noexcept;
     void close() noexcept;
     [[nodiscard]] bool is_closed() const noexcept { return is_closed_.load(); }
 

@@ -207,6 +207,29 @@ TEST_CASE("last words in the place of the end of a payload are not taken for dat
     CHECK(std::isnan(out.data.back()));
 }
 
+TEST_CASE("a group has settled once nobody is inside any more") {
+    World world(options({0, 0}));
+    world.run_well([&](Group& group) {
+        if (group.rank() != 0) return;
+        group.settle();  // nothing to wait for: the epoch stands
+        std::latch is_waiting(1);
+        std::jthread receiver([&] {
+            Floats array(10);
+            Call call = array.call(OpKind::kRecv, 1);
+            call.interrupt = [&, n = 0]() mutable {
+                if (n++ == 0) is_waiting.count_down();
+                return false;
+            };
+            CHECK_THROWS_AS(group.recv(call), Aborted);
+        });
+        is_waiting.wait();
+        world.page_of(1).abort(1, {AbortKind::kError, 1, "enough"});
+        group.settle();
+        // Nobody waits: an operation that still did would show itself on the page.
+        CHECK(world.page_of(0).activity(0).pair == 0);
+    });
+}
+
 TEST_CASE("a close from another thread frees a rank that waits for a message") {
     for (const auto& hosts : kHosts) {
         World world(options(hosts));
