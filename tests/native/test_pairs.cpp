@@ -1,6 +1,8 @@
 // Messages from rank to rank: in an arena, over sockets, and among threads of
 // one rank.
 #include <doctest/doctest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 
 #include <atomic>
 #include <latch>
@@ -65,6 +67,36 @@ TEST_CASE(
                 if (peer != group.rank()) CHECK(recv(group, peer, 16384, 3.F));
             }
         });
+    }
+}
+
+TEST_CASE("a wire takes 64 KiB and a header though the other end has hardly room") {
+    const int listener = ::socket(AF_INET, SOCK_STREAM, 0);
+    const int one = ::socket(AF_INET, SOCK_STREAM, 0);
+    for (const int fd : {listener, one}) {
+        const int little = 2048;
+        REQUIRE(::setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &little, sizeof little) == 0);
+        REQUIRE(::setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &little, sizeof little) == 0);
+    }
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t length = sizeof address;
+    auto* generic = reinterpret_cast<sockaddr*>(&address);
+    REQUIRE(::bind(listener, generic, length) == 0);
+    REQUIRE(::listen(listener, 1) == 0);
+    REQUIRE(::getsockname(listener, generic, &length) == 0);
+    REQUIRE(::connect(one, generic, length) == 0);
+    const auto here = make_pair_wire(1, one);
+    const auto there = make_pair_wire(0, ::accept(listener, nullptr, nullptr));
+    ::close(listener);
+    const std::vector<std::byte> bytes(sizeof(Op) + Pairs::kBufferedBytes + 8);
+    for (const auto* wire : {&here, &there}) {  // both ways at once
+        std::size_t sent = 0;
+        while (const auto taken = wire->out->try_send(std::span(bytes).subspan(sent))) {
+            sent += taken;
+        }
+        CHECK(sent == bytes.size());
     }
 }
 

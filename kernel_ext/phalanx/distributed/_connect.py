@@ -81,7 +81,8 @@ def connect_links(
     Returns
     -------
     dict of Lane to dict of int to socket
-        With every lane that was asked for. Connected, not inheritable, nothing read or written beyond the handshake.
+        Of every lane that was asked for. Connected, not inheritable, nothing read or written
+        beyond the handshake.
 
     Raises
     ------
