@@ -42,11 +42,14 @@ class AbortPage:
     def reason(self, epoch: int) -> tuple[int, int, str] | None:
         """``(kind, culprit, message)`` if ``epoch`` was aborted, else None."""
 
-    def activity(self, slot: int) -> tuple[int, int, str, int, tuple[int, ...]]:
-        """What the rank in ``slot`` is doing: ``(epoch, channel, op, seq, done)``.
+    def activity(
+        self, slot: int
+    ) -> tuple[int, int, str, int, tuple[int, ...], tuple[int, str, int, int]]:
+        """What the rank in ``slot`` is doing: ``(epoch, channel, op, seq, done, pair)``.
 
         ``channel`` is -1 and ``op`` empty between operations; ``done[c]`` is the sequence number
-        of the last operation completed in channel c (0: none).
+        of the last operation completed in channel c (0: none). ``pair`` is the message it waits
+        for: ``(channel, "send" or "recv", peer, seq)``, with channel -1 where it waits for none.
         """
 
     def close(self) -> None: ...
@@ -76,7 +79,8 @@ class Group:
 
     Parameters: ``hosts[r]`` is the host index of rank r; ``slots[r]`` its arena slot where it is
     on this rank's host, else -1; ``links`` maps a peer to a connected stream socket whose
-    ownership passes to the group; ranks without a common arena need a link.
+    ownership passes to the group; ranks without a common arena need a link. ``pair_links`` are
+    the same for messages, between any two ranks without a common arena.
     ``channel`` picks the part of each region that this group uses (0 .. CHANNELS-1).
     """
 
@@ -95,6 +99,7 @@ class Group:
         links: Mapping[int, int] = ...,
         page: AbortPage | None = None,
         wake_fd: int = -1,
+        pair_links: Mapping[int, int] = ...,
     ) -> None: ...
     @property
     def rank(self) -> int: ...
@@ -140,8 +145,22 @@ class Group:
         timeout: float | None = None,
         dtype: str = "",
     ) -> None: ...
+    def send(
+        self, x: NDArray[Any], dst: int, timeout: float | None = None, dtype: str = ""
+    ) -> None:
+        """Send to one rank; up to 64 KiB do not wait for the receiver.
+
+        ``dtype`` says how the bytes are read where numpy has no name for it.
+        """
+
+    def recv(
+        self, out: NDArray[Any], src: int, timeout: float | None = None, dtype: str = ""
+    ) -> None: ...
     def barrier(self, timeout: float | None = None) -> None: ...
     def abort(self, kind: int, culprit: int, message: str) -> bool: ...
+    def settle(self) -> None:
+        """Wait until no thread is inside a group that was aborted: at most some 50 ms."""
+
     def close(self) -> None: ...
     def describe(self) -> dict[str, Any]:
         """Algorithms by operation and size, transports, counts of bytes and operations."""

@@ -27,7 +27,16 @@ void run(Group& group, Call& call) {
     };
     try {
         const py::gil_scoped_release released;
-        group.run(call);
+        switch (call.kind) {
+            case OpKind::kSend:
+                group.send(call);
+                break;
+            case OpKind::kRecv:
+                group.recv(call);
+                break;
+            default:
+                group.run(call);
+        }
     } catch (const Interrupted&) {
         if (raised) throw std::move(*raised);
         throw;
@@ -84,13 +93,32 @@ void run_on(Group& group, OpKind kind, const py::handle& x_array, const py::hand
     run(group, call);
 }
 
+// A message, to or from rank `peer`.
+void pass(Group& group, const py::handle& array, int peer, bool is_recv,
+          const std::optional<double>& timeout, const std::string& dtype) {
+    const View view = view_of(array, is_recv ? "out" : "x", is_recv, dtype);
+    Call call;
+    call.kind = is_recv ? OpKind::kRecv : OpKind::kSend;
+    call.dtype = view.dtype;
+    call.count = view.count;
+    call.shape = view.shape;
+    call.root = peer;
+    call.x = view.data;
+    call.out = view.writable;
+    call.timeout = to_duration(timeout);
+    run(group, call);
+}
+
 std::shared_ptr<Group> make_group(int rank, int size, std::uint64_t epoch, int channel,
                                   std::vector<int> hosts, std::vector<int> slots,
                                   std::vector<std::string> host_names, const PyArena* arena,
-                                  const std::map<int, int>& links, const PyPage* page,
-                                  int wake_fd) {
+                                  const std::map<int, int>& links, const PyPage* page, int wake_fd,
+                                  const std::map<int, int>& pair_links) {
     GroupOptions options;
     for (const auto& [peer, fd] : links) options.links.emplace(peer, make_socket_link(peer, fd));
+    for (const auto& [peer, fd] : pair_links) {
+        options.pair_links.emplace(peer, make_pair_wire(peer, fd));
+    }
     options.rank = rank;
     options.size = size;
     options.epoch = epoch;
@@ -131,6 +159,10 @@ py::dict describe(const Group& group) {
     result["operations"] = counters.operations;
     result["bytes"] = counters.bytes;
     result["link_bytes_sent"] = counters.link_bytes_sent;
+    result["messages_sent"] = counters.messages_sent;
+    result["message_bytes_sent"] = counters.message_bytes_sent;
+    result["messages_received"] = counters.messages_received;
+    result["message_bytes_received"] = counters.message_bytes_received;
     return result;
 }
 
@@ -143,7 +175,8 @@ void register_group(py::module_& module) {
                  py::arg("epoch"), py::arg("channel") = 0, py::arg("hosts"),
                  py::arg("slots") = py::tuple(), py::arg("host_names") = py::tuple(),
                  py::arg("arena") = py::none(), py::arg("links") = py::dict(),
-                 py::arg("page") = py::none(), py::arg("wake_fd") = -1)
+                 py::arg("page") = py::none(), py::arg("wake_fd") = -1,
+                 py::arg("pair_links") = py::dict())
             .def_property_readonly("rank", &Group::rank)
             .def_property_readonly("size", &Group::size)
             .def_property_readonly("epoch", &Group::epoch)
@@ -157,6 +190,19 @@ void register_group(py::module_& module) {
                     run_on(self, OpKind::kBroadcast, x, out, root, timeout, dtype);
                 },
                 py::arg("x"), py::arg("out"), py::arg("root"), py::arg("timeout") = py::none(),
+                py::arg("dtype") = "")
+            .def(
+                "send",
+                [](Group& self, const py::object& x, int dst, const std::optional<double>& timeout,
+                   const std::string& dtype) { pass(self, x, dst, false, timeout, dtype); },
+                py::arg("x"), py::arg("dst"), py::arg("timeout") = py::none(),
+                py::arg("dtype") = "")
+            .def(
+                "recv",
+                [](Group& self, const py::object& out, int src,
+                   const std::optional<double>& timeout,
+                   const std::string& dtype) { pass(self, out, src, true, timeout, dtype); },
+                py::arg("out"), py::arg("src"), py::arg("timeout") = py::none(),
                 py::arg("dtype") = "")
             .def(
                 "barrier",
@@ -173,6 +219,11 @@ void register_group(py::module_& module) {
                     return self.abort({checked_kind(kind), culprit, message});
                 },
                 py::arg("kind"), py::arg("culprit"), py::arg("message"))
+            .def("settle",
+                 [](Group& self) {
+                     const py::gil_scoped_release released;  // waits for running operations
+                     self.settle();
+                 })
             .def("close",
                  [](Group& self) {
                      const py::gil_scoped_release released;  // waits for a running operation

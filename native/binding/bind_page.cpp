@@ -50,10 +50,17 @@ void register_page(py::module_& module) {
                         activity.done[channel].load(std::memory_order_acquire);
                 }
                 const auto kind = static_cast<OpKind>(current >> 48 & 0xFF);
+                const auto pair = activity.pair.load(std::memory_order_acquire);
+                const bool is_waiting = pair != 0;
+                const char* what = !is_waiting ? "" : (pair >> 52 & 1) != 0 ? "recv" : "send";
+                const py::tuple message =
+                    py::make_tuple(static_cast<int>(pair >> 56) - 1, what,
+                                   is_waiting ? static_cast<int>(pair >> 36 & 0xFFFF) : -1,
+                                   pair & ((std::uint64_t{1} << 36) - 1));
                 return py::make_tuple(activity.epoch.load(std::memory_order_acquire),
                                       static_cast<int>(current >> 56) - 1,
                                       current == 0 ? std::string() : name_of(kind),
-                                      current & ((std::uint64_t{1} << 48) - 1), done);
+                                      current & ((std::uint64_t{1} << 48) - 1), done, message);
             },
             py::arg("slot"))
         .def("close", [](PyPage& self) { self.page.reset(); });

@@ -23,28 +23,39 @@ std::string name_of(OpKind kind) {
             return "sum_scatter";
         case OpKind::kAllToAll:
             return "all_to_all";
+        case OpKind::kSend:
+            return "send";
+        case OpKind::kRecv:
+            return "recv";
     }
     return "unknown operation " + std::to_string(static_cast<std::uint32_t>(kind));
 }
 
-std::string describe(const Op& op) {
-    std::string text = name_of(op.kind) + " #" + std::to_string(op.seq);
-    if (op.kind == OpKind::kBarrier) return text;
-    text += " (" + std::string(name_of(op.dtype)) + ", shape (";
+std::string describe_array(const Op& op) {
+    std::string text = std::string(name_of(op.dtype)) + ", shape (";
     const auto shown = std::min<std::size_t>(op.ndim, Op::kMaxDims);
     for (std::size_t i = 0; i < shown; ++i) {
         text += (i > 0 ? ", " : "") + std::to_string(op.dims[i]);
     }
     if (op.ndim > shown) text += ", ...";
-    text += op.ndim == 1 ? ",))" : "))";
-    if (op.kind == OpKind::kBroadcast)
-        text.insert(text.size() - 1, ", root " + std::to_string(op.root));
-    return text;
+    return text + (op.ndim == 1 ? ",)" : ")");
+}
+
+std::string describe(const Op& op) {
+    const std::string text = name_of(op.kind) + " #" + std::to_string(op.seq);
+    if (op.kind == OpKind::kBarrier) return text;
+    const bool has_root = op.kind == OpKind::kBroadcast;
+    return text + " (" + describe_array(op) +
+           (has_root ? ", root " + std::to_string(op.root) : "") + ")";
 }
 
 std::string describe_mismatch(int rank, const Op& op, int other_rank, const Op& other) {
-    std::string text = "rank " + std::to_string(rank) + ": " + describe(op) + " met rank " +
-                       std::to_string(other_rank) + ": " + describe(other);
+    return "rank " + std::to_string(rank) + ": " + describe(op) + " met rank " +
+           std::to_string(other_rank) + ": " + describe(other) + describe_difference(op, other);
+}
+
+std::string describe_difference(const Op& op, const Op& other) {
+    std::string text;
     if (op.epoch != other.epoch) text += "; they are of different epochs";
     if (op.layout != other.layout) text += "; the ranks disagree about hosts or tuning";
     if (op.channel != other.channel) text += "; they are of different groups";

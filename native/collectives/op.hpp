@@ -20,14 +20,17 @@ enum class OpKind : std::uint32_t {
     kAllMin = 6,
     kSumScatter = 7,
     kAllToAll = 8,
+    kSend = 64,
+    kRecv = 65,
 };
 
 std::string name_of(OpKind kind);
 
-// Everything here must be equal on all ranks. Lies in shared memory and goes over the wire as it
-// is: hosts of one world have one byte order, which `magic` proves.
+// Everything here must be equal on all ranks, or at both ends of a message. Lies in shared memory
+// and goes over the wire as it is: hosts of one world have one byte order, which `magic` proves.
 struct Op {
-    static constexpr std::uint64_t kMagic = 0x31'70'6f'78'6c'61'68'70;  // "phalxop1"
+    static constexpr std::uint64_t kMagic = 0x31'70'6f'78'6c'61'68'70;         // "phalxop1"
+    static constexpr std::uint64_t kMessageMagic = 0x31'67'73'6d'6c'61'68'70;  // "phalmsg1"
     static constexpr std::size_t kMaxDims = 8;
 
     std::uint64_t magic = kMagic;
@@ -42,13 +45,17 @@ struct Op {
     std::uint32_t root = 0;
     std::uint32_t ndim = 0;
     std::uint32_t channel = 0;
-    std::uint32_t reserved = 0;
+    std::uint32_t target = 0;  // of a message, which `root` sends
 
     [[nodiscard]] std::uint64_t nbytes() const noexcept { return count * size_of(dtype); }
     friend bool operator==(const Op&, const Op&) = default;
 };
 static_assert(std::is_trivially_copyable_v<Op> && sizeof(Op) == 136);
 
+// "float32, shape (4096,)"
+std::string describe_array(const Op& op);
+// "; they are of different epochs", or the like, where it is that.
+std::string describe_difference(const Op& op, const Op& other);
 // "all_sum #12 (float32, shape (4096,))"
 std::string describe(const Op& op);
 // "rank 3: all_sum #12 (...) met rank 2: all_gather #12 (...)"

@@ -8,6 +8,8 @@
 
 namespace phalanx {
 
+static_assert(kActivityChannels == Arena::kChannels);
+
 namespace {
 
 void check(bool is_right, const std::string& what) {
@@ -29,6 +31,10 @@ void check_options(const GroupOptions& options) {
           "slots must be empty or have one entry for each rank");
     check(std::all_of(options.hosts.begin(), options.hosts.end(), [](int h) { return h >= 0; }),
           "host indices must not be negative");
+    for (const auto& [peer, wire] : options.pair_links) {
+        check(peer >= 0 && peer < options.size && peer != options.rank && wire.in && wire.out,
+              "there is a pair link to rank " + std::to_string(peer) + ", which is no peer");
+    }
     for (const auto& [peer, link] : options.links) {
         check(peer >= 0 && peer < options.size && peer != options.rank && link != nullptr,
               "there is a link to rank " + std::to_string(peer) + ", which is no peer");
@@ -132,6 +138,19 @@ void Group::build_team(GroupOptions& options) {
                                        WaitPolicy::for_ranks(static_cast<int>(neighbours.size())));
     team_ = std::make_unique<Team>(formation_, rank_, std::move(host), std::move(links),
                                    tuning_.work_bytes);
+    if (size_ > 1) build_pairs(options);
+}
+
+void Group::build_pairs(GroupOptions& options) {
+    std::vector<int> local(static_cast<std::size_t>(size_), -1);
+    const auto& neighbours = formation_.nodes[static_cast<std::size_t>(formation_.node_of(rank_))];
+    if (neighbours.size() > 1) {
+        for (const int rank : neighbours) {
+            local[static_cast<std::size_t>(rank)] = options.slots[static_cast<std::size_t>(rank)];
+        }
+    }
+    pairs_ = std::make_unique<Pairs>(rank_, channel_, local, arena_.get(), *page_,
+                                     std::move(options.pair_links), *waiter_, *activity_);
 }
 
 }  // namespace phalanx

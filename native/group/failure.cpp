@@ -36,9 +36,8 @@ std::string timeout_text(int rank, const std::string& what, const Timeout& error
 
 }  // namespace
 
-Reason Group::reason_of_current(const Op& op, const Call& call) {
+Reason Group::reason_of_current(const std::string& what, const Call& call, Hear hear) {
     const std::string me = "rank " + std::to_string(rank_);
-    const std::string what = describe(op);
     try {
         throw;
     } catch (const Aborted& error) {
@@ -49,7 +48,7 @@ Reason Group::reason_of_current(const Op& op, const Call& call) {
         const int culprit = error.missing.size() == 1 ? error.missing.front() : -1;
         return {AbortKind::kTimeout, culprit, timeout_text(rank_, what, error, call)};
     } catch (const PeerLost& error) {
-        return reason_of_loss(error, what);
+        return reason_of_loss(error, what, hear);
     } catch (const PeerClosed& error) {
         return {
             AbortKind::kClosed, error.rank,
@@ -61,11 +60,11 @@ Reason Group::reason_of_current(const Op& op, const Call& call) {
     }
 }
 
-Reason Group::reason_of_loss(const PeerLost& lost, const std::string& what) {
+Reason Group::reason_of_loss(const PeerLost& lost, const std::string& what, Hear hear) {
     const auto give_up_at = Clock::now() + kVerdictPatience;
     while (Clock::now() < give_up_at) {
         if (auto verdict = page_->reason(epoch_)) return *verdict;
-        if (auto words = team_->links()->hear_last_words(epoch_)) return *words;
+        if (auto words = hear()) return *words;
         pollfd woken{wake_.get(), POLLIN, 0};
         ::poll(&woken, 1, static_cast<int>(kVerdictBite.count()));
     }
@@ -73,22 +72,27 @@ Reason Group::reason_of_loss(const PeerLost& lost, const std::string& what) {
 }
 
 // First the page, so that this host is freed; then the links, with the reason that won.
-Reason Group::give_up(Reason reason) noexcept {
+void Group::tell(Reason& reason) noexcept {
     page_->abort(epoch_, reason);
     if (auto first = page_->reason(epoch_)) reason = std::move(*first);
+}
+
+// For the holder of the turn.
+void Group::say_last_words(const Reason& reason) noexcept {
     if (team_ != nullptr && team_->links() != nullptr)
         team_->links()->say_last_words(epoch_, reason);
-    return reason;
 }
 
 bool Group::abort(const Reason& reason) noexcept {
     const bool is_first = page_->abort(epoch_, reason);
     if (wake_) ring_eventfd(wake_.get());
+    const Reason first = page_->reason(epoch_).value_or(reason);
     // An operation that runs says the last words itself, when it has left.
     if (turn_.try_take()) {
         const TakenTurn turn(turn_);
-        give_up(reason);
+        say_last_words(first);
     }
+    if (pairs_ != nullptr) pairs_->say_last_words(first, nullptr);
     return is_first;
 }
 
@@ -100,23 +104,47 @@ void Group::close() noexcept {
     if (is_closed_.exchange(true)) return;
     const Reason reason{AbortKind::kClosed, rank_,
                         "rank " + std::to_string(rank_) + " closed the group"};
-    bool has_turn = turn_.try_take();
-    if (!has_turn) {
-        page_->abort(epoch_, reason);
-        if (wake_) ring_eventfd(wake_.get());
-        for (int i = 0; i < kClosePatience && !has_turn; ++i) {
-            has_turn = turn_.try_take_for(Waiter::kLongestSleep);
-        }
-    }
-    if (!has_turn) return;  // never seen; the memory must stay while somebody is inside
-    const TakenTurn turn(turn_);
-    if (team_ == nullptr) return;
-    if (team_->host() != nullptr) team_->host()->close();
-    if (team_->links() != nullptr) {
-        team_->links()->say_last_words(epoch_, page_->reason(epoch_).value_or(reason));
-    }
+    // Never seen to fail; the memory must stay while somebody is inside. The turns are kept:
+    // whoever waits for one looks at is_closed_ as well.
+    if (!take_all_turns(reason)) return;
+    const Reason last = page_->reason(epoch_).value_or(reason);
+    if (team_ != nullptr && team_->host() != nullptr) team_->host()->close();
+    say_last_words(last);
+    if (pairs_ != nullptr) pairs_->close(last);
     team_.reset();
     arena_.reset();
+}
+
+void Group::settle() noexcept {
+    const auto wait_for = [](Turn& turn) {
+        for (int i = 0; i < kClosePatience; ++i) {
+            if (!turn.try_take_for(Waiter::kLongestSleep)) continue;
+            turn.give();
+            return;
+        }
+    };
+    // close() waits by itself, and keeps the turns.
+    if (is_closed_.load() || !page_->is_aborted(epoch_)) return;
+    wait_for(turn_);
+    if (pairs_ == nullptr) return;
+    for (auto& lane : pairs_->lanes()) wait_for(lane.turn);
+}
+
+bool Group::take_all_turns(const Reason& reason) noexcept {
+    std::vector<Turn*> busy;
+    if (!turn_.try_take()) busy.push_back(&turn_);
+    if (pairs_ != nullptr) {
+        for (auto& lane : pairs_->lanes()) {
+            if (!lane.turn.try_take()) busy.push_back(&lane.turn);
+        }
+    }
+    if (busy.empty()) return true;
+    page_->abort(epoch_, reason);
+    if (wake_) ring_eventfd(wake_.get());
+    for (int i = 0; i < kClosePatience && !busy.empty(); ++i) {
+        if (busy.back()->try_take_for(Waiter::kLongestSleep)) busy.pop_back();
+    }
+    return busy.empty();
 }
 
 }  // namespace phalanx

@@ -28,8 +28,8 @@ void Group::check_usable() const {
 
 // A second thread waits here, with an eye on signals and its deadline. Nothing was sent yet, so
 // leaving does the group no harm.
-void Group::take_turn(const Call& call, Deadline deadline) {
-    while (!turn_.try_take()) {
+void Group::take_turn(Turn& turn, const Call& call, Deadline deadline) {
+    while (!turn.try_take()) {
         const auto now = Clock::now();
         if (deadline.has_passed(now)) {
             throw Aborted({AbortKind::kTimeout, rank_,
@@ -38,14 +38,14 @@ void Group::take_turn(const Call& call, Deadline deadline) {
         }
         if (call.interrupt && call.interrupt()) throw Interrupted();
         check_usable();
-        if (turn_.try_take_for(deadline.remaining(now, kTurnBite))) return;
+        if (turn.try_take_for(deadline.remaining(now, kTurnBite))) return;
     }
 }
 
-Op Group::make_op(const Call& call) const {
+Op Group::make_op(const Call& call, std::uint64_t seq) const {
     Op op;
     op.epoch = epoch_;
-    op.seq = seq_;
+    op.seq = seq;
     op.count = call.count;
     op.layout = layout_;
     op.kind = call.kind;
@@ -84,6 +84,9 @@ void Group::perform(const Op& op, const Call& call) {
             return team_->sum_scatter(op, choice, call.x, call.out, *waiter_);
         case OpKind::kAllToAll:
             return team_->all_to_all(op, choice, call.x, call.out, *waiter_);
+        case OpKind::kSend:
+        case OpKind::kRecv:
+            break;  // of two ranks: pass()
     }
 }
 
@@ -104,11 +107,11 @@ void Group::run(const Call& call) {
     check_call(call);
     check_usable();
     const Deadline deadline = call.timeout ? Deadline(*call.timeout) : Deadline();
-    take_turn(call, deadline);
+    take_turn(turn_, call, deadline);
     const TakenTurn turn(turn_);
     check_usable();
     ++seq_;
-    const Op op = make_op(call);
+    const Op op = make_op(call, seq_);
     if (size_ == 1) {
         copy_cached(call.out, call.x, op.nbytes());
     } else {
@@ -124,7 +127,14 @@ void Group::run(const Call& call) {
         } catch (const std::exception& error) {
             activity_->leave(channel_, op.seq, false);
             const bool was_interrupted = dynamic_cast<const Interrupted*>(&error) != nullptr;
-            Reason reason = give_up(reason_of_current(op, call));
+            const auto hear = [&] {
+                return team_->links() == nullptr ? std::nullopt
+                                                 : team_->links()->hear_last_words(epoch_);
+            };
+            Reason reason = reason_of_current(describe(op), call, hear);
+            tell(reason);
+            say_last_words(reason);
+            if (pairs_ != nullptr) pairs_->say_last_words(reason, nullptr);
             if (has_begun && call.out != nullptr) {
                 poison(op.dtype, call.out, out_count(op.kind, op.count, size_));
                 reason.message += "; its output was invalidated";
@@ -156,8 +166,11 @@ std::string Group::algorithm(OpKind kind, std::uint64_t nbytes) const {
 }
 
 Counters Group::counters() const noexcept {
-    return {operations_.load(std::memory_order_relaxed), bytes_.load(std::memory_order_relaxed),
-            link_bytes_.load(std::memory_order_relaxed)};
+    return {
+        operations_.load(std::memory_order_relaxed),    bytes_.load(std::memory_order_relaxed),
+        link_bytes_.load(std::memory_order_relaxed),    sent_.load(std::memory_order_relaxed),
+        sent_bytes_.load(std::memory_order_relaxed),    received_.load(std::memory_order_relaxed),
+        received_bytes_.load(std::memory_order_relaxed)};
 }
 
 }  // namespace phalanx

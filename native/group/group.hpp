@@ -14,6 +14,7 @@
 #include "base/fd.hpp"
 #include "base/turn.hpp"
 #include "collectives/team.hpp"
+#include "group/pairs.hpp"
 #include "group/selector.hpp"
 #include "transport/abort_page.hpp"
 #include "transport/arena.hpp"
@@ -32,6 +33,7 @@ struct GroupOptions {
     std::vector<std::string> host_names;  // empty: unnamed
     std::shared_ptr<Arena> arena;
     std::map<int, std::unique_ptr<Link>> links;
+    std::map<int, PairWire> pair_links;  // to ranks with which no arena is shared
     std::shared_ptr<AbortPage> page;
     int wake_fd = -1;  // duplicated
     Tuning tuning;
@@ -44,7 +46,7 @@ struct Call {
     Dtype dtype = Dtype::none;
     std::uint64_t count = 0;  // elements of x
     std::span<const std::uint64_t> shape;
-    int root = 0;
+    int root = 0;  // of a message: the other rank
     const std::byte* x = nullptr;
     std::byte* out = nullptr;
     std::optional<Clock::duration> timeout;
@@ -67,12 +69,18 @@ struct Counters {
     std::uint64_t operations = 0;
     std::uint64_t bytes = 0;  // of arrays, as given
     std::uint64_t link_bytes_sent = 0;
+    std::uint64_t messages_sent = 0;
+    std::uint64_t message_bytes_sent = 0;
+    std::uint64_t messages_received = 0;
+    std::uint64_t message_bytes_received = 0;
 };
 
 // Concurrency. run() may be called by any thread; the Turn lets one in at a time, and everything
-// below team_ belongs to it. abort(), failure(), close(), is_closed() may be called at any time by
-// any thread: they touch only the page, the eventfd and atomics, and take the turn before they
-// touch links. Counters are atomics, relaxed: statistics.
+// below team_ belongs to it. send() and recv() likewise, with a turn per peer and direction and
+// pairs_ below it: a message never waits for a collective, nor the other way round. abort(),
+// failure(), close(), is_closed() may be called at any time by any thread: they touch only the
+// page, the eventfd and atomics, and take the turn before they touch links; close() takes all
+// turns. Counters are atomics, relaxed: statistics.
 //
 // Failure. Whatever goes wrong in an operation aborts the epoch: first on the page (the first
 // reason wins and frees everybody on this host), then as last words on the links. From then on
@@ -88,9 +96,16 @@ class Group {
     void check_call(const Call& call) const;
     // Throws UsageError, Closed, Aborted, or Interrupted.
     void run(const Call& call);
+    // x to rank `root`: at once where it is small (Pairs::kBufferedBytes) or the receiver is there.
+    void send(const Call& call) { pass(call, false); }
+    // From rank `root` to out.
+    void recv(const Call& call) { pass(call, true); }
 
     bool abort(const Reason& reason) noexcept;
     [[nodiscard]] std::optional<Reason> failure() const;
+    // Waits until nobody is inside any more, if the epoch was aborted: from then on this group
+    // writes nothing to the arena, and the group of a new epoch may use the same channel.
+    void settle() noexcept;
     void close() noexcept;
     [[nodiscard]] bool is_closed() const noexcept { return is_closed_.load(); }
 
@@ -106,14 +121,22 @@ class Group {
 
   private:
     void check_usable() const;
-    void take_turn(const Call& call, Deadline deadline);
-    [[nodiscard]] Op make_op(const Call& call) const;
+    void take_turn(Turn& turn, const Call& call, Deadline deadline);
+    [[nodiscard]] Op make_op(const Call& call, std::uint64_t seq) const;
     [[nodiscard]] Choice choice_of(const Op& op) const;
     void perform(const Op& op, const Call& call);
-    [[nodiscard]] Reason reason_of_current(const Op& op, const Call& call);
-    [[nodiscard]] Reason reason_of_loss(const PeerLost& lost, const std::string& what);
-    Reason give_up(Reason reason) noexcept;
+    void pass(const Call& call, bool is_recv);
+    void check_peer(const Call& call, bool is_recv) const;
+    // `hear` asks the links of this operation for last words.
+    using Hear = FunctionRef<std::optional<Reason>()>;
+    [[nodiscard]] Reason reason_of_current(const std::string& what, const Call& call, Hear hear);
+    [[nodiscard]] Reason reason_of_loss(const PeerLost& lost, const std::string& what, Hear hear);
+    // Puts the reason on the page, unless one is there: then that is the reason.
+    void tell(Reason& reason) noexcept;
+    void say_last_words(const Reason& reason) noexcept;
+    bool take_all_turns(const Reason& reason) noexcept;
     void build_team(GroupOptions& options);
+    void build_pairs(GroupOptions& options);
 
     int rank_;
     int size_;
@@ -135,10 +158,15 @@ class Group {
     Activity* activity_ = nullptr;  // on the page
     std::unique_ptr<Waiter> waiter_;
     std::unique_ptr<Team> team_;
+    std::unique_ptr<Pairs> pairs_;  // none in a group of one
     std::uint64_t seq_ = 0;
     std::atomic<std::uint64_t> operations_{0};
     std::atomic<std::uint64_t> bytes_{0};
     std::atomic<std::uint64_t> link_bytes_{0};
+    std::atomic<std::uint64_t> sent_{0};
+    std::atomic<std::uint64_t> sent_bytes_{0};
+    std::atomic<std::uint64_t> received_{0};
+    std::atomic<std::uint64_t> received_bytes_{0};
 };
 
 }  // namespace phalanx

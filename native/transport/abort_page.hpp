@@ -47,16 +47,34 @@ struct alignas(kCacheLine) Doorbell {
     }
 };
 
-inline constexpr int kActivityChannels = 16;
+inline constexpr int kActivityChannels = 32;  // as the arena has
 
 // What a rank is in the middle of, for its supervisor: whether an operation that others wait in can
 // still come to pass. Written by the one thread of the rank whose turn it is (per channel), read by
 // anybody at any time. `done` is stored before `current` is cleared (release), and read after it:
 // a rank that is seen to be in nothing has its last number in place.
+//
+// `pair` is the message it waits to send or to receive. Several threads of a rank may wait at once:
+// the first to wait is shown until it leaves, then another one that looks around; each puts its own
+// word in an empty field and takes out nothing but that (compare-and-swap).
 struct alignas(kCacheLine) Activity {
     std::atomic<std::uint64_t> epoch;
     std::atomic<std::uint64_t> current;  // (channel + 1) << 56 | kind << 48 | seq; 0: in nothing
+    // (channel + 1) << 56 | is_recv << 52 | peer << 36 | number of the message, cut to 36 bits
+    std::atomic<std::uint64_t> pair;
     std::atomic<std::uint64_t> done[kActivityChannels];  // last operation completed, by channel
+
+    static constexpr std::uint64_t word_of(int channel, bool is_recv, int peer,
+                                           std::uint64_t seq) noexcept {
+        return static_cast<std::uint64_t>(channel + 1) << 56 |
+               static_cast<std::uint64_t>(is_recv) << 52 | static_cast<std::uint64_t>(peer) << 36 |
+               (seq & ((std::uint64_t{1} << 36) - 1));
+    }
+    void show(std::uint64_t word) noexcept {
+        std::uint64_t nothing = 0;
+        if (pair.load(std::memory_order_relaxed) == 0) pair.compare_exchange_strong(nothing, word);
+    }
+    void hide(std::uint64_t word) noexcept { pair.compare_exchange_strong(word, 0); }
 
     void begin_epoch(int channel, std::uint64_t number) noexcept {
         current.store(0, std::memory_order_release);

@@ -12,9 +12,11 @@ namespace phalanx {
 namespace {
 
 constexpr std::uint64_t kMagic = 0x31'61'6e'65'72'61'6c'70;  // "plarena1"
-constexpr std::uint32_t kVersion = 1;
+constexpr std::uint32_t kVersion = 2;
+// Half of it holds two header slots with inline payloads of 32 KiB (host_team.hpp).
 constexpr std::size_t kLeastBytes =
-    Arena::kHeaderBytes + Arena::kChannels * (std::size_t{64} << 10);
+    Arena::kHeaderBytes + Arena::kChannels * (std::size_t{192} << 10);
+constexpr std::size_t kQueueAlign = 128;
 
 struct Header {
     std::uint64_t magic;
@@ -85,8 +87,16 @@ std::vector<std::unique_ptr<Arena>> Arena::in_process(int slots, std::size_t nby
     return arenas;
 }
 
-std::size_t Arena::channel_nbytes() const noexcept {
+std::size_t Arena::stride() const noexcept {
     return (nbytes_ - kHeaderBytes) / kChannels / 4096 * 4096;
+}
+
+std::size_t Arena::queue_nbytes() const noexcept {
+    return std::min(kQueueBytes, stride() / 2 / regions_.size() / kQueueAlign * kQueueAlign);
+}
+
+std::size_t Arena::channel_nbytes() const noexcept {
+    return (stride() - regions_.size() * queue_nbytes()) / 4096 * 4096;
 }
 
 std::byte* Arena::at(int slot, int channel) const {
@@ -95,7 +105,15 @@ std::byte* Arena::at(int slot, int channel) const {
                          std::to_string(channel) + " in this arena");
     }
     return regions_[static_cast<std::size_t>(slot)]->data() + kHeaderBytes +
-           static_cast<std::size_t>(channel) * channel_nbytes();
+           static_cast<std::size_t>(channel) * stride();
+}
+
+std::byte* Arena::queue_at(int slot, int channel, int peer_slot) const {
+    if (peer_slot < 0 || peer_slot >= slots()) {
+        throw UsageError("no slot " + std::to_string(peer_slot) + " in this arena");
+    }
+    return at(slot, channel) + channel_nbytes() +
+           static_cast<std::size_t>(peer_slot) * queue_nbytes();
 }
 
 std::span<std::byte> Arena::own_channel(int channel) const {
@@ -104,6 +122,14 @@ std::span<std::byte> Arena::own_channel(int channel) const {
 
 std::span<const std::byte> Arena::channel(int slot, int channel) const {
     return {at(slot, channel), channel_nbytes()};
+}
+
+std::span<std::byte> Arena::own_queue(int channel, int peer_slot) const {
+    return {queue_at(own_, channel, peer_slot), queue_nbytes()};
+}
+
+std::span<const std::byte> Arena::queue_of(int slot, int channel) const {
+    return {queue_at(slot, channel, own_), queue_nbytes()};
 }
 
 }  // namespace phalanx

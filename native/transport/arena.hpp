@@ -13,14 +13,20 @@
 namespace phalanx {
 
 // Concurrency: immutable after construction; the bytes in the regions have their own rules
-// (collectives/host_team.hpp). Each region is divided into kChannels parts of equal size, so that
-// a group and its splits, which may be at work at the same time, do not touch each other.
+// (collectives/host_team.hpp, transport/memory_link.hpp). Each region is divided into kChannels
+// parts of equal size, so that a group and its splits, which may be at work at the same time, do
+// not touch each other. A part holds the memory of the collectives and then a queue for each slot
+// of the host: what its owner sends to the rank there, and how much it has taken of what comes.
 class Arena {
   public:
-    static constexpr int kChannels = 16;
+    static constexpr int kChannels = 32;
     static constexpr std::size_t kHeaderBytes = 4096;
-    // 4 MiB a channel: two staged chunks of 1 MiB and two results; pages cost nothing until used.
-    static constexpr std::size_t kDefaultBytes = kHeaderBytes + kChannels * (std::size_t{4} << 20);
+    // A message of 64 KiB with its header and the queue's counters.
+    static constexpr std::size_t kQueueBytes = std::size_t{68} << 10;
+    // A channel: 4 MiB for two staged chunks of 1 MiB and two results, and queues to 64 slots.
+    // Pages cost nothing until they are used.
+    static constexpr std::size_t kDefaultBytes =
+        kHeaderBytes + kChannels * ((std::size_t{4} << 20) + 64 * kQueueBytes);
 
     static void format(int fd, std::size_t nbytes);
 
@@ -32,13 +38,21 @@ class Arena {
     [[nodiscard]] int slots() const noexcept { return static_cast<int>(regions_.size()); }
     [[nodiscard]] int own() const noexcept { return own_; }
     [[nodiscard]] std::size_t nbytes() const noexcept { return nbytes_; }
+    // Of the collectives' part of a channel.
     [[nodiscard]] std::size_t channel_nbytes() const noexcept;
     [[nodiscard]] std::span<std::byte> own_channel(int channel) const;
     [[nodiscard]] std::span<const std::byte> channel(int slot, int channel) const;
+    // The half of the queue between two slots that this rank writes, and the one that `slot` does.
+    // Never more than half of a channel: many slots have smaller queues.
+    [[nodiscard]] std::size_t queue_nbytes() const noexcept;
+    [[nodiscard]] std::span<std::byte> own_queue(int channel, int peer_slot) const;
+    [[nodiscard]] std::span<const std::byte> queue_of(int slot, int channel) const;
 
   private:
     Arena() = default;
+    [[nodiscard]] std::size_t stride() const noexcept;
     [[nodiscard]] std::byte* at(int slot, int channel) const;
+    [[nodiscard]] std::byte* queue_at(int slot, int channel, int peer_slot) const;
 
     std::vector<std::shared_ptr<Mapping>> regions_;
     std::size_t nbytes_ = 0;  // of the smallest region: the same on every rank

@@ -63,6 +63,11 @@ std::uint64_t Link::checksum(const LastWords& words) noexcept {
     return hash;
 }
 
+void Link::finish() noexcept {
+    has_spoken_ = true;
+    do_finish();
+}
+
 void Link::say_last_words(std::uint64_t epoch, const Reason& reason) noexcept {
     if (has_spoken_) return;
     has_spoken_ = true;
@@ -105,6 +110,18 @@ std::optional<Reason> Link::hear_last_words(std::uint64_t epoch) noexcept {
     LastWords words{};
     if (!has_ended || tail_size_ < sizeof words) return std::nullopt;
     std::memcpy(&words, tail_.data() + tail_size_ - sizeof words, sizeof words);
+    return read(words, epoch);
+}
+
+std::optional<Reason> Link::overhear(std::uint64_t epoch) noexcept {
+    LastWords words{};
+    if (!has_ended() || !do_peek_tail(std::as_writable_bytes(std::span(&words, 1)))) {
+        return std::nullopt;
+    }
+    return read(words, epoch);
+}
+
+std::optional<Reason> Link::read(const LastWords& words, std::uint64_t epoch) {
     if (words.magic != kMagic || words.checksum != checksum(words) || words.epoch != epoch ||
         words.length > words.text.size()) {
         return std::nullopt;

@@ -13,7 +13,8 @@
 
 namespace phalanx {
 
-// Concurrency: a link belongs to the thread whose turn it is in its group.
+// Concurrency: a link belongs to the thread whose turn it is in its group; only has_ended(),
+// overhear() and descriptor() may be called by others of its group's threads meanwhile.
 //
 // Last words: a rank that gives an operation up writes why as the last record of its stream and
 // then shuts its direction down. The receiver keeps the tail of what it read; once the stream has
@@ -34,6 +35,10 @@ class Link {
     std::size_t try_recv(std::span<std::byte> bytes);
     // The peer sends nothing any more; what it had sent may still be unread.
     [[nodiscard]] virtual bool has_ended() noexcept = 0;
+    // Whether trying is of use. Only links without a descriptor, which one waits for by looking,
+    // know it; the others must try.
+    [[nodiscard]] virtual bool can_send() noexcept { return true; }
+    [[nodiscard]] virtual bool can_recv() noexcept { return true; }
     // What poll() can wait on, or -1 for a link in memory.
     [[nodiscard]] virtual int descriptor() const noexcept { return -1; }
 
@@ -41,11 +46,17 @@ class Link {
     void say_last_words(std::uint64_t epoch, const Reason& reason) noexcept;
     // Reads and drops what is still coming; the peer's last words once its stream has ended.
     std::optional<Reason> hear_last_words(std::uint64_t epoch) noexcept;
+    // The last words of a stream that has ended; what was sent before them stays to be received.
+    [[nodiscard]] std::optional<Reason> overhear(std::uint64_t epoch) noexcept;
+    // Ends this direction without words.
+    void finish() noexcept;
 
   protected:
     virtual std::size_t do_send(std::span<const std::byte> bytes) = 0;
     virtual std::size_t do_recv(std::span<std::byte> bytes) = 0;
     virtual void do_finish() noexcept = 0;
+    // The last bytes of a stream that has ended, left where they are; false where that cannot be.
+    virtual bool do_peek_tail(std::span<std::byte> /*bytes*/) noexcept { return false; }
     [[noreturn]] void lose(const std::string& why) const { throw PeerLost(peer_, why); }
 
   private:
@@ -59,6 +70,7 @@ class Link {
         std::uint64_t magic;
     };
     static std::uint64_t checksum(const LastWords& words) noexcept;
+    static std::optional<Reason> read(const LastWords& words, std::uint64_t epoch);
     void remember(std::span<const std::byte> bytes) noexcept;
 
     int peer_;
@@ -70,5 +82,8 @@ class Link {
 
 // A connected stream socket; takes ownership of fd.
 std::unique_ptr<Link> make_socket_link(int peer, int fd);
+// Makes a socket take that many bytes at once, whether or not the other end reads, as far as the
+// system allows it (net.core.wmem_max).
+void reserve_send_buffer(int fd, std::size_t nbytes) noexcept;
 
 }  // namespace phalanx

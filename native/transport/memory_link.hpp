@@ -32,19 +32,26 @@ std::pair<std::unique_ptr<Link>, std::unique_ptr<Link>> make_memory_links(
 // only. `head` counts the bytes ever produced and is stored (release) after the data; `tail`, which
 // lies in the *consumer's* half, counts the bytes ever consumed and is stored (release) after they
 // were read. Both only grow. What a peer's counter says is checked before it is used: a peer that
-// claims more than the ring holds is lost, not followed.
+// claims more than the ring holds is lost, not followed. Two links may be made of one queue, one to
+// send and one to receive, each for a thread of its own: they write different counters.
+//
+// `ended_epoch` is the last epoch in which the producer has left: an old group that is closed late
+// does not end the queue for the one that came after it.
 struct ArenaHalf {
     alignas(kCacheLine) std::atomic<std::uint64_t> head;
-    std::atomic<std::uint32_t> has_ended;
+    std::atomic<std::uint64_t> ended_epoch;
     alignas(kCacheLine) std::atomic<std::uint64_t> tail;
     alignas(kCacheLine) std::byte data[1];  // up to the end of the span
 
     static constexpr std::size_t kOverhead = 3 * kCacheLine;
 };
 
-// `own` is zeroed memory that only this rank writes, `theirs` the peer's of the same size; `bell`
-// is rung when there is something new for the peer.
+// Empties the half of a queue that this rank writes, before the peer may use it.
+void reset_arena_half(std::span<std::byte> own);
+// `own` is memory that only this rank writes and has reset, `theirs` the peer's of the same size;
+// `bell` is rung when there is something new for the peer.
 std::unique_ptr<Link> make_arena_link(int peer, std::span<std::byte> own,
-                                      std::span<const std::byte> theirs, Doorbell* bell);
+                                      std::span<const std::byte> theirs, Doorbell* bell,
+                                      std::uint64_t epoch);
 
 }  // namespace phalanx

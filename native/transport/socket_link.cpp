@@ -3,10 +3,13 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
+#include <vector>
 
 #include "base/fd.hpp"
 #include "transport/link.hpp"
@@ -57,6 +60,22 @@ class SocketLink final : public Link {
         return moved(got);
     }
     void do_finish() noexcept override { ::shutdown(fd_.get(), SHUT_WR); }
+    // Peeking begins at the first unread byte: all of them are looked at, once in a link's life.
+    bool do_peek_tail(std::span<std::byte> bytes) noexcept override {
+        int unread = 0;
+        if (::ioctl(fd_.get(), FIONREAD, &unread) != 0) return false;
+        const auto size = static_cast<std::size_t>(std::max(unread, 0));
+        if (size < bytes.size()) return false;
+        try {
+            std::vector<std::byte> all(size);
+            const auto got = ::recv(fd_.get(), all.data(), size, MSG_PEEK | MSG_DONTWAIT);
+            if (got != static_cast<ssize_t>(size)) return false;
+            std::memcpy(bytes.data(), all.data() + size - bytes.size(), bytes.size());
+            return true;
+        } catch (const std::bad_alloc&) {
+            return false;
+        }
+    }
 
   private:
     [[nodiscard]] std::size_t moved(ssize_t result) const {
@@ -72,6 +91,12 @@ class SocketLink final : public Link {
 };
 
 }  // namespace
+
+void reserve_send_buffer(int fd, std::size_t nbytes) noexcept {
+    // The kernel doubles the number, and counts its own bookkeeping against the double.
+    const int wanted = static_cast<int>(nbytes);
+    ::setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &wanted, sizeof wanted);
+}
 
 std::unique_ptr<Link> make_socket_link(int peer, int fd) {
     return std::make_unique<SocketLink>(peer, Fd(fd));

@@ -3,65 +3,29 @@
 from __future__ import annotations
 
 import socket
-import struct
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import ExitStack
 from pathlib import Path
 
 import msgspec
 import psutil
 import pytest
+from distributed.meeting import PATIENCE, Links, check_links, identity
 
 from phalanx.distributed import _connect
-from phalanx.distributed._connect import connect_links
-from phalanx.distributed._handshake import Acceptor, Identity, Initiator
-from phalanx.distributed._listen import Endpoint, Share
-from phalanx.distributed._rendezvous import MemoryRendezvous, Rendezvous
+from phalanx.distributed._handshake import Acceptor, Identity, Initiator, Lane
+from phalanx.distributed._listen import Share
+from phalanx.distributed._rendezvous import Rendezvous
 from phalanx.errors import CollectiveTimeout, DistributedError, RankFailure
 
-KEY = bytes(range(32))
-PATIENCE = 20.0
 HAS_IPV6 = socket.has_ipv6 and "::1" in {
     a.address for addresses in psutil.net_if_addrs().values() for a in addresses
 }
-Links = dict[int, socket.socket]
-
-
-def identity(rank: int, **changes) -> Identity:
-    return Identity(**{"workspace": "lab", "epoch": 3, "rank": rank, "key": KEY, **changes})
 
 
 def open_descriptors() -> set[str]:
     return {entry.name for entry in Path("/proc/self/fd").iterdir()}
-
-
-class Meeting:
-    """``size`` ranks, some of them threads, the others played by the test."""
-
-    def __init__(self, executor: ThreadPoolExecutor, size: int) -> None:
-        self._executor = executor
-        self.rendezvous = MemoryRendezvous.of_size(size)
-        self.size = size
-
-    def start(self, rank: int, **options) -> Future[Links]:
-        rendezvous = options.pop("rendezvous", self.rendezvous[rank])
-        me = options.pop("me", identity(rank))
-        peers = options.pop("peers", [r for r in range(self.size) if r != rank])
-        addresses = options.pop("addresses", ["127.0.0.1"])
-        options.setdefault("timeout", PATIENCE)
-        return self._executor.submit(connect_links, me, peers, addresses, rendezvous, **options)
-
-    def stand_in(self, *ranks: int, port: int = 1) -> list[Share]:
-        """Take the place of ranks in the rendezvous; nobody listens at port 1."""
-
-        def give(rank: int) -> list[bytes]:
-            peers = tuple(r for r in range(self.size) if r != rank)
-            mine = msgspec.msgpack.encode(Share(peers, (Endpoint("127.0.0.1", port),)))
-            return self.rendezvous[rank].all_gather(mine, timeout=PATIENCE)
-
-        parts = next(iter(list(self._executor.map(give, ranks))))
-        return [msgspec.msgpack.decode(part, type=Share) for part in parts]
 
 
 class Late:
@@ -79,12 +43,6 @@ class Late:
 
 
 @pytest.fixture
-def meet() -> Iterator[Callable[[int], Meeting]]:
-    with ThreadPoolExecutor(8) as executor:
-        yield lambda size: Meeting(executor, size)
-
-
-@pytest.fixture
 def knock() -> Iterator[Callable[..., socket.socket]]:
     with ExitStack() as stack:
 
@@ -96,19 +54,6 @@ def knock() -> Iterator[Callable[..., socket.socket]]:
             return sock
 
         yield connect
-
-
-def check_links(results: list[Links]) -> None:
-    """Every pair is joined by one connection, and nothing but what is sent comes out of it."""
-    for rank, links in enumerate(results):
-        for peer, sock in links.items():
-            assert not sock.get_inheritable()
-            sock.setblocking(True)
-            sock.sendall(struct.pack("<II", rank, peer))
-    for rank, links in enumerate(results):
-        for peer, sock in links.items():
-            assert struct.unpack("<II", sock.recv(4096)) == (peer, rank)
-            sock.close()
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 8])
@@ -217,6 +162,7 @@ def strangers() -> dict[str, bytes]:
         "another epoch": Initiator(identity(1, epoch=2), peer=0).take(),
         "a replayed hello": Initiator(identity(1), peer=0).take(),
         "a rank nobody waits for": Initiator(identity(9), peer=0).take(),
+        "a lane nobody waits for": Initiator(identity(1), peer=0, lane=Lane.PAIR).take(),
         "a wrong key": Initiator(identity(1, key=bytes(32)), peer=0).take() + bytes(32),
     }
 
@@ -314,7 +260,7 @@ def test_bytes_right_behind_the_proof_are_left_for_the_engine(meet):
         meeting.stand_in(0, port=server.getsockname()[1])
         sock, _ = server.accept()
         with sock:
-            two = Acceptor(identity(0), lambda rank: rank == 1)
+            two = Acceptor(identity(0), lambda rank, lane: rank == 1 and lane == Lane.COLLECTIVE)
             while two.needs:
                 two.receive(sock.recv(two.needs, socket.MSG_WAITALL))
                 sock.sendall(two.take() + (b"" if two.needs else b"first of the engine"))

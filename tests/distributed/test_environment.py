@@ -21,6 +21,19 @@ assert px.init() is world
 print(world.rank(), world.size(), px.all_sum(world.rank() + 1), *px.all_gather(world.rank() * 2))
 """
 
+MESSAGES = """
+import sys, numpy as np, phalanx as px
+world = px.init(timeout=float(sys.argv[1]))
+engine, x, out = world._engine, np.arange(8192.0), np.zeros(8192)
+others = [peer for peer in range(world.size()) if peer != world.rank()]
+for peer in others:
+    engine.send(x + world.rank(), peer, 10.0)
+for peer in others:
+    engine.recv(out, peer, 10.0)
+    assert (out == x + peer).all()
+print(world.rank(), len(others))
+"""
+
 
 def free_ports(n, host="127.0.0.1"):
     """Ports nobody uses: all held at once, so that they differ."""
@@ -66,6 +79,13 @@ def test_ranks_meet_in_any_order(hostfile, host):
     assert [(out, code) for out, _, code in said] == [
         (f"{rank} 3 6 0 2 4\n", 0) for rank in (2, 0, 1)
     ]
+
+
+@pytest.mark.slow
+def test_ranks_send_messages_to_each_other(hostfile):
+    path = hostfile(3)
+    said = ends([start(rank, path, code=MESSAGES) for rank in range(3)])
+    assert [(out, code) for out, _, code in said] == [(f"{rank} 2\n", 0) for rank in range(3)]
 
 
 @pytest.mark.slow

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import pytest
 
-from phalanx.distributed._handshake import Acceptor, HandshakeRejected, Identity, Initiator
+from phalanx.distributed._handshake import (
+    Acceptor,
+    HandshakeRejected,
+    Identity,
+    Initiator,
+    Lane,
+)
 
 KEY = bytes(range(32))
 
 
-def ends(*, low=None, high=None, wanted=(1,)):
+def ends(*, low=None, high=None, wanted=(1,), lane=Lane.COLLECTIVE):
     low = low or Identity("lab", 7, 0, KEY)
     high = high or Identity("lab", 7, 1, KEY)
-    return Initiator(high, peer=low.rank), Acceptor(low, lambda rank: rank in wanted)
+    return (
+        Initiator(high, peer=low.rank, lane=lane),
+        Acceptor(low, lambda rank, for_lane: rank in wanted and for_lane == lane),
+    )
 
 
 def test_both_ends_are_proven_with_messages_of_exactly_the_announced_size():
@@ -32,7 +41,7 @@ def test_both_ends_are_proven_with_messages_of_exactly_the_announced_size():
     [
         (Identity("other", 7, 1, KEY), "another workspace"),
         (Identity("lab", 6, 1, KEY), "epoch 6, this is 7"),
-        (Identity("lab", 7, 5, KEY), "rank 5, to which no link is missing"),
+        (Identity("lab", 7, 5, KEY), "rank 5, to which no collective link is missing"),
     ],
 )
 def test_a_hello_of_someone_else_is_refused_without_an_answer(high, why):
@@ -103,6 +112,31 @@ def test_a_second_claimant_is_refused_at_the_end_too():
     with pytest.raises(HandshakeRejected, match="connected already"):
         two.receive(one.take())
     assert two.take() == b""
+
+
+def test_a_lane_is_proven_with_the_rest():
+    one, two = ends(lane=Lane.PAIR)
+    hello = one.take()
+    other = hello.replace(b"\1\0\0\0\0\0\0\0\1\0\0\0", b"\1\0\0\0\0\0\0\0\0\0\0\0")
+    assert other != hello
+    _, collective = ends()
+    collective.receive(other)  # a man in the middle who says that it is for collectives
+    one.receive(collective.take())
+    with pytest.raises(HandshakeRejected, match="without proof"):
+        collective.receive(one.take())
+    two.receive(hello)
+    assert two.lane == Lane.PAIR
+
+
+def test_a_lane_that_is_not_awaited_or_not_known_is_refused_without_an_answer():
+    one, _ = ends(lane=Lane.PAIR)
+    hello = one.take()
+    unknown = hello.replace(b"\1\0\0\0\0\0\0\0\1\0\0\0", b"\1\0\0\0\0\0\0\0\5\0\0\0")
+    for message, why in [(hello, "no pair link is missing"), (unknown, "kind 5")]:
+        _, two = ends()
+        with pytest.raises(HandshakeRejected, match=why):
+            two.receive(message)
+        assert two.take() == b""
 
 
 def test_a_short_key_is_refused_and_no_key_is_ever_shown():

@@ -51,6 +51,33 @@ std::vector<Fd> make_regions(int slots) {
 
 }  // namespace
 
+TEST_CASE(
+    "the queues of a channel lie behind the collectives' part, and are smaller for many slots") {
+    for (const int slots : {1, 3, 64, 200}) {
+        for (const std::size_t nbytes : {kSmallRegion, Arena::kDefaultBytes}) {
+            const auto arenas = Arena::in_process(slots, nbytes);
+            const Arena& arena = *arenas[0];
+            const auto last = arena.own_channel(Arena::kChannels - 1);
+            const auto* end = last.data() + last.size();
+            for (int peer = 0; peer < slots; ++peer) {
+                const auto queue = arena.own_queue(Arena::kChannels - 1, peer);
+                CHECK(queue.data() >= end);
+                CHECK(queue.size() % 128 == 0);
+                end = queue.data() + queue.size();
+                const auto seen = arenas[static_cast<std::size_t>(peer)]->queue_of(0, 31);
+                CHECK(seen.data() == queue.data());
+            }
+            const auto stride = arena.own_channel(1).data() - arena.own_channel(0).data();
+            CHECK(end - last.data() <= stride);
+            CHECK(last.size() >= static_cast<std::size_t>(stride) / 2);
+            const bool is_roomy = nbytes == Arena::kDefaultBytes && slots <= 60;
+            CHECK((arena.queue_nbytes() == Arena::kQueueBytes) == (is_roomy || slots == 1));
+            CHECK(arena.queue_nbytes() >= 384);
+        }
+    }
+    CHECK_THROWS_AS((void)Arena::in_process(2, kSmallRegion)[0]->own_queue(0, 2), UsageError);
+}
+
 TEST_CASE("arena contract: one mapping, and mapped from descriptors") {
     check_contract(Arena::in_process(3, kSmallRegion));
     const auto regions = make_regions(2);

@@ -34,8 +34,8 @@ Pair arena_pair() {
     for (int i = 0; i < 2; ++i) pair.memory.push_back(Mapping::anonymous(4096));
     const std::span<std::byte> a(pair.memory[0].data(), 1500);
     const std::span<std::byte> b(pair.memory[1].data(), 1500);
-    pair.here = make_arena_link(1, a, b, nullptr);
-    pair.there = make_arena_link(0, b, a, nullptr);
+    pair.here = make_arena_link(1, a, b, nullptr, 7);
+    pair.there = make_arena_link(0, b, a, nullptr, 7);
     return pair;
 }
 
@@ -123,6 +123,50 @@ TEST_CASE(
         for (int i = 0; i < 2; ++i) CHECK_THROWS_AS((void)pair.there->try_recv(got), PeerLost);
         CHECK_THROWS_AS(pair.there->try_send(got), PeerLost);  // poisoned as a whole
     }
+}
+
+TEST_CASE("last words can be overheard while what was sent before them is still to come") {
+    auto pair = socket_pair();
+    const auto sent = noise(70'000, 4);
+    CHECK(pair.here->try_send(sent) == sent.size());
+    CHECK_FALSE(pair.there->overhear(7));
+    pair.here->say_last_words(7, {AbortKind::kTimeout, 3, "too late"});
+    for (int i = 0; i < 2; ++i) {
+        CHECK_FALSE(pair.there->overhear(8));
+        const auto words = pair.there->overhear(7);
+        REQUIRE(words);
+        CHECK(words->message == "too late");
+    }
+    std::vector<std::byte> got(sent.size());
+    std::size_t size = 0;
+    while (size < got.size()) size += pair.there->try_recv(std::span(got).subspan(size));
+    CHECK(got == sent);
+    CHECK(pair.there->overhear(7)->message == "too late");
+    CHECK(pair.there->hear_last_words(7)->message == "too late");
+    auto bare = socket_pair();
+    CHECK(bare.here->try_send(sent) == sent.size());
+    bare.here->finish();
+    CHECK_FALSE(bare.there->overhear(7));
+}
+
+TEST_CASE("a queue in the arena ends in its own epoch only, and knows when trying is of use") {
+    auto pair = arena_pair();
+    std::vector<std::byte> bytes(2000);
+    CHECK(pair.here->can_send());
+    CHECK_FALSE(pair.there->can_recv());
+    const auto capacity = pair.here->try_send(bytes);
+    CHECK_FALSE(pair.here->can_send());
+    CHECK(pair.there->can_recv());
+    auto* half = reinterpret_cast<ArenaHalf*>(pair.memory[0].data());
+    half->ended_epoch.store(6);  // an old group was closed late
+    CHECK_FALSE(pair.there->has_ended());
+    CHECK(pair.there->try_recv(bytes) == capacity);
+    CHECK(pair.there->try_recv(bytes) == 0);
+    pair.here->finish();
+    CHECK(pair.there->has_ended());
+    reset_arena_half(std::span(pair.memory[0].data(), 1500));
+    CHECK(half->head == 0);
+    CHECK(half->ended_epoch == 0);
 }
 
 TEST_CASE("link contract: an end without words is only an end") {

@@ -31,17 +31,28 @@ std::pair<int, int> tcp_pair() {
     return {one, other};
 }
 
+std::pair<int, int> sockets(Wire wire) {
+    if (wire == Wire::kTcp) return tcp_pair();
+    int both[2];
+    REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM, 0, both) == 0);
+    return {both[0], both[1]};
+}
+
+std::pair<PairWire, PairWire> make_wires(const WorldOptions& options, int rank, int peer) {
+    if (options.wire == Wire::kMemory) {
+        auto there = make_memory_links(rank, peer, 4096, options.faults);
+        auto back = make_memory_links(rank, peer, 4096, options.faults);
+        return {PairWire{std::move(there.first), std::move(back.first)},
+                PairWire{std::move(back.second), std::move(there.second)}};
+    }
+    const auto fds = sockets(options.wire);
+    return {make_pair_wire(peer, fds.first), make_pair_wire(rank, fds.second)};
+}
+
 std::pair<std::unique_ptr<Link>, std::unique_ptr<Link>> make_links(const WorldOptions& options,
                                                                    int rank, int peer) {
     if (options.wire == Wire::kMemory) return make_memory_links(rank, peer, 4096, options.faults);
-    std::pair<int, int> fds;
-    if (options.wire == Wire::kTcp) {
-        fds = tcp_pair();
-    } else {
-        int both[2];
-        REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM, 0, both) == 0);
-        fds = {both[0], both[1]};
-    }
+    const auto fds = sockets(options.wire);
     return {make_socket_link(peer, fds.first), make_socket_link(rank, fds.second)};
 }
 
@@ -66,7 +77,8 @@ World::World(WorldOptions options) : options_(std::move(options)) {
     for (const auto& [host, count] : counts) {
         roots_.push_back(std::make_unique<AbortPage>(AbortPage::in_process(count, 0)));
         roots[host] = roots_.back().get();
-        arenas[host] = Arena::in_process(count, kSmallRegion);
+        arenas[host] = Arena::in_process(
+            count, options_.region_nbytes > 0 ? options_.region_nbytes : kSmallRegion);
     }
     for (std::size_t rank = 0; rank < hosts.size(); ++rank) {
         auto& arena = arenas[hosts[rank]][static_cast<std::size_t>(slots_[rank])];
@@ -104,6 +116,9 @@ void World::build() {
             auto links = make_links(options_, rank, peer);
             one.links[peer] = std::move(links.first);
             all[other].links[rank] = std::move(links.second);
+            auto wires = make_wires(options_, rank, peer);
+            one.pair_links[peer] = std::move(wires.first);
+            all[other].pair_links[rank] = std::move(wires.second);
         }
     }
     for (auto& one : all) groups_.push_back(std::make_unique<Group>(std::move(one)));

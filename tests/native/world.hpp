@@ -21,7 +21,8 @@ struct WorldOptions {
     Wire wire = Wire::kSockets;
     Tuning tuning;
     std::uint64_t epoch = 1;
-    std::shared_ptr<LinkFaults> faults;  // of all memory links
+    std::shared_ptr<LinkFaults> faults = nullptr;  // of all memory links
+    std::size_t region_nbytes = 0;                 // 0: small
 };
 
 class World {
@@ -67,7 +68,7 @@ Call call_of(OpKind kind, Dtype dtype, const std::vector<T>& x, std::vector<T>& 
 }
 
 inline constexpr std::size_t kSmallRegion =
-    Arena::kHeaderBytes + Arena::kChannels * (std::size_t{96} << 10);
+    Arena::kHeaderBytes + Arena::kChannels * (std::size_t{192} << 10);
 
 // Small limits, so that small arrays reach every branch.
 Tuning tiny_tuning();

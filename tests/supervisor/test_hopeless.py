@@ -6,11 +6,11 @@ from phalanx.supervisor._hopeless import Activity, Hopeless, find_hopeless
 
 
 def idle(done=0, epoch=1):
-    return Activity(epoch, -1, "", 0, (done, *[0] * 15))
+    return Activity(epoch, -1, "", 0, (done, *[0] * 31))
 
 
 def inside(seq, op="all_sum", epoch=1, channel=0):
-    return Activity(epoch, channel, op, seq, (seq - 1, *[0] * 15))
+    return Activity(epoch, channel, op, seq, (seq - 1, *[0] * 31))
 
 
 def find(activities, running, gone):

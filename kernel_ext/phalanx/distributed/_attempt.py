@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 
 from ._deadline import Deadline
-from ._handshake import Acceptor, HandshakeRejected, Initiator
+from ._handshake import Acceptor, HandshakeRejected, Initiator, Lane
 from ._listen import Endpoint
 
 __all__ = ["Attempt", "Target", "is_open"]
@@ -67,6 +67,11 @@ class Attempt:
                 message = bytes(self.received)
                 self.received.clear()
                 self.handshake.receive(message)
+
+    @property
+    def key(self) -> tuple[Lane, int]:
+        """Which link this is to become, as far as the handshake knows."""
+        return self.handshake.lane, self.handshake.peer
 
     @property
     def events(self) -> int:

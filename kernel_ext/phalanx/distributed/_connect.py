@@ -1,4 +1,4 @@
-"""From addresses to proven sockets: one link to every peer that needs one.
+"""From addresses to proven sockets: a link to every peer that needs one, for each lane.
 
 It knows sockets, the handshake and the rendezvous; what the links carry is the engine's.
 The lower rank of a pair listens, the higher one connects; both at once, for all peers.
@@ -23,20 +23,24 @@ from phalanx.errors import CollectiveTimeout, DistributedError
 
 from ._attempt import Attempt, Target, is_open
 from ._deadline import Deadline
-from ._handshake import Acceptor, HandshakeRejected, Identity, Initiator
+from ._handshake import Acceptor, HandshakeRejected, Identity, Initiator, Lane
 from ._listen import Endpoint, Share, close_all, listen, open_socket
 from ._rendezvous import Rendezvous, name_ranks
 
-__all__ = ["connect_links"]
+__all__ = ["Links", "connect_links"]
 
 # Judgement, not measurement: a handshake takes two round trips, so 2 s is patient on any path;
-# a knock costs at most one descriptor for that long, and at most 64 of them at a time.
+# a knock costs at most one descriptor for that long, and at most 64 of them at a time, or two for
+# each link that is awaited: all peers may knock at once, and nobody is sent away for a stranger.
 STRANGER_LIMIT_S = 2.0
 ATTEMPT_LIMIT_S = 5.0
 MAX_UNPROVEN = 64
 CHECK_INTERVAL_S = 0.1
 
 _log = logging.getLogger(__name__)
+
+Links = dict[Lane, dict[int, socket.socket]]
+_Key = tuple[Lane, int]
 
 
 def _nothing() -> None:
@@ -45,15 +49,15 @@ def _nothing() -> None:
 
 def connect_links(
     me: Identity,
-    peers: Collection[int],
+    peers: Mapping[Lane, Collection[int]],
     addresses: Sequence[str],
     rendezvous: Rendezvous,
     *,
     timeout: float | None,
     host_names: Sequence[str] = (),
     check: Callable[[], None] = _nothing,
-) -> dict[int, socket.socket]:
-    """Connect to every peer, prove both ends, and return the sockets by rank.
+) -> Links:
+    """Connect to every peer, prove both ends, and return the sockets by lane and rank.
 
     All ranks call it, also those without peers: they take part in the rendezvous.
 
@@ -61,8 +65,8 @@ def connect_links(
     ----------
     me : Identity
         This rank, its epoch and the workspace's key.
-    peers : collection of int
-        Ranks that need a link to this one.
+    peers : mapping of Lane to collection of int
+        Ranks that need a link to this one, for each lane.
     addresses : sequence of str
         To listen on, on ports that the system picks.
     rendezvous : Rendezvous
@@ -76,8 +80,9 @@ def connect_links(
 
     Returns
     -------
-    dict of int to socket
-        Connected, not inheritable, nothing read or written beyond the handshake.
+    dict of Lane to dict of int to socket
+        Of every lane that was asked for. Connected, not inheritable, nothing read or written
+        beyond the handshake.
 
     Raises
     ------
@@ -90,20 +95,23 @@ def connect_links(
     listeners: list[tuple[socket.socket, Endpoint]] = []
     problem = ""
     try:
-        if any(peer > me.rank for peer in peers):
+        wanted = {(lane, peer) for lane in peers for peer in peers[lane]}
+        if any(peer > me.rank for _, peer in wanted):
             try:
                 listeners = listen(addresses)
             except DistributedError as error:
                 problem = str(error)  # told to all, so that nobody waits for this rank
         endpoints = tuple(endpoint for _, endpoint in listeners)
-        mine = Share(tuple(sorted(peers)), endpoints, problem)
+        ranks = tuple(tuple(sorted(peers.get(lane, ()))) for lane in Lane)
+        mine = Share(ranks, endpoints, problem)
         packed = rendezvous.all_gather(msgspec.msgpack.encode(mine), timeout=deadline.remaining())
         shares = [msgspec.msgpack.decode(part, type=Share) for part in packed]
         _check_agreement(shares)
-        targets = {peer: shares[peer].endpoints for peer in peers if peer < me.rank}
-        awaited = {peer for peer in peers if peer > me.rank}
+        targets = {key: shares[key[1]].endpoints for key in wanted if key[1] < me.rank}
+        awaited = {key for key in wanted if key[1] > me.rank}
         meeting = _Meeting(me, [sock for sock, _ in listeners], awaited, targets)
-        return meeting.run(deadline, check, host_names)
+        made = meeting.run(deadline, check, host_names)
+        return {lane: {rank: made[lane, rank] for rank in peers[lane]} for lane in peers}
     finally:
         close_all(sock for sock, _ in listeners)
 
@@ -114,13 +122,14 @@ def _check_agreement(shares: Sequence[Share]) -> None:
             msg = f"rank {rank}: {share.problem}"
             raise DistributedError(msg)
     for rank, share in enumerate(shares):
-        for peer in share.peers:
-            if not 0 <= peer < len(shares) or rank not in shares[peer].peers:
-                msg = (
-                    f"rank {rank} wants a link with rank {peer}, which wants none: "
-                    "the ranks were told different worlds"
-                )
-                raise DistributedError(msg)
+        for lane, peers in enumerate(share.peers):
+            for peer in peers:
+                if not 0 <= peer < len(shares) or rank not in shares[peer].peers[lane]:
+                    msg = (
+                        f"rank {rank} wants a link with rank {peer}, which wants none: "
+                        "the ranks were told different worlds"
+                    )
+                    raise DistributedError(msg)
 
 
 class _Meeting:
@@ -130,21 +139,22 @@ class _Meeting:
         self,
         me: Identity,
         listeners: Sequence[socket.socket],
-        awaited: Collection[int],
-        targets: Mapping[int, Sequence[Endpoint]],
+        awaited: Collection[_Key],
+        targets: Mapping[_Key, Sequence[Endpoint]],
     ) -> None:
         self._me = me
         self._listeners = listeners
         self._awaited = frozenset(awaited)
-        self._targets = {peer: Target(endpoints) for peer, endpoints in targets.items()}
-        self._links: dict[int, socket.socket] = {}
+        self._targets = {key: Target(endpoints) for key, endpoints in targets.items()}
+        self._max_unproven = max(MAX_UNPROVEN, 2 * len(self._awaited))
+        self._links: dict[_Key, socket.socket] = {}
         self._attempts: list[Attempt] = []
-        self._connecting: set[int] = set()
+        self._connecting: set[_Key] = set()
         self._selector = selectors.DefaultSelector()
 
     def run(
         self, deadline: Deadline, check: Callable[[], None], host_names: Sequence[str]
-    ) -> dict[int, socket.socket]:
+    ) -> dict[_Key, socket.socket]:
         """Wait until every link stands; closes everything if that fails."""
         try:
             for listener in self._listeners:
@@ -163,19 +173,22 @@ class _Meeting:
             self._selector.close()
         return self._links
 
-    def _missing(self) -> list[int]:
+    def _missing(self) -> list[_Key]:
         return sorted((self._awaited | self._targets.keys()) - self._links.keys())
 
     def _check_time(
-        self, missing: Sequence[int], deadline: Deadline, host_names: Sequence[str]
+        self, missing: Sequence[_Key], deadline: Deadline, host_names: Sequence[str]
     ) -> None:
         if not deadline.is_over():
             return
-        text = f"rank {self._me.rank}: {name_ranks(missing)} did not connect within {deadline}"
+        by_rank = {peer: (lane, peer) for lane, peer in missing}
+        ranks = sorted(by_rank)
+        text = f"rank {self._me.rank}: {name_ranks(ranks)} did not connect within {deadline}"
         details = []
-        for peer in missing:
+        for peer in ranks:
             where = f"rank {peer} runs on {host_names[peer]}" if peer < len(host_names) else ""
-            why = self._targets[peer].last_error if peer in self._targets else ""
+            target = self._targets.get(by_rank[peer])
+            why = "" if target is None else target.last_error
             detail = ": ".join(part for part in (where, why) if part)
             details += [detail] if detail else []
         raise CollectiveTimeout(f"{text} ({'; '.join(details)})" if details else text)
@@ -186,15 +199,15 @@ class _Meeting:
         waits += [attempt.deadline.remaining() for attempt in self._attempts]
         waits += [
             max(0.0, target.not_before - now)
-            for peer, target in self._targets.items()
-            if peer not in self._links and peer not in self._connecting
+            for key, target in self._targets.items()
+            if key not in self._links and key not in self._connecting
         ]
-        for key, _events in self._selector.select(min(w for w in waits if w is not None)):
-            if isinstance(key.data, Attempt):
-                if key.data in self._attempts:  # else dropped since, for one that just came
-                    self._advance(key.data)
+        for ready, _events in self._selector.select(min(w for w in waits if w is not None)):
+            if isinstance(ready.data, Attempt):
+                if ready.data in self._attempts:  # else dropped since, for one that just came
+                    self._advance(ready.data)
             else:
-                self._accept(key.fileobj)  # type: ignore[arg-type]  # registered above
+                self._accept(ready.fileobj)  # type: ignore[arg-type]  # registered above
 
     def _accept(self, listener: socket.socket) -> None:
         try:
@@ -208,15 +221,16 @@ class _Meeting:
             return
         _log.debug("rank %d: a connection from %s", self._me.rank, address)
         knocks = [a for a in self._attempts if isinstance(a.handshake, Acceptor)]
-        if len(knocks) >= MAX_UNPROVEN:
+        if len(knocks) >= self._max_unproven:
             self._drop_oldest_knock()
         sock.setblocking(False)
         self._start(Attempt(sock, Acceptor(self._me, self._is_wanted), STRANGER_LIMIT_S))
 
-    def _is_wanted(self, rank: int) -> bool:
-        if rank not in self._awaited:
+    def _is_wanted(self, rank: int, lane: Lane) -> bool:
+        key = (lane, rank)
+        if key not in self._awaited:
             return False
-        return rank not in self._links or not is_open(self._links[rank])
+        return key not in self._links or not is_open(self._links[key])
 
     def _drop_oldest_knock(self) -> bool:
         for attempt in self._attempts:
@@ -227,17 +241,18 @@ class _Meeting:
 
     def _connect_due(self) -> None:
         now = time.monotonic()
-        for peer, target in self._targets.items():
-            if peer in self._links or peer in self._connecting or now < target.not_before:
+        for key, target in self._targets.items():
+            if key in self._links or key in self._connecting or now < target.not_before:
                 continue
+            lane, peer = key
             endpoint = target.next_endpoint()
             try:
                 sock, address = open_socket(endpoint.host, endpoint.port, passive=False)
             except OSError as error:
                 self._note(target, endpoint, error)
                 continue
-            self._connecting.add(peer)
-            attempt = Attempt(sock, Initiator(self._me, peer=peer), ATTEMPT_LIMIT_S)
+            self._connecting.add(key)
+            attempt = Attempt(sock, Initiator(self._me, peer=peer, lane=lane), ATTEMPT_LIMIT_S)
             code = sock.connect_ex(address)
             if code not in {0, errno.EINPROGRESS}:
                 self._attempts.append(attempt)
@@ -264,10 +279,10 @@ class _Meeting:
             self._selector.modify(attempt.sock, attempt.events, attempt)
             return
         self._forget(attempt)
-        peer = attempt.handshake.peer
-        if peer in self._links:  # only a closed one is replaced, see _is_wanted
-            self._links[peer].close()
-        self._links[peer] = attempt.sock
+        key = attempt.key
+        if key in self._links:  # only a closed one is replaced, see _is_wanted
+            self._links[key].close()
+        self._links[key] = attempt.sock
 
     def _drop_late(self) -> None:
         for attempt in [a for a in self._attempts if a.deadline.is_over()]:
@@ -278,14 +293,14 @@ class _Meeting:
         attempt.sock.close()
         handshake = attempt.handshake
         if isinstance(handshake, Initiator):
-            target = self._targets[handshake.peer]
+            target = self._targets[attempt.key]
             self._note(target, target.endpoints[(target.tries - 1) % len(target.endpoints)], why)
         else:
             _log.info("rank %d: dropped a connection: %s", self._me.rank, why)
 
     def _forget(self, attempt: Attempt) -> None:
         self._attempts.remove(attempt)
-        self._connecting.discard(attempt.handshake.peer)
+        self._connecting.discard(attempt.key)
         if attempt.sock in self._selector.get_map():
             self._selector.unregister(attempt.sock)
 

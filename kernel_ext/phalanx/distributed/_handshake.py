@@ -4,13 +4,14 @@ Mutual HMAC-SHA256 challenge and response, as two machines that are fed messages
 size: they know no socket, no clock and no rank but the two of the link.
 
 The connecting end proves itself first, so a stranger that knocks learns one random number
-and nothing else. Each proof covers role, protocol version, workspace, epoch, both ranks and both
-nonces: none can be reflected, replayed, or carried to another link. What it does not do is
+and nothing else. Each proof covers role, protocol version, workspace, epoch, both ranks, the lane
+and both nonces: none can be reflected, replayed, or carried to another link. What it does not do is
 hide or seal the bytes that follow.
 
     initiator                                acceptor
       hello: magic, version, workspace,
-             epoch, from, to, nonce    ->    checks that it waits for this very rank
+             epoch, from, to, lane,
+             nonce                     ->    checks that it waits for this rank and lane
                                        <-    nonce
       HMAC("initiator", hello, nonce)  ->    compares; the link stands here
     compares; the link stands here     <-    HMAC("acceptor", hello, nonce)
@@ -24,15 +25,23 @@ import os
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from enum import IntEnum
 
-__all__ = ["Acceptor", "HandshakeRejected", "Identity", "Initiator"]
+__all__ = ["Acceptor", "HandshakeRejected", "Identity", "Initiator", "Lane"]
 
-VERSION = 1  # of this handshake and of the bytes that the engine puts behind it
+VERSION = 2  # of this handshake and of the bytes that the engine puts behind it
 KEY_MIN_NBYTES = 16  # 128 bits: out of reach of guessing
 _MAGIC = b"phalanx\x00"
 _NONCE_NBYTES = 32
 _PROOF_NBYTES = hashlib.sha256().digest_size
-_HELLO = struct.Struct("<8sI32sQII32s")
+_HELLO = struct.Struct("<8sI32sQIII32s")
+
+
+class Lane(IntEnum):
+    """What a connection is for; on the wire: append only."""
+
+    COLLECTIVE = 0  # operations of the whole group
+    PAIR = 1  # messages from one rank to another
 
 
 class HandshakeRejected(Exception):
@@ -70,7 +79,7 @@ class Initiator:
     --------
     >>> key = bytes(32)
     >>> one = Initiator(Identity("lab", 1, 2, key), peer=0)
-    >>> two = Acceptor(Identity("lab", 1, 0, key), lambda rank: rank == 2)
+    >>> two = Acceptor(Identity("lab", 1, 0, key), lambda rank, lane: rank == 2)
     >>> two.receive(one.take())
     >>> one.receive(two.take())
     >>> two.receive(one.take())
@@ -79,11 +88,12 @@ class Initiator:
     (0, 0, 0, 2)
     """
 
-    def __init__(self, me: Identity, *, peer: int) -> None:
+    def __init__(self, me: Identity, *, peer: int, lane: Lane = Lane.COLLECTIVE) -> None:
         self._me = me
         self.peer = peer
+        self.lane = lane
         self._hello = _HELLO.pack(
-            _MAGIC, VERSION, me.digest(), me.epoch, me.rank, peer, os.urandom(_NONCE_NBYTES)
+            _MAGIC, VERSION, me.digest(), me.epoch, me.rank, peer, lane, os.urandom(_NONCE_NBYTES)
         )
         self._challenge: bytes | None = None
         self.outgoing = self._hello
@@ -109,14 +119,15 @@ class Initiator:
 
 
 class Acceptor:
-    """The listening end; ``is_wanted`` says whether a link to that rank is still missing."""
+    """The listening end; ``is_wanted`` says whether a rank's link for that lane is still missing."""
 
-    def __init__(self, me: Identity, is_wanted: Callable[[int], bool]) -> None:
+    def __init__(self, me: Identity, is_wanted: Callable[[int, Lane], bool]) -> None:
         self._me = me
         self._is_wanted = is_wanted
         self._hello: bytes | None = None
         self._challenge = b""
         self.peer = -1
+        self.lane = Lane.COLLECTIVE
         self.outgoing = b""
         self.needs = _HELLO.size
 
@@ -138,14 +149,14 @@ class Acceptor:
             msg = f"a claim to be rank {self.peer} without proof"
             raise HandshakeRejected(msg)
         # Asked again: another connection may have proved the same rank in the meantime.
-        if not self._is_wanted(self.peer):
+        if not self._is_wanted(self.peer, self.lane):
             msg = f"rank {self.peer} is connected already"
             raise HandshakeRejected(msg)
         self.outgoing = self._me.prove(b"acceptor", self._hello, self._challenge)
         self.needs = 0
 
     def _check_hello(self, message: bytes) -> None:
-        magic, version, digest, epoch, source, target, _nonce = _HELLO.unpack(message)
+        magic, version, digest, epoch, source, target, lane, _nonce = _HELLO.unpack(message)
         if magic != _MAGIC:
             wrong = "not a rank"
         elif version != VERSION:
@@ -156,9 +167,11 @@ class Acceptor:
             wrong = f"a rank of epoch {epoch}, this is {self._me.epoch}"
         elif target != self._me.rank:
             wrong = f"a rank that looks for rank {target}, this is {self._me.rank}"
-        elif not self._is_wanted(source):
-            wrong = f"rank {source}, to which no link is missing"
+        elif lane not in tuple(Lane):
+            wrong = f"rank {source} with a connection of kind {lane}, which is not known"
+        elif not self._is_wanted(source, Lane(lane)):
+            wrong = f"rank {source}, to which no {Lane(lane).name.lower()} link is missing"
         else:
-            self.peer = source
+            self.peer, self.lane = source, Lane(lane)
             return
         raise HandshakeRejected(wrong)

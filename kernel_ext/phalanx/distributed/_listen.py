@@ -15,7 +15,7 @@ from phalanx.errors import DistributedError
 
 __all__ = ["Endpoint", "Share", "close_all", "listen", "open_socket"]
 
-_BACKLOG = 128  # connections the kernel holds while we are busy: ranks and some strangers
+_BACKLOG = 512  # connections the kernel holds while we are busy: ranks and some strangers
 _log = logging.getLogger(__name__)
 
 
@@ -29,11 +29,11 @@ class Endpoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Share(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a rank tells all others before links are made.
 
-    ``peers`` are the ranks it wants a link with; all ranks check that both ends agree. A
+    ``peers`` are the ranks it wants a link with, by lane; all ranks check that both ends agree. A
     ``problem`` makes all of them fail at once instead of waiting for one that cannot come.
     """
 
-    peers: tuple[int, ...]
+    peers: tuple[tuple[int, ...], ...]
     endpoints: tuple[Endpoint, ...]
     problem: str = ""
 

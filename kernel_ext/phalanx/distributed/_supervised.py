@@ -156,6 +156,9 @@ def join(timeout: float | None = 30.0) -> Group:
         channel = supervisor_channel()
         spec = _spec_of(_ask_for_world(channel, deadline))
         memory = _memory_for(spec)
+        if _PROCESS.group is not None:
+            # A thread that has not left the old epoch yet would write into the new one's memory.
+            _PROCESS.group._engine.settle()
         rendezvous = ChannelRendezvous(
             channel,
             epoch=spec.epoch,

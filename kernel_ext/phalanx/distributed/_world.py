@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import os
-import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -19,9 +18,9 @@ from phalanx.errors import (
     RankFailure,
 )
 
-from ._connect import connect_links
+from ._connect import Links, connect_links
 from ._deadline import Deadline
-from ._handshake import Identity
+from ._handshake import Identity, Lane
 from ._rendezvous import Rendezvous
 
 __all__ = ["TRANSPORTS", "HostMemory", "WorldSpec", "form_group", "link_peers", "native_hosts"]
@@ -151,12 +150,11 @@ def native_hosts(spec: WorldSpec) -> tuple[int, ...]:
     >>> spec = WorldSpec(rank=0, size=3, epoch=1, workspace="lab", key=bytes(32),
     ...                  hosts=(0, 0, 1), slots=(0, 1, 0), host_names=(), addresses=(),
     ...                  region_fds=(5, 6))
-    >>> native_hosts(spec), link_peers(spec)
-    ((0, 0, 1), (2,))
+    >>> native_hosts(spec)
+    (0, 0, 1)
     >>> from dataclasses import replace
-    >>> tcp = replace(spec, transport="tcp")
-    >>> native_hosts(tcp), link_peers(tcp)
-    ((0, 1, 2), (1, 2))
+    >>> native_hosts(replace(spec, transport="tcp"))
+    (0, 1, 2)
     """
     if spec.transport == "tcp" or not spec.region_fds:
         return tuple(range(spec.size))
@@ -168,10 +166,33 @@ def native_host_names(spec: WorldSpec) -> tuple[str, ...]:
     return spec.host_names if native_hosts(spec) == spec.hosts else spec.rank_host_names()
 
 
-def link_peers(spec: WorldSpec) -> tuple[int, ...]:
-    """Return the ranks that this one needs a link to: all of other hosts."""
+def link_peers(spec: WorldSpec) -> dict[Lane, tuple[int, ...]]:
+    """Return the ranks that this one needs links to.
+
+    For messages: all of other hosts. For collectives: the first ranks of the hosts, among each
+    other.
+
+    Examples
+    --------
+    >>> spec = WorldSpec(rank=0, size=4, epoch=1, workspace="lab", key=bytes(32),
+    ...                  hosts=(0, 0, 1, 1), slots=(0, 1, 0, 1), host_names=(), addresses=(),
+    ...                  region_fds=(5, 6))
+    >>> peers = link_peers(spec)
+    >>> peers[Lane.COLLECTIVE], peers[Lane.PAIR]
+    ((2,), (2, 3))
+    >>> from dataclasses import replace
+    >>> link_peers(replace(spec, rank=1))[Lane.COLLECTIVE]
+    ()
+    """
     hosts = native_hosts(spec)
-    return tuple(peer for peer in range(spec.size) if hosts[peer] != hosts[spec.rank])
+    others = tuple(peer for peer in range(spec.size) if hosts[peer] != hosts[spec.rank])
+    leaders = (
+        {hosts.index(host) for host in hosts} if hosts.index(hosts[spec.rank]) == spec.rank else ()
+    )
+    return {
+        Lane.COLLECTIVE: tuple(peer for peer in others if peer in leaders),
+        Lane.PAIR: others,
+    }
 
 
 def form_group(
@@ -211,9 +232,7 @@ def form_group(
     return group
 
 
-def _make_group(
-    spec: WorldSpec, memory: HostMemory, links: dict[int, socket.socket]
-) -> _native.Group:
+def _make_group(spec: WorldSpec, memory: HostMemory, links: Links) -> _native.Group:
     hosts = native_hosts(spec)
     neighbours = [
         slot if host == hosts[spec.rank] else -1
@@ -228,7 +247,8 @@ def _make_group(
         host_names=native_host_names(spec),
         arena=memory.arena if neighbours.count(-1) < spec.size - 1 else None,
         # From here on the engine closes them, also if it refuses the group.
-        links={peer: sock.detach() for peer, sock in links.items()},
+        links={peer: sock.detach() for peer, sock in links[Lane.COLLECTIVE].items()},
+        pair_links={peer: sock.detach() for peer, sock in links[Lane.PAIR].items()},
         page=memory.page,
         wake_fd=memory.wake_fd,
     )

@@ -22,6 +22,7 @@ class Activity:
     op: str
     seq: int
     done: tuple[int, ...]
+    pair: tuple[int, str, int, int] = (-1, "", -1, 0)  # the message it waits for
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,75 @@
+// Messages from call to return: what is checked, counted, and told when they fail.
+#include "collectives/kernels.hpp"
+#include "group/group.hpp"
+
+namespace phalanx {
+
+void Group::check_peer(const Call& call, bool is_recv) const {
+    const std::string me = "rank " + std::to_string(rank_);
+    if (size_ == 1) {
+        throw UsageError(is_recv ? "Cannot recv from a singleton group"
+                                 : "Cannot send to a singleton group");
+    }
+    if (call.root < 0 || call.root >= size_) {
+        throw UsageError((is_recv ? "Invalid source=" : "Invalid destination=") +
+                         std::to_string(call.root) + " for a group of size " +
+                         std::to_string(size_));
+    }
+    if (call.root == rank_) {
+        throw UsageError(me + (is_recv ? " cannot receive from itself" : " cannot send to itself"));
+    }
+}
+
+void Group::pass(const Call& call, bool is_recv) {
+    check_peer(call, is_recv);
+    check_usable();
+    const Deadline deadline = call.timeout ? Deadline(*call.timeout) : Deadline();
+    Pairs::Lane& lane = pairs_->lane(call.root, is_recv);
+    take_turn(lane.turn, call, deadline);
+    const TakenTurn turn(lane.turn);
+    check_usable();
+    if (lane.link == nullptr) {
+        throw UsageError("rank " + std::to_string(rank_) + " has no connection for messages with " +
+                         "rank " + std::to_string(call.root));
+    }
+    Op op = make_op(call, ++lane.seq);
+    op.magic = Op::kMessageMagic;
+    op.kind = OpKind::kSend;  // at both ends
+    op.layout = 0;
+    op.root = static_cast<std::uint32_t>(is_recv ? call.root : rank_);
+    op.target = static_cast<std::uint32_t>(is_recv ? rank_ : call.root);
+    bool has_begun = false;
+    try {
+        lane.waiter.begin(deadline, call.interrupt);
+        if (is_recv) {
+            pairs_->recv(lane, op, call.out, has_begun);
+            // After the last read of the peer's memory: was it still this epoch's?
+            lane.waiter.check_abort();
+        } else {
+            pairs_->send(lane, op, call.x);
+        }
+    } catch (const std::exception& error) {
+        const bool was_interrupted = dynamic_cast<const Interrupted*>(&error) != nullptr;
+        Reason reason = reason_of_current(Pairs::describe(op, is_recv), call,
+                                          [&] { return pairs_->hear(lane); });
+        tell(reason);
+        // A collective that runs says them itself, when it has left.
+        if (turn_.try_take()) {
+            const TakenTurn collective(turn_);
+            say_last_words(reason);
+        }
+        pairs_->say_last_words(reason, &lane);
+        if (has_begun) {
+            poison(op.dtype, call.out, op.count);
+            reason.message += "; its output was invalidated";
+        }
+        if (was_interrupted) throw Interrupted();
+        throw Aborted(std::move(reason));
+    }
+    auto& messages = is_recv ? received_ : sent_;
+    auto& bytes = is_recv ? received_bytes_ : sent_bytes_;
+    messages.fetch_add(1, std::memory_order_relaxed);
+    bytes.fetch_add(op.nbytes(), std::memory_order_relaxed);
+}
+
+}  // namespace phalanx

@@ -1,0 +1,200 @@
+// See pairs.hpp for why this is right.
+#include "group/pairs.hpp"
+
+#include <fcntl.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+
+#include "transport/memory_link.hpp"
+
+namespace phalanx {
+
+namespace {
+
+// Up to here a copy is cheaper than a second write to a socket (about 1 us each).
+constexpr std::size_t kOnePiece = std::size_t{4} << 10;
+// Where the system allows it; its default limit (net.core.wmem_max) is 208 KiB, doubled.
+constexpr std::size_t kSendBuffer = std::size_t{4} << 20;
+
+std::uint64_t end_mark(const Op& op) noexcept { return ~op.seq ^ 0x31'64'6e'65'78'6c'70'00U; }
+
+std::string name_rank(std::uint32_t rank) { return "rank " + std::to_string(rank); }
+
+}  // namespace
+
+PairWire make_pair_wire(int peer, int fd) {
+    auto in = make_socket_link(peer, fd);
+    reserve_send_buffer(fd, kSendBuffer);
+    const int copy = ::fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    if (copy < 0) throw SystemError("cannot duplicate descriptor " + std::to_string(fd), errno);
+    return {make_socket_link(peer, copy), std::move(in)};
+}
+
+Pairs::Pairs(int rank, int channel, std::span<const int> local, const Arena* arena, AbortPage& page,
+             std::map<int, PairWire> wires, const Waiter& waiter, Activity& activity)
+    : channel_(channel), epoch_(waiter.epoch()), activity_(activity) {
+    for (int peer = 0; peer < static_cast<int>(local.size()); ++peer) {
+        Lane& out = lanes_.emplace_back(peer, false, waiter);
+        Lane& in = lanes_.emplace_back(peer, true, waiter);
+        const int slot = local[static_cast<std::size_t>(peer)];
+        if (peer == rank) continue;
+        if (slot >= 0) {
+            const auto own = arena->own_queue(channel, slot);
+            const auto theirs = arena->queue_of(slot, channel);
+            reset_arena_half(own);
+            out.link = make_arena_link(peer, own, theirs, &page.doorbell(slot), epoch_);
+            in.link = make_arena_link(peer, own, theirs, &page.doorbell(slot), epoch_);
+            out.is_local = in.is_local = true;
+        } else if (const auto wire = wires.find(peer); wire != wires.end()) {
+            out.link = std::move(wire->second.out);
+            in.link = std::move(wire->second.in);
+        }
+    }
+}
+
+std::string Pairs::describe(const Op& op, bool is_recv) {
+    return std::string(is_recv ? "recv" : "send") + " #" + std::to_string(op.seq) +
+           (is_recv ? " from " + name_rank(op.root) : " to " + name_rank(op.target)) + " (" +
+           describe_array(op) + ")";
+}
+
+void Pairs::send(Lane& lane, const Op& op, const std::byte* x) {
+    const auto header = std::as_bytes(std::span(&op, 1));
+    const std::span payload(x, static_cast<std::size_t>(op.nbytes()));
+    const std::uint64_t mark = end_mark(op);
+    const auto end = std::as_bytes(std::span(&mark, 1));
+    if (payload.size() <= kOnePiece) {
+        std::array<std::byte, sizeof(Op) + kOnePiece + sizeof mark> piece;
+        auto* at = std::copy(header.begin(), header.end(), piece.data());
+        at = std::copy(payload.begin(), payload.end(), at);
+        at = std::copy(end.begin(), end.end(), at);
+        return push(lane, {piece.data(), at});
+    }
+    push(lane, header);
+    push(lane, payload);
+    push(lane, end);
+}
+
+void Pairs::recv(Lane& lane, const Op& op, std::byte* out, bool& has_begun) {
+    Op met;
+    pull(lane, std::as_writable_bytes(std::span(&met, 1)));
+    // No header at all: perhaps last words; whoever catches this will listen for them.
+    if (met.magic != op.magic) throw PeerLost(lane.peer, "it sent something that is no header");
+    if (met != op) {
+        throw Mismatch(name_rank(op.target) + ": " + describe(op, true) + " met " +
+                       name_rank(op.root) + ": " + describe(met, false) +
+                       describe_difference(op, met));
+    }
+    has_begun = true;
+    pull(lane, {out, static_cast<std::size_t>(op.nbytes())});
+    std::uint64_t mark = 0;
+    pull(lane, std::as_writable_bytes(std::span(&mark, 1)));
+    if (mark != end_mark(op)) throw PeerLost(lane.peer, "its message was cut short");
+}
+
+void Pairs::push(Lane& lane, std::span<const std::byte> bytes) {
+    const auto attempt = [&] {
+        const std::size_t taken = lane.link->try_send(bytes);
+        bytes = bytes.subspan(taken);
+        return taken > 0;
+    };
+    while (!bytes.empty()) {
+        lane.waiter.check_abort();
+        if (!attempt()) wait(lane, [&] { return lane.link->can_send(); }, attempt);
+    }
+}
+
+void Pairs::pull(Lane& lane, std::span<std::byte> bytes) {
+    const auto attempt = [&] {
+        const std::size_t got = lane.link->try_recv(bytes);
+        bytes = bytes.subspan(got);
+        return got > 0;
+    };
+    while (!bytes.empty()) {
+        lane.waiter.check_abort();
+        // An empty queue is waited for, not tried: only the wait knows a closed peer from a lost.
+        const bool can_try = !lane.is_local || lane.link->can_recv();
+        if (!can_try || !attempt()) wait(lane, [&] { return lane.link->can_recv(); }, attempt);
+    }
+}
+
+// Returns when something has moved (a wire), or can be moved (a queue in the arena).
+template <class Ready, class Try>
+void Pairs::wait(Lane& lane, const Ready& ready, const Try& attempt) {
+    struct Shown {
+        Activity& activity;
+        std::uint64_t word;
+        ~Shown() { activity.hide(word); }
+    } shown{activity_, Activity::word_of(channel_, lane.is_recv, lane.peer, lane.seq)};
+    const auto missing = [&] {
+        shown.activity.show(shown.word);
+        Missing who;
+        who.ranks.push_back(lane.peer);
+        if (lane.is_local && lane.link->has_ended()) who.closed_rank = lane.peer;
+        return who;
+    };
+    if (lane.is_local) return lane.waiter.until(ready, missing);
+    pollfd polled{lane.link->descriptor(), POLLIN, 0};
+    if (!lane.is_recv) polled.events = POLLOUT | POLLRDHUP;
+    lane.waiter.until_moved(
+        attempt,
+        [&]() -> std::span<const pollfd> {
+            shown.activity.show(shown.word);
+            // What has not gone yet will never be received: only this thread sends it.
+            if (!lane.is_recv && lane.link->has_ended()) {
+                throw PeerLost(lane.peer, "its connection closed");
+            }
+            if (lane.waiter.is_patience_over()) listen(lane);
+            return {&polled, 1};
+        },
+        missing);
+}
+
+// In a long wait: has another peer given the epoch up meanwhile? Nothing of what it had sent before
+// is taken: its messages stay good if it has only closed.
+void Pairs::listen(const Lane& own) {
+    for (Lane& lane : lanes_) {
+        if (!lane.is_recv || lane.is_local || lane.link == nullptr || lane.peer == own.peer ||
+            lane.is_overheard.load() || !lane.link->has_ended()) {
+            continue;
+        }
+        auto words = lane.link->overhear(epoch_);
+        if (words && words->kind != AbortKind::kClosed) throw Aborted(std::move(*words));
+        lane.is_overheard.store(true);
+    }
+}
+
+std::optional<Reason> Pairs::hear(Lane& lane) noexcept {
+    if (lane.is_local) return std::nullopt;
+    if (lane.is_recv) return lane.link->hear_last_words(epoch_);
+    return this->lane(lane.peer, true).link->overhear(epoch_);
+}
+
+void Pairs::say_last_words(const Reason& reason, const Lane* held) noexcept {
+    for (Lane& lane : lanes_) {
+        if (lane.is_recv || lane.is_local) continue;
+        const bool is_held = &lane == held;
+        if (!is_held && !lane.turn.try_take()) continue;  // whoever is inside will say it
+        if (lane.link != nullptr) lane.link->say_last_words(epoch_, reason);
+        if (!is_held) lane.turn.give();
+    }
+}
+
+void Pairs::close(const Reason& reason) noexcept {
+    for (Lane& lane : lanes_) {
+        if (lane.link == nullptr) continue;
+        if (lane.is_local) {
+            if (!lane.is_recv) lane.link->finish();
+        } else if (lane.is_recv) {
+            // A socket that is closed with bytes unread throws away what it has still to send.
+            (void)lane.link->hear_last_words(epoch_);
+        } else {
+            lane.link->say_last_words(epoch_, reason);
+        }
+    }
+    for (Lane& lane : lanes_) lane.link.reset();
+}
+
+}  // namespace phalanx

@@ -1,0 +1,70 @@
+"""Ranks that connect to each other: threads of the test, or played by it."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import msgspec
+
+from phalanx.distributed._connect import connect_links
+from phalanx.distributed._handshake import Identity, Lane
+from phalanx.distributed._listen import Endpoint, Share
+from phalanx.distributed._rendezvous import MemoryRendezvous
+
+KEY = bytes(range(32))
+PATIENCE = 20.0
+Links = dict[int, socket.socket]
+
+
+def identity(rank: int, **changes) -> Identity:
+    return Identity(**{"workspace": "lab", "epoch": 3, "rank": rank, "key": KEY, **changes})
+
+
+class Meeting:
+    """``size`` ranks, some of them threads, the others played by the test."""
+
+    def __init__(self, executor: ThreadPoolExecutor, size: int) -> None:
+        self._executor = executor
+        self.rendezvous = MemoryRendezvous.of_size(size)
+        self.size = size
+
+    def start(self, rank: int, **options) -> Future[Links]:
+        rendezvous = options.pop("rendezvous", self.rendezvous[rank])
+        me = options.pop("me", identity(rank))
+        peers = options.pop("peers", [r for r in range(self.size) if r != rank])
+        addresses = options.pop("addresses", ["127.0.0.1"])
+        options.setdefault("timeout", PATIENCE)
+        lanes = peers if isinstance(peers, dict) else {Lane.COLLECTIVE: peers}
+
+        def connect() -> Links:
+            links = connect_links(me, lanes, addresses, rendezvous, **options)
+            assert links.keys() == lanes.keys()
+            return links if isinstance(peers, dict) else links[Lane.COLLECTIVE]
+
+        return self._executor.submit(connect)
+
+    def stand_in(self, *ranks: int, port: int = 1) -> list[Share]:
+        """Take the place of ranks in the rendezvous; nobody listens at port 1."""
+
+        def give(rank: int) -> list[bytes]:
+            peers = tuple(r for r in range(self.size) if r != rank)
+            mine = msgspec.msgpack.encode(Share((peers, ()), (Endpoint("127.0.0.1", port),)))
+            return self.rendezvous[rank].all_gather(mine, timeout=PATIENCE)
+
+        parts = next(iter(list(self._executor.map(give, ranks))))
+        return [msgspec.msgpack.decode(part, type=Share) for part in parts]
+
+
+def check_links(results: list[Links]) -> None:
+    """Every pair is joined by one connection, and nothing but what is sent comes out of it."""
+    for rank, links in enumerate(results):
+        for peer, sock in links.items():
+            assert not sock.get_inheritable()
+            sock.setblocking(True)
+            sock.sendall(struct.pack("<II", rank, peer))
+    for rank, links in enumerate(results):
+        for peer, sock in links.items():
+            assert struct.unpack("<II", sock.recv(4096)) == (peer, rank)
+            sock.close()

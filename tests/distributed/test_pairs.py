@@ -1,0 +1,215 @@
+"""Messages from any rank to any other, between real processes, through the engine itself."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+import numpy as np
+import pytest
+from distributed import cells, pair_cells
+from distributed.pair_cells import KIB
+
+import phalanx as px
+
+PLACES = {
+    "arena": (3, (0, 0, 0), "any"),
+    "tcp": (3, (0, 0, 0), "tcp"),
+    "2 x 2": (4, (0, 0, 1, 1), "any"),
+}
+SIZES = [0, 8, 8 * 1021, 64 * KIB, 64 * KIB + 8, 5 << 20]
+
+
+@pytest.fixture(params=PLACES)
+def world(request, rank_pool):
+    size, hosts, transport = PLACES[request.param]
+    return rank_pool(size, hosts, transport)
+
+
+@pytest.fixture
+def fresh_world(farm, world):
+    """Counters start at nothing."""
+    plan = world.plan
+    fresh = farm.unformed(plan.size, plan.hosts, plan.transport)
+    fresh.run(cells.join)
+    fresh.is_good = True
+    return fresh
+
+
+def test_all_pairs_and_sizes(fresh_world):
+    n_peers = fresh_world.size - 1
+    for n_right, told in fresh_world.run(pair_cells.all_pairs, SIZES):
+        assert n_right == n_peers * len(SIZES)
+        assert told["messages_sent"] == told["messages_received"] == n_right
+        assert told["message_bytes_sent"] == told["message_bytes_received"] == n_peers * sum(SIZES)
+
+
+@pytest.mark.parametrize("nbytes", [8, 64 * KIB])
+def test_matched_exchanges_of_64_kib_do_not_deadlock(world, nbytes):
+    assert all(world.run(pair_cells.exchange, nbytes))
+
+
+def test_eight_ranks_exchange_over_tcp(rank_pool):
+    assert all(rank_pool(8, transport="tcp").run(pair_cells.exchange, 64 * KIB))
+
+
+def test_an_unread_message_stands_in_no_collective_s_way(world):
+    for is_right, total in world.run(pair_cells.across_a_sum):
+        assert is_right
+        assert total == world.size
+
+
+def test_one_thread_sends_one_receives_one_sums(world):
+    assert world.run(pair_cells.three_threads, 10) == [[]] * world.size
+
+
+@pytest.mark.parametrize("what", ["dtype", "shape"])
+def test_a_mismatch_names_both_calls_on_all_ranks(fresh_world, what):
+    took = {"dtype": "(int64, shape (4,))", "shape": "(float32, shape (2, 2))"}[what]
+    fresh_world.start(pair_cells.mismatched, what)
+    errors = fresh_world.outcomes()
+    for error in errors:
+        assert isinstance(error, px.CollectiveMismatch), error
+        assert (
+            str(error) == f"rank 1: recv #3 from rank 0 {took} "
+            "met rank 0: send #3 to rank 1 (float32, shape (4,))"
+        )
+
+
+def test_the_name_of_a_dtype_may_be_given(world):
+    world.start(pair_cells.send_bits, 1, ranks=[0])
+    world.start(pair_cells.recv_floats, 0, ranks=[1])
+    _, out = world.outcomes([0, 1])
+    assert (out == np.arange(5.0)).all()
+    for name in ("float32", "float65"):
+        assert world.run(pair_cells.misnamed, name)[0] == f"float64 cannot be read as {name}"
+
+
+@pytest.mark.parametrize("cell", [pair_cells.recv, pair_cells.send])
+def test_a_deadline_names_the_peer(fresh_world, cell):
+    fresh_world.start(cell, 1, 80 << 20, 0.2, ranks=[0])
+    (error,) = fresh_world.outcomes([0])
+    assert isinstance(error, px.CollectiveTimeout), error
+    what = "recv #1 from" if cell is pair_cells.recv else "send #1 to"
+    assert f"rank 0: {what} rank 1 (int64, shape (10485760,)) timed out after 0.2 s" in str(error)
+    assert "missing: rank 1" in str(error)
+
+
+def test_a_rank_that_dies_in_mid_message_is_named_and_the_output_is_spoilt(world):
+    # Too much for any queue, and the receiver comes late: the sender is in the middle of it.
+    nbytes = 80 << 20
+    world.start(pair_cells.endless_send, 1, nbytes, ranks=[0])
+    with pytest.raises(TimeoutError):
+        world.outcomes([0], timeout=0.3)
+    world.kill(0, signal.SIGSTOP)
+    world.start(pair_cells.begun_output, nbytes, ranks=[1])
+    with pytest.raises(TimeoutError):
+        world.outcomes([1], timeout=0.3)
+    world.kill(0, signal.SIGKILL)
+    start = time.monotonic()
+    ((text, is_spoilt, is_failure),) = world.outcomes([1], timeout=5)
+    world.is_good = False
+    assert time.monotonic() - start < 2
+    assert is_failure
+    assert is_spoilt
+    assert "rank 0" in text
+
+
+def test_over_tcp_a_closed_connection_alone_names_the_dead(rank_pool):
+    world = rank_pool(2, transport="tcp", with_memory=False)
+    world.start(pair_cells.recv, 1, 8, ranks=[0])
+    with pytest.raises(TimeoutError):
+        world.outcomes([0], timeout=0.1)
+    world.kill(1, signal.SIGKILL)
+    (error,) = world.outcomes([0], timeout=5)
+    world.is_good = False
+    assert isinstance(error, px.RankFailure), error
+    assert error.rank == 1
+
+
+def test_an_interrupt_frees_a_rank_that_waits_for_a_message(fresh_world):
+    fresh_world.start(pair_cells.recv, 1, 8, ranks=[0])
+    with pytest.raises(TimeoutError):
+        fresh_world.outcomes([0], timeout=0.2)
+    fresh_world.kill(0, signal.SIGINT)
+    (error,) = fresh_world.outcomes([0], timeout=5)
+    assert isinstance(error, KeyboardInterrupt)
+    fresh_world.start(pair_cells.recv, 0, 8, ranks=[1])
+    (error,) = fresh_world.outcomes([1], timeout=5)
+    assert isinstance(error, px.DistributedError)
+    assert "rank 0 was interrupted in recv #1 from rank 1 (int64, shape (1,))" in str(error)
+
+
+def test_what_was_sent_before_a_rank_closed_is_received(world):
+    sizes = [8, 40 * KIB, 16]
+    last = world.size - 1
+    world.start(pair_cells.send_and_close, 0, sizes, ranks=[last])
+    assert world.outcomes([last]) == [None]
+    for nbytes in sizes:
+        world.start(pair_cells.recv, last, nbytes, ranks=[0])
+        assert world.outcomes([0]) == [True]
+    world.start(pair_cells.recv, last, 8, 5.0, ranks=[0])
+    (error,) = world.outcomes([0])
+    world.is_good = False
+    assert isinstance(error, px.DistributedError)
+    assert f"rank {last} closed the group" in str(error)
+
+
+def test_the_page_shows_whom_a_rank_waits_for(rank_pool):
+    world = rank_pool(2)
+    page = world._farm._hosts[0].page
+    assert page.activity(0)[5] == (-1, "", -1, 0)
+    world.start(pair_cells.recv, 1, 8, ranks=[0])
+    deadline = time.monotonic() + 5
+    while page.activity(0)[5][1] == "":
+        assert time.monotonic() < deadline
+    channel, op, peer, _seq = page.activity(0)[5]
+    assert (channel, op, peer) == (0, "recv", 1)
+    world.start(pair_cells.send, 0, 8, ranks=[1])
+    assert world.outcomes() == [True, None]
+    assert page.activity(0)[5] == (-1, "", -1, 0)
+
+
+def test_wrong_peers_are_refused_and_the_group_stays_good(world):
+    size = world.size
+    assert world.run(pair_cells.refused, size)[0] == [
+        f"Invalid destination={size} for a group of size {size}",
+        f"Invalid source={size} for a group of size {size}",
+    ]
+    assert world.run(pair_cells.refused, -1)[0] == [
+        f"Invalid destination=-1 for a group of size {size}",
+        f"Invalid source=-1 for a group of size {size}",
+    ]
+    world.start(pair_cells.refused, 1, ranks=[1])
+    assert world.outcomes([1])[0] == [
+        "rank 1 cannot send to itself",
+        "rank 1 cannot receive from itself",
+    ]
+    assert all(world.run(pair_cells.exchange, 8))
+
+
+def test_a_group_of_one_has_nobody_to_talk_to():
+    assert pair_cells.alone() == [
+        "Cannot send to a singleton group",
+        "Cannot recv from a singleton group",
+    ]
+
+
+def test_a_closed_group_says_so(world):
+    world.start(pair_cells.send_and_close, 1, [], ranks=[0])
+    world.outcomes([0])
+    world.is_good = False
+    world.start(pair_cells.send, 1, 8, ranks=[0])
+    (error,) = world.outcomes([0])
+    assert isinstance(error, px.DistributedError)
+    assert "the group is closed" in str(error)
+
+
+def test_a_new_epoch_begins_with_empty_queues(farm, world):
+    world.start(pair_cells.send, 1, 16, ranks=[0])
+    assert world.outcomes([0]) == [None]
+    plan = world.plan
+    again = farm.unformed(plan.size, plan.hosts, plan.transport)
+    again.run(cells.join)
+    assert all(again.run(pair_cells.exchange, 8))
+    assert np.all(again.run(pair_cells.exchange, 64 * KIB))
