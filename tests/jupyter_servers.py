@@ -1,0 +1,132 @@
+"""JupyterLab and Notebook 7 on the packaged tutorials, and a page's first steps in them.
+
+It knows their addresses and a few of their classes, nothing of what the cells say.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from browser import comes
+
+from phalanx.cli._lab import copy_notebooks
+
+_NUMBERED = re.compile(r"\[\d+\]:")
+_ADDRESS = re.compile(r"http://127\.0\.0\.1:\d+/(?:lab/tree/|tree\?)\S*token=\S+")
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        return listening.getsockname()[1]
+
+
+@contextmanager
+def lab(folder: Path) -> Iterator[str]:
+    """Start ``phalanx lab``; gives the address that it prints, of the first tutorial."""
+    command = ["-m", "phalanx.cli", "lab", "--folder", folder / "notebooks"]
+    with _server(folder, command, "--LabApp.news_url=None") as address:
+        yield address
+
+
+@contextmanager
+def notebook_7(folder: Path) -> Iterator[str]:
+    """Start Notebook 7 on the tutorials; gives the address of the first one."""
+    pytest.importorskip("notebook", minversion="7")
+    copy_notebooks(folder / "notebooks")
+    command = ["-m", "notebook", "--allow-root", f"--ServerApp.root_dir={folder / 'notebooks'}"]
+    with _server(folder, command) as address:
+        yield address.replace("/tree?", "/notebooks/01_first_ranks.ipynb?")
+
+
+@contextmanager
+def _server(folder: Path, command: list[Any], *more: str) -> Iterator[str]:
+    private = {
+        f"JUPYTER_{kind}_DIR": str(folder / kind.lower()) for kind in ("CONFIG", "DATA", "RUNTIME")
+    }
+    server = subprocess.Popen(
+        [sys.executable, *command, "--no-browser", f"--port={_free_port()}", "--ip=127.0.0.1", *more],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+        env={**os.environ, **private},
+    )  # fmt: skip
+    address: list[str] = []
+    is_known = threading.Event()
+    said: list[str] = []
+
+    def read() -> None:
+        for line in server.stdout:
+            said.append(line)
+            found = _ADDRESS.search(line)
+            if found and not address:
+                address.append(found[0])
+                is_known.set()
+        is_known.set()
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    try:
+        is_known.wait(60)
+        assert address, "".join(said)
+        _wait_listening(address[0])
+        yield address[0]
+    finally:
+        server.terminate()
+        try:
+            server.wait(20)
+        except subprocess.TimeoutExpired:
+            os.killpg(server.pid, signal.SIGKILL)
+            server.wait()
+        reader.join(10)
+        server.stdout.close()
+
+
+def _wait_listening(address: str) -> None:
+    """Jupyter prints its address a moment before it listens there."""
+    where = urlsplit(address)
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            socket.create_connection((where.hostname, where.port), timeout=5).close()
+        except ConnectionRefusedError:
+            assert time.monotonic() < deadline, f"nobody listens at {where.netloc}"
+            time.sleep(0.02)
+        else:
+            return
+
+
+def open_notebook(page: Any, address: str) -> None:
+    """Open a notebook and run its first cell, ``%load_ext``; what is selected then is the next."""
+    page.goto(address)
+    page.locator(".jp-Notebook .jp-CodeCell").first.wait_for(timeout=60_000)
+    page.locator('.jp-Notebook-ExecutionIndicator[data-status="idle"]').wait_for(timeout=60_000)
+    _run_first_cell(page)
+
+
+def _run_first_cell(page: Any) -> None:
+    """Run it until it has a number.
+
+    JupyterLab says idle before its kernel listens; a cell run then is lost, or it asks for a kernel.
+    """
+    cell = page.locator(".jp-Notebook .jp-CodeCell").first
+    select = page.locator(".jp-Dialog .jp-mod-accept")
+    for _ in range(20):
+        if select.count():
+            select.click()
+        cell.locator(".cm-content").click()
+        page.keyboard.press("Control+Enter")
+        if comes(cell.locator(".jp-InputPrompt").get_by_text(_NUMBERED), 3.0):
+            page.keyboard.press("ArrowDown")
+            return
+    pytest.fail("the kernel runs no cell")
