@@ -7,35 +7,6 @@ namespace phalanx::binding {
 
 namespace {
 
-std::optional<Clock::duration> to_duration(const std::optional<double>& timeout) {
-    if (!timeout) return std::nullopt;
-    if (!(*timeout >= 0.0)) throw py::value_error("timeout must be None or at least 0 seconds");
-    constexpr double kForever = 3e9;  // a century: beyond it the clock's range ends
-    return std::chrono::duration_cast<Clock::duration>(
-        std::chrono::duration<double>(std::min(*timeout, kForever)));
-}
-
-// Runs the operation without the GIL. Safe: the arrays are held by the caller's arguments and only
-// their memory is touched; Python is entered again only through the signal check, with the GIL.
-void run(Group& group, Call& call) {
-    std::optional<py::error_already_set> raised;
-    call.interrupt = [&raised] {
-        const py::gil_scoped_acquire acquired;
-        if (PyErr_CheckSignals() == 0) return false;
-        raised.emplace();
-        return true;
-    };
-    try {
-        const py::gil_scoped_release released;
-        group.run(call);
-    } catch (const Interrupted&) {
-        if (raised) throw std::move(*raised);
-        throw;
-    } catch (const Aborted& error) {
-        raise_reason(error.reason, group.host_of(error.reason.culprit));
-    }
-}
-
 void check_same(const View& x, const View& out, std::uint64_t blocks) {
     if (x.dtype != out.dtype) {
         throw py::type_error("out has dtype " + std::string(name_of(out.dtype)) + ", x has " +
@@ -57,27 +28,21 @@ void check_overlap(const View& x, const View& out, const std::byte* allowed) {
     }
 }
 
-void run_on(Group& group, OpKind kind, const py::handle& x_array, const py::handle& out_array,
-            int root, const std::optional<double>& timeout) {
-    const View x = view_of(x_array, "x", false);
-    const View out = view_of(out_array, "out", true);
-    const bool is_gather = kind == OpKind::kAllGather;
-    check_same(x, out, is_gather ? static_cast<std::uint64_t>(group.size()) : 1);
-    const auto own_block = static_cast<std::uint64_t>(is_gather ? group.rank() : 0) * x.count;
-    check_overlap(x, out, out.data + own_block * size_of(x.dtype));
-    Call call;
-    call.kind = kind;
-    call.dtype = x.dtype;
-    call.count = x.count;
-    call.shape = x.shape;
-    call.root = root;
-    call.x = x.data;
-    call.out = out.writable;
-    call.timeout = to_duration(timeout);
-    run(group, call);
+void run(Group& group, Call& call) {
+    run_released(group, [&](const std::function<bool()>& interrupt) {
+        call.interrupt = interrupt;
+        group.run(call);
+    });
+}
+
+void run_on(Group& group, OpKind kind, const py::handle& x, const py::handle& out, int root,
+            const std::optional<double>& timeout) {
+    Prepared prepared = prepare(group, kind, x, out, root, timeout);
+    run(group, prepared.call);
 }
 
 std::shared_ptr<Group> make_group(int rank, int size, std::uint64_t epoch, int channel,
+                                  std::uint64_t tag, std::vector<int> members,
                                   std::vector<int> hosts, std::vector<int> slots,
                                   std::vector<std::string> host_names, const PyArena* arena,
                                   const std::map<int, int>& links, const PyPage* page,
@@ -88,6 +53,8 @@ std::shared_ptr<Group> make_group(int rank, int size, std::uint64_t epoch, int c
     options.size = size;
     options.epoch = epoch;
     options.channel = channel;
+    options.tag = tag;
+    options.members = std::move(members);
     options.hosts = std::move(hosts);
     options.slots = std::move(slots);
     options.host_names = std::move(host_names);
@@ -118,6 +85,8 @@ py::dict describe(const Group& group) {
     result["rank"] = group.rank();
     result["size"] = group.size();
     result["epoch"] = group.epoch();
+    result["channel"] = group.channel();
+    result["members"] = group.members();
     result["nodes"] = group.formation().nodes;
     result["algorithms"] = algorithms;
     result["operations"] = counters.operations;
@@ -127,6 +96,55 @@ py::dict describe(const Group& group) {
 }
 
 }  // namespace
+
+std::optional<Clock::duration> to_duration(const std::optional<double>& timeout) {
+    if (!timeout) return std::nullopt;
+    if (!(*timeout >= 0.0)) throw py::value_error("timeout must be None or at least 0 seconds");
+    constexpr double kForever = 3e9;  // a century: beyond it the clock's range ends
+    return std::chrono::duration_cast<Clock::duration>(
+        std::chrono::duration<double>(std::min(*timeout, kForever)));
+}
+
+void run_released(Group& group, FunctionRef<void(const std::function<bool()>&)> body) {
+    if (group.has_finished()) group.drop_finished();
+    std::optional<py::error_already_set> raised;
+    const std::function<bool()> interrupt = [&raised] {
+        const py::gil_scoped_acquire acquired;
+        if (PyErr_CheckSignals() == 0) return false;
+        raised.emplace();
+        return true;
+    };
+    try {
+        const py::gil_scoped_release released;
+        body(interrupt);
+    } catch (const Interrupted&) {
+        if (raised) throw std::move(*raised);
+        throw;
+    } catch (const Aborted& error) {
+        raise_reason(error.reason, group.host_of(error.reason.culprit));
+    }
+}
+
+Prepared prepare(const Group& group, OpKind kind, const py::handle& x_array,
+                 const py::handle& out_array, int root, const std::optional<double>& timeout) {
+    Prepared prepared;
+    View& x = prepared.x = view_of(x_array, "x", false);
+    const View out = view_of(out_array, "out", true);
+    const bool is_gather = kind == OpKind::kAllGather || kind == OpKind::kSplit;
+    check_same(x, out, is_gather ? static_cast<std::uint64_t>(group.size()) : 1);
+    const auto own_block = static_cast<std::uint64_t>(is_gather ? group.rank() : 0) * x.count;
+    check_overlap(x, out, out.data + own_block * size_of(x.dtype));
+    Call& call = prepared.call;
+    call.kind = kind;
+    call.dtype = x.dtype;
+    call.count = x.count;
+    call.shape = x.shape;
+    call.root = root;
+    call.x = x.data;
+    call.out = out.writable;
+    call.timeout = to_duration(timeout);
+    return prepared;
+}
 
 void register_group(py::module_& module) {
     const auto on = [](OpKind kind) {
@@ -138,10 +156,11 @@ void register_group(py::module_& module) {
     auto group =
         py::class_<Group, std::shared_ptr<Group>>(module, "Group", py::is_final())
             .def(py::init(&make_group), py::kw_only(), py::arg("rank"), py::arg("size"),
-                 py::arg("epoch"), py::arg("channel") = 0, py::arg("hosts"),
-                 py::arg("slots") = py::tuple(), py::arg("host_names") = py::tuple(),
-                 py::arg("arena") = py::none(), py::arg("links") = py::dict(),
-                 py::arg("page") = py::none(), py::arg("wake_fd") = -1)
+                 py::arg("epoch"), py::arg("channel") = 0, py::arg("tag") = 0,
+                 py::arg("members") = py::tuple(), py::arg("hosts"), py::arg("slots") = py::tuple(),
+                 py::arg("host_names") = py::tuple(), py::arg("arena") = py::none(),
+                 py::arg("links") = py::dict(), py::arg("page") = py::none(),
+                 py::arg("wake_fd") = -1)
             .def_property_readonly("rank", &Group::rank)
             .def_property_readonly("size", &Group::size)
             .def_property_readonly("epoch", &Group::epoch)
@@ -159,6 +178,8 @@ void register_group(py::module_& module) {
                     run_on(self, OpKind::kBroadcast, x, out, root, timeout);
                 },
                 py::arg("x"), py::arg("out"), py::arg("root"), py::arg("timeout") = py::none())
+            .def("split", on(OpKind::kSplit), py::arg("x"), py::arg("out"),
+                 py::arg("timeout") = py::none())
             .def(
                 "barrier",
                 [](Group& self, const std::optional<double>& timeout) {
@@ -176,9 +197,14 @@ void register_group(py::module_& module) {
                 py::arg("kind"), py::arg("culprit"), py::arg("message"))
             .def("close",
                  [](Group& self) {
-                     const py::gil_scoped_release released;  // waits for a running operation
-                     self.close();
+                     {
+                         const py::gil_scoped_release released;  // waits for a running operation
+                         self.close();
+                     }
+                     self.drop_finished();
                  })
+            .def_property_readonly("is_idle", &Group::is_idle)
+            .def("is_left_by_all", &Group::is_left_by_all)
             .def("describe", &describe);
     group.attr("CHANNELS") = Arena::kChannels;
 }

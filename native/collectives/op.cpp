@@ -15,13 +15,15 @@ std::string name_of(OpKind kind) {
             return "all_gather";
         case OpKind::kBroadcast:
             return "broadcast";
+        case OpKind::kSplit:
+            return "split";
     }
     return "unknown operation " + std::to_string(static_cast<std::uint32_t>(kind));
 }
 
 std::string describe(const Op& op) {
     std::string text = name_of(op.kind) + " #" + std::to_string(op.seq);
-    if (op.kind == OpKind::kBarrier) return text;
+    if (op.kind == OpKind::kBarrier || op.kind == OpKind::kSplit) return text;
     text += " (" + std::string(name_of(op.dtype)) + ", shape (";
     const auto shown = std::min<std::size_t>(op.ndim, Op::kMaxDims);
     for (std::size_t i = 0; i < shown; ++i) {
@@ -33,6 +35,13 @@ std::string describe(const Op& op) {
         text.insert(text.size() - 1, ", root " + std::to_string(op.root));
     return text;
 }
+
+OpMismatch::OpMismatch(int one, const Op& of_one, int another, const Op& of_another)
+    : Mismatch(describe_mismatch(one, of_one, another, of_another)),
+      rank(one),
+      op(of_one),
+      other_rank(another),
+      other(of_another) {}
 
 std::string describe_mismatch(int rank, const Op& op, int other_rank, const Op& other) {
     std::string text = "rank " + std::to_string(rank) + ": " + describe(op) + " met rank " +

@@ -6,11 +6,19 @@
 #include <string>
 #include <type_traits>
 
+#include "base/error.hpp"
 #include "collectives/dtype.hpp"
 
 namespace phalanx {
 
-enum class OpKind : std::uint32_t { kBarrier = 1, kAllSum = 2, kAllGather = 3, kBroadcast = 4 };
+// On the wire and on the abort page: append only.
+enum class OpKind : std::uint32_t {
+    kBarrier = 1,
+    kAllSum = 2,
+    kAllGather = 3,
+    kBroadcast = 4,
+    kSplit = 16,  // an all_gather of what ranks must know of each other to split the group
+};
 
 std::string name_of(OpKind kind);
 
@@ -41,6 +49,17 @@ static_assert(std::is_trivially_copyable_v<Op> && sizeof(Op) == 136);
 
 // "all_sum #12 (float32, shape (4096,))"
 std::string describe(const Op& op);
+// Two ranks (numbers as in the group) that do not make the same call; the group knows what names
+// they have for people.
+class OpMismatch : public Mismatch {
+  public:
+    OpMismatch(int rank, const Op& op, int other_rank, const Op& other);
+    int rank;
+    Op op;
+    int other_rank;
+    Op other;
+};
+
 // "rank 3: all_sum #12 (...) met rank 2: all_gather #12 (...)"
 std::string describe_mismatch(int rank, const Op& op, int other_rank, const Op& other);
 

@@ -1,5 +1,6 @@
 // How a group is put together: who stands with whom, and with what they reach each other.
 #include <sys/eventfd.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -24,6 +25,8 @@ void check_options(const GroupOptions& options) {
           "epoch must be from 1 to 2**48 - 1");
     check(options.channel >= 0 && options.channel < Arena::kChannels,
           "channel must be from 0 to " + std::to_string(Arena::kChannels - 1));
+    check(options.members.empty() || options.members.size() == size,
+          "members must be empty or have one entry for each rank");
     check(options.hosts.size() == size, "hosts must name one host index for each rank");
     check(options.slots.empty() || options.slots.size() == size,
           "slots must be empty or have one entry for each rank");
@@ -65,8 +68,15 @@ Group::Group(GroupOptions options)
       size_(options.size),
       epoch_(options.epoch),
       channel_(options.channel),
-      tuning_(options.tuning) {
+      tag_(options.tag),
+      pid_(::getpid()),
+      tuning_(options.tuning),
+      queue_([this](const Call& call, Deadline deadline) { run_now(call, deadline); }) {
     check_options(options);
+    members_ = std::move(options.members);
+    for (int rank = static_cast<int>(members_.size()); rank < size_; ++rank) {
+        members_.push_back(rank);
+    }
     hosts_ = options.hosts;
     host_names_ = std::move(options.host_names);
     arena_ = options.arena;
@@ -105,7 +115,7 @@ void Group::build_team(GroupOptions& options) {
         const auto me = std::find(neighbours.begin(), neighbours.end(), rank_) - neighbours.begin();
         bell = slots[static_cast<std::size_t>(me)];
         check(bell == arena_->own(), "this rank's slot is not the arena's own one");
-        host = std::make_unique<HostTeam>(*arena_, *page_, channel_, epoch_, neighbours,
+        host = std::make_unique<HostTeam>(*arena_, *page_, channel_, epoch_, tag_, neighbours,
                                           std::move(slots), static_cast<int>(me), tuning_.host);
         inline_limit_ = std::max<std::size_t>(host->inline_limit(), 1);
     }
@@ -124,7 +134,7 @@ void Group::build_team(GroupOptions& options) {
                                            !formation_.has_single_ranks_only(), tuning_.link);
     }
     activity_ = &page_->activity(bell);
-    activity_->begin_epoch(channel_, epoch_);
+    activity_->begin_group(channel_, epoch_, tag_);
     options.links.clear();  // what no algorithm uses is closed
     waiter_ = std::make_unique<Waiter>(*page_, bell, epoch_, wake_.get(),
                                        WaitPolicy::for_ranks(static_cast<int>(neighbours.size())));

@@ -2,6 +2,10 @@
 // failure.cpp.
 #include "group/group.hpp"
 
+#include <unistd.h>
+
+#include <algorithm>
+
 #include "collectives/copy.hpp"
 #include "collectives/kernels.hpp"
 
@@ -20,8 +24,7 @@ std::uint64_t mix(std::uint64_t hash, std::uint64_t word) noexcept {
 
 void Group::check_usable() const {
     if (is_closed_.load()) {
-        throw Closed("rank " + std::to_string(rank_) +
-                     ": the group is closed; make a new one (px.init, px.recover or split)");
+        throw Closed(me() + ": the group is closed; make a new one (px.init, px.recover or split)");
     }
     if (page_->is_aborted(epoch_)) throw Aborted(failure().value_or(Reason{}));
 }
@@ -32,8 +35,8 @@ void Group::take_turn(const Call& call, Deadline deadline) {
     while (!turn_.try_take()) {
         const auto now = Clock::now();
         if (deadline.has_passed(now)) {
-            throw Aborted({AbortKind::kTimeout, rank_,
-                           "rank " + std::to_string(rank_) + ": " + name_of(call.kind) +
+            throw Aborted({AbortKind::kTimeout, world_rank(rank_),
+                           me() + ": " + name_of(call.kind) +
                                " timed out waiting for another operation of this rank's"});
         }
         if (call.interrupt && call.interrupt()) throw Interrupted();
@@ -73,19 +76,32 @@ void Group::perform(const Op& op, const Call& call) {
         case OpKind::kAllSum:
             return team_->all_sum(op, choice, call.x, call.out, *waiter_);
         case OpKind::kAllGather:
+        case OpKind::kSplit:
             return team_->all_gather(op, choice, call.x, call.out, *waiter_);
         case OpKind::kBroadcast:
             return team_->broadcast(op, choice, call.x, call.out, *waiter_);
     }
 }
 
-void Group::run(const Call& call) {
+void Group::check_call(const Call& call) const {
     if (call.root < 0 || call.root >= size_) {
         throw UsageError("root " + std::to_string(call.root) + " is not a rank of this group of " +
                          std::to_string(size_));
     }
+}
+
+void Group::run(const Call& call) {
+    check_call(call);
     check_usable();
     const Deadline deadline = call.timeout ? Deadline(*call.timeout) : Deadline();
+    if (queue_.is_idle()) return run_now(call, deadline);
+    const auto work = std::make_shared<Work>(call, deadline, nullptr);
+    enqueue(work, call);
+    wait(*work, std::nullopt, call.interrupt);
+}
+
+void Group::run_now(const Call& call, Deadline deadline) {
+    check_usable();
     take_turn(call, deadline);
     const TakenTurn turn(turn_);
     check_usable();
@@ -108,8 +124,9 @@ void Group::run(const Call& call) {
             const bool was_interrupted = dynamic_cast<const Interrupted*>(&error) != nullptr;
             Reason reason = give_up(reason_of_current(op, call));
             if (has_begun && call.out != nullptr) {
-                const auto ranks =
-                    op.kind == OpKind::kAllGather ? static_cast<std::uint64_t>(size_) : 1;
+                const auto ranks = op.kind == OpKind::kAllGather || op.kind == OpKind::kSplit
+                                       ? static_cast<std::uint64_t>(size_)
+                                       : 1;
                 poison(op.dtype, call.out, op.count * ranks);
                 reason.message += "; its output was invalidated";
             }
@@ -125,9 +142,13 @@ void Group::run(const Call& call) {
     }
 }
 
-std::string Group::host_of(int rank) const {
-    if (rank < 0 || rank >= size_) return "";
-    const auto host = static_cast<std::size_t>(hosts_[static_cast<std::size_t>(rank)]);
+std::string Group::me() const { return "rank " + std::to_string(world_rank(rank_)); }
+
+std::string Group::host_of(int world_rank) const {
+    const auto found = std::find(members_.begin(), members_.end(), world_rank);
+    if (found == members_.end()) return "";
+    const auto host =
+        static_cast<std::size_t>(hosts_[static_cast<std::size_t>(found - members_.begin())]);
     return host < host_names_.size() ? host_names_[host] : "";
 }
 

@@ -15,6 +15,7 @@
 #include "base/turn.hpp"
 #include "collectives/team.hpp"
 #include "group/selector.hpp"
+#include "group/work.hpp"
 #include "transport/abort_page.hpp"
 #include "transport/arena.hpp"
 #include "transport/link.hpp"
@@ -27,6 +28,8 @@ struct GroupOptions {
     int size = 1;
     std::uint64_t epoch = 1;
     int channel = 0;
+    std::uint64_t tag = 0;     // a split's own number, the same on all its ranks; 0: the world
+    std::vector<int> members;  // the world's number of each rank; empty: the same
     std::vector<int> hosts;
     std::vector<int> slots;               // empty: no arena
     std::vector<std::string> host_names;  // empty: unnamed
@@ -35,19 +38,6 @@ struct GroupOptions {
     std::shared_ptr<AbortPage> page;
     int wake_fd = -1;  // duplicated
     Tuning tuning;
-};
-
-// How one operation is called. x and out point at op-sized memory that outlives the call.
-struct Call {
-    OpKind kind = OpKind::kBarrier;
-    Dtype dtype = Dtype::none;
-    std::uint64_t count = 0;  // elements of x
-    std::span<const std::uint64_t> shape;
-    int root = 0;
-    const std::byte* x = nullptr;
-    std::byte* out = nullptr;
-    std::optional<Clock::duration> timeout;
-    std::function<bool()> interrupt;  // runs signal handlers; true: leave
 };
 
 struct Counters {
@@ -60,6 +50,9 @@ struct Counters {
 // below team_ belongs to it. abort(), failure(), close(), is_closed() may be called at any time by
 // any thread: they touch only the page, the eventfd and atomics, and take the turn before they
 // touch links. Counters are atomics, relaxed: statistics.
+//
+// submit() hands an operation to the group's thread (work.hpp); while any is queued, run() queues
+// its own behind them and waits, so that a rank's operations keep the order of its calls.
 //
 // Failure. Whatever goes wrong in an operation aborts the epoch: first on the page (the first
 // reason wins and frees everybody on this host), then as last words on the links. From then on
@@ -74,6 +67,17 @@ class Group {
     // Throws UsageError, Closed, Aborted, or Interrupted.
     void run(const Call& call);
 
+    // The same, later: `owner` keeps x and out alive. The timeout counts from here.
+    std::shared_ptr<Work> submit(const Call& call, std::shared_ptr<const void> owner);
+    // Throws what the work has thrown. A `timeout` that passes is an Aborted of kTimeout, and ends
+    // this wait only: the operation goes on. An interrupt aborts the epoch, as in run().
+    void wait(const Work& work, std::optional<Clock::duration> timeout,
+              const std::function<bool()>& interrupt);
+    // Drops what kept the arrays of finished works alive (on a thread that may do so).
+    [[nodiscard]] bool has_finished() const noexcept { return queue_.has_finished(); }
+    void drop_finished();
+    [[nodiscard]] bool is_idle() const noexcept { return queue_.is_idle(); }
+
     bool abort(const Reason& reason) noexcept;
     [[nodiscard]] std::optional<Reason> failure() const;
     void close() noexcept;
@@ -82,8 +86,13 @@ class Group {
     [[nodiscard]] int rank() const noexcept { return rank_; }
     [[nodiscard]] int size() const noexcept { return size_; }
     [[nodiscard]] std::uint64_t epoch() const noexcept { return epoch_; }
-    // "" where unknown.
-    [[nodiscard]] std::string host_of(int rank) const;
+    [[nodiscard]] int channel() const noexcept { return channel_; }
+    [[nodiscard]] const std::vector<int>& members() const noexcept { return members_; }
+    // Of a rank of the world; "" where unknown.
+    [[nodiscard]] std::string host_of(int world_rank) const;
+    // After close(): whether no member looks at this rank's memory any more, so that another group
+    // may have the channel.
+    [[nodiscard]] bool is_left_by_all() noexcept;
     [[nodiscard]] const Formation& formation() const noexcept { return formation_; }
     [[nodiscard]] std::string algorithm(OpKind kind, std::uint64_t nbytes) const;
     [[nodiscard]] bool has_host_team() const noexcept { return inline_limit_ > 0; }
@@ -91,6 +100,14 @@ class Group {
 
   private:
     void check_usable() const;
+    void check_process() const;
+    void check_call(const Call& call) const;
+    void run_now(const Call& call, Deadline deadline);
+    void enqueue(const std::shared_ptr<Work>& work, const Call& call);
+    [[nodiscard]] int world_rank(int rank) const {
+        return members_[static_cast<std::size_t>(rank)];
+    }
+    [[nodiscard]] std::string me() const;
     void take_turn(const Call& call, Deadline deadline);
     [[nodiscard]] Op make_op(const Call& call) const;
     [[nodiscard]] Choice choice_of(const Op& op) const;
@@ -104,6 +121,9 @@ class Group {
     int size_;
     std::uint64_t epoch_;
     int channel_;
+    std::uint64_t tag_;
+    int pid_;
+    std::vector<int> members_;
     std::vector<int> hosts_;
     std::vector<std::string> host_names_;
     std::shared_ptr<Arena> arena_;
@@ -123,6 +143,8 @@ class Group {
     std::atomic<std::uint64_t> operations_{0};
     std::atomic<std::uint64_t> bytes_{0};
     std::atomic<std::uint64_t> link_bytes_{0};
+    std::unique_ptr<HostTeam> left_;  // after close: to see when the others have gone as well
+    WorkQueue queue_;
 };
 
 }  // namespace phalanx

@@ -13,7 +13,7 @@ namespace phalanx {
 namespace {
 
 constexpr std::uint64_t kMagic = 0x31'65'67'61'70'78'6c'70;  // "plxpage1"
-constexpr std::uint32_t kVersion = 2;
+constexpr std::uint32_t kVersion = 3;
 constexpr std::size_t kWordAt = kCacheLine;
 constexpr std::size_t kBellsAt = 2 * kCacheLine;
 
@@ -98,7 +98,10 @@ AbortPage::AbortPage(int fd, int slots, int author, std::span<const int> wake_fd
     // A predecessor in this slot may have been killed while it slept.
     if (author < slots) {
         doorbells_[author].sleeping.store(0, std::memory_order_seq_cst);
-        activities_[author].current.store(0, std::memory_order_release);
+        for (auto& channel : activities_[author].channels) {
+            channel.tag.store(0, std::memory_order_release);
+            channel.current.store(0, std::memory_order_release);
+        }
     }
     for (const int wake : wake_fds) {
         if (wake >= 0) wake_fds_.push_back(Fd::duplicate(wake));

@@ -50,27 +50,46 @@ struct alignas(kCacheLine) Doorbell {
 inline constexpr int kActivityChannels = 16;
 
 // What a rank is in the middle of, for its supervisor: whether an operation that others wait in can
-// still come to pass. Written by the one thread of the rank whose turn it is (per channel), read by
-// anybody at any time. `done` is stored before `current` is cleared (release), and read after it:
-// a rank that is seen to be in nothing has its last number in place.
+// still come to pass. By channel, as a group and its splits may be at work at the same time; each
+// is written by the one thread of the rank whose turn it is there, and read by anybody at any time.
+// `done` is stored before `current` is cleared (release), and read after it: a rank that is seen to
+// be in nothing has its last number in place. `tag` says which group the channel is of: it is 0
+// while the rest is made anew, so who finds the same tag before and after has read of one group.
 struct alignas(kCacheLine) Activity {
+    static constexpr std::uint64_t kWorldTag = ~std::uint64_t{0};
+    struct Channel {
+        std::atomic<std::uint64_t> tag;
+        std::atomic<std::uint64_t> current;  // kind << 48 | seq; 0: in nothing
+        std::atomic<std::uint64_t> done;     // the last operation completed
+    };
     std::atomic<std::uint64_t> epoch;
-    std::atomic<std::uint64_t> current;  // (channel + 1) << 56 | kind << 48 | seq; 0: in nothing
-    std::atomic<std::uint64_t> done[kActivityChannels];  // last operation completed, by channel
+    Channel channels[kActivityChannels];
 
-    void begin_epoch(int channel, std::uint64_t number) noexcept {
-        current.store(0, std::memory_order_release);
-        done[channel % kActivityChannels].store(0, std::memory_order_release);
+    [[nodiscard]] Channel& of(int channel) noexcept {
+        return channels[channel % kActivityChannels];
+    }
+    // The tag of the world's group is 0, which on the page means: none.
+    static std::uint64_t shown(std::uint64_t tag) noexcept { return tag == 0 ? kWorldTag : tag; }
+
+    void begin_group(int channel, std::uint64_t number, std::uint64_t tag) noexcept {
+        Channel& it = of(channel);
+        it.tag.store(0, std::memory_order_seq_cst);
+        it.current.store(0, std::memory_order_release);
+        it.done.store(0, std::memory_order_release);
         epoch.store(number, std::memory_order_release);
+        it.tag.store(shown(tag), std::memory_order_seq_cst);
+    }
+    void end_group(int channel, std::uint64_t tag) noexcept {
+        std::uint64_t mine = shown(tag);
+        of(channel).tag.compare_exchange_strong(mine, 0, std::memory_order_seq_cst);
     }
     void enter(int channel, int kind, std::uint64_t seq) noexcept {
-        current.store(static_cast<std::uint64_t>(channel + 1) << 56 |
-                          static_cast<std::uint64_t>(kind) << 48 | seq,
-                      std::memory_order_release);
+        of(channel).current.store(static_cast<std::uint64_t>(kind) << 48 | seq,
+                                  std::memory_order_release);
     }
     void leave(int channel, std::uint64_t seq, bool is_done) noexcept {
-        if (is_done) done[channel % kActivityChannels].store(seq, std::memory_order_release);
-        current.store(0, std::memory_order_release);
+        if (is_done) of(channel).done.store(seq, std::memory_order_release);
+        of(channel).current.store(0, std::memory_order_release);
     }
 };
 
