@@ -42,11 +42,12 @@ class AbortPage:
     def reason(self, epoch: int) -> tuple[int, int, str] | None:
         """``(kind, culprit, message)`` if ``epoch`` was aborted, else None."""
 
-    def activity(self, slot: int) -> tuple[int, int, str, int, tuple[int, ...]]:
-        """What the rank in ``slot`` is doing: ``(epoch, channel, op, seq, done)``.
+    def activity(self, slot: int) -> tuple[int, dict[int, tuple[str, int, int, int]]]:
+        """What the rank in ``slot`` is doing: ``(epoch, {tag: (op, seq, done, queued)})``.
 
-        ``channel`` is -1 and ``op`` empty between operations; ``done[c]`` is the sequence number
-        of the last operation completed in channel c (0: none).
+        One entry for each group it is in, by its tag (0: the world). ``op`` is empty between
+        operations; ``done`` is the number of the last one completed (0: none), ``queued`` counts
+        those that were submitted and are not over.
         """
 
     def close(self) -> None: ...
@@ -77,7 +78,9 @@ class Group:
     Parameters: ``hosts[r]`` is the host index of rank r; ``slots[r]`` its arena slot where it is
     on this rank's host, else -1; ``links`` maps a peer to a connected stream socket whose
     ownership passes to the group; ranks without a common arena need a link.
-    ``channel`` picks the part of each region that this group uses (0 .. CHANNELS-1).
+    ``channel`` picks the part of each region that this group uses (0 .. CHANNELS-1). Of a split
+    ``members[r]`` is the world's number of rank r, by which errors call it, and ``tag`` a number
+    of its own, the same on all its ranks.
     """
 
     CHANNELS: int
@@ -88,6 +91,8 @@ class Group:
         size: int,
         epoch: int,
         channel: int = 0,
+        tag: int = 0,
+        members: Sequence[int] = (),
         hosts: Sequence[int],
         slots: Sequence[int] = (),
         host_names: Sequence[str] = (),
@@ -117,10 +122,50 @@ class Group:
         self, x: NDArray[Any], out: NDArray[Any], root: int, timeout: float | None = None
     ) -> None: ...
     def barrier(self, timeout: float | None = None) -> None: ...
+    def split(self, x: NDArray[Any], out: NDArray[Any], timeout: float | None = None) -> None:
+        """As all_gather, for what ranks tell each other to split the group."""
+
+    def submit(
+        self, op: str, x: Any, out: Any, root: int = 0, timeout: float | None = None
+    ) -> Work:
+        """Hand an operation to the group's thread, which runs them in order.
+
+        x and out are kept alive until it is over, also if nobody holds the Work. Operations that
+        are called while any is queued wait for their turn behind it; 1024 may be queued, then
+        this waits. ``timeout`` runs from here; while the operation is behind others it is
+        watched by who waits. x and out are ignored for "barrier".
+        """
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing that was submitted is still to be done."""
+
+    def is_left_by_all(self) -> bool:
+        """Whether this group was closed and no member reads its memory here any more."""
+
     def abort(self, kind: int, culprit: int, message: str) -> bool: ...
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Leave the group. Operations that are queued or run fail, and end the epoch."""
+
     def describe(self) -> dict[str, Any]:
         """Algorithms by operation and size, transports, counts of bytes and operations."""
+
+@final
+class Work:
+    """An operation that was submitted; its result is in ``out`` once `wait` has returned.
+
+    A failure that nobody waits for is not lost: every later operation of the group raises it.
+    """
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Wait until it is over and raise what it raised; may be called again.
+
+        ``timeout`` ends this wait only, with a CollectiveTimeout: the operation is still under
+        way, and x and out must be left alone. An interrupt ends the epoch, as in the operation.
+        """
+
+    @property
+    def done(self) -> bool: ...
 
 def supported_dtypes() -> tuple[str, ...]: ...
 def flag_latency_ns() -> float:

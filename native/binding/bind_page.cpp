@@ -47,13 +47,14 @@ void register_page(py::module_& module) {
                 for (int number = 0; number < kActivityChannels; ++number) {
                     auto& channel = activity.of(number);
                     const auto tag = channel.tag.load(std::memory_order_seq_cst);
+                    const auto queued = channel.queued.load(std::memory_order_acquire);
                     const auto current = channel.current.load(std::memory_order_acquire);
                     const auto done = channel.done.load(std::memory_order_acquire);
                     if (tag == 0 || channel.tag.load(std::memory_order_seq_cst) != tag) continue;
                     const auto kind = static_cast<OpKind>(current >> 48);
                     channels[py::int_(tag == Activity::kWorldTag ? 0 : tag)] =
                         py::make_tuple(current == 0 ? std::string() : name_of(kind),
-                                       current & ((std::uint64_t{1} << 48) - 1), done);
+                                       current & ((std::uint64_t{1} << 48) - 1), done, queued);
                 }
                 return py::make_tuple(activity.epoch.load(std::memory_order_acquire), channels);
             },

@@ -71,7 +71,7 @@ Group::Group(GroupOptions options)
       tag_(options.tag),
       pid_(::getpid()),
       tuning_(options.tuning),
-      queue_([this](const Call& call, Deadline deadline) { run_now(call, deadline); }) {
+      queue_([this](const Call& call, Deadline deadline) { run_queued(call, deadline); }) {
     check_options(options);
     members_ = std::move(options.members);
     for (int rank = static_cast<int>(members_.size()); rank < size_; ++rank) {

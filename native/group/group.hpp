@@ -103,7 +103,9 @@ class Group {
     void check_process() const;
     void check_call(const Call& call) const;
     void run_now(const Call& call, Deadline deadline);
+    void run_queued(const Call& call, Deadline deadline);
     void enqueue(const std::shared_ptr<Work>& work, const Call& call);
+    void push(const std::shared_ptr<Work>& work, const Call& call);
     [[nodiscard]] int world_rank(int rank) const {
         return members_[static_cast<std::size_t>(rank)];
     }

@@ -45,8 +45,29 @@ std::shared_ptr<Work> Group::submit(const Call& call, std::shared_ptr<const void
     return work;
 }
 
+// On the group's thread.
+void Group::run_queued(const Call& call, Deadline deadline) {
+    struct Count {
+        Activity* activity;
+        int channel;
+        ~Count() { activity->queue(channel, -1); }
+    };
+    const Count count{activity_, channel_};
+    run_now(call, deadline);
+}
+
 // Nothing was sent yet, so leaving does the group no harm.
 void Group::enqueue(const std::shared_ptr<Work>& work, const Call& call) {
+    activity_->queue(channel_, 1);  // first: the thread may be through with it before we go on
+    try {
+        push(work, call);
+    } catch (...) {
+        activity_->queue(channel_, -1);
+        throw;
+    }
+}
+
+void Group::push(const std::shared_ptr<Work>& work, const Call& call) {
     while (!queue_.push(work)) {
         check_usable();
         const auto now = Clock::now();

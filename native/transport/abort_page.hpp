@@ -61,6 +61,7 @@ struct alignas(kCacheLine) Activity {
         std::atomic<std::uint64_t> tag;
         std::atomic<std::uint64_t> current;  // kind << 48 | seq; 0: in nothing
         std::atomic<std::uint64_t> done;     // the last operation completed
+        std::atomic<std::uint64_t> queued;  // handed to the group's thread and not over; read first
     };
     std::atomic<std::uint64_t> epoch;
     Channel channels[kActivityChannels];
@@ -76,6 +77,7 @@ struct alignas(kCacheLine) Activity {
         it.tag.store(0, std::memory_order_seq_cst);
         it.current.store(0, std::memory_order_release);
         it.done.store(0, std::memory_order_release);
+        it.queued.store(0, std::memory_order_release);
         epoch.store(number, std::memory_order_release);
         it.tag.store(shown(tag), std::memory_order_seq_cst);
     }
@@ -86,6 +88,9 @@ struct alignas(kCacheLine) Activity {
     void enter(int channel, int kind, std::uint64_t seq) noexcept {
         of(channel).current.store(static_cast<std::uint64_t>(kind) << 48 | seq,
                                   std::memory_order_release);
+    }
+    void queue(int channel, int more) noexcept {
+        of(channel).queued.fetch_add(static_cast<std::uint64_t>(more), std::memory_order_acq_rel);
     }
     void leave(int channel, std::uint64_t seq, bool is_done) noexcept {
         if (is_done) of(channel).done.store(seq, std::memory_order_release);

@@ -1,4 +1,5 @@
-// Groups of a part of the world: they stand beside it, and speak of the world's ranks.
+// Groups of a part of the world: they stand beside it, and speak of the world's
+// ranks.
 #include <doctest/doctest.h>
 
 #include <thread>
@@ -81,13 +82,16 @@ TEST_CASE("errors of a split name ranks of the world") {
                   return group.rank() == 1;
               },
               1) ==
-          "rank 1: all_sum #1 (float32, shape (10,)) timed out after 0.02 s; missing: rank 3");
+          "rank 1: all_sum #1 (float32, shape (10,)) timed out after "
+          "0.02 s; missing: rank 3");
     CHECK(fail(
               [](Group& group, Call&) {
                   if (group.rank() == 0) group.close();
                   return group.rank() == 1;
               },
-              1) == "rank 3 closed the group; rank 1 was in all_sum #1 (float32, shape (10,))");
+              1) ==
+          "rank 3 closed the group; rank 1 was in all_sum #1 (float32, "
+          "shape (10,))");
 }
 
 TEST_CASE("a channel is free only when every member has left it") {

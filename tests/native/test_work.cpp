@@ -1,4 +1,5 @@
-// Operations that were handed over: their order, their failure, and the end of their group.
+// Operations that were handed over: their order, their failure, and the end of
+// their group.
 #include <doctest/doctest.h>
 
 #include <atomic>
@@ -24,7 +25,9 @@ struct Sum {
 
 }  // namespace
 
-TEST_CASE("submitted operations run in order, and those called meanwhile after them") {
+TEST_CASE(
+    "submitted operations run in order, and those called meanwhile after "
+    "them") {
     for (const auto& hosts : kHosts) {
         World world({hosts, Wire::kSockets, tiny_tuning(), 1, nullptr});
         const auto size = static_cast<float>(hosts.size());
@@ -86,8 +89,10 @@ TEST_CASE("a wait that is too short ends only itself") {
         }
         CHECK_FALSE(work->is_done());
         CHECK_FALSE(group.failure());
+        CHECK(world.page_of(0).activity(0).of(0).queued.load() == 1);
         has_waited = true;
         group.wait(*work, std::nullopt, nullptr);
+        CHECK(world.page_of(0).activity(0).of(0).queued.load() == 0);
         CHECK(sum.out.front() == 2.F);
     });
 }
@@ -112,7 +117,9 @@ TEST_CASE("an operation's own time runs from its submission, also behind others"
     }
 }
 
-TEST_CASE("an interrupt of a wait frees everybody, and the rest of the queue fails alike") {
+TEST_CASE(
+    "an interrupt of a wait frees everybody, and the rest of the queue "
+    "fails alike") {
     for (const auto& hosts : kHosts) {
         if (hosts == std::vector<int>{0, 0, 1, 1}) continue;  // as in test_failure.cpp
         World world({hosts, Wire::kSockets, tiny_tuning(), 1, nullptr});

@@ -52,6 +52,7 @@ def connect_links(
     timeout: float | None,
     host_names: Sequence[str] = (),
     check: Callable[[], None] = _nothing,
+    names: Sequence[int] = (),
 ) -> dict[int, socket.socket]:
     """Connect to every peer, prove both ends, and return the sockets by rank.
 
@@ -73,6 +74,8 @@ def connect_links(
         For error texts.
     check : callable, optional
         Called about every 0.1 s; what it raises ends the attempt (a rank died meanwhile).
+    names : sequence of int, by rank, optional
+        What error texts call a rank; its own number if left out.
 
     Returns
     -------
@@ -99,25 +102,27 @@ def connect_links(
         mine = Share(tuple(sorted(peers)), endpoints, problem)
         packed = rendezvous.all_gather(msgspec.msgpack.encode(mine), timeout=deadline.remaining())
         shares = [msgspec.msgpack.decode(part, type=Share) for part in packed]
-        _check_agreement(shares)
+        names = names or range(len(shares))
+        _check_agreement(shares, names)
         targets = {peer: shares[peer].endpoints for peer in peers if peer < me.rank}
         awaited = {peer for peer in peers if peer > me.rank}
-        meeting = _Meeting(me, [sock for sock, _ in listeners], awaited, targets)
+        meeting = _Meeting(me, [sock for sock, _ in listeners], awaited, targets, names)
         return meeting.run(deadline, check, host_names)
     finally:
         close_all(sock for sock, _ in listeners)
 
 
-def _check_agreement(shares: Sequence[Share]) -> None:
+def _check_agreement(shares: Sequence[Share], names: Sequence[int]) -> None:
     for rank, share in enumerate(shares):
         if share.problem:
-            msg = f"rank {rank}: {share.problem}"
+            msg = f"rank {names[rank]}: {share.problem}"
             raise DistributedError(msg)
     for rank, share in enumerate(shares):
         for peer in share.peers:
             if not 0 <= peer < len(shares) or rank not in shares[peer].peers:
+                other = names[peer] if 0 <= peer < len(names) else peer
                 msg = (
-                    f"rank {rank} wants a link with rank {peer}, which wants none: "
+                    f"rank {names[rank]} wants a link with rank {other}, which wants none: "
                     "the ranks were told different worlds"
                 )
                 raise DistributedError(msg)
@@ -132,8 +137,10 @@ class _Meeting:
         listeners: Sequence[socket.socket],
         awaited: Collection[int],
         targets: Mapping[int, Sequence[Endpoint]],
+        names: Sequence[int],
     ) -> None:
         self._me = me
+        self._names = names
         self._listeners = listeners
         self._awaited = frozenset(awaited)
         self._targets = {peer: Target(endpoints) for peer, endpoints in targets.items()}
@@ -171,10 +178,12 @@ class _Meeting:
     ) -> None:
         if not deadline.is_over():
             return
-        text = f"rank {self._me.rank}: {name_ranks(missing)} did not connect within {deadline}"
+        who = name_ranks([self._names[peer] for peer in missing])
+        text = f"rank {self._names[self._me.rank]}: {who} did not connect within {deadline}"
         details = []
         for peer in missing:
-            where = f"rank {peer} runs on {host_names[peer]}" if peer < len(host_names) else ""
+            name = self._names[peer]
+            where = f"rank {name} runs on {host_names[peer]}" if peer < len(host_names) else ""
             why = self._targets[peer].last_error if peer in self._targets else ""
             detail = ": ".join(part for part in (where, why) if part)
             details += [detail] if detail else []
