@@ -52,7 +52,7 @@ void register_page(py::module_& module) {
                     const auto done = channel.done.load(std::memory_order_acquire);
                     if (tag == 0 || channel.tag.load(std::memory_order_seq_cst) != tag) continue;
                     const auto kind = static_cast<OpKind>(current >> 48);
-                    channels[py::int_(tag == Activity::kWorldTag ? 0 : tag)] =
+                    channels[py::int_((tag & Activity::kWorldTag) != 0 ? 0 : tag)] =
                         py::make_tuple(current == 0 ? std::string() : name_of(kind),
                                        current & ((std::uint64_t{1} << 48) - 1), done, queued);
                 }

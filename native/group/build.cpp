@@ -27,6 +27,7 @@ void check_options(const GroupOptions& options) {
           "channel must be from 0 to " + std::to_string(Arena::kChannels - 1));
     check(options.members.empty() || options.members.size() == size,
           "members must be empty or have one entry for each rank");
+    check(options.tag < Activity::kWorldTag, "tag must be less than 2**63");
     check(options.hosts.size() == size, "hosts must name one host index for each rank");
     check(options.slots.empty() || options.slots.size() == size,
           "slots must be empty or have one entry for each rank");

@@ -124,7 +124,7 @@ void Group::close() noexcept {
     if (team_->links() != nullptr) {
         team_->links()->say_last_words(epoch_, page_->reason(epoch_).value_or(reason));
     }
-    activity_->end_group(channel_, tag_);
+    activity_->end_group(channel_, epoch_, tag_);
     left_ = team_->release_host();
     team_.reset();  // and the links with it
     if (left_ == nullptr) arena_.reset();

@@ -56,7 +56,7 @@ inline constexpr int kActivityChannels = 16;
 // be in nothing has its last number in place. `tag` says which group the channel is of: it is 0
 // while the rest is made anew, so who finds the same tag before and after has read of one group.
 struct alignas(kCacheLine) Activity {
-    static constexpr std::uint64_t kWorldTag = ~std::uint64_t{0};
+    static constexpr std::uint64_t kWorldTag = std::uint64_t{1} << 63;  // and the epoch
     struct Channel {
         std::atomic<std::uint64_t> tag;
         std::atomic<std::uint64_t> current;  // kind << 48 | seq; 0: in nothing
@@ -69,8 +69,11 @@ struct alignas(kCacheLine) Activity {
     [[nodiscard]] Channel& of(int channel) noexcept {
         return channels[channel % kActivityChannels];
     }
-    // The tag of the world's group is 0, which on the page means: none.
-    static std::uint64_t shown(std::uint64_t tag) noexcept { return tag == 0 ? kWorldTag : tag; }
+    // The world's own group has the tag 0, which on the page means: none. With its epoch, as one
+    // epoch's group may be closed after the next one's has begun.
+    static std::uint64_t shown(std::uint64_t tag, std::uint64_t number) noexcept {
+        return tag == 0 ? kWorldTag | number : tag;
+    }
 
     void begin_group(int channel, std::uint64_t number, std::uint64_t tag) noexcept {
         Channel& it = of(channel);
@@ -79,10 +82,10 @@ struct alignas(kCacheLine) Activity {
         it.done.store(0, std::memory_order_release);
         it.queued.store(0, std::memory_order_release);
         epoch.store(number, std::memory_order_release);
-        it.tag.store(shown(tag), std::memory_order_seq_cst);
+        it.tag.store(shown(tag, number), std::memory_order_seq_cst);
     }
-    void end_group(int channel, std::uint64_t tag) noexcept {
-        std::uint64_t mine = shown(tag);
+    void end_group(int channel, std::uint64_t number, std::uint64_t tag) noexcept {
+        std::uint64_t mine = shown(tag, number);
         of(channel).tag.compare_exchange_strong(mine, 0, std::memory_order_seq_cst);
     }
     void enter(int channel, int kind, std::uint64_t seq) noexcept {

@@ -111,7 +111,8 @@ TEST_CASE("a channel is free only when every member has left it") {
 TEST_CASE("the page tells the groups of a rank apart") {
     World world({{0, 0}, Wire::kSockets, tiny_tuning(), 1, nullptr});
     auto& activity = world.page_of(0).activity(0);
-    CHECK(activity.of(0).tag.load() == Activity::kWorldTag);
+    const auto of_world = [](std::uint64_t epoch) { return Activity::kWorldTag | epoch; };
+    CHECK(activity.of(0).tag.load() == of_world(1));
     CHECK(activity.of(1).tag.load() == 0);
     auto groups = world.split({0, 1}, 1, 11);
     CHECK(activity.of(1).tag.load() == 11);
@@ -122,4 +123,12 @@ TEST_CASE("the page tells the groups of a rank apart") {
     CHECK(activity.of(0).done.load() == 0);
     groups[0]->close();
     CHECK(activity.of(1).tag.load() == 0);
+    // The next epoch begins before the group of this one is closed.
+    GroupOptions alone;
+    alone.epoch = 2;
+    alone.hosts = {0};
+    alone.page = std::make_shared<AbortPage>(world.page_of(0).view_as(0));
+    const Group next(std::move(alone));
+    world.destroy(0);
+    CHECK(activity.of(0).tag.load() == of_world(2));
 }
