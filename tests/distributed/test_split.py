@@ -119,6 +119,13 @@ def test_a_failure_in_a_split_names_ranks_of_the_world_and_frees_all(world):
         assert "rank 3: all_sum #1" in said
 
 
+def test_without_a_supervisor_the_links_of_the_world_carry_a_failure_of_a_split(rank_pool):
+    world = rank_pool(4, transport="tcp", with_memory=False)
+    found = world.run(split_cells.fail_in_split, [0, 1, 0, 1])
+    world.is_good = False
+    assert all("all_sum #1" in said and "CollectiveMismatch" in said for said in found), found
+
+
 @pytest.mark.slow
 def test_a_killed_rank_is_named_by_its_number_in_the_world(world):
     world.start(split_cells.use_color_then_wait, [0, 1, 0, 1])
