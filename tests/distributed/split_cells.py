@@ -6,6 +6,7 @@ import gc
 import os
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -60,14 +61,30 @@ def split_of_a_split() -> list[Any]:
 def split_twice_by_garbage() -> list[int]:
     """Splits that nobody holds give their channels back; which channels they had."""
     channels = []
-    for _ in range(3 * _native.Group.CHANNELS):
+    for _ in range(_native.Group.CHANNELS + 4):
         group = world().split(0)
         channels.append(group._spec.channel)
         members_of(group)
         world().barrier()
+        engine = group._engine
         del group
         gc.collect()
+        assert engine.is_closed
     return channels
+
+
+def submit_to_garbage() -> list[float]:
+    """Operations of a split that nobody holds any more, nor them, come to their end."""
+    group = world().split(0)
+    out = submit_sum(100_000, group)[2]
+    del group
+    gc.collect()
+    world().barrier()
+    world().split(0)  # looks after what was left
+    deadline = time.monotonic() + 10
+    while out[-1] != 99_999 * world().size() and time.monotonic() < deadline:
+        time.sleep(0.001)
+    return [out[1], out[-1]]
 
 
 def too_many_splits() -> list[str]:
@@ -183,6 +200,8 @@ def use_color_then_wait(colors: list[int]) -> None:
     """Split; ranks of color 1 but the last go on to wait for it."""
     rank = world().rank()
     group = world().split(colors[rank])
+    holder: Any = sys.modules[__name__]
+    holder.held = group  # garbage would be closed
     if colors[rank] == 1 and rank != len(colors) - 1:
         px.all_sum(np.ones(3), group=group)
 

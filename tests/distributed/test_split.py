@@ -98,8 +98,12 @@ def test_two_threads_may_split_two_groups(world):
 
 def test_channels_of_garbage_come_back(world):
     for channels in world.run(split_cells.split_twice_by_garbage):
-        assert len(channels) == 3 * _native.Group.CHANNELS
+        assert len(channels) == _native.Group.CHANNELS + 4
         assert len(set(channels)) < _native.Group.CHANNELS
+
+
+def test_what_was_submitted_to_garbage_is_still_done(world):
+    assert world.run(split_cells.submit_to_garbage) == [[4.0, 4 * 99_999.0]] * 4
 
 
 def test_too_many_splits_are_refused_and_closing_one_helps(world):

@@ -79,8 +79,8 @@ class Family:
     them offer. Meanwhile no second split may offer the same ones: `offer` says so, and the two
     are made one after the other. A channel comes back when every member has left its group.
 
-    `leave` only notes: it may run in the midst of anything (a garbage collection), so it takes no
-    lock; the rest is done by the next call that does.
+    `leave` closes and notes: it may run in the midst of anything (a garbage collection), so it
+    takes no lock; the rest is done by the next call that does.
     """
 
     def __init__(self, world: WorldSpec, memory: HostMemory, notify: Notify | None = None) -> None:
@@ -128,7 +128,13 @@ class Family:
         return leave
 
     def leave(self, spec: WorldSpec, engine: _native.Group) -> None:
-        """Note that this rank has no more use for a split."""
+        """Note that this rank has no more use for a split.
+
+        Operations that were submitted and that nobody holds any more shall come to their end: it
+        is closed after them.
+        """
+        if engine.is_idle:
+            engine.close()
         self._left.append(_Left(spec.channel, spec.number, engine))
 
     def reap(self) -> None:
@@ -140,8 +146,8 @@ class Family:
         waiting = []
         while self._left:
             left = self._left.popleft()
-            if not left.engine.is_closed and left.engine.is_idle:  # else operations run that nobody
-                left.engine.close()  # holds any more: they shall come to their end
+            if left.engine.is_idle:
+                left.engine.close()
             if left.engine.is_closed and not left.is_told:
                 left.is_told = True
                 self._tell(SplitClosed(self.world.epoch, left.number))
