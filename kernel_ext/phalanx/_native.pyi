@@ -44,12 +44,14 @@ class AbortPage:
 
     def activity(
         self, slot: int
-    ) -> tuple[int, int, str, int, tuple[int, ...], tuple[int, str, int, int]]:
-        """What the rank in ``slot`` is doing: ``(epoch, channel, op, seq, done, pair)``.
+    ) -> tuple[int, dict[int, tuple[str, int, int, int]], tuple[int, str, int, int]]:
+        """What the rank in ``slot`` is doing: ``(epoch, groups, pair)``.
 
-        ``channel`` is -1 and ``op`` empty between operations; ``done[c]`` is the sequence number
-        of the last operation completed in channel c (0: none). ``pair`` is the message it waits
-        for: ``(channel, "send" or "recv", peer, seq)``, with channel -1 where it waits for none.
+        ``groups`` is ``{tag: (op, seq, done, queued)}`` with one entry for each group it is in, by
+        its tag (0: the world). ``op`` is empty between operations; ``done`` is the number of the
+        last one completed (0: none), ``queued`` counts those that were submitted and are not over.
+        ``pair`` is the message it waits for: ``(channel, "send" or "recv", peer, seq)``, with
+        channel -1 where it waits for none.
         """
 
     def close(self) -> None: ...
@@ -81,7 +83,9 @@ class Group:
     on this rank's host, else -1; ``links`` maps a peer to a connected stream socket whose
     ownership passes to the group; ranks without a common arena need a link. ``pair_links`` are
     the same for messages, between any two ranks without a common arena.
-    ``channel`` picks the part of each region that this group uses (0 .. CHANNELS-1).
+    ``channel`` picks the part of each region that this group uses (0 .. CHANNELS-1). Of a split
+    ``members[r]`` is the world's number of rank r, by which errors call it, and ``tag`` a number
+    of its own, the same on all its ranks.
     """
 
     CHANNELS: int
@@ -92,6 +96,8 @@ class Group:
         size: int,
         epoch: int,
         channel: int = 0,
+        tag: int = 0,
+        members: Sequence[int] = (),
         hosts: Sequence[int],
         slots: Sequence[int] = (),
         host_names: Sequence[str] = (),
@@ -157,13 +163,61 @@ class Group:
         self, out: NDArray[Any], src: int, timeout: float | None = None, dtype: str = ""
     ) -> None: ...
     def barrier(self, timeout: float | None = None) -> None: ...
+    def split(
+        self, x: NDArray[Any], out: NDArray[Any], timeout: float | None = None, dtype: str = ""
+    ) -> None:
+        """As all_gather, for what ranks tell each other to split the group."""
+
+    def submit(
+        self,
+        op: str,
+        x: Any,
+        out: Any,
+        root: int = 0,
+        timeout: float | None = None,
+        dtype: str = "",
+    ) -> Work:
+        """Hand an operation to the group's thread, which runs them in order.
+
+        x and out are kept alive until it is over, also if nobody holds the Work. Operations that
+        are called while any is queued wait for their turn behind it; 1024 may be queued, then
+        this waits. ``timeout`` runs from here; while the operation is behind others it is
+        watched by who waits. x and out are ignored for "barrier".
+        """
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing that was submitted is still to be done."""
+
+    def is_left_by_all(self) -> bool:
+        """Whether this group was closed and no member reads its memory here any more."""
+
     def abort(self, kind: int, culprit: int, message: str) -> bool: ...
     def settle(self) -> None:
         """Wait until no thread is inside a group that was aborted: at most some 50 ms."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Leave the group. Operations that are queued or run fail, and end the epoch."""
+
     def describe(self) -> dict[str, Any]:
         """Algorithms by operation and size, transports, counts of bytes and operations."""
+
+@final
+class Work:
+    """An operation that was submitted; its result is in ``out`` once `wait` has returned.
+
+    A failure that nobody waits for is not lost: every later operation of the group raises it.
+    """
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Wait until it is over and raise what it raised; may be called again.
+
+        ``timeout`` ends this wait only, with a CollectiveTimeout: the operation is still under
+        way, and x and out must be left alone. An interrupt ends the epoch, as in the operation.
+        """
+
+    @property
+    def done(self) -> bool: ...
 
 def supported_dtypes() -> tuple[str, ...]:
     """Names; all but bfloat16, which is that of ml_dtypes, are numpy's."""

@@ -7,44 +7,6 @@ namespace phalanx::binding {
 
 namespace {
 
-std::optional<Clock::duration> to_duration(const std::optional<double>& timeout) {
-    if (!timeout) return std::nullopt;
-    if (!(*timeout >= 0.0)) throw py::value_error("timeout must be None or at least 0 seconds");
-    constexpr double kForever = 3e9;  // a century: beyond it the clock's range ends
-    return std::chrono::duration_cast<Clock::duration>(
-        std::chrono::duration<double>(std::min(*timeout, kForever)));
-}
-
-// Runs the operation without the GIL. Safe: the arrays are held by the caller's arguments and only
-// their memory is touched; Python is entered again only through the signal check, with the GIL.
-void run(Group& group, Call& call) {
-    std::optional<py::error_already_set> raised;
-    call.interrupt = [&raised] {
-        const py::gil_scoped_acquire acquired;
-        if (PyErr_CheckSignals() == 0) return false;
-        raised.emplace();
-        return true;
-    };
-    try {
-        const py::gil_scoped_release released;
-        switch (call.kind) {
-            case OpKind::kSend:
-                group.send(call);
-                break;
-            case OpKind::kRecv:
-                group.recv(call);
-                break;
-            default:
-                group.run(call);
-        }
-    } catch (const Interrupted&) {
-        if (raised) throw std::move(*raised);
-        throw;
-    } catch (const Aborted& error) {
-        raise_reason(error.reason, group.host_of(error.reason.culprit));
-    }
-}
-
 void check_same(const View& x, const View& out, OpKind kind, int size) {
     if (x.dtype != out.dtype) {
         throw py::type_error("out has dtype " + std::string(name_of(out.dtype)) + ", x has " +
@@ -74,23 +36,27 @@ void check_overlap(const View& x, const View& out, OpKind kind, int rank) {
     }
 }
 
-void run_on(Group& group, OpKind kind, const py::handle& x_array, const py::handle& out_array,
-            int root, const std::optional<double>& timeout, std::string_view dtype) {
-    const View x = view_of(x_array, "x", false, dtype);
-    const View out = view_of(out_array, "out", true, dtype);
-    Call call;
-    call.kind = kind;
-    call.dtype = x.dtype;
-    call.count = x.count;
-    call.shape = x.shape;
-    call.root = root;
-    call.x = x.data;
-    call.out = out.writable;
-    call.timeout = to_duration(timeout);
-    group.check_call(call);  // before the size of out, which follows from a right x
-    check_same(x, out, kind, group.size());
-    check_overlap(x, out, kind, group.rank());
-    run(group, call);
+// The operation of a call, or the message.
+void run(Group& group, Call& call) {
+    run_released(group, [&](const std::function<bool()>& interrupt) {
+        call.interrupt = interrupt;
+        switch (call.kind) {
+            case OpKind::kSend:
+                group.send(call);
+                break;
+            case OpKind::kRecv:
+                group.recv(call);
+                break;
+            default:
+                group.run(call);
+        }
+    });
+}
+
+void run_on(Group& group, OpKind kind, const py::handle& x, const py::handle& out, int root,
+            const std::optional<double>& timeout, std::string_view dtype) {
+    Prepared prepared = prepare(group, kind, x, out, root, timeout, dtype);
+    run(group, prepared.call);
 }
 
 // A message, to or from rank `peer`.
@@ -110,6 +76,7 @@ void pass(Group& group, const py::handle& array, int peer, bool is_recv,
 }
 
 std::shared_ptr<Group> make_group(int rank, int size, std::uint64_t epoch, int channel,
+                                  std::uint64_t tag, std::vector<int> members,
                                   std::vector<int> hosts, std::vector<int> slots,
                                   std::vector<std::string> host_names, const PyArena* arena,
                                   const std::map<int, int>& links, const PyPage* page, int wake_fd,
@@ -123,6 +90,8 @@ std::shared_ptr<Group> make_group(int rank, int size, std::uint64_t epoch, int c
     options.size = size;
     options.epoch = epoch;
     options.channel = channel;
+    options.tag = tag;
+    options.members = std::move(members);
     options.hosts = std::move(hosts);
     options.slots = std::move(slots);
     options.host_names = std::move(host_names);
@@ -154,6 +123,8 @@ py::dict describe(const Group& group) {
     result["rank"] = group.rank();
     result["size"] = group.size();
     result["epoch"] = group.epoch();
+    result["channel"] = group.channel();
+    result["members"] = group.members();
     result["nodes"] = group.formation().nodes;
     result["algorithms"] = algorithms;
     result["operations"] = counters.operations;
@@ -168,15 +139,64 @@ py::dict describe(const Group& group) {
 
 }  // namespace
 
+std::optional<Clock::duration> to_duration(const std::optional<double>& timeout) {
+    if (!timeout) return std::nullopt;
+    if (!(*timeout >= 0.0)) throw py::value_error("timeout must be None or at least 0 seconds");
+    constexpr double kForever = 3e9;  // a century: beyond it the clock's range ends
+    return std::chrono::duration_cast<Clock::duration>(
+        std::chrono::duration<double>(std::min(*timeout, kForever)));
+}
+
+void run_released(Group& group, FunctionRef<void(const std::function<bool()>&)> body) {
+    if (group.has_finished()) group.drop_finished();
+    std::optional<py::error_already_set> raised;
+    const std::function<bool()> interrupt = [&raised] {
+        const py::gil_scoped_acquire acquired;
+        if (PyErr_CheckSignals() == 0) return false;
+        raised.emplace();
+        return true;
+    };
+    try {
+        const py::gil_scoped_release released;
+        body(interrupt);
+    } catch (const Interrupted&) {
+        if (raised) throw std::move(*raised);
+        throw;
+    } catch (const Aborted& error) {
+        raise_reason(error.reason, group.host_of(error.reason.culprit));
+    }
+}
+
+Prepared prepare(const Group& group, OpKind kind, const py::handle& x_array,
+                 const py::handle& out_array, int root, const std::optional<double>& timeout,
+                 std::string_view dtype) {
+    Prepared prepared;
+    View& x = prepared.x = view_of(x_array, "x", false, dtype);
+    const View out = view_of(out_array, "out", true, dtype);
+    Call& call = prepared.call;
+    call.kind = kind;
+    call.dtype = x.dtype;
+    call.count = x.count;
+    call.shape = x.shape;
+    call.root = root;
+    call.x = x.data;
+    call.out = out.writable;
+    call.timeout = to_duration(timeout);
+    group.check_call(call);  // before the size of out, which follows from a right x
+    check_same(x, out, kind, group.size());
+    check_overlap(x, out, kind, group.rank());
+    return prepared;
+}
+
 void register_group(py::module_& module) {
     auto group =
         py::class_<Group, std::shared_ptr<Group>>(module, "Group", py::is_final())
             .def(py::init(&make_group), py::kw_only(), py::arg("rank"), py::arg("size"),
-                 py::arg("epoch"), py::arg("channel") = 0, py::arg("hosts"),
-                 py::arg("slots") = py::tuple(), py::arg("host_names") = py::tuple(),
-                 py::arg("arena") = py::none(), py::arg("links") = py::dict(),
-                 py::arg("page") = py::none(), py::arg("wake_fd") = -1,
-                 py::arg("pair_links") = py::dict())
+                 py::arg("epoch"), py::arg("channel") = 0, py::arg("tag") = 0,
+                 py::arg("members") = py::tuple(), py::arg("hosts"), py::arg("slots") = py::tuple(),
+                 py::arg("host_names") = py::tuple(), py::arg("arena") = py::none(),
+                 py::arg("links") = py::dict(), py::arg("page") = py::none(),
+                 py::arg("wake_fd") = -1, py::arg("pair_links") = py::dict())
             .def_property_readonly("rank", &Group::rank)
             .def_property_readonly("size", &Group::size)
             .def_property_readonly("epoch", &Group::epoch)
@@ -226,12 +246,17 @@ void register_group(py::module_& module) {
                  })
             .def("close",
                  [](Group& self) {
-                     const py::gil_scoped_release released;  // waits for a running operation
-                     self.close();
+                     {
+                         const py::gil_scoped_release released;  // waits for a running operation
+                         self.close();
+                     }
+                     self.drop_finished();
                  })
+            .def_property_readonly("is_idle", &Group::is_idle)
+            .def("is_left_by_all", &Group::is_left_by_all)
             .def("describe", &describe);
     for (const OpKind kind : {OpKind::kAllSum, OpKind::kAllMax, OpKind::kAllMin, OpKind::kAllGather,
-                              OpKind::kSumScatter, OpKind::kAllToAll}) {
+                              OpKind::kSumScatter, OpKind::kAllToAll, OpKind::kSplit}) {
         group.def(
             name_of(kind).c_str(),
             [kind](Group& self, const py::object& x, const py::object& out,

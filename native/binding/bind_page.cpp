@@ -42,14 +42,20 @@ void register_page(py::module_& module) {
             [](const PyPage& self, int slot) {
                 const auto& page = self.get();
                 if (slot < 0 || slot >= page.slots()) throw UsageError("no such slot");
-                const Activity& activity = page.activity(slot);
-                const auto current = activity.current.load(std::memory_order_acquire);
-                py::tuple done(kActivityChannels);
-                for (int channel = 0; channel < kActivityChannels; ++channel) {
-                    done[static_cast<std::size_t>(channel)] =
-                        activity.done[channel].load(std::memory_order_acquire);
+                Activity& activity = page.activity(slot);
+                py::dict channels;
+                for (int number = 0; number < kActivityChannels; ++number) {
+                    auto& channel = activity.of(number);
+                    const auto tag = channel.tag.load(std::memory_order_seq_cst);
+                    const auto queued = channel.queued.load(std::memory_order_acquire);
+                    const auto current = channel.current.load(std::memory_order_acquire);
+                    const auto done = channel.done.load(std::memory_order_acquire);
+                    if (tag == 0 || channel.tag.load(std::memory_order_seq_cst) != tag) continue;
+                    const auto kind = static_cast<OpKind>(current >> 48);
+                    channels[py::int_((tag & Activity::kWorldTag) != 0 ? 0 : tag)] =
+                        py::make_tuple(current == 0 ? std::string() : name_of(kind),
+                                       current & ((std::uint64_t{1} << 48) - 1), done, queued);
                 }
-                const auto kind = static_cast<OpKind>(current >> 48 & 0xFF);
                 const auto pair = activity.pair.load(std::memory_order_acquire);
                 const bool is_waiting = pair != 0;
                 const char* what = !is_waiting ? "" : (pair >> 52 & 1) != 0 ? "recv" : "send";
@@ -57,10 +63,8 @@ void register_page(py::module_& module) {
                     py::make_tuple(static_cast<int>(pair >> 56) - 1, what,
                                    is_waiting ? static_cast<int>(pair >> 36 & 0xFFFF) : -1,
                                    pair & ((std::uint64_t{1} << 36) - 1));
-                return py::make_tuple(activity.epoch.load(std::memory_order_acquire),
-                                      static_cast<int>(current >> 56) - 1,
-                                      current == 0 ? std::string() : name_of(kind),
-                                      current & ((std::uint64_t{1} << 48) - 1), done, message);
+                return py::make_tuple(activity.epoch.load(std::memory_order_acquire), channels,
+                                      message);
             },
             py::arg("slot"))
         .def("close", [](PyPage& self) { self.page.reset(); });

@@ -21,6 +21,7 @@ void register_errors(py::module_& module);
 void register_page(py::module_& module);
 void register_arena(py::module_& module);
 void register_group(py::module_& module);
+void register_work(py::module_& module);
 void register_convert(py::module_& module);
 
 // Closable holders: close() drops the binding's share; a group at work keeps its own.
@@ -44,6 +45,19 @@ struct View {
 };
 View view_of(const py::handle& array, const char* name, bool is_output,
              std::string_view dtype = {});
+
+// An operation as Python has called it; `call.shape` lies in `x`, which may be moved.
+struct Prepared {
+    View x;
+    Call call;
+};
+Prepared prepare(const Group& group, OpKind kind, const py::handle& x, const py::handle& out,
+                 int root, const std::optional<double>& timeout, std::string_view dtype);
+std::optional<Clock::duration> to_duration(const std::optional<double>& timeout);
+// Runs `body(interrupt)` without the GIL and raises what it throws; `interrupt` runs Python's
+// signal handlers. Safe: arrays are held by the caller, only their memory is touched, and Python is
+// entered again only through the signal check, with the GIL.
+void run_released(Group& group, FunctionRef<void(const std::function<bool()>&)> body);
 
 // Sets the Python exception for a reason and throws py::error_already_set.
 [[noreturn]] void raise_reason(const Reason& reason, const std::string& host);

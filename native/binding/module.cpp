@@ -9,4 +9,5 @@ PYBIND11_MODULE(_native, module) {
     register_page(module);
     register_arena(module);
     register_group(module);
+    register_work(module);
 }

@@ -15,9 +15,11 @@ constexpr std::size_t kAlign = 64;
 }  // namespace
 
 HostTeam::HostTeam(const Arena& arena, AbortPage& page, int channel, std::uint64_t epoch,
-                   std::vector<int> ranks, std::vector<int> slots, int me, HostTuning tuning)
+                   std::uint64_t tag, std::vector<int> ranks, std::vector<int> slots, int me,
+                   HostTuning tuning)
     : me_(me),
       epoch_(epoch),
+      tag_(tag),
       inline_limit_(std::min(tuning.inline_bytes, kInlineBytes)),
       is_always_far_(tuning.is_always_far),
       placement_(tuning.is_always_far) {
@@ -44,6 +46,7 @@ HostTeam::HostTeam(const Arena& arena, AbortPage& page, int channel, std::uint64
     }
     own_->step.store(0, std::memory_order_seq_cst);
     own_->closed_epoch.store(0, std::memory_order_seq_cst);
+    own_->tag.store(tag, std::memory_order_seq_cst);
     own_->epoch.store(epoch, std::memory_order_seq_cst);
 }
 
@@ -119,7 +122,7 @@ void HostTeam::judge() const {
         } else if (op_of(member) != op_of(first)) {
             const Op mine = op_of(member);
             const Op other = op_of(first);
-            throw Mismatch(describe_mismatch(rank(member), mine, rank(first), other));
+            throw OpMismatch(rank(member), mine, rank(first), other);
         }
     }
 }
@@ -163,6 +166,15 @@ std::byte* HostTeam::own_result(std::uint64_t chunk) const {
 
 const std::byte* HostTeam::result(int member, std::uint64_t chunk) const {
     return members_[index(member)].staging + result_offset(chunk);
+}
+
+bool HostTeam::is_left_by_all() const noexcept {
+    return std::all_of(members_.begin(), members_.end(), [&](const Member& member) {
+        const Control& control = *member.control;
+        return control.tag.load(std::memory_order_seq_cst) != tag_ ||
+               control.epoch.load(std::memory_order_seq_cst) != epoch_ ||
+               control.closed_epoch.load(std::memory_order_seq_cst) == epoch_;
+    });
 }
 
 void HostTeam::close() noexcept {

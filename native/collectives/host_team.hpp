@@ -42,6 +42,10 @@ struct HostTuning {
 // Staging chunks and results lie in two buffers each, by parity of the chunk; why that suffices is
 // argued at each algorithm.
 //
+// The end of a group: `closed_epoch` says that this rank has left. A channel may be given to
+// another group of the same epoch only when each of its members has left the old one (or has made
+// another in that channel, which it does only after that): until then it may still read here.
+//
 // A new epoch: the constructor resets the own channel, and the callers meet (rendezvous) before the
 // first operation. A rank of the old epoch that still reads sees nonsense, but the old epoch was
 // aborted before, and a rank looks at the abort word after its last read, before it believes.
@@ -51,7 +55,8 @@ class HostTeam {
 
     // Members in rank order; ranks[i] has arena slot slots[i]; the own one is `me`.
     HostTeam(const Arena& arena, AbortPage& page, int channel, std::uint64_t epoch,
-             std::vector<int> ranks, std::vector<int> slots, int me, HostTuning tuning);
+             std::uint64_t tag, std::vector<int> ranks, std::vector<int> slots, int me,
+             HostTuning tuning);
 
     [[nodiscard]] int size() const noexcept { return static_cast<int>(members_.size()); }
     [[nodiscard]] int me() const noexcept { return me_; }
@@ -108,6 +113,8 @@ class HostTeam {
 
     // Tells peers that still expect this rank that it will not come. noexcept: a store.
     void close() noexcept;
+    // After close(): nobody reads this rank's channel any more.
+    [[nodiscard]] bool is_left_by_all() const noexcept;
 
   private:
     struct Slot {
@@ -120,6 +127,7 @@ class HostTeam {
         alignas(kCacheLine) std::atomic<std::uint64_t> step;
         std::atomic<std::uint64_t> epoch;
         std::atomic<std::uint64_t> closed_epoch;
+        std::atomic<std::uint64_t> tag;  // which group it is: splits of one epoch follow each other
         alignas(kCacheLine) Slot slots[2];
     };
     static_assert(std::is_trivially_copyable_v<Slot>);
@@ -148,6 +156,7 @@ class HostTeam {
     std::vector<Member> members_;
     int me_;
     std::uint64_t epoch_;
+    std::uint64_t tag_;
     Control* own_;
     std::byte* own_staging_;
     std::size_t inline_limit_;

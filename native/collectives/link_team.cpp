@@ -138,7 +138,7 @@ void LinkTeam::judge(const Op& own) const {
             first = node;
             first_op = op;
         } else if (op != first_op) {
-            throw Mismatch(describe_mismatch(rank(node), op, rank(first), first_op));
+            throw OpMismatch(rank(node), op, rank(first), first_op);
         }
     }
 }

@@ -27,6 +27,8 @@ std::string name_of(OpKind kind) {
             return "send";
         case OpKind::kRecv:
             return "recv";
+        case OpKind::kSplit:
+            return "split";
     }
     return "unknown operation " + std::to_string(static_cast<std::uint32_t>(kind));
 }
@@ -43,11 +45,18 @@ std::string describe_array(const Op& op) {
 
 std::string describe(const Op& op) {
     const std::string text = name_of(op.kind) + " #" + std::to_string(op.seq);
-    if (op.kind == OpKind::kBarrier) return text;
+    if (op.kind == OpKind::kBarrier || op.kind == OpKind::kSplit) return text;
     const bool has_root = op.kind == OpKind::kBroadcast;
     return text + " (" + describe_array(op) +
            (has_root ? ", root " + std::to_string(op.root) : "") + ")";
 }
+
+OpMismatch::OpMismatch(int one, const Op& of_one, int another, const Op& of_another)
+    : Mismatch(describe_mismatch(one, of_one, another, of_another)),
+      rank(one),
+      op(of_one),
+      other_rank(another),
+      other(of_another) {}
 
 std::string describe_mismatch(int rank, const Op& op, int other_rank, const Op& other) {
     return "rank " + std::to_string(rank) + ": " + describe(op) + " met rank " +

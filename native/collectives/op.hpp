@@ -6,11 +6,12 @@
 #include <string>
 #include <type_traits>
 
+#include "base/error.hpp"
 #include "collectives/dtype.hpp"
 
 namespace phalanx {
 
-// Numbers go over the wire and into activity records: append only.
+// On the wire and on the abort page: append only.
 enum class OpKind : std::uint32_t {
     kBarrier = 1,
     kAllSum = 2,
@@ -20,6 +21,7 @@ enum class OpKind : std::uint32_t {
     kAllMin = 6,
     kSumScatter = 7,
     kAllToAll = 8,
+    kSplit = 16,  // an all_gather of what ranks must know of each other to split the group
     kSend = 64,
     kRecv = 65,
 };
@@ -58,6 +60,17 @@ std::string describe_array(const Op& op);
 std::string describe_difference(const Op& op, const Op& other);
 // "all_sum #12 (float32, shape (4096,))"
 std::string describe(const Op& op);
+// Two ranks (numbers as in the group) that do not make the same call; the group knows what names
+// they have for people.
+class OpMismatch : public Mismatch {
+  public:
+    OpMismatch(int rank, const Op& op, int other_rank, const Op& other);
+    int rank;
+    Op op;
+    int other_rank;
+    Op other;
+};
+
 // "rank 3: all_sum #12 (...) met rank 2: all_gather #12 (...)"
 std::string describe_mismatch(int rank, const Op& op, int other_rank, const Op& other);
 

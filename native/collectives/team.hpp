@@ -76,6 +76,7 @@ class Team {
                     Waiter& waiter);
     void broadcast(const Op& op, Choice choice, const std::byte* x, std::byte* out, Waiter& waiter);
 
+    [[nodiscard]] std::unique_ptr<HostTeam> release_host() noexcept { return std::move(host_); }
     [[nodiscard]] HostTeam* host() const noexcept { return host_.get(); }
     [[nodiscard]] LinkTeam* links() const noexcept { return links_.get(); }
     [[nodiscard]] const Formation& formation() const noexcept { return formation_; }

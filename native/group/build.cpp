@@ -1,5 +1,6 @@
 // How a group is put together: who stands with whom, and with what they reach each other.
 #include <sys/eventfd.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -26,6 +27,9 @@ void check_options(const GroupOptions& options) {
           "epoch must be from 1 to 2**48 - 1");
     check(options.channel >= 0 && options.channel < Arena::kChannels,
           "channel must be from 0 to " + std::to_string(Arena::kChannels - 1));
+    check(options.members.empty() || options.members.size() == size,
+          "members must be empty or have one entry for each rank");
+    check(options.tag < Activity::kWorldTag, "tag must be less than 2**63");
     check(options.hosts.size() == size, "hosts must name one host index for each rank");
     check(options.slots.empty() || options.slots.size() == size,
           "slots must be empty or have one entry for each rank");
@@ -72,8 +76,15 @@ Group::Group(GroupOptions options)
       size_(options.size),
       epoch_(options.epoch),
       channel_(options.channel),
-      tuning_(options.tuning) {
+      tag_(options.tag),
+      pid_(::getpid()),
+      tuning_(options.tuning),
+      queue_([this](const Call& call, Deadline deadline) { run_queued(call, deadline); }) {
     check_options(options);
+    members_ = std::move(options.members);
+    for (int rank = static_cast<int>(members_.size()); rank < size_; ++rank) {
+        members_.push_back(rank);
+    }
     hosts_ = options.hosts;
     host_names_ = std::move(options.host_names);
     arena_ = options.arena;
@@ -113,7 +124,7 @@ void Group::build_team(GroupOptions& options) {
         const auto me = std::find(neighbours.begin(), neighbours.end(), rank_) - neighbours.begin();
         bell = slots[static_cast<std::size_t>(me)];
         check(bell == arena_->own(), "this rank's slot is not the arena's own one");
-        host = std::make_unique<HostTeam>(*arena_, *page_, channel_, epoch_, neighbours,
+        host = std::make_unique<HostTeam>(*arena_, *page_, channel_, epoch_, tag_, neighbours,
                                           std::move(slots), static_cast<int>(me), tuning_.host);
         inline_limit_ = std::max<std::size_t>(host->inline_limit(), 1);
     }
@@ -132,7 +143,7 @@ void Group::build_team(GroupOptions& options) {
                                            !formation_.has_single_ranks_only(), tuning_.link);
     }
     activity_ = &page_->activity(bell);
-    activity_->begin_epoch(channel_, epoch_);
+    activity_->begin_group(channel_, epoch_, tag_);
     options.links.clear();  // what no algorithm uses is closed
     waiter_ = std::make_unique<Waiter>(*page_, bell, epoch_, wake_.get(),
                                        WaitPolicy::for_ranks(static_cast<int>(neighbours.size())));
@@ -149,7 +160,7 @@ void Group::build_pairs(GroupOptions& options) {
             local[static_cast<std::size_t>(rank)] = options.slots[static_cast<std::size_t>(rank)];
         }
     }
-    pairs_ = std::make_unique<Pairs>(rank_, channel_, local, arena_.get(), *page_,
+    pairs_ = std::make_unique<Pairs>(rank_, channel_, members_, local, arena_.get(), *page_,
                                      std::move(options.pair_links), *waiter_, *activity_);
 }
 

@@ -1,5 +1,6 @@
 // How a group fails and ends: what was thrown below becomes one reason, the same on all ranks.
 #include <poll.h>
+#include <unistd.h>
 
 #include <sstream>
 
@@ -24,10 +25,10 @@ std::string list_ranks(const std::vector<int>& ranks) {
     return text;
 }
 
-std::string timeout_text(int rank, const std::string& what, const Timeout& error,
+std::string timeout_text(const std::string& me, const std::string& what, const Timeout& error,
                          const Call& call) {
     std::ostringstream text;
-    text << "rank " << rank << ": " << what << " timed out after "
+    text << me << ": " << what << " timed out after "
          << std::chrono::duration<double>(call.timeout.value_or(Clock::duration::zero())).count()
          << " s; missing: " << list_ranks(error.missing);
     if (error.whole_hosts) text << " (or a rank of the same host)";
@@ -37,26 +38,31 @@ std::string timeout_text(int rank, const std::string& what, const Timeout& error
 }  // namespace
 
 Reason Group::reason_of_current(const std::string& what, const Call& call, Hear hear) {
-    const std::string me = "rank " + std::to_string(rank_);
     try {
         throw;
     } catch (const Aborted& error) {
         return error.reason;
+    } catch (const OpMismatch& error) {
+        return {AbortKind::kMismatch, -1,
+                describe_mismatch(world_rank(error.rank), error.op, world_rank(error.other_rank),
+                                  error.other)};
     } catch (const Mismatch& error) {
         return {AbortKind::kMismatch, -1, error.what()};
-    } catch (const Timeout& error) {
+    } catch (Timeout& error) {
+        for (int& rank : error.missing) rank = world_rank(rank);
         const int culprit = error.missing.size() == 1 ? error.missing.front() : -1;
-        return {AbortKind::kTimeout, culprit, timeout_text(rank_, what, error, call)};
+        return {AbortKind::kTimeout, culprit, timeout_text(me(), what, error, call)};
     } catch (const PeerLost& error) {
         return reason_of_loss(error, what, hear);
     } catch (const PeerClosed& error) {
-        return {
-            AbortKind::kClosed, error.rank,
-            "rank " + std::to_string(error.rank) + " closed the group; " + me + " was in " + what};
+        const int rank = world_rank(error.rank);
+        return {AbortKind::kClosed, rank,
+                "rank " + std::to_string(rank) + " closed the group; " + me() + " was in " + what};
     } catch (const Interrupted&) {
-        return {AbortKind::kInterrupted, rank_, me + " was interrupted in " + what};
+        return {AbortKind::kInterrupted, world_rank(rank_), me() + " was interrupted in " + what};
     } catch (const std::exception& error) {
-        return {AbortKind::kError, rank_, me + ": " + what + " failed: " + error.what()};
+        return {AbortKind::kError, world_rank(rank_),
+                me() + ": " + what + " failed: " + error.what()};
     }
 }
 
@@ -68,7 +74,8 @@ Reason Group::reason_of_loss(const PeerLost& lost, const std::string& what, Hear
         pollfd woken{wake_.get(), POLLIN, 0};
         ::poll(&woken, 1, static_cast<int>(kVerdictBite.count()));
     }
-    return {AbortKind::kRankFailure, lost.rank, std::string(lost.what()) + " during " + what};
+    return {AbortKind::kRankFailure, world_rank(lost.rank),
+            std::string(lost.what()) + " during " + what};
 }
 
 // First the page, so that this host is freed; then the links, with the reason that won.
@@ -102,17 +109,34 @@ std::optional<Reason> Group::failure() const { return page_->reason(epoch_); }
 // before: ranks leave at different times, and what was completed stays good.
 void Group::close() noexcept {
     if (is_closed_.exchange(true)) return;
-    const Reason reason{AbortKind::kClosed, rank_,
-                        "rank " + std::to_string(rank_) + " closed the group"};
-    // Never seen to fail; the memory must stay while somebody is inside. The turns are kept:
-    // whoever waits for one looks at is_closed_ as well.
+    if (pid_ != ::getpid()) return;  // a fork of the rank: nothing here is its to close
+    const Reason reason{AbortKind::kClosed, world_rank(rank_), me() + " closed the group"};
+    // Never seen to fail; the memory must stay while somebody is inside. The turns of messages are
+    // kept: whoever waits for one looks at is_closed_ as well.
     if (!take_all_turns(reason)) return;
+    const TakenTurn turn(turn_);
+    // What is queued fails at once: the group is closed.
+    if (!queue_.close(kClosePatience * Waiter::kLongestSleep) || team_ == nullptr) return;
     const Reason last = page_->reason(epoch_).value_or(reason);
-    if (team_ != nullptr && team_->host() != nullptr) team_->host()->close();
-    say_last_words(last);
     if (pairs_ != nullptr) pairs_->close(last);
-    team_.reset();
+    if (team_->host() != nullptr) team_->host()->close();
+    say_last_words(last);
+    activity_->end_group(channel_, epoch_, tag_);
+    left_ = team_->release_host();
+    team_.reset();  // and the links with it
+    if (left_ == nullptr) arena_.reset();
+}
+
+// A member that has closed the group reads neither its staging memory nor its messages any more.
+bool Group::is_left_by_all() noexcept {
+    if (!is_closed_.load() || !turn_.try_take()) return false;
+    const TakenTurn turn(turn_);
+    if (team_ != nullptr) return false;
+    if (left_ == nullptr) return true;
+    if (!left_->is_left_by_all()) return false;
+    left_.reset();
     arena_.reset();
+    return true;
 }
 
 void Group::settle() noexcept {
@@ -132,7 +156,7 @@ void Group::settle() noexcept {
 
 bool Group::take_all_turns(const Reason& reason) noexcept {
     std::vector<Turn*> busy;
-    if (!turn_.try_take()) busy.push_back(&turn_);
+    if (!queue_.is_idle() || !turn_.try_take()) busy.push_back(&turn_);
     if (pairs_ != nullptr) {
         for (auto& lane : pairs_->lanes()) {
             if (!lane.turn.try_take()) busy.push_back(&lane.turn);

@@ -2,6 +2,10 @@
 // failure.cpp.
 #include "group/group.hpp"
 
+#include <unistd.h>
+
+#include <algorithm>
+
 #include "collectives/copy.hpp"
 #include "collectives/kernels.hpp"
 
@@ -20,8 +24,7 @@ std::uint64_t mix(std::uint64_t hash, std::uint64_t word) noexcept {
 
 void Group::check_usable() const {
     if (is_closed_.load()) {
-        throw Closed("rank " + std::to_string(rank_) +
-                     ": the group is closed; make a new one (px.init, px.recover or split)");
+        throw Closed(me() + ": the group is closed; make a new one (px.init, px.recover or split)");
     }
     if (page_->is_aborted(epoch_)) throw Aborted(failure().value_or(Reason{}));
 }
@@ -32,8 +35,8 @@ void Group::take_turn(Turn& turn, const Call& call, Deadline deadline) {
     while (!turn.try_take()) {
         const auto now = Clock::now();
         if (deadline.has_passed(now)) {
-            throw Aborted({AbortKind::kTimeout, rank_,
-                           "rank " + std::to_string(rank_) + ": " + name_of(call.kind) +
+            throw Aborted({AbortKind::kTimeout, world_rank(rank_),
+                           me() + ": " + name_of(call.kind) +
                                " timed out waiting for another operation of this rank's"});
         }
         if (call.interrupt && call.interrupt()) throw Interrupted();
@@ -77,6 +80,7 @@ void Group::perform(const Op& op, const Call& call) {
         case OpKind::kAllMin:
             return team_->all_reduce(op, Reduction::kMin, choice, call.x, call.out, *waiter_);
         case OpKind::kAllGather:
+        case OpKind::kSplit:
             return team_->all_gather(op, choice, call.x, call.out, *waiter_);
         case OpKind::kBroadcast:
             return team_->broadcast(op, choice, call.x, call.out, *waiter_);
@@ -107,6 +111,14 @@ void Group::run(const Call& call) {
     check_call(call);
     check_usable();
     const Deadline deadline = call.timeout ? Deadline(*call.timeout) : Deadline();
+    if (queue_.is_idle()) return run_now(call, deadline);
+    const auto work = std::make_shared<Work>(call, deadline, nullptr);
+    enqueue(work, call);
+    wait(*work, std::nullopt, call.interrupt);
+}
+
+void Group::run_now(const Call& call, Deadline deadline) {
+    check_usable();
     take_turn(turn_, call, deadline);
     const TakenTurn turn(turn_);
     check_usable();
@@ -151,9 +163,13 @@ void Group::run(const Call& call) {
     }
 }
 
-std::string Group::host_of(int rank) const {
-    if (rank < 0 || rank >= size_) return "";
-    const auto host = static_cast<std::size_t>(hosts_[static_cast<std::size_t>(rank)]);
+std::string Group::me() const { return "rank " + std::to_string(world_rank(rank_)); }
+
+std::string Group::host_of(int world_rank) const {
+    const auto found = std::find(members_.begin(), members_.end(), world_rank);
+    if (found == members_.end()) return "";
+    const auto host =
+        static_cast<std::size_t>(hosts_[static_cast<std::size_t>(found - members_.begin())]);
     return host < host_names_.size() ? host_names_[host] : "";
 }
 

@@ -16,6 +16,7 @@
 #include "collectives/team.hpp"
 #include "group/pairs.hpp"
 #include "group/selector.hpp"
+#include "group/work.hpp"
 #include "transport/abort_page.hpp"
 #include "transport/arena.hpp"
 #include "transport/link.hpp"
@@ -28,6 +29,8 @@ struct GroupOptions {
     int size = 1;
     std::uint64_t epoch = 1;
     int channel = 0;
+    std::uint64_t tag = 0;     // a split's own number, the same on all its ranks; 0: the world
+    std::vector<int> members;  // the world's number of each rank; empty: the same
     std::vector<int> hosts;
     std::vector<int> slots;               // empty: no arena
     std::vector<std::string> host_names;  // empty: unnamed
@@ -39,26 +42,11 @@ struct GroupOptions {
     Tuning tuning;
 };
 
-// How one operation is called. x and out point at memory that outlives the call: x of `count`
-// elements, out of out_count(). They are the same or apart; for kSumScatter and kAllToAll apart.
-struct Call {
-    OpKind kind = OpKind::kBarrier;
-    Dtype dtype = Dtype::none;
-    std::uint64_t count = 0;  // elements of x
-    std::span<const std::uint64_t> shape;
-    int root = 0;  // of a message: the other rank
-    const std::byte* x = nullptr;
-    std::byte* out = nullptr;
-    std::optional<Clock::duration> timeout;
-    std::function<bool()> interrupt;  // runs signal handlers; true: leave
-};
-
 // Elements of the output of an operation with `count` elements of input.
 constexpr std::uint64_t out_count(OpKind kind, std::uint64_t count, int size) noexcept {
     const auto ranks = static_cast<std::uint64_t>(size);
-    return kind == OpKind::kAllGather    ? count * ranks
-           : kind == OpKind::kSumScatter ? count / ranks
-                                         : count;
+    const bool is_gather = kind == OpKind::kAllGather || kind == OpKind::kSplit;
+    return is_gather ? count * ranks : kind == OpKind::kSumScatter ? count / ranks : count;
 }
 // Whether x is one block for each rank.
 constexpr bool has_blocks(OpKind kind) noexcept {
@@ -82,6 +70,9 @@ struct Counters {
 // page, the eventfd and atomics, and take the turn before they touch links; close() takes all
 // turns. Counters are atomics, relaxed: statistics.
 //
+// submit() hands an operation to the group's thread (work.hpp); while any is queued, run() queues
+// its own behind them and waits, so that a rank's operations keep the order of its calls.
+//
 // Failure. Whatever goes wrong in an operation aborts the epoch: first on the page (the first
 // reason wins and frees everybody on this host), then as last words on the links. From then on
 // every operation of the group throws that reason at once.
@@ -101,6 +92,17 @@ class Group {
     // From rank `root` to out.
     void recv(const Call& call) { pass(call, true); }
 
+    // The same, later: `owner` keeps x and out alive. The timeout counts from here.
+    std::shared_ptr<Work> submit(const Call& call, std::shared_ptr<const void> owner);
+    // Throws what the work has thrown. A `timeout` that passes is an Aborted of kTimeout, and ends
+    // this wait only: the operation goes on. An interrupt aborts the epoch, as in run().
+    void wait(const Work& work, std::optional<Clock::duration> timeout,
+              const std::function<bool()>& interrupt);
+    // Drops what kept the arrays of finished works alive (on a thread that may do so).
+    [[nodiscard]] bool has_finished() const noexcept { return queue_.has_finished(); }
+    void drop_finished();
+    [[nodiscard]] bool is_idle() const noexcept { return queue_.is_idle(); }
+
     bool abort(const Reason& reason) noexcept;
     [[nodiscard]] std::optional<Reason> failure() const;
     // Waits until nobody is inside any more, if the epoch was aborted: from then on this group
@@ -112,8 +114,13 @@ class Group {
     [[nodiscard]] int rank() const noexcept { return rank_; }
     [[nodiscard]] int size() const noexcept { return size_; }
     [[nodiscard]] std::uint64_t epoch() const noexcept { return epoch_; }
-    // "" where unknown.
-    [[nodiscard]] std::string host_of(int rank) const;
+    [[nodiscard]] int channel() const noexcept { return channel_; }
+    [[nodiscard]] const std::vector<int>& members() const noexcept { return members_; }
+    // Of a rank of the world; "" where unknown.
+    [[nodiscard]] std::string host_of(int world_rank) const;
+    // After close(): whether no member looks at this rank's memory any more, so that another group
+    // may have the channel.
+    [[nodiscard]] bool is_left_by_all() noexcept;
     [[nodiscard]] const Formation& formation() const noexcept { return formation_; }
     [[nodiscard]] std::string algorithm(OpKind kind, std::uint64_t nbytes) const;
     [[nodiscard]] bool has_host_team() const noexcept { return inline_limit_ > 0; }
@@ -121,6 +128,15 @@ class Group {
 
   private:
     void check_usable() const;
+    void check_process() const;
+    void run_now(const Call& call, Deadline deadline);
+    void run_queued(const Call& call, Deadline deadline);
+    void enqueue(const std::shared_ptr<Work>& work, const Call& call);
+    void push(const std::shared_ptr<Work>& work, const Call& call);
+    [[nodiscard]] int world_rank(int rank) const {
+        return members_[static_cast<std::size_t>(rank)];
+    }
+    [[nodiscard]] std::string me() const;
     void take_turn(Turn& turn, const Call& call, Deadline deadline);
     [[nodiscard]] Op make_op(const Call& call, std::uint64_t seq) const;
     [[nodiscard]] Choice choice_of(const Op& op) const;
@@ -142,6 +158,9 @@ class Group {
     int size_;
     std::uint64_t epoch_;
     int channel_;
+    std::uint64_t tag_;
+    int pid_;
+    std::vector<int> members_;
     std::vector<int> hosts_;
     std::vector<std::string> host_names_;
     std::shared_ptr<Arena> arena_;
@@ -167,6 +186,8 @@ class Group {
     std::atomic<std::uint64_t> sent_bytes_{0};
     std::atomic<std::uint64_t> received_{0};
     std::atomic<std::uint64_t> received_bytes_{0};
+    std::unique_ptr<HostTeam> left_;  // after close: to see when the others have gone as well
+    WorkQueue queue_;
 };
 
 }  // namespace phalanx

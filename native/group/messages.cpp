@@ -5,7 +5,6 @@
 namespace phalanx {
 
 void Group::check_peer(const Call& call, bool is_recv) const {
-    const std::string me = "rank " + std::to_string(rank_);
     if (size_ == 1) {
         throw UsageError(is_recv ? "Cannot recv from a singleton group"
                                  : "Cannot send to a singleton group");
@@ -16,7 +15,8 @@ void Group::check_peer(const Call& call, bool is_recv) const {
                          std::to_string(size_));
     }
     if (call.root == rank_) {
-        throw UsageError(me + (is_recv ? " cannot receive from itself" : " cannot send to itself"));
+        throw UsageError(me() +
+                         (is_recv ? " cannot receive from itself" : " cannot send to itself"));
     }
 }
 
@@ -29,15 +29,15 @@ void Group::pass(const Call& call, bool is_recv) {
     const TakenTurn turn(lane.turn);
     check_usable();
     if (lane.link == nullptr) {
-        throw UsageError("rank " + std::to_string(rank_) + " has no connection for messages with " +
-                         "rank " + std::to_string(call.root));
+        throw UsageError(me() + " has no connection for messages with rank " +
+                         std::to_string(world_rank(call.root)));
     }
     Op op = make_op(call, ++lane.seq);
     op.magic = Op::kMessageMagic;
     op.kind = OpKind::kSend;  // at both ends
     op.layout = 0;
-    op.root = static_cast<std::uint32_t>(is_recv ? call.root : rank_);
-    op.target = static_cast<std::uint32_t>(is_recv ? rank_ : call.root);
+    op.root = static_cast<std::uint32_t>(world_rank(is_recv ? call.root : rank_));
+    op.target = static_cast<std::uint32_t>(world_rank(is_recv ? rank_ : call.root));
     bool has_begun = false;
     try {
         lane.waiter.begin(deadline, call.interrupt);

@@ -32,12 +32,14 @@ PairWire make_pair_wire(int peer, int fd) {
     return {make_socket_link(peer, copy), std::move(in)};
 }
 
-Pairs::Pairs(int rank, int channel, std::span<const int> local, const Arena* arena, AbortPage& page,
-             std::map<int, PairWire> wires, const Waiter& waiter, Activity& activity)
+Pairs::Pairs(int rank, int channel, std::span<const int> members, std::span<const int> local,
+             const Arena* arena, AbortPage& page, std::map<int, PairWire> wires,
+             const Waiter& waiter, Activity& activity)
     : channel_(channel), epoch_(waiter.epoch()), activity_(activity) {
     for (int peer = 0; peer < static_cast<int>(local.size()); ++peer) {
-        Lane& out = lanes_.emplace_back(peer, false, waiter);
-        Lane& in = lanes_.emplace_back(peer, true, waiter);
+        const int in_the_world = members[static_cast<std::size_t>(peer)];
+        Lane& out = lanes_.emplace_back(peer, in_the_world, false, waiter);
+        Lane& in = lanes_.emplace_back(peer, in_the_world, true, waiter);
         const int slot = local[static_cast<std::size_t>(peer)];
         if (peer == rank) continue;
         if (slot >= 0) {
@@ -127,7 +129,7 @@ void Pairs::wait(Lane& lane, const Ready& ready, const Try& attempt) {
         Activity& activity;
         std::uint64_t word;
         ~Shown() { activity.hide(word); }
-    } shown{activity_, Activity::word_of(channel_, lane.is_recv, lane.peer, lane.seq)};
+    } shown{activity_, Activity::word_of(channel_, lane.is_recv, lane.world_peer, lane.seq)};
     const auto missing = [&] {
         shown.activity.show(shown.word);
         Missing who;

@@ -54,9 +54,10 @@ class Pairs {
     static constexpr std::size_t kBufferedBytes = std::size_t{64} << 10;
 
     struct Lane {
-        Lane(int the_peer, bool is_for_recv, const Waiter& the_waiter)
-            : peer(the_peer), is_recv(is_for_recv), waiter(the_waiter) {}
+        Lane(int the_peer, int in_the_world, bool is_for_recv, const Waiter& the_waiter)
+            : peer(the_peer), world_peer(in_the_world), is_recv(is_for_recv), waiter(the_waiter) {}
         int peer;
+        int world_peer;  // what the page and people call it
         bool is_recv;
         bool is_local = false;
         Turn turn;
@@ -67,8 +68,10 @@ class Pairs {
     };
 
     // local[r] is the arena slot of rank r where it shares the arena with this one, else -1.
-    Pairs(int rank, int channel, std::span<const int> local, const Arena* arena, AbortPage& page,
-          std::map<int, PairWire> wires, const Waiter& waiter, Activity& activity);
+    // members[r] is what the world calls rank r.
+    Pairs(int rank, int channel, std::span<const int> members, std::span<const int> local,
+          const Arena* arena, AbortPage& page, std::map<int, PairWire> wires, const Waiter& waiter,
+          Activity& activity);
 
     [[nodiscard]] Lane& lane(int peer, bool is_recv) {
         return lanes_[2 * static_cast<std::size_t>(peer) + (is_recv ? 1 : 0)];

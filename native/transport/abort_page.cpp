@@ -98,8 +98,11 @@ AbortPage::AbortPage(int fd, int slots, int author, std::span<const int> wake_fd
     // A predecessor in this slot may have been killed while it slept.
     if (author < slots) {
         doorbells_[author].sleeping.store(0, std::memory_order_seq_cst);
-        activities_[author].current.store(0, std::memory_order_release);
         activities_[author].pair.store(0, std::memory_order_release);
+        for (auto& channel : activities_[author].channels) {
+            channel.tag.store(0, std::memory_order_release);
+            channel.current.store(0, std::memory_order_release);
+        }
     }
     for (const int wake : wake_fds) {
         if (wake >= 0) wake_fds_.push_back(Fd::duplicate(wake));

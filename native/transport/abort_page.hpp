@@ -50,19 +50,27 @@ struct alignas(kCacheLine) Doorbell {
 inline constexpr int kActivityChannels = 32;  // as the arena has
 
 // What a rank is in the middle of, for its supervisor: whether an operation that others wait in can
-// still come to pass. Written by the one thread of the rank whose turn it is (per channel), read by
-// anybody at any time. `done` is stored before `current` is cleared (release), and read after it:
-// a rank that is seen to be in nothing has its last number in place.
+// still come to pass. By channel, as a group and its splits may be at work at the same time; each
+// is written by the one thread of the rank whose turn it is there, and read by anybody at any time.
+// `done` is stored before `current` is cleared (release), and read after it: a rank that is seen to
+// be in nothing has its last number in place. `tag` says which group the channel is of: it is 0
+// while the rest is made anew, so who finds the same tag before and after has read of one group.
 //
 // `pair` is the message it waits to send or to receive. Several threads of a rank may wait at once:
 // the first to wait is shown until it leaves, then another one that looks around; each puts its own
 // word in an empty field and takes out nothing but that (compare-and-swap).
 struct alignas(kCacheLine) Activity {
+    static constexpr std::uint64_t kWorldTag = std::uint64_t{1} << 63;  // and the epoch
+    struct Channel {
+        std::atomic<std::uint64_t> tag;
+        std::atomic<std::uint64_t> current;  // kind << 48 | seq; 0: in nothing
+        std::atomic<std::uint64_t> done;     // the last operation completed
+        std::atomic<std::uint64_t> queued;  // handed to the group's thread and not over; read first
+    };
     std::atomic<std::uint64_t> epoch;
-    std::atomic<std::uint64_t> current;  // (channel + 1) << 56 | kind << 48 | seq; 0: in nothing
     // (channel + 1) << 56 | is_recv << 52 | peer << 36 | number of the message, cut to 36 bits
     std::atomic<std::uint64_t> pair;
-    std::atomic<std::uint64_t> done[kActivityChannels];  // last operation completed, by channel
+    Channel channels[kActivityChannels];
 
     static constexpr std::uint64_t word_of(int channel, bool is_recv, int peer,
                                            std::uint64_t seq) noexcept {
@@ -76,19 +84,38 @@ struct alignas(kCacheLine) Activity {
     }
     void hide(std::uint64_t word) noexcept { pair.compare_exchange_strong(word, 0); }
 
-    void begin_epoch(int channel, std::uint64_t number) noexcept {
-        current.store(0, std::memory_order_release);
-        done[channel % kActivityChannels].store(0, std::memory_order_release);
+    [[nodiscard]] Channel& of(int channel) noexcept {
+        return channels[channel % kActivityChannels];
+    }
+    // The world's own group has the tag 0, which on the page means: none. With its epoch, as one
+    // epoch's group may be closed after the next one's has begun.
+    static std::uint64_t shown(std::uint64_t tag, std::uint64_t number) noexcept {
+        return tag == 0 ? kWorldTag | number : tag;
+    }
+
+    void begin_group(int channel, std::uint64_t number, std::uint64_t tag) noexcept {
+        Channel& it = of(channel);
+        it.tag.store(0, std::memory_order_seq_cst);
+        it.current.store(0, std::memory_order_release);
+        it.done.store(0, std::memory_order_release);
+        it.queued.store(0, std::memory_order_release);
         epoch.store(number, std::memory_order_release);
+        it.tag.store(shown(tag, number), std::memory_order_seq_cst);
+    }
+    void end_group(int channel, std::uint64_t number, std::uint64_t tag) noexcept {
+        std::uint64_t mine = shown(tag, number);
+        of(channel).tag.compare_exchange_strong(mine, 0, std::memory_order_seq_cst);
     }
     void enter(int channel, int kind, std::uint64_t seq) noexcept {
-        current.store(static_cast<std::uint64_t>(channel + 1) << 56 |
-                          static_cast<std::uint64_t>(kind) << 48 | seq,
-                      std::memory_order_release);
+        of(channel).current.store(static_cast<std::uint64_t>(kind) << 48 | seq,
+                                  std::memory_order_release);
+    }
+    void queue(int channel, int more) noexcept {
+        of(channel).queued.fetch_add(static_cast<std::uint64_t>(more), std::memory_order_acq_rel);
     }
     void leave(int channel, std::uint64_t seq, bool is_done) noexcept {
-        if (is_done) done[channel % kActivityChannels].store(seq, std::memory_order_release);
-        current.store(0, std::memory_order_release);
+        if (is_done) of(channel).done.store(seq, std::memory_order_release);
+        of(channel).current.store(0, std::memory_order_release);
     }
 };
 

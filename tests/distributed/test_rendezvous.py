@@ -1,4 +1,4 @@
-"""One contract for every rendezvous: in memory, and through a (small, fake) supervisor."""
+"""One contract for every rendezvous: in memory, through a (fake) supervisor, within a group."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 import msgspec
 import pytest
 
+from phalanx import _native
 from phalanx.distributed._rendezvous import ChannelRendezvous, MemoryRendezvous, Rendezvous
+from phalanx.distributed._split import GroupRendezvous
 from phalanx.errors import DistributedError, RankFailure
 from phalanx.protocol import (
     Channel,
@@ -74,10 +76,29 @@ def supervisor() -> Iterator[FakeSupervisor]:
     fake.close()
 
 
-@pytest.fixture(params=["memory", "channel"])
+@pytest.fixture
+def engines() -> Iterator[list[_native.Group]]:
+    """Groups of ranks that are threads, with links between all of them."""
+    links: list[dict[int, int]] = [{} for _ in range(SIZE)]
+    for rank in range(SIZE):
+        for peer in range(rank):
+            one, other = socket.socketpair()
+            links[rank][peer], links[peer][rank] = one.detach(), other.detach()
+    groups = [
+        _native.Group(rank=rank, size=SIZE, epoch=1, hosts=range(SIZE), links=links[rank])
+        for rank in range(SIZE)
+    ]
+    yield groups
+    for group in groups:
+        group.close()
+
+
+@pytest.fixture(params=["memory", "channel", "group"])
 def ranks(request: pytest.FixtureRequest) -> list[Rendezvous]:
     if request.param == "memory":
         return list(MemoryRendezvous.of_size(SIZE))
+    if request.param == "group":
+        return [GroupRendezvous(engine) for engine in request.getfixturevalue("engines")]
     fake = request.getfixturevalue("supervisor")
     return [
         ChannelRendezvous(fake.channels[rank], epoch=1, rank=rank, size=SIZE)

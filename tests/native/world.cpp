@@ -124,6 +124,31 @@ void World::build() {
     for (auto& one : all) groups_.push_back(std::make_unique<Group>(std::move(one)));
 }
 
+std::vector<std::unique_ptr<Group>> World::split(const std::vector<int>& ranks, int channel,
+                                                 std::uint64_t tag) {
+    std::vector<std::unique_ptr<Group>> groups;
+    for (std::size_t i = 0; i < ranks.size(); ++i) {
+        const auto at = static_cast<std::size_t>(ranks[i]);
+        GroupOptions one;
+        one.rank = static_cast<int>(i);
+        one.size = static_cast<int>(ranks.size());
+        one.epoch = options_.epoch;
+        one.channel = channel;
+        one.tag = tag;
+        one.members = ranks;
+        one.tuning = options_.tuning;
+        one.arena = arenas_[at];
+        one.page = pages_[at];
+        one.host_names = {"a", "b", "c"};
+        for (const int rank : ranks) {
+            one.hosts.push_back(options_.hosts[static_cast<std::size_t>(rank)]);
+            one.slots.push_back(slots_[static_cast<std::size_t>(rank)]);
+        }
+        groups.push_back(std::make_unique<Group>(std::move(one)));
+    }
+    return groups;
+}
+
 std::vector<std::exception_ptr> World::run(const Body& body) {
     std::vector<std::exception_ptr> thrown(groups_.size());
     std::vector<std::jthread> threads;

@@ -31,6 +31,11 @@ class World {
     [[nodiscard]] int size() const { return static_cast<int>(groups_.size()); }
     Group& group(int rank) { return *groups_.at(static_cast<std::size_t>(rank)); }
     AbortPage& page_of(int rank) { return *pages_.at(static_cast<std::size_t>(rank)); }
+    void destroy(int rank) { groups_.at(static_cast<std::size_t>(rank)).reset(); }
+    // Groups of some of the ranks, in that order, beside the world's; on one
+    // host.
+    std::vector<std::unique_ptr<Group>> split(const std::vector<int>& ranks, int channel,
+                                              std::uint64_t tag);
     // New groups over the same regions and pages, as recovery makes them.
     void renew(std::uint64_t epoch);
 

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from phalanx.supervisor._hopeless import Activity, Hopeless, find_hopeless
+from phalanx.supervisor._hopeless import WORLD, Activity, Hopeless, Standing, find_hopeless
+
+SPLIT, OTHER = 77, 78
 
 
-def idle(done=0, epoch=1):
-    return Activity(epoch, -1, "", 0, (done, *[0] * 31))
+def idle(done=0, epoch=1, group=WORLD, queued=0):
+    return Activity(epoch, {group: Standing("", 0, done, queued)})
 
 
-def inside(seq, op="all_sum", epoch=1, channel=0):
-    return Activity(epoch, channel, op, seq, (seq - 1, *[0] * 31))
+def inside(seq, op="all_sum", epoch=1, group=WORLD):
+    return Activity(epoch, {group: Standing(op, seq, seq - 1)})
 
 
-def find(activities, running, gone):
-    return find_hopeless(dict(enumerate(activities)), epoch=1, running=running, gone=gone)
+def find(activities, running, gone, splits=None):
+    activities = dict(enumerate(activities))
+    return find_hopeless(activities, epoch=1, running=running, gone=gone, splits=splits or {})
 
 
 def test_a_rank_that_ended_without_coming_is_named():
@@ -31,15 +34,39 @@ def test_a_busy_rank_is_waited_for():
 
 
 def test_a_rank_that_never_joined_this_epoch_counts_as_not_come():
-    found = find([inside(1), idle(done=9, epoch=0)], running=[0], gone=[1])
-    assert found is not None
-    assert found.missing == 1
+    for there in (idle(done=9, epoch=0), Activity(0, {})):
+        found = find([inside(1), there], running=[0], gone=[1])
+        assert found is not None
+        assert found.missing == 1
 
 
 def test_a_thread_of_a_rank_that_ended_may_still_be_inside():
     assert find([inside(3), inside(3)], running=[0], gone=[1]) is None
 
 
-def test_waits_of_another_time_or_group_are_left_alone():
+def test_what_a_rank_that_ended_has_queued_is_waited_for():
+    assert find([inside(3), idle(done=1, queued=2)], running=[0], gone=[1]) is None
+
+
+def test_waits_of_another_time_are_left_alone():
     assert find([inside(3, epoch=0), idle()], running=[0], gone=[1]) is None
-    assert find([inside(3, channel=2), idle()], running=[0], gone=[1]) is None
+
+
+def test_in_a_split_only_its_members_are_missed():
+    ranks = [inside(3, group=SPLIT), idle(done=2), idle(done=2, group=SPLIT)]
+    assert find(ranks, [0], [1, 2], {SPLIT: (0, 1, 2)}) == Hopeless((0,), 2, "all_sum", 3)
+    assert find(ranks, [0], [1], {SPLIT: (0, 2)}) is None
+    assert find(ranks, [0], [1, 2], {OTHER: (0, 1, 2)}) is None  # not heard of yet
+
+
+def test_a_member_that_is_in_another_split_by_now_has_left_and_is_told_of_otherwise():
+    ranks = [inside(3, group=SPLIT), idle(group=OTHER)]
+    assert find(ranks, [0], [1], {SPLIT: (0, 1), OTHER: (1, 2)}) is None
+
+
+def test_a_wait_in_the_world_is_found_beside_one_in_a_split():
+    both = Activity(1, {WORLD: Standing("barrier", 2, 1), SPLIT: Standing("all_sum", 5, 4)})
+    there = Activity(1, {WORLD: Standing("", 0, 2), SPLIT: Standing("", 0, 4)})
+    assert find([both, there], [0], [1], {SPLIT: (0, 1)}) == Hopeless((0,), 1, "all_sum", 5)
+    assert both.doing == "in barrier #2"
+    assert there.doing == ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.protocol import Gather, Gathered, Refused
+from phalanx.protocol import Gather, Gathered, Refused, SplitClosed, SplitFormed
 from phalanx.supervisor._world import World
 
 
@@ -74,3 +74,26 @@ def test_cells_end_rank_by_rank_and_with_the_dead():
     world.end_cell(2, "cell")
     assert world.unfinished() == set()
     assert [world.state(rank) for rank in range(3)] == ["idle", "dead", "idle"]
+
+
+def test_a_split_is_known_from_its_first_member_to_its_last():
+    world = World(3)
+    formed = SplitFormed(1, channel=2, number=77, members=(2, 0))
+    world.form_split(2, formed)
+    assert world.splits == {77: (2, 0)}
+    world.form_split(0, formed)
+    world.close_split(2, SplitClosed(1, 77))
+    assert world.splits == {77: (2, 0)}
+    world.close_split(0, SplitClosed(1, 77))
+    world.close_split(0, SplitClosed(1, 77))
+    assert world.splits == {}
+
+
+def test_splits_end_with_their_epoch_and_those_of_another_are_not_taken():
+    world = World(2)
+    world.form_split(0, SplitFormed(1, 1, 77, (0, 1)))
+    world.abort(1, "stopped")
+    world.begin_cell(1, "cell", (0, 1))
+    assert world.splits == {}
+    world.form_split(0, SplitFormed(1, 1, 77, (0, 1)))
+    assert world.splits == {}

@@ -56,6 +56,7 @@ def connect_links(
     timeout: float | None,
     host_names: Sequence[str] = (),
     check: Callable[[], None] = _nothing,
+    names: Sequence[int] = (),
 ) -> Links:
     """Connect to every peer, prove both ends, and return the sockets by lane and rank.
 
@@ -77,6 +78,8 @@ def connect_links(
         For error texts.
     check : callable, optional
         Called about every 0.1 s; what it raises ends the attempt (a rank died meanwhile).
+    names : sequence of int, by rank, optional
+        What error texts call a rank; its own number if left out.
 
     Returns
     -------
@@ -106,27 +109,29 @@ def connect_links(
         mine = Share(ranks, endpoints, problem)
         packed = rendezvous.all_gather(msgspec.msgpack.encode(mine), timeout=deadline.remaining())
         shares = [msgspec.msgpack.decode(part, type=Share) for part in packed]
-        _check_agreement(shares)
+        names = names or range(len(shares))
+        _check_agreement(shares, names)
         targets = {key: shares[key[1]].endpoints for key in wanted if key[1] < me.rank}
         awaited = {key for key in wanted if key[1] > me.rank}
-        meeting = _Meeting(me, [sock for sock, _ in listeners], awaited, targets)
+        meeting = _Meeting(me, [sock for sock, _ in listeners], awaited, targets, names)
         made = meeting.run(deadline, check, host_names)
         return {lane: {rank: made[lane, rank] for rank in peers[lane]} for lane in peers}
     finally:
         close_all(sock for sock, _ in listeners)
 
 
-def _check_agreement(shares: Sequence[Share]) -> None:
+def _check_agreement(shares: Sequence[Share], names: Sequence[int]) -> None:
     for rank, share in enumerate(shares):
         if share.problem:
-            msg = f"rank {rank}: {share.problem}"
+            msg = f"rank {names[rank]}: {share.problem}"
             raise DistributedError(msg)
     for rank, share in enumerate(shares):
         for lane, peers in enumerate(share.peers):
             for peer in peers:
                 if not 0 <= peer < len(shares) or rank not in shares[peer].peers[lane]:
+                    other = names[peer] if 0 <= peer < len(names) else peer
                     msg = (
-                        f"rank {rank} wants a link with rank {peer}, which wants none: "
+                        f"rank {names[rank]} wants a link with rank {other}, which wants none: "
                         "the ranks were told different worlds"
                     )
                     raise DistributedError(msg)
@@ -141,8 +146,10 @@ class _Meeting:
         listeners: Sequence[socket.socket],
         awaited: Collection[_Key],
         targets: Mapping[_Key, Sequence[Endpoint]],
+        names: Sequence[int],
     ) -> None:
         self._me = me
+        self._names = names
         self._listeners = listeners
         self._awaited = frozenset(awaited)
         self._targets = {key: Target(endpoints) for key, endpoints in targets.items()}
@@ -183,10 +190,12 @@ class _Meeting:
             return
         by_rank = {peer: (lane, peer) for lane, peer in missing}
         ranks = sorted(by_rank)
-        text = f"rank {self._me.rank}: {name_ranks(ranks)} did not connect within {deadline}"
+        who = name_ranks([self._names[peer] for peer in ranks])
+        text = f"rank {self._names[self._me.rank]}: {who} did not connect within {deadline}"
         details = []
         for peer in ranks:
-            where = f"rank {peer} runs on {host_names[peer]}" if peer < len(host_names) else ""
+            name = self._names[peer]
+            where = f"rank {name} runs on {host_names[peer]}" if peer < len(host_names) else ""
             target = self._targets.get(by_rank[peer])
             why = "" if target is None else target.last_error
             detail = ": ".join(part for part in (where, why) if part)

@@ -19,6 +19,7 @@ from pathlib import Path
 from phalanx.errors import CollectiveTimeout, DistributedError
 
 from ._deadline import Deadline
+from ._family import Family
 from ._group import Group, group_of_one
 from ._listen import open_socket
 from ._meeting_point import Guest, Host, MeetingRendezvous
@@ -125,8 +126,9 @@ def join_ring(ring: RingEnvironment, timeout: float | None) -> Group:
             addresses=(ring.addresses[ring.rank][0],),
             transport="tcp",
         )
-        engine = form_group(spec, meeting, HostMemory(spec), timeout=deadline.remaining())
-    return Group(engine, spec)
+        memory = HostMemory(spec)
+        engine = form_group(spec, meeting, memory, timeout=deadline.remaining())
+    return Group(engine, spec, family=Family(spec, memory))
 
 
 def _meet(ring: RingEnvironment, deadline: Deadline) -> MeetingRendezvous:

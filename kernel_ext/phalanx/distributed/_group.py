@@ -14,6 +14,8 @@ from typing import Any, final
 from phalanx import _native
 from phalanx.errors import DistributedError, NotSupported
 
+from ._family import Family, Gone
+from ._split import split_group
 from ._world import WorldSpec, native_hosts
 
 __all__ = ["Group", "group_of_one", "seconds"]
@@ -54,29 +56,52 @@ class Group:
     <phalanx.Group rank 0 of 1>
     """
 
-    __slots__ = ("__weakref__", "_engine", "_on_failure", "_spec")
+    __slots__ = ("__weakref__", "_engine", "_family", "_leave", "_on_failure", "_origin", "_spec")
 
     def __init__(
         self,
         engine: _native.Group,
         spec: WorldSpec,
         on_failure: FailureListener | None = None,
+        family: Family | None = None,
     ) -> None:
         self._engine = engine
         self._spec = spec
         self._on_failure = on_failure
+        self._family = family
+        self._leave: Callable[[], object] | None = None  # of a split: gives its channel back
+        self._origin: tuple[int, int] | None = None  # of a split: color and key
+        if family is not None:
+            family.add(self)
 
-    def _rearm(self, engine: _native.Group, spec: WorldSpec) -> None:
+    def _rearm(self, engine: _native.Group, spec: WorldSpec, family: Family | None) -> None:
         """Go on as the group of a new epoch; every variable that holds this group sees it."""
+        if self._family is not None:
+            self._family.end()
         self._engine.close()
         self._engine = engine
         self._spec = spec
+        self._family = family
+        if family is not None:
+            family.add(self)
+
+    def _retire(self, stand_in: Gone) -> None:
+        """Give up a split whose epoch is over; the world itself is armed anew."""
+        if self._leave is None:
+            return
+        engine, self._engine = self._engine, stand_in  # type: ignore[assignment]
+        engine.close()
+        self._leave()
 
     def _tell_failure(self) -> None:
-        """Tell the supervisor why an operation failed, if that was the end of the epoch."""
+        """Tell all who need to know why an operation failed, if that was the end of the epoch."""
         failure = self._engine.failure
-        if failure is not None and self._on_failure is not None:
+        if failure is None:
+            return
+        if self._on_failure is not None:
             self._on_failure(self._spec.epoch, *failure)
+        if self._family is not None:
+            self._family.spread(failure, self)
 
     def rank(self) -> int:
         """Return the rank of this process in the group.
@@ -110,27 +135,38 @@ class Group:
         """
         return self._spec.size
 
-    def split(self, color: int, key: int = -1) -> Group:
+    def split(self, color: int | None, key: int = -1) -> Group | None:
         """Split the group into groups of the ranks that give the same ``color``.
+
+        An operation like others: every rank of the group calls it, in the same order. The new
+        groups and this one can be at work at the same time, from several threads.
 
         Parameters
         ----------
-        color : int
-            Ranks with the same color come into the same group.
+        color : int or None
+            Ranks with the same color come into the same group; None or negative: into none.
         key : int, optional
-            Smaller keys become smaller ranks; negative: the order of this group.
+            Smaller keys become smaller ranks, equal ones in the order of this group; negative:
+            as if the key were the rank in this group.
 
         Returns
         -------
-        Group
-            The part that this rank is in.
+        Group or None
+            The part that this rank is in; None without a color. Close it when it is not needed
+            any more: a process can be in some 30 splits at a time. One that nobody holds any more
+            is closed, too.
 
         Raises
         ------
         DistributedError
-            The group has one rank only.
-        NotSupported
-            Always, for larger groups: this release has the whole world's group only.
+            The group has one rank only, or too many splits are open; the group is as before.
+        RankFailure, CollectiveMismatch
+            As for every operation.
+
+        Notes
+        -----
+        A split belongs to the epoch of its world: a failure in one of them is one of all. After
+        the world was formed anew, the splits of before refuse every call; make them anew.
 
         Examples
         --------
@@ -143,11 +179,22 @@ class Group:
         if self.size() == 1:
             msg = "Cannot split the distributed group further."
             raise DistributedError(msg)
-        msg = (
-            f"split(color={color}, key={key}) is not in this release; "
-            "use the whole group and let ranks that have nothing to add give zeros"
-        )
-        raise NotSupported(msg)
+        family = self._family
+        if family is None:
+            msg = f"{self!r} cannot be split: its backend has no splits"
+            raise NotSupported(msg)
+        try:
+            made = split_group(self._engine, self._spec, family, color, key)
+        except BaseException:
+            self._tell_failure()
+            raise
+        if made is None:
+            return None
+        engine, spec = made
+        group = Group(engine, spec, self._on_failure, family)
+        group._origin = (int(color or 0), key)
+        group._leave = family.add_split(group, spec)
+        return group
 
     def barrier(self, timeout: float | None = None) -> None:
         """Wait until every rank of the group has come here.
@@ -189,6 +236,9 @@ class Group:
         <phalanx.Group rank 0 of 1, closed>
         """
         self._engine.close()
+        if self._leave is not None and self._family is not None:
+            self._leave()
+            self._family.reap()
 
     def describe(self) -> dict[str, Any]:
         """Tell who is where, and how this group's operations are done.
@@ -197,7 +247,8 @@ class Group:
         -------
         dict
             ``rank``, ``size``, ``epoch``, ``hosts`` (host name by rank), ``transports`` (by
-            peer: ``"arena"``, ``"tcp"`` or ``"self"``), and ``engine``: algorithms and counts.
+            peer: ``"arena"``, ``"tcp"`` or ``"self"``), ``members`` (the world's rank of each
+            rank), and ``engine``: algorithms and counts. Of a split also ``color`` and ``key``.
 
         Examples
         --------
@@ -209,14 +260,18 @@ class Group:
         hosts = native_hosts(spec)
         transports = ["arena" if host == hosts[spec.rank] else "tcp" for host in hosts]
         transports[spec.rank] = "self"
-        return {
+        told = {
             "rank": spec.rank,
             "size": spec.size,
             "epoch": spec.epoch,
             "hosts": list(spec.rank_host_names()),
             "transports": transports,
+            "members": [spec.world_rank(rank) for rank in range(spec.size)],
             "engine": self._engine.describe(),
         }
+        if self._origin is not None:
+            told |= dict(zip(("color", "key"), self._origin, strict=True))
+        return told
 
     def __enter__(self) -> Group:
         """Use the group for a while; `close` follows."""

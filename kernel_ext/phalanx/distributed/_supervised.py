@@ -6,20 +6,28 @@ to say to a rank is the rank room's.
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import os
 import socket
 import threading
 from collections.abc import Callable
-from typing import cast
 
-from phalanx import _native
 from phalanx.errors import CollectiveTimeout, DistributedError, RankFailure
-from phalanx.protocol import Channel, ChannelClosed, EpochAborted, Join, Refused, ToRank, Welcome
+from phalanx.protocol import (
+    Channel,
+    ChannelClosed,
+    EpochAborted,
+    Join,
+    Refused,
+    SplitClosed,
+    SplitFormed,
+    ToRank,
+    Welcome,
+)
 
 from ._control import AbortKind
 from ._deadline import Deadline
+from ._family import Family
 from ._group import Group, group_of_one, seconds
 from ._rendezvous import ChannelRendezvous, refusal
 from ._world import HostMemory, WorldSpec, form_group
@@ -45,40 +53,22 @@ class _Process:
         self.pid = os.getpid()
         self.told_epoch = -1
 
+    def forked(self) -> str:
+        """Say why this process cannot communicate, if it is a child of fork."""
+        return (
+            f"this process is a fork of process {self.pid}, which is the rank; "
+            "call collectives there"
+        )
+
     def check_pid(self) -> None:
         """Refuse a child of fork: its parent is the rank, and owns channel and memory."""
         if self.pid != os.getpid():
-            msg = (
-                f"this process is a fork of process {self.pid}, which is the rank; "
-                "call collectives there"
-            )
-            raise DistributedError(msg)
+            raise DistributedError(self.forked())
 
     def disarm(self) -> None:
-        """In a child of fork: its copy of the group must not touch what the rank shares."""
-        if self.group is not None:
-            # Never destroyed here: its end would tell the peers that the rank has left.
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.group._engine))
-            self.group._engine = cast("_native.Group", _Forked(self))
-
-
-class _Forked:
-    """Stands for the engine in a child of fork, and refuses every operation."""
-
-    is_closed = True
-    failure = None
-
-    def __init__(self, process: _Process) -> None:
-        self._process = process
-
-    def close(self) -> None:
-        """Nothing here is this process's to close."""
-
-    def __getattr__(self, name: str) -> Callable[..., None]:
-        def refuse(*_args: object) -> None:
-            self._process.check_pid()
-
-        return refuse
+        """In a child of fork: its copies of the groups must not touch what the rank shares."""
+        if self.group is not None and self.group._family is not None:
+            self.group._family.disarm(self.forked())
 
 
 # The one exception to "module state is only constants": a process has one world, and cells,
@@ -173,9 +163,11 @@ def join(timeout: float | None = 30.0) -> Group:
             raise
         if _PROCESS.group is None:
             os.register_at_fork(after_in_child=_PROCESS.disarm)
-            _PROCESS.group = Group(engine, spec, _tell_supervisor)
+            _PROCESS.group = Group(
+                engine, spec, _tell_supervisor, Family(spec, memory, _tell_of_split)
+            )
         else:
-            _PROCESS.group._rearm(engine, spec)
+            _PROCESS.group._rearm(engine, spec, Family(spec, memory, _tell_of_split))
         return _PROCESS.group
 
 
@@ -196,7 +188,7 @@ def alone() -> Group:
             _PROCESS.group = group_of_one()
         elif _PROCESS.group._engine.is_closed:
             fresh = group_of_one()
-            _PROCESS.group._rearm(fresh._engine, fresh._spec)
+            _PROCESS.group._rearm(fresh._engine, fresh._spec, None)
         return _PROCESS.group
 
 
@@ -275,3 +267,14 @@ def _tell_supervisor(epoch: int, kind: int, culprit: int, message: str) -> None:
     except ChannelClosed as error:
         # The operation's own error is on its way to the user and says more.
         _log.warning("epoch %d was aborted, but %s", epoch, error)
+
+
+def _tell_of_split(notice: SplitFormed | SplitClosed) -> None:
+    """Tell the supervisor who waits with whom, so that it can find waits that never end."""
+    channel = _PROCESS.channel
+    if channel is None or _PROCESS.pid != os.getpid():
+        return
+    try:
+        channel.notify(notice)
+    except ChannelClosed as error:
+        _log.warning("a split is unknown to the supervisor: %s", error)

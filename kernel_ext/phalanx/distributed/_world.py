@@ -23,7 +23,16 @@ from ._deadline import Deadline
 from ._handshake import Identity, Lane
 from ._rendezvous import Rendezvous
 
-__all__ = ["TRANSPORTS", "HostMemory", "WorldSpec", "form_group", "link_peers", "native_hosts"]
+__all__ = [
+    "TRANSPORTS",
+    "HostMemory",
+    "WorldSpec",
+    "abort_error",
+    "form_group",
+    "link_peers",
+    "make_group",
+    "native_hosts",
+]
 
 TRANSPORTS = ("any", "tcp")
 _log = logging.getLogger(__name__)
@@ -55,6 +64,10 @@ class WorldSpec:
         The abort page of this host, -1 for none.
     region_fds, wake_fds : tuple of int, by slot of this host
         Shared memory and eventfds; empty for none.
+    members : tuple of int, by rank
+        Of a split: the ranks of the world; empty for the world itself.
+    channel, number : int
+        Of a split: the part of the arena it uses, and what tells it from all other splits.
     """
 
     rank: int
@@ -70,6 +83,9 @@ class WorldSpec:
     page_fd: int = -1
     region_fds: tuple[int, ...] = ()
     wake_fds: tuple[int, ...] = ()
+    members: tuple[int, ...] = ()
+    channel: int = 0
+    number: int = 0
 
     def __post_init__(self) -> None:
         """Refuse a world that contradicts itself, before anything is built on it."""
@@ -90,6 +106,10 @@ class WorldSpec:
     def slot(self) -> int:
         """This rank's own slot."""
         return self.slots[self.rank]
+
+    def world_rank(self, rank: int) -> int:
+        """Return the world's number of a rank."""
+        return self.members[rank] if self.members else rank
 
     def host_name(self, rank: int) -> str:
         """Name the host of a rank, or return "" where that is not known."""
@@ -218,7 +238,7 @@ def form_group(
             host_names=spec.rank_host_names(),
             check=_abort_check(spec, memory),
         )
-        group = _make_group(spec, memory, links)
+        group = make_group(spec, memory, links)
         try:
             rendezvous.all_gather(b"ready", timeout=deadline.remaining())
         except BaseException:
@@ -232,7 +252,8 @@ def form_group(
     return group
 
 
-def _make_group(spec: WorldSpec, memory: HostMemory, links: Links) -> _native.Group:
+def make_group(spec: WorldSpec, memory: HostMemory, links: Links) -> _native.Group:
+    """Make the native group of this rank from links that stand; it takes them over."""
     hosts = native_hosts(spec)
     neighbours = [
         slot if host == hosts[spec.rank] else -1
@@ -242,6 +263,9 @@ def _make_group(spec: WorldSpec, memory: HostMemory, links: Links) -> _native.Gr
         rank=spec.rank,
         size=spec.size,
         epoch=spec.epoch,
+        channel=spec.channel,
+        tag=spec.number,
+        members=spec.members,
         hosts=hosts,
         slots=neighbours,
         host_names=native_host_names(spec),

@@ -19,6 +19,8 @@ __all__ = [
     "Refused",
     "Register",
     "Registered",
+    "SplitClosed",
+    "SplitFormed",
     "ToRank",
     "ToSupervisor",
     "Welcome",
@@ -127,5 +129,26 @@ class EpochAborted(msgspec.Struct, frozen=True, tag="epoch_aborted", forbid_unkn
     message: str
 
 
-ToSupervisor = Register | EngineReady | Join | Gather | CellEnded | EpochAborted
+class SplitFormed(msgspec.Struct, frozen=True, tag="split_formed", forbid_unknown_fields=True):
+    """Notice: this rank is in a group of ``members`` (ranks of the world) in ``channel``.
+
+    ``number`` tells this group from all others of the epoch; it is the same on all its ranks.
+    """
+
+    epoch: int
+    channel: int
+    number: int
+    members: tuple[int, ...]
+
+
+class SplitClosed(msgspec.Struct, frozen=True, tag="split_closed", forbid_unknown_fields=True):
+    """Notice: this rank has left the group ``number`` of ``epoch``."""
+
+    epoch: int
+    number: int
+
+
+ToSupervisor = (
+    Register | EngineReady | Join | Gather | CellEnded | EpochAborted | SplitFormed | SplitClosed
+)
 ToRank = Registered | Welcome | Gathered | Refused

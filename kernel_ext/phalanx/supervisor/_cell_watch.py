@@ -42,6 +42,7 @@ class CellWatch:
             epoch=self._world.epoch,
             running=running,
             gone=gone,
+            splits=self._world.splits,
         )
         if found is not None:
             self._on_hopeless(found)

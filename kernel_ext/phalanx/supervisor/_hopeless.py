@@ -7,10 +7,23 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
-__all__ = ["Activity", "Hopeless", "find_hopeless"]
+__all__ = ["WORLD", "Activity", "Hopeless", "Standing", "find_hopeless"]
 
-WORLD_CHANNEL = 0
+WORLD = 0  # the number of the world's own group
+
+
+class Standing(NamedTuple):
+    """Where a rank stands in one group: the operation it is in, the last that it has completed.
+
+    ``queued`` operations are still to come from the group's own thread, whatever its cell does.
+    """
+
+    op: str
+    seq: int
+    done: int
+    queued: int = 0
 
 
 @dataclass(frozen=True)
@@ -18,11 +31,14 @@ class Activity:
     """What a rank is in the middle of, as its page says (`_native.AbortPage.activity`)."""
 
     epoch: int
-    channel: int
-    op: str
-    seq: int
-    done: tuple[int, ...]
+    groups: Mapping[int, Standing]
     pair: tuple[int, str, int, int] = (-1, "", -1, 0)  # the message it waits for
+
+    @property
+    def doing(self) -> str:
+        """Words for the operation the rank is in, "" for none."""
+        busy = [f"in {its.op} #{its.seq}" for _, its in sorted(self.groups.items()) if its.op]
+        return busy[0] if busy else ""
 
 
 @dataclass(frozen=True)
@@ -41,8 +57,9 @@ def find_hopeless(
     epoch: int,
     running: Collection[int],
     gone: Collection[int],
+    splits: Mapping[int, Collection[int]],
 ) -> Hopeless | None:
-    """Return the operation of the world that waits for a rank whose part of the cell is over.
+    """Return the operation that waits for a rank whose part of the cell is over.
 
     The verdict is final and needs no grace: a rank that is gone starts no operation any more,
     and one that it had completed its peers can complete from what it left (shared memory, or
@@ -58,17 +75,29 @@ def find_hopeless(
         Ranks that still run the cell.
     gone : collection of int
         Ranks that live, and have ended the cell or were not asked to run it.
+    splits : mapping of int to collection of int
+        The ranks of each split, by its number. A rank that is in a split that is not listed is
+        left alone: its supervisor has yet to hear of it.
     """
-    waiting: dict[tuple[int, str], list[int]] = {}
+    waiting: dict[tuple[int, int, str], list[int]] = {}
     for rank in sorted(running):
         now = activities[rank]
-        if now.epoch == epoch and now.channel == WORLD_CHANNEL:
-            waiting.setdefault((now.seq, now.op), []).append(rank)
-    for (seq, op), ranks in sorted(waiting.items()):
-        for rank in sorted(gone):
-            there = activities[rank]
-            is_inside = there.channel == WORLD_CHANNEL and there.seq >= seq
-            done = there.done[WORLD_CHANNEL] if there.epoch == epoch else 0
-            if done < seq and not is_inside:
+        for number, its in now.groups.items():
+            if now.epoch == epoch and its.op:
+                waiting.setdefault((number, its.seq, its.op), []).append(rank)
+    for (number, seq, op), ranks in sorted(waiting.items()):
+        members = gone if number == WORLD else set(gone) & set(splits.get(number, ()))
+        for rank in sorted(members):
+            if _never_comes(activities[rank], number, seq, epoch):
                 return Hopeless(tuple(ranks), rank, op, seq)
     return None
+
+
+def _never_comes(there: Activity, number: int, seq: int, epoch: int) -> bool:
+    its = there.groups.get(number)
+    if its is None:
+        # Who has closed a split is found by its peers themselves, where they miss it.
+        return number == WORLD
+    if its.queued or (its.op and its.seq >= seq):
+        return False
+    return (its.done if there.epoch == epoch else 0) < seq

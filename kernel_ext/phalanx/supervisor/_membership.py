@@ -8,7 +8,15 @@ from __future__ import annotations
 import secrets
 import socket
 
-from phalanx.protocol import EpochAborted, Gather, Join, ToSupervisor, Welcome
+from phalanx.protocol import (
+    EpochAborted,
+    Gather,
+    Join,
+    SplitClosed,
+    SplitFormed,
+    ToSupervisor,
+    Welcome,
+)
 
 from ._host import HostSupervisor
 from ._world import Answer, World
@@ -35,6 +43,10 @@ class Membership:
         elif isinstance(message, EpochAborted):
             self._host.memory.abort(message.epoch, message.kind, message.culprit, message.message)
             self.send_all(self._world.abort(message.epoch, message.message))
+        elif isinstance(message, SplitFormed):
+            self._world.form_split(rank, message)
+        elif isinstance(message, SplitClosed):
+            self._world.close_split(rank, message)
         else:
             return False
         return True

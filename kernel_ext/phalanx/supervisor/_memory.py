@@ -10,7 +10,7 @@ import os
 
 from phalanx.distributed import AbortPage, create_page, create_region, create_wake
 
-from ._hopeless import Activity
+from ._hopeless import Activity, Standing
 
 __all__ = ["HostMemory"]
 
@@ -55,8 +55,9 @@ class HostMemory:
     def activity(self, slot: int) -> Activity:
         """What the rank in ``slot`` is doing in the engine."""
         if self._page is None:
-            return Activity(0, -1, "", 0, (0,))
-        return Activity(*self._page.activity(slot))
+            return Activity(0, {})
+        epoch, groups, pair = self._page.activity(slot)
+        return Activity(epoch, {number: Standing(*its) for number, its in groups.items()}, pair)
 
     def close(self) -> None:
         """Unmap and close everything; idempotent."""

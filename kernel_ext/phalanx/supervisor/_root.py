@@ -301,7 +301,4 @@ class RootSupervisor:
 
     def _detail(self, rank: int) -> str:
         """One line on a rank: why it is dead, or the operation it is in."""
-        activity = self._host.memory.activity(rank)
-        if rank in self._world.dead or not activity.op:
-            return self._world.dead.get(rank, "")
-        return f"in {activity.op} #{activity.seq}"
+        return self._world.dead.get(rank) or self._host.memory.activity(rank).doing

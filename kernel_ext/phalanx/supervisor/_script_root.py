@@ -223,6 +223,7 @@ class ScriptRoot:
             epoch=self._world.epoch,
             running=running,
             gone=self._left,
+            splits=self._world.splits,
         )
         if found is None:
             self._loop.call_later(LOOK_EVERY_S, self._look_for_hopeless)

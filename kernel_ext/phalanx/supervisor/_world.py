@@ -7,7 +7,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from phalanx.protocol import CellAllowed, Gather, Gathered, RankState, Refused
+from phalanx.protocol import (
+    CellAllowed,
+    Gather,
+    Gathered,
+    RankState,
+    Refused,
+    SplitClosed,
+    SplitFormed,
+)
 
 __all__ = ["Answer", "World"]
 
@@ -38,6 +46,7 @@ class World:
         self._rounds: dict[int, _Round] = {}
         self._running: dict[str, set[int]] = {}  # cell -> ranks that have not ended it
         self._how_gone: dict[int, str] = {}  # since the last cell began
+        self._splits: dict[int, tuple[tuple[int, ...], set[int]]] = {}  # members, those inside
         self._living_on: set[int] = set()  # ranks with threads that outlived their cell
 
     # -- rendezvous ---------------------------------------------------------------------------
@@ -83,6 +92,25 @@ class World:
         self._rounds.clear()
         return answers
 
+    # -- splits -------------------------------------------------------------------------------
+
+    def form_split(self, rank: int, formed: SplitFormed) -> None:
+        """Note that a rank is in a split of the epoch."""
+        if formed.epoch == self.epoch:
+            self._splits.setdefault(formed.number, (formed.members, set()))[1].add(rank)
+
+    def close_split(self, rank: int, closed: SplitClosed) -> None:
+        """Note that a rank has left a split; the last one takes it along."""
+        _, inside = self._splits.get(closed.number, ((), set()))
+        inside.discard(rank)
+        if not inside:
+            self._splits.pop(closed.number, None)
+
+    @property
+    def splits(self) -> dict[int, tuple[int, ...]]:
+        """The members of each split, by its number."""
+        return {number: members for number, (members, _) in self._splits.items()}
+
     # -- cells --------------------------------------------------------------------------------
 
     def begin_cell(self, request_id: int, cell: str, ranks: tuple[int, ...]) -> CellAllowed:
@@ -91,6 +119,7 @@ class World:
         if reform:
             self.epoch += 1
             self._is_aborted = False
+            self._splits.clear()
         self._how_gone.clear()
         self._running[cell] = {rank for rank in ranks if rank not in self.dead}
         return CellAllowed(request_id, self.epoch, reform, dict(self.dead))

@@ -1,0 +1,151 @@
+"""What ranks of the farm run to hand operations over."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+
+import phalanx as px
+
+
+def world() -> px.Group:
+    return px.init()
+
+
+def submit_sum(length: int, group: px.Group | None = None, **options: Any) -> Any:
+    x = np.arange(float(length))
+    out = np.empty_like(x)
+    return (group or world())._engine.submit("all_sum", x, out, **options), x, out
+
+
+def submit_many(count: int) -> int:
+    """Submissions of several operations, and calls in between."""
+    size = world().size()
+    n_right = 0
+    for _ in range(count):
+        sums = [submit_sum(length) for length in (3, 70_000, 0, 10)]
+        gathered = np.empty(2 * size, np.int64)
+        mine = np.full(2, world().rank())
+        gather = world()._engine.submit("all_gather", mine, gathered)
+        barrier = world()._engine.submit("barrier", None, None)
+        assert px.all_sum(1) == size
+        assert barrier.done
+        gather.wait()
+        assert (gathered == np.repeat(np.arange(size), 2)).all()
+        for work, x, out in reversed(sums):
+            work.wait()
+            work.wait(0)
+            n_right += bool((out == x * size).all())
+    return n_right
+
+
+class Noted(np.ndarray):
+    """An array whose end is noted."""
+
+    freed = 0
+
+    def __del__(self) -> None:
+        Noted.freed += 1
+
+
+def dropped_arrays() -> list[int]:
+    """How many arrays are freed: while operations are queued, and after them."""
+    Noted.freed = 0
+    rank, size = world().rank(), world().size()
+    gone = np.zeros(1)
+    for _ in range(5):
+        x = np.ones(1000).view(Noted)
+        world()._engine.submit("all_sum", x, np.empty(1000).view(Noted))
+        del x
+    found = [Noted.freed if rank == 0 else 0]  # rank 0 is there long before the others
+    works = [submit_sum(10)[0] for _ in range(3)]
+    for work in works:
+        work.wait()
+    gone[:] = px.all_sum(1)
+    assert gone[0] == size
+    found.append(Noted.freed)
+    return found
+
+
+def wait_too_short(wait_s: float) -> list[Any]:
+    """One operation that the others are late for: a wait that is too short, then a long one."""
+    work, x, out = submit_sum(100)
+    said: list[Any] = [work.done]
+    start = time.monotonic()
+    try:
+        work.wait(wait_s)
+    except px.CollectiveTimeout as error:
+        said.append(str(error))
+    assert time.monotonic() - start < wait_s + 1
+    said.append(repr(world()))
+    work.wait()
+    said.append(bool((out == x * world().size()).all()))
+    return said
+
+
+def submit_and_wait(
+    length: int, timeout: float | None = None, behind: int = 0, call: bool = False
+) -> bool:
+    """Wait for an operation behind others; or call one."""
+    held = [submit_sum(3) for _ in range(behind)]
+    if call:
+        px.all_sum(np.ones(length), timeout=timeout)
+        return True
+    work, x, out = submit_sum(length, timeout=timeout)
+    try:
+        work.wait()
+    finally:
+        assert work.done
+    assert all(work.done for work, _, _ in held)
+    return bool((out == x * world().size()).all())
+
+
+def queue_then_fail() -> list[str]:
+    """Rank 0 submits what does not fit, and others behind it."""
+    said = []
+    works = [submit_sum(3 + (world().rank() == 0)), submit_sum(5), submit_sum(6)]
+    for work, _x, _out in works[1:]:
+        try:
+            work.wait()
+        except px.DistributedError as error:
+            said.append(f"{type(error).__name__}: {error}")
+    del works, work
+    for use in (world().barrier, lambda: submit_sum(3), lambda: px.all_sum(1)):
+        try:
+            use()
+        except px.DistributedError as error:
+            said.append(f"{type(error).__name__}: {error}")
+    return said
+
+
+def close_with_queued() -> list[str]:
+    works = [submit_sum(100)[0] for _ in range(3)]
+    world().close()
+    said = []
+    for work in works:
+        assert work.done
+        try:
+            work.wait()
+        except px.DistributedError as error:
+            said.append(str(error))
+    return said
+
+
+def wrong_submissions() -> list[str]:
+    engine = world()._engine
+    x = np.ones(3)
+    said = []
+    for arguments in (
+        ("all_su", x, x),
+        ("all_sum", x, np.ones(4)),
+        ("broadcast", x, x, 9),
+        ("all_sum", x, x, 0, -1.0),
+    ):
+        try:
+            engine.submit(*arguments)
+        except (TypeError, ValueError) as error:
+            said.append(f"{type(error).__name__}: {error}")
+    world().barrier()
+    return said

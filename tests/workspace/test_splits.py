@@ -1,0 +1,67 @@
+"""Splits in cells: they last from cell to cell, and nobody waits in one for a rank that has ended."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from phalanx.errors import CellError
+
+BOUND_S = 2.0  # design.md section 5: on one machine
+
+
+@pytest.fixture
+def split(ws):
+    """A workspace of three ranks, of which 1 and 2 have a group of their own, from a cell before."""
+    ws.run("part = px.init().split(None if rank == 0 else 1)")
+    yield ws
+    ws.run("if rank and not part._engine.is_closed: part.close()")
+
+
+def test_a_split_lasts_from_cell_to_cell(split):
+    found = split.run("px.all_gather(rank, group=part).tolist() if rank else part")
+    assert [result.value for result in found] == [None, "[1, 2]", "[1, 2]"]
+
+
+@pytest.mark.parametrize(
+    ("code", "ranks", "reason"),
+    [
+        ("if rank == 1: px.all_sum(1, group=part)", None, "ended its cell"),
+        ("if rank == 1: px.all_sum(1, group=part)", [0, 1], "is not asked to run this cell"),
+    ],
+)
+def test_who_waits_in_a_split_for_a_rank_that_has_ended_is_freed(split, code, ranks, reason):
+    begin_s = time.monotonic()
+    with pytest.raises(CellError) as caught:
+        split.run(code, ranks=ranks)
+    assert time.monotonic() - begin_s < BOUND_S
+    assert set(caught.value.failures) == {1}
+    ename, evalue, _ = caught.value.failures[1]
+    assert ename == "RankFailure"
+    assert "rank 2" in evalue
+    assert reason in evalue
+    assert "all_sum #" in evalue
+    # A new epoch: the world works again, the split is made anew.
+    assert [result.value for result in split.run("px.all_sum(1)")] == ["3"] * 3
+    with pytest.raises(CellError) as caught:
+        split.run("if rank: part.barrier()")
+    assert "make the split anew" in caught.value.failures[1][1]
+    split.run("part = px.init().split(None if rank == 0 else 1)\nif rank: part.barrier()")
+
+
+def test_a_rank_that_has_ended_and_is_in_no_such_split_is_not_missed(split):
+    split.run(
+        "if rank == 1:\n    import time; time.sleep(0.3)\n"  # rank 2 waits while rank 0 has ended
+        "if rank: px.all_sum(1, group=part)"
+    )
+
+
+def test_what_was_submitted_goes_on_when_its_cell_has_ended(ws):
+    ws.run(
+        "import time\nx = np.ones(3)\nouts = [np.empty(3) for _ in range(3)]\n"
+        "if rank == 0:\n"  # ends at once, with operations queued that the others come to later
+        "    works = [px.init()._engine.submit('all_sum', x, out) for out in outs]\n"
+        "else:\n    time.sleep(0.3)\n    for out in outs: px.all_sum(x, out=out)"
+    )
+    assert [r.value for r in ws.run("int(sum(outs).sum())")] == ["27"] * 3
