@@ -49,6 +49,8 @@ def main() -> None:
             # ipyparallel makes the application known as ipykernel's alone.
             Application._instance = self.kernel_app
             # From here on what is written past Python comes back to us, to go with its cell.
+            assert isinstance(sys.stdout, Stream)
+            assert isinstance(sys.stderr, Stream)
             self.kernel.captures = (
                 sys.stdout.capture(int(sys.argv[2])),
                 sys.stderr.capture(int(sys.argv[3])),

@@ -37,7 +37,7 @@ class Stream(OutStream):  # type: ignore[misc]
         self._capture = DescriptorCapture(read_fd, self._take)
         return self._capture
 
-    def write(self, string: str) -> int | None:
+    def write(self, string: Any) -> int | None:
         """Write text, any text, of any length."""
         # First what was written past Python before this. Not where the output thread says
         # something, for which a drain may wait, and not in a forked child: the pipe is ours.
@@ -46,9 +46,10 @@ class Stream(OutStream):  # type: ignore[misc]
             self._capture.drain()
         return self._take(string)
 
-    def _take(self, string: str) -> int | None:
+    def _take(self, string: Any) -> int | None:
         if not isinstance(string, str):
-            return super().write(string)  # type: ignore[no-any-return]  # it raises
+            refused: int | None = super().write(string)  # it raises
+            return refused
         text = escape_surrogates(string)
         for begin in range(0, len(text), PIECE):
             super().write(text[begin : begin + PIECE])
