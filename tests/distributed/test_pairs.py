@@ -81,8 +81,11 @@ def test_the_name_of_a_dtype_may_be_given(world):
     world.start(pair_cells.recv_floats, 0, ranks=[1])
     _, out = world.outcomes([0, 1])
     assert (out == np.arange(5.0)).all()
-    for name in ("float32", "float65"):
-        assert world.run(pair_cells.misnamed, name)[0] == f"float64 cannot be read as {name}"
+    for name, wrong in (
+        ("float32", "x has elements of 8 bytes"),
+        ("float65", "dtype float65 is not"),
+    ):
+        assert wrong in world.run(pair_cells.misnamed, name)[0]
 
 
 @pytest.mark.parametrize("cell", [pair_cells.recv, pair_cells.send])
