@@ -161,16 +161,16 @@ def test_what_was_sent_before_a_rank_closed_is_received(world):
 def test_the_page_shows_whom_a_rank_waits_for(rank_pool):
     world = rank_pool(2)
     page = world._farm._hosts[0].page
-    assert page.activity(0)[5] == (-1, "", -1, 0)
+    assert page.activity(0)[2] == (-1, "", -1, 0)
     world.start(pair_cells.recv, 1, 8, ranks=[0])
     deadline = time.monotonic() + 5
-    while page.activity(0)[5][1] == "":
+    while page.activity(0)[2][1] == "":
         assert time.monotonic() < deadline
-    channel, op, peer, _seq = page.activity(0)[5]
+    channel, op, peer, _seq = page.activity(0)[2]
     assert (channel, op, peer) == (0, "recv", 1)
     world.start(pair_cells.send, 0, 8, ranks=[1])
     assert world.outcomes() == [True, None]
-    assert page.activity(0)[5] == (-1, "", -1, 0)
+    assert page.activity(0)[2] == (-1, "", -1, 0)
 
 
 def test_wrong_peers_are_refused_and_the_group_stays_good(world):
