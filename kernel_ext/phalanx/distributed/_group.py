@@ -14,6 +14,7 @@ from typing import Any, final
 from phalanx import _native
 from phalanx.errors import DistributedError, NotSupported
 
+from ._engine import Engine
 from ._world import WorldSpec, native_hosts
 
 __all__ = ["Group", "group_of_one", "seconds"]
@@ -58,7 +59,7 @@ class Group:
 
     def __init__(
         self,
-        engine: _native.Group,
+        engine: Engine,
         spec: WorldSpec,
         on_failure: FailureListener | None = None,
     ) -> None:
@@ -66,7 +67,7 @@ class Group:
         self._spec = spec
         self._on_failure = on_failure
 
-    def _rearm(self, engine: _native.Group, spec: WorldSpec) -> None:
+    def _rearm(self, engine: Engine, spec: WorldSpec) -> None:
         """Go on as the group of a new epoch; every variable that holds this group sees it."""
         self._engine.close()
         self._engine = engine
@@ -197,7 +198,7 @@ class Group:
         -------
         dict
             ``rank``, ``size``, ``epoch``, ``hosts`` (host name by rank), ``transports`` (by
-            peer: ``"arena"``, ``"tcp"`` or ``"self"``), and ``engine``: algorithms and counts.
+            peer: ``"arena"``, ``"tcp"``, ``"mpi"`` or ``"self"``), and ``engine``: algorithms and counts.
 
         Examples
         --------
@@ -207,7 +208,8 @@ class Group:
         """
         spec = self._spec
         hosts = native_hosts(spec)
-        transports = ["arena" if host == hosts[spec.rank] else "tcp" for host in hosts]
+        far = "mpi" if spec.transport == "mpi" else "tcp"
+        transports = ["arena" if host == hosts[spec.rank] else far for host in hosts]
         transports[spec.rank] = "self"
         return {
             "rank": spec.rank,

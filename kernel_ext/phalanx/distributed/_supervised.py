@@ -14,12 +14,12 @@ import threading
 from collections.abc import Callable
 from typing import cast
 
-from phalanx import _native
 from phalanx.errors import CollectiveTimeout, DistributedError, RankFailure
 from phalanx.protocol import Channel, ChannelClosed, EpochAborted, Join, Refused, ToRank, Welcome
 
 from ._control import AbortKind
 from ._deadline import Deadline
+from ._engine import Engine
 from ._group import Group, group_of_one, seconds
 from ._rendezvous import ChannelRendezvous, refusal
 from ._world import HostMemory, WorldSpec, form_group
@@ -59,7 +59,7 @@ class _Process:
         if self.group is not None:
             # Never destroyed here: its end would tell the peers that the rank has left.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.group._engine))
-            self.group._engine = cast("_native.Group", _Forked(self))
+            self.group._engine = cast("Engine", _Forked(self))
 
 
 class _Forked:
