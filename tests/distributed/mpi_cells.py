@@ -105,24 +105,22 @@ def public():
 
 
 def splits():
-    engine = _engine()
-    rank, size = engine.rank, engine.size
-    half = engine.split(rank % 2, key=size - rank)
+    group = px.init()
+    rank, size = group.rank(), group.size()
+    half = group.split(rank % 2, key=size - rank)
     mine = [r for r in range(size) if r % 2 == rank % 2]
-    assert half.members == tuple(reversed(mine))
-    assert half.rank == mine[::-1].index(rank)
-    engine_contract.check_collectives(half, (1, 300), ("int32", "float16"))
-    engine_contract.check_pairs(half, (1, 20_000))
-    assert half.split(None if half.rank else 0) is None or half.rank == 0
-    assert engine.split(-1 if rank else 7) is None or rank == 0
-    out = np.empty(1, np.int64)
+    assert half._engine.members == tuple(reversed(mine))
+    assert half.rank() == mine[::-1].index(rank)
+    assert len(half.describe()["hosts"]) == half.size() == len(mine)
+    engine_contract.check_collectives(half._engine, (1, 300), ("int32", "float16"))
+    engine_contract.check_pairs(half._engine, (1, 20_000))
+    assert group.split(None if rank else 2**63 - 1) is None or rank == 0
+    assert group.split(-7) is None
     for _ in range(200):
-        part = engine.split(0)
-        part.all_sum(np.ones(1, np.int64), out)
-        assert out[0] == size
-        part.close()
+        with group.split(0) as part:
+            assert px.all_sum(1, group=part) == size
     half.close()
-    engine.all_sum(np.ones(1, np.int64), out)
+    assert px.all_sum(1) == size
     error = _raised(px.DistributedError, half.barrier)
     assert "the group is closed" in str(error)
     say("splits")
@@ -132,7 +130,7 @@ def mismatch(where):
     engine = _engine()
     rank = engine.rank
     if where == "split":
-        engine = engine.split(0 if rank else 1)
+        engine = engine.part(0 if rank else 1)
         if rank == 0:
             # Not in it, and told all the same: an epoch ends for the world and all its parts.
             error = _raised(px.DistributedError, _wait_for_failure)

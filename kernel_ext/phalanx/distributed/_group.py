@@ -15,6 +15,8 @@ from phalanx import _native
 from phalanx.errors import DistributedError, NotSupported
 
 from ._engine import Engine
+from ._mpi._engine import MpiEngine
+from ._mpi._split import split_mpi
 from ._world import WorldSpec, native_hosts
 
 __all__ = ["Group", "group_of_one", "seconds"]
@@ -111,27 +113,28 @@ class Group:
         """
         return self._spec.size
 
-    def split(self, color: int, key: int = -1) -> Group:
+    def split(self, color: int | None, key: int = -1) -> Group | None:
         """Split the group into groups of the ranks that give the same ``color``.
 
         Parameters
         ----------
-        color : int
-            Ranks with the same color come into the same group.
+        color : int or None
+            Ranks with the same color come into the same group; None or negative: into none.
         key : int, optional
-            Smaller keys become smaller ranks; negative: the order of this group.
+            Smaller keys become smaller ranks, equal ones in the order of this group; negative:
+            as if the key were the rank in this group.
 
         Returns
         -------
-        Group
-            The part that this rank is in.
+        Group or None
+            The part that this rank is in; None without a color.
 
         Raises
         ------
         DistributedError
             The group has one rank only.
         NotSupported
-            Always, for larger groups: this release has the whole world's group only.
+            In a larger group of the ring backend: this release has the whole world's only.
 
         Examples
         --------
@@ -144,6 +147,9 @@ class Group:
         if self.size() == 1:
             msg = "Cannot split the distributed group further."
             raise DistributedError(msg)
+        if isinstance(self._engine, MpiEngine):
+            made = split_mpi(self._engine, color, key)
+            return None if made is None else Group(*made, self._on_failure)
         msg = (
             f"split(color={color}, key={key}) is not in this release; "
             "use the whole group and let ranks that have nothing to add give zeros"

@@ -14,7 +14,7 @@ from phalanx.errors import NotConfigured, NotSupported
 
 from ._environment import join_ring, ring_environment
 from ._group import Group, group_of_one
-from ._mpi import ALONE, NOT_INSTALLED, is_installed, is_mpi, join_mpi, was_launched
+from ._mpi._join import ALONE, NOT_INSTALLED, is_installed, is_mpi, join_mpi, was_launched
 from ._supervised import CHANNEL_VARIABLE, adopt, alone, is_supervised, join, world
 
 __all__ = ["init", "is_available"]

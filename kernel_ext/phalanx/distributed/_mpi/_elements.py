@@ -85,12 +85,12 @@ def fold(how: str, name: str, rows: Array) -> Array:
 
 
 def _widened(row: Array, name: str) -> Array:
+    wide: Array = row.copy()
     if name == "float16":
-        return row.astype(np.float32)
+        wide = row.astype(np.float32)
     if name == "bfloat16":
-        bits: Array = row.astype(np.uint32) << 16
-        return bits.view(np.float32)
-    return row.copy()
+        wide = (row.astype(np.uint32) << 16).view(np.float32)
+    return wide
 
 
 def _narrowed(wide: Array, name: str) -> Array:

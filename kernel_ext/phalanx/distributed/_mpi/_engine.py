@@ -36,7 +36,6 @@ Array = NDArray[Any]
 
 # What a record has room for beside the header.
 _INLINE_NBYTES = RECORD_NBYTES - HEADER_NBYTES
-_GREATEST = 2**31 - 1  # MPI's int
 
 
 class MpiEngine(Operations):
@@ -144,34 +143,35 @@ class MpiEngine(Operations):
             self._worker.submit(work)
         return work
 
-    def split(
-        self, color: int | None, key: int = -1, timeout: float | None = None
-    ) -> MpiEngine | None:
-        """Make groups of the ranks with the same color; None where it is None or negative."""
-        undefined: int = self._world.mpi.UNDEFINED
-        chosen = undefined if color is None or color < 0 else color
-        if max(chosen, key) > _GREATEST:
-            msg = f"split: color and key may be at most {_GREATEST}, not {max(chosen, key)}"
-            raise ValueError(msg)
+    def part(self, color: int, key: int = -1, timeout: float | None = None) -> MpiEngine | None:
+        """Make groups of the ranks with the same color; None where it is negative."""
+        asked = np.asarray([color, key], np.int64)
         with self._operation("split", timeout) as deadline:
             self._seq += 1
             header = Header("split", self._seq, self._channel)
             with self._guard(header):
-                self._meet(header, deadline)
+                records = self._meet(header, deadline, asked)
+                rows = records[:, HEADER_NBYTES : HEADER_NBYTES + asked.nbytes].copy()
+                wishes = rows.view(np.int64).tolist()
+                order = sorted(
+                    (other_key if other_key >= 0 else rank, rank)
+                    for rank, (other_color, other_key) in enumerate(wishes)
+                    if other_color == color
+                )
+                ranks = [rank for _, rank in order]
+                # MPI's int has no room for every color: the lowest rank of each part stands for it.
+                undefined: int = self._world.mpi.UNDEFINED
                 # Blocks, but only until the others, which are all here, have come as far.
-                comm = self._comm.Split(chosen, key if key >= 0 else self.rank)
-        if chosen == undefined:
+                comm = self._comm.Split(
+                    undefined if color < 0 else min(ranks), ranks.index(self.rank)
+                )
+        if color < 0:
             return None
-        old_group, group = self._comm.Get_group(), comm.Get_group()
-        ranks = group.Translate_ranks(None, old_group)
-        old_group.Free()
-        group.Free()
         made = hashlib.blake2b(f"{self._channel}/{header.seq}/{color}".encode(), digest_size=8)
         members = [self.members[rank] for rank in ranks]
         channel = int.from_bytes(made.digest(), "little")
-        return MpiEngine(
-            self._world, cast("MPI.Intracomm", comm), members, channel, self.host_names
-        )
+        part = cast("MPI.Intracomm", comm)
+        return MpiEngine(self._world, part, members, channel, self.host_names)
 
     # -- one collective -----------------------------------------------------------------------
 
