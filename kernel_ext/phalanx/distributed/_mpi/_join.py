@@ -100,16 +100,31 @@ def _loads(name: str) -> bool:
         return False
 
 
-def _start_mpi() -> ModuleType:
-    """Import MPI, which starts it with support for threads, unless the program has done so."""
+def _start_mpi(env: Mapping[str, str]) -> ModuleType:
+    """Start MPI, with support for threads, unless the program has done so; it ends at exit."""
+    is_ours = "mpi4py.MPI" not in sys.modules
     try:
+        import mpi4py
+
+        if is_ours:  # so that a library that cannot work here is told, not started
+            mpi4py.rc.initialize, mpi4py.rc.finalize = False, True
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
         msg = f"{NOT_INSTALLED} ({str(error).partition(chr(10))[0]})"
         raise NotSupported(msg) from error
-    if not MPI.Is_initialized():  # mpi4py.rc.initialize was set to False
+    if not MPI.Is_initialized():
+        if "OMPI_COMM_WORLD_SIZE" in env and "Open MPI" not in MPI.Get_library_version():
+            raise NotConfigured(_other(MPI))
         MPI.Init_thread(MPI.THREAD_MULTIPLE)
     return MPI
+
+
+def _other(mpi: ModuleType) -> str:
+    library = " ".join(mpi.Get_library_version().split()[:3])
+    return (
+        f"[mpi] mpirun is of another MPI than the library here ({library}); "
+        "MPI4PY_LIBMPI names the right libmpi.so, phalanx launch --backend mpi finds it"
+    )
 
 
 def join_mpi(timeout: float | None) -> Group:
@@ -126,15 +141,10 @@ def join_mpi(timeout: float | None) -> Group:
     """
     launched = _launched_size(os.environ)
     deadline = Deadline(timeout)
-    mpi: Any = _start_mpi()
+    mpi: Any = _start_mpi(os.environ)
     size = mpi.COMM_WORLD.Get_size()
     if launched not in {0, size}:
-        library = " ".join(mpi.Get_library_version().split()[:3])
-        msg = (
-            f"[mpi] mpirun started {launched} ranks, but the library here ({library}) sees {size}: "
-            "they are of two MPIs; MPI4PY_LIBMPI names the right libmpi.so"
-        )
-        raise NotConfigured(msg)
+        raise NotConfigured(_other(mpi))
     try:
         world = MpiWorld(mpi, deadline)
         engine = MpiEngine(world, world.comm, range(size))
