@@ -29,7 +29,7 @@ def test_the_contract(mpi, n):
 
 
 def test_eight_ranks(mpi):
-    assert mpi.cells(8, "public", "brief:float32:bfloat16").count("rank 5: 42 cases") == 1
+    assert mpi.cells(8, "public", "brief:float32:bfloat16").count("rank 5: 80 cases") == 1
 
 
 @pytest.mark.parametrize(

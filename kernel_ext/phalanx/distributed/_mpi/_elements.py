@@ -73,8 +73,8 @@ def fold(how: str, name: str, rows: Array) -> Array:
 
     Examples
     --------
-    >>> fold("sum", "float16", np.asarray([[2048.0], [1.0], [1.0]], np.float16))
-    array([2050.], dtype=float16)
+    >>> fold("sum", "float16", np.asarray([[2048.0], [1.0], [1.0]], np.float16)).tolist()
+    [2050.0]
     """
     combine = _FOLDS[how]
     result: Array = _widened(rows[0], name)
