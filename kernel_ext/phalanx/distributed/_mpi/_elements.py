@@ -132,7 +132,7 @@ def spoil(out: Array, name: str) -> None:
     if name == "bfloat16":
         held.fill(_BFLOAT16_NAN)
     elif held.dtype.kind in "fc":
-        held.fill(np.nan)
+        held.fill(complex(np.nan, np.nan) if held.dtype.kind == "c" else np.nan)
     elif held.dtype.kind in "iu":
         held.fill(np.iinfo(held.dtype).min)
     else:

@@ -272,6 +272,11 @@ class Operations:
         self._world.flush()
         return is_first
 
+    def settle(self) -> None:
+        """Wait until no thread is inside a group that has failed; it leaves by itself."""
+        if self._turn.acquire(timeout=_CLOSE_S):
+            self._turn.release()
+
     # -- end ----------------------------------------------------------------------------------
 
     def close(self) -> None:

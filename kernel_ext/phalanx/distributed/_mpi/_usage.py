@@ -35,7 +35,7 @@ def check_peer(op: str, peer: int, rank: int, size: int) -> None:
         what = "destination" if op == "send" else "source"
         msg = f"Invalid {what}={peer} for a group of size {size}"
     elif peer == rank:
-        msg = f"{op}: rank {rank} is this rank itself"
+        msg = f"rank {rank} cannot {'send to' if op == 'send' else 'receive from'} itself"
     else:
         return
     raise ValueError(msg)
