@@ -185,10 +185,10 @@ def test_backends_are_named_as_in_mlx():
         px.init(backend="bogus")
     with pytest.raises(ValueError, match="Did you mean 'ring'"):
         px.init(backend="rign")
-    for backend in ("mpi", "nccl", "jaccl"):
+    for backend in ("nccl", "jaccl"):
         with pytest.raises(px.NotSupported, match=f"'{backend}' is not in this release"):
             px.init(backend=backend)
-    available = [name for name in ("any", "ring", "mpi", "nccl", "bogus") if px.is_available(name)]
+    available = [name for name in ("any", "ring", "nccl", "bogus") if px.is_available(name)]
     assert available == ["any", "ring"]
 
 

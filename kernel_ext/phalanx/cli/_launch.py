@@ -29,9 +29,10 @@ examples:
   phalanx launch -n 4 train.py --epochs 3
   phalanx launch -n 2 -m package.module
   phalanx launch -n 4 --label none -- ./program -v
+  phalanx launch -n 4 --backend mpi --mpi-arg='--bind-to none' train.py
 """
 PASSES_ON = True
-_LATER = ("mpi", "nccl", "jaccl", "jaccl-ring")
+_LATER = ("nccl", "jaccl", "jaccl-ring")
 
 
 def _count(text: str) -> int:
@@ -54,10 +55,10 @@ def _seconds(text: str) -> float:
 
 def _backend(text: str) -> str:
     if text in _LATER:
-        msg = f"'{text}' comes in a later release; 'any' and 'ring' are here"
+        msg = f"'{text}' comes in a later release; 'any', 'ring' and 'mpi' are here"
         raise argparse.ArgumentTypeError(msg)
-    if text not in {"any", "ring"}:
-        msg = f"there is no backend '{text}'; there are: any, ring"
+    if text not in {"any", "ring", "mpi"}:
+        msg = f"there is no backend '{text}'; there are: any, ring, mpi"
         raise argparse.ArgumentTypeError(msg)
     return text
 
@@ -74,7 +75,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--cwd", metavar="DIR", help="where the ranks start (default: here)")
     add("--python", default=sys.executable, help="runs scripts and modules")
     add("--print-python", action="store_true", help="print which Python that is, and end")
-    add("--backend", type=_backend, default="any", help="any or ring: this engine")
+    add(
+        "--backend", type=_backend, default="any",
+        help="any or ring: this engine; mpi: mpirun starts the ranks (the one on the PATH, else "
+        "beside this Python), and its exit status is ours",
+    )  # fmt: skip
+    add(
+        "--mpi-arg", action="append", default=[], metavar="ARG",
+        help="words for mpirun, as in --mpi-arg='--bind-to none'; may be repeated",
+    )  # fmt: skip
     add(
         "--transport", choices=("any", "tcp"), default="any",
         help="tcp: also between ranks of one host",
@@ -105,11 +114,22 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
         print(options.python)
         return 0
     # Checked before anything is started: a mistake is one line, not one per rank.
+    is_mpi = options.backend == "mpi"
+    if options.mpi_arg and not is_mpi:
+        msg = "--mpi-arg is for --backend mpi"
+        raise ValueError(msg)
+    if is_mpi and options.transport != "any":
+        msg = "--transport is for --backend ring; what MPI uses is said with --mpi-arg"
+        raise ValueError(msg)
     cwd = checked_cwd(options.cwd)
     env = environment(options.env, os.environ)
     command = resolve(rest, options.python, cwd, env.get("PATH"))
     # A pipe makes Python keep lines back; the ranks' should come when they are printed.
     env.setdefault("PYTHONUNBUFFERED", "1")
+    if is_mpi:
+        from ._mpi_launcher import MpiLauncher
+
+        return MpiLauncher(options, command, cwd=str(cwd), env=env).run()
     from ._launcher import Launcher
 
     return Launcher(options, command, cwd=str(cwd), env=env).run()

@@ -6,27 +6,21 @@ It knows the script's events and this process's streams and signals; the ranks a
 from __future__ import annotations
 
 import argparse
-import os
-import select
 import signal
-import socket
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from types import FrameType
-from typing import BinaryIO
 
 from phalanx.protocol.scripts import AllEnded, InputCut, NotStarted, Output, RankEnded, Started
 from phalanx.workspace import RootGone, Script, ScriptEvent
 
-from ._labels import LabelledLines, rank_label
+from ._screen import Screen, exit_code, how_ended
 from ._stdin import InputThread
 
-__all__ = ["Launcher", "exit_code"]
+__all__ = ["SIGNALS", "TIMED_OUT", "Launcher"]
 
-_FDS = {"stdout": 1, "stderr": 2}
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 TIMED_OUT = 124  # as timeout(1)
 
 
@@ -50,9 +44,7 @@ class Launcher:
         self._cwd = cwd
         self._env = env
         self._size: int = options.repeat_hosts
-        screens = {name: _identity(fd) for name, fd in _FDS.items()}
-        self._lines = LabelledLines(_labels(options.label, self._size), screens)
-        self._logs: dict[tuple[int, str], BinaryIO] = {}
+        self._screen = Screen(options.label, self._size, is_verbose=options.verbose)
         self._statuses: dict[int, int] = {}
         self._line_typed = False
         self._signal = 0  # the first that we were sent
@@ -67,7 +59,7 @@ class Launcher:
             return 128 + self._signal
 
     def _run(self, stack: ExitStack) -> int:
-        self._open_logs(stack)
+        self._screen.open_logs(self._options.log_dir, stack)
         script = stack.enter_context(
             Script(
                 self._command,
@@ -81,7 +73,7 @@ class Launcher:
         self._handle_signals(script, stack)
         reader = InputThread(script.input, lambda: self._on_line_typed(script))
         stack.callback(reader.close)
-        self._say_verbose(f"supervisor {script.root_pid}, {' '.join(self._command)}")
+        self._screen.say_verbose(f"supervisor {script.root_pid}, {' '.join(self._command)}")
         return self._follow(script)
 
     def _follow(self, script: Script) -> int:
@@ -93,42 +85,41 @@ class Launcher:
             now = time.monotonic()
             if self._line_typed:
                 self._line_typed = False
-                self._lines.line_was_typed()
+                self._screen.lines.line_was_typed()
             if isinstance(event, Output):
-                self._write(self._lines.feed(event.rank, event.stream, event.data, now))
-                if self._logs:
-                    self._logs[event.rank, event.stream].write(event.data)
+                self._screen.feed(event.rank, event.stream, event.data, now)
                 script.taken(event)
             elif event is not None:
                 code = self._on_news(event, script)
                 if code is not None:
                     return code
-            self._write(self._lines.due(now))
+            self._screen.write(self._screen.lines.due(now))
             if ends_at is not None and now >= ends_at:
                 ends_at = None
                 self._timed_out = True
-                self._say(f"the ranks did not end within {limit:g} s and are ended")
+                self._screen.say(f"the ranks did not end within {limit:g} s and are ended")
                 script.signal(signal.SIGTERM)
 
     def _wait_s(self, ends_at: float | None) -> float | None:
-        times = [time_ for time_ in (self._lines.next_due, ends_at) if time_ is not None]
+        times = [time_ for time_ in (self._screen.lines.next_due, ends_at) if time_ is not None]
         return max(0.0, min(times) - time.monotonic()) if times else None
 
     def _on_news(self, event: ScriptEvent, script: Script) -> int | None:
         """Handle what is no output; the exit status if this is the end."""
         if isinstance(event, Started):
             for rank, pid in enumerate(event.pids):
-                self._say_verbose(f"rank {rank}: process {pid}")
+                self._screen.say_verbose(f"rank {rank}: process {pid}")
         elif isinstance(event, RankEnded):
             self._statuses[event.rank] = event.status
-            for stream in _FDS:
-                self._write(self._lines.finish(event.rank, stream))
-            self._say_verbose(f"rank {event.rank} {_how(event.status)}")
+            self._screen.finish(event.rank)
+            self._screen.say_verbose(f"rank {event.rank} {how_ended(event.status)}")
         elif isinstance(event, InputCut):
             behind = f"{event.nbytes >> 20} MiB"
-            self._say(f"rank {event.rank} left {behind} of input unread; its input ends here")
+            self._screen.say(
+                f"rank {event.rank} left {behind} of input unread; its input ends here"
+            )
         elif isinstance(event, NotStarted):
-            self._say(f"the ranks could not be started: {event.message}")
+            self._screen.say(f"the ranks could not be started: {event.message}")
             return 1
         elif isinstance(event, AllEnded):
             return self._conclude(event)
@@ -144,41 +135,16 @@ class Launcher:
         if event.culprit < 0:
             ended = next((status for status in event.statuses if status), 0)
             if ended:  # by a signal, and not by one of ours
-                self._say("the ranks were ended by a signal to their supervisor")
+                self._screen.say("the ranks were ended by a signal to their supervisor")
             return exit_code(ended)
         status = event.statuses[event.culprit]
         rest = "; the others were ended" if event.is_forced else ""
-        self._say(f"rank {event.culprit} {_how(status)}{rest}")
+        self._screen.say(f"rank {event.culprit} {how_ended(status)}{rest}")
         return exit_code(status)
-
-    # -- streams ------------------------------------------------------------------------------
-
-    def _open_logs(self, stack: ExitStack) -> None:
-        folder: Path | None = self._options.log_dir
-        if folder is None:
-            return
-        folder.mkdir(parents=True, exist_ok=True)
-        for rank in range(self._size):
-            for stream in _FDS:
-                path = folder / f"rank-{rank}.{stream}"
-                self._logs[rank, stream] = stack.enter_context(path.open("wb", buffering=0))
 
     def _on_line_typed(self, script: Script) -> None:
         self._line_typed = True
         script.wake()
-
-    def _write(self, written: Iterable[tuple[str, bytes]]) -> None:
-        for stream, data in written:
-            _write_all(_FDS[stream], data)
-
-    def _say(self, text: str) -> None:
-        self._write(
-            [*self._lines.end_line("stderr"), ("stderr", f"phalanx launch: {text}\n".encode())]
-        )
-
-    def _say_verbose(self, text: str) -> None:
-        if self._options.verbose:
-            self._say(text)
 
     # -- signals ------------------------------------------------------------------------------
 
@@ -189,56 +155,8 @@ class Launcher:
                 raise _ToldTwiceError
             self._signal = self._signal or number
 
-        for number in _SIGNALS:
+        for number in SIGNALS:
             previous = signal.getsignal(number)
             if previous is not signal.SIG_IGN:  # else nohup or a shell's & wants us to stay
                 signal.signal(number, on_signal)
                 stack.callback(signal.signal, number, previous)
-
-
-def _identity(fd: int) -> object:
-    """Equal for descriptors that lead to the same file."""
-    try:
-        found = os.fstat(fd)
-    except OSError:
-        return fd
-    return found.st_dev, found.st_ino
-
-
-def _labels(kind: str, size: int) -> Callable[[int], bytes]:
-    if kind == "none":
-        return lambda rank: b""
-    if kind == "host":
-        host = socket.gethostname()
-        return lambda rank: f"[{host} {rank}] ".encode()
-    return rank_label(size)
-
-
-def _write_all(fd: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        try:
-            view = view[os.write(fd, view) :]
-        except BlockingIOError:  # somebody else has made our terminal non-blocking
-            select.select([], [fd], [])
-
-
-def _how(status: int) -> str:
-    if status >= 0:
-        return f"exited with status {status}"
-    try:
-        name = signal.Signals(-status).name
-    except ValueError:
-        name = "unknown"
-    return f"killed by signal {-status} ({name})"
-
-
-def exit_code(status: int) -> int:
-    """A shell's number for a status as `subprocess` gives it.
-
-    Examples
-    --------
-    >>> exit_code(3), exit_code(-9)
-    (3, 137)
-    """
-    return status if status >= 0 else 128 - status

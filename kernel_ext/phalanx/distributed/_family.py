@@ -19,6 +19,7 @@ from phalanx import _native
 from phalanx.errors import DistributedError
 from phalanx.protocol import SplitClosed, SplitFormed
 
+from ._engine import Engine
 from ._world import HostMemory, WorldSpec
 
 __all__ = ["Family", "Gone", "Notify"]
@@ -57,7 +58,7 @@ class Gone:
 class _Holder(Protocol):
     """What a family needs of a group."""
 
-    _engine: _native.Group
+    _engine: Engine
 
     def _retire(self, stand_in: Gone) -> None: ...
 
@@ -119,10 +120,12 @@ class Family:
         with self._lock:
             self._groups.add(group)
 
-    def add_split(self, group: _Holder, spec: WorldSpec) -> Callable[[], object]:
+    def add_split(
+        self, group: _Holder, engine: _native.Group, spec: WorldSpec
+    ) -> Callable[[], object]:
         """Take in a split; call what is returned when it is closed. Garbage does so itself."""
         self.add(group)
-        leave = weakref.finalize(group, self.leave, spec, group._engine)
+        leave = weakref.finalize(group, self.leave, spec, engine)
         leave.atexit = False  # who ends says nothing: its supervisor does
         self._tell(SplitFormed(spec.epoch, spec.channel, spec.number, spec.members))
         return leave

@@ -9,12 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, final
+from typing import Any, cast, final
 
 from phalanx import _native
 from phalanx.errors import DistributedError, NotSupported
 
+from ._engine import Engine
 from ._family import Family, Gone
+from ._mpi._engine import MpiEngine
+from ._mpi._split import split_mpi
 from ._split import split_group
 from ._world import WorldSpec, native_hosts
 
@@ -60,7 +63,7 @@ class Group:
 
     def __init__(
         self,
-        engine: _native.Group,
+        engine: Engine,
         spec: WorldSpec,
         on_failure: FailureListener | None = None,
         family: Family | None = None,
@@ -74,7 +77,7 @@ class Group:
         if family is not None:
             family.add(self)
 
-    def _rearm(self, engine: _native.Group, spec: WorldSpec, family: Family | None) -> None:
+    def _rearm(self, engine: Engine, spec: WorldSpec, family: Family | None) -> None:
         """Go on as the group of a new epoch; every variable that holds this group sees it."""
         if self._family is not None:
             self._family.end()
@@ -179,12 +182,15 @@ class Group:
         if self.size() == 1:
             msg = "Cannot split the distributed group further."
             raise DistributedError(msg)
+        if isinstance(self._engine, MpiEngine):
+            part = split_mpi(self._engine, color, key)
+            return None if part is None else Group(*part, self._on_failure)
         family = self._family
         if family is None:
             msg = f"{self!r} cannot be split: its backend has no splits"
             raise NotSupported(msg)
         try:
-            made = split_group(self._engine, self._spec, family, color, key)
+            made = split_group(cast("_native.Group", self._engine), self._spec, family, color, key)
         except BaseException:
             self._tell_failure()
             raise
@@ -193,7 +199,7 @@ class Group:
         engine, spec = made
         group = Group(engine, spec, self._on_failure, family)
         group._origin = (int(color or 0), key)
-        group._leave = family.add_split(group, spec)
+        group._leave = family.add_split(group, engine, spec)
         return group
 
     def barrier(self, timeout: float | None = None) -> None:
@@ -247,8 +253,9 @@ class Group:
         -------
         dict
             ``rank``, ``size``, ``epoch``, ``hosts`` (host name by rank), ``transports`` (by
-            peer: ``"arena"``, ``"tcp"`` or ``"self"``), ``members`` (the world's rank of each
-            rank), and ``engine``: algorithms and counts. Of a split also ``color`` and ``key``.
+            peer: ``"arena"``, ``"tcp"``, ``"mpi"`` or ``"self"``), ``members`` (the world's rank
+            of each rank), and ``engine``: algorithms and counts. Of a split also ``color`` and
+            ``key``.
 
         Examples
         --------
@@ -258,7 +265,8 @@ class Group:
         """
         spec = self._spec
         hosts = native_hosts(spec)
-        transports = ["arena" if host == hosts[spec.rank] else "tcp" for host in hosts]
+        far = "mpi" if spec.transport == "mpi" else "tcp"
+        transports = ["arena" if host == hosts[spec.rank] else far for host in hosts]
         transports[spec.rank] = "self"
         told = {
             "rank": spec.rank,

@@ -13,14 +13,15 @@ from collections.abc import Callable
 from phalanx.errors import NotConfigured, NotSupported
 
 from ._environment import join_ring, ring_environment
-from ._group import Group
+from ._group import Group, group_of_one
+from ._mpi._join import ALONE, NOT_INSTALLED, is_installed, is_mpi, join_mpi, was_launched
 from ._supervised import CHANNEL_VARIABLE, adopt, alone, is_supervised, join, world
 
 __all__ = ["init", "is_available"]
 
 # As MLX orders them in its error text.
 _BACKENDS = ("any", "mpi", "nccl", "jaccl", "ring")
-_HERE = ("any", "ring")
+_HERE = ("any", "ring", "mpi")
 
 
 def init(
@@ -36,14 +37,16 @@ def init(
     The world is joined once: later calls return the same group at once. A process that is in no
     world gets a group of one. What ``mlx.launch`` sets for its ring (``MLX_RANK`` and
     ``MLX_HOSTFILE``) is a world too, on loopback among processes of one user; elsewhere only
-    with ``PHALANX_INSECURE=1``, as nothing there tells a stranger from a rank.
+    with ``PHALANX_INSECURE=1``, as nothing there tells a stranger from a rank. What ``mpirun``
+    starts is a world of MPI (through mpi4py), where none of these is.
 
     Parameters
     ----------
     strict : bool, optional
         Outside any world, raise instead of returning a group of one.
     backend : {"any", "ring", "mpi", "nccl", "jaccl"}, optional
-        ``"any"`` and ``"ring"`` are this engine, over shared memory and tcp.
+        ``"ring"`` is this engine, over shared memory and tcp; ``"mpi"`` the MPI library of the
+        ``mpirun`` that started this process; ``"any"`` the one whose world this is.
     timeout : float, optional
         Seconds for joining only; ``None``: no limit.
     interface : str, optional
@@ -82,18 +85,40 @@ def init(
 is not set, so no Phalanx supervisor started this process; use %distributed start or phalanx launch
     """
     _check_options(backend, interface, all_gather_factory)
+    if backend == "mpi":
+        return _init_mpi(strict, timeout)
     if is_supervised():
         group = world()
         return join(timeout) if group is None else group
     ring = ring_environment(os.environ)
     if ring is not None:
         return adopt(lambda: join_ring(ring, timeout))
+    if backend == "any" and was_launched(os.environ):
+        return adopt(lambda: join_mpi(timeout))
     if strict:
         msg = (
             f"[distributed] Couldn't initialize any backend: {CHANNEL_VARIABLE} is not set, so no "
             "Phalanx supervisor started this process; use %distributed start or phalanx launch"
         )
         raise NotConfigured(msg)
+    group = world()
+    return group_of_one() if group is not None and is_mpi(group) else alone()
+
+
+def _init_mpi(strict: bool, timeout: float | None) -> Group:
+    group = world()
+    if is_supervised() or (group is not None and group.size() > 1 and not is_mpi(group)):
+        msg = (
+            "[mpi] this process is a rank of a Phalanx world already; use backend='any', or "
+            "start it with mpirun or phalanx launch --backend mpi"
+        )
+        raise NotConfigured(msg)
+    if was_launched(os.environ):
+        return adopt(lambda: join_mpi(timeout))
+    if not is_installed():
+        raise NotSupported(NOT_INSTALLED)
+    if strict:
+        raise NotConfigured(ALONE)
     return alone()
 
 
@@ -108,7 +133,7 @@ def is_available(backend: str = "any") -> bool:
     Returns
     -------
     bool
-        True for ``"any"`` and ``"ring"``.
+        True for ``"any"`` and ``"ring"``; for ``"mpi"`` if mpi4py and a library of MPI are there.
 
     Examples
     --------
@@ -116,7 +141,7 @@ def is_available(backend: str = "any") -> bool:
     >>> px.is_available(), px.is_available("ring"), px.is_available("nccl")
     (True, True, False)
     """
-    return backend in _HERE
+    return is_installed() if backend == "mpi" else backend in _HERE
 
 
 def _check_options(backend: str, interface: str | None, all_gather_factory: object) -> None:
@@ -136,7 +161,7 @@ def _check_options(backend: str, interface: str | None, all_gather_factory: obje
             msg = "all_gather_factory is only supported with backend='jaccl'."
             raise ValueError(msg)
     if backend not in _HERE:
-        msg = f"backend '{backend}' is not in this release; 'any' and 'ring' are"
+        msg = f"backend '{backend}' is not in this release; 'any', 'ring' and 'mpi' are"
         raise NotSupported(msg)
     if interface is not None:
         msg = (

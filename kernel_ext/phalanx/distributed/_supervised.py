@@ -6,11 +6,13 @@ to say to a rank is the rank room's.
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import os
 import socket
 import threading
 from collections.abc import Callable
+from typing import cast
 
 from phalanx.errors import CollectiveTimeout, DistributedError, RankFailure
 from phalanx.protocol import (
@@ -27,7 +29,8 @@ from phalanx.protocol import (
 
 from ._control import AbortKind
 from ._deadline import Deadline
-from ._family import Family
+from ._engine import Engine
+from ._family import Family, Gone
 from ._group import Group, group_of_one, seconds
 from ._rendezvous import ChannelRendezvous, refusal
 from ._world import HostMemory, WorldSpec, form_group
@@ -67,8 +70,14 @@ class _Process:
 
     def disarm(self) -> None:
         """In a child of fork: its copies of the groups must not touch what the rank shares."""
-        if self.group is not None and self.group._family is not None:
+        if self.group is None:
+            return
+        if self.group._family is not None:
             self.group._family.disarm(self.forked())
+            return
+        # Of MPI, which a child must not touch. Never destroyed here: its end is the rank's.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.group._engine))
+        self.group._engine = cast("Engine", Gone(self.forked()))
 
 
 # The one exception to "module state is only constants": a process has one world, and cells,

@@ -34,7 +34,7 @@ __all__ = [
     "native_hosts",
 ]
 
-TRANSPORTS = ("any", "tcp")
+TRANSPORTS = ("any", "tcp", "mpi")
 _log = logging.getLogger(__name__)
 
 
@@ -58,8 +58,9 @@ class WorldSpec:
         For error texts.
     addresses : tuple of str
         Where this rank may listen.
-    transport : {"any", "tcp"}
-        ``"tcp"``: links between all pairs, as if each rank were a host of its own.
+    transport : {"any", "tcp", "mpi"}
+        ``"tcp"``: links between all pairs, as if each rank were a host of its own; ``"mpi"``:
+        an MPI library has the ranks, and nothing here is formed.
     page_fd : int
         The abort page of this host, -1 for none.
     region_fds, wake_fds : tuple of int, by slot of this host

