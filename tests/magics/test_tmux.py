@@ -90,7 +90,7 @@ def test_a_session_in_tmux(tmp_path):
         pane.until("ranks 0-1 share memory")
         pane.until("In [3]:")
         pane.cell("print('hello', size)")
-        pane.until("[0-1] hello 2")
+        pane.until("] hello 2\n")
         pane.until("In [4]:")
         _question(pane)
         _debugger(pane)
@@ -105,7 +105,7 @@ def _question(pane: Pane) -> None:
     pane.cell("print('hello', input('who? '))")
     pane.until("\n[0-1] who?")
     pane.line("ann")
-    pane.until("[0-1] hello ann")
+    pane.until("] hello ann\n")
     pane.until("In [5]:")
 
 
@@ -126,7 +126,7 @@ def _debugger(pane: Pane) -> None:
 
 def _stop(pane: Pane) -> None:
     pane.cell("import time; print('go on')", "while True: time.sleep(0.01)")
-    pane.until("[0-1] go on")
+    pane.until("] go on\n")
     pane.keys("C-c")
     screen = pane.until("In [7]:")
     assert "KeyboardInterrupt" in screen
