@@ -14,8 +14,8 @@ import phalanx
 _ROOT = Path(__file__).resolve().parents[1]
 _PUBLIC = {
     "CellError", "CollectiveMismatch", "CollectiveTimeout", "DistributedError", "Group", "NotConfigured",
-    "NotSupported", "RankFailure", "Workspace", "all_gather", "all_sum", "broadcast", "init",
-    "is_available", "widgets",
+    "NotSupported", "RankFailure", "Work", "Workspace", "all_gather", "all_max", "all_min", "all_sum",
+    "all_to_all", "broadcast", "init", "is_available", "recv", "recv_like", "send", "sum_scatter", "widgets",
 }  # fmt: skip
 
 

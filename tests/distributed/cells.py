@@ -8,57 +8,13 @@ import os
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from distributed.contract import Case, perform
 
 import phalanx as px
 from phalanx import distributed
-
-
-@dataclass(frozen=True)
-class Case:
-    """One collective call; every rank makes its own input from (seed, rank)."""
-
-    op: str
-    shape: tuple[int, ...] = (3,)
-    dtype: str = "float32"
-    seed: int = 0
-    root: int = 0
-    layout: str = "C"
-    use_out: str = "none"
-
-    def input(self, rank: int) -> np.ndarray:
-        rng = np.random.default_rng([self.seed, rank])
-        dtype = np.dtype(self.dtype)
-        if dtype.kind == "i":
-            bounds = np.iinfo(dtype)
-            x = rng.integers(bounds.min, bounds.max, self.shape, dtype, endpoint=True)
-        else:
-            x = rng.standard_normal(self.shape) * 10.0 ** rng.integers(-6, 7, self.shape)
-        return lay_out(np.asarray(x, dtype), self.layout)
-
-
-def lay_out(x: np.ndarray, layout: str) -> np.ndarray:
-    """Return the same values with other strides, or flags."""
-    if layout == "F":
-        return np.asfortranarray(x) if x.ndim else x
-    if layout == "strided" and x.ndim:
-        holder = np.zeros((*x.shape[:-1], 2 * x.shape[-1]), x.dtype)
-        holder[..., ::2] = x
-        return holder[..., ::2]
-    if layout == "reversed" and x.ndim:
-        return np.ascontiguousarray(x[::-1])[::-1]
-    if layout == "unaligned":
-        raw = np.zeros(x.nbytes + 1, np.uint8)
-        shifted = raw[1:].view(x.dtype).reshape(x.shape)
-        shifted[...] = x
-        return shifted
-    if layout == "readonly":
-        x = x.copy()
-        x.flags.writeable = False
-    return x
 
 
 def join() -> int:
@@ -75,32 +31,7 @@ def join_in_a_loop() -> int:
 
 
 def call(case: Case, timeout: float | None = None) -> np.ndarray:
-    rank = px.init().rank()
-    x = case.input(rank)
-    before = x.copy()
-    options: dict[str, Any] = {"timeout": timeout}
-    if case.use_out == "new":
-        rows = px.init().size() if case.op == "all_gather" else 1
-        shape = (rows * x.shape[0], *x.shape[1:]) if x.ndim else (rows,) if rows > 1 else ()
-        options["out"] = np.full(shape, 7, x.dtype)
-    elif case.use_out == "x":
-        options["out"] = x
-    if case.op == "broadcast":
-        options["root"] = case.root
-    result = getattr(px, case.op)(x, **options)
-    if "out" in options:
-        assert result is options["out"]
-    else:
-        assert type(result) is np.ndarray
-        assert result.flags.c_contiguous
-        assert not np.may_share_memory(result, x)
-    if case.use_out != "x":
-        assert x.tobytes() == before.tobytes()
-    return result
-
-
-def calls(cases: list[Case]) -> list[bytes]:
-    return [call(case).tobytes() for case in cases]
+    return perform(case, timeout=timeout)
 
 
 def call_by_rank(cases: list[Case]) -> np.ndarray:
@@ -210,19 +141,3 @@ def child_worlds() -> list[str]:
     os.close(writer)
     with os.fdopen(reader) as pipe:
         return [ran.stdout.strip(), pipe.read()]
-
-
-def large_sum(count: int, dtype: str) -> int:
-    """Sum an array of more than 2 GiB in place; how many elements are wrong."""
-    group = px.init()
-    size, rank = group.size(), group.rank()
-    blocks = [slice(start, min(start + (1 << 24), count)) for start in range(0, count, 1 << 24)]
-    x = np.empty(count, dtype)
-    for block in blocks:  # small whole numbers, which float32 holds exactly
-        x[block] = np.arange(block.start, block.stop) % 1_000_003 + rank
-    px.all_sum(x, out=x)
-    n_wrong = 0
-    for block in blocks:
-        whole = np.arange(block.start, block.stop) % 1_000_003 * size + size * (size - 1) // 2
-        n_wrong += int(np.count_nonzero(x[block] != whole))
-    return n_wrong

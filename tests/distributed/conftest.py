@@ -10,6 +10,19 @@ from distributed.farm import Farm, World
 from distributed.meeting import Meeting
 
 
+WORLDS = {
+    **{f"{n} arena": (n, (0,) * n, "any") for n in range(1, 9)},
+    **{f"{n} tcp": (n, (0,) * n, "tcp") for n in range(2, 9)},
+    "1+1 composed": (2, (0, 1), "any"),
+    "2+1 composed": (3, (0, 0, 1), "any"),
+    "2+2 composed": (4, (0, 0, 1, 1), "any"),
+    "2+2 interleaved": (4, (0, 1, 0, 1), "any"),
+    "3+1+1 composed": (5, (0, 0, 0, 1, 2), "any"),
+    "4+4 composed": (8, (0,) * 4 + (1,) * 4, "any"),
+}
+FEW = ["1 arena", "2 arena", "4 arena", "2 tcp", "3 tcp", "2+1 composed", "2+2 interleaved"]
+
+
 @pytest.fixture(scope="session")
 def farm() -> Iterator[Farm]:
     farm = Farm()
@@ -27,3 +40,20 @@ def rank_pool(farm: Farm) -> Callable[..., World]:
 def meet() -> Iterator[Callable[[int], Meeting]]:
     with ThreadPoolExecutor(8) as executor:
         yield lambda size: Meeting(executor, size)
+
+
+def marked(name: str) -> object:
+    """Many processes on two cores take their time."""
+    return pytest.param(name, marks=pytest.mark.slow) if WORLDS[name][0] > 4 else name
+
+
+@pytest.fixture(params=map(marked, WORLDS))
+def world(request, rank_pool):
+    size, hosts, transport = WORLDS[request.param]
+    return rank_pool(size, hosts, transport)
+
+
+@pytest.fixture(params=FEW)
+def few_worlds(request, rank_pool):
+    size, hosts, transport = WORLDS[request.param]
+    return rank_pool(size, hosts, transport)

@@ -6,7 +6,6 @@ take the others from here. Only this room imports the native engine.
 
 from __future__ import annotations
 
-from ._collectives import all_gather, all_sum, broadcast
 from ._control import (
     AbortKind,
     AbortPage,
@@ -15,16 +14,24 @@ from ._control import (
     create_wake,
     region_nbytes,
 )
+from ._exchanges import all_gather, all_to_all, broadcast
 from ._group import Group
 from ._init import init, is_available
+from ._pairs import recv, recv_like, send
+from ._reductions import all_max, all_min, all_sum, sum_scatter
 from ._supervised import is_supervised, join, supervisor_channel, world
+from ._work import Work
 
 __all__ = [
     "AbortKind",
     "AbortPage",
     "Group",
+    "Work",
     "all_gather",
+    "all_max",
+    "all_min",
     "all_sum",
+    "all_to_all",
     "broadcast",
     "create_page",
     "create_region",
@@ -33,7 +40,11 @@ __all__ = [
     "is_available",
     "is_supervised",
     "join",
+    "recv",
+    "recv_like",
     "region_nbytes",
+    "send",
+    "sum_scatter",
     "supervisor_channel",
     "world",
 ]

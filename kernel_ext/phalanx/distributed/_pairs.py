@@ -1,0 +1,220 @@
+"""Arrays from one rank to another: send and recv, in MLX's words.
+
+Both ends name each other, and shape and dtype; arguments are checked before any byte moves.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from ._arrays import as_source, check_stream, like_dtype
+from ._frameworks import Like, is_mlx_dtype, on_stream
+from ._group import Group, seconds
+from ._run import group_or_world
+
+__all__ = ["recv", "recv_like", "send"]
+
+_T = TypeVar("_T")
+
+
+def send(
+    x: _T,
+    dst: int,
+    *,
+    group: Group | None = None,
+    timeout: float | None = None,
+    stream: object = None,
+) -> _T:
+    """Send ``x`` to another rank, which calls `recv` or `recv_like`.
+
+    Parameters
+    ----------
+    x : array or number
+        Kinds and dtypes as for `all_sum`.
+    dst : int
+        The rank that gets it.
+    group : Group, optional
+        Whose ranks are counted; ``None`` is the group made by `init`.
+    timeout : float, optional
+        Seconds this call may take in all; ``None``: no limit.
+    stream : optional
+        For arrays of MLX, as for `all_sum`.
+
+    Returns
+    -------
+    array or number
+        ``x`` itself, which may be changed again: its bytes have left, or were put aside.
+
+    Raises
+    ------
+    ValueError
+        ``dst`` is no other rank of the group, or ``x`` is no array.
+    CollectiveMismatch
+        The other rank expects another shape or dtype (names both).
+    RankFailure, CollectiveTimeout
+        The other rank was lost, or the time was up.
+    NotSupported
+        As for `all_sum`.
+
+    Notes
+    -----
+    Arrays between two ranks arrive in the order in which they were sent. Up to 64 KiB a rank does
+    not wait for the other, so that two that send to each other first both go on.
+
+    Examples
+    --------
+    >>> import numpy as np, phalanx as px
+    >>> px.send(np.ones(3), 1)
+    Traceback (most recent call last):
+    ...
+    ValueError: Cannot send to a singleton group
+    """
+    group = group_or_world(group)
+    dst = _other(group, dst, "Cannot send to a singleton group", "destination")
+    check_stream("send", x, stream)
+    limit = seconds(timeout)
+    with on_stream(stream):
+        source = as_source("send", x)
+    try:
+        group._engine.send(source.array, dst, limit, source.dtype)
+    except BaseException:
+        group._tell_failure()
+        raise
+    return x
+
+
+def recv(
+    shape: Sequence[int],
+    dtype: Any,
+    src: int,
+    *,
+    group: Group | None = None,
+    timeout: float | None = None,
+    stream: object = None,
+) -> Any:
+    """Receive an array that another rank sends.
+
+    Parameters
+    ----------
+    shape : sequence of int
+        What the other rank sends.
+    dtype : dtype of numpy, torch or MLX, or its name
+        Likewise; the result is an array of numpy, of torch or of MLX accordingly.
+    src : int
+        The rank that sends.
+    group, timeout, stream : optional
+        As for `send`; ``stream`` with a dtype of MLX.
+
+    Returns
+    -------
+    array of this shape and dtype
+        What was sent.
+
+    Raises
+    ------
+    ValueError
+        ``src`` is no other rank of the group, or a length is negative.
+    DistributedError
+        As for `send`.
+
+    Examples
+    --------
+    >>> import phalanx as px
+    >>> px.recv((3,), "float32", 1)
+    Traceback (most recent call last):
+    ...
+    ValueError: Cannot recv from a singleton group
+    """
+    group = group_or_world(group)
+    src = _other(group, src, "Cannot recv from a singleton group", "source")
+    lengths = tuple(operator.index(length) for length in shape)
+    if any(length < 0 for length in lengths):
+        msg = f"recv: shape {lengths} has a negative length"
+        raise ValueError(msg)
+    if not is_mlx_dtype(dtype):
+        check_stream("recv", dtype, stream)
+    like, name = like_dtype("recv", dtype)
+    return _recv(group, src, like, name, lengths, timeout, stream)
+
+
+def recv_like(
+    x: _T,
+    src: int,
+    *,
+    group: Group | None = None,
+    timeout: float | None = None,
+    stream: object = None,
+) -> _T:
+    """Receive an array of the shape and dtype of ``x``; what ``x`` holds does not matter.
+
+    Parameters
+    ----------
+    x : array or number
+        Kinds and dtypes as for `all_sum`; it is not written to.
+    src : int
+        The rank that sends.
+    group, timeout, stream : optional
+        As for `send`.
+
+    Returns
+    -------
+    array or number of the kind, shape and dtype of x
+        What was sent.
+
+    Raises
+    ------
+    ValueError
+        ``src`` is no other rank of the group, or ``x`` is no array.
+    DistributedError
+        As for `send`.
+
+    Examples
+    --------
+    >>> import numpy as np, phalanx as px
+    >>> px.recv_like(np.ones(3), 1)
+    Traceback (most recent call last):
+    ...
+    ValueError: Cannot recv from a singleton group
+    """
+    group = group_or_world(group)
+    src = _other(group, src, "Cannot recv from a singleton group", "source")
+    check_stream("recv_like", x, stream)
+    source = as_source("recv_like", x)
+    shape = source.array.shape
+    result: _T = _recv(group, src, source.like, source.dtype, shape, timeout, stream)
+    return result
+
+
+def _other(group: Group, peer: int, alone: str, role: str) -> int:
+    peer, size = operator.index(peer), group.size()
+    if size == 1:
+        raise ValueError(alone)
+    if not 0 <= peer < size:
+        msg = f"Invalid {role}={peer} for a group of size {size}"
+        raise ValueError(msg)
+    if peer == group.rank():
+        msg = f"Invalid {role}={peer}: that is this rank itself, which needs no message"
+        raise ValueError(msg)
+    return peer
+
+
+def _recv(
+    group: Group,
+    src: int,
+    like: Like,
+    dtype: str,
+    shape: tuple[int, ...],
+    timeout: float | None,
+    stream: object,
+) -> Any:
+    limit = seconds(timeout)
+    with on_stream(stream):
+        target = like(shape)
+        try:
+            group._engine.recv(target.array, src, limit, dtype)
+        except BaseException:
+            group._tell_failure()
+            raise
+        return target.give()

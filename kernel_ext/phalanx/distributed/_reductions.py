@@ -1,0 +1,222 @@
+"""The collectives that compute: sums, largest and smallest over all ranks.
+
+Each function is its name, its signature and what it means; how it is carried out is `_run`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+
+from ._group import Group
+from ._run import Options, collective
+from ._work import Work
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+__all__ = ["all_max", "all_min", "all_sum", "sum_scatter"]
+
+_T = TypeVar("_T")
+
+
+@overload
+def all_sum(x: _T, *, async_op: Literal[False] = False, **options: Unpack[Options]) -> _T: ...
+@overload
+def all_sum(x: _T, *, async_op: Literal[True], **options: Unpack[Options]) -> Work[_T]: ...
+def all_sum(
+    x: Any,
+    *,
+    group: Group | None = None,
+    out: Any = None,
+    timeout: float | None = None,
+    async_op: bool = False,
+    stream: object = None,
+) -> Any:
+    """Sum ``x`` over all ranks; every rank gets the sum.
+
+    Parameters
+    ----------
+    x : array or number
+        Same shape and dtype on every rank: bool, int8 to int64, uint8 to uint64, float16, bfloat16,
+        float32, float64, complex64 or complex128. An array of numpy, torch, MLX, jax or anything
+        else with ``__dlpack__``, in memory of the CPU, in any layout; or a number of Python or
+        numpy, which is int64, float64, complex128 or bool where it is Python's.
+    group : Group, optional
+        Ranks that take part; ``None`` is the group made by `init`.
+    out : array, shape and dtype of the result, optional
+        Where the result is put, an array of numpy or a tensor; it may be ``x`` itself. After a failure it holds NaN (integers: their smallest number, unsigned ones the
+        largest), unless it is ``x`` and was not touched yet.
+    timeout : float, optional
+        Seconds the operation may take in all; ``None``: no limit.
+    async_op : bool, optional
+        Return a `Work` at once, whose ``wait`` gives the result. Operations of a group are carried
+        out in the order in which they were started.
+    stream : optional
+        For arrays of MLX: the stream or device that their values are computed on.
+
+    Returns
+    -------
+    array or number of the kind, shape and dtype of x
+        The sum, the same bits on every rank; ``out`` if given. In a group of one a copy of ``x``.
+
+    Raises
+    ------
+    CollectiveMismatch
+        A peer called another collective, shape or dtype (names both).
+    RankFailure, CollectiveTimeout
+        A rank was lost, or the time was up (names who was missing).
+    NotSupported
+        A dtype, device or subclass that cannot be sent, a tensor that requires grad, or an array
+        inside a transformation (`jax.jit`, `mx.vmap`, `mx.compile`), where it has no values.
+    ValueError, TypeError
+        ``x`` is no array (a list is none), or ``out`` does not fit it.
+
+    Notes
+    -----
+    bool sums as logical or; integers wrap, as in numpy, but a Python int so large that the sum
+    could is refused; float16 and bfloat16 are summed in float32 and rounded once.
+    `mx.grad` knows this function as it knows MLX's own: the gradient passes through as it is.
+    Between hosts a ring: 2 (size - 1) steps, ``2 x.nbytes (size - 1) / size`` bytes sent per rank.
+    Source: Patarasuk and Yuan 2009, doi:10.1016/j.jpdc.2008.09.002.
+
+    Examples
+    --------
+    >>> import numpy as np, phalanx as px
+    >>> px.all_sum(np.arange(3.0))
+    array([0., 1., 2.])
+    >>> px.all_sum(2)
+    2
+    """
+    return collective("all_sum", x, group, out, timeout, async_op, stream)
+
+
+@overload
+def all_max(x: _T, *, async_op: Literal[False] = False, **options: Unpack[Options]) -> _T: ...
+@overload
+def all_max(x: _T, *, async_op: Literal[True], **options: Unpack[Options]) -> Work[_T]: ...
+def all_max(
+    x: Any,
+    *,
+    group: Group | None = None,
+    out: Any = None,
+    timeout: float | None = None,
+    async_op: bool = False,
+    stream: object = None,
+) -> Any:
+    """Take the largest of each element over all ranks; every rank gets it.
+
+    Parameters
+    ----------
+    x : array or number
+        Same shape and dtype on every rank; kinds and dtypes as for `all_sum`.
+    group, out, timeout, async_op, stream : optional
+        As for `all_sum`.
+
+    Returns
+    -------
+    array or number of the kind, shape and dtype of x
+        The largest, as `numpy.maximum` has it: NaN where any rank has NaN; complex numbers by
+        their real part, then the imaginary. ``out`` if given.
+
+    Raises
+    ------
+    DistributedError, ValueError, TypeError
+        As for `all_sum`.
+
+    Examples
+    --------
+    >>> import numpy as np, phalanx as px
+    >>> px.all_max(np.array([1, 5, 3]))
+    array([1, 5, 3])
+    """
+    return collective("all_max", x, group, out, timeout, async_op, stream)
+
+
+@overload
+def all_min(x: _T, *, async_op: Literal[False] = False, **options: Unpack[Options]) -> _T: ...
+@overload
+def all_min(x: _T, *, async_op: Literal[True], **options: Unpack[Options]) -> Work[_T]: ...
+def all_min(
+    x: Any,
+    *,
+    group: Group | None = None,
+    out: Any = None,
+    timeout: float | None = None,
+    async_op: bool = False,
+    stream: object = None,
+) -> Any:
+    """Take the smallest of each element over all ranks; every rank gets it.
+
+    Parameters
+    ----------
+    x : array or number
+        Same shape and dtype on every rank; kinds and dtypes as for `all_sum`.
+    group, out, timeout, async_op, stream : optional
+        As for `all_sum`.
+
+    Returns
+    -------
+    array or number of the kind, shape and dtype of x
+        The smallest, as `numpy.minimum` has it (see `all_max`); ``out`` if given.
+
+    Raises
+    ------
+    DistributedError, ValueError, TypeError
+        As for `all_sum`.
+
+    Examples
+    --------
+    >>> import numpy as np, phalanx as px
+    >>> px.all_min(np.array([1, 5, 3]))
+    array([1, 5, 3])
+    """
+    return collective("all_min", x, group, out, timeout, async_op, stream)
+
+
+@overload
+def sum_scatter(x: _T, *, async_op: Literal[False] = False, **options: Unpack[Options]) -> _T: ...
+@overload
+def sum_scatter(x: _T, *, async_op: Literal[True], **options: Unpack[Options]) -> Work[_T]: ...
+def sum_scatter(
+    x: Any,
+    *,
+    group: Group | None = None,
+    out: Any = None,
+    timeout: float | None = None,
+    async_op: bool = False,
+    stream: object = None,
+) -> Any:
+    """Sum ``x`` over all ranks and return this rank's share.
+
+    Parameters
+    ----------
+    x : array, shape (n, ...)
+        Same shape and dtype on every rank, ``n`` divisible by the number of ranks; kinds and
+        dtypes as for `all_sum`.
+    group, out, timeout, async_op, stream : optional
+        As for `all_sum`; ``out`` may not share memory with ``x``.
+
+    Returns
+    -------
+    array of the kind of x, shape (n // size, ...), dtype of x
+        Rows ``rank * n // size`` up to ``(rank + 1) * n // size`` of the sum; ``out`` if given.
+
+    Raises
+    ------
+    ValueError
+        The first axis cannot be divided by the number of ranks, or as for `all_sum`.
+    DistributedError, TypeError
+        As for `all_sum`.
+
+    Notes
+    -----
+    Between hosts a ring: size - 1 steps, ``x.nbytes (size - 1) / size`` bytes sent per rank.
+    Source: Patarasuk and Yuan 2009, doi:10.1016/j.jpdc.2008.09.002.
+
+    Examples
+    --------
+    >>> import numpy as np, phalanx as px
+    >>> px.sum_scatter(np.ones((4, 2))).shape
+    (4, 2)
+    """
+    return collective("sum_scatter", x, group, out, timeout, async_op, stream)

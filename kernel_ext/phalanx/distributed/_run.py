@@ -1,0 +1,154 @@
+"""One operation from its arguments to its result: what all public functions have in common.
+
+They hand over what their caller gave. Everything is checked here before any byte moves.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, TypedDict
+
+from numpy import empty, may_share_memory, ndarray
+from numpy.typing import NDArray
+
+from ._arrays import DTYPES, as_source, check_stream, spoil, target_of
+from ._frameworks import is_mlx, on_stream
+from ._gradients import with_gradient
+from ._group import Group, seconds
+from ._init import init
+from ._supervised import world
+from ._work import Work
+
+__all__ = ["Options", "collective", "group_or_world"]
+
+
+class Options(TypedDict, total=False):
+    """What type checkers let a collective take, beside ``async_op``."""
+
+    group: Group | None
+    out: Any
+    timeout: float | None
+    stream: object
+
+
+def group_or_world(group: object) -> Group:
+    """Return the group that was asked for, the one of `init` if none was."""
+    if group is None:
+        return world() or init()
+    if not isinstance(group, Group):
+        msg = f"group must be a phalanx.Group or None, not {type(group).__name__}"
+        raise TypeError(msg)
+    return group
+
+
+def collective(
+    op: str,
+    x: Any,
+    group: Group | None,
+    out: Any,
+    timeout: float | None,
+    async_op: bool,
+    stream: object,
+    root: int = 0,
+) -> Any:
+    """Carry out a collective, or start it.
+
+    The first lines are the short way for what programs mostly pass, contiguous arrays of numpy and
+    no other option: every name looked up there is paid for by small arrays.
+    """
+    if group is None:
+        group = world() or init()
+    else:
+        group_or_world(group)
+    if (
+        type(x) is ndarray
+        and timeout is stream is None
+        and not async_op
+        and x.dtype in DTYPES
+        and x.flags.carray  # contiguous, aligned, and writeable, which is nearly all
+    ):
+        keeps_shape = op in _SAME_SHAPE
+        shape = x.shape if keeps_shape else _shape(op, x.shape, group.size())
+        if out is None:
+            result: NDArray[Any] = empty(shape, x.dtype)
+        elif (
+            type(out) is ndarray
+            and out.shape == shape
+            and out.dtype == x.dtype
+            and out.flags.carray
+            and ((out is x and keeps_shape) or not may_share_memory(out, x))
+        ):
+            result = out
+        else:
+            return _checked(op, group, out, timeout, async_op, root, x)
+        try:
+            if op == "broadcast":
+                group._engine.broadcast(x, result, root)
+            else:
+                getattr(group._engine, op)(x, result)
+        except BaseException:
+            _fail(group, x, result, "", result is out)
+            raise
+        return result
+    check_stream(op, x, stream)
+    if not is_mlx(x) or out is not None or async_op:
+        return _checked(op, group, out, timeout, async_op, root, x)
+    call = partial(_checked, op, group, out, timeout, async_op, root)
+    with on_stream(stream):
+        return with_gradient(op, x, call, group.rank())
+
+
+def _checked(
+    op: str, group: Group, out: Any, timeout: float | None, async_op: bool, root: int, x: Any
+) -> Any:
+    """Carry out a collective on whatever came; only what fits goes to the engine."""
+    size = group.size()
+    source = as_source(op, x, addends=size if op in _SUMS else 1)
+    limit = seconds(timeout)
+    array, dtype = source.array, source.dtype
+    shape = _shape(op, array.shape, size)
+    target = source.like(shape) if out is None else target_of(op, out, shape, source)
+    failed = (group, array, target.array, dtype, out is not None)
+    engine = group._engine
+    try:
+        if async_op:
+            work = engine.submit(op, array, target.array, root, limit, dtype)
+            return Work(work, target.give, partial(_fail, *failed), (array, target.array))
+        if op == "broadcast":
+            engine.broadcast(array, target.array, root, limit, dtype)
+        else:
+            getattr(engine, op)(array, target.array, limit, dtype)
+    except BaseException:
+        _fail(*failed)
+        raise
+    return target.give()
+
+
+_SAME_SHAPE = frozenset(("all_sum", "all_max", "all_min", "broadcast"))
+_SUMS = frozenset(("all_sum", "sum_scatter"))
+
+
+def _shape(op: str, shape: tuple[int, ...], size: int) -> tuple[int, ...]:
+    """Return the shape of the result; a group of one gives back what came."""
+    if size == 1 or op in _SAME_SHAPE:
+        return shape
+    if op == "all_gather":
+        return (size * shape[0], *shape[1:]) if shape else (size,)
+    if not shape or shape[0] % size:
+        msg = (
+            f"[{op}] Invalid shape=({','.join(map(str, shape))}) for a group of size {size}. "
+            "The first dimension (axis 0) must be divisible by the group size and input must "
+            "have at least one."
+        )
+        raise ValueError(msg)
+    return (shape[0] // size, *shape[1:]) if op == "sum_scatter" else shape
+
+
+def _fail(
+    group: Group, source: NDArray[Any], target: NDArray[Any], dtype: str, is_callers: bool
+) -> None:
+    """After a failed operation: no valid-looking result, and the supervisor knows why."""
+    # An array that is its own out is the engine's to spoil, which knows whether it was touched.
+    if is_callers and not may_share_memory(target, source):
+        spoil(target, dtype)
+    group._tell_failure()

@@ -1,0 +1,341 @@
+"""What every engine must do: the calls of the contract suite, made by ranks, judged by the parent.
+
+A rank makes its own input from (seed, rank); the parent makes the same inputs and asks numpy. It
+knows the public functions only. A world is anything with ``size`` and ``run(cell, *args)``, which
+returns what each rank returned, so that any backend can be held to it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import ml_dtypes
+import numpy as np
+
+import phalanx as px
+
+HACK = hasattr(__import__("phalanx._native")._native.Group, "submit")
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+COMPLEX = ("complex64", "complex128")
+DTYPES = ("bool", *INTEGERS, *FLOATS, *COMPLEX)
+REDUCTIONS = ("all_sum", "all_max", "all_min", "sum_scatter")
+MOVES = ("all_gather", "broadcast", "all_to_all", "send")
+OPS = REDUCTIONS + MOVES
+DIVIDED = ("sum_scatter", "all_to_all")  # their first axis is divided among the ranks
+SAME_ON_ALL = ("all_sum", "all_max", "all_min", "all_gather", "broadcast")
+LAYOUTS = ("C", "F", "strided", "reversed", "unaligned", "readonly")
+
+
+class World(Protocol):
+    """Ranks that run a function of this module, or another that they can import."""
+
+    size: int
+
+    def run(self, cell: Any, *args: Any) -> list[Any]: ...
+
+
+def dtype_of(name: str) -> np.dtype:
+    return BFLOAT16 if name == "bfloat16" else np.dtype(name)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call. Of an operation that divides its first axis, ``shape`` is one rank's share.
+
+    ``send`` is a round: each rank sends to the next one and receives from the one before.
+    """
+
+    op: str
+    shape: tuple[int, ...] = (3,)
+    dtype: str = "float32"
+    seed: int = 0
+    root: int = 0
+    layout: str = "C"
+    use_out: str = "none"  # or "new", or "x"
+    with_nan: bool = False
+    async_op: bool = False
+
+    def input(self, rank: int, size: int) -> np.ndarray:
+        rng = np.random.default_rng([self.seed, rank])
+        dtype, shape = dtype_of(self.dtype), self.shape
+        if self.op in DIVIDED and shape:
+            shape = (shape[0] * size, *shape[1:])
+        if self.dtype == "bool":
+            x = rng.integers(0, 2, shape).astype(bool)
+        elif self.dtype in INTEGERS:
+            bounds = np.iinfo(dtype)
+            x = rng.integers(bounds.min, bounds.max, shape, dtype, endpoint=True)
+        else:
+            x = self._real(rng, shape)
+            if self.dtype in COMPLEX:
+                x = x + 1j * self._real(rng, shape)
+            x = np.asarray(x).astype(dtype)
+        return lay_out(x, self.layout)
+
+    def _real(self, rng, shape):
+        most = 2 if self.dtype == "float16" else 6  # powers of ten, so that no sum overflows
+        x = np.asarray(rng.standard_normal(shape) * 10.0 ** rng.integers(-most, most + 1, shape))
+        if self.with_nan and x.size:
+            x.flat[rng.integers(0, x.size, 1 + x.size // 10)] = np.nan
+        return x
+
+
+def lay_out(x: np.ndarray, layout: str) -> np.ndarray:
+    """Return the same values with other strides, or flags."""
+    if layout == "F":
+        return np.asfortranarray(x) if x.ndim else x
+    if layout == "strided" and x.ndim:
+        holder = np.zeros((*x.shape[:-1], 2 * x.shape[-1]), x.dtype)
+        holder[..., ::2] = x
+        return holder[..., ::2]
+    if layout == "reversed" and x.ndim:
+        return np.ascontiguousarray(x[::-1])[::-1]
+    if layout == "unaligned":
+        raw = np.zeros(x.nbytes + 1, np.uint8)
+        shifted = raw[1:].view(x.dtype).reshape(x.shape)
+        shifted[...] = x
+        return shifted
+    if layout == "readonly":
+        x = x.copy()
+        x.flags.writeable = False
+    return x
+
+
+# On the ranks
+
+
+def perform(case: Case, group: px.Group | None = None, timeout: float | None = None) -> np.ndarray:
+    """Make the call on this rank, and check what can only be seen here."""
+    group = group or px.init()
+    x = case.input(group.rank(), group.size())
+    before = x.tobytes()
+    if case.op == "send":
+        return _pass_on(case, x, group, timeout)
+    options: dict[str, Any] = {"timeout": timeout, "group": group}
+    if case.use_out == "new":
+        options["out"] = np.full(shape_of_result(case, group.size()), 1, x.dtype)
+    elif case.use_out == "x":
+        options["out"] = x
+    if case.op == "broadcast":
+        options["root"] = case.root
+    result = getattr(px, case.op)(x, async_op=case.async_op and HACK, **options)
+    if case.async_op and HACK:
+        result = result.wait()
+    if "out" in options:
+        assert result is options["out"]
+    else:
+        assert type(result) is np.ndarray
+        assert result.flags.carray
+        assert not np.may_share_memory(result, x)
+    assert (result.shape, result.dtype) == (shape_of_result(case, group.size()), x.dtype)
+    if case.use_out != "x":
+        assert x.tobytes() == before
+    return result
+
+
+def _pass_on(case: Case, x: np.ndarray, group: px.Group, timeout: float | None) -> np.ndarray:
+    rank, size = group.rank(), group.size()
+    if size == 1:
+        return x
+    options: dict[str, Any] = {"timeout": timeout, "group": group}
+    right, left = (rank + 1) % size, (rank - 1) % size
+    if rank % 2 == 0:
+        assert px.send(x, right, **options) is x
+        return px.recv_like(x, left, **options)
+    received = px.recv(x.shape, x.dtype, left, **options)
+    px.send(x, right, **options)
+    return received
+
+
+def perform_all(cases: list[Case]) -> list[bytes]:
+    """Make many calls; what rank 0 can show for all ranks the others only give a digest of."""
+    rank = px.init().rank()
+    results = []
+    for case in cases:
+        result = perform(case).tobytes()
+        results.append(digest(result) if rank and case.op in SAME_ON_ALL else result)
+    return results
+
+
+def digest(data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=16).digest()
+
+
+# In the parent
+
+
+def shape_of_result(case: Case, size: int) -> tuple[int, ...]:
+    shape = case.shape
+    if case.op == "all_gather" and size > 1:
+        return (size * shape[0], *shape[1:]) if shape else (size,)
+    if case.op == "all_to_all" and shape:
+        return (size * shape[0], *shape[1:])
+    return shape
+
+
+def check(case: Case, size: int, by_rank: list[bytes]) -> None:
+    """Compare what the ranks got with what numpy makes of the same inputs."""
+    inputs = [case.input(rank, size) for rank in range(size)]
+    if case.op in SAME_ON_ALL:
+        first, *others = by_rank
+        assert set(others) <= {digest(first)}, f"ranks have different bits: {case}"
+        by_rank = [first]
+    shape, dtype = shape_of_result(case, size), dtype_of(case.dtype)
+    for rank, got in enumerate(by_rank):
+        result = np.frombuffer(got, dtype).reshape(shape)
+        if case.op in MOVES:
+            assert got == _moved(case, inputs, rank).tobytes(), f"rank {rank}: {case}"
+        else:
+            _check_reduction(case, result, _parts(case, inputs, rank), rank)
+
+
+def _moved(case: Case, inputs: list[np.ndarray], rank: int) -> np.ndarray:
+    size = len(inputs)
+    if case.op == "broadcast":
+        return inputs[case.root]
+    if case.op == "send":
+        return inputs[(rank - 1) % size]
+    if case.op == "all_gather":
+        return np.concatenate([np.atleast_1d(x) for x in inputs])
+    return np.concatenate([np.split(x, size)[rank] for x in inputs]) if case.shape else inputs[0]
+
+
+def _parts(case: Case, inputs: list[np.ndarray], rank: int) -> list[np.ndarray]:
+    """What comes together in this rank's result."""
+    if case.op == "sum_scatter" and case.shape:
+        return [np.split(x, len(inputs))[rank] for x in inputs]
+    return inputs
+
+
+def _check_reduction(case: Case, result: np.ndarray, parts: list[np.ndarray], rank: int) -> None:
+    who = f"rank {rank}: {case}"
+    if case.op in ("all_max", "all_min"):
+        choose = np.maximum if case.op == "all_max" else np.minimum
+        expected = parts[0]
+        with np.errstate(invalid="ignore"):
+            for part in parts[1:]:
+                expected = choose(expected, part)
+        is_nan = np.isnan(expected)
+        assert np.array_equal(np.isnan(result), is_nan), who
+        assert result[~is_nan].tobytes() == np.asarray(expected)[~is_nan].tobytes(), who
+    elif case.dtype == "bool":
+        assert np.array_equal(result, np.logical_or.reduce(parts)), who
+    elif case.dtype in INTEGERS:
+        expected = np.zeros_like(parts[0])
+        for part in parts:
+            expected = expected + part  # wraps, as the engine's sum does
+        assert np.array_equal(result, expected), who
+    elif case.dtype in COMPLEX:
+        for of in (np.real, np.imag):
+            _check_sum(case.dtype, of(result), [of(part) for part in parts], who)
+    else:
+        _check_sum(case.dtype, result, parts, who)
+
+
+def _check_sum(name: str, result: np.ndarray, parts: list[np.ndarray], who: str) -> None:
+    """Any order of n - 1 additions is within (n - 1) eps sum|x| of the true sum, to first order.
+
+    Higham 2002, section 4.2, doi:10.1137/1.9780898718027; 1% covers the higher orders. Halves are
+    summed in float32 and rounded once: to that comes half a unit in the last place of the result.
+    """
+    is_half, is_double = name in ("float16", "bfloat16"), name in ("float64", "complex128")
+    wide = np.longdouble if is_double else np.float64  # whose own errors do not count
+    exact = np.sum([part.astype(wide) for part in parts], axis=0)
+    magnitude = np.sum([np.abs(part).astype(wide) for part in parts], axis=0)
+    eps = np.finfo(np.float64 if is_double else np.float32).eps
+    bound = 1.01 * (len(parts) - 1) * wide(eps) * magnitude
+    if is_half:
+        limits = ml_dtypes.finfo(dtype_of(name))
+        bound += 1.01 * float(limits.eps) / 2 * np.abs(exact) + float(limits.smallest_subnormal)
+    is_nan = np.isnan(exact)
+    assert np.array_equal(np.isnan(result.astype(wide)), is_nan), who
+    off = np.abs(result.astype(wide) - exact)
+    assert (off <= bound)[~is_nan].all(), who
+
+
+def check_all(world: World, cases: list[Case]) -> None:
+    """Have a world make the calls, and compare all results with numpy's."""
+    by_rank = world.run(perform_all, cases)
+    for number, case in enumerate(cases):
+        check(case, world.size, [results[number] for results in by_rank])
+
+
+def grid(size: int, ops: tuple[str, ...] = OPS, large: int = 70_001) -> list[Case]:
+    """Make every op and dtype at counts around what is inline, a share, and a segment."""
+    counts = sorted({0, 1, size - 1, size, 31, 1009})
+    cases = [
+        Case(op, (count,), dtype, seed=count, root=(size - 1) if count % 2 else 0)
+        for op in ops
+        for dtype in DTYPES
+        for count in counts
+    ]
+    # More than any segment (256 KiB): each op with one dtype of each width.
+    wide = ("uint8", "bfloat16", "float32", "float64", "complex128")
+    cases += [Case(op, (large,), dtype, seed=size, root=size - 1) for op in ops for dtype in wide]
+    return [
+        replace(case, shape=(case.shape[0] // size,))
+        if case.op in DIVIDED and case.shape[0] == large
+        else case
+        for case in cases
+    ]
+
+
+def several_dimensions(size: int) -> list[Case]:
+    """Shapes of no, some and empty dimensions; NaN; every layout; out; and results later."""
+    cases = []
+    for op in OPS:
+        shapes = [(2, 3), (0, 3), (1, 0), (2, 1, 4)] + ([] if op in DIVIDED else [()])
+        cases += [Case(op, shape, "float64", root=size - 1) for shape in shapes]
+        cases += [Case(op, (2, 3), "int16", layout=layout) for layout in LAYOUTS]
+        cases += [Case(op, (37,), dtype, with_nan=True) for dtype in (*FLOATS, *COMPLEX)]
+        if op != "send":
+            cases += [Case(op, (5,), dtype, use_out="new") for dtype in ("bfloat16", "int32")]
+            cases += [Case(op, (5,), "float32", async_op=True)] * 3
+        if op in ("all_sum", "all_max", "all_min", "broadcast"):
+            cases += [Case(op, (n,), "float32", use_out="x") for n in (5, 1009, 70_001)]
+    return cases
+
+
+def large(op: str, count: int) -> int:
+    """Call with an array of so many bytes, in place where that can be; how many are wrong."""
+    group = px.init()
+    rank, size = group.rank(), group.size()
+    period = 251  # a prime: a byte that came to a wrong place is seen
+    pattern = np.arange(period * 4096) % period
+    x = np.resize((pattern // 2 + rank).astype(np.uint8), count)
+    if op == "send":
+        got = px.send(x, 1) if rank == 0 else px.recv_like(x, 0)
+        expected = (pattern // 2).astype(np.uint8)
+    elif op == "broadcast":
+        got = px.broadcast(x, 1, out=x)
+        expected = (pattern // 2 + 1).astype(np.uint8)
+    elif op == "all_to_all":
+        return _wrong_blocks(px.all_to_all(x), x, rank)
+    else:
+        got = px.all_sum(x, out=x)
+        expected = (pattern // 2 * size + size * (size - 1) // 2).astype(np.uint8)
+    return _count_other(got, expected)
+
+
+def _count_other(got: np.ndarray, expected: np.ndarray) -> int:
+    """Count what is not the expected period over and over."""
+    length = len(expected)
+    parts = (got[start : start + length] for start in range(0, len(got), length))
+    return sum(int(np.count_nonzero(part != expected[: len(part)])) for part in parts)
+
+
+def _wrong_blocks(got: np.ndarray, x: np.ndarray, rank: int) -> int:
+    """Of two ranks: block i is what rank i has at this rank's block, one apart in every byte."""
+    half = len(x) // 2
+    mine = x[rank * half : (rank + 1) * half]
+    wrong = 0
+    for start in range(0, half, 1 << 24):
+        part = mine[start : start + (1 << 24)]
+        for peer in range(2):
+            there = got[peer * half + start : peer * half + start + len(part)]
+            wrong += int(np.count_nonzero(there != part + np.uint8(peer) - np.uint8(rank)))
+    return wrong

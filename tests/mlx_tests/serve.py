@@ -1,0 +1,80 @@
+"""One rank of MLX's own distributed tests, with `mx.distributed` served by phalanx.
+
+Usage, on every rank: serve.py FILE [TEST ...]; FILE is one of MLX's, in a folder that has its
+`mlx_tests.py`; a TEST begins with ``-`` where it is left out. Prints one line per test.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import unittest
+from pathlib import Path
+
+import mlx.core as mx
+
+import phalanx as px
+
+NAMES = ("all_gather", "all_max", "all_min", "all_sum", "recv", "recv_like", "send", "sum_scatter")
+
+
+def init(strict=False, backend="any", **options):
+    """MLX's tests of many ranks ask for MPI, which is one way of many to be started here."""
+    return px.init(strict, "any" if backend == "mpi" else backend, **options)
+
+
+def serve() -> None:
+    """Put phalanx in the place of `mx.distributed`, for MLX's layers, too."""
+    for name in NAMES:
+        setattr(mx.distributed, name, getattr(px, name))
+    mx.distributed.init = init
+    mx.distributed.is_available = px.is_available
+    mx.distributed.Group = px.Group
+
+
+class Lines(unittest.TestResult):
+    """Says how each test ended, in a form that `run` reads."""
+
+    def addSuccess(self, test):
+        super().addSuccess(test)
+        print("passed", test._testMethodName, flush=True)
+
+    def addFailure(self, test, err):
+        super().addFailure(test, err)
+        self._tell("failed", test, self.failures[-1][1])
+
+    def addError(self, test, err):
+        super().addError(test, err)
+        name = test if hasattr(test, "_testMethodName") else self
+        self._tell("failed", name, self.errors[-1][1])
+
+    def addSkip(self, test, reason):
+        super().addSkip(test, reason)
+        print("skipped", test._testMethodName, reason, flush=True)
+
+    @staticmethod
+    def _tell(how, test, trace):
+        print(trace, file=sys.stderr)
+        last = trace.strip().splitlines()[-1]
+        print(how, getattr(test, "_testMethodName", "setup"), last, flush=True)
+
+
+def main() -> int:
+    path, *wanted = sys.argv[1:]
+    sys.path.insert(0, str(Path(path).parent))
+    serve()
+    module = importlib.import_module(Path(path).stem)
+    left_out = {name[1:] for name in wanted if name.startswith("-")}
+    wanted = [name for name in wanted if not name.startswith("-")]
+    suite = unittest.TestSuite()
+    for group in unittest.defaultTestLoader.loadTestsFromModule(module):
+        for test in group:
+            name = test._testMethodName
+            if name not in left_out and (not wanted or name in wanted):
+                suite.addTest(test)
+    suite.run(Lines())
+    return 0  # a status would have `phalanx launch` end the other ranks; the lines tell
+
+
+if __name__ == "__main__":
+    sys.exit(main())
