@@ -9,7 +9,6 @@ import pytest
 from distributed.farm import Farm, World
 from distributed.meeting import Meeting
 
-
 WORLDS = {
     **{f"{n} arena": (n, (0,) * n, "any") for n in range(1, 9)},
     **{f"{n} tcp": (n, (0,) * n, "tcp") for n in range(2, 9)},
