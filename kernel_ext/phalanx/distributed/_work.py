@@ -42,7 +42,7 @@ class Work(Generic[_T_co]):
     ) -> None:
         self._native = native
         self._give: Callable[[], _T_co] | None = give
-        self._fail = fail
+        self._fail: Callable[[], None] | None = fail
         self._held = held  # memory that the operation works on
 
     def wait(self, timeout: float | None = None) -> _T_co:
@@ -75,8 +75,9 @@ class Work(Generic[_T_co]):
         try:
             self._native.wait(seconds(timeout))
         except BaseException:
-            if self._native.done:
+            if self._native.done and self._fail is not None:
                 self._fail()
+                self._fail, self._held = None, ()  # what the caller does with `out` later is theirs
             raise
         if self._give is not None:
             self._result: _T_co = self._give()
