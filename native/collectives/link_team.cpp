@@ -26,25 +26,45 @@ LinkTeam::LinkTeam(std::vector<int> ranks, std::vector<std::unique_ptr<Link>> li
 }
 
 void LinkTeam::exchange(const Op& op, std::span<const std::byte> payload, Waiter& waiter) {
-    payload_at_ = sizeof(Op);
-    outbox_.resize(sizeof(Op) + payload.size());
-    std::memcpy(outbox_.data(), &op, sizeof op);
-    if (!payload.empty()) std::memcpy(outbox_.data() + sizeof(Op), payload.data(), payload.size());
-    std::fill(sent_.begin(), sent_.end(), 0);
-    std::fill(received_.begin(), received_.end(), 0);
-    for (auto& box : inbox_) box.resize(outbox_.size());
+    mark_ = end_mark(op);
+    fill_outbox(&op, payload);
     run_exchange(outbox_.size(), sizeof(Op), true, waiter);
     judge(op);
+    if (payload.empty()) return;
     run_exchange(outbox_.size(), outbox_.size(), false, waiter);
+    check_marks();
 }
 
 void LinkTeam::exchange_payload(std::span<const std::byte> payload, Waiter& waiter) {
-    payload_at_ = 0;
-    outbox_.assign(payload.begin(), payload.end());
+    fill_outbox(nullptr, payload);
+    run_exchange(outbox_.size(), outbox_.size(), false, waiter);
+    check_marks();
+}
+
+// A header, the payload, and (behind a payload) the mark.
+void LinkTeam::fill_outbox(const Op* op, std::span<const std::byte> payload) {
+    const bool has_mark = op == nullptr || !payload.empty();
+    payload_at_ = op != nullptr ? sizeof *op : 0;
+    const std::size_t mark_at = payload_at_ + payload.size();
+    outbox_.resize(mark_at + (has_mark ? sizeof mark_ : 0));
+    if (op != nullptr) std::memcpy(outbox_.data(), op, sizeof *op);
+    if (!payload.empty()) {
+        std::memcpy(outbox_.data() + payload_at_, payload.data(), payload.size());
+    }
+    if (has_mark) std::memcpy(outbox_.data() + mark_at, &mark_, sizeof mark_);
     std::fill(sent_.begin(), sent_.end(), 0);
     std::fill(received_.begin(), received_.end(), 0);
     for (auto& box : inbox_) box.resize(outbox_.size());
-    run_exchange(outbox_.size(), outbox_.size(), false, waiter);
+}
+
+void LinkTeam::check_marks() const {
+    for (int node = 0; node < size(); ++node) {
+        if (node == me_) continue;
+        std::uint64_t mark = 0;
+        const auto& box = inbox_[index(node)];
+        std::memcpy(&mark, box.data() + box.size() - sizeof mark, sizeof mark);
+        if (mark != mark_) throw PeerLost(rank(node), "its data was cut short");
+    }
 }
 
 bool LinkTeam::advance_exchange(std::size_t expected) {

@@ -78,6 +78,8 @@ class LinkTeam {
     bool advance_exchange(std::size_t expected);
     void run_exchange(std::size_t expected, std::size_t wanted, bool judge_early, Waiter& waiter);
     void judge(const Op& own) const;
+    void fill_outbox(const Op* op, std::span<const std::byte> payload);
+    void check_marks() const;
     // In a long wait: has a peer that nothing is awaited from given the epoch up meanwhile?
     template <class IsAwaited>
     void listen(const Waiter& waiter, const IsAwaited& is_awaited) {
@@ -100,6 +102,7 @@ class LinkTeam {
     std::vector<std::size_t> sent_;
     std::vector<std::size_t> received_;
     std::size_t payload_at_ = 0;
+    std::uint64_t mark_ = 0;  // ends every transfer of the operation
     std::vector<pollfd> polled_;
     std::uint64_t bytes_sent_ = 0;
 };

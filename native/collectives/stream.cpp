@@ -13,16 +13,26 @@ namespace {
 // The sending half: walks the pieces, but never past what may be sent.
 class Sender {
   public:
-    Sender(Link* link, std::span<const Outgoing> pieces) : link_(link), pieces_(pieces) {
+    Sender(Link* link, std::span<const Outgoing> pieces, std::uint64_t mark)
+        : link_(link), pieces_(pieces), mark_(mark) {
         for (const Outgoing& piece : pieces) total_ += piece.nbytes;
         if (link == nullptr) total_ = 0;
     }
-    [[nodiscard]] bool is_done() const noexcept { return sent_ == total_; }
+    [[nodiscard]] bool is_done() const noexcept {
+        return link_ == nullptr || (sent_ == total_ && mark_sent_ == sizeof mark_);
+    }
+    // The mark needs no leave: nothing of it depends on what comes.
     [[nodiscard]] bool may_send(std::uint64_t allowed) const noexcept {
-        return sent_ < std::min(allowed, total_);
+        return !is_done() && (sent_ == total_ || sent_ < allowed);
     }
     std::size_t advance(std::uint64_t allowed) {
         if (!may_send(allowed)) return 0;
+        if (sent_ == total_) {
+            const auto rest = std::as_bytes(std::span(&mark_, 1)).subspan(mark_sent_);
+            const auto marked = link_->try_send(rest);
+            mark_sent_ += marked;
+            return marked;
+        }
         while (at_ == pieces_[piece_].nbytes) {
             ++piece_;
             at_ = 0;
@@ -38,6 +48,8 @@ class Sender {
   private:
     Link* link_;
     std::span<const Outgoing> pieces_;
+    std::uint64_t mark_;
+    std::size_t mark_sent_ = 0;
     std::size_t piece_ = 0;
     std::uint64_t at_ = 0;
     std::uint64_t sent_ = 0;
@@ -48,16 +60,24 @@ class Sender {
 class Receiver {
   public:
     Receiver(Link* link, std::span<const Incoming> pieces, Reduction reduction, Dtype dtype,
-             std::span<std::byte> scratch)
-        : link_(link), pieces_(pieces), reduction_(reduction), dtype_(dtype), scratch_(scratch) {
+             std::span<std::byte> scratch, std::uint64_t mark)
+        : link_(link),
+          pieces_(pieces),
+          reduction_(reduction),
+          dtype_(dtype),
+          scratch_(scratch),
+          mark_(mark) {
         if (link == nullptr) pieces_ = {};
         skip_finished();
     }
-    [[nodiscard]] bool is_done() const noexcept { return piece_ == pieces_.size(); }
+    [[nodiscard]] bool is_done() const noexcept {
+        return link_ == nullptr || mark_received_ == sizeof mark_;
+    }
     [[nodiscard]] std::uint64_t done() const noexcept { return done_; }
 
     std::size_t advance() {
         if (is_done()) return 0;
+        if (piece_ == pieces_.size()) return advance_mark();
         const Incoming& piece = pieces_[piece_];
         const std::uint64_t left = piece.nbytes - at_;
         if (piece.own == nullptr) {
@@ -80,6 +100,13 @@ class Receiver {
     }
 
   private:
+    std::size_t advance_mark() {
+        const auto rest = std::as_writable_bytes(std::span(&came_, 1)).subspan(mark_received_);
+        const auto moved = link_->try_recv(rest);
+        mark_received_ += moved;
+        if (is_done() && came_ != mark_) throw PeerLost(link_->peer(), "its data was cut short");
+        return moved;
+    }
     void finish(std::uint64_t nbytes) {
         at_ += nbytes;
         done_ += nbytes;
@@ -97,6 +124,9 @@ class Receiver {
     Reduction reduction_;
     Dtype dtype_;
     std::span<std::byte> scratch_;
+    std::uint64_t mark_;
+    std::uint64_t came_ = 0;  // in place of the mark
+    std::size_t mark_received_ = 0;
     std::size_t piece_ = 0;
     std::uint64_t at_ = 0;
     std::uint64_t done_ = 0;
@@ -108,8 +138,9 @@ class Receiver {
 void LinkTeam::stream(int to, std::span<const Outgoing> outgoing, int from,
                       std::span<const Incoming> incoming, std::uint64_t head_start,
                       Reduction reduction, Dtype dtype, Waiter& waiter) {
-    Sender sender(to < 0 ? nullptr : &link(to), outgoing);
-    Receiver receiver(from < 0 ? nullptr : &link(from), incoming, reduction, dtype, scratch_);
+    Sender sender(to < 0 ? nullptr : &link(to), outgoing, mark_);
+    Receiver receiver(from < 0 ? nullptr : &link(from), incoming, reduction, dtype, scratch_,
+                      mark_);
     const auto allowed = [&] { return head_start + receiver.done(); };
     const auto missing = [&] {
         Missing who;
@@ -143,9 +174,9 @@ void LinkTeam::trade(std::span<const Trade> by_node, Waiter& waiter) {
     for (int node = 0; node < size(); ++node) {
         Link* const peer = node == me_ ? nullptr : &link(node);
         const Trade& one = by_node[index(node)];
-        senders.emplace_back(peer, one.outgoing);
+        senders.emplace_back(peer, one.outgoing, mark_);
         receivers.emplace_back(peer, one.incoming, Reduction::kSum, Dtype::none,
-                               std::span<std::byte>());
+                               std::span<std::byte>(), mark_);
     }
     constexpr auto kAll = std::numeric_limits<std::uint64_t>::max();
     const auto is_awaited = [&](int node) { return !receivers[index(node)].is_done(); };

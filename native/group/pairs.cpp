@@ -18,8 +18,6 @@ constexpr std::size_t kOnePiece = std::size_t{4} << 10;
 // Where the system allows it; its default limit (net.core.wmem_max) is 208 KiB, doubled.
 constexpr std::size_t kSendBuffer = std::size_t{4} << 20;
 
-std::uint64_t end_mark(const Op& op) noexcept { return ~op.seq ^ 0x31'64'6e'65'78'6c'70'00U; }
-
 std::string name_rank(std::uint32_t rank) { return "rank " + std::to_string(rank); }
 
 }  // namespace
