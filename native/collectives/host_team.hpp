@@ -21,7 +21,7 @@ namespace phalanx {
 // What is measured best on two cores (native/DESIGN.md); tests make all of it small.
 struct HostTuning {
     std::size_t inline_bytes = std::size_t{16} << 10;
-    std::size_t chunk_bytes = std::size_t{512} << 10;
+    std::size_t chunk_bytes = std::size_t{256} << 10;
     // Always write past the caches, however small and wherever the cores sit: for tests.
     bool is_always_far = false;
 };

@@ -11,7 +11,9 @@ from typing import Any, TypedDict
 from numpy import empty, may_share_memory, ndarray
 from numpy.typing import NDArray
 
-from ._arrays import DTYPES, as_source, check_stream, spoil, target_of
+from phalanx._native import Group as Native
+
+from ._arrays import as_source, check_stream, spoil, target_of
 from ._frameworks import is_mlx, on_stream
 from ._gradients import with_gradient
 from ._group import Group, seconds
@@ -53,43 +55,35 @@ def collective(
 ) -> Any:
     """Carry out a collective, or start it.
 
-    The first lines are the short way for what programs mostly pass, contiguous arrays of numpy and
-    no other option: every name looked up there is paid for by small arrays.
+    The first lines are the short way for what programs mostly pass, arrays of numpy and no other
+    option: every name looked up there is paid for by small arrays, so the native engine's own
+    checks are relied on. What it refuses, before any byte has moved, goes the long way.
     """
     if group is None:
         group = world() or init()
     else:
         group_or_world(group)
-    if (
-        type(x) is ndarray
-        and timeout is stream is None
-        and not async_op
-        and x.dtype in DTYPES
-        and x.flags.carray  # contiguous, aligned, and writeable, which is nearly all
-    ):
+    engine = group._engine
+    if type(x) is ndarray and timeout is stream is None and not async_op and type(engine) is Native:
         keeps_shape = op in _SAME_SHAPE
         shape = x.shape if keeps_shape else _shape(op, x.shape, group.size())
-        if out is None:
-            result: NDArray[Any] = empty(shape, x.dtype)
-        elif (
-            type(out) is ndarray
-            and out.shape == shape
-            and out.dtype == x.dtype
-            and out.flags.carray
-            and ((out is x and keeps_shape) or not may_share_memory(out, x))
+        result = empty(shape, x.dtype) if out is None else out
+        if (
+            type(result) is ndarray
+            and result.shape == shape
+            and (keeps_shape or out is None or not may_share_memory(out, x))
         ):
-            result = out
-        else:
-            return _checked(op, group, out, timeout, async_op, root, x)
-        try:
-            if op == "broadcast":
-                group._engine.broadcast(x, result, root)
+            try:
+                if op == "broadcast":
+                    engine.broadcast(x, result, root)
+                else:
+                    getattr(engine, op)(x, result)
+            except BaseException as error:
+                if type(error) not in _REFUSALS:
+                    _fail(group, x, result, "", result is out)
+                    raise
             else:
-                getattr(group._engine, op)(x, result)
-        except BaseException:
-            _fail(group, x, result, "", result is out)
-            raise
-        return result
+                return result
     check_stream(op, x, stream)
     if not is_mlx(x) or out is not None or async_op:
         return _checked(op, group, out, timeout, async_op, root, x)
@@ -124,6 +118,8 @@ def _checked(
     return target.give()
 
 
+# Of the native engine, for what it has not begun; the errors of operations are classes of ours.
+_REFUSALS = (TypeError, ValueError)
 _SAME_SHAPE = frozenset(("all_sum", "all_max", "all_min", "broadcast"))
 _SUMS = frozenset(("all_sum", "sum_scatter"))
 
