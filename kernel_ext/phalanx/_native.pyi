@@ -85,7 +85,8 @@ class Group:
     the same for messages, between any two ranks without a common arena.
     ``channel`` picks the part of each region that this group uses (0 .. CHANNELS-1). Of a split
     ``members[r]`` is the world's number of rank r, by which errors call it, and ``tag`` a number
-    of its own, the same on all its ranks.
+    of its own, the same on all its ranks. ``ranks_here`` counts the ranks on this machine where
+    some of them share no arena: more than cores, and none spins while it waits.
     """
 
     CHANNELS: int
@@ -106,6 +107,7 @@ class Group:
         page: AbortPage | None = None,
         wake_fd: int = -1,
         pair_links: Mapping[int, int] = ...,
+        ranks_here: int = 0,
     ) -> None: ...
     @property
     def rank(self) -> int: ...

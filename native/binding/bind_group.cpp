@@ -80,7 +80,7 @@ std::shared_ptr<Group> make_group(int rank, int size, std::uint64_t epoch, int c
                                   std::vector<int> hosts, std::vector<int> slots,
                                   std::vector<std::string> host_names, const PyArena* arena,
                                   const std::map<int, int>& links, const PyPage* page, int wake_fd,
-                                  const std::map<int, int>& pair_links) {
+                                  const std::map<int, int>& pair_links, int ranks_here) {
     GroupOptions options;
     for (const auto& [peer, fd] : links) options.links.emplace(peer, make_socket_link(peer, fd));
     for (const auto& [peer, fd] : pair_links) {
@@ -104,6 +104,7 @@ std::shared_ptr<Group> make_group(int rank, int size, std::uint64_t epoch, int c
         options.page = page->page;
     }
     options.wake_fd = wake_fd;
+    options.ranks_here = ranks_here;
     return std::make_shared<Group>(std::move(options));
 }
 
@@ -196,7 +197,8 @@ void register_group(py::module_& module) {
                  py::arg("members") = py::tuple(), py::arg("hosts"), py::arg("slots") = py::tuple(),
                  py::arg("host_names") = py::tuple(), py::arg("arena") = py::none(),
                  py::arg("links") = py::dict(), py::arg("page") = py::none(),
-                 py::arg("wake_fd") = -1, py::arg("pair_links") = py::dict())
+                 py::arg("wake_fd") = -1, py::arg("pair_links") = py::dict(),
+                 py::arg("ranks_here") = 0)
             .def_property_readonly("rank", &Group::rank)
             .def_property_readonly("size", &Group::size)
             .def_property_readonly("epoch", &Group::epoch)

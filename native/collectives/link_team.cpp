@@ -14,6 +14,7 @@ LinkTeam::LinkTeam(std::vector<int> ranks, std::vector<std::unique_ptr<Link>> li
       are_whole_hosts_(are_whole_hosts),
       // whole elements, at least one of any dtype
       scratch_(is_leader ? std::max<std::size_t>(tuning.segment_bytes / 16 * 16, 16) : 0),
+      message_(ranks_.size()),
       inbox_(ranks_.size()),
       sent_(ranks_.size()),
       received_(ranks_.size()) {
@@ -27,34 +28,62 @@ LinkTeam::LinkTeam(std::vector<int> ranks, std::vector<std::unique_ptr<Link>> li
 
 void LinkTeam::exchange(const Op& op, std::span<const std::byte> payload, Waiter& waiter) {
     mark_ = end_mark(op);
-    fill_outbox(&op, payload);
-    run_exchange(outbox_.size(), sizeof(Op), true, waiter);
-    judge(op);
-    if (payload.empty()) return;
-    run_exchange(outbox_.size(), outbox_.size(), false, waiter);
-    check_marks();
+    outbox_.clear();
+    const std::size_t size = add_message(&op, payload, !payload.empty());
+    message_.assign(ranks_.size(), {0, size});
+    run_exchange(op, size, waiter);
+}
+
+void LinkTeam::exchange_parts(const Op& op, std::span<const std::byte> bytes,
+                              std::span<const Range> parts, Waiter& waiter) {
+    mark_ = end_mark(op);
+    outbox_.clear();
+    for (int node = 0; node < size(); ++node) {
+        const Range part = node == me_ ? Range{} : parts[index(node)];
+        const std::size_t at = outbox_.size();
+        const auto cut = bytes.subspan(static_cast<std::size_t>(part.begin),
+                                       static_cast<std::size_t>(part.size));
+        message_[index(node)] = {at, node == me_ ? 0 : add_message(&op, cut, true)};
+    }
+    run_exchange(op, sizeof(Op) + static_cast<std::size_t>(parts[index(me_)].size) + sizeof mark_,
+                 waiter);
 }
 
 void LinkTeam::exchange_payload(std::span<const std::byte> payload, Waiter& waiter) {
-    fill_outbox(nullptr, payload);
-    run_exchange(outbox_.size(), outbox_.size(), false, waiter);
+    outbox_.clear();
+    const std::size_t size = add_message(nullptr, payload, true);
+    message_.assign(ranks_.size(), {0, size});
+    begin_exchange(size);
+    advance_until(size, size, false, waiter);
     check_marks();
 }
 
-// A header, the payload, and (behind a payload) the mark.
-void LinkTeam::fill_outbox(const Op* op, std::span<const std::byte> payload) {
-    const bool has_mark = op == nullptr || !payload.empty();
+std::size_t LinkTeam::add_message(const Op* op, std::span<const std::byte> payload, bool has_mark) {
+    const std::size_t begin = outbox_.size();
     payload_at_ = op != nullptr ? sizeof *op : 0;
     const std::size_t mark_at = payload_at_ + payload.size();
-    outbox_.resize(mark_at + (has_mark ? sizeof mark_ : 0));
-    if (op != nullptr) std::memcpy(outbox_.data(), op, sizeof *op);
-    if (!payload.empty()) {
-        std::memcpy(outbox_.data() + payload_at_, payload.data(), payload.size());
-    }
-    if (has_mark) std::memcpy(outbox_.data() + mark_at, &mark_, sizeof mark_);
+    outbox_.resize(begin + mark_at + (has_mark ? sizeof mark_ : 0));
+    std::byte* to = outbox_.data() + begin;
+    if (op != nullptr) std::memcpy(to, op, sizeof *op);
+    if (!payload.empty()) std::memcpy(to + payload_at_, payload.data(), payload.size());
+    if (has_mark) std::memcpy(to + mark_at, &mark_, sizeof mark_);
+    return outbox_.size() - begin;
+}
+
+void LinkTeam::begin_exchange(std::size_t expected) {
     std::fill(sent_.begin(), sent_.end(), 0);
     std::fill(received_.begin(), received_.end(), 0);
-    for (auto& box : inbox_) box.resize(outbox_.size());
+    for (auto& box : inbox_) box.resize(expected);
+}
+
+// Headers first, and nothing of the payloads is believed before they were compared.
+void LinkTeam::run_exchange(const Op& op, std::size_t expected, Waiter& waiter) {
+    begin_exchange(expected);
+    advance_until(expected, sizeof(Op), true, waiter);
+    judge(op);
+    if (expected == sizeof(Op)) return;
+    advance_until(expected, expected, false, waiter);
+    check_marks();
 }
 
 void LinkTeam::check_marks() const {
@@ -72,8 +101,10 @@ bool LinkTeam::advance_exchange(std::size_t expected) {
     for (int node = 0; node < size(); ++node) {
         if (node == me_) continue;
         auto& sent = sent_[index(node)];
-        if (sent < outbox_.size()) {
-            const auto moved = link(node).try_send(std::span(outbox_).subspan(sent));
+        const Range message = message_[index(node)];
+        if (sent < message.size) {
+            const auto moved = link(node).try_send({outbox_.data() + message.begin + sent,
+                                                    static_cast<std::size_t>(message.size) - sent});
             sent += moved;
             bytes_sent_ += moved;
             has_moved |= moved > 0;
@@ -90,11 +121,11 @@ bool LinkTeam::advance_exchange(std::size_t expected) {
 }
 
 // Goes on until `wanted` bytes have come from every node and, once all is wanted, all was sent.
-void LinkTeam::run_exchange(std::size_t expected, std::size_t wanted, bool judge_early,
-                            Waiter& waiter) {
+void LinkTeam::advance_until(std::size_t expected, std::size_t wanted, bool judge_early,
+                             Waiter& waiter) {
     const auto is_open = [&](int node) {
-        return node != me_ && (received_[index(node)] < wanted ||
-                               (wanted == expected && sent_[index(node)] < outbox_.size()));
+        return node != me_ &&
+               (received_[index(node)] < wanted || (wanted == expected && is_sending(node)));
     };
     const auto missing = [&] {
         Missing who;
@@ -108,9 +139,9 @@ void LinkTeam::run_exchange(std::size_t expected, std::size_t wanted, bool judge
         polled_.clear();
         for (int node = 0; node < size(); ++node) {
             if (!is_open(node)) continue;
-            const bool is_full = sent_[index(node)] < outbox_.size();
             polled_.push_back({link(node).descriptor(),
-                               static_cast<short>(is_full ? POLLIN | POLLOUT : POLLIN), 0});
+                               static_cast<short>(is_sending(node) ? POLLIN | POLLOUT : POLLIN),
+                               0});
         }
         return polled_;
     };
@@ -131,7 +162,7 @@ void LinkTeam::run_exchange(std::size_t expected, std::size_t wanted, bool judge
             },
             descriptors, missing);
         if (is_early) {
-            Op own;
+            Op own;  // at the beginning of every message
             std::memcpy(&own, outbox_.data(), sizeof own);
             judge(own);
             waiter.check(missing);

@@ -12,6 +12,7 @@
 #include "collectives/dtype.hpp"
 #include "collectives/kernels.hpp"
 #include "collectives/op.hpp"
+#include "collectives/plan.hpp"
 #include "transport/link.hpp"
 #include "transport/waiter.hpp"
 
@@ -53,6 +54,10 @@ class LinkTeam {
     // Sends header and payload to every node, receives theirs; throws Mismatch as soon as it is
     // sure, before it waits for any payload.
     void exchange(const Op& op, std::span<const std::byte> payload, Waiter& waiter);
+    // The same with a part of `bytes` for each node: it gets parts[node], and sends what is cut
+    // as parts[me] here.
+    void exchange_parts(const Op& op, std::span<const std::byte> bytes,
+                        std::span<const Range> parts, Waiter& waiter);
     // More payload to and from every node, its size being the same everywhere.
     void exchange_payload(std::span<const std::byte> payload, Waiter& waiter);
     [[nodiscard]] const std::byte* payload(int node) const;
@@ -76,9 +81,16 @@ class LinkTeam {
     [[nodiscard]] Link& link(int node) const { return *links_[index(node)]; }
     [[nodiscard]] Op header(int node) const;
     bool advance_exchange(std::size_t expected);
-    void run_exchange(std::size_t expected, std::size_t wanted, bool judge_early, Waiter& waiter);
+    void run_exchange(const Op& op, std::size_t expected, Waiter& waiter);
+    void advance_until(std::size_t expected, std::size_t wanted, bool judge_early, Waiter& waiter);
+    [[nodiscard]] bool is_sending(int node) const {
+        return sent_[index(node)] < message_[index(node)].size;
+    }
     void judge(const Op& own) const;
-    void fill_outbox(const Op* op, std::span<const std::byte> payload);
+    // Appends header (if there is one), payload and mark to the outbox: the size of it all.
+    std::size_t add_message(const Op* op, std::span<const std::byte> payload, bool has_mark);
+    // Every node gets its message, and sends one of `expected` bytes.
+    void begin_exchange(std::size_t expected);
     void check_marks() const;
     // In a long wait: has a peer that nothing is awaited from given the epoch up meanwhile?
     template <class IsAwaited>
@@ -98,6 +110,7 @@ class LinkTeam {
     bool are_whole_hosts_;
     std::vector<std::byte> scratch_;
     std::vector<std::byte> outbox_;
+    std::vector<Range> message_;  // in the outbox, by node
     std::vector<std::vector<std::byte>> inbox_;
     std::vector<std::size_t> sent_;
     std::vector<std::size_t> received_;

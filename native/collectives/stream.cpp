@@ -39,9 +39,15 @@ class Sender {
         }
         const Outgoing& piece = pieces_[piece_];
         const auto size = std::min(piece.nbytes - at_, allowed - sent_);
-        const auto moved = link_->try_send({piece.data + at_, static_cast<std::size_t>(size)});
-        at_ += moved;
-        sent_ += moved;
+        const std::span rest(piece.data + at_, static_cast<std::size_t>(size));
+        // The mark goes along with the last bytes: a call of its own would cost as much as they.
+        const bool is_last = sent_ + size == total_;
+        const auto moved = is_last ? link_->try_send(rest, std::as_bytes(std::span(&mark_, 1)))
+                                   : link_->try_send(rest);
+        const auto of_data = std::min<std::uint64_t>(moved, size);
+        at_ += of_data;
+        sent_ += of_data;
+        mark_sent_ += static_cast<std::size_t>(moved - of_data);
         return moved;
     }
 
@@ -80,14 +86,17 @@ class Receiver {
         if (piece_ == pieces_.size()) return advance_mark();
         const Incoming& piece = pieces_[piece_];
         const std::uint64_t left = piece.nbytes - at_;
+        const bool is_last = piece_ + 1 == pieces_.size();
         if (piece.own == nullptr) {
-            const auto moved = link_->try_recv({piece.out + at_, static_cast<std::size_t>(left)});
-            finish(moved);
+            const auto moved = receive({piece.out + at_, static_cast<std::size_t>(left)}, is_last);
+            finish(moved - mark_received_);
+            check_mark();
             return moved;
         }
         const auto room = std::min<std::uint64_t>(left, scratch_.size()) - held_;
-        const auto moved = link_->try_recv(scratch_.subspan(held_, static_cast<std::size_t>(room)));
-        held_ += moved;
+        const auto moved = receive(scratch_.subspan(held_, static_cast<std::size_t>(room)),
+                                   is_last && left <= scratch_.size());
+        held_ += moved - mark_received_;
         const std::size_t whole = held_ / size_of(dtype_) * size_of(dtype_);
         if (whole > 0) {
             const std::byte* inputs[] = {scratch_.data(), piece.own + at_};
@@ -96,16 +105,27 @@ class Receiver {
             std::memmove(scratch_.data(), scratch_.data() + whole, held_);
             finish(whole);
         }
+        check_mark();
         return moved;
     }
 
   private:
+    // Up to the end of `bytes`, and into the mark if it comes right behind them.
+    std::size_t receive(std::span<std::byte> bytes, bool is_last) {
+        if (!is_last) return link_->try_recv(bytes);
+        const auto moved = link_->try_recv(bytes, std::as_writable_bytes(std::span(&came_, 1)));
+        mark_received_ = moved - std::min(moved, bytes.size());
+        return moved;
+    }
     std::size_t advance_mark() {
         const auto rest = std::as_writable_bytes(std::span(&came_, 1)).subspan(mark_received_);
         const auto moved = link_->try_recv(rest);
         mark_received_ += moved;
-        if (is_done() && came_ != mark_) throw PeerLost(link_->peer(), "its data was cut short");
+        check_mark();
         return moved;
+    }
+    void check_mark() const {
+        if (is_done() && came_ != mark_) throw PeerLost(link_->peer(), "its data was cut short");
     }
     void finish(std::uint64_t nbytes) {
         at_ += nbytes;

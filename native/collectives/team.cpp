@@ -74,8 +74,12 @@ void Team::begin(const Op& op, Choice choice, const std::byte* x, Waiter& waiter
     if (is_leader()) {
         if (host_ != nullptr) host_->judge();
         const bool is_small = is_flat() && choice.is_mesh;
-        links_->exchange(op, is_small ? std::span(x, nbytes) : std::span<const std::byte>(),
-                         waiter);
+        if (choice.is_direct) {
+            links_->exchange_parts(op, {x, nbytes}, slices_of(op.count, size_of(op.dtype)), waiter);
+        } else {
+            links_->exchange(op, is_small ? std::span(x, nbytes) : std::span<const std::byte>(),
+                             waiter);
+        }
     }
     if (host_ != nullptr) host_->pass_gate(waiter);
 }
@@ -107,6 +111,7 @@ void Team::reduce_block(const Job& job, Choice choice, const std::byte* x, std::
     const Reader reader = links_ == nullptr ? Reader::kAll : Reader::kLeader;
     const Range all{0, job.count};
     if (host_ == nullptr) {
+        if (choice.is_direct) return direct_reduce(job, x, out, waiter);
         if (is_flat()) {
             choice.is_mesh ? mesh_reduce(job, x, out, all) : ring_reduce(job, x, out, waiter);
             return;

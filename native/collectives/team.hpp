@@ -32,6 +32,7 @@ struct Formation {
 struct Choice {
     bool is_inline = false;  // on the host: the payload travels with the header
     bool is_mesh = false;    // between nodes: everyone to everyone, instead of around the ring
+    bool is_direct = false;  // between single ranks: each reduces a slice that all send to it
     bool is_wide = false;    // halves whose partial sums travel, and do so as float32
     bool is_whole = false;   // small: never in blocks (which inline payloads could not follow)
 };
@@ -92,6 +93,8 @@ class Team {
                       Waiter& waiter);
     void ring_reduce(const Job& job, const std::byte* x, std::byte* out, Waiter& waiter);
     void mesh_reduce(const Job& job, const std::byte* own, std::byte* out, Range part);
+    void direct_reduce(const Job& job, const std::byte* own, std::byte* out, Waiter& waiter);
+    [[nodiscard]] std::vector<Range> slices_of(std::uint64_t count, std::uint64_t width) const;
     void scatter_block(const Job& job, Choice choice, Pieces pieces, Waiter& waiter);
     void ring_scatter(const Job& job, const Pieces& pieces, Waiter& waiter);
     void trade_blocks(const std::byte* gathered, std::byte* received, std::uint64_t nbytes,

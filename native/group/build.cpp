@@ -64,6 +64,7 @@ std::uint64_t hash_of(const Formation& formation, const Tuning& tuning) {
     mix(tuning.host.inline_bytes);
     mix(tuning.host.chunk_bytes);
     mix(tuning.mesh_bytes);
+    mix(tuning.direct_bytes);
     mix(tuning.mesh_broadcast_bytes);
     mix(tuning.work_bytes);
     return hash;
@@ -145,8 +146,9 @@ void Group::build_team(GroupOptions& options) {
     activity_ = &page_->activity(bell);
     activity_->begin_group(channel_, epoch_, tag_);
     options.links.clear();  // what no algorithm uses is closed
+    const int ranks_here = std::max(options.ranks_here, static_cast<int>(neighbours.size()));
     waiter_ = std::make_unique<Waiter>(*page_, bell, epoch_, wake_.get(),
-                                       WaitPolicy::for_ranks(static_cast<int>(neighbours.size())));
+                                       WaitPolicy::for_ranks(ranks_here));
     team_ = std::make_unique<Team>(formation_, rank_, std::move(host), std::move(links),
                                    tuning_.work_bytes);
     if (size_ > 1) build_pairs(options);

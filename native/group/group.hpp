@@ -39,6 +39,8 @@ struct GroupOptions {
     std::map<int, PairWire> pair_links;  // to ranks with which no arena is shared
     std::shared_ptr<AbortPage> page;
     int wake_fd = -1;  // duplicated
+    // Ranks of the group on this machine, with or without an arena; 0: those that share it.
+    int ranks_here = 0;
     Tuning tuning;
 };
 

@@ -11,8 +11,13 @@ Choice choose(const Op& op, const Tuning& tuning, std::uint64_t inline_limit, in
         op.kind == OpKind::kBroadcast ? tuning.mesh_broadcast_bytes : tuning.mesh_bytes;
     // Everyone to everyone would send all blocks to all.
     choice.is_mesh = op.kind != OpKind::kAllToAll && op.nbytes() <= limit / others;
+    const bool is_reduction =
+        op.kind == OpKind::kAllSum || op.kind == OpKind::kAllMax || op.kind == OpKind::kAllMin;
+    choice.is_direct = is_flat && is_reduction && nodes > 2 && !choice.is_mesh &&
+                       op.nbytes() <= tuning.direct_bytes;
     const bool is_sum = op.kind == OpKind::kAllSum || op.kind == OpKind::kSumScatter;
-    choice.is_wide = is_sum && is_half(op.dtype) && nodes > 1 && !(is_flat && choice.is_mesh);
+    choice.is_wide = is_sum && is_half(op.dtype) && nodes > 1 &&
+                     !(is_flat && (choice.is_mesh || choice.is_direct));
     // What was widened did not come with the header.
     choice.is_inline = op.nbytes() <= inline_limit && !choice.is_wide;
     choice.is_whole = op.nbytes() <= tuning.host.inline_bytes;
@@ -29,6 +34,7 @@ std::string name_of(const Op& op, Choice choice, bool has_host, bool has_links) 
     const char* around = op.kind == OpKind::kBroadcast  ? "chain"
                          : op.kind == OpKind::kAllToAll ? "pairwise"
                                                         : "ring";
+    if (choice.is_direct) return "direct";
     return name + (has_host ? "+" : "") + (choice.is_mesh && can_mesh ? "mesh" : around);
 }
 

@@ -12,9 +12,15 @@ namespace phalanx {
 struct Tuning {
     HostTuning host;
     LinkTuning link;
-    // Between nodes: loopback tcp takes 4-6 us one way busily polled and moves 1.6-4.5 GB/s
-    // (RESULTS.md section 2): the second step of a ring is worth that much only above ~16 KiB.
-    std::uint64_t mesh_bytes = std::uint64_t{16} << 10;
+    // Between nodes, all_sum of float32 over loopback tcp, near, medians of
+    // tests/benchmarks/beside_peers.py in us (mesh / direct / ring; 2026-11-21):
+    //   4 ranks: 16 KiB 42 / 68 / 78, 64 KiB 94 / 74 / 89, 256 KiB 371 / 185 / 185,
+    //            1 MiB 905 / 800 / 1340, 4 MiB 5440 / 5100 / 5250, 64 MiB 89000 / 133000 / 91000
+    //   2 ranks: 64 KiB 20 / 20 / 22, 256 KiB 61 / 58 / 57, 1 MiB 233 / 235 / 197
+    // A mesh sends everything to everyone: the limit is for what a rank sends.
+    std::uint64_t mesh_bytes = std::uint64_t{96} << 10;
+    // Up to here a reduction between more than two single ranks has two steps, not a ring's.
+    std::uint64_t direct_bytes = std::uint64_t{2} << 20;
     // A mesh broadcast sends as much from everyone as from the root.
     std::uint64_t mesh_broadcast_bytes = std::uint64_t{1} << 10;
     // Scratch of a rank for what travels in blocks: so large that the steps of a block (some

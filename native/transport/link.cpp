@@ -41,6 +41,44 @@ std::size_t Link::try_recv(std::span<std::byte> bytes) {
     }
 }
 
+std::size_t Link::try_send(std::span<const std::byte> bytes, std::span<const std::byte> more) {
+    if (!broken_.empty()) lose(broken_);
+    try {
+        return do_send_both(bytes, more);
+    } catch (const PeerLost& error) {
+        broken_ = error.what();
+        throw;
+    }
+}
+
+std::size_t Link::try_recv(std::span<std::byte> bytes, std::span<std::byte> more) {
+    if (!broken_.empty()) lose(broken_);
+    try {
+        const std::size_t got = do_recv_both(bytes, more);
+        remember(bytes.first(std::min(got, bytes.size())));
+        remember(more.first(got - std::min(got, bytes.size())));
+        return got;
+    } catch (const PeerLost& error) {
+        broken_ = error.what();
+        throw;
+    }
+}
+
+std::size_t Link::do_send_both(std::span<const std::byte> bytes, std::span<const std::byte> more) {
+    const std::size_t sent = do_send(bytes);
+    return sent < bytes.size() ? sent : sent + do_send(more);
+}
+
+std::size_t Link::do_recv_both(std::span<std::byte> bytes, std::span<std::byte> more) {
+    const std::size_t got = do_recv(bytes);
+    if (got < bytes.size()) return got;
+    try {
+        return got + do_recv(more);
+    } catch (const PeerLost&) {
+        return got;  // what has come is good; the next call finds the end again
+    }
+}
+
 void Link::remember(std::span<const std::byte> bytes) noexcept {
     if (bytes.size() >= tail_.size()) {
         std::memcpy(tail_.data(), bytes.last(tail_.size()).data(), tail_.size());

@@ -33,6 +33,9 @@ class Link {
     std::size_t try_send(std::span<const std::byte> bytes);
     // How many bytes came at once, 0 if there are none. Throws PeerLost at the end of the stream.
     std::size_t try_recv(std::span<std::byte> bytes);
+    // Two pieces as one: what a link can take or give in one go.
+    std::size_t try_send(std::span<const std::byte> bytes, std::span<const std::byte> more);
+    std::size_t try_recv(std::span<std::byte> bytes, std::span<std::byte> more);
     // The peer sends nothing any more; what it had sent may still be unread.
     [[nodiscard]] virtual bool has_ended() noexcept = 0;
     // Whether trying is of use. Only links without a descriptor, which one waits for by looking,
@@ -54,6 +57,10 @@ class Link {
   protected:
     virtual std::size_t do_send(std::span<const std::byte> bytes) = 0;
     virtual std::size_t do_recv(std::span<std::byte> bytes) = 0;
+    // One after the other, where a link has no better way.
+    virtual std::size_t do_send_both(std::span<const std::byte> bytes,
+                                     std::span<const std::byte> more);
+    virtual std::size_t do_recv_both(std::span<std::byte> bytes, std::span<std::byte> more);
     virtual void do_finish() noexcept = 0;
     // The last bytes of a stream that has ended, left where they are; false where that cannot be.
     virtual bool do_peek_tail(std::span<std::byte> /*bytes*/) noexcept { return false; }

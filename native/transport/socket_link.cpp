@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -56,6 +57,26 @@ class SocketLink final : public Link {
         if (bytes.empty()) return 0;
         const auto got =
             ::recv(fd_.get(), bytes.data(), std::min(bytes.size(), kLargestCall), MSG_DONTWAIT);
+        if (got == 0) lose("its connection closed");
+        return moved(got);
+    }
+    std::size_t do_send_both(std::span<const std::byte> bytes,
+                             std::span<const std::byte> more) override {
+        if (bytes.size() > kLargestCall) return do_send(bytes);
+        iovec parts[] = {{const_cast<std::byte*>(bytes.data()), bytes.size()},
+                         {const_cast<std::byte*>(more.data()), more.size()}};
+        msghdr message{};
+        message.msg_iov = parts;
+        message.msg_iovlen = 2;
+        return moved(::sendmsg(fd_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT));
+    }
+    std::size_t do_recv_both(std::span<std::byte> bytes, std::span<std::byte> more) override {
+        if (bytes.empty() || bytes.size() > kLargestCall) return do_recv(bytes);
+        iovec parts[] = {{bytes.data(), bytes.size()}, {more.data(), more.size()}};
+        msghdr message{};
+        message.msg_iov = parts;
+        message.msg_iovlen = 2;
+        const auto got = ::recvmsg(fd_.get(), &message, MSG_DONTWAIT);
         if (got == 0) lose("its connection closed");
         return moved(got);
     }

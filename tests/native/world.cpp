@@ -63,6 +63,7 @@ Tuning tiny_tuning() {
     tuning.host = {64, 256, false};
     tuning.link = {64};
     tuning.mesh_bytes = 128;
+    tuning.direct_bytes = 512;
     tuning.mesh_broadcast_bytes = 64;
     tuning.work_bytes = 512;
     return tuning;

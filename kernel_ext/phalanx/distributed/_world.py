@@ -276,6 +276,7 @@ def make_group(spec: WorldSpec, memory: HostMemory, links: Links) -> _native.Gro
         pair_links={peer: sock.detach() for peer, sock in links[Lane.PAIR].items()},
         page=memory.page,
         wake_fd=memory.wake_fd,
+        ranks_here=spec.hosts.count(spec.hosts[spec.rank]),
     )
 
 
