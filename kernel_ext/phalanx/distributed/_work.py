@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar, final
 
-from phalanx import _native
-
+from ._engine import Work as EngineWork
 from ._group import seconds
 
 __all__ = ["Work"]
@@ -31,16 +30,16 @@ class Work(Generic[_T_co]):
     True
     """
 
-    __slots__ = ("_fail", "_give", "_held", "_native", "_result")
+    __slots__ = ("_engine_work", "_fail", "_give", "_held", "_result")
 
     def __init__(
         self,
-        native: _native.Work,
+        engine_work: EngineWork,
         give: Callable[[], _T_co],
         fail: Callable[[], None],
         held: tuple[Any, ...],
     ) -> None:
-        self._native = native
+        self._engine_work = engine_work
         self._give: Callable[[], _T_co] | None = give
         self._fail: Callable[[], None] | None = fail
         self._held = held  # memory that the operation works on
@@ -73,9 +72,9 @@ class Work(Generic[_T_co]):
         2
         """
         try:
-            self._native.wait(seconds(timeout))
+            self._engine_work.wait(seconds(timeout))
         except BaseException:
-            if self._native.done and self._fail is not None:
+            if self._engine_work.done and self._fail is not None:
                 self._fail()
                 self._fail, self._held = None, ()  # what the caller does with `out` later is theirs
             raise
@@ -94,4 +93,4 @@ class Work(Generic[_T_co]):
         >>> work.wait(), work.done()
         (2, True)
         """
-        return self._native.done
+        return self._engine_work.done
