@@ -17,8 +17,8 @@ __all__ = ["HEADER", "format_measurement", "format_size", "table", "table_html"]
 _COLUMNS = (
     ("size", "(B)", 12),
     ("count", "(elements)", 12),
-    ("type", "", 9),
-    ("op", "", 11),
+    ("type", "", 12),
+    ("op", "", 13),
     ("transport", "", 10),
     ("time", "(us)", 11),
     ("p99", "(us)", 11),

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from distributed import bench_cells
+from msgspec.structs import replace
 
 from phalanx import distributed
 from phalanx.distributed import _bench_case
 from phalanx.distributed.bench import (
+    DTYPES,
     OPERATIONS,
     busbw_factor,
     check_memory,
@@ -48,7 +51,8 @@ def test_sizes_that_make_no_sweep(bad):
 @pytest.mark.parametrize(
     ("op", "ranks", "factor"),
     [("all_sum", 2, 1.0), ("all_sum", 4, 1.5), ("all_gather", 4, 0.75), ("broadcast", 8, 1.0),
-     ("all_sum", 1, 0.0)],
+     ("all_sum", 1, 0.0), ("all_max", 4, 1.5), ("all_min", 3, 4 / 3), ("sum_scatter", 4, 0.75),
+     ("all_to_all", 2, 0.5), ("sendrecv", 8, 1.0)],
 )  # fmt: skip
 def test_busbw_factor(op, ranks, factor):
     assert busbw_factor(op, ranks) == pytest.approx(factor)
@@ -66,7 +70,9 @@ def test_absurd_sizes_are_refused():
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
-    [({"op": "all_som"}, "did you mean all_sum"), ({"dtype": "float33"}, "'float33' is no dtype"),
+    [({"op": "all_som"}, "did you mean all_sum"), ({"dtype": "float33"}, "'float33' is no dtype .* float32"),
+     ({"dtype": "object"}, "'object' is no dtype .* complex128"), ({"op": "send"}, "did you mean sendrecv"),
+     ({"op": "sendrecv"}, "sendrecv needs 2 ranks or more"),
      ({"iterations": 0}, "1 iteration or more"), ({"warmup": -1}, "no negative warm-up")],
 )  # fmt: skip
 def test_bad_arguments_are_told_at_once(arguments, words):
@@ -74,8 +80,8 @@ def test_bad_arguments_are_told_at_once(arguments, words):
         sweep(**{"op": "all_sum", "sizes": [8], **arguments})
 
 
-@pytest.mark.parametrize("op", OPERATIONS)
-@pytest.mark.parametrize("dtype", ["float32", "float64", "int64"])
+@pytest.mark.parametrize("op", [op for op in OPERATIONS if op != "sendrecv"])
+@pytest.mark.parametrize("dtype", ["bool", "float16", "float64", "int64", "complex64"])
 def test_a_sweep_alone(op, dtype):
     measured = list(sweep(op, [1, 100, 300_000], dtype=dtype, iterations=3, warmup=1))
     assert [m.n_wrong for m in measured] == [0] * (1 if op == "barrier" else 3)
@@ -83,9 +89,71 @@ def test_a_sweep_alone(op, dtype):
         assert m.op == op
         assert m.ranks == 1
         assert m.iterations == 3
+        assert m.dtype == dtype
         assert m.nbytes == m.count * np.dtype(dtype).itemsize
         assert 0 < m.time_us <= m.p99_us
         assert m.algbw_gbs == pytest.approx(m.nbytes / m.time_us / 1e3)
+
+
+WORLDS = {
+    "2 arena": (2, (0, 0), "any"),
+    "3 tcp": (3, (0, 0, 0), "tcp"),
+    "2+1 composed": (3, (0, 0, 1), "any"),
+}
+IN_SHARES = ("sum_scatter", "all_gather", "all_to_all")
+
+
+@pytest.fixture(params=WORLDS)
+def world(request, rank_pool):
+    return rank_pool(*WORLDS[request.param])
+
+
+def test_a_sweep_of_every_operation(world):
+    sizes = [8, 3000, 65_536, 65_540, 1_000_000]
+    found = world.run(bench_cells.swept, list(OPERATIONS), ["float32"], sizes)
+    # All but the path: a rank alone on its host takes another than those that share one.
+    told = [[replace(m, algorithm="", transport="") for m in measured] for measured in found]
+    assert all(measured == told[0] for measured in told)
+    assert len(found[0]) == 5 * (len(OPERATIONS) - 1) + 1
+    size = world.plan.size
+    for m in found[0]:
+        assert (m.n_wrong, m.ranks) == (0, size)
+        shares = size if m.op in IN_SHARES else 1
+        assert m.nbytes == m.count * 4 * shares
+        assert m.algbw_gbs == pytest.approx(m.nbytes / m.time_us / 1e3)
+        assert m.busbw_gbs == pytest.approx(m.algbw_gbs * busbw_factor(m.op, size))
+
+
+def test_a_sweep_of_every_dtype(world):
+    pytest.importorskip("ml_dtypes")
+    assert len(DTYPES) == 15
+    ops = [op for op in OPERATIONS if op != "barrier"]
+    for measured in world.run(bench_cells.swept, ops, list(DTYPES), [16, 5000]):
+        assert {m.dtype for m in measured} == set(DTYPES)
+        assert [m for m in measured if m.n_wrong] == []
+
+
+@pytest.mark.parametrize("op", [op for op in OPERATIONS if op not in ("barrier", "all_gather")])
+def test_one_wrong_element_on_one_rank_is_counted(rank_pool, op):
+    world = rank_pool(2)
+    assert world.run(bench_cells.sweep_broken, op, 70_000) == [2, 2]  # before and after the timing
+
+
+@pytest.mark.parametrize("op", [op for op in OPERATIONS if op not in ("barrier", "sendrecv")])
+@pytest.mark.parametrize("dtype", ["bool", "uint8", "int32", "float16", "complex128"])
+def test_an_output_that_was_not_written_is_wrong(rank_pool, op, dtype):
+    lazy, busy = rank_pool(2).run(bench_cells.idle, op, 40_000, dtype)
+    n_elements = 40_000 // np.dtype(dtype).itemsize // (2 if op == "sum_scatter" else 1)
+    assert lazy > n_elements * (0.4 if dtype == "bool" else 0.9)
+    assert busy == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("transport", ["any", "tcp"])
+def test_ten_thousand_operations_leave_nothing_behind(rank_pool, transport):
+    for before, after in rank_pool(2, (0, 0), transport).run(bench_cells.operate, 10_000):
+        assert after[:2] == before[:2]  # descriptors, threads
+        assert after[2] - before[2] < 1024  # KiB: 0.1 KiB an operation, less than any buffer
 
 
 def test_a_small_budget_means_fewer_calls():

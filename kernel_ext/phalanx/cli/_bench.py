@@ -9,14 +9,16 @@ import argparse
 import difflib
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from phalanx.distributed.bench import (
+    DTYPES,
     OPERATIONS,
     check_memory,
+    check_request,
     parse_size,
     physical_memory,
     sizes_between,
@@ -30,9 +32,9 @@ if TYPE_CHECKING:
 
 __all__ = ["DESCRIPTION", "HELP", "PASSES_ON", "add_arguments", "run"]
 
-HELP = "measure a collective by size"
+HELP = "measure an operation by size"
 DESCRIPTION = (
-    "Starts ranks on this machine, measures a collective at growing sizes, verifies every result "
+    "Starts ranks on this machine, measures an operation at growing sizes, verifies every result "
     "against numpy and prints nccl-tests' columns. Times are the slowest rank's medians."
 )
 PASSES_ON = False
@@ -45,13 +47,16 @@ def _size(text: str) -> int:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
-def _op(text: str) -> str:
-    if text not in OPERATIONS:
-        near = difflib.get_close_matches(text, OPERATIONS, n=1)
-        hint = f"did you mean '{near[0]}'?" if near else f"there are: {', '.join(OPERATIONS)}"
-        msg = f"there is no operation '{text}'; {hint}"
-        raise argparse.ArgumentTypeError(msg)
-    return text
+def _one_of(what: str, names: Sequence[str]) -> Callable[[str], str]:
+    def check(text: str) -> str:
+        if text not in names:
+            near = difflib.get_close_matches(text, names, n=1)
+            hint = f"did you mean '{near[0]}'?" if near else f"there are: {', '.join(names)}"
+            msg = f"there is no {what} '{text}'; {hint}"
+            raise argparse.ArgumentTypeError(msg)
+        return text
+
+    return check
 
 
 def _at_least_one(text: str) -> int:
@@ -64,15 +69,20 @@ def _at_least_one(text: str) -> int:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``phalanx bench``."""
     parser.add_argument("-n", "--ranks", type=_at_least_one, default=2, help="ranks to start")
-    parser.add_argument("--op", type=_op, default="all_sum", help=", ".join(OPERATIONS))
+    parser.add_argument(
+        "--op",
+        type=_one_of("operation", OPERATIONS),
+        default="all_sum",
+        help=f"{', '.join(OPERATIONS)}; sendrecv: each rank to the next, at once",
+    )
     parser.add_argument("-b", "--begin", type=_size, default="8", help="smallest size")
     parser.add_argument("-e", "--end", type=_size, default="64M", help="largest size")
     parser.add_argument("-f", "--factor", type=_at_least_one, default=4, help="between sizes")
     parser.add_argument(
         "--dtype",
-        choices=("float32", "float64", "int64"),
+        type=_one_of("dtype", DTYPES),
         default="float32",
-        help="of the elements",
+        help=f"of the elements: {', '.join(DTYPES)}",
     )
     parser.add_argument("--iters", type=_at_least_one, default=20, help="timed calls per size")
     parser.add_argument(
@@ -85,6 +95,7 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:  # noqa: ARG00
     """Measure and print; 1 if any element was wrong."""
     # Checked before anything is started: a mistake costs no boot.
     sizes = sizes_between(options.begin, options.end, options.factor)
+    check_request(options.op, options.dtype, options.iters, ranks=options.ranks)
     check_memory(sizes, options.ranks, physical_memory())
     from phalanx.workspace import Workspace
 

@@ -1,7 +1,8 @@
 """The sweep: how fast a collective is, by size, measured on the ranks and verified at every size.
 
 It uses the public functions of `phalanx.distributed` only and prints nothing; words and factors
-are nccl-tests' (https://github.com/NVIDIA/nccl-tests, doc/PERFORMANCE.md).
+are nccl-tests' (https://github.com/NVIDIA/nccl-tests, doc/PERFORMANCE.md). `sendrecv` is theirs too:
+each rank sends to the next and receives from the one before, both at once.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ from numpy.typing import NDArray
 from phalanx import distributed as px
 from phalanx.protocol import Measurement
 
-from ._bench_case import Case
+from ._bench_case import DTYPES, OPERATIONS, Case, dtype_named
 
 __all__ = [
+    "DTYPES",
     "OPERATIONS",
     "busbw_factor",
     "check_memory",
@@ -31,7 +33,6 @@ __all__ = [
     "sweep",
 ]
 
-OPERATIONS = ("all_sum", "all_gather", "broadcast", "barrier")
 # Arrays of a message's size that one rank may hold at a time: input, output, staging.
 _COPIES = 3
 _SIZE = re.compile(r"(\d+)\s*(?:([KMGT])(?:iB)?|B)?", re.IGNORECASE | re.ASCII)
@@ -119,9 +120,9 @@ def busbw_factor(op: str, ranks: int) -> float:
     >>> busbw_factor("all_sum", 4), busbw_factor("all_gather", 4), busbw_factor("broadcast", 4)
     (1.5, 0.75, 1.0)
     """
-    if op == "all_sum":
+    if op in ("all_sum", "all_max", "all_min"):
         return 2 * (ranks - 1) / ranks
-    if op == "all_gather":
+    if op in ("sum_scatter", "all_gather", "all_to_all"):
         return (ranks - 1) / ranks
     return 1.0
 
@@ -158,13 +159,16 @@ def check_memory(sizes: Sequence[int], ranks: int, memory: int) -> None:
         raise ValueError(msg)
 
 
-def check_request(op: str, dtype: str, iterations: int, warmup: int = 0) -> np.dtype[Any]:
+def check_request(
+    op: str, dtype: str, iterations: int, warmup: int = 0, *, ranks: int = 2
+) -> np.dtype[Any]:
     """Check what a sweep is asked for, before anything runs; return the dtype.
 
     Raises
     ------
     ValueError
-        An unknown operation (names the nearest) or dtype, or fewer than one iteration.
+        An unknown operation or dtype (names the nearest), fewer than one iteration, or fewer ranks
+        than the operation needs.
 
     Examples
     --------
@@ -172,19 +176,27 @@ def check_request(op: str, dtype: str, iterations: int, warmup: int = 0) -> np.d
     dtype('float32')
     """
     if op not in OPERATIONS:
-        near = difflib.get_close_matches(op, OPERATIONS, n=1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        msg = f"there is no sweep of '{op}'{hint} (there are: {', '.join(OPERATIONS)})"
+        msg = f"there is no sweep of '{op}'{_nearest(op, OPERATIONS)}"
+        raise ValueError(msg)
+    if op == "sendrecv" and ranks < 2:
+        msg = "sendrecv needs 2 ranks or more: each sends to the next"
         raise ValueError(msg)
     if iterations < 1 or warmup < 0:
         msg = f"a sweep needs 1 iteration or more, and no negative warm-up ({iterations}, {warmup})"
         raise ValueError(msg)
-    try:
-        kind: np.dtype[Any] = np.dtype(dtype)
-    except TypeError:
-        msg = f"'{dtype}' is no dtype; try float32, float64 or int64"
-        raise ValueError(msg) from None
-    return kind
+    if dtype not in DTYPES:
+        if dtype == "bfloat16":
+            msg = "numpy has no bfloat16 of its own; install ml_dtypes"
+        else:
+            msg = f"'{dtype}' is no dtype that ranks exchange{_nearest(dtype, DTYPES)}"
+        raise ValueError(msg)
+    return dtype_named(dtype)
+
+
+def _nearest(name: str, names: Sequence[str]) -> str:
+    near = difflib.get_close_matches(name, names, n=1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    return f"{hint} (there are: {', '.join(names)})"
 
 
 def sweep(
@@ -201,12 +213,14 @@ def sweep(
 
     Parameters
     ----------
-    op : {'all_sum', 'all_gather', 'broadcast', 'barrier'}
-        What is measured; a barrier has no size and gives one measurement.
+    op : str
+        What is measured, one of `OPERATIONS`. A barrier has no size and gives one measurement; in
+        ``sendrecv`` each rank sends to the next and receives from the one before.
     sizes : sequence of int
-        Bytes of a message; of ``all_gather`` the whole result. Rounded down to whole elements.
+        Bytes of a message; of ``sum_scatter``, ``all_gather`` and ``all_to_all`` all ranks' shares
+        together. Rounded down to whole elements.
     dtype : str, optional
-        Of the elements.
+        Of the elements, one of `DTYPES`.
     iterations, warmup : int, optional
         Calls timed, and calls made before that.
     budget_s : float, optional
@@ -218,21 +232,23 @@ def sweep(
     Returns
     -------
     iterator of Measurement
-        One per size, the same on every rank: the time is the slowest rank's, the wrong elements
-        are those of all ranks, counted against numpy before and after the timing.
+        One per size, the same on every rank but for the path, which is its own: the time is the
+        slowest rank's, the wrong elements are those of all ranks, counted against numpy before
+        and after the timing.
 
     Raises
     ------
     ValueError
-        An unknown operation or dtype, fewer than one iteration, or more memory than there is.
+        An unknown operation or dtype, fewer than one iteration, too few ranks, or more memory than
+        there is.
 
     Examples
     --------
     >>> [m.n_wrong for m in sweep("all_sum", [8, 1024], iterations=1)]
     [0, 0]
     """
-    kind = check_request(op, dtype, iterations, warmup)
     world = px.init() if group is None else group
+    kind = check_request(op, dtype, iterations, warmup, ranks=world.size())
     smallest = int(_all_of(world, physical_memory()).min())
     check_memory(sizes, world.size(), smallest)
     wanted = (0,) if op == "barrier" else tuple(sizes)

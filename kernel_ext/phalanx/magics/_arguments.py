@@ -132,7 +132,7 @@ def line_parser() -> argparse.ArgumentParser:
     )
     action("status", "Show the ranks and what they do, as text.")
     action("topology", "Draw hosts, ranks and the paths between them.")
-    bandwidth = action("bandwidth", "Measure and draw the bandwidth of a collective by size.")
+    bandwidth = action("bandwidth", "Measure and draw the bandwidth of an operation by size.")
     bandwidth.add_argument("--op", default="all_sum", help="the operation (default all_sum)")
     bandwidth.add_argument("-b", "--begin", default="8", metavar="SIZE", help="first size (8)")
     bandwidth.add_argument("-e", "--end", default="16M", metavar="SIZE", help="last size (16M)")

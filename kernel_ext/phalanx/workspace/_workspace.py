@@ -250,7 +250,8 @@ class Workspace:
 
         Parameters
         ----------
-        op : {"all_sum", "all_gather", "broadcast", "barrier"}
+        op : str
+            A collective by its name, ``"sendrecv"`` (each rank to the next) or ``"barrier"``.
         begin, end : int
             First and last size in bytes.
         factor : int
@@ -270,7 +271,7 @@ class Workspace:
         ValueError
             An unknown operation or dtype, an empty range, or more memory than there is.
         """
-        check_request(op, dtype, iterations)
+        check_request(op, dtype, iterations, ranks=self.size)
         check_memory(sizes_between(begin, end, factor), self.size, physical_memory())
         return measure(
             self.run,
