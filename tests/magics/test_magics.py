@@ -180,7 +180,7 @@ def test_ranks_that_only_waited_are_freed_and_told_in_one_line(ranks):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        ("px.all_sum(np.ones(2, np.float16))", "float16"),
+        ("px.all_sum(np.ones(2, np.longdouble))", "float128"),
         ("px.all_sum('text')", "Invalid type str"),
         ("px.broadcast(1.0, root=7)", "root"),
         ("px.all_sum(np.ones(2), timeout=-1)", "timeout"),
