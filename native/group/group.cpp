@@ -178,7 +178,11 @@ std::string Group::algorithm(OpKind kind, std::uint64_t nbytes) const {
     op.kind = kind;
     op.count = nbytes;
     if (size_ == 1) return "copy";
-    return name_of(op, choice_of(op), has_host_team(), formation_.nodes.size() > 1);
+    // As the group does it, also where this rank has no neighbour and others have.
+    const bool has_host = !formation_.has_single_ranks_only();
+    const auto nodes = static_cast<int>(formation_.nodes.size());
+    const auto inline_limit = has_host ? tuning_.host.inline_bytes : 0;
+    return name_of(op, choose(op, tuning_, inline_limit, nodes, !has_host), has_host, nodes > 1);
 }
 
 Counters Group::counters() const noexcept {

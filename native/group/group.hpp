@@ -125,7 +125,6 @@ class Group {
     [[nodiscard]] bool is_left_by_all() noexcept;
     [[nodiscard]] const Formation& formation() const noexcept { return formation_; }
     [[nodiscard]] std::string algorithm(OpKind kind, std::uint64_t nbytes) const;
-    [[nodiscard]] bool has_host_team() const noexcept { return inline_limit_ > 0; }
     [[nodiscard]] Counters counters() const noexcept;
 
   private:

@@ -163,3 +163,11 @@ def test_describe_names_the_algorithm_of_every_operation(rank_pool):
     tcp = rank_pool(2, transport="tcp").run(cells.described)[0]
     assert tcp["all_to_all"][8] == "pairwise"
     assert tcp["sum_scatter"][1 << 26] == "ring"
+
+
+def test_describe_names_the_same_algorithms_on_every_rank(rank_pool):
+    said = rank_pool(3, (0, 0, 1)).run(cells.described)
+    assert said[0] == said[1] == said[2]
+    assert said[2]["all_gather"][8] == "inline+ring"
+    direct = rank_pool(3, transport="tcp").run(cells.described)[0]
+    assert direct["all_sum"][1 << 20] == "direct"
