@@ -71,6 +71,9 @@ def main() -> int:
     parser.add_argument("tests", nargs="*", help="only these, by name; -NAME leaves one out")
     options = parser.parse_args()
     folder = options.mlx_tests.resolve()
+    lacking = sorted({name for name, _, _ in PLAN if not (folder / name).is_file()})
+    if lacking:
+        parser.error(f"there is no {' and no '.join(lacking)} in {folder}")
     results = [
         run_file(folder / name, ranks, (*left_out, *options.tests), options.timeout)
         for name, ranks, left_out in PLAN
