@@ -135,13 +135,18 @@ void LinkTeam::advance_until(std::size_t expected, std::size_t wanted, bool judg
         who.whole_hosts = are_whole_hosts_;
         return who;
     };
+    // Also what is wanted later only: it is read as it comes, and must not be drained as the rest
+    // of a stream that has ended.
+    const auto is_coming = [&](int node) {
+        return node != me_ && received_[index(node)] < expected;
+    };
     const auto descriptors = [&]() -> std::span<const pollfd> {
         polled_.clear();
         for (int node = 0; node < size(); ++node) {
-            if (!is_open(node)) continue;
-            polled_.push_back({link(node).descriptor(),
-                               static_cast<short>(is_sending(node) ? POLLIN | POLLOUT : POLLIN),
-                               0});
+            if (node == me_) continue;
+            const int events = (is_coming(node) ? POLLIN : 0) | (is_sending(node) ? POLLOUT : 0);
+            if (events == 0) continue;
+            polled_.push_back({link(node).descriptor(), static_cast<short>(events), 0});
         }
         return polled_;
     };
@@ -152,22 +157,23 @@ void LinkTeam::advance_until(std::size_t expected, std::size_t wanted, bool judg
         return false;
     };
     while (any_open()) {
-        bool is_early = false;
         waiter.until_moved(
             [&] {
+                listen(waiter, is_coming);
+                const bool has_moved = advance_exchange(expected);
                 // As on the host: a node that never comes must not hide a mismatch of others.
-                is_early = judge_early && waiter.is_patience_over();
-                listen(waiter, is_open);
-                return advance_exchange(expected) || is_early;
+                if (judge_early && waiter.is_patience_over()) judge(own_header());
+                return has_moved;
             },
             descriptors, missing);
-        if (is_early) {
-            Op own;  // at the beginning of every message
-            std::memcpy(&own, outbox_.data(), sizeof own);
-            judge(own);
-            waiter.check(missing);
-        }
     }
+}
+
+// At the beginning of every message.
+Op LinkTeam::own_header() const {
+    Op op;
+    std::memcpy(&op, outbox_.data(), sizeof op);
+    return op;
 }
 
 Op LinkTeam::header(int node) const {

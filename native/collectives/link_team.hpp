@@ -80,6 +80,7 @@ class LinkTeam {
     static std::size_t index(int node) noexcept { return static_cast<std::size_t>(node); }
     [[nodiscard]] Link& link(int node) const { return *links_[index(node)]; }
     [[nodiscard]] Op header(int node) const;
+    [[nodiscard]] Op own_header() const;
     bool advance_exchange(std::size_t expected);
     void run_exchange(const Op& op, std::size_t expected, Waiter& waiter);
     void advance_until(std::size_t expected, std::size_t wanted, bool judge_early, Waiter& waiter);

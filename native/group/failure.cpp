@@ -150,6 +150,9 @@ void Group::settle() noexcept {
     // close() waits by itself, and keeps the turns.
     if (is_closed_.load() || !page_->is_aborted(epoch_)) return;
     wait_for(turn_);
+    // The rest of the queue fails without a turn, and is counted on the page till then: the group
+    // of the next epoch counts there from 0.
+    queue_.sleep_until_idle(kClosePatience * Waiter::kLongestSleep);
     if (pairs_ == nullptr) return;
     for (auto& lane : pairs_->lanes()) wait_for(lane.turn);
 }

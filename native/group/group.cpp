@@ -24,7 +24,8 @@ std::uint64_t mix(std::uint64_t hash, std::uint64_t word) noexcept {
 
 void Group::check_usable() const {
     if (is_closed_.load()) {
-        throw Closed(me() + ": the group is closed; make a new one (px.init, px.recover or split)");
+        throw Closed(me() + ": the group is closed and cannot be used any more; of a part of the " +
+                     "ranks make a new one with split");
     }
     if (page_->is_aborted(epoch_)) throw Aborted(failure().value_or(Reason{}));
 }

@@ -104,6 +104,15 @@ void WorkQueue::sleep_until_room(std::chrono::nanoseconds limit) const noexcept 
     futex_wait(pending_, kMost, limit);
 }
 
+void WorkQueue::sleep_until_idle(std::chrono::milliseconds patience) const noexcept {
+    // Nobody is woken for this, which is rare: a look every millisecond.
+    constexpr std::chrono::milliseconds kBite{1};
+    const auto give_up_at = Clock::now() + patience;
+    while (!is_idle() && Clock::now() < give_up_at) {
+        futex_wait(pending_, pending_.load(std::memory_order_relaxed), kBite);
+    }
+}
+
 void WorkQueue::wake() noexcept {
     bell_.fetch_add(1, std::memory_order_relaxed);
     if (is_asleep_) futex_wake_all(bell_);

@@ -101,6 +101,8 @@ class WorkQueue {
     // False if there is no room (or the queue was closed).
     bool push(std::shared_ptr<Work> work);
     void sleep_until_room(std::chrono::nanoseconds limit) const noexcept;
+    // Until nothing is queued or under way; of an aborted epoch, whose works fail at once.
+    void sleep_until_idle(std::chrono::milliseconds patience) const noexcept;
     // Whoever calls it may drop owners.
     void drop_finished();
     [[nodiscard]] bool has_finished() const noexcept {

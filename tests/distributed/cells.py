@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -104,6 +105,22 @@ def close() -> str:
     except px.DistributedError as error:
         return f"{error} {px.init()!r}"
     raise AssertionError
+
+
+def alarmed() -> str:
+    """Wait for a rank that never comes, with a signal handler that raises what it likes."""
+
+    def ring(*_: object) -> None:
+        msg = "mine"
+        raise ValueError(msg)
+
+    signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, 0.1)
+    try:
+        px.all_sum(np.ones(3))
+    except ValueError as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
 
 
 def describe() -> dict[str, Any]:

@@ -5,6 +5,7 @@ Each function here is a cell; one that raises makes its rank, and so mpirun, end
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -88,6 +89,47 @@ def large():
 def pairs():
     engine = _engine()
     say(f"rank {engine.rank}: {engine_contract.check_pairs(engine, (0, 1, 1000, 9001))} cases")
+
+
+def dimensions():
+    """A message with more dimensions than a header shows."""
+    engine = _engine()
+    x = np.arange(6.0).reshape((1,) * 8 + (2, 3))
+    peer = (engine.rank + 1) % engine.size
+    engine.send(x + engine.rank, peer)
+    out = np.empty_like(x)
+    engine.recv(out, (engine.rank - 1) % engine.size)
+    assert (out == x + (engine.rank - 1) % engine.size).all()
+
+
+def dropped():
+    """Splits that only a garbage collection closes, in the midst of whatever runs."""
+    group = px.init()
+    gc.set_threshold(50)
+    for _ in range(150):
+        part = group.split(0)
+        cycle = [part._engine]
+        cycle.append(cycle)
+        part.barrier()
+        del part, cycle
+    group.barrier()
+    say("dropped")
+
+
+def forked():
+    """A child of fork that ends leaves the rank's world as it was."""
+    group = px.init()
+    pid = os.fork()
+    if pid == 0:
+        said = ""
+        try:
+            group.barrier()
+        except px.DistributedError as error:
+            said = str(error)
+        sys.exit(0 if "fork" in said else 1)
+    assert os.waitpid(pid, 0)[1] == 0
+    group.barrier(timeout=20)
+    say("forked")
 
 
 def submitted():

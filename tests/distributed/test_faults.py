@@ -150,6 +150,11 @@ def test_a_frozen_rank_is_a_timeout_and_wakes_to_an_error(world):
     assert isinstance(woken, px.DistributedError), woken
 
 
+def test_what_a_signal_handler_raises_is_what_the_caller_gets(world):
+    world.start(cells.alarmed, ranks=[0])
+    assert world.outcomes([0], timeout=5) == ["ValueError: mine"]
+
+
 @pytest.mark.slow
 def test_an_interrupt_frees_a_stuck_rank(world):
     world.start(cells.call, Case("all_sum"), ranks=[0])

@@ -131,6 +131,9 @@ def test_tensors_and_arrays_mix_by_out(torch):
         px.all_sum(x[:4], out=x[2:6])
     with pytest.raises(ValueError, match="C-contiguous"):
         px.all_sum(x[:4], out=torch.empty(8)[::2])
+    conjugated = torch.zeros(3, dtype=torch.complex64).conj()
+    with pytest.raises(ValueError, match=r"pass out\.resolve_conj\(\)"):
+        px.all_sum(torch.ones(3, dtype=torch.complex64), out=conjugated)
 
 
 def test_tensors_that_require_grad(torch):
@@ -237,6 +240,12 @@ def test_arrays_of_jax(jax, operation, dtype):
             assert isinstance(result, jax.Array)
             assert (result.dtype, result.shape) == (x.dtype, x.shape)
             assert (result == x).all()
+
+
+def test_64_bits_of_jax_stay_64_where_it_would_make_32(jax):
+    with jax.enable_x64(True):
+        x = jax.numpy.arange(3.0)
+    assert px.all_sum(x).dtype == x.dtype == "float64"
 
 
 def test_what_jax_traces_is_refused(jax):

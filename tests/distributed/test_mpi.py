@@ -22,6 +22,11 @@ def test_all_that_leaves_the_group_good(mpi):
     assert "x has 4 elements, which 3 ranks cannot share" in lines
 
 
+def test_garbage_forks_and_many_dimensions(mpi):
+    lines = mpi.cells(2, "dimensions", "dropped", "forked")
+    assert lines.count("dropped") == lines.count("forked") == 2
+
+
 @pytest.mark.parametrize("n", [1, 2, 4])
 def test_the_contract(mpi, n):
     lines = mpi.cells(n, "public", "brief:bool:int16:float16:bfloat16:float32:complex64")

@@ -104,6 +104,15 @@ def _refuse_out(op: str, framework: str) -> NoReturn:
 
 
 class _Torch:
+    def out(self, op: str, x: Any) -> View:
+        if x.is_conj() or x.is_neg():
+            msg = (
+                f"{op}: out is a view that conjugates or negates what is put into it; "
+                "pass out.resolve_conj().resolve_neg()"
+            )
+            raise ValueError(msg)
+        return self.view(op, x)
+
     def view(self, op: str, x: Any) -> View:
         torch = sys.modules["torch"]
         if type(x) not in (torch.Tensor, torch.nn.Parameter):
@@ -124,8 +133,6 @@ class _Torch:
         dtype = check_name(op, str(x.dtype).removeprefix("torch."))
         x = x.detach().resolve_conj().resolve_neg()
         return View((x.view(torch.uint16) if dtype else x).numpy(), dtype)
-
-    out = view
 
     def like(self, x: Any) -> Like:
         return self._like(x.dtype)
@@ -212,17 +219,24 @@ class _Jax:
         _refuse_out(op, "jax")
 
     def like(self, x: Any) -> Like:
-        jnp = sys.modules["jax.numpy"]
-
         def make(shape: tuple[int, ...]) -> Target:
             result = np.empty(shape, x.dtype)
             bits = result.view(BITS) if x.dtype.name == "bfloat16" else result
-            return Target(bits, lambda: jnp.asarray(result))
+            return Target(bits, lambda: _as_jax(result))
 
         return make
 
     def like_dtype(self, dtype: Any) -> Like | None:
         return None  # they are numpy's
+
+
+def _as_jax(result: NDArray[Any]) -> Any:
+    """Make it jax's, as it is: without this jax makes 32 bits of 64 where x64 is off just now."""
+    jax = sys.modules["jax"]
+    if result.dtype.itemsize < 8 or jax.config.jax_enable_x64:
+        return jax.numpy.asarray(result)
+    with jax.enable_x64(True):
+        return jax.numpy.asarray(result)
 
 
 class _DLPack:

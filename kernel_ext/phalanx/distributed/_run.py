@@ -79,7 +79,8 @@ def collective(
                 else:
                     getattr(engine, op)(x, result)
             except BaseException as error:
-                if type(error) not in _REFUSALS:
+                # What a signal handler has raised may look like a refusal, but ends the epoch.
+                if type(error) not in _REFUSALS or engine.failure is not None:
                     _fail(group, x, result, "", result is out)
                     raise
             else:

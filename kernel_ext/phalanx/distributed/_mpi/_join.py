@@ -106,7 +106,8 @@ def _start_mpi(env: Mapping[str, str]) -> ModuleType:
         import mpi4py
 
         if is_ours:  # so that a library that cannot work here is told, not started
-            mpi4py.rc.initialize, mpi4py.rc.finalize = False, True
+            mpi4py.rc.initialize = False
+            mpi4py.rc.finalize = False  # mpi4py would do so in a forked child as well: see _end
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
         msg = f"{NOT_INSTALLED} ({str(error).partition(chr(10))[0]})"
@@ -151,8 +152,19 @@ def join_mpi(timeout: float | None) -> Group:
     except mpi.Exception as error:
         msg = f"[mpi] the group cannot be formed: {error}"
         raise DistributedError(msg) from error
-    atexit.register(lambda: world.end(had_error=hasattr(sys, "last_value")))
+    atexit.register(_end, world)
     return Group(engine, spec_of(engine))
+
+
+def _end(world: MpiWorld) -> None:
+    """End MPI with the process, but not with a fork of it: its end would be the job's."""
+    import mpi4py
+
+    if world.is_forked:
+        return
+    world.end(had_error=hasattr(sys, "last_value"))
+    if not mpi4py.rc.finalize and not world.mpi.Is_finalized():
+        world.mpi.Finalize()
 
 
 def _host_names(engine: MpiEngine, own: str, deadline: Deadline) -> tuple[str, ...]:

@@ -103,11 +103,15 @@ class Operations:
     def _check_usable(self) -> None:
         if self.is_closed:
             msg = (
-                f"rank {self._me}: the group is closed; "
-                "make a new one (px.init, px.recover or split)"
+                f"rank {self._me}: the group is closed and cannot be used any more; "
+                "of a part of the ranks make a new one with split"
             )
             raise DistributedError(msg)
         world = self._world
+        if world.is_forked:
+            msg = "this process is a fork of the rank, which MPI belongs to; call collectives there"
+            raise DistributedError(msg)
+        world.reap()
         if not world.has_threads and threading.get_ident() != world.thread:
             msg = "this MPI lets only the thread in that called init (no MPI_THREAD_MULTIPLE)"
             raise NotSupported(msg)
@@ -281,7 +285,7 @@ class Operations:
 
     def close(self) -> None:
         """Leave the group, quietly: only a rank that still expects this one is told why."""
-        if self.is_closed:
+        if self.is_closed or self._world.is_forked:
             return
         self.is_closed = True
         if not self._turn.acquire(blocking=False):
@@ -303,9 +307,9 @@ class Operations:
         world.quarantine.append(self._pairs)
 
     def __del__(self) -> None:
-        """Leave the group that nobody holds any more."""
-        if hasattr(self, "_me"):
-            self.close()
+        """Note a group that nobody holds any more, which `MpiWorld.reap` closes."""
+        if hasattr(self, "_me") and not self.is_closed:
+            self._world.left.append(self)
 
     def describe(self) -> dict[str, Any]:
         """Tell which MPI it is, and what was done."""

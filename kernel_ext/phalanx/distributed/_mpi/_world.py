@@ -7,9 +7,11 @@ a wait gets long, who waits where (so that a deadline can name the missing).
 
 from __future__ import annotations
 
+import os
 import struct
 import threading
 import weakref
+from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -84,6 +86,10 @@ class MpiWorld:
         self.waiting: dict[tuple[int, int], bytes] = {}  # (channel, world rank) -> header
         # MPI may write into these for ever: what a failed operation had handed to it.
         self.quarantine: list[object] = []
+        # Groups that nobody held any more: a garbage collection runs in the midst of anything, so
+        # it only notes them here, without a lock, and they are closed by the next operation.
+        self.left: deque[Operations] = deque()
+        self._pid = os.getpid()
         self._control = self._duplicate(deadline)
         self._lock = threading.Lock()
         self._sent: list[tuple[MPI.Request, NDArray[Any]]] = []
@@ -102,6 +108,16 @@ class MpiWorld:
         wait_until(request.Test, check)
         copy: MPI.Intracomm = comm
         return copy
+
+    @property
+    def is_forked(self) -> bool:
+        """Whether this process is a fork of the rank, in which MPI must not be touched."""
+        return self._pid != os.getpid()
+
+    def reap(self) -> None:
+        """Close the groups that nobody holds any more; never called with a lock held."""
+        while self.left:
+            self.left.popleft().close()
 
     # -- failure ------------------------------------------------------------------------------
 
@@ -185,7 +201,7 @@ class MpiWorld:
         MPI's own end waits as well, but burns a processor, and for ever if a rank is stuck. A
         world that has failed is aborted if it does not end by itself.
         """
-        if self.is_ended or self.mpi.Is_finalized():
+        if self.is_forked or self.is_ended or self.mpi.Is_finalized():
             return
         for engine in tuple(self.engines):
             engine.close()
