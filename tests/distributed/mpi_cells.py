@@ -95,11 +95,9 @@ def dimensions():
     """A message with more dimensions than a header shows."""
     engine = _engine()
     x = np.arange(6.0).reshape((1,) * 8 + (2, 3))
-    peer = (engine.rank + 1) % engine.size
-    engine.send(x + engine.rank, peer)
-    out = np.empty_like(x)
-    engine.recv(out, (engine.rank - 1) % engine.size)
-    assert (out == x + (engine.rank - 1) % engine.size).all()
+    engine.send(x + engine.rank, (engine.rank + 1) % engine.size)
+    engine.recv(out := np.empty_like(x), src := (engine.rank - 1) % engine.size)
+    assert (out == x + src).all()
 
 
 def dropped():
@@ -107,8 +105,7 @@ def dropped():
     group = px.init()
     gc.set_threshold(50)
     for _ in range(150):
-        part = group.split(0)
-        cycle = [part._engine]
+        cycle = [part := group.split(0)]
         cycle.append(cycle)
         part.barrier()
         del part, cycle
@@ -119,8 +116,7 @@ def dropped():
 def forked():
     """A child of fork that ends leaves the rank's world as it was."""
     group = px.init()
-    pid = os.fork()
-    if pid == 0:
+    if (pid := os.fork()) == 0:
         said = ""
         try:
             group.barrier()

@@ -54,10 +54,10 @@ def test_a_failure_is_everybody_s(mpi, n, cell, text):
 
 def test_who_does_not_come_is_named(mpi):
     lines = mpi.cells(3, "timeout")
-    assert len(set(lines)) == 1
-    assert lines[0].endswith(
-        "all_sum #2 (float64, shape (3,)) timed out after 0.5 s; missing: rank 1"
-    )
+    # Who waits has the same deadline: one of the two tells the other, or both see it by themselves.
+    text = "all_sum #2 (float64, shape (3,)) timed out after 0.5 s; missing: rank 1"
+    assert lines
+    assert set(lines) <= {f"rank 0: {text}", f"rank 2: {text}"}
 
 
 def test_who_has_ended_is_named(mpi):

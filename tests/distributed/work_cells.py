@@ -105,13 +105,18 @@ def submit_and_wait(
 def queue_then_fail() -> list[str]:
     """Rank 0 submits what does not fit, and others behind it."""
     said = []
-    works = [submit_sum(3 + (world().rank() == 0)), submit_sum(5), submit_sum(6)]
-    for work, _x, _out in works[1:]:
+    first, behind = submit_sum(3 + (world().rank() == 0)), []
+    for length in (5, 6):
+        try:  # the first may have failed already, then these cannot even be submitted
+            behind.append(submit_sum(length))
+        except px.DistributedError as error:
+            said.append(f"{type(error).__name__}: {error}")
+    for work, _x, _out in behind:
         try:
             work.wait()
         except px.DistributedError as error:
             said.append(f"{type(error).__name__}: {error}")
-    del works, work
+    del first, behind
     for use in (world().barrier, lambda: submit_sum(3), lambda: px.all_sum(1)):
         try:
             use()
