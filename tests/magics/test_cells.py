@@ -191,3 +191,26 @@ def test_lines_can_name_the_host(ranks):
     result = ranks.run("%%distributed --label host\nprint('here')\nrank")
     assert result.stdout == f"[{host} 0-1] here\n[{host} 0] Out: 0\n[{host} 1] Out: 1\n"
     assert ranks.run("%%distributed --label none\nprint('x')").stdout == "x\n"
+
+
+@pytest.mark.parametrize(
+    ("maker", "mime"),
+    [("HTML", "text/html"), ("Markdown", "text/markdown"), ("Latex", "text/latex")],
+)
+def test_rich_text_comes_as_what_it_is_below_its_rank(ranks, maker, mime):
+    code = f"from IPython.display import {maker}, display\ndisplay({maker}(f'$x_{{rank}}$'))"
+    result = run(ranks, code)
+    assert result.status == "ok", result.text
+    seen = [(o.get("text", ""), o.get("data", {}).get(mime, "")) for o in result.outputs]
+    for rank in range(2):
+        at = next(i for i, (_, rich) in enumerate(seen) if rich == f"$x_{rank}$")
+        assert seen[at - 1][0].endswith(f"[{rank}]\n"), seen
+
+
+def test_runaway_output_is_cut_and_the_rest_is_kept(ranks):
+    result = ranks.run(
+        "%%distributed --ranks 0 --max-lines 3\nfor i in range(10): print('line', i)"
+    )
+    assert result.stdout == "[0] line 0\n[0] line 1\n[0] line 2\n"
+    assert "7 more lines; %distributed output RANK shows them" in result.stderr
+    assert "line 9" in ranks.run("%distributed output 0").text
