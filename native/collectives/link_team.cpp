@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "collectives/checksum.hpp"
+
 namespace phalanx {
 
 LinkTeam::LinkTeam(std::vector<int> ranks, std::vector<std::unique_ptr<Link>> links, int me,
@@ -66,7 +68,10 @@ std::size_t LinkTeam::add_message(const Op* op, std::span<const std::byte> paylo
     std::byte* to = outbox_.data() + begin;
     if (op != nullptr) std::memcpy(to, op, sizeof *op);
     if (!payload.empty()) std::memcpy(to + payload_at_, payload.data(), payload.size());
-    if (has_mark) std::memcpy(to + mark_at, &mark_, sizeof mark_);
+    if (has_mark) {
+        const std::uint64_t mark = mark_ ^ checksum_of(payload);
+        std::memcpy(to + mark_at, &mark, sizeof mark);
+    }
     return outbox_.size() - begin;
 }
 
@@ -90,9 +95,12 @@ void LinkTeam::check_marks() const {
     for (int node = 0; node < size(); ++node) {
         if (node == me_) continue;
         std::uint64_t mark = 0;
-        const auto& box = inbox_[index(node)];
-        std::memcpy(&mark, box.data() + box.size() - sizeof mark, sizeof mark);
-        if (mark != mark_) throw PeerLost(rank(node), "its data was cut short");
+        const std::span<const std::byte> box(inbox_[index(node)]);
+        const std::size_t mark_at = box.size() - sizeof mark;
+        std::memcpy(&mark, box.data() + mark_at, sizeof mark);
+        if (mark != (mark_ ^ checksum_of(box.subspan(payload_at_, mark_at - payload_at_)))) {
+            throw PeerLost(rank(node), "its data was damaged or cut short on the way");
+        }
     }
 }
 

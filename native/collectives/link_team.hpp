@@ -63,7 +63,8 @@ class LinkTeam {
     [[nodiscard]] const std::byte* payload(int node) const;
 
     // A stream from node `from` (-1: none) and one to node `to` (-1: none), at the same time.
-    // Byte i of what is sent may leave once byte i - head_start of what comes has been dealt with.
+    // Byte i of what is sent may leave once byte i - head_start of what comes has been dealt with,
+    // and is made of what came before that. Both ends cut their stream in the same pieces.
     void stream(int to, std::span<const Outgoing> outgoing, int from,
                 std::span<const Incoming> incoming, std::uint64_t head_start, Reduction reduction,
                 Dtype dtype, Waiter& waiter);
@@ -116,7 +117,7 @@ class LinkTeam {
     std::vector<std::size_t> sent_;
     std::vector<std::size_t> received_;
     std::size_t payload_at_ = 0;
-    std::uint64_t mark_ = 0;  // ends every transfer of the operation
+    std::uint64_t mark_ = 0;  // with its checksum, ends every transfer of the operation
     std::vector<pollfd> polled_;
     std::uint64_t bytes_sent_ = 0;
 };

@@ -54,8 +54,8 @@ struct Op {
 };
 static_assert(std::is_trivially_copyable_v<Op> && sizeof(Op) == 136);
 
-// What follows the data of an operation on a link. A rank that gives up in the middle says last
-// words there, and those must not be taken for the missing rest.
+// What follows the data of an operation on a link, together with its checksum. A rank that gives up
+// in the middle says last words there, and those must not be taken for the missing rest.
 constexpr std::uint64_t end_mark(const Op& op) noexcept {
     return ~op.seq ^ 0x31'64'6e'65'78'6c'70'00U;
 }

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <limits>
 
+#include "collectives/checksum.hpp"
 #include "collectives/kernels.hpp"
 #include "collectives/link_team.hpp"
 
@@ -10,56 +11,78 @@ namespace phalanx {
 
 namespace {
 
+// Bytes that are summed and sent, or received and summed, at one go: they are still in the cache.
+constexpr std::uint64_t kGoBytes = std::uint64_t{256} << 10;
+
+// Each piece is followed by a mark with its checksum, and what was made of a piece is marked only
+// once that piece was found good. So data may run ahead of the check that it came unchanged, but
+// nobody finishes with what was made of damaged data: its maker gives no mark.
+
 // The sending half: walks the pieces, but never past what may be sent.
 class Sender {
   public:
     Sender(Link* link, std::span<const Outgoing> pieces, std::uint64_t mark)
-        : link_(link), pieces_(pieces), mark_(mark) {
-        for (const Outgoing& piece : pieces) total_ += piece.nbytes;
-        if (link == nullptr) total_ = 0;
+        : link_(link), pieces_(pieces), end_mark_(mark) {
+        if (link == nullptr) pieces_ = {};
+        skip_finished();
     }
-    [[nodiscard]] bool is_done() const noexcept {
-        return link_ == nullptr || (sent_ == total_ && mark_sent_ == sizeof mark_);
+    [[nodiscard]] bool is_done() const noexcept { return piece_ == pieces_.size(); }
+    // `allowed` bytes may leave, and `vouched` of these may be marked.
+    [[nodiscard]] bool may_send(std::uint64_t allowed, std::uint64_t vouched) const noexcept {
+        if (is_done()) return false;
+        return at_ < pieces_[piece_].nbytes ? sent_ < allowed : sent_ <= vouched;
     }
-    // The mark needs no leave: nothing of it depends on what comes.
-    [[nodiscard]] bool may_send(std::uint64_t allowed) const noexcept {
-        return !is_done() && (sent_ == total_ || sent_ < allowed);
-    }
-    std::size_t advance(std::uint64_t allowed) {
-        if (!may_send(allowed)) return 0;
-        if (sent_ == total_) {
-            const auto rest = std::as_bytes(std::span(&mark_, 1)).subspan(mark_sent_);
-            const auto marked = link_->try_send(rest);
-            mark_sent_ += marked;
-            return marked;
-        }
-        while (at_ == pieces_[piece_].nbytes) {
-            ++piece_;
-            at_ = 0;
-        }
+    std::size_t advance(std::uint64_t allowed, std::uint64_t vouched) {
+        if (!may_send(allowed, vouched)) return 0;
         const Outgoing& piece = pieces_[piece_];
-        const auto size = std::min(piece.nbytes - at_, allowed - sent_);
+        const auto size = std::min({piece.nbytes - at_, allowed - sent_, kGoBytes});
+        sum_up_to(at_ + size);
         const std::span rest(piece.data + at_, static_cast<std::size_t>(size));
         // The mark goes along with the last bytes: a call of its own would cost as much as they.
-        const bool is_last = sent_ + size == total_;
-        const auto moved = is_last ? link_->try_send(rest, std::as_bytes(std::span(&mark_, 1)))
-                                   : link_->try_send(rest);
+        const bool has_mark = at_ + size == piece.nbytes && sent_ + size <= vouched;
+        if (has_mark && mark_sent_ == 0) mark_ = end_mark_ ^ sum_.value();
+        const auto mark = std::as_bytes(std::span(&mark_, 1)).subspan(mark_sent_);
+        const auto moved = !has_mark      ? link_->try_send(rest)
+                           : rest.empty() ? link_->try_send(mark)
+                                          : link_->try_send(rest, mark);
         const auto of_data = std::min<std::uint64_t>(moved, size);
         at_ += of_data;
         sent_ += of_data;
         mark_sent_ += static_cast<std::size_t>(moved - of_data);
+        if (mark_sent_ == sizeof mark_) {
+            ++piece_;
+            begin_piece();
+            skip_finished();
+        }
         return moved;
     }
 
   private:
+    // Of the piece; what a full link did not take was summed all the same, once.
+    void sum_up_to(std::uint64_t end) {
+        if (end <= summed_) return;
+        sum_.add({pieces_[piece_].data + summed_, static_cast<std::size_t>(end - summed_)});
+        summed_ = end;
+    }
+    void begin_piece() {
+        at_ = summed_ = 0;
+        mark_sent_ = 0;
+        sum_ = Checksum();
+    }
+    void skip_finished() {
+        while (!is_done() && pieces_[piece_].nbytes == 0) ++piece_;
+    }
+
     Link* link_;
     std::span<const Outgoing> pieces_;
-    std::uint64_t mark_;
+    std::uint64_t end_mark_;
+    std::uint64_t mark_ = 0;
     std::size_t mark_sent_ = 0;
     std::size_t piece_ = 0;
     std::uint64_t at_ = 0;
     std::uint64_t sent_ = 0;
-    std::uint64_t total_ = 0;
+    std::uint64_t summed_ = 0;
+    Checksum sum_;
 };
 
 // The receiving half: stores in place, or gathers in the scratch and reduces whole elements.
@@ -72,31 +95,31 @@ class Receiver {
           reduction_(reduction),
           dtype_(dtype),
           scratch_(scratch),
-          mark_(mark) {
+          end_mark_(mark) {
         if (link == nullptr) pieces_ = {};
         skip_finished();
     }
-    [[nodiscard]] bool is_done() const noexcept {
-        return link_ == nullptr || mark_received_ == sizeof mark_;
-    }
+    [[nodiscard]] bool is_done() const noexcept { return piece_ == pieces_.size(); }
+    // Bytes that were dealt with, and those of them that are known to be good.
     [[nodiscard]] std::uint64_t done() const noexcept { return done_; }
+    [[nodiscard]] std::uint64_t good() const noexcept { return good_; }
 
     std::size_t advance() {
         if (is_done()) return 0;
-        if (piece_ == pieces_.size()) return advance_mark();
         const Incoming& piece = pieces_[piece_];
         const std::uint64_t left = piece.nbytes - at_;
-        const bool is_last = piece_ + 1 == pieces_.size();
         if (piece.own == nullptr) {
-            const auto moved = receive({piece.out + at_, static_cast<std::size_t>(left)}, is_last);
-            finish(moved - mark_received_);
-            check_mark();
-            return moved;
+            const std::span room(piece.out + at_,
+                                 static_cast<std::size_t>(std::min(left, kGoBytes)));
+            const auto moved = receive(room, room.size() == left);
+            finish(moved.of_data);
+            end_piece_if_over();
+            return moved.all;
         }
         const auto room = std::min<std::uint64_t>(left, scratch_.size()) - held_;
         const auto moved = receive(scratch_.subspan(held_, static_cast<std::size_t>(room)),
-                                   is_last && left <= scratch_.size());
-        held_ += moved - mark_received_;
+                                   left <= scratch_.size());
+        held_ += moved.of_data;
         const std::size_t whole = held_ / size_of(dtype_) * size_of(dtype_);
         if (whole > 0) {
             const std::byte* inputs[] = {scratch_.data(), piece.own + at_};
@@ -105,38 +128,44 @@ class Receiver {
             std::memmove(scratch_.data(), scratch_.data() + whole, held_);
             finish(whole);
         }
-        check_mark();
-        return moved;
+        end_piece_if_over();
+        return moved.all;
     }
 
   private:
-    // Up to the end of `bytes`, and into the mark if it comes right behind them.
-    std::size_t receive(std::span<std::byte> bytes, bool is_last) {
-        if (!is_last) return link_->try_recv(bytes);
-        const auto moved = link_->try_recv(bytes, std::as_writable_bytes(std::span(&came_, 1)));
-        mark_received_ = moved - std::min(moved, bytes.size());
-        return moved;
+    struct Moved {
+        std::size_t all;
+        std::size_t of_data;
+    };
+    // Into `bytes`, and on into the mark if it comes right behind them.
+    Moved receive(std::span<std::byte> bytes, bool is_end) {
+        const auto mark = std::as_writable_bytes(std::span(&came_, 1)).subspan(mark_received_);
+        const auto moved = !is_end         ? link_->try_recv(bytes)
+                           : bytes.empty() ? link_->try_recv(mark)
+                                           : link_->try_recv(bytes, mark);
+        const auto of_data = std::min(moved, bytes.size());
+        sum_.add(bytes.first(of_data));
+        mark_received_ += moved - of_data;
+        return {moved, of_data};
     }
-    std::size_t advance_mark() {
-        const auto rest = std::as_writable_bytes(std::span(&came_, 1)).subspan(mark_received_);
-        const auto moved = link_->try_recv(rest);
-        mark_received_ += moved;
-        check_mark();
-        return moved;
-    }
-    void check_mark() const {
-        if (is_done() && came_ != mark_) throw PeerLost(link_->peer(), "its data was cut short");
+    void end_piece_if_over() {
+        if (mark_received_ < sizeof came_) return;
+        if (came_ != (end_mark_ ^ sum_.value())) {
+            throw PeerLost(link_->peer(), "its data was damaged or cut short on the way");
+        }
+        good_ = done_;
+        ++piece_;
+        at_ = 0;
+        mark_received_ = 0;
+        sum_ = Checksum();
+        skip_finished();
     }
     void finish(std::uint64_t nbytes) {
         at_ += nbytes;
         done_ += nbytes;
-        skip_finished();
     }
     void skip_finished() {
-        while (piece_ < pieces_.size() && at_ == pieces_[piece_].nbytes) {
-            ++piece_;
-            at_ = 0;
-        }
+        while (!is_done() && pieces_[piece_].nbytes == 0) ++piece_;
     }
 
     Link* link_;
@@ -144,13 +173,15 @@ class Receiver {
     Reduction reduction_;
     Dtype dtype_;
     std::span<std::byte> scratch_;
-    std::uint64_t mark_;
+    std::uint64_t end_mark_;
     std::uint64_t came_ = 0;  // in place of the mark
     std::size_t mark_received_ = 0;
     std::size_t piece_ = 0;
     std::uint64_t at_ = 0;
     std::uint64_t done_ = 0;
+    std::uint64_t good_ = 0;
     std::size_t held_ = 0;
+    Checksum sum_;
 };
 
 }  // namespace
@@ -162,6 +193,7 @@ void LinkTeam::stream(int to, std::span<const Outgoing> outgoing, int from,
     Receiver receiver(from < 0 ? nullptr : &link(from), incoming, reduction, dtype, scratch_,
                       mark_);
     const auto allowed = [&] { return head_start + receiver.done(); };
+    const auto vouched = [&] { return head_start + receiver.good(); };
     const auto missing = [&] {
         Missing who;
         if (!receiver.is_done()) who.ranks.push_back(rank(from));
@@ -172,7 +204,8 @@ void LinkTeam::stream(int to, std::span<const Outgoing> outgoing, int from,
     const auto descriptors = [&]() -> std::span<const pollfd> {
         polled_.clear();
         if (!receiver.is_done()) polled_.push_back({link(from).descriptor(), POLLIN, 0});
-        if (sender.may_send(allowed())) polled_.push_back({link(to).descriptor(), POLLOUT, 0});
+        if (sender.may_send(allowed(), vouched()))
+            polled_.push_back({link(to).descriptor(), POLLOUT, 0});
         return polled_;
     };
     while (!receiver.is_done() || !sender.is_done()) {
@@ -180,7 +213,7 @@ void LinkTeam::stream(int to, std::span<const Outgoing> outgoing, int from,
             [&] {
                 listen(waiter, [&](int node) { return node == from && !receiver.is_done(); });
                 const auto received = receiver.advance();
-                const auto sent = sender.advance(allowed());
+                const auto sent = sender.advance(allowed(), vouched());
                 bytes_sent_ += sent;
                 return received + sent > 0;
             },
@@ -234,7 +267,7 @@ void LinkTeam::trade(std::span<const Trade> by_node, Waiter& waiter) {
                 std::size_t moved = 0;
                 for (int node = 0; node < size(); ++node) {
                     moved += receivers[index(node)].advance();
-                    const auto sent = senders[index(node)].advance(kAll);
+                    const auto sent = senders[index(node)].advance(kAll, kAll);
                     bytes_sent_ += sent;
                     moved += sent;
                 }

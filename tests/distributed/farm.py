@@ -71,6 +71,7 @@ class Plan:
     transport: str
     epoch: int
     with_memory: bool = True
+    reroute: Callable[[int, int, bytes], bytes] = lambda number, rank, data: data
     rounds: dict[int, dict[int, Gather]] = field(default_factory=dict)
     aborts: list[tuple[int, EpochAborted]] = field(default_factory=list)
     told: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
@@ -211,12 +212,23 @@ class Farm:
         return self._world
 
     def unformed(
-        self, size: int, hosts: Sequence[int], transport: str, *, with_memory: bool = True
+        self,
+        size: int,
+        hosts: Sequence[int],
+        transport: str,
+        *,
+        with_memory: bool = True,
+        reroute: Callable[[int, int, bytes], bytes] | None = None,
     ) -> World:
-        """Return a new world that its ranks have not joined yet."""
+        """Return a new world that its ranks have not joined yet.
+
+        ``reroute(round, rank, share)`` may change what ranks tell each other when they meet.
+        """
         with self._lock:
             epoch = self._plan.epoch + 1
             self._plan = Plan(size, tuple(hosts), transport, epoch, with_memory)
+            if reroute is not None:
+                self._plan.reroute = reroute
         for rank in range(size):
             self._tend(rank)
         self._world = World(self, self._plan)
@@ -288,7 +300,9 @@ class Farm:
             asks = plan.rounds.setdefault(message.round, {})
             asks[member.rank] = message
             if len(asks) == plan.size:
-                parts = tuple(asks[rank].data for rank in range(plan.size))
+                parts = tuple(
+                    plan.reroute(message.round, rank, asks[rank].data) for rank in range(plan.size)
+                )
                 for rank, ask in asks.items():
                     self._answer(self.members[rank], Gathered(ask.id, parts))
 

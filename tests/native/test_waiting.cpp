@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "collectives/checksum.hpp"
 #include "collectives/link_team.hpp"
 
 using namespace phalanx;
@@ -32,9 +33,10 @@ Op op_of(std::size_t nbytes) {
 }
 
 std::vector<std::byte> message_of(const Op& op) {
-    const std::uint64_t mark = end_mark(op);
-    std::vector<std::byte> bytes(sizeof op + op.nbytes() + sizeof mark, std::byte{7});
+    std::vector<std::byte> bytes(sizeof op + op.nbytes() + sizeof(std::uint64_t), std::byte{7});
     std::memcpy(bytes.data(), &op, sizeof op);
+    const auto payload = std::span(bytes).subspan(sizeof op, op.nbytes());
+    const std::uint64_t mark = end_mark(op) ^ checksum_of(payload);
     std::memcpy(bytes.data() + bytes.size() - sizeof mark, &mark, sizeof mark);
     return bytes;
 }

@@ -1,0 +1,171 @@
+"""A proxy between ranks that delays, drops, cuts or changes what passes: a bad wire.
+
+`BadWire.reroute` puts it between the ranks of a farm's world: it changes the addresses that they
+tell each other in the first round of their rendezvous.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import threading
+from collections.abc import Callable
+
+import msgspec
+import msgspec.structs
+
+from phalanx.distributed._listen import Endpoint, Share
+
+Change = Callable[[bytes], bytes]
+CHUNK = 1 << 16
+
+
+class _Wire:
+    """One connection through the proxy: two threads copy, each in one direction."""
+
+    def __init__(self, owner: BadWire, client: socket.socket, address: tuple[str, int]) -> None:
+        self._owner = owner
+        self._ends = (client, socket.create_connection(address))
+        for end in self._ends:
+            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        pairs = (self._ends, self._ends[::-1])
+        self.threads = [threading.Thread(target=self._copy, args=pair) for pair in pairs]
+        for thread in self.threads:
+            thread.start()
+
+    def _copy(self, source: socket.socket, target: socket.socket) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            while data := source.recv(CHUNK):
+                changed = self._owner.pass_on(data)
+                if changed:
+                    target.sendall(changed)
+            target.shutdown(socket.SHUT_WR)
+
+    def cut(self, *, hard: bool) -> None:
+        """End the connection, with or without what is on its way (RST or FIN)."""
+        for end in self._ends:
+            with contextlib.suppress(OSError):
+                if hard:
+                    end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+                end.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self.cut(hard=False)
+        for thread in self.threads:
+            thread.join()
+        for end in self._ends:
+            end.close()
+
+
+class BadWire:
+    """All connections between the ranks of a world; good until told otherwise. A context manager."""
+
+    def __init__(self) -> None:
+        self._listeners: dict[int, tuple[socket.socket, tuple[str, int]]] = {}
+        self._wires: list[_Wire] = []
+        self._lock = threading.Lock()
+        self._is_over = threading.Event()
+        self._wake = socket.socketpair()
+        self._pass: threading.Event = threading.Event()
+        self._pass.set()
+        self._drops = False
+        self._delay_s = 0.0
+        self._change: Change | None = None
+        self.n_bytes = 0
+        self._thread = threading.Thread(target=self._accept)
+        self._thread.start()
+
+    def reroute(self, number: int, rank: int, data: bytes) -> bytes:
+        """Put this proxy where a rank listens; all rounds but the first pass unchanged."""
+        if number != 0:
+            return data
+        share = msgspec.msgpack.decode(data, type=Share)
+        endpoints = tuple(self._stand_in(endpoint) for endpoint in share.endpoints)
+        return msgspec.msgpack.encode(msgspec.structs.replace(share, endpoints=endpoints))
+
+    def _stand_in(self, endpoint: Endpoint) -> Endpoint:
+        listener = socket.create_server(("127.0.0.1", 0))
+        with self._lock:
+            self._listeners[listener.fileno()] = (listener, (endpoint.host, endpoint.port))
+        self._wake[1].send(b"!")
+        return msgspec.structs.replace(endpoint, host="127.0.0.1", port=listener.getsockname()[1])
+
+    def _accept(self) -> None:
+        while not self._is_over.is_set():
+            with self._lock:
+                waiting = [listener for listener, _ in self._listeners.values()]
+            ready, _, _ = select.select([self._wake[0], *waiting], [], [])
+            for listener in ready:
+                if listener is self._wake[0]:
+                    listener.recv(64)
+                    continue
+                client, _ = listener.accept()
+                _, address = self._listeners[listener.fileno()]
+                try:
+                    wire = _Wire(self, client, address)
+                except OSError:
+                    client.close()  # who listened there has what it wanted
+                    continue
+                with self._lock:
+                    self._wires.append(wire)
+
+    # -- what a wire does -----------------------------------------------------------------------
+
+    def pass_on(self, data: bytes) -> bytes:
+        """What becomes of bytes that come by."""
+        self._pass.wait()
+        if self._delay_s:
+            self._is_over.wait(self._delay_s)
+        with self._lock:
+            self.n_bytes += len(data)
+            if self._drops:
+                return b""
+            if self._change is not None:
+                change, self._change = self._change, None
+                return change(data)
+        return data
+
+    def drop(self) -> None:
+        """Swallow everything from now on, and say nothing."""
+        with self._lock:
+            self._drops = True
+
+    def hold(self) -> None:
+        """Let nothing pass until `release`."""
+        self._pass.clear()
+
+    def release(self) -> None:
+        """Let everything pass that was held."""
+        self._pass.set()
+
+    def delay(self, seconds: float) -> None:
+        """Keep each piece for so long."""
+        self._delay_s = seconds
+
+    def change_once(self, change: Change) -> None:
+        """Change the next piece that comes by."""
+        with self._lock:
+            self._change = change
+
+    def cut(self, *, hard: bool) -> None:
+        """End all connections."""
+        with self._lock:
+            wires = list(self._wires)
+        for wire in wires:
+            wire.cut(hard=hard)
+
+    def __enter__(self) -> BadWire:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over.set()
+        self._pass.set()
+        self._wake[1].send(b"!")
+        self._thread.join()
+        for wire in self._wires:
+            wire.close()
+        for listener, _ in self._listeners.values():
+            listener.close()
+        for end in self._wake:
+            end.close()

@@ -1,0 +1,70 @@
+// The checksum of what crosses a wire: of the bytes alone, however they come,
+// and never blind.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <random>
+#include <set>
+#include <vector>
+
+#include "collectives/checksum.hpp"
+
+using namespace phalanx;
+
+namespace {
+
+std::vector<std::byte> noise(std::size_t size) {
+    std::mt19937 random(7);
+    std::vector<std::byte> bytes(size);
+    for (auto& byte : bytes) byte = static_cast<std::byte>(random());
+    return bytes;
+}
+
+}  // namespace
+
+TEST_CASE("a checksum is the same in whatever pieces the bytes come") {
+    std::mt19937 random(3);
+    for (const std::size_t size : {0, 1, 7, 31, 32, 33, 64, 1000}) {
+        const auto bytes = noise(size);
+        const auto whole = checksum_of(bytes);
+        for (int round = 0; round < 20; ++round) {
+            Checksum sum;
+            std::size_t at = 0;
+            while (at < size) {
+                const auto piece = std::min<std::size_t>(1 + random() % 70, size - at);
+                sum.add(std::span(bytes).subspan(at, piece));
+                at += piece;
+            }
+            CHECK(sum.value() == whole);
+        }
+    }
+}
+
+TEST_CASE(
+    "every changed bit, and every changed length of zeros, changes the "
+    "checksum") {
+    auto bytes = noise(200);
+    std::set<std::uint64_t> seen{checksum_of(bytes)};
+    for (std::size_t bit = 0; bit < 8 * bytes.size(); ++bit) {
+        bytes[bit / 8] ^= std::byte{1} << (bit % 8);
+        CHECK(seen.insert(checksum_of(bytes)).second);
+        bytes[bit / 8] ^= std::byte{1} << (bit % 8);
+    }
+    for (std::size_t size = 0; size < 100; ++size) {
+        CHECK(seen.insert(checksum_of(std::vector<std::byte>(size))).second);
+    }
+}
+
+TEST_CASE(
+    "the highest bits of two words of a lane do not cancel, nor does "
+    "their order") {
+    auto bytes = noise(96);
+    const auto whole = checksum_of(bytes);
+    bytes[7] ^= std::byte{0x80};
+    bytes[39] ^= std::byte{0x80};
+    CHECK(checksum_of(bytes) != whole);
+    bytes[7] ^= std::byte{0x80};
+    bytes[39] ^= std::byte{0x80};
+    std::swap_ranges(bytes.begin(), bytes.begin() + 32, bytes.begin() + 32);
+    CHECK(checksum_of(bytes) != whole);
+}
