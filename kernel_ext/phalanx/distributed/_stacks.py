@@ -41,6 +41,8 @@ def show_stacks() -> None:
         return
     if signal.getsignal(STACK_SIGNAL) is signal.SIG_DFL:
         faulthandler.register(STACK_SIGNAL, file=fd, all_threads=True, chain=False)
+        with contextlib.suppress(OSError):
+            os.write(fd, b"\n")  # who has said nothing is never sent the signal
 
 
 def take_stack_signals() -> None:

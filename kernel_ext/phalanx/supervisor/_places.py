@@ -59,7 +59,7 @@ is_asking=False)
         return Place("", ())
     main = stacks[-1].frames
     chosen = main
-    if main and _JOINING.fullmatch(main[0].file):
+    if main and _JOINING.fullmatch(main[0].file) and not _is_asking(main):
         inside = [s.frames for s in stacks[:-1] if _is_inside(s.frames)]
         chosen = inside[0] if inside else main
     users = _users(chosen)
@@ -74,13 +74,21 @@ def _is_own(frame: Frame) -> bool:
     return frame.file.startswith(_OWN) or _OWN_INSTALLED.match(frame.file) is not None
 
 
+def _is_users(frame: Frame) -> bool:
+    is_others = _LIBRARY.match(frame.file) or _PLUMBING.match(frame.file)
+    return not (_is_own(frame) or is_others or frame.file == "<string>")
+
+
 def _shown(frames: Sequence[Frame]) -> list[Frame]:
-    return [f for f in frames if not _is_own(f) and not _PLUMBING.match(f.file)]
+    """All but ours, what runs cells and scripts, and what we call where the user calls us."""
+    first = next((at for at, frame in enumerate(frames) if _is_users(frame)), 0)
+    begin = max((at for at in range(first) if _is_own(frames[at])), default=0)
+    return [f for f in frames[begin:] if not (_is_own(f) or _PLUMBING.match(f.file))]
 
 
 def _users(frames: Sequence[Frame]) -> list[Frame]:
     """Frames of the user's own files, innermost first."""
-    return [f for f in _shown(frames) if not _LIBRARY.match(f.file) and f.file != "<string>"]
+    return [frame for frame in frames if _is_users(frame)]
 
 
 def _is_inside(frames: Sequence[Frame]) -> bool:

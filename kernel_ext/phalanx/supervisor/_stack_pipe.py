@@ -35,6 +35,7 @@ class StackPipe:
         os.set_blocking(self._read_fd, False)
         os.set_blocking(self.write_fd, False)
         self._turn = asyncio.Lock()
+        self._is_armed = False  # the rank has said that it answers
 
     def child_started(self) -> None:
         """Close the rank's end here: it has its own now."""
@@ -54,9 +55,9 @@ class StackPipe:
         An empty text: it did not answer in time.
         """
         async with self._turn:
-            while self._read():
-                pass  # of a request that was given up
-            return await self._collect() if _ask(pid) else None
+            while self._read():  # that it answers, or what it answered too late
+                self._is_armed = True
+            return await self._collect() if self._is_armed and _ask(pid) else None
 
     async def _collect(self) -> str:
         loop = asyncio.get_running_loop()
@@ -83,7 +84,7 @@ class StackPipe:
 
 
 def _ask(pid: int) -> bool:
-    """Send the signal, but only to a process that catches it: it would end any other."""
+    """Send the signal, but only to a process that (still) catches it: it would end any other."""
     if STACK_SIGNAL is None:
         return False
     try:

@@ -76,6 +76,8 @@ class Stopping:
             if self._look_until_s is not None and (self.before or now_s >= self._look_until_s):
                 self.stop(running, now_s)
             return False
+        if not running:
+            return False
         since_s = now_s - self._stopped_s
         if not self._has_asked and since_s >= REACT_S - TWO_LOOKS_S:
             self._has_asked = True
@@ -84,7 +86,7 @@ class Stopping:
             else:
                 self._see(tuple(sorted(running)), True)
         is_known = self._seen is not None or since_s >= REACT_S + LOOK_S
-        if not running or since_s < REACT_S or not is_known:
+        if since_s < REACT_S or not is_known:
             return False
         self.say(running)
         return all(self._is_stuck(rank) for rank in running) or since_s >= PATIENCE_S
