@@ -111,7 +111,7 @@ def test_a_rank_that_was_left_to_an_earlier_cell_takes_no_part_in_the_next():
     assert world.gone() == {1}
     assert world.how_gone(1) == "still runs the cell before"
     world.end_cell(1, "stuck")
-    assert world.how_gone(1) == "still runs the cell before"
+    assert world.how_gone(1) == "is not asked to run this cell"
     world.end_cell(0, "next")
     world.end_cell(2, "next")
     assert world.unfinished() == set()

@@ -132,6 +132,8 @@ class World:
         """
         if cell == self._newest():
             self._how_gone[rank] = "ended its cell" if ok else "ended its cell with an error"
+        else:
+            self._how_gone.pop(rank, None)  # of an earlier cell: it still was not asked to run this
         self._living_on.discard(rank)
         if lives_on:
             self._living_on.add(rank)
