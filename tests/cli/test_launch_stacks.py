@@ -102,3 +102,26 @@ def test_the_line_comes_after_ten_seconds(script):
         "phalanx launch: rank 0 has waited 10 s in all_sum #2; "
         "missing: rank 1, at train.py:7 in load, last completed #1"
     )
+
+
+def test_a_rank_that_a_stop_does_not_end_is_named_before_it_is_killed(running, script):
+    code = """
+import signal, sys, time
+import phalanx as px
+
+def deaf():
+    print("deaf", flush=True)
+    time.sleep(60)
+
+if px.init().rank() == 1:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    deaf()
+px.all_sum(1)
+"""
+    job = running("-n", "2", "--grace", "0.4", script(code, "train.py"))
+    job.wait_lines("[1] deaf")
+    job.popen.send_signal(signal.SIGINT)
+    status, said = job.end()
+    late = "rank 1 did not end within 0.4 s of the stop (at train.py:7 in deaf)"
+    assert f"phalanx launch: {late}\n" in said
+    assert status == 130

@@ -33,7 +33,7 @@ from ._records import (
     RankState,
     Topology,
 )
-from ._stacks import WAY_OUT, RankStack, say_busy, say_where
+from ._stacks import WAY_OUT, RankStack, say_busy, say_late, say_where
 from ._workspace_messages import (
     BeginCell,
     Booted,
@@ -109,5 +109,6 @@ __all__ = [
     "name_ranks",
     "pack_frame",
     "say_busy",
+    "say_late",
     "say_where",
 ]

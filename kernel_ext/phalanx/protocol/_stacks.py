@@ -11,7 +11,7 @@ import msgspec
 
 from ._ranks import name_ranks
 
-__all__ = ["WAY_OUT", "RankStack", "say_busy", "say_where"]
+__all__ = ["WAY_OUT", "RankStack", "say_busy", "say_late", "say_where"]
 
 # What a person can do about a rank that does not end a cell.
 WAY_OUT = "wait, use --ranks to run on the others, or end all with %distributed stop"
@@ -78,6 +78,21 @@ def say_busy(stacks: Mapping[int, RankStack]) -> str:
 --ranks to run on the others, or end all with %distributed stop
     """
     verb = "runs" if len(stacks) == 1 else "run"
+    return f"{name_ranks(stacks)} still {verb} the cell before ({_places(stacks)}); {WAY_OUT}"
+
+
+def say_late(stacks: Mapping[int, RankStack], limit_s: float) -> str:
+    """Say that a stop has not ended ranks, and where they are.
+
+    Examples
+    --------
+    >>> say_late({1: RankStack(place="train.py:31 in load")}, 5.0)
+    'rank 1 did not end within 5 s of the stop (at train.py:31 in load)'
+    """
+    return f"{name_ranks(stacks)} did not end within {limit_s:g} s of the stop ({_places(stacks)})"
+
+
+def _places(stacks: Mapping[int, RankStack]) -> str:
+    """Where the ranks are that were just named: which is where, if that differs."""
     places = {stack.summary for stack in stacks.values()}
-    where = places.pop() if len(places) == 1 else say_where(stacks)
-    return f"{name_ranks(stacks)} still {verb} the cell before ({where}); {WAY_OUT}"
+    return places.pop() if len(places) == 1 else say_where(stacks)

@@ -17,7 +17,15 @@ import msgspec
 import zmq.asyncio
 
 from phalanx.distributed import AbortKind
-from phalanx.protocol import EpochAborted, GetStacks, Hello, Notice, StacksAre, ToSupervisor
+from phalanx.protocol import (
+    EpochAborted,
+    GetStacks,
+    Hello,
+    Notice,
+    StacksAre,
+    ToSupervisor,
+    say_late,
+)
 from phalanx.protocol.scripts import (
     AllEnded,
     FromScriptRoot,
@@ -270,7 +278,14 @@ class ScriptRoot:
             for rank in self._verdict.running:
                 self._host.signal(rank, number)
             await asyncio.sleep(self._options.grace_s)
+            if number == signal.SIGINT and self._verdict.running:
+                await self._say_late()
         self._kill_rest()
+
+    async def _say_late(self) -> None:
+        """Say where ranks are that a stop has not ended, before they are ended less kindly."""
+        stacks = await self._lookout.stacks(self._verdict.running)
+        self._tell(Notice(say_late(stacks, self._options.grace_s)))
 
     def _kill_rest(self) -> None:
         for rank in self._verdict.running:
