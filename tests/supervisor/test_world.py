@@ -97,3 +97,34 @@ def test_splits_end_with_their_epoch_and_those_of_another_are_not_taken():
     assert world.splits == {}
     world.form_split(0, SplitFormed(1, 1, 77, (0, 1)))
     assert world.splits == {}
+
+
+def test_a_rank_that_was_left_to_an_earlier_cell_takes_no_part_in_the_next():
+    world = World(3)
+    world.begin_cell(1, "stuck", (0, 1, 2))
+    world.end_cell(0, "stuck", ok=False)
+    world.end_cell(2, "stuck", ok=False)
+    world.abort(1, "stopped")
+    # It cannot join: the epoch is not begun anew without it.
+    assert not world.begin_cell(2, "next", (0, 2)).reform
+    assert world.unfinished() == {0, 1, 2}
+    assert world.gone() == {1}
+    assert world.how_gone(1) == "still runs the cell before"
+    world.end_cell(1, "stuck")
+    assert world.how_gone(1) == "is not asked to run this cell"
+    world.end_cell(0, "next")
+    world.end_cell(2, "next")
+    assert world.unfinished() == set()
+    allowed = world.begin_cell(3, "all", (0, 1, 2))
+    assert (allowed.epoch, allowed.reform) == (2, True)
+    assert world.gone() == set()
+
+
+def test_a_rank_that_was_left_is_missed_by_nobody_once_the_others_are_done():
+    world = World(2)
+    world.begin_cell(1, "stuck", (0, 1))
+    world.end_cell(0, "stuck")
+    world.begin_cell(2, "next", (0,))
+    world.end_cell(0, "next")
+    assert world.unfinished() == {1}
+    assert world.gone() == {0}

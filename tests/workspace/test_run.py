@@ -12,7 +12,8 @@ from phalanx.protocol import LineNeed, TypedLine
 from phalanx.workspace import Display, QuietView
 from phalanx.workspace._cell import Cell
 from phalanx.workspace._events import Ended, Failure, Lost, NeedLine, Text
-from phalanx.workspace._run import STOP_PATIENCE_S, run_cell
+from phalanx.workspace._run import run_cell
+from phalanx.workspace._stopping import REACT_S
 from phalanx.workspace._transcript import Transcript
 
 
@@ -168,7 +169,7 @@ def test_ctrl_c_interrupts_the_ranks_and_waits_for_them(transcript):
 def test_ranks_that_do_not_react_are_named(transcript):
     cell = start(2, Ended(0, None))
     view, ranks = FakeView(), FakeRanks(cell, react=False)
-    now = iter([0.0, 0.1, 2.0, 2.1, 2.0 + STOP_PATIENCE_S + 1, 99.0, 99.0, 99.0])
+    now = iter([0.0, 0.1, 2.0, 2.1, 2.1 + REACT_S, *[99.0] * 9])
     outcome = run_cell(
         cell, view, ranks, transcript=transcript, timeout_s=1.0, clock=lambda: next(now)
     )

@@ -12,8 +12,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from types import FrameType
 
+from phalanx.protocol import Notice, StacksAre
 from phalanx.protocol.scripts import AllEnded, InputCut, NotStarted, Output, RankEnded, Started
-from phalanx.workspace import RootGone, Script, ScriptEvent
+from phalanx.workspace import RootGone, Script, ScriptEvent, grouped, name_ranks
 
 from ._screen import Screen, exit_code, how_ended
 from ._stdin import InputThread
@@ -47,6 +48,7 @@ class Launcher:
         self._screen = Screen(options.label, self._size, is_verbose=options.verbose)
         self._statuses: dict[int, int] = {}
         self._line_typed = False
+        self._wants_stacks = False
         self._signal = 0  # the first that we were sent
         self._timed_out = False
 
@@ -86,6 +88,9 @@ class Launcher:
             if self._line_typed:
                 self._line_typed = False
                 self._screen.lines.line_was_typed()
+            if self._wants_stacks:
+                self._wants_stacks = False
+                script.ask_stacks()
             if isinstance(event, Output):
                 self._screen.feed(event.rank, event.stream, event.data, now)
                 script.taken(event)
@@ -118,6 +123,12 @@ class Launcher:
             self._screen.say(
                 f"rank {event.rank} left {behind} of input unread; its input ends here"
             )
+        elif isinstance(event, Notice):
+            self._screen.say(event.text)
+        elif isinstance(event, StacksAre):
+            texts = {rank: stack.text for rank, stack in event.stacks.items()}
+            for ranks, text in grouped(texts):
+                self._screen.say(f"{name_ranks(ranks)}: {text}")
         elif isinstance(event, NotStarted):
             self._screen.say(f"the ranks could not be started: {event.message}")
             return 1
@@ -155,8 +166,14 @@ class Launcher:
                 raise _ToldTwiceError
             self._signal = self._signal or number
 
-        for number in SIGNALS:
+        def on_quit(_: int, __: FrameType | None) -> None:
+            self._wants_stacks = True
+            script.wake()
+
+        # Ctrl-\ shows where the ranks are, as in programs of Java and Go.
+        for number in (*SIGNALS, signal.SIGQUIT):
+            handler = on_quit if number == signal.SIGQUIT else on_signal
             previous = signal.getsignal(number)
             if previous is not signal.SIG_IGN:  # else nohup or a shell's & wants us to stay
-                signal.signal(number, on_signal)
+                signal.signal(number, handler)
                 stack.callback(signal.signal, number, previous)

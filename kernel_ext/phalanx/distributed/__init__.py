@@ -19,10 +19,14 @@ from ._group import Group
 from ._init import init, is_available
 from ._pairs import recv, recv_like, send
 from ._reductions import all_max, all_min, all_sum, sum_scatter
+from ._stacks import LISTENER, STACK_SIGNAL, STACKS_VARIABLE, take_stack_signals
 from ._supervised import is_supervised, join, supervisor_channel, world
 from ._work import Work
 
 __all__ = [
+    "LISTENER",
+    "STACKS_VARIABLE",
+    "STACK_SIGNAL",
     "AbortKind",
     "AbortPage",
     "Group",
@@ -46,5 +50,6 @@ __all__ = [
     "send",
     "sum_scatter",
     "supervisor_channel",
+    "take_stack_signals",
     "world",
 ]

@@ -33,6 +33,7 @@ from ._engine import Engine
 from ._family import Family, Gone
 from ._group import Group, group_of_one, seconds
 from ._rendezvous import ChannelRendezvous, refusal
+from ._stacks import show_stacks
 from ._world import HostMemory, WorldSpec, form_group
 
 __all__ = ["CHANNEL_VARIABLE", "adopt", "is_supervised", "join", "supervisor_channel", "world"]
@@ -94,6 +95,7 @@ def supervisor_channel() -> Channel:
     """Return the channel to the supervisor of this host; the same one each time.
 
     The environment variable is taken away with it: a process that this one starts is no rank.
+    From then on the supervisor can see where this process's Python code is.
 
     Raises
     ------
@@ -105,6 +107,7 @@ def supervisor_channel() -> Channel:
         if _PROCESS.channel is None:
             _PROCESS.channel = _open_channel(os.environ.get(CHANNEL_VARIABLE, ""))
             del os.environ[CHANNEL_VARIABLE]
+            show_stacks()
         return _PROCESS.channel
 
 

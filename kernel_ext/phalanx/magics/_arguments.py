@@ -143,6 +143,8 @@ def line_parser() -> argparse.ArgumentParser:
     bandwidth.add_argument("--iters", type=int, default=20, help="timed calls per size (20)")
     output = action("output", "Show all that ranks have printed (the last MiB of each).")
     output.add_argument("ranks", metavar="RANKS", help="like 2 or 0,2-3")
+    stacks = action("stacks", "Show where the ranks' Python code is, whatever it does.")
+    stacks.add_argument("ranks", metavar="RANKS", nargs="?", help="like 2 or 0,2-3 (default: all)")
     debug = action("debug", "Open a debugger on the last error of a rank (or of several).")
     debug.add_argument("ranks", metavar="R", help="which, like 2 or 0,2-3")
     action("interrupt", "Stop the cell that runs, from another thread or a widget.")

@@ -17,7 +17,7 @@ from phalanx import widgets
 from phalanx.distributed.bench import parse_size
 from phalanx.errors import DistributedError
 from phalanx.protocol import Measurement
-from phalanx.workspace import Workspace, parse_ranks
+from phalanx.workspace import Workspace, grouped, name_ranks, parse_ranks
 
 from ._arguments import (
     HelpShown,
@@ -196,6 +196,12 @@ class DistributedMagics(Magics):  # type: ignore[misc]
         workspace = self._running()
         for rank in parse_ranks(options.ranks, workspace.size):
             print(f"rank {rank}:\n{workspace.output(rank)}", end="")  # noqa: T201
+
+    def _do_stacks(self, options: Any) -> None:
+        workspace = self._running()
+        chosen = None if options.ranks is None else parse_ranks(options.ranks, workspace.size)
+        for ranks, text in grouped(workspace.stacks(chosen)):
+            print(f"{name_ranks(ranks)}: {text}")  # noqa: T201 - the answer
 
     def _do_debug(self, options: Any) -> None:
         workspace = self._running()

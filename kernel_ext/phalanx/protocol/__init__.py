@@ -23,6 +23,7 @@ from ._rank_messages import (
     ToSupervisor,
     Welcome,
 )
+from ._ranks import format_ranks, name_ranks
 from ._records import (
     MEASUREMENT_MIME,
     HostInfo,
@@ -32,6 +33,7 @@ from ._records import (
     RankState,
     Topology,
 )
+from ._stacks import WAY_OUT, RankStack, say_busy, say_late, say_where
 from ._workspace_messages import (
     BeginCell,
     Booted,
@@ -41,10 +43,13 @@ from ._workspace_messages import (
     Failed,
     ForgetCell,
     FromRoot,
+    GetStacks,
     GetTopology,
     Hello,
+    Notice,
     RankLost,
     RootAddress,
+    StacksAre,
     Stop,
     Stopped,
     TopologyIs,
@@ -54,6 +59,7 @@ from ._workspace_messages import (
 __all__ = [
     "MAX_FRAME",
     "MEASUREMENT_MIME",
+    "WAY_OUT",
     "BeginCell",
     "BootFailed",
     "BootOptions",
@@ -70,6 +76,7 @@ __all__ = [
     "FromRoot",
     "Gather",
     "Gathered",
+    "GetStacks",
     "GetTopology",
     "Hello",
     "HostInfo",
@@ -77,8 +84,10 @@ __all__ = [
     "LineNeed",
     "LinkInfo",
     "Measurement",
+    "Notice",
     "RankInfo",
     "RankLost",
+    "RankStack",
     "RankState",
     "Refused",
     "Register",
@@ -86,6 +95,7 @@ __all__ = [
     "RootAddress",
     "SplitClosed",
     "SplitFormed",
+    "StacksAre",
     "Stop",
     "Stopped",
     "ToRank",
@@ -95,5 +105,10 @@ __all__ = [
     "TopologyIs",
     "TypedLine",
     "Welcome",
+    "format_ranks",
+    "name_ranks",
     "pack_frame",
+    "say_busy",
+    "say_late",
+    "say_where",
 ]

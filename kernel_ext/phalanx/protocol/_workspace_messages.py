@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from ._records import Topology
+from ._stacks import RankStack
 
 __all__ = [
     "BeginCell",
@@ -20,10 +21,13 @@ __all__ = [
     "Failed",
     "ForgetCell",
     "FromRoot",
+    "GetStacks",
     "GetTopology",
     "Hello",
+    "Notice",
     "RankLost",
     "RootAddress",
+    "StacksAre",
     "Stop",
     "Stopped",
     "ToRoot",
@@ -35,7 +39,8 @@ class BootOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The first thing a root supervisor reads, on its standard input: what to run, for whom.
 
     ``client_pid`` is the process whose end starts the linger clock; ``linger_s`` seconds. A rank
-    that is stopped for ``silence_s`` is taken for frozen.
+    that is stopped for ``silence_s`` is taken for frozen; an operation that has lasted for
+    ``quiet_s`` is told of, once.
     """
 
     name: str
@@ -46,6 +51,7 @@ class BootOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     linger_s: float
     silence_s: float
     cwd: str
+    quiet_s: float = 10.0
 
 
 class RootAddress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -79,6 +85,14 @@ class GetTopology(msgspec.Struct, frozen=True, tag="get_topology", forbid_unknow
     """Client: what does the world look like now?"""
 
     id: int
+
+
+class GetStacks(msgspec.Struct, frozen=True, tag="get_stacks", forbid_unknown_fields=True):
+    """Client: where are these ranks? ``is_twice``: look again, to tell what does not move."""
+
+    id: int
+    ranks: tuple[int, ...]
+    is_twice: bool = False
 
 
 class Stop(msgspec.Struct, frozen=True, tag="stop", forbid_unknown_fields=True):
@@ -119,6 +133,19 @@ class TopologyIs(msgspec.Struct, frozen=True, tag="topology_is", forbid_unknown_
     topology: Topology
 
 
+class StacksAre(msgspec.Struct, frozen=True, tag="stacks_are", forbid_unknown_fields=True):
+    """Root: the answer to `GetStacks`, by rank."""
+
+    id: int
+    stacks: dict[int, RankStack]
+
+
+class Notice(msgspec.Struct, frozen=True, tag="notice", forbid_unknown_fields=True):
+    """Root: one line for whoever looks on while the ranks run."""
+
+    text: str
+
+
 class RankLost(msgspec.Struct, frozen=True, tag="rank_lost", forbid_unknown_fields=True):
     """Root: a rank's process is gone. ``tail`` is the end of its raw output."""
 
@@ -141,5 +168,15 @@ class Stopped(msgspec.Struct, frozen=True, tag="stopped", forbid_unknown_fields=
     id: int
 
 
-ToRoot = Hello | BeginCell | ForgetCell | GetTopology | Stop
-FromRoot = Booted | BootFailed | CellAllowed | TopologyIs | RankLost | Failed | Stopped
+ToRoot = Hello | BeginCell | ForgetCell | GetTopology | GetStacks | Stop
+FromRoot = (
+    Booted
+    | BootFailed
+    | CellAllowed
+    | TopologyIs
+    | StacksAre
+    | Notice
+    | RankLost
+    | Failed
+    | Stopped
+)

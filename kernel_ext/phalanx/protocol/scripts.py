@@ -1,5 +1,6 @@
-"""What the launcher of a script and its root supervisor say to each other, but for `Hello`.
+"""What the launcher of a script and its root supervisor say to each other.
 
+`Hello`, `GetStacks`, `StacksAre` and `Notice` are those of the workspace.
 Output goes up and input goes down in pieces whose cost the other side gives back when it is done
 with them: whoever produces faster than that waits, and memory stays bounded on both sides.
 """
@@ -10,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from ._workspace_messages import BootOptions, Hello
+from ._workspace_messages import BootOptions, GetStacks, Hello, Notice, StacksAre
 
 __all__ = [
     "WINDOW_COST",
@@ -127,5 +128,15 @@ class AllEnded(msgspec.Struct, frozen=True, tag="all_ended", forbid_unknown_fiel
     is_forced: bool
 
 
-ToScriptRoot = Hello | OutputTaken | Input | Bye
-FromScriptRoot = Started | NotStarted | Output | InputTaken | InputCut | RankEnded | AllEnded
+ToScriptRoot = Hello | OutputTaken | Input | GetStacks | Bye
+FromScriptRoot = (
+    Started
+    | NotStarted
+    | Output
+    | InputTaken
+    | InputCut
+    | StacksAre
+    | Notice
+    | RankEnded
+    | AllEnded
+)

@@ -11,6 +11,8 @@ import select
 import threading
 from collections.abc import Callable
 
+from phalanx.distributed import take_stack_signals
+
 __all__ = ["DescriptorCapture"]
 
 
@@ -43,6 +45,7 @@ class DescriptorCapture:
                 self._write(self._decoder.decode(data))
 
     def _run(self) -> None:
+        take_stack_signals()  # Python's poll goes on after a signal
         poller = select.poll()
         poller.register(self._fd, select.POLLIN)
         while True:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-__all__ = ["WORLD", "Activity", "Hopeless", "Standing", "find_hopeless"]
+__all__ = ["WORLD", "Activity", "Hopeless", "Standing", "find_hopeless", "say_message"]
 
 WORLD = 0  # the number of the world's own group
 
@@ -38,7 +38,14 @@ class Activity:
     def doing(self) -> str:
         """Words for the operation the rank is in, "" for none."""
         busy = [f"in {its.op} #{its.seq}" for _, its in sorted(self.groups.items()) if its.op]
+        if not busy and self.pair[1]:
+            busy = [f"in {say_message(*self.pair[1:3])}"]
         return busy[0] if busy else ""
+
+
+def say_message(op: str, peer: int) -> str:
+    """Words for a message that a rank waits to send or to receive."""
+    return f"{op} {'from' if op == 'recv' else 'to'} rank {peer}"
 
 
 @dataclass(frozen=True)

@@ -17,11 +17,13 @@ from typing import Protocol
 
 import msgspec
 
+from phalanx.distributed import STACKS_VARIABLE
 from phalanx.protocol import FrameReader, ToRank, ToSupervisor, pack_frame
 
 from ._memory import HostMemory
 from ._output import OutputPipe
 from ._process import ChildInput, ChildOutput, ChildProcess, exit_reason
+from ._stack_pipe import StackPipe
 
 __all__ = ["HostEvents", "HostSupervisor"]
 
@@ -45,11 +47,16 @@ class HostEvents(Protocol):
 
 
 class _Rank:
-    """One rank as its supervisor sees it: the process and the channel to it."""
+    """One rank as its supervisor sees it: the process, the channel to it, the pipe of its stacks.
 
-    def __init__(self, process: ChildProcess, channel: socket.socket) -> None:
+    ``pid`` is the process that speaks on the channel: the child, or one that it has started.
+    """
+
+    def __init__(self, process: ChildProcess, channel: socket.socket, stacks: StackPipe) -> None:
         self.process = process
         self.channel = channel
+        self.stacks = stacks
+        self.pid = process.pid
         self.reader = FrameReader()
 
 
@@ -124,24 +131,47 @@ class HostSupervisor:
     def _start(self, rank: int, make: _Make, env: Mapping[str, str]) -> None:
         """Make the process of a rank, with a channel to it and this host's memory."""
         ours, theirs = socket.socketpair()
+        stacks: StackPipe | None = None
         try:
             with theirs:
+                stacks = StackPipe()
+                fds = theirs.fileno(), stacks.write_fd
+                said = dict(zip(("PHALANX_CHANNEL", STACKS_VARIABLE), map(str, fds), strict=True))
                 process = make(
-                    {**env, "PHALANX_CHANNEL": str(theirs.fileno())},
-                    (theirs.fileno(), *self.memory.fds),
+                    {**env, **said},
+                    (*fds, *self.memory.fds),
                     lambda status: self._on_exit(rank, status),
                 )
         except BaseException:
             ours.close()
+            if stacks is not None:
+                stacks.close()
             raise
+        stacks.child_started()
         ours.setblocking(False)
-        self._children[rank] = _Rank(process, ours)
+        self._children[rank] = _Rank(process, ours, stacks)
         self._loop.add_reader(ours, self._read, rank)
 
     def pid(self, rank: int) -> int:
         """Process id of a rank; 0 if it was never started."""
         child = self._children.get(rank)
         return child.process.pid if child else 0
+
+    def speaks(self, rank: int, pid: int) -> None:
+        """Learn which process speaks for a rank: a shell may have started the program."""
+        self._children[rank].pid = pid
+
+    async def dump(self, rank: int) -> str | None:
+        """Return the Python stacks of a rank, as `StackPipe.dump` does."""
+        child = self._children.get(rank)
+        if child is None:
+            return None
+        try:
+            # The child leads a session of its own; a number may have come to somebody else.
+            is_ours = os.getsid(child.pid) == child.process.pid
+        except OSError:
+            is_ours = False
+        return await child.stacks.dump(child.pid) if is_ours else None
 
     def status(self, rank: int) -> int | None:
         """How a rank ended, as `subprocess` gives it; None while it runs."""
@@ -185,6 +215,7 @@ class HostSupervisor:
         self._read(rank)  # its last words: what it aborted, which cell it ended
         self._loop.remove_reader(child.channel)
         child.channel.close()
+        child.stacks.close()
         if not self._is_stopping:
             self._events.on_lost(rank, exit_reason(status), child.process.tail)
 

@@ -37,6 +37,7 @@ class Membership:
     def answer(self, rank: int, message: ToSupervisor) -> bool:
         """Take what a rank said; False if it is no matter of membership."""
         if isinstance(message, Join):
+            self._host.speaks(rank, message.pid)
             self._host.send(rank, self._welcome(rank, message.id))
         elif isinstance(message, Gather):
             self.send_all(self._world.gather(rank, message))

@@ -15,7 +15,14 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Protocol
 
-__all__ = ["ChildInput", "ChildOutput", "ChildProcess", "die_with_parent", "exit_reason"]
+__all__ = [
+    "ChildInput",
+    "ChildOutput",
+    "ChildProcess",
+    "die_with_parent",
+    "exit_reason",
+    "signal_thread",
+]
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 # What a program that has ended well left behind in its pipes' other processes (`> >(tee log)`)
@@ -38,6 +45,24 @@ def die_with_parent(parent_pid: int) -> None:
         _libc().prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent_pid:
         os._exit(1)
+
+
+def signal_thread(pid: int, thread: int, number: int) -> None:
+    """Send a signal to one thread of a process; where that cannot be, to the process.
+
+    Raises
+    ------
+    OSError
+        There is no such thread any more.
+    """
+    try:
+        tgkill = _libc().tgkill  # glibc; other C libraries do not have it
+    except AttributeError:
+        os.kill(pid, number)
+        return
+    if tgkill(pid, thread, number) != 0:
+        error = ctypes.get_errno()
+        raise OSError(error, os.strerror(error))
 
 
 def exit_reason(status: int) -> str:

@@ -28,19 +28,20 @@ from phalanx.protocol import (
     Failed,
     ForgetCell,
     FromRoot,
+    GetStacks,
     GetTopology,
     Hello,
-    HostInfo,
-    RankInfo,
+    Notice,
     RankLost,
     Register,
     Registered,
+    StacksAre,
     Stop,
     Stopped,
-    Topology,
     TopologyIs,
     ToRoot,
     ToSupervisor,
+    say_busy,
 )
 
 from ._cell_watch import CellWatch
@@ -48,8 +49,9 @@ from ._controller_process import Connection, ControllerProcess
 from ._freeze import FreezeWatch, is_stopped
 from ._hopeless import Hopeless
 from ._host import HostSupervisor
-from ._links import links_of
+from ._lookout import Lookout
 from ._membership import Membership
+from ._picture import topology_of
 from ._world import World
 
 __all__ = ["RootSupervisor"]
@@ -84,6 +86,14 @@ class RootSupervisor:
         self._tasks: set[asyncio.Task[None]] = set()
         self._watch = CellWatch(self._world, self._host.memory, self._on_hopeless)
         self._freeze = FreezeWatch(options.silence_s, self._on_frozen)
+        self._lookout = Lookout(
+            self._host,
+            self._world,
+            quiet_s=options.quiet_s,
+            cwd=options.cwd,
+            has_cells=True,
+            tell=lambda text: self._tell(Notice(text)),
+        )
 
     async def run(self) -> None:
         """Boot, serve, and end when told to or when the workspace's time is over."""
@@ -94,6 +104,7 @@ class RootSupervisor:
             self._watch_client(self._options.client_pid)
             self._spawn_task(self._serve())
             self._spawn_task(self._watch_freezes())
+            self._spawn_task(self._lookout.watch(self._looked_at))
             await self._over.wait()
         finally:
             await self._close()
@@ -182,7 +193,11 @@ class RootSupervisor:
                 self._world.forget_cell(message.cell)
                 self._spawn_task(self._notify_ended())
             elif isinstance(message, GetTopology):
-                self._tell(TopologyIs(message.id, self._topology()))
+                world, host = self._world, self._host
+                topology = topology_of(self._options, world, host, self._engines, self._ready)
+                self._tell(TopologyIs(message.id, topology))
+            elif isinstance(message, GetStacks):
+                self._spawn_task(self._get_stacks(message))
             elif isinstance(message, Stop):
                 self._stop_request = message.id
                 self.end()
@@ -200,17 +215,31 @@ class RootSupervisor:
             # A ROUTER does not block: what a client that is gone cannot take is dropped.
             self._client.send_multipart(frames)
 
+    async def _get_stacks(self, request: GetStacks) -> None:
+        stacks = await self._lookout.stacks(request.ranks, is_twice=request.is_twice)
+        self._tell(StacksAre(request.id, stacks))
+
+    def _looked_at(self) -> set[int]:
+        """Ranks that may wait for each other: all that live, while a cell runs."""
+        if not self._world.unfinished():
+            return set()
+        return set(range(self._options.ranks)) - self._world.dead.keys()
+
     async def _begin_cell(self, request: BeginCell) -> None:
+        def busy() -> set[int]:
+            return self._world.unfinished().intersection(request.ranks)
+
         async def wait() -> None:
             async with self._ended:
-                await self._ended.wait_for(lambda: not self._world.unfinished())
+                await self._ended.wait_for(lambda: not busy())
 
         try:
             await asyncio.wait_for(wait(), UNFINISHED_WAIT_S)
         except asyncio.TimeoutError:
-            busy = ", ".join(str(rank) for rank in sorted(self._world.unfinished()))
-            self._tell(Failed(request.id, f"rank {busy} still runs the cell before; stop it first"))
-            return
+            stacks = await self._lookout.stacks(busy(), is_twice=True)
+            if busy():
+                self._tell(Failed(request.id, say_busy(stacks)))
+                return
         # A rank tells of an abort before it ends its cell; the page knows of any other.
         reason = self._host.memory.reason(self._world.epoch)
         if reason is not None:
@@ -276,29 +305,3 @@ class RootSupervisor:
     async def _notify_ended(self) -> None:
         async with self._ended:
             self._ended.notify_all()
-
-    def _topology(self) -> Topology:
-        ranks = tuple(
-            RankInfo(
-                rank=rank,
-                host=0,
-                pid=self._host.pid(rank),
-                state=self._world.state(rank) if rank in self._ready else "starting",
-                engine=self._engines[rank],
-                detail=self._detail(rank),
-            )
-            for rank in range(self._options.ranks)
-        )
-        cores = len(os.sched_getaffinity(0))
-        host = HostInfo(index=0, name=socket.gethostname(), address="127.0.0.1", cores=cores)
-        return Topology(
-            name=self._options.name,
-            epoch=self._world.epoch,
-            hosts=(host,),
-            ranks=ranks,
-            links=links_of((0,) * len(ranks), self._options.transport),
-        )
-
-    def _detail(self, rank: int) -> str:
-        """One line on a rank: why it is dead, or the operation it is in."""
-        return self._world.dead.get(rank) or self._host.memory.activity(rank).doing

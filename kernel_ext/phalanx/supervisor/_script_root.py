@@ -10,13 +10,22 @@ import asyncio
 import logging
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from typing import Any
 
 import msgspec
 import zmq.asyncio
 
 from phalanx.distributed import AbortKind
-from phalanx.protocol import EpochAborted, Hello, ToSupervisor
+from phalanx.protocol import (
+    EpochAborted,
+    GetStacks,
+    Hello,
+    Notice,
+    StacksAre,
+    ToSupervisor,
+    say_late,
+)
 from phalanx.protocol.scripts import (
     AllEnded,
     FromScriptRoot,
@@ -36,6 +45,7 @@ from ._cell_watch import LOOK_EVERY_S
 from ._hopeless import find_hopeless
 from ._host import HostSupervisor
 from ._input_log import InputLog
+from ._lookout import Lookout
 from ._membership import Membership
 from ._streams import ForwardedPipe, InputPipe
 from ._verdict import Verdict
@@ -74,19 +84,27 @@ class ScriptRoot:
         self._outputs: dict[tuple[int, str], ForwardedPipe] = {}
         self._ending: asyncio.Task[None] | None = None
         self._is_forced = False
+        self._lookout = Lookout(
+            self._host,
+            self._world,
+            quiet_s=boot.quiet_s,
+            cwd=boot.cwd,
+            has_cells=False,
+            tell=lambda text: self._tell(Notice(text)),
+        )
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
         """Start the ranks, serve, and end when all is told or nobody is there to be told."""
-        serving = self._loop.create_task(self._serve())
-        serving.add_done_callback(self._on_task_done)
+        self._spawn_task(self._serve())
+        self._spawn_task(self._lookout.watch(lambda: self._verdict.running))
         try:
             self._watch_client(self._options.boot.client_pid)
             self._start()
             await self._over.wait()
         finally:
-            serving.cancel()
-            if self._ending is not None:
-                self._ending.cancel()
+            for task in self._tasks:
+                task.cancel()
             await self._host.stop()
 
     def _start(self) -> None:
@@ -117,7 +135,14 @@ class ScriptRoot:
             stderr=stderr,
         )
 
+    def _spawn_task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._on_task_done)
+        return task
+
     def _on_task_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             log.critical("a task of the supervisor failed", exc_info=task.exception())
             self._over.set()
@@ -166,8 +191,14 @@ class ScriptRoot:
                 self._log.append(message.data)
                 for pipe in self._inputs.values():
                     pipe.feed()
+            elif isinstance(message, GetStacks):
+                self._spawn_task(self._get_stacks(message))
             else:
                 self._over.set()
+
+    async def _get_stacks(self, request: GetStacks) -> None:
+        stacks = await self._lookout.stacks(request.ranks, is_twice=request.is_twice)
+        self._tell(StacksAre(request.id, stacks))
 
     def _tell(self, message: FromScriptRoot) -> None:
         if self._client_id:
@@ -240,15 +271,21 @@ class ScriptRoot:
         if self._ending is None and self._verdict.running:
             self._is_forced = True
             self._verdict.ending()
-            self._ending = self._loop.create_task(self._escalate(signals))
-            self._ending.add_done_callback(self._on_task_done)
+            self._ending = self._spawn_task(self._escalate(signals))
 
     async def _escalate(self, signals: Sequence[signal.Signals]) -> None:
         for number in signals:
             for rank in self._verdict.running:
                 self._host.signal(rank, number)
             await asyncio.sleep(self._options.grace_s)
+            if number == signal.SIGINT and self._verdict.running:
+                await self._say_late()
         self._kill_rest()
+
+    async def _say_late(self) -> None:
+        """Say where ranks are that a stop has not ended, before they are ended less kindly."""
+        stacks = await self._lookout.stacks(self._verdict.running)
+        self._tell(Notice(say_late(stacks, self._options.grace_s)))
 
     def _kill_rest(self) -> None:
         for rank in self._verdict.running:

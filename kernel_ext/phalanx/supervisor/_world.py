@@ -114,13 +114,14 @@ class World:
     # -- cells --------------------------------------------------------------------------------
 
     def begin_cell(self, request_id: int, cell: str, ranks: tuple[int, ...]) -> CellAllowed:
-        """Let a cell run; if the epoch is over and every rank lives, a new one begins first."""
-        reform = self._is_aborted and not self.dead
+        """Let a cell run; if the epoch is over and every rank can join, a new one begins first."""
+        reform = self._is_aborted and not self.dead and not self.unfinished()
         if reform:
             self.epoch += 1
             self._is_aborted = False
             self._splits.clear()
-        self._how_gone.clear()
+        # Whoever still runs an earlier cell takes no part in this one.
+        self._how_gone = dict.fromkeys(self.unfinished(), "still runs the cell before")
         self._running[cell] = {rank for rank in ranks if rank not in self.dead}
         return CellAllowed(request_id, self.epoch, reform, dict(self.dead))
 
@@ -129,7 +130,10 @@ class World:
 
         ``lives_on``: threads of the cell go on, and may take part in operations yet.
         """
-        self._how_gone[rank] = "ended its cell" if ok else "ended its cell with an error"
+        if cell == self._newest():
+            self._how_gone[rank] = "ended its cell" if ok else "ended its cell with an error"
+        else:
+            self._how_gone.pop(rank, None)  # of an earlier cell: it still was not asked to run this
         self._living_on.discard(rank)
         if lives_on:
             self._living_on.add(rank)
@@ -148,10 +152,14 @@ class World:
     def gone(self) -> set[int]:
         """Ranks that live and do not run the cell that runs: ended, or never asked."""
         away = set(range(self.size)) - self.dead.keys() - self._living_on
-        return away - self.unfinished()
+        return away - self._running.get(self._newest(), set())
+
+    def _newest(self) -> str:
+        """The cell that began last, of those that run."""
+        return next(reversed(self._running), "")
 
     def unfinished(self) -> set[int]:
-        """Ranks that still run an earlier cell; forgets the cells that all have ended."""
+        """Ranks that still run a cell; forgets the cells that all have ended."""
         self._running = {cell: ranks for cell, ranks in self._running.items() if ranks}
         return set().union(*self._running.values())
 

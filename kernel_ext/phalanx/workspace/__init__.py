@@ -11,7 +11,7 @@ from ._lines import StreamName
 from ._outcome import RankResult
 from ._output import MAX_LINES
 from ._questions import Question
-from ._ranks import format_ranks, name_ranks, parse_ranks
+from ._ranks import format_ranks, grouped, name_ranks, parse_ranks
 from ._script import RootGone, Script, ScriptEvent, Woken
 from ._view import CannotAsk, OpenPrompt, QuietView, View
 from ._workspace import Workspace
@@ -38,6 +38,7 @@ __all__ = [
     "Woken",
     "Workspace",
     "format_ranks",
+    "grouped",
     "is_image",
     "name_ranks",
     "parse_ranks",

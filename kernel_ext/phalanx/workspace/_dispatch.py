@@ -14,7 +14,7 @@ import msgspec
 from phalanx.protocol import TypedLine
 
 from ._cell import Cell
-from ._events import Lost
+from ._events import Event, Lost
 from ._help import Help
 from ._io import SocketThread
 from ._messages import Message, RankChannels
@@ -99,6 +99,13 @@ class Dispatch:
     def _to_all(self, kind: str, content: Message) -> None:
         for engine in self._engines:
             self._channels.control(engine, kind, content)
+
+    def tell(self, event: Event) -> None:
+        """Tell every cell that is under way."""
+        with self._lock:
+            cells = {id(cell): cell for cell, _ in self._requests.values()}
+        for cell in cells.values():
+            cell.events.put(event)
 
     def on_lost(self, lost: Lost) -> None:
         """Tell every cell that waits for this rank that it died."""

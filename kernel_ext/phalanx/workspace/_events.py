@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from phalanx.protocol import LineNeed, Topology
+from phalanx.protocol import LineNeed, RankStack, Topology
 
 from ._lines import StreamName
 
@@ -19,11 +19,14 @@ __all__ = [
     "Ended",
     "Event",
     "Failure",
+    "Interrupted",
     "Lost",
     "NeedLine",
     "Seen",
+    "SeenStacks",
     "StopRequest",
     "Text",
+    "Told",
     "is_image",
 ]
 
@@ -121,8 +124,39 @@ class Seen:
 
 
 @dataclass(frozen=True)
+class SeenStacks:
+    """Where ranks are: the answer to a question of a cell that is being stopped."""
+
+    stacks: dict[int, RankStack]
+
+
+@dataclass(frozen=True)
+class Told:
+    """A line of the root for whoever looks on."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Interrupted:
+    """Somebody else has interrupted the ranks (`Workspace.interrupt`)."""
+
+
+@dataclass(frozen=True)
 class StopRequest:
     """A person pressed stop (Ctrl-C)."""
 
 
-Event = Text | Display | Clear | NeedLine | Ended | Lost | Seen | StopRequest
+Event = (
+    Text
+    | Display
+    | Clear
+    | NeedLine
+    | Ended
+    | Lost
+    | Seen
+    | SeenStacks
+    | Told
+    | Interrupted
+    | StopRequest
+)

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from phalanx.errors import DistributedError, RankFailure, cell_error
+from phalanx.protocol import say_where
 
 from ._ranks import format_ranks
 from ._run import CellOutcome
@@ -45,7 +46,8 @@ def raise_for(outcome: CellOutcome, timeout: float | None = None) -> None:
     if outcome.was_stopped:
         raise KeyboardInterrupt
     if outcome.has_timed_out:
-        msg = f"the cell ran longer than {timeout:g} s; its ranks were stopped"
+        where = f": {say_where(outcome.places)}" if outcome.places else ""
+        msg = f"the cell ran longer than {timeout:g} s; its ranks were stopped{where}"
         raise TimeoutError(msg)
     if outcome.failures:
         raise cell_error(

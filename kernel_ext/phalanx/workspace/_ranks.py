@@ -5,9 +5,46 @@ Pure text and numbers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
-__all__ = ["format_ranks", "name_ranks", "parse_ranks"]
+from phalanx.protocol import format_ranks, name_ranks
+
+__all__ = ["chosen_ranks", "format_ranks", "grouped", "name_ranks", "parse_ranks"]
+
+
+def chosen_ranks(ranks: int | Iterable[int] | None, size: int) -> tuple[int, ...] | None:
+    """Check what a caller has named, one rank or several; None (all) stays None.
+
+    Raises
+    ------
+    ValueError
+        There is no such rank, or none at all.
+    """
+    if ranks is None:
+        return None
+    chosen = (ranks,) if isinstance(ranks, int) else tuple(sorted(set(ranks)))
+    for rank in chosen:
+        if not 0 <= rank < size:
+            msg = f"there is no rank {rank}: the ranks are 0 to {size - 1}"
+            raise ValueError(msg)
+    if not chosen:
+        msg = "no ranks to run on"
+        raise ValueError(msg)
+    return chosen
+
+
+def grouped(texts: Mapping[int, str]) -> list[tuple[tuple[int, ...], str]]:
+    """Equal texts once, with all of their ranks, by the first of them.
+
+    Examples
+    --------
+    >>> grouped({0: "a", 1: "b", 2: "a"})
+    [((0, 2), 'a'), ((1,), 'b')]
+    """
+    ranks: dict[str, list[int]] = {}
+    for rank, text in sorted(texts.items()):
+        ranks.setdefault(text, []).append(rank)
+    return [(tuple(of), text) for text, of in ranks.items()]
 
 
 def parse_ranks(text: str, size: int) -> tuple[int, ...]:
@@ -41,32 +78,3 @@ def parse_ranks(text: str, size: int) -> tuple[int, ...]:
                 raise ValueError(msg)
         ranks.update(range(low, high + 1))
     return tuple(sorted(ranks))
-
-
-def format_ranks(ranks: Iterable[int]) -> str:
-    """Write ranks the short way.
-
-    Examples
-    --------
-    >>> format_ranks([3, 0, 2]), format_ranks([5])
-    ('0,2-3', '5')
-    """
-    runs: list[list[int]] = []
-    for rank in sorted(set(ranks)):
-        if runs and rank == runs[-1][1] + 1:
-            runs[-1][1] = rank
-        else:
-            runs.append([rank, rank])
-    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in runs)
-
-
-def name_ranks(ranks: Iterable[int]) -> str:
-    """Write ranks in a sentence.
-
-    Examples
-    --------
-    >>> name_ranks([2]), name_ranks([0, 1])
-    ('rank 2', 'ranks 0-1')
-    """
-    known = set(ranks)
-    return f"rank{'' if len(known) == 1 else 's'} {format_ranks(known)}"

@@ -28,8 +28,11 @@ from phalanx.protocol import (
     Failed,
     ForgetCell,
     FromRoot,
+    GetStacks,
     GetTopology,
     Hello,
+    RankStack,
+    StacksAre,
     Stop,
     Stopped,
     Topology,
@@ -43,7 +46,7 @@ from ._start import StartOptions
 
 __all__ = ["RootClient"]
 
-Answer = TypeVar("Answer", CellAllowed, TopologyIs, Stopped)
+Answer = TypeVar("Answer", CellAllowed, TopologyIs, StacksAre, Stopped)
 
 ANSWER_S = 10.0  # the root answers in milliseconds; a cell's begin may wait 2 s for the last one
 STOP_S = 5.0
@@ -56,7 +59,7 @@ class RootClient:
     Parameters
     ----------
     on_news : callable
-        Gets `RankLost`, on the socket thread.
+        Gets `RankLost` and `Notice`, on the socket thread.
     """
 
     def __init__(
@@ -75,6 +78,7 @@ class RootClient:
             linger_s=options.linger_s,
             silence_s=options.silence_s,
             cwd=str(Path.cwd()),
+            quiet_s=options.quiet_s,
         )
         self._root: RootProcess = launch_root(boot)
         self._on_news = on_news
@@ -137,15 +141,30 @@ class RootClient:
 
         It is never called where the root does not answer.
         """
-        request_id = next(self._ids)
 
         def answered(answer: FromRoot) -> None:
             if isinstance(answer, TopologyIs):
                 take(answer.topology)
 
-        with self._lock:
-            self._waiting[request_id] = answered
-        self._send(GetTopology(request_id))
+        self._request(GetTopology, answered)
+
+    def stacks(self, ranks: tuple[int, ...]) -> dict[int, RankStack]:
+        """Ask where ranks are."""
+        return self._ask(lambda id_: GetStacks(id_, ranks), StacksAre).stacks
+
+    def see(
+        self,
+        ranks: tuple[int, ...],
+        is_twice: bool,
+        take: Callable[[dict[int, RankStack]], None],
+    ) -> None:
+        """Ask where ranks are and do not wait, as `look`; ``is_twice`` as in `GetStacks`."""
+
+        def answered(answer: FromRoot) -> None:
+            if isinstance(answer, StacksAre):
+                take(answer.stacks)
+
+        self._request(lambda id_: GetStacks(id_, ranks, is_twice), answered)
 
     def stop(self) -> None:
         """End the ranks, the controller and the supervisor; idempotent, fine with a dead one."""
@@ -155,18 +174,22 @@ class RootClient:
                 self._ask(Stop, Stopped, STOP_S)
         self._root.close(timeout_s=1.0)
 
+    def _request(self, make: Callable[[int], ToRoot], answered: Callable[[FromRoot], None]) -> int:
+        request_id = next(self._ids)
+        with self._lock:
+            self._waiting[request_id] = answered
+        self._send(make(request_id))
+        return request_id
+
     def _ask(
         self,
         make: Callable[[int], ToRoot],
         kind: type[Answer],
         timeout_s: float = ANSWER_S,
     ) -> Answer:
-        request_id = next(self._ids)
         inbox: queue.SimpleQueue[FromRoot] = queue.SimpleQueue()
-        with self._lock:
-            self._waiting[request_id] = inbox.put
+        request_id = self._request(make, inbox.put)
         try:
-            self._send(make(request_id))
             answer = self._wait(inbox, timeout_s, "an answer of the supervisor")
         finally:
             with self._lock:
@@ -198,7 +221,7 @@ class RootClient:
         message = self._decoder.decode(frames[-1])
         if isinstance(message, Booted | BootFailed):
             self._boot.put(message)
-        elif isinstance(message, CellAllowed | TopologyIs | Failed | Stopped):
+        elif isinstance(message, CellAllowed | TopologyIs | StacksAre | Failed | Stopped):
             with self._lock:
                 take = self._waiting.pop(message.id, None)
             if take is not None:

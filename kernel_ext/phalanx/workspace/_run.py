@@ -11,23 +11,40 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from phalanx.protocol import Topology
+from phalanx.protocol import RankStack, Topology
 
 from ._asking import Asking, LineSender
 from ._cell import Cell
 from ._ctrl_c import ctrl_c
-from ._events import Clear, Display, Ended, Event, Failure, Lost, NeedLine, Seen, StopRequest, Text
+from ._events import (
+    Clear,
+    Display,
+    Ended,
+    Event,
+    Failure,
+    Interrupted,
+    Lost,
+    NeedLine,
+    Seen,
+    SeenStacks,
+    StopRequest,
+    Text,
+    Told,
+)
 from ._output import MAX_LINES, CellOutput
-from ._ranks import format_ranks
 from ._status import CellStatus
+from ._stopping import Stopping
 from ._transcript import Transcript
 from ._view import View
 
-__all__ = ["CellOutcome", "CellSender", "run_cell"]
+__all__ = ["CellOutcome", "CellSender", "Look", "See", "run_cell"]
 
 IDLE_WAIT_S = 0.25  # how long to sleep without news: bounds how late a deadline is seen
 PROMPT_POLL_S = 0.02
-STOP_PATIENCE_S = 10.0  # after a stop, before the cell is left to ranks that do not react
+
+# Asks the root what ranks do, and where they are; the answers come later, on another thread.
+Look = Callable[[Callable[[Topology], None]], None]
+See = Callable[[tuple[int, ...], bool, Callable[[dict[int, RankStack]], None]], None]
 
 
 class CellSender(LineSender, Protocol):
@@ -47,6 +64,7 @@ class CellOutcome:
         self.abandoned: tuple[int, ...] = ()  # ranks that did not react to a stop
         self.was_stopped = False
         self.has_timed_out = False
+        self.places: dict[int, RankStack] = {}  # of ranks that still ran when time was up
 
 
 class _CellLoop:
@@ -59,6 +77,7 @@ class _CellLoop:
         sender: CellSender,
         output: CellOutput,
         status: CellStatus,
+        see: See | None,
     ) -> None:
         self.cell = cell
         self.view = view
@@ -69,6 +88,20 @@ class _CellLoop:
         self.status = status
         self.asking = Asking(cell.name, cell.ranks, view, sender, output.break_here)
         self.n_stops = 0
+
+        def ask(ranks: tuple[int, ...], is_twice: bool) -> None:
+            assert see is not None
+            see(ranks, is_twice, lambda stacks: cell.events.put(SeenStacks(stacks)))
+
+        self.stopping = Stopping(None if see is None else ask, self.interrupt, self.notice)
+
+    def interrupt(self, ranks: tuple[int, ...]) -> None:
+        self.sender.interrupt_cell(self.cell.name, ranks)
+        self.asking.stop()
+
+    def notice(self, text: str) -> None:
+        self.output.break_here()
+        self.view.notice(text)
 
     def step(self, clock: Callable[[], float]) -> None:
         """Take what has come, or wait a moment for it; then see to the questions."""
@@ -107,12 +140,17 @@ class _CellLoop:
             if event.rank in self.running:
                 self.end(event.rank)
                 self.outcome.lost[event.rank] = event
-                self.output.break_here()
-                self.view.notice(f"rank {event.rank} {event.reason}")
+                self.notice(f"rank {event.rank} {event.reason}")
                 if event.tail:
                     self.output.text(Text(event.rank, "stderr", event.tail), now_s)
         elif isinstance(event, Seen):
             self.status.take(event.topology)
+        elif isinstance(event, SeenStacks):
+            self.stopping.take(event.stacks)
+        elif isinstance(event, Told):
+            self.notice(event.text)
+        elif isinstance(event, Interrupted):
+            self.stopping.stop(self.running, now_s, is_sent=True)
         elif isinstance(event, StopRequest):
             self.n_stops += 1
 
@@ -129,42 +167,45 @@ def run_cell(
     transcript: Transcript,
     timeout_s: float | None = None,
     max_lines: int = MAX_LINES,
-    look: Callable[[Callable[[Topology], None]], None] | None = None,
+    look: Look | None = None,
+    see: See | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> CellOutcome:
     """Wait until every rank of the cell is done, showing and asking meanwhile.
 
     A Ctrl-C (the stop button) or the end of ``timeout_s`` interrupts the ranks and waits for all
     of them to be idle, so that the next cell runs; a second Ctrl-C, or ranks that do not react
-    within `STOP_PATIENCE_S`, end the waiting and are named. ``look`` asks the root what ranks do,
-    for the status line of a long cell; the answer comes as an event.
+    (`Stopping`), end the waiting and are named. ``look`` asks the root what ranks do, for the
+    status line of a long cell, ``see`` where they are; the answers come as events.
     """
     view.begin(cell.ranks)
     output = CellOutput(view, transcript, max_lines)
     started_s = clock()
     ask = None if look is None else lambda: look(lambda seen: cell.events.put(Seen(seen)))
     status = CellStatus(cell.ranks, view, ask, started_s)
-    loop = _CellLoop(cell, view, sender, output, status)
+    loop = _CellLoop(cell, view, sender, output, status, see)
+    stopping = loop.stopping
     deadline_s = None if timeout_s is None else started_s + timeout_s
-    give_up_s: float | None = None
+
+    def is_late(now_s: float) -> bool:
+        return deadline_s is not None and now_s > deadline_s
+
+    is_over = False
     with ctrl_c(lambda: cell.events.put(StopRequest())):
-        while loop.running and loop.n_stops < 2:
+        while loop.running and loop.n_stops < 2 and not is_over:
             loop.step(clock)
             now_s = clock()
-            if give_up_s is not None and now_s > give_up_s:
-                break
-            is_late = deadline_s is not None and now_s > deadline_s
-            if give_up_s is None and loop.running and (loop.n_stops or is_late):
-                loop.outcome.was_stopped = loop.n_stops > 0
-                loop.outcome.has_timed_out = not loop.n_stops
-                sender.interrupt_cell(cell.name, tuple(sorted(loop.running)))
-                loop.asking.stop()
-                give_up_s = now_s + STOP_PATIENCE_S
+            if loop.running and loop.n_stops:
+                loop.outcome.was_stopped = not loop.outcome.has_timed_out
+                stopping.stop(loop.running, now_s)
+            elif loop.running and not stopping.has_begun and is_late(now_s):
+                loop.outcome.has_timed_out = True
+                stopping.time_is_up(loop.running, now_s)
+            is_over = stopping.step(loop.running, now_s)
         loop.asking.close()
         status.close()
         output.finish()
+    stopping.say(loop.running)
+    loop.outcome.places = stopping.before
     loop.outcome.abandoned = tuple(sorted(loop.running))
-    if loop.running:
-        who = format_ranks(loop.running)
-        view.notice(f"rank {who} does not react to the stop; it may be in foreign code")
     return loop.outcome

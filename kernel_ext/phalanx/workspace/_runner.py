@@ -9,17 +9,17 @@ from __future__ import annotations
 import itertools
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from phalanx.errors import DistributedError, RankFailure
-from phalanx.protocol import Booted
+from phalanx.protocol import Booted, FromRoot, Notice, RankLost, say_busy
 
 from ._cell import Cell
 from ._ctrl_c import ctrl_c
 from ._dispatch import Dispatch
-from ._events import Event, Lost, StopRequest
+from ._events import Event, Interrupted, Lost, StopRequest, Told
 from ._io import SocketThread
 from ._outcome import RankResult, raise_for, results_of
 from ._output import MAX_LINES
@@ -39,7 +39,7 @@ ENTER_CODE = "get_ipython().kernel.enter_world()"
 class CellRunner:
     """Runs cells; made when the ranks are up, and waits until all of them answer.
 
-    `run` is for one thread at a time (another is refused); `interrupt`, `on_lost` and `output`
+    `run` is for one thread at a time (another is refused); `interrupt`, `on_news` and `output`
     may be called by any.
     """
 
@@ -51,6 +51,7 @@ class CellRunner:
         self._numbers = itertools.count(1)
         self._busy = threading.Lock()
         self._lost: dict[int, Lost] = {}
+        self._left: set[int] = set()  # ranks that were left to a cell they did not end
         self._running: tuple[str, tuple[int, ...]] | None = None
         self._dispatch = Dispatch(thread, booted.connection, booted.engines)
         self.help = self._dispatch.help
@@ -135,7 +136,7 @@ class CellRunner:
         try:
             for rank in cell.ranks:
                 self._dispatch.execute(cell, rank, code, silent=silent)
-            return run_cell(
+            outcome = run_cell(
                 cell,
                 view,
                 self._dispatch,
@@ -143,7 +144,10 @@ class CellRunner:
                 timeout_s=timeout,
                 max_lines=max_lines,
                 look=self._root.look,
+                see=self._root.see,
             )
+            self._left.update(outcome.abandoned)
+            return outcome
         finally:
             self._dispatch.forget(cell)
 
@@ -156,23 +160,45 @@ class CellRunner:
             if lost and ranks is not None:
                 first = next(iter(lost.values()))
                 raise RankFailure(first.rank, first.host, first.reason)
+            self._check_left(chosen)
             call = Call(name, tuple(rank for rank in chosen if rank not in lost))
             try:
                 for rank in call.ranks:
                     self._dispatch.apply(call, rank, buffers)
-                outcome = run_cell(call, QuietView(), self._dispatch, transcript=self.transcript)
+                outcome = run_cell(
+                    call,
+                    QuietView(),
+                    self._dispatch,
+                    transcript=self.transcript,
+                    see=self._root.see,
+                )
             finally:
                 self._dispatch.forget(call)
         raise_for(outcome)
         return call.values
+
+    def _check_left(self, ranks: Collection[int]) -> None:
+        """Refuse what would wait behind a cell that a rank was left to and still runs."""
+        if not self._left:
+            return
+        states = {info.rank: info.state for info in self._root.topology().ranks}
+        self._left = {rank for rank in self._left if states[rank] == "busy"}
+        busy = self._left.intersection(ranks)
+        if busy:
+            raise DistributedError(say_busy(self._root.stacks(tuple(sorted(busy)))))
 
     def interrupt(self) -> None:
         """Stop the cell that runs; without one, do nothing."""
         running = self._running
         if running is not None:
             self._dispatch.interrupt_cell(*running)
+            self._dispatch.tell(Interrupted())
 
-    def on_lost(self, lost: Lost) -> None:
-        """Tell the cell that runs of a rank's death."""
-        self._lost[lost.rank] = lost
-        self._dispatch.on_lost(lost)
+    def on_news(self, message: FromRoot) -> None:
+        """Tell the cell that runs of a rank's death, or what else the root has to say."""
+        if isinstance(message, RankLost):
+            lost = Lost(message.rank, message.host, message.reason, message.tail)
+            self._lost[lost.rank] = lost
+            self._dispatch.on_lost(lost)
+        elif isinstance(message, Notice):
+            self._dispatch.tell(Told(message.text))

@@ -19,7 +19,7 @@ import zmq
 
 import phalanx
 from phalanx.errors import DistributedError
-from phalanx.protocol import BootOptions, Hello
+from phalanx.protocol import BootOptions, GetStacks, Hello, Notice, StacksAre
 from phalanx.protocol.scripts import (
     WINDOW_COST,
     AllEnded,
@@ -58,7 +58,18 @@ class Woken:
     """Somebody called `Script.wake`."""
 
 
-ScriptEvent = Started | NotStarted | Output | InputCut | RankEnded | AllEnded | RootGone | Woken
+ScriptEvent = (
+    Started
+    | NotStarted
+    | Output
+    | InputCut
+    | StacksAre
+    | Notice
+    | RankEnded
+    | AllEnded
+    | RootGone
+    | Woken
+)
 
 
 class Script:
@@ -78,6 +89,8 @@ class Script:
         As in `Workspace.start`.
     grace_s : float
         Between a signal to a rank and the next, harder one.
+    quiet_s : float
+        How long an operation may last before it is told of (a `Notice`).
 
     Notes
     -----
@@ -93,6 +106,7 @@ class Script:
         env: Mapping[str, str] | None = None,
         transport: str = "any",
         grace_s: float = 5.0,
+        quiet_s: float = 10.0,
     ) -> None:
         checked = checked_options(ranks, None, 0.0, SILENCE_S, transport)
         public_key, secret_key = zmq.curve_keypair()
@@ -105,6 +119,7 @@ class Script:
             linger_s=0.0,
             silence_s=SILENCE_S,
             cwd=cwd,
+            quiet_s=quiet_s,
         )
         self._events: queue.SimpleQueue[ScriptEvent] = queue.SimpleQueue()
         self._pids: tuple[int, ...] = ()
@@ -158,6 +173,10 @@ class Script:
             self._input_room.wait_for(lambda: self._input_nbytes > 0)
             self._input_nbytes -= len(data)
         self._send(Input(data))
+
+    def ask_stacks(self) -> None:
+        """Ask where the ranks are; a `StacksAre` comes."""
+        self._send(GetStacks(0, tuple(range(len(self._pids)))))
 
     def signal(self, number: signal.Signals) -> None:
         """End the ranks: politely, or, told a second time, at once; also from a signal handler."""

@@ -24,13 +24,17 @@ SILENCE_S = 5.0  # the longest that a frozen rank stays unnamed, unless asked ot
 
 @dataclass(frozen=True)
 class StartOptions:
-    """The options of `Workspace.start`, checked."""
+    """The options of `Workspace.start`, checked.
+
+    An operation that lasts for ``quiet_s`` is told of in one line (design.md section 5).
+    """
 
     name: str
     ranks: int
     linger_s: float
     silence_s: float
     transport: str
+    quiet_s: float = 10.0
 
 
 def checked_options(

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from phalanx.distributed.bench import check_memory, check_request, physical_memory, sizes_between
 from phalanx.errors import DistributedError
-from phalanx.protocol import FromRoot, Measurement, RankLost, Topology
+from phalanx.protocol import FromRoot, Measurement, Topology
 
 from ._bench import measure
-from ._events import Lost
 from ._help import Help
 from ._io import SocketThread
 from ._outcome import RankResult
 from ._output import MAX_LINES
+from ._ranks import chosen_ranks
 from ._root_client import RootClient
 from ._runner import CellRunner
 from ._start import SILENCE_S, StartOptions, checked_options
@@ -155,21 +155,10 @@ class Workspace:
         ValueError
             ``ranks`` names one that is not there.
         """
-        chosen = None if ranks is None else self._choose(ranks)
+        chosen = chosen_ranks(ranks, self.size)
         return self._up().run(
             code, chosen, view or self.make_view(), timeout=timeout, max_lines=max_lines
         )
-
-    def _choose(self, ranks: Iterable[int]) -> tuple[int, ...]:
-        chosen = tuple(sorted(set(ranks)))
-        for rank in chosen:
-            if not 0 <= rank < self.size:
-                msg = f"there is no rank {rank}: the ranks are 0 to {self.size - 1}"
-                raise ValueError(msg)
-        if not chosen:
-            msg = "no ranks to run on"
-            raise ValueError(msg)
-        return chosen
 
     def push(self, values: Mapping[str, Any], *, ranks: int | Iterable[int] | None = None) -> None:
         """Bind names on the ranks to copies of values from here.
@@ -188,7 +177,7 @@ class Workspace:
         RankFailure
             A named rank is dead.
         """
-        self._up().call(self._chosen(ranks), push_request(values))
+        self._up().call(chosen_ranks(ranks, self.size), push_request(values))
 
     def pull(self, name: str, *, ranks: int | Iterable[int] | None = None) -> Any:
         """Return copies of a variable of the ranks.
@@ -213,19 +202,32 @@ class Workspace:
         RankFailure
             A named rank is dead.
         """
-        values = self._up().call(self._chosen(ranks), pull_request([name]))
+        values = self._up().call(chosen_ranks(ranks, self.size), pull_request([name]))
         found = [value[0] for _, value in sorted(values.items())]
         return found[0] if isinstance(ranks, int) else found
 
-    def _chosen(self, ranks: int | Iterable[int] | None) -> tuple[int, ...] | None:
-        if ranks is None:
-            return None
-        return self._choose([ranks] if isinstance(ranks, int) else ranks)
-
     def output(self, rank: int) -> str:
         """Return all that a rank has printed in this workspace's cells, the last MiB of it."""
-        self._choose([rank])
+        chosen_ranks(rank, self.size)
         return self._up().transcript.read(rank)
+
+    def stacks(self, ranks: int | Iterable[int] | None = None) -> dict[int, str]:
+        """Return where ranks are, as seen from outside: also while they run, whatever they run.
+
+        Parameters
+        ----------
+        ranks : int or iterable of int, optional
+            Which; by default all.
+
+        Returns
+        -------
+        dict of int to str
+            By rank: the operation it is in, if any, then its Python stack, innermost line first.
+        """
+        chosen = chosen_ranks(ranks, self.size)
+        self._up()
+        seen = self._root.stacks(tuple(range(self.size)) if chosen is None else chosen)
+        return {rank: stack.text for rank, stack in seen.items()}
 
     @property
     def help(self) -> Help:
@@ -325,9 +327,8 @@ class Workspace:
         return self._runner
 
     def _on_news(self, message: FromRoot) -> None:
-        if isinstance(message, RankLost) and self._runner is not None:
-            lost = Lost(message.rank, message.host, message.reason, message.tail)
-            self._runner.on_lost(lost)
+        if self._runner is not None:
+            self._runner.on_news(message)
 
     def __enter__(self) -> Self:
         """Return itself."""
