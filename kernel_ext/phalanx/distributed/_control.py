@@ -126,7 +126,9 @@ def create_wake() -> int:
 def _anonymous_file(name: str) -> int:
     """Memory without a name in any file system; an unlinked file where memfd does not exist."""
     if hasattr(os, "memfd_create"):
-        return os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        os.fchmod(fd, 0o600)  # the kernel gives it 0777, and /proc/PID/fd alone keeps others out
+        return fd
     fd, path = tempfile.mkstemp(prefix=name)
     Path(path).unlink()
     return fd

@@ -107,6 +107,10 @@ class Booted(msgspec.Struct, frozen=True, tag="booted", forbid_unknown_fields=Tr
     connection: dict[str, Any]
     engines: tuple[str, ...]
 
+    def __repr__(self) -> str:
+        """Without the connection, which holds keys."""
+        return f"Booted(connection=..., engines={self.engines!r})"
+
 
 class BootFailed(msgspec.Struct, frozen=True, tag="boot_failed", forbid_unknown_fields=True):
     """Root: the ranks did not come up, and why."""

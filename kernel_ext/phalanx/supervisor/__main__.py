@@ -22,6 +22,11 @@ from phalanx.protocol.scripts import ScriptOptions
 
 from ._curve import only_client
 
+# What a stranger may cost before its handshake fails: a descriptor for so long (libzmq: 30 s), and
+# a message of this size (libzmq: any). The client sends pieces of input of 64 KiB, and less.
+_HANDSHAKE_MS = 5000
+_MESSAGE_MAX_NBYTES = 4 << 20
+
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
@@ -32,6 +37,7 @@ async def _serve(options: BootOptions | ScriptOptions) -> None:
         client = context.socket(zmq.ROUTER)
         client.linger = 500  # ms: the last word (`Stopped`) still goes out
         client.sndhwm = client.rcvhwm = 0  # a full ROUTER drops; what is sent is bounded elsewhere
+        client.handshake_ivl, client.maxmsgsize = _HANDSHAKE_MS, _MESSAGE_MAX_NBYTES
         client.curve_server = True
         client.curve_publickey, client.curve_secretkey = public_key, secret_key
         port = client.bind_to_random_port("tcp://127.0.0.1")

@@ -1,0 +1,161 @@
+"""No secret where others could read it: command lines, environments, files, logs, errors."""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import os
+import subprocess
+import sys
+import tempfile
+import textwrap
+from pathlib import Path
+
+import psutil
+import pytest
+import zmq
+
+from phalanx.distributed._key_file import read_key
+from phalanx.protocol import Booted, Registered, Welcome
+from phalanx.workspace import Workspace
+from phalanx.workspace._messages import RankChannels
+
+
+def spellings(secret: bytes) -> list[bytes]:
+    """How bytes are written down."""
+    return [
+        secret, secret.hex().encode(), repr(secret)[2:-1].encode(), base64.b64encode(secret),
+        str(list(secret))[1:-1].encode(),
+    ]  # fmt: skip
+
+
+def secrets_of(ws: Workspace) -> dict[str, bytes]:
+    (key,) = {result.value for result in ws.run("world._spec.key.hex()")}
+    found = {"world": bytes.fromhex(key.strip("'")), **ws.overheard}
+    assert len(found) >= 3
+    assert all(len(secret) >= 32 for secret in found.values())
+    return found
+
+
+def family(ws: Workspace) -> list[psutil.Process]:
+    root = psutil.Process(ws._root.pid)
+    return [psutil.Process(), root, *root.children(recursive=True)]
+
+
+@pytest.fixture(scope="module")
+def ws():
+    """Two ranks, and every key that the client made or was given."""
+    overheard = {}
+    make, init = zmq.curve_keypair, RankChannels.__init__
+
+    def curve_keypair():
+        public, secret = make()
+        overheard[f"secret half {len(overheard)}"] = secret
+        return public, secret
+
+    def listen(self, thread, connection, on_message):
+        overheard["session"] = connection["key"].encode()
+        init(self, thread, connection, on_message)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(zmq, "curve_keypair", curve_keypair)
+        patch.setattr(RankChannels, "__init__", listen)
+        workspace = Workspace.start(n=2, transport="tcp")
+    with workspace:
+        workspace.overheard = overheard
+        yield workspace
+
+
+def test_no_secret_in_a_command_line_or_environment(ws):
+    secrets = secrets_of(ws)
+    ws.run("import subprocess; child = subprocess.Popen(['sleep', '60'])")
+    try:
+        processes = family(ws)
+        assert len(processes) >= 7  # this one, the root, the controller, two ranks, their children
+        for process in processes:
+            for name in ("cmdline", "environ"):
+                text = Path(f"/proc/{process.pid}/{name}").read_bytes()
+                for secret in secrets.values():
+                    assert not any(word in text for word in spellings(secret))
+    finally:
+        ws.run("child.kill(); child.wait()")
+
+
+def test_no_file_of_a_workspace_can_be_read_by_others(ws):
+    for process in family(ws)[1:]:
+        for descriptor in Path(f"/proc/{process.pid}/fd").iterdir():
+            path = str(descriptor.readlink())
+            if path.startswith((tempfile.gettempdir(), "/memfd:phalanx", str(Path.home()))):
+                assert descriptor.stat().st_mode & 0o077 == 0, path
+
+
+def test_no_secret_in_what_is_logged(ws, capfd, caplog):
+    secrets = secrets_of(ws)
+    caplog.set_level(logging.DEBUG)
+    for logger in ("phalanx", "zmq", "traitlets", "asyncio"):
+        caplog.set_level(logging.DEBUG, logger)
+    said = []
+    ws.run(
+        "import logging, io; logged = io.StringIO()\n"
+        "logging.basicConfig(level=logging.DEBUG, stream=logged, force=True)\n"
+        "get_ipython().kernel.log.setLevel(logging.DEBUG)\n"
+        "get_ipython().kernel.parent.log.setLevel(logging.DEBUG)"
+    )
+    with pytest.raises(Exception, match="1 failed on purpose"):  # ends the epoch
+        ws.run("raise RuntimeError('1 failed on purpose') if rank else px.all_sum(1)")
+    ws.run("px.all_sum(1)")  # joins anew: all the handshakes once more
+    said = [result.value for result in ws.run("logged.getvalue()")]
+    assert "epoch 2 stands" in said[0]
+    texts = [*said, caplog.text, *capfd.readouterr(), ws.output(0), ws.output(1)]
+    for text in texts:
+        for secret in secrets.values():
+            assert not any(word in str(text).encode() for word in spellings(secret))
+    ws.run("logging.basicConfig(level=logging.WARNING, force=True)")
+
+
+def test_no_record_shows_its_key():
+    key = bytes(range(100, 132))
+    hidden = [
+        Welcome(1, 0, 1, 1, "lab", key, (0,), (0,), ("h",), ("a",), "any", -1, (), ()),
+        Registered(1, 0, "engine", {"key": key.hex(), "curve_serverkey": key.hex()}),
+        Booted({"key": key.hex(), "curve_serverkey": key.hex()}, ("engine",)),
+    ]
+    for record in hidden:
+        for text in (repr(record), str(record), f"{record}"):
+            assert not any(word in text.encode() for word in spellings(key))
+
+
+FAILS = textwrap.dedent(
+    """
+    import logging, sys, traceback
+    logging.basicConfig(level=logging.DEBUG)
+    import phalanx as px
+    try:
+        px.init(timeout=1.0)
+    except px.DistributedError as error:
+        print("".join(traceback.TracebackException.from_exception(error, capture_locals=True).format()))
+    """
+)
+
+
+@pytest.mark.slow
+def test_no_key_of_a_file_in_logs_errors_or_the_locals_of_a_traceback(tmp_path):
+    key = tmp_path / "key"
+    key.write_text("correct horse battery staple")
+    key.chmod(0o600)
+    hosts = tmp_path / "hosts.json"
+    hosts.write_text(json.dumps([["127.0.0.1:1"], ["127.0.0.1:2"]]))
+    for rank in ("0", "1"):
+        env = {
+            **os.environ, "MLX_RANK": rank, "MLX_HOSTFILE": str(hosts),
+            "PHALANX_KEY_FILE": str(key),
+        }  # fmt: skip
+        done = subprocess.run(
+            [sys.executable, "-c", FAILS], env=env, capture_output=True, text=True, timeout=60,
+            check=True,
+        )  # fmt: skip
+        said = done.stdout + done.stderr
+        assert "_environment.py" in said
+        assert "battery" not in said
+        assert not any(word in said.encode() for word in spellings(read_key(str(key))))
