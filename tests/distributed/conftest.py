@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 
 import pytest
 from distributed.farm import Farm, World
-from distributed.meeting import Meeting
+from distributed.meeting import PATIENCE, Meeting
+
+from phalanx.distributed._listen import Share
 
 WORLDS = {
     **{f"{n} arena": (n, (0,) * n, "any") for n in range(1, 9)},
@@ -39,6 +43,20 @@ def rank_pool(farm: Farm) -> Callable[..., World]:
 def meet() -> Iterator[Callable[[int], Meeting]]:
     with ThreadPoolExecutor(8) as executor:
         yield lambda size: Meeting(executor, size)
+
+
+@pytest.fixture
+def knock() -> Iterator[Callable[..., socket.socket]]:
+    with ExitStack() as stack:
+
+        def connect(share: Share, data: bytes = b"") -> socket.socket:
+            endpoint = share.endpoints[0]
+            sock = stack.enter_context(socket.create_connection((endpoint.host, endpoint.port)))
+            sock.settimeout(PATIENCE)
+            sock.sendall(data)
+            return sock
+
+        yield connect
 
 
 def marked(name: str) -> object:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import socket
 import struct
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import msgspec
 
 from phalanx.distributed._connect import connect_links
-from phalanx.distributed._handshake import Identity, Lane
+from phalanx.distributed._handshake import Identity, Initiator, Lane
 from phalanx.distributed._listen import Endpoint, Share
-from phalanx.distributed._rendezvous import MemoryRendezvous
+from phalanx.distributed._rendezvous import MemoryRendezvous, Rendezvous
 
 KEY = bytes(range(32))
 PATIENCE = 20.0
@@ -68,3 +69,29 @@ def check_links(results: list[Links]) -> None:
         for peer, sock in links.items():
             assert struct.unpack("<II", sock.recv(4096)) == (peer, rank)
             sock.close()
+
+
+class Late:
+    """A rendezvous that does something between the others' listening and this rank's coming."""
+
+    def __init__(self, inner: Rendezvous, then: Callable[[list[Share]], None]) -> None:
+        self._inner = inner
+        self._then = then
+        self.rank, self.size = inner.rank, inner.size
+
+    def all_gather(self, data: bytes, *, timeout: float | None) -> list[bytes]:
+        parts = self._inner.all_gather(data, timeout=timeout)
+        self._then([msgspec.msgpack.decode(part, type=Share) for part in parts])
+        return parts
+
+
+def talk(sock: socket.socket, me: Identity | None = None) -> socket.socket:
+    """Prove ourselves to rank 0, as rank 1."""
+    one = Initiator(me or identity(1), peer=0)
+    while one.needs:
+        sock.sendall(one.take())
+        message = sock.recv(one.needs, socket.MSG_WAITALL)
+        if len(message) < one.needs:
+            raise ConnectionError
+        one.receive(message)
+    return sock

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import ExitStack
 from pathlib import Path
 
-import msgspec
 import psutil
 import pytest
-from distributed.meeting import PATIENCE, Links, check_links, identity
+from distributed.meeting import PATIENCE, Links, check_links, identity, talk
 
-from phalanx.distributed import _connect
-from phalanx.distributed._handshake import Acceptor, Identity, Initiator, Lane
-from phalanx.distributed._listen import Share
-from phalanx.distributed._rendezvous import Rendezvous
+from phalanx.distributed._handshake import Acceptor, Lane
 from phalanx.errors import CollectiveTimeout, DistributedError, RankFailure
 
 HAS_IPV6 = socket.has_ipv6 and "::1" in {
@@ -26,34 +20,6 @@ HAS_IPV6 = socket.has_ipv6 and "::1" in {
 
 def open_descriptors() -> set[str]:
     return {entry.name for entry in Path("/proc/self/fd").iterdir()}
-
-
-class Late:
-    """A rendezvous that does something between the others' listening and this rank's coming."""
-
-    def __init__(self, inner: Rendezvous, then: Callable[[list[Share]], None]) -> None:
-        self._inner = inner
-        self._then = then
-        self.rank, self.size = inner.rank, inner.size
-
-    def all_gather(self, data: bytes, *, timeout: float | None) -> list[bytes]:
-        parts = self._inner.all_gather(data, timeout=timeout)
-        self._then([msgspec.msgpack.decode(part, type=Share) for part in parts])
-        return parts
-
-
-@pytest.fixture
-def knock() -> Iterator[Callable[..., socket.socket]]:
-    with ExitStack() as stack:
-
-        def connect(share: Share, data: bytes = b"") -> socket.socket:
-            endpoint = share.endpoints[0]
-            sock = stack.enter_context(socket.create_connection((endpoint.host, endpoint.port)))
-            sock.settimeout(PATIENCE)
-            sock.sendall(data)
-            return sock
-
-        yield connect
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 8])
@@ -151,82 +117,6 @@ def test_ranks_told_different_worlds_all_say_so(meet):
     for future in futures:
         with pytest.raises(DistributedError, match="rank 0 wants a link with rank 1"):
             future.result(PATIENCE)
-
-
-def strangers() -> dict[str, bytes]:
-    return {
-        "a port scanner": b"",
-        "http": b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" + b"x" * 4096,
-        "half a hello": Initiator(identity(1), peer=0).take()[:40],
-        "another workspace": Initiator(identity(1, workspace="other"), peer=0).take(),
-        "another epoch": Initiator(identity(1, epoch=2), peer=0).take(),
-        "a replayed hello": Initiator(identity(1), peer=0).take(),
-        "a rank nobody waits for": Initiator(identity(9), peer=0).take(),
-        "a lane nobody waits for": Initiator(identity(1), peer=0, lane=Lane.PAIR).take(),
-        "a wrong key": Initiator(identity(1, key=bytes(32)), peer=0).take() + bytes(32),
-    }
-
-
-@pytest.mark.parametrize("name", strangers())
-def test_a_stranger_is_left_standing_while_the_world_forms(meet, knock, name):
-    meeting = meet(2)
-    knocks = []
-    late = Late(
-        meeting.rendezvous[1],
-        lambda shares: knocks.append(knock(shares[0], strangers()[name])),
-    )
-    futures = [meeting.start(0), meeting.start(1, rendezvous=late)]
-    check_links([future.result(PATIENCE) for future in futures])
-    learned = b""
-    try:
-        while data := knocks[0].recv(4096):
-            learned += data
-    except ConnectionResetError:
-        pass
-    assert len(learned) in {0, 32}  # at most the acceptor's random challenge
-
-
-def test_all_strangers_at_once_and_one_that_scans_without_end(meet, knock):
-    meeting = meet(3)
-
-    def storm(shares: list[Share]) -> None:
-        for data in strangers().values():
-            for _ in range(12):
-                knock(shares[0], data)
-        knock(shares[0]).close()
-
-    late = Late(meeting.rendezvous[1], storm)
-    futures = [
-        meeting.start(0),
-        meeting.start(1, rendezvous=late),
-        meeting.start(2),
-    ]
-    check_links([future.result(PATIENCE) for future in futures])
-
-
-def test_a_silent_stranger_is_dropped_when_its_time_is_over(meet, knock, monkeypatch):
-    monkeypatch.setattr(_connect, "STRANGER_LIMIT_S", 0.05)
-    meeting = meet(2)
-    first = meeting.start(0)
-    shares = meeting.stand_in(1)
-    silent = knock(shares[0])
-    assert silent.recv(1) == b""
-    assert not first.done()
-    talk(knock(shares[0])).close()
-    for sock in first.result(PATIENCE).values():
-        sock.close()
-
-
-def talk(sock: socket.socket, me: Identity | None = None) -> socket.socket:
-    """Prove ourselves to rank 0, as rank 1."""
-    one = Initiator(me or identity(1), peer=0)
-    while one.needs:
-        sock.sendall(one.take())
-        message = sock.recv(one.needs, socket.MSG_WAITALL)
-        if len(message) < one.needs:
-            raise ConnectionError
-        one.receive(message)
-    return sock
 
 
 def test_a_second_claimant_of_a_connected_rank_is_dropped(meet, knock):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis.strategies import binary
 
 from phalanx.distributed._handshake import (
     Acceptor,
@@ -65,19 +67,30 @@ def test_garbage_and_other_versions_and_targets_are_refused_without_an_answer():
         assert two.take() == b""
 
 
-def test_a_wrong_key_is_refused_by_the_acceptor_before_it_proves_anything():
+def test_a_wrong_key_is_refused_at_once_and_without_an_answer():
     one, two = ends(high=Identity("lab", 7, 1, bytes(32)))
-    two.receive(one.take())
-    one.receive(two.take())
-    with pytest.raises(HandshakeRejected, match="rank 1 without proof"):
+    with pytest.raises(HandshakeRejected, match="to be rank 1 with another key"):
         two.receive(one.take())
+    assert two.take() == b""
+    assert not two.knows_key
+
+
+def test_an_overheard_hello_proves_nothing():
+    hello = ends()[0].take()
+    _, two = ends()
+    two.receive(hello)
+    assert two.knows_key
+    assert len(two.take()) == 32
+    with pytest.raises(HandshakeRejected, match="rank 1 without proof"):
+        two.receive(bytes(two.needs))
     assert two.take() == b""
 
 
 def test_a_listener_without_the_key_is_refused_by_the_initiator():
-    one, two = ends(low=Identity("lab", 7, 0, bytes(32)))
-    two.receive(one.take())
-    one.receive(two.take())
+    one, _ = ends()
+    one.take()
+    one.receive(bytes(one.needs))
+    one.take()
     with pytest.raises(HandshakeRejected, match="could not prove itself"):
         one.receive(bytes(one.needs))
 
@@ -114,27 +127,38 @@ def test_a_second_claimant_is_refused_at_the_end_too():
     assert two.take() == b""
 
 
-def test_a_lane_is_proven_with_the_rest():
-    one, two = ends(lane=Lane.PAIR)
-    hello = one.take()
-    other = hello.replace(b"\1\0\0\0\0\0\0\0\1\0\0\0", b"\1\0\0\0\0\0\0\0\0\0\0\0")
-    assert other != hello
-    _, collective = ends()
-    collective.receive(other)  # a man in the middle who says that it is for collectives
-    one.receive(collective.take())
-    with pytest.raises(HandshakeRejected, match="without proof"):
-        collective.receive(one.take())
-    two.receive(hello)
-    assert two.lane == Lane.PAIR
+def test_every_bit_of_a_hello_is_proven():
+    """A man in the middle cannot say that it is for another lane, rank or epoch."""
+    hello = ends()[0].take()
+    for place in range(8 * len(hello)):
+        changed = bytearray(hello)
+        changed[place // 8] ^= 1 << place % 8
+        _, two = ends()
+        with pytest.raises(HandshakeRejected):
+            two.receive(bytes(changed))
+        assert two.take() == b""
 
 
 def test_a_lane_that_is_not_awaited_or_not_known_is_refused_without_an_answer():
-    one, _ = ends(lane=Lane.PAIR)
-    hello = one.take()
-    unknown = hello.replace(b"\1\0\0\0\0\0\0\0\1\0\0\0", b"\1\0\0\0\0\0\0\0\5\0\0\0")
-    for message, why in [(hello, "no pair link is missing"), (unknown, "kind 5")]:
+    for lane, why in [(Lane.PAIR, "no pair link is missing"), (5, "kind 5")]:
+        one = Initiator(Identity("lab", 7, 1, KEY), peer=0, lane=lane)
         _, two = ends()
         with pytest.raises(HandshakeRejected, match=why):
+            two.receive(one.take())
+        assert two.take() == b""
+
+
+@settings(max_examples=300, deadline=None)
+@given(data=binary(max_size=400), seed=binary(min_size=0, max_size=136))
+def test_no_bytes_of_a_stranger_get_an_answer(data, seed):
+    """Any bytes at all, and any that begin as a true hello does."""
+    hello = ends()[0].take()
+    for said in (data, hello[: len(seed)] + data, hello[:-32] + data):
+        _, two = ends()
+        message = said.ljust(two.needs, b"\0")[: two.needs]
+        if message == hello:
+            continue
+        with pytest.raises(HandshakeRejected):
             two.receive(message)
         assert two.take() == b""
 

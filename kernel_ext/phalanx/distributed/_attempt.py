@@ -74,6 +74,11 @@ class Attempt:
         return self.handshake.lane, self.handshake.peer
 
     @property
+    def knows_key(self) -> bool:
+        """Whether the other end is no mere stranger."""
+        return isinstance(self.handshake, Initiator) or self.handshake.knows_key
+
+    @property
     def events(self) -> int:
         """What to wait for."""
         is_sending = self.is_connecting or self.unsent

@@ -31,10 +31,13 @@ __all__ = ["Links", "connect_links"]
 
 # Judgement, not measurement: a handshake takes two round trips, so 2 s is patient on any path;
 # a knock costs at most one descriptor for that long, and at most 64 of them at a time, or two for
-# each link that is awaited: all peers may knock at once, and nobody is sent away for a stranger.
+# each link that is awaited: all peers may knock at once, and nobody is sent away for a stranger,
+# as those who have not shown the key go first. What is dropped is told a few times, then counted.
 STRANGER_LIMIT_S = 2.0
 ATTEMPT_LIMIT_S = 5.0
 MAX_UNPROVEN = 64
+ACCEPTS_AT_ONCE = 64  # then the others have their turn
+DROPS_TOLD = 8
 CHECK_INTERVAL_S = 0.1
 
 _log = logging.getLogger(__name__)
@@ -158,6 +161,7 @@ class _Meeting:
         self._attempts: list[Attempt] = []
         self._connecting: set[_Key] = set()
         self._selector = selectors.DefaultSelector()
+        self._n_dropped = 0
 
     def run(
         self, deadline: Deadline, check: Callable[[], None], host_names: Sequence[str]
@@ -178,6 +182,8 @@ class _Meeting:
         finally:
             close_all(attempt.sock for attempt in self._attempts)
             self._selector.close()
+            if self._n_dropped > DROPS_TOLD:
+                _log.info("rank %d: dropped %d connections", self._me.rank, self._n_dropped)
         return self._links
 
     def _missing(self) -> list[_Key]:
@@ -219,21 +225,25 @@ class _Meeting:
                 self._accept(ready.fileobj)  # type: ignore[arg-type]  # registered above
 
     def _accept(self, listener: socket.socket) -> None:
-        try:
-            sock, address = listener.accept()
-        except (BlockingIOError, ConnectionAbortedError):
-            return
-        except OSError as error:
-            # Out of descriptors: those of strangers are the ones to give back.
-            if error.errno not in {errno.EMFILE, errno.ENFILE} or not self._drop_oldest_knock():
-                raise
-            return
-        _log.debug("rank %d: a connection from %s", self._me.rank, address)
-        knocks = [a for a in self._attempts if isinstance(a.handshake, Acceptor)]
-        if len(knocks) >= self._max_unproven:
-            self._drop_oldest_knock()
-        sock.setblocking(False)
-        self._start(Attempt(sock, Acceptor(self._me, self._is_wanted), STRANGER_LIMIT_S))
+        for _ in range(ACCEPTS_AT_ONCE):
+            try:
+                sock, _address = listener.accept()
+            except BlockingIOError:
+                return
+            except ConnectionAbortedError:
+                continue
+            except OSError as error:
+                # Out of descriptors: those of strangers are the ones to give back.
+                if error.errno not in {errno.EMFILE, errno.ENFILE} or not self._drop_a_knock():
+                    raise
+                continue
+            knocks = sum(isinstance(a.handshake, Acceptor) for a in self._attempts)
+            if knocks >= self._max_unproven:
+                self._drop_a_knock()
+            sock.setblocking(False)
+            attempt = Attempt(sock, Acceptor(self._me, self._is_wanted), STRANGER_LIMIT_S)
+            if self._start(attempt):
+                self._advance(attempt)  # its hello is there already, most often
 
     def _is_wanted(self, rank: int, lane: Lane) -> bool:
         key = (lane, rank)
@@ -241,12 +251,13 @@ class _Meeting:
             return False
         return key not in self._links or not is_open(self._links[key])
 
-    def _drop_oldest_knock(self) -> bool:
-        for attempt in self._attempts:
-            if isinstance(attempt.handshake, Acceptor):
-                self._drop(attempt, "too many connections at once")
-                return True
-        return False
+    def _drop_a_knock(self) -> bool:
+        """Make room: of those who have not shown the key, else of all, the oldest goes."""
+        knocks = [a for a in self._attempts if isinstance(a.handshake, Acceptor)]
+        strangers = [a for a in knocks if not a.knows_key]
+        for attempt in (strangers or knocks)[:1]:
+            self._drop(attempt, "too many connections at once")
+        return bool(knocks)
 
     def _connect_due(self) -> None:
         now = time.monotonic()
@@ -269,11 +280,16 @@ class _Meeting:
                 continue
             self._start(attempt)
 
-    def _start(self, attempt: Attempt) -> None:
-        # Links carry small headers that must not wait for an acknowledgement.
-        attempt.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    def _start(self, attempt: Attempt) -> bool:
         self._attempts.append(attempt)
+        try:
+            # Links carry small headers that must not wait for an acknowledgement.
+            attempt.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except OSError as error:  # some systems: it was reset meanwhile
+            self._drop(attempt, error.strerror or str(error))
+            return False
         self._selector.register(attempt.sock, attempt.events, attempt)
+        return True
 
     def _advance(self, attempt: Attempt) -> None:
         try:
@@ -304,7 +320,9 @@ class _Meeting:
         if isinstance(handshake, Initiator):
             target = self._targets[attempt.key]
             self._note(target, target.endpoints[(target.tries - 1) % len(target.endpoints)], why)
-        else:
+            return
+        self._n_dropped += 1
+        if self._n_dropped <= DROPS_TOLD:
             _log.info("rank %d: dropped a connection: %s", self._me.rank, why)
 
     def _forget(self, attempt: Attempt) -> None:

@@ -3,15 +3,16 @@
 Mutual HMAC-SHA256 challenge and response, as two machines that are fed messages of fixed
 size: they know no socket, no clock and no rank but the two of the link.
 
-The connecting end proves itself first, so a stranger that knocks learns one random number
-and nothing else. Each proof covers role, protocol version, workspace, epoch, both ranks, the lane
-and both nonces: none can be reflected, replayed, or carried to another link. What it does not do is
-hide or seal the bytes that follow.
+The connecting end proves itself first: its first message is sealed with the key, so a stranger
+that knocks learns nothing and is told from a rank at once; one that replays a rank's message
+learns one random number. Each proof covers role, protocol version, workspace, epoch, both ranks,
+the lane and both nonces: none can be reflected, replayed, or carried to another link. What it does
+not do is hide or seal the bytes that follow.
 
     initiator                                acceptor
       hello: magic, version, workspace,
-             epoch, from, to, lane,
-             nonce                     ->    checks that it waits for this rank and lane
+             epoch, from, to, lane, nonce,
+             HMAC("hello", all of it)  ->    compares; checks that it waits for this rank and lane
                                        <-    nonce
       HMAC("initiator", hello, nonce)  ->    compares; the link stands here
     compares; the link stands here     <-    HMAC("acceptor", hello, nonce)
@@ -29,12 +30,12 @@ from enum import IntEnum
 
 __all__ = ["Acceptor", "HandshakeRejected", "Identity", "Initiator", "Lane"]
 
-VERSION = 2  # of this handshake and of the bytes that the engine puts behind it
+VERSION = 3  # of this handshake and of the bytes that the engine puts behind it
 KEY_MIN_NBYTES = 16  # 128 bits: out of reach of guessing
 _MAGIC = b"phalanx\x00"
 _NONCE_NBYTES = 32
 _PROOF_NBYTES = hashlib.sha256().digest_size
-_HELLO = struct.Struct("<8sI32sQIII32s")
+_HELLO = struct.Struct("<8sI32sQIII32s")  # and its seal
 
 
 class Lane(IntEnum):
@@ -92,9 +93,10 @@ class Initiator:
         self._me = me
         self.peer = peer
         self.lane = lane
-        self._hello = _HELLO.pack(
+        hello = _HELLO.pack(
             _MAGIC, VERSION, me.digest(), me.epoch, me.rank, peer, lane, os.urandom(_NONCE_NBYTES)
         )
+        self._hello = hello + me.prove(b"hello", hello, b"")
         self._challenge: bytes | None = None
         self.outgoing = self._hello
         self.needs = _NONCE_NBYTES
@@ -129,7 +131,12 @@ class Acceptor:
         self.peer = -1
         self.lane = Lane.COLLECTIVE
         self.outgoing = b""
-        self.needs = _HELLO.size
+        self.needs = _HELLO.size + _PROOF_NBYTES
+
+    @property
+    def knows_key(self) -> bool:
+        """Whether the other end has the key, or has overheard somebody who has."""
+        return self._hello is not None
 
     def take(self) -> bytes:
         """Return what is to be sent now, and forget it."""
@@ -156,13 +163,16 @@ class Acceptor:
         self.needs = 0
 
     def _check_hello(self, message: bytes) -> None:
-        magic, version, digest, epoch, source, target, lane, _nonce = _HELLO.unpack(message)
+        hello, seal = message[: _HELLO.size], message[_HELLO.size :]
+        magic, version, digest, epoch, source, target, lane, _nonce = _HELLO.unpack(hello)
         if magic != _MAGIC:
             wrong = "not a rank"
         elif version != VERSION:
             wrong = f"protocol version {version}, this is {VERSION}"
         elif digest != self._me.digest():
             wrong = "a rank of another workspace"
+        elif not hmac.compare_digest(seal, self._me.prove(b"hello", hello, b"")):
+            wrong = f"a claim to be rank {source} with another key"
         elif epoch != self._me.epoch:
             wrong = f"a rank of epoch {epoch}, this is {self._me.epoch}"
         elif target != self._me.rank:
