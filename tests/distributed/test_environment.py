@@ -120,7 +120,6 @@ def test_strangers_are_dropped_and_the_ranks_meet(hostfile):
 STRANGER = """
 import os, socket, phalanx
 from phalanx.distributed._environment import ring_environment
-from phalanx.distributed._meeting_point import _HELLO
 ring = ring_environment(os.environ)
 os.setgid(65534)
 os.setuid(65534)
@@ -129,7 +128,7 @@ while True:
     if sock.connect_ex(ring.addresses[0]) == 0 and sock.getsockname() != ring.addresses[0]:
         break
     sock.close()
-sock.sendall(_HELLO.pack(ring.digest(), 1))
+sock.sendall(ring.world().hello(1))
 print(sock.recv(100))
 """
 

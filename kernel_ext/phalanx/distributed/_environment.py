@@ -1,19 +1,21 @@
 """Joining the world that MLX's own launcher describes: `MLX_RANK` and `MLX_HOSTFILE`.
 
-Nobody hands out a key in such a world: ranks meet at rank 0's first address, on loopback and among
-processes of one user only, and get a key there; from then on all is as in any other world.
+Ranks meet at rank 0's first address and get a key there; from then on all is as in any other
+world. Whoever holds `PHALANX_KEY_FILE` may come; without one, processes of our user on loopback.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import hmac
 import ipaddress
 import json
 import secrets
 import socket
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from phalanx.errors import CollectiveTimeout, DistributedError
@@ -21,14 +23,21 @@ from phalanx.errors import CollectiveTimeout, DistributedError
 from ._deadline import Deadline
 from ._family import Family
 from ._group import Group, group_of_one
+from ._guest import Guest, MeetingRefused, World
+from ._handshake import HandshakeRejected
+from ._key_file import KEY_FILE_VARIABLE, read_key
+from ._launched_by import NOBODY, Launcher, launched_by
 from ._listen import open_socket
-from ._meeting_point import Guest, Host, MeetingRendezvous
+from ._meeting import MeetingRendezvous
+from ._meeting_point import Host
 from ._world import HostMemory, WorldSpec, form_group
 
 __all__ = ["INSECURE_VARIABLE", "RingEnvironment", "join_ring", "ring_environment"]
 
 INSECURE_VARIABLE = "PHALANX_INSECURE"
 _RANK, _HOSTFILE = "MLX_RANK", "MLX_HOSTFILE"
+_HOSTFILE_MAX_NBYTES = 16 << 20
+_ROOM_FOR_STRANGERS = 512
 _RETRY_S = 0.05  # rank 0 may start later than we: a connection to nobody costs microseconds
 
 
@@ -39,15 +48,18 @@ class RingEnvironment:
     rank: int
     addresses: tuple[tuple[str, int], ...]
     is_insecure: bool = False
+    key: bytes | None = field(default=None, repr=False)
+    launcher: Launcher = NOBODY
 
     @property
     def size(self) -> int:
         """How many ranks; MLX writes an empty file for one."""
         return max(1, len(self.addresses))
 
-    def digest(self) -> bytes:
-        """Tell jobs apart: ranks of one job have read the same file."""
-        return hashlib.sha256(json.dumps(self.addresses).encode()).digest()
+    def world(self) -> World:
+        """What the ranks tell each other when they meet: those of one job have read one file."""
+        digest = hashlib.sha256(json.dumps(self.addresses).encode()).digest()
+        return World(digest, self.size, self.launcher, self.is_insecure, self.key)
 
 
 def ring_environment(env: Mapping[str, str]) -> RingEnvironment | None:
@@ -67,31 +79,50 @@ def ring_environment(env: Mapping[str, str]) -> RingEnvironment | None:
         return None
     where = f"{_RANK}={env[_RANK]!r}, {_HOSTFILE}={env[_HOSTFILE]!r}"
     try:
-        text = Path(env[_HOSTFILE]).read_text(encoding="utf-8")
+        with Path(env[_HOSTFILE]).open("rb") as file:
+            text = file.read(_HOSTFILE_MAX_NBYTES).decode()
         hosts = json.loads(text) if text.strip() else []
         addresses = tuple(_address(of_rank[0]) for of_rank in hosts)
         rank = int(env[_RANK])
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        msg = f"{where}: not a ring as mlx.launch describes it ({error})"
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        msg = f"{where}: not a ring as mlx.launch describes it ({_first_line(error)})"
         raise DistributedError(msg) from error
-    ring = RingEnvironment(rank, addresses, env.get(INSECURE_VARIABLE) == "1")
+    ring = RingEnvironment(
+        rank,
+        addresses,
+        env.get(INSECURE_VARIABLE) == "1",
+        read_key(env[KEY_FILE_VARIABLE]) if KEY_FILE_VARIABLE in env else None,
+        launched_by(_RANK),
+    )
     if not 0 <= rank < ring.size:
         msg = f"{where}: there is no rank {rank} among {ring.size}"
         raise DistributedError(msg)
+    if len(set(addresses)) < len(addresses):
+        twice = next(address for address in addresses if addresses.count(address) > 1)
+        msg = f"{where}: two ranks have the address {twice[0]} port {twice[1]}"
+        raise DistributedError(msg)
     far = [host for host, _ in addresses if not ipaddress.ip_address(host).is_loopback]
-    if far and not ring.is_insecure:
+    if far and ring.key is None and not ring.is_insecure:
         msg = (
             f"{where}: ranks of a bare environment have no key, and {far[0]} can be reached by "
-            f"others; use phalanx launch, or say {INSECURE_VARIABLE}=1 where that is no danger"
+            f"others; use phalanx launch, give all ranks one {KEY_FILE_VARIABLE}, or say "
+            f"{INSECURE_VARIABLE}=1 where that is no danger"
         )
         raise DistributedError(msg)
     return ring
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0] or type(error).__name__
 
 
 def _address(text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     ipaddress.ip_address(host)  # ValueError for a name, as in MLX
+    if not 0 < int(port) < 65536:
+        msg = f"{text} has no port between 1 and 65535"
+        raise ValueError(msg)
     return host, int(port)
 
 
@@ -112,6 +143,8 @@ def join_ring(ring: RingEnvironment, timeout: float | None) -> Group:
         meeting = _meet(ring, deadline)
     except TimeoutError as error:
         raise CollectiveTimeout(str(error)) from error
+    except MeetingRefused as error:
+        raise (CollectiveTimeout if error.is_late else DistributedError)(str(error)) from None
     with meeting:
         names = sorted({host for host, _ in ring.addresses})
         spec = WorldSpec(
@@ -133,30 +166,46 @@ def join_ring(ring: RingEnvironment, timeout: float | None) -> Group:
 
 def _meet(ring: RingEnvironment, deadline: Deadline) -> MeetingRendezvous:
     host, port = ring.addresses[0]
-    hello = ring.digest()
     if ring.rank == 0:
-        listener, full = open_socket(host, port, passive=True)
-        with listener:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                listener.bind(full)
-                listener.listen(ring.size + 16)
-            except OSError as error:
-                msg = f"rank 0 cannot listen on {host} port {port}: {error.strerror}"
-                raise DistributedError(msg) from error
-            key = secrets.token_bytes(32)
-            place = Host(listener, hello, ring.size, is_insecure=ring.is_insecure)
-            return MeetingRendezvous(0, ring.size, place.wait(key, deadline), key)
+        with _listen(ring) as listener:
+            said = secrets.token_bytes(32)
+            guests = Host(listener, ring.world()).wait(said, deadline)
+            return MeetingRendezvous(0, ring.size, guests, _key_of_run(ring, said))
     why = "nobody listens"
     while not deadline.is_over():
         try:
-            guest = Guest(host, port, hello, ring.rank, is_insecure=ring.is_insecure)
-            key = guest.enter(deadline)
-        except OSError as error:
-            why = error.strerror or str(error)
+            guest = Guest(host, port, ring.world(), ring.rank)
+            said = guest.enter(deadline)
+        except (OSError, HandshakeRejected) as error:
+            why = getattr(error, "strerror", None) or str(error)
             left = deadline.remaining()
             time.sleep(_RETRY_S if left is None else min(_RETRY_S, left))
             continue
-        return MeetingRendezvous(ring.rank, ring.size, {0: guest.sock}, key)
+        return MeetingRendezvous(ring.rank, ring.size, {0: guest.sock}, _key_of_run(ring, said))
     msg = f"rank 0 was not met at {host} port {port} within {deadline} ({why})"
     raise TimeoutError(msg)
+
+
+def _listen(ring: RingEnvironment) -> socket.socket:
+    host, port = ring.addresses[0]
+    listener, full = open_socket(host, port, passive=True)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(full)
+        listener.listen(ring.size + _ROOM_FOR_STRANGERS)
+    except OSError as error:
+        listener.close()
+        # If it is the rank 0 of a job like ours, let it know: its ranks may be ours.
+        with contextlib.suppress(OSError, HandshakeRejected, MeetingRefused):
+            Guest(host, port, ring.world(), 0).enter(Deadline(1.0))
+        msg = (
+            f"rank 0 cannot listen on {host} port {port}: {error.strerror}; does another job "
+            "use the same ports?"
+        )
+        raise DistributedError(msg) from error
+    return listener
+
+
+def _key_of_run(ring: RingEnvironment, said: bytes) -> bytes:
+    """What rank 0 gave out is the key, where nobody could hear it; else one part of it."""
+    return said if ring.key is None else hmac.digest(ring.key, b"phalanx run\0" + said, "sha256")

@@ -36,9 +36,10 @@ def init(
 
     The world is joined once: later calls return the same group at once. A process that is in no
     world gets a group of one. What ``mlx.launch`` sets for its ring (``MLX_RANK`` and
-    ``MLX_HOSTFILE``) is a world too, on loopback among processes of one user; elsewhere only
-    with ``PHALANX_INSECURE=1``, as nothing there tells a stranger from a rank. What ``mpirun``
-    starts is a world of MPI (through mpi4py), where none of these is.
+    ``MLX_HOSTFILE``) is a world too: among those who hold ``PHALANX_KEY_FILE``; without one on
+    loopback, among processes of one user, and elsewhere only with ``PHALANX_INSECURE=1``, as
+    nothing there tells a stranger from a rank. What ``mpirun`` starts is a world of MPI (through
+    mpi4py), where none of these is.
 
     Parameters
     ----------

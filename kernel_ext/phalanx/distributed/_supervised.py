@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable
 from typing import cast
 
+import phalanx
 from phalanx.errors import CollectiveTimeout, DistributedError, RankFailure
 from phalanx.protocol import (
     Channel,
@@ -205,7 +206,7 @@ def alone() -> Group:
 
 
 def _ask_for_world(channel: Channel, deadline: Deadline) -> Welcome:
-    ask = Join(channel.next_id(), os.getpid())
+    ask = Join(channel.next_id(), os.getpid(), phalanx.__version__)
     try:
         answer: ToRank = channel.request(ask, ask.id, timeout=deadline.remaining())
     except ChannelClosed as error:
