@@ -52,10 +52,14 @@ class EngineReady(msgspec.Struct, frozen=True, tag="engine_ready", forbid_unknow
 
 
 class Join(msgspec.Struct, frozen=True, tag="join", forbid_unknown_fields=True):
-    """Rank to supervisor: which world am I in? Asked at start and before each new epoch."""
+    """Rank to supervisor: which world am I in? Asked at start and before each new epoch.
+
+    ``version`` is that of the rank's phalanx: a script may run in another environment than we do.
+    """
 
     id: int
     pid: int
+    version: str = ""
 
 
 class Welcome(msgspec.Struct, frozen=True, tag="welcome", forbid_unknown_fields=True):

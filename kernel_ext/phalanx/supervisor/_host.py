@@ -58,6 +58,7 @@ class _Rank:
         self.stacks = stacks
         self.pid = process.pid
         self.reader = FrameReader()
+        self.nonsense = ""  # why it was killed, if it said what cannot be understood
 
 
 class HostSupervisor:
@@ -193,6 +194,8 @@ class HostSupervisor:
             # A rank is our own process: nonsense from it means it is broken beyond talking to.
             log.warning("rank %d: its channel failed: %s", rank, error)
             data, messages = b"", []
+            if isinstance(error, ValueError):
+                child.nonsense = "said what its supervisor cannot understand (another phalanx?)"
             child.process.kill()
         for message in messages:
             self._events.on_message(rank, message)
@@ -217,7 +220,8 @@ class HostSupervisor:
         child.channel.close()
         child.stacks.close()
         if not self._is_stopping:
-            self._events.on_lost(rank, exit_reason(status), child.process.tail)
+            reason = child.nonsense or exit_reason(status)
+            self._events.on_lost(rank, reason, child.process.tail)
 
     def release_output(self, rank: int) -> None:
         """Leave a rank's output to its kernel, which is up now."""

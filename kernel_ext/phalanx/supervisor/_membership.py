@@ -8,10 +8,13 @@ from __future__ import annotations
 import secrets
 import socket
 
+import phalanx
+from phalanx.distributed import AbortKind
 from phalanx.protocol import (
     EpochAborted,
     Gather,
     Join,
+    Refused,
     SplitClosed,
     SplitFormed,
     ToSupervisor,
@@ -38,7 +41,7 @@ class Membership:
         """Take what a rank said; False if it is no matter of membership."""
         if isinstance(message, Join):
             self._host.speaks(rank, message.pid)
-            self._host.send(rank, self._welcome(rank, message.id))
+            self._let_in(rank, message)
         elif isinstance(message, Gather):
             self.send_all(self._world.gather(rank, message))
         elif isinstance(message, EpochAborted):
@@ -57,6 +60,20 @@ class Membership:
         for rank, message in answers:
             if rank not in self._world.dead:
                 self._host.send(rank, message)
+
+    def _let_in(self, rank: int, join: Join) -> None:
+        if join.version == phalanx.__version__:
+            self._host.send(rank, self._welcome(rank, join.id))
+            return
+        # What it would send is laid out otherwise; a group without it can never stand.
+        why = (
+            f"rank {rank} has phalanx {join.version or 'of another version'}, its supervisor has "
+            f"{phalanx.__version__}: all need the same version"
+        )
+        epoch = self._world.epoch
+        self._host.memory.abort(epoch, AbortKind.ERROR, rank, why)
+        self.send_all(self._world.abort(epoch, why))
+        self._host.send(rank, Refused(join.id, -1, why))
 
     def _welcome(self, rank: int, request_id: int) -> Welcome:
         size = self._world.size

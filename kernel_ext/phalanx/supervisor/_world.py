@@ -43,6 +43,7 @@ class World:
         self.epoch = 1
         self.dead: dict[int, str] = {}
         self._is_aborted = False
+        self._why_aborted = ""
         self._rounds: dict[int, _Round] = {}
         self._running: dict[str, set[int]] = {}  # cell -> ranks that have not ended it
         self._how_gone: dict[int, str] = {}  # since the last cell began
@@ -58,6 +59,8 @@ class World:
             return [(rank, Refused(request.id, lost, reason))]
         if request.epoch != self.epoch or self._is_aborted:
             message = f"epoch {request.epoch} is over (now {self.epoch}); join again"
+            if request.epoch == self.epoch and self._why_aborted:
+                message = self._why_aborted
             return [(rank, Refused(request.id, -1, message))]
         this = self._rounds.setdefault(request.round, _Round())
         this.shares[rank] = request.data
@@ -73,6 +76,7 @@ class World:
         if epoch < self.epoch or self._is_aborted:
             return []
         self._is_aborted = True
+        self._why_aborted = message
         return self._refuse_all(-1, message)
 
     def lose(self, rank: int, reason: str) -> list[Answer]:
@@ -119,6 +123,7 @@ class World:
         if reform:
             self.epoch += 1
             self._is_aborted = False
+            self._why_aborted = ""
             self._splits.clear()
         # Whoever still runs an earlier cell takes no part in this one.
         self._how_gone = dict.fromkeys(self.unfinished(), "still runs the cell before")
