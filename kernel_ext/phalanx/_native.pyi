@@ -195,8 +195,8 @@ class Group:
         """Whether this group was closed and no member reads its memory here any more."""
 
     def abort(self, kind: int, culprit: int, message: str) -> bool: ...
-    def settle(self) -> None:
-        """Wait until no thread is inside a group that was aborted: at most some 50 ms."""
+    def settle(self, timeout: float) -> bool:
+        """Wait until no thread is inside a group that was aborted; False if one still is."""
 
     def close(self) -> None:
         """Leave the group. Operations that are queued or run fail, and end the epoch."""
