@@ -33,7 +33,7 @@ def in_fresh_interpreter(code: str, **env: str) -> subprocess.CompletedProcess[s
 
 
 def test_the_names_of_this_room_are_public_and_loaded_when_used():
-    ours = ["Group", "all_gather", "all_sum", "broadcast", "init", "is_available"]
+    ours = ["Group", "all_gather", "all_sum", "broadcast", "init", "is_available", "recover"]
     for name in ours:
         assert name in phalanx.__all__
         assert name in dir(phalanx)
