@@ -68,6 +68,10 @@ class Arena:
     def format(fd: int, nbytes: int) -> None:
         """Size a region and write its empty header; once, by its owner (the supervisor)."""
 
+    @staticmethod
+    def give_back(fd: int) -> None:
+        """Return the memory of a region to the system; its rank is dead, its epoch aborted."""
+
     def __init__(self, fds: Sequence[int], *, own: int) -> None:
         """Map all regions (``fds`` stay the caller's); ``own`` is this rank's slot."""
 

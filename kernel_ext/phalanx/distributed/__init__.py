@@ -12,6 +12,7 @@ from ._control import (
     create_page,
     create_region,
     create_wake,
+    give_back_region,
     region_nbytes,
 )
 from ._exchanges import all_gather, all_to_all, broadcast
@@ -41,6 +42,7 @@ __all__ = [
     "create_page",
     "create_region",
     "create_wake",
+    "give_back_region",
     "init",
     "is_available",
     "is_supervised",

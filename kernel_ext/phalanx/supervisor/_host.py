@@ -30,6 +30,8 @@ __all__ = ["HostEvents", "HostSupervisor"]
 log = logging.getLogger(__name__)
 
 STOP_GRACE_S = 0.5  # between SIGTERM and SIGKILL: enough for atexit, short enough to wait for
+# A survivor that was reading a dead rank's memory as that was given back has touched pages anew.
+TOUCHED_S = 0.25
 
 
 # (environment, descriptors to inherit, on_exit) -> the child
@@ -218,6 +220,21 @@ class HostSupervisor:
         child.stacks.close()
         if not self._is_stopping:
             self._events.on_lost(rank, exit_reason(status), child.process.tail)
+
+    def give_back(self, rank: int) -> None:
+        """Return a dead rank's memory to the system; its epoch was aborted before.
+
+        A survivor that still reads there sees zeros, and then the abort, before it believes them.
+        """
+        child = self._children[rank]
+        slot = self.ranks.index(rank)
+
+        def give_back() -> None:
+            if self._children[rank] is child:  # and not a replacement, which has the same slot
+                self.memory.give_back(slot)
+
+        give_back()
+        self._loop.call_later(TOUCHED_S, give_back)
 
     def release_output(self, rank: int) -> None:
         """Leave a rank's output to its kernel, which is up now."""

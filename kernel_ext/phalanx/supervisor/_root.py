@@ -281,6 +281,7 @@ class RootSupervisor:
         epoch = self._world.epoch
         self._host.memory.abort(epoch, AbortKind.RANK_FAILURE, rank, reason)
         self._membership.send_all(self._world.lose(rank, reason))
+        self._host.give_back(rank)
         if len(self._ready) < self._options.ranks:
             self._tell(BootFailed(f"rank {rank} {reason} while starting\n{tail}".rstrip()))
             self.end()

@@ -236,6 +236,7 @@ class ScriptRoot:
         self._tell(RankEnded(rank, status))
         if status:
             self._abort(rank, reason)
+            self._host.give_back(rank)
             if self._verdict.is_open:
                 self._loop.call_later(BLAME_S, self._end_rest)
             else:
