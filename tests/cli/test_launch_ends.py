@@ -143,11 +143,11 @@ def test_a_second_ctrl_c_kills(running, script):
 
 @pytest.mark.parametrize("victim", ["launcher", "root"])
 def test_a_killed_part_leaves_nothing(running, victim):
-    command = "echo ready; sleep 1000 & trap '' TERM INT; wait"
+    command = "sleep 1000 & trap '' TERM INT; echo ready; wait"
     launcher = running("-n", "3", "--", "sh", "-c", command)
     launcher.wait_lines(*READY)
     processes = launcher.processes()
-    assert len(processes) == 8  # launcher, root, three shells with a child each
+    assert len(processes) == 9  # launcher, root, sweeper, three shells with a child each
     (launcher.popen if victim == "launcher" else launcher.root).kill()
     code, said = launcher.end()
     assert wait_gone(processes) == []

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import tempfile
 import threading
 from typing import Any
 
@@ -68,10 +67,10 @@ def main() -> None:
             pipe.write(json.dumps(files) + "\n")
 
     files: dict[str, dict[str, Any]] = {}
-    # ipyparallel wants a profile folder; nothing in it is used once the controller is up.
-    with tempfile.TemporaryDirectory(prefix="phalanx-controller-") as folder:
-        controller = Controller(profile_dir=ProfileDir(location=folder))
-        controller.initialize([f"--profile-dir={folder}", *OPTIONS])
+    # A profile without a place: one with a folder would be left behind by a kill at this moment.
+    controller = Controller(profile_dir=ProfileDir())
+    controller.initialize(list(OPTIONS))
+    controller.hub.engine_state_file = ""  # else it writes one
     controller.start()
 
 

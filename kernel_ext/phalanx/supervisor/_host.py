@@ -7,6 +7,7 @@ so that the root can speak with it directly here, and over a socket when it is e
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import os
 import signal
@@ -24,6 +25,7 @@ from ._memory import HostMemory
 from ._output import OutputPipe
 from ._process import ChildInput, ChildOutput, ChildProcess, exit_reason
 from ._stack_pipe import StackPipe
+from ._sweeper import Sweeper
 
 __all__ = ["HostEvents", "HostSupervisor"]
 
@@ -77,6 +79,8 @@ class HostSupervisor:
         self._events = events
         self._loop = asyncio.get_running_loop()
         self._children: dict[int, _Rank] = {}
+        self._serials = itertools.count(1)
+        self._sweeper = Sweeper()
         self._decoder = msgspec.msgpack.Decoder(ToSupervisor)
         self._is_stopping = False
 
@@ -132,6 +136,10 @@ class HostSupervisor:
 
     def _start(self, rank: int, make: _Make, env: Mapping[str, str]) -> None:
         """Make the process of a rank, with a channel to it and this host's memory."""
+        if not self._children:
+            self._sweeper.start(os.environ)
+        serial = next(self._serials)
+        mark = self._sweeper.mark(serial)
         ours, theirs = socket.socketpair()
         stacks: StackPipe | None = None
         try:
@@ -140,7 +148,7 @@ class HostSupervisor:
                 fds = theirs.fileno(), stacks.write_fd
                 said = dict(zip(("PHALANX_CHANNEL", STACKS_VARIABLE), map(str, fds), strict=True))
                 process = make(
-                    {**env, **said},
+                    {**env, **mark, **said},
                     (*fds, *self.memory.fds),
                     lambda status: self._on_exit(rank, status),
                 )
@@ -153,6 +161,7 @@ class HostSupervisor:
         ours.setblocking(False)
         self._children[rank] = _Rank(process, ours, stacks)
         self._loop.add_reader(ours, self._read, rank)
+        self._sweeper.started(process.pid, serial)
 
     def pid(self, rank: int) -> int:
         """Process id of a rank; 0 if it was never started."""
@@ -218,6 +227,7 @@ class HostSupervisor:
         self._loop.remove_reader(child.channel)
         child.channel.close()
         child.stacks.close()
+        self._sweeper.gone(child.process.pid)
         if not self._is_stopping:
             self._events.on_lost(rank, exit_reason(status), child.process.tail)
 
@@ -252,4 +262,5 @@ class HostSupervisor:
             for process in processes:
                 process.kill()
             await asyncio.wait(exits)
+        await self._sweeper.stop()
         self.memory.close()

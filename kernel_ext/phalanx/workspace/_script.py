@@ -5,7 +5,6 @@ It speaks with the root supervisor and knows nothing of terminals, labels and ex
 
 from __future__ import annotations
 
-import contextlib
 import os
 import queue
 import signal
@@ -122,8 +121,6 @@ class Script:
             quiet_s=quiet_s,
         )
         self._events: queue.SimpleQueue[ScriptEvent] = queue.SimpleQueue()
-        self._pids: tuple[int, ...] = ()
-        self._ended: set[int] = set()
         self._untold: dict[tuple[int, str], int] = {}  # cost of output that is done with
         self._input_room = threading.Condition()
         self._input_nbytes = WINDOW_COST  # that may be sent now; the condition's lock guards it
@@ -190,11 +187,6 @@ class Script:
         self._send(Bye())
         self._root.close(CLOSE_S)
         self._thread.close()
-        # A supervisor that was killed takes the ranks with it, but not what these have started.
-        for rank, pid in enumerate(self._pids):
-            if rank not in self._ended:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(pid, signal.SIGKILL)
 
     def __enter__(self) -> Self:
         """Use it for a while; `close` follows."""
@@ -228,8 +220,4 @@ class Script:
                 self._input_nbytes += message.nbytes
                 self._input_room.notify()
             return
-        if isinstance(message, Started):
-            self._pids = message.pids
-        elif isinstance(message, RankEnded):
-            self._ended.add(message.rank)
         self._events.put(message)
