@@ -17,10 +17,12 @@ import msgspec
 import zmq
 import zmq.asyncio
 
+from phalanx.errors import DistributedError
 from phalanx.protocol import BootOptions, RootAddress
 from phalanx.protocol.scripts import ScriptOptions
 
 from ._curve import only_client
+from ._limits import allow_descriptors
 
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
 
@@ -85,7 +87,12 @@ def main() -> None:
         options = msgspec.json.decode(line, type=ScriptOptions)
     else:
         options = msgspec.json.decode(line, type=BootOptions)
-    asyncio.run(_serve(options))
+    try:
+        allow_descriptors((options.boot if isinstance(options, ScriptOptions) else options).ranks)
+        asyncio.run(_serve(options))
+    except (DistributedError, OSError, MemoryError) as error:
+        # What this machine refuses is no mistake of ours: a line, which whoever started us says.
+        sys.exit(f"it cannot run here: {error}")
 
 
 if __name__ == "__main__":

@@ -93,13 +93,20 @@ class RootClient:
         self._is_stopping = False
         self._size = options.ranks
         self._watcher = threading.Thread(target=self._watch, name="phalanx-root", daemon=True)
-        self._watcher.start()
+        try:
+            self._watcher.start()
+            self._connect(public_key, secret_key)
+        except BaseException:
+            self._is_stopping = True
+            self._root.close(timeout_s=0.0)
+            raise
 
+    def _connect(self, public_key: bytes, secret_key: bytes) -> None:
         def configure(sock: zmq.Socket[bytes]) -> None:
             sock.curve_serverkey = self._root.address.public_key
             sock.curve_publickey, sock.curve_secretkey = public_key, secret_key
 
-        self._socket = thread.socket(
+        self._socket = self._thread.socket(
             zmq.DEALER, self._root.address.endpoint, self._receive, configure=configure
         )
         self._send(Hello(phalanx.__version__))
