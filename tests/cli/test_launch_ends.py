@@ -168,7 +168,7 @@ def test_a_killed_rank_ends_the_others_even_if_they_refuse(running, script):
     launcher = running("-n", "3", "--grace", "0.3", path)
     launcher.wait_lines(*READY)
     processes = launcher.processes()
-    launcher.root.children()[1].kill()
+    launcher.ranks[1].kill()
     begin_s = time.monotonic()
     code, said = launcher.end()
     assert time.monotonic() - begin_s < 0.3 + BOUND_S
@@ -181,6 +181,11 @@ def test_a_time_limit(script):
     said = launch("-n", "2", "--timeout", "0.6", script("import time; time.sleep(60)"))
     assert said.returncode == 124
     assert b"did not end within 0.6 s" in said.stderr
+
+
+def test_a_time_limit_that_is_over_before_the_supervisor_is_ready():
+    said = launch("-n", "2", "--timeout", "0", "--", "sleep", "1000")
+    assert (said.returncode, said.stderr.count(b"\n")) == (124, 1)
 
 
 def test_nothing_burns_while_idle(running, script):

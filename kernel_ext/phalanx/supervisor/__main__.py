@@ -25,6 +25,7 @@ from ._curve import only_client
 from ._limits import allow_descriptors
 
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
+_SIGNALS = (signal.SIGINT, *_ENDING)
 
 
 async def _serve(options: BootOptions | ScriptOptions) -> None:
@@ -53,6 +54,7 @@ async def _run_workspace(options: BootOptions, client: zmq.asyncio.Socket) -> No
     root = RootSupervisor(options, client)
     for number in _ENDING:
         asyncio.get_running_loop().add_signal_handler(number, root.end)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
     await root.run()
 
 
@@ -61,8 +63,9 @@ async def _run_script(options: ScriptOptions, client: zmq.asyncio.Socket) -> Non
 
     root = ScriptRoot(options, client)
     # The launcher hands these on. (A handler, not SIG_IGN: that would be handed down to ranks.)
-    for number in (signal.SIGINT, *_ENDING):
+    for number in _SIGNALS:
         asyncio.get_running_loop().add_signal_handler(number, root.on_signal, number)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
     await root.run()
 
 
@@ -78,6 +81,8 @@ def _answer(address: RootAddress) -> None:
 
 def main() -> None:
     """Run one root supervisor."""
+    # One that comes before there is a handler waits for it: a launch says how it was ended.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     # A Ctrl-C in the workspace's terminal is the workspace's to handle.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     logging.basicConfig(level=logging.WARNING, format="phalanx supervisor: %(message)s")
