@@ -68,6 +68,10 @@ class Arena:
     def format(fd: int, nbytes: int) -> None:
         """Size a region and write its empty header; once, by its owner (the supervisor)."""
 
+    @staticmethod
+    def give_back(fd: int) -> None:
+        """Return the memory of a region to the system; its rank is dead, its epoch aborted."""
+
     def __init__(self, fds: Sequence[int], *, own: int) -> None:
         """Map all regions (``fds`` stay the caller's); ``own`` is this rank's slot."""
 
@@ -195,8 +199,8 @@ class Group:
         """Whether this group was closed and no member reads its memory here any more."""
 
     def abort(self, kind: int, culprit: int, message: str) -> bool: ...
-    def settle(self) -> None:
-        """Wait until no thread is inside a group that was aborted: at most some 50 ms."""
+    def settle(self, timeout: float) -> bool:
+        """Wait until no thread is inside a group that was aborted; False if one still is."""
 
     def close(self) -> None:
         """Leave the group. Operations that are queued or run fail, and end the epoch."""

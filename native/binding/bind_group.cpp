@@ -241,11 +241,14 @@ void register_group(py::module_& module) {
                     return self.abort({checked_kind(kind), culprit, message});
                 },
                 py::arg("kind"), py::arg("culprit"), py::arg("message"))
-            .def("settle",
-                 [](Group& self) {
-                     const py::gil_scoped_release released;  // waits for running operations
-                     self.settle();
-                 })
+            .def(
+                "settle",
+                [](Group& self, double timeout) {
+                    const py::gil_scoped_release released;  // waits for running operations
+                    const std::chrono::duration<double> time(timeout);
+                    return self.settle(std::chrono::ceil<std::chrono::milliseconds>(time));
+                },
+                py::arg("timeout"))
             .def("close",
                  [](Group& self) {
                      {

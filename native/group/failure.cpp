@@ -2,7 +2,9 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <sstream>
+#include <thread>
 
 #include "group/group.hpp"
 
@@ -16,6 +18,7 @@ constexpr std::chrono::milliseconds kVerdictPatience{200};
 constexpr std::chrono::milliseconds kVerdictBite{5};
 // An operation leaves within one sleep of its waiter once the epoch is aborted.
 constexpr int kClosePatience = 100;  // times 50 ms
+constexpr std::chrono::milliseconds kCloseBite{1};
 
 std::string list_ranks(const std::vector<int>& ranks) {
     std::string text = ranks.size() == 1 ? "rank " : "ranks ";
@@ -125,6 +128,7 @@ void Group::close() noexcept {
     left_ = team_->release_host();
     team_.reset();  // and the links with it
     if (left_ == nullptr) arena_.reset();
+    has_left_.store(true);
 }
 
 // A member that has closed the group reads neither its staging memory nor its messages any more.
@@ -139,22 +143,30 @@ bool Group::is_left_by_all() noexcept {
     return true;
 }
 
-void Group::settle() noexcept {
-    const auto wait_for = [](Turn& turn) {
-        for (int i = 0; i < kClosePatience; ++i) {
-            if (!turn.try_take_for(Waiter::kLongestSleep)) continue;
-            turn.give();
-            return;
-        }
+bool Group::settle(std::chrono::milliseconds patience) noexcept {
+    const auto give_up_at = Clock::now() + patience;
+    const auto left = [&] {
+        const auto time = std::chrono::ceil<std::chrono::milliseconds>(give_up_at - Clock::now());
+        return std::max(time, std::chrono::milliseconds::zero());
     };
-    // close() waits by itself, and keeps the turns.
-    if (is_closed_.load() || !page_->is_aborted(epoch_)) return;
-    wait_for(turn_);
+    const auto is_free = [&](Turn& turn) {
+        if (!turn.try_take() && !turn.try_take_for(left())) return false;
+        turn.give();
+        return true;
+    };
+    if (is_closed_.load()) {  // close() waits by itself, and keeps the turns
+        while (!has_left_.load() && left().count() > 0) std::this_thread::sleep_for(kCloseBite);
+        return has_left_.load();
+    }
+    if (!page_->is_aborted(epoch_)) return true;
+    if (!is_free(turn_)) return false;
     // The rest of the queue fails without a turn, and is counted on the page till then: the group
     // of the next epoch counts there from 0.
-    queue_.sleep_until_idle(kClosePatience * Waiter::kLongestSleep);
-    if (pairs_ == nullptr) return;
-    for (auto& lane : pairs_->lanes()) wait_for(lane.turn);
+    queue_.sleep_until_idle(left());
+    if (!queue_.is_idle()) return false;
+    if (pairs_ == nullptr) return true;
+    auto& lanes = pairs_->lanes();
+    return std::all_of(lanes.begin(), lanes.end(), [&](auto& lane) { return is_free(lane.turn); });
 }
 
 bool Group::take_all_turns(const Reason& reason) noexcept {

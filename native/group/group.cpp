@@ -24,8 +24,9 @@ std::uint64_t mix(std::uint64_t hash, std::uint64_t word) noexcept {
 
 void Group::check_usable() const {
     if (is_closed_.load()) {
-        throw Closed(me() + ": the group is closed and cannot be used any more; of a part of the " +
-                     "ranks make a new one with split");
+        throw Closed(me() + ": the group is closed and cannot be used any more; " +
+                     (tag_ == 0 ? "px.init() makes it anew when every rank calls it"
+                                : "make a new one with split"));
     }
     if (page_->is_aborted(epoch_)) throw Aborted(failure().value_or(Reason{}));
 }
@@ -136,7 +137,7 @@ void Group::run_now(const Call& call, Deadline deadline) {
             has_begun = true;
             perform(op, call);
             // After the last read of peers' memory: was it still theirs?
-            waiter_->check_abort();
+            waiter_->check_still_theirs();
         } catch (const std::exception& error) {
             activity_->leave(channel_, op.seq, false);
             const bool was_interrupted = dynamic_cast<const Interrupted*>(&error) != nullptr;

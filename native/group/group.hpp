@@ -108,8 +108,9 @@ class Group {
     bool abort(const Reason& reason) noexcept;
     [[nodiscard]] std::optional<Reason> failure() const;
     // Waits until nobody is inside any more, if the epoch was aborted: from then on this group
-    // writes nothing to the arena, and the group of a new epoch may use the same channel.
-    void settle() noexcept;
+    // reads and writes nothing of the arena, and the group of a new epoch may use the same channel.
+    // False if somebody still is (after a close: if it could not wait for them).
+    [[nodiscard]] bool settle(std::chrono::milliseconds patience) noexcept;
     void close() noexcept;
     [[nodiscard]] bool is_closed() const noexcept { return is_closed_.load(); }
 
@@ -175,7 +176,8 @@ class Group {
 
     Turn turn_;
     std::atomic<bool> is_closed_{false};
-    Activity* activity_ = nullptr;  // on the page
+    std::atomic<bool> has_left_{false};  // closed, and nobody is inside
+    Activity* activity_ = nullptr;       // on the page
     std::unique_ptr<Waiter> waiter_;
     std::unique_ptr<Team> team_;
     std::unique_ptr<Pairs> pairs_;  // none in a group of one

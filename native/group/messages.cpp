@@ -44,7 +44,7 @@ void Group::pass(const Call& call, bool is_recv) {
         if (is_recv) {
             pairs_->recv(lane, op, call.out, has_begun);
             // After the last read of the peer's memory: was it still this epoch's?
-            lane.waiter.check_abort();
+            lane.waiter.check_still_theirs();
         } else {
             pairs_->send(lane, op, call.x);
         }

@@ -102,7 +102,9 @@ struct alignas(kCacheLine) Activity {
         epoch.store(number, std::memory_order_release);
         it.tag.store(shown(tag, number), std::memory_order_seq_cst);
     }
+    // Not where the next epoch has begun: a split keeps its tag, and may stand there again.
     void end_group(int channel, std::uint64_t number, std::uint64_t tag) noexcept {
+        if (epoch.load(std::memory_order_acquire) != number) return;
         std::uint64_t mine = shown(tag, number);
         of(channel).tag.compare_exchange_strong(mine, 0, std::memory_order_seq_cst);
     }

@@ -87,6 +87,12 @@ class Waiter {
     void check_abort() const {
         if (page_.is_aborted(epoch_)) throw_aborted();
     }
+    // After the last read of peers' memory: if the epoch was not aborted until now, what was read
+    // was theirs and of this epoch, as nobody writes for another one before he has seen the abort.
+    void check_still_theirs() const {
+        order_reads();
+        check_abort();
+    }
     // True once this operation has waited long: time to ask whether all is well with the others.
     [[nodiscard]] bool is_patience_over() const noexcept {
         return has_slept_ && Clock::now() - first_wait_ >= kPatience;

@@ -143,11 +143,11 @@ def test_a_second_ctrl_c_kills(running, script):
 
 @pytest.mark.parametrize("victim", ["launcher", "root"])
 def test_a_killed_part_leaves_nothing(running, victim):
-    command = "echo ready; sleep 1000 & trap '' TERM INT; wait"
+    command = "sleep 1000 & trap '' TERM INT; echo ready; wait"
     launcher = running("-n", "3", "--", "sh", "-c", command)
     launcher.wait_lines(*READY)
     processes = launcher.processes()
-    assert len(processes) == 8  # launcher, root, three shells with a child each
+    assert len(processes) == 9  # launcher, root, sweeper, three shells with a child each
     (launcher.popen if victim == "launcher" else launcher.root).kill()
     code, said = launcher.end()
     assert wait_gone(processes) == []
@@ -168,7 +168,7 @@ def test_a_killed_rank_ends_the_others_even_if_they_refuse(running, script):
     launcher = running("-n", "3", "--grace", "0.3", path)
     launcher.wait_lines(*READY)
     processes = launcher.processes()
-    launcher.root.children()[1].kill()
+    launcher.ranks[1].kill()
     begin_s = time.monotonic()
     code, said = launcher.end()
     assert time.monotonic() - begin_s < 0.3 + BOUND_S
@@ -181,6 +181,11 @@ def test_a_time_limit(script):
     said = launch("-n", "2", "--timeout", "0.6", script("import time; time.sleep(60)"))
     assert said.returncode == 124
     assert b"did not end within 0.6 s" in said.stderr
+
+
+def test_a_time_limit_that_is_over_before_the_supervisor_is_ready():
+    said = launch("-n", "2", "--timeout", "0", "--", "sleep", "1000")
+    assert (said.returncode, said.stderr.count(b"\n")) == (124, 1)
 
 
 def test_nothing_burns_while_idle(running, script):

@@ -173,7 +173,7 @@ def test_a_frozen_rank_does_not_hold_the_others_beyond_their_deadline(own):
 def test_stop_leaves_nothing(own):
     processes = processes_of(own._root.pid)
     before = n_descriptors()
-    assert len(processes) == 4  # root, controller, two ranks
+    assert len(processes) == 5  # root, controller, sweeper, two ranks
     own.stop()
     own.stop()
     assert wait_gone(processes, BOUND_S) == []

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, cast, final
+from typing import TYPE_CHECKING, Any, cast, final
 
 from phalanx import _native
 from phalanx.errors import DistributedError, NotSupported
@@ -20,6 +20,9 @@ from ._mpi._engine import MpiEngine
 from ._mpi._split import split_mpi
 from ._split import split_group
 from ._world import WorldSpec, native_hosts
+
+if TYPE_CHECKING:
+    from ._family import Leave
 
 __all__ = ["Group", "group_of_one", "seconds"]
 
@@ -72,7 +75,8 @@ class Group:
         self._spec = spec
         self._on_failure = on_failure
         self._family = family
-        self._leave: Callable[[], object] | None = None  # of a split: gives its channel back
+        # Of a split: gives its channel back; called once, at the latest by a garbage collection.
+        self._leave: Leave | None = None
         self._origin: tuple[int, int] | None = None  # of a split: color and key
         if family is not None:
             family.add(self)
@@ -88,9 +92,19 @@ class Group:
         if family is not None:
             family.add(self)
 
+    def _renew(self, engine: Engine, spec: WorldSpec, family: Family) -> None:
+        """Go on as the split of a new epoch."""
+        if self._leave is not None:
+            self._leave.detach()
+        self._engine.close()
+        self._engine = engine
+        self._spec = spec
+        self._family = family
+        self._leave = family.add_split(self, cast("_native.Group", engine), spec)
+
     def _retire(self, stand_in: Gone) -> None:
-        """Give up a split whose epoch is over; the world itself is armed anew."""
-        if self._leave is None:
+        """Give up a split that does not go on; the world itself does, and a closed one is closed."""
+        if self._leave is None or self._engine.is_closed:
             return
         engine, self._engine = self._engine, stand_in  # type: ignore[assignment]
         engine.close()
@@ -168,8 +182,9 @@ class Group:
 
         Notes
         -----
-        A split belongs to the epoch of its world: a failure in one of them is one of all. After
-        the world was formed anew, the splits of before refuse every call; make them anew.
+        A failure in a split is one of the whole world. When that is formed anew (`recover`, or
+        the next cell), every split that all its ranks still hold stands again, the same object
+        with the same ranks; one that a rank has closed or lost refuses every call and names it.
 
         Examples
         --------

@@ -14,6 +14,7 @@ from ._rank_messages import (
     Gather,
     Gathered,
     Join,
+    Recover,
     Refused,
     Register,
     Registered,
@@ -22,6 +23,7 @@ from ._rank_messages import (
     ToRank,
     ToSupervisor,
     Welcome,
+    Withdraw,
 )
 from ._ranks import format_ranks, name_ranks
 from ._records import (
@@ -89,6 +91,7 @@ __all__ = [
     "RankLost",
     "RankStack",
     "RankState",
+    "Recover",
     "Refused",
     "Register",
     "Registered",
@@ -105,6 +108,7 @@ __all__ = [
     "TopologyIs",
     "TypedLine",
     "Welcome",
+    "Withdraw",
     "format_ranks",
     "name_ranks",
     "pack_frame",

@@ -17,10 +17,12 @@ import msgspec
 import zmq
 import zmq.asyncio
 
+from phalanx.errors import DistributedError
 from phalanx.protocol import BootOptions, RootAddress
 from phalanx.protocol.scripts import ScriptOptions
 
 from ._curve import only_client
+from ._limits import allow_descriptors
 
 # What a stranger may cost before its handshake fails: a descriptor for so long (libzmq: 30 s), and
 # a message of this size (libzmq: any). The client sends pieces of input of 64 KiB, and less.
@@ -28,6 +30,7 @@ _HANDSHAKE_MS = 5000
 _MESSAGE_MAX_NBYTES = 4 << 20
 
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
+_SIGNALS = (signal.SIGINT, *_ENDING)
 
 
 async def _serve(options: BootOptions | ScriptOptions) -> None:
@@ -57,6 +60,7 @@ async def _run_workspace(options: BootOptions, client: zmq.asyncio.Socket) -> No
     root = RootSupervisor(options, client)
     for number in _ENDING:
         asyncio.get_running_loop().add_signal_handler(number, root.end)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
     await root.run()
 
 
@@ -65,8 +69,9 @@ async def _run_script(options: ScriptOptions, client: zmq.asyncio.Socket) -> Non
 
     root = ScriptRoot(options, client)
     # The launcher hands these on. (A handler, not SIG_IGN: that would be handed down to ranks.)
-    for number in (signal.SIGINT, *_ENDING):
+    for number in _SIGNALS:
         asyncio.get_running_loop().add_signal_handler(number, root.on_signal, number)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
     await root.run()
 
 
@@ -82,6 +87,8 @@ def _answer(address: RootAddress) -> None:
 
 def main() -> None:
     """Run one root supervisor."""
+    # One that comes before there is a handler waits for it: a launch says how it was ended.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     # A Ctrl-C in the workspace's terminal is the workspace's to handle.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     logging.basicConfig(level=logging.WARNING, format="phalanx supervisor: %(message)s")
@@ -91,7 +98,12 @@ def main() -> None:
         options = msgspec.json.decode(line, type=ScriptOptions)
     else:
         options = msgspec.json.decode(line, type=BootOptions)
-    asyncio.run(_serve(options))
+    try:
+        allow_descriptors((options.boot if isinstance(options, ScriptOptions) else options).ranks)
+        asyncio.run(_serve(options))
+    except (DistributedError, OSError, MemoryError) as error:
+        # What this machine refuses is no mistake of ours: a line, which whoever started us says.
+        sys.exit(f"it cannot run here: {error}")
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ import json
 import os
 import secrets
 import sys
-import tempfile
 import threading
 from typing import Any
 
@@ -35,6 +34,12 @@ OPTIONS = (
 )
 
 _IPC_FILTER_UID = 59  # ZMQ_IPC_FILTER_UID, which pyzmq does not name
+
+FORGOTTEN = (b"in", b"out", b"intask", b"outtask", b"inbcast", b"outbcast", b"tracktask", b"iopub")
+
+
+def forget(idents: list[bytes], message: list[bytes]) -> None:
+    """Take the place of the hub's bookkeeping of a message."""
 
 
 class HeartThread(threading.Thread):
@@ -107,14 +112,17 @@ def main() -> None:
             pipe.write(json.dumps(files) + "\n")
 
     files: dict[str, dict[str, Any]] = {}
-    # ipyparallel wants a profile folder; nothing in it is used once the controller is up.
-    with tempfile.TemporaryDirectory(prefix="phalanx-controller-") as folder:
-        config = Config()
-        # In no file system, so that nothing is left of it when we are killed.
-        config.IPController.transport = "ipc"
-        config.IPController.ip = name = f"@phalanx-{secrets.token_hex(16)}"
-        controller = Controller(profile_dir=ProfileDir(location=folder), config=config)
-        controller.initialize([f"--profile-dir={folder}", *OPTIONS])
+    config = Config()
+    # In no file system, so that nothing is left of it when we are killed.
+    config.IPController.transport = "ipc"
+    config.IPController.ip = name = f"@phalanx-{secrets.token_hex(16)}"
+    # A profile without a place: one with a folder would be left behind by a kill at this moment.
+    controller = Controller(profile_dir=ProfileDir(), config=config)
+    controller.initialize(list(OPTIONS))
+    controller.hub.engine_state_file = ""  # else it writes one
+    # It notes every message for queries that nobody makes: 4.6 KB a cell of two ranks, for ever.
+    for topic in FORGOTTEN:
+        controller.hub.monitor_handlers[topic] = forget
     controller.start()
 
 

@@ -69,13 +69,17 @@ def launch_root(options: BootOptions | ScriptOptions, *, timeout_s: float = 20.0
     # An unlinked file, not a pipe: the supervisor may outlive us and must not die of writing.
     log = tempfile.TemporaryFile()  # noqa: SIM115 - the RootProcess closes it
     role = ["script"] if isinstance(options, ScriptOptions) else []
-    popen = subprocess.Popen(
-        [sys.executable, "-m", "phalanx.supervisor", *role],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=log,
-        start_new_session=True,
-    )
+    try:
+        popen = subprocess.Popen(
+            [sys.executable, "-m", "phalanx.supervisor", *role],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            start_new_session=True,
+        )
+    except BaseException:
+        log.close()
+        raise
     try:
         with popen.stdin as stdin, popen.stdout as stdout:  # type: ignore[union-attr]
             stdin.write(msgspec.json.encode(options) + b"\n")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import secrets
 import socket
+from collections.abc import Callable, Collection
 
 import phalanx
 from phalanx.distributed import AbortKind
@@ -14,11 +15,13 @@ from phalanx.protocol import (
     EpochAborted,
     Gather,
     Join,
+    Recover,
     Refused,
     SplitClosed,
     SplitFormed,
     ToSupervisor,
     Welcome,
+    Withdraw,
 )
 
 from ._host import HostSupervisor
@@ -28,22 +31,42 @@ __all__ = ["Membership"]
 
 
 class Membership:
-    """Answers the ranks of one world that all run on this host."""
+    """Answers the ranks of one world that all run on this host.
 
-    def __init__(self, name: str, transport: str, world: World, host: HostSupervisor) -> None:
+    It decides when the next epoch begins and who is in it. ``gone`` are the ranks that live and
+    will ask for nothing any more.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        transport: str,
+        world: World,
+        host: HostSupervisor,
+        gone: Callable[[], Collection[int]] = tuple,
+    ) -> None:
         self._name = name
         self._transport = transport
         self._world = world
         self._host = host
+        self._gone = gone
         self._key = secrets.token_bytes(32)
 
     def answer(self, rank: int, message: ToSupervisor) -> bool:
         """Take what a rank said; False if it is no matter of membership."""
         if isinstance(message, Join):
             self._host.speaks(rank, message.pid)
-            self._let_in(rank, message)
+            if self._has_our_version(rank, message):
+                self._host.send(rank, self._welcome(rank, message.id))
         elif isinstance(message, Gather):
             self.send_all(self._world.gather(rank, message))
+        elif isinstance(message, Recover):
+            if self._has_our_version(rank, message):
+                self._world.ask(rank, message)
+                self.look()
+        elif isinstance(message, Withdraw):
+            missing = self._world.withdraw(rank, message.of)
+            self._host.send(rank, Refused(message.id, -1, ", ".join(map(self._who, missing))))
         elif isinstance(message, EpochAborted):
             self._host.memory.abort(message.epoch, message.kind, message.culprit, message.message)
             self.send_all(self._world.abort(message.epoch, message.message))
@@ -61,19 +84,48 @@ class Membership:
             if rank not in self._world.dead:
                 self._host.send(rank, message)
 
-    def _let_in(self, rank: int, join: Join) -> None:
-        if join.version == phalanx.__version__:
-            self._host.send(rank, self._welcome(rank, join.id))
-            return
+    def _has_our_version(self, rank: int, ask: Join | Recover) -> bool:
+        """Refuse a rank of another one, and whoever waits for it."""
+        if ask.version == phalanx.__version__:
+            return True
         # What it would send is laid out otherwise; a group without it can never stand.
         why = (
-            f"rank {rank} has phalanx {join.version or 'of another version'}, its supervisor has "
+            f"rank {rank} has phalanx {ask.version or 'of another version'}, its supervisor has "
             f"{phalanx.__version__}: all need the same version"
         )
-        epoch = self._world.epoch
-        self._host.memory.abort(epoch, AbortKind.ERROR, rank, why)
-        self.send_all(self._world.abort(epoch, why))
-        self._host.send(rank, Refused(join.id, -1, why))
+        world = self._world
+        self._host.memory.abort(world.epoch, AbortKind.ERROR, rank, why)
+        self.send_all(world.abort(world.epoch, why))
+        self.send_all([(other, Refused(of, -1, why)) for other, of in world.take_asking()])
+        self._host.send(rank, Refused(ask.id, -1, why))
+        return False
+
+    def look(self) -> None:
+        """Let the next epoch begin if every rank asks for it; free those who ask in vain."""
+        if self._world.is_unanimous:
+            self._begin_epoch()
+        else:
+            self.send_all(self._world.refuse_asking(self._gone()))
+
+    def _begin_epoch(self) -> None:
+        world, memory = self._world, self._host.memory
+        if not world.is_good:
+            # Closed somewhere, perhaps not aborted: what comes next may use the same memory.
+            memory.abort(world.epoch, AbortKind.ERROR, -1, "the group was formed anew")
+        reason = memory.reason(world.epoch)
+        if reason is not None:
+            self.send_all(world.abort(world.epoch, reason[2]))
+            world.begin_epoch()
+        self.welcome_asking()
+
+    def welcome_asking(self) -> None:
+        """Tell all who asked for it which epoch it is now."""
+        for rank, request_id in self._world.take_asking():
+            self._host.send(rank, self._welcome(rank, request_id))
+
+    def _who(self, rank: int) -> str:
+        doing = self._host.memory.activity(rank).doing
+        return f"rank {rank} ({doing})" if doing else f"rank {rank}"
 
     def _welcome(self, rank: int, request_id: int) -> Welcome:
         size = self._world.size

@@ -6,13 +6,22 @@ the descriptors; what they do with them is the engine's business.
 
 from __future__ import annotations
 
+import logging
 import os
 
-from phalanx.distributed import AbortPage, create_page, create_region, create_wake
+from phalanx.distributed import (
+    AbortPage,
+    create_page,
+    create_region,
+    create_wake,
+    give_back_region,
+)
 
 from ._hopeless import Activity, Standing
 
 __all__ = ["HostMemory"]
+
+log = logging.getLogger(__name__)
 
 
 class HostMemory:
@@ -58,6 +67,15 @@ class HostMemory:
             return Activity(0, {})
         epoch, groups, pair = self._page.activity(slot)
         return Activity(epoch, {number: Standing(*its) for number, its in groups.items()}, pair)
+
+    def give_back(self, slot: int) -> None:
+        """Return the pages of a slot whose rank is dead to the system; the slot stays."""
+        if not self.region_fds:
+            return
+        try:
+            give_back_region(self.region_fds[slot])
+        except OSError as error:  # it comes back with the world's end, then
+            log.warning("%s", error)
 
     def close(self) -> None:
         """Unmap and close everything; idempotent."""

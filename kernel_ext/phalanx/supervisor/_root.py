@@ -82,7 +82,9 @@ class RootSupervisor:
         self._ended = asyncio.Condition()
         self._controller = ControllerProcess(self._on_controller_up, self._on_controller_lost)
         self._host = HostSupervisor(tuple(range(options.ranks)), self)
-        self._membership = Membership(options.name, options.transport, self._world, self._host)
+        self._membership = Membership(
+            options.name, options.transport, self._world, self._host, self._world.gone
+        )
         self._tasks: set[asyncio.Task[None]] = set()
         self._watch = CellWatch(self._world, self._host.memory, self._on_hopeless)
         self._freeze = FreezeWatch(options.silence_s, self._on_frozen)
@@ -244,7 +246,10 @@ class RootSupervisor:
         reason = self._host.memory.reason(self._world.epoch)
         if reason is not None:
             self._membership.send_all(self._world.abort(self._world.epoch, reason[2]))
-        self._tell(self._world.begin_cell(request.id, request.cell, request.ranks))
+        allowed = self._world.begin_cell(request.id, request.cell, request.ranks)
+        if allowed.reform:  # also for threads that live on from the cell before
+            self._membership.welcome_asking()
+        self._tell(allowed)
         self._watch.look()
 
     # -- the ranks (HostEvents) ---------------------------------------------------------------
@@ -264,15 +269,19 @@ class RootSupervisor:
         elif isinstance(message, CellEnded):
             self._world.end_cell(rank, message.cell, ok=message.ok, lives_on=message.lives_on)
             self._spawn_task(self._notify_ended())
+            self._membership.look()
             self._watch.look()
         else:
             self._membership.answer(rank, message)
+            if self._world.asking:
+                self._watch.look()
 
     def on_lost(self, rank: int, reason: str, tail: str) -> None:
         """Name a dead rank to everybody: first to those who wait for it."""
         epoch = self._world.epoch
         self._host.memory.abort(epoch, AbortKind.RANK_FAILURE, rank, reason)
         self._membership.send_all(self._world.lose(rank, reason))
+        self._host.give_back(rank)
         if len(self._ready) < self._options.ranks:
             self._tell(BootFailed(f"rank {rank} {reason} while starting\n{tail}".rstrip()))
             self.end()

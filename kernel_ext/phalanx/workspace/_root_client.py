@@ -9,6 +9,7 @@ import contextlib
 import itertools
 import os
 import queue
+import socket
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -31,6 +32,7 @@ from phalanx.protocol import (
     GetStacks,
     GetTopology,
     Hello,
+    RankLost,
     RankStack,
     StacksAre,
     Stop,
@@ -59,7 +61,7 @@ class RootClient:
     Parameters
     ----------
     on_news : callable
-        Gets `RankLost` and `Notice`, on the socket thread.
+        Gets `RankLost` and `Notice`, on the socket thread; of a root that has died, on one of ours.
     """
 
     def __init__(
@@ -88,12 +90,23 @@ class RootClient:
         self._boot: queue.SimpleQueue[FromRoot] = queue.SimpleQueue()
         self._decoder = msgspec.msgpack.Decoder(FromRoot)
         self._thread = thread
+        self._is_stopping = False
+        self._size = options.ranks
+        self._watcher = threading.Thread(target=self._watch, name="phalanx-root", daemon=True)
+        try:
+            self._watcher.start()
+            self._connect(public_key, secret_key)
+        except BaseException:
+            self._is_stopping = True
+            self._root.close(timeout_s=0.0)
+            raise
 
+    def _connect(self, public_key: bytes, secret_key: bytes) -> None:
         def configure(sock: zmq.Socket[bytes]) -> None:
             sock.curve_serverkey = self._root.address.public_key
             sock.curve_publickey, sock.curve_secretkey = public_key, secret_key
 
-        self._socket = thread.socket(
+        self._socket = self._thread.socket(
             zmq.DEALER, self._root.address.endpoint, self._receive, configure=configure
         )
         self._send(Hello(phalanx.__version__))
@@ -107,6 +120,14 @@ class RootClient:
     def is_alive(self) -> bool:
         """Whether the root supervisor runs."""
         return self._root.poll() is None
+
+    def _watch(self) -> None:
+        """Tell that all ranks are lost when the root has died: nobody else can."""
+        self._root.wait()
+        if not self._is_stopping:
+            host = socket.gethostname()
+            for rank in range(self._size):
+                self._on_news(RankLost(rank, host, "is gone: its supervisor has died", ""))
 
     def wait_booted(self, timeout_s: float) -> Booted:
         """Wait until every rank takes cells.
@@ -168,11 +189,13 @@ class RootClient:
 
     def stop(self) -> None:
         """End the ranks, the controller and the supervisor; idempotent, fine with a dead one."""
+        self._is_stopping = True
         if self.is_alive:
             # Where it hangs or has just died, close() below kills it, and its children with it.
             with contextlib.suppress(DistributedError):
                 self._ask(Stop, Stopped, STOP_S)
         self._root.close(timeout_s=1.0)
+        self._watcher.join()
 
     def _request(self, make: Callable[[int], ToRoot], answered: Callable[[FromRoot], None]) -> int:
         request_id = next(self._ids)

@@ -8,7 +8,11 @@ from __future__ import annotations
 import math
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+
+import zmq
 
 from phalanx.errors import DistributedError
 
@@ -16,7 +20,7 @@ from ._cell import Cell
 from ._dispatch import Dispatch
 from ._ranks import format_ranks
 
-__all__ = ["SILENCE_S", "StartOptions", "checked_options", "wait_answering"]
+__all__ = ["SILENCE_S", "StartOptions", "checked_options", "starting", "wait_answering"]
 
 PING_INTERVAL_S = 0.1
 SILENCE_S = 5.0  # the longest that a frozen rank stays unnamed, unless asked otherwise
@@ -55,6 +59,21 @@ def checked_options(
         msg = f"transport is {transport!r}; it must be 'any' or 'tcp'"
         raise ValueError(msg)
     return StartOptions(name or f"local-{os.getpid()}", ranks, linger_s, silence_s, transport)
+
+
+@contextmanager
+def starting() -> Iterator[None]:
+    """Say in one line what this machine refuses to a start: descriptors, memory, threads."""
+    try:
+        yield
+    except DistributedError:  # some are OSErrors as well
+        raise
+    except (OSError, MemoryError, zmq.ZMQError, RuntimeError) as error:
+        # "can't start new thread" is all that Python says of a refused thread.
+        if type(error) is RuntimeError and "thread" not in str(error):
+            raise
+        msg = f"the ranks cannot be started from here: {getattr(error, 'strerror', '') or error}"
+        raise DistributedError(msg) from error
 
 
 def wait_answering(dispatch: Dispatch, name: str, size: int, timeout_s: float) -> None:

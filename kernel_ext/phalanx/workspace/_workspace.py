@@ -22,7 +22,7 @@ from ._output import MAX_LINES
 from ._ranks import chosen_ranks
 from ._root_client import RootClient
 from ._runner import CellRunner
-from ._start import SILENCE_S, StartOptions, checked_options
+from ._start import SILENCE_S, StartOptions, checked_options, starting
 from ._values import pull_request, push_request
 from ._view import QuietView, View
 
@@ -47,12 +47,13 @@ class Workspace:
         self.make_view: Callable[[], View] = QuietView
         self._is_stopped = False
         self._runner: CellRunner | None = None
-        self._thread = SocketThread(f"phalanx-{self.name}")
-        try:
-            self._root = RootClient(self._thread, options, self._on_news)
-        except BaseException:
-            self._thread.close()
-            raise
+        with starting():
+            self._thread = SocketThread(f"phalanx-{self.name}")
+            try:
+                self._root = RootClient(self._thread, options, self._on_news)
+            except BaseException:
+                self._thread.close()
+                raise
 
     @classmethod
     def start(

@@ -276,10 +276,12 @@ class Operations:
         self._world.flush()
         return is_first
 
-    def settle(self) -> None:
-        """Wait until no thread is inside a group that has failed; it leaves by itself."""
-        if self._turn.acquire(timeout=_CLOSE_S):
+    def settle(self, timeout: float) -> bool:
+        """Wait until no thread is inside a group that has failed; False if one still is."""
+        has_left = self._turn.acquire(timeout=timeout)
+        if has_left:
             self._turn.release()
+        return has_left
 
     # -- end ----------------------------------------------------------------------------------
 
