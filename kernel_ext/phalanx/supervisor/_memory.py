@@ -10,7 +10,7 @@ import os
 
 from phalanx.distributed import AbortPage, create_page, create_region, create_wake
 
-from ._hopeless import Activity, Standing
+from ._hopeless import Activity, Passed, Standing
 
 __all__ = ["HostMemory"]
 
@@ -56,8 +56,13 @@ class HostMemory:
         """What the rank in ``slot`` is doing in the engine."""
         if self._page is None:
             return Activity(0, {})
-        epoch, groups, pair = self._page.activity(slot)
-        return Activity(epoch, {number: Standing(*its) for number, its in groups.items()}, pair)
+        epoch, groups, pair, messages = self._page.activity(slot)
+        return Activity(
+            epoch,
+            {number: Standing(*its) for number, its in groups.items()},
+            pair,
+            {key: Passed(*its) for key, its in messages.items()},
+        )
 
     def close(self) -> None:
         """Unmap and close everything; idempotent."""
