@@ -82,8 +82,8 @@ void register_page(py::module_& module) {
                     const py::int_ group((tag & Activity::kWorldTag) != 0 ? 0 : tag);
                     for (const auto& [peer, sent, received] : passed) {
                         messages[py::make_tuple(group, peer)] = py::make_tuple(
-                            sent & ~kTallyWaits, received & ~kTallyWaits,
-                            (sent & kTallyWaits) != 0, (received & kTallyWaits) != 0);
+                            sent & ~kTallyWaits, received & ~kTallyWaits, (sent & kTallyWaits) != 0,
+                            (received & kTallyWaits) != 0);
                     }
                     channels[group] =
                         py::make_tuple(current == 0 ? std::string() : name_of(kind),

@@ -148,8 +148,7 @@ void Pairs::wait(Lane& lane, const Ready& ready, const Try& attempt) {
             activity.hide(word);
             if (is_told) lane.tell(lane.seq - 1);
         }
-    } shown{activity_, lane,
-            Activity::word_of(channel_, lane.is_recv, lane.world_peer, lane.seq)};
+    } shown{activity_, lane, Activity::word_of(channel_, lane.is_recv, lane.world_peer, lane.seq)};
     const auto missing = [&] {
         shown.show();
         Missing who;

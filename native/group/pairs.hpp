@@ -73,7 +73,7 @@ class Pairs {
         std::unique_ptr<Link> link;  // none to this rank itself, nor where no wire was given
         Waiter waiter;
         std::uint64_t seq = 0;
-        Tally* tally;  // on the page, where it has room
+        Tally* tally;                           // on the page, where it has room
         std::atomic<bool> is_overheard{false};  // its peer has left in peace
     };
 
