@@ -158,9 +158,7 @@ class Simulator:
         }
         keys = {*rank.sent, *rank.received, *rank.sends, *rank.receives}
         messages = {
-            key: Passed(
-                rank.sent[key], rank.received[key], key in rank.sends, key in rank.receives
-            )
+            key: Passed(rank.sent[key], rank.received[key], key in rank.sends, key in rank.receives)
             for key in keys
         }
         return Activity(1, groups, messages=messages)

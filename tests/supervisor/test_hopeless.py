@@ -80,9 +80,7 @@ def test_a_member_that_is_in_another_split_by_now_has_left_and_is_told_of_otherw
 def test_a_wait_in_the_world_is_found_beside_one_in_a_split():
     both = Activity(1, {WORLD: Standing("barrier", 2, 1), SPLIT: Standing("all_sum", 5, 4)})
     there = Activity(1, {WORLD: Standing("", 0, 2), SPLIT: Standing("", 0, 4)})
-    assert find([both, there], [0], [1], {SPLIT: (0, 1)}) == Hopeless(
-        (0,), 1, "all_sum", 5, (0, 1)
-    )
+    assert find([both, there], [0], [1], {SPLIT: (0, 1)}) == Hopeless((0,), 1, "all_sum", 5, (0, 1))
     assert both.doing == "in barrier #2"
     assert there.doing == ""
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from supervisor.simulator import Event, Simulator
 
 from phalanx.supervisor._hopeless import WORLD, find_hopeless
-from supervisor.simulator import Event, Simulator
 
 
 @st.composite
@@ -47,9 +46,7 @@ def look(simulator, pause=lambda: None):
     for rank in sorted(running | gone):
         activities[rank] = simulator.activity(rank)
         pause()
-    return find_hopeless(
-        activities, epoch=1, running=running, gone=gone, splits=simulator.splits
-    )
+    return find_hopeless(activities, epoch=1, running=running, gone=gone, splits=simulator.splits)
 
 
 def settle(simulator, random):
@@ -58,7 +55,7 @@ def settle(simulator, random):
     has_moved = True
     while has_moved:
         random.shuffle(threads)
-        has_moved = any([simulator.step(thread) for thread in threads])
+        has_moved = any(simulator.step(thread) for thread in threads)
 
 
 def is_in(simulator, rank, found):
@@ -69,12 +66,12 @@ def is_in(simulator, rank, found):
             (n for n, members in simulator.splits.items() if members == found.split), WORLD
         )
         candidates = [n for n, m in simulator.groups.items() if m == simulator.groups[number]]
-        return any(
-            now.groups[n].op and now.groups[n].seq == found.seq for n in candidates
-        )
+        return any(now.groups[n].op and now.groups[n].seq == found.seq for n in candidates)
     return any(
         peer == found.missing
-        and (its.sends and its.sent + 1 if found.op == "send" else its.receives and its.received + 1)
+        and (
+            its.sends and its.sent + 1 if found.op == "send" else its.receives and its.received + 1
+        )
         == found.seq
         for (_, peer), its in now.messages.items()
     )

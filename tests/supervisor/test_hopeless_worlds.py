@@ -6,11 +6,11 @@ import time
 
 import pytest
 from distributed.farm import Farm
+from supervisor import hopeless_cells as cells
 
 from phalanx.distributed import AbortKind
 from phalanx.errors import RankFailure
 from phalanx.supervisor._hopeless import Activity, Passed, Standing, find_hopeless
-from supervisor import hopeless_cells as cells
 
 pytestmark = pytest.mark.slow  # many processes on two cores
 

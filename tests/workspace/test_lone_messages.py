@@ -68,15 +68,19 @@ def assert_good(workspace):
         (f"if rank == 0: px.send({LARGE}, 1)", None, "ended its cell;", "send #1 to rank 1"),
         (f"px.send({LARGE}, 1)", [0], "is not asked to run this cell;", "send #1 to rank 1"),
         (  # of three that are waited for two have come
-            "x = np.ones(3)\nif rank == 1:\n    for _ in range(2): px.send(x, 0)\n"
-            "if rank == 0:\n    for _ in range(3): px.recv_like(x, 1)",
+            (
+                "x = np.ones(3)\nif rank == 1:\n    for _ in range(2): px.send(x, 0)\n"
+                "if rank == 0:\n    for _ in range(3): px.recv_like(x, 1)"
+            ),
             None,
             "ended its cell;",
             "recv #3 from rank 1",
         ),
         (  # the other direction, and another rank, do not count
-            "if rank == 0: px.send(np.ones(3), 1)\nif rank == 2: px.send(np.ones(3), 0)\n"
-            "if rank == 1: px.recv((3,), np.float64, 0)\nelse: px.recv((3,), np.float64, 1)",
+            (
+                "if rank == 0: px.send(np.ones(3), 1)\nif rank == 2: px.send(np.ones(3), 0)\n"
+                "if rank == 1: px.recv((3,), np.float64, 0)\nelse: px.recv((3,), np.float64, 1)"
+            ),
             [0, 1],
             "ended its cell;",
             "recv #1 from rank 1, in which rank 0 waits",
@@ -156,8 +160,9 @@ def test_in_a_split_too(ranks, how):
     _, evalue = failed[1]
     if how == "ends":
         assert evalue.startswith("rank 2 ")
-        assert "ended its cell; recv #1 from rank 2 in the split of ranks 1-2, in which rank 1 " in (
-            evalue
+        assert (
+            "ended its cell; recv #1 from rank 2 in the split of ranks 1-2, in which rank 1 "
+            in (evalue)
         )
     else:
         assert "rank 2 closed the group; rank 1 was in recv #1 from rank 2" in evalue

@@ -140,21 +140,28 @@ def find_hopeless(
         Those of ``gone`` whose process is over: what they had queued will not come either.
     """
     busy = {rank: activities[rank] for rank in sorted(running) if activities[rank].epoch == epoch}
-    missed = {rank: activities[rank] for rank in sorted(gone)}
-    for number, rank, found in _waits(busy, missed, ended, epoch, splits):
-        if rank in missed and not _has_left(missed[rank], number, epoch):
+    missed = {
+        rank: there if there.epoch == epoch else _NOT_JOINED
+        for rank, there in ((rank, activities[rank]) for rank in sorted(gone))
+    }
+    for number, found in (
+        *_operations(busy, missed, ended, splits),
+        *_messages(busy, missed, splits),
+    ):
+        # One that has joined, and has not got the group, has closed it.
+        there = missed[found.missing]
+        if there is _NOT_JOINED or number in there.groups:
             return found
     return None
 
 
-def _waits(
+def _operations(
     busy: Mapping[int, Activity],
     missed: Mapping[int, Activity],
     ended: Collection[int],
-    epoch: int,
     splits: Mapping[int, Collection[int]],
-) -> Iterator[tuple[int, int, Hopeless]]:
-    """Each wait for a rank that has not done its part: group, that rank, and what to say."""
+) -> Iterator[tuple[int, Hopeless]]:
+    """Each operation of a group, with its number, that a member will never enter."""
     waiting: dict[tuple[int, int, str], list[int]] = {}
     for rank, now in busy.items():
         for number, its in now.groups.items():
@@ -163,35 +170,30 @@ def _waits(
     for (number, seq, op), ranks in sorted(waiting.items()):
         split = tuple(splits.get(number, ()))
         for rank, there in missed.items():
-            if (number == WORLD or rank in split) and not _may_come(
-                there, number, seq, epoch, has_ended=rank in ended
-            ):
-                yield number, rank, Hopeless(tuple(ranks), rank, op, seq, split)
+            its = there.groups.get(number, _NOTHING)
+            may_come = rank not in ended and (its.queued or (its.op and its.seq >= seq))
+            if (number == WORLD or rank in split) and its.done < seq and not may_come:
+                yield number, Hopeless(tuple(ranks), rank, op, seq, split)
+
+
+def _messages(
+    busy: Mapping[int, Activity],
+    missed: Mapping[int, Activity],
+    splits: Mapping[int, Collection[int]],
+) -> Iterator[tuple[int, Hopeless]]:
+    """Each message of a group, with its number, that a peer will never send or take."""
     for rank, now in busy.items():
-        for (number, peer), its in now.messages.items():
+        for (number, peer), mine in now.messages.items():
             if peer not in missed or (number != WORLD and number not in splits):
                 continue
-            there = missed[peer]
-            theirs = there.messages.get((number, rank), _NONE) if there.epoch == epoch else _NONE
+            theirs = missed[peer].messages.get((number, rank), _NONE)
             split = tuple(splits.get(number, ()))
-            if its.receives and theirs.sent <= its.received:
-                yield number, peer, Hopeless((rank,), peer, "recv", its.received + 1, split)
-            if its.sends and theirs.received <= its.sent:
-                yield number, peer, Hopeless((rank,), peer, "send", its.sent + 1, split)
+            if mine.receives and theirs.sent <= mine.received:
+                yield number, Hopeless((rank,), peer, "recv", mine.received + 1, split)
+            if mine.sends and theirs.received <= mine.sent:
+                yield number, Hopeless((rank,), peer, "send", mine.sent + 1, split)
 
 
 _NONE = Passed(0, 0)
 _NOTHING = Standing("", 0, 0)
-
-
-def _may_come(there: Activity, number: int, seq: int, epoch: int, *, has_ended: bool) -> bool:
-    """Whether a rank that is gone has done its part of an operation, or will."""
-    its = there.groups.get(number, _NOTHING) if there.epoch == epoch else _NOTHING
-    if not has_ended and (its.queued or (its.op and its.seq >= seq)):
-        return True
-    return its.done >= seq
-
-
-def _has_left(there: Activity, number: int, epoch: int) -> bool:
-    """Whether a rank has closed a group that it was in."""
-    return there.epoch == epoch and number not in there.groups
+_NOT_JOINED = Activity(0, {})
