@@ -101,9 +101,7 @@ class Hopeless:
         what = (
             say_message(self.op, self.missing, self.seq) if is_message else f"{self.op} #{self.seq}"
         )
-        return (
-            f"{what}{where}, in which {name_ranks(self.waiting)} {wait}, can never complete"
-        )
+        return f"{what}{where}, in which {name_ranks(self.waiting)} {wait}, can never complete"
 
 
 def find_hopeless(
