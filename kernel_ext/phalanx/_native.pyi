@@ -24,10 +24,13 @@ class AbortPage:
     """
 
     @staticmethod
-    def nbytes(slots: int) -> int: ...
+    def nbytes(slots: int, ranks: int = 0) -> int: ...
     @staticmethod
-    def format(fd: int, slots: int) -> None:
-        """Size the memfd (if needed) and write an empty page; once, by its owner."""
+    def format(fd: int, slots: int, ranks: int = 0) -> None:
+        """Size the memfd (if needed) and write an empty page; once, by its owner.
+
+        ``ranks`` are those of the world; 0: as many as slots.
+        """
 
     def __init__(self, fd: int, *, slots: int, author: int, wake_fds: Sequence[int] = ()) -> None:
         """Map the page (``fd`` stays the caller's); ``wake_fds[slot]`` are eventfds, duplicated."""
@@ -44,14 +47,21 @@ class AbortPage:
 
     def activity(
         self, slot: int
-    ) -> tuple[int, dict[int, tuple[str, int, int, int]], tuple[int, str, int, int]]:
-        """What the rank in ``slot`` is doing: ``(epoch, groups, pair)``.
+    ) -> tuple[
+        int,
+        dict[int, tuple[str, int, int, int]],
+        tuple[int, str, int, int],
+        dict[tuple[int, int], tuple[int, int, bool, bool]],
+    ]:
+        """What the rank in ``slot`` is doing: ``(epoch, groups, pair, messages)``.
 
         ``groups`` is ``{tag: (op, seq, done, queued)}`` with one entry for each group it is in, by
         its tag (0: the world). ``op`` is empty between operations; ``done`` is the number of the
         last one completed (0: none), ``queued`` counts those that were submitted and are not over.
         ``pair`` is the message it waits for: ``(channel, "send" or "recv", peer, seq)``, with
-        channel -1 where it waits for none.
+        channel -1 where it waits for none. ``messages`` is ``{(tag, peer): (sent, received, sends,
+        receives)}``: how many have passed with a rank of the world, and whether it waits for the
+        next one to be taken, or to come.
         """
 
     def close(self) -> None: ...

@@ -144,17 +144,17 @@ void Group::build_team(GroupOptions& options) {
                                            !formation_.has_single_ranks_only(), tuning_.link);
     }
     activity_ = &page_->activity(bell);
-    activity_->begin_group(channel_, epoch_, tag_);
+    page_->begin_group(bell, channel_, epoch_, tag_);
     options.links.clear();  // what no algorithm uses is closed
     const int ranks_here = std::max(options.ranks_here, static_cast<int>(neighbours.size()));
     waiter_ = std::make_unique<Waiter>(*page_, bell, epoch_, wake_.get(),
                                        WaitPolicy::for_ranks(ranks_here));
     team_ = std::make_unique<Team>(formation_, rank_, std::move(host), std::move(links),
                                    tuning_.work_bytes);
-    if (size_ > 1) build_pairs(options);
+    if (size_ > 1) build_pairs(options, bell);
 }
 
-void Group::build_pairs(GroupOptions& options) {
+void Group::build_pairs(GroupOptions& options, int slot) {
     std::vector<int> local(static_cast<std::size_t>(size_), -1);
     const auto& neighbours = formation_.nodes[static_cast<std::size_t>(formation_.node_of(rank_))];
     if (neighbours.size() > 1) {
@@ -163,7 +163,7 @@ void Group::build_pairs(GroupOptions& options) {
         }
     }
     pairs_ = std::make_unique<Pairs>(rank_, channel_, members_, local, arena_.get(), *page_,
-                                     std::move(options.pair_links), *waiter_, *activity_);
+                                     std::move(options.pair_links), *waiter_, slot);
 }
 
 }  // namespace phalanx

@@ -28,6 +28,8 @@ std::string list_ranks(const std::vector<int>& ranks) {
     return text;
 }
 
+std::string closed_text(int rank) { return "rank " + std::to_string(rank) + " closed the group"; }
+
 std::string timeout_text(const std::string& me, const std::string& what, const Timeout& error,
                          const Call& call) {
     std::ostringstream text;
@@ -59,8 +61,7 @@ Reason Group::reason_of_current(const std::string& what, const Call& call, Hear 
         return reason_of_loss(error, what, hear);
     } catch (const PeerClosed& error) {
         const int rank = world_rank(error.rank);
-        return {AbortKind::kClosed, rank,
-                "rank " + std::to_string(rank) + " closed the group; " + me() + " was in " + what};
+        return {AbortKind::kClosed, rank, closed_text(rank) + "; " + me() + " was in " + what};
     } catch (const Interrupted&) {
         return {AbortKind::kInterrupted, world_rank(rank_), me() + " was interrupted in " + what};
     } catch (const std::exception& error) {
@@ -73,7 +74,13 @@ Reason Group::reason_of_loss(const PeerLost& lost, const std::string& what, Hear
     const auto give_up_at = Clock::now() + kVerdictPatience;
     while (Clock::now() < give_up_at) {
         if (auto verdict = page_->reason(epoch_)) return *verdict;
-        if (auto words = hear()) return *words;
+        if (auto words = hear()) {
+            // A rank that leaves in peace does not know who still expects it, and in what.
+            if (words->message == closed_text(words->culprit)) {
+                words->message += "; " + me() + " was in " + what;
+            }
+            return *words;
+        }
         pollfd woken{wake_.get(), POLLIN, 0};
         ::poll(&woken, 1, static_cast<int>(kVerdictBite.count()));
     }
@@ -113,7 +120,7 @@ std::optional<Reason> Group::failure() const { return page_->reason(epoch_); }
 void Group::close() noexcept {
     if (is_closed_.exchange(true)) return;
     if (pid_ != ::getpid()) return;  // a fork of the rank: nothing here is its to close
-    const Reason reason{AbortKind::kClosed, world_rank(rank_), me() + " closed the group"};
+    const Reason reason{AbortKind::kClosed, world_rank(rank_), closed_text(world_rank(rank_))};
     // Never seen to fail; the memory must stay while somebody is inside. The turns of messages are
     // kept: whoever waits for one looks at is_closed_ as well.
     if (!take_all_turns(reason)) return;

@@ -154,7 +154,7 @@ class Group {
     void say_last_words(const Reason& reason) noexcept;
     bool take_all_turns(const Reason& reason) noexcept;
     void build_team(GroupOptions& options);
-    void build_pairs(GroupOptions& options);
+    void build_pairs(GroupOptions& options, int slot);
 
     int rank_;
     int size_;

@@ -66,6 +66,7 @@ void Group::pass(const Call& call, bool is_recv) {
         if (was_interrupted) throw Interrupted();
         throw Aborted(std::move(reason));
     }
+    Pairs::count(lane);
     auto& messages = is_recv ? received_ : sent_;
     auto& bytes = is_recv ? received_bytes_ : sent_bytes_;
     messages.fetch_add(1, std::memory_order_relaxed);

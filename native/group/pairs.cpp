@@ -33,12 +33,15 @@ PairWire make_pair_wire(int peer, int fd) {
 
 Pairs::Pairs(int rank, int channel, std::span<const int> members, std::span<const int> local,
              const Arena* arena, AbortPage& page, std::map<int, PairWire> wires,
-             const Waiter& waiter, Activity& activity)
-    : channel_(channel), epoch_(waiter.epoch()), activity_(activity) {
+             const Waiter& waiter, int slot_here)
+    : channel_(channel), epoch_(waiter.epoch()), activity_(page.activity(slot_here)) {
     for (int peer = 0; peer < static_cast<int>(local.size()); ++peer) {
         const int in_the_world = members[static_cast<std::size_t>(peer)];
-        Lane& out = lanes_.emplace_back(peer, in_the_world, false, waiter);
-        Lane& in = lanes_.emplace_back(peer, in_the_world, true, waiter);
+        const auto tally = [&](bool is_recv) {
+            return page.tally(slot_here, channel, in_the_world, is_recv);
+        };
+        Lane& out = lanes_.emplace_back(peer, in_the_world, false, waiter, tally(false));
+        Lane& in = lanes_.emplace_back(peer, in_the_world, true, waiter, tally(true));
         const int slot = local[static_cast<std::size_t>(peer)];
         if (peer == rank) continue;
         if (slot >= 0) {
@@ -130,11 +133,24 @@ template <class Ready, class Try>
 void Pairs::wait(Lane& lane, const Ready& ready, const Try& attempt) {
     struct Shown {
         Activity& activity;
+        Lane& lane;
         std::uint64_t word;
-        ~Shown() { activity.hide(word); }
-    } shown{activity_, Activity::word_of(channel_, lane.is_recv, lane.world_peer, lane.seq)};
+        bool is_told = false;
+        void show() {
+            activity.show(word);
+            // What a wire has taken goes on to a peer that does not look: a full one is waited for
+            // in earnest once it has stood still for a while.
+            if (is_told || !(lane.is_local || lane.is_recv || lane.waiter.has_stalled())) return;
+            is_told = true;
+            lane.tell((lane.seq - 1) | kTallyWaits);
+        }
+        ~Shown() {
+            activity.hide(word);
+            if (is_told) lane.tell(lane.seq - 1);
+        }
+    } shown{activity_, lane, Activity::word_of(channel_, lane.is_recv, lane.world_peer, lane.seq)};
     const auto missing = [&] {
-        shown.activity.show(shown.word);
+        shown.show();
         Missing who;
         who.ranks.push_back(lane.peer);
         if (lane.is_local && lane.link->has_ended()) who.closed_rank = lane.peer;
@@ -146,7 +162,7 @@ void Pairs::wait(Lane& lane, const Ready& ready, const Try& attempt) {
     lane.waiter.until_moved(
         attempt,
         [&]() -> std::span<const pollfd> {
-            shown.activity.show(shown.word);
+            shown.show();
             // What has not gone yet will never be received: only this thread sends it.
             if (!lane.is_recv && lane.link->has_ended()) {
                 throw PeerLost(lane.peer, "its connection closed");

@@ -121,6 +121,13 @@ struct alignas(kCacheLine) Activity {
     }
 };
 
+// How many messages a rank has passed with a peer in one direction, and whether it waits for the
+// next one: so anybody can tell a message that is yet to come from one that nobody will ever send
+// or take. One word, as the two are of use only together; written by the thread whose turn it is
+// in that lane (pairs.hpp), and no cache line of another rank.
+using Tally = std::atomic<std::uint64_t>;
+inline constexpr std::uint64_t kTallyWaits = std::uint64_t{1} << 63;
+
 // Concurrency of the page. `word` = epoch << 16 | author + 1 only ever grows in epoch, by
 // compare-and-swap: the first abort of an epoch wins and is final; epoch E is aborted iff
 // word >> 16 >= E. Each author (a slot, or the supervisor) has a record of its own, which it writes
@@ -134,13 +141,16 @@ class AbortPage {
     static constexpr std::size_t kMaxText = 500;
     static constexpr int kMaxSlots = 4096;
 
-    static std::size_t nbytes(int slots);
-    static void format(int fd, int slots);
+    static constexpr int kMaxRanks = 1 << 16;
+
+    // `ranks`: of the world, which may have more than this host; 0: as many as slots.
+    static std::size_t nbytes(int slots, int ranks = 0);
+    static void format(int fd, int slots, int ranks = 0);
 
     // Maps a page; `author` is a slot, or `slots` for the supervisor.
     AbortPage(int fd, int slots, int author, std::span<const int> wake_fds);
     // A page that only this process knows.
-    static AbortPage in_process(int slots, int author);
+    static AbortPage in_process(int slots, int author, int ranks = 0);
     // The same page, seen by another author in this process (tests: a rank per thread).
     [[nodiscard]] AbortPage view_as(int author) const;
 
@@ -153,7 +163,12 @@ class AbortPage {
 
     [[nodiscard]] Doorbell& doorbell(int slot) const noexcept { return doorbells_[slot]; }
     [[nodiscard]] Activity& activity(int slot) const noexcept { return activities_[slot]; }
+    // Of the rank in `slot`, with this rank of the world; none beyond the ranks of the page.
+    [[nodiscard]] Tally* tally(int slot, int channel, int peer, bool is_recv) const noexcept;
+    // The group `tag` begins in a channel of the rank in `slot`.
+    void begin_group(int slot, int channel, std::uint64_t epoch, std::uint64_t tag) noexcept;
     [[nodiscard]] int slots() const noexcept { return slots_; }
+    [[nodiscard]] int ranks() const noexcept { return ranks_; }
     [[nodiscard]] int author() const noexcept { return author_; }
 
   private:
@@ -169,13 +184,15 @@ class AbortPage {
         std::uint64_t magic;
         std::uint32_t version;
         std::uint32_t slots;
+        std::uint32_t ranks;
     };
     static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
     static_assert(std::is_standard_layout_v<Record> && sizeof(Record::text) > kMaxText);
 
     AbortPage() = default;
     void bind(std::byte* base, int slots, int author);
-    static void write_header(std::byte* base, int slots) noexcept;
+    static void write_header(std::byte* base, int slots, int ranks) noexcept;
+    static Header read_header(const std::byte* base, int slots);
     static void write(Record& record, std::uint64_t epoch, const Reason& reason) noexcept;
     static std::optional<Reason> read(const Record& record, std::uint64_t epoch);
 
@@ -185,7 +202,9 @@ class AbortPage {
     Doorbell* doorbells_ = nullptr;
     Activity* activities_ = nullptr;
     Record* records_ = nullptr;
+    Tally* tallies_ = nullptr;  // by slot, channel, peer, direction
     int slots_ = 0;
+    int ranks_ = 0;
     int author_ = 0;
     std::vector<Fd> wake_fds_;
 };

@@ -97,6 +97,8 @@ class Waiter {
     [[nodiscard]] bool is_patience_over() const noexcept {
         return has_slept_ && Clock::now() - first_wait_ >= kPatience;
     }
+    // True once this wait has lasted as long.
+    [[nodiscard]] bool has_stalled() const noexcept { return Clock::now() - started_ >= kPatience; }
     [[nodiscard]] std::uint64_t epoch() const noexcept { return epoch_; }
 
   private:

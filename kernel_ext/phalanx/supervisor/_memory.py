@@ -17,7 +17,7 @@ from phalanx.distributed import (
     give_back_region,
 )
 
-from ._hopeless import Activity, Standing
+from ._hopeless import Activity, Passed, Standing
 
 __all__ = ["HostMemory"]
 
@@ -65,8 +65,13 @@ class HostMemory:
         """What the rank in ``slot`` is doing in the engine."""
         if self._page is None:
             return Activity(0, {})
-        epoch, groups, pair = self._page.activity(slot)
-        return Activity(epoch, {number: Standing(*its) for number, its in groups.items()}, pair)
+        epoch, groups, pair, messages = self._page.activity(slot)
+        return Activity(
+            epoch,
+            {number: Standing(*its) for number, its in groups.items()},
+            pair,
+            {key: Passed(*its) for key, its in messages.items()},
+        )
 
     def give_back(self, slot: int) -> None:
         """Return the pages of a slot whose rank is dead to the system; the slot stays."""
