@@ -74,6 +74,7 @@ class Pairs {
         Waiter waiter;
         std::uint64_t seq = 0;
         Tally* tally;                           // on the page, where it has room
+        bool was_put_aside = false;             // after a mismatch: its sender may have gone on
         std::atomic<bool> is_overheard{false};  // its peer has left in peace
     };
 

@@ -1,4 +1,4 @@
-// The layout of the abort page: header, word, doorbells and activities by slot, a record per
+// The layout of the abort page: header, word, doorbells, activities and sites by slot, a record per
 // author, tallies by slot. The last are address space: what no group counts in is never touched.
 #include "transport/abort_page.hpp"
 
@@ -50,7 +50,7 @@ constexpr std::size_t round_up(std::size_t nbytes) {
 // Where the tallies begin.
 std::size_t nbytes_before_tallies(int slots, std::size_t record) {
     const auto count = static_cast<std::size_t>(slots);
-    return round_up(kBellsAt + count * (sizeof(Doorbell) + sizeof(Activity)) +
+    return round_up(kBellsAt + count * (sizeof(Doorbell) + sizeof(Activity) + sizeof(Sites)) +
                     (count + 1) * record);
 }
 
@@ -111,9 +111,11 @@ void AbortPage::bind(std::byte* base, int slots, int author) {
     word_ = reinterpret_cast<std::atomic<std::uint64_t>*>(base + kWordAt);
     doorbells_ = reinterpret_cast<Doorbell*>(base + kBellsAt);
     const auto count = static_cast<std::size_t>(slots);
-    activities_ = reinterpret_cast<Activity*>(base + kBellsAt + count * sizeof(Doorbell));
-    records_ =
-        reinterpret_cast<Record*>(base + kBellsAt + count * (sizeof(Doorbell) + sizeof(Activity)));
+    std::byte* at = base + kBellsAt + count * sizeof(Doorbell);
+    activities_ = reinterpret_cast<Activity*>(at);
+    at += count * sizeof(Activity);
+    sites_ = reinterpret_cast<Sites*>(at);
+    records_ = reinterpret_cast<Record*>(at + count * sizeof(Sites));
     tallies_ = reinterpret_cast<Tally*>(base + nbytes_before_tallies(slots, sizeof(Record)));
 }
 
@@ -151,6 +153,7 @@ AbortPage::AbortPage(int fd, int slots, int author, std::span<const int> wake_fd
             channel.tag.store(0, std::memory_order_release);
             channel.current.store(0, std::memory_order_release);
         }
+        for (Site& site : sites_[author].sites) site.clear();
     }
     for (const int wake : wake_fds) {
         if (wake >= 0) wake_fds_.push_back(Fd::duplicate(wake));
