@@ -77,6 +77,16 @@ def test_cells_end_rank_by_rank_and_with_the_dead():
     assert [world.state(rank) for rank in range(3)] == ["idle", "dead", "idle"]
 
 
+def test_how_a_rank_is_gone_is_told_of_the_cell_that_runs():
+    world = World(3)
+    world.begin_cell(1, "cell", (0, 1))
+    world.end_cell(2, "enter")  # with which it joined a new epoch: no cell of the user's
+    world.end_cell(1, "cell", ok=False)
+    assert world.gone() == {1, 2}
+    assert world.how_gone(1) == "ended its cell with an error"
+    assert world.how_gone(2) == "is not asked to run this cell"
+
+
 def test_a_split_is_known_from_its_first_member_to_its_last():
     world = World(3)
     formed = SplitFormed(1, channel=2, number=77, members=(2, 0))

@@ -106,8 +106,16 @@ def give_back_region(fd: int) -> None:
     _native.Arena.give_back(fd)
 
 
-def create_page(slots: int) -> int:
+def create_page(slots: int, ranks: int = 0) -> int:
     """Make the page of abort flags of a host with ``slots`` rank slots.
+
+    Parameters
+    ----------
+    slots : int
+        Ranks of this host.
+    ranks : int, optional
+        Ranks of the world, of which each rank counts the messages it has passed; as many as
+        slots if left out.
 
     Returns
     -------
@@ -129,7 +137,7 @@ def create_page(slots: int) -> int:
     """
     fd = _anonymous_file("phalanx-page")
     try:
-        _native.AbortPage.format(fd, slots)
+        _native.AbortPage.format(fd, slots, ranks)
         _seal(fd)
     except BaseException:
         os.close(fd)

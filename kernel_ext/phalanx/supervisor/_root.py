@@ -306,8 +306,7 @@ class RootSupervisor:
 
     def _on_hopeless(self, found: Hopeless) -> None:
         """Free the ranks that wait for one whose part of the cell is over."""
-        how = self._world.how_gone(found.missing)
-        reason = f"{how}; {found.op} #{found.seq} of the others can never complete"
+        reason = f"{self._world.how_gone(found.missing)}; {found}"
         self._host.memory.abort(self._world.epoch, AbortKind.RANK_FAILURE, found.missing, reason)
         self._membership.send_all(self._world.abort(self._world.epoch, reason))
 

@@ -266,11 +266,12 @@ class ScriptRoot:
             running=running,
             gone=gone,
             splits=self._world.splits,
+            ended=self._left,
         )
         if found is not None:
             is_asking = found.missing in asking
             how = "waits in px.recover()" if is_asking else "has ended (exit status 0)"
-            self._abort(found.missing, f"{how}; {found.op} #{found.seq} can never complete")
+            self._abort(found.missing, f"{how}; {found}")
         self._looking = self._loop.call_later(LOOK_EVERY_S, self._look_for_hopeless)
 
     def _abort(self, rank: int, reason: str) -> None:
