@@ -53,21 +53,26 @@ def script(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("call", ["init", "recover"])
 @pytest.mark.parametrize("version", ["9.9.9", ""])
-def test_another_version_on_one_rank_is_told_to_all(script, version, tmp_path):
+def test_another_version_on_one_rank_is_told_to_all(script, version, call, tmp_path):
     path = script(f"""
         import os, pathlib, time, phalanx as px
+        here, until = pathlib.Path({str(tmp_path)!r}), time.monotonic() + 20
+        def wait_for(names):
+            while not all((here / name).exists() for name in names) and time.monotonic() < until:
+                time.sleep(0.01)
         if os.environ["PHALANX_RANK"] == "1":
             px.__version__ = {version!r}
+        elif os.environ["PHALANX_RANK"] == "0":
+            wait_for("1")  # it has been refused
         try:
-            px.init(timeout=10)
+            px.{call}(timeout=10)
         except px.DistributedError as error:
             print(error)
         # Nobody leaves before all know: a rank that has ended is another story.
-        here, until = pathlib.Path({str(tmp_path)!r}), time.monotonic() + 20
         (here / os.environ["PHALANX_RANK"]).touch()
-        while len([p for p in here.iterdir() if p.name in "012"]) < 3 and time.monotonic() < until:
-            time.sleep(0.01)
+        wait_for("012")
     """)
     done = launch("-n", "3", path)
     said = sorted(done.stdout.decode().splitlines())

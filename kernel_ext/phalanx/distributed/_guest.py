@@ -39,7 +39,7 @@ _ATTEMPT_S = 5.0  # until rank 0 says welcome; from then on it is known to be th
 
 
 class MeetingRefused(Exception):
-    """Rank 0 says that this world cannot be; ``is_late``: because somebody did not come."""
+    """This world cannot be, most often in rank 0's words; ``is_late``: somebody did not come."""
 
     def __init__(self, message: str, *, is_late: bool) -> None:
         super().__init__(message)
@@ -86,7 +86,7 @@ class Guest:
         OSError, HandshakeRejected
             Nobody is there, or somebody else.
         MeetingRefused
-            Rank 0 is, and says why this cannot be.
+            Rank 0 is, and says why this cannot be; or has not said anything in time.
         """
         left = deadline.remaining()
         soon = Deadline(_ATTEMPT_S if left is None else min(_ATTEMPT_S, left))
@@ -99,11 +99,19 @@ class Guest:
             kind = receive(self.sock, 1, soon)
             self._check_peer(kind)
             if kind == WELCOME:
-                kind = receive(self.sock, 1, deadline)
+                kind = self._wait(deadline)
             return self._answer(kind, deadline)
         except BaseException:
             self.sock.close()
             raise
+
+    def _wait(self, deadline: Deadline) -> bytes:
+        """Wait for the others, as rank 0 does."""
+        try:
+            return receive(self.sock, 1, deadline)
+        except TimeoutError:
+            msg = f"not every rank came within {deadline}; rank 0 did"
+            raise MeetingRefused(msg, is_late=True) from None
 
     def _prove(self, deadline: Deadline) -> None:
         one = Initiator(self._world.identity(self._rank), peer=0)

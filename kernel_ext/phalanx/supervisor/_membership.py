@@ -51,6 +51,7 @@ class Membership:
         self._host = host
         self._gone = gone
         self._key = secrets.token_bytes(32)
+        self._foreign: dict[int, str] = {}  # ranks of another version, and what all are told
 
     def answer(self, rank: int, message: ToSupervisor) -> bool:
         """Take what a rank said; False if it is no matter of membership."""
@@ -86,6 +87,7 @@ class Membership:
 
     def _has_our_version(self, rank: int, ask: Join | Recover) -> bool:
         """Refuse a rank of another one, and whoever waits for it."""
+        self._foreign.pop(rank, None)
         if ask.version == phalanx.__version__:
             return True
         # What it would send is laid out otherwise; a group without it can never stand.
@@ -93,19 +95,24 @@ class Membership:
             f"rank {rank} has phalanx {ask.version or 'of another version'}, its supervisor has "
             f"{phalanx.__version__}: all need the same version"
         )
-        world = self._world
-        self._host.memory.abort(world.epoch, AbortKind.ERROR, rank, why)
-        self.send_all(world.abort(world.epoch, why))
-        self.send_all([(other, Refused(of, -1, why)) for other, of in world.take_asking()])
+        self._foreign[rank] = why
+        epoch = self._world.epoch
+        self._host.memory.abort(epoch, AbortKind.ERROR, rank, why)
+        self.send_all(self._world.abort(epoch, why))
         self._host.send(rank, Refused(ask.id, -1, why))
+        self.look()
         return False
 
     def look(self) -> None:
         """Let the next epoch begin if every rank asks for it; free those who ask in vain."""
-        if self._world.is_unanimous:
+        world = self._world
+        if world.is_unanimous:
             self._begin_epoch()
+        elif self._foreign and not world.dead:
+            why = next(iter(self._foreign.values()))
+            self.send_all([(rank, Refused(of, -1, why)) for rank, of in world.take_asking()])
         else:
-            self.send_all(self._world.refuse_asking(self._gone()))
+            self.send_all(world.refuse_asking(self._gone()))
 
     def _begin_epoch(self) -> None:
         world, memory = self._world, self._host.memory
