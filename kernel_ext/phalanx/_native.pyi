@@ -54,6 +54,13 @@ class AbortPage:
         channel -1 where it waits for none.
         """
 
+    def site(self, slot: int) -> tuple[int, int, str] | None:
+        """Where the rank in ``slot`` has called the operation it is in, once it waits for 50 ms.
+
+        ``(tag, seq, text)``: the group as in `activity`, the number of the operation (of a message
+        that of the pair), and ``"train.py:31"`` or ``"cell line 2"``.
+        """
+
     def close(self) -> None: ...
 
 @final
@@ -86,7 +93,8 @@ class Group:
     ``channel`` picks the part of each region that this group uses (0 .. CHANNELS-1). Of a split
     ``members[r]`` is the world's number of rank r, by which errors call it, and ``tag`` a number
     of its own, the same on all its ranks. ``ranks_here`` counts the ranks on this machine where
-    some of them share no arena: more than cores, and none spins while it waits.
+    some of them share no arena: more than cores, and none spins while it waits. ``page_slots[r]``
+    is the slot of rank r on the page, -1 where it is on another host's (default: ``slots``).
     """
 
     CHANNELS: int
@@ -108,7 +116,9 @@ class Group:
         wake_fd: int = -1,
         pair_links: Mapping[int, int] = ...,
         ranks_here: int = 0,
+        page_slots: Sequence[int] = (),
     ) -> None: ...
+    timeout: float | None  # of calls that give none
     @property
     def rank(self) -> int: ...
     @property

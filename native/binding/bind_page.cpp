@@ -54,7 +54,7 @@ void register_page(py::module_& module) {
                     const auto kind = static_cast<OpKind>(current >> 48);
                     channels[py::int_((tag & Activity::kWorldTag) != 0 ? 0 : tag)] =
                         py::make_tuple(current == 0 ? std::string() : name_of(kind),
-                                       current & ((std::uint64_t{1} << 48) - 1), done, queued);
+                                       Activity::seq_of(current), Activity::seq_of(done), queued);
                 }
                 const auto pair = activity.pair.load(std::memory_order_acquire);
                 const bool is_waiting = pair != 0;
@@ -65,6 +65,20 @@ void register_page(py::module_& module) {
                                    pair & ((std::uint64_t{1} << 36) - 1));
                 return py::make_tuple(activity.epoch.load(std::memory_order_acquire), channels,
                                       message);
+            },
+            py::arg("slot"))
+        .def(
+            "site",
+            [](const PyPage& self, int slot) -> py::object {
+                const auto& page = self.get();
+                if (slot < 0 || slot >= page.slots()) throw UsageError("no such slot");
+                const auto seen = page.current_site(slot);
+                if (!seen) return py::none();
+                const bool is_message = Activity::is_message(seen->word);
+                const auto seq = is_message ? seen->word & ((std::uint64_t{1} << 36) - 1)
+                                            : Activity::seq_of(seen->word);
+                const bool is_world = (seen->tag & Activity::kWorldTag) != 0;
+                return py::make_tuple(is_world ? 0 : seen->tag, seq, to_text(seen->text));
             },
             py::arg("slot"))
         .def("close", [](PyPage& self) { self.page.reset(); });

@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <sstream>
 #include <thread>
 
 #include "group/group.hpp"
@@ -20,27 +19,9 @@ constexpr std::chrono::milliseconds kVerdictBite{5};
 constexpr int kClosePatience = 100;  // times 50 ms
 constexpr std::chrono::milliseconds kCloseBite{1};
 
-std::string list_ranks(const std::vector<int>& ranks) {
-    std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-    for (std::size_t i = 0; i < ranks.size(); ++i) {
-        text += (i > 0 ? ", " : "") + std::to_string(ranks[i]);
-    }
-    return text;
-}
-
-std::string timeout_text(const std::string& me, const std::string& what, const Timeout& error,
-                         const Call& call) {
-    std::ostringstream text;
-    text << me << ": " << what << " timed out after "
-         << std::chrono::duration<double>(call.timeout.value_or(Clock::duration::zero())).count()
-         << " s; missing: " << list_ranks(error.missing);
-    if (error.whole_hosts) text << " (or a rank of the same host)";
-    return text.str();
-}
-
 }  // namespace
 
-Reason Group::reason_of_current(const std::string& what, const Call& call, Hear hear) {
+Reason Group::reason_of_current(const std::string& what, Here& here, bool has_begun, Hear hear) {
     try {
         throw;
     } catch (const Aborted& error) {
@@ -51,10 +32,8 @@ Reason Group::reason_of_current(const std::string& what, const Call& call, Hear 
                                   error.other)};
     } catch (const Mismatch& error) {
         return {AbortKind::kMismatch, -1, error.what()};
-    } catch (Timeout& error) {
-        for (int& rank : error.missing) rank = world_rank(rank);
-        const int culprit = error.missing.size() == 1 ? error.missing.front() : -1;
-        return {AbortKind::kTimeout, culprit, timeout_text(me(), what, error, call)};
+    } catch (const Timeout& error) {
+        return reason_of_timeout(error, what, here, has_begun);
     } catch (const PeerLost& error) {
         return reason_of_loss(error, what, hear);
     } catch (const PeerClosed& error) {

@@ -7,6 +7,7 @@
 #include <array>
 #include <cerrno>
 
+#include "base/site_text.hpp"
 #include "collectives/checksum.hpp"
 #include "transport/memory_link.hpp"
 
@@ -85,8 +86,10 @@ void Pairs::recv(Lane& lane, const Op& op, std::byte* out, bool& has_begun) {
     // No header at all: perhaps last words; whoever catches this will listen for them.
     if (met.magic != op.magic) throw PeerLost(lane.peer, "it sent something that is no header");
     if (met != op) {
-        throw Mismatch(name_rank(op.target) + ": " + describe(op, true) + " met " +
-                       name_rank(op.root) + ": " + describe(met, false) +
+        lane.was_put_aside = met.nbytes() <= kBufferedBytes;
+        throw Mismatch(name_rank(op.target) + ": " + describe(op, true) +
+                       site_gap(static_cast<int>(op.target)) + " met " + name_rank(op.root) + ": " +
+                       describe(met, false) + site_gap(static_cast<int>(op.root)) +
                        describe_difference(op, met));
     }
     has_begun = true;

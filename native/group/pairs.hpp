@@ -64,6 +64,7 @@ class Pairs {
         std::unique_ptr<Link> link;  // none to this rank itself, nor where no wire was given
         Waiter waiter;
         std::uint64_t seq = 0;
+        bool was_put_aside = false;             // after a mismatch: its sender may have gone on
         std::atomic<bool> is_overheard{false};  // its peer has left in peace
     };
 

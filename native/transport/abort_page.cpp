@@ -1,5 +1,5 @@
-// The layout of the abort page: header, word, doorbells and activities by slot, a record per
-// author.
+// The layout of the abort page: header, word, doorbells, activities and sites by slot, a record
+// per author.
 #include "transport/abort_page.hpp"
 
 #include <sched.h>
@@ -13,7 +13,7 @@ namespace phalanx {
 namespace {
 
 constexpr std::uint64_t kMagic = 0x31'65'67'61'70'78'6c'70;  // "plxpage1"
-constexpr std::uint32_t kVersion = 3;
+constexpr std::uint32_t kVersion = 4;
 constexpr std::size_t kWordAt = kCacheLine;
 constexpr std::size_t kBellsAt = 2 * kCacheLine;
 
@@ -52,7 +52,8 @@ void ring_eventfd(int fd) noexcept {
 std::size_t AbortPage::nbytes(int slots) {
     check_slots(slots, 0);
     const auto count = static_cast<std::size_t>(slots);
-    return kBellsAt + count * (sizeof(Doorbell) + sizeof(Activity)) + (count + 1) * sizeof(Record);
+    return kBellsAt + count * (sizeof(Doorbell) + sizeof(Activity) + sizeof(Sites)) +
+           (count + 1) * sizeof(Record);
 }
 
 void AbortPage::write_header(std::byte* base, int slots) noexcept {
@@ -85,9 +86,11 @@ void AbortPage::bind(std::byte* base, int slots, int author) {
     word_ = reinterpret_cast<std::atomic<std::uint64_t>*>(base + kWordAt);
     doorbells_ = reinterpret_cast<Doorbell*>(base + kBellsAt);
     const auto count = static_cast<std::size_t>(slots);
-    activities_ = reinterpret_cast<Activity*>(base + kBellsAt + count * sizeof(Doorbell));
-    records_ =
-        reinterpret_cast<Record*>(base + kBellsAt + count * (sizeof(Doorbell) + sizeof(Activity)));
+    std::byte* at = base + kBellsAt + count * sizeof(Doorbell);
+    activities_ = reinterpret_cast<Activity*>(at);
+    at += count * sizeof(Activity);
+    sites_ = reinterpret_cast<Sites*>(at);
+    records_ = reinterpret_cast<Record*>(at + count * sizeof(Sites));
 }
 
 AbortPage::AbortPage(int fd, int slots, int author, std::span<const int> wake_fds) {
@@ -103,6 +106,7 @@ AbortPage::AbortPage(int fd, int slots, int author, std::span<const int> wake_fd
             channel.tag.store(0, std::memory_order_release);
             channel.current.store(0, std::memory_order_release);
         }
+        for (Site& site : sites_[author].sites) site.clear();
     }
     for (const int wake : wake_fds) {
         if (wake >= 0) wake_fds_.push_back(Fd::duplicate(wake));

@@ -9,6 +9,7 @@
 #include <functional>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <type_traits>
 #include <vector>
@@ -63,8 +64,8 @@ struct alignas(kCacheLine) Activity {
     static constexpr std::uint64_t kWorldTag = std::uint64_t{1} << 63;  // and the epoch
     struct Channel {
         std::atomic<std::uint64_t> tag;
-        std::atomic<std::uint64_t> current;  // kind << 48 | seq; 0: in nothing
-        std::atomic<std::uint64_t> done;     // the last operation completed
+        std::atomic<std::uint64_t> current;  // word_of(kind, seq); 0: in nothing
+        std::atomic<std::uint64_t> done;     // the last operation completed, likewise
         std::atomic<std::uint64_t> queued;  // handed to the group's thread and not over; read first
     };
     std::atomic<std::uint64_t> epoch;
@@ -72,6 +73,13 @@ struct alignas(kCacheLine) Activity {
     std::atomic<std::uint64_t> pair;
     Channel channels[kActivityChannels];
 
+    static constexpr std::uint64_t word_of(int kind, std::uint64_t seq) noexcept {
+        return static_cast<std::uint64_t>(kind) << 48 | seq;
+    }
+    static constexpr std::uint64_t seq_of(std::uint64_t word) noexcept {
+        return word & ((std::uint64_t{1} << 48) - 1);
+    }
+    static constexpr bool is_message(std::uint64_t word) noexcept { return word >> 56 != 0; }
     static constexpr std::uint64_t word_of(int channel, bool is_recv, int peer,
                                            std::uint64_t seq) noexcept {
         return static_cast<std::uint64_t>(channel + 1) << 56 |
@@ -108,17 +116,44 @@ struct alignas(kCacheLine) Activity {
         std::uint64_t mine = shown(tag, number);
         of(channel).tag.compare_exchange_strong(mine, 0, std::memory_order_seq_cst);
     }
-    void enter(int channel, int kind, std::uint64_t seq) noexcept {
-        of(channel).current.store(static_cast<std::uint64_t>(kind) << 48 | seq,
-                                  std::memory_order_release);
+    void enter(int channel, std::uint64_t word) noexcept {
+        of(channel).current.store(word, std::memory_order_release);
     }
     void queue(int channel, int more) noexcept {
         of(channel).queued.fetch_add(static_cast<std::uint64_t>(more), std::memory_order_acq_rel);
     }
-    void leave(int channel, std::uint64_t seq, bool is_done) noexcept {
-        if (is_done) of(channel).done.store(seq, std::memory_order_release);
+    void leave(int channel, std::uint64_t word, bool is_done) noexcept {
+        if (is_done) of(channel).done.store(word, std::memory_order_release);
         of(channel).current.store(0, std::memory_order_release);
     }
+};
+
+// Where a rank has called one operation, "train.py:31": for its peers' error texts and for its
+// supervisor. Written only once the operation fails or waits long, so by any thread of the rank;
+// these exclude each other by an odd `version`. A reader takes the version, the fields, and the
+// version again: where it has changed, or is odd, it has seen nothing. Nobody takes a site out: it
+// is of the operation that (tag, word) name, as in Activity, and of no other.
+struct alignas(kCacheLine) Site {
+    static constexpr std::size_t kMaxText = 200;
+    std::atomic<std::uint64_t> version;
+    std::atomic<std::uint64_t> tag;
+    std::atomic<std::uint64_t> word;
+    std::atomic<std::uint64_t> length;
+    std::atomic<std::uint64_t> text[kMaxText / 8];
+
+    struct Seen {
+        std::uint64_t tag;
+        std::uint64_t word;
+        std::string text;
+    };
+    void write(std::uint64_t its_tag, std::uint64_t its_word, std::string_view its_text) noexcept;
+    [[nodiscard]] std::optional<Seen> read() const;
+    void clear() noexcept;
+};
+// By channel, collectives and messages apart: what waits in two groups at once is both seen.
+struct Sites {
+    static constexpr int kCount = 8;
+    Site sites[kCount];
 };
 
 // Concurrency of the page. `word` = epoch << 16 | author + 1 only ever grows in epoch, by
@@ -153,6 +188,15 @@ class AbortPage {
 
     [[nodiscard]] Doorbell& doorbell(int slot) const noexcept { return doorbells_[slot]; }
     [[nodiscard]] Activity& activity(int slot) const noexcept { return activities_[slot]; }
+    // Says where the rank in `slot` has called an operation; who waits to hear it must be woken.
+    void show_site(int slot, int channel, std::uint64_t tag, std::uint64_t word,
+                   std::string_view text) const noexcept;
+    void wake_sleepers() const noexcept;
+    // Where it has called that one, if it has said so; of a collective the kind may be another.
+    [[nodiscard]] std::optional<std::string> site(int slot, std::uint64_t tag,
+                                                  std::uint64_t word) const;
+    // One of those that it is in at this moment.
+    [[nodiscard]] std::optional<Site::Seen> current_site(int slot) const;
     [[nodiscard]] int slots() const noexcept { return slots_; }
     [[nodiscard]] int author() const noexcept { return author_; }
 
@@ -184,6 +228,7 @@ class AbortPage {
     std::atomic<std::uint64_t>* word_ = nullptr;
     Doorbell* doorbells_ = nullptr;
     Activity* activities_ = nullptr;
+    Sites* sites_ = nullptr;
     Record* records_ = nullptr;
     int slots_ = 0;
     int author_ = 0;

@@ -119,7 +119,7 @@ def mismatched(what: str) -> list[float]:
     elif group.rank == 1:
         try:
             for out in outs:
-                group.recv(out, 0)
+                group.recv(out, 0)  # recv
         except px.CollectiveMismatch:
             assert (outs[-1] == 0).all()
             raise

@@ -13,6 +13,8 @@ namespace phalanx::test {
 
 namespace {
 
+thread_local std::string here;
+
 std::pair<int, int> tcp_pair() {
     const int listener = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     sockaddr_in address{};
@@ -57,6 +59,8 @@ std::pair<std::unique_ptr<Link>, std::unique_ptr<Link>> make_links(const WorldOp
 }
 
 }  // namespace
+
+void stand_at(const std::string& site) { here = site; }
 
 Tuning tiny_tuning() {
     Tuning tuning;
@@ -109,6 +113,7 @@ void World::build() {
         one.tuning = options_.tuning;
         one.arena = arenas_[at];
         one.page = pages_[at];
+        one.site = [] { return here; };
         one.host_names = {"a", "b", "c"};
         for (int peer = 0; peer < size; ++peer) {
             const auto other = static_cast<std::size_t>(peer);
@@ -140,6 +145,7 @@ std::vector<std::unique_ptr<Group>> World::split(const std::vector<int>& ranks, 
         one.tuning = options_.tuning;
         one.arena = arenas_[at];
         one.page = pages_[at];
+        one.site = [] { return here; };
         one.host_names = {"a", "b", "c"};
         for (const int rank : ranks) {
             one.hosts.push_back(options_.hosts[static_cast<std::size_t>(rank)]);

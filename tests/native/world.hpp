@@ -25,6 +25,9 @@ struct WorldOptions {
   std::size_t region_nbytes = 0;                // 0: small
 };
 
+// Where this thread's operations are called from now on.
+void stand_at(const std::string& site);
+
 class World {
 public:
   explicit World(WorldOptions options);

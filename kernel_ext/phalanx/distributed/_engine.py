@@ -36,6 +36,8 @@ class Engine(Protocol):
     every later operation raises the same, and what was written to ``out`` is spoiled.
     """
 
+    timeout: float | None  # of calls that give none
+
     @property
     def rank(self) -> int:
         """This process among the ranks of the group."""

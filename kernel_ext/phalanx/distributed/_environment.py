@@ -22,9 +22,10 @@ from phalanx.errors import CollectiveTimeout, DistributedError
 
 from ._deadline import Deadline
 from ._epoch import is_over, next_epoch
-from ._group import Group, group_of_one
+from ._group import Group
 from ._listen import open_socket
 from ._meeting_point import Guest, Host, MeetingRendezvous
+from ._one import group_of_one
 from ._world import HostMemory, WorldSpec
 
 __all__ = ["INSECURE_VARIABLE", "RingEnvironment", "join_ring", "ring_environment"]

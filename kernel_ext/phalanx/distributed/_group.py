@@ -6,7 +6,6 @@ that is formed it does not know.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast, final
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast, final
 from phalanx import _native
 from phalanx.errors import DistributedError, NotSupported
 
+from ._deadline import call_seconds, seconds
 from ._engine import Engine
 from ._family import Family, Gone
 from ._mpi._engine import MpiEngine
@@ -24,25 +24,9 @@ from ._world import WorldSpec, native_hosts
 if TYPE_CHECKING:
     from ._family import Leave
 
-__all__ = ["Group", "group_of_one", "seconds"]
+__all__ = ["Group"]
 
 FailureListener = Callable[[int, int, int, str], None]
-
-
-def seconds(timeout: float | None) -> float | None:
-    """Check a timeout a user gave; infinity is no limit.
-
-    Raises
-    ------
-    ValueError
-        It is negative or not a number.
-    """
-    if timeout is None or timeout == math.inf:
-        return None
-    if not timeout >= 0:
-        msg = f"timeout must be None or at least 0 seconds, not {timeout!r}"
-        raise ValueError(msg)
-    return float(timeout)
 
 
 @final
@@ -62,7 +46,16 @@ class Group:
     <phalanx.Group rank 0 of 1>
     """
 
-    __slots__ = ("__weakref__", "_engine", "_family", "_leave", "_on_failure", "_origin", "_spec")
+    __slots__ = (
+        "__weakref__",
+        "_engine",
+        "_family",
+        "_leave",
+        "_on_failure",
+        "_origin",
+        "_spec",
+        "_timeout",
+    )
 
     def __init__(
         self,
@@ -75,6 +68,7 @@ class Group:
         self._spec = spec
         self._on_failure = on_failure
         self._family = family
+        self._timeout: float | None = None
         # Of a split: gives its channel back; called once, at the latest by a garbage collection.
         self._leave: Leave | None = None
         self._origin: tuple[int, int] | None = None  # of a split: color and key
@@ -86,6 +80,7 @@ class Group:
         if self._family is not None:
             self._family.end()
         self._engine.close()
+        engine.timeout = self._timeout
         self._engine = engine
         self._spec = spec
         self._family = family
@@ -97,6 +92,7 @@ class Group:
         if self._leave is not None:
             self._leave.detach()
         self._engine.close()
+        engine.timeout = self._timeout
         self._engine = engine
         self._spec = spec
         self._family = family
@@ -152,6 +148,34 @@ class Group:
         """
         return self._spec.size
 
+    @property
+    def timeout(self) -> float | None:
+        """Seconds that an operation of this group may take if its call does not say; None: no limit.
+
+        It is each rank's own: set it on all of them. Splits begin with that of their group, and
+        it stays when the world is formed anew. ``timeout=math.inf`` in a call is no limit.
+
+        Raises
+        ------
+        ValueError
+            Set to something negative, or not a number.
+
+        Examples
+        --------
+        >>> import phalanx as px
+        >>> group = px.init()
+        >>> group.timeout = 30.0
+        >>> group.barrier()  # at most 30 s; then a CollectiveTimeout that names who is missing
+        >>> group.timeout = None
+        """
+        return self._timeout
+
+    @timeout.setter
+    def timeout(self, timeout: float | None) -> None:
+        limit = seconds(timeout)
+        self._engine.timeout = limit
+        self._timeout = limit
+
     def split(self, color: int | None, key: int = -1) -> Group | None:
         """Split the group into groups of the ranks that give the same ``color``.
 
@@ -199,7 +223,7 @@ class Group:
             raise DistributedError(msg)
         if isinstance(self._engine, MpiEngine):
             part = split_mpi(self._engine, color, key)
-            return None if part is None else Group(*part, self._on_failure)
+            return None if part is None else self._with_my_timeout(Group(*part, self._on_failure))
         family = self._family
         if family is None:
             msg = f"{self!r} cannot be split: its backend has no splits"
@@ -215,7 +239,11 @@ class Group:
         group = Group(engine, spec, self._on_failure, family)
         group._origin = (int(color or 0), key)
         group._leave = family.add_split(group, engine, spec)
-        return group
+        return self._with_my_timeout(group)
+
+    def _with_my_timeout(self, part: Group) -> Group:
+        part.timeout = self._timeout
+        return part
 
     def barrier(self, timeout: float | None = None) -> None:
         """Wait until every rank of the group has come here.
@@ -223,7 +251,7 @@ class Group:
         Parameters
         ----------
         timeout : float, optional
-            Seconds this call may take; ``None``: no limit.
+            Seconds this call may take; ``None``: as `Group.timeout` says.
 
         Raises
         ------
@@ -240,7 +268,7 @@ class Group:
         >>> px.init().barrier(timeout=5.0)
         """
         try:
-            self._engine.barrier(seconds(timeout))
+            self._engine.barrier(call_seconds(timeout))
         except BaseException:
             self._tell_failure()
             raise
@@ -315,19 +343,3 @@ class Group:
         if not state and self._engine.failure is not None:
             state = f", failed: {self._engine.failure[2]}"
         return f"<phalanx.Group rank {self.rank()} of {self.size()}{state}>"
-
-
-def group_of_one() -> Group:
-    """Make the group of a process that is in no world."""
-    spec = WorldSpec(
-        rank=0,
-        size=1,
-        epoch=1,
-        workspace="",
-        key=b"",
-        hosts=(0,),
-        slots=(0,),
-        host_names=("",),
-        addresses=(),
-    )
-    return Group(_native.Group(rank=0, size=1, epoch=spec.epoch, hosts=(0,)), spec)

@@ -9,8 +9,9 @@ import os
 
 from phalanx.errors import DistributedError, NotSupported
 
+from ._deadline import seconds
 from ._environment import join_ring, ring_environment
-from ._group import Group, seconds
+from ._group import Group
 from ._mpi._join import is_mpi, join_mpi, was_launched
 from ._supervised import adopt, alone, is_supervised, join_anew, world
 

@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 from phalanx._native import Group as Native
 
 from ._arrays import as_source, check_stream, spoil, target_of
+from ._deadline import call_seconds
 from ._engine import Engine
 from ._frameworks import is_mlx, on_stream
 from ._gradients import with_gradient
-from ._group import Group, seconds
+from ._group import Group
 from ._init import init
 from ._supervised import world
 from ._work import Work
@@ -100,7 +101,7 @@ def _checked(
     """Carry out a collective on whatever came; only what fits goes to the engine."""
     size = group.size()
     source = as_source(op, x, addends=size if op in _SUMS else 1)
-    limit = seconds(timeout)
+    limit = call_seconds(timeout)
     array, dtype = source.array, source.dtype
     shape = _shape(op, array.shape, size)
     target = source.like(shape) if out is None else target_of(op, out, shape, source)

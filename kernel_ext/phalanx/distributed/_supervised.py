@@ -27,11 +27,12 @@ from phalanx.protocol import (
 )
 
 from ._control import AbortKind
-from ._deadline import Deadline
+from ._deadline import Deadline, seconds
 from ._engine import Engine
 from ._epoch import is_over, next_epoch
 from ._family import Gone
-from ._group import Group, group_of_one, seconds
+from ._group import Group
+from ._one import group_of_one
 from ._rendezvous import ChannelRendezvous
 from ._stacks import show_stacks
 from ._welcome import ask_for_world, spec_of_world

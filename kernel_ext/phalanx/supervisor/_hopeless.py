@@ -36,11 +36,22 @@ class Activity:
 
     @property
     def doing(self) -> str:
-        """Words for the operation the rank is in, "" for none."""
+        """Words for the operation the rank is in, "" for none.
+
+        Examples
+        --------
+        >>> Activity(1, {0: Standing("", 0, 3)}, (0, "recv", 2, 5)).doing
+        'in recv from rank 2'
+        """
         busy = [f"in {its.op} #{its.seq}" for _, its in sorted(self.groups.items()) if its.op]
         if not busy and self.pair[1]:
             busy = [f"in {say_message(*self.pair[1:3])}"]
         return busy[0] if busy else ""
+
+    def is_at(self, number: int, seq: int) -> bool:
+        """Whether `doing` tells of that operation, or message, of that group."""
+        busy = [(group, its.seq) for group, its in sorted(self.groups.items()) if its.op]
+        return busy[0] == (number, seq) if busy else self.pair[3] == seq
 
 
 def say_message(op: str, peer: int) -> str:

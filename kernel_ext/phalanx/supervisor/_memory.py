@@ -59,6 +59,20 @@ class HostMemory:
         epoch, groups, pair = self._page.activity(slot)
         return Activity(epoch, {number: Standing(*its) for number, its in groups.items()}, pair)
 
+    def site(self, slot: int) -> tuple[int, int, str] | None:
+        """Where the rank in ``slot`` has called the operation that it waits in.
+
+        ``(number of the group, number of the operation, "train.py:31")``; None while it is in
+        none, or not for long.
+        """
+        return None if self._page is None else self._page.site(slot)
+
+    def doing(self, slot: int) -> str:
+        """Words for what the rank in ``slot`` is in, with its place if it waits; "" for nothing."""
+        now = self.activity(slot)
+        site = self.site(slot)
+        return now.doing + (f" at {site[2]}" if site is not None and now.is_at(*site[:2]) else "")
+
     def close(self) -> None:
         """Unmap and close everything; idempotent."""
         if self._page is not None:

@@ -35,7 +35,7 @@ def topology_of(
             engine=engines[rank],
             # Why it is dead, or the operation it is in.
             detail=world.dead.get(rank)
-            or ("in recover" if rank in world.asking else host.memory.activity(rank).doing),
+            or ("in recover" if rank in world.asking else host.memory.doing(rank)),
         )
         for rank in range(options.ranks)
     )

@@ -73,6 +73,7 @@ class Operations:
         self.members = tuple(members)
         self.host_names = tuple(host_names)
         self.is_closed = False
+        self.timeout: float | None = None
         self._world = world
         self._comm = comm
         self._channel = channel
@@ -123,7 +124,7 @@ class Operations:
     def _operation(self, op: str, timeout: float | None) -> Iterator[Deadline]:
         """One thread at a time, after all that was submitted; until then no harm is done."""
         self._check_usable()
-        deadline = Deadline(timeout)
+        deadline = Deadline(self.timeout if timeout is None else timeout)
         worker = self._worker
         is_mine = worker is None or worker.is_current()
         while not (
