@@ -99,4 +99,5 @@ def spec_of_world(welcome: Welcome) -> WorldSpec:
         page_fd=welcome.page_fd,
         region_fds=welcome.region_fds,
         wake_fds=welcome.wake_fds,
+        silence_s=welcome.silence_s,
     )

@@ -46,6 +46,7 @@ class World:
         self.epoch = 1
         self.dead: dict[int, str] = {}
         self._is_aborted = False
+        self._lost: tuple[int, str] | None = None  # whom the abort of the epoch accuses, and why
         self._rounds: dict[int, _Round] = {}
         self._running: dict[str, set[int]] = {}  # cell -> ranks that have not ended it
         self._how_gone: dict[int, str] = {}  # since the last cell began
@@ -61,6 +62,8 @@ class World:
         if self.dead:
             lost, reason = next(iter(self.dead.items()))
             return [(rank, Refused(request.id, lost, reason))]
+        if request.epoch == self.epoch and self._lost is not None:
+            return [(rank, Refused(request.id, *self._lost))]
         if request.epoch != self.epoch or self._is_aborted:
             message = f"epoch {request.epoch} is over (now {self.epoch}); join again"
             return [(rank, Refused(request.id, -1, message))]
@@ -74,12 +77,17 @@ class World:
         parts = tuple(this.shares[r] for r in range(self.size))
         return [(r, Gathered(this.requests[r], parts)) for r in range(self.size)]
 
-    def abort(self, epoch: int, message: str) -> list[Answer]:
-        """Give up ``epoch`` (older ones are over already) and refuse whoever waits in it."""
+    def abort(self, epoch: int, message: str, lost: int = -1) -> list[Answer]:
+        """Give up ``epoch`` (older ones are over already) and refuse whoever waits in it.
+
+        ``lost`` is the rank that cannot be reached, if that is why.
+        """
         if epoch < self.epoch or self._is_aborted:
             return []
         self._is_aborted = True
-        return self._refuse_all(-1, message)
+        if lost >= 0:
+            self._lost = lost, message
+        return self._refuse_all(lost, message)
 
     def lose(self, rank: int, reason: str) -> list[Answer]:
         """Record the death of a rank; everyone who waits for it is refused."""
@@ -146,6 +154,7 @@ class World:
         """Let the next epoch begin; the one before was aborted wherever it had memory."""
         self.epoch += 1
         self._is_aborted = False
+        self._lost = None
         self._rounds.clear()
         self._splits.clear()
 
