@@ -15,6 +15,7 @@ ABORT_TIMEOUT: int
 ABORT_INTERRUPTED: int
 ABORT_ERROR: int
 ABORT_CLOSED: int
+ABORT_LINK_BROKEN: int  # its culprit is two ranks: the one lost << 16 | the one that says so
 
 @final
 class AbortPage:
@@ -71,6 +72,16 @@ class AbortPage:
         that of the pair), and ``"train.py:31"`` or ``"cell line 2"``.
         """
 
+    def beats(self, slot: int) -> int:
+        """Return the sign of life of the process in ``slot``: it grows every 250 ms while that runs.
+
+        A rank that has mapped the page with its own slot as ``author`` gives it, by a native
+        thread, until it is stilled. 0: none is given.
+        """
+
+    def still(self, slot: int) -> None:
+        """Expect no more signs of life: by the rank itself that leaves, or of one that is gone."""
+
     def close(self) -> None: ...
 
 @final
@@ -108,7 +119,8 @@ class Group:
     ``members[r]`` is the world's number of rank r, by which errors call it, and ``tag`` a number
     of its own, the same on all its ranks. ``ranks_here`` counts the ranks on this machine where
     some of them share no arena: more than cores, and none spins while it waits. ``page_slots[r]``
-    is the slot of rank r on the page, -1 where it is on another host's (default: ``slots``).
+    is the slot of rank r on the page, -1 where it is on another host's (default: ``slots``). A link
+    whose other end does not answer the kernel for ``silence_s`` seconds is broken.
     """
 
     CHANNELS: int
@@ -131,6 +143,7 @@ class Group:
         pair_links: Mapping[int, int] = ...,
         ranks_here: int = 0,
         page_slots: Sequence[int] = (),
+        silence_s: float | None = None,
     ) -> None: ...
     timeout: float | None  # of calls that give none
     @property

@@ -19,19 +19,32 @@ enum class AbortKind : std::int32_t {
     kInterrupted = 4,
     kError = 5,
     kClosed = 6,
+    kLinkBroken = 7,  // both its ends may live
 };
 
 // A kind read from shared memory or from a socket may be anything.
 constexpr AbortKind checked_kind(std::int32_t value) noexcept {
-    return value >= 1 && value <= 6 ? static_cast<AbortKind>(value) : AbortKind::kError;
+    return value >= 1 && value <= 7 ? static_cast<AbortKind>(value) : AbortKind::kError;
 }
 
 struct Reason {
     AbortKind kind = AbortKind::kError;
-    std::int32_t culprit = -1;  // a rank, or -1 where no single rank is to blame
+    std::int32_t culprit = -1;  // a rank, or -1 where no single rank is to blame; or a link()
     std::string message;
     // Only on links: where the rank that says it has called (site_text.hpp).
     std::string site = {};
+
+    // The culprit of a kLinkBroken: the rank that cannot be reached, and the one that says so.
+    static constexpr std::int32_t link(int lost, int from) noexcept {
+        return static_cast<std::int32_t>(static_cast<std::uint32_t>(lost) << 16 |
+                                         (static_cast<std::uint32_t>(from) & 0xFFFFU));
+    }
+    // Whom it accuses, as `me` sees it: of a link that I am an end of, the other end.
+    [[nodiscard]] constexpr int accused(int me) const noexcept {
+        if (kind != AbortKind::kLinkBroken || culprit < 0) return culprit;
+        const int lost = culprit >> 16;
+        return lost == me ? culprit & 0xFFFF : lost;
+    }
 };
 
 class Error : public std::runtime_error {
@@ -49,7 +62,7 @@ class SystemError : public Error {
         : Error(what + ": " + std::generic_category().message(code)) {}
 };
 
-// The other end of a link is gone.
+// A link is of no use any more; the text says why. Its other end may live or not.
 class PeerLost : public Error {
   public:
     PeerLost(int who, const std::string& what) : Error(what), rank(who) {}

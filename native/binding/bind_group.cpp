@@ -87,11 +87,18 @@ std::shared_ptr<Group> make_group(int rank, int size, std::uint64_t epoch, int c
                                   std::vector<std::string> host_names, const PyArena* arena,
                                   const std::map<int, int>& links, const PyPage* page, int wake_fd,
                                   const std::map<int, int>& pair_links, int ranks_here,
-                                  std::vector<int> page_slots) {
+                                  std::vector<int> page_slots,
+                                  const std::optional<double>& silence_s) {
+    // Beyond a day of silence (inf is one) nobody is watched.
+    constexpr double kDay = 86400;
+    const bool is_watched = silence_s && *silence_s > 0 && *silence_s < kDay;
+    const std::chrono::milliseconds silence(
+        is_watched ? std::max<std::int64_t>(std::llround(*silence_s * 1000), 1) : 0);
     GroupOptions options;
-    for (const auto& [peer, fd] : links) options.links.emplace(peer, make_socket_link(peer, fd));
+    for (const auto& [peer, fd] : links)
+        options.links.emplace(peer, make_socket_link(peer, fd, silence));
     for (const auto& [peer, fd] : pair_links) {
-        options.pair_links.emplace(peer, make_pair_wire(peer, fd));
+        options.pair_links.emplace(peer, make_pair_wire(peer, fd, silence));
     }
     options.rank = rank;
     options.size = size;
@@ -147,6 +154,14 @@ py::dict describe(const Group& group) {
     return result;
 }
 
+bool is_finalizing() noexcept {
+#if PY_VERSION_HEX >= 0x030d0000
+    return Py_IsFinalizing() != 0;
+#else
+    return _Py_IsFinalizing() != 0;
+#endif
+}
+
 }  // namespace
 
 std::optional<Clock::duration> to_duration(const std::optional<double>& timeout) {
@@ -160,6 +175,9 @@ std::optional<Clock::duration> to_duration(const std::optional<double>& timeout)
 void run_released(Group& group, FunctionRef<void(const std::function<bool()>&)> body) {
     std::optional<py::error_already_set> raised;
     const std::function<bool()> interrupt = [&raised] {
+        // A daemon thread that wants the lock of an interpreter that is ending is unwound by force,
+        // through frames that cannot be: it waits on instead, and ends with the process.
+        if (is_finalizing()) return false;
         const py::gil_scoped_acquire acquired;
         if (PyErr_CheckSignals() == 0) return false;
         raised.emplace();
@@ -172,7 +190,8 @@ void run_released(Group& group, FunctionRef<void(const std::function<bool()>&)> 
         if (raised) throw std::move(*raised);
         throw;
     } catch (const Aborted& error) {
-        raise_reason(error.reason, group.host_of(error.reason.culprit));
+        const int accused = group.accused_by(error.reason);
+        raise_reason(error.reason, accused, group.host_of(accused));
     }
 }
 
@@ -206,7 +225,8 @@ void register_group(py::module_& module) {
                  py::arg("host_names") = py::tuple(), py::arg("arena") = py::none(),
                  py::arg("links") = py::dict(), py::arg("page") = py::none(),
                  py::arg("wake_fd") = -1, py::arg("pair_links") = py::dict(),
-                 py::arg("ranks_here") = 0, py::arg("page_slots") = py::tuple())
+                 py::arg("ranks_here") = 0, py::arg("page_slots") = py::tuple(),
+                 py::arg("silence_s") = py::none())
             .def_property_readonly("rank", &Group::rank)
             .def_property_readonly("size", &Group::size)
             .def_property_readonly("epoch", &Group::epoch)

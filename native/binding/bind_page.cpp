@@ -114,6 +114,23 @@ void register_page(py::module_& module) {
                 return py::make_tuple(is_world ? 0 : seen->tag, seq, to_text(seen->text));
             },
             py::arg("slot"))
+        .def(
+            "beats",
+            [](const PyPage& self, int slot) {
+                const auto& page = self.get();
+                if (slot < 0 || slot >= page.slots()) throw UsageError("no such slot");
+                return page.beats(slot);
+            },
+            py::arg("slot"))
+        .def(
+            "still",
+            [](const PyPage& self, int slot) {
+                AbortPage& page = self.get();
+                if (slot < 0 || slot >= page.slots()) throw UsageError("no such slot");
+                const py::gil_scoped_release released;  // waits for the heart's thread
+                page.still(slot);
+            },
+            py::arg("slot"))
         .def("close", [](PyPage& self) { self.page.reset(); });
 }
 

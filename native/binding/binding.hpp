@@ -66,7 +66,7 @@ std::string current_site() noexcept;
 std::string current_site_of_thread() noexcept;
 
 // Sets the Python exception for a reason and throws py::error_already_set.
-[[noreturn]] void raise_reason(const Reason& reason, const std::string& host);
+[[noreturn]] void raise_reason(const Reason& reason, int accused, const std::string& host);
 [[noreturn]] void raise_distributed_error(const std::string& text);
 
 // Text from another process may have been cut or torn: it must not raise a UnicodeError.

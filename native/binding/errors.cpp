@@ -38,12 +38,13 @@ py::object to_text(const std::string& text) {
     return decoded;
 }
 
-void raise_reason(const Reason& reason, const std::string& host) {
+void raise_reason(const Reason& reason, int accused, const std::string& host) {
     const Classes& known = classes();
     const py::object text = to_text(reason.message);
     switch (reason.kind) {
         case AbortKind::kRankFailure:
-            raise(known.rank_failure, known.rank_failure(reason.culprit, host, text));
+        case AbortKind::kLinkBroken:
+            raise(known.rank_failure, known.rank_failure(accused, host, text));
         case AbortKind::kMismatch:
             raise(known.mismatch, known.mismatch(text));
         case AbortKind::kTimeout:
@@ -70,6 +71,7 @@ void register_errors(py::module_& module) {
     add("ABORT_INTERRUPTED", AbortKind::kInterrupted);
     add("ABORT_ERROR", AbortKind::kError);
     add("ABORT_CLOSED", AbortKind::kClosed);
+    add("ABORT_LINK_BROKEN", AbortKind::kLinkBroken);
     py::register_exception_translator([](std::exception_ptr thrown) {
         try {
             if (thrown) std::rethrow_exception(thrown);

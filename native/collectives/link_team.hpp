@@ -96,6 +96,10 @@ class LinkTeam {
     // Every node gets its message, and sends one of `expected` bytes.
     void begin_exchange(std::size_t expected);
     void check_marks() const;
+    // In a long wait: is there still somebody at the other end?
+    void check_alive(const Waiter& waiter, int node) const {
+        if (waiter.is_patience_over()) link(node).check_alive();
+    }
     // In a long wait: has a peer that nothing is awaited from given the epoch up meanwhile?
     template <class IsAwaited>
     void listen(const Waiter& waiter, const IsAwaited& is_awaited) {

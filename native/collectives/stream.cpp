@@ -203,9 +203,14 @@ void LinkTeam::stream(int to, std::span<const Outgoing> outgoing, int from,
     };
     const auto descriptors = [&]() -> std::span<const pollfd> {
         polled_.clear();
-        if (!receiver.is_done()) polled_.push_back({link(from).descriptor(), POLLIN, 0});
-        if (sender.may_send(allowed(), vouched()))
+        if (!receiver.is_done()) {
+            check_alive(waiter, from);
+            polled_.push_back({link(from).descriptor(), POLLIN, 0});
+        }
+        if (sender.may_send(allowed(), vouched())) {
+            check_alive(waiter, to);
             polled_.push_back({link(to).descriptor(), POLLOUT, 0});
+        }
         return polled_;
     };
     while (!receiver.is_done() || !sender.is_done()) {
@@ -254,6 +259,7 @@ void LinkTeam::trade(std::span<const Trade> by_node, Waiter& waiter) {
         polled_.clear();
         for (int node = 0; node < size(); ++node) {
             if (!is_open(node)) continue;
+            check_alive(waiter, node);
             const int events =
                 (is_awaited(node) ? POLLIN : 0) | (senders[index(node)].is_done() ? 0 : POLLOUT);
             polled_.push_back({link(node).descriptor(), static_cast<short>(events), 0});

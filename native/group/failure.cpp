@@ -63,8 +63,12 @@ Reason Group::reason_of_loss(const PeerLost& lost, const std::string& what, Hear
         pollfd woken{wake_.get(), POLLIN, 0};
         ::poll(&woken, 1, static_cast<int>(kVerdictBite.count()));
     }
-    return {AbortKind::kRankFailure, world_rank(lost.rank),
-            std::string(lost.what()) + " during " + what};
+    const int me = world_rank(rank_);
+    const int there = world_rank(lost.rank);
+    return {AbortKind::kLinkBroken, Reason::link(there, me),
+            "the link between rank " + std::to_string(std::min(me, there)) + " and rank " +
+                std::to_string(std::max(me, there)) + " broke (" + lost.what() + ") during " +
+                what};
 }
 
 // First the page, so that this host is freed; then the links, with the reason that won.

@@ -134,6 +134,10 @@ class Group {
     [[nodiscard]] std::uint64_t epoch() const noexcept { return epoch_; }
     [[nodiscard]] int channel() const noexcept { return channel_; }
     [[nodiscard]] const std::vector<int>& members() const noexcept { return members_; }
+    // The rank that a reason accuses, as this one sees it.
+    [[nodiscard]] int accused_by(const Reason& reason) const {
+        return reason.accused(world_rank(rank_));
+    }
     // Of a rank of the world; "" where unknown.
     [[nodiscard]] std::string host_of(int world_rank) const;
     // After close(): whether no member looks at this rank's memory any more, so that another group

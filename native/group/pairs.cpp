@@ -24,12 +24,12 @@ std::string name_rank(std::uint32_t rank) { return "rank " + std::to_string(rank
 
 }  // namespace
 
-PairWire make_pair_wire(int peer, int fd) {
-    auto in = make_socket_link(peer, fd);
+PairWire make_pair_wire(int peer, int fd, std::chrono::milliseconds silence) {
+    auto in = make_socket_link(peer, fd, silence);
     reserve_send_buffer(fd, kSendBuffer);
     const int copy = ::fcntl(fd, F_DUPFD_CLOEXEC, 0);
     if (copy < 0) throw SystemError("cannot duplicate descriptor " + std::to_string(fd), errno);
-    return {make_socket_link(peer, copy), std::move(in)};
+    return {make_socket_link(peer, copy, silence), std::move(in)};
 }
 
 Pairs::Pairs(int rank, int channel, std::span<const int> members, std::span<const int> local,
@@ -168,9 +168,12 @@ void Pairs::wait(Lane& lane, const Ready& ready, const Try& attempt) {
             shown.show();
             // What has not gone yet will never be received: only this thread sends it.
             if (!lane.is_recv && lane.link->has_ended()) {
-                throw PeerLost(lane.peer, "its connection closed");
+                throw PeerLost(lane.peer, "the other end closed it");
             }
-            if (lane.waiter.is_patience_over()) listen(lane);
+            if (lane.waiter.is_patience_over()) {
+                lane.link->check_alive();
+                listen(lane);
+            }
             return {&polled, 1};
         },
         missing);

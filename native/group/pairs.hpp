@@ -26,8 +26,8 @@ struct PairWire {
     std::unique_ptr<Link> out;
     std::unique_ptr<Link> in;
 };
-// Of a connected stream socket; takes ownership of fd.
-PairWire make_pair_wire(int peer, int fd);
+// Of a connected stream socket; takes ownership of fd. As make_socket_link.
+PairWire make_pair_wire(int peer, int fd, std::chrono::milliseconds silence = {});
 
 // A peer on the same host is reached through a queue in the arena, any other through a wire of its
 // own; collectives use neither. So a message that nobody has received yet is in nobody's way.

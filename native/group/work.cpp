@@ -1,27 +1,13 @@
 // See work.hpp.
 #include "group/work.hpp"
 
-#include <pthread.h>
 #include <unistd.h>
 
-#include <csignal>
 #include <utility>
 
+#include "base/signals.hpp"
+
 namespace phalanx {
-
-namespace {
-
-// Signals are for the program's own threads; those of a fault stay with whoever made it.
-sigset_t all_but_faults() noexcept {
-    sigset_t set;
-    sigfillset(&set);
-    for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP}) {
-        sigdelset(&set, fault);
-    }
-    return set;
-}
-
-}  // namespace
 
 Work::Work(const Call& call, Deadline deadline, std::shared_ptr<const void> owner)
     : shape_(call.shape.begin(), call.shape.end()),
@@ -90,16 +76,12 @@ bool WorkQueue::push(std::shared_ptr<Work> work) {
 }
 
 void WorkQueue::start() {
-    const sigset_t blocked = all_but_faults();
-    sigset_t before;
-    ::pthread_sigmask(SIG_SETMASK, &blocked, &before);  // inherited by the thread
+    const SignalsBlocked blocked;
     try {
         thread_ = std::make_unique<std::thread>([this] { serve(); });
     } catch (const std::system_error& error) {
-        ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
         throw SystemError("cannot start the group's thread", error.code().value());
     }
-    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
     pid_ = ::getpid();
 }
 

@@ -1,5 +1,6 @@
-// The layout of the abort page: header, word, doorbells, activities and sites by slot, a record per
-// author, tallies by slot. The last are address space: what no group counts in is never touched.
+// The layout of the abort page: header, word, doorbells, activities, sites and pulses by slot, a
+// record per author, tallies by slot. The last are address space: what no group counts in is never
+// touched.
 #include "transport/abort_page.hpp"
 
 #include <sched.h>
@@ -13,7 +14,7 @@ namespace phalanx {
 namespace {
 
 constexpr std::uint64_t kMagic = 0x31'65'67'61'70'78'6c'70;  // "plxpage1"
-constexpr std::uint32_t kVersion = 4;
+constexpr std::uint32_t kVersion = 5;
 constexpr std::size_t kWordAt = kCacheLine;
 constexpr std::size_t kBellsAt = 2 * kCacheLine;
 
@@ -50,7 +51,8 @@ constexpr std::size_t round_up(std::size_t nbytes) {
 // Where the tallies begin.
 std::size_t nbytes_before_tallies(int slots, std::size_t record) {
     const auto count = static_cast<std::size_t>(slots);
-    return round_up(kBellsAt + count * (sizeof(Doorbell) + sizeof(Activity) + sizeof(Sites)) +
+    return round_up(kBellsAt +
+                    count * (sizeof(Doorbell) + sizeof(Activity) + sizeof(Sites) + sizeof(Pulse)) +
                     (count + 1) * record);
 }
 
@@ -115,7 +117,9 @@ void AbortPage::bind(std::byte* base, int slots, int author) {
     activities_ = reinterpret_cast<Activity*>(at);
     at += count * sizeof(Activity);
     sites_ = reinterpret_cast<Sites*>(at);
-    records_ = reinterpret_cast<Record*>(at + count * sizeof(Sites));
+    at += count * sizeof(Sites);
+    pulses_ = reinterpret_cast<Pulse*>(at);
+    records_ = reinterpret_cast<Record*>(at + count * sizeof(Pulse));
     tallies_ = reinterpret_cast<Tally*>(base + nbytes_before_tallies(slots, sizeof(Record)));
 }
 
@@ -149,6 +153,7 @@ AbortPage::AbortPage(int fd, int slots, int author, std::span<const int> wake_fd
     if (author < slots) {
         doorbells_[author].sleeping.store(0, std::memory_order_seq_cst);
         activities_[author].pair.store(0, std::memory_order_release);
+        pulses_[author].beats.store(0, std::memory_order_release);
         for (auto& channel : activities_[author].channels) {
             channel.tag.store(0, std::memory_order_release);
             channel.current.store(0, std::memory_order_release);
@@ -158,6 +163,7 @@ AbortPage::AbortPage(int fd, int slots, int author, std::span<const int> wake_fd
     for (const int wake : wake_fds) {
         if (wake >= 0) wake_fds_.push_back(Fd::duplicate(wake));
     }
+    if (author < slots) heart_ = std::make_unique<Heart>(pulses_[author]);
 }
 
 AbortPage AbortPage::in_process(int slots, int author, int ranks) {

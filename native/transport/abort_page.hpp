@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -18,6 +19,7 @@
 #include "base/fd.hpp"
 #include "base/futex.hpp"
 #include "base/mapping.hpp"
+#include "transport/heart.hpp"
 
 namespace phalanx {
 
@@ -182,7 +184,8 @@ class AbortPage {
     static std::size_t nbytes(int slots, int ranks = 0);
     static void format(int fd, int slots, int ranks = 0);
 
-    // Maps a page; `author` is a slot, or `slots` for the supervisor.
+    // Maps a page; `author` is a slot, or `slots` for the supervisor. A slot's heart beats from
+    // here on, until the page is unmapped.
     AbortPage(int fd, int slots, int author, std::span<const int> wake_fds);
     // A page that only this process knows.
     static AbortPage in_process(int slots, int author, int ranks = 0);
@@ -211,6 +214,16 @@ class AbortPage {
                                                   std::uint64_t word) const;
     // One of those that it is in at this moment.
     [[nodiscard]] std::optional<Site::Seen> current_site(int slot) const;
+    // The sign of life of a slot's process: it grows while that runs; 0: it gives none.
+    [[nodiscard]] std::uint64_t beats(int slot) const noexcept {
+        return pulses_[slot].beats.load(std::memory_order_acquire);
+    }
+    // From now on no sign is to be expected of a slot: its rank leaves, or (said by the supervisor)
+    // its process is gone.
+    void still(int slot) noexcept {
+        if (slot == author_) heart_.reset();
+        pulses_[slot].beats.store(0, std::memory_order_release);
+    }
     [[nodiscard]] int slots() const noexcept { return slots_; }
     [[nodiscard]] int ranks() const noexcept { return ranks_; }
     [[nodiscard]] int author() const noexcept { return author_; }
@@ -246,12 +259,14 @@ class AbortPage {
     Doorbell* doorbells_ = nullptr;
     Activity* activities_ = nullptr;
     Sites* sites_ = nullptr;
+    Pulse* pulses_ = nullptr;
     Record* records_ = nullptr;
     Tally* tallies_ = nullptr;  // by slot, channel, peer, direction
     int slots_ = 0;
     int ranks_ = 0;
     int author_ = 0;
     std::vector<Fd> wake_fds_;
+    std::unique_ptr<Heart> heart_;  // last: it ends before the page is unmapped
 };
 
 // At most `limit` bytes of `text`, cut between two characters of UTF-8.

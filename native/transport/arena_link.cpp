@@ -53,7 +53,7 @@ class ArenaLink final : public Link {
         const std::uint64_t produced = theirs_->head.load(std::memory_order_acquire);
         if (produced < tail_ || produced - tail_ > capacity_) lose("its queue is corrupt");
         const auto size = std::min<std::uint64_t>(bytes.size(), produced - tail_);
-        if (size == 0 && !bytes.empty() && is_at_end) lose("its connection closed");
+        if (size == 0 && !bytes.empty() && is_at_end) lose(kClosedThere);
         const auto at = tail_ % capacity_;
         const auto first = static_cast<std::size_t>(std::min(size, capacity_ - at));
         std::copy_n(theirs_->data + at, first, bytes.data());

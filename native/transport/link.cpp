@@ -101,6 +101,16 @@ std::uint64_t Link::checksum(const LastWords& words) noexcept {
     return hash;
 }
 
+void Link::check_alive() {
+    if (!broken_.empty()) lose(broken_);
+    try {
+        do_check_alive();
+    } catch (const PeerLost& error) {
+        broken_ = error.what();
+        throw;
+    }
+}
+
 void Link::finish() noexcept {
     has_spoken_ = true;
     do_finish();

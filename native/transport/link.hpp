@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -42,6 +43,9 @@ class Link {
     // know it; the others must try.
     [[nodiscard]] virtual bool can_send() noexcept { return true; }
     [[nodiscard]] virtual bool can_recv() noexcept { return true; }
+    // For who has waited long: throws PeerLost if the other end has not acknowledged anything for
+    // the time of silence.
+    void check_alive();
     // What poll() can wait on, or -1 for a link in memory.
     [[nodiscard]] virtual int descriptor() const noexcept { return -1; }
 
@@ -55,6 +59,7 @@ class Link {
     void finish() noexcept;
 
   protected:
+    static constexpr const char* kClosedThere = "the other end closed it";
     virtual std::size_t do_send(std::span<const std::byte> bytes) = 0;
     virtual std::size_t do_recv(std::span<std::byte> bytes) = 0;
     // One after the other, where a link has no better way.
@@ -62,6 +67,7 @@ class Link {
                                      std::span<const std::byte> more);
     virtual std::size_t do_recv_both(std::span<std::byte> bytes, std::span<std::byte> more);
     virtual void do_finish() noexcept = 0;
+    virtual void do_check_alive() {}
     // The last bytes of a stream that has ended, left where they are; false where that cannot be.
     virtual bool do_peek_tail(std::span<std::byte> /*bytes*/) noexcept { return false; }
     [[noreturn]] void lose(const std::string& why) const { throw PeerLost(peer_, why); }
@@ -89,8 +95,9 @@ class Link {
     std::array<std::byte, sizeof(LastWords)> tail_{};
 };
 
-// A connected stream socket; takes ownership of fd.
-std::unique_ptr<Link> make_socket_link(int peer, int fd);
+// A connected stream socket; takes ownership of fd. A host that says nothing for `silence` (to the
+// kernel's questions as well, so a frozen process does not count) is taken for lost; 0: never.
+std::unique_ptr<Link> make_socket_link(int peer, int fd, std::chrono::milliseconds silence = {});
 // Makes a socket take that many bytes at once, whether or not the other end reads, as far as the
 // system allows it (net.core.wmem_max).
 void reserve_send_buffer(int fd, std::size_t nbytes) noexcept;

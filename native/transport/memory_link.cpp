@@ -35,9 +35,9 @@ class MemoryLink final : public Link {
 
   protected:
     std::size_t do_send(std::span<const std::byte> bytes) override {
-        if (faults_->is_broken) lose("its connection closed");
+        if (faults_->is_broken) lose(kClosedThere);
         const std::lock_guard lock(out_->mutex);
-        if (out_->has_ended) lose("its connection closed");
+        if (out_->has_ended) lose(kClosedThere);
         const auto room = std::min(bytes.size(), capacity_ - out_->bytes.size());
         const auto size = spend(limit(room));
         out_->bytes.insert(out_->bytes.end(), bytes.begin(),
@@ -45,14 +45,14 @@ class MemoryLink final : public Link {
         return size;
     }
     std::size_t do_recv(std::span<std::byte> bytes) override {
-        if (faults_->is_broken) lose("its connection closed");
+        if (faults_->is_broken) lose(kClosedThere);
         const std::lock_guard lock(in_->mutex);
         const auto size = limit(std::min(bytes.size(), in_->bytes.size()));
         const auto end = in_->bytes.begin() + static_cast<std::ptrdiff_t>(size);
         std::copy(in_->bytes.begin(), end, bytes.begin());
         in_->bytes.erase(in_->bytes.begin(), end);
         if (size == 0 && !bytes.empty() && in_->bytes.empty() && in_->has_ended) {
-            lose("its connection closed");
+            lose(kClosedThere);
         }
         return size;
     }

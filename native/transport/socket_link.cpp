@@ -9,9 +9,12 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
+#include <sstream>
 #include <vector>
 
+#include "base/deadline.hpp"
 #include "base/fd.hpp"
 #include "transport/link.hpp"
 
@@ -22,9 +25,41 @@ namespace {
 // One call moves at most this much: a signal or an abort must not wait behind a gigabyte.
 constexpr std::size_t kLargestCall = std::size_t{1} << 20;
 
+using std::chrono::milliseconds;
+// A look at a link's state costs a system call (1 us): not with every wake-up of a long stream.
+constexpr milliseconds kBetweenLooks{40};
+// Looks further apart are not of one wait.
+constexpr milliseconds kOneWait{1000};
+
+void set_option(int fd, int level, int name, int value) noexcept {
+    ::setsockopt(fd, level, name, &value, sizeof value);  // what a system lacks is done without
+}
+
+// Has the kernel ask an idle peer for a sign of life, and give the link up after `silence`. Not
+// TCP_USER_TIMEOUT: that also ends a link whose peer lives and is too busy to read for so long.
+void keep_alive(int fd, milliseconds silence) noexcept {
+#ifdef __linux__
+    const auto seconds = static_cast<int>(std::chrono::ceil<std::chrono::seconds>(silence).count());
+    const int idle = std::clamp(seconds / 2, 1, 32767);
+    const int every = std::clamp((seconds - idle) / 3, 1, 32767);
+    set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+    set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, idle);
+    set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, every);
+    set_option(fd, IPPROTO_TCP, TCP_KEEPCNT, std::clamp((seconds - idle) / every, 1, 127));
+    // Since Linux 6.15: without it the kernel asks a peer with a full window every two minutes.
+    constexpr int kTcpRtoMaxMs = 44;
+    set_option(fd, IPPROTO_TCP, kTcpRtoMaxMs,
+               static_cast<int>(std::clamp<std::int64_t>(silence.count() / 4, 1000, 120'000)));
+#else
+    static_cast<void>(silence);
+    set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+#endif
+}
+
 class SocketLink final : public Link {
   public:
-    SocketLink(int peer, Fd fd) : Link(peer), fd_(std::move(fd)) {
+    SocketLink(int peer, Fd fd, milliseconds silence)
+        : Link(peer), fd_(std::move(fd)), silence_(silence) {
         int type = 0;
         socklen_t length = sizeof type;
         if (::getsockopt(fd_.get(), SOL_SOCKET, SO_TYPE, &type, &length) != 0 ||
@@ -37,8 +72,9 @@ class SocketLink final : public Link {
             ::fcntl(fd_.get(), F_SETFD, FD_CLOEXEC) != 0) {
             throw SystemError("cannot prepare the socket to rank " + std::to_string(peer), errno);
         }
-        const int yes = 1;  // fails on a unix socket, which has no such delay
-        ::setsockopt(fd_.get(), IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+        // These fail on a unix socket, which has no delay and no host that vanishes.
+        set_option(fd_.get(), IPPROTO_TCP, TCP_NODELAY, 1);
+        if (silence_.count() > 0) keep_alive(fd_.get(), silence_);
     }
 
     [[nodiscard]] int descriptor() const noexcept override { return fd_.get(); }
@@ -57,7 +93,7 @@ class SocketLink final : public Link {
         if (bytes.empty()) return 0;
         const auto got =
             ::recv(fd_.get(), bytes.data(), std::min(bytes.size(), kLargestCall), MSG_DONTWAIT);
-        if (got == 0) lose("its connection closed");
+        if (got == 0) lose(kClosedThere);
         return moved(got);
     }
     std::size_t do_send_both(std::span<const std::byte> bytes,
@@ -77,10 +113,32 @@ class SocketLink final : public Link {
         message.msg_iov = parts;
         message.msg_iovlen = 2;
         const auto got = ::recvmsg(fd_.get(), &message, MSG_DONTWAIT);
-        if (got == 0) lose("its connection closed");
+        if (got == 0) lose(kClosedThere);
         return moved(got);
     }
     void do_finish() noexcept override { ::shutdown(fd_.get(), SHUT_WR); }
+    // The kernel's questions (keep_alive) are only for links on which nothing is under way.
+    void do_check_alive() override {
+#ifdef __linux__
+        const auto now = Clock::now();
+        if (silence_.count() <= 0 || now - looked_ < kBetweenLooks) return;
+        tcp_info info{};
+        socklen_t length = sizeof info;
+        if (::getsockopt(fd_.get(), IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return;
+        // Bytes that were sent and not acknowledged, for as long as was looked; or a full window of
+        // which several questions were not answered (one may be lost on its way): there is
+        // nothing to acknowledge, and answers come only after questions.
+        const bool is_under_way = info.tcpi_unacked > 0;
+        if (!is_under_way || now - looked_ > kOneWait) unanswered_ = now;
+        looked_ = now;
+        if (!is_under_way && info.tcpi_probes < 2) return;
+        const auto heard = now - milliseconds(info.tcpi_last_ack_recv);
+        if (now - (is_under_way ? std::max(unanswered_, heard) : heard) < silence_) return;
+        std::ostringstream why;
+        why << "no answer for " << std::chrono::duration<double>(silence_).count() << " s";
+        lose(why.str());
+#endif
+    }
     // Peeking begins at the first unread byte: all of them are looked at, once in a link's life.
     bool do_peek_tail(std::span<std::byte> bytes) noexcept override {
         int unread = 0;
@@ -103,12 +161,13 @@ class SocketLink final : public Link {
         if (result >= 0) return static_cast<std::size_t>(result);
         if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) return 0;
         const int code = errno;
-        lose(code == EPIPE || code == ECONNRESET
-                 ? std::string("its connection closed")
-                 : "its connection broke: " + std::generic_category().message(code));
+        lose(std::generic_category().message(code));
     }
 
     Fd fd_;
+    milliseconds silence_;
+    Clock::time_point looked_;
+    Clock::time_point unanswered_;  // since when, as far as was looked
 };
 
 }  // namespace
@@ -119,8 +178,8 @@ void reserve_send_buffer(int fd, std::size_t nbytes) noexcept {
     ::setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &wanted, sizeof wanted);
 }
 
-std::unique_ptr<Link> make_socket_link(int peer, int fd) {
-    return std::make_unique<SocketLink>(peer, Fd(fd));
+std::unique_ptr<Link> make_socket_link(int peer, int fd, milliseconds silence) {
+    return std::make_unique<SocketLink>(peer, Fd(fd), silence);
 }
 
 }  // namespace phalanx

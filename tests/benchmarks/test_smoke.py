@@ -19,6 +19,7 @@ _HERE = Path(__file__).resolve().parent
         ("cell_latency.py", ["--ranks", "2", "--cells", "2", "--warmup", "1"], ["%%distributed", "%%px", "pass", "1+1"]),
         ("output_cost.py", ["--ranks", "2", "--lines", "50", "--rounds", "1"], ["%%distributed", "%%px"]),
         ("input_latency.py", ["--ranks", "2", "--lines", "2"], ["input", "debugger"]),
+        ("time_to_freedom.py", ["--ranks", "2", "--rounds", "1", "--phases", "tcp,join"], ["tcp", "px.init"]),
         ("all_sum_vs_mlx.py", ["--end", "64K", "--rounds", "1", "--budget", "0.01"], ["64 KiB"]),
     ],
 )  # fmt: skip
@@ -37,7 +38,14 @@ def test_it_runs(script, arguments, words, tmp_path):
 
 @pytest.mark.parametrize(
     "script",
-    ["boot.py", "cell_latency.py", "all_sum_vs_mlx.py", "input_latency.py", "output_cost.py"],
+    [
+        "boot.py",
+        "cell_latency.py",
+        "all_sum_vs_mlx.py",
+        "input_latency.py",
+        "output_cost.py",
+        "time_to_freedom.py",
+    ],
 )
 def test_help(script):
     said = subprocess.run(

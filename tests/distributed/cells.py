@@ -56,6 +56,10 @@ def endless_sums(length: int) -> None:
         px.all_sum(x)
 
 
+def receive_for_ever(source: int) -> None:
+    px.recv((3,), "float32", source)
+
+
 def barrier(timeout: float | None = None) -> str:
     px.init().barrier(timeout)
     return repr(px.init())

@@ -119,9 +119,9 @@ TEST_CASE("a rank that does not come is named when the deadline passes") {
             const auto reason = reason_of(thrown[rank]);
             REQUIRE(reason);
             CHECK_MESSAGE(reason->kind == AbortKind::kTimeout, reason->message);
-            CHECK_MESSAGE(reason->message.find("timed out after 0.06 s; missing: ") !=
-                              std::string::npos,
-                          reason->message);
+            CHECK_MESSAGE(
+                reason->message.find("timed out after 0.06 s; missing: ") != std::string::npos,
+                reason->message);
         }
     }
 }
@@ -157,7 +157,9 @@ TEST_CASE("an abort in one process travels over the links") {
     CHECK(check_same(world, thrown, AbortKind::kError) == "enough");
 }
 
-TEST_CASE("a link that breaks without words is the failure of its peer") {
+TEST_CASE(
+    "a link that breaks without words is named as that, and accuses its "
+    "other end") {
     auto faults = std::make_shared<LinkFaults>();
     World world({{0, 1}, Wire::kMemory, tiny_tuning(), 1, faults});
     world.run_well([](Group& group) { group.run(Call{}); });
@@ -166,9 +168,11 @@ TEST_CASE("a link that breaks without words is the failure of its peer") {
     for (int rank = 0; rank < 2; ++rank) {
         const auto reason = reason_of(thrown[static_cast<std::size_t>(rank)]);
         REQUIRE(reason);
-        CHECK(reason->kind == AbortKind::kRankFailure);
-        CHECK(reason->culprit == 1 - rank);
-        CHECK(reason->message == "its connection closed during barrier #2");
+        CHECK(reason->kind == AbortKind::kLinkBroken);
+        CHECK(world.group(rank).accused_by(*reason) == 1 - rank);
+        CHECK(reason->message ==
+              "the link between rank 0 and rank 1 broke (the other end closed it) "
+              "during barrier #2");
     }
 }
 

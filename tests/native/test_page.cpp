@@ -94,6 +94,69 @@ TEST_CASE("another process sees the reason and wakes the sleeper") {
     CHECK(page.reason(9)->message == "gone");
 }
 
+namespace {
+
+// Until the count of the slot is another than `seen`: the new one.
+std::uint64_t next_beat(const AbortPage& page, int slot, std::uint64_t seen) {
+    const auto give_up_at = std::chrono::steady_clock::now() + std::chrono::seconds(5);
+    while (page.beats(slot) == seen && std::chrono::steady_clock::now() < give_up_at) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    return page.beats(slot);
+}
+
+}  // namespace
+
+TEST_CASE("a slot's heart beats while its page is mapped; the supervisor has none") {
+    const Fd memory(::memfd_create("page", MFD_CLOEXEC));
+    AbortPage::format(memory.get(), 2);
+    AbortPage supervisor(memory.get(), 2, 2, {});
+    CHECK(supervisor.beats(0) == 0);
+    {
+        const AbortPage rank(memory.get(), 2, 0, {});
+        const auto first = next_beat(supervisor, 0, 0);
+        CHECK(first > 0);
+        CHECK(next_beat(supervisor, 0, first) > first);
+    }
+    CHECK(supervisor.beats(0) == 0);
+    CHECK(supervisor.beats(1) == 0);
+    AbortPage next(memory.get(), 2, 0, {});
+    CHECK(next_beat(supervisor, 0, 0) > 0);
+    next.still(0);
+    CHECK(supervisor.beats(0) == 0);
+    supervisor.still(0);
+}
+
+TEST_CASE("a child of fork has no heart, and leaves its parent's alone") {
+    const Fd memory(::memfd_create("page", MFD_CLOEXEC));
+    AbortPage::format(memory.get(), 1);
+    auto page = std::make_unique<AbortPage>(memory.get(), 1, 0, std::span<const int>());
+    const AbortPage supervisor(memory.get(), 1, 1, {});
+    REQUIRE(next_beat(supervisor, 0, 0) > 0);
+    const pid_t child = ::fork();
+    if (child == 0) {
+        page.reset();
+        ::_exit(0);
+    }
+    int status = -1;
+    ::waitpid(child, &status, 0);
+    CHECK(status == 0);
+    const auto seen = supervisor.beats(0);
+    CHECK(seen > 0);
+    CHECK(next_beat(supervisor, 0, seen) > seen);
+}
+
+TEST_CASE(
+    "a broken link accuses its other end, and who could not be reached "
+    "for all others") {
+    const Reason broken{AbortKind::kLinkBroken, Reason::link(4095, 7), "broken"};
+    CHECK(broken.accused(7) == 4095);
+    CHECK(broken.accused(4095) == 7);
+    CHECK(broken.accused(0) == 4095);
+    CHECK(Reason{AbortKind::kRankFailure, 7, ""}.accused(7) == 7);
+    CHECK(Reason{AbortKind::kLinkBroken, -1, ""}.accused(7) == -1);
+}
+
 TEST_CASE(
     "many authors and threads at once: one winner, the same whole text "
     "for everybody") {

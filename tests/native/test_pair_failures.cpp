@@ -161,11 +161,11 @@ TEST_CASE(
     });
     const auto reason = reason_of(thrown[1]);
     REQUIRE(reason);
-    CHECK(reason->kind == AbortKind::kRankFailure);
-    CHECK(reason->culprit == 0);
+    CHECK(reason->kind == AbortKind::kLinkBroken);
+    CHECK(world.group(1).accused_by(*reason) == 0);
     CHECK(reason->message ==
-          "its connection closed during recv #1 from rank 0 "
-          "(float32, shape (20000,)); "
+          "the link between rank 0 and rank 1 broke (the other end closed it) "
+          "during recv #1 from rank 0 (float32, shape (20000,)); "
           "its output was invalidated");
     CHECK(std::isnan(out.data.front()));
     CHECK(std::isnan(out.data.back()));

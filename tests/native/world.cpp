@@ -80,7 +80,8 @@ World::World(WorldOptions options) : options_(std::move(options)) {
     std::map<int, AbortPage*> roots;
     std::map<int, std::vector<std::unique_ptr<Arena>>> arenas;
     for (const auto& [host, count] : counts) {
-        roots_.push_back(std::make_unique<AbortPage>(AbortPage::in_process(count, 0, static_cast<int>(hosts.size()))));
+        roots_.push_back(std::make_unique<AbortPage>(
+            AbortPage::in_process(count, 0, static_cast<int>(hosts.size()))));
         roots[host] = roots_.back().get();
         arenas[host] = Arena::in_process(
             count, options_.region_nbytes > 0 ? options_.region_nbytes : kSmallRegion);

@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from phalanx.distributed import Loss
+from phalanx.errors import RankFailure
 from phalanx.protocol import LineNeed, TypedLine
 from phalanx.rank import TypedLines
 
@@ -91,3 +93,93 @@ def test_a_new_cell_has_a_new_log():
     lines.begin("b")
     lines.feed("b", 0, TypedLine("new"))
     assert lines.next_line() == "new"
+
+
+class World:
+    """What is known of the loss of a rank."""
+
+    def __init__(self) -> None:
+        self.loss: Loss | None = None
+        self.withdrawn: list[str] = []
+
+    def lose(self, rank: int, *, epoch: int = 1, is_told: bool = False) -> None:
+        self.loss = Loss(RankFailure(rank, "node", "killed"), epoch, is_told)
+
+
+def a_world(lost=()):
+    """Lines of a cell that runs, what they ask, and a world to lose ranks of."""
+    asked, world = Asked(), World()
+    lines = TypedLines(0, asked, world.withdrawn.append, lambda: world.loss)
+    lines.begin("cell", lost)
+    return lines, asked, world
+
+
+def waiting(lines, pool, asked, **options):
+    """A read that has asked for its line."""
+    line = pool.submit(lines.next_line, "? ", **options)
+    assert asked.came.acquire(timeout=5)
+    return line
+
+
+def test_a_loss_frees_all_who_read_data_and_takes_their_question_back():
+    lines, asked, world = a_world()
+    with ThreadPoolExecutor(2) as pool:
+        first = waiting(lines, pool, asked)
+        second = pool.submit(lines.next_line)  # of another thread, which waits for its turn
+        while len(lines._condition._waiters) < 2:
+            pass
+        world.lose(2, is_told=True)  # an operation of a third thread was freed first
+        for line in (first, second):
+            with pytest.raises(RankFailure, match="rank 2 on node: killed"):
+                line.result(5)
+        assert world.withdrawn[0] == "cell"
+        third = waiting(lines, pool, asked)  # whoever goes on may ask anew
+        lines.feed("cell", 0, TypedLine("ann"))
+        assert third.result(5) == "ann"
+
+
+def test_a_read_that_begins_after_a_loss_raises_it_unless_something_has():
+    lines, asked, world = a_world()
+    world.lose(2)
+    with pytest.raises(RankFailure):
+        lines.next_line()
+    with ThreadPoolExecutor(1) as pool:
+        line = waiting(lines, pool, asked)
+        with pytest.raises(TimeoutError):
+            line.result(0.2)
+        world.lose(1, epoch=2)
+        with pytest.raises(RankFailure, match="rank 1"):
+            line.result(5)
+
+
+def test_a_loss_leaves_a_debugger_alone():
+    lines, asked, world = a_world()
+    with ThreadPoolExecutor(1) as pool:
+        command = waiting(lines, pool, asked, is_command=True)
+        world.lose(2)
+        with pytest.raises(TimeoutError):
+            command.result(0.2)
+        lines.feed("cell", 0, TypedLine("bt", (0,), is_command=True))
+        assert command.result(5) == "bt"
+    assert world.withdrawn == []
+
+
+def test_a_loss_that_the_cell_was_begun_with_is_no_news():
+    lines, asked, world = a_world(lost=[2])
+    world.lose(2)
+    with ThreadPoolExecutor(1) as pool:
+        line = waiting(lines, pool, asked)
+        with pytest.raises(TimeoutError):
+            line.result(0.2)
+        lines.feed("cell", 0, TypedLine("ann"))
+        assert line.result(5) == "ann"
+
+
+def test_what_was_typed_is_read_before_a_loss_is_told():
+    lines, _, world = a_world()
+    lines.feed("cell", 0, TypedLine("ann"))
+    world.lose(2)
+    assert lines.next_line() == "ann"
+    with pytest.raises(RankFailure):
+        lines.next_line()
+    assert world.withdrawn == []  # nothing had been asked

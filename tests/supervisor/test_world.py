@@ -57,6 +57,16 @@ def test_an_aborted_epoch_begins_anew_with_the_next_cell():
     assert "epoch 1 is over" in refused.message
 
 
+def test_who_cannot_be_reached_is_named_to_those_who_join_until_the_next_epoch():
+    world = World(3)
+    world.gather(0, Gather(1, 1, 0, b""))
+    assert world.abort(1, "frozen", 2) == [(0, Refused(1, 2, "frozen"))]
+    assert world.abort(1, "frozen", 2) == []
+    assert world.gather(1, Gather(2, 1, 0, b"")) == [(1, Refused(2, 2, "frozen"))]
+    assert world.begin_cell(3, "cell", (0, 1, 2)).reform
+    assert world.gather(1, Gather(4, 2, 0, b"")) == []
+
+
 def test_an_abort_of_an_old_epoch_changes_nothing():
     world = World(2)
     world.abort(1, "first")

@@ -166,3 +166,17 @@ def test_a_front_end_without_input_refuses_all():
     (message,) = room.ranks.sent
     assert "nobody can answer 'ipdb> ' here" in message
     assert not room.asking.is_waiting
+
+
+def test_a_need_that_is_over_takes_its_question_back(room):
+    room.need(0, "who? ", is_command=False)
+    room.need(1, "who? ", is_command=False)
+    room.need(2)
+    room.step()
+    (prompt,) = room.view.prompts
+    room.asking.withdraw(0)
+    room.asking.withdraw(2)  # which waits for a command
+    assert prompt.is_open
+    room.asking.withdraw(1)
+    assert not prompt.is_open
+    assert room.asking.waiting == (2,)

@@ -96,6 +96,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--grace", type=_seconds, default=5.0, metavar="S",
         help="seconds between asking a rank to end and killing it",
     )  # fmt: skip
+    add(
+        "--silence", type=_seconds, default=5.0, metavar="S",
+        help="seconds without a sign of life after which a rank is taken for frozen (default 5; "
+        "more of them to look at a rank in a debugger)",
+    )  # fmt: skip
     add("--verbose", action="store_true", help="say on stderr what is started and how it ends")
 
 

@@ -16,7 +16,7 @@ from phalanx.protocol import Notice, StacksAre
 from phalanx.protocol.scripts import AllEnded, InputCut, NotStarted, Output, RankEnded, Started
 from phalanx.workspace import RootGone, Script, ScriptEvent, grouped, name_ranks
 
-from ._screen import Screen, exit_code, how_ended
+from ._screen import Screen, exit_code
 from ._stdin import InputThread
 
 __all__ = ["SIGNALS", "TIMED_OUT", "Launcher"]
@@ -46,7 +46,7 @@ class Launcher:
         self._env = env
         self._size: int = options.repeat_hosts
         self._screen = Screen(options.label, self._size, is_verbose=options.verbose)
-        self._statuses: dict[int, int] = {}
+        self._reasons: dict[int, str] = {}  # how ranks ended
         self._line_typed = False
         self._wants_stacks = False
         self._signal = 0  # the first that we were sent
@@ -70,6 +70,7 @@ class Launcher:
                 env=self._env,
                 transport=self._options.transport,
                 grace_s=self._options.grace,
+                silence_s=self._options.silence,
             )
         )
         self._handle_signals(script, stack)
@@ -115,9 +116,9 @@ class Launcher:
             for rank, pid in enumerate(event.pids):
                 self._screen.say_verbose(f"rank {rank}: process {pid}")
         elif isinstance(event, RankEnded):
-            self._statuses[event.rank] = event.status
+            self._reasons[event.rank] = event.reason
             self._screen.finish(event.rank)
-            self._screen.say_verbose(f"rank {event.rank} {how_ended(event.status)}")
+            self._screen.say_verbose(f"rank {event.rank} {event.reason}")
         elif isinstance(event, InputCut):
             behind = f"{event.nbytes >> 20} MiB"
             self._screen.say(
@@ -150,7 +151,7 @@ class Launcher:
             return exit_code(ended)
         status = event.statuses[event.culprit]
         rest = "; the others were ended" if event.is_forced else ""
-        self._screen.say(f"rank {event.culprit} {how_ended(status)}{rest}")
+        self._screen.say(f"rank {event.culprit} {self._reasons[event.culprit]}{rest}")
         return exit_code(status)
 
     def _on_line_typed(self, script: Script) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from ._control import (
     AbortKind,
     AbortPage,
+    accused,
     create_page,
     create_region,
     create_wake,
@@ -22,7 +23,7 @@ from ._pairs import recv, recv_like, send
 from ._recover import recover
 from ._reductions import all_max, all_min, all_sum, sum_scatter
 from ._stacks import LISTENER, STACK_SIGNAL, STACKS_VARIABLE, take_stack_signals
-from ._supervised import is_supervised, join, supervisor_channel, world
+from ._supervised import Loss, current_loss, is_supervised, join, supervisor_channel, world
 from ._work import Work
 
 __all__ = [
@@ -32,7 +33,9 @@ __all__ = [
     "AbortKind",
     "AbortPage",
     "Group",
+    "Loss",
     "Work",
+    "accused",
     "all_gather",
     "all_max",
     "all_min",
@@ -42,6 +45,7 @@ __all__ = [
     "create_page",
     "create_region",
     "create_wake",
+    "current_loss",
     "give_back_region",
     "init",
     "is_available",

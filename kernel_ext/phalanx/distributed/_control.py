@@ -17,6 +17,7 @@ from phalanx._native import AbortPage
 __all__ = [
     "AbortKind",
     "AbortPage",
+    "accused",
     "create_page",
     "create_region",
     "create_wake",
@@ -38,6 +39,26 @@ class AbortKind(enum.IntEnum):
     INTERRUPTED = _native.ABORT_INTERRUPTED
     ERROR = _native.ABORT_ERROR
     CLOSED = _native.ABORT_CLOSED
+    LINK_BROKEN = _native.ABORT_LINK_BROKEN
+
+
+def accused(kind: int, culprit: int, me: int = -1) -> int:
+    """Name the rank that a reason accuses, as rank ``me`` sees it; -1 for none.
+
+    Of a broken link that is its other end; of one that ``me`` is no end of, the one that could
+    not be reached.
+
+    Examples
+    --------
+    >>> accused(AbortKind.RANK_FAILURE, 2)
+    2
+    >>> [accused(AbortKind.LINK_BROKEN, 2 << 16 | 0, me) for me in (0, 1, 2)]
+    [2, 2, 0]
+    """
+    if kind != AbortKind.LINK_BROKEN or culprit < 0:
+        return culprit
+    lost, teller = culprit >> 16, culprit & 0xFFFF
+    return teller if lost == me else lost
 
 
 def region_nbytes() -> int:

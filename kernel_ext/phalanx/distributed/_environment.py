@@ -24,7 +24,7 @@ from phalanx.errors import CollectiveTimeout, DistributedError
 
 from ._deadline import Deadline
 from ._epoch import is_over, next_epoch
-from ._group import Group, group_of_one
+from ._group import Group
 from ._guest import Guest, MeetingRefused, World
 from ._handshake import HandshakeRejected
 from ._key_file import KEY_FILE_VARIABLE, read_key
@@ -32,6 +32,7 @@ from ._launched_by import NOBODY, Launcher, launched_by
 from ._listen import open_socket
 from ._meeting import MeetingRendezvous
 from ._meeting_point import Host
+from ._one import group_of_one
 from ._world import HostMemory, WorldSpec
 
 __all__ = ["INSECURE_VARIABLE", "RingEnvironment", "join_ring", "ring_environment"]

@@ -24,7 +24,7 @@ from ._world import WorldSpec, native_hosts
 if TYPE_CHECKING:
     from ._family import Leave
 
-__all__ = ["Group", "group_of_one"]
+__all__ = ["Group"]
 
 FailureListener = Callable[[int, int, int, str], None]
 
@@ -343,19 +343,3 @@ class Group:
         if not state and self._engine.failure is not None:
             state = f", failed: {self._engine.failure[2]}"
         return f"<phalanx.Group rank {self.rank()} of {self.size()}{state}>"
-
-
-def group_of_one() -> Group:
-    """Make the group of a process that is in no world."""
-    spec = WorldSpec(
-        rank=0,
-        size=1,
-        epoch=1,
-        workspace="",
-        key=b"",
-        hosts=(0,),
-        slots=(0,),
-        host_names=("",),
-        addresses=(),
-    )
-    return Group(_native.Group(rank=0, size=1, epoch=spec.epoch, hosts=(0,)), spec)

@@ -13,8 +13,9 @@ from collections.abc import Callable
 from phalanx.errors import NotConfigured, NotSupported
 
 from ._environment import join_ring, ring_environment
-from ._group import Group, group_of_one
+from ._group import Group
 from ._mpi._join import ALONE, NOT_INSTALLED, is_installed, is_mpi, join_mpi, was_launched
+from ._one import group_of_one
 from ._recover import recover
 from ._supervised import CHANNEL_VARIABLE, adopt, alone, is_supervised, join, world
 

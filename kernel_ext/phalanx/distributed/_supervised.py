@@ -6,13 +6,13 @@ to say to a rank is the rank room's.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import logging
 import os
-import socket
 import threading
 from collections.abc import Callable
-from typing import cast
+from typing import NamedTuple, cast
 
 import phalanx
 from phalanx.errors import CollectiveTimeout, DistributedError, RankFailure
@@ -32,16 +32,19 @@ from ._deadline import Deadline, seconds
 from ._engine import Engine
 from ._epoch import is_over, next_epoch
 from ._family import Gone
-from ._group import Group, group_of_one
+from ._group import Group
+from ._one import group_of_one
 from ._rendezvous import ChannelRendezvous
 from ._stacks import show_stacks
-from ._welcome import ask_for_world, spec_of_world
-from ._world import HostMemory, WorldSpec
+from ._welcome import CHANNEL_VARIABLE, ask_for_world, open_channel, spec_of_world
+from ._world import HostMemory, WorldSpec, abort_error
 
 __all__ = [
     "CHANNEL_VARIABLE",
+    "Loss",
     "adopt",
     "alone",
+    "current_loss",
     "is_supervised",
     "join",
     "join_anew",
@@ -49,7 +52,6 @@ __all__ = [
     "world",
 ]
 
-CHANNEL_VARIABLE = "PHALANX_CHANNEL"
 _log = logging.getLogger(__name__)
 
 
@@ -79,6 +81,11 @@ class _Process:
         """Refuse a child of fork: its parent is the rank, and owns channel and memory."""
         if self.pid != os.getpid():
             raise DistributedError(self.forked())
+
+    def leave(self) -> None:
+        """At the end of the interpreter: nobody is to wait for signs of life any more."""
+        if self.memory is not None and self.pid == os.getpid():
+            self.memory.leave()
 
     def disarm(self) -> None:
         """In a child of fork: its copies of the groups must not touch what the rank shares."""
@@ -116,29 +123,36 @@ def supervisor_channel() -> Channel:
     with _PROCESS.lock:
         _PROCESS.check_pid()
         if _PROCESS.channel is None:
-            _PROCESS.channel = _open_channel(os.environ.get(CHANNEL_VARIABLE, ""))
+            _PROCESS.channel = open_channel(os.environ.get(CHANNEL_VARIABLE, ""))
             del os.environ[CHANNEL_VARIABLE]
             show_stacks()
         return _PROCESS.channel
 
 
-def _open_channel(value: str) -> Channel:
-    try:
-        sock = socket.socket(fileno=int(value))
-        sock.set_inheritable(False)
-        sock.setblocking(True)
-    except (OSError, ValueError) as error:
-        msg = (
-            f"{CHANNEL_VARIABLE}={value!r} names no open socket: "
-            "was this process started by a Phalanx supervisor?"
-        )
-        raise DistributedError(msg) from error
-    return Channel(sock)
-
-
 def world() -> Group | None:
     """Return the group this process has joined, if it has."""
     return _PROCESS.group
+
+
+class Loss(NamedTuple):
+    """A rank was lost in this epoch; ``is_told``: an operation has raised it here."""
+
+    error: RankFailure
+    epoch: int
+    is_told: bool
+
+
+def current_loss() -> Loss | None:
+    """Return the loss that ended this epoch, for waits that are no operations; None while it stands."""
+    group, memory = _PROCESS.group, _PROCESS.memory
+    if group is None or memory is None or memory.page is None:
+        return None
+    spec = group._spec
+    reason = memory.page.reason(spec.epoch)
+    error = None if reason is None else abort_error(spec, *reason)
+    if not isinstance(error, RankFailure):
+        return None
+    return Loss(error, spec.epoch, _PROCESS.told_epoch >= spec.epoch)
 
 
 def join(timeout: float | None = 30.0) -> Group:
@@ -258,6 +272,7 @@ def adopt(make: Callable[[Group | None], Group], *, is_anew: bool = False) -> Gr
 def _adopted(group: Group) -> Group:
     if _PROCESS.group is None:
         os.register_at_fork(after_in_child=_PROCESS.disarm)
+        atexit.register(_PROCESS.leave)
     _PROCESS.group = group
     return group
 

@@ -6,6 +6,7 @@ It knows the channel and its messages; how a world is formed, and what this proc
 from __future__ import annotations
 
 import logging
+import socket
 from collections.abc import Callable, Sequence
 
 from phalanx.errors import CollectiveTimeout, DistributedError
@@ -15,9 +16,25 @@ from ._deadline import Deadline
 from ._rendezvous import refusal
 from ._world import WorldSpec
 
-__all__ = ["ask_for_world", "spec_of_world"]
+__all__ = ["CHANNEL_VARIABLE", "ask_for_world", "open_channel", "spec_of_world"]
 
+CHANNEL_VARIABLE = "PHALANX_CHANNEL"
 _log = logging.getLogger(__name__)
+
+
+def open_channel(value: str) -> Channel:
+    """Return the channel to the supervisor, over the socket whose descriptor is ``value``."""
+    try:
+        sock = socket.socket(fileno=int(value))
+        sock.set_inheritable(False)
+        sock.setblocking(True)
+    except (OSError, ValueError) as error:
+        msg = (
+            f"{CHANNEL_VARIABLE}={value!r} names no open socket: "
+            "was this process started by a Phalanx supervisor?"
+        )
+        raise DistributedError(msg) from error
+    return Channel(sock)
 
 
 def ask_for_world(
@@ -99,4 +116,5 @@ def spec_of_world(welcome: Welcome) -> WorldSpec:
         page_fd=welcome.page_fd,
         region_fds=welcome.region_fds,
         wake_fds=welcome.wake_fds,
+        silence_s=welcome.silence_s,
     )

@@ -19,6 +19,7 @@ from phalanx.errors import (
 )
 
 from ._connect import Links, connect_links
+from ._control import AbortKind, accused
 from ._deadline import Deadline
 from ._handshake import Identity, Lane
 from ._rendezvous import Rendezvous
@@ -69,6 +70,8 @@ class WorldSpec:
         Of a split: the ranks of the world; empty for the world itself.
     channel, number : int
         Of a split: the part of the arena it uses, and what tells it from all other splits.
+    silence_s : float
+        A host that does not answer for so long is taken for lost.
     """
 
     rank: int
@@ -87,6 +90,7 @@ class WorldSpec:
     members: tuple[int, ...] = ()
     channel: int = 0
     number: int = 0
+    silence_s: float = 5.0
 
     def __post_init__(self) -> None:
         """Refuse a world that contradicts itself, before anything is built on it."""
@@ -131,6 +135,7 @@ class HostMemory:
 
     def __init__(self, spec: WorldSpec) -> None:
         self._source = _memory_of(spec)
+        self._slot = spec.slot
         self.arena: _native.Arena | None = None
         self.page: _native.AbortPage | None = None
         for fd in (spec.page_fd, *spec.region_fds, *spec.wake_fds):
@@ -150,6 +155,11 @@ class HostMemory:
     def fits(self, spec: WorldSpec) -> bool:
         """Whether this is the memory that ``spec`` speaks of."""
         return self._source == _memory_of(spec)
+
+    def leave(self) -> None:
+        """Give no signs of life from now on."""
+        if self.page is not None:
+            self.page.still(self._slot)
 
     def close(self) -> None:
         """Unmap; idempotent. The descriptors stay the caller's."""
@@ -282,6 +292,7 @@ def make_group(spec: WorldSpec, memory: HostMemory, links: Links) -> _native.Gro
             slot if host == here and memory.page is not None else -1
             for host, slot in zip(spec.hosts, spec.slots, strict=True)
         ],
+        silence_s=spec.silence_s,
     )
 
 
@@ -299,8 +310,9 @@ def _abort_check(spec: WorldSpec, memory: HostMemory) -> Callable[[], None]:
 
 def abort_error(spec: WorldSpec, kind: int, culprit: int, message: str) -> DistributedError:
     """Turn an abort into the error that it stands for."""
-    if kind == _native.ABORT_RANK_FAILURE:
-        return RankFailure(culprit, spec.host_name(culprit), message)
+    if kind in {AbortKind.RANK_FAILURE, AbortKind.LINK_BROKEN}:
+        lost = accused(kind, culprit, spec.rank)
+        return RankFailure(lost, spec.host_name(lost), message)
     if kind == _native.ABORT_MISMATCH:
         return CollectiveMismatch(message)
     if kind == _native.ABORT_TIMEOUT:

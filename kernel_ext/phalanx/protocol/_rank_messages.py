@@ -92,7 +92,8 @@ class Welcome(msgspec.Struct, frozen=True, tag="welcome", forbid_unknown_fields=
     """Supervisor to rank: the world as it stands, and the descriptors this rank inherited.
 
     ``hosts[r]`` is rank r's host index and ``slots[r]`` its slot there; ``region_fds`` and
-    ``wake_fds`` are by slot of this rank's host. ``addresses`` are those to listen on.
+    ``wake_fds`` are by slot of this rank's host. ``addresses`` are those to listen on. A host that
+    does not answer for ``silence_s`` is taken for lost.
     """
 
     id: int
@@ -109,6 +110,7 @@ class Welcome(msgspec.Struct, frozen=True, tag="welcome", forbid_unknown_fields=
     page_fd: int
     region_fds: tuple[int, ...]
     wake_fds: tuple[int, ...]
+    silence_s: float = 5.0
 
     def __repr__(self) -> str:
         """Without the key: a log or a traceback may show it."""

@@ -39,8 +39,8 @@ class BootOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The first thing a root supervisor reads, on its standard input: what to run, for whom.
 
     ``client_pid`` is the process whose end starts the linger clock; ``linger_s`` seconds. A rank
-    that is stopped for ``silence_s`` is taken for frozen; an operation that has lasted for
-    ``quiet_s`` is told of, once.
+    that gives no sign of life for ``silence_s`` is taken for frozen; an operation that has lasted
+    for ``quiet_s`` is told of, once.
     """
 
     name: str

@@ -111,10 +111,14 @@ class InputCut(msgspec.Struct, frozen=True, tag="input_cut", forbid_unknown_fiel
 
 
 class RankEnded(msgspec.Struct, frozen=True, tag="rank_ended", forbid_unknown_fields=True):
-    """Root: a rank's process is gone, its output told; ``status`` as `subprocess` gives it."""
+    """Root: a rank's process is gone, its output told; ``status`` as `subprocess` gives it.
+
+    ``reason`` says in words how it ended.
+    """
 
     rank: int
     status: int
+    reason: str
 
 
 class AllEnded(msgspec.Struct, frozen=True, tag="all_ended", forbid_unknown_fields=True):

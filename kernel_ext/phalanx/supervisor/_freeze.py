@@ -1,14 +1,23 @@
-"""Ranks that live and do nothing: stopped by a signal or a debugger.
+"""Ranks that live and do nothing: stopped by a signal, a debugger, or with their whole machine.
 
-It knows processes' states as the kernel tells them, and the clock; what follows is its user's.
+It knows the counts of ranks' hearts and the clock, and asks the kernel for an explanation; what
+follows from a freeze is its user's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 __all__ = ["FreezeWatch", "is_stopped"]
+
+# Four beats of a heart (native/transport/heart.hpp): less is no silence on a busy machine, unless
+# the kernel says that the process is stopped.
+LEAST_SILENCE_S = 1.0
+# The most that counts between two looks: a supervisor that was stopped itself, or whose machine
+# slept, knows nothing of that time.
+MOST_STEP_S = 0.5
 
 
 def is_stopped(pid: int) -> bool:
@@ -21,25 +30,59 @@ def is_stopped(pid: int) -> bool:
     return stat.rpartition(")")[2].split()[0] in {"T", "t"}
 
 
+@dataclass
+class _Silence:
+    """What is known of one rank: its last count, and for how long it has stayed that."""
+
+    beats: int
+    lasts_s: float = 0.0
+
+
 class FreezeWatch:
-    """Tells once of each rank that has been stopped for ``limit_s``; thawed ones are forgotten."""
+    """Tells at each look of each rank whose heart has not beaten for ``limit_s``, and why.
 
-    def __init__(self, limit_s: float, on_frozen: Callable[[int], None]) -> None:
+    A rank without a heart (its count is 0: it has not joined, or has left) is never told of, and
+    one that beats again is as good as any. A rank that computes, also one that holds Python's
+    lock in foreign code for minutes, beats.
+
+    Parameters
+    ----------
+    limit_s : float
+        The silence limit.
+    is_stopped : callable
+        Whether the kernel says that this rank's process is stopped; asked of silent ones.
+    on_frozen : callable
+        Gets the rank and the reason in words.
+    """
+
+    def __init__(
+        self,
+        limit_s: float,
+        is_stopped: Callable[[int], bool],
+        on_frozen: Callable[[int, str], None],
+    ) -> None:
         self._limit_s = limit_s
+        self._is_stopped = is_stopped
         self._on_frozen = on_frozen
-        self._since_s: dict[int, float] = {}
-        self._told: set[int] = set()
+        self._looked_s: float | None = None
+        self._ranks: dict[int, _Silence] = {}
 
-    def look(self, stopped: Mapping[int, bool], now_s: float) -> None:
-        """Take the ranks' states as of now."""
-        for rank, is_now in stopped.items():
-            if not is_now:
-                self._since_s.pop(rank, None)
-                self._told.discard(rank)
-            elif now_s - self._since_s.setdefault(rank, now_s) >= self._limit_s:
-                self._tell(rank)
+    def look(self, beats: Mapping[int, int], now_s: float) -> None:
+        """Take the counts of the ranks that are watched now."""
+        step_s = 0.0 if self._looked_s is None else min(now_s - self._looked_s, MOST_STEP_S)
+        self._looked_s = now_s
+        known, self._ranks = self._ranks, {}
+        for rank, count in beats.items():
+            before = known.get(rank)
+            is_silent = before is not None and count == before.beats
+            lasts_s = before.lasts_s + step_s if is_silent and before is not None else 0.0
+            self._ranks[rank] = _Silence(count, lasts_s)
+            if count and is_silent and lasts_s >= self._limit_s:
+                self._judge(rank, lasts_s)
 
-    def _tell(self, rank: int) -> None:
-        if rank not in self._told:
-            self._told.add(rank)
-            self._on_frozen(rank)
+    def _judge(self, rank: int, lasts_s: float) -> None:
+        if self._is_stopped(rank):
+            self._on_frozen(rank, f"has been stopped (frozen) for {self._limit_s:g} s")
+        elif lasts_s >= LEAST_SILENCE_S:
+            limit_s = max(self._limit_s, LEAST_SILENCE_S)
+            self._on_frozen(rank, f"has given no sign of life for {limit_s:g} s (frozen)")

@@ -22,6 +22,8 @@ from phalanx.distributed import STACKS_VARIABLE
 from phalanx.protocol import FrameReader, ToRank, ToSupervisor, pack_frame
 
 from ._memory import HostMemory
+from ._oom import REASON as OUT_OF_MEMORY
+from ._oom import OutOfMemory
 from ._output import OutputPipe
 from ._process import ChildInput, ChildOutput, ChildProcess, exit_reason
 from ._stack_pipe import StackPipe
@@ -63,6 +65,7 @@ class _Rank:
         self.pid = process.pid
         self.reader = FrameReader()
         self.nonsense = ""  # why it was killed, if it said what cannot be understood
+        self.reason = ""  # how it ended
 
 
 class HostSupervisor:
@@ -83,6 +86,7 @@ class HostSupervisor:
         self._serials = itertools.count(1)
         self._sweeper = Sweeper()
         self._decoder = msgspec.msgpack.Decoder(ToSupervisor)
+        self._oom = OutOfMemory()
         self._is_stopping = False
 
     def spawn(self, rank: int, *, cwd: str) -> None:
@@ -163,6 +167,7 @@ class HostSupervisor:
         self._children[rank] = _Rank(process, ours, stacks)
         self._loop.add_reader(ours, self._read, rank)
         self._sweeper.started(process.pid, serial)
+        self._oom.look(process.pid, self._loop.time())
 
     def pid(self, rank: int) -> int:
         """Process id of a rank; 0 if it was never started."""
@@ -188,6 +193,20 @@ class HostSupervisor:
     def status(self, rank: int) -> int | None:
         """How a rank ended, as `subprocess` gives it; None while it runs."""
         return self._children[rank].process.status
+
+    def reason(self, rank: int) -> str:
+        """Say in words how a rank ended."""
+        return self._children[rank].reason
+
+    def beats(self, rank: int) -> int:
+        """Return the count of a rank's heart; 0 where it has none."""
+        return self.memory.beats(self.ranks.index(rank))
+
+    def look_at_memory(self) -> None:
+        """Note what the kernel counts of processes that it killed because memory had run out."""
+        for child in self._children.values():
+            if child.process.status is None:
+                self._oom.look(child.process.pid, self._loop.time())
 
     def signal(self, rank: int, number: signal.Signals) -> None:
         """Send a signal to a rank and all it started; one that is gone gets none."""
@@ -231,9 +250,14 @@ class HostSupervisor:
         child.channel.close()
         child.stacks.close()
         self._sweeper.gone(child.process.pid)
+        self.memory.still(self.ranks.index(rank))
         if not self._is_stopping:
-            reason = child.nonsense or exit_reason(status)
-            self._events.on_lost(rank, reason, child.process.tail)
+            child.reason = child.nonsense or self._reason(child.process.pid, status)
+            self._events.on_lost(rank, child.reason, child.process.tail)
+
+    def _reason(self, pid: int, status: int) -> str:
+        is_explained = self._oom.explains(pid, self._loop.time())
+        return OUT_OF_MEMORY if status == -signal.SIGKILL and is_explained else exit_reason(status)
 
     def give_back(self, rank: int) -> None:
         """Return a dead rank's memory to the system; its epoch was aborted before.

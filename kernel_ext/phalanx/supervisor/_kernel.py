@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 from ipyparallel.engine.kernel import IPythonParallelKernel
 
+from phalanx.distributed import current_loss
 from phalanx.protocol import CellEnded, Channel, ChannelClosed, LineNeed, TypedLine
 from phalanx.rank import (
     CellGate,
@@ -80,8 +81,8 @@ def _show_error(
 class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
     """Runs the cells of one rank; `serve` arms it once the engine is registered.
 
-    Cells are execute requests whose metadata name a cell (``{"phalanx": {"cell": ...}}``);
-    other requests run as in any engine. Messages come on the control channel, whose thread is
+    Cells are execute requests whose metadata name a cell (``{"phalanx": {"cell": ...}}``, with
+    ``"lost"``: the dead that it runs without); other requests run as in any engine. Messages come on the control channel, whose thread is
     free while a cell runs: ``phalanx_line`` (a typed line), ``phalanx_interrupt``, and Jupyter's
     ``complete_request`` and ``inspect_request``.
     """
@@ -95,7 +96,7 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         self._threads = UserThreads()
         self._channel = channel
         self._gate = CellGate()
-        self._lines = TypedLines(rank, self._ask)
+        self._lines = TypedLines(rank, self._ask, self._withdraw, current_loss)
         self._stdin = CellInput(self._next_of_stdin)
         self._help = HelpDesk()
         self._has_jedi = self.shell.Completer.use_jedi
@@ -130,14 +131,15 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
     ) -> dict[str, Any]:
         """Run a cell so that exactly it can be stopped, and its end is known."""
         arguments = (code, silent, store_history, user_expressions, allow_stdin)
-        cell = ((cell_meta or {}).get("phalanx") or {}).get("cell")
+        said = (cell_meta or {}).get("phalanx") or {}
+        cell = said.get("cell")
         if not isinstance(cell, str):
             plain: dict[str, Any] = await super().do_execute(
                 *arguments, cell_meta=cell_meta, cell_id=cell_id
             )
             return plain
         self._cell_parent = self.get_parent("shell")
-        self._lines.begin(cell)
+        self._lines.begin(cell, said.get("lost", ()))
         self._stdin.forget()
         tracer, last_error = sys.gettrace(), LastError()
         reply: dict[str, Any] = {}
@@ -222,6 +224,16 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
             msgspec.to_builtins(need),
             parent=self._cell_parent,
             ident=self._topic("need_line"),
+        )
+
+    def _withdraw(self, cell: str) -> None:
+        """Say that no data is wanted any more, for now."""
+        self.session.send(
+            self.iopub_socket,
+            "phalanx_need_over",
+            {"cell": cell},
+            parent=self._cell_parent,
+            ident=self._topic("need_over"),
         )
 
     def _on_line(self, stream: Any, ident: Any, message: dict[str, Any]) -> None:

@@ -10,8 +10,9 @@ import socket
 from collections.abc import Callable, Collection
 
 import phalanx
-from phalanx.distributed import AbortKind
+from phalanx.distributed import AbortKind, accused
 from phalanx.protocol import (
+    BootOptions,
     EpochAborted,
     Gather,
     Join,
@@ -39,14 +40,12 @@ class Membership:
 
     def __init__(
         self,
-        name: str,
-        transport: str,
+        options: BootOptions,
         world: World,
         host: HostSupervisor,
         gone: Callable[[], Collection[int]] = tuple,
     ) -> None:
-        self._name = name
-        self._transport = transport
+        self._options = options
         self._world = world
         self._host = host
         self._gone = gone
@@ -69,8 +68,11 @@ class Membership:
             missing = self._world.withdraw(rank, message.of)
             self._host.send(rank, Refused(message.id, -1, ", ".join(map(self._who, missing))))
         elif isinstance(message, EpochAborted):
-            self._host.memory.abort(message.epoch, message.kind, message.culprit, message.message)
-            self.send_all(self._world.abort(message.epoch, message.message))
+            kind, culprit = message.kind, message.culprit
+            self._host.memory.abort(message.epoch, kind, culprit, message.message)
+            is_loss = kind in {AbortKind.RANK_FAILURE, AbortKind.LINK_BROKEN}
+            lost = accused(kind, culprit) if is_loss else -1
+            self.send_all(self._world.abort(message.epoch, message.message, lost))
         elif isinstance(message, SplitFormed):
             self._world.form_split(rank, message)
         elif isinstance(message, SplitClosed):
@@ -78,6 +80,18 @@ class Membership:
         else:
             return False
         return True
+
+    def free(self, lost: int, reason: str) -> None:
+        """Free every rank that waits, or will wait, in this epoch: rank ``lost`` does not come."""
+        epoch = self._world.epoch
+        self._host.memory.abort(epoch, AbortKind.RANK_FAILURE, lost, reason)
+        self.send_all(self._world.abort(epoch, reason, lost))
+
+    def lose(self, rank: int, reason: str) -> None:
+        """Free everyone who waits for a rank that is dead, now and until the world is mended."""
+        self._host.memory.abort(self._world.epoch, AbortKind.RANK_FAILURE, rank, reason)
+        self.send_all(self._world.lose(rank, reason))
+        self._host.give_back(rank)
 
     def send_all(self, answers: list[Answer]) -> None:
         """Send what the world answers; the dead get nothing."""
@@ -142,14 +156,15 @@ class Membership:
             rank=rank,
             size=size,
             epoch=self._world.epoch,
-            workspace=self._name,
+            workspace=self._options.name,
             key=self._key,
             hosts=(0,) * size,
             slots=tuple(range(size)),
             host_names=(socket.gethostname(),),
             addresses=("127.0.0.1",),
-            transport=self._transport,
+            transport=self._options.transport,
             page_fd=memory.page_fd,
             region_fds=memory.region_fds,
             wake_fds=memory.wake_fds,
+            silence_s=self._options.silence_s,
         )

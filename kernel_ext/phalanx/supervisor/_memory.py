@@ -96,6 +96,15 @@ class HostMemory:
         site = self.site(slot)
         return now.doing + (f" at {site[2]}" if site is not None and now.is_at(*site[:2]) else "")
 
+    def beats(self, slot: int) -> int:
+        """Return the count of the heart of the rank in ``slot``; 0 where there is none."""
+        return 0 if self._page is None else self._page.beats(slot)
+
+    def still(self, slot: int) -> None:
+        """Note that the process in ``slot`` is gone: its heart is not to be waited for."""
+        if self._page is not None:
+            self._page.still(slot)
+
     def close(self) -> None:
         """Unmap and close everything; idempotent."""
         if self._page is not None:

@@ -17,7 +17,6 @@ import msgspec
 import zmq
 import zmq.asyncio
 
-from phalanx.distributed import AbortKind
 from phalanx.protocol import (
     BeginCell,
     Booted,
@@ -46,7 +45,7 @@ from phalanx.protocol import (
 
 from ._cell_watch import CellWatch
 from ._controller_process import Connection, ControllerProcess
-from ._freeze import FreezeWatch, is_stopped
+from ._health import HealthWatch
 from ._hopeless import Hopeless
 from ._host import HostSupervisor
 from ._lookout import Lookout
@@ -58,7 +57,6 @@ __all__ = ["RootSupervisor"]
 
 log = logging.getLogger(__name__)
 
-FREEZE_LOOK_S = 0.25  # half the promise's half second beyond the silence limit
 UNFINISHED_WAIT_S = 2.0  # how long a new cell waits for ranks that still run the last one
 
 
@@ -82,12 +80,10 @@ class RootSupervisor:
         self._ended = asyncio.Condition()
         self._controller = ControllerProcess(self._on_controller_up, self._on_controller_lost)
         self._host = HostSupervisor(tuple(range(options.ranks)), self)
-        self._membership = Membership(
-            options.name, options.transport, self._world, self._host, self._world.gone
-        )
+        self._membership = Membership(options, self._world, self._host, self._world.gone)
         self._tasks: set[asyncio.Task[None]] = set()
         self._watch = CellWatch(self._world, self._host.memory, self._on_hopeless)
-        self._freeze = FreezeWatch(options.silence_s, self._on_frozen)
+        self._health = HealthWatch(self._host, options.silence_s, self._membership.free)
         self._lookout = Lookout(
             self._host,
             self._world,
@@ -105,7 +101,7 @@ class RootSupervisor:
                 self._host.spawn(rank, cwd=self._options.cwd)
             self._watch_client(self._options.client_pid)
             self._spawn_task(self._serve())
-            self._spawn_task(self._watch_freezes())
+            self._spawn_task(self._health.run(self._awaited))
             self._spawn_task(self._lookout.watch(self._looked_at))
             await self._over.wait()
         finally:
@@ -278,10 +274,7 @@ class RootSupervisor:
 
     def on_lost(self, rank: int, reason: str, tail: str) -> None:
         """Name a dead rank to everybody: first to those who wait for it."""
-        epoch = self._world.epoch
-        self._host.memory.abort(epoch, AbortKind.RANK_FAILURE, rank, reason)
-        self._membership.send_all(self._world.lose(rank, reason))
-        self._host.give_back(rank)
+        self._membership.lose(rank, reason)
         if len(self._ready) < self._options.ranks:
             self._tell(BootFailed(f"rank {rank} {reason} while starting\n{tail}".rstrip()))
             self.end()
@@ -289,26 +282,15 @@ class RootSupervisor:
         self._tell(RankLost(rank, socket.gethostname(), reason, tail))
         self._spawn_task(self._notify_ended())
 
-    async def _watch_freezes(self) -> None:
-        """Look for ranks that were stopped, while a cell runs that may wait for them."""
-        while True:
-            await asyncio.sleep(FREEZE_LOOK_S)
-            if self._world.unfinished():
-                alive = set(range(self._options.ranks)) - self._world.dead.keys()
-                stopped = {rank: is_stopped(self._host.pid(rank)) for rank in alive}
-                self._freeze.look(stopped, self._loop.time())
-
-    def _on_frozen(self, rank: int) -> None:
-        """Free the ranks that may wait for a frozen one; it may come back for the next cell."""
-        reason = f"has been stopped (frozen) for {self._options.silence_s:g} s"
-        self._host.memory.abort(self._world.epoch, AbortKind.RANK_FAILURE, rank, reason)
-        self._membership.send_all(self._world.abort(self._world.epoch, reason))
+    def _awaited(self) -> set[int]:
+        """Ranks that others may wait for now: the living, while a cell runs."""
+        alive = set(range(self._options.ranks)) - self._world.dead.keys()
+        return alive if self._world.unfinished() else set()
 
     def _on_hopeless(self, found: Hopeless) -> None:
         """Free the ranks that wait for one whose part of the cell is over."""
         reason = f"{self._world.how_gone(found.missing)}; {found}"
-        self._host.memory.abort(self._world.epoch, AbortKind.RANK_FAILURE, found.missing, reason)
-        self._membership.send_all(self._world.abort(self._world.epoch, reason))
+        self._membership.free(found.missing, reason)
 
     async def _notify_ended(self) -> None:
         async with self._ended:

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import zmq.asyncio
 
-from phalanx.distributed import AbortKind
+from phalanx.distributed import accused
 from phalanx.protocol import (
     EpochAborted,
     GetStacks,
@@ -43,6 +43,7 @@ from phalanx.protocol.scripts import (
 )
 
 from ._cell_watch import LOOK_EVERY_S
+from ._health import HealthWatch
 from ._hopeless import find_hopeless
 from ._host import HostSupervisor
 from ._input_log import InputLog
@@ -76,7 +77,8 @@ class ScriptRoot:
         self._over = asyncio.Event()
         self._world = World(boot.ranks)
         self._host = HostSupervisor(tuple(ranks), self)
-        self._membership = Membership(boot.name, boot.transport, self._world, self._host)
+        self._membership = Membership(boot, self._world, self._host)
+        self._health = HealthWatch(self._host, boot.silence_s, self._on_frozen)
         self._verdict = Verdict(boot.ranks)
         self._left: set[int] = set()  # ranks that have ended well
         self._log = InputLog(ranks)
@@ -100,6 +102,7 @@ class ScriptRoot:
         """Start the ranks, serve, and end when all is told or nobody is there to be told."""
         self._spawn_task(self._serve())
         self._spawn_task(self._lookout.watch(lambda: self._verdict.running))
+        self._spawn_task(self._health.run(lambda: self._verdict.running))
         try:
             self._watch_client(self._options.boot.client_pid)
             self._start()
@@ -221,7 +224,7 @@ class ScriptRoot:
     def on_message(self, rank: int, message: ToSupervisor) -> None:
         """Answer or note what a rank said."""
         if isinstance(message, EpochAborted):
-            self._verdict.blame(rank, message.culprit)
+            self._verdict.blame(rank, accused(message.kind, message.culprit, rank))
         if isinstance(message, Recover):
             self._verdict.forgive(rank)
         if not self._membership.answer(rank, message):
@@ -233,20 +236,18 @@ class ScriptRoot:
         """Note the end of a rank, free those who wait for it, and end the rest if it failed."""
         status = self._host.status(rank) or 0
         self._verdict.end(rank, status)
-        self._tell(RankEnded(rank, status))
+        self._tell(RankEnded(rank, status, reason))
         if status:
-            self._abort(rank, reason)
-            self._host.give_back(rank)
+            self._membership.lose(rank, reason)
             if self._verdict.is_open:
                 self._loop.call_later(BLAME_S, self._end_rest)
             else:
                 self._end_rest()
         else:
-            reason = "has ended (exit status 0)"
+            self._membership.send_all(self._world.lose(rank, "has ended (exit status 0)"))
             self._left.add(rank)
             if len(self._left) == 1:
                 self._look_for_hopeless()
-        self._membership.send_all(self._world.lose(rank, reason))
         if not self._verdict.running:
             verdict = self._verdict
             self._tell(AllEnded(verdict.culprit, verdict.statuses, self._is_forced))
@@ -271,11 +272,13 @@ class ScriptRoot:
         if found is not None:
             is_asking = found.missing in asking
             how = "waits in px.recover()" if is_asking else "has ended (exit status 0)"
-            self._abort(found.missing, f"{how}; {found}")
+            self._membership.free(found.missing, f"{how}; {found}")
         self._looking = self._loop.call_later(LOOK_EVERY_S, self._look_for_hopeless)
 
-    def _abort(self, rank: int, reason: str) -> None:
-        self._host.memory.abort(self._world.epoch, AbortKind.RANK_FAILURE, rank, reason)
+    def _on_frozen(self, rank: int, reason: str) -> None:
+        """Free the ranks that may wait for a frozen one."""
+        if len(self._verdict.running) > 1:
+            self._membership.free(rank, reason)
 
     # -- ending -------------------------------------------------------------------------------
 

@@ -46,7 +46,7 @@ class World:
         self.epoch = 1
         self.dead: dict[int, str] = {}
         self._is_aborted = False
-        self._why_aborted = ""
+        self._why: tuple[int, str] | None = None  # the epoch was aborted: whom it accuses (or -1)
         self._rounds: dict[int, _Round] = {}
         self._running: dict[str, set[int]] = {}  # cell -> ranks that have not ended it
         self._how_gone: dict[int, str] = {}  # since the last cell began
@@ -62,10 +62,10 @@ class World:
         if self.dead:
             lost, reason = next(iter(self.dead.items()))
             return [(rank, Refused(request.id, lost, reason))]
+        if request.epoch == self.epoch and self._why is not None:
+            return [(rank, Refused(request.id, *self._why))]
         if request.epoch != self.epoch or self._is_aborted:
             message = f"epoch {request.epoch} is over (now {self.epoch}); join again"
-            if request.epoch == self.epoch and self._why_aborted:
-                message = self._why_aborted
             return [(rank, Refused(request.id, -1, message))]
         this = self._rounds.setdefault(request.round, _Round())
         this.shares[rank] = request.data
@@ -77,13 +77,16 @@ class World:
         parts = tuple(this.shares[r] for r in range(self.size))
         return [(r, Gathered(this.requests[r], parts)) for r in range(self.size)]
 
-    def abort(self, epoch: int, message: str) -> list[Answer]:
-        """Give up ``epoch`` (older ones are over already) and refuse whoever waits in it."""
+    def abort(self, epoch: int, message: str, lost: int = -1) -> list[Answer]:
+        """Give up ``epoch`` (older ones are over already) and refuse whoever waits in it.
+
+        ``lost`` is the rank that cannot be reached, if that is why.
+        """
         if epoch < self.epoch or self._is_aborted:
             return []
         self._is_aborted = True
-        self._why_aborted = message
-        return self._refuse_all(-1, message)
+        self._why = lost, message
+        return self._refuse_all(lost, message)
 
     def lose(self, rank: int, reason: str) -> list[Answer]:
         """Record the death of a rank; everyone who waits for it is refused."""
@@ -150,7 +153,7 @@ class World:
         """Let the next epoch begin; the one before was aborted wherever it had memory."""
         self.epoch += 1
         self._is_aborted = False
-        self._why_aborted = ""
+        self._why = None
         self._rounds.clear()
         self._splits.clear()
 

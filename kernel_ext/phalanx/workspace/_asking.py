@@ -76,6 +76,12 @@ class Asking:
         if self._question is not None and not self._asked():
             self.close()
 
+    def withdraw(self, rank: int) -> None:
+        """Drop a rank's need of data; it goes on. A debugger of it may wait for a command."""
+        self._questions.forget(rank, commands=False)
+        if self._question is not None and not self._asked():
+            self.close()
+
     def stop(self) -> None:
         """Ask no more: the cell was stopped."""
         self._has_stopped = True

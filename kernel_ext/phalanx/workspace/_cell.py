@@ -13,7 +13,7 @@ import msgspec
 
 from phalanx.protocol import LineNeed
 
-from ._events import Clear, Display, Ended, Event, Failure, Lost, NeedLine, Text
+from ._events import Clear, Display, Ended, Event, Failure, Lost, NeedLine, NeedOver, Text
 from ._lines import StreamName
 from ._messages import Message
 
@@ -33,9 +33,11 @@ class Cell:
         name: str,
         ranks: tuple[int, ...],
         events: queue.SimpleQueue[Event] | None = None,
+        lost: tuple[int, ...] = (),
     ) -> None:
         self.name = name
         self.ranks = ranks
+        self.lost = lost  # the dead that it runs without
         self.events = queue.SimpleQueue() if events is None else events
         self._replies: dict[int, Failure | None] = {}
         self._idle: set[int] = set()
@@ -87,6 +89,8 @@ class Cell:
             self.events.put(Clear(rank, bool(content.get("wait"))))
         elif kind == "phalanx_need_line":
             self.events.put(NeedLine(rank, msgspec.convert(content, LineNeed)))
+        elif kind == "phalanx_need_over":
+            self.events.put(NeedOver(rank))
         elif kind == "status" and content["execution_state"] == "idle":
             self._idle.add(rank)
             self._end_if_over(rank)

@@ -49,7 +49,7 @@ class Dispatch:
             "stop_on_error": False,
         }
 
-        metadata = {"phalanx": {"cell": cell.name}}
+        metadata = {"phalanx": {"cell": cell.name, "lost": cell.lost}}
         self._request(cell, rank, "execute_request", content, metadata=metadata)
 
     def apply(self, call: Cell, rank: int, buffers: list[Any]) -> None:

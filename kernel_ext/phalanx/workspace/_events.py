@@ -22,6 +22,7 @@ __all__ = [
     "Interrupted",
     "Lost",
     "NeedLine",
+    "NeedOver",
     "Seen",
     "SeenStacks",
     "StopRequest",
@@ -99,6 +100,13 @@ class NeedLine:
 
 
 @dataclass(frozen=True)
+class NeedOver:
+    """A rank does not wait for a line of data any more, and goes on."""
+
+    rank: int
+
+
+@dataclass(frozen=True)
 class Ended:
     """A rank's part of the cell is over, and all its output has come."""
 
@@ -152,6 +160,7 @@ Event = (
     | Display
     | Clear
     | NeedLine
+    | NeedOver
     | Ended
     | Lost
     | Seen

@@ -72,10 +72,11 @@ class Questions:
             self._since_s = now_s
         self._needs[rank, need.is_command] = need
 
-    def forget(self, rank: int) -> None:
-        """Drop the needs of a rank that is done or gone."""
+    def forget(self, rank: int, *, commands: bool = True) -> None:
+        """Drop the needs of a rank that is done or gone; only those of data without ``commands``."""
         self._needs.pop((rank, False), None)
-        self._needs.pop((rank, True), None)
+        if commands:
+            self._needs.pop((rank, True), None)
 
     @property
     def waiting(self) -> tuple[int, ...]:

@@ -25,6 +25,7 @@ from ._events import (
     Interrupted,
     Lost,
     NeedLine,
+    NeedOver,
     Seen,
     SeenStacks,
     StopRequest,
@@ -133,6 +134,8 @@ class _CellLoop:
             self.output.display(event, now_s)
         elif isinstance(event, NeedLine):
             self.asking.need(event.rank, event.need, now_s)
+        elif isinstance(event, NeedOver):
+            self.asking.withdraw(event.rank)
         elif isinstance(event, Ended):
             self.end(event.rank)
             if event.failure is not None:

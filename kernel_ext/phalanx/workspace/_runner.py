@@ -82,16 +82,16 @@ class CellRunner:
             self._one_at_a_time(name, chosen),
             ctrl_c(lambda: events.put(StopRequest())),
         ):
-            here = self._announce(name, chosen, view, is_all=ranks is None)
-            cell = Cell(name, here, events)
+            here, lost = self._announce(name, chosen, view, is_all=ranks is None)
+            cell = Cell(name, here, events, lost)
             outcome = self._execute(cell, code, view, timeout=timeout, max_lines=max_lines)
         raise_for(outcome, timeout)
         return results_of(outcome, here)
 
     def _announce(
         self, name: str, chosen: tuple[int, ...], view: View, *, is_all: bool
-    ) -> tuple[int, ...]:
-        """Announce a cell and get the world ready for it; the ranks that can run it."""
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Announce a cell and get the world ready for it; who can run it, and all the dead."""
         allowed = self._root.begin_cell(name, chosen)
         here = tuple(rank for rank in chosen if rank not in allowed.dead)
         # A cell that will not be sent must be taken back, or the next would wait for its end.
@@ -108,7 +108,7 @@ class CellRunner:
         if allowed.dead and is_all:
             lost = "; ".join(f"rank {rank} {why}" for rank, why in allowed.dead.items())
             view.notice(f"running without {lost}")
-        return here
+        return here, tuple(allowed.dead)
 
     @contextmanager
     def _one_at_a_time(self, name: str, ranks: tuple[int, ...]) -> Iterator[None]:

@@ -91,6 +91,8 @@ class Script:
         Between a signal to a rank and the next, harder one.
     quiet_s : float
         How long an operation may last before it is told of (a `Notice`).
+    silence_s : float
+        Without a sign of life for so long, a rank is taken for frozen.
 
     Notes
     -----
@@ -107,8 +109,9 @@ class Script:
         transport: str = "any",
         grace_s: float = 5.0,
         quiet_s: float = 10.0,
+        silence_s: float = SILENCE_S,
     ) -> None:
-        checked = checked_options(ranks, None, 0.0, SILENCE_S, transport)
+        checked = checked_options(ranks, None, 0.0, silence_s, transport)
         public_key, secret_key = zmq.curve_keypair()
         boot = BootOptions(
             name=checked.name,
@@ -117,7 +120,7 @@ class Script:
             client_public_key=public_key,
             transport=checked.transport,
             linger_s=0.0,
-            silence_s=SILENCE_S,
+            silence_s=checked.silence_s,
             cwd=cwd,
             quiet_s=quiet_s,
         )

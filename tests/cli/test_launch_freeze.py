@@ -1,0 +1,68 @@
+"""Scripts' ranks that give no sign of life, and those that are only done with it."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from launching import launch
+
+FROZEN = """
+import os, signal, sys, time
+import phalanx as px
+world = px.init()
+px.all_sum(1)
+if world.rank() == 1:
+    print("stopped", time.time(), flush=True)
+    os.kill(os.getpid(), signal.SIGSTOP)
+try:
+    px.all_sum(1)
+except px.RankFailure as error:
+    print("freed", time.time(), error.rank, error.reason, flush=True)
+    sys.exit(3)
+"""
+
+# A thread that is in the engine to the last keeps the page mapped.
+DONE = """
+import threading, time
+import phalanx as px
+world = px.init()
+part = world.split(world.rank())
+if world.rank() == 1:
+    threading.Thread(target=px.recv, args=((3,), "float32", 0), daemon=True).start()
+end_s = time.monotonic() + 3.0
+while world.rank() == 0 and time.monotonic() < end_s:
+    px.all_sum(1, group=part)
+    time.sleep(0.02)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("transport", ["any", "tcp"])
+def test_a_frozen_script_is_named_and_all_is_ended(transport, tmp_path):
+    script = tmp_path / "frozen.py"
+    script.write_text(FROZEN)
+    options = ("-n", "2", "--silence", "1", "--grace", "0.2", "--transport", transport)
+    ended = launch(*options, str(script))
+    said = dict(line[4:].split(" ", 1) for line in ended.stdout.decode().splitlines())
+    stopped_s = float(said["stopped"])
+    at_s, accused, reason = said["freed"].split(" ", 2)
+    assert accused == "1"
+    assert reason.startswith("has been stopped (frozen) for 1 s")
+    assert float(at_s) - stopped_s < 1.0 + 0.5
+    assert ended.returncode == 3
+
+
+@pytest.mark.slow
+def test_a_python_that_has_ended_in_a_shell_that_goes_on_is_not_frozen(tmp_path):
+    script = tmp_path / "done.py"
+    script.write_text(DONE)
+    shell = f"{sys.executable} {script} && sleep 3"
+    ended = launch("-n", "2", "--silence", "1", "--", "sh", "-c", shell)
+    assert (ended.returncode, ended.stderr) == (0, b"")
+
+
+def test_a_silence_of_none_is_refused():
+    ended = launch("-n", "1", "--silence", "0", "true")
+    assert ended.returncode == 2
+    assert b"silence" in ended.stderr

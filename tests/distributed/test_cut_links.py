@@ -1,0 +1,163 @@
+"""A link that breaks while both its ends live is named as that link, by everyone."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import time
+
+import pytest
+from cutting import cut
+from distributed import cells
+from distributed.cells import Case
+
+import phalanx as px
+from phalanx.distributed import AbortKind
+
+SILENCE_S = 5.0  # of a world that no supervisor formed
+
+
+def pid(world, rank):
+    return world._farm.members[rank].process.pid
+
+
+@pytest.mark.parametrize("with_memory", [True, False])
+def test_a_cut_link_is_named_and_each_end_accuses_the_other(rank_pool, with_memory):
+    world = rank_pool(3, transport="tcp", with_memory=with_memory)
+    world.run(cells.call, Case("all_sum"))
+    world.start(cells.call, Case("all_sum"), ranks=[0, 1])
+    assert cut(pid(world, 1), pid(world, 2))
+    start = time.monotonic()
+    errors = world.outcomes([0, 1], timeout=5)
+    assert time.monotonic() - start < 2
+    # Without memory, it may have got all it needs for the operation that the others gave up.
+    world.start(cells.endless_sums, 3, ranks=[2])
+    errors += world.outcomes([2], timeout=5)
+    for error, accused in zip(errors, (2, 2, 1), strict=True):
+        assert isinstance(error, px.RankFailure), error
+        assert error.rank == accused
+        assert re.search(
+            r"the link between rank 1 and rank 2 broke \(.+\) during ", error.reason
+        ), error.reason
+    if with_memory:
+        assert {notice.kind for _, notice in world.notices()} == {AbortKind.LINK_BROKEN}
+
+
+def test_a_message_that_waits_is_freed_by_a_cut(rank_pool):
+    world = rank_pool(2, transport="tcp")
+    world.run(cells.call, Case("all_sum"))
+    world.start(cells.receive_for_ever, 1, ranks=[0])
+    with pytest.raises(TimeoutError):
+        world.outcomes([0], timeout=0.1)
+    assert cut(pid(world, 0), pid(world, 1))
+    (error,) = world.outcomes([0], timeout=2)
+    assert isinstance(error, px.RankFailure), error
+    assert error.rank == 1
+    assert "the link between rank 0 and rank 1 broke" in error.reason
+
+
+class TwoHosts:
+    """This network namespace and another one, joined by a cable that can be pulled."""
+
+    def __init__(self) -> None:
+        self.name = f"px{time.monotonic_ns() % 10**7}"
+        number = time.monotonic_ns() // 7 % 250 + 1
+        self.addresses = (f"10.213.{number}.1", f"10.213.{number}.2")
+        here, there = f"{self.name}a", f"{self.name}b"
+        self.cable = here
+        for command in (
+            f"netns add {self.name}",
+            f"link add {here} type veth peer name {there} netns {self.name}",
+            f"addr add {self.addresses[0]}/24 dev {here}",
+            f"link set {here} up",
+            f"-n {self.name} addr add {self.addresses[1]}/24 dev {there}",
+            f"-n {self.name} link set {there} up",
+            f"-n {self.name} link set lo up",
+        ):
+            self.ip(command)
+
+    def ip(self, command: str) -> None:
+        done = subprocess.run(["ip", *command.split()], capture_output=True, check=False)
+        if done.returncode:
+            self.close()
+            pytest.skip(f"no network namespaces here: {done.stderr.decode().strip()}")
+
+    def pull(self) -> None:
+        """Let the other host vanish without a word: no packet comes or goes."""
+        # Not `link set down`: of that the kernel here would know.
+        self.ip(f"-n {self.name} link set {self.name}b down")
+
+    def close(self) -> None:
+        for command in (["link", "del", self.cable], ["netns", "del", self.name]):
+            subprocess.run(["ip", *command], capture_output=True, check=False)
+
+
+@pytest.fixture
+def hosts():
+    if shutil.which("ip") is None:
+        pytest.skip("there is no `ip` here")
+    pair = TwoHosts()
+    yield pair
+    pair.close()
+
+
+SCRIPT = """
+import pathlib, sys, time
+import numpy as np
+import phalanx as px
+world = px.init(strict=True, backend="ring")
+here = pathlib.Path(sys.argv[1])
+px.all_sum(1)
+(here / f"ready{world.rank()}").touch()
+calls = {
+    "recv": lambda: px.recv((3,), "float32", 1),
+    "send": lambda: px.send(np.ones(50_000_000, "float32"), 1),
+    "all_sum": lambda: px.all_sum(np.ones(3)),
+}
+if world.rank():
+    time.sleep(60)
+if sys.argv[2] == "send":
+    import threading
+    threading.Timer(3.0, lambda: (here / "full").touch()).start()
+try:
+    calls[sys.argv[2]]()
+except px.RankFailure as error:
+    print(error.rank, time.time(), error.reason)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["recv", "all_sum", "send"])
+def test_a_host_that_vanishes_without_a_word_is_noticed(hosts, what, tmp_path):
+    """Waiting with nothing under way, with a question under way, and with a full window."""
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    hostfile = tmp_path / "hosts.json"
+    hostfile.write_text(str([[f"{address}:5000"] for address in hosts.addresses]).replace("'", '"'))
+    command = [sys.executable, str(script), str(tmp_path), what]
+    ranks = []
+    for rank, prefix in enumerate(([], ["ip", "netns", "exec", hosts.name])):
+        said = [f"MLX_RANK={rank}", f"MLX_HOSTFILE={hostfile}", "PHALANX_INSECURE=1"]
+        words = [*prefix, "env", *said, *command]
+        ranks.append(subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT))
+    try:
+        signs = ["ready0", "ready1", *(["full"] if what == "send" else [])]
+        deadline_s = time.monotonic() + 30
+        while not all((tmp_path / sign).exists() for sign in signs):
+            assert time.monotonic() < deadline_s, [rank.poll() for rank in ranks]
+            time.sleep(0.02)
+        if what != "all_sum":
+            time.sleep(0.3)  # the wait has begun; earlier is right as well
+        hosts.pull()
+        pulled_s = time.time()
+        said, _ = ranks[0].communicate(timeout=30)
+        accused, at_s, reason = said.decode().split(" ", 2)
+        assert accused == "1", said
+        assert "the link between rank 0 and rank 1 broke" in reason
+        assert float(at_s) - pulled_s < SILENCE_S + 0.5
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.communicate()

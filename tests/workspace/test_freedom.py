@@ -1,0 +1,226 @@
+"""Ranks that live are freed when one dies or freezes, in whatever they are doing."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from phalanx.errors import DistributedError
+from phalanx.workspace import QuietView, Workspace
+
+BOUND_S = 2.0  # design.md section 5: on one machine
+FREEZER = Path("/sys/fs/cgroup/freezer")
+
+# Every rank but 2 is in all of it at once, each in a thread of its own; `said` is how that ended.
+IN_ALL_OF_IT = """
+import getpass, os, pathlib, signal, sys, threading, time
+said, here = {}, pathlib.Path(%r)
+def note(name, call):
+    try:
+        said[name] = "went on", repr(call()), 0.0
+    except px.RankFailure as error:
+        said[name] = error.rank, error.reason, time.monotonic()
+    except BaseException as error:
+        said[name] = type(error).__name__, str(error), 0.0
+def wait_for_work():
+    work = px.all_sum(np.ones(3), async_op=True)
+    try:
+        work.wait()
+    finally:
+        said["done"] = work.done()
+part = world.split(0)
+if rank == 2:
+    while len(list(here.glob("ready*"))) < 2:
+        time.sleep(0.01)
+    (here / "killed").write_text(repr(time.monotonic()))
+    os.kill(os.getpid(), signal.%s)
+else:
+    calls = {
+        "async": wait_for_work,
+        "split": lambda: px.all_sum(np.ones(1_000_000), group=part),
+        "recv": lambda: px.recv((3,), "float32", 2),
+        "stdin": lambda: sys.stdin.readline(),
+        "getpass": lambda: getpass.getpass("key? "),
+    }
+    threads = [threading.Thread(target=note, args=item) for item in calls.items()]
+    for thread in threads:
+        thread.start()
+    (here / f"ready{rank}").touch()
+    note("input", lambda: input("who? "))
+    for thread in threads:
+        thread.join()
+    note("next", lambda: px.all_sum(1))
+"""
+
+
+class FakePrompt:
+    """Answers when told to."""
+
+    def __init__(self):
+        self.line = None
+        self.is_open = True
+
+    def poll(self, timeout_s):
+        line, self.line = self.line, None
+        return None if line is None else (line,)
+
+    def close(self):
+        self.is_open = False
+
+
+class FakeView(QuietView):
+    """Keeps the prompts and what was said; ``on_ask`` is called with each prompt."""
+
+    def __init__(self, on_ask=lambda prompt: None):
+        self.prompts = []
+        self.said = []
+        self.on_ask = on_ask
+
+    def ask(self, question):
+        self.prompts.append(FakePrompt())
+        self.on_ask(self.prompts[-1])
+        return self.prompts[-1]
+
+    def notice(self, text):
+        self.said.append(text)
+
+    def lines(self, stream, lines):
+        self.said += [line.strip() for _, line in lines]
+
+
+def until(is_so, timeout_s=10.0):
+    """Wait for a condition."""
+    deadline_s = time.monotonic() + timeout_s
+    while not is_so():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.005)
+
+
+def check_freed(ws, folder, words, bound_s):
+    """All calls of ranks 0 and 1 have told of rank 2, in time."""
+    killed_s = float((folder / "killed").read_text())
+    for said in ws.pull("said", ranks=[0, 1]):
+        assert said.pop("done") is True
+        assert said.keys() == {"async", "split", "recv", "stdin", "getpass", "input", "next"}
+        for name, (rank, reason, at_s) in said.items():
+            assert rank == 2, (name, rank, reason)
+            assert words in reason, (name, reason)
+            assert at_s - killed_s < bound_s, name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("transport", ["any", "tcp"])
+def test_a_death_frees_everyone_in_whatever_they_do(transport, tmp_path):
+    view = FakeView()
+    with Workspace.start(n=3, transport=transport) as ws:
+        with pytest.raises(DistributedError):
+            ws.run(IN_ALL_OF_IT % (str(tmp_path), "SIGKILL"), view=view)
+        assert not any(prompt.is_open for prompt in view.prompts)
+        check_freed(ws, tmp_path, "killed by signal 9 (SIGKILL)", BOUND_S)
+        # A cell without the dead may ask: what it was begun with is no news.
+        again = FakeView(lambda prompt: setattr(prompt, "line", "yes"))
+        (result,) = ws.run("input('go on? ')", ranks=[0], view=again)
+        assert result.value == "'yes'"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("transport", ["any", "tcp"])
+def test_a_freeze_frees_everyone_and_the_thawed_are_good_again(transport, tmp_path):
+    with Workspace.start(n=3, silence=1.0, transport=transport) as ws:
+        (pid,) = (int(result.value) for result in ws.run("import os; os.getpid()", ranks=[2]))
+        thaw = threading.Timer(3.0, os.kill, (pid, signal.SIGCONT))
+        thaw.start()
+        ws.run(IN_ALL_OF_IT % (str(tmp_path), "SIGSTOP"), view=FakeView())
+        thaw.join()
+        check_freed(ws, tmp_path, "has been stopped (frozen) for 1 s", 1.0 + 0.5)
+        assert [result.value for result in ws.run("px.all_sum(1)")] == ["3"] * 3
+
+
+@pytest.fixture
+def freezer():
+    """A control group whose processes the kernel freezes without a word in their state."""
+    group = FREEZER / f"phalanx-test-{os.getpid()}"
+    try:
+        group.mkdir()
+    except OSError as error:
+        pytest.skip(f"cannot make a freezer of version 1 here: {error}")
+    yield group
+    (group / "freezer.state").write_text("THAWED")
+    until(lambda: not (group / "cgroup.procs").read_text())
+    group.rmdir()
+
+
+@pytest.mark.slow
+def test_a_process_that_the_kernel_does_not_call_stopped_is_missed_by_its_heart(freezer):
+    with Workspace.start(n=2, silence=1.0) as ws:
+        (pid,) = (int(result.value) for result in ws.run("import os; os.getpid()", ranks=[1]))
+        (freezer / "cgroup.procs").write_text(str(pid))
+        freeze = (freezer / "freezer.state").write_text
+        code = (
+            "import time\nbegin = time.time()\ntry:\n    px.all_sum(1)\n"
+            "except px.RankFailure as error:\n    got = str(error), time.time()"
+        )
+        thaw = threading.Timer(3.0, freeze, ("THAWED",))
+        freeze("FROZEN")
+        frozen_s = time.time()
+        thaw.start()
+        ws.run(code)
+        thaw.join()
+        (text, at_s), *_ = ws.pull("got", ranks=[0])
+        assert "rank 1" in text
+        assert "has given no sign of life for 1 s (frozen)" in text
+        assert at_s - frozen_s < 1.0 + 0.5 + 0.3  # the cell began after the freeze
+        assert [result.value for result in ws.run("px.all_sum(1)")] == ["2"] * 2
+
+
+@pytest.mark.slow
+def test_a_rank_that_holds_pythons_lock_is_busy_and_not_frozen():
+    with Workspace.start(n=2, silence=0.5) as ws:
+        # PyDLL keeps the lock while it calls: nothing of Python runs for 2.5 s.
+        code = "import ctypes\nif rank: ctypes.PyDLL(None).usleep(2_500_000)\npx.all_sum(1)"
+        assert [result.value for result in ws.run(code)] == ["2"] * 2
+
+
+def test_a_debugger_stays_open_when_a_rank_dies():
+    view = FakeView()
+    code = (
+        "x = 41\nif rank == 1:\n    input('wait ')\nelse:\n"
+        "    import pdb; pdb.set_trace()\nprint('after')"
+    )
+    with Workspace.start(n=2) as ws:
+        (pid,) = (int(result.value) for result in ws.run("import os; os.getpid()", ranks=[1]))
+
+        def person():
+            until(lambda: view.prompts)
+            os.kill(pid, signal.SIGKILL)
+            until(lambda: any("rank 1 killed" in text for text in view.said))
+            for command in ("p x + 1", "c"):
+                until(lambda: view.prompts[-1].is_open and view.prompts[-1].line is None)
+                prompt = view.prompts[-1]
+                prompt.line = command
+                until(lambda prompt=prompt: not prompt.is_open)
+                if command != "c":
+                    until(lambda prompt=prompt: view.prompts[-1] is not prompt)
+
+        typing = threading.Thread(target=person)
+        typing.start()
+        with contextlib.suppress(DistributedError):
+            ws.run(code, view=view)
+        typing.join()
+        assert "42" in view.said
+        assert "after" in view.said
+
+
+def test_an_idle_death_does_not_end_the_next_input(own):
+    (pid,) = (int(result.value) for result in own.run("import os; os.getpid()", ranks=[1]))
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: own.topology().ranks[1].state == "dead")
+    view = FakeView(lambda prompt: setattr(prompt, "line", "yes"))
+    (result,) = own.run("input('go on? ')", ranks=[0], view=view)
+    assert result.value == "'yes'"
