@@ -5,6 +5,18 @@ A leaf: it imports nothing of phalanx but itself.
 
 from __future__ import annotations
 
+from ._attach_messages import (
+    CellStanding,
+    GetOutput,
+    GetStanding,
+    LetGo,
+    NotYours,
+    OutputIs,
+    RankDeath,
+    StandingIs,
+    Taken,
+    WorkspaceRecord,
+)
 from ._channel import MAX_FRAME, Channel, ChannelClosed, FrameReader, pack_frame
 from ._input import LineNeed, TypedLine
 from ._rank_messages import (
@@ -66,6 +78,7 @@ __all__ = [
     "Booted",
     "CellAllowed",
     "CellEnded",
+    "CellStanding",
     "Channel",
     "ChannelClosed",
     "EngineReady",
@@ -76,15 +89,21 @@ __all__ = [
     "FromRoot",
     "Gather",
     "Gathered",
+    "GetOutput",
     "GetStacks",
+    "GetStanding",
     "GetTopology",
     "Hello",
     "HostInfo",
     "Join",
+    "LetGo",
     "LineNeed",
     "LinkInfo",
     "Measurement",
+    "NotYours",
     "Notice",
+    "OutputIs",
+    "RankDeath",
     "RankInfo",
     "RankLost",
     "RankStack",
@@ -96,8 +115,10 @@ __all__ = [
     "SplitClosed",
     "SplitFormed",
     "StacksAre",
+    "StandingIs",
     "Stop",
     "Stopped",
+    "Taken",
     "ToRank",
     "ToRoot",
     "ToSupervisor",
@@ -105,6 +126,7 @@ __all__ = [
     "TopologyIs",
     "TypedLine",
     "Welcome",
+    "WorkspaceRecord",
     "format_ranks",
     "name_ranks",
     "pack_frame",

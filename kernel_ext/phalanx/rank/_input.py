@@ -49,6 +49,7 @@ class TypedLines:
         self._refusals: dict[str, str] = {}
         self._stopped: set[str] = set()
         self._readers: dict[bool, int] = {}  # by is_command: the thread whose turn it is
+        self._needs: dict[bool, LineNeed] = {}  # by is_command: what it has asked for
 
     def begin(self, cell: str) -> None:
         """Start a new log for a cell (lines that overtook it are kept)."""
@@ -66,6 +67,22 @@ class TypedLines:
             self._logs.clear()
             self._refusals.clear()
             self._condition.notify_all()
+
+    @property
+    def cell(self) -> str:
+        """The cell that runs; empty between cells."""
+        return self._cell
+
+    def repeat_needs(self) -> None:
+        """Ask again for what is asked for already: a new client has not heard of it."""
+        with self._condition:
+            for need in self._needs.values():
+                self._ask(need)
+
+    def typed(self) -> list[tuple[int, TypedLine]]:
+        """Return the entries of the running cell's log that have come here."""
+        with self._condition:
+            return self._logs[self._cell].entries if self._cell else []
 
     def feed(self, cell: str, index: int, entry: TypedLine) -> None:
         """Take an entry of a cell's log."""
@@ -119,6 +136,7 @@ class TypedLines:
             finally:
                 if self._readers.get(is_command) == me:
                     del self._readers[is_command]
+                    self._needs.pop(is_command, None)
                     self._condition.notify_all()
 
     def _read(self, cell: str, prompt: str, password: bool, is_command: bool) -> str:
@@ -127,7 +145,9 @@ class TypedLines:
             if cell in self._refusals:
                 raise RuntimeError(self._refusals[cell])
             if not is_asked:
-                self._ask(LineNeed(cell, found.index, prompt, password, is_command))
+                need = LineNeed(cell, found.index, prompt, password, is_command)
+                self._needs[is_command] = need
+                self._ask(need)
                 is_asked = True
             self._wait(cell, is_command)
         return found

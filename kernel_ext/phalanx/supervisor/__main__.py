@@ -35,20 +35,23 @@ async def _serve(options: BootOptions | ScriptOptions) -> None:
         client.curve_server = True
         client.curve_publickey, client.curve_secretkey = public_key, secret_key
         port = client.bind_to_random_port("tcp://127.0.0.1")
-        _answer(RootAddress(f"tcp://127.0.0.1:{port}", public_key))
+        address = RootAddress(f"tcp://127.0.0.1:{port}", public_key)
+        _answer(address)
         try:
             if isinstance(options, ScriptOptions):
                 await _run_script(options, client)
             else:
-                await _run_workspace(options, client)
+                await _run_workspace(options, client, address)
         finally:
             client.close()
 
 
-async def _run_workspace(options: BootOptions, client: zmq.asyncio.Socket) -> None:
+async def _run_workspace(
+    options: BootOptions, client: zmq.asyncio.Socket, address: RootAddress
+) -> None:
     from ._root import RootSupervisor
 
-    root = RootSupervisor(options, client)
+    root = RootSupervisor(options, client, address)
     for number in _ENDING:
         asyncio.get_running_loop().add_signal_handler(number, root.end)
     await root.run()

@@ -68,8 +68,8 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
 
     Cells are execute requests whose metadata name a cell (``{"phalanx": {"cell": ...}}``);
     other requests run as in any engine. Messages come on the control channel, whose thread is
-    free while a cell runs: ``phalanx_line`` (a typed line), ``phalanx_interrupt``, and Jupyter's
-    ``complete_request`` and ``inspect_request``.
+    free while a cell runs: ``phalanx_line`` (a typed line), ``phalanx_interrupt``,
+    ``phalanx_greet`` (a new client), and Jupyter's ``complete_request`` and ``inspect_request``.
     """
 
     _supports_kernel_subshells = False
@@ -94,6 +94,7 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         self.shell.set_custom_exc((Exception,), _show_error)
         self.control_handlers["phalanx_line"] = self._on_line
         self.control_handlers["phalanx_interrupt"] = self._on_interrupt
+        self.control_handlers["phalanx_greet"] = self._on_greet
         self.control_handlers["complete_request"] = self._on_complete
         self.control_handlers["inspect_request"] = self._on_inspect
 
@@ -153,7 +154,8 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
             for capture in self.captures:
                 capture.drain()
             is_ok = reply.get("status") == "ok"
-            self._notify(CellEnded(cell, is_ok, self._threads.are_alive()))
+            error = f"{reply.get('ename')}: {reply.get('evalue')}"[:200] if not is_ok else ""
+            self._notify(CellEnded(cell, is_ok, self._threads.are_alive(), error))
         return reply
 
     def _failed(self, ename: str, evalue: str = "") -> dict[str, Any]:
@@ -217,6 +219,13 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         else:
             entry = msgspec.convert(content["entry"], TypedLine)
             self._lines.feed(cell, int(content["index"]), entry)
+
+    def _on_greet(self, stream: Any, ident: Any, message: dict[str, Any]) -> None:
+        """Tell a new client what this rank's cell waits for, and what was typed for it."""
+        self._lines.repeat_needs()
+        typed = [[index, msgspec.to_builtins(entry)] for index, entry in self._lines.typed()]
+        content = {"status": "ok", "cell": self._lines.cell, "typed": typed}
+        self.session.send(stream, "phalanx_greeting", content, message, ident)
 
     def _on_interrupt(self, stream: Any, ident: Any, message: dict[str, Any]) -> None:
         cell = str(message["content"]["cell"])

@@ -10,6 +10,8 @@ import select
 import subprocess
 import sys
 import tempfile
+import threading
+from collections.abc import Collection
 from typing import IO
 
 import msgspec
@@ -48,6 +50,12 @@ class RootProcess:
         """The end of what it wrote to its standard error."""
         return _tail(self._log)
 
+    def let_go(self) -> None:
+        """Leave it as it is, for whoever finds it."""
+        # Somebody must wait for a child, or what is left of it stays for as long as we live.
+        threading.Thread(target=self._popen.wait, name="phalanx-root", daemon=True).start()
+        self._log.close()
+
     def close(self, timeout_s: float) -> None:
         """Wait for its end (it was told to), and kill it if the time is over; idempotent."""
         try:
@@ -58,8 +66,15 @@ class RootProcess:
         self._log.close()
 
 
-def launch_root(options: BootOptions | ScriptOptions, *, timeout_s: float = 20.0) -> RootProcess:
+def launch_root(
+    options: BootOptions | ScriptOptions,
+    *,
+    timeout_s: float = 20.0,
+    pass_fds: Collection[int] = (),
+) -> RootProcess:
     """Start `python -m phalanx.supervisor` in a session of its own and learn where it listens.
+
+    It inherits ``pass_fds``, under the same numbers.
 
     Raises
     ------
@@ -75,6 +90,7 @@ def launch_root(options: BootOptions | ScriptOptions, *, timeout_s: float = 20.0
         stdout=subprocess.PIPE,
         stderr=log,
         start_new_session=True,
+        pass_fds=tuple(pass_fds),
     )
     try:
         with popen.stdin as stdin, popen.stdout as stdout:  # type: ignore[union-attr]

@@ -25,6 +25,7 @@ __all__ = [
     "Seen",
     "SeenStacks",
     "StopRequest",
+    "TakenAway",
     "Text",
     "Told",
     "is_image",
@@ -143,6 +144,13 @@ class Interrupted:
 
 
 @dataclass(frozen=True)
+class TakenAway:
+    """The workspace is another process's now; the text says so."""
+
+    text: str
+
+
+@dataclass(frozen=True)
 class StopRequest:
     """A person pressed stop (Ctrl-C)."""
 
@@ -158,5 +166,6 @@ Event = (
     | SeenStacks
     | Told
     | Interrupted
+    | TakenAway
     | StopRequest
 )
