@@ -8,6 +8,7 @@ from __future__ import annotations
 from ._events import IMAGE_KINDS, Clear, Display, is_image
 from ._help import Completions, Description, Help, NoHelp
 from ._lines import StreamName
+from ._listing import WorkspaceInfo, format_workspaces, list_workspaces, stop_workspace
 from ._outcome import RankResult
 from ._output import MAX_LINES
 from ._questions import Question
@@ -37,9 +38,13 @@ __all__ = [
     "View",
     "Woken",
     "Workspace",
+    "WorkspaceInfo",
     "format_ranks",
+    "format_workspaces",
     "grouped",
     "is_image",
+    "list_workspaces",
     "name_ranks",
     "parse_ranks",
+    "stop_workspace",
 ]

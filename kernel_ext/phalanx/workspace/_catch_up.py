@@ -182,9 +182,9 @@ class CatchUp:
             return []
         texts = [Text(rank, "stdout", piece.text.decode(errors="replace"))]
         if piece.left_out_nbytes > 0:
-            texts.insert(
-                0, Text(rank, "stdout", f"… {_left_out(piece)}: %distributed output {rank}\n")
-            )
+            # The same words for all ranks: equal lines come together.
+            more = f"… {_left_out(piece)}: %distributed output RANK\n"
+            texts.insert(0, Text(rank, "stdout", more))
         return texts
 
 

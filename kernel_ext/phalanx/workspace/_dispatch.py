@@ -6,6 +6,7 @@ It knows our execute request and our control messages; not how a cell is shown o
 from __future__ import annotations
 
 import threading
+import uuid
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -60,14 +61,20 @@ class Dispatch:
         }
 
         metadata = {"phalanx": {"cell": cell.name}}
-        self._request(cell, rank, "execute_request", content, metadata=metadata)
+        message_id = _message_id(cell.name, rank)
+        with self._lock:
+            if message_id in self._requests:  # a ping that is repeated
+                message_id += f"~{len(self._requests)}"
+        self._request(message_id, cell, rank, "execute_request", content, metadata=metadata)
 
     def apply(self, call: Cell, rank: int, buffers: list[Any]) -> None:
         """Send ipyparallel's request to call a function, packed in ``buffers``."""
-        self._request(call, rank, "apply_request", {}, buffers=buffers)
+        # ipyparallel makes names of variables of it; no other client waits for the answer.
+        self._request(str(uuid.uuid4()), call, rank, "apply_request", {}, buffers=buffers)
 
     def _request(
         self,
+        message_id: str,
         cell: Cell,
         rank: int,
         kind: str,
@@ -76,10 +83,7 @@ class Dispatch:
         metadata: Message | None = None,
         buffers: list[Any] | None = None,
     ) -> None:
-        message_id = _message_id(cell.name, rank)
         with self._lock:
-            if message_id in self._requests:  # a ping that is repeated
-                message_id += f"~{len(self._requests)}"
             self._requests[message_id] = (cell, rank)
         self._channels.shell(
             self._engines[rank], kind, content, metadata or {}, message_id, buffers or []

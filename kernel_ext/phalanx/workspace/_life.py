@@ -50,6 +50,7 @@ class WorkspaceLife:
         self._mode = connection.mode
         self._is_kept = is_kept
         self._is_closed = False
+        self._why_lost = ""
         self._why_closed = "this workspace was stopped; start another with %distributed start -n 4"
         self._runner: CellRunner | None = None
         self._thread = SocketThread(f"phalanx-{self.name}")
@@ -61,7 +62,7 @@ class WorkspaceLife:
 
     def _boot(self, *, is_new: bool) -> None:
         booted = self._root.wait_booted(BOOT_S)
-        if self._mode != "watch":
+        if not self.is_watching:
             self._runner = CellRunner(self.name, self._thread, self._root, booted, is_new=is_new)
         atexit.register(self._at_exit)
 
@@ -75,6 +76,16 @@ class WorkspaceLife:
         """Whether the workspace is this process's (to use or to watch) and its supervisor lives."""
         return not self._is_closed and self._root.is_alive
 
+    @property
+    def is_watching(self) -> bool:
+        """Whether the ranks are another process's, and only looked at from here."""
+        return self._mode == "watch"
+
+    @property
+    def why_lost(self) -> str:
+        """Who has taken the workspace over, in one line; empty where nobody has."""
+        return self._why_lost
+
     def stop(self) -> None:
         """End the ranks and everything that was started for them; idempotent.
 
@@ -86,7 +97,7 @@ class WorkspaceLife:
         if self._is_closed:
             self._thread.close()  # of a workspace that was taken over it is open yet
             return
-        if self._mode == "watch":
+        if self.is_watching:
             raise DistributedError(self._only_watches())
         self._close(self._root.stop)
 
@@ -125,7 +136,7 @@ class WorkspaceLife:
 
     def _up(self) -> CellRunner:
         self._check_running()
-        if self._mode == "watch":
+        if self.is_watching:
             raise DistributedError(self._only_watches())
         if self._runner is None:
             msg = "the ranks are not up yet"
@@ -150,7 +161,7 @@ class WorkspaceLife:
             f"the workspace {self.name!r} was taken over by process {pid}; "
             f"%distributed attach {self.name} --take takes it back"
         )
-        self._is_closed, self._why_closed = True, text
+        self._is_closed, self._why_closed, self._why_lost = True, text, text
         atexit.unregister(self._at_exit)
         self._root.leave()
         if self._runner is not None and self._runner.is_running:
