@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 
 import psutil
 import pytest
@@ -228,7 +227,12 @@ def test_a_second_kernel_is_refused_and_may_watch_or_take(kernel, other):
     assert "rank 1" in other.run("%distributed status").stdout
     kernel.run("%%distributed\nprint('for all to see')")
     assert "for all to see" in other.run("%distributed output 1").stdout
-    for words in ("%%distributed\n1", "%distributed interrupt", "%distributed stop", "ws.pull('x')"):
+    for words in (
+        "%%distributed\n1",
+        "%distributed interrupt",
+        "%distributed stop",
+        "ws.pull('x')",
+    ):
         assert "is only watched from here" in said(other, words)
     assert kept(kernel) == ALL_KEPT
     assert attach(other, "ours --take").status == "ok"

@@ -39,7 +39,7 @@ async def _serve(options: BootOptions | ScriptOptions) -> None:
         _answer(address)
         try:
             if isinstance(options, ScriptOptions):
-                await _run_script(options, client)
+                await _run_script(options, client, address)
             else:
                 await _run_workspace(options, client, address)
         finally:
@@ -57,10 +57,12 @@ async def _run_workspace(
     await root.run()
 
 
-async def _run_script(options: ScriptOptions, client: zmq.asyncio.Socket) -> None:
+async def _run_script(
+    options: ScriptOptions, client: zmq.asyncio.Socket, address: RootAddress
+) -> None:
     from ._script_root import ScriptRoot
 
-    root = ScriptRoot(options, client)
+    root = ScriptRoot(options, client, address)
     # The launcher hands these on. (A handler, not SIG_IGN: that would be handed down to ranks.)
     for number in (signal.SIGINT, *_ENDING):
         asyncio.get_running_loop().add_signal_handler(number, root.on_signal, number)

@@ -5,6 +5,7 @@ It knows supervisors and Jupyter's messages; it knows nothing of magics and widg
 
 from __future__ import annotations
 
+from ._detached import Detached, launch_detached
 from ._events import IMAGE_KINDS, Clear, Display, is_image
 from ._help import Completions, Description, Help, NoHelp
 from ._lines import StreamName
@@ -24,6 +25,7 @@ __all__ = [
     "Clear",
     "Completions",
     "Description",
+    "Detached",
     "Display",
     "Help",
     "NoHelp",
@@ -43,6 +45,7 @@ __all__ = [
     "format_workspaces",
     "grouped",
     "is_image",
+    "launch_detached",
     "list_workspaces",
     "name_ranks",
     "parse_ranks",
