@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare nothing: there are no options."""
 
 
-def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
+def run(options: argparse.Namespace, rest: Sequence[str]) -> int:  # noqa: ARG001
     """Print the table."""
     print(format_workspaces(list_workspaces()))
     return 0

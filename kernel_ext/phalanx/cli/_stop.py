@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("names", metavar="NAME", nargs="+", help="as phalanx list shows it")
 
 
-def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
+def run(options: argparse.Namespace, rest: Sequence[str]) -> int:  # noqa: ARG001
     """End one after the other."""
     for name in options.names:
         stop_workspace(name)
