@@ -242,6 +242,7 @@ def find_record(name: str) -> WorkspaceRecord | None:
 def _read(path: Path) -> WorkspaceRecord | None:
     """Read a record; None where no living root has one."""
     try:
+        _check(path, path.lstat(), is_folder=False)
         with _opened(path) as fd:
             _check(path, os.fstat(fd), is_folder=False)
             try:
