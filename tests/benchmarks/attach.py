@@ -1,64 +1,91 @@
-"""How long it takes to come back to ranks: from `Workspace.attach` to the first answered cell.
+"""How long it takes to come back to ranks: from `Workspace.attach` to the answers to a first cell.
 
-Each round lets the ranks go and attaches again from this process, and from a new one (whose
-imports count as well); the mark is 1 s (issue 6).
+Each round comes to ranks that were let go: from this process again, from a new one, and from a
+new one with its imports. The mark is 1 s (issue 6).
 """
 
 from __future__ import annotations
 
-import argparse
-import statistics
 import subprocess
 import sys
 import time
 
-from phalanx.workspace import Workspace
+from common import arguments, median, print_machine, print_table, spread, write_json
 
-CODE = """
-import sys, time
-began = time.perf_counter()
-from phalanx.workspace import Workspace
-with Workspace.attach(sys.argv[1]) as ws:
-    ws.join()
-    assert [result.value for result in ws.run("px.all_sum(1)")] == [str(ws.size)] * ws.size
-    print(time.perf_counter() - began)
-"""
+_LIMIT_S = 120
+_CODE = "px.all_sum(1)"
 
 
-def here(name: str) -> float:
-    """Attach from this process; seconds to the first answer."""
-    began_s = time.perf_counter()
-    with Workspace.attach(name) as ws:
-        ws.join()
-        ws.run("px.all_sum(1)")
-        return time.perf_counter() - began_s
+def attach(name: str) -> float:
+    """Seconds to the answers of all ranks."""
+    from phalanx.workspace import Workspace
+
+    start = time.perf_counter()
+    with Workspace.attach(name) as workspace:
+        workspace.join()
+        values = [result.value for result in workspace.run(_CODE)]
+        seconds = time.perf_counter() - start
+        size = workspace.size
+    if values != [str(size)] * size:
+        msg = f"wrong answers: {values}"
+        raise SystemExit(msg)
+    return seconds
 
 
-def elsewhere(name: str) -> float:
-    """Attach from a new process; seconds to the first answer, with its imports."""
-    said = subprocess.run(
-        [sys.executable, "-c", CODE, name], check=True, capture_output=True, text=True
+def _elsewhere(name: str) -> tuple[float, float]:
+    """Seconds in a new process, without and with its imports."""
+    done = subprocess.run(
+        [sys.executable, __file__, "--child", name],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=_LIMIT_S,
     )
-    return float(said.stdout)
+    if done.returncode:
+        sys.exit(f"a new process could not attach:\n{done.stderr}")
+    alone, whole = done.stdout.split()
+    return float(alone), float(whole)
+
+
+def _measure(n_ranks: int, n_rounds: int) -> dict[str, list[float]]:
+    from phalanx.workspace import Workspace
+
+    times: dict[str, list[float]] = {"same process": [], "new process": [], "with its imports": []}
+    with Workspace.start(n_ranks, detach=True) as workspace:
+        name = workspace.name
+    try:
+        for _ in range(n_rounds):
+            times["same process"].append(attach(name))
+            alone, whole = _elsewhere(name)
+            times["new process"].append(alone)
+            times["with its imports"].append(whole)
+    finally:
+        Workspace.attach(name).stop()
+    return times
 
 
 def main() -> None:
-    """Measure and print the median and the worst."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("-n", type=int, default=4, help="ranks (default 4)")
-    parser.add_argument("--rounds", type=int, default=20, help="of each kind (default 20)")
+    parser = arguments(
+        __doc__.splitlines()[0], ranks=(4, "how many"), rounds=(20, "attaches of each kind")
+    )
+    parser.add_argument("--child", help="attach once to the workspace of this name")
     options = parser.parse_args()
-    ws = Workspace.start(options.n, detach=True)
-    try:
-        ws.detach()
-        for what, measure in (("same process", here), ("new process", elsewhere)):
-            times = [measure(ws.name) for _ in range(options.rounds)]
-            print(
-                f"{what:<13} {options.n} ranks, {options.rounds} rounds: "
-                f"median {statistics.median(times):.3f} s, worst {max(times):.3f} s"
-            )
-    finally:
-        Workspace.attach(ws.name).stop()
+    if options.child:
+        start = time.perf_counter()
+        seconds = attach(options.child)
+        print(seconds, time.perf_counter() - start)
+        return
+    times = _measure(options.ranks, options.rounds)
+    print_machine()
+    rows = [
+        (kind, options.ranks, f"{median(own):.3f}", spread(own), len(own))
+        for kind, own in times.items()
+    ]
+    print_table(["attach from", "ranks", "median s", "lowest-highest s", "attaches"], rows)
+    write_json(
+        options.json,
+        [{"from": kind, "seconds": value} for kind, own in times.items() for value in own],
+    )
 
 
 if __name__ == "__main__":

@@ -129,6 +129,14 @@ def test_the_clock_stops_when_somebody_comes():
     assert wait_gone(processes, 0.5 + BOUND_S) == []
 
 
+def test_ranks_that_no_cell_has_run_on_are_in_one_world():
+    with Workspace.start(n=3, detach=True) as ws:
+        pass
+    with Workspace.attach(ws.name) as again:
+        assert [result.value for result in again.run("px.all_sum(1)")] == ["3"] * 3
+        again.stop()
+
+
 def test_one_owner_at_a_time_and_those_who_watch():
     with Workspace.start(n=2, name="mine", linger=0) as ws:
         with pytest.raises(DistributedError, match=f"is used by process {os.getpid()}; take it"):
@@ -195,7 +203,7 @@ def test_what_is_printed_between_attaching_and_joining_is_shown_once():
         then="ws.run('''import time\nfor i in range(200): print(i); time.sleep(.01)''')"
     ) as (
         process,
-        root,
+        _,
     ):
         process.stdin.close()
         with Workspace.attach("ours", watch=True) as watcher:

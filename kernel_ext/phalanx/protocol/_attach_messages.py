@@ -80,15 +80,13 @@ class StandingIs(msgspec.Struct, frozen=True, tag="standing_is", forbid_unknown_
     """Root: the answer to `GetStanding`.
 
     ``cells`` are those that run yet, and the last one if it ended while nobody was there.
-    ``marks`` says by rank up to where its output had come when the last owner went. ``is_fresh``:
-    no cell was ever announced.
+    ``marks`` says by rank up to where its output had come when the last owner went.
     """
 
     id: int
     cells: tuple[CellStanding, ...]
     marks: dict[int, int]
     deaths: tuple[RankDeath, ...]
-    is_fresh: bool
 
 
 class GetOutput(msgspec.Struct, frozen=True, tag="get_output", forbid_unknown_fields=True):

@@ -85,7 +85,6 @@ class Answers:
             self.cells.standing(has_seen_all=self._is_end_seen),
             self._marks,
             tuple(RankDeath(rank, host_name, why) for rank, why in self._world.dead.items()),
-            is_fresh=not self.cells.n_begun,
         )
 
     async def _output(self, question: GetOutput) -> FromRoot:

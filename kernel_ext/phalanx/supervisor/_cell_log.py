@@ -23,14 +23,12 @@ class CellLog:
     """
 
     def __init__(self) -> None:
-        self.n_begun = 0
         self._cells: dict[str, tuple[tuple[int, ...], dict[int, str]]] = {}
         self._dead: set[int] = set()
         self._last = ""  # the cell that was the last to be over
 
     def begin(self, cell: str, ranks: tuple[int, ...]) -> None:
         """Note a cell that is about to run."""
-        self.n_begun += 1
         self._cells.pop(self._last, None)
         self._last = ""
         self._cells[cell] = tuple(rank for rank in ranks if rank not in self._dead), {}

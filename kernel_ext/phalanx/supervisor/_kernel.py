@@ -74,6 +74,7 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
 
     _supports_kernel_subshells = False
     captures: tuple[DescriptorCapture, ...] = ()
+    _has_entered = False
 
     def serve(self, rank: int, channel: Channel) -> None:
         """Begin to serve as a rank."""
@@ -101,6 +102,7 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
     def enter_world(self) -> None:
         """Join the world (again); called by the workspace through a silent cell."""
         enter(self.shell.user_ns)
+        self._has_entered = True
 
     # The parameters are ipykernel's, which looks at their names.
     async def do_execute(
@@ -224,7 +226,7 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         """Tell a new client what this rank's cell waits for, and what was typed for it."""
         self._lines.repeat_needs()
         typed = [[index, msgspec.to_builtins(entry)] for index, entry in self._lines.typed()]
-        content = {"status": "ok", "cell": self._lines.cell, "typed": typed}
+        content = {"cell": self._lines.cell, "typed": typed, "has_entered": self._has_entered}
         self.session.send(stream, "phalanx_greeting", content, message, ident)
 
     def _on_interrupt(self, stream: Any, ident: Any, message: dict[str, Any]) -> None:

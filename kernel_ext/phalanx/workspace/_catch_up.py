@@ -60,6 +60,15 @@ class CatchUp:
         return [Lost(death.rank, death.host, death.reason, "") for death in self.standing.deaths]
 
     @property
+    def has_entered(self) -> bool:
+        """Whether the ranks have joined their world: the client before may have died in the boot.
+
+        Who joins again leaves the group of its peers, so it is not done to be sure.
+        """
+        answers = self._greeting.answers.values()
+        return not answers or any(answer["has_entered"] for answer in answers)
+
+    @property
     def running(self) -> tuple[int, ...]:
         """Ranks that run the cell to be joined."""
         standing = self._standing()

@@ -65,7 +65,7 @@ class CellRunner:
             self._take_over(self._missed)
         else:
             wait_answering(self._dispatch, f"{self._name}:ping", len(self._ranks), ANSWER_S)
-        if self._missed is None or self._missed.standing.is_fresh:
+        if self._missed is None or not self._missed.has_entered:
             self._enter()
 
     def _take_over(self, missed: CatchUp) -> None:
