@@ -53,6 +53,11 @@ class Running:
         (root,) = psutil.Process(self.popen.pid).children()
         return root
 
+    @property
+    def ranks(self):
+        words = {process: " ".join(process.cmdline()) for process in self.root.children()}
+        return [process for process, said in words.items() if "_sweep.py" not in said]
+
     def end(self):
         """Wait for the end: (exit status, stderr)."""
         _, said = self.popen.communicate(timeout=30)

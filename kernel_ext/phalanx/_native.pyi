@@ -24,10 +24,13 @@ class AbortPage:
     """
 
     @staticmethod
-    def nbytes(slots: int) -> int: ...
+    def nbytes(slots: int, ranks: int = 0) -> int: ...
     @staticmethod
-    def format(fd: int, slots: int) -> None:
-        """Size the memfd (if needed) and write an empty page; once, by its owner."""
+    def format(fd: int, slots: int, ranks: int = 0) -> None:
+        """Size the memfd (if needed) and write an empty page; once, by its owner.
+
+        ``ranks`` are those of the world; 0: as many as slots.
+        """
 
     def __init__(self, fd: int, *, slots: int, author: int, wake_fds: Sequence[int] = ()) -> None:
         """Map the page (``fd`` stays the caller's); ``wake_fds[slot]`` are eventfds, duplicated."""
@@ -44,14 +47,28 @@ class AbortPage:
 
     def activity(
         self, slot: int
-    ) -> tuple[int, dict[int, tuple[str, int, int, int]], tuple[int, str, int, int]]:
-        """What the rank in ``slot`` is doing: ``(epoch, groups, pair)``.
+    ) -> tuple[
+        int,
+        dict[int, tuple[str, int, int, int]],
+        tuple[int, str, int, int],
+        dict[tuple[int, int], tuple[int, int, bool, bool]],
+    ]:
+        """What the rank in ``slot`` is doing: ``(epoch, groups, pair, messages)``.
 
         ``groups`` is ``{tag: (op, seq, done, queued)}`` with one entry for each group it is in, by
         its tag (0: the world). ``op`` is empty between operations; ``done`` is the number of the
         last one completed (0: none), ``queued`` counts those that were submitted and are not over.
         ``pair`` is the message it waits for: ``(channel, "send" or "recv", peer, seq)``, with
-        channel -1 where it waits for none.
+        channel -1 where it waits for none. ``messages`` is ``{(tag, peer): (sent, received, sends,
+        receives)}``: how many have passed with a rank of the world, and whether it waits for the
+        next one to be taken, or to come.
+        """
+
+    def site(self, slot: int) -> tuple[int, int, str] | None:
+        """Where the rank in ``slot`` has called the operation it is in, once it waits for 50 ms.
+
+        ``(tag, seq, text)``: the group as in `activity`, the number of the operation (of a message
+        that of the pair), and ``"train.py:31"`` or ``"cell line 2"``.
         """
 
     def close(self) -> None: ...
@@ -67,6 +84,10 @@ class Arena:
     @staticmethod
     def format(fd: int, nbytes: int) -> None:
         """Size a region and write its empty header; once, by its owner (the supervisor)."""
+
+    @staticmethod
+    def give_back(fd: int) -> None:
+        """Return the memory of a region to the system; its rank is dead, its epoch aborted."""
 
     def __init__(self, fds: Sequence[int], *, own: int) -> None:
         """Map all regions (``fds`` stay the caller's); ``own`` is this rank's slot."""
@@ -86,7 +107,8 @@ class Group:
     ``channel`` picks the part of each region that this group uses (0 .. CHANNELS-1). Of a split
     ``members[r]`` is the world's number of rank r, by which errors call it, and ``tag`` a number
     of its own, the same on all its ranks. ``ranks_here`` counts the ranks on this machine where
-    some of them share no arena: more than cores, and none spins while it waits.
+    some of them share no arena: more than cores, and none spins while it waits. ``page_slots[r]``
+    is the slot of rank r on the page, -1 where it is on another host's (default: ``slots``).
     """
 
     CHANNELS: int
@@ -108,7 +130,9 @@ class Group:
         wake_fd: int = -1,
         pair_links: Mapping[int, int] = ...,
         ranks_here: int = 0,
+        page_slots: Sequence[int] = (),
     ) -> None: ...
+    timeout: float | None  # of calls that give none
     @property
     def rank(self) -> int: ...
     @property
@@ -195,8 +219,8 @@ class Group:
         """Whether this group was closed and no member reads its memory here any more."""
 
     def abort(self, kind: int, culprit: int, message: str) -> bool: ...
-    def settle(self) -> None:
-        """Wait until no thread is inside a group that was aborted: at most some 50 ms."""
+    def settle(self, timeout: float) -> bool:
+        """Wait until no thread is inside a group that was aborted; False if one still is."""
 
     def close(self) -> None:
         """Leave the group. Operations that are queued or run fail, and end the epoch."""

@@ -30,6 +30,8 @@ struct Reason {
     AbortKind kind = AbortKind::kError;
     std::int32_t culprit = -1;  // a rank, or -1 where no single rank is to blame
     std::string message;
+    // Only on links: where the rank that says it has called (site_text.hpp).
+    std::string site = {};
 };
 
 class Error : public std::runtime_error {

@@ -1,6 +1,7 @@
 // mmap and its errors.
 #include "base/mapping.hpp"
 
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -61,6 +62,18 @@ void grow_file(int fd, std::size_t nbytes) {
         throw SystemError(
             "cannot size a shared memory file to " + std::to_string(nbytes) + " bytes", errno);
     }
+}
+
+void punch_file([[maybe_unused]] int fd, [[maybe_unused]] std::size_t begin,
+                [[maybe_unused]] std::size_t end) {
+#ifdef FALLOC_FL_PUNCH_HOLE
+    if (end > begin &&
+        ::fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(begin),
+                    static_cast<off_t>(end - begin)) != 0) {
+        throw SystemError("cannot give back " + std::to_string(end - begin) + " bytes of memory",
+                          errno);
+    }
+#endif
 }
 
 }  // namespace phalanx

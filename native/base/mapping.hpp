@@ -33,5 +33,7 @@ class Mapping {
 std::size_t file_size(int fd);
 // Makes the file at least nbytes long.
 void grow_file(int fd, std::size_t nbytes);
+// Returns the pages of [begin, end) to the system; whoever maps them reads zeros from then on.
+void punch_file(int fd, std::size_t begin, std::size_t end);
 
 }  // namespace phalanx

@@ -11,6 +11,7 @@ const Arena& PyArena::get() const {
 void register_arena(py::module_& module) {
     auto arena = py::class_<PyArena>(module, "Arena", py::is_final())
                      .def_static("format", &Arena::format, py::arg("fd"), py::arg("nbytes"))
+                     .def_static("give_back", &Arena::give_back, py::arg("fd"))
                      .def(py::init([](const std::vector<int>& fds, int own) {
                               return PyArena{std::make_shared<Arena>(fds, own)};
                           }),

@@ -38,6 +38,12 @@ void check_overlap(const View& x, const View& out, OpKind kind, int rank) {
 
 // The operation of a call, or the message.
 void run(Group& group, Call& call) {
+    std::optional<std::string> site;
+    if (group.has_submitted()) {
+        if (group.has_finished()) group.drop_finished();
+        // It will run on the group's thread, which has no frames.
+        if (!group.is_idle()) call.site = &site.emplace(current_site());
+    }
     run_released(group, [&](const std::function<bool()>& interrupt) {
         call.interrupt = interrupt;
         switch (call.kind) {
@@ -80,7 +86,8 @@ std::shared_ptr<Group> make_group(int rank, int size, std::uint64_t epoch, int c
                                   std::vector<int> hosts, std::vector<int> slots,
                                   std::vector<std::string> host_names, const PyArena* arena,
                                   const std::map<int, int>& links, const PyPage* page, int wake_fd,
-                                  const std::map<int, int>& pair_links, int ranks_here) {
+                                  const std::map<int, int>& pair_links, int ranks_here,
+                                  std::vector<int> page_slots) {
     GroupOptions options;
     for (const auto& [peer, fd] : links) options.links.emplace(peer, make_socket_link(peer, fd));
     for (const auto& [peer, fd] : pair_links) {
@@ -105,6 +112,8 @@ std::shared_ptr<Group> make_group(int rank, int size, std::uint64_t epoch, int c
     }
     options.wake_fd = wake_fd;
     options.ranks_here = ranks_here;
+    options.page_slots = std::move(page_slots);
+    options.site = &current_site_of_thread;
     return std::make_shared<Group>(std::move(options));
 }
 
@@ -149,7 +158,6 @@ std::optional<Clock::duration> to_duration(const std::optional<double>& timeout)
 }
 
 void run_released(Group& group, FunctionRef<void(const std::function<bool()>&)> body) {
-    if (group.has_finished()) group.drop_finished();
     std::optional<py::error_already_set> raised;
     const std::function<bool()> interrupt = [&raised] {
         const py::gil_scoped_acquire acquired;
@@ -198,11 +206,21 @@ void register_group(py::module_& module) {
                  py::arg("host_names") = py::tuple(), py::arg("arena") = py::none(),
                  py::arg("links") = py::dict(), py::arg("page") = py::none(),
                  py::arg("wake_fd") = -1, py::arg("pair_links") = py::dict(),
-                 py::arg("ranks_here") = 0)
+                 py::arg("ranks_here") = 0, py::arg("page_slots") = py::tuple())
             .def_property_readonly("rank", &Group::rank)
             .def_property_readonly("size", &Group::size)
             .def_property_readonly("epoch", &Group::epoch)
             .def_property_readonly("is_closed", &Group::is_closed)
+            .def_property(
+                "timeout",
+                [](const Group& self) -> std::optional<double> {
+                    const auto limit = self.timeout();
+                    if (!limit) return std::nullopt;
+                    return std::chrono::duration<double>(*limit).count();
+                },
+                [](Group& self, const std::optional<double>& timeout) {
+                    self.set_timeout(to_duration(timeout));
+                })
             .def_property_readonly("failure",
                                    [](const Group& self) { return to_tuple(self.failure()); })
             .def(
@@ -241,11 +259,14 @@ void register_group(py::module_& module) {
                     return self.abort({checked_kind(kind), culprit, message});
                 },
                 py::arg("kind"), py::arg("culprit"), py::arg("message"))
-            .def("settle",
-                 [](Group& self) {
-                     const py::gil_scoped_release released;  // waits for running operations
-                     self.settle();
-                 })
+            .def(
+                "settle",
+                [](Group& self, double timeout) {
+                    const py::gil_scoped_release released;  // waits for running operations
+                    const std::chrono::duration<double> time(timeout);
+                    return self.settle(std::chrono::ceil<std::chrono::milliseconds>(time));
+                },
+                py::arg("timeout"))
             .def("close",
                  [](Group& self) {
                      {

@@ -31,6 +31,10 @@ PyWork submit(const std::shared_ptr<Group>& group, const std::string& op, const 
         prepared = prepare(*group, kind, x, out, root, timeout, dtype);
     }
     const auto arrays = std::make_shared<std::pair<py::object, py::object>>(x, out);
+    if (group->has_finished()) group->drop_finished();
+    // Now or never: when it runs, its caller is elsewhere.
+    const std::string site = current_site();
+    prepared.call.site = &site;
     PyWork result{group, nullptr};
     run_released(*group, [&](const std::function<bool()>& interrupt) {
         prepared.call.interrupt = interrupt;
@@ -41,6 +45,7 @@ PyWork submit(const std::shared_ptr<Group>& group, const std::string& op, const 
 
 void wait(const PyWork& self, const std::optional<double>& timeout) {
     const auto limit = to_duration(timeout);
+    if (self.group->has_finished()) self.group->drop_finished();
     // Also when it raises, if the work is over: a shared error must not keep arrays alive.
     const auto drop = [&] {
         if (self.work->is_done()) self.work->drop_owner();

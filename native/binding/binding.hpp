@@ -59,10 +59,18 @@ std::optional<Clock::duration> to_duration(const std::optional<double>& timeout)
 // entered again only through the signal check, with the GIL.
 void run_released(Group& group, FunctionRef<void(const std::function<bool()>&)> body);
 
+// The first frame of the calling thread that is not ours: "train.py:31", "cell line 2"; ""
+// where there is none.
+std::string current_site() noexcept;
+// The same for a thread without the GIL.
+std::string current_site_of_thread() noexcept;
+
 // Sets the Python exception for a reason and throws py::error_already_set.
 [[noreturn]] void raise_reason(const Reason& reason, const std::string& host);
 [[noreturn]] void raise_distributed_error(const std::string& text);
 
+// Text from another process may have been cut or torn: it must not raise a UnicodeError.
+py::object to_text(const std::string& text);
 // (kind, culprit, message) or None.
 py::object to_tuple(const std::optional<Reason>& reason);
 

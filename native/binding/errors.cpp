@@ -31,12 +31,16 @@ const Classes& classes() {
 
 }  // namespace
 
+py::object to_text(const std::string& text) {
+    auto decoded = py::reinterpret_steal<py::object>(
+        PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace"));
+    if (!decoded) throw py::error_already_set();
+    return decoded;
+}
+
 void raise_reason(const Reason& reason, const std::string& host) {
     const Classes& known = classes();
-    // Text from another process may have been cut or torn: it must not raise a UnicodeError.
-    const auto text = py::reinterpret_steal<py::object>(PyUnicode_DecodeUTF8(
-        reason.message.data(), static_cast<Py_ssize_t>(reason.message.size()), "replace"));
-    if (!text) throw py::error_already_set();
+    const py::object text = to_text(reason.message);
     switch (reason.kind) {
         case AbortKind::kRankFailure:
             raise(known.rank_failure, known.rank_failure(reason.culprit, host, text));
@@ -81,10 +85,8 @@ void register_errors(py::module_& module) {
 
 py::object to_tuple(const std::optional<Reason>& reason) {
     if (!reason) return py::none();
-    const auto text = py::reinterpret_steal<py::object>(PyUnicode_DecodeUTF8(
-        reason->message.data(), static_cast<Py_ssize_t>(reason->message.size()), "replace"));
-    if (!text) throw py::error_already_set();
-    return py::make_tuple(static_cast<int>(reason->kind), reason->culprit, text);
+    return py::make_tuple(static_cast<int>(reason->kind), reason->culprit,
+                          to_text(reason->message));
 }
 
 }  // namespace phalanx::binding

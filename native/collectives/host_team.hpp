@@ -47,8 +47,12 @@ struct HostTuning {
 // another in that channel, which it does only after that): until then it may still read here.
 //
 // A new epoch: the constructor resets the own channel, and the callers meet (rendezvous) before the
-// first operation. A rank of the old epoch that still reads sees nonsense, but the old epoch was
-// aborted before, and a rank looks at the abort word after its last read, before it believes.
+// first operation. That is the quarantine of what the old one left: a rank comes to the first
+// meeting of a new epoch when the old one was aborted on its host and no thread of it is inside any
+// group of that (Group::settle), and no rank writes for the new one before that meeting is
+// complete. A rank that does not come (frozen) holds it up, until it comes or is dead. Should one
+// still read, it sees nonsense, looks at the abort word after its last read, and believes none of
+// it.
 class HostTeam {
   public:
     static constexpr std::size_t kInlineBytes = std::size_t{32} << 10;

@@ -218,6 +218,12 @@ void LinkTeam::say_last_words(std::uint64_t epoch, const Reason& reason) noexcep
     }
 }
 
+Link* LinkTeam::link_to(int wanted) const noexcept {
+    const auto found = std::find(ranks_.begin(), ranks_.end(), wanted);
+    return found == ranks_.end() ? nullptr
+                                 : links_[static_cast<std::size_t>(found - ranks_.begin())].get();
+}
+
 std::optional<Reason> LinkTeam::hear_last_words(std::uint64_t epoch) noexcept {
     for (const auto& link : links_) {
         if (link == nullptr) continue;

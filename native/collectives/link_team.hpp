@@ -75,6 +75,8 @@ class LinkTeam {
     void say_last_words(std::uint64_t epoch, const Reason& reason) noexcept;
     // The last words of any peer, if some link has ended with such.
     std::optional<Reason> hear_last_words(std::uint64_t epoch) noexcept;
+    // The link to a rank of the group; null where it leads no node, or is this one.
+    [[nodiscard]] Link* link_to(int rank) const noexcept;
     [[nodiscard]] std::uint64_t bytes_sent() const noexcept { return bytes_sent_; }
 
   private:

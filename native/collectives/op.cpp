@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "base/site_text.hpp"
+
 namespace phalanx {
 
 std::string name_of(OpKind kind) {
@@ -59,8 +61,9 @@ OpMismatch::OpMismatch(int one, const Op& of_one, int another, const Op& of_anot
       other(of_another) {}
 
 std::string describe_mismatch(int rank, const Op& op, int other_rank, const Op& other) {
-    return "rank " + std::to_string(rank) + ": " + describe(op) + " met rank " +
-           std::to_string(other_rank) + ": " + describe(other) + describe_difference(op, other);
+    return "rank " + std::to_string(rank) + ": " + describe(op) + site_gap(rank) + " met rank " +
+           std::to_string(other_rank) + ": " + describe(other) + site_gap(other_rank) +
+           describe_difference(op, other);
 }
 
 std::string describe_difference(const Op& op, const Op& other) {

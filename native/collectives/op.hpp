@@ -77,7 +77,8 @@ class OpMismatch : public Mismatch {
     Op other;
 };
 
-// "rank 3: all_sum #12 (...) met rank 2: all_gather #12 (...)"
+// "rank 3: all_sum #12 (...) met rank 2: all_gather #12 (...)", with a gap for the place of each
+// call (base/site_text.hpp).
 std::string describe_mismatch(int rank, const Op& op, int other_rank, const Op& other);
 
 }  // namespace phalanx

@@ -33,6 +33,8 @@ void check_options(const GroupOptions& options) {
     check(options.hosts.size() == size, "hosts must name one host index for each rank");
     check(options.slots.empty() || options.slots.size() == size,
           "slots must be empty or have one entry for each rank");
+    check(options.page_slots.empty() || options.page_slots.size() == size,
+          "page_slots must be empty or have one entry for each rank");
     check(std::all_of(options.hosts.begin(), options.hosts.end(), [](int h) { return h >= 0; }),
           "host indices must not be negative");
     for (const auto& [peer, wire] : options.pair_links) {
@@ -143,18 +145,24 @@ void Group::build_team(GroupOptions& options) {
         links = std::make_unique<LinkTeam>(std::move(leaders), std::move(found), my_node, is_leader,
                                            !formation_.has_single_ranks_only(), tuning_.link);
     }
+    page_slots_ = std::move(options.page_slots);
+    if (page_slots_.empty()) page_slots_ = options.slots;
+    page_slots_.resize(static_cast<std::size_t>(size_), -1);
+    for (int& slot : page_slots_) slot = slot < page_->slots() ? slot : -1;
+    own_sites_ = {page_.get(), bell, channel_, Activity::shown(tag_, epoch_),
+                  std::move(options.site)};
     activity_ = &page_->activity(bell);
-    activity_->begin_group(channel_, epoch_, tag_);
+    page_->begin_group(bell, channel_, epoch_, tag_);
     options.links.clear();  // what no algorithm uses is closed
     const int ranks_here = std::max(options.ranks_here, static_cast<int>(neighbours.size()));
     waiter_ = std::make_unique<Waiter>(*page_, bell, epoch_, wake_.get(),
                                        WaitPolicy::for_ranks(ranks_here));
     team_ = std::make_unique<Team>(formation_, rank_, std::move(host), std::move(links),
                                    tuning_.work_bytes);
-    if (size_ > 1) build_pairs(options);
+    if (size_ > 1) build_pairs(options, bell);
 }
 
-void Group::build_pairs(GroupOptions& options) {
+void Group::build_pairs(GroupOptions& options, int slot) {
     std::vector<int> local(static_cast<std::size_t>(size_), -1);
     const auto& neighbours = formation_.nodes[static_cast<std::size_t>(formation_.node_of(rank_))];
     if (neighbours.size() > 1) {
@@ -163,7 +171,7 @@ void Group::build_pairs(GroupOptions& options) {
         }
     }
     pairs_ = std::make_unique<Pairs>(rank_, channel_, members_, local, arena_.get(), *page_,
-                                     std::move(options.pair_links), *waiter_, *activity_);
+                                     std::move(options.pair_links), *waiter_, slot);
 }
 
 }  // namespace phalanx

@@ -2,7 +2,8 @@
 #include <poll.h>
 #include <unistd.h>
 
-#include <sstream>
+#include <algorithm>
+#include <thread>
 
 #include "group/group.hpp"
 
@@ -16,28 +17,13 @@ constexpr std::chrono::milliseconds kVerdictPatience{200};
 constexpr std::chrono::milliseconds kVerdictBite{5};
 // An operation leaves within one sleep of its waiter once the epoch is aborted.
 constexpr int kClosePatience = 100;  // times 50 ms
+constexpr std::chrono::milliseconds kCloseBite{1};
 
-std::string list_ranks(const std::vector<int>& ranks) {
-    std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-    for (std::size_t i = 0; i < ranks.size(); ++i) {
-        text += (i > 0 ? ", " : "") + std::to_string(ranks[i]);
-    }
-    return text;
-}
-
-std::string timeout_text(const std::string& me, const std::string& what, const Timeout& error,
-                         const Call& call) {
-    std::ostringstream text;
-    text << me << ": " << what << " timed out after "
-         << std::chrono::duration<double>(call.timeout.value_or(Clock::duration::zero())).count()
-         << " s; missing: " << list_ranks(error.missing);
-    if (error.whole_hosts) text << " (or a rank of the same host)";
-    return text.str();
-}
+std::string closed_text(int rank) { return "rank " + std::to_string(rank) + " closed the group"; }
 
 }  // namespace
 
-Reason Group::reason_of_current(const std::string& what, const Call& call, Hear hear) {
+Reason Group::reason_of_current(const std::string& what, Here& here, bool has_begun, Hear hear) {
     try {
         throw;
     } catch (const Aborted& error) {
@@ -48,16 +34,13 @@ Reason Group::reason_of_current(const std::string& what, const Call& call, Hear 
                                   error.other)};
     } catch (const Mismatch& error) {
         return {AbortKind::kMismatch, -1, error.what()};
-    } catch (Timeout& error) {
-        for (int& rank : error.missing) rank = world_rank(rank);
-        const int culprit = error.missing.size() == 1 ? error.missing.front() : -1;
-        return {AbortKind::kTimeout, culprit, timeout_text(me(), what, error, call)};
+    } catch (const Timeout& error) {
+        return reason_of_timeout(error, what, here, has_begun);
     } catch (const PeerLost& error) {
         return reason_of_loss(error, what, hear);
     } catch (const PeerClosed& error) {
         const int rank = world_rank(error.rank);
-        return {AbortKind::kClosed, rank,
-                "rank " + std::to_string(rank) + " closed the group; " + me() + " was in " + what};
+        return {AbortKind::kClosed, rank, closed_text(rank) + "; " + me() + " was in " + what};
     } catch (const Interrupted&) {
         return {AbortKind::kInterrupted, world_rank(rank_), me() + " was interrupted in " + what};
     } catch (const std::exception& error) {
@@ -70,7 +53,13 @@ Reason Group::reason_of_loss(const PeerLost& lost, const std::string& what, Hear
     const auto give_up_at = Clock::now() + kVerdictPatience;
     while (Clock::now() < give_up_at) {
         if (auto verdict = page_->reason(epoch_)) return *verdict;
-        if (auto words = hear()) return *words;
+        if (auto words = hear()) {
+            // A rank that leaves in peace does not know who still expects it, and in what.
+            if (words->message == closed_text(words->culprit)) {
+                words->message += "; " + me() + " was in " + what;
+            }
+            return *words;
+        }
         pollfd woken{wake_.get(), POLLIN, 0};
         ::poll(&woken, 1, static_cast<int>(kVerdictBite.count()));
     }
@@ -110,7 +99,7 @@ std::optional<Reason> Group::failure() const { return page_->reason(epoch_); }
 void Group::close() noexcept {
     if (is_closed_.exchange(true)) return;
     if (pid_ != ::getpid()) return;  // a fork of the rank: nothing here is its to close
-    const Reason reason{AbortKind::kClosed, world_rank(rank_), me() + " closed the group"};
+    const Reason reason{AbortKind::kClosed, world_rank(rank_), closed_text(world_rank(rank_))};
     // Never seen to fail; the memory must stay while somebody is inside. The turns of messages are
     // kept: whoever waits for one looks at is_closed_ as well.
     if (!take_all_turns(reason)) return;
@@ -125,6 +114,7 @@ void Group::close() noexcept {
     left_ = team_->release_host();
     team_.reset();  // and the links with it
     if (left_ == nullptr) arena_.reset();
+    has_left_.store(true);
 }
 
 // A member that has closed the group reads neither its staging memory nor its messages any more.
@@ -139,22 +129,30 @@ bool Group::is_left_by_all() noexcept {
     return true;
 }
 
-void Group::settle() noexcept {
-    const auto wait_for = [](Turn& turn) {
-        for (int i = 0; i < kClosePatience; ++i) {
-            if (!turn.try_take_for(Waiter::kLongestSleep)) continue;
-            turn.give();
-            return;
-        }
+bool Group::settle(std::chrono::milliseconds patience) noexcept {
+    const auto give_up_at = Clock::now() + patience;
+    const auto left = [&] {
+        const auto time = std::chrono::ceil<std::chrono::milliseconds>(give_up_at - Clock::now());
+        return std::max(time, std::chrono::milliseconds::zero());
     };
-    // close() waits by itself, and keeps the turns.
-    if (is_closed_.load() || !page_->is_aborted(epoch_)) return;
-    wait_for(turn_);
+    const auto is_free = [&](Turn& turn) {
+        if (!turn.try_take() && !turn.try_take_for(left())) return false;
+        turn.give();
+        return true;
+    };
+    if (is_closed_.load()) {  // close() waits by itself, and keeps the turns
+        while (!has_left_.load() && left().count() > 0) std::this_thread::sleep_for(kCloseBite);
+        return has_left_.load();
+    }
+    if (!page_->is_aborted(epoch_)) return true;
+    if (!is_free(turn_)) return false;
     // The rest of the queue fails without a turn, and is counted on the page till then: the group
     // of the next epoch counts there from 0.
-    queue_.sleep_until_idle(kClosePatience * Waiter::kLongestSleep);
-    if (pairs_ == nullptr) return;
-    for (auto& lane : pairs_->lanes()) wait_for(lane.turn);
+    queue_.sleep_until_idle(left());
+    if (!queue_.is_idle()) return false;
+    if (pairs_ == nullptr) return true;
+    auto& lanes = pairs_->lanes();
+    return std::all_of(lanes.begin(), lanes.end(), [&](auto& lane) { return is_free(lane.turn); });
 }
 
 bool Group::take_all_turns(const Reason& reason) noexcept {

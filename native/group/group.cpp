@@ -24,8 +24,9 @@ std::uint64_t mix(std::uint64_t hash, std::uint64_t word) noexcept {
 
 void Group::check_usable() const {
     if (is_closed_.load()) {
-        throw Closed(me() + ": the group is closed and cannot be used any more; of a part of the " +
-                     "ranks make a new one with split");
+        throw Closed(me() + ": the group is closed and cannot be used any more; " +
+                     (tag_ == 0 ? "px.init() makes it anew when every rank calls it"
+                                : "make a new one with split"));
     }
     if (page_->is_aborted(epoch_)) throw Aborted(failure().value_or(Reason{}));
 }
@@ -111,7 +112,7 @@ void Group::check_call(const Call& call) const {
 void Group::run(const Call& call) {
     check_call(call);
     check_usable();
-    const Deadline deadline = call.timeout ? Deadline(*call.timeout) : Deadline();
+    const Deadline deadline = deadline_of(call);
     if (queue_.is_idle()) return run_now(call, deadline);
     const auto work = std::make_shared<Work>(call, deadline, nullptr);
     enqueue(work, call);
@@ -129,22 +130,25 @@ void Group::run_now(const Call& call, Deadline deadline) {
         copy_cached(call.out, call.x, op.nbytes());
     } else {
         bool has_begun = false;
-        activity_->enter(channel_, static_cast<int>(op.kind), op.seq);
+        const auto word = Activity::word_of(static_cast<int>(op.kind), op.seq);
+        Here here(own_sites_, call, word);
+        activity_->enter(channel_, word);
         try {
-            waiter_->begin(deadline, call.interrupt);
+            waiter_->begin(deadline, &here);
             team_->begin(op, choice_of(op), call.x, *waiter_);
             has_begun = true;
             perform(op, call);
             // After the last read of peers' memory: was it still theirs?
-            waiter_->check_abort();
+            waiter_->check_still_theirs();
         } catch (const std::exception& error) {
-            activity_->leave(channel_, op.seq, false);
             const bool was_interrupted = dynamic_cast<const Interrupted*>(&error) != nullptr;
             const auto hear = [&] {
                 return team_->links() == nullptr ? std::nullopt
                                                  : team_->links()->hear_last_words(epoch_);
             };
-            Reason reason = reason_of_current(describe(op), call, hear);
+            Reason reason = reason_of_current(describe(op), here, has_begun, hear);
+            learn_sites(reason, here, nullptr);
+            activity_->leave(channel_, word, false);
             tell(reason);
             say_last_words(reason);
             if (pairs_ != nullptr) pairs_->say_last_words(reason, nullptr);
@@ -155,13 +159,22 @@ void Group::run_now(const Call& call, Deadline deadline) {
             if (was_interrupted) throw Interrupted();
             throw Aborted(std::move(reason));
         }
-        activity_->leave(channel_, op.seq, true);
+        activity_->leave(channel_, word, true);
     }
     operations_.fetch_add(1, std::memory_order_relaxed);
     bytes_.fetch_add(op.nbytes(), std::memory_order_relaxed);
     if (team_ != nullptr && team_->links() != nullptr) {
         link_bytes_.store(team_->links()->bytes_sent(), std::memory_order_relaxed);
     }
+}
+
+std::optional<Clock::duration> Group::timeout() const noexcept {
+    const auto limit = timeout_.load(std::memory_order_relaxed);
+    return limit == kNoTimeout ? std::nullopt : std::optional(Clock::duration(limit));
+}
+
+void Group::set_timeout(std::optional<Clock::duration> timeout) noexcept {
+    timeout_.store(timeout ? timeout->count() : kNoTimeout, std::memory_order_relaxed);
 }
 
 std::string Group::me() const { return "rank " + std::to_string(world_rank(rank_)); }

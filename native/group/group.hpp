@@ -14,6 +14,7 @@
 #include "base/fd.hpp"
 #include "base/turn.hpp"
 #include "collectives/team.hpp"
+#include "group/here.hpp"
 #include "group/pairs.hpp"
 #include "group/selector.hpp"
 #include "group/work.hpp"
@@ -41,6 +42,9 @@ struct GroupOptions {
     int wake_fd = -1;  // duplicated
     // Ranks of the group on this machine, with or without an arena; 0: those that share it.
     int ranks_here = 0;
+    // Slots on the page by rank, also where no arena is shared; -1: on another page. Empty: slots.
+    std::vector<int> page_slots;
+    SiteSource site;
     Tuning tuning;
 };
 
@@ -54,6 +58,9 @@ constexpr std::uint64_t out_count(OpKind kind, std::uint64_t count, int size) no
 constexpr bool has_blocks(OpKind kind) noexcept {
     return kind == OpKind::kSumScatter || kind == OpKind::kAllToAll;
 }
+
+// "rank 3", "ranks 0-2, 5".
+std::string list_ranks(std::vector<int> ranks);
 
 struct Counters {
     std::uint64_t operations = 0;
@@ -71,6 +78,9 @@ struct Counters {
 // failure(), close(), is_closed() may be called at any time by any thread: they touch only the
 // page, the eventfd and atomics, and take the turn before they touch links; close() takes all
 // turns. Counters are atomics, relaxed: statistics.
+//
+// Where the program has called is asked of `site` (options) only once an operation fails or waits
+// long, on the thread that has called it; of what is queued, by who queues it (Call::site).
 //
 // submit() hands an operation to the group's thread (work.hpp); while any is queued, run() queues
 // its own behind them and waits, so that a rank's operations keep the order of its calls.
@@ -101,15 +111,21 @@ class Group {
     void wait(const Work& work, std::optional<Clock::duration> timeout,
               const std::function<bool()>& interrupt);
     // Drops what kept the arrays of finished works alive (on a thread that may do so).
+    [[nodiscard]] bool has_submitted() const noexcept { return queue_.was_used(); }
     [[nodiscard]] bool has_finished() const noexcept { return queue_.has_finished(); }
     void drop_finished();
     [[nodiscard]] bool is_idle() const noexcept { return queue_.is_idle(); }
 
+    // Of calls that have none; none at first. At any time, by any thread.
+    [[nodiscard]] std::optional<Clock::duration> timeout() const noexcept;
+    void set_timeout(std::optional<Clock::duration> timeout) noexcept;
+
     bool abort(const Reason& reason) noexcept;
     [[nodiscard]] std::optional<Reason> failure() const;
     // Waits until nobody is inside any more, if the epoch was aborted: from then on this group
-    // writes nothing to the arena, and the group of a new epoch may use the same channel.
-    void settle() noexcept;
+    // reads and writes nothing of the arena, and the group of a new epoch may use the same channel.
+    // False if somebody still is (after a close: if it could not wait for them).
+    [[nodiscard]] bool settle(std::chrono::milliseconds patience) noexcept;
     void close() noexcept;
     [[nodiscard]] bool is_closed() const noexcept { return is_closed_.load(); }
 
@@ -128,6 +144,7 @@ class Group {
     [[nodiscard]] Counters counters() const noexcept;
 
   private:
+    static constexpr Clock::rep kNoTimeout = -1;
     void check_usable() const;
     void check_process() const;
     void run_now(const Call& call, Deadline deadline);
@@ -146,14 +163,35 @@ class Group {
     void check_peer(const Call& call, bool is_recv) const;
     // `hear` asks the links of this operation for last words.
     using Hear = FunctionRef<std::optional<Reason>()>;
-    [[nodiscard]] Reason reason_of_current(const std::string& what, const Call& call, Hear hear);
+    [[nodiscard]] Reason reason_of_current(const std::string& what, Here& here, bool has_begun,
+                                           Hear hear);
     [[nodiscard]] Reason reason_of_loss(const PeerLost& lost, const std::string& what, Hear hear);
+    [[nodiscard]] Reason reason_of_timeout(const Timeout& error, const std::string& what,
+                                           Here& here, bool has_begun);
+    [[nodiscard]] std::string describe_missing(const Timeout& error, std::uint64_t word) const;
+    [[nodiscard]] std::string doing_of(int slot, std::uint64_t word) const;
+    [[nodiscard]] std::vector<int> come_of(const Timeout& error) const;
+    // Fills the gaps of a mismatch (base/site_text.hpp); `lane` of a message, else null.
+    void learn_sites(Reason& reason, Here& here, Pairs::Lane* lane);
+    bool find_sites_here(std::string& text, const Here& here, const Pairs::Lane* lane,
+                         bool may_come) const;
+    bool find_sites_afar(std::string& text, Pairs::Lane* lane);
+    [[nodiscard]] Link* voice_of(int world_rank, const Pairs::Lane* lane) const noexcept;
+    // On the page; -1 of a rank that is elsewhere.
+    [[nodiscard]] int slot_of(int world_rank) const noexcept;
+    [[nodiscard]] std::optional<Clock::duration> limit_of(const Call& call) const noexcept {
+        return call.timeout ? call.timeout : timeout();
+    }
+    [[nodiscard]] Deadline deadline_of(const Call& call) const noexcept {
+        const auto limit = limit_of(call);
+        return limit ? Deadline(*limit) : Deadline();
+    }
     // Puts the reason on the page, unless one is there: then that is the reason.
     void tell(Reason& reason) noexcept;
     void say_last_words(const Reason& reason) noexcept;
     bool take_all_turns(const Reason& reason) noexcept;
     void build_team(GroupOptions& options);
-    void build_pairs(GroupOptions& options);
+    void build_pairs(GroupOptions& options, int slot);
 
     int rank_;
     int size_;
@@ -175,7 +213,11 @@ class Group {
 
     Turn turn_;
     std::atomic<bool> is_closed_{false};
+    std::atomic<bool> has_left_{false};  // closed, and nobody is inside
+    std::atomic<Clock::rep> timeout_{kNoTimeout};
     Activity* activity_ = nullptr;  // on the page
+    OwnSites own_sites_;
+    std::vector<int> page_slots_;  // by rank
     std::unique_ptr<Waiter> waiter_;
     std::unique_ptr<Team> team_;
     std::unique_ptr<Pairs> pairs_;  // none in a group of one

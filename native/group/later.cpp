@@ -3,6 +3,7 @@
 
 #include <sstream>
 
+#include "base/site_text.hpp"
 #include "group/group.hpp"
 
 namespace phalanx {
@@ -35,7 +36,7 @@ std::shared_ptr<Work> Group::submit(const Call& call, std::shared_ptr<const void
     check_process();
     check_call(call);
     check_usable();
-    const Deadline deadline = call.timeout ? Deadline(*call.timeout) : Deadline();
+    const Deadline deadline = deadline_of(call);
     const auto work = std::make_shared<Work>(call, deadline, std::move(owner));
     if (size_ == 1 && queue_.is_idle()) {
         work->finish([this](const Call& now, Deadline limit) { run_now(now, limit); });
@@ -100,8 +101,8 @@ void Group::wait(const Work& work, std::optional<Clock::duration> timeout,
         if (!is_overdue && work.deadline().has_passed(now - kGrace)) {
             is_overdue = true;
             abort({AbortKind::kTimeout, -1,
-                   me() + ": " + what() + " timed out after " +
-                       in_seconds(work.call().timeout.value_or(Clock::duration::zero())) +
+                   me() + ": " + what() + at_site(*work.call().site) + " timed out after " +
+                       in_seconds(limit_of(work.call()).value_or(Clock::duration::zero())) +
                        " behind operations that were submitted before it"});
         }
         if (now >= next_look) {

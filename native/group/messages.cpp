@@ -23,7 +23,7 @@ void Group::check_peer(const Call& call, bool is_recv) const {
 void Group::pass(const Call& call, bool is_recv) {
     check_peer(call, is_recv);
     check_usable();
-    const Deadline deadline = call.timeout ? Deadline(*call.timeout) : Deadline();
+    const Deadline deadline = deadline_of(call);
     Pairs::Lane& lane = pairs_->lane(call.root, is_recv);
     take_turn(lane.turn, call, deadline);
     const TakenTurn turn(lane.turn);
@@ -39,19 +39,22 @@ void Group::pass(const Call& call, bool is_recv) {
     op.root = static_cast<std::uint32_t>(world_rank(is_recv ? call.root : rank_));
     op.target = static_cast<std::uint32_t>(world_rank(is_recv ? rank_ : call.root));
     bool has_begun = false;
+    Here here(own_sites_, call,
+              Activity::word_of(channel_, is_recv, world_rank(call.root), lane.seq));
     try {
-        lane.waiter.begin(deadline, call.interrupt);
+        lane.waiter.begin(deadline, &here);
         if (is_recv) {
             pairs_->recv(lane, op, call.out, has_begun);
             // After the last read of the peer's memory: was it still this epoch's?
-            lane.waiter.check_abort();
+            lane.waiter.check_still_theirs();
         } else {
             pairs_->send(lane, op, call.x);
         }
     } catch (const std::exception& error) {
         const bool was_interrupted = dynamic_cast<const Interrupted*>(&error) != nullptr;
-        Reason reason = reason_of_current(Pairs::describe(op, is_recv), call,
+        Reason reason = reason_of_current(Pairs::describe(op, is_recv), here, has_begun,
                                           [&] { return pairs_->hear(lane); });
+        learn_sites(reason, here, &lane);
         tell(reason);
         // A collective that runs says them itself, when it has left.
         if (turn_.try_take()) {
@@ -66,6 +69,7 @@ void Group::pass(const Call& call, bool is_recv) {
         if (was_interrupted) throw Interrupted();
         throw Aborted(std::move(reason));
     }
+    Pairs::count(lane);
     auto& messages = is_recv ? received_ : sent_;
     auto& bytes = is_recv ? received_bytes_ : sent_bytes_;
     messages.fetch_add(1, std::memory_order_relaxed);

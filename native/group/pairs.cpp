@@ -7,6 +7,7 @@
 #include <array>
 #include <cerrno>
 
+#include "base/site_text.hpp"
 #include "collectives/checksum.hpp"
 #include "transport/memory_link.hpp"
 
@@ -33,12 +34,15 @@ PairWire make_pair_wire(int peer, int fd) {
 
 Pairs::Pairs(int rank, int channel, std::span<const int> members, std::span<const int> local,
              const Arena* arena, AbortPage& page, std::map<int, PairWire> wires,
-             const Waiter& waiter, Activity& activity)
-    : channel_(channel), epoch_(waiter.epoch()), activity_(activity) {
+             const Waiter& waiter, int slot_here)
+    : channel_(channel), epoch_(waiter.epoch()), activity_(page.activity(slot_here)) {
     for (int peer = 0; peer < static_cast<int>(local.size()); ++peer) {
         const int in_the_world = members[static_cast<std::size_t>(peer)];
-        Lane& out = lanes_.emplace_back(peer, in_the_world, false, waiter);
-        Lane& in = lanes_.emplace_back(peer, in_the_world, true, waiter);
+        const auto tally = [&](bool is_recv) {
+            return page.tally(slot_here, channel, in_the_world, is_recv);
+        };
+        Lane& out = lanes_.emplace_back(peer, in_the_world, false, waiter, tally(false));
+        Lane& in = lanes_.emplace_back(peer, in_the_world, true, waiter, tally(true));
         const int slot = local[static_cast<std::size_t>(peer)];
         if (peer == rank) continue;
         if (slot >= 0) {
@@ -85,8 +89,10 @@ void Pairs::recv(Lane& lane, const Op& op, std::byte* out, bool& has_begun) {
     // No header at all: perhaps last words; whoever catches this will listen for them.
     if (met.magic != op.magic) throw PeerLost(lane.peer, "it sent something that is no header");
     if (met != op) {
-        throw Mismatch(name_rank(op.target) + ": " + describe(op, true) + " met " +
-                       name_rank(op.root) + ": " + describe(met, false) +
+        lane.was_put_aside = met.nbytes() <= kBufferedBytes;
+        throw Mismatch(name_rank(op.target) + ": " + describe(op, true) +
+                       site_gap(static_cast<int>(op.target)) + " met " + name_rank(op.root) + ": " +
+                       describe(met, false) + site_gap(static_cast<int>(op.root)) +
                        describe_difference(op, met));
     }
     has_begun = true;
@@ -130,11 +136,24 @@ template <class Ready, class Try>
 void Pairs::wait(Lane& lane, const Ready& ready, const Try& attempt) {
     struct Shown {
         Activity& activity;
+        Lane& lane;
         std::uint64_t word;
-        ~Shown() { activity.hide(word); }
-    } shown{activity_, Activity::word_of(channel_, lane.is_recv, lane.world_peer, lane.seq)};
+        bool is_told = false;
+        void show() {
+            activity.show(word);
+            // What a wire has taken goes on to a peer that does not look: a full one is waited for
+            // in earnest once it has stood still for a while.
+            if (is_told || !(lane.is_local || lane.is_recv || lane.waiter.has_stalled())) return;
+            is_told = true;
+            lane.tell((lane.seq - 1) | kTallyWaits);
+        }
+        ~Shown() {
+            activity.hide(word);
+            if (is_told) lane.tell(lane.seq - 1);
+        }
+    } shown{activity_, lane, Activity::word_of(channel_, lane.is_recv, lane.world_peer, lane.seq)};
     const auto missing = [&] {
-        shown.activity.show(shown.word);
+        shown.show();
         Missing who;
         who.ranks.push_back(lane.peer);
         if (lane.is_local && lane.link->has_ended()) who.closed_rank = lane.peer;
@@ -146,7 +165,7 @@ void Pairs::wait(Lane& lane, const Ready& ready, const Try& attempt) {
     lane.waiter.until_moved(
         attempt,
         [&]() -> std::span<const pollfd> {
-            shown.activity.show(shown.word);
+            shown.show();
             // What has not gone yet will never be received: only this thread sends it.
             if (!lane.is_recv && lane.link->has_ended()) {
                 throw PeerLost(lane.peer, "its connection closed");

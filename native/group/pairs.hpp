@@ -54,8 +54,17 @@ class Pairs {
     static constexpr std::size_t kBufferedBytes = std::size_t{64} << 10;
 
     struct Lane {
-        Lane(int the_peer, int in_the_world, bool is_for_recv, const Waiter& the_waiter)
-            : peer(the_peer), world_peer(in_the_world), is_recv(is_for_recv), waiter(the_waiter) {}
+        Lane(int the_peer, int in_the_world, bool is_for_recv, const Waiter& the_waiter,
+             Tally* the_tally)
+            : peer(the_peer),
+              world_peer(in_the_world),
+              is_recv(is_for_recv),
+              waiter(the_waiter),
+              tally(the_tally) {}
+        // On the page: so many messages have passed, or the next one is waited for.
+        void tell(std::uint64_t passed) const noexcept {
+            if (tally != nullptr) tally->store(passed, std::memory_order_release);
+        }
         int peer;
         int world_peer;  // what the page and people call it
         bool is_recv;
@@ -64,14 +73,16 @@ class Pairs {
         std::unique_ptr<Link> link;  // none to this rank itself, nor where no wire was given
         Waiter waiter;
         std::uint64_t seq = 0;
+        Tally* tally;                           // on the page, where it has room
+        bool was_put_aside = false;             // after a mismatch: its sender may have gone on
         std::atomic<bool> is_overheard{false};  // its peer has left in peace
     };
 
     // local[r] is the arena slot of rank r where it shares the arena with this one, else -1.
-    // members[r] is what the world calls rank r.
+    // members[r] is what the world calls rank r. `slot` is this rank's on the page.
     Pairs(int rank, int channel, std::span<const int> members, std::span<const int> local,
           const Arena* arena, AbortPage& page, std::map<int, PairWire> wires, const Waiter& waiter,
-          Activity& activity);
+          int slot);
 
     [[nodiscard]] Lane& lane(int peer, bool is_recv) {
         return lanes_[2 * static_cast<std::size_t>(peer) + (is_recv ? 1 : 0)];
@@ -82,6 +93,8 @@ class Pairs {
     void send(Lane& lane, const Op& op, const std::byte* x);
     // Throws Mismatch before anything is written to out; from has_begun on it may have been.
     void recv(Lane& lane, const Op& op, std::byte* out, bool& has_begun);
+    // The message has passed.
+    static void count(Lane& lane) noexcept { lane.tell(lane.seq); }
 
     // Why the peer of this lane has left, if it said so.
     [[nodiscard]] std::optional<Reason> hear(Lane& lane) noexcept;

@@ -25,10 +25,12 @@ sigset_t all_but_faults() noexcept {
 
 Work::Work(const Call& call, Deadline deadline, std::shared_ptr<const void> owner)
     : shape_(call.shape.begin(), call.shape.end()),
+      site_(call.site == nullptr ? std::string() : *call.site),
       call_(call),
       deadline_(deadline),
       owner_(std::move(owner)) {
     call_.shape = shape_;
+    call_.site = &site_;
     call_.interrupt = nullptr;  // its caller has gone on
 }
 
@@ -79,6 +81,7 @@ WorkQueue::~WorkQueue() {
 bool WorkQueue::push(std::shared_ptr<Work> work) {
     const std::lock_guard lock(mutex_);
     if (is_closed_ || pending_.load(std::memory_order_relaxed) >= kMost) return false;
+    was_used_.store(true, std::memory_order_relaxed);
     if (thread_ == nullptr) start();
     queue_.push_back(std::move(work));
     pending_.fetch_add(1, std::memory_order_relaxed);

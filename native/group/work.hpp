@@ -37,6 +37,8 @@ struct Call {
     std::byte* out = nullptr;
     std::optional<Clock::duration> timeout;
     std::function<bool()> interrupt;  // runs signal handlers; true: leave
+    // Where it was called, for an operation that the group's thread will run; else the group asks.
+    const std::string* site = nullptr;
 };
 
 // Concurrency. The group's thread writes the outcome, then `state_` (release); anyone who has seen
@@ -69,6 +71,7 @@ class Work {
     void set_done() noexcept;
 
     std::vector<std::uint64_t> shape_;
+    std::string site_;
     Call call_;
     Deadline deadline_;
     std::shared_ptr<const void> owner_;
@@ -95,6 +98,10 @@ class WorkQueue {
     WorkQueue& operator=(const WorkQueue&) = delete;
     ~WorkQueue();
 
+    // Whether anything ever was: most groups never submit.
+    [[nodiscard]] bool was_used() const noexcept {
+        return was_used_.load(std::memory_order_relaxed);
+    }
     [[nodiscard]] bool is_idle() const noexcept {
         return pending_.load(std::memory_order_acquire) == 0;
     }
@@ -132,6 +139,7 @@ class WorkQueue {
     std::atomic<std::uint32_t> pending_{0};
     std::atomic<std::uint32_t> has_ended_{0};
     std::atomic<bool> has_finished_{false};
+    std::atomic<bool> was_used_{false};
 };
 
 }  // namespace phalanx

@@ -1,5 +1,5 @@
-// The layout of the abort page: header, word, doorbells and activities by slot, a record per
-// author.
+// The layout of the abort page: header, word, doorbells, activities and sites by slot, a record per
+// author, tallies by slot. The last are address space: what no group counts in is never touched.
 #include "transport/abort_page.hpp"
 
 #include <sched.h>
@@ -13,7 +13,7 @@ namespace phalanx {
 namespace {
 
 constexpr std::uint64_t kMagic = 0x31'65'67'61'70'78'6c'70;  // "plxpage1"
-constexpr std::uint32_t kVersion = 3;
+constexpr std::uint32_t kVersion = 4;
 constexpr std::size_t kWordAt = kCacheLine;
 constexpr std::size_t kBellsAt = 2 * kCacheLine;
 
@@ -35,6 +35,25 @@ void check_slots(int slots, int author) {
     }
 }
 
+int ranks_of(int slots, int ranks) {
+    if (ranks < 0 || ranks > AbortPage::kMaxRanks) {
+        throw UsageError("an abort page knows at most " + std::to_string(AbortPage::kMaxRanks) +
+                         " ranks, not " + std::to_string(ranks));
+    }
+    return std::max(slots, ranks);
+}
+
+constexpr std::size_t round_up(std::size_t nbytes) {
+    return (nbytes + kCacheLine - 1) / kCacheLine * kCacheLine;
+}
+
+// Where the tallies begin.
+std::size_t nbytes_before_tallies(int slots, std::size_t record) {
+    const auto count = static_cast<std::size_t>(slots);
+    return round_up(kBellsAt + count * (sizeof(Doorbell) + sizeof(Activity) + sizeof(Sites)) +
+                    (count + 1) * record);
+}
+
 }  // namespace
 
 std::string_view cut_text(std::string_view text, std::size_t limit) noexcept {
@@ -49,27 +68,28 @@ void ring_eventfd(int fd) noexcept {
     [[maybe_unused]] const auto written = ::write(fd, &one, sizeof one);
 }
 
-std::size_t AbortPage::nbytes(int slots) {
+std::size_t AbortPage::nbytes(int slots, int ranks) {
     check_slots(slots, 0);
-    const auto count = static_cast<std::size_t>(slots);
-    return kBellsAt + count * (sizeof(Doorbell) + sizeof(Activity)) + (count + 1) * sizeof(Record);
+    return nbytes_before_tallies(slots, sizeof(Record)) +
+           static_cast<std::size_t>(slots) * kActivityChannels *
+               static_cast<std::size_t>(ranks_of(slots, ranks)) * 2 * sizeof(Tally);
 }
 
-void AbortPage::write_header(std::byte* base, int slots) noexcept {
-    const Header header{kMagic, kVersion, static_cast<std::uint32_t>(slots)};
+void AbortPage::write_header(std::byte* base, int slots, int ranks) noexcept {
+    const Header header{kMagic, kVersion, static_cast<std::uint32_t>(slots),
+                        static_cast<std::uint32_t>(std::max(slots, ranks))};
     std::memcpy(base, &header, sizeof header);
 }
 
-void AbortPage::format(int fd, int slots) {
-    const std::size_t size = nbytes(slots);
-    grow_file(fd, size);
+void AbortPage::format(int fd, int slots, int ranks) {
+    grow_file(fd, nbytes(slots, ranks));
+    const std::size_t size = nbytes_before_tallies(slots, sizeof(Record));
     const Mapping mapping(fd, size, Access::kReadWrite);
-    std::memset(mapping.data(), 0, size);
-    write_header(mapping.data(), slots);
+    std::memset(mapping.data(), 0, size);  // tallies are cleared as groups begin
+    write_header(mapping.data(), slots, ranks);
 }
 
-void AbortPage::bind(std::byte* base, int slots, int author) {
-    check_slots(slots, author);
+AbortPage::Header AbortPage::read_header(const std::byte* base, int slots) {
     Header header{};
     std::memcpy(&header, base, sizeof header);
     if (header.magic != kMagic || header.version != kVersion) {
@@ -79,19 +99,49 @@ void AbortPage::bind(std::byte* base, int slots, int author) {
         throw UsageError("the abort page has " + std::to_string(header.slots) + " slots, not " +
                          std::to_string(slots));
     }
+    return header;
+}
+
+void AbortPage::bind(std::byte* base, int slots, int author) {
+    check_slots(slots, author);
     base_ = base;
     slots_ = slots;
+    ranks_ = static_cast<int>(read_header(base, slots).ranks);
     author_ = author;
     word_ = reinterpret_cast<std::atomic<std::uint64_t>*>(base + kWordAt);
     doorbells_ = reinterpret_cast<Doorbell*>(base + kBellsAt);
     const auto count = static_cast<std::size_t>(slots);
-    activities_ = reinterpret_cast<Activity*>(base + kBellsAt + count * sizeof(Doorbell));
-    records_ =
-        reinterpret_cast<Record*>(base + kBellsAt + count * (sizeof(Doorbell) + sizeof(Activity)));
+    std::byte* at = base + kBellsAt + count * sizeof(Doorbell);
+    activities_ = reinterpret_cast<Activity*>(at);
+    at += count * sizeof(Activity);
+    sites_ = reinterpret_cast<Sites*>(at);
+    records_ = reinterpret_cast<Record*>(at + count * sizeof(Sites));
+    tallies_ = reinterpret_cast<Tally*>(base + nbytes_before_tallies(slots, sizeof(Record)));
+}
+
+Tally* AbortPage::tally(int slot, int channel, int peer, bool is_recv) const noexcept {
+    if (peer >= ranks_) return nullptr;
+    const auto row = static_cast<std::size_t>(slot) * kActivityChannels +
+                     static_cast<std::size_t>(channel % kActivityChannels);
+    const auto column = static_cast<std::size_t>(peer) * 2 + (is_recv ? 1 : 0);
+    return tallies_ + row * static_cast<std::size_t>(ranks_) * 2 + column;
+}
+
+void AbortPage::begin_group(int slot, int channel, std::uint64_t epoch,
+                            std::uint64_t tag) noexcept {
+    Activity& its = activity(slot);
+    its.of(channel).tag.store(0, std::memory_order_seq_cst);  // its numbers are nobody's meanwhile
+    Tally* const first = tally(slot, channel, 0, false);
+    for (int i = 0; i < 2 * ranks_; ++i) first[i].store(0, std::memory_order_release);
+    its.begin_group(channel, epoch, tag);
 }
 
 AbortPage::AbortPage(int fd, int slots, int author, std::span<const int> wake_fds) {
-    const std::size_t size = nbytes(slots);
+    const std::size_t least = nbytes_before_tallies(slots, sizeof(Record));
+    if (file_size(fd) < least) throw UsageError("the abort page's file is too small");
+    mapping_ = Mapping(fd, least, Access::kReadWrite);
+    const std::size_t size =
+        nbytes(slots, static_cast<int>(read_header(mapping_.data(), slots).ranks));
     if (file_size(fd) < size) throw UsageError("the abort page's file is too small");
     mapping_ = Mapping(fd, size, Access::kReadWrite);
     bind(mapping_.data(), slots, author);
@@ -103,16 +153,17 @@ AbortPage::AbortPage(int fd, int slots, int author, std::span<const int> wake_fd
             channel.tag.store(0, std::memory_order_release);
             channel.current.store(0, std::memory_order_release);
         }
+        for (Site& site : sites_[author].sites) site.clear();
     }
     for (const int wake : wake_fds) {
         if (wake >= 0) wake_fds_.push_back(Fd::duplicate(wake));
     }
 }
 
-AbortPage AbortPage::in_process(int slots, int author) {
+AbortPage AbortPage::in_process(int slots, int author, int ranks) {
     AbortPage page;
-    page.mapping_ = Mapping::anonymous(nbytes(slots));
-    write_header(page.mapping_.data(), slots);
+    page.mapping_ = Mapping::anonymous(nbytes(slots, ranks));
+    write_header(page.mapping_.data(), slots, ranks);
     page.bind(page.mapping_.data(), slots, author);
     return page;
 }

@@ -9,6 +9,7 @@
 #include <functional>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <type_traits>
 #include <vector>
@@ -63,8 +64,8 @@ struct alignas(kCacheLine) Activity {
     static constexpr std::uint64_t kWorldTag = std::uint64_t{1} << 63;  // and the epoch
     struct Channel {
         std::atomic<std::uint64_t> tag;
-        std::atomic<std::uint64_t> current;  // kind << 48 | seq; 0: in nothing
-        std::atomic<std::uint64_t> done;     // the last operation completed
+        std::atomic<std::uint64_t> current;  // word_of(kind, seq); 0: in nothing
+        std::atomic<std::uint64_t> done;     // the last operation completed, likewise
         std::atomic<std::uint64_t> queued;  // handed to the group's thread and not over; read first
     };
     std::atomic<std::uint64_t> epoch;
@@ -72,6 +73,13 @@ struct alignas(kCacheLine) Activity {
     std::atomic<std::uint64_t> pair;
     Channel channels[kActivityChannels];
 
+    static constexpr std::uint64_t word_of(int kind, std::uint64_t seq) noexcept {
+        return static_cast<std::uint64_t>(kind) << 48 | seq;
+    }
+    static constexpr std::uint64_t seq_of(std::uint64_t word) noexcept {
+        return word & ((std::uint64_t{1} << 48) - 1);
+    }
+    static constexpr bool is_message(std::uint64_t word) noexcept { return word >> 56 != 0; }
     static constexpr std::uint64_t word_of(int channel, bool is_recv, int peer,
                                            std::uint64_t seq) noexcept {
         return static_cast<std::uint64_t>(channel + 1) << 56 |
@@ -102,21 +110,57 @@ struct alignas(kCacheLine) Activity {
         epoch.store(number, std::memory_order_release);
         it.tag.store(shown(tag, number), std::memory_order_seq_cst);
     }
+    // Not where the next epoch has begun: a split keeps its tag, and may stand there again.
     void end_group(int channel, std::uint64_t number, std::uint64_t tag) noexcept {
+        if (epoch.load(std::memory_order_acquire) != number) return;
         std::uint64_t mine = shown(tag, number);
         of(channel).tag.compare_exchange_strong(mine, 0, std::memory_order_seq_cst);
     }
-    void enter(int channel, int kind, std::uint64_t seq) noexcept {
-        of(channel).current.store(static_cast<std::uint64_t>(kind) << 48 | seq,
-                                  std::memory_order_release);
+    void enter(int channel, std::uint64_t word) noexcept {
+        of(channel).current.store(word, std::memory_order_release);
     }
     void queue(int channel, int more) noexcept {
         of(channel).queued.fetch_add(static_cast<std::uint64_t>(more), std::memory_order_acq_rel);
     }
-    void leave(int channel, std::uint64_t seq, bool is_done) noexcept {
-        if (is_done) of(channel).done.store(seq, std::memory_order_release);
+    void leave(int channel, std::uint64_t word, bool is_done) noexcept {
+        if (is_done) of(channel).done.store(word, std::memory_order_release);
         of(channel).current.store(0, std::memory_order_release);
     }
+};
+
+// How many messages a rank has passed with a peer in one direction, and whether it waits for the
+// next one: so anybody can tell a message that is yet to come from one that nobody will ever send
+// or take. One word, as the two are of use only together; written by the thread whose turn it is
+// in that lane (pairs.hpp), and no cache line of another rank.
+using Tally = std::atomic<std::uint64_t>;
+inline constexpr std::uint64_t kTallyWaits = std::uint64_t{1} << 63;
+
+// Where a rank has called one operation, "train.py:31": for its peers' error texts and for its
+// supervisor. Written only once the operation fails or waits long, so by any thread of the rank;
+// these exclude each other by an odd `version`. A reader takes the version, the fields, and the
+// version again: where it has changed, or is odd, it has seen nothing. Nobody takes a site out: it
+// is of the operation that (tag, word) name, as in Activity, and of no other.
+struct alignas(kCacheLine) Site {
+    static constexpr std::size_t kMaxText = 200;
+    std::atomic<std::uint64_t> version;
+    std::atomic<std::uint64_t> tag;
+    std::atomic<std::uint64_t> word;
+    std::atomic<std::uint64_t> length;
+    std::atomic<std::uint64_t> text[kMaxText / 8];
+
+    struct Seen {
+        std::uint64_t tag;
+        std::uint64_t word;
+        std::string text;
+    };
+    void write(std::uint64_t its_tag, std::uint64_t its_word, std::string_view its_text) noexcept;
+    [[nodiscard]] std::optional<Seen> read() const;
+    void clear() noexcept;
+};
+// By channel, collectives and messages apart: what waits in two groups at once is both seen.
+struct Sites {
+    static constexpr int kCount = 8;
+    Site sites[kCount];
 };
 
 // Concurrency of the page. `word` = epoch << 16 | author + 1 only ever grows in epoch, by
@@ -132,13 +176,16 @@ class AbortPage {
     static constexpr std::size_t kMaxText = 500;
     static constexpr int kMaxSlots = 4096;
 
-    static std::size_t nbytes(int slots);
-    static void format(int fd, int slots);
+    static constexpr int kMaxRanks = 1 << 16;
+
+    // `ranks`: of the world, which may have more than this host; 0: as many as slots.
+    static std::size_t nbytes(int slots, int ranks = 0);
+    static void format(int fd, int slots, int ranks = 0);
 
     // Maps a page; `author` is a slot, or `slots` for the supervisor.
     AbortPage(int fd, int slots, int author, std::span<const int> wake_fds);
     // A page that only this process knows.
-    static AbortPage in_process(int slots, int author);
+    static AbortPage in_process(int slots, int author, int ranks = 0);
     // The same page, seen by another author in this process (tests: a rank per thread).
     [[nodiscard]] AbortPage view_as(int author) const;
 
@@ -151,7 +198,21 @@ class AbortPage {
 
     [[nodiscard]] Doorbell& doorbell(int slot) const noexcept { return doorbells_[slot]; }
     [[nodiscard]] Activity& activity(int slot) const noexcept { return activities_[slot]; }
+    // Of the rank in `slot`, with this rank of the world; none beyond the ranks of the page.
+    [[nodiscard]] Tally* tally(int slot, int channel, int peer, bool is_recv) const noexcept;
+    // The group `tag` begins in a channel of the rank in `slot`.
+    void begin_group(int slot, int channel, std::uint64_t epoch, std::uint64_t tag) noexcept;
+    // Says where the rank in `slot` has called an operation; who waits to hear it must be woken.
+    void show_site(int slot, int channel, std::uint64_t tag, std::uint64_t word,
+                   std::string_view text) const noexcept;
+    void wake_sleepers() const noexcept;
+    // Where it has called that one, if it has said so; of a collective the kind may be another.
+    [[nodiscard]] std::optional<std::string> site(int slot, std::uint64_t tag,
+                                                  std::uint64_t word) const;
+    // One of those that it is in at this moment.
+    [[nodiscard]] std::optional<Site::Seen> current_site(int slot) const;
     [[nodiscard]] int slots() const noexcept { return slots_; }
+    [[nodiscard]] int ranks() const noexcept { return ranks_; }
     [[nodiscard]] int author() const noexcept { return author_; }
 
   private:
@@ -167,13 +228,15 @@ class AbortPage {
         std::uint64_t magic;
         std::uint32_t version;
         std::uint32_t slots;
+        std::uint32_t ranks;
     };
     static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
     static_assert(std::is_standard_layout_v<Record> && sizeof(Record::text) > kMaxText);
 
     AbortPage() = default;
     void bind(std::byte* base, int slots, int author);
-    static void write_header(std::byte* base, int slots) noexcept;
+    static void write_header(std::byte* base, int slots, int ranks) noexcept;
+    static Header read_header(const std::byte* base, int slots);
     static void write(Record& record, std::uint64_t epoch, const Reason& reason) noexcept;
     static std::optional<Reason> read(const Record& record, std::uint64_t epoch);
 
@@ -182,8 +245,11 @@ class AbortPage {
     std::atomic<std::uint64_t>* word_ = nullptr;
     Doorbell* doorbells_ = nullptr;
     Activity* activities_ = nullptr;
+    Sites* sites_ = nullptr;
     Record* records_ = nullptr;
+    Tally* tallies_ = nullptr;  // by slot, channel, peer, direction
     int slots_ = 0;
+    int ranks_ = 0;
     int author_ = 0;
     std::vector<Fd> wake_fds_;
 };

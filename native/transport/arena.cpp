@@ -46,6 +46,12 @@ void Arena::format(int fd, std::size_t nbytes) {
     write_header(mapping.data(), nbytes);
 }
 
+void Arena::give_back(int fd) {
+    const std::size_t size = file_size(fd);
+    check_size(size);
+    punch_file(fd, kHeaderBytes, size);
+}
+
 Arena::Arena(std::span<const int> fds, int own) : own_(own) {
     if (own < 0 || static_cast<std::size_t>(own) >= fds.size()) {
         throw UsageError("slot " + std::to_string(own) + " is not one of the " +

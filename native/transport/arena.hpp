@@ -29,6 +29,10 @@ class Arena {
         kHeaderBytes + kChannels * ((std::size_t{4} << 20) + 64 * kQueueBytes);
 
     static void format(int fd, std::size_t nbytes);
+    // Returns the memory of a region whose rank is dead to the system, though its peers map it. It
+    // stays a region. The rank's epoch must have been aborted: a peer that reads there now looks at
+    // that after its last read, and checks what it takes for a counter before it follows it.
+    static void give_back(int fd);
 
     Arena(std::span<const int> fds, int own);
     // Arenas for `slots` ranks that are threads of this process, over the very same addresses, so

@@ -11,7 +11,7 @@
 namespace phalanx {
 
 namespace {
-constexpr std::uint64_t kMagic = 0x73'64'72'6f'77'6c'70'fe;
+constexpr std::uint64_t kMagic = 0x32'64'72'6f'77'6c'70'fe;
 constexpr std::size_t kDrainBytes = std::size_t{16} << 10;
 // How long last words wait for room in a full link: a few scheduler ticks of 4 ms.
 constexpr int kRoomBites = 20;
@@ -113,6 +113,9 @@ void Link::say_last_words(std::uint64_t epoch, const Reason& reason) noexcept {
     const auto text = cut_text(reason.message, words.text.size());
     std::memcpy(words.text.data(), text.data(), text.size());
     words.length = text.size();
+    const auto site = cut_text(reason.site, words.site.size());
+    std::memcpy(words.site.data(), site.data(), site.size());
+    words.site_length = site.size();
     words.kind = static_cast<std::int32_t>(reason.kind);
     words.culprit = reason.culprit;
     words.epoch = epoch;
@@ -161,11 +164,12 @@ std::optional<Reason> Link::overhear(std::uint64_t epoch) noexcept {
 
 std::optional<Reason> Link::read(const LastWords& words, std::uint64_t epoch) {
     if (words.magic != kMagic || words.checksum != checksum(words) || words.epoch != epoch ||
-        words.length > words.text.size()) {
+        words.length > words.text.size() || words.site_length > words.site.size()) {
         return std::nullopt;
     }
-    const auto length = static_cast<std::size_t>(words.length);
-    return Reason{checked_kind(words.kind), words.culprit, std::string(words.text.data(), length)};
+    return Reason{checked_kind(words.kind), words.culprit,
+                  std::string(words.text.data(), static_cast<std::size_t>(words.length)),
+                  std::string(words.site.data(), static_cast<std::size_t>(words.site_length))};
 }
 
 }  // namespace phalanx

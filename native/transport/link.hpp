@@ -69,9 +69,11 @@ class Link {
   private:
     struct LastWords {
         std::array<char, 504> text;
+        std::array<char, 200> site;
         std::int32_t kind;
         std::int32_t culprit;
         std::uint64_t length;
+        std::uint64_t site_length;
         std::uint64_t epoch;
         std::uint64_t checksum;
         std::uint64_t magic;

@@ -13,12 +13,13 @@ namespace {
 constexpr int kLooksPerClock = 32;
 }  // namespace
 
-void Waiter::begin(Deadline deadline, std::function<bool()> interrupt) {
+void Waiter::begin(Deadline deadline, Caller* caller) {
     deadline_ = deadline;
-    interrupt_ = std::move(interrupt);
+    caller_ = caller;
     next_signal_check_ = {};
     first_wait_ = {};
     has_slept_ = false;
+    has_told_ = false;
 }
 
 void Waiter::start() {
@@ -40,7 +41,10 @@ void Waiter::look_around(Clock::time_point now, WhoIsMissing missing) {
     }
     if (now >= next_signal_check_) {
         next_signal_check_ = now + kLongestSleep;
-        if (interrupt_ && interrupt_()) throw Interrupted();
+        if (caller_ == nullptr) return;
+        if (!has_told_) caller_->tell_site();
+        has_told_ = true;
+        if (caller_->wants_to_leave()) throw Interrupted();
     }
 }
 

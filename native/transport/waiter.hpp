@@ -5,7 +5,6 @@
 #include <poll.h>
 
 #include <chrono>
-#include <functional>
 #include <span>
 #include <vector>
 
@@ -43,8 +42,17 @@ struct WaitPolicy {
     }
 };
 
-// Owned by a group and used by the one thread whose turn it is. `interrupt` runs the caller's
-// signal handlers and says whether to give up.
+// Whose wait it is; asked only once the wait is long.
+class Caller {
+  public:
+    virtual bool wants_to_leave() = 0;  // runs its signal handlers
+    virtual void tell_site() = 0;       // once an operation: to others, where it waits
+
+  protected:
+    ~Caller() = default;
+};
+
+// Owned by a group and used by the one thread whose turn it is.
 class Waiter {
   public:
     static constexpr std::chrono::milliseconds kLongestSleep{50};
@@ -59,7 +67,8 @@ class Waiter {
           wake_fd_(wake_fd),
           policy_(policy) {}
 
-    void begin(Deadline deadline, std::function<bool()> interrupt);
+    // `caller`, if there is one, must outlive the operation.
+    void begin(Deadline deadline, Caller* caller);
 
     // Waits for `ready()`, a look at memory that peers publish with seq_cst or release stores
     // followed by a ring of this rank's doorbell.
@@ -87,10 +96,18 @@ class Waiter {
     void check_abort() const {
         if (page_.is_aborted(epoch_)) throw_aborted();
     }
+    // After the last read of peers' memory: if the epoch was not aborted until now, what was read
+    // was theirs and of this epoch, as nobody writes for another one before he has seen the abort.
+    void check_still_theirs() const {
+        order_reads();
+        check_abort();
+    }
     // True once this operation has waited long: time to ask whether all is well with the others.
     [[nodiscard]] bool is_patience_over() const noexcept {
         return has_slept_ && Clock::now() - first_wait_ >= kPatience;
     }
+    // True once this wait has lasted as long.
+    [[nodiscard]] bool has_stalled() const noexcept { return Clock::now() - started_ >= kPatience; }
     [[nodiscard]] std::uint64_t epoch() const noexcept { return epoch_; }
 
   private:
@@ -106,11 +123,12 @@ class Waiter {
     int wake_fd_;
     WaitPolicy policy_;
     Deadline deadline_;
-    std::function<bool()> interrupt_;
+    Caller* caller_ = nullptr;
     Clock::time_point started_;     // of this wait
     Clock::time_point first_wait_;  // of this operation
     Clock::time_point next_signal_check_;
     bool has_slept_ = false;
+    bool has_told_ = false;
     std::vector<pollfd> polled_;
 };
 

@@ -53,20 +53,71 @@ def test_last_words_of_what_a_program_left_behind_come():
 
 def test_an_operation_that_a_rank_left_for_good(script):
     path = script(
-        """
-        import os, phalanx as px
+        f"""
+        import os, time, phalanx as px
         world = px.init()
         px.all_sum(1)
         if world.rank() == 1: os._exit(0)
-        px.all_sum(1)
+        begin_s = time.monotonic()
+        try: px.all_sum(1)
+        finally: print(time.monotonic() - begin_s < {BOUND_S}, flush=True)
         """
     )
-    begin_s = time.monotonic()
     said = launch("-n", "3", path)
-    assert time.monotonic() - begin_s < BOUND_S + 1.0  # and the start
+    assert sorted(said.stdout.splitlines()) == [b"[0] True", b"[2] True"]
     assert said.returncode == 1
     assert b"RankFailure: rank 1 on " in said.stderr
     assert b"has ended (exit status 0)" in said.stderr
+
+
+LEAVE = {"exits": "sys.exit(0)", "vanishes": "os._exit(0)"}
+
+
+@pytest.mark.parametrize("transport", ["any", "tcp"])
+@pytest.mark.parametrize("how", LEAVE)
+@pytest.mark.parametrize("is_recv", [True, False])
+def test_a_message_that_a_rank_left_for_good(script, transport, how, is_recv):
+    path = script(
+        f"""
+        import os, sys, time, numpy as np, phalanx as px
+        world = px.init()
+        if world.rank() == 1:
+            for i in range(3): px.send(np.full(5000, i), 0)
+            {LEAVE[how]}
+        if world.rank() == 0:
+            time.sleep(0.5)  # rank 1 has ended by now, and what it has sent is there
+            for i in range(3): assert (px.recv((5000,), np.int64, 1) == i).all()
+            begin_s = time.monotonic()
+            try:
+                if {is_recv}: px.recv((5000,), np.int64, 1)
+                else: px.send(np.zeros(40_000_000, np.uint8), 1)
+            finally:
+                print(time.monotonic() - begin_s < {BOUND_S}, flush=True)
+        """
+    )
+    said = launch("-n", "3", "--transport", transport, path)
+    assert said.stdout == b"[0] True\n"
+    assert said.returncode == 1
+    what = b"recv #4 from rank 1" if is_recv else b"send #1 to rank 1"
+    last = said.stderr.strip().splitlines()[-2]
+    assert b"rank 1 " in last
+    assert what in last
+
+
+def test_what_a_rank_had_queued_when_it_vanished_is_not_waited_for(script):
+    path = script(
+        """
+        import os, numpy as np, phalanx as px
+        world = px.init()
+        if world.rank() == 1:
+            works = [px.all_sum(np.ones(3), async_op=True) for _ in range(3)]
+            os._exit(0)
+        if world.rank() == 0: px.all_sum(np.ones(3))
+        """
+    )
+    said = launch("-n", "3", path)  # which waits a minute for it, no longer
+    assert said.returncode == 1
+    assert b"in which rank 0 waits, can never complete" in said.stderr
 
 
 def test_a_rank_that_ends_early_does_not_disturb_the_others(script):
@@ -143,11 +194,11 @@ def test_a_second_ctrl_c_kills(running, script):
 
 @pytest.mark.parametrize("victim", ["launcher", "root"])
 def test_a_killed_part_leaves_nothing(running, victim):
-    command = "echo ready; sleep 1000 & trap '' TERM INT; wait"
+    command = "sleep 1000 & trap '' TERM INT; echo ready; wait"
     launcher = running("-n", "3", "--", "sh", "-c", command)
     launcher.wait_lines(*READY)
     processes = launcher.processes()
-    assert len(processes) == 8  # launcher, root, three shells with a child each
+    assert len(processes) == 9  # launcher, root, sweeper, three shells with a child each
     (launcher.popen if victim == "launcher" else launcher.root).kill()
     code, said = launcher.end()
     assert wait_gone(processes) == []
@@ -168,7 +219,7 @@ def test_a_killed_rank_ends_the_others_even_if_they_refuse(running, script):
     launcher = running("-n", "3", "--grace", "0.3", path)
     launcher.wait_lines(*READY)
     processes = launcher.processes()
-    launcher.root.children()[1].kill()
+    launcher.ranks[1].kill()
     begin_s = time.monotonic()
     code, said = launcher.end()
     assert time.monotonic() - begin_s < 0.3 + BOUND_S
@@ -181,6 +232,11 @@ def test_a_time_limit(script):
     said = launch("-n", "2", "--timeout", "0.6", script("import time; time.sleep(60)"))
     assert said.returncode == 124
     assert b"did not end within 0.6 s" in said.stderr
+
+
+def test_a_time_limit_that_is_over_before_the_supervisor_is_ready():
+    said = launch("-n", "2", "--timeout", "0", "--", "sleep", "1000")
+    assert (said.returncode, said.stderr.count(b"\n")) == (124, 1)
 
 
 def test_nothing_burns_while_idle(running, script):

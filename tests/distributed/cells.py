@@ -98,12 +98,13 @@ def failing_out(timeout: float, dtype: str) -> list[np.ndarray]:
 
 
 def close() -> str:
-    px.init().close()
-    px.init().close()
+    group = px.init()
+    group.close()
+    group.close()
     try:
         px.all_sum(np.ones(3))
     except px.DistributedError as error:
-        return f"{error} {px.init()!r}"
+        return f"{error} {group!r}"
     raise AssertionError
 
 

@@ -14,72 +14,34 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from distributed import cells
+from distributed.farm_parts import Host, Plan
 
-from phalanx import distributed
-from phalanx.distributed import AbortKind, AbortPage
+from phalanx.distributed import AbortKind
 from phalanx.protocol import (
     EpochAborted,
     FrameReader,
     Gather,
     Gathered,
     Join,
+    Recover,
     Refused,
     ToSupervisor,
     Welcome,
+    Withdraw,
     pack_frame,
 )
 
-CAPACITY = 8
 HOSTS = 3
 PATIENCE = 15.0
 KEY = bytes(range(100, 132))
 TESTS = Path(__file__).parents[1]
-
-
-class Host:
-    """What the supervisor of one (pretended) host owns."""
-
-    def __init__(self) -> None:
-        self.page_fd = distributed.create_page(CAPACITY)
-        self.region_fds = tuple(distributed.create_region() for _ in range(CAPACITY))
-        self.wake_fds = tuple(distributed.create_wake() for _ in range(CAPACITY))
-        self.page = AbortPage(self.page_fd, slots=CAPACITY, author=CAPACITY, wake_fds=self.wake_fds)
-
-    @property
-    def fds(self) -> tuple[int, ...]:
-        return (self.page_fd, *self.region_fds, *self.wake_fds)
-
-    def close(self) -> None:
-        self.page.close()
-        for fd in self.fds:
-            os.close(fd)
-
-
-@dataclass
-class Plan:
-    """One epoch: who is where, and what the ranks have said of it."""
-
-    size: int
-    hosts: tuple[int, ...]
-    transport: str
-    epoch: int
-    with_memory: bool = True
-    reroute: Callable[[int, int, bytes], bytes] = lambda number, rank, data: data
-    rounds: dict[int, dict[int, Gather]] = field(default_factory=dict)
-    aborts: list[tuple[int, EpochAborted]] = field(default_factory=list)
-    told: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
-    lost: tuple[int, str] | None = None
-
-    @property
-    def slots(self) -> tuple[int, ...]:
-        return tuple(self.hosts[:rank].count(self.hosts[rank]) for rank in range(self.size))
 
 
 class Member:
@@ -265,10 +227,40 @@ class Farm:
                 self._answer(member, self._welcome(member.rank, message.id))
             elif isinstance(message, Gather):
                 self._gather(member, message)
+            elif isinstance(message, Recover):
+                self._plan.asks[member.rank] = message
+                self._plan.asked.add(member.rank)
+                if len(self._plan.asks) == self._plan.size:
+                    self._begin_epoch()
+            elif isinstance(message, Withdraw):
+                self._answer(member, Refused(message.id, -1, self._forget(member.rank, message.of)))
             elif isinstance(message, EpochAborted) and message.epoch == self._plan.epoch:
                 self._plan.aborts.append((member.rank, message))
                 self._plan.told.release()
                 self._give_up(message.epoch, message.kind, message.culprit, message.message)
+
+    def _begin_epoch(self) -> None:
+        """All have asked: the next epoch of the same world, if anything is wrong with this one."""
+        plan = self._plan
+        asks, plan.asks = plan.asks, {}
+        if plan.lost is not None or any(ask.is_over for ask in asks.values()):
+            self._give_up(plan.epoch, AbortKind.ERROR, -1, "the group was formed anew")
+            self._plan = replace(
+                plan, epoch=plan.epoch + 1, rounds={}, aborts=[], lost=None, asked=set()
+            )
+            if self._world is not None:
+                self._world.plan = self._plan
+        for rank, ask in asks.items():
+            self._answer(self.members[rank], self._welcome(rank, ask.id))
+
+    def _forget(self, rank: int, of: int) -> str:
+        """Drop a request that its rank has given up; who was missing."""
+        for asks in (self._plan.asks, *self._plan.rounds.values()):
+            if rank in asks and asks[rank].id == of:
+                missing = sorted(set(range(self._plan.size)) - asks.keys() - self._plan.asked)
+                del asks[rank]
+                return ", ".join(f"rank {peer}" for peer in missing)
+        return ""
 
     def _welcome(self, rank: int, request: int) -> Welcome:
         plan = self._plan

@@ -24,6 +24,20 @@ def test_shared_memory_has_no_name_is_closed_on_exec_and_cannot_shrink(make):
         os.close(fd)
 
 
+def test_memory_that_was_given_back_takes_none_and_is_a_region_still():
+    fd = distributed.create_region()
+    try:
+        os.pwrite(fd, bytes([7]) * (1 << 20), 1 << 20)
+        distributed.give_back_region(fd)
+        assert os.fstat(fd).st_blocks * 512 == 4096
+        assert os.pread(fd, 8, 0) == b"plarena1"
+        assert os.pread(fd, 1 << 20, 1 << 20) == bytes(1 << 20)
+    finally:
+        os.close(fd)
+    with pytest.raises(OSError, match="cannot look at descriptor"):
+        distributed.give_back_region(fd)
+
+
 def test_a_region_that_cannot_be_is_refused_and_leaves_no_descriptor():
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
     with pytest.raises((ValueError, OSError, RuntimeError)):

@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -59,8 +60,8 @@ def hostfile(tmp_path):
     return write
 
 
-def start(rank, path, timeout=20.0, code=RANK, **options):
-    env = {**os.environ, "MLX_RANK": str(rank), "MLX_HOSTFILE": str(path)}
+def start(rank, path, timeout=20.0, code=RANK, more=None, **options):
+    env = {**os.environ, "MLX_RANK": str(rank), "MLX_HOSTFILE": str(path), **(more or {})}
     return subprocess.Popen(
         [sys.executable, "-c", code, str(timeout)],
         env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options,
@@ -86,6 +87,42 @@ def test_ranks_send_messages_to_each_other(hostfile):
     path = hostfile(3)
     said = ends([start(rank, path, code=MESSAGES) for rank in range(3)])
     assert [(out, code) for out, _, code in said] == [(f"{rank} 2\n", 0) for rank in range(3)]
+
+
+RECOVER = """
+import sys, phalanx as px
+from distributed import recover_cells
+world = px.init(timeout=float(sys.argv[1]))
+recover_cells.hold_splits()
+for number, how in enumerate(recover_cells.HOWS):
+    recover_cells.fail(how, number % world.size())
+    assert px.recover(20.0) is world
+    recover_cells.check(world)
+    recover_cells.check_held()
+assert px.recover(20.0).describe()["epoch"] == len(recover_cells.HOWS) + 1
+world.barrier()
+if world.rank() == 2:
+    world.close()
+    px.init()  # all come back
+else:
+    px.recover(20.0)
+recover_cells.check(world)
+if world.rank() != 1:
+    try:
+        px.recover(0.5)
+    except px.CollectiveTimeout as error:
+        print(error)
+"""
+
+
+@pytest.mark.slow
+def test_ranks_recover_and_who_does_not_is_named(hostfile):
+    path = hostfile(3)
+    paths = os.pathsep.join([str(Path(__file__).parents[1]), *filter(None, sys.path)])
+    said = ends([start(rank, path, code=RECOVER, more={"PYTHONPATH": paths}) for rank in range(3)])
+    assert [code for _, _, code in said] == [0, 0, 0], said
+    assert said[0][0] == "rank 1 did not come within 0.5 s\n"
+    assert "within 0.5 s" in said[2][0]
 
 
 @pytest.mark.slow

@@ -145,3 +145,27 @@ def test_bfloat16_is_rounded_once_to_the_nearest_even():
     assert [hex(bits) for bits in fold("sum", "bfloat16", rows)] == [
         "0x3f80", "0x3f81", "0x7f80", "0x7fc0",
     ]  # fmt: skip
+
+
+RECOVER = """
+import phalanx as px
+world = px.init()
+assert px.recover(20) is world
+try:
+    px.all_sum([1, 2][world.rank()] if world.rank() else 1.5)
+except px.CollectiveMismatch:
+    pass
+try:
+    px.recover(20)
+except px.NotSupported as error:
+    print(error)
+"""
+
+
+def test_recovery_is_a_barrier_where_all_is_well_and_refused_where_it_is_not(mpi):
+    said = mpi.run(2, "-c", RECOVER)
+    text = (
+        "a world of MPI cannot be formed anew, as MPI itself cannot: end the job and start it again"
+    )
+    assert said.stdout.count(text) == 2, said.stderr  # mpirun may join lines
+    assert said.stdout.count("(rank 1: all_sum #") == 2

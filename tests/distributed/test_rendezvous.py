@@ -20,6 +20,7 @@ from phalanx.protocol import (
     Gather,
     Gathered,
     Refused,
+    Withdraw,
     pack_frame,
 )
 
@@ -45,7 +46,12 @@ class FakeSupervisor:
         reader = FrameReader()
         while data := self._socks[rank].recv(4096):
             for body in reader.feed(data):
-                self._gather(rank, msgspec.msgpack.decode(body, type=Gather))
+                message = msgspec.msgpack.decode(body, type=Gather | Withdraw)
+                if isinstance(message, Gather):
+                    self._gather(rank, message)
+                else:
+                    answer = Refused(message.id, -1, f"rank {SIZE - 1}")
+                    self._socks[rank].sendall(pack_frame(answer))
 
     def _gather(self, rank: int, ask: Gather) -> None:
         if self.refuse is not None:
@@ -136,6 +142,12 @@ def test_one_that_does_not_come_is_a_timeout(ranks, threads):
     assert any(isinstance(error, TimeoutError) for error in errors)
     assert all(isinstance(error, (TimeoutError, DistributedError)) for error in errors)
     assert all("rendezvous" in str(error) for error in errors)
+
+
+def test_the_one_through_the_supervisor_names_the_missing(supervisor):
+    first = ChannelRendezvous(supervisor.channels[0], epoch=1, rank=0, size=SIZE)
+    with pytest.raises(TimeoutError, match="rank 2 did not come to round 0 .* within 0.01 s"):
+        first.all_gather(b"", timeout=0.01)
 
 
 def test_the_one_in_memory_names_the_missing():

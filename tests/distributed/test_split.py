@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import signal
+import socket
 import time
+from dataclasses import replace
 
 import pytest
 from distributed import cells, split_cells
@@ -11,6 +13,11 @@ from distributed.cells import Case
 
 import phalanx as px
 from phalanx import _native
+from phalanx.distributed._deadline import Deadline
+from phalanx.distributed._family import Family
+from phalanx.distributed._group import group_of_one
+from phalanx.distributed._handshake import Lane
+from phalanx.distributed._world import HostMemory
 
 PLACES = {
     "arena": (4, (0, 0, 0, 0), "any"),
@@ -144,16 +151,28 @@ def test_a_killed_rank_is_named_by_its_number_in_the_world(world):
     assert error.rank == 3
 
 
-def test_splits_of_an_epoch_that_is_over_say_so(farm, rank_pool):
+def test_splits_go_on_in_the_next_epoch_and_closed_ones_do_not(farm, rank_pool):
     for transport in ("any", "tcp"):
         rank_pool(3, (0, 0, 1), transport).run(split_cells.hold_split)
         renewed = farm.unformed(3, (0, 0, 1), transport)
         renewed.run(cells.join)
         for said in renewed.run(split_cells.use_held):
-            assert said[0].endswith(" of 3, closed>")
-            assert said[1] == said[2] == said[3]
-            assert "which has ended; make the split anew" in said[1]
-            assert said[4] == "[0, 1, 2]"
+            assert said[0].endswith(" of 3>")
+            assert said[1] == said[2] == "[0, 1, 2]"
+            assert said[3].endswith(" of 3, closed>")
+
+
+def test_no_split_is_made_of_an_epoch_that_is_over():
+    """A thread that comes late would reset memory in which the next epoch is at work."""
+    spec = group_of_one()._spec
+    family = Family(spec, HostMemory(spec))
+    family.make(replace(spec, channel=1, number=5), {lane: {} for lane in Lane}).close()
+    family.settle_epoch(Deadline(1.0))
+    ours, theirs = socket.socketpair()
+    with pytest.raises(px.DistributedError, match="epoch 1 is over"):
+        family.make(replace(spec, channel=2, number=6), {Lane.PAIR: {1: theirs}})
+    assert theirs.fileno() == -1
+    ours.close()
 
 
 def test_a_forked_child_is_refused_and_does_no_harm(world):

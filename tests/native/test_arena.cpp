@@ -1,6 +1,7 @@
 // The arena contract, in one process and between processes.
 #include <doctest/doctest.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -52,7 +53,8 @@ std::vector<Fd> make_regions(int slots) {
 }  // namespace
 
 TEST_CASE(
-    "the queues of a channel lie behind the collectives' part, and are smaller for many slots") {
+    "the queues of a channel lie behind the collectives' part, and are "
+    "smaller for many slots") {
     for (const int slots : {1, 3, 64, 200}) {
         for (const std::size_t nbytes : {kSmallRegion, Arena::kDefaultBytes}) {
             const auto arenas = Arena::in_process(slots, nbytes);
@@ -109,6 +111,27 @@ TEST_CASE("a peer's region cannot be written, and another process sees what was"
     }
     ::waitpid(vandal, &status, 0);
     CHECK((WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV));
+}
+
+TEST_CASE(
+    "memory that was given back takes no pages, reads as zeros and is a "
+    "region still") {
+    const auto regions = make_regions(2);
+    const std::array fds{regions[0].get(), regions[1].get()};
+    const Arena mine(fds, 0);
+    const Arena theirs(fds, 1);
+    std::memset(theirs.own_channel(3).data(), 7, theirs.own_channel(3).size());
+    const auto taken = [&] {
+        struct stat status{};
+        ::fstat(fds[1], &status);
+        return static_cast<std::size_t>(status.st_blocks) * 512;
+    };
+    CHECK(taken() >= theirs.own_channel(3).size());
+    Arena::give_back(fds[1]);
+    CHECK(taken() == Arena::kHeaderBytes);
+    CHECK(mine.channel(1, 3).back() == std::byte{0});
+    CHECK_NOTHROW(Arena(fds, 1));
+    CHECK_THROWS_AS(Arena::give_back(-1), SystemError);
 }
 
 TEST_CASE("what is no region is refused") {

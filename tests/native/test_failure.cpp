@@ -119,8 +119,9 @@ TEST_CASE("a rank that does not come is named when the deadline passes") {
             const auto reason = reason_of(thrown[rank]);
             REQUIRE(reason);
             CHECK_MESSAGE(reason->kind == AbortKind::kTimeout, reason->message);
-            CHECK(reason->message.find("timed out after 0.06 s; missing: rank") !=
-                  std::string::npos);
+            CHECK_MESSAGE(reason->message.find("timed out after 0.06 s; missing: ") !=
+                              std::string::npos,
+                          reason->message);
         }
     }
 }

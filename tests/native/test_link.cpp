@@ -21,7 +21,7 @@ struct Pair {
 };
 
 Pair memory_pair() {
-    auto links = make_memory_links(0, 1, 1000);
+    auto links = make_memory_links(0, 1, 1100);
     return {std::move(links.first), std::move(links.second), {}};
 }
 Pair socket_pair() {

@@ -47,6 +47,34 @@ TEST_CASE("a page is refused if it is not what was said") {
     CHECK_THROWS_AS((void)AbortPage::nbytes(0), UsageError);
 }
 
+TEST_CASE("a page has room for what each slot counts of each rank of the world") {
+    const Fd memory(::memfd_create("page", MFD_CLOEXEC));
+    AbortPage::format(memory.get(), 2, 5);
+    AbortPage page(memory.get(), 2, 0, {});
+    CHECK(page.ranks() == 5);
+    CHECK(page.tally(0, 0, 5, false) == nullptr);
+    std::uint64_t number = 0;
+    for (const int slot : {0, 1}) {
+        for (int channel = 0; channel < kActivityChannels; ++channel) {
+            for (int peer = 0; peer < 5; ++peer) {
+                for (const bool is_recv : {false, true}) {
+                    CHECK(page.tally(slot, channel, peer, is_recv)->exchange(++number) == 0);
+                }
+            }
+        }
+    }
+    page.abort(1, {AbortKind::kError, 1, "none of it is anywhere else"});
+    AbortPage other(memory.get(), 2, 1, {});
+    CHECK(other.tally(1, kActivityChannels - 1, 4, true)->load() == number);
+    CHECK(other.reason(1)->message == "none of it is anywhere else");
+    other.begin_group(1, 3, 7, 0);  // clears what a group before it has counted there
+    for (int peer = 0; peer < 5; ++peer) CHECK(*page.tally(1, 3, peer, true) == 0);
+    CHECK(*page.tally(1, 2, 4, true) == *page.tally(1, 4, 0, false) - 11);
+    CHECK(*page.tally(0, 3, 0, false) != 0);
+    CHECK_THROWS_AS(AbortPage::format(memory.get(), 2, AbortPage::kMaxRanks + 1), UsageError);
+    CHECK(AbortPage::in_process(2, 0).ranks() == 2);
+}
+
 TEST_CASE("another process sees the reason and wakes the sleeper") {
     const Fd memory(::memfd_create("page", MFD_CLOEXEC));
     AbortPage::format(memory.get(), 2);

@@ -156,7 +156,7 @@ TEST_CASE("what was sent before a rank closed is received after it") {
         REQUIRE(reason);
         CHECK_MESSAGE(reason->kind == AbortKind::kClosed, reason->message);
         CHECK(reason->culprit == 1);
-        CHECK(reason->message.find("rank 1 closed the group") == 0);
+        CHECK(reason->message.find("rank 1 closed the group; rank 0 was in recv #") == 0);
     }
 }
 
@@ -172,6 +172,55 @@ TEST_CASE("the page shows what message a rank waits for, while it waits") {
             CHECK(pair == Activity::word_of(0, true, 1, 1));
             send(group, 0, 10);
         }
+    });
+}
+
+TEST_CASE("the page counts the messages that have passed, and says who waits for the next") {
+    for (const auto& hosts : kHosts) {
+        World world(options(hosts));
+        const auto tally = [&](int rank, int peer, bool is_recv) {
+            auto& page = world.page_of(rank);
+            return page.tally(page.author(), 0, peer, is_recv)->load();
+        };
+        world.run_well([&](Group& group) {
+            if (group.rank() > 1) return;
+            if (group.rank() == 0) {
+                for (int i = 0; i < 3; ++i) send(group, 1, 10);
+                CHECK(tally(0, 1, false) == 3);
+                CHECK(tally(0, 1, true) == 0);
+                CHECK(recv(group, 1, 10));
+                CHECK(tally(0, 1, true) == 1);
+                // Too much for anything that lies between the two.
+                send(group, 1, kTooMuch);
+                CHECK(tally(0, 1, false) == 4);
+            } else {
+                for (int i = 0; i < 3; ++i) CHECK(recv(group, 0, 10));
+                CHECK(tally(1, 0, true) == 3);
+                while (tally(0, 1, true) != kTallyWaits) std::this_thread::yield();
+                CHECK(tally(0, 1, false) == 3);
+                send(group, 0, 10);
+                while (tally(0, 1, false) != (kTallyWaits | 3)) std::this_thread::yield();
+                CHECK(recv(group, 0, kTooMuch));
+                CHECK(tally(1, 0, true) == 4);
+                CHECK(tally(1, 0, false) == 1);
+            }
+        });
+        world.renew(2);
+        for (const int rank : {0, 1}) {
+            for (const bool is_recv : {false, true}) CHECK(tally(rank, 1 - rank, is_recv) == 0);
+        }
+    }
+}
+
+TEST_CASE("a send is said to wait once a wire has not moved for a while") {
+    World world(options({0, 1}));
+    const auto begin = Clock::now();
+    world.run_well([&](Group& group) {
+        if (group.rank() == 0) return send(group, 1, kTooMuch);
+        while (*world.page_of(0).tally(0, 0, 1, false) != kTallyWaits) std::this_thread::yield();
+        CHECK(Clock::now() - begin >= Waiter::kPatience);
+        CHECK(recv(group, 0, kTooMuch));
+        CHECK(*world.page_of(1).tally(0, 0, 0, true) == 1);
     });
 }
 

@@ -13,6 +13,8 @@ namespace phalanx::test {
 
 namespace {
 
+thread_local std::string here;
+
 std::pair<int, int> tcp_pair() {
     const int listener = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     sockaddr_in address{};
@@ -58,6 +60,8 @@ std::pair<std::unique_ptr<Link>, std::unique_ptr<Link>> make_links(const WorldOp
 
 }  // namespace
 
+void stand_at(const std::string& site) { here = site; }
+
 Tuning tiny_tuning() {
     Tuning tuning;
     tuning.host = {64, 256, false};
@@ -76,7 +80,7 @@ World::World(WorldOptions options) : options_(std::move(options)) {
     std::map<int, AbortPage*> roots;
     std::map<int, std::vector<std::unique_ptr<Arena>>> arenas;
     for (const auto& [host, count] : counts) {
-        roots_.push_back(std::make_unique<AbortPage>(AbortPage::in_process(count, 0)));
+        roots_.push_back(std::make_unique<AbortPage>(AbortPage::in_process(count, 0, static_cast<int>(hosts.size()))));
         roots[host] = roots_.back().get();
         arenas[host] = Arena::in_process(
             count, options_.region_nbytes > 0 ? options_.region_nbytes : kSmallRegion);
@@ -109,6 +113,7 @@ void World::build() {
         one.tuning = options_.tuning;
         one.arena = arenas_[at];
         one.page = pages_[at];
+        one.site = [] { return here; };
         one.host_names = {"a", "b", "c"};
         for (int peer = 0; peer < size; ++peer) {
             const auto other = static_cast<std::size_t>(peer);
@@ -140,6 +145,7 @@ std::vector<std::unique_ptr<Group>> World::split(const std::vector<int>& ranks, 
         one.tuning = options_.tuning;
         one.arena = arenas_[at];
         one.page = pages_[at];
+        one.site = [] { return here; };
         one.host_names = {"a", "b", "c"};
         for (const int rank : ranks) {
             one.hosts.push_back(options_.hosts[static_cast<std::size_t>(rank)]);

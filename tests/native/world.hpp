@@ -17,59 +17,69 @@ namespace phalanx::test {
 enum class Wire { kSockets, kTcp, kMemory };
 
 struct WorldOptions {
-    std::vector<int> hosts;
-    Wire wire = Wire::kSockets;
-    Tuning tuning;
-    std::uint64_t epoch = 1;
-    std::shared_ptr<LinkFaults> faults = nullptr;  // of all memory links
-    std::size_t region_nbytes = 0;                 // 0: small
+  std::vector<int> hosts;
+  Wire wire = Wire::kSockets;
+  Tuning tuning;
+  std::uint64_t epoch = 1;
+  std::shared_ptr<LinkFaults> faults = nullptr; // of all memory links
+  std::size_t region_nbytes = 0;                // 0: small
 };
 
+// Where this thread's operations are called from now on.
+void stand_at(const std::string& site);
+
 class World {
-  public:
-    explicit World(WorldOptions options);
-    [[nodiscard]] int size() const { return static_cast<int>(groups_.size()); }
-    Group& group(int rank) { return *groups_.at(static_cast<std::size_t>(rank)); }
-    AbortPage& page_of(int rank) { return *pages_.at(static_cast<std::size_t>(rank)); }
-    void destroy(int rank) { groups_.at(static_cast<std::size_t>(rank)).reset(); }
-    // Groups of some of the ranks, in that order, beside the world's; on one
-    // host.
-    std::vector<std::unique_ptr<Group>> split(const std::vector<int>& ranks, int channel,
-                                              std::uint64_t tag);
-    // New groups over the same regions and pages, as recovery makes them.
-    void renew(std::uint64_t epoch);
+public:
+  explicit World(WorldOptions options);
+  [[nodiscard]] int size() const { return static_cast<int>(groups_.size()); }
+  Group &group(int rank) { return *groups_.at(static_cast<std::size_t>(rank)); }
+  AbortPage &page_of(int rank) {
+    return *pages_.at(static_cast<std::size_t>(rank));
+  }
+  Arena &arena_of(int rank) {
+    return *arenas_.at(static_cast<std::size_t>(rank));
+  }
+  void destroy(int rank) { groups_.at(static_cast<std::size_t>(rank)).reset(); }
+  // Groups of some of the ranks, in that order, beside the world's; on one
+  // host.
+  std::vector<std::unique_ptr<Group>> split(const std::vector<int> &ranks,
+                                            int channel, std::uint64_t tag);
+  // New groups over the same regions and pages, as recovery makes them.
+  void renew(std::uint64_t epoch);
 
-    // Runs fn on every rank, each in its thread; what each has thrown, if it has.
-    using Body = std::function<void(Group&)>;
-    std::vector<std::exception_ptr> run(const Body& body);
-    // As run, but whatever is thrown fails the test.
-    void run_well(const Body& body);
+  // Runs fn on every rank, each in its thread; what each has thrown, if it has.
+  using Body = std::function<void(Group &)>;
+  std::vector<std::exception_ptr> run(const Body &body);
+  // As run, but whatever is thrown fails the test.
+  void run_well(const Body &body);
 
-  private:
-    void build();
-    WorldOptions options_;
-    std::vector<std::unique_ptr<AbortPage>> roots_;  // one per host, which owns the memory
-    std::vector<std::shared_ptr<Arena>> arenas_;     // by rank
-    std::vector<std::shared_ptr<AbortPage>> pages_;  // by rank
-    std::vector<int> slots_;                         // by rank, on its host
-    std::vector<std::unique_ptr<Group>> groups_;
+private:
+  void build();
+  WorldOptions options_;
+  std::vector<std::unique_ptr<AbortPage>>
+      roots_; // one per host, which owns the memory
+  std::vector<std::shared_ptr<Arena>> arenas_;    // by rank
+  std::vector<std::shared_ptr<AbortPage>> pages_; // by rank
+  std::vector<int> slots_;                        // by rank, on its host
+  std::vector<std::unique_ptr<Group>> groups_;
 };
 
 // The reason with which a rank failed; none where it did not fail that way.
-std::optional<Reason> reason_of(const std::exception_ptr& thrown);
+std::optional<Reason> reason_of(const std::exception_ptr &thrown);
 
 template <class T>
-Call call_of(OpKind kind, Dtype dtype, const std::vector<T>& x, std::vector<T>& out,
-             std::span<const std::uint64_t> shape, int root = 0) {
-    Call call;
-    call.kind = kind;
-    call.dtype = dtype;
-    call.count = x.size();
-    call.shape = shape;
-    call.root = root;
-    call.x = reinterpret_cast<const std::byte*>(x.data());
-    call.out = reinterpret_cast<std::byte*>(out.data());
-    return call;
+Call call_of(OpKind kind, Dtype dtype, const std::vector<T> &x,
+             std::vector<T> &out, std::span<const std::uint64_t> shape,
+             int root = 0) {
+  Call call;
+  call.kind = kind;
+  call.dtype = dtype;
+  call.count = x.size();
+  call.shape = shape;
+  call.root = root;
+  call.x = reinterpret_cast<const std::byte *>(x.data());
+  call.out = reinterpret_cast<std::byte *>(out.data());
+  return call;
 }
 
 inline constexpr std::size_t kSmallRegion =
@@ -78,4 +88,4 @@ inline constexpr std::size_t kSmallRegion =
 // Small limits, so that small arrays reach every branch.
 Tuning tiny_tuning();
 
-}  // namespace phalanx::test
+} // namespace phalanx::test

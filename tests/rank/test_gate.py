@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import threading
+import time
 
 import pytest
 
@@ -12,8 +14,10 @@ from phalanx.rank import CellGate
 @pytest.fixture
 def gate():
     previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    previous_urgent = signal.getsignal(signal.SIGURG)
     yield CellGate()
     signal.signal(signal.SIGINT, previous)
+    signal.signal(signal.SIGURG, previous_urgent)
 
 
 def test_a_running_cell_is_interrupted(gate):
@@ -38,3 +42,68 @@ def test_another_cell_is_left_alone(gate):
     gate.interrupt("a")
     gate.end()
     assert gate.running is None
+
+
+def test_an_interrupt_just_before_a_wait_ends_it(gate, monkeypatch):
+    real = signal.pthread_kill
+
+    def unseen(thread, number):
+        """Noted by the interpreter, but not by the thread that is about to wait."""
+        if number == signal.SIGINT:
+            signal.raise_signal(number)
+        else:
+            real(thread, number)
+
+    monkeypatch.setattr(signal, "pthread_kill", unseen)
+    nudges = []
+
+    def stop():
+        is_waiting.acquire()
+        gate.interrupt("a")
+        while gate.nudge("a"):
+            nudges.append(1)
+            time.sleep(0.05)
+
+    def wait():
+        is_waiting.release()
+        time.sleep(30)
+
+    is_waiting = threading.Semaphore(0)
+    stopper = threading.Thread(target=stop)
+    stopper.start()
+    gate.begin("a")
+    begin_s = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        wait()
+    assert time.monotonic() - begin_s < 5
+    stopper.join()
+    assert nudges
+    assert not gate.nudge("a")
+    gate.end()
+
+
+def test_a_nudge_harms_no_one_that_was_not_stopped(gate):
+    gate.begin("a")
+    assert not gate.nudge("a")
+    with pytest.raises(KeyboardInterrupt):
+        gate.interrupt("a")
+    assert gate.nudge("a")  # who took the interrupt and went on
+    assert not gate.nudge("a")
+    gate.end()
+    assert not gate.nudge("a")
+
+
+def test_an_interrupt_that_was_swallowed_before_the_code_comes_again(gate):
+    gate.begin("a")
+    with pytest.raises(KeyboardInterrupt):
+        gate.interrupt("a")
+    with pytest.raises(KeyboardInterrupt):
+        gate.begin_code()
+    gate.begin_code()
+    gate.end()
+    gate.begin("b")
+    gate.begin_code()
+    with pytest.raises(KeyboardInterrupt):
+        gate.interrupt("b")
+    gate.begin_code()  # code within the cell that has dealt with it
+    gate.end()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from phalanx.supervisor._hopeless import WORLD, Activity, Hopeless, Standing, find_hopeless
+import pytest
+
+from phalanx.supervisor._hopeless import WORLD, Activity, Hopeless, Passed, Standing, find_hopeless
 
 SPLIT, OTHER = 77, 78
 
@@ -15,9 +17,18 @@ def inside(seq, op="all_sum", epoch=1, group=WORLD):
     return Activity(epoch, {group: Standing(op, seq, seq - 1)})
 
 
-def find(activities, running, gone, splits=None):
+def passed(peer, *counts, group=WORLD, epoch=1, **waits):
+    """A rank in no operation, that has passed so many messages with one other."""
+    return Activity(
+        epoch, {group: Standing("", 0, 0)}, messages={(group, peer): Passed(*counts, **waits)}
+    )
+
+
+def find(activities, running, gone, splits=None, ended=()):
     activities = dict(enumerate(activities))
-    return find_hopeless(activities, epoch=1, running=running, gone=gone, splits=splits or {})
+    return find_hopeless(
+        activities, epoch=1, running=running, gone=gone, splits=splits or {}, ended=ended
+    )
 
 
 def test_a_rank_that_ended_without_coming_is_named():
@@ -54,7 +65,9 @@ def test_waits_of_another_time_are_left_alone():
 
 def test_in_a_split_only_its_members_are_missed():
     ranks = [inside(3, group=SPLIT), idle(done=2), idle(done=2, group=SPLIT)]
-    assert find(ranks, [0], [1, 2], {SPLIT: (0, 1, 2)}) == Hopeless((0,), 2, "all_sum", 3)
+    assert find(ranks, [0], [1, 2], {SPLIT: (0, 1, 2)}) == Hopeless(
+        (0,), 2, "all_sum", 3, (0, 1, 2)
+    )
     assert find(ranks, [0], [1], {SPLIT: (0, 2)}) is None
     assert find(ranks, [0], [1, 2], {OTHER: (0, 1, 2)}) is None  # not heard of yet
 
@@ -67,6 +80,52 @@ def test_a_member_that_is_in_another_split_by_now_has_left_and_is_told_of_otherw
 def test_a_wait_in_the_world_is_found_beside_one_in_a_split():
     both = Activity(1, {WORLD: Standing("barrier", 2, 1), SPLIT: Standing("all_sum", 5, 4)})
     there = Activity(1, {WORLD: Standing("", 0, 2), SPLIT: Standing("", 0, 4)})
-    assert find([both, there], [0], [1], {SPLIT: (0, 1)}) == Hopeless((0,), 1, "all_sum", 5)
+    assert find([both, there], [0], [1], {SPLIT: (0, 1)}) == Hopeless((0,), 1, "all_sum", 5, (0, 1))
     assert both.doing == "in barrier #2"
     assert there.doing == ""
+
+
+def test_who_has_closed_a_group_is_missed_by_its_peers_themselves():
+    for closed in (Activity(1, {}), Activity(1, {OTHER: Standing("", 0, 0)})):
+        assert find([inside(3), closed], [0], [1]) is None
+        assert find([passed(1, 0, 0, receives=True), closed], [0], [1]) is None
+
+
+def test_what_a_process_that_is_over_had_queued_will_not_come():
+    for there in (idle(done=1, queued=2), inside(3)):
+        assert find([inside(3), there], [0], [1]) is None
+        found = find([inside(3), there], [0], [1], ended=[1])
+        assert found == Hopeless((0,), 1, "all_sum", 3)
+    assert find([inside(3), idle(done=3, queued=2)], [0], [1], ended=[1]) is None
+
+
+@pytest.mark.parametrize(("op", "waits"), [("recv", "receives"), ("send", "sends")])
+def test_a_message_that_nobody_will_ever_send_or_take(op, waits):
+    def counted(n):
+        return (n, 9) if op == "send" else (9, n)
+
+    waiting = passed(1, *counted(2), **{waits: True})
+    for theirs, found in ((2, Hopeless((0,), 1, op, 3)), (3, None), (4, None)):
+        there = passed(0, *reversed(counted(theirs)))
+        assert find([waiting, there], [0], [1]) == found
+        assert find([waiting, there], [0, 1], []) is None
+        assert find([passed(1, *counted(2)), there], [0], [1]) is None
+        # Of another rank, of another group, of the past.
+        assert find([waiting, there, idle()], [0, 1], [2]) is None
+    none = Hopeless((0,), 1, op, 3)
+    assert find([waiting, passed(0, 9, 9, epoch=0)], [0], [1]) == none
+    assert find([waiting, passed(2, 9, 9)], [0], [1]) == none
+    assert find([passed(1, 0, 0, epoch=0, **{waits: True}), idle()], [0], [1]) is None
+
+
+def test_messages_in_a_split_are_its_own():
+    waiting = passed(1, 0, 1, group=SPLIT, receives=True)
+    splits = {SPLIT: (0, 1)}
+    assert find([waiting, passed(0, 2, 0, group=SPLIT)], [0], [1], splits) is None
+    both = Activity(
+        1,
+        {WORLD: Standing("", 0, 0), SPLIT: Standing("", 0, 0)},
+        messages={(SPLIT, 0): Passed(1, 0), (WORLD, 0): Passed(5, 0)},
+    )
+    assert find([waiting, both], [0], [1], splits) == Hopeless((0,), 1, "recv", 2, (0, 1))
+    assert find([waiting, both], [0], [1]) is None  # not heard of yet

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.protocol import Gather, Gathered, Refused, SplitClosed, SplitFormed
+from phalanx.protocol import Gather, Gathered, Recover, Refused, SplitClosed, SplitFormed
 from phalanx.supervisor._world import World
 
 
@@ -76,6 +77,16 @@ def test_cells_end_rank_by_rank_and_with_the_dead():
     assert [world.state(rank) for rank in range(3)] == ["idle", "dead", "idle"]
 
 
+def test_how_a_rank_is_gone_is_told_of_the_cell_that_runs():
+    world = World(3)
+    world.begin_cell(1, "cell", (0, 1))
+    world.end_cell(2, "enter")  # with which it joined a new epoch: no cell of the user's
+    world.end_cell(1, "cell", ok=False)
+    assert world.gone() == {1, 2}
+    assert world.how_gone(1) == "ended its cell with an error"
+    assert world.how_gone(2) == "is not asked to run this cell"
+
+
 def test_a_split_is_known_from_its_first_member_to_its_last():
     world = World(3)
     formed = SplitFormed(1, channel=2, number=77, members=(2, 0))
@@ -128,3 +139,73 @@ def test_a_rank_that_was_left_is_missed_by_nobody_once_the_others_are_done():
     world.end_cell(0, "next")
     assert world.unfinished() == {1}
     assert world.gone() == {0}
+
+
+# -- the next epoch in the midst of a cell -----------------------------------------------------
+
+
+def test_the_world_is_asked_by_all_before_anything_happens():
+    world = World(3)
+    for rank in (0, 2):
+        world.ask(rank, Recover(10 + rank, 1, is_over=False))
+        assert not world.is_unanimous
+    assert world.asking == {0, 2}
+    world.ask(1, Recover(11, 1, is_over=False))
+    assert world.is_unanimous
+    assert world.is_good
+    assert world.take_asking() == [(0, 10), (2, 12), (1, 11)]
+    assert world.asking == set()
+
+
+@pytest.mark.parametrize("ask", [Recover(2, 1, is_over=True), Recover(2, 0, is_over=False)])
+def test_one_rank_that_needs_the_next_epoch_is_enough(ask):
+    world = World(2)
+    world.ask(0, Recover(1, 1, is_over=False))
+    assert world.is_good
+    world.ask(1, ask)
+    assert not world.is_good
+
+
+def test_an_epoch_begins_with_nothing_of_the_one_before():
+    world = World(2)
+    world.form_split(0, SplitFormed(1, 1, 7, (0, 1)))
+    world.gather(0, Gather(1, 1, 0, b"old"))
+    world.abort(1, "stopped")
+    world.begin_epoch()
+    assert world.epoch == 2
+    assert world.splits == {}
+    assert world.gather(1, Gather(2, 2, 0, b"b")) == []
+    parts = (b"a", b"b")
+    assert world.gather(0, Gather(3, 2, 0, b"a")) == [
+        (0, Gathered(3, parts)),
+        (1, Gathered(2, parts)),
+    ]
+    world.form_split(0, SplitFormed(2, 1, 7, (0, 1)))
+    world.close_split(0, SplitClosed(1, 7))  # of the split of before, which had the same number
+    assert world.splits == {7: (0, 1)}
+
+
+def test_who_asks_in_vain_is_refused_for_a_rank_that_has_ended_or_died():
+    world = World(3)
+    world.begin_cell(1, "cell", (0, 1, 2))
+    world.ask(0, Recover(5, 1, is_over=True))
+    assert world.refuse_asking(world.gone()) == []
+    world.end_cell(2, "cell")
+    ((rank, refused),) = world.refuse_asking(world.gone())
+    assert (rank, refused.id, refused.rank) == (0, 5, 2)
+    assert refused.message == "ended its cell; px.recover() of the others can never complete"
+    world.ask(1, Recover(6, 1, is_over=True))
+    ((rank, refused),) = world.lose(0, "killed")
+    assert (rank, refused.id, refused.rank) == (1, 6, 0)
+    assert refused.message.startswith("killed; the group cannot be formed without it")
+
+
+def test_who_gives_up_learns_who_has_not_come_at_all():
+    world = World(3)
+    for rank in (0, 1):
+        world.ask(rank, Recover(10 + rank, 1, is_over=True))
+        world.gather(rank, Gather(20 + rank, 1, 0, b""))
+    assert world.withdraw(0, 10) == world.withdraw(0, 20) == [2]
+    assert world.withdraw(1, 11) == world.withdraw(1, 21) == [2]  # rank 0 was here
+    assert world.withdraw(1, 11) == []
+    assert world.asking == set()

@@ -110,6 +110,52 @@ def test_a_stop_before_the_cell_is_sent_stops_it(own, monkeypatch):
     assert [result.value for result in own.run("px.all_sum(1)")] == ["2", "2"]
 
 
+UNSEEN = """
+import signal, time
+_real = signal.pthread_kill
+signal.pthread_kill = lambda thread, number: (
+    signal.raise_signal(number) if number == signal.SIGINT else _real(thread, number)
+)
+"""
+
+
+def stop_when_busy(ws):
+    """Stop the cell that runs, from another thread, once every rank is in it."""
+
+    def stop():
+        while {rank.state for rank in ws.topology().ranks} != {"busy"}:
+            pass
+        ws.interrupt()
+
+    thread = threading.Thread(target=stop)
+    thread.start()
+    return thread
+
+
+def test_a_stop_just_before_a_wait_ends_it(own):
+    own.run(UNSEEN)  # noted by the interpreter, but not by the thread that is about to wait
+    thread = stop_when_busy(own)
+    begin_s = time.monotonic()
+    with pytest.raises(CellError, match="KeyboardInterrupt"):
+        own.run("time.sleep(60)")
+    assert time.monotonic() - begin_s < BOUND_S
+    thread.join()
+
+
+def test_a_stop_that_a_callback_of_ipython_swallows_stops_the_cell(own):
+    own.run(
+        "import time\n"
+        "def slow(info): time.sleep(60)\n"
+        "get_ipython().events.register('pre_run_cell', slow)"
+    )
+    thread = stop_when_busy(own)
+    begin_s = time.monotonic()
+    with pytest.raises(CellError, match="KeyboardInterrupt"):
+        own.run("time.sleep(60)")
+    assert time.monotonic() - begin_s < BOUND_S
+    thread.join()
+
+
 def test_a_cell_for_dead_ranks_only_does_not_hold_the_next_one(own):
     (pid,) = (int(result.value) for result in own.run("import os; os.getpid()", ranks=[1]))
     with pytest.raises(RankFailure):

@@ -85,7 +85,8 @@ def test_a_mismatch_raises_on_all_ranks_and_the_next_cell_runs(ws):
         ws.run("px.all_sum(np.ones(3 if rank else 4))")
     assert {failure[0] for failure in caught.value.failures.values()} == {"CollectiveMismatch"}
     assert set(caught.value.failures) == {0, 1, 2}
-    assert "all_sum" in str(caught.value)
+    assert "rank 1: all_sum" in str(caught.value)
+    assert "(float64, shape (3,)) at cell line 1 met rank 0: all_sum" in str(caught.value)
     before = ws.topology().epoch
     assert [result.value for result in ws.run("px.all_sum(1)")] == ["3"] * 3
     assert ws.topology().epoch == before + 1
@@ -173,7 +174,7 @@ def test_a_frozen_rank_does_not_hold_the_others_beyond_their_deadline(own):
 def test_stop_leaves_nothing(own):
     processes = processes_of(own._root.pid)
     before = n_descriptors()
-    assert len(processes) == 4  # root, controller, two ranks
+    assert len(processes) == 5  # root, controller, sweeper, two ranks
     own.stop()
     own.stop()
     assert wait_gone(processes, BOUND_S) == []

@@ -42,11 +42,18 @@ def test_who_waits_in_a_split_for_a_rank_that_has_ended_is_freed(split, code, ra
     assert "rank 2" in evalue
     assert reason in evalue
     assert "all_sum #" in evalue
-    # A new epoch: the world works again, the split is made anew.
-    assert [result.value for result in split.run("px.all_sum(1)")] == ["3"] * 3
+    # A new epoch: the world works again, and the split with it.
+    found = split.run("px.all_sum(1) + (px.all_sum(10, group=part) if rank else 0)")
+    assert [result.value for result in found] == ["3", "23", "23"]
+
+
+def test_a_split_that_a_rank_has_closed_names_it_in_the_next_epoch(split):
+    with pytest.raises(CellError):
+        split.run("if rank == 2: part.close()\nelse: px.all_sum(1)")
     with pytest.raises(CellError) as caught:
-        split.run("if rank: part.barrier()")
-    assert "make the split anew" in caught.value.failures[1][1]
+        split.run("if rank == 1: part.barrier()")
+    said = caught.value.failures[1][1]
+    assert "rank 2 has closed or lost this split; make the split anew" in said
     split.run("part = px.init().split(None if rank == 0 else 1)\nif rank: part.barrier()")
 
 

@@ -227,7 +227,10 @@ def test_a_time_limit_names_where_each_rank_was(ws):
     assert " at cell line 7; rank 1 at cell line 3 in load <- cell line 6" in text
     with pytest.raises(TimeoutError) as caught:
         ws.run("import time\nif rank: time.sleep(60)", timeout=0.3)
-    assert str(caught.value).endswith("stopped: ranks 1-2 at cell line 2")
+    assert str(caught.value).endswith("stopped: ranks 1-2 at cell line 2; done: rank 0")
+    with pytest.raises(TimeoutError) as caught:
+        ws.run("import time\nif rank: time.sleep(60)\nraise ValueError('no')", timeout=0.3)
+    assert str(caught.value).endswith("line 2; rank 0 had ended with ValueError: no")
 
 
 # -- a stop that a rank does not react to ------------------------------------------------------

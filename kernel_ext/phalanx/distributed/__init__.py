@@ -12,12 +12,14 @@ from ._control import (
     create_page,
     create_region,
     create_wake,
+    give_back_region,
     region_nbytes,
 )
 from ._exchanges import all_gather, all_to_all, broadcast
 from ._group import Group
 from ._init import init, is_available
 from ._pairs import recv, recv_like, send
+from ._recover import recover
 from ._reductions import all_max, all_min, all_sum, sum_scatter
 from ._stacks import LISTENER, STACK_SIGNAL, STACKS_VARIABLE, take_stack_signals
 from ._supervised import is_supervised, join, supervisor_channel, world
@@ -40,10 +42,12 @@ __all__ = [
     "create_page",
     "create_region",
     "create_wake",
+    "give_back_region",
     "init",
     "is_available",
     "is_supervised",
     "join",
+    "recover",
     "recv",
     "recv_like",
     "region_nbytes",

@@ -20,6 +20,7 @@ __all__ = [
     "create_page",
     "create_region",
     "create_wake",
+    "give_back_region",
     "region_nbytes",
 ]
 
@@ -81,8 +82,40 @@ def create_region(nbytes: int | None = None) -> int:
     return fd
 
 
-def create_page(slots: int) -> int:
+def give_back_region(fd: int) -> None:
+    """Return the memory of a dead rank's slot to the system, though its peers map it.
+
+    The region stays one, and reads as zeros. Abort the rank's epoch first: a peer that is in the
+    middle of an operation looks at that after its last read.
+
+    Raises
+    ------
+    OSError
+        The descriptor is no region, or the system cannot do it.
+
+    Examples
+    --------
+    >>> import os
+    >>> fd = create_region()
+    >>> _ = os.pwrite(fd, bytes(1 << 20), 1 << 20)
+    >>> give_back_region(fd)
+    >>> os.fstat(fd).st_blocks * 512, os.fstat(fd).st_size == region_nbytes()
+    (4096, True)
+    >>> os.close(fd)
+    """
+    _native.Arena.give_back(fd)
+
+
+def create_page(slots: int, ranks: int = 0) -> int:
     """Make the page of abort flags of a host with ``slots`` rank slots.
+
+    Parameters
+    ----------
+    slots : int
+        Ranks of this host.
+    ranks : int, optional
+        Ranks of the world, of which each rank counts the messages it has passed; as many as
+        slots if left out.
 
     Returns
     -------
@@ -104,7 +137,7 @@ def create_page(slots: int) -> int:
     """
     fd = _anonymous_file("phalanx-page")
     try:
-        _native.AbortPage.format(fd, slots)
+        _native.AbortPage.format(fd, slots, ranks)
         _seal(fd)
     except BaseException:
         os.close(fd)

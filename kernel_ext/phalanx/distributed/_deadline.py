@@ -1,13 +1,37 @@
-"""One moment by which something must be done, shared by all its steps.
+"""One moment by which something must be done, shared by all its steps, and what users give for it.
 
 It knows the monotonic clock and nothing else.
 """
 
 from __future__ import annotations
 
+import math
 import time
 
-__all__ = ["Deadline"]
+__all__ = ["Deadline", "call_seconds", "seconds"]
+
+_FOREVER_S = 3e9  # a century, which every clock can add
+
+
+def seconds(timeout: float | None) -> float | None:
+    """Check a timeout a user gave; infinity is no limit.
+
+    Raises
+    ------
+    ValueError
+        It is negative or not a number.
+    """
+    if timeout is None or timeout == math.inf:
+        return None
+    if not timeout >= 0:
+        msg = f"timeout must be None or at least 0 seconds, not {timeout!r}"
+        raise ValueError(msg)
+    return float(timeout)
+
+
+def call_seconds(timeout: float | None) -> float | None:
+    """Check the timeout of a call, where infinity is no limit whatever that of the group is."""
+    return _FOREVER_S if timeout == math.inf else seconds(timeout)
 
 
 class Deadline:

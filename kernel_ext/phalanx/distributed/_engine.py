@@ -36,6 +36,8 @@ class Engine(Protocol):
     every later operation raises the same, and what was written to ``out`` is spoiled.
     """
 
+    timeout: float | None  # of calls that give none
+
     @property
     def rank(self) -> int:
         """This process among the ranks of the group."""
@@ -95,8 +97,8 @@ class Engine(Protocol):
         dtype: str = "",
     ) -> Work: ...
     def abort(self, kind: int, culprit: int, message: str) -> bool: ...
-    def settle(self) -> None:
-        """Wait until no thread is inside a group that has failed."""
+    def settle(self, timeout: float) -> bool:
+        """Wait until no thread is inside a group that has failed; False if one still is."""
         ...
 
     def close(self) -> None: ...

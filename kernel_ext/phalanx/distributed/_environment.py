@@ -16,14 +16,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from phalanx.errors import CollectiveTimeout, DistributedError
 
 from ._deadline import Deadline
-from ._family import Family
+from ._epoch import is_over, next_epoch
 from ._group import Group, group_of_one
 from ._listen import open_socket
 from ._meeting_point import Guest, Host, MeetingRendezvous
-from ._world import HostMemory, WorldSpec, form_group
+from ._world import HostMemory, WorldSpec
 
 __all__ = ["INSECURE_VARIABLE", "RingEnvironment", "join_ring", "ring_environment"]
 
@@ -48,6 +50,13 @@ class RingEnvironment:
     def digest(self) -> bytes:
         """Tell jobs apart: ranks of one job have read the same file."""
         return hashlib.sha256(json.dumps(self.addresses).encode()).digest()
+
+
+class _Stand(msgspec.Struct, frozen=True, array_like=True):
+    """What a rank says of itself when it comes: 0 is no epoch yet."""
+
+    epoch: int
+    is_over: bool
 
 
 def ring_environment(env: Mapping[str, str]) -> RingEnvironment | None:
@@ -95,8 +104,11 @@ def _address(text: str) -> tuple[str, int]:
     return host, int(port)
 
 
-def join_ring(ring: RingEnvironment, timeout: float | None) -> Group:
-    """Meet the other ranks and form the group of all.
+def join_ring(ring: RingEnvironment, timeout: float | None, group: Group | None = None) -> Group:
+    """Meet the other ranks and form the group of all; ``group``: form it anew if it is over.
+
+    Ranks tell each other which epoch they are in: the next one is after all of these. Where all
+    have the same, and it is good everywhere, the group is left as it is.
 
     Raises
     ------
@@ -106,18 +118,22 @@ def join_ring(ring: RingEnvironment, timeout: float | None) -> Group:
         The place to meet cannot be used, or the group cannot be formed.
     """
     if ring.size == 1:
-        return group_of_one()
+        return group_of_one() if group is None or is_over(group) else group
     deadline = Deadline(timeout)
     try:
         meeting = _meet(ring, deadline)
     except TimeoutError as error:
         raise CollectiveTimeout(str(error)) from error
     with meeting:
+        mine = _Stand(0 if group is None else group._spec.epoch, is_over(group))
+        stands = _swap(meeting, mine, deadline)
+        if group is not None and stands == {_Stand(mine.epoch, is_over=False)}:
+            return group
         names = sorted({host for host, _ in ring.addresses})
         spec = WorldSpec(
             rank=ring.rank,
             size=ring.size,
-            epoch=1,
+            epoch=1 + max(stand.epoch for stand in stands),
             workspace="mlx",
             key=meeting.key,
             hosts=tuple(names.index(host) for host, _ in ring.addresses),
@@ -126,9 +142,16 @@ def join_ring(ring: RingEnvironment, timeout: float | None) -> Group:
             addresses=(ring.addresses[ring.rank][0],),
             transport="tcp",
         )
-        memory = HostMemory(spec)
-        engine = form_group(spec, meeting, memory, timeout=deadline.remaining())
-    return Group(engine, spec, family=Family(spec, memory))
+        return next_epoch(spec, meeting, HostMemory(spec), group, deadline=deadline)
+
+
+def _swap(meeting: MeetingRendezvous, mine: _Stand, deadline: Deadline) -> set[_Stand]:
+    """Tell the others where this rank stands; where all of them do."""
+    try:
+        parts = meeting.all_gather(msgspec.msgpack.encode(mine), timeout=deadline.remaining())
+    except TimeoutError as error:
+        raise CollectiveTimeout(str(error)) from error
+    return {msgspec.msgpack.decode(part, type=_Stand) for part in parts}
 
 
 def _meet(ring: RingEnvironment, deadline: Deadline) -> MeetingRendezvous:

@@ -13,18 +13,25 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from phalanx import _native
-from phalanx.errors import DistributedError
+from phalanx.errors import CollectiveTimeout, DistributedError
 from phalanx.protocol import SplitClosed, SplitFormed
 
+from ._connect import Links
+from ._deadline import Deadline
 from ._engine import Engine
-from ._world import HostMemory, WorldSpec
+from ._listen import close_all
+from ._world import HostMemory, WorldSpec, make_group
+
+if TYPE_CHECKING:
+    Leave: TypeAlias = weakref.finalize[..., Any]
 
 __all__ = ["Family", "Gone", "Notify"]
 
 Notify = Callable[[SplitFormed | SplitClosed], None]
+_BITE_S = 0.05  # of a wait that is to hear signals
 _log = logging.getLogger(__name__)
 
 
@@ -48,6 +55,10 @@ class Gone:
     def close(self) -> None:
         """Nothing is left to close."""
 
+    def settle(self, timeout: float) -> bool:
+        """Nobody can be inside."""
+        return True
+
     def __getattr__(self, name: str) -> Callable[..., None]:
         def refuse(*_args: object, **_options: object) -> None:
             raise DistributedError(self._why)
@@ -56,9 +67,12 @@ class Gone:
 
 
 class _Holder(Protocol):
-    """What a family needs of a group."""
+    """What a family needs of a group; the leave-taking is a split's."""
 
     _engine: Engine
+    _spec: WorldSpec
+    _family: Family | None
+    _leave: Leave | None
 
     def _retire(self, stand_in: Gone) -> None: ...
 
@@ -91,6 +105,7 @@ class Family:
         self._lock = threading.Lock()
         self._free = set(range(1, _native.Group.CHANNELS))
         self._is_offering = False
+        self._is_over = False
         self._left: deque[_Left] = deque()
         self._groups: weakref.WeakSet[_Holder] = weakref.WeakSet()
 
@@ -110,20 +125,80 @@ class Family:
             if taken is not None:
                 self._free.discard(taken)
 
+    def settle_taken(self, channel: int) -> None:
+        """Note that a channel is used."""
+        with self._lock:
+            self._free.discard(channel)
+
     def settle_back(self, channel: int) -> None:
         """Give back a channel that was taken and never used."""
         with self._lock:
             self._free.add(channel)
+
+    def make(self, spec: WorldSpec, links: Links) -> _native.Group:
+        """Make a native group, which resets its part of this rank's memory; it takes the links.
+
+        Not once the epoch is over: a thread that comes late with a split of it would write where
+        a group of the next one is at work.
+        """
+        with self._lock:
+            if not self._is_over:
+                return make_group(spec, self.memory, links)
+        for lane in links.values():
+            close_all(lane.values())
+        msg = f"epoch {self.world.epoch} is over"
+        raise DistributedError(msg)
+
+    def settle_epoch(self, deadline: Deadline) -> None:
+        """Leave the epoch for good: no thread is inside a group of it, and none can come.
+
+        What guards the memory of an epoch: a rank takes part in the first rendezvous of the next
+        one after this, and no rank writes for the next one before that is complete. So whatever
+        was read in the old epoch was read before anybody wrote over it, or is thrown away (every
+        operation looks at the abort flag after its last read).
+
+        Raises
+        ------
+        CollectiveTimeout
+            A thread of this rank is still inside. The call may be repeated.
+        """
+        why = f"epoch {self.world.epoch} is over: the group was formed anew"
+        with self._lock:
+            self._is_over = True
+            self._reap()
+            engines: list[Engine | _native.Group] = [group._engine for group in self._groups]
+            # By index: a garbage collection may note one more meanwhile.
+            engines += [self._left[i].engine for i in range(len(self._left))]
+        for engine in engines:
+            if not engine.is_closed and engine.failure is None:
+                engine.abort(_native.ABORT_ERROR, -1, why)
+        for engine in engines:
+            while not engine.settle(_BITE_S):
+                if deadline.is_over():
+                    msg = (
+                        f"rank {self.world.rank}: a thread of this rank is still inside an "
+                        f"operation of epoch {self.world.epoch}, which is over, after {deadline}"
+                    )
+                    raise CollectiveTimeout(msg)
+
+    def held(self) -> dict[int, _Holder]:
+        """Return the splits that this rank has not closed or lost, by their numbers."""
+        with self._lock:
+            groups = list(self._groups)
+        return {
+            group._spec.number: group
+            for group in groups
+            if group._leave is not None and group._leave.alive and not group._engine.is_closed
+        }
 
     def add(self, group: _Holder) -> None:
         """Take in a group that stands."""
         with self._lock:
             self._groups.add(group)
 
-    def add_split(
-        self, group: _Holder, engine: _native.Group, spec: WorldSpec
-    ) -> Callable[[], object]:
+    def add_split(self, group: _Holder, engine: _native.Group, spec: WorldSpec) -> Leave:
         """Take in a split; call what is returned when it is closed. Garbage does so itself."""
+        self.settle_taken(spec.channel)
         self.add(group)
         leave = weakref.finalize(group, self.leave, spec, engine)
         leave.atexit = False  # who ends says nothing: its supervisor does
@@ -173,7 +248,7 @@ class Family:
                 engine.abort(*failure)
 
     def end(self) -> None:
-        """Close every split: the world goes on in another epoch, with a family of its own."""
+        """Give up what did not go on into the next epoch, which has a family of its own."""
         why = (
             f"this group is a split of epoch {self.world.epoch}, which has ended; "
             "make the split anew"
@@ -183,7 +258,8 @@ class Family:
             self._groups.clear()
             self._notify = None
         for group in groups:
-            group._retire(Gone(why))
+            if group._family is self:
+                group._retire(Gone(why))
         self.reap()
 
     def disarm(self, why: str) -> None:

@@ -6,14 +6,14 @@ that is formed it does not know.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, cast, final
+from typing import TYPE_CHECKING, Any, cast, final
 
 from phalanx import _native
 from phalanx.errors import DistributedError, NotSupported
 
+from ._deadline import call_seconds, seconds
 from ._engine import Engine
 from ._family import Family, Gone
 from ._mpi._engine import MpiEngine
@@ -21,25 +21,12 @@ from ._mpi._split import split_mpi
 from ._split import split_group
 from ._world import WorldSpec, native_hosts
 
-__all__ = ["Group", "group_of_one", "seconds"]
+if TYPE_CHECKING:
+    from ._family import Leave
+
+__all__ = ["Group", "group_of_one"]
 
 FailureListener = Callable[[int, int, int, str], None]
-
-
-def seconds(timeout: float | None) -> float | None:
-    """Check a timeout a user gave; infinity is no limit.
-
-    Raises
-    ------
-    ValueError
-        It is negative or not a number.
-    """
-    if timeout is None or timeout == math.inf:
-        return None
-    if not timeout >= 0:
-        msg = f"timeout must be None or at least 0 seconds, not {timeout!r}"
-        raise ValueError(msg)
-    return float(timeout)
 
 
 @final
@@ -59,7 +46,16 @@ class Group:
     <phalanx.Group rank 0 of 1>
     """
 
-    __slots__ = ("__weakref__", "_engine", "_family", "_leave", "_on_failure", "_origin", "_spec")
+    __slots__ = (
+        "__weakref__",
+        "_engine",
+        "_family",
+        "_leave",
+        "_on_failure",
+        "_origin",
+        "_spec",
+        "_timeout",
+    )
 
     def __init__(
         self,
@@ -72,7 +68,9 @@ class Group:
         self._spec = spec
         self._on_failure = on_failure
         self._family = family
-        self._leave: Callable[[], object] | None = None  # of a split: gives its channel back
+        self._timeout: float | None = None
+        # Of a split: gives its channel back; called once, at the latest by a garbage collection.
+        self._leave: Leave | None = None
         self._origin: tuple[int, int] | None = None  # of a split: color and key
         if family is not None:
             family.add(self)
@@ -82,15 +80,27 @@ class Group:
         if self._family is not None:
             self._family.end()
         self._engine.close()
+        engine.timeout = self._timeout
         self._engine = engine
         self._spec = spec
         self._family = family
         if family is not None:
             family.add(self)
 
+    def _renew(self, engine: Engine, spec: WorldSpec, family: Family) -> None:
+        """Go on as the split of a new epoch."""
+        if self._leave is not None:
+            self._leave.detach()
+        self._engine.close()
+        engine.timeout = self._timeout
+        self._engine = engine
+        self._spec = spec
+        self._family = family
+        self._leave = family.add_split(self, cast("_native.Group", engine), spec)
+
     def _retire(self, stand_in: Gone) -> None:
-        """Give up a split whose epoch is over; the world itself is armed anew."""
-        if self._leave is None:
+        """Give up a split that does not go on; the world itself does, and a closed one is closed."""
+        if self._leave is None or self._engine.is_closed:
             return
         engine, self._engine = self._engine, stand_in  # type: ignore[assignment]
         engine.close()
@@ -138,6 +148,34 @@ class Group:
         """
         return self._spec.size
 
+    @property
+    def timeout(self) -> float | None:
+        """Seconds that an operation of this group may take if its call does not say; None: no limit.
+
+        It is each rank's own: set it on all of them. Splits begin with that of their group, and
+        it stays when the world is formed anew. ``timeout=math.inf`` in a call is no limit.
+
+        Raises
+        ------
+        ValueError
+            Set to something negative, or not a number.
+
+        Examples
+        --------
+        >>> import phalanx as px
+        >>> group = px.init()
+        >>> group.timeout = 30.0
+        >>> group.barrier()  # at most 30 s; then a CollectiveTimeout that names who is missing
+        >>> group.timeout = None
+        """
+        return self._timeout
+
+    @timeout.setter
+    def timeout(self, timeout: float | None) -> None:
+        limit = seconds(timeout)
+        self._engine.timeout = limit
+        self._timeout = limit
+
     def split(self, color: int | None, key: int = -1) -> Group | None:
         """Split the group into groups of the ranks that give the same ``color``.
 
@@ -168,8 +206,9 @@ class Group:
 
         Notes
         -----
-        A split belongs to the epoch of its world: a failure in one of them is one of all. After
-        the world was formed anew, the splits of before refuse every call; make them anew.
+        A failure in a split is one of the whole world. When that is formed anew (`recover`, or
+        the next cell), every split that all its ranks still hold stands again, the same object
+        with the same ranks; one that a rank has closed or lost refuses every call and names it.
 
         Examples
         --------
@@ -184,7 +223,7 @@ class Group:
             raise DistributedError(msg)
         if isinstance(self._engine, MpiEngine):
             part = split_mpi(self._engine, color, key)
-            return None if part is None else Group(*part, self._on_failure)
+            return None if part is None else self._with_my_timeout(Group(*part, self._on_failure))
         family = self._family
         if family is None:
             msg = f"{self!r} cannot be split: its backend has no splits"
@@ -200,7 +239,11 @@ class Group:
         group = Group(engine, spec, self._on_failure, family)
         group._origin = (int(color or 0), key)
         group._leave = family.add_split(group, engine, spec)
-        return group
+        return self._with_my_timeout(group)
+
+    def _with_my_timeout(self, part: Group) -> Group:
+        part.timeout = self._timeout
+        return part
 
     def barrier(self, timeout: float | None = None) -> None:
         """Wait until every rank of the group has come here.
@@ -208,7 +251,7 @@ class Group:
         Parameters
         ----------
         timeout : float, optional
-            Seconds this call may take; ``None``: no limit.
+            Seconds this call may take; ``None``: as `Group.timeout` says.
 
         Raises
         ------
@@ -225,7 +268,7 @@ class Group:
         >>> px.init().barrier(timeout=5.0)
         """
         try:
-            self._engine.barrier(seconds(timeout))
+            self._engine.barrier(call_seconds(timeout))
         except BaseException:
             self._tell_failure()
             raise

@@ -15,6 +15,7 @@ from phalanx.errors import NotConfigured, NotSupported
 from ._environment import join_ring, ring_environment
 from ._group import Group, group_of_one
 from ._mpi._join import ALONE, NOT_INSTALLED, is_installed, is_mpi, join_mpi, was_launched
+from ._recover import recover
 from ._supervised import CHANNEL_VARIABLE, adopt, alone, is_supervised, join, world
 
 __all__ = ["init", "is_available"]
@@ -34,7 +35,8 @@ def init(
 ) -> Group:
     """Join the world this process was started in.
 
-    The world is joined once: later calls return the same group at once. A process that is in no
+    The world is joined once: later calls return the same group at once, or, where it was closed,
+    when every rank has come back (as `recover`). A process that is in no
     world gets a group of one. What ``mlx.launch`` sets for its ring (``MLX_RANK`` and
     ``MLX_HOSTFILE``) is a world too, on loopback among processes of one user; elsewhere only
     with ``PHALANX_INSECURE=1``, as nothing there tells a stranger from a rank. What ``mpirun``
@@ -89,12 +91,12 @@ is not set, so no Phalanx supervisor started this process; use %distributed star
         return _init_mpi(strict, timeout)
     if is_supervised():
         group = world()
-        return join(timeout) if group is None else group
+        return join(timeout) if group is None else _open(group, timeout)
     ring = ring_environment(os.environ)
     if ring is not None:
-        return adopt(lambda: join_ring(ring, timeout))
+        return _open(adopt(lambda _: join_ring(ring, timeout)), timeout)
     if backend == "any" and was_launched(os.environ):
-        return adopt(lambda: join_mpi(timeout))
+        return _open(adopt(lambda _: join_mpi(timeout)), timeout)
     if strict:
         msg = (
             f"[distributed] Couldn't initialize any backend: {CHANNEL_VARIABLE} is not set, so no "
@@ -114,12 +116,17 @@ def _init_mpi(strict: bool, timeout: float | None) -> Group:
         )
         raise NotConfigured(msg)
     if was_launched(os.environ):
-        return adopt(lambda: join_mpi(timeout))
+        return _open(adopt(lambda _: join_mpi(timeout)), timeout)
     if not is_installed():
         raise NotSupported(NOT_INSTALLED)
     if strict:
         raise NotConfigured(ALONE)
     return alone()
+
+
+def _open(group: Group, timeout: float | None) -> Group:
+    """Return the group, which is formed anew with the other ranks if this one has closed it."""
+    return recover(timeout) if group._engine.is_closed else group
 
 
 def is_available(backend: str = "any") -> bool:

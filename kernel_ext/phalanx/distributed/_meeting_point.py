@@ -11,7 +11,7 @@ import logging
 import selectors
 import socket
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -33,6 +33,7 @@ _HELLO = struct.Struct("<32sI")  # digest of the world, rank
 _KEY_NBYTES = 32
 _LENGTH = struct.Struct("<I")
 _MAX_NBYTES = 1 << 20  # a share is some hundred bytes
+_TELL_S = 0.1  # into a buffer that is empty
 _KNOCK_S = 2.0  # as in _connect: what a stranger may cost
 _log = logging.getLogger(__name__)
 
@@ -64,7 +65,9 @@ class Host:
                 while missing := sorted(set(range(1, self._size)) - self._guests.keys()):
                     _check_time(missing, deadline)
                     self._step(selector, key, deadline)
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, TimeoutError):
+                _tell_all(self._guests.values(), str(error))
             close_all(self._guests.values())
             raise
         finally:
@@ -180,21 +183,33 @@ class MeetingRendezvous:
         """As `Rendezvous.all_gather`: rank 0 collects and hands out."""
         deadline = Deadline(timeout)
         try:
-            if self._rank:
-                _send(self._others[0], data, deadline)
-                parts = msgspec.msgpack.decode(_take(self._others[0], deadline), type=list[bytes])
-            else:
-                parts = [data]
-                parts += [_take(self._others[r], deadline) for r in range(1, self._size)]
-                packed = msgspec.msgpack.encode(parts)
-                for sock in self._others.values():
-                    _send(sock, packed, deadline)
+            came = self._swap(data, deadline)
         except TimeoutError as error:
             msg = f"not every rank came to the rendezvous within {deadline}"
             raise TimeoutError(msg) from error
         except (OSError, ValueError) as error:
             msg = f"rank {self._rank}: a rank left the rendezvous ({error})"
             raise DistributedError(msg) from error
+        if isinstance(came, str):
+            raise TimeoutError(came)
+        return came
+
+    def _swap(self, data: bytes, deadline: Deadline) -> list[bytes] | str:
+        """Return the shares of all, or why there are none."""
+        if self._rank:
+            _send(self._others[0], data, deadline)
+            return msgspec.msgpack.decode(_take(self._others[0], deadline), type=list[bytes] | str)
+        parts = [data]
+        for rank in range(1, self._size):
+            try:
+                parts.append(_take(self._others[rank], deadline))
+            except TimeoutError:
+                why = f"{name_ranks([rank])} did not come within {deadline}"
+                _tell_all(self._others.values(), why)
+                return why
+        packed = msgspec.msgpack.encode(parts)
+        for sock in self._others.values():
+            _send(sock, packed, deadline)
         return parts
 
     def __enter__(self) -> Self:
@@ -209,6 +224,13 @@ class MeetingRendezvous:
     ) -> None:
         """Close the sockets."""
         close_all(self._others.values())
+
+
+def _tell_all(socks: Iterable[socket.socket], why: str) -> None:
+    """Tell the guests why there will be no shares; who does not listen learns nothing."""
+    for sock in socks:
+        with contextlib.suppress(OSError):
+            _send(sock, msgspec.msgpack.encode(why), Deadline(_TELL_S))
 
 
 def _send(sock: socket.socket, data: bytes, deadline: Deadline) -> None:

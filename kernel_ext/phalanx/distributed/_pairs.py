@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from ._arrays import as_source, check_stream, like_dtype
+from ._deadline import call_seconds
 from ._frameworks import Like, is_mlx_dtype, on_stream
-from ._group import Group, seconds
+from ._group import Group
 from ._run import group_or_world
 
 __all__ = ["recv", "recv_like", "send"]
@@ -38,7 +39,7 @@ def send(
     group : Group, optional
         Whose ranks are counted; ``None`` is the group made by `init`.
     timeout : float, optional
-        Seconds this call may take in all; ``None``: no limit.
+        Seconds this call may take in all; ``None``: as `Group.timeout` says.
     stream : optional
         For arrays of MLX, as for `all_sum`.
 
@@ -74,7 +75,7 @@ def send(
     group = group_or_world(group)
     dst = _other(group, dst, "Cannot send to a singleton group", "destination")
     check_stream("send", x, stream)
-    limit = seconds(timeout)
+    limit = call_seconds(timeout)
     with on_stream(stream):
         source = as_source("send", x)
     try:
@@ -209,7 +210,7 @@ def _recv(
     timeout: float | None,
     stream: object,
 ) -> Any:
-    limit = seconds(timeout)
+    limit = call_seconds(timeout)
     with on_stream(stream):
         target = like(shape)
         try:

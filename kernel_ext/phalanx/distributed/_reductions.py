@@ -48,7 +48,7 @@ def all_sum(
         failure it holds NaN (integers: their smallest number, unsigned ones the largest), unless
         it is ``x`` and was not touched yet.
     timeout : float, optional
-        Seconds the operation may take in all; ``None``: no limit.
+        Seconds the operation may take in all; ``None``: as `Group.timeout` says.
     async_op : bool, optional
         Return a `Work` at once, whose ``wait`` gives the result. Operations of a group are carried
         out in the order in which they were started.

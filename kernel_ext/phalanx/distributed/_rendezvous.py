@@ -186,8 +186,25 @@ class ChannelRendezvous:
         except ChannelClosed as error:
             raise DistributedError(str(error)) from error
         except TimeoutError as error:
-            msg = (
-                f"not every rank came to round {number} of the rendezvous of epoch {self._epoch} "
-                f"within {Deadline(timeout)}"
-            )
-            raise TimeoutError(msg) from error
+            return self._late(ask.id, number, timeout, error)
+
+    def _late(
+        self, request_id: int, number: int, timeout: float | None, error: TimeoutError
+    ) -> ToRank:
+        """Give up a round that was not complete in time, unless it is just now."""
+        try:
+            late = self._channel.withdraw(request_id)
+        except ChannelClosed as closed:
+            raise DistributedError(str(closed)) from closed
+        except TimeoutError:
+            who = "not every rank came"
+        else:
+            if late.id == request_id:
+                return late
+            missing = late.message if isinstance(late, Refused) else ""
+            who = f"{missing} did not come" if missing else "not every rank came"
+        msg = (
+            f"{who} to round {number} of the rendezvous of epoch {self._epoch} "
+            f"within {Deadline(timeout)}"
+        )
+        raise TimeoutError(msg) from error

@@ -14,9 +14,11 @@ from numpy.typing import NDArray
 from phalanx._native import Group as Native
 
 from ._arrays import as_source, check_stream, spoil, target_of
+from ._deadline import call_seconds
+from ._engine import Engine
 from ._frameworks import is_mlx, on_stream
 from ._gradients import with_gradient
-from ._group import Group, seconds
+from ._group import Group
 from ._init import init
 from ._supervised import world
 from ._work import Work
@@ -81,7 +83,7 @@ def collective(
             except BaseException as error:
                 # What a signal handler has raised may look like a refusal, but ends the epoch.
                 if type(error) not in _REFUSALS or engine.failure is not None:
-                    _fail(group, x, result, "", result is out)
+                    _fail(group, engine, x, result, "", result is out)
                     raise
             else:
                 return result
@@ -99,12 +101,12 @@ def _checked(
     """Carry out a collective on whatever came; only what fits goes to the engine."""
     size = group.size()
     source = as_source(op, x, addends=size if op in _SUMS else 1)
-    limit = seconds(timeout)
+    limit = call_seconds(timeout)
     array, dtype = source.array, source.dtype
     shape = _shape(op, array.shape, size)
     target = source.like(shape) if out is None else target_of(op, out, shape, source)
-    failed = (group, array, target.array, dtype, out is not None)
     engine = group._engine
+    failed = (group, engine, array, target.array, dtype, out is not None)
     try:
         if async_op:
             work = engine.submit(op, array, target.array, root, limit, dtype)
@@ -142,10 +144,17 @@ def _shape(op: str, shape: tuple[int, ...], size: int) -> tuple[int, ...]:
 
 
 def _fail(
-    group: Group, source: NDArray[Any], target: NDArray[Any], dtype: str, is_callers: bool
+    group: Group,
+    engine: Engine,
+    source: NDArray[Any],
+    target: NDArray[Any],
+    dtype: str,
+    is_callers: bool,
 ) -> None:
     """After a failed operation: no valid-looking result, and the supervisor knows why."""
-    # An array that is its own out is the engine's to spoil, which knows whether it was touched.
-    if is_callers and not may_share_memory(target, source):
+    # An array that is its own out is the engine's to spoil, which knows whether it was touched. So
+    # is any of a closed engine: nothing was begun there, or its epoch is over, and what a late
+    # `wait` hears of is an array that another operation may have been given since.
+    if is_callers and not engine.is_closed and not may_share_memory(target, source):
         spoil(target, dtype)
     group._tell_failure()

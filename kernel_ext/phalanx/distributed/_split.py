@@ -22,9 +22,18 @@ from phalanx.errors import CollectiveTimeout, DistributedError
 from ._connect import connect_links
 from ._family import Family
 from ._handshake import Identity, Lane
-from ._world import WorldSpec, abort_error, link_peers, make_group
+from ._rendezvous import Rendezvous
+from ._world import WorldSpec, abort_error, link_peers
 
-__all__ = ["GroupRendezvous", "split_group"]
+__all__ = [
+    "CONNECT_LIMIT_S",
+    "GroupRendezvous",
+    "Part",
+    "abort_check",
+    "form_part",
+    "spec_of",
+    "split_group",
+]
 
 CONNECT_LIMIT_S = 30.0  # as for joining a world
 _NO_COLOR = -1
@@ -79,13 +88,13 @@ class GroupRendezvous:
 
 
 @dataclass(frozen=True)
-class _Part:
+class Part:
     """One of the groups to be: ranks of the parent in their new order."""
 
     ranks: tuple[int, ...]
     channel: int | None
-    is_busy: bool  # one of them has offered nothing, as another thread of it splits, too
     number: int
+    is_busy: bool = False  # one of them has offered nothing, as another thread of it splits, too
 
 
 def check_color(color: object, key: object) -> tuple[int, int]:
@@ -105,14 +114,14 @@ def check_color(color: object, key: object) -> tuple[int, int]:
     return numbers[0], numbers[1]
 
 
-def _plan(rows: np.ndarray[tuple[int, int], np.dtype[np.int64]]) -> dict[int, _Part]:
+def _plan(rows: np.ndarray[tuple[int, int], np.dtype[np.int64]]) -> dict[int, Part]:
     """Find the same parts on every rank, by color.
 
     Examples
     --------
     >>> rows = np.array([[7, -1, 0b1100, 0, 5], [7, 0, 0b0110, 0, 6], [-1, -1, 2, 0, 7]])
     >>> _plan(rows)
-    {7: _Part(ranks=(0, 1), channel=2, is_busy=False, number=5)}
+    {7: Part(ranks=(0, 1), channel=2, number=5, is_busy=False)}
     """
     parts = {}
     for color in sorted({int(color) for color in rows[:, 0] if color >= 0}):
@@ -121,11 +130,11 @@ def _plan(rows: np.ndarray[tuple[int, int], np.dtype[np.int64]]) -> dict[int, _P
         common = int(np.bitwise_and.reduce(rows[ranks, 2]))
         channel = (common & -common).bit_length() - 1 if common else None
         number = int(rows[min(ranks), 4])
-        parts[color] = _Part(tuple(ranks), channel, bool(rows[ranks, 3].any()), number)
+        parts[color] = Part(tuple(ranks), channel, number, bool(rows[ranks, 3].any()))
     return parts
 
 
-def _agree(meeting: GroupRendezvous, family: Family, color: int, key: int) -> dict[int, _Part]:
+def _agree(meeting: GroupRendezvous, family: Family, color: int, key: int) -> dict[int, Part]:
     """Agree on the parts and their channels; this rank's channel is taken."""
     while True:
         offered = family.offer()
@@ -174,10 +183,11 @@ def split_group(
     try:
         part = _agree(meeting, family, new_color, new_key).get(new_color)
         if part is not None:
-            new = _spec_of(spec, part)
+            new = spec_of(spec, part)
         problem = b""
         try:
-            made = _form(meeting, engine, spec, new, part, family)
+            check = abort_check(engine, family.world)
+            made = form_part(meeting, spec, new, part, family, check=check, timeout=CONNECT_LIMIT_S)
         except (DistributedError, OSError, ValueError) as error:
             problem = str(error).encode()  # told to all, so that nobody waits for this rank
         said = meeting.all_gather(problem, timeout=None)
@@ -210,7 +220,8 @@ def _drop(family: Family, new: WorldSpec | None, made: _native.Group | None) -> 
         family.leave(new, made)
 
 
-def _spec_of(spec: WorldSpec, part: _Part) -> WorldSpec:
+def spec_of(spec: WorldSpec, part: Part) -> WorldSpec:
+    """Describe a part of a group to one of its ranks."""
     ranks = part.ranks
     return replace(
         spec,
@@ -224,15 +235,21 @@ def _spec_of(spec: WorldSpec, part: _Part) -> WorldSpec:
     )
 
 
-def _form(
-    meeting: GroupRendezvous,
-    engine: _native.Group,
+def form_part(
+    meeting: Rendezvous,
     spec: WorldSpec,
     new: WorldSpec | None,
-    part: _Part | None,
+    part: Part | None,
     family: Family,
+    *,
+    check: Callable[[], None],
+    timeout: float,
 ) -> _native.Group | None:
-    """Connect the ranks of each part that share no arena, and make this rank's native group."""
+    """Connect the ranks of each part that share no arena, and make this rank's native group.
+
+    Every rank of the group that ``spec`` describes calls it; ``part`` and ``new`` are of the one
+    that this rank is in.
+    """
     peers: dict[Lane, tuple[int, ...]] = dict.fromkeys(Lane, ())
     name = "none"
     if new is not None and part is not None:
@@ -245,9 +262,9 @@ def _form(
         peers,
         spec.addresses,
         meeting,
-        timeout=CONNECT_LIMIT_S,
+        timeout=timeout,
         host_names=spec.rank_host_names(),
-        check=_abort_check(engine, family.world),
+        check=check,
         names=spec.members,
     )
     if new is None or part is None:
@@ -255,10 +272,12 @@ def _form(
     own = {
         lane: {part.ranks.index(peer): sock for peer, sock in links[lane].items()} for lane in Lane
     }
-    return make_group(new, family.memory, own)
+    return family.make(new, own)
 
 
-def _abort_check(engine: _native.Group, world: WorldSpec) -> Callable[[], None]:
+def abort_check(engine: _native.Group, world: WorldSpec) -> Callable[[], None]:
+    """Raise what a group has failed of, while others wait for it."""
+
     def check() -> None:
         failure = engine.failure
         if failure is not None:

@@ -20,23 +20,33 @@ from phalanx.protocol import (
     ChannelClosed,
     EpochAborted,
     Join,
-    Refused,
+    Recover,
     SplitClosed,
     SplitFormed,
-    ToRank,
     Welcome,
 )
 
 from ._control import AbortKind
-from ._deadline import Deadline
+from ._deadline import Deadline, seconds
 from ._engine import Engine
-from ._family import Family, Gone
-from ._group import Group, group_of_one, seconds
-from ._rendezvous import ChannelRendezvous, refusal
+from ._epoch import is_over, next_epoch
+from ._family import Gone
+from ._group import Group, group_of_one
+from ._rendezvous import ChannelRendezvous
 from ._stacks import show_stacks
-from ._world import HostMemory, WorldSpec, form_group
+from ._welcome import ask_for_world, spec_of_world
+from ._world import HostMemory, WorldSpec
 
-__all__ = ["CHANNEL_VARIABLE", "adopt", "is_supervised", "join", "supervisor_channel", "world"]
+__all__ = [
+    "CHANNEL_VARIABLE",
+    "adopt",
+    "alone",
+    "is_supervised",
+    "join",
+    "join_anew",
+    "supervisor_channel",
+    "world",
+]
 
 CHANNEL_VARIABLE = "PHALANX_CHANNEL"
 _log = logging.getLogger(__name__)
@@ -156,87 +166,110 @@ def join(timeout: float | None = 30.0) -> Group:
     deadline = Deadline(seconds(timeout))
     with _PROCESS.lock:
         channel = supervisor_channel()
-        spec = _spec_of(_ask_for_world(channel, deadline))
-        memory = _memory_for(spec)
-        if _PROCESS.group is not None:
-            # A thread that has not left the old epoch yet would write into the new one's memory.
-            _PROCESS.group._engine.settle()
-        rendezvous = ChannelRendezvous(
-            channel,
-            epoch=spec.epoch,
-            rank=spec.rank,
-            size=spec.size,
-            host_names=spec.rank_host_names(),
+        ask = Join(channel.next_id(), os.getpid())
+        welcome = ask_for_world(channel, ask, deadline, _late)
+        group = _PROCESS.group
+        if group is not None and group._spec.epoch == welcome.epoch and not is_over(group):
+            return group  # another thread of this rank has joined with the others meanwhile
+        return _enter(channel, welcome, deadline)
+
+
+def join_anew(timeout: float | None = 30.0) -> Group:
+    """Join the world that all ranks form anew when each of them has called this.
+
+    Where the group is good on every rank, it is left as it is.
+
+    Parameters
+    ----------
+    timeout : float, optional
+        Seconds for all of it; ``None``: no limit.
+
+    Returns
+    -------
+    Group
+        As `join`.
+
+    Raises
+    ------
+    CollectiveTimeout
+        Names the ranks that did not call it in time.
+    RankFailure, DistributedError
+        A rank is dead or cannot call it any more, or the world cannot be formed.
+    """
+    deadline = Deadline(seconds(timeout))
+    with _PROCESS.lock:
+        channel = supervisor_channel()
+        group = _PROCESS.group
+        epoch = 0 if group is None else group._spec.epoch
+        ask = Recover(channel.next_id(), epoch, is_over(group))
+        names = () if group is None else group._spec.rank_host_names()
+        welcome = ask_for_world(channel, ask, deadline, _late, names)
+        if group is not None and welcome.epoch == epoch:
+            return group
+        return _enter(channel, welcome, deadline)
+
+
+def _enter(channel: Channel, welcome: Welcome, deadline: Deadline) -> Group:
+    """Form the epoch that the supervisor has named."""
+    spec = spec_of_world(welcome)
+    memory = _memory_for(spec)
+    rendezvous = ChannelRendezvous(
+        channel,
+        epoch=spec.epoch,
+        rank=spec.rank,
+        size=spec.size,
+        host_names=spec.rank_host_names(),
+    )
+    try:
+        group = next_epoch(
+            spec,
+            rendezvous,
+            memory,
+            _PROCESS.group,
+            deadline=deadline,
+            notify=_tell_of_split,
+            on_failure=_tell_supervisor,
         )
-        try:
-            engine = form_group(spec, rendezvous, memory, timeout=deadline.remaining())
-        except BaseException as error:
-            _give_up(spec, memory, error)
-            raise
-        if _PROCESS.group is None:
-            os.register_at_fork(after_in_child=_PROCESS.disarm)
-            _PROCESS.group = Group(
-                engine, spec, _tell_supervisor, Family(spec, memory, _tell_of_split)
-            )
-        else:
-            _PROCESS.group._rearm(engine, spec, Family(spec, memory, _tell_of_split))
-        return _PROCESS.group
+    except BaseException as error:
+        _give_up(spec, memory, error)
+        raise
+    return _adopted(group)
 
 
-def adopt(make: Callable[[], Group]) -> Group:
-    """Return this process's group; the first time, make it of a world without a supervisor."""
+def _late(welcome: Welcome, error: BaseException) -> None:
+    """After a wait for it was interrupted: the others form a world, and this rank will not come."""
+    spec = spec_of_world(welcome)
+    _give_up(spec, _memory_for(spec), error)
+
+
+def adopt(make: Callable[[Group | None], Group], *, is_anew: bool = False) -> Group:
+    """Return this process's group; the first time, make it of a world without a supervisor.
+
+    ``is_anew``: make it again, of what it was before.
+    """
     with _PROCESS.lock:
         _PROCESS.check_pid()
-        if _PROCESS.group is None:
-            _PROCESS.group = make()
-            os.register_at_fork(after_in_child=_PROCESS.disarm)
+        if _PROCESS.group is None or is_anew:
+            return _adopted(make(_PROCESS.group))
         return _PROCESS.group
+
+
+def _adopted(group: Group) -> Group:
+    if _PROCESS.group is None:
+        os.register_at_fork(after_in_child=_PROCESS.disarm)
+    _PROCESS.group = group
+    return group
 
 
 def alone() -> Group:
-    """Return the group of one of a process that is in no world; a closed one is made anew."""
+    """Return the group of one of a process that is in no world; one that is over is made anew."""
     with _PROCESS.lock:
         if _PROCESS.group is None:
             _PROCESS.group = group_of_one()
-        elif _PROCESS.group._engine.is_closed:
+        elif is_over(_PROCESS.group):
             fresh = group_of_one()
             _PROCESS.group._rearm(fresh._engine, fresh._spec, None)
         return _PROCESS.group
-
-
-def _ask_for_world(channel: Channel, deadline: Deadline) -> Welcome:
-    ask = Join(channel.next_id(), os.getpid())
-    try:
-        answer: ToRank = channel.request(ask, ask.id, timeout=deadline.remaining())
-    except ChannelClosed as error:
-        raise DistributedError(str(error)) from error
-    except TimeoutError as error:
-        msg = f"the supervisor of this host did not name a world within {deadline}"
-        raise CollectiveTimeout(msg) from error
-    if isinstance(answer, Refused):
-        raise refusal(answer, ())
-    if not isinstance(answer, Welcome):
-        msg = f"the supervisor answered a join with {type(answer).__name__}"
-        raise DistributedError(msg)
-    return answer
-
-
-def _spec_of(welcome: Welcome) -> WorldSpec:
-    return WorldSpec(
-        rank=welcome.rank,
-        size=welcome.size,
-        epoch=welcome.epoch,
-        workspace=welcome.workspace,
-        key=welcome.key,
-        hosts=welcome.hosts,
-        slots=welcome.slots,
-        host_names=welcome.host_names,
-        addresses=welcome.addresses,
-        transport=welcome.transport,
-        page_fd=welcome.page_fd,
-        region_fds=welcome.region_fds,
-        wake_fds=welcome.wake_fds,
-    )
 
 
 def _memory_for(spec: WorldSpec) -> HostMemory:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar, final
 
+from ._deadline import seconds
 from ._engine import Work as EngineWork
-from ._group import seconds
 
 __all__ = ["Work"]
 

@@ -260,6 +260,7 @@ def make_group(spec: WorldSpec, memory: HostMemory, links: Links) -> _native.Gro
         slot if host == hosts[spec.rank] else -1
         for host, slot in zip(hosts, spec.slots, strict=True)
     ]
+    here = spec.hosts[spec.rank]
     return _native.Group(
         rank=spec.rank,
         size=spec.size,
@@ -276,7 +277,11 @@ def make_group(spec: WorldSpec, memory: HostMemory, links: Links) -> _native.Gro
         pair_links={peer: sock.detach() for peer, sock in links[Lane.PAIR].items()},
         page=memory.page,
         wake_fd=memory.wake_fd,
-        ranks_here=spec.hosts.count(spec.hosts[spec.rank]),
+        ranks_here=spec.hosts.count(here),
+        page_slots=[
+            slot if host == here and memory.page is not None else -1
+            for host, slot in zip(spec.hosts, spec.slots, strict=True)
+        ],
     )
 
 

@@ -26,6 +26,7 @@ from ._rank_messages import (
     Gather,
     Gathered,
     Join,
+    Recover,
     Refused,
     Register,
     Registered,
@@ -34,6 +35,7 @@ from ._rank_messages import (
     ToRank,
     ToSupervisor,
     Welcome,
+    Withdraw,
 )
 from ._ranks import format_ranks, name_ranks
 from ._records import (
@@ -108,6 +110,7 @@ __all__ = [
     "RankLost",
     "RankStack",
     "RankState",
+    "Recover",
     "Refused",
     "Register",
     "Registered",
@@ -126,6 +129,7 @@ __all__ = [
     "TopologyIs",
     "TypedLine",
     "Welcome",
+    "Withdraw",
     "WorkspaceRecord",
     "format_ranks",
     "name_ranks",

@@ -16,11 +16,12 @@ from collections import deque
 
 import msgspec
 
-from ._rank_messages import ToRank, ToSupervisor
+from ._rank_messages import ToRank, ToSupervisor, Withdraw
 
 __all__ = ["MAX_FRAME", "Channel", "ChannelClosed", "FrameReader", "pack_frame"]
 
 MAX_FRAME = 64 << 20  # a rendezvous share is some hundred bytes; this only stops nonsense
+WITHDRAW_S = 2.0  # for a supervisor that lives, which answers at once
 _GONE = "the supervisor of this host is gone"
 _LENGTH = struct.Struct("<I")
 
@@ -114,10 +115,28 @@ class Channel:
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._request_lock:
             self.notify(message)
-            while True:
-                answer = self._receive(deadline)
-                if answer.id == request_id:
-                    return answer
+            return self._answer({request_id}, deadline)
+
+    def withdraw(self, request_id: int) -> ToRank:
+        """After a request that was not answered in time, or whose wait was interrupted.
+
+        Returns its answer if that was on its way, else a `Refused` that says who was missing.
+
+        Raises
+        ------
+        TimeoutError, ChannelClosed
+            As `request`.
+        """
+        over = Withdraw(self.next_id(), request_id)
+        with self._request_lock:
+            self.notify(over)
+            return self._answer({request_id, over.id}, time.monotonic() + WITHDRAW_S)
+
+    def _answer(self, ids: set[int], deadline: float | None) -> ToRank:
+        while True:
+            answer = self._receive(deadline)
+            if answer.id in ids:
+                return answer
 
     def _receive(self, deadline: float | None) -> ToRank:
         while not self._frames:

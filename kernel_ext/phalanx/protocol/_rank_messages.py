@@ -16,6 +16,7 @@ __all__ = [
     "Gather",
     "Gathered",
     "Join",
+    "Recover",
     "Refused",
     "Register",
     "Registered",
@@ -24,6 +25,7 @@ __all__ = [
     "ToRank",
     "ToSupervisor",
     "Welcome",
+    "Withdraw",
 ]
 
 
@@ -56,6 +58,29 @@ class Join(msgspec.Struct, frozen=True, tag="join", forbid_unknown_fields=True):
 
     id: int
     pid: int
+
+
+class Recover(msgspec.Struct, frozen=True, tag="recover", forbid_unknown_fields=True):
+    """Rank to supervisor: let the world form anew, as soon as every rank asks for it.
+
+    The answer is a `Welcome` to the next epoch, or to this one if it is good on every rank.
+    ``epoch`` is that of this rank's group (0: it has none yet), ``is_over`` whether the group has
+    failed or was closed here.
+    """
+
+    id: int
+    epoch: int
+    is_over: bool
+
+
+class Withdraw(msgspec.Struct, frozen=True, tag="withdraw", forbid_unknown_fields=True):
+    """Rank to supervisor: I do not wait for the answer to ``of`` any more; who is missing there?
+
+    The answer is a `Refused` that says so; one to ``of`` that was on its way comes before it.
+    """
+
+    id: int
+    of: int
 
 
 class Welcome(msgspec.Struct, frozen=True, tag="welcome", forbid_unknown_fields=True):
@@ -151,6 +176,15 @@ class SplitClosed(msgspec.Struct, frozen=True, tag="split_closed", forbid_unknow
 
 
 ToSupervisor = (
-    Register | EngineReady | Join | Gather | CellEnded | EpochAborted | SplitFormed | SplitClosed
+    Register
+    | EngineReady
+    | Join
+    | Recover
+    | Withdraw
+    | Gather
+    | CellEnded
+    | EpochAborted
+    | SplitFormed
+    | SplitClosed
 )
 ToRank = Registered | Welcome | Gathered | Refused

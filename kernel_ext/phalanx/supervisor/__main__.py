@@ -17,12 +17,15 @@ import msgspec
 import zmq
 import zmq.asyncio
 
+from phalanx.errors import DistributedError
 from phalanx.protocol import BootOptions, RootAddress
 from phalanx.protocol.scripts import ScriptOptions
 
 from ._curve import only_client
+from ._limits import allow_descriptors
 
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
+_SIGNALS = (signal.SIGINT, *_ENDING)
 
 
 async def _serve(options: BootOptions | ScriptOptions) -> None:
@@ -54,6 +57,7 @@ async def _run_workspace(
     root = RootSupervisor(options, client, address)
     for number in _ENDING:
         asyncio.get_running_loop().add_signal_handler(number, root.end)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
     await root.run()
 
 
@@ -64,8 +68,9 @@ async def _run_script(
 
     root = ScriptRoot(options, client, address)
     # The launcher hands these on. (A handler, not SIG_IGN: that would be handed down to ranks.)
-    for number in (signal.SIGINT, *_ENDING):
+    for number in _SIGNALS:
         asyncio.get_running_loop().add_signal_handler(number, root.on_signal, number)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
     await root.run()
 
 
@@ -81,6 +86,8 @@ def _answer(address: RootAddress) -> None:
 
 def main() -> None:
     """Run one root supervisor."""
+    # One that comes before there is a handler waits for it: a launch says how it was ended.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     # A Ctrl-C in the workspace's terminal is the workspace's to handle.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     logging.basicConfig(level=logging.WARNING, format="phalanx supervisor: %(message)s")
@@ -90,7 +97,12 @@ def main() -> None:
         options = msgspec.json.decode(line, type=ScriptOptions)
     else:
         options = msgspec.json.decode(line, type=BootOptions)
-    asyncio.run(_serve(options))
+    try:
+        allow_descriptors((options.boot if isinstance(options, ScriptOptions) else options).ranks)
+        asyncio.run(_serve(options))
+    except (DistributedError, OSError, MemoryError) as error:
+        # What this machine refuses is no mistake of ours: a line, which whoever started us says.
+        sys.exit(f"it cannot run here: {error}")
 
 
 if __name__ == "__main__":

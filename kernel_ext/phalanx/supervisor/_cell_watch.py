@@ -34,7 +34,9 @@ class CellWatch:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        running, gone = self._world.unfinished(), self._world.gone()
+        # Who waits in px.recover() comes to no operation before the others do so, too.
+        asking = self._world.asking
+        running, gone = self._world.unfinished() - asking, self._world.gone() | asking
         if not running or not gone:
             return
         found = find_hopeless(

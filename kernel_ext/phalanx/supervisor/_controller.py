@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import tempfile
 import threading
 from typing import Any
 
@@ -27,6 +26,13 @@ OPTIONS = (
     # The supervisor alone says who is dead; this heartbeat is ipyparallel's own hygiene.
     "--HeartMonitor.max_heartmonitor_misses=1000000",
 )
+
+
+FORGOTTEN = (b"in", b"out", b"intask", b"outtask", b"inbcast", b"outbcast", b"tracktask", b"iopub")
+
+
+def forget(idents: list[bytes], message: list[bytes]) -> None:
+    """Take the place of the hub's bookkeeping of a message."""
 
 
 class HeartThread(threading.Thread):
@@ -68,10 +74,13 @@ def main() -> None:
             pipe.write(json.dumps(files) + "\n")
 
     files: dict[str, dict[str, Any]] = {}
-    # ipyparallel wants a profile folder; nothing in it is used once the controller is up.
-    with tempfile.TemporaryDirectory(prefix="phalanx-controller-") as folder:
-        controller = Controller(profile_dir=ProfileDir(location=folder))
-        controller.initialize([f"--profile-dir={folder}", *OPTIONS])
+    # A profile without a place: one with a folder would be left behind by a kill at this moment.
+    controller = Controller(profile_dir=ProfileDir())
+    controller.initialize(list(OPTIONS))
+    controller.hub.engine_state_file = ""  # else it writes one
+    # It notes every message for queries that nobody makes: 4.6 KB a cell of two ranks, for ever.
+    for topic in FORGOTTEN:
+        controller.hub.monitor_handlers[topic] = forget
     controller.start()
 
 

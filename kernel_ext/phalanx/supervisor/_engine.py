@@ -85,4 +85,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except (OSError, MemoryError) as error:
+        sys.exit(f"it cannot run here: {error}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import signal
+import threading
 
 from phalanx.errors import DistributedError
 from phalanx.protocol import RootAddress, WorkspaceRecord
@@ -29,6 +30,8 @@ class FoundRoot:
         except ProcessLookupError:
             msg = f"the workspace {record.name!r} has just ended"
             raise DistributedError(msg) from None
+        self._wake = os.eventfd(0)
+        self._waits = threading.Lock()  # held by whoever waits, so that nothing closes below it
 
     def poll(self) -> int | None:
         """0 once it has ended (how, only its parent knows), None while it runs."""
@@ -50,9 +53,15 @@ class FoundRoot:
         """Nothing: what it wrote is its parent's to read."""
         return ""
 
-    def wait(self, timeout_s: float) -> bool:
-        """Wait for its end; whether it has come."""
-        return self._has_ended(timeout_s)
+    def wait(self) -> int:
+        """Wait for its end, or until it is let go of."""
+        with self._waits:
+            if self._pidfd >= 0:
+                poller = select.poll()
+                for fd in (self._pidfd, self._wake):
+                    poller.register(fd, select.POLLIN)
+                poller.poll()
+        return 0
 
     def close(self, timeout_s: float) -> None:
         """Wait for its end (it was told to), and kill it if the time is over; idempotent."""
@@ -64,5 +73,8 @@ class FoundRoot:
     def let_go(self) -> None:
         """Leave it as it is; idempotent."""
         if self._pidfd >= 0:
-            os.close(self._pidfd)
-            self._pidfd = -1
+            os.eventfd_write(self._wake, 1)
+            with self._waits:
+                os.close(self._pidfd)
+                os.close(self._wake)
+                self._pidfd = self._wake = -1

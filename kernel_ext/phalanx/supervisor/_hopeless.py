@@ -1,15 +1,25 @@
-"""Finding an operation that no one can complete any more.
+"""Finding an operation or a message that no one can complete any more.
 
 Pure: what each rank does, and who takes part, in; the verdict out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
-__all__ = ["WORLD", "Activity", "Hopeless", "Standing", "find_hopeless", "say_message"]
+from phalanx.protocol import name_ranks
+
+__all__ = [
+    "WORLD",
+    "Activity",
+    "Hopeless",
+    "Passed",
+    "Standing",
+    "find_hopeless",
+    "say_message",
+]
 
 WORLD = 0  # the number of the world's own group
 
@@ -26,6 +36,18 @@ class Standing(NamedTuple):
     queued: int = 0
 
 
+class Passed(NamedTuple):
+    """Messages that have passed between a rank and one peer, in one group.
+
+    ``sends``, ``receives``: it waits for the next one to be taken, or to come.
+    """
+
+    sent: int
+    received: int
+    sends: bool = False
+    receives: bool = False
+
+
 @dataclass(frozen=True)
 class Activity:
     """What a rank is in the middle of, as its page says (`_native.AbortPage.activity`)."""
@@ -33,29 +55,64 @@ class Activity:
     epoch: int
     groups: Mapping[int, Standing]
     pair: tuple[int, str, int, int] = (-1, "", -1, 0)  # the message it waits for
+    messages: Mapping[tuple[int, int], Passed] = field(default_factory=dict)  # by group and peer
 
     @property
     def doing(self) -> str:
-        """Words for the operation the rank is in, "" for none."""
+        """Words for the operation the rank is in, "" for none.
+
+        Examples
+        --------
+        >>> Activity(1, {0: Standing("", 0, 3)}, (0, "recv", 2, 5)).doing
+        'in recv from rank 2'
+        """
         busy = [f"in {its.op} #{its.seq}" for _, its in sorted(self.groups.items()) if its.op]
         if not busy and self.pair[1]:
             busy = [f"in {say_message(*self.pair[1:3])}"]
         return busy[0] if busy else ""
 
+    def is_at(self, number: int, seq: int) -> bool:
+        """Whether `doing` tells of that operation, or message, of that group."""
+        busy = [(group, its.seq) for group, its in sorted(self.groups.items()) if its.op]
+        return busy[0] == (number, seq) if busy else self.pair[3] == seq
 
-def say_message(op: str, peer: int) -> str:
+
+def say_message(op: str, peer: int, seq: int = 0) -> str:
     """Words for a message that a rank waits to send or to receive."""
-    return f"{op} {'from' if op == 'recv' else 'to'} rank {peer}"
+    number = f" #{seq}" if seq else ""
+    return f"{op}{number} {'from' if op == 'recv' else 'to'} rank {peer}"
 
 
 @dataclass(frozen=True)
 class Hopeless:
-    """Ranks ``waiting`` are in operation ``op`` number ``seq``, which ``missing`` never entered."""
+    """Ranks ``waiting`` are in operation ``op`` number ``seq``, which ``missing`` will never do.
+
+    ``split``: the ranks of the group, unless it is the world's.
+    """
 
     waiting: tuple[int, ...]
     missing: int
     op: str
     seq: int
+    split: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        """Say what can never complete, and who waits in it.
+
+        Examples
+        --------
+        >>> str(Hopeless((0, 1, 2), 3, "all_sum", 7))
+        'all_sum #7, in which ranks 0-2 wait, can never complete'
+        >>> str(Hopeless((1,), 2, "recv", 3, (1, 2, 4)))
+        'recv #3 from rank 2 in the split of ranks 1-2,4, in which rank 1 waits, can never complete'
+        """
+        where = f" in the split of {name_ranks(self.split)}" if self.split else ""
+        wait = "waits" if len(self.waiting) == 1 else "wait"
+        is_message = self.op in ("send", "recv")
+        what = (
+            say_message(self.op, self.missing, self.seq) if is_message else f"{self.op} #{self.seq}"
+        )
+        return f"{what}{where}, in which {name_ranks(self.waiting)} {wait}, can never complete"
 
 
 def find_hopeless(
@@ -65,12 +122,15 @@ def find_hopeless(
     running: Collection[int],
     gone: Collection[int],
     splits: Mapping[int, Collection[int]],
+    ended: Collection[int] = (),
 ) -> Hopeless | None:
-    """Return the operation that waits for a rank whose part of the cell is over.
+    """Return the operation or message that waits for a rank whose part of the cell is over.
 
-    The verdict is final and needs no grace: a rank that is gone starts no operation any more,
-    and one that it had completed its peers can complete from what it left (shared memory, or
-    bytes that are on their way).
+    The verdict is final and needs no grace: a rank that is gone starts nothing any more, and what
+    it had completed its peers can complete from what it left (shared memory, or bytes that are
+    on their way). So activities need not be of one moment, if ``running`` and ``gone`` are older.
+
+    Who waits for a rank that has closed the group finds that out without us.
 
     Parameters
     ----------
@@ -81,30 +141,68 @@ def find_hopeless(
     running : collection of int
         Ranks that still run the cell.
     gone : collection of int
-        Ranks that live, and have ended the cell or were not asked to run it.
+        Ranks that have ended the cell or were not asked to run it.
     splits : mapping of int to collection of int
         The ranks of each split, by its number. A rank that is in a split that is not listed is
         left alone: its supervisor has yet to hear of it.
+    ended : collection of int
+        Those of ``gone`` whose process is over: what they had queued will not come either.
     """
-    waiting: dict[tuple[int, int, str], list[int]] = {}
-    for rank in sorted(running):
-        now = activities[rank]
-        for number, its in now.groups.items():
-            if now.epoch == epoch and its.op:
-                waiting.setdefault((number, its.seq, its.op), []).append(rank)
-    for (number, seq, op), ranks in sorted(waiting.items()):
-        members = gone if number == WORLD else set(gone) & set(splits.get(number, ()))
-        for rank in sorted(members):
-            if _never_comes(activities[rank], number, seq, epoch):
-                return Hopeless(tuple(ranks), rank, op, seq)
+    busy = {rank: activities[rank] for rank in sorted(running) if activities[rank].epoch == epoch}
+    missed = {
+        rank: there if there.epoch == epoch else _NOT_JOINED
+        for rank, there in ((rank, activities[rank]) for rank in sorted(gone))
+    }
+    for number, found in (
+        *_operations(busy, missed, ended, splits),
+        *_messages(busy, missed, splits),
+    ):
+        # One that has joined, and has not got the group, has closed it.
+        there = missed[found.missing]
+        if there is _NOT_JOINED or number in there.groups:
+            return found
     return None
 
 
-def _never_comes(there: Activity, number: int, seq: int, epoch: int) -> bool:
-    its = there.groups.get(number)
-    if its is None:
-        # Who has closed a split is found by its peers themselves, where they miss it.
-        return number == WORLD
-    if its.queued or (its.op and its.seq >= seq):
-        return False
-    return (its.done if there.epoch == epoch else 0) < seq
+def _operations(
+    busy: Mapping[int, Activity],
+    missed: Mapping[int, Activity],
+    ended: Collection[int],
+    splits: Mapping[int, Collection[int]],
+) -> Iterator[tuple[int, Hopeless]]:
+    """Each operation of a group, with its number, that a member will never enter."""
+    waiting: dict[tuple[int, int, str], list[int]] = {}
+    for rank, now in busy.items():
+        for number, its in now.groups.items():
+            if its.op:
+                waiting.setdefault((number, its.seq, its.op), []).append(rank)
+    for (number, seq, op), ranks in sorted(waiting.items()):
+        split = tuple(splits.get(number, ()))
+        for rank, there in missed.items():
+            its = there.groups.get(number, _NOTHING)
+            may_come = rank not in ended and (its.queued or (its.op and its.seq >= seq))
+            if (number == WORLD or rank in split) and its.done < seq and not may_come:
+                yield number, Hopeless(tuple(ranks), rank, op, seq, split)
+
+
+def _messages(
+    busy: Mapping[int, Activity],
+    missed: Mapping[int, Activity],
+    splits: Mapping[int, Collection[int]],
+) -> Iterator[tuple[int, Hopeless]]:
+    """Each message of a group, with its number, that a peer will never send or take."""
+    for rank, now in busy.items():
+        for (number, peer), mine in now.messages.items():
+            if peer not in missed or (number != WORLD and number not in splits):
+                continue
+            theirs = missed[peer].messages.get((number, rank), _NONE)
+            split = tuple(splits.get(number, ()))
+            if mine.receives and theirs.sent <= mine.received:
+                yield number, Hopeless((rank,), peer, "recv", mine.received + 1, split)
+            if mine.sends and theirs.received <= mine.sent:
+                yield number, Hopeless((rank,), peer, "send", mine.sent + 1, split)
+
+
+_NONE = Passed(0, 0)
+_NOTHING = Standing("", 0, 0)
+_NOT_JOINED = Activity(0, {})

@@ -7,6 +7,7 @@ so that the root can speak with it directly here, and over a socket when it is e
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import os
 import signal
@@ -25,12 +26,15 @@ from ._output import OutputPipe
 from ._process import ChildInput, ChildOutput, ChildProcess, exit_reason
 from ._shown import create_shown
 from ._stack_pipe import StackPipe
+from ._sweeper import Sweeper
 
 __all__ = ["HostEvents", "HostSupervisor"]
 
 log = logging.getLogger(__name__)
 
 STOP_GRACE_S = 0.5  # between SIGTERM and SIGKILL: enough for atexit, short enough to wait for
+# A survivor that was reading a dead rank's memory as that was given back has touched pages anew.
+TOUCHED_S = 0.25
 
 
 # (environment, descriptors to inherit, on_exit) -> the child
@@ -77,6 +81,8 @@ class HostSupervisor:
         self._loop = asyncio.get_running_loop()
         self._children: dict[int, _Rank] = {}
         self._shown: dict[int, int] = {}  # descriptors of what ranks show; a replacement goes on
+        self._serials = itertools.count(1)
+        self._sweeper = Sweeper()
         self._decoder = msgspec.msgpack.Decoder(ToSupervisor)
         self._is_stopping = False
 
@@ -134,6 +140,10 @@ class HostSupervisor:
 
     def _start(self, rank: int, make: _Make, env: Mapping[str, str]) -> None:
         """Make the process of a rank, with a channel to it and this host's memory."""
+        if not self._children:
+            self._sweeper.start(os.environ)
+        serial = next(self._serials)
+        mark = self._sweeper.mark(serial)
         ours, theirs = socket.socketpair()
         stacks: StackPipe | None = None
         try:
@@ -142,7 +152,7 @@ class HostSupervisor:
                 fds = theirs.fileno(), stacks.write_fd
                 said = dict(zip(("PHALANX_CHANNEL", STACKS_VARIABLE), map(str, fds), strict=True))
                 process = make(
-                    {**env, **said},
+                    {**env, **mark, **said},
                     (*fds, *self.memory.fds),
                     lambda status: self._on_exit(rank, status),
                 )
@@ -155,6 +165,7 @@ class HostSupervisor:
         ours.setblocking(False)
         self._children[rank] = _Rank(process, ours, stacks)
         self._loop.add_reader(ours, self._read, rank)
+        self._sweeper.started(process.pid, serial)
 
     def pid(self, rank: int) -> int:
         """Process id of a rank; 0 if it was never started."""
@@ -228,10 +239,26 @@ class HostSupervisor:
         self._loop.remove_reader(child.channel)
         child.channel.close()
         child.stacks.close()
+        self._sweeper.gone(child.process.pid)
         if not self._is_stopping:
             if rank in self._shown and child.process.tail:
                 os.write(self._shown[rank], child.process.tail.encode(errors="replace"))
             self._events.on_lost(rank, exit_reason(status), child.process.tail)
+
+    def give_back(self, rank: int) -> None:
+        """Return a dead rank's memory to the system; its epoch was aborted before.
+
+        A survivor that still reads there sees zeros, and then the abort, before it believes them.
+        """
+        child = self._children[rank]
+        slot = self.ranks.index(rank)
+
+        def give_back() -> None:
+            if self._children[rank] is child:  # and not a replacement, which has the same slot
+                self.memory.give_back(slot)
+
+        give_back()
+        self._loop.call_later(TOUCHED_S, give_back)
 
     def release_output(self, rank: int) -> None:
         """Leave a rank's output to its kernel, which is up now."""
@@ -249,6 +276,7 @@ class HostSupervisor:
             for process in processes:
                 process.kill()
             await asyncio.wait(exits)
+        await self._sweeper.stop()
         self.memory.close()
         for fd in self._shown.values():
             os.close(fd)

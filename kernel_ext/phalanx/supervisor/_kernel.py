@@ -9,6 +9,7 @@ import bdb
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -40,6 +41,7 @@ __all__ = ["RankKernel"]
 
 STDIN_PROMPT = "stdin: "  # a read of sys.stdin has none of its own, and a person wants one
 DEBUGGER_QUIT = "the debugger was quit"
+NUDGE_S, MAX_NUDGE_S = 0.02, 1.0  # after an interrupt, and twice as long after each nudge
 
 
 class _NoSubshells:
@@ -53,6 +55,18 @@ class _NoSubshells:
 
     def __bool__(self) -> bool:
         return False
+
+
+class _BeforeCode:
+    """Takes the place of a transformer of a cell's code: what IPython does last before it runs."""
+
+    def __init__(self, tell: Callable[[], None]) -> None:
+        self._tell = tell
+
+    def visit(self, node: Any) -> Any:
+        """Leave the code as it is."""
+        self._tell()
+        return node
 
 
 def _show_error(
@@ -93,6 +107,7 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         prepare_debuggers(self.shell)
         prepare_exit(self.shell)
         self.shell.set_custom_exc((Exception,), _show_error)
+        self.shell.ast_transformers.append(_BeforeCode(self._gate.begin_code))
         self.control_handlers["phalanx_line"] = self._on_line
         self.control_handlers["phalanx_interrupt"] = self._on_interrupt
         self.control_handlers["phalanx_greet"] = self._on_greet
@@ -233,9 +248,17 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         cell = str(message["content"]["cell"])
         self._lines.stop(cell)
         self._gate.interrupt(cell)
+        self._nudge(cell, NUDGE_S)
         # ipykernel's handler for a cell that awaits only schedules a callback, which does not
         # wake a loop that sleeps: this does.
         self.io_loop.add_callback(lambda: None)
+
+    def _nudge(self, cell: str, after_s: float) -> None:
+        def again() -> None:
+            if self._gate.nudge(cell):
+                self._nudge(cell, min(2 * after_s, MAX_NUDGE_S))
+
+        self.control_thread.io_loop.call_later(after_s, again)
 
     # -- help while typing --------------------------------------------------------------------
 

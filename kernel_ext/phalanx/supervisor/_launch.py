@@ -10,7 +10,6 @@ import select
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Collection
 from typing import IO
 
@@ -52,8 +51,6 @@ class RootProcess:
 
     def let_go(self) -> None:
         """Leave it as it is, for whoever finds it."""
-        # Somebody must wait for a child, or what is left of it stays for as long as we live.
-        threading.Thread(target=self._popen.wait, name="phalanx-root", daemon=True).start()
         self._log.close()
 
     def close(self, timeout_s: float) -> None:
@@ -84,14 +81,18 @@ def launch_root(
     # An unlinked file, not a pipe: the supervisor may outlive us and must not die of writing.
     log = tempfile.TemporaryFile()  # noqa: SIM115 - the RootProcess closes it
     role = ["script"] if isinstance(options, ScriptOptions) else []
-    popen = subprocess.Popen(
-        [sys.executable, "-m", "phalanx.supervisor", *role],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=log,
-        start_new_session=True,
-        pass_fds=tuple(pass_fds),
-    )
+    try:
+        popen = subprocess.Popen(
+            [sys.executable, "-m", "phalanx.supervisor", *role],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            start_new_session=True,
+            pass_fds=tuple(pass_fds),
+        )
+    except BaseException:
+        log.close()
+        raise
     try:
         with popen.stdin as stdin, popen.stdout as stdout:  # type: ignore[union-attr]
             stdin.write(msgspec.json.encode(options) + b"\n")

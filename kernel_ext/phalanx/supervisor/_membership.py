@@ -7,15 +7,20 @@ from __future__ import annotations
 
 import secrets
 import socket
+from collections.abc import Callable, Collection
 
+from phalanx.distributed import AbortKind
 from phalanx.protocol import (
     EpochAborted,
     Gather,
     Join,
+    Recover,
+    Refused,
     SplitClosed,
     SplitFormed,
     ToSupervisor,
     Welcome,
+    Withdraw,
 )
 
 from ._host import HostSupervisor
@@ -25,13 +30,25 @@ __all__ = ["Membership"]
 
 
 class Membership:
-    """Answers the ranks of one world that all run on this host."""
+    """Answers the ranks of one world that all run on this host.
 
-    def __init__(self, name: str, transport: str, world: World, host: HostSupervisor) -> None:
+    It decides when the next epoch begins and who is in it. ``gone`` are the ranks that live and
+    will ask for nothing any more.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        transport: str,
+        world: World,
+        host: HostSupervisor,
+        gone: Callable[[], Collection[int]] = tuple,
+    ) -> None:
         self._name = name
         self._transport = transport
         self._world = world
         self._host = host
+        self._gone = gone
         self._key = secrets.token_bytes(32)
 
     def answer(self, rank: int, message: ToSupervisor) -> bool:
@@ -41,6 +58,12 @@ class Membership:
             self._host.send(rank, self._welcome(rank, message.id))
         elif isinstance(message, Gather):
             self.send_all(self._world.gather(rank, message))
+        elif isinstance(message, Recover):
+            self._world.ask(rank, message)
+            self.look()
+        elif isinstance(message, Withdraw):
+            missing = self._world.withdraw(rank, message.of)
+            self._host.send(rank, Refused(message.id, -1, ", ".join(map(self._who, missing))))
         elif isinstance(message, EpochAborted):
             self._host.memory.abort(message.epoch, message.kind, message.culprit, message.message)
             self.send_all(self._world.abort(message.epoch, message.message))
@@ -57,6 +80,33 @@ class Membership:
         for rank, message in answers:
             if rank not in self._world.dead:
                 self._host.send(rank, message)
+
+    def look(self) -> None:
+        """Let the next epoch begin if every rank asks for it; free those who ask in vain."""
+        if self._world.is_unanimous:
+            self._begin_epoch()
+        else:
+            self.send_all(self._world.refuse_asking(self._gone()))
+
+    def _begin_epoch(self) -> None:
+        world, memory = self._world, self._host.memory
+        if not world.is_good:
+            # Closed somewhere, perhaps not aborted: what comes next may use the same memory.
+            memory.abort(world.epoch, AbortKind.ERROR, -1, "the group was formed anew")
+        reason = memory.reason(world.epoch)
+        if reason is not None:
+            self.send_all(world.abort(world.epoch, reason[2]))
+            world.begin_epoch()
+        self.welcome_asking()
+
+    def welcome_asking(self) -> None:
+        """Tell all who asked for it which epoch it is now."""
+        for rank, request_id in self._world.take_asking():
+            self._host.send(rank, self._welcome(rank, request_id))
+
+    def _who(self, rank: int) -> str:
+        doing = self._host.memory.activity(rank).doing
+        return f"rank {rank} ({doing})" if doing else f"rank {rank}"
 
     def _welcome(self, rank: int, request_id: int) -> Welcome:
         size = self._world.size

@@ -6,13 +6,22 @@ the descriptors; what they do with them is the engine's business.
 
 from __future__ import annotations
 
+import logging
 import os
 
-from phalanx.distributed import AbortPage, create_page, create_region, create_wake
+from phalanx.distributed import (
+    AbortPage,
+    create_page,
+    create_region,
+    create_wake,
+    give_back_region,
+)
 
-from ._hopeless import Activity, Standing
+from ._hopeless import Activity, Passed, Standing
 
 __all__ = ["HostMemory"]
+
+log = logging.getLogger(__name__)
 
 
 class HostMemory:
@@ -56,8 +65,36 @@ class HostMemory:
         """What the rank in ``slot`` is doing in the engine."""
         if self._page is None:
             return Activity(0, {})
-        epoch, groups, pair = self._page.activity(slot)
-        return Activity(epoch, {number: Standing(*its) for number, its in groups.items()}, pair)
+        epoch, groups, pair, messages = self._page.activity(slot)
+        return Activity(
+            epoch,
+            {number: Standing(*its) for number, its in groups.items()},
+            pair,
+            {key: Passed(*its) for key, its in messages.items()},
+        )
+
+    def give_back(self, slot: int) -> None:
+        """Return the pages of a slot whose rank is dead to the system; the slot stays."""
+        if not self.region_fds:
+            return
+        try:
+            give_back_region(self.region_fds[slot])
+        except OSError as error:  # it comes back with the world's end, then
+            log.warning("%s", error)
+
+    def site(self, slot: int) -> tuple[int, int, str] | None:
+        """Where the rank in ``slot`` has called the operation that it waits in.
+
+        ``(number of the group, number of the operation, "train.py:31")``; None while it is in
+        none, or not for long.
+        """
+        return None if self._page is None else self._page.site(slot)
+
+    def doing(self, slot: int) -> str:
+        """Words for what the rank in ``slot`` is in, with its place if it waits; "" for nothing."""
+        now = self.activity(slot)
+        site = self.site(slot)
+        return now.doing + (f" at {site[2]}" if site is not None and now.is_at(*site[:2]) else "")
 
     def close(self) -> None:
         """Unmap and close everything; idempotent."""

@@ -34,7 +34,8 @@ def topology_of(
             state=world.state(rank) if rank in ready else "starting",
             engine=engines[rank],
             # Why it is dead, or the operation it is in.
-            detail=world.dead.get(rank) or host.memory.activity(rank).doing,
+            detail=world.dead.get(rank)
+            or ("in recover" if rank in world.asking else host.memory.doing(rank)),
         )
         for rank in range(options.ranks)
     )

@@ -82,7 +82,9 @@ class RootSupervisor:
         self._ended = asyncio.Condition()
         self._controller = ControllerProcess(self._on_controller_up, self._on_controller_lost)
         self._host = HostSupervisor(tuple(range(options.ranks)), self)
-        self._membership = Membership(options.name, options.transport, self._world, self._host)
+        self._membership = Membership(
+            options.name, options.transport, self._world, self._host, self._world.gone
+        )
         self._tasks: set[asyncio.Task[None]] = set()
         self._watch = CellWatch(self._world, self._host.memory, self._on_hopeless)
         self._freeze = FreezeWatch(options.silence_s, self._on_frozen)
@@ -246,7 +248,10 @@ class RootSupervisor:
         if reason is not None:
             self._membership.send_all(self._world.abort(self._world.epoch, reason[2]))
         self._answers.begin_cell(request.cell, request.ranks)
-        self._tell(self._world.begin_cell(request.id, request.cell, request.ranks))
+        allowed = self._world.begin_cell(request.id, request.cell, request.ranks)
+        if allowed.reform:  # also for threads that live on from the cell before
+            self._membership.welcome_asking()
+        self._tell(allowed)
         self._watch.look()
 
     # -- the ranks (HostEvents) ---------------------------------------------------------------
@@ -267,9 +272,12 @@ class RootSupervisor:
             self._world.end_cell(rank, message.cell, ok=message.ok, lives_on=message.lives_on)
             self._answers.cells.end(rank, message)
             self._spawn_task(self._notify_ended())
+            self._membership.look()
             self._watch.look()
         else:
             self._membership.answer(rank, message)
+            if self._world.asking:
+                self._watch.look()
 
     def on_lost(self, rank: int, reason: str, tail: str) -> None:
         """Name a dead rank to everybody: first to those who wait for it."""
@@ -277,6 +285,7 @@ class RootSupervisor:
         self._host.memory.abort(epoch, AbortKind.RANK_FAILURE, rank, reason)
         self._membership.send_all(self._world.lose(rank, reason))
         self._answers.cells.lose(rank)
+        self._host.give_back(rank)
         if not self._is_booted:
             self._tell(BootFailed(f"rank {rank} {reason} while starting\n{tail}".rstrip()))
             self.end()
@@ -301,8 +310,7 @@ class RootSupervisor:
 
     def _on_hopeless(self, found: Hopeless) -> None:
         """Free the ranks that wait for one whose part of the cell is over."""
-        how = self._world.how_gone(found.missing)
-        reason = f"{how}; {found.op} #{found.seq} of the others can never complete"
+        reason = f"{self._world.how_gone(found.missing)}; {found}"
         self._host.memory.abort(self._world.epoch, AbortKind.RANK_FAILURE, found.missing, reason)
         self._membership.send_all(self._world.abort(self._world.epoch, reason))
 

@@ -22,6 +22,7 @@ from phalanx.protocol import (
     GetStacks,
     Hello,
     Notice,
+    Recover,
     RootAddress,
     StacksAre,
     ToSupervisor,
@@ -89,6 +90,7 @@ class ScriptRoot:
         self._outputs: dict[tuple[int, str], ForwardedPipe] = {}
         self._ending: asyncio.Task[None] | None = None
         self._is_forced = False
+        self._looking: asyncio.TimerHandle | None = None
         self._lookout = Lookout(
             self._host,
             self._world,
@@ -243,8 +245,12 @@ class ScriptRoot:
         """Answer or note what a rank said."""
         if isinstance(message, EpochAborted):
             self._verdict.blame(rank, message.culprit)
+        if isinstance(message, Recover):
+            self._verdict.forgive(rank)
         if not self._membership.answer(rank, message):
             log.warning("rank %d sent a %s, which a script does not", rank, type(message).__name__)
+        if self._world.asking:
+            self._look_for_hopeless()
 
     def on_lost(self, rank: int, reason: str, tail: str) -> None:
         """Note the end of a rank, free those who wait for it, and end the rest if it failed."""
@@ -253,6 +259,7 @@ class ScriptRoot:
         self._tell(RankEnded(rank, status))
         if status:
             self._abort(rank, reason)
+            self._host.give_back(rank)
             if self._verdict.is_open:
                 self._loop.call_later(BLAME_S, self._end_rest)
             else:
@@ -268,22 +275,27 @@ class ScriptRoot:
             self._tell(AllEnded(verdict.culprit, verdict.statuses, self._is_forced))
 
     def _look_for_hopeless(self) -> None:
-        """Free whoever waits for a rank that has ended; look until none is left to wait."""
-        running, memory = self._verdict.running, self._host.memory
-        if self._over.is_set() or not running:
+        """Free whoever waits for a rank that has ended or waits in `recover`; while there is one."""
+        if self._looking is not None:
+            self._looking.cancel()
+            self._looking = None
+        asking, memory = self._world.asking, self._host.memory
+        running, gone = set(self._verdict.running) - asking, self._left | asking
+        if self._over.is_set() or not running or not gone:
             return
         found = find_hopeless(
-            {rank: memory.activity(rank) for rank in (*running, *self._left)},
+            {rank: memory.activity(rank) for rank in running | gone},
             epoch=self._world.epoch,
             running=running,
-            gone=self._left,
+            gone=gone,
             splits=self._world.splits,
+            ended=self._left,
         )
-        if found is None:
-            self._loop.call_later(LOOK_EVERY_S, self._look_for_hopeless)
-        else:
-            how = f"has ended (exit status 0); {found.op} #{found.seq} can never complete"
-            self._abort(found.missing, how)
+        if found is not None:
+            is_asking = found.missing in asking
+            how = "waits in px.recover()" if is_asking else "has ended (exit status 0)"
+            self._abort(found.missing, f"{how}; {found}")
+        self._looking = self._loop.call_later(LOOK_EVERY_S, self._look_for_hopeless)
 
     def _abort(self, rank: int, reason: str) -> None:
         self._host.memory.abort(self._world.epoch, AbortKind.RANK_FAILURE, rank, reason)

@@ -35,6 +35,10 @@ class Verdict:
         if culprit not in {rank, -1}:
             self._blamed.setdefault(rank, culprit)
 
+    def forgive(self, rank: int) -> None:
+        """Note that ``rank`` goes on: what it fails of later is something else."""
+        self._blamed.pop(rank, None)
+
     def end(self, rank: int, status: int) -> None:
         """Note the end of a rank."""
         self._statuses[rank] = status

@@ -5,6 +5,7 @@ Pure state: messages in, messages out. It knows no process, no socket, no clock.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from phalanx.protocol import (
@@ -12,6 +13,7 @@ from phalanx.protocol import (
     Gather,
     Gathered,
     RankState,
+    Recover,
     Refused,
     SplitClosed,
     SplitFormed,
@@ -28,14 +30,15 @@ class _Round:
 
     shares: dict[int, bytes] = field(default_factory=dict)
     requests: dict[int, int] = field(default_factory=dict)  # rank -> request id
+    came: set[int] = field(default_factory=set)  # also those who have given it up
 
 
 class World:
     """Membership, epochs and cells of ``size`` ranks.
 
     An *epoch* is one life of the group: it ends when anything in it was aborted, and the next
-    begins when a cell is about to run on ranks that all live. A lost rank stays in the world
-    (its number is kept) until it is replaced.
+    begins when a cell is about to run on ranks that all live, or when all of them ask for it
+    (`Recover`). A lost rank stays in the world (its number is kept) until it is replaced.
     """
 
     def __init__(self, size: int) -> None:
@@ -48,6 +51,8 @@ class World:
         self._how_gone: dict[int, str] = {}  # since the last cell began
         self._splits: dict[int, tuple[tuple[int, ...], set[int]]] = {}  # members, those inside
         self._living_on: set[int] = set()  # ranks with threads that outlived their cell
+        self._asking: dict[int, Recover] = {}  # ranks that wait for the next epoch
+        self._asked: set[int] = set()  # and those who did in this one, and have given it up
 
     # -- rendezvous ---------------------------------------------------------------------------
 
@@ -62,6 +67,7 @@ class World:
         this = self._rounds.setdefault(request.round, _Round())
         this.shares[rank] = request.data
         this.requests[rank] = request.id
+        this.came.add(rank)
         if len(this.shares) < self.size:
             return []
         del self._rounds[request.round]
@@ -79,9 +85,28 @@ class World:
         """Record the death of a rank; everyone who waits for it is refused."""
         self.dead[rank] = reason
         self._is_aborted = True
+        self._asking.pop(rank, None)
         for ranks in self._running.values():
             ranks.discard(rank)
-        return self._refuse_all(rank, reason)
+        return self._refuse_all(rank, reason) + self.refuse_asking(())
+
+    def withdraw(self, rank: int, of: int) -> list[int]:
+        """Forget that a rank waits for the answer to a request; the ranks that were missing.
+
+        Not those that have given up a moment before: ranks have the same patience.
+        """
+        for this in self._rounds.values():
+            if this.requests.get(rank) == of:
+                del this.requests[rank], this.shares[rank]
+                return self._missing(this.requests.keys(), this.came)
+        if rank in self._asking and self._asking[rank].id == of:
+            del self._asking[rank]
+            return self._missing(self._asking.keys(), self._asked)
+        return []  # it was answered
+
+    def _missing(self, here: Collection[int], came: Collection[int]) -> list[int]:
+        every = set(range(self.size))
+        return sorted(every - set(came) or every - set(here))
 
     def _refuse_all(self, culprit: int, message: str) -> list[Answer]:
         answers: list[Answer] = [
@@ -92,6 +117,57 @@ class World:
         self._rounds.clear()
         return answers
 
+    # -- the next epoch -----------------------------------------------------------------------
+
+    def ask(self, rank: int, request: Recover) -> None:
+        """Note that a rank waits for the world to form anew."""
+        self._asking[rank] = request
+        self._asked.add(rank)
+
+    @property
+    def asking(self) -> set[int]:
+        """Ranks that wait for the world to form anew."""
+        return set(self._asking)
+
+    @property
+    def is_unanimous(self) -> bool:
+        """Whether every rank waits for the world to form anew."""
+        return len(self._asking) == self.size
+
+    @property
+    def is_good(self) -> bool:
+        """Whether nothing is known against the epoch, of those who ask neither."""
+        asks = self._asking.values()
+        return not self._is_aborted and all(
+            not ask.is_over and ask.epoch == self.epoch for ask in asks
+        )
+
+    def begin_epoch(self) -> None:
+        """Let the next epoch begin; the one before was aborted wherever it had memory."""
+        self.epoch += 1
+        self._is_aborted = False
+        self._rounds.clear()
+        self._splits.clear()
+
+    def take_asking(self) -> list[tuple[int, int]]:
+        """Return who waits for the world to form anew, with its request, and forget it."""
+        asking, self._asking = self._asking, {}
+        self._asked.clear()
+        return [(rank, request.id) for rank, request in asking.items()]
+
+    def refuse_asking(self, gone: Collection[int]) -> list[Answer]:
+        """Refuse who waits for a new epoch in vain: a rank is dead, or among those ``gone``."""
+        away = sorted(set(gone) - self._asking.keys())
+        if not self._asking or not (self.dead or away):
+            return []
+        if self.dead:
+            who, why = next(iter(self.dead.items()))
+            why += "; the group cannot be formed without it: start the ranks anew"
+        else:
+            who = away[0]
+            why = f"{self.how_gone(who)}; px.recover() of the others can never complete"
+        return [(rank, Refused(request, who, why)) for rank, request in self.take_asking()]
+
     # -- splits -------------------------------------------------------------------------------
 
     def form_split(self, rank: int, formed: SplitFormed) -> None:
@@ -101,6 +177,8 @@ class World:
 
     def close_split(self, rank: int, closed: SplitClosed) -> None:
         """Note that a rank has left a split; the last one takes it along."""
+        if closed.epoch != self.epoch:
+            return  # the split of this number may stand again
         _, inside = self._splits.get(closed.number, ((), set()))
         inside.discard(rank)
         if not inside:
@@ -117,9 +195,7 @@ class World:
         """Let a cell run; if the epoch is over and every rank can join, a new one begins first."""
         reform = self._is_aborted and not self.dead and not self.unfinished()
         if reform:
-            self.epoch += 1
-            self._is_aborted = False
-            self._splits.clear()
+            self.begin_epoch()
         # Whoever still runs an earlier cell takes no part in this one.
         self._how_gone = dict.fromkeys(self.unfinished(), "still runs the cell before")
         self._running[cell] = {rank for rank in ranks if rank not in self.dead}
@@ -147,6 +223,8 @@ class World:
 
     def how_gone(self, rank: int) -> str:
         """Words for why a rank takes no part in the cell that runs."""
+        if rank in self._asking:
+            return "waits in px.recover()"
         return self._how_gone.get(rank, "is not asked to run this cell")
 
     def gone(self) -> set[int]:

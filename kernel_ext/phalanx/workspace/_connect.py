@@ -42,6 +42,13 @@ class Connection:
     secret_key: bytes
     mode: Mode = "own"
 
+    def abandon(self) -> None:
+        """Leave a root that cannot be used after all: one that was started here ends."""
+        if isinstance(self.root, RootProcess):
+            self.root.close(timeout_s=0.0)
+        else:
+            self.root.let_go()
+
 
 def start_root(options: StartOptions) -> Connection:
     """Start a root under a name that is free."""

@@ -29,6 +29,13 @@ class SocketThread:
 
     def __init__(self, name: str) -> None:
         self._context = zmq.Context()
+        try:
+            self._open(name)
+        except BaseException:
+            self._context.destroy(linger=0)
+            raise
+
+    def _open(self, name: str) -> None:
         self._outgoing: deque[tuple[zmq.Socket[bytes], Frames]] = deque()
         self._tasks: deque[Callable[[], None]] = deque()
         self._handlers: dict[zmq.Socket[bytes], Callable[[Frames], None]] = {}

@@ -53,7 +53,11 @@ class WorkspaceLife:
         self._why_lost = ""
         self._why_closed = "this workspace was stopped; start another with %distributed start -n 4"
         self._runner: CellRunner | None = None
-        self._thread = SocketThread(f"phalanx-{self.name}")
+        try:
+            self._thread = SocketThread(f"phalanx-{self.name}")
+        except BaseException:
+            connection.abandon()
+            raise
         try:
             self._root = RootClient(self._thread, connection, self._on_news)
         except BaseException:

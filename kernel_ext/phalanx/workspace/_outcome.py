@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from phalanx.errors import DistributedError, RankFailure, cell_error
 from phalanx.protocol import say_where
 
-from ._ranks import format_ranks
+from ._ranks import format_ranks, name_ranks
 from ._run import CellOutcome
 
 __all__ = ["RankResult", "raise_for", "results_of"]
@@ -34,6 +34,19 @@ def results_of(outcome: CellOutcome, ranks: Iterable[int]) -> list[RankResult]:
     return results
 
 
+def _say_ended(outcome: CellOutcome) -> str:
+    """Say how the ranks stand that needed no stop when the time was up."""
+    ended = set(outcome.ranks).difference(outcome.places, outcome.lost)
+    failed = sorted(ended.intersection(outcome.failures))
+    parts = [
+        f"rank {rank} had ended with {outcome.failures[rank].ename}: {outcome.failures[rank].evalue}"
+        for rank in failed
+    ]
+    if done := ended.difference(failed):
+        parts.append(f"done: {name_ranks(done)}")
+    return "".join(f"; {part}" for part in parts)
+
+
 def raise_for(outcome: CellOutcome, timeout: float | None = None) -> None:
     """Raise what a cell ended in, if it did not end well.
 
@@ -48,7 +61,7 @@ def raise_for(outcome: CellOutcome, timeout: float | None = None) -> None:
     if outcome.was_stopped:
         raise KeyboardInterrupt
     if outcome.has_timed_out:
-        where = f": {say_where(outcome.places)}" if outcome.places else ""
+        where = f": {say_where(outcome.places)}{_say_ended(outcome)}" if outcome.places else ""
         msg = f"the cell ran longer than {timeout:g} s; its ranks were stopped{where}"
         raise TimeoutError(msg)
     if outcome.failures:

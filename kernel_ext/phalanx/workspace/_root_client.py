@@ -9,6 +9,7 @@ import contextlib
 import itertools
 import os
 import queue
+import socket
 import threading
 from collections.abc import Callable
 from typing import TypeVar
@@ -34,6 +35,7 @@ from phalanx.protocol import (
     LetGo,
     NotYours,
     OutputIs,
+    RankLost,
     RankStack,
     StacksAre,
     StandingIs,
@@ -64,7 +66,8 @@ class RootClient:
     Parameters
     ----------
     on_news : callable
-        Gets `RankLost`, `Notice` and `Taken`, on the socket thread.
+        Gets `RankLost`, `Notice` and `Taken`, on the socket thread; of a root that has died, on
+        one of ours.
     """
 
     def __init__(
@@ -81,13 +84,24 @@ class RootClient:
         self._boot: queue.SimpleQueue[FromRoot] = queue.SimpleQueue()
         self._decoder = msgspec.msgpack.Decoder(FromRoot)
         self._thread = thread
+        self._is_stopping = False
+        self._size = connection.size
+        self._watcher = threading.Thread(target=self._watch, name="phalanx-root", daemon=True)
+        try:
+            self._watcher.start()
+            self._connect(connection)
+        except BaseException:
+            self._is_stopping = True
+            connection.abandon()
+            raise
 
+    def _connect(self, connection: Connection) -> None:
         def configure(sock: zmq.Socket[bytes]) -> None:
             sock.curve_serverkey = self._root.address.public_key
             sock.curve_publickey = connection.public_key
             sock.curve_secretkey = connection.secret_key
 
-        self._socket = thread.socket(
+        self._socket = self._thread.socket(
             zmq.DEALER, self._root.address.endpoint, self._receive, configure=configure
         )
         self._send(Hello(phalanx.__version__, os.getpid(), connection.mode))
@@ -101,6 +115,14 @@ class RootClient:
     def is_alive(self) -> bool:
         """Whether the root supervisor runs."""
         return self._root.poll() is None
+
+    def _watch(self) -> None:
+        """Tell that all ranks are lost when the root has died: nobody else can."""
+        self._root.wait()
+        if not self._is_stopping:
+            host = socket.gethostname()
+            for rank in range(self._size):
+                self._on_news(RankLost(rank, host, "is gone: its supervisor has died", ""))
 
     def wait_booted(self, timeout_s: float) -> Booted:
         """Wait until every rank takes cells.
@@ -170,18 +192,22 @@ class RootClient:
 
     def stop(self) -> None:
         """End the ranks, the controller and the supervisor; idempotent, fine with a dead one."""
+        self._is_stopping = True
         if self.is_alive:
             # Where it hangs or has just died, close() below kills it, and its children with it.
             with contextlib.suppress(DistributedError):
                 self._ask(Stop, Stopped, STOP_S)
         self._root.close(timeout_s=1.0)
+        self._watcher.join()
 
     def leave(self) -> None:
         """Leave the root to the client that has taken it over; idempotent."""
+        self._is_stopping = True
         self._root.let_go()
 
     def let_go(self) -> None:
         """Leave the ranks to whoever comes within their linger time; idempotent."""
+        self._is_stopping = True
         if self.is_alive:
             self._send(LetGo())
             # What is sent last may be lost when sockets close: an answer says that it has come.

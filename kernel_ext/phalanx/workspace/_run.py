@@ -57,7 +57,8 @@ class CellSender(LineSender, Protocol):
 class CellOutcome:
     """How a cell ended on each of its ranks."""
 
-    def __init__(self) -> None:
+    def __init__(self, ranks: tuple[int, ...]) -> None:
+        self.ranks = ranks
         self.failures: dict[int, Failure] = {}
         self.lost: dict[int, Lost] = {}
         self.results: dict[int, Display] = {}
@@ -85,7 +86,7 @@ class _CellLoop:
         self.view = view
         self.sender = sender
         self.running = set(cell.ranks)
-        self.outcome = CellOutcome()
+        self.outcome = CellOutcome(cell.ranks)
         self.output = output
         self.status = status
         self.asking = Asking(cell.name, cell.ranks, view, sender, output.break_here, typed)

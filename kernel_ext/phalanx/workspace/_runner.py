@@ -243,7 +243,7 @@ class CellRunner:
         """Tell the cell that runs of a rank's death, or what else the root has to say."""
         if isinstance(message, RankLost):
             lost = Lost(message.rank, message.host, message.reason, message.tail)
-            self._lost[lost.rank] = lost
+            self._lost.setdefault(lost.rank, lost)
             self._dispatch.on_lost(lost)
         elif isinstance(message, Notice):
             self._dispatch.tell(Told(message.text))

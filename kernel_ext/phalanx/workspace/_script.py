@@ -5,12 +5,12 @@ It speaks with the root supervisor and knows nothing of terminals, labels and ex
 
 from __future__ import annotations
 
-import contextlib
 import os
 import queue
 import signal
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -40,7 +40,7 @@ from phalanx.protocol.scripts import (
 from phalanx.supervisor import launch_root
 
 from ._io import SocketThread
-from ._start import SILENCE_S, checked_options
+from ._start import SILENCE_S, checked_options, starting
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -122,16 +122,21 @@ class Script:
             quiet_s=quiet_s,
         )
         self._events: queue.SimpleQueue[ScriptEvent] = queue.SimpleQueue()
-        self._pids: tuple[int, ...] = ()
-        self._ended: set[int] = set()
         self._untold: dict[tuple[int, str], int] = {}  # cost of output that is done with
         self._input_room = threading.Condition()
         self._input_nbytes = WINDOW_COST  # that may be sent now; the condition's lock guards it
         self._is_closed = False
+        self._n_started = 0
         self._decoder = msgspec.msgpack.Decoder(FromScriptRoot)
-        self._root = launch_root(ScriptOptions(boot, tuple(command), dict(env or {}), grace_s))
-        self._thread = SocketThread("phalanx-script")
+        with starting(), ExitStack() as stack:
+            self._root = launch_root(ScriptOptions(boot, tuple(command), dict(env or {}), grace_s))
+            stack.callback(self._root.close, 0.0)
+            self._thread = SocketThread("phalanx-script")
+            stack.callback(self._thread.close)
+            self._connect(public_key, secret_key)
+            stack.pop_all()
 
+    def _connect(self, public_key: bytes, secret_key: bytes) -> None:
         def configure(sock: zmq.Socket[bytes]) -> None:
             sock.curve_serverkey = self._root.address.public_key
             sock.curve_publickey, sock.curve_secretkey = public_key, secret_key
@@ -176,7 +181,7 @@ class Script:
 
     def ask_stacks(self) -> None:
         """Ask where the ranks are; a `StacksAre` comes."""
-        self._send(GetStacks(0, tuple(range(len(self._pids)))))
+        self._send(GetStacks(0, tuple(range(self._n_started))))
 
     def signal(self, number: signal.Signals) -> None:
         """End the ranks: politely, or, told a second time, at once; also from a signal handler."""
@@ -190,11 +195,6 @@ class Script:
         self._send(Bye())
         self._root.close(CLOSE_S)
         self._thread.close()
-        # A supervisor that was killed takes the ranks with it, but not what these have started.
-        for rank, pid in enumerate(self._pids):
-            if rank not in self._ended:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(pid, signal.SIGKILL)
 
     def __enter__(self) -> Self:
         """Use it for a while; `close` follows."""
@@ -229,7 +229,5 @@ class Script:
                 self._input_room.notify()
             return
         if isinstance(message, Started):
-            self._pids = message.pids
-        elif isinstance(message, RankEnded):
-            self._ended.add(message.rank)
+            self._n_started = len(message.pids)
         self._events.put(message)

@@ -8,7 +8,11 @@ from __future__ import annotations
 import math
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+
+import zmq
 
 from phalanx.errors import DistributedError
 from phalanx.supervisor import check_name
@@ -17,7 +21,14 @@ from ._cell import Cell
 from ._dispatch import Dispatch
 from ._ranks import format_ranks
 
-__all__ = ["LINGER_S", "SILENCE_S", "StartOptions", "checked_options", "wait_answering"]
+__all__ = [
+    "LINGER_S",
+    "SILENCE_S",
+    "StartOptions",
+    "checked_options",
+    "starting",
+    "wait_answering",
+]
 
 PING_INTERVAL_S = 0.1
 LINGER_S = 600.0  # design.md section 2: long enough to come back after a restart
@@ -61,6 +72,21 @@ def checked_options(
     chosen = f"local-{os.getpid()}" if name is None else check_name(name)
     is_named = name is not None
     return StartOptions(chosen, ranks, linger_s, silence_s, transport, is_named=is_named)
+
+
+@contextmanager
+def starting() -> Iterator[None]:
+    """Say in one line what this machine refuses to a start: descriptors, memory, threads."""
+    try:
+        yield
+    except DistributedError:  # some are OSErrors as well
+        raise
+    except (OSError, MemoryError, zmq.ZMQError, RuntimeError) as error:
+        # "can't start new thread" is all that Python says of a refused thread.
+        if type(error) is RuntimeError and "thread" not in str(error):
+            raise
+        msg = f"the ranks cannot be started from here: {getattr(error, 'strerror', '') or error}"
+        raise DistributedError(msg) from error
 
 
 def wait_answering(dispatch: Dispatch, name: str, size: int, timeout_s: float) -> None:

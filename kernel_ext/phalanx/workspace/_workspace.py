@@ -20,7 +20,7 @@ from ._listing import WorkspaceInfo, list_workspaces
 from ._outcome import RankResult
 from ._output import MAX_LINES
 from ._ranks import chosen_ranks
-from ._start import LINGER_S, SILENCE_S, checked_options
+from ._start import LINGER_S, SILENCE_S, checked_options, starting
 from ._values import pull_request, push_request
 from ._view import View
 
@@ -82,7 +82,8 @@ class Workspace(WorkspaceLife):
         ...     ws.run("px.all_sum(rank)")
         """
         options = checked_options(n, name, linger, silence, transport)
-        self = cls(start_root(options), is_kept=detach)
+        with starting():
+            self = cls(start_root(options), is_kept=detach)
         try:
             self._boot(is_new=True)
         except BaseException:

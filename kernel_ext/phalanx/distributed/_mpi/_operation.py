@@ -73,6 +73,7 @@ class Operations:
         self.members = tuple(members)
         self.host_names = tuple(host_names)
         self.is_closed = False
+        self.timeout: float | None = None
         self._world = world
         self._comm = comm
         self._channel = channel
@@ -123,7 +124,7 @@ class Operations:
     def _operation(self, op: str, timeout: float | None) -> Iterator[Deadline]:
         """One thread at a time, after all that was submitted; until then no harm is done."""
         self._check_usable()
-        deadline = Deadline(timeout)
+        deadline = Deadline(self.timeout if timeout is None else timeout)
         worker = self._worker
         is_mine = worker is None or worker.is_current()
         while not (
@@ -276,10 +277,12 @@ class Operations:
         self._world.flush()
         return is_first
 
-    def settle(self) -> None:
-        """Wait until no thread is inside a group that has failed; it leaves by itself."""
-        if self._turn.acquire(timeout=_CLOSE_S):
+    def settle(self, timeout: float) -> bool:
+        """Wait until no thread is inside a group that has failed; False if one still is."""
+        has_left = self._turn.acquire(timeout=timeout)
+        if has_left:
             self._turn.release()
+        return has_left
 
     # -- end ----------------------------------------------------------------------------------
 

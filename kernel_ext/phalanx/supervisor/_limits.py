@@ -1,0 +1,37 @@
+"""What a process may have here, and what a world of ranks needs.
+
+It knows the limits of the system, and our needs as counted; nothing of what is opened.
+"""
+
+from __future__ import annotations
+
+import resource
+
+from phalanx.errors import DistributedError
+
+__all__ = ["allow_descriptors"]
+
+# ipyparallel's controller has the most: 79 and 8 a rank, counted with 1 and 4 ranks (a root has 21
+# and 7 a rank, a rank 43 and 3 for each); and some to spare.
+BASE, PER_RANK = 128, 10
+
+
+def allow_descriptors(ranks: int) -> None:
+    """Raise the soft limit of open files, for this process and its children, where it is too low.
+
+    Raises
+    ------
+    DistributedError
+        The hard limit is too low as well. Found out later, connections would just not be.
+    """
+    needed = BASE + PER_RANK * ranks
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        msg = (
+            f"{ranks} ranks need {needed} open files in a process, and only {hard} are allowed "
+            f"here; raise the limit (ulimit -n {needed}), or start fewer ranks"
+        )
+        raise DistributedError(msg)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))

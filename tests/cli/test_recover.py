@@ -1,0 +1,112 @@
+"""`px.recover()` in scripts: all values right after it, what is missing named, nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from launching import launch
+
+TESTS = str(Path(__file__).parents[1])
+
+
+@pytest.fixture
+def recovering(script):
+    """Run a script with the farm's cells in reach; its end and what each rank has printed."""
+
+    def run(code, n, *words):
+        path = script("from distributed import recover_cells\nimport phalanx as px\n" + code)
+        paths = os.pathsep.join([TESTS, *filter(None, sys.path)])
+        ended = launch(
+            "-n", str(n), *words, sys.executable, path, env={"PYTHONPATH": paths, "N": str(n)}
+        )
+        return ended.returncode, ended.stdout.decode(), ended.stderr.decode()
+
+    return run
+
+
+def test_a_script_goes_on_after_a_failure(recovering):
+    code, out, err = recovering(
+        "world = px.init()\n"
+        "part = world.split(world.rank() % 2)\n"
+        "print(recover_cells.fail('mismatch', 1).partition(':')[0])\n"
+        "assert px.recover(20) is world\n"
+        "recover_cells.check(world); recover_cells.check(part)\n"
+        "assert px.recover(20) is world\n"
+        "print(world.describe()['epoch'], part.size())\n",
+        3,
+    )
+    assert (code, err) == (0, "")
+    said = [f"[{rank}] CollectiveMismatch" for rank in range(3)]
+    said += [f"[{rank}] 2 {size}" for rank, size in enumerate([2, 1, 2])]
+    assert sorted(out.splitlines()) == sorted(said)
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_rank_that_has_ended_is_named_at_once(recovering, is_first):
+    code, out, err = recovering(
+        "import os\nworld = px.init()\nworld.barrier()\n"
+        f"if world.rank() == 1:\n    {'pass' if is_first else 'import time; time.sleep(0.5)'}\n"
+        "else:\n"
+        "    try: px.recover(20)\n"
+        "    except px.RankFailure as error: print(error.rank, error.reason)\n",
+        3,
+    )
+    assert (code, err) == (0, "")
+    why = "1 has ended (exit status 0); the group cannot be formed without it: start the ranks anew"
+    assert sorted(out.splitlines()) == [f"[{rank}] {why}" for rank in (0, 2)]
+
+
+def test_who_waits_for_a_rank_in_recover_is_freed_and_both_recover(recovering):
+    code, out, err = recovering(
+        "world = px.init()\n"
+        "if world.rank() == 1:\n    px.recover(20)\n"
+        "else:\n"
+        "    try: px.all_sum(1)\n"
+        "    except px.RankFailure as error: print(error.rank, error.reason)\n"
+        "    px.recover(20)\n"
+        "recover_cells.check(world)\n",
+        2,
+    )
+    assert (code, err) == (0, "")
+    assert out == "[0] 1 waits in px.recover(); all_sum #1 can never complete\n"
+
+
+def test_what_is_missing_is_named_with_what_it_does(recovering):
+    code, out, err = recovering(
+        "import time\nworld = px.init()\nrecover_cells.fail('mismatch', 1)\n"
+        "if world.rank() == 1:\n"
+        "    try: px.recover(0.3)\n"
+        "    except px.CollectiveTimeout as error: print(error)\n"
+        "else: time.sleep(1)\n"
+        "px.recover(20)\nrecover_cells.check(world)\n",
+        2,
+    )
+    assert (code, err) == (0, "")
+    assert out == "[1] px.recover() timed out after 0.3 s; missing: rank 0\n"
+
+
+STORM = """
+import json
+found = recover_cells.storm({seed}, 200)
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize(
+    ("n", "transport", "seed"), [(2, "any", 1), (4, "any", 2), (3, "tcp", 3), (4, "tcp", 4)]
+)
+def test_two_hundred_recoveries_in_a_row(recovering, n, transport, seed):
+    code, out, err = recovering(STORM.format(seed=seed), n, "--transport", transport)
+    assert (code, err) == (0, ""), err
+    said = [json.loads(line.partition(" ")[2]) for line in out.splitlines()]
+    assert len(said) == n
+    for epoch, early, late in said:
+        assert epoch == 201
+        assert late[:2] == early[:2]  # descriptors, threads
+        assert late[2] - early[2] < 8192  # KiB

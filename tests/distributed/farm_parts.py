@@ -1,0 +1,55 @@
+"""What the farm's supervisor owns and knows: the memory of a (pretended) host, and one epoch."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from phalanx import distributed
+from phalanx.distributed import AbortPage
+from phalanx.protocol import EpochAborted, Gather, Recover
+
+CAPACITY = 8
+
+
+class Host:
+    """What the supervisor of one (pretended) host owns."""
+
+    def __init__(self) -> None:
+        self.page_fd = distributed.create_page(CAPACITY)
+        self.region_fds = tuple(distributed.create_region() for _ in range(CAPACITY))
+        self.wake_fds = tuple(distributed.create_wake() for _ in range(CAPACITY))
+        self.page = AbortPage(self.page_fd, slots=CAPACITY, author=CAPACITY, wake_fds=self.wake_fds)
+
+    @property
+    def fds(self) -> tuple[int, ...]:
+        return (self.page_fd, *self.region_fds, *self.wake_fds)
+
+    def close(self) -> None:
+        self.page.close()
+        for fd in self.fds:
+            os.close(fd)
+
+
+@dataclass
+class Plan:
+    """One epoch: who is where, and what the ranks have said of it."""
+
+    size: int
+    hosts: tuple[int, ...]
+    transport: str
+    epoch: int
+    with_memory: bool = True
+    reroute: Callable[[int, int, bytes], bytes] = lambda number, rank, data: data
+    rounds: dict[int, dict[int, Gather]] = field(default_factory=dict)
+    aborts: list[tuple[int, EpochAborted]] = field(default_factory=list)
+    told: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+    lost: tuple[int, str] | None = None
+    asks: dict[int, Recover] = field(default_factory=dict)
+    asked: set[int] = field(default_factory=set)  # also who has given it up
+
+    @property
+    def slots(self) -> tuple[int, ...]:
+        return tuple(self.hosts[:rank].count(self.hosts[rank]) for rank in range(self.size))

@@ -1,0 +1,280 @@
+"""What ranks of the farm run to fail, to recover, and to see what came back."""
+
+from __future__ import annotations
+
+import gc
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import phalanx as px
+from phalanx.distributed import AbortKind, _family, _world
+
+HOWS = ["mismatch", "timeout", "interrupt", "abort", "message"]
+HELD: dict[str, Any] = {}
+
+
+def check(group: px.Group, length: int = 5000) -> None:
+    """Every kind of operation gives the right values in this group."""
+    me, size = group.rank(), group.size()
+    x = np.arange(float(length)) + me
+    total = np.arange(float(length)) * size + size * (size - 1) / 2
+    assert (px.all_sum(x, group=group) == total).all()
+    assert px.all_gather(np.full(2, me), group=group).tolist() == [
+        peer for peer in range(size) for _ in range(2)
+    ]
+    assert px.broadcast(me, root=size - 1, group=group) == size - 1
+    big = np.arange(size * 30_000.0).reshape(size, -1)
+    assert (px.all_to_all(big + me, group=group)[:, 0] == big[me, 0] + np.arange(size)).all()
+    if size > 1:
+        px.send(np.full(100, float(me)), (me + 1) % size, group=group)
+        got = px.recv((100,), "float64", (me - 1) % size, group=group)
+        assert (got == (me - 1) % size).all()
+
+
+def fail(how: str, odd: int) -> str:
+    """Fail on every rank, rank ``odd`` being the reason; what this one was told."""
+    group = px.init()
+    is_odd, peer = group.rank() == odd, (odd + 1) % group.size()
+    x = np.ones(1000)
+    # Nobody is in what was before: whoever has sent this is in no operation.
+    if not is_odd:
+        px.send(0, odd)
+    for other in range(group.size()) if is_odd else ():
+        _ = None if other == odd else px.recv((), "int64", other)
+    try:
+        if how == "mismatch":
+            px.all_sum(x[:10] if is_odd else x)
+        elif how == "timeout":
+            _ = None if is_odd else px.all_sum(x, timeout=0.05)
+        elif how == "interrupt":
+            if is_odd:
+                signal.signal(signal.SIGALRM, signal.default_int_handler)
+                signal.setitimer(signal.ITIMER_REAL, 0.02)
+            px.recv((3,), "float64", peer) if is_odd else px.all_sum(x)
+        elif how == "abort":
+            _ = group._engine.abort(AbortKind.ERROR, odd, "mine") if is_odd else px.all_sum(x)
+        elif how == "message":
+            if is_odd:
+                px.send(x[:3], peer)
+            elif group.rank() == peer:
+                px.recv((4,), "float64", odd)
+            px.all_sum(x)
+    except (px.DistributedError, KeyboardInterrupt) as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def fail_and_recover(how: str, odd: int) -> tuple[str, int, int, bool]:
+    """What was said, the epochs before and after, and whether the group is one object."""
+    group = px.init()
+    check(group)
+    before = group.describe()["epoch"]
+    said = fail(how, odd)
+    again = px.recover(10.0)
+    check(again)
+    return said, before, again.describe()["epoch"], again is group is px.init()
+
+
+def recover(timeout: float | None = 10.0) -> int:
+    return px.recover(timeout).describe()["epoch"]
+
+
+def sleep_and_recover(rank: int, pause: float) -> float:
+    """A barrier: rank ``rank`` comes late; how long this one was in it."""
+    if px.init().rank() == rank:
+        time.sleep(pause)
+    start = time.monotonic()
+    px.recover(10.0)
+    return time.monotonic() - start
+
+
+def hold_splits() -> list[int]:
+    """Two halves and a pair in each of them, rows across, and one alone."""
+    world = px.init()
+    rank = world.rank()
+    half = world.split(rank // 2)
+    HELD["half"], HELD["odd"] = half, world.split(rank % 2, key=-rank + 10)
+    if half.size() > 1:
+        HELD["pair"] = half.split(0, key=10 - half.rank())
+        HELD["alone"] = half.split(half.rank())
+    HELD["all"] = world.split(0)
+    HELD["some"] = world.split(None if rank == 0 else 5)
+    return shapes()
+
+
+def shapes() -> list[Any]:
+    """What each held split is, by its name."""
+    return [
+        None
+        if group is None
+        else (group.rank(), group.describe()["members"], group.describe().get("color"))
+        for group in HELD.values()
+    ]
+
+
+def check_held() -> list[Any]:
+    """Use all of them; what they are."""
+    identities = {name: id(group) for name, group in HELD.items()}
+    for group in HELD.values():
+        if group is not None:
+            check(group)
+    assert identities == {name: id(group) for name, group in HELD.items()}
+    world = px.init()
+    fresh = world.split(world.rank() % 2)
+    check(fresh, 10)
+    fresh.close()
+    return shapes()
+
+
+def close_or_lose(closer: int, loser: int) -> None:
+    """Rank ``closer`` closes the halves' pair, ``loser`` drops the group of all."""
+    rank = px.init().rank()
+    if rank == closer:
+        HELD["pair"].close()
+    if rank == loser:
+        del HELD["all"]
+        gc.collect()
+
+
+def say(name: str) -> str:
+    """What a held split says when it is used."""
+    try:
+        HELD[name].barrier(5.0)
+    except px.DistributedError as error:
+        return f"{type(error).__name__}: {error}"
+    return "works"
+
+
+def drop_held() -> None:
+    HELD.clear()
+    gc.collect()
+
+
+def wait_late(odd: int) -> list[Any]:
+    """An operation that was handed over fails; it is waited for when its array holds another's."""
+    group = px.init()
+    x, out = np.ones(70_000), np.zeros(70_000)
+    work = px.all_sum(x, out=out, async_op=True, timeout=0.1) if group.rank() != odd else None
+    if work is not None:
+        while not work.done():
+            time.sleep(0.001)
+    px.recover(10.0)
+    px.all_sum(x, out=out)
+    said = ""
+    try:
+        if work is not None:
+            work.wait()
+    except px.DistributedError as error:
+        said = f"{type(error).__name__}: {error}"
+    check(group)
+    return [said, bool((out == group.size()).all())]
+
+
+def use_closed() -> list[Any]:
+    """Close; an operation is refused and touches nothing. Then all come back."""
+    group = px.init()
+    group.close()
+    found: list[Any] = []
+    for dtype in ("float64", "int64"):
+        out = np.full(4, 7, dtype)
+        try:
+            px.all_sum(np.ones(4, dtype), out=out)
+        except px.DistributedError as error:
+            found += [str(error), out.tolist()]
+    again = px.init(timeout=10.0)
+    check(again)
+    return [*found, again is group]
+
+
+def close_and_come_back(alone: int) -> str:
+    """Only rank ``alone`` closes and calls init; the others go on as if nothing was."""
+    group = px.init()
+    try:
+        if group.rank() == alone:
+            group.close()
+            px.init(timeout=0.5)
+        else:
+            group.barrier(5.0)
+    except px.DistributedError as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def sum_large(nbytes: int, timeout: float | None) -> list[Any]:
+    """Sum forever; when it ends, what was said and whether what is there is right or invalid."""
+    group = px.init()
+    size, rank = group.size(), group.rank()
+    x = np.empty(nbytes // 8)
+    out = np.zeros_like(x)
+    HELD["x"], HELD["out"] = x, out
+    n = 0
+    while True:
+        x[:] = n + rank
+        try:
+            px.all_sum(x, out=out, timeout=timeout)
+        except px.DistributedError as error:
+            return [f"{type(error).__name__}: {error}", bool(np.isnan(out).all())]
+        assert (out == n * size + size * (size - 1) / 2).all()
+        n += 1
+
+
+def reuse(value: float) -> int:
+    """Use the arrays and the arena for something else, twice; how often it was right."""
+    group = px.init()
+    n_right = 0
+    x, out = HELD["x"], HELD["out"]
+    for i in range(2):
+        x[:] = value + i
+        px.all_sum(x, out=out)
+        n_right += bool((out == (value + i) * group.size()).all())
+    return n_right
+
+
+def resources() -> tuple[int, int, int]:
+    """Open descriptors, threads, resident KiB."""
+    gc.collect()
+    lines = Path("/proc/self/status").read_text().splitlines()
+    said = dict(line.split(":", 1) for line in lines)
+    n_fds = len(list(Path("/proc/self/fd").iterdir()))
+    return n_fds, int(said["Threads"]), int(said["VmRSS"].split()[0])
+
+
+def storm(seed: int, count: int) -> list[Any]:
+    """Fail and recover ``count`` times, in ways and with ranks drawn alike on every rank."""
+    draws = np.random.default_rng(seed)
+    group = px.init()
+    hold_splits()
+    found = []
+    for number in range(count):
+        how = str(draws.choice(HOWS))
+        said = fail(how, int(draws.integers(group.size())))
+        assert said or how in ("timeout", "abort"), how
+        assert px.recover(20.0) is group
+        check(group, int(draws.integers(1, 60_000)))
+        for held in HELD.values():
+            assert held is None or px.all_sum(number, group=held) == number * held.size()
+        if number in (count // 4, count - 1):
+            check_held()
+            group.barrier()
+            group._family.reap()  # descriptors of a split that the others had yet to leave
+            found.append(resources())
+    drop_held()
+    return [group.describe()["epoch"], *found]
+
+
+def break_splits(rank: int) -> None:
+    """From now on rank ``rank`` cannot form splits, as if its memory was used up."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(12, "Cannot allocate memory")
+
+    if px.init().rank() == rank:
+        _family.make_group = refuse
+
+
+def mend_splits() -> None:
+    _family.make_group = _world.make_group

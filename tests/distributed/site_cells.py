@@ -1,0 +1,105 @@
+"""Cells whose lines are named in errors: each call stands on a line of its own.
+
+`line_of` finds the number of a line by the words it ends with.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import numpy as np
+
+import phalanx as px
+
+
+def line_of(mark: str, file: str = __file__) -> str:
+    """``site_cells.py:12`` of the line that ends with this comment."""
+    path = Path(file)
+    lines = path.read_text(encoding="utf-8").splitlines()
+    (number,) = (at for at, line in enumerate(lines, 1) if line.endswith(f"# {mark}"))
+    return f"{path.name}:{number}"
+
+
+def differ(what: str) -> None:
+    """Rank 1 calls something else than the others, or the same in another way."""
+    group, ones = px.init(), np.ones(6)
+    is_odd = group.rank() == 1
+    if what == "op" and is_odd:
+        px.all_max(ones)  # odd op
+    elif what == "dtype" and is_odd:
+        px.all_sum(ones.astype("float32"))  # odd dtype
+    elif what == "shape" and is_odd:
+        px.all_sum(ones.reshape(2, 3))  # odd shape
+    elif what == "root":
+        if is_odd:
+            px.broadcast(ones, 1)  # odd root
+        px.broadcast(ones, 0)  # common root
+    elif what == "order" and is_odd:
+        group.barrier()  # odd order
+        px.all_sum(ones)
+    elif what == "async" and is_odd:
+        work = px.all_sum(ones.reshape(2, 3), async_op=True)  # odd async
+        work.wait()
+    elif what == "split":
+        part = group.split(0)
+        assert part is not None
+        if is_odd:
+            part.barrier()  # odd split
+        px.all_sum(ones, group=part)  # common split
+    else:
+        px.all_sum(ones)  # common
+        group.barrier()
+
+
+def behind_a_work() -> None:
+    """Rank 1's call is carried out by the group's thread, as another is under way."""
+    group = px.init()
+    if group.rank() == 1:
+        time.sleep(0.2)  # the others' first call is on its way when they make the second
+        px.all_sum(np.ones(3))
+        px.all_sum(np.ones(5))  # odd behind
+    work = px.all_sum(np.ones(3), async_op=True)
+    px.all_sum(np.ones(4))  # common behind
+    work.wait()
+
+
+def messages(count: int) -> None:
+    group = px.init()
+    if group.rank() == 0:
+        px.send(np.ones(count), 1)  # send
+    if group.rank() == 1:
+        px.recv((3,), "int64", 0)  # recv
+    group.barrier()
+
+
+def sum_within(timeout: float | None) -> None:
+    px.all_sum(np.ones(4, np.float32), timeout=timeout)  # sum
+
+
+def with_a_group_limit(limit: float) -> list[str]:
+    """What a group's own limit does to calls and splits, where rank 1 stays away."""
+    group = px.init()
+    part = group.split(0)
+    assert part is not None
+    group.timeout = limit
+    inner = part.split(0)
+    assert inner is not None
+    group_said = [f"{group.timeout} {part.timeout}"]
+    part.timeout = 2 * limit
+    last = part.split(0)
+    assert last is not None
+    group_said.append(f"{last.timeout}")
+    part.timeout = None
+    group.barrier()
+    if group.rank() == 1:
+        px.recv_like(np.ones(1), 0, timeout=float("inf"))
+    try:
+        px.all_sum(1.0)
+    except px.CollectiveTimeout as error:
+        return [*group_said, str(error)]
+    raise AssertionError
+
+
+def wait_to_be_seen() -> float:
+    return px.all_sum(1.0)  # seen

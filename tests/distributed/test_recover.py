@@ -1,0 +1,189 @@
+"""After a failure: the group forms anew, its splits stand again, and every value is right."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+import psutil
+import pytest
+from distributed import cells, recover_cells
+
+import phalanx as px
+
+PLACES = {
+    "arena": (4, (0, 0, 0, 0), "any"),
+    "tcp": (4, (0, 0, 0, 0), "tcp"),
+    "composed": (4, (0, 0, 1, 1), "any"),
+}
+
+
+@pytest.fixture(params=PLACES)
+def world(request, rank_pool):
+    size, hosts, transport = PLACES[request.param]
+    return rank_pool(size, hosts, transport)
+
+
+@pytest.mark.parametrize("how", recover_cells.HOWS)
+def test_after_every_kind_of_failure_the_group_is_good_again(world, how):
+    for rank, (said, before, after, is_same) in enumerate(
+        world.run(recover_cells.fail_and_recover, how, 1)
+    ):
+        assert after == before + 1
+        assert is_same
+        if how == "interrupt" and rank == 1:
+            assert said.startswith("KeyboardInterrupt")
+        elif how not in {"timeout", "abort"} or rank != 1:
+            assert said, how
+
+
+def test_where_nothing_has_failed_it_is_a_barrier_and_the_group_stays(world):
+    epoch = world.plan.epoch
+    waited = world.run(recover_cells.sleep_and_recover, 2, 0.2)
+    assert min(waited[rank] for rank in (0, 1, 3)) > 0.1
+    assert world.run(recover_cells.recover) == [epoch] * 4
+
+
+def test_a_rank_that_does_not_call_is_named_and_it_may_be_called_again(world):
+    world.run(recover_cells.fail, "mismatch", 1)
+    world.start(recover_cells.recover, 0.3, ranks=[0, 1, 3])
+    for error in world.outcomes([0, 1, 3], timeout=5):
+        assert isinstance(error, px.CollectiveTimeout), error
+        assert "px.recover() timed out after 0.3 s; missing: rank 2" in str(error)
+    assert len(set(world.run(recover_cells.recover))) == 1
+    world.run(recover_cells.check_held)
+
+
+def test_an_interrupted_call_leaves_the_others_waiting_for_it(world):
+    world.run(recover_cells.fail, "mismatch", 1)
+    world.start(recover_cells.recover, ranks=[0])
+    deadline = time.monotonic() + 5
+    while not world.plan.asks:
+        assert time.monotonic() < deadline
+    world.kill(0, signal.SIGINT)
+    (error,) = world.outcomes([0], timeout=5)
+    assert isinstance(error, KeyboardInterrupt)
+    assert not world.plan.asks
+    assert len(set(world.run(recover_cells.recover))) == 1
+
+
+# -- splits -----------------------------------------------------------------------------------
+
+
+def test_splits_stand_again_as_they_were(world):
+    shapes = world.run(recover_cells.hold_splits)
+    for how in ("mismatch", "timeout"):
+        world.run(recover_cells.fail_and_recover, how, 2)
+        assert world.run(recover_cells.check_held) == shapes
+    world.run(recover_cells.drop_held)
+
+
+def test_splits_that_a_rank_has_closed_or_lost_say_who(world):
+    world.run(recover_cells.hold_splits)
+    world.run(recover_cells.close_or_lose, 3, 1)
+    world.run(recover_cells.fail_and_recover, "mismatch", 0)
+    pair = world.run(recover_cells.say, "pair")
+    assert pair[:2] == ["works", "works"]  # of the other half
+    assert "rank 3 has closed or lost this split; make the split anew" in pair[2]
+    assert pair[3].startswith("DistributedError: rank 3: the group is closed")
+    world.start(recover_cells.say, "all", ranks=[0, 2, 3])
+    every = world.outcomes([0, 2, 3])
+    assert all("rank 1 has closed or lost this split" in said for said in every), every
+    assert world.run(recover_cells.say, "half") == ["works"] * 4
+    world.run(recover_cells.drop_held)
+
+
+@pytest.mark.parametrize("transport", ["any", "tcp"])
+def test_a_split_that_cannot_be_formed_is_given_up_by_all_and_the_world_stands(
+    rank_pool, transport
+):
+    world = rank_pool(4, (0, 0, 1, 1), transport)
+    world.run(recover_cells.hold_splits)
+    world.run(recover_cells.break_splits, 2)
+    world.run(recover_cells.fail_and_recover, "mismatch", 0)
+    for said in world.run(recover_cells.say, "all"):
+        assert "this split could not be formed again: rank 2: " in said, said
+    world.run(recover_cells.mend_splits)
+    world.run(recover_cells.drop_held)
+
+
+# -- what could be taken for something of the new epoch ---------------------------------------
+
+
+def test_an_operation_of_before_raises_its_own_reason_and_leaves_the_array_of_now(world):
+    for rank, (said, is_right) in enumerate(world.run(recover_cells.wait_late, 1)):
+        assert is_right
+        assert rank == 1 or said.startswith("CollectiveTimeout: "), said
+
+
+def test_a_closed_group_touches_nothing_and_is_joined_again_by_all(world):
+    for text, floats, _, integers, is_same in world.run(recover_cells.use_closed):
+        assert "the group is closed" in text
+        assert floats == integers == [7, 7, 7, 7]
+        assert is_same
+
+
+def test_who_comes_back_alone_is_told_who_is_missing(world):
+    found = world.run(recover_cells.close_and_come_back, 2)
+    assert found[2].startswith("CollectiveTimeout: px.recover() timed out after 0.5 s; missing: ")
+    assert "rank 0" in found[2]
+    for said in found[:2] + found[3:]:
+        assert "rank 2 closed the group" in said
+    world.run(recover_cells.recover)
+
+
+def wait_until_busy(world, rank: int) -> None:
+    """Until the rank has worked for 30 ms more: it is in the midst of its sums."""
+    process = psutil.Process(world._farm.members[rank].process.pid)
+
+    def used() -> float:
+        times = process.cpu_times()
+        return times.user + times.system
+
+    start, deadline = used(), time.monotonic() + 20
+    while used() < start + 0.03:
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+def run_long(world, cell, *args):
+    """Run a cell that is long where many ranks share few cores."""
+    world.start(cell, *args)
+    return world.outcomes(timeout=60)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize(("nbytes", "timeout", "times"), [(64 << 20, 3.0, 1), (16 << 10, 0.5, 3)])
+def test_memory_of_a_frozen_rank_s_operation_is_used_again_and_it_wakes_up(
+    world, farm, nbytes, timeout, times
+):
+    """SIGSTOP in mid-operation; the others time out and reuse arrays and arena; SIGCONT.
+
+    Ranks 0 to 2 form a world of their own in the same memory, which no supervisor would do while
+    rank 3 lives: so the last look at the abort flag is all that keeps its values right.
+    """
+    frozen, others = 3, [0, 1, 2]
+    for attempt in range(times):
+        world.start(recover_cells.sum_large, nbytes, timeout, ranks=others)
+        world.start(recover_cells.sum_large, nbytes, None, ranks=[frozen])
+        wait_until_busy(world, frozen)
+        time.sleep(attempt * 0.013)  # another place of the operation each time
+        world.kill(frozen, signal.SIGSTOP)
+        try:
+            for said, _ in world.outcomes(others, timeout=60):
+                assert said.startswith("CollectiveTimeout: "), said
+            places = world.plan.hosts, world.plan.transport
+            survivors = farm.unformed(3, places[0][:frozen], places[1])
+            survivors.run(cells.join)
+            assert run_long(survivors, recover_cells.reuse, 1e6) == [2, 2, 2]
+        finally:
+            world.kill(frozen, signal.SIGCONT)
+        ((said, is_invalid),) = world.outcomes([frozen], timeout=60)
+        assert "Error: " in said or "CollectiveTimeout: " in said, said
+        assert is_invalid
+        assert run_long(survivors, recover_cells.reuse, 2e6) == [2, 2, 2]
+        world = farm.unformed(4, *places)
+        world.run(cells.join)
+        assert run_long(world, recover_cells.reuse, 3e6) == [2] * 4
+    world.run(recover_cells.drop_held)

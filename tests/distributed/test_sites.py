@@ -1,0 +1,107 @@
+"""Errors name the callers' lines: both of a mismatch, and who is where when a deadline passes."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from distributed import site_cells
+from distributed.site_cells import line_of
+
+import phalanx as px
+
+PLACES = {
+    "arena": (3, (0, 0, 0), "any", True),
+    "tcp": (3, (0, 0, 0), "tcp", True),
+    "apart": (3, (0, 1, 2), "any", True),
+    "composed": (4, (0, 0, 1, 1), "any", True),
+    "no memory": (3, (0, 0, 0), "any", False),
+}
+
+
+@pytest.fixture(params=PLACES)
+def world(request, rank_pool):
+    size, hosts, transport, with_memory = PLACES[request.param]
+    return rank_pool(size, hosts, transport, with_memory=with_memory)
+
+
+@pytest.mark.parametrize("what", ["op", "dtype", "shape", "root", "order", "async", "split"])
+def test_a_mismatch_names_both_lines_on_every_rank(world, what):
+    texts = set()
+    for error in world.errors(site_cells.differ, what):
+        assert isinstance(error, px.CollectiveMismatch), error
+        texts.add(str(error))
+    (text,) = texts
+    common = "common" if what not in ("root", "split") else f"common {what}"
+    assert f" at {line_of(f'odd {what}')}" in text
+    assert f" at {line_of(common)}" in text
+
+
+def test_what_is_called_behind_a_work_is_named_too(rank_pool):
+    world = rank_pool(3)
+    for error in world.errors(site_cells.behind_a_work):
+        assert isinstance(error, px.CollectiveMismatch), error
+        assert f" at {line_of('odd behind')}" in str(error)
+        assert f" at {line_of('common behind')}" in str(error)
+
+
+@pytest.mark.parametrize("count", [3, 1 << 23])
+def test_a_mismatch_of_messages_names_the_receiver_and_a_sender_that_waits(world, count):
+    world.start(site_cells.messages, count)
+    sent, received = world.outcomes()[:2]
+    for error in (sent, received):
+        assert isinstance(error, px.CollectiveMismatch), error
+        assert f" at {line_of('recv')} met" in str(error)
+    if count > 3:  # the receiver waits for the sender's answer for 100 ms only
+        assert str(sent).endswith(f" at {line_of('send')}")
+
+
+def test_a_deadline_tells_who_came_and_what_the_others_do(rank_pool):
+    world = rank_pool(4)
+    world.start(site_cells.sum_within, 0.3, ranks=[0])
+    world.start(site_cells.sum_within, None, ranks=[2])
+    world.start(site_cells.messages, 1, ranks=[1])
+    errors = world.outcomes([0, 1, 2])
+    assert len({str(error) for error in errors}) == 1
+    assert all(isinstance(error, px.CollectiveTimeout) for error in errors)
+    text = str(errors[0])
+    assert text.startswith("rank 0: all_sum #")
+    assert (
+        f"(float32, shape (4,)) at {line_of('sum')} timed out after 0.3 s; missing: "
+        f"rank 1 (in recv #1 from rank 0 at {line_of('recv')}" in text
+    )
+    assert ", rank 3 (in no operation" in text
+    assert text.endswith("; had come: ranks 0, 2")
+
+
+def test_a_group_has_a_limit_that_its_splits_inherit(rank_pool):
+    world = rank_pool(3)
+    world.start(site_cells.with_a_group_limit, 0.5)
+    told = world.outcomes([0, 2])
+    for limits, last, text in told:
+        assert limits == "0.5 None"
+        assert last == "1.0"
+        assert " timed out after 0.5 s; missing: rank 1 (in recv #1 from rank 0" in text
+    (error,) = world.outcomes([1])
+    assert isinstance(error, px.CollectiveTimeout)
+
+
+@pytest.mark.parametrize("limit", [-1, float("nan")])
+def test_a_limit_that_is_none_is_refused(limit):
+    with pytest.raises(ValueError, match="timeout must be None or at least 0 seconds"):
+        px.init().timeout = limit
+    assert px.init().timeout is None
+
+
+def test_the_supervisor_can_read_where_a_rank_waits(rank_pool):
+    world = rank_pool(2)
+    world.start(site_cells.wait_to_be_seen, ranks=[0])
+    page = world._farm._hosts[0].page
+    deadline = time.monotonic() + 5
+    while (seen := page.site(0)) is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    assert seen[::2] == (0, line_of("seen"))
+    world.start(site_cells.wait_to_be_seen, ranks=[1])
+    assert world.outcomes() == [2.0, 2.0]
+    assert page.site(0) is None

@@ -1,0 +1,110 @@
+// From one epoch to the next: what a rank that is late reads, and what it must
+// not take for good.
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <latch>
+#include <thread>
+
+#include "collectives/host_team.hpp"
+#include "world.hpp"
+
+using namespace phalanx;
+using namespace phalanx::test;
+using namespace std::chrono_literals;
+
+namespace {
+
+struct Array {
+  std::vector<float> x, out;
+  std::vector<std::uint64_t> shape;
+  explicit Array(std::size_t count)
+      : x(count, 1.F), out(count, 5.F), shape{count} {}
+  Call call() {
+    return call_of(OpKind::kAllSum, Dtype::float32, x, out, shape);
+  }
+};
+
+// As the next epoch's group of rank 0 would: all its memory is something else,
+// and its steps are far ahead.
+void use_again(World &world) {
+  HostTeam next(world.arena_of(0), world.page_of(0), 0, 2, 0, {0, 1}, {0, 1}, 0,
+                tiny_tuning().host);
+  Op op;
+  op.seq = 1000;
+  next.announce(op, {});
+  for (std::uint64_t chunk = 0; chunk < 2; ++chunk) {
+    std::fill_n(reinterpret_cast<float *>(next.own_stage(chunk)),
+                next.chunk_nbytes() / sizeof(float), 99.F);
+  }
+  next.post();
+}
+
+} // namespace
+
+TEST_CASE("a reader that stops between two chunks and goes on when the memory "
+          "is another's") {
+  // The link between the hosts stands still in the midst of the ring, so rank 1
+  // waits for its leader with a part of the work done. There it is frozen, as a
+  // debugger would do it.
+  auto faults = std::make_shared<LinkFaults>();
+  faults->bytes_left = 4000;
+  World world({{0, 0, 1}, Wire::kMemory, tiny_tuning(), 1, faults});
+  std::latch is_frozen(1);
+  std::latch is_reused(1);
+  std::vector<Array> arrays(3, Array(20'000));
+  const auto thrown = world.run([&](Group &group) {
+    Call call = arrays[static_cast<std::size_t>(group.rank())].call();
+    if (group.rank() == 1) {
+      call.interrupt = [&, is_first = true]() mutable {
+        if (is_first) {
+          is_frozen.count_down();
+          is_reused.wait();
+        }
+        is_first = false;
+        return false;
+      };
+    } else {
+      call.interrupt = [&] { return is_frozen.try_wait(); };
+    }
+    if (group.rank() != 0)
+      return group.run(call);
+    CHECK_THROWS_AS(group.run(call), Interrupted);
+    CHECK_FALSE(world.group(1).settle(1ms)); // it is still inside
+    use_again(world);
+    is_reused.count_down();
+  });
+  const auto late = reason_of(thrown[1]);
+  REQUIRE(late);
+  CHECK(late->message.find("was interrupted in all_sum #1") !=
+        std::string::npos);
+  for (const float value : arrays[1].out)
+    REQUIRE(std::isnan(value));
+  CHECK(world.group(1).settle(0ms));
+}
+
+TEST_CASE("a split of the epoch before ends without a word on the page about "
+          "the one of now") {
+  World world({{0, 0}, Wire::kSockets, tiny_tuning(), 1, nullptr});
+  auto &activity = world.page_of(0).activity(0);
+  auto before = world.split({0, 1}, 1, 11);
+  world.page_of(0).abort(1, {AbortKind::kError, 0, "enough"});
+  CHECK(before[0]->settle(0ms));
+  // The same tag and channel in the next epoch.
+  world.renew(2);
+  auto now = world.split({0, 1}, 1, 11);
+  before.clear();
+  CHECK(activity.of(1).tag.load() == 11);
+  std::jthread one([&] { now[1]->run(Call{}); });
+  now[0]->run(Call{});
+  one.join();
+  now[0]->close();
+  CHECK(activity.of(1).tag.load() == 0);
+}
+
+TEST_CASE("a closed group says whether everybody has left it") {
+  World world({{0, 0}, Wire::kSockets, tiny_tuning(), 1, nullptr});
+  CHECK(world.group(0).settle(0ms));
+  world.group(0).close();
+  CHECK(world.group(0).settle(0ms));
+}

@@ -1,0 +1,97 @@
+"""A machine that refuses descriptors, memory or threads to a start: a line, and nothing left."""
+
+from __future__ import annotations
+
+import resource
+import sys
+
+import pytest
+from launching import LAUNCH
+from leftovers import Family
+
+pytestmark = pytest.mark.slow
+
+BOUND_S = 2.0  # design.md section 5: on one machine
+
+CLIENT = """
+import resource, sys
+from phalanx.workspace import Workspace
+if sys.argv[1]:
+    resource.setrlimit(getattr(resource, sys.argv[1]), (int(sys.argv[2]), int(sys.argv[3])))
+try:
+    with Workspace.start(n=int(sys.argv[4])) as ws:
+        print("ran", [r.value for r in ws.run("px.all_sum(1)")])
+except Exception as error:
+    print(type(error).__name__, str(error).splitlines()[0], len(str(error).splitlines()))
+"""
+
+
+def said_with(folder, name, soft, hard, n):
+    with Family(folder, name, str(soft), str(hard), str(n), python=CLIENT) as family:
+        said = family.popen.communicate(timeout=60)[0].decode()
+        assert family.popen.returncode == 0
+        assert family.left(BOUND_S) == []
+    return said
+
+
+@pytest.mark.parametrize(
+    ("name", "limit", "words"),
+    [
+        ("RLIMIT_NOFILE", 8, "cannot be started from here: Too many open files"),
+        ("RLIMIT_NOFILE", 14, "cannot be started from here: Too many open files"),
+        ("RLIMIT_NOFILE", 30, "2 ranks need 148 open files in a process, and only 30 are allowed"),
+        # As where there is no memfd: no shared memory of any size.
+        ("RLIMIT_FSIZE", 1 << 16, "cannot size a shared memory file"),
+    ],
+)
+def test_what_a_start_is_refused_is_one_line(tmp_path, name, limit, words):
+    said = said_with(tmp_path, name, limit, limit, 2)
+    assert said.startswith("DistributedError")
+    assert words in said
+    assert said.endswith(" 1\n")
+
+
+def test_memory_that_a_rank_is_refused_is_named(tmp_path):
+    said = said_with(tmp_path, "RLIMIT_AS", 800 << 20, 800 << 20, 2)
+    assert not said.startswith("ran")
+    assert "memory" in said or "thread" in said
+
+
+def test_a_soft_limit_of_descriptors_is_raised(tmp_path):
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    assert said_with(tmp_path, "RLIMIT_NOFILE", 30, hard, 2) == "ran ['2', '2']\n"
+
+
+@pytest.mark.parametrize("limit", [14, 20, 30])
+def test_what_a_launch_is_refused_is_one_line(tmp_path, limit):
+    words = [
+        "sh",
+        "-c",
+        f'ulimit -n {limit}; exec "$@" 2>&1',
+        "sh",
+        *LAUNCH,
+        "-n",
+        "2",
+        "--",
+        "true",
+    ]
+    with Family(tmp_path, *words) as family:
+        said = family.popen.communicate(timeout=60)[0].decode()
+        assert family.popen.returncode == 1
+        assert family.left(BOUND_S) == []
+    assert said.startswith("phalanx launch: ")
+    assert said.count("\n") == 1
+    assert "open files" in said
+
+
+def test_a_rank_that_is_refused_memory_ends_the_launch(tmp_path):
+    code = (
+        "import resource, phalanx as px; resource.setrlimit(resource.RLIMIT_AS, (1 << 28,) * 2); "
+        "px.init()"
+    )
+    words = [*LAUNCH, "-n", "2", "--", sys.executable, "-c", code]
+    with Family(tmp_path, "sh", "-c", 'exec "$@" 2>&1', "sh", *words) as family:
+        said = family.popen.communicate(timeout=60)[0].decode()
+        assert family.popen.returncode == 1
+        assert family.left(BOUND_S) == []
+    assert "cannot map" in said

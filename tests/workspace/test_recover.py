@@ -1,0 +1,87 @@
+"""`px.recover()` in cells: the group forms anew in the midst of one; who will not come is named."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from phalanx.errors import CellError, RankFailure
+
+BOUND_S = 2.0  # design.md section 5: on one machine
+
+FAIL = """
+try:
+    px.all_sum(np.ones(3 + (rank == 1)))
+except px.CollectiveMismatch:
+    pass
+"""
+
+
+def texts(ws, code, **options):
+    """What each rank's value is, or the error it ended in."""
+    try:
+        return [result.value for result in ws.run(code, **options)]
+    except CellError as error:
+        return {rank: f"{ename}: {evalue}" for rank, (ename, evalue, _) in error.failures.items()}
+
+
+def test_all_ranks_go_on_within_one_cell_and_splits_with_them(ws):
+    texts(ws, "part = world.split(None if rank == 0 else 1)")
+    found = texts(
+        ws,
+        FAIL + "same = px.recover() is world\n"
+        "(same, px.all_sum(rank), px.all_gather(rank, group=part).tolist() if part else 0)",
+    )
+    assert found == ["(True, 3, 0)", "(True, 3, [1, 2])", "(True, 3, [1, 2])"]
+    assert texts(ws, "px.all_sum(1)") == ["3"] * 3
+
+
+@pytest.mark.parametrize(
+    ("code", "ranks", "reason"),
+    [
+        ("if rank != 1: px.recover()", None, "ended its cell"),
+        ("px.recover()", [0, 2], "is not asked to run this cell"),
+        ("if rank == 1: raise ValueError\npx.recover()", None, "ended its cell with an error"),
+    ],
+)
+def test_who_asks_in_vain_is_freed_and_told_why(ws, code, ranks, reason):
+    begin_s = time.monotonic()
+    found = texts(ws, code, ranks=ranks)
+    assert time.monotonic() - begin_s < BOUND_S
+    for rank in (0, 2):
+        assert found[rank].startswith("RankFailure: rank 1 on ")
+        assert found[rank].endswith(f"{reason}; px.recover() of the others can never complete")
+    assert texts(ws, "px.all_sum(1)") == ["3"] * 3
+
+
+def test_who_waits_for_a_rank_in_recover_is_freed_and_all_recover(ws):
+    begin_s = time.monotonic()
+    found = texts(
+        ws,
+        "said = ''\nif rank:\n    try: px.all_sum(1)\n"
+        "    except px.RankFailure as error: said = error.reason\n"
+        "px.recover()\n(said.partition(';')[0], px.all_sum(1))",
+    )
+    assert time.monotonic() - begin_s < BOUND_S
+    assert found == ["('', 3)", *["('waits in px.recover()', 3)"] * 2]
+
+
+def test_a_stop_in_recover_leaves_a_good_world(ws):
+    with pytest.raises(TimeoutError):
+        ws.run("if rank: px.recover(None)\nelse:\n    while True: pass", timeout=0.5)
+    assert texts(ws, "px.all_sum(1)") == ["3"] * 3
+
+
+def test_a_closed_world_is_joined_again_by_all(ws):
+    found = texts(ws, "world.close()\npx.init() is world, px.all_sum(1)")
+    assert found == ["(True, 3)"] * 3
+
+
+def test_a_dead_rank_is_named(own):
+    with pytest.raises(RankFailure):
+        own.run("import os\nif rank: os._exit(3)\npx.all_sum(1)")
+    found = texts(own, "px.recover()")
+    assert "rank 1" in found[0]
+    assert "exited with status 3" in found[0]
+    assert "start the ranks anew" in found[0]
