@@ -15,8 +15,8 @@ import phalanx as px
 from phalanx import _native
 from phalanx.distributed._deadline import Deadline
 from phalanx.distributed._family import Family
-from phalanx.distributed._one import group_of_one
 from phalanx.distributed._handshake import Lane
+from phalanx.distributed._one import group_of_one
 from phalanx.distributed._world import HostMemory
 
 PLACES = {
