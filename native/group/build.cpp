@@ -88,7 +88,6 @@ Group::Group(GroupOptions options)
     for (int rank = static_cast<int>(members_.size()); rank < size_; ++rank) {
         members_.push_back(rank);
     }
-    hosts_ = options.hosts;
     host_names_ = std::move(options.host_names);
     arena_ = options.arena;
     page_ = options.page;

@@ -180,11 +180,8 @@ void Group::set_timeout(std::optional<Clock::duration> timeout) noexcept {
 std::string Group::me() const { return "rank " + std::to_string(world_rank(rank_)); }
 
 std::string Group::host_of(int world_rank) const {
-    const auto found = std::find(members_.begin(), members_.end(), world_rank);
-    if (found == members_.end()) return "";
-    const auto host =
-        static_cast<std::size_t>(hosts_[static_cast<std::size_t>(found - members_.begin())]);
-    return host < host_names_.size() ? host_names_[host] : "";
+    const auto index = static_cast<std::size_t>(world_rank);
+    return world_rank >= 0 && index < host_names_.size() ? host_names_[index] : "";
 }
 
 std::string Group::algorithm(OpKind kind, std::uint64_t nbytes) const {

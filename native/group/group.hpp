@@ -34,7 +34,7 @@ struct GroupOptions {
     std::vector<int> members;  // the world's number of each rank; empty: the same
     std::vector<int> hosts;
     std::vector<int> slots;               // empty: no arena
-    std::vector<std::string> host_names;  // empty: unnamed
+    std::vector<std::string> host_names;  // by rank of the world; empty: unnamed
     std::shared_ptr<Arena> arena;
     std::map<int, std::unique_ptr<Link>> links;
     std::map<int, PairWire> pair_links;  // to ranks with which no arena is shared
@@ -204,7 +204,6 @@ class Group {
     std::uint64_t tag_;
     int pid_;
     std::vector<int> members_;
-    std::vector<int> hosts_;
     std::vector<std::string> host_names_;
     std::shared_ptr<Arena> arena_;
     std::shared_ptr<AbortPage> page_;

@@ -37,7 +37,7 @@ def measure(n_ranks: int, bodies: list[str], cells: int, warmup: int) -> list[di
     """Seconds of each cell, one record per cell."""
     records = []
     with KernelDriver() as kernel:
-        _must(kernel, f"%load_ext phalanx\n%distributed start -n {n_ranks}")
+        _must(kernel, f"%load_ext phalanx\n%distributed start -n {n_ranks} --linger 0")
         _must(
             kernel,
             "import ipyparallel\n"

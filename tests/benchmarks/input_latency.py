@@ -67,7 +67,9 @@ def main() -> None:
     records = []
     for n_ranks in numbers(options.ranks):
         with KernelDriver() as kernel:
-            started = kernel.run(f"%load_ext phalanx\n%distributed start -n {n_ranks}", timeout=120)
+            started = kernel.run(
+                f"%load_ext phalanx\n%distributed start -n {n_ranks} --linger 0", timeout=120
+            )
             if started.status != "ok":
                 sys.exit(started.text)
             for kind in _CELLS:

@@ -44,7 +44,7 @@ def measure(n_ranks: int, lines: int, rounds: int) -> list[dict[str, object]]:
     records: list[dict[str, object]] = []
     n_text = n_ranks * lines * len("rank 0 line 000000000000\n")
     with CountingDriver() as kernel:
-        _must(kernel, f"%load_ext phalanx\n%distributed start -n {n_ranks}")
+        _must(kernel, f"%load_ext phalanx\n%distributed start -n {n_ranks} --linger 0")
         _must(
             kernel,
             "import ipyparallel\n"

@@ -15,6 +15,7 @@ _HERE = Path(__file__).resolve().parent
 @pytest.mark.parametrize(
     ("script", "arguments", "words"),
     [
+        ("attach.py", ["--ranks", "2", "--rounds", "1"], ["same process", "new process", "attach"]),
         ("boot.py", ["--ranks", "2", "--rounds", "1"], ["phalanx", "ipyparallel"]),
         ("cell_latency.py", ["--ranks", "2", "--cells", "2", "--warmup", "1"], ["%%distributed", "%%px", "pass", "1+1"]),
         ("output_cost.py", ["--ranks", "2", "--lines", "50", "--rounds", "1"], ["%%distributed", "%%px"]),
@@ -39,6 +40,7 @@ def test_it_runs(script, arguments, words, tmp_path):
 @pytest.mark.parametrize(
     "script",
     [
+        "attach.py",
         "boot.py",
         "cell_latency.py",
         "all_sum_vs_mlx.py",

@@ -19,7 +19,7 @@ def ranks():
     """A kernel with two ranks."""
     with KernelDriver() as driver:
         assert driver.run("%load_ext phalanx").status == "ok"
-        assert driver.run("%distributed start -n 2").status == "ok"
+        assert driver.run("%distributed start -n 2 --linger 0").status == "ok"
         yield driver
 
 
@@ -156,7 +156,7 @@ def test_exit_in_a_thread_ends_the_thread(ranks):
 def test_a_rank_that_ends_itself_is_named_with_its_status():
     with KernelDriver() as kernel:
         kernel.run("%load_ext phalanx")
-        kernel.run("%distributed start -n 2")
+        kernel.run("%distributed start -n 2 --linger 0")
         result = kernel.run("%%distributed\nimport os\nif rank == 1: os._exit(3)\npx.all_sum(1)")
         assert re.fullmatch(r"RankFailure: rank 1 on \S+: exited with status 3", result.error)
         assert "phalanx: rank 1 exited with status 3\n" in result.stderr

@@ -19,7 +19,7 @@ from processes import wait_gone
 pytestmark = pytest.mark.slow
 
 BOUND_S = 2.0
-START = ("%load_ext phalanx", "%distributed start -n 2")
+START = ("%load_ext phalanx", "%distributed start -n 2 --linger 0")
 NOBODY = "nobody can answer '[0-1] who? ': this front end has no input"
 
 
@@ -214,7 +214,7 @@ def test_papermill_gives_parameters_and_no_answers(tmp_path):
     made = notebook(
         "n = 1\nwho = ''",
         "%load_ext phalanx",
-        "%distributed start -n {n}",
+        "%distributed start -n {n} --linger 0",
         "ws.push({'who': who})",
         "%%distributed\nprint('hello', who, px.all_sum(1))",
         "%distributed stop",

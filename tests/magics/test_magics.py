@@ -27,7 +27,7 @@ def kernel():
 @pytest.fixture(scope="module")
 def ranks(kernel):
     """The kernel with three ranks."""
-    result = kernel.run("%distributed start -n 3")
+    result = kernel.run("%distributed start -n 3 --linger 0")
     assert result.status == "ok", result.text
     assert "3 ranks on 1 host" in result.stdout
     return kernel
@@ -298,14 +298,14 @@ def test_a_dead_rank_is_told_at_once_and_the_rest_go_on(kernel, ranks):
 def test_stop_and_start_again(ranks):
     assert ranks.run("%distributed stop").status == "ok"
     assert "UsageError" in ranks.run("%%distributed\nrank").stderr
-    assert ranks.run("%distributed start -n 1").status == "ok"
+    assert ranks.run("%distributed start -n 1 --linger 0").status == "ok"
     assert lines(ranks.run("%%distributed\npx.all_sum(5)")) == ["[0] Out: 5"]
 
 
 def test_a_killed_kernel_leaves_nothing():
     with KernelDriver() as driver:
         driver.run("%load_ext phalanx")
-        driver.run("%distributed start -n 2")
+        driver.run("%distributed start -n 2 --linger 0")
         started = psutil.Process(driver.pid).children(recursive=True)
         assert len(started) >= 4
         driver.kill()
@@ -315,7 +315,7 @@ def test_a_killed_kernel_leaves_nothing():
 def test_a_restarted_kernel_leaves_nothing():
     with KernelDriver() as driver:
         driver.run("%load_ext phalanx")
-        driver.run("%distributed start -n 2")
+        driver.run("%distributed start -n 2 --linger 0")
         started = psutil.Process(driver.pid).children(recursive=True)
         driver.restart()
         assert wait_gone(started, BOUND_S) == []

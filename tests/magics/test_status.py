@@ -11,7 +11,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def ranks():
     with KernelDriver() as driver:
-        result = driver.run("%load_ext phalanx\n%distributed start -n 3")
+        result = driver.run("%load_ext phalanx\n%distributed start -n 3 --linger 0")
         assert result.status == "ok", result.text
         yield driver
 

@@ -17,7 +17,7 @@ def ranks():
     """A kernel with three ranks."""
     with KernelDriver() as driver:
         assert driver.run("%load_ext phalanx").status == "ok"
-        assert driver.run("%distributed start -n 3").status == "ok"
+        assert driver.run("%distributed start -n 3 --linger 0").status == "ok"
         yield driver
 
 
@@ -252,7 +252,7 @@ def test_pdb_at_every_error(ranks):
 def test_debug_needs_an_error_and_a_rank():
     with KernelDriver() as kernel:
         kernel.run("%load_ext phalanx")
-        kernel.run("%distributed start -n 2")
+        kernel.run("%distributed start -n 2 --linger 0")
         result = kernel.run("%distributed debug 0-1")
         assert result.stderr == (
             "UsageError: nothing to debug: no cell has failed on ranks 0-1 yet\n"

@@ -66,7 +66,7 @@ def test_questions_in_a_terminal(tmp_path):
         terminal.until("In [1]:")
         terminal.type("%load_ext phalanx\n")
         terminal.until("In [2]:")
-        terminal.type("%distributed start -n 2\n")
+        terminal.type("%distributed start -n 2 --linger 0\n")
         terminal.until("In [3]:")
         ask = "get_ipython().run_cell_magic('distributed', '', {!r})\n"
         terminal.type(ask.format("print('hello', input('who? '))"))
@@ -102,7 +102,7 @@ def test_completion_in_a_terminal(tmp_path):
         terminal.until("In [1]:")
         terminal.type("%load_ext phalanx\r")
         terminal.until("In [2]:")
-        terminal.type("%distributed start -n 2\r")
+        terminal.type("%distributed start -n 2 --linger 0\r")
         terminal.until("In [3]:")
         terminal.type("ws.run('only_there = 4')\r")
         terminal.until("In [4]:")

@@ -86,7 +86,7 @@ def test_a_session_in_tmux(tmp_path):
         pane.until("In [1]:")
         pane.line("%load_ext phalanx")
         pane.until("In [2]:")
-        pane.line("%distributed start -n 2")
+        pane.line("%distributed start -n 2 --linger 0")
         pane.until("ranks 0-1 share memory")
         pane.until("In [3]:")
         pane.cell("print('hello', size)")

@@ -34,7 +34,7 @@ cheese = Cheese()"""
 def kernel():
     with KernelDriver() as driver:
         assert driver.run("%load_ext phalanx" + NOTEBOOK_HAS).status == "ok"
-        assert driver.run("%distributed start -n 2").status == "ok"
+        assert driver.run("%distributed start -n 2 --linger 0").status == "ok"
         assert driver.run(RANKS_HAVE).status == "ok"
         # The first time is jedi's slowest, in the notebook and on each rank.
         driver.complete("notebook")
@@ -192,7 +192,7 @@ def test_every_action_has_help(kernel):
 def test_ranks_that_die_are_passed_by():
     with KernelDriver() as kernel:
         kernel.run("%load_ext phalanx" + NOTEBOOK_HAS)
-        kernel.run("%distributed start -n 2")
+        kernel.run("%distributed start -n 2 --linger 0")
         kernel.run(RANKS_HAVE)
         kernel.complete("notebook_o")
         kernel.run("pids = ws.pull('pid')")
@@ -213,7 +213,7 @@ def test_unloaded_it_is_as_before():
     with KernelDriver() as kernel:
         kernel.run("%load_ext phalanx" + NOTEBOOK_HAS)
         for _ in range(2):
-            kernel.run("%distributed start -n 1")
+            kernel.run("%distributed start -n 1 --linger 0")
             assert kernel.complete("%%distributed\nnotebook_o")["matches"] == []
             assert kernel.run("%unload_ext phalanx").text == ""
             assert kernel.complete("%%distributed\nnotebook_o")["matches"] == ["notebook_only"]

@@ -58,6 +58,13 @@ std::pair<std::unique_ptr<Link>, std::unique_ptr<Link>> make_links(const WorldOp
     return {make_socket_link(peer, fds.first), make_socket_link(rank, fds.second)};
 }
 
+// "a" for host 0, by rank.
+std::vector<std::string> names_of(const std::vector<int>& hosts) {
+    std::vector<std::string> names;
+    for (const int host : hosts) names.emplace_back(1, static_cast<char>('a' + host));
+    return names;
+}
+
 }  // namespace
 
 void stand_at(const std::string& site) { here = site; }
@@ -115,7 +122,7 @@ void World::build() {
         one.arena = arenas_[at];
         one.page = pages_[at];
         one.site = [] { return here; };
-        one.host_names = {"a", "b", "c"};
+        one.host_names = names_of(options_.hosts);
         for (int peer = 0; peer < size; ++peer) {
             const auto other = static_cast<std::size_t>(peer);
             one.slots.push_back(hosts[other] == hosts[at] ? slots_[other] : -1);
@@ -147,7 +154,7 @@ std::vector<std::unique_ptr<Group>> World::split(const std::vector<int>& ranks, 
         one.arena = arenas_[at];
         one.page = pages_[at];
         one.site = [] { return here; };
-        one.host_names = {"a", "b", "c"};
+        one.host_names = names_of(options_.hosts);
         for (const int rank : ranks) {
             one.hosts.push_back(options_.hosts[static_cast<std::size_t>(rank)]);
             one.slots.push_back(slots_[static_cast<std::size_t>(rank)]);

@@ -149,6 +149,6 @@ def test_a_frozen_rank_costs_no_more_than_the_limit(own):
 
 def test_a_stopped_workspace_has_no_help():
     workspace = Workspace.__new__(Workspace)
-    workspace._is_stopped = True
+    workspace._is_closed, workspace._why_closed = True, "this workspace was stopped"
     with pytest.raises(DistributedError, match="was stopped"):
         _ = workspace.help

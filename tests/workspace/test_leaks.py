@@ -56,7 +56,7 @@ def test_cells_leak_nothing():
         before, rss_before = cells(300)
         after, rss_after = cells(1700)
         assert after == before
-        # IPython keeps each cell's text and result on purpose, the transcript is a file.
+        # IPython keeps each cell's text and result on purpose, what ranks show is a file.
         assert rss_after - rss_before < 16 * MIB
 
 

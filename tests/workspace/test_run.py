@@ -6,23 +6,12 @@ import os
 import signal
 from collections.abc import Sequence
 
-import pytest
-
 from phalanx.protocol import LineNeed, TypedLine
 from phalanx.workspace import Display, QuietView
 from phalanx.workspace._cell import Cell
 from phalanx.workspace._events import Ended, Failure, Lost, NeedLine, Text
 from phalanx.workspace._run import run_cell
 from phalanx.workspace._stopping import REACT_S
-from phalanx.workspace._transcript import Transcript
-
-
-@pytest.fixture
-def transcript():
-    transcript = Transcript()
-    yield transcript
-    transcript.close()
-
 
 NEED = LineNeed("cell", 0, "who? ", False, False)
 
@@ -99,11 +88,11 @@ def start(ranks=2, *events):
     return cell
 
 
-def test_output_is_shown_in_lines_and_values_by_rank(transcript):
+def test_output_is_shown_in_lines_and_values_by_rank():
     value = [Display(rank, {"text/plain": str(rank)}, {}, is_result=True) for rank in range(2)]
     cell = start(2, Text(1, "stdout", "a\nb"), value[1], Ended(1, None), value[0], Ended(0, None))
     view = FakeView()
-    outcome = run_cell(cell, view, FakeRanks(cell), transcript=transcript)
+    outcome = run_cell(cell, view, FakeRanks(cell))
     assert view.shown == [
         (1, "stdout", "a"),
         (1, "stdout", "b"),
@@ -113,17 +102,17 @@ def test_output_is_shown_in_lines_and_values_by_rank(transcript):
     assert outcome.failures == {}
 
 
-def test_one_answer_goes_to_all_ranks_and_stands_below_what_was_said(transcript):
+def test_one_answer_goes_to_all_ranks_and_stands_below_what_was_said():
     cell = start(2, Text(0, "stdout", "half"), *(NeedLine(rank, NEED) for rank in range(2)))
     view, ranks = FakeView(["ann"]), FakeRanks(cell)
-    run_cell(cell, view, ranks, transcript=transcript)
+    run_cell(cell, view, ranks)
     assert view.questions == [((0, 1), "who? ")]
     assert view.shown == [(0, "stdout", "half"), "asked"]
     assert ranks.sent == [(0, TypedLine("ann"))]
     assert view.prompt.is_closed
 
 
-def test_a_prompt_is_taken_back_when_the_rank_that_asked_dies(transcript):
+def test_a_prompt_is_taken_back_when_the_rank_that_asked_dies():
     cell = start(1, NeedLine(0, NEED))
     view = FakeView()
 
@@ -134,22 +123,22 @@ def test_a_prompt_is_taken_back_when_the_rank_that_asked_dies(transcript):
         return original(question)
 
     view.ask = ask
-    outcome = run_cell(cell, view, FakeRanks(cell), transcript=transcript)
+    outcome = run_cell(cell, view, FakeRanks(cell))
     assert outcome.lost[0].reason == "killed by signal 9 (SIGKILL)"
     assert view.prompt.is_closed
     assert (0, "stderr", "last words") in view.shown
 
 
-def test_a_front_end_that_cannot_ask_frees_the_ranks(transcript):
+def test_a_front_end_that_cannot_ask_frees_the_ranks():
     cell = start(1, NeedLine(0, NEED))
     ranks = FakeRanks(cell)
-    outcome = run_cell(cell, QuietView(), ranks, transcript=transcript)
+    outcome = run_cell(cell, QuietView(), ranks)
     (message,) = ranks.sent
     assert "nobody can answer 'who? '" in message
     assert outcome.failures[0].ename == "RuntimeError"
 
 
-def test_ctrl_c_interrupts_the_ranks_and_waits_for_them(transcript):
+def test_ctrl_c_interrupts_the_ranks_and_waits_for_them():
     cell = start(2, Ended(0, None))
     view = FakeView()
     previous = signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -157,7 +146,7 @@ def test_ctrl_c_interrupts_the_ranks_and_waits_for_them(transcript):
         view.lines = lambda *args: os.kill(os.getpid(), signal.SIGINT)
         cell.events.put(Text(1, "stdout", "go\n"))
         ranks = FakeRanks(cell)
-        outcome = run_cell(cell, view, ranks, transcript=transcript)
+        outcome = run_cell(cell, view, ranks)
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     finally:
         signal.signal(signal.SIGINT, previous)
@@ -166,26 +155,24 @@ def test_ctrl_c_interrupts_the_ranks_and_waits_for_them(transcript):
     assert outcome.abandoned == ()
 
 
-def test_ranks_that_do_not_react_are_named(transcript):
+def test_ranks_that_do_not_react_are_named():
     cell = start(2, Ended(0, None))
     view, ranks = FakeView(), FakeRanks(cell, react=False)
     now = iter([0.0, 0.1, 2.0, 2.1, 2.1 + REACT_S, *[99.0] * 9])
-    outcome = run_cell(
-        cell, view, ranks, transcript=transcript, timeout_s=1.0, clock=lambda: next(now)
-    )
+    outcome = run_cell(cell, view, ranks, timeout_s=1.0, clock=lambda: next(now))
     assert outcome.has_timed_out
     assert outcome.abandoned == (1,)
     assert any("rank 1 does not react" in str(shown) for shown in view.shown)
 
 
-def test_equal_values_and_lines_are_shown_once(transcript):
+def test_equal_values_and_lines_are_shown_once():
     events = [Text(rank, "stdout", "same\n") for rank in range(3)]
     events += [
         Display(rank, {"text/plain": str(rank > 0)}, {}, is_result=True) for rank in range(3)
     ]
     cell = start(3, *events, *(Ended(rank, None) for rank in range(3)))
     view = FakeView()
-    run_cell(cell, view, FakeRanks(cell), transcript=transcript)
+    run_cell(cell, view, FakeRanks(cell))
     assert view.shown == [
         (0, 1, 2, "stdout", "same"),
         (0, {"text/plain": "False"}),
@@ -193,48 +180,38 @@ def test_equal_values_and_lines_are_shown_once(transcript):
     ]
 
 
-def test_too_many_lines_are_kept_but_not_shown(transcript):
+def test_too_many_lines_are_kept_but_not_shown():
     text = "".join(f"{number}\n" for number in range(100))
     cell = start(1, Text(0, "stdout", text), Ended(0, None))
     view = FakeView()
-    run_cell(cell, view, FakeRanks(cell), transcript=transcript, max_lines=10)
+    run_cell(cell, view, FakeRanks(cell), max_lines=10)
     assert view.shown[:10] == [(0, "stdout", str(number)) for number in range(10)]
     assert view.shown[10:] == ["90 more lines; %distributed output RANK shows them"]
-    assert transcript.read(0) == text
-    assert transcript.read(0, last_bytes=7) == "… 284 bytes before this are left out\n98\n99\n"
-    assert transcript.read(1) == ""
 
 
-def test_a_long_line_and_a_long_value_are_cut_and_the_transcript_says_so(transcript):
+def test_a_long_line_and_a_long_value_are_cut():
     pieces = [Text(0, "stdout", "x" * 1_000_000) for _ in range(30)]
     value = Display(0, {"text/plain": "v" * 300_000}, {}, is_result=True)
     cell = start(1, *pieces, Text(0, "stdout", "\nnext\n"), value, Ended(0, None))
     view = FakeView()
-    run_cell(cell, view, FakeRanks(cell), transcript=transcript)
+    run_cell(cell, view, FakeRanks(cell))
     line, following, result = view.shown
     assert line == (0, "stdout", "x" * 100_000 + " … and 29,900,000 more characters")
     assert following == (0, "stdout", "next")
     assert result == (0, {"text/plain": "v" * 100_000 + " … and 200,000 more characters"})
-    said, *rest = transcript.read(0).splitlines()
-    assert said == "… 30,000,001 bytes before this are left out"
-    assert rest == ["next"]
-    transcript.write(0, "y" * 2_000_000)
-    said, rest = transcript.read(0).splitlines()
-    assert rest == "y" * (1 << 20)
-    assert said == f"… {30_000_006 + 2_000_000 - (1 << 20):,} bytes before this are left out"
 
 
-def test_many_characters_are_a_limit_as_well(transcript):
+def test_many_characters_are_a_limit_as_well():
     lines = "".join(f"{number:099999}\n" for number in range(110))
     cell = start(1, Text(0, "stdout", lines), Ended(0, None))
     view = FakeView()
-    run_cell(cell, view, FakeRanks(cell), transcript=transcript)
+    run_cell(cell, view, FakeRanks(cell))
     assert len(view.shown) == 101 + 1
     assert view.shown[-1] == "9 more lines; %distributed output RANK shows them"
 
 
-def test_bars_are_drawn_and_taken_away(transcript):
+def test_bars_are_drawn_and_taken_away():
     cell = start(1, Text(0, "stderr", "\r10%"), Text(0, "stderr", "\r20%"), Ended(0, None))
     view = FakeView()
-    run_cell(cell, view, FakeRanks(cell), transcript=transcript)
+    run_cell(cell, view, FakeRanks(cell))
     assert view.shown == [{0: "20%"}, (0, "stderr", "20%"), {}]

@@ -12,6 +12,7 @@ import pytest
 
 from phalanx.errors import DistributedError
 from phalanx.workspace import QuietView, Workspace
+from phalanx.workspace._connect import start_root
 from phalanx.workspace._start import checked_options
 
 BOUND_S = 2.0
@@ -29,8 +30,9 @@ class Notices(QuietView):
 def quick():
     """Three ranks whose long waits are told of soon."""
     options = checked_options(3, None, 0.0, 5.0, "any")
-    with Workspace(dataclasses.replace(options, quiet_s=0.4)) as workspace:
-        workspace._boot()
+    connection = start_root(dataclasses.replace(options, quiet_s=0.4))
+    with Workspace(connection, is_kept=False) as workspace:
+        workspace._boot(is_new=True)
         yield workspace
 
 

@@ -101,7 +101,7 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:  # noqa: ARG00
 
     _print_header(options)
     n_wrong = 0
-    with Workspace.start(options.ranks, transport=options.transport) as workspace:
+    with Workspace.start(options.ranks, linger=0.0, transport=options.transport) as workspace:
         for measurement in workspace.bench(
             options.op,
             begin=options.begin,

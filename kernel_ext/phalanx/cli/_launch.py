@@ -9,8 +9,9 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ._command import checked_cwd, environment, resolve, split
@@ -91,6 +92,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     add("--label", choices=("rank", "host", "none"), default="rank", help="what lines begin with")
     add("--log-dir", type=Path, metavar="DIR", help="also write each rank's output to files there")
+    add(
+        "--detach", action="store_true",
+        help="leave the ranks to themselves: print their name and end (phalanx list, phalanx stop); "
+        "their output goes to --log-dir, or to phalanx-NAME here, and they have no input",
+    )  # fmt: skip
+    add("--name", help="what to call detached ranks (default: made from the script's name)")
     add("--timeout", type=_seconds, metavar="S", help="end the ranks after that; exit status 124")
     add(
         "--grace", type=_seconds, default=5.0, metavar="S",
@@ -127,6 +134,7 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
     if is_mpi and options.transport != "any":
         msg = "--transport is for --backend ring; what MPI uses is said with --mpi-arg"
         raise ValueError(msg)
+    _check_detach(options)
     cwd = checked_cwd(options.cwd)
     env = environment(options.env, os.environ)
     command = resolve(rest, options.python, cwd, env.get("PATH"))
@@ -136,6 +144,50 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
         from ._mpi_launcher import MpiLauncher
 
         return MpiLauncher(options, command, cwd=str(cwd), env=env).run()
+    if options.detach:
+        return _detach(options, command, cwd=str(cwd), env=env)
     from ._launcher import Launcher
 
     return Launcher(options, command, cwd=str(cwd), env=env).run()
+
+
+def _check_detach(options: argparse.Namespace) -> None:
+    if options.name is not None and not options.detach:
+        msg = "--name is for --detach"
+        raise ValueError(msg)
+    if options.detach and options.backend == "mpi":
+        msg = "--detach is for --backend ring: mpirun wants to stay"
+        raise ValueError(msg)
+    if options.detach and options.timeout is not None:
+        msg = "--timeout needs a launcher that stays; leave --detach out, or use phalanx stop"
+        raise ValueError(msg)
+
+
+def _detach(
+    options: argparse.Namespace, command: Sequence[str], *, cwd: str, env: Mapping[str, str]
+) -> int:
+    """Start the ranks and leave them."""
+    from phalanx.workspace import launch_detached
+
+    left = launch_detached(
+        command,
+        options.repeat_hosts,
+        name=options.name or _name_of(command, options.python),
+        is_named=options.name is not None,
+        log_dir=options.log_dir,
+        cwd=cwd,
+        env=env,
+        transport=options.transport,
+        grace_s=options.grace,
+    )
+    print(left.name, flush=True)
+    text = f"the output of {left.name} is in {left.log_dir}; phalanx stop {left.name} ends it"
+    print(f"phalanx launch: {text}", file=sys.stderr)
+    return 0
+
+
+def _name_of(command: Sequence[str], python: str) -> str:
+    """Make a name from a script's, a module's or a program's."""
+    words = [word for word in command if word != python and not word.startswith("-")]
+    stem = Path(words[0]).stem if words else "script"
+    return re.sub(r"[^\w-]+", "-", stem, flags=re.ASCII).strip("-")[:50] or "script"

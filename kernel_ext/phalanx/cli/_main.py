@@ -15,11 +15,17 @@ from typing import Any, NoReturn
 import phalanx
 from phalanx.errors import DistributedError
 
-from . import _bench, _lab, _launch
+from . import _bench, _lab, _launch, _list, _stop
 
 __all__ = ["main"]
 
-_COMMANDS: dict[str, Any] = {"lab": _lab, "launch": _launch, "bench": _bench}
+_COMMANDS: dict[str, Any] = {
+    "lab": _lab,
+    "launch": _launch,
+    "list": _list,
+    "stop": _stop,
+    "bench": _bench,
+}
 
 
 class _Parser(argparse.ArgumentParser):

@@ -232,6 +232,7 @@ def spec_of(spec: WorldSpec, part: Part) -> WorldSpec:
         members=tuple(spec.world_rank(rank) for rank in ranks),
         channel=cast("int", part.channel),
         number=part.number,
+        world_host_names=spec.world_host_names or spec.rank_host_names(),
     )
 
 

@@ -72,6 +72,8 @@ class WorldSpec:
         Of a split: the part of the arena it uses, and what tells it from all other splits.
     silence_s : float
         A host that does not answer for so long is taken for lost.
+    world_host_names : tuple of str, by rank of the world
+        Of a split: what ends an operation in it may be a rank that is not in it.
     """
 
     rank: int
@@ -91,6 +93,7 @@ class WorldSpec:
     channel: int = 0
     number: int = 0
     silence_s: float = 5.0
+    world_host_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse a world that contradicts itself, before anything is built on it."""
@@ -192,11 +195,6 @@ def native_hosts(spec: WorldSpec) -> tuple[int, ...]:
     return spec.hosts
 
 
-def native_host_names(spec: WorldSpec) -> tuple[str, ...]:
-    """Name the hosts that the engine is told of."""
-    return spec.host_names if native_hosts(spec) == spec.hosts else spec.rank_host_names()
-
-
 def link_peers(spec: WorldSpec) -> dict[Lane, tuple[int, ...]]:
     """Return the ranks that this one needs links to.
 
@@ -280,7 +278,7 @@ def make_group(spec: WorldSpec, memory: HostMemory, links: Links) -> _native.Gro
         members=spec.members,
         hosts=hosts,
         slots=neighbours,
-        host_names=native_host_names(spec),
+        host_names=spec.world_host_names or spec.rank_host_names(),
         arena=memory.arena if neighbours.count(-1) < spec.size - 1 else None,
         # From here on the engine closes them, also if it refuses the group.
         links={peer: sock.detach() for peer, sock in links[Lane.COLLECTIVE].items()},

@@ -113,9 +113,15 @@ def line_parser() -> argparse.ArgumentParser:
     start.add_argument(
         "--linger",
         type=_seconds,
-        default=0.0,
+        default=600.0,
         metavar="S",
-        help="seconds that the ranks outlive this notebook's kernel (default 0)",
+        help="seconds that the ranks outlive this kernel: so long attach finds them (default 600)",
+    )
+    start.add_argument("--name", help="what to call them, for attach (default: by the process)")
+    start.add_argument(
+        "--detach",
+        action="store_true",
+        help="the ranks outlive the end of a terminal's IPython, too (a kernel's they always do)",
     )
     start.add_argument(
         "--silence",
@@ -148,6 +154,16 @@ def line_parser() -> argparse.ArgumentParser:
     debug = action("debug", "Open a debugger on the last error of a rank (or of several).")
     debug.add_argument("ranks", metavar="R", help="which, like 2 or 0,2-3")
     action("interrupt", "Stop the cell that runs, from another thread or a widget.")
+    attach = action("attach", "Come back to ranks that run, and to the cell they run.")
+    attach.add_argument("name", metavar="NAME", nargs="?", help="which (may be left out if one)")
+    attach.add_argument(
+        "--take", action="store_true", help="take them from another notebook, which is told"
+    )
+    attach.add_argument(
+        "--watch", action="store_true", help="only look: status, topology, output, stacks"
+    )
+    action("detach", "Let the ranks go on without this notebook, for attach.")
+    action("list", "Show the ranks that run on this machine, by name.")
     action("stop", "End all ranks.")
     return parser
 

@@ -17,7 +17,7 @@ from phalanx import widgets
 from phalanx.distributed.bench import parse_size
 from phalanx.errors import DistributedError
 from phalanx.protocol import Measurement
-from phalanx.workspace import Workspace, grouped, name_ranks, parse_ranks
+from phalanx.workspace import Workspace, format_workspaces, grouped, name_ranks, parse_ranks
 
 from ._arguments import (
     HelpShown,
@@ -82,9 +82,15 @@ class DistributedMagics(Magics):  # type: ignore[misc]
     def _stop(self) -> None:
         self._auto.set(False)
         if self._workspace is not None:
-            self._workspace.stop()
-            self._named.clear()
-            self._workspace = None
+            if self._workspace.is_watching:
+                self._workspace.detach()
+            else:
+                self._workspace.stop()
+            self._forget()
+
+    def _forget(self) -> None:
+        self._named.clear()
+        self._workspace = None
 
     @line_cell_magic  # type: ignore[untyped-decorator]
     def distributed(self, line: str, cell: str | None = None) -> None:
@@ -143,26 +149,57 @@ class DistributedMagics(Magics):  # type: ignore[misc]
         return self._workspace
 
     def _do_start(self, options: Any) -> None:
-        if self._workspace is not None and self._workspace.is_running:
-            msg = (
-                f"{self._workspace.size} ranks run already in this notebook; "
-                "end them first with %distributed stop"
-            )
-            raise UsageMistake(msg)
-        self._stop()
+        self._make_room()
         try:
-            self._workspace = Workspace.start(
+            workspace = Workspace.start(
                 options.n,
+                name=options.name,
                 linger=options.linger,
                 silence=options.silence,
                 transport=options.transport,
+                detach=options.detach,
             )
         except DistributedError as error:
             raise UsageMistake(str(error)) from None
-        workspace = self._workspace
-        workspace.make_view = lambda: self._view(workspace)
-        self._offer_name(self._workspace)
+        self._adopt(workspace)
         self._do_status(options)
+
+    def _make_room(self) -> None:
+        """Let go of ranks that are gone or only watched; others stay."""
+        workspace = self._workspace
+        if workspace is not None and workspace.is_running and not workspace.is_watching:
+            msg = (
+                f"{workspace.size} ranks run already in this notebook; "
+                "end them first with %distributed stop, or let them go with %distributed detach"
+            )
+            raise UsageMistake(msg)
+        self._stop()
+
+    def _adopt(self, workspace: Workspace) -> None:
+        self._workspace = workspace
+        workspace.make_view = lambda: self._view(workspace)
+        self._offer_name(workspace)
+
+    def _do_attach(self, options: Any) -> None:
+        self._make_room()
+        try:
+            workspace = Workspace.attach(options.name, take=options.take, watch=options.watch)
+        except DistributedError as error:
+            raise UsageMistake(str(error)) from None
+        self._adopt(workspace)
+        self._do_status(options)
+        if not workspace.is_watching:
+            workspace.join()
+
+    def _do_detach(self, options: Any) -> None:
+        self._running().detach()
+        self._forget()
+
+    def _do_list(self, options: Any) -> None:
+        try:
+            print(format_workspaces(Workspace.list()))  # noqa: T201 - the answer
+        except DistributedError as error:
+            raise UsageMistake(str(error)) from None
 
     def _offer_name(self, workspace: Workspace) -> None:
         """Bind ``ws`` in the notebook, for `ws.run` and the like, unless it means something."""
@@ -212,5 +249,9 @@ class DistributedMagics(Magics):  # type: ignore[misc]
         self._running().interrupt()
 
     def _do_stop(self, options: Any) -> None:
-        self._running()
+        workspace = self._running()
+        if workspace.why_lost:
+            raise DistributedError(workspace.why_lost)
+        if workspace.is_watching:
+            workspace.stop()  # it says why not
         self._stop()

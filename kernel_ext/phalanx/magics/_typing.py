@@ -147,7 +147,7 @@ class TypingHelp:
     def _concerned(self, cell: str, cursor: int) -> tuple[Workspace, RankText] | None:
         """Return the workspace that knows best, and the text it is asked about."""
         workspace = self._workspace()
-        if workspace is None or not workspace.is_running:
+        if workspace is None or not workspace.is_running or workspace.is_watching:
             return None
         text = rank_text(cell, cursor, self._auto.takes)
         return None if text is None else (workspace, text)

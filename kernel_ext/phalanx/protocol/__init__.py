@@ -5,6 +5,18 @@ A leaf: it imports nothing of phalanx but itself.
 
 from __future__ import annotations
 
+from ._attach_messages import (
+    CellStanding,
+    GetOutput,
+    GetStanding,
+    LetGo,
+    NotYours,
+    OutputIs,
+    RankDeath,
+    StandingIs,
+    Taken,
+    WorkspaceRecord,
+)
 from ._channel import MAX_FRAME, Channel, ChannelClosed, FrameReader, pack_frame
 from ._input import LineNeed, TypedLine
 from ._rank_messages import (
@@ -68,6 +80,7 @@ __all__ = [
     "Booted",
     "CellAllowed",
     "CellEnded",
+    "CellStanding",
     "Channel",
     "ChannelClosed",
     "EngineReady",
@@ -78,15 +91,21 @@ __all__ = [
     "FromRoot",
     "Gather",
     "Gathered",
+    "GetOutput",
     "GetStacks",
+    "GetStanding",
     "GetTopology",
     "Hello",
     "HostInfo",
     "Join",
+    "LetGo",
     "LineNeed",
     "LinkInfo",
     "Measurement",
+    "NotYours",
     "Notice",
+    "OutputIs",
+    "RankDeath",
     "RankInfo",
     "RankLost",
     "RankStack",
@@ -99,8 +118,10 @@ __all__ = [
     "SplitClosed",
     "SplitFormed",
     "StacksAre",
+    "StandingIs",
     "Stop",
     "Stopped",
+    "Taken",
     "ToRank",
     "ToRoot",
     "ToSupervisor",
@@ -109,6 +130,7 @@ __all__ = [
     "TypedLine",
     "Welcome",
     "Withdraw",
+    "WorkspaceRecord",
     "format_ranks",
     "name_ranks",
     "pack_frame",

@@ -145,11 +145,13 @@ class CellEnded(msgspec.Struct, frozen=True, tag="cell_ended", forbid_unknown_fi
     """Notice: this rank's part of the cell is over.
 
     ``lives_on``: threads that the user's code started go on, and may call the engine yet.
+    ``error`` is the error's name and text in one line, where there was one.
     """
 
     cell: str
     ok: bool
     lives_on: bool = False
+    error: str = ""
 
 
 class EpochAborted(msgspec.Struct, frozen=True, tag="epoch_aborted", forbid_unknown_fields=True):

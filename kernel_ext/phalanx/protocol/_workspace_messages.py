@@ -5,10 +5,19 @@ Requests carry an ``id`` that their answer repeats; everything else is news.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
+from ._attach_messages import (
+    GetOutput,
+    GetStanding,
+    LetGo,
+    NotYours,
+    OutputIs,
+    StandingIs,
+    Taken,
+)
 from ._records import Topology
 from ._stacks import RankStack
 
@@ -40,7 +49,8 @@ class BootOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     ``client_pid`` is the process whose end starts the linger clock; ``linger_s`` seconds. A rank
     that gives no sign of life for ``silence_s`` is taken for frozen; an operation that has lasted
-    for ``quiet_s`` is told of, once.
+    for ``quiet_s`` is told of, once. The descriptor ``record_fd`` is the workspace's record (locked)
+    at ``record_path``; -1 where nobody shall find it. ``client_secret_key`` goes into it.
     """
 
     name: str
@@ -52,6 +62,13 @@ class BootOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     silence_s: float
     cwd: str
     quiet_s: float = 10.0
+    client_secret_key: bytes = b""
+    record_fd: int = -1
+    record_path: str = ""
+
+    def __repr__(self) -> str:
+        """Without the keys: a log or a traceback may show it."""
+        return f"BootOptions(name={self.name!r}, ranks={self.ranks}, ...)"
 
 
 class RootAddress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -62,9 +79,15 @@ class RootAddress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello", forbid_unknown_fields=True):
-    """Client: I am here; tell me when the ranks are up."""
+    """Client: I am here; tell me when the ranks are up.
+
+    ``pid`` is the process whose end starts the linger clock. There is one owner; who would
+    ``take`` a workspace may have it from a living one, and who would ``watch`` only looks.
+    """
 
     version: str
+    pid: int = 0
+    mode: Literal["own", "take", "watch"] = "own"
 
 
 class BeginCell(msgspec.Struct, frozen=True, tag="begin_cell", forbid_unknown_fields=True):
@@ -76,9 +99,10 @@ class BeginCell(msgspec.Struct, frozen=True, tag="begin_cell", forbid_unknown_fi
 
 
 class ForgetCell(msgspec.Struct, frozen=True, tag="forget_cell", forbid_unknown_fields=True):
-    """Client: the cell that was announced was not sent to any rank after all."""
+    """Client: the cell that was announced was not sent after all: to these ranks, or to any."""
 
     cell: str
+    ranks: tuple[int, ...] = ()
 
 
 class GetTopology(msgspec.Struct, frozen=True, tag="get_topology", forbid_unknown_fields=True):
@@ -102,14 +126,20 @@ class Stop(msgspec.Struct, frozen=True, tag="stop", forbid_unknown_fields=True):
 
 
 class Booted(msgspec.Struct, frozen=True, tag="booted", forbid_unknown_fields=True):
-    """Root: every rank runs. ``connection`` is ipyparallel's connection file for clients."""
+    """Root: every rank runs. ``connection`` is ipyparallel's connection file for clients.
+
+    ``session`` is Jupyter's, the same for all clients, so that each hears of the others' cells;
+    ``client`` is the number of this one, for names that no other has given.
+    """
 
     connection: dict[str, Any]
     engines: tuple[str, ...]
+    session: str = ""
+    client: int = 1
 
     def __repr__(self) -> str:
-        """Without the connection, which holds keys."""
-        return f"Booted(connection=..., engines={self.engines!r})"
+        """Without the connection, which holds a key."""
+        return f"Booted(engines={self.engines!r}, client={self.client}, ...)"
 
 
 class BootFailed(msgspec.Struct, frozen=True, tag="boot_failed", forbid_unknown_fields=True):
@@ -172,14 +202,28 @@ class Stopped(msgspec.Struct, frozen=True, tag="stopped", forbid_unknown_fields=
     id: int
 
 
-ToRoot = Hello | BeginCell | ForgetCell | GetTopology | GetStacks | Stop
+ToRoot = (
+    Hello
+    | BeginCell
+    | ForgetCell
+    | GetTopology
+    | GetStacks
+    | GetStanding
+    | GetOutput
+    | LetGo
+    | Stop
+)
 FromRoot = (
     Booted
     | BootFailed
     | CellAllowed
     | TopologyIs
     | StacksAre
+    | StandingIs
+    | OutputIs
     | Notice
+    | NotYours
+    | Taken
     | RankLost
     | Failed
     | Stopped

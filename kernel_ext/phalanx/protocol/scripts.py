@@ -50,13 +50,15 @@ class ScriptOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The first thing the root supervisor of a script reads.
 
     ``env`` is added to its own environment for every rank; ``grace_s`` is the time between a
-    signal and the next, harder one.
+    signal and the next, harder one. With a ``log_dir`` the ranks are nobody's: their output goes
+    there, they have no input, and the end of the launcher is nothing to them.
     """
 
     boot: BootOptions
     command: tuple[str, ...]
     env: dict[str, str]
     grace_s: float
+    log_dir: str = ""
 
 
 class OutputTaken(msgspec.Struct, frozen=True, tag="output_taken", forbid_unknown_fields=True):

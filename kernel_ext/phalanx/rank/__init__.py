@@ -13,6 +13,7 @@ from ._gate import CellGate
 from ._help import HelpDesk
 from ._input import DebuggerStopped, NoCellRuns, TypedLines
 from ._log import LogOfRank, Missing
+from ._record import OutputRecord
 from ._stdin import CellInput
 from ._sweep import publish_sweep
 from ._text import BytesToText, cut, escape_surrogates, packs_anything
@@ -30,6 +31,7 @@ __all__ = [
     "LogOfRank",
     "Missing",
     "NoCellRuns",
+    "OutputRecord",
     "TypedLines",
     "UserThreads",
     "asks_for_commands",

@@ -78,6 +78,7 @@ class TypedLines:
         self._readers: dict[bool, int] = {}  # by is_command: the thread whose turn it is
         self._lost: frozenset[int] = frozenset()  # ranks that the cell was begun without
         self._heard: set[int] = set()  # epochs whose loss a read of this cell has raised
+        self._needs: dict[bool, LineNeed] = {}  # by is_command: what it has asked for
 
     def begin(self, cell: str, lost: Iterable[int] = ()) -> None:
         """Start a new log for a cell (lines that overtook it are kept).
@@ -99,6 +100,22 @@ class TypedLines:
             self._logs.clear()
             self._refusals.clear()
             self._condition.notify_all()
+
+    @property
+    def cell(self) -> str:
+        """The cell that runs; empty between cells."""
+        return self._cell
+
+    def repeat_needs(self) -> None:
+        """Ask again for what is asked for already: a new client has not heard of it."""
+        with self._condition:
+            for need in self._needs.values():
+                self._ask(need)
+
+    def typed(self) -> list[tuple[int, TypedLine]]:
+        """Return the entries of the running cell's log that have come here."""
+        with self._condition:
+            return self._logs[self._cell].entries if self._cell else []
 
     def feed(self, cell: str, index: int, entry: TypedLine) -> None:
         """Take an entry of a cell's log."""
@@ -154,6 +171,7 @@ class TypedLines:
             finally:
                 if self._readers.get(is_command) == me:
                     del self._readers[is_command]
+                    self._needs.pop(is_command, None)
                     self._condition.notify_all()
 
     def _next(self, read: _Read, prompt: str, password: bool) -> str:
@@ -165,7 +183,9 @@ class TypedLines:
                     raise RuntimeError(self._refusals[cell])
                 self._check_loss(read)
                 if not is_asked:
-                    self._ask(LineNeed(cell, found.index, prompt, password, is_command))
+                    need = LineNeed(cell, found.index, prompt, password, is_command)
+                    self._needs[is_command] = need
+                    self._ask(need)
                     is_asked = True
                 self._wait(read)
         except RankFailure:

@@ -62,6 +62,11 @@ class LogOfRank:
         """Take entry ``index`` of the log; a second time changes nothing."""
         self._entries.setdefault(index, entry)
 
+    @property
+    def entries(self) -> list[tuple[int, TypedLine]]:
+        """The entries that have come, with their index, in order."""
+        return sorted(self._entries.items(), key=lambda found: found[0])
+
     def read(self, *, is_command: bool) -> str | Missing:
         """Take the next line of this kind for this rank.
 

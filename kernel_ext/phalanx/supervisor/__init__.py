@@ -5,6 +5,16 @@ The door is what a workspace needs to start them; the rest runs in processes of 
 
 from __future__ import annotations
 
+from ._found_root import FoundRoot
 from ._launch import RootProcess, launch_root
+from ._runtime_folder import check_name, claim_name, find_record, list_records
 
-__all__ = ["RootProcess", "launch_root"]
+__all__ = [
+    "FoundRoot",
+    "RootProcess",
+    "check_name",
+    "claim_name",
+    "find_record",
+    "launch_root",
+    "list_records",
+]

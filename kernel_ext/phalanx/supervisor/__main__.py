@@ -44,30 +44,35 @@ async def _serve(options: BootOptions | ScriptOptions) -> None:
         client.curve_server = True
         client.curve_publickey, client.curve_secretkey = public_key, secret_key
         port = client.bind_to_random_port("tcp://127.0.0.1")
-        _answer(RootAddress(f"tcp://127.0.0.1:{port}", public_key))
+        address = RootAddress(f"tcp://127.0.0.1:{port}", public_key)
+        _answer(address)
         try:
             if isinstance(options, ScriptOptions):
-                await _run_script(options, client)
+                await _run_script(options, client, address)
             else:
-                await _run_workspace(options, client)
+                await _run_workspace(options, client, address)
         finally:
             client.close()
 
 
-async def _run_workspace(options: BootOptions, client: zmq.asyncio.Socket) -> None:
+async def _run_workspace(
+    options: BootOptions, client: zmq.asyncio.Socket, address: RootAddress
+) -> None:
     from ._root import RootSupervisor
 
-    root = RootSupervisor(options, client)
+    root = RootSupervisor(options, client, address)
     for number in _ENDING:
         asyncio.get_running_loop().add_signal_handler(number, root.end)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
     await root.run()
 
 
-async def _run_script(options: ScriptOptions, client: zmq.asyncio.Socket) -> None:
+async def _run_script(
+    options: ScriptOptions, client: zmq.asyncio.Socket, address: RootAddress
+) -> None:
     from ._script_root import ScriptRoot
 
-    root = ScriptRoot(options, client)
+    root = ScriptRoot(options, client, address)
     # The launcher hands these on. (A handler, not SIG_IGN: that would be handed down to ranks.)
     for number in _SIGNALS:
         asyncio.get_running_loop().add_signal_handler(number, root.on_signal, number)

@@ -28,8 +28,10 @@ def main() -> None:
 
     from phalanx.distributed import supervisor_channel
     from phalanx.protocol import EngineReady, Register, Registered
+    from phalanx.rank import OutputRecord
 
     from ._kernel import RankKernel
+    from ._outgoing import note_outgoing
     from ._stream import Stream
 
     channel = supervisor_channel()
@@ -55,6 +57,7 @@ def main() -> None:
                 sys.stdout.capture(int(sys.argv[2])),
                 sys.stderr.capture(int(sys.argv[3])),
             )
+            note_outgoing(self.kernel.session, OutputRecord(int(sys.argv[4])))
             self.kernel.serve(rank, channel)
             channel.notify(EngineReady())
 

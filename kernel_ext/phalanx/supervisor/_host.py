@@ -26,6 +26,7 @@ from ._oom import REASON as OUT_OF_MEMORY
 from ._oom import OutOfMemory
 from ._output import OutputPipe
 from ._process import ChildInput, ChildOutput, ChildProcess, exit_reason
+from ._shown import create_shown
 from ._stack_pipe import StackPipe
 from ._sweeper import Sweeper
 
@@ -83,6 +84,7 @@ class HostSupervisor:
         self._events = events
         self._loop = asyncio.get_running_loop()
         self._children: dict[int, _Rank] = {}
+        self._shown: dict[int, int] = {}  # descriptors of what ranks show; a replacement goes on
         self._serials = itertools.count(1)
         self._sweeper = Sweeper()
         self._decoder = msgspec.msgpack.Decoder(ToSupervisor)
@@ -92,7 +94,9 @@ class HostSupervisor:
     def spawn(self, rank: int, *, cwd: str) -> None:
         """Start the process of a rank that takes cells."""
         stdout, stderr = OutputPipe(), OutputPipe()
-        output_fds = (stdout.read_fd, stderr.read_fd)
+        if rank not in self._shown:
+            self._shown[rank] = create_shown()
+        output_fds = (stdout.read_fd, stderr.read_fd, self._shown[rank])
         command = [sys.executable, "-m", "phalanx.supervisor._engine", str(os.getpid())]
         env = dict(os.environ)
         # What a kernel sets for its own plots; a rank is a kernel without a front end of its own.
@@ -174,6 +178,14 @@ class HostSupervisor:
         child = self._children.get(rank)
         return child.process.pid if child else 0
 
+    def shown_fd(self, rank: int) -> int | None:
+        """Return the descriptor of the file in which a rank notes what it shows."""
+        return self._shown.get(rank)
+
+    def shown_nbytes(self, rank: int) -> int:
+        """Return how much a rank has shown so far."""
+        return os.fstat(self._shown[rank]).st_size if rank in self._shown else 0
+
     def speaks(self, rank: int, pid: int) -> None:
         """Learn which process speaks for a rank: a shell may have started the program."""
         self._children[rank].pid = pid
@@ -253,6 +265,8 @@ class HostSupervisor:
         self.memory.still(self.ranks.index(rank))
         if not self._is_stopping:
             child.reason = child.nonsense or self._reason(child.process.pid, status)
+            if rank in self._shown and child.process.tail:
+                os.write(self._shown[rank], child.process.tail.encode(errors="replace"))
             self._events.on_lost(rank, child.reason, child.process.tail)
 
     def _reason(self, pid: int, status: int) -> str:
@@ -292,3 +306,6 @@ class HostSupervisor:
             await asyncio.wait(exits)
         await self._sweeper.stop()
         self.memory.close()
+        for fd in self._shown.values():
+            os.close(fd)
+        self._shown.clear()

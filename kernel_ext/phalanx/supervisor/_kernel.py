@@ -82,13 +82,15 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
     """Runs the cells of one rank; `serve` arms it once the engine is registered.
 
     Cells are execute requests whose metadata name a cell (``{"phalanx": {"cell": ...}}``, with
-    ``"lost"``: the dead that it runs without); other requests run as in any engine. Messages come on the control channel, whose thread is
-    free while a cell runs: ``phalanx_line`` (a typed line), ``phalanx_interrupt``, and Jupyter's
+    ``"lost"``: the dead that it runs without); other requests run as in any engine. Messages come
+    on the control channel, whose thread is free while a cell runs: ``phalanx_line`` (a typed
+    line), ``phalanx_interrupt``, ``phalanx_greet`` (a new client), and Jupyter's
     ``complete_request`` and ``inspect_request``.
     """
 
     _supports_kernel_subshells = False
     captures: tuple[DescriptorCapture, ...] = ()
+    _has_entered = False
 
     def serve(self, rank: int, channel: Channel) -> None:
         """Begin to serve as a rank."""
@@ -110,12 +112,14 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         self.shell.ast_transformers.append(_BeforeCode(self._gate.begin_code))
         self.control_handlers["phalanx_line"] = self._on_line
         self.control_handlers["phalanx_interrupt"] = self._on_interrupt
+        self.control_handlers["phalanx_greet"] = self._on_greet
         self.control_handlers["complete_request"] = self._on_complete
         self.control_handlers["inspect_request"] = self._on_inspect
 
     def enter_world(self) -> None:
         """Join the world (again); called by the workspace through a silent cell."""
         enter(self.shell.user_ns)
+        self._has_entered = True
 
     # The parameters are ipykernel's, which looks at their names.
     async def do_execute(
@@ -170,7 +174,8 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
             for capture in self.captures:
                 capture.drain()
             is_ok = reply.get("status") == "ok"
-            self._notify(CellEnded(cell, is_ok, self._threads.are_alive()))
+            error = f"{reply.get('ename')}: {reply.get('evalue')}"[:200] if not is_ok else ""
+            self._notify(CellEnded(cell, is_ok, self._threads.are_alive(), error))
         return reply
 
     def _failed(self, ename: str, evalue: str = "") -> dict[str, Any]:
@@ -244,6 +249,13 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         else:
             entry = msgspec.convert(content["entry"], TypedLine)
             self._lines.feed(cell, int(content["index"]), entry)
+
+    def _on_greet(self, stream: Any, ident: Any, message: dict[str, Any]) -> None:
+        """Tell a new client what this rank's cell waits for, and what was typed for it."""
+        self._lines.repeat_needs()
+        typed = [[index, msgspec.to_builtins(entry)] for index, entry in self._lines.typed()]
+        content = {"cell": self._lines.cell, "typed": typed, "has_entered": self._has_entered}
+        self.session.send(stream, "phalanx_greeting", content, message, ident)
 
     def _on_interrupt(self, stream: Any, ident: Any, message: dict[str, Any]) -> None:
         cell = str(message["content"]["cell"])

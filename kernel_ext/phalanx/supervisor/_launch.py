@@ -10,6 +10,7 @@ import select
 import subprocess
 import sys
 import tempfile
+from collections.abc import Collection
 from typing import IO
 
 import msgspec
@@ -48,6 +49,10 @@ class RootProcess:
         """The end of what it wrote to its standard error."""
         return _tail(self._log)
 
+    def let_go(self) -> None:
+        """Leave it as it is, for whoever finds it."""
+        self._log.close()
+
     def close(self, timeout_s: float) -> None:
         """Wait for its end (it was told to), and kill it if the time is over; idempotent."""
         try:
@@ -58,8 +63,15 @@ class RootProcess:
         self._log.close()
 
 
-def launch_root(options: BootOptions | ScriptOptions, *, timeout_s: float = 20.0) -> RootProcess:
+def launch_root(
+    options: BootOptions | ScriptOptions,
+    *,
+    timeout_s: float = 20.0,
+    pass_fds: Collection[int] = (),
+) -> RootProcess:
     """Start `python -m phalanx.supervisor` in a session of its own and learn where it listens.
+
+    It inherits ``pass_fds``, under the same numbers.
 
     Raises
     ------
@@ -76,6 +88,7 @@ def launch_root(options: BootOptions | ScriptOptions, *, timeout_s: float = 20.0
             stdout=subprocess.PIPE,
             stderr=log,
             start_new_session=True,
+            pass_fds=tuple(pass_fds),
         )
     except BaseException:
         log.close()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import socket
 import uuid
 from typing import Any
@@ -27,30 +26,30 @@ from phalanx.protocol import (
     Failed,
     ForgetCell,
     FromRoot,
-    GetStacks,
-    GetTopology,
     Hello,
+    LetGo,
     Notice,
     RankLost,
     Register,
     Registered,
-    StacksAre,
+    RootAddress,
     Stop,
     Stopped,
-    TopologyIs,
     ToRoot,
     ToSupervisor,
     say_busy,
 )
 
+from ._answers import Answers, Question
 from ._cell_watch import CellWatch
+from ._clients import Clients
 from ._controller_process import Connection, ControllerProcess
 from ._health import HealthWatch
 from ._hopeless import Hopeless
 from ._host import HostSupervisor
 from ._lookout import Lookout
 from ._membership import Membership
-from ._picture import topology_of
+from ._runtime_folder import RecordFile
 from ._world import World
 
 __all__ = ["RootSupervisor"]
@@ -63,16 +62,17 @@ UNFINISHED_WAIT_S = 2.0  # how long a new cell waits for ranks that still run th
 class RootSupervisor:
     """One workspace's root: made with its options and its bound socket, run until it is over."""
 
-    def __init__(self, options: BootOptions, client: zmq.asyncio.Socket) -> None:
+    def __init__(
+        self, options: BootOptions, client: zmq.asyncio.Socket, address: RootAddress
+    ) -> None:
         self._options = options
         self._client = client
-        self._client_id = b""  # the routing id of the workspace that said hello last
-        self._unsent: list[FromRoot] = []
         self._decoder = msgspec.msgpack.Decoder(ToRoot)
         self._loop = asyncio.get_running_loop()
         self._over = asyncio.Event()
-        self._stop_request: int | None = None
+        self._stop_request: tuple[bytes, int] | None = None
         self._world = World(options.ranks)
+        self._session = str(uuid.uuid4())
         self._engines = tuple(str(uuid.uuid4()) for _ in range(options.ranks))
         self._registering: dict[int, int] = {}  # rank -> request id, until the controller is up
         self._ready: set[int] = set()
@@ -92,6 +92,11 @@ class RootSupervisor:
             has_cells=True,
             tell=lambda text: self._tell(Notice(text)),
         )
+        self._answers = Answers(
+            options, self._world, self._host, self._lookout, self._engines, self._ready
+        )
+        record = RecordFile(options.record_fd, options.record_path) if options.record_path else None
+        self._clients = Clients(options, client, address, record, self._answers.mark, self.end)
 
     async def run(self) -> None:
         """Boot, serve, and end when told to or when the workspace's time is over."""
@@ -99,15 +104,17 @@ class RootSupervisor:
             self._controller.start(self._options.cwd)
             for rank in range(self._options.ranks):
                 self._host.spawn(rank, cwd=self._options.cwd)
-            self._watch_client(self._options.client_pid)
             self._spawn_task(self._serve())
             self._spawn_task(self._health.run(self._awaited))
             self._spawn_task(self._lookout.watch(self._looked_at))
             await self._over.wait()
         finally:
+            self._clients.stopping()
             await self._close()
+            self._clients.close()
             if self._stop_request is not None:
-                self._tell(Stopped(self._stop_request))
+                identity, request_id = self._stop_request
+                self._clients.answer(identity, Stopped(request_id))
 
     def end(self) -> None:
         """End everything, from a signal or a request."""
@@ -142,7 +149,7 @@ class RootSupervisor:
         if self._over.is_set():
             return
         message = f"ipyparallel's controller {reason}"
-        if len(self._ready) < self._options.ranks:
+        if not self._is_booted:
             self._tell(BootFailed(f"{message}\n{tail}".rstrip()))
         else:
             # Cells travel through it: without it the ranks cannot be reached any more.
@@ -156,23 +163,8 @@ class RootSupervisor:
 
     # -- the workspace ------------------------------------------------------------------------
 
-    def _watch_client(self, pid: int) -> None:
-        """Start the linger clock when the process that started us is gone."""
-        try:
-            pidfd = os.pidfd_open(pid)
-        except ProcessLookupError:
-            self._linger()
-            return
-
-        def gone() -> None:
-            self._loop.remove_reader(pidfd)
-            os.close(pidfd)
-            self._linger()
-
-        self._loop.add_reader(pidfd, gone)
-
-    def _linger(self) -> None:
-        self._loop.call_later(self._options.linger_s, self.end)
+    def _tell(self, message: FromRoot) -> None:
+        self._clients.tell(message)
 
     async def _serve(self) -> None:
         while True:
@@ -182,40 +174,49 @@ class RootSupervisor:
             except msgspec.DecodeError as error:
                 log.warning("a message of the workspace was not understood: %s", error)
                 continue
-            self._client_id = identity
-            if isinstance(message, Hello):
-                self._flush()
-            elif isinstance(message, BeginCell):
-                self._spawn_task(self._begin_cell(message))
-            elif isinstance(message, ForgetCell):
-                self._world.forget_cell(message.cell)
-                self._spawn_task(self._notify_ended())
-            elif isinstance(message, GetTopology):
-                world, host = self._world, self._host
-                topology = topology_of(self._options, world, host, self._engines, self._ready)
-                self._tell(TopologyIs(message.id, topology))
-            elif isinstance(message, GetStacks):
-                self._spawn_task(self._get_stacks(message))
-            elif isinstance(message, Stop):
-                self._stop_request = message.id
-                self.end()
+            self._serve_one(identity, message)
 
-    def _tell(self, message: FromRoot) -> None:
-        """Send to the workspace; before its hello, keep it for then."""
-        self._unsent.append(message)
-        if self._client_id:
-            self._flush()
+    def _serve_one(self, identity: bytes, message: ToRoot) -> None:
+        if isinstance(message, Hello):
+            if self._clients.greet(identity, message) and self._is_booted:
+                self._clients.answer(identity, self._booted())
+        elif isinstance(message, Question):
+            self._spawn_task(self._answer(identity, message))
+        elif not self._clients.has_owner(identity):
+            if isinstance(message, BeginCell | Stop):
+                pid = self._clients.owner_pid
+                self._clients.answer(identity, Failed(message.id, f"process {pid} has it now"))
+        elif isinstance(message, BeginCell):
+            self._spawn_task(self._begin_cell(message))
+        elif isinstance(message, ForgetCell):
+            self._forget_cell(message)
+        elif isinstance(message, LetGo):
+            self._clients.let_go(identity)
+        elif isinstance(message, Stop):
+            self._stop_request = identity, message.id
+            self.end()
 
-    def _flush(self) -> None:
-        unsent, self._unsent = self._unsent, []
-        for message in unsent:
-            frames = [self._client_id, msgspec.msgpack.encode(message)]
-            # A ROUTER does not block: what a client that is gone cannot take is dropped.
-            self._client.send_multipart(frames)
+    def _forget_cell(self, message: ForgetCell) -> None:
+        if not message.ranks:
+            self._world.forget_cell(message.cell)
+            self._answers.cells.forget(message.cell)
+        for rank in message.ranks:
+            self._world.end_cell(rank, message.cell, ok=False)
+            never = CellEnded(message.cell, ok=False, error="CellLost: it was never sent here")
+            self._answers.cells.end(rank, never)
+        self._spawn_task(self._notify_ended())
+        self._watch.look()
 
-    async def _get_stacks(self, request: GetStacks) -> None:
-        stacks = await self._lookout.stacks(request.ranks, is_twice=request.is_twice)
-        self._tell(StacksAre(request.id, stacks))
+    @property
+    def _is_booted(self) -> bool:
+        return len(self._ready) == self._options.ranks
+
+    def _booted(self) -> Booted:
+        number = self._clients.n_greeted
+        return Booted(self._connection["client"], self._engines, self._session, number)
+
+    async def _answer(self, identity: bytes, question: Question) -> None:
+        self._clients.answer(identity, await self._answers.answer(question))
 
     def _looked_at(self) -> set[int]:
         """Ranks that may wait for each other: all that live, while a cell runs."""
@@ -242,6 +243,7 @@ class RootSupervisor:
         reason = self._host.memory.reason(self._world.epoch)
         if reason is not None:
             self._membership.send_all(self._world.abort(self._world.epoch, reason[2]))
+        self._answers.begin_cell(request.cell, request.ranks)
         allowed = self._world.begin_cell(request.id, request.cell, request.ranks)
         if allowed.reform:  # also for threads that live on from the cell before
             self._membership.welcome_asking()
@@ -260,10 +262,11 @@ class RootSupervisor:
         elif isinstance(message, EngineReady):
             self._host.release_output(rank)
             self._ready.add(rank)
-            if len(self._ready) == self._options.ranks:
-                self._tell(Booted(self._connection["client"], self._engines))
+            if self._is_booted:
+                self._tell(self._booted())
         elif isinstance(message, CellEnded):
             self._world.end_cell(rank, message.cell, ok=message.ok, lives_on=message.lives_on)
+            self._answers.cells.end(rank, message)
             self._spawn_task(self._notify_ended())
             self._membership.look()
             self._watch.look()
@@ -275,7 +278,8 @@ class RootSupervisor:
     def on_lost(self, rank: int, reason: str, tail: str) -> None:
         """Name a dead rank to everybody: first to those who wait for it."""
         self._membership.lose(rank, reason)
-        if len(self._ready) < self._options.ranks:
+        self._answers.cells.lose(rank)
+        if not self._is_booted:
             self._tell(BootFailed(f"rank {rank} {reason} while starting\n{tail}".rstrip()))
             self.end()
             return

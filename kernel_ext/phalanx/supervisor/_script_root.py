@@ -23,6 +23,7 @@ from phalanx.protocol import (
     Hello,
     Notice,
     Recover,
+    RootAddress,
     StacksAre,
     ToSupervisor,
     say_late,
@@ -40,6 +41,7 @@ from phalanx.protocol.scripts import (
     ScriptOptions,
     Started,
     ToScriptRoot,
+    cost,
 )
 
 from ._cell_watch import LOOK_EVERY_S
@@ -47,6 +49,7 @@ from ._health import HealthWatch
 from ._hopeless import find_hopeless
 from ._host import HostSupervisor
 from ._input_log import InputLog
+from ._log_keeper import LogKeeper, script_record
 from ._lookout import Lookout
 from ._membership import Membership
 from ._streams import ForwardedPipe, InputPipe
@@ -65,7 +68,9 @@ BLAME_S = 0.5
 class ScriptRoot:
     """One launch: made with its options and its bound socket, run until it is over."""
 
-    def __init__(self, options: ScriptOptions, client: zmq.asyncio.Socket) -> None:
+    def __init__(
+        self, options: ScriptOptions, client: zmq.asyncio.Socket, address: RootAddress
+    ) -> None:
         boot = options.boot
         ranks = range(boot.ranks)
         self._options = options
@@ -97,6 +102,8 @@ class ScriptRoot:
             tell=lambda text: self._tell(Notice(text)),
         )
         self._tasks: set[asyncio.Task[None]] = set()
+        self._keeper = LogKeeper(options.log_dir, boot.ranks) if options.log_dir else None
+        self._record = script_record(options, address, os.getpid()) if options.log_dir else None
 
     async def run(self) -> None:
         """Start the ranks, serve, and end when all is told or nobody is there to be told."""
@@ -104,13 +111,20 @@ class ScriptRoot:
         self._spawn_task(self._lookout.watch(lambda: self._verdict.running))
         self._spawn_task(self._health.run(lambda: self._verdict.running))
         try:
-            self._watch_client(self._options.boot.client_pid)
+            if self._keeper is None:
+                self._watch_client(self._options.boot.client_pid)
             self._start()
+            if self._keeper is not None:
+                self._input(b"")  # its end
             await self._over.wait()
         finally:
             for task in self._tasks:
                 task.cancel()
             await self._host.stop()
+            if self._keeper is not None:
+                self._keeper.close()
+            if self._record is not None:
+                self._record.close()
 
     def _start(self) -> None:
         for rank in range(self._options.boot.ranks):
@@ -193,19 +207,28 @@ class ScriptRoot:
             elif isinstance(message, OutputTaken):
                 self._outputs[message.rank, message.stream].taken(message.cost)
             elif isinstance(message, Input):
-                self._log.append(message.data)
-                for pipe in self._inputs.values():
-                    pipe.feed()
+                self._input(message.data)
             elif isinstance(message, GetStacks):
                 self._spawn_task(self._get_stacks(message))
             else:
                 self._over.set()
+
+    def _input(self, data: bytes) -> None:
+        self._log.append(data)
+        for pipe in self._inputs.values():
+            pipe.feed()
 
     async def _get_stacks(self, request: GetStacks) -> None:
         stacks = await self._lookout.stacks(request.ranks, is_twice=request.is_twice)
         self._tell(StacksAre(request.id, stacks))
 
     def _tell(self, message: FromScriptRoot) -> None:
+        if self._keeper is not None:
+            if self._keeper.take(message):
+                self._over.set()
+            if isinstance(message, Output):
+                self._outputs[message.rank, message.stream].taken(cost(message.data))
+                return
         if self._client_id:
             self._client.send_multipart([self._client_id, msgspec.msgpack.encode(message)])
         else:

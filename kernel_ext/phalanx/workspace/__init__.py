@@ -5,9 +5,11 @@ It knows supervisors and Jupyter's messages; it knows nothing of magics and widg
 
 from __future__ import annotations
 
+from ._detached import Detached, launch_detached
 from ._events import IMAGE_KINDS, Clear, Display, is_image
 from ._help import Completions, Description, Help, NoHelp
 from ._lines import StreamName
+from ._listing import WorkspaceInfo, format_workspaces, list_workspaces, stop_workspace
 from ._outcome import RankResult
 from ._output import MAX_LINES
 from ._questions import Question
@@ -23,6 +25,7 @@ __all__ = [
     "Clear",
     "Completions",
     "Description",
+    "Detached",
     "Display",
     "Help",
     "NoHelp",
@@ -37,9 +40,14 @@ __all__ = [
     "View",
     "Woken",
     "Workspace",
+    "WorkspaceInfo",
     "format_ranks",
+    "format_workspaces",
     "grouped",
     "is_image",
+    "launch_detached",
+    "list_workspaces",
     "name_ranks",
     "parse_ranks",
+    "stop_workspace",
 ]

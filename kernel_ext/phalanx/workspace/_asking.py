@@ -31,7 +31,7 @@ class Asking:
     """The questions of one cell and the prompt that a person has in front of them, if any.
 
     ``before`` is called before anything is shown here: a prompt and a notice stand below what
-    ranks said before.
+    ranks said before. ``typed`` is the log so far of a cell that another client began.
     """
 
     def __init__(
@@ -41,12 +41,13 @@ class Asking:
         view: View,
         sender: LineSender,
         before: Callable[[], None],
+        typed: Iterable[TypedLine] = (),
     ) -> None:
         self._cell = cell
         self._view = view
         self._sender = sender
         self._before = before
-        self._questions = Questions(ranks)
+        self._questions = Questions(ranks, typed)
         self._prompt: OpenPrompt | None = None
         self._question: Question | None = None
         self._known: set[int] = set()  # ranks that the open question was said to be for

@@ -6,6 +6,7 @@ It knows our execute request and our control messages; not how a cell is shown o
 from __future__ import annotations
 
 import threading
+import uuid
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -17,9 +18,15 @@ from ._cell import Cell
 from ._events import Event, Lost
 from ._help import Help
 from ._io import SocketThread
+from ._joined import Greeting
 from ._messages import Message, RankChannels
 
 __all__ = ["Dispatch"]
+
+
+def _message_id(cell: str, rank: int) -> str:
+    """Name a request so that every client of the workspace knows which cell and rank it means."""
+    return f"{cell}#{rank}"
 
 
 class Dispatch:
@@ -30,13 +37,17 @@ class Dispatch:
     """
 
     def __init__(
-        self, thread: SocketThread, connection: dict[str, Any], engines: tuple[str, ...]
+        self,
+        thread: SocketThread,
+        connection: dict[str, Any],
+        engines: tuple[str, ...],
+        session: str,
     ) -> None:
         self.help = Help(len(engines), self._ask)
         self._engines = engines
         self._lock = threading.Lock()
         self._requests: dict[str, tuple[Cell, int]] = {}  # message id -> cell, rank
-        self._channels = RankChannels(thread, connection, self._on_message)
+        self._channels = RankChannels(thread, connection, session, self._on_message)
 
     def execute(self, cell: Cell, rank: int, code: str, *, silent: bool) -> None:
         """Send our execute request: it may ask for input, and never makes a rank skip the next."""
@@ -50,14 +61,20 @@ class Dispatch:
         }
 
         metadata = {"phalanx": {"cell": cell.name, "lost": cell.lost}}
-        self._request(cell, rank, "execute_request", content, metadata=metadata)
+        message_id = _message_id(cell.name, rank)
+        with self._lock:
+            if message_id in self._requests:  # a ping that is repeated
+                message_id += f"~{len(self._requests)}"
+        self._request(message_id, cell, rank, "execute_request", content, metadata=metadata)
 
     def apply(self, call: Cell, rank: int, buffers: list[Any]) -> None:
         """Send ipyparallel's request to call a function, packed in ``buffers``."""
-        self._request(call, rank, "apply_request", {}, buffers=buffers)
+        # ipyparallel makes names of variables of it; no other client waits for the answer.
+        self._request(str(uuid.uuid4()), call, rank, "apply_request", {}, buffers=buffers)
 
     def _request(
         self,
+        message_id: str,
         cell: Cell,
         rank: int,
         kind: str,
@@ -66,13 +83,26 @@ class Dispatch:
         metadata: Message | None = None,
         buffers: list[Any] | None = None,
     ) -> None:
+        with self._lock:
+            self._requests[message_id] = (cell, rank)
+        self._channels.shell(
+            self._engines[rank], kind, content, metadata or {}, message_id, buffers or []
+        )
+
+    def adopt(self, cell: Cell) -> None:
+        """Take what still comes for a cell that another client has sent."""
+        with self._lock:
+            for rank in cell.ranks:
+                self._requests[_message_id(cell.name, rank)] = (cell, rank)
+
+    def greet(self, greeting: Greeting, rank: int) -> None:
+        """Tell a rank, busy or not, that a new client is here."""
+
         def register(message_id: str) -> None:
             with self._lock:
-                self._requests[message_id] = (cell, rank)
+                self._requests[message_id] = (greeting, rank)
 
-        self._channels.shell(
-            self._engines[rank], kind, content, metadata or {}, register, buffers or []
-        )
+        self._channels.control(self._engines[rank], "phalanx_greet", {}, register)
 
     def forget(self, cell: Cell) -> None:
         """Drop what still comes for a cell that nobody waits for any more."""
@@ -118,15 +148,17 @@ class Dispatch:
             cell.on_lost(lost)
 
     def _on_message(self, channel: str, message: Message) -> None:
-        if channel == "control":
-            self.help.on_reply(message)
-            return
         with self._lock:
             found = self._requests.get(message["parent_header"]["msg_id"])
         if found is None:
+            if channel == "control":
+                self.help.on_reply(message)
             return
         cell, rank = found
-        if channel == "shell":
+        if channel == "control":
+            if isinstance(cell, Greeting):
+                cell.on_control(rank, message)
+        elif channel == "shell":
             cell.on_shell(rank, message)
         else:
             cell.on_iopub(rank, message)

@@ -26,6 +26,7 @@ __all__ = [
     "Seen",
     "SeenStacks",
     "StopRequest",
+    "TakenAway",
     "Text",
     "Told",
     "is_image",
@@ -151,6 +152,13 @@ class Interrupted:
 
 
 @dataclass(frozen=True)
+class TakenAway:
+    """The workspace is another process's now; the text says so."""
+
+    text: str
+
+
+@dataclass(frozen=True)
 class StopRequest:
     """A person pressed stop (Ctrl-C)."""
 
@@ -167,5 +175,6 @@ Event = (
     | SeenStacks
     | Told
     | Interrupted
+    | TakenAway
     | StopRequest
 )

@@ -24,19 +24,22 @@ class RankChannels:
     """Shell (mux), control and iopub of all ranks; engines are addressed by uuid.
 
     ``on_message(channel, message)`` gets every reply ("shell", "control") and every published
-    message ("iopub") that answers a request of ours, on the socket thread.
+    message ("iopub") that answers a request of ours, or of another client that used the same
+    ``session``, on the socket thread.
     """
 
     def __init__(
         self,
         thread: SocketThread,
         connection: dict[str, Any],
+        session: str,
         on_message: Callable[[str, Message], None],
     ) -> None:
         self._thread = thread
         self._on_message = on_message
         self._lock = threading.Lock()
         self._session = Session(
+            session=session,
             key=connection["key"].encode(),
             signature_scheme=connection["signature_scheme"],
             packer=connection["pack"],
@@ -64,14 +67,14 @@ class RankChannels:
         kind: str,
         content: Message,
         metadata: Message,
-        register: Callable[[str], None],
+        message_id: str,
         buffers: list[Any],
     ) -> None:
-        """Send a request; ``register(message id)`` is called before it leaves."""
+        """Send a request under an id that the caller has chosen."""
         with self._lock:
-            message = self._session.msg(kind, content=content, metadata=metadata)
+            header = {**self._session.msg_header(kind), "msg_id": message_id}
+            message = self._session.msg(kind, content=content, header=header, metadata=metadata)
             frames = self._session.serialize(message, ident=engine.encode())
-        register(message["header"]["msg_id"])
         self._thread.send(self._shell, [*frames, *buffers])
 
     def control(

@@ -51,8 +51,10 @@ def raise_for(outcome: CellOutcome, timeout: float | None = None) -> None:
     """Raise what a cell ended in, if it did not end well.
 
     A dead rank comes first: the others' errors follow from it. Then a stop, then a time limit,
-    then the ranks' own errors.
+    then the ranks' own errors. Where the workspace was taken away nothing else is known.
     """
+    if outcome.taken:
+        raise DistributedError(outcome.taken)
     if outcome.lost and not outcome.was_stopped:
         lost = next(iter(outcome.lost.values()))
         raise RankFailure(lost.rank, lost.host, lost.reason)

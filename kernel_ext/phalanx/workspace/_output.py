@@ -13,12 +13,11 @@ from itertools import groupby, takewhile
 from ._events import Clear, Display, Text, is_image
 from ._lines import LINE_LIMIT, LineAssembler, StreamName
 from ._merge import LineMerger, MergedLine
-from ._transcript import Transcript
 from ._view import View
 
 __all__ = ["MAX_LINES", "CellOutput"]
 
-MAX_LINES = 10_000  # shown of a cell: a browser stays usable, the transcript has the rest
+MAX_LINES = 10_000  # shown of a cell: a browser stays usable, the rank's record has the rest
 MAX_CHARACTERS = 10_000_000  # of these lines, for the same reason
 BARS_INTERVAL_S = 0.2  # progress is drawn five times a second at most
 
@@ -26,14 +25,12 @@ BARS_INTERVAL_S = 0.2  # progress is drawn five times a second at most
 class CellOutput:
     """What the ranks of one cell print and display.
 
-    Everything goes to the transcript. To the view go whole lines (equal ones of several ranks
-    together), up to ``max_lines`` of them; progress bars; figures (those of several ranks
+    To the view go whole lines (equal ones of several ranks together), up to ``max_lines`` of them; progress bars; figures (those of several ranks
     together, each below what its rank said before it); the last values at the end.
     """
 
-    def __init__(self, view: View, transcript: Transcript, max_lines: int = MAX_LINES) -> None:
+    def __init__(self, view: View, max_lines: int = MAX_LINES) -> None:
         self._view = view
-        self._transcript = transcript
         self._max_lines = max_lines
         self._n_lines = self._n_shown = self._n_characters = 0
         self._assembler = LineAssembler()
@@ -45,7 +42,6 @@ class CellOutput:
 
     def text(self, event: Text, now_s: float) -> None:
         """Take a piece of a rank's output."""
-        self._transcript.write(event.rank, event.text)
         for line in self._assembler.feed(event.rank, event.stream, event.text):
             self._merger.add(event.rank, event.stream, line, now_s)
 

@@ -53,9 +53,9 @@ class Questions:
     the log (the rank may not know yet), so ``waiting`` is who would take a line typed now.
     """
 
-    def __init__(self, ranks: Iterable[int]) -> None:
+    def __init__(self, ranks: Iterable[int], typed: Iterable[TypedLine] = ()) -> None:
         self._ranks = frozenset(ranks)
-        self._log: list[TypedLine] = []
+        self._log = list(typed)
         self._needs: dict[tuple[int, bool], LineNeed] = {}  # by rank and is_command
         self._since_s: float | None = None  # first need after the last answer
 

@@ -12,7 +12,6 @@ import queue
 import socket
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import TypeVar
 
 import msgspec
@@ -24,31 +23,37 @@ from phalanx.protocol import (
     BeginCell,
     Booted,
     BootFailed,
-    BootOptions,
     CellAllowed,
     Failed,
     ForgetCell,
     FromRoot,
+    GetOutput,
     GetStacks,
+    GetStanding,
     GetTopology,
     Hello,
+    LetGo,
+    NotYours,
+    OutputIs,
     RankLost,
     RankStack,
     StacksAre,
+    StandingIs,
     Stop,
     Stopped,
     Topology,
     TopologyIs,
     ToRoot,
 )
-from phalanx.supervisor import RootProcess, launch_root
 
+from ._connect import Connection
 from ._io import SocketThread
-from ._start import StartOptions
 
 __all__ = ["RootClient"]
 
-Answer = TypeVar("Answer", CellAllowed, TopologyIs, StacksAre, Stopped)
+Answer = TypeVar("Answer", CellAllowed, TopologyIs, StacksAre, StandingIs, OutputIs, Stopped)
+
+_ANSWERS = CellAllowed | TopologyIs | StacksAre | StandingIs | OutputIs | Failed | Stopped
 
 ANSWER_S = 10.0  # the root answers in milliseconds; a cell's begin may wait 2 s for the last one
 STOP_S = 5.0
@@ -56,33 +61,22 @@ POLL_S = 0.1
 
 
 class RootClient:
-    """Starts a root supervisor and speaks with it.
+    """Speaks with a root supervisor.
 
     Parameters
     ----------
     on_news : callable
-        Gets `RankLost` and `Notice`, on the socket thread; of a root that has died, on one of ours.
+        Gets `RankLost`, `Notice` and `Taken`, on the socket thread; of a root that has died, on
+        one of ours.
     """
 
     def __init__(
         self,
         thread: SocketThread,
-        options: StartOptions,
+        connection: Connection,
         on_news: Callable[[FromRoot], None],
     ) -> None:
-        public_key, secret_key = zmq.curve_keypair()
-        boot = BootOptions(
-            name=options.name,
-            ranks=options.ranks,
-            client_pid=os.getpid(),
-            client_public_key=public_key,
-            transport=options.transport,
-            linger_s=options.linger_s,
-            silence_s=options.silence_s,
-            cwd=str(Path.cwd()),
-            quiet_s=options.quiet_s,
-        )
-        self._root: RootProcess = launch_root(boot)
+        self._root = connection.root
         self._on_news = on_news
         self._ids = itertools.count(1)
         self._lock = threading.Lock()
@@ -91,25 +85,26 @@ class RootClient:
         self._decoder = msgspec.msgpack.Decoder(FromRoot)
         self._thread = thread
         self._is_stopping = False
-        self._size = options.ranks
+        self._size = connection.size
         self._watcher = threading.Thread(target=self._watch, name="phalanx-root", daemon=True)
         try:
             self._watcher.start()
-            self._connect(public_key, secret_key)
+            self._connect(connection)
         except BaseException:
             self._is_stopping = True
-            self._root.close(timeout_s=0.0)
+            connection.abandon()
             raise
 
-    def _connect(self, public_key: bytes, secret_key: bytes) -> None:
+    def _connect(self, connection: Connection) -> None:
         def configure(sock: zmq.Socket[bytes]) -> None:
             sock.curve_serverkey = self._root.address.public_key
-            sock.curve_publickey, sock.curve_secretkey = public_key, secret_key
+            sock.curve_publickey = connection.public_key
+            sock.curve_secretkey = connection.secret_key
 
         self._socket = self._thread.socket(
             zmq.DEALER, self._root.address.endpoint, self._receive, configure=configure
         )
-        self._send(Hello(phalanx.__version__))
+        self._send(Hello(phalanx.__version__, os.getpid(), connection.mode))
 
     @property
     def pid(self) -> int:
@@ -138,7 +133,7 @@ class RootClient:
             The boot failed, or took longer than ``timeout_s``; says why.
         """
         answer = self._wait(self._boot, timeout_s, "the ranks to start")
-        if isinstance(answer, BootFailed):
+        if isinstance(answer, BootFailed | NotYours):
             raise DistributedError(answer.message)
         if not isinstance(answer, Booted):
             msg = f"the supervisor answered {type(answer).__name__} to the boot"
@@ -149,9 +144,17 @@ class RootClient:
         """Announce a cell."""
         return self._ask(lambda id_: BeginCell(id_, cell, ranks), CellAllowed)
 
-    def forget_cell(self, cell: str) -> None:
-        """Take the announcement of a cell back: it was not sent to any rank."""
-        self._send(ForgetCell(cell))
+    def forget_cell(self, cell: str, ranks: tuple[int, ...] = ()) -> None:
+        """Take the announcement of a cell back: it was not sent to any rank, or to these."""
+        self._send(ForgetCell(cell, ranks))
+
+    def standing(self) -> StandingIs:
+        """Ask what was missed."""
+        return self._ask(GetStanding, StandingIs)
+
+    def output(self, rank: int, *, since: int = 0, max_lines: int = 0) -> OutputIs:
+        """Ask for the end of what a rank has shown since a byte."""
+        return self._ask(lambda id_: GetOutput(id_, rank, since, max_lines), OutputIs)
 
     def topology(self) -> Topology:
         """Ask what the world looks like."""
@@ -196,6 +199,21 @@ class RootClient:
                 self._ask(Stop, Stopped, STOP_S)
         self._root.close(timeout_s=1.0)
         self._watcher.join()
+
+    def leave(self) -> None:
+        """Leave the root to the client that has taken it over; idempotent."""
+        self._is_stopping = True
+        self._root.let_go()
+
+    def let_go(self) -> None:
+        """Leave the ranks to whoever comes within their linger time; idempotent."""
+        self._is_stopping = True
+        if self.is_alive:
+            self._send(LetGo())
+            # What is sent last may be lost when sockets close: an answer says that it has come.
+            with contextlib.suppress(DistributedError):
+                self.standing()
+        self._root.let_go()
 
     def _request(self, make: Callable[[int], ToRoot], answered: Callable[[FromRoot], None]) -> int:
         request_id = next(self._ids)
@@ -242,9 +260,9 @@ class RootClient:
 
     def _receive(self, frames: list[bytes]) -> None:
         message = self._decoder.decode(frames[-1])
-        if isinstance(message, Booted | BootFailed):
+        if isinstance(message, Booted | BootFailed | NotYours):
             self._boot.put(message)
-        elif isinstance(message, CellAllowed | TopologyIs | StacksAre | Failed | Stopped):
+        elif isinstance(message, _ANSWERS):
             with self._lock:
                 take = self._waiting.pop(message.id, None)
             if take is not None:

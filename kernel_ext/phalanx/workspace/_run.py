@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import queue
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from phalanx.protocol import RankStack, Topology
+from phalanx.protocol import RankStack, Topology, TypedLine
 
 from ._asking import Asking, LineSender
 from ._cell import Cell
@@ -29,13 +29,13 @@ from ._events import (
     Seen,
     SeenStacks,
     StopRequest,
+    TakenAway,
     Text,
     Told,
 )
 from ._output import MAX_LINES, CellOutput
 from ._status import CellStatus
 from ._stopping import Stopping
-from ._transcript import Transcript
 from ._view import View
 
 __all__ = ["CellOutcome", "CellSender", "Look", "See", "run_cell"]
@@ -65,6 +65,7 @@ class CellOutcome:
         self.results: dict[int, Display] = {}
         self.abandoned: tuple[int, ...] = ()  # ranks that did not react to a stop
         self.was_stopped = False
+        self.taken = ""  # the workspace was taken away meanwhile: in which words
         self.has_timed_out = False
         self.places: dict[int, RankStack] = {}  # of ranks that still ran when time was up
 
@@ -80,6 +81,7 @@ class _CellLoop:
         output: CellOutput,
         status: CellStatus,
         see: See | None,
+        typed: Iterable[TypedLine],
     ) -> None:
         self.cell = cell
         self.view = view
@@ -88,7 +90,7 @@ class _CellLoop:
         self.outcome = CellOutcome(cell.ranks)
         self.output = output
         self.status = status
-        self.asking = Asking(cell.name, cell.ranks, view, sender, output.break_here)
+        self.asking = Asking(cell.name, cell.ranks, view, sender, output.break_here, typed)
         self.n_stops = 0
 
         def ask(ranks: tuple[int, ...], is_twice: bool) -> None:
@@ -155,6 +157,9 @@ class _CellLoop:
             self.notice(event.text)
         elif isinstance(event, Interrupted):
             self.stopping.stop(self.running, now_s, is_sent=True)
+        elif isinstance(event, TakenAway):
+            self.outcome.taken = event.text
+            self.running.clear()
         elif isinstance(event, StopRequest):
             self.n_stops += 1
 
@@ -168,11 +173,11 @@ def run_cell(
     view: View,
     sender: CellSender,
     *,
-    transcript: Transcript,
     timeout_s: float | None = None,
     max_lines: int = MAX_LINES,
     look: Look | None = None,
     see: See | None = None,
+    typed: Iterable[TypedLine] = (),
     clock: Callable[[], float] = time.monotonic,
 ) -> CellOutcome:
     """Wait until every rank of the cell is done, showing and asking meanwhile.
@@ -180,14 +185,15 @@ def run_cell(
     A Ctrl-C (the stop button) or the end of ``timeout_s`` interrupts the ranks and waits for all
     of them to be idle, so that the next cell runs; a second Ctrl-C, or ranks that do not react
     (`Stopping`), end the waiting and are named. ``look`` asks the root what ranks do, for the
-    status line of a long cell, ``see`` where they are; the answers come as events.
+    status line of a long cell, ``see`` where they are; the answers come as events. ``typed`` are
+    the lines that were typed for a cell which another client began.
     """
     view.begin(cell.ranks)
-    output = CellOutput(view, transcript, max_lines)
+    output = CellOutput(view, max_lines)
     started_s = clock()
     ask = None if look is None else lambda: look(lambda seen: cell.events.put(Seen(seen)))
     status = CellStatus(cell.ranks, view, ask, started_s)
-    loop = _CellLoop(cell, view, sender, output, status, see)
+    loop = _CellLoop(cell, view, sender, output, status, see, typed)
     stopping = loop.stopping
     deadline_s = None if timeout_s is None else started_s + timeout_s
 

@@ -16,17 +16,17 @@ from typing import Any
 from phalanx.errors import DistributedError, RankFailure
 from phalanx.protocol import Booted, FromRoot, Notice, RankLost, say_busy
 
+from ._catch_up import CatchUp
 from ._cell import Cell
 from ._ctrl_c import ctrl_c
 from ._dispatch import Dispatch
-from ._events import Event, Interrupted, Lost, StopRequest, Told
+from ._events import Event, Interrupted, Lost, StopRequest, TakenAway, Told
 from ._io import SocketThread
 from ._outcome import RankResult, raise_for, results_of
 from ._output import MAX_LINES
 from ._root_client import RootClient
 from ._run import CellOutcome, run_cell
 from ._start import wait_answering
-from ._transcript import Transcript
 from ._values import Call
 from ._view import QuietView, View
 
@@ -39,13 +39,17 @@ ENTER_CODE = "get_ipython().kernel.enter_world()"
 class CellRunner:
     """Runs cells; made when the ranks are up, and waits until all of them answer.
 
+    Where the ranks are not new, a cell of another client may run: `join` follows it.
+
     `run` is for one thread at a time (another is refused); `interrupt`, `on_news` and `output`
     may be called by any.
     """
 
-    def __init__(self, name: str, thread: SocketThread, root: RootClient, booted: Booted) -> None:
-        self.transcript = Transcript()
-        self._name = name
+    def __init__(
+        self, name: str, thread: SocketThread, root: RootClient, booted: Booted, *, is_new: bool
+    ) -> None:
+        # Other clients have given names as well; one is never given twice.
+        self._name = f"{name}:{booted.client}"
         self._root = root
         self._ranks = tuple(range(len(booted.engines)))
         self._numbers = itertools.count(1)
@@ -53,10 +57,23 @@ class CellRunner:
         self._lost: dict[int, Lost] = {}
         self._left: set[int] = set()  # ranks that were left to a cell they did not end
         self._running: tuple[str, tuple[int, ...]] | None = None
-        self._dispatch = Dispatch(thread, booted.connection, booted.engines)
+        self._dispatch = Dispatch(thread, booted.connection, booted.engines, booted.session)
         self.help = self._dispatch.help
-        wait_answering(self._dispatch, f"{name}:ping", len(self._ranks), ANSWER_S)
-        self._enter()
+        self._missed: CatchUp | None = None
+        if not is_new:
+            self._missed = CatchUp(self._name, self._dispatch, root, len(self._ranks))
+            self._take_over(self._missed)
+        else:
+            wait_answering(self._dispatch, f"{self._name}:ping", len(self._ranks), ANSWER_S)
+        if self._missed is None or not self._missed.has_entered:
+            self._enter()
+
+    def _take_over(self, missed: CatchUp) -> None:
+        for lost in missed.deaths:
+            self._lost[lost.rank] = lost
+            self._dispatch.on_lost(lost)
+        if missed.cell is not None and missed.running:
+            self._running = missed.cell.name, missed.running
 
     def _enter(self) -> None:
         """Have every rank join the world as it stands."""
@@ -87,6 +104,41 @@ class CellRunner:
             outcome = self._execute(cell, code, view, timeout=timeout, max_lines=max_lines)
         raise_for(outcome, timeout)
         return results_of(outcome, here)
+
+    def join(self, view: View) -> list[RankResult]:
+        """Show what was missed, and wait for the cell that runs; see `Workspace.join`."""
+        missed, self._missed = self._missed, None
+        if missed is None:
+            return []
+        missed.tell(view)
+        if missed.cell is None or not missed.running:
+            missed.show(view)
+            return []
+        with self._one_at_a_time(missed.cell.name, missed.running):
+            cell = missed.begin_cell()
+            try:
+                outcome = run_cell(
+                    cell,
+                    view,
+                    self._dispatch,
+                    look=self._root.look,
+                    see=self._root.see,
+                    typed=missed.typed,
+                )
+                self._left.update(outcome.abandoned)
+            finally:
+                self._dispatch.forget(cell)
+        raise_for(outcome)
+        return results_of(outcome, cell.ranks)
+
+    def taken(self, text: str) -> None:
+        """Leave the cell that runs: the ranks are another process's now."""
+        self._dispatch.tell(TakenAway(text))
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a cell is waited for."""
+        return self._busy.locked()
 
     def _announce(
         self, name: str, chosen: tuple[int, ...], view: View, *, is_all: bool
@@ -140,7 +192,6 @@ class CellRunner:
                 cell,
                 view,
                 self._dispatch,
-                transcript=self.transcript,
                 timeout_s=timeout,
                 max_lines=max_lines,
                 look=self._root.look,
@@ -165,13 +216,7 @@ class CellRunner:
             try:
                 for rank in call.ranks:
                     self._dispatch.apply(call, rank, buffers)
-                outcome = run_cell(
-                    call,
-                    QuietView(),
-                    self._dispatch,
-                    transcript=self.transcript,
-                    see=self._root.see,
-                )
+                outcome = run_cell(call, QuietView(), self._dispatch, see=self._root.see)
             finally:
                 self._dispatch.forget(call)
         raise_for(outcome)

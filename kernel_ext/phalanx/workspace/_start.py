@@ -15,14 +15,23 @@ from dataclasses import dataclass
 import zmq
 
 from phalanx.errors import DistributedError
+from phalanx.supervisor import check_name
 
 from ._cell import Cell
 from ._dispatch import Dispatch
 from ._ranks import format_ranks
 
-__all__ = ["SILENCE_S", "StartOptions", "checked_options", "starting", "wait_answering"]
+__all__ = [
+    "LINGER_S",
+    "SILENCE_S",
+    "StartOptions",
+    "checked_options",
+    "starting",
+    "wait_answering",
+]
 
 PING_INTERVAL_S = 0.1
+LINGER_S = 600.0  # design.md section 2: long enough to come back after a restart
 SILENCE_S = 5.0  # the longest that a frozen rank stays unnamed, unless asked otherwise
 
 
@@ -30,7 +39,8 @@ SILENCE_S = 5.0  # the longest that a frozen rank stays unnamed, unless asked ot
 class StartOptions:
     """The options of `Workspace.start`, checked.
 
-    An operation that lasts for ``quiet_s`` is told of in one line (design.md section 5).
+    An operation that lasts for ``quiet_s`` is told of in one line (design.md section 5). A name
+    that was given (``is_named``) is taken or refused, another gets a number if need be.
     """
 
     name: str
@@ -39,6 +49,7 @@ class StartOptions:
     silence_s: float
     transport: str
     quiet_s: float = 10.0
+    is_named: bool = False
 
 
 def checked_options(
@@ -58,7 +69,9 @@ def checked_options(
     if transport not in {"any", "tcp"}:
         msg = f"transport is {transport!r}; it must be 'any' or 'tcp'"
         raise ValueError(msg)
-    return StartOptions(name or f"local-{os.getpid()}", ranks, linger_s, silence_s, transport)
+    chosen = f"local-{os.getpid()}" if name is None else check_name(name)
+    is_named = name is not None
+    return StartOptions(chosen, ranks, linger_s, silence_s, transport, is_named=is_named)
 
 
 @contextmanager

@@ -1,59 +1,39 @@
-"""A workspace: the ranks of one notebook, started, used and stopped from here.
+"""A workspace: the ranks of one notebook, started or found, used and stopped from here.
 
 The client's side only: life and death are the supervisor's, what a cell looks like is a view's.
 """
 
 from __future__ import annotations
 
-import atexit
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from types import TracebackType
-from typing import TYPE_CHECKING, Any
+import builtins
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from phalanx.distributed.bench import check_memory, check_request, physical_memory, sizes_between
-from phalanx.errors import DistributedError
-from phalanx.protocol import FromRoot, Measurement, Topology
+from phalanx.protocol import Measurement
 
 from ._bench import measure
+from ._connect import Mode, choose_record, connect_to, start_root
 from ._help import Help
-from ._io import SocketThread
+from ._life import WorkspaceLife
+from ._listing import WorkspaceInfo, list_workspaces
 from ._outcome import RankResult
 from ._output import MAX_LINES
 from ._ranks import chosen_ranks
-from ._root_client import RootClient
-from ._runner import CellRunner
-from ._start import SILENCE_S, StartOptions, checked_options, starting
+from ._start import LINGER_S, SILENCE_S, checked_options, starting
 from ._values import pull_request, push_request
-from ._view import QuietView, View
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
+from ._view import View
 
 __all__ = ["Workspace"]
 
-BOOT_S = 60.0
 
+class Workspace(WorkspaceLife):
+    """Ranks that run cells together; made with `start`, or `attach`.
 
-class Workspace:
-    """Ranks that run cells together; made with `start`.
-
-    A context manager: leaving it stops the ranks. One cell runs at a time. `make_view` makes the
-    view of a cell that is run without one: nobody sees it, unless a notebook sets its own.
+    A context manager: leaving it stops the ranks; those that were attached to, or started with
+    ``detach``, are let go of. One cell runs at a time. `make_view` makes the view of a cell that
+    is run without one: nobody sees it, unless a notebook sets its own.
     """
-
-    def __init__(self, options: StartOptions) -> None:
-        self.name = options.name
-        self.size = options.ranks
-        self.make_view: Callable[[], View] = QuietView
-        self._is_stopped = False
-        self._runner: CellRunner | None = None
-        with starting():
-            self._thread = SocketThread(f"phalanx-{self.name}")
-            try:
-                self._root = RootClient(self._thread, options, self._on_news)
-            except BaseException:
-                self._thread.close()
-                raise
 
     @classmethod
     def start(
@@ -61,9 +41,10 @@ class Workspace:
         n: int = 4,
         *,
         name: str | None = None,
-        linger: float = 0.0,
+        linger: float = LINGER_S,
         silence: float = SILENCE_S,
         transport: str = "any",
+        detach: bool = False,
     ) -> Workspace:
         """Start ``n`` ranks on this machine and wait until they have met.
 
@@ -74,12 +55,14 @@ class Workspace:
         name : str, optional
             What to call the workspace; by default made from this process's id.
         linger : float
-            Seconds that the ranks outlive this process (they end at once by default, as nothing
-            can find them again yet).
+            Seconds that the ranks outlive a process that was killed, or a Jupyter kernel: so long
+            they can be found with `attach`. A normal end of any other process ends them.
         silence : float
             Seconds after which a rank that is frozen is named and the others are freed.
         transport : {"any", "tcp"}
             ``"tcp"`` keeps the ranks of one machine from sharing memory.
+        detach : bool
+            The ranks outlive a normal end of this process as well, by ``linger``.
 
         Returns
         -------
@@ -99,18 +82,79 @@ class Workspace:
         ...     ws.run("px.all_sum(rank)")
         """
         options = checked_options(n, name, linger, silence, transport)
-        self = cls(options)
+        with starting():
+            self = cls(start_root(options), is_kept=detach)
         try:
-            self._boot()
+            self._boot(is_new=True)
         except BaseException:
             self.stop()
             raise
         return self
 
-    def _boot(self) -> None:
-        booted = self._root.wait_booted(BOOT_S)
-        self._runner = CellRunner(self.name, self._thread, self._root, booted)
-        atexit.register(self.stop)
+    @classmethod
+    def attach(
+        cls, name: str | None = None, *, take: bool = False, watch: bool = False
+    ) -> Workspace:
+        """Come (back) to ranks that run: of a process that is gone, or that lets them go.
+
+        Parameters
+        ----------
+        name : str, optional
+            The workspace's; it may be left out where only one is free.
+        take : bool
+            Take it from a process that uses it, which is told.
+        watch : bool
+            Only look: `topology`, `output` and `stacks`, beside the process that uses it.
+
+        Returns
+        -------
+        Workspace
+            Its ranks have all their variables; `join` shows what was missed, and follows a cell
+            that runs.
+
+        Raises
+        ------
+        DistributedError
+            There is no such workspace, or it cannot be attached to; says why.
+        ValueError
+            ``name`` is none that a workspace can have, or both ``take`` and ``watch`` are asked.
+        """
+        if take and watch:
+            msg = "a workspace is taken or watched, not both"
+            raise ValueError(msg)
+        mode: Mode = "take" if take else "watch" if watch else "own"
+        self = cls(connect_to(choose_record(name), mode), is_kept=True)
+        try:
+            self._boot(is_new=False)
+        except BaseException:
+            self.detach()
+            raise
+        return self
+
+    @staticmethod
+    def list() -> tuple[WorkspaceInfo, ...]:
+        """Return this user's workspaces on this machine, by name."""
+        return list_workspaces()
+
+    def join(self, *, view: View | None = None) -> builtins.list[RankResult]:
+        """After `attach`: show what ranks printed meanwhile, and follow the cell that runs.
+
+        Parameters
+        ----------
+        view : View, optional
+            Where output goes and who is asked; by default `make_view`'s.
+
+        Returns
+        -------
+        list of RankResult
+            As of `run`, for a cell that ran; else nothing.
+
+        Raises
+        ------
+        CellError, RankFailure, KeyboardInterrupt
+            As of `run`.
+        """
+        return self._up().join(view or self.make_view())
 
     # -- cells --------------------------------------------------------------------------------
 
@@ -122,7 +166,7 @@ class Workspace:
         timeout: float | None = None,
         view: View | None = None,
         max_lines: int = MAX_LINES,
-    ) -> list[RankResult]:
+    ) -> builtins.list[RankResult]:
         """Run code on all ranks (or on some) and wait for it.
 
         Parameters
@@ -208,9 +252,14 @@ class Workspace:
         return found[0] if isinstance(ranks, int) else found
 
     def output(self, rank: int) -> str:
-        """Return all that a rank has printed in this workspace's cells, the last MiB of it."""
+        """Return all that a rank has shown, as text: the last MiB of it."""
         chosen_ranks(rank, self.size)
-        return self._up().transcript.read(rank)
+        self._check_running()
+        piece = self._root.output(rank)
+        text = piece.text.decode(errors="replace")
+        if not piece.left_out_nbytes:
+            return text
+        return f"… {piece.left_out_nbytes:,} bytes before this are left out\n{text}"
 
     def stacks(self, ranks: int | Iterable[int] | None = None) -> dict[int, str]:
         """Return where ranks are, as seen from outside: also while they run, whatever they run.
@@ -226,7 +275,7 @@ class Workspace:
             By rank: the operation it is in, if any, then its Python stack, innermost line first.
         """
         chosen = chosen_ranks(ranks, self.size)
-        self._up()
+        self._check_running()
         seen = self._root.stacks(tuple(range(self.size)) if chosen is None else chosen)
         return {rank: stack.text for rank, stack in seen.items()}
 
@@ -286,65 +335,3 @@ class Workspace:
             dtype=dtype,
             iterations=iterations,
         )
-
-    # -- life ---------------------------------------------------------------------------------
-
-    def topology(self) -> Topology:
-        """Return hosts, ranks, their states and the paths between them, as of now."""
-        self._check_running()
-        return self._root.topology()
-
-    @property
-    def is_running(self) -> bool:
-        """Whether the workspace was not stopped and its supervisor lives."""
-        return not self._is_stopped and self._root.is_alive
-
-    def stop(self) -> None:
-        """End the ranks and everything that was started for them; idempotent."""
-        if self._is_stopped:
-            return
-        self._is_stopped = True
-        atexit.unregister(self.stop)
-        try:
-            self._root.stop()
-        finally:
-            self._thread.close()
-            if self._runner is not None:
-                self._runner.transcript.close()
-
-    def _check_running(self) -> None:
-        if self._is_stopped:
-            msg = "this workspace was stopped; start another with %distributed start -n 4"
-            raise DistributedError(msg)
-        if not self._root.is_alive:
-            msg = "the supervisor of this workspace is gone, and its ranks with it; start anew"
-            raise DistributedError(msg)
-
-    def _up(self) -> CellRunner:
-        self._check_running()
-        if self._runner is None:
-            msg = "the ranks are not up yet"
-            raise DistributedError(msg)
-        return self._runner
-
-    def _on_news(self, message: FromRoot) -> None:
-        if self._runner is not None:
-            self._runner.on_news(message)
-
-    def __enter__(self) -> Self:
-        """Return itself."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Stop."""
-        self.stop()
-
-    def __repr__(self) -> str:
-        """Name, size and whether it runs."""
-        state = "running" if self.is_running else "stopped"
-        return f"Workspace({self.name!r}, size={self.size}, {state})"

@@ -1,0 +1,99 @@
+"""What any client of a workspace may ask, owner or watcher: how things stand, what was shown.
+
+It reads the root's state and changes nothing but the marks of what somebody has seen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Set as AbstractSet
+
+from phalanx.protocol import (
+    BootOptions,
+    Failed,
+    FromRoot,
+    GetOutput,
+    GetStacks,
+    GetStanding,
+    GetTopology,
+    OutputIs,
+    RankDeath,
+    StacksAre,
+    StandingIs,
+    TopologyIs,
+)
+
+from ._cell_log import CellLog
+from ._host import HostSupervisor
+from ._lookout import Lookout
+from ._picture import topology_of
+from ._shown import read_shown
+from ._world import World
+
+__all__ = ["Answers", "Question"]
+
+Question = GetTopology | GetStacks | GetOutput | GetStanding
+
+
+class Answers:
+    """Answers questions; made of the parts of the root that know."""
+
+    def __init__(
+        self,
+        options: BootOptions,
+        world: World,
+        host: HostSupervisor,
+        lookout: Lookout,
+        engines: tuple[str, ...],
+        ready: AbstractSet[int],
+    ) -> None:
+        self.cells = CellLog()
+        self._options = options
+        self._world = world
+        self._host = host
+        self._lookout = lookout
+        self._engines = engines
+        self._ready = ready
+        self._marks = dict.fromkeys(range(options.ranks), 0)  # shown when the last owner went
+        self._is_end_seen = True  # whether the end of the last cell was told to its owner
+
+    def mark(self) -> None:
+        """Remember how far things have come: what follows, the owner does not see."""
+        self._marks = {rank: self._host.shown_nbytes(rank) for rank in self._marks}
+        self._is_end_seen = not self._world.unfinished()
+
+    def begin_cell(self, cell: str, ranks: tuple[int, ...]) -> None:
+        """Note a cell that its owner is about to send."""
+        self.cells.begin(cell, ranks)
+        self._is_end_seen = True
+
+    async def answer(self, question: Question) -> FromRoot:
+        """Answer one question."""
+        if isinstance(question, GetTopology):
+            world, host = self._world, self._host
+            topology = topology_of(self._options, world, host, self._engines, self._ready)
+            return TopologyIs(question.id, topology)
+        if isinstance(question, GetStacks):
+            stacks = await self._lookout.stacks(question.ranks, is_twice=question.is_twice)
+            return StacksAre(question.id, stacks)
+        if isinstance(question, GetOutput):
+            return await self._output(question)
+        host_name = socket.gethostname()
+        return StandingIs(
+            question.id,
+            self.cells.standing(has_seen_all=self._is_end_seen),
+            self._marks,
+            tuple(RankDeath(rank, host_name, why) for rank, why in self._world.dead.items()),
+        )
+
+    async def _output(self, question: GetOutput) -> FromRoot:
+        fd = self._host.shown_fd(question.rank)
+        if fd is None:
+            return Failed(question.id, f"there is no rank {question.rank}")
+        # On another thread: where a GB is counted the ranks are not kept waiting.
+        piece = await asyncio.get_running_loop().run_in_executor(
+            None, read_shown, fd, question.since, question.max_lines
+        )
+        left_out = piece.left_out_nbytes, piece.left_out_lines
+        return OutputIs(question.id, piece.text, piece.end, *left_out)
