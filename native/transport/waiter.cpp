@@ -42,9 +42,9 @@ void Waiter::look_around(Clock::time_point now, WhoIsMissing missing) {
     if (now >= next_signal_check_) {
         next_signal_check_ = now + kLongestSleep;
         if (caller_ == nullptr) return;
+        if (caller_->wants_to_leave()) throw Interrupted();
         if (!has_told_) caller_->tell_site();
         has_told_ = true;
-        if (caller_->wants_to_leave()) throw Interrupted();
     }
 }
 
