@@ -1,7 +1,6 @@
-// Where Python has called: frames of the calling thread, for error texts only.
-#include <pybind11/gil_safe_call_once.h>
-
-#include <unordered_map>
+// Where Python has called: frames of the calling thread, for error texts only. All of it is C:
+// Python code would run the handlers of signals here, whose exceptions are an operation's to see.
+#include <string_view>
 
 #include "binding/binding.hpp"
 
@@ -9,63 +8,60 @@ namespace phalanx::binding {
 
 namespace {
 
-// What is shown of a file, by the object that all its code has for its name. The object is held,
-// so that no other can come to lie there; cells make new ones, so there is a bound.
-struct Files {
-    static constexpr std::size_t kMost = 256;
-    py::object prefix_of;
-    std::unordered_map<PyObject*, std::pair<py::object, std::string>> known;
-
-    const std::string& prefix(const py::object& filename) {
-        const auto found = known.find(filename.ptr());
-        if (found != known.end()) return found->second.second;
-        if (known.size() >= kMost) known.clear();
-        auto text = prefix_of(filename).cast<std::string>();
-        return known.emplace(filename.ptr(), std::pair(filename, std::move(text)))
-            .first->second.second;
-    }
-};
-
-Files& files() {
-    PYBIND11_CONSTINIT static py::gil_safe_call_once_and_store<Files> storage;
-    return storage
-        .call_once_and_store_result([] {
-            return Files{py::module_::import("phalanx.distributed._site").attr("prefix_of"), {}};
-        })
-        .get_stored();
+// The folder of the package, with a slash at its end; written once, with the module.
+std::string& own_folder() {
+    static std::string folder;
+    return folder;
 }
 
-std::string site_of_this_thread() {
-    auto* frame = PyThreadState_GetFrame(PyThreadState_Get());
-    while (frame != nullptr) {
-        const auto held = py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(frame));
-        const auto code =
-            py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(PyFrame_GetCode(frame)));
-        const auto filename = py::reinterpret_borrow<py::object>(
-            reinterpret_cast<PyCodeObject*>(code.ptr())->co_filename);
-        const std::string& prefix = files().prefix(filename);
-        if (!prefix.empty()) return prefix + std::to_string(PyFrame_GetLineNumber(frame));
-        frame = PyFrame_GetBack(frame);
-    }
-    return "";
+// Our ranks' name for a cell, ipykernel's and IPython's, as phalanx.supervisor knows them.
+bool is_cell(std::string_view file) {
+    return file.starts_with("<cell ") || file.starts_with("<ipython-input-") ||
+           (file.find("/ipykernel_") != std::string_view::npos && file.ends_with(".py"));
+}
+
+std::string describe(std::string_view file, int line) {
+    std::string text = is_cell(file) ? std::string("cell line ")
+                                     : std::string(file.substr(file.rfind('/') + 1)).append(":");
+    return text.append(std::to_string(line));
 }
 
 }  // namespace
 
-// An error on the way to another error must not hide that one: without a site, the text is short.
-std::string current_site() noexcept {
+// An error on the way to another error must not hide that one: then the text is shorter.
+std::string current_site() noexcept try {
     const py::error_scope kept;
-    try {
-        return site_of_this_thread();
-    } catch (const std::exception&) {
-        PyErr_Clear();
-        return "";
+    std::string site;
+    auto* frame = PyThreadState_GetFrame(PyThreadState_Get());
+    while (frame != nullptr && site.empty()) {
+        const auto held = py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(frame));
+        const auto code =
+            py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(PyFrame_GetCode(frame)));
+        Py_ssize_t size = 0;
+        const char* name = PyUnicode_AsUTF8AndSize(
+            reinterpret_cast<PyCodeObject*>(code.ptr())->co_filename, &size);
+        const std::string_view file(name, name == nullptr ? 0 : static_cast<std::size_t>(size));
+        if (name == nullptr) {
+            PyErr_Clear();
+        } else if (!file.starts_with(own_folder())) {
+            site = describe(file, PyFrame_GetLineNumber(frame));
+        }
+        frame = site.empty() ? PyFrame_GetBack(frame) : nullptr;
     }
+    return site;
+} catch (const std::exception&) {
+    return "";
 }
 
 std::string current_site_of_thread() noexcept {
     const py::gil_scoped_acquire acquired;
     return current_site();
+}
+
+// Not __path__, which where the package is edited in place also has the folder above it.
+void register_site() {
+    const auto file = py::module_::import("phalanx").attr("__file__").cast<std::string>();
+    own_folder() = file.substr(0, file.rfind('/') + 1);
 }
 
 }  // namespace phalanx::binding

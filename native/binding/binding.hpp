@@ -17,6 +17,7 @@ namespace phalanx::binding {
 
 namespace py = pybind11;
 
+void register_site();
 void register_errors(py::module_& module);
 void register_page(py::module_& module);
 void register_arena(py::module_& module);

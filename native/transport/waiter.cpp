@@ -42,8 +42,6 @@ void Waiter::look_around(Clock::time_point now, WhoIsMissing missing) {
     if (now >= next_signal_check_) {
         next_signal_check_ = now + kLongestSleep;
         if (caller_ == nullptr) return;
-        // First of all: what looks up the site may run Python code, which takes a signal and
-        // its exception for its own.
         if (caller_->wants_to_leave()) throw Interrupted();
         if (!has_told_) caller_->tell_site();
         has_told_ = true;

@@ -52,7 +52,10 @@ def test_a_mismatch_of_messages_names_the_receiver_and_a_sender_that_waits(world
     for error in (sent, received):
         assert isinstance(error, px.CollectiveMismatch), error
         assert f" at {line_of('recv')} met" in str(error)
-    if count > 3:  # the receiver waits for the sender's answer for 100 ms only
+    # The receiver waits for the sender's answer for 100 ms only; and where no page is shared, the
+    # sender may hear from rank 2 first, to whom the receiver has said all that it knew.
+    is_page_shared = world.plan.with_memory and world.plan.hosts[0] == world.plan.hosts[1]
+    if count > 3 and is_page_shared:
         assert str(sent).endswith(f" at {line_of('send')}")
 
 
@@ -105,3 +108,12 @@ def test_the_supervisor_can_read_where_a_rank_waits(rank_pool):
     world.start(site_cells.wait_to_be_seen, ranks=[1])
     assert world.outcomes() == [2.0, 2.0]
     assert page.site(0) is None
+
+
+@pytest.mark.parametrize("what", ["recv", "all_sum"])
+@pytest.mark.parametrize("after", [0.02, 0.05])
+def test_a_signal_is_not_lost_to_the_look_at_frames(rank_pool, what, after):
+    world = rank_pool(2)
+    world.start(site_cells.interrupted, what, after, ranks=[0])
+    assert world.outcomes([0], timeout=5) == ["interrupted"]
+    world.is_good = False
