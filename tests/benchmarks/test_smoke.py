@@ -21,6 +21,7 @@ _HERE = Path(__file__).resolve().parent
         ("output_cost.py", ["--ranks", "2", "--lines", "50", "--rounds", "1"], ["%%distributed", "%%px"]),
         ("input_latency.py", ["--ranks", "2", "--lines", "2"], ["input", "debugger"]),
         ("time_to_freedom.py", ["--ranks", "2", "--rounds", "1", "--phases", "tcp,join"], ["tcp", "px.init"]),
+        ("restart.py", ["--ranks", "2", "--rounds", "2"], ["it is there", "first right sum"]),
         ("all_sum_vs_mlx.py", ["--end", "64K", "--rounds", "1", "--budget", "0.01"], ["64 KiB"]),
     ],
 )  # fmt: skip
@@ -47,6 +48,7 @@ def test_it_runs(script, arguments, words, tmp_path):
         "input_latency.py",
         "output_cost.py",
         "time_to_freedom.py",
+        "restart.py",
     ],
 )
 def test_help(script):

@@ -56,7 +56,7 @@ def test_the_stop_button_on_a_rank_that_does_not_react(ranks):
     assert (
         "phalanx: rank 1 does not react to the stop: in C code called from "
         "cell line 3 in solve <- cell line 5; wait, use --ranks to run on the others, "
-        "or end all with %distributed stop\n"
+        "or replace it: %distributed restart 1 --force\n"
     ) in result.stderr
     kept = ranks.run("%%distributed --ranks 0,2\nprint(mine)")
     assert sorted(kept.stdout.splitlines()) == ["[0] 0", "[2] 2"]

@@ -45,6 +45,17 @@ def test_a_lost_rank_frees_those_who_wait_and_is_named_to_those_who_come():
     assert world.begin_cell(3, "cell", (0, 1, 2)).dead == {2: "killed"}
 
 
+def test_a_replaced_rank_takes_part_when_the_next_epoch_begins():
+    world = World(2)
+    world.lose(1, "killed")
+    assert not world.begin_cell(1, "cell", (0,)).reform
+    world.end_cell(0, "cell")
+    world.revive(1)
+    assert world.state(1) == "idle"
+    allowed = world.begin_cell(2, "next", (0, 1))
+    assert (allowed.epoch, allowed.reform, allowed.dead) == (2, True, {})
+
+
 def test_an_aborted_epoch_begins_anew_with_the_next_cell():
     world = World(2)
     world.gather(0, Gather(1, 1, 0, b""))

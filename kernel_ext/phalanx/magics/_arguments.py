@@ -97,6 +97,13 @@ def _seconds(text: str) -> float:
     return number
 
 
+def _rank(text: str) -> int:
+    if not text.isdecimal():
+        msg = f"a rank is a number; {text!r} is not"
+        raise argparse.ArgumentTypeError(msg)
+    return int(text)
+
+
 def line_parser() -> argparse.ArgumentParser:
     """Build the parser of `%distributed`."""
     parser = _Parser(
@@ -136,6 +143,11 @@ def line_parser() -> argparse.ArgumentParser:
         default="any",
         help="tcp: do not share memory between the ranks of this machine",
     )
+    start.add_argument(
+        "--auto-restart",
+        action="store_true",
+        help="replace a rank that dies at once, and say so",
+    )
     action("status", "Show the ranks and what they do, as text.")
     action("topology", "Draw hosts, ranks and the paths between them.")
     bandwidth = action("bandwidth", "Measure and draw the bandwidth of an operation by size.")
@@ -153,6 +165,27 @@ def line_parser() -> argparse.ArgumentParser:
     stacks.add_argument("ranks", metavar="RANKS", nargs="?", help="like 2 or 0,2-3 (default: all)")
     debug = action("debug", "Open a debugger on the last error of a rank (or of several).")
     debug.add_argument("ranks", metavar="R", help="which, like 2 or 0,2-3")
+    restart = action("restart", "Put new processes in the place of ranks that are dead.")
+    restart.add_argument(
+        "ranks", metavar="RANKS", nargs="?", help="like 2 or 0,2-3 (default: those that are dead)"
+    )
+    restart.add_argument("--all", action="store_true", help="all ranks")
+    restart.add_argument(
+        "--force", action="store_true", help="also ranks that live: their variables are lost"
+    )
+    restart.add_argument(
+        "--from",
+        type=_rank,
+        dest="copy_from",
+        metavar="R",
+        help="copy what rank R has to the new ranks, and say what could not be copied",
+    )
+    restart.add_argument(
+        "--init",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="run the cells of %%%%distributed --every-start on the new ranks (default: yes)",
+    )
     action("interrupt", "Stop the cell that runs, from another thread or a widget.")
     attach = action("attach", "Come back to ranks that run, and to the cell they run.")
     attach.add_argument("name", metavar="NAME", nargs="?", help="which (may be left out if one)")
@@ -189,6 +222,11 @@ def cell_parser(*, has_help: bool = True) -> argparse.ArgumentParser:
         default=MAX_LINES,
         metavar="N",
         help=f"lines to show; the rest is kept for %%distributed output (default {MAX_LINES})",
+    )
+    parser.add_argument(
+        "--every-start",
+        action="store_true",
+        help="keep this cell: a rank that is replaced runs it again, alone, before any other",
     )
     return parser
 

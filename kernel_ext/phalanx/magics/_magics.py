@@ -17,7 +17,14 @@ from phalanx import widgets
 from phalanx.distributed.bench import parse_size
 from phalanx.errors import DistributedError
 from phalanx.protocol import Measurement
-from phalanx.workspace import Workspace, format_workspaces, grouped, name_ranks, parse_ranks
+from phalanx.workspace import (
+    Workspace,
+    format_workspaces,
+    grouped,
+    name_ranks,
+    parse_ranks,
+    say_replaced,
+)
 
 from ._arguments import (
     HelpShown,
@@ -130,6 +137,7 @@ class DistributedMagics(Magics):  # type: ignore[misc]
             timeout=options.timeout,
             view=self._view(workspace, options.label),
             max_lines=options.max_lines,
+            every_start=options.every_start,
         )
 
     def _view(self, workspace: Workspace, label: Label = "rank") -> NotebookView:
@@ -158,6 +166,7 @@ class DistributedMagics(Magics):  # type: ignore[misc]
                 silence=options.silence,
                 transport=options.transport,
                 detach=options.detach,
+                auto_restart=options.auto_restart,
             )
         except DistributedError as error:
             raise UsageMistake(str(error)) from None
@@ -244,6 +253,21 @@ class DistributedMagics(Magics):  # type: ignore[misc]
         workspace = self._running()
         ranks = parse_ranks(options.ranks, workspace.size)
         debug_ranks(workspace, ranks, self._view(workspace))
+
+    def _do_restart(self, options: Any) -> None:
+        workspace = self._running()
+        chosen = None if options.ranks is None else parse_ranks(options.ranks, workspace.size)
+        if chosen is not None and options.all:
+            msg = "name ranks, or say --all, not both"
+            raise UsageMistake(msg)
+        ranks = workspace.restart(
+            chosen,
+            all=options.all,
+            force=options.force,
+            copy_from=options.copy_from,
+            init=options.init,
+        )
+        print(say_replaced(ranks, workspace.size))  # noqa: T201 - the answer
 
     def _do_interrupt(self, options: Any) -> None:
         self._running().interrupt()

@@ -47,7 +47,7 @@ from ._records import (
     RankState,
     Topology,
 )
-from ._stacks import WAY_OUT, RankStack, say_busy, say_late, say_where
+from ._stacks import RankStack, say_busy, say_late, say_where, way_out
 from ._workspace_messages import (
     BeginCell,
     Booted,
@@ -62,6 +62,9 @@ from ._workspace_messages import (
     Hello,
     Notice,
     RankLost,
+    Replaced,
+    Restart,
+    Restarted,
     RootAddress,
     StacksAre,
     Stop,
@@ -73,7 +76,6 @@ from ._workspace_messages import (
 __all__ = [
     "MAX_FRAME",
     "MEASUREMENT_MIME",
-    "WAY_OUT",
     "BeginCell",
     "BootFailed",
     "BootOptions",
@@ -114,6 +116,9 @@ __all__ = [
     "Refused",
     "Register",
     "Registered",
+    "Replaced",
+    "Restart",
+    "Restarted",
     "RootAddress",
     "SplitClosed",
     "SplitFormed",
@@ -137,4 +142,5 @@ __all__ = [
     "say_busy",
     "say_late",
     "say_where",
+    "way_out",
 ]

@@ -37,12 +37,16 @@ class Register(msgspec.Struct, frozen=True, tag="register", forbid_unknown_field
 
 
 class Registered(msgspec.Struct, frozen=True, tag="registered", forbid_unknown_fields=True):
-    """Supervisor to rank: its number and, as ``connection``, ipyparallel's file for engines."""
+    """Supervisor to rank: its number and, as ``connection``, ipyparallel's file for engines.
+
+    ``replaces``: an engine that is gone has had this number.
+    """
 
     id: int
     rank: int
     engine: str
     connection: dict[str, Any]
+    replaces: bool = False
 
     def __repr__(self) -> str:
         """Without the connection, which holds a key."""

@@ -5,16 +5,13 @@ Pure records and words.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import msgspec
 
-from ._ranks import name_ranks
+from ._ranks import format_ranks, name_ranks
 
-__all__ = ["WAY_OUT", "RankStack", "say_busy", "say_late", "say_where"]
-
-# What a person can do about a rank that does not end a cell.
-WAY_OUT = "wait, use --ranks to run on the others, or end all with %distributed stop"
+__all__ = ["RankStack", "say_busy", "say_late", "say_where", "way_out"]
 
 
 class RankStack(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -75,10 +72,25 @@ def say_busy(stacks: Mapping[int, RankStack]) -> str:
     --------
     >>> print(say_busy({1: RankStack(place="solver.py:12 in solve", is_still=True)}))
     rank 1 still runs the cell before (in C code called from solver.py:12 in solve); wait, use \
---ranks to run on the others, or end all with %distributed stop
+--ranks to run on the others, or replace it: %distributed restart 1 --force
     """
     verb = "runs" if len(stacks) == 1 else "run"
-    return f"{name_ranks(stacks)} still {verb} the cell before ({_places(stacks)}); {WAY_OUT}"
+    return (
+        f"{name_ranks(stacks)} still {verb} the cell before ({_places(stacks)}); {way_out(stacks)}"
+    )
+
+
+def way_out(ranks: Collection[int]) -> str:
+    """Say what a person can do about ranks that do not end a cell.
+
+    Examples
+    --------
+    >>> way_out([2, 0])
+    'wait, use --ranks to run on the others, or replace them: %distributed restart 0,2 --force'
+    """
+    them = "it" if len(ranks) == 1 else "them"
+    command = f"%distributed restart {format_ranks(ranks)} --force"
+    return f"wait, use --ranks to run on the others, or replace {them}: {command}"
 
 
 def say_late(stacks: Mapping[int, RankStack], limit_s: float) -> str:

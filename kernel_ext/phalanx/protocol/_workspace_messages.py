@@ -35,6 +35,9 @@ __all__ = [
     "Hello",
     "Notice",
     "RankLost",
+    "Replaced",
+    "Restart",
+    "Restarted",
     "RootAddress",
     "StacksAre",
     "Stop",
@@ -51,6 +54,7 @@ class BootOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     that gives no sign of life for ``silence_s`` is taken for frozen; an operation that has lasted
     for ``quiet_s`` is told of, once. The descriptor ``record_fd`` is the workspace's record (locked)
     at ``record_path``; -1 where nobody shall find it. ``client_secret_key`` goes into it.
+    ``auto_restart``: a rank that dies is replaced unasked.
     """
 
     name: str
@@ -65,6 +69,7 @@ class BootOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     client_secret_key: bytes = b""
     record_fd: int = -1
     record_path: str = ""
+    auto_restart: bool = False
 
     def __repr__(self) -> str:
         """Without the keys: a log or a traceback may show it."""
@@ -117,6 +122,14 @@ class GetStacks(msgspec.Struct, frozen=True, tag="get_stacks", forbid_unknown_fi
     id: int
     ranks: tuple[int, ...]
     is_twice: bool = False
+
+
+class Restart(msgspec.Struct, frozen=True, tag="restart", forbid_unknown_fields=True):
+    """Client: replace these ranks (none named: those that are dead); a live one only by force."""
+
+    id: int
+    ranks: tuple[int, ...]
+    force: bool = False
 
 
 class Stop(msgspec.Struct, frozen=True, tag="stop", forbid_unknown_fields=True):
@@ -181,12 +194,32 @@ class Notice(msgspec.Struct, frozen=True, tag="notice", forbid_unknown_fields=Tr
 
 
 class RankLost(msgspec.Struct, frozen=True, tag="rank_lost", forbid_unknown_fields=True):
-    """Root: a rank's process is gone. ``tail`` is the end of its raw output."""
+    """Root: a rank's process is gone. ``tail`` is the end of its raw output.
+
+    ``will_return``: it is being replaced.
+    """
 
     rank: int
     host: str
     reason: str
     tail: str
+    will_return: bool = False
+
+
+class Replaced(msgspec.Struct, frozen=True, tag="replaced", forbid_unknown_fields=True):
+    """Root: a new process is this rank, and takes cells; ``reason`` is how the last one went."""
+
+    rank: int
+    engine: str
+    reason: str
+
+
+class Restarted(msgspec.Struct, frozen=True, tag="restarted", forbid_unknown_fields=True):
+    """Root: the answer to `Restart`, after the `Replaced` of each; ``failed`` says why not."""
+
+    id: int
+    ranks: tuple[int, ...]
+    failed: dict[int, str]
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed", forbid_unknown_fields=True):
@@ -211,6 +244,7 @@ ToRoot = (
     | GetStanding
     | GetOutput
     | LetGo
+    | Restart
     | Stop
 )
 FromRoot = (
@@ -225,6 +259,8 @@ FromRoot = (
     | NotYours
     | Taken
     | RankLost
+    | Replaced
+    | Restarted
     | Failed
     | Stopped
 )

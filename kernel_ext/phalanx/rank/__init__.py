@@ -6,8 +6,9 @@ It knows nothing of ipyparallel; the supervisor room puts it into an engine.
 from __future__ import annotations
 
 from ._capture import DescriptorCapture
+from ._copying import CopyReport, copy_names, copy_report
 from ._debugger import LastError, asks_for_commands, leave_debuggers, prepare_debuggers
-from ._enter import enter
+from ._enter import enter, introduce
 from ._exit import prepare_exit, say_left
 from ._gate import CellGate
 from ._help import HelpDesk
@@ -24,6 +25,7 @@ __all__ = [
     "BytesToText",
     "CellGate",
     "CellInput",
+    "CopyReport",
     "DebuggerStopped",
     "DescriptorCapture",
     "HelpDesk",
@@ -35,9 +37,12 @@ __all__ = [
     "TypedLines",
     "UserThreads",
     "asks_for_commands",
+    "copy_names",
+    "copy_report",
     "cut",
     "enter",
     "escape_surrogates",
+    "introduce",
     "leave_debuggers",
     "packs_anything",
     "prepare_debuggers",

@@ -12,7 +12,7 @@ import numpy as np
 import phalanx
 from phalanx.distributed import join
 
-__all__ = ["enter"]
+__all__ = ["enter", "introduce"]
 
 JOIN_TIMEOUT_S = 30.0
 
@@ -24,12 +24,11 @@ def enter(namespace: dict[str, Any]) -> None:
     the user has bound to something else meanwhile are left alone, but for the first time.
     """
     world = join(JOIN_TIMEOUT_S)
-    names = {
-        "world": world,
-        "rank": world.rank(),
-        "size": world.size(),
-        "px": phalanx,
-        "np": np,
-    }
-    for name, value in names.items():
+    namespace.setdefault("world", world)
+    introduce(namespace, world.rank(), world.size())
+
+
+def introduce(namespace: dict[str, Any], rank: int, size: int) -> None:
+    """Put ``rank size px np`` in the namespace: also where the world cannot stand yet."""
+    for name, value in {"rank": rank, "size": size, "px": phalanx, "np": np}.items():
         namespace.setdefault(name, value)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 
 from phalanx.protocol import (
@@ -45,7 +46,7 @@ class Answers:
         world: World,
         host: HostSupervisor,
         lookout: Lookout,
-        engines: tuple[str, ...],
+        engines: Sequence[str],
         ready: AbstractSet[int],
     ) -> None:
         self.cells = CellLog()

@@ -104,6 +104,7 @@ def main() -> None:
 
         def init_schedulers(self) -> None:
             super().init_schedulers()
+            self.hub.engine_state_file = ""  # the folder is gone when the first engine comes
             # The schedulers' threads start before the loop does: by then all ports are bound.
             self.loop.add_callback(report)
 

@@ -40,7 +40,7 @@ def main() -> None:
     if not isinstance(answer, Registered):
         msg = f"the supervisor answered with {answer}"
         raise TypeError(msg)
-    rank = answer.rank
+    rank, is_replacement = answer.rank, answer.replaces
 
     class Engine(app.IPEngine):  # type: ignore[misc]
         """ipyparallel's engine that tells its supervisor when it takes cells."""
@@ -60,6 +60,20 @@ def main() -> None:
             note_outgoing(self.kernel.session, OutputRecord(int(sys.argv[4])))
             self.kernel.serve(rank, channel)
             channel.notify(EngineReady())
+
+        async def register(self) -> None:
+            if is_replacement:
+                # Its number is only free once the controller has forgotten who had it; on this
+                # connection, that comes first.
+                send = self.session.send
+
+                def forget_first(stream: Any, kind: Any, *args: Any, **named: Any) -> Any:
+                    self.session.send = send
+                    send(stream, "unregistration_request", content={"id": rank})
+                    return send(stream, kind, *args, **named)
+
+                self.session.send = forget_first
+            await super().register()
 
         def _signal_sigint(self, sig: int, frame: object) -> None:
             """Ignore it between cells; `CellGate` sends it to a running one only."""

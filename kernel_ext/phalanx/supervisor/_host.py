@@ -224,6 +224,16 @@ class HostSupervisor:
         """Send a signal to a rank and all it started; one that is gone gets none."""
         self._children[rank].process.signal_all(number)
 
+    async def kill(self, rank: int, timeout_s: float) -> bool:
+        """End a rank and all it started and wait until it is reaped; False if that takes longer."""
+        process = self._children[rank].process
+        process.kill()
+        try:
+            await asyncio.wait_for(process.exited.wait(), timeout_s)
+        except asyncio.TimeoutError:
+            return False
+        return True
+
     def _read(self, rank: int) -> None:
         child = self._children[rank]
         try:

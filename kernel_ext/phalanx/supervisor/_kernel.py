@@ -20,6 +20,7 @@ from phalanx.protocol import CellEnded, Channel, ChannelClosed, LineNeed, TypedL
 from phalanx.rank import (
     CellGate,
     CellInput,
+    CopyReport,
     DebuggerStopped,
     DescriptorCapture,
     HelpDesk,
@@ -28,8 +29,10 @@ from phalanx.rank import (
     TypedLines,
     UserThreads,
     asks_for_commands,
+    copy_names,
     cut,
     enter,
+    introduce,
     leave_debuggers,
     packs_anything,
     prepare_debuggers,
@@ -91,6 +94,7 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
     _supports_kernel_subshells = False
     captures: tuple[DescriptorCapture, ...] = ()
     _has_entered = False
+    copied = CopyReport(0, {})
 
     def serve(self, rank: int, channel: Channel) -> None:
         """Begin to serve as a rank."""
@@ -120,6 +124,15 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         """Join the world (again); called by the workspace through a silent cell."""
         enter(self.shell.user_ns)
         self._has_entered = True
+
+    def introduce(self, size: int) -> None:
+        """Name this rank to its cells where there is no world to join yet; called likewise."""
+        introduce(self.shell.user_ns, self.rank, size)
+
+    def copy_names(self, source: int, ranks: tuple[int, ...]) -> None:
+        """Copy the names of one rank to others; called likewise, on all of them."""
+        shell = self.shell
+        self.copied = copy_names(shell.user_ns, shell.user_ns_hidden, source, ranks, self.rank)
 
     # The parameters are ipykernel's, which looks at their names.
     async def do_execute(

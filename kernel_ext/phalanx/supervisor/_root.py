@@ -32,6 +32,7 @@ from phalanx.protocol import (
     RankLost,
     Register,
     Registered,
+    Restart,
     RootAddress,
     Stop,
     Stopped,
@@ -49,6 +50,7 @@ from ._hopeless import Hopeless
 from ._host import HostSupervisor
 from ._lookout import Lookout
 from ._membership import Membership
+from ._restart import Restarts
 from ._runtime_folder import RecordFile
 from ._world import World
 
@@ -56,6 +58,7 @@ __all__ = ["RootSupervisor"]
 
 log = logging.getLogger(__name__)
 
+RESTART_WAIT_S = 5.0  # and for ranks that are being replaced; less than a client waits for leave
 UNFINISHED_WAIT_S = 2.0  # how long a new cell waits for ranks that still run the last one
 
 
@@ -73,7 +76,7 @@ class RootSupervisor:
         self._stop_request: tuple[bytes, int] | None = None
         self._world = World(options.ranks)
         self._session = str(uuid.uuid4())
-        self._engines = tuple(str(uuid.uuid4()) for _ in range(options.ranks))
+        self._engines = [str(uuid.uuid4()) for _ in range(options.ranks)]
         self._registering: dict[int, int] = {}  # rank -> request id, until the controller is up
         self._ready: set[int] = set()
         self._connection: Connection = {}
@@ -81,6 +84,14 @@ class RootSupervisor:
         self._controller = ControllerProcess(self._on_controller_up, self._on_controller_lost)
         self._host = HostSupervisor(tuple(range(options.ranks)), self)
         self._membership = Membership(options, self._world, self._host, self._world.gone)
+        self._restarts = Restarts(
+            self._world,
+            self._host,
+            self._engines,
+            spawn=lambda rank: self._host.spawn(rank, cwd=options.cwd),
+            lose=self._lose,
+            tell=self._tell,
+        )
         self._tasks: set[asyncio.Task[None]] = set()
         self._watch = CellWatch(self._world, self._host.memory, self._on_hopeless)
         self._health = HealthWatch(self._host, options.silence_s, self._membership.free)
@@ -158,8 +169,9 @@ class RootSupervisor:
         self.end()
 
     def _register(self, rank: int, request_id: int) -> None:
-        engine = self._engines[rank]
-        self._host.send(rank, Registered(request_id, rank, engine, self._connection["engine"]))
+        engine, file = self._engines[rank], self._connection["engine"]
+        is_new = self._restarts.is_replacement(rank)
+        self._host.send(rank, Registered(request_id, rank, engine, file, is_new))
 
     # -- the workspace ------------------------------------------------------------------------
 
@@ -183,13 +195,15 @@ class RootSupervisor:
         elif isinstance(message, Question):
             self._spawn_task(self._answer(identity, message))
         elif not self._clients.has_owner(identity):
-            if isinstance(message, BeginCell | Stop):
+            if isinstance(message, BeginCell | Restart | Stop):
                 pid = self._clients.owner_pid
                 self._clients.answer(identity, Failed(message.id, f"process {pid} has it now"))
         elif isinstance(message, BeginCell):
             self._spawn_task(self._begin_cell(message))
         elif isinstance(message, ForgetCell):
             self._forget_cell(message)
+        elif isinstance(message, Restart):
+            self._spawn_task(self._restart(identity, message))
         elif isinstance(message, LetGo):
             self._clients.let_go(identity)
         elif isinstance(message, Stop):
@@ -213,10 +227,21 @@ class RootSupervisor:
 
     def _booted(self) -> Booted:
         number = self._clients.n_greeted
-        return Booted(self._connection["client"], self._engines, self._session, number)
+        return Booted(self._connection["client"], tuple(self._engines), self._session, number)
 
     async def _answer(self, identity: bytes, question: Question) -> None:
         self._clients.answer(identity, await self._answers.answer(question))
+
+    async def _restart(self, identity: bytes, request: Restart) -> None:
+        if self._is_booted:
+            self._clients.answer(identity, await self._restarts.restart(request))
+        else:
+            self._clients.answer(identity, Failed(request.id, "the ranks are not up yet"))
+
+    async def _restart_unasked(self, rank: int) -> None:
+        problem = await self._restarts.replace(rank)
+        if problem:
+            self._tell(Notice(f"rank {rank} could not be replaced: {problem}"))
 
     def _looked_at(self) -> set[int]:
         """Ranks that may wait for each other: all that live, while a cell runs."""
@@ -232,6 +257,7 @@ class RootSupervisor:
             async with self._ended:
                 await self._ended.wait_for(lambda: not busy())
 
+        await self._restarts.settled(request.ranks, RESTART_WAIT_S)
         try:
             await asyncio.wait_for(wait(), UNFINISHED_WAIT_S)
         except asyncio.TimeoutError:
@@ -262,7 +288,7 @@ class RootSupervisor:
         elif isinstance(message, EngineReady):
             self._host.release_output(rank)
             self._ready.add(rank)
-            if self._is_booted:
+            if not self._restarts.on_ready(rank) and self._is_booted:
                 self._tell(self._booted())
         elif isinstance(message, CellEnded):
             self._world.end_cell(rank, message.cell, ok=message.ok, lives_on=message.lives_on)
@@ -277,14 +303,23 @@ class RootSupervisor:
 
     def on_lost(self, rank: int, reason: str, tail: str) -> None:
         """Name a dead rank to everybody: first to those who wait for it."""
-        self._membership.lose(rank, reason)
-        self._answers.cells.lose(rank)
+        if self._restarts.on_lost(rank, reason, tail):
+            return
+        self._lose(rank, reason)
         if not self._is_booted:
             self._tell(BootFailed(f"rank {rank} {reason} while starting\n{tail}".rstrip()))
             self.end()
             return
-        self._tell(RankLost(rank, socket.gethostname(), reason, tail))
+        will_return = self._options.auto_restart
+        self._tell(RankLost(rank, socket.gethostname(), reason, tail, will_return))
         self._spawn_task(self._notify_ended())
+        if will_return:
+            self._spawn_task(self._restart_unasked(rank))
+
+    def _lose(self, rank: int, reason: str) -> None:
+        """Free everyone who waits for a rank that is gone."""
+        self._membership.lose(rank, reason)
+        self._answers.cells.lose(rank)
 
     def _awaited(self) -> set[int]:
         """Ranks that others may wait for now: the living, while a cell runs."""

@@ -115,6 +115,11 @@ class World:
         every = set(range(self.size))
         return sorted(every - set(came) or every - set(here))
 
+    def revive(self, rank: int) -> None:
+        """Note that a new process is this rank; it is in no epoch before the next one."""
+        self.dead.pop(rank, None)
+        self._living_on.discard(rank)
+
     def _refuse_all(self, culprit: int, message: str) -> list[Answer]:
         answers: list[Answer] = [
             (rank, Refused(request_id, culprit, message))

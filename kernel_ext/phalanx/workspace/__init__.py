@@ -10,6 +10,7 @@ from ._events import IMAGE_KINDS, Clear, Display, is_image
 from ._help import Completions, Description, Help, NoHelp
 from ._lines import StreamName
 from ._listing import WorkspaceInfo, format_workspaces, list_workspaces, stop_workspace
+from ._newcomers import say_replaced
 from ._outcome import RankResult
 from ._output import MAX_LINES
 from ._questions import Question
@@ -49,5 +50,6 @@ __all__ = [
     "list_workspaces",
     "name_ranks",
     "parse_ranks",
+    "say_replaced",
     "stop_workspace",
 ]

@@ -64,6 +64,7 @@ def start_root(options: StartOptions) -> Connection:
             silence_s=options.silence_s,
             cwd=str(Path.cwd()),
             quiet_s=options.quiet_s,
+            auto_restart=options.auto_restart,
             client_secret_key=secret_key,
             record_fd=claim.fd,
             record_path=str(claim.path),

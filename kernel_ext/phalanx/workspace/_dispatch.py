@@ -44,7 +44,7 @@ class Dispatch:
         session: str,
     ) -> None:
         self.help = Help(len(engines), self._ask)
-        self._engines = engines
+        self._engines = list(engines)  # a replaced rank has another
         self._lock = threading.Lock()
         self._requests: dict[str, tuple[Cell, int]] = {}  # message id -> cell, rank
         self._channels = RankChannels(thread, connection, session, self._on_message)
@@ -136,6 +136,11 @@ class Dispatch:
             cells = {id(cell): cell for cell, _ in self._requests.values()}
         for cell in cells.values():
             cell.events.put(event)
+
+    def on_replaced(self, rank: int, engine: str) -> None:
+        """Send to a rank's new engine from now on; on the socket thread, as `on_lost`."""
+        self._engines[rank] = engine
+        self.help.on_replaced(rank)
 
     def on_lost(self, lost: Lost) -> None:
         """Tell every cell that waits for this rank that it died."""

@@ -117,12 +117,13 @@ class Ended:
 
 @dataclass(frozen=True)
 class Lost:
-    """A rank died."""
+    """A rank died; ``will_return``: it is being replaced."""
 
     rank: int
     host: str
     reason: str
     tail: str
+    will_return: bool = False
 
 
 @dataclass(frozen=True)

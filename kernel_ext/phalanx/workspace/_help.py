@@ -175,6 +175,10 @@ class Help:
         if found is not None and message["content"].get("status") == "ok":
             found[1].put(message["content"])
 
+    def on_replaced(self, rank: int) -> None:
+        """Ask this rank again: a new process is there."""
+        self._lost.discard(rank)
+
     def on_lost(self, rank: int) -> None:
         """Ask this rank no more, and wait for it no longer."""
         self._lost.add(rank)

@@ -37,6 +37,8 @@ from phalanx.protocol import (
     OutputIs,
     RankLost,
     RankStack,
+    Restart,
+    Restarted,
     StacksAre,
     StandingIs,
     Stop,
@@ -51,12 +53,17 @@ from ._io import SocketThread
 
 __all__ = ["RootClient"]
 
-Answer = TypeVar("Answer", CellAllowed, TopologyIs, StacksAre, StandingIs, OutputIs, Stopped)
+Answer = TypeVar(
+    "Answer", CellAllowed, TopologyIs, StacksAre, StandingIs, OutputIs, Restarted, Stopped
+)
 
-_ANSWERS = CellAllowed | TopologyIs | StacksAre | StandingIs | OutputIs | Failed | Stopped
+_ANSWERS = (
+    CellAllowed | TopologyIs | StacksAre | StandingIs | OutputIs | Restarted | Failed | Stopped
+)
 
 ANSWER_S = 10.0  # the root answers in milliseconds; a cell's begin may wait 2 s for the last one
 STOP_S = 5.0
+RESTART_S = 90.0  # to end a rank, and to start one: what the root gives both, and more
 POLL_S = 0.1
 
 
@@ -66,7 +73,7 @@ class RootClient:
     Parameters
     ----------
     on_news : callable
-        Gets `RankLost`, `Notice` and `Taken`, on the socket thread; of a root that has died, on
+        Gets `RankLost`, `Replaced`, `Notice` and `Taken`, on the socket thread; of a root that has died, on
         one of ours.
     """
 
@@ -189,6 +196,10 @@ class RootClient:
                 take(answer.stacks)
 
         self._request(lambda id_: GetStacks(id_, ranks, is_twice), answered)
+
+    def restart(self, ranks: tuple[int, ...], *, force: bool) -> Restarted:
+        """Have ranks replaced; none named: those that are dead."""
+        return self._ask(lambda id_: Restart(id_, ranks, force), Restarted, RESTART_S)
 
     def stop(self) -> None:
         """End the ranks, the controller and the supervisor; idempotent, fine with a dead one."""

@@ -33,6 +33,7 @@ from ._events import (
     Text,
     Told,
 )
+from ._newcomers import say_lost
 from ._output import MAX_LINES, CellOutput
 from ._status import CellStatus
 from ._stopping import Stopping
@@ -146,7 +147,7 @@ class _CellLoop:
             if event.rank in self.running:
                 self.end(event.rank)
                 self.outcome.lost[event.rank] = event
-                self.notice(f"rank {event.rank} {event.reason}")
+                self.notice(say_lost(event.rank, event.reason, will_return=event.will_return))
                 if event.tail:
                     self.output.text(Text(event.rank, "stderr", event.tail), now_s)
         elif isinstance(event, Seen):

@@ -9,21 +9,24 @@ from __future__ import annotations
 import itertools
 import queue
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from phalanx.errors import DistributedError, RankFailure
-from phalanx.protocol import Booted, FromRoot, Notice, RankLost, say_busy
+from phalanx.protocol import Booted, FromRoot, Notice, RankLost, Replaced, say_busy
 
+from ._arrivals import prepare
 from ._catch_up import CatchUp
 from ._cell import Cell
 from ._ctrl_c import ctrl_c
 from ._dispatch import Dispatch
 from ._events import Event, Interrupted, Lost, StopRequest, TakenAway, Told
 from ._io import SocketThread
+from ._newcomers import EveryStart, Newcomers, Wish, say_lost
 from ._outcome import RankResult, raise_for, results_of
 from ._output import MAX_LINES
+from ._ranks import name_ranks
 from ._root_client import RootClient
 from ._run import CellOutcome, run_cell
 from ._start import wait_answering
@@ -34,6 +37,7 @@ __all__ = ["CellRunner"]
 
 ANSWER_S = 60.0  # ranks that have started answer in milliseconds
 ENTER_CODE = "get_ipython().kernel.enter_world()"
+INTRODUCE_CODE = "get_ipython().kernel.introduce({size})"
 
 
 class CellRunner:
@@ -59,6 +63,8 @@ class CellRunner:
         self._running: tuple[str, tuple[int, ...]] | None = None
         self._dispatch = Dispatch(thread, booted.connection, booted.engines, booted.session)
         self.help = self._dispatch.help
+        self._newcomers = Newcomers()
+        self._every_start = EveryStart()
         self._missed: CatchUp | None = None
         if not is_new:
             self._missed = CatchUp(self._name, self._dispatch, root, len(self._ranks))
@@ -88,8 +94,11 @@ class CellRunner:
         *,
         timeout: float | None,
         max_lines: int,
+        every_start: bool = False,
     ) -> list[RankResult]:
         """Run a cell; see `Workspace.run`. ``ranks`` None: all that live."""
+        if every_start:
+            self._every_start.add(code, ranks)
         chosen = self._ranks if ranks is None else ranks
         name = f"{self._name}:{next(self._numbers)}"
         # From the announcement on, a Ctrl-C must not fall between two steps: it is kept for the
@@ -99,7 +108,12 @@ class CellRunner:
             self._one_at_a_time(name, chosen),
             ctrl_c(lambda: events.put(StopRequest())),
         ):
+            self._settle(QuietView, view.notice)
             here, lost = self._announce(name, chosen, view, is_all=ranks is None)
+            if self._newcomers:  # one came back while the root was asked
+                self._root.forget_cell(name)
+                self._settle(QuietView, view.notice)
+                here, lost = self._announce(name, chosen, view, is_all=ranks is None)
             cell = Cell(name, here, events, lost)
             outcome = self._execute(cell, code, view, timeout=timeout, max_lines=max_lines)
         raise_for(outcome, timeout)
@@ -152,15 +166,92 @@ class CellRunner:
             rank, reason = next(iter(allowed.dead.items()))
             raise RankFailure(rank, "", reason)
         try:
-            if allowed.reform:
-                self._enter()
+            self._meet(is_reformed=allowed.reform)
         except BaseException:
             self._root.forget_cell(name)
             raise
         if allowed.dead and is_all:
-            lost = "; ".join(f"rank {rank} {why}" for rank, why in allowed.dead.items())
+            lost = "; ".join(
+                say_lost(rank, why, will_return=False) for rank, why in allowed.dead.items()
+            )
             view.notice(f"running without {lost}")
         return here, tuple(allowed.dead)
+
+    # -- ranks that are replaced --------------------------------------------------------------
+
+    def restart(
+        self,
+        ranks: tuple[int, ...] | None,
+        wish: Wish,
+        *,
+        force: bool,
+        make_view: Callable[[], View],
+        tell: Callable[[str], None],
+    ) -> tuple[int, ...]:
+        """Replace ranks; see `Workspace.restart`. ``ranks`` None: those that are dead."""
+        wished = self._ranks if ranks is None else ranks
+        self._newcomers.wish(wished, wish)
+        try:
+            answer = self._root.restart(ranks or (), force=force)
+        except DistributedError:
+            self._newcomers.unwish(wished)
+            raise
+        self._newcomers.unwish(wished)
+        if answer.ranks and not self._busy.locked():
+            name = f"{self._name}:restart:{next(self._numbers)}"
+            with self._one_at_a_time(name, answer.ranks):
+                error = self._settle(make_view, tell)
+            if error is not None:
+                raise error
+        elif answer.ranks:
+            tell(f"{name_ranks(answer.ranks)} will take part from the next cell on")
+        if answer.failed:
+            why = "; ".join(f"rank {rank} {reason}" for rank, reason in answer.failed.items())
+            msg = f"not replaced: {why}"
+            raise DistributedError(msg)
+        return answer.ranks
+
+    def _settle(
+        self, make_view: Callable[[], View], tell: Callable[[str], None]
+    ) -> DistributedError | None:
+        """Have ranks that were replaced meet the others, and get what they were wished."""
+        absent = tuple(sorted(self._newcomers.absent))
+        if absent:
+            name = f"{self._name}:meet:{next(self._numbers)}"
+            allowed = self._root.begin_cell(name, absent)
+            try:
+                self._meet(is_reformed=allowed.reform)
+            finally:
+                self._root.forget_cell(name)
+        if not self._newcomers:
+            return None
+        return prepare(self, self._newcomers, self._every_start, make_view=make_view, tell=tell)
+
+    def _meet(self, *, is_reformed: bool) -> None:
+        """Wait for newcomers' first answer, then have all ranks join if the world is formed anew."""
+        absent = self._newcomers.absent
+        if absent:
+            name, size = f"{self._name}:ping:{next(self._numbers)}", len(self._ranks)
+            wait_answering(
+                self._dispatch, name, size, ANSWER_S, ranks=absent, gone=lambda: tuple(self._lost)
+            )
+        here = tuple(sorted(absent - self._lost.keys()))
+        if is_reformed:
+            self._enter()
+        elif here:
+            cell = Cell(f"{self._name}:introduce:{next(self._numbers)}", here)
+            code = INTRODUCE_CODE.format(size=len(self._ranks))
+            raise_for(self._execute(cell, code, QuietView(), silent=True))
+        self._newcomers.met(absent)
+
+    def part(self, code: str, ranks: tuple[int, ...], view: View, *, silent: bool = False) -> None:
+        """Run a cell of our own as a step of something else, which holds the ranks."""
+        name = f"{self._name}:{next(self._numbers)}"
+        here, _ = self._announce(name, ranks, view, is_all=False)
+        for lost in (self._lost[rank] for rank in ranks if rank not in here):
+            self._root.forget_cell(name)
+            raise RankFailure(lost.rank, lost.host, lost.reason)
+        raise_for(self._execute(Cell(name, here), code, view, silent=silent))
 
     @contextmanager
     def _one_at_a_time(self, name: str, ranks: tuple[int, ...]) -> Iterator[None]:
@@ -207,18 +298,23 @@ class CellRunner:
         chosen = self._ranks if ranks is None else ranks
         name = f"{self._name}:call:{next(self._numbers)}"
         with self._one_at_a_time(name, chosen):
+            self._settle(QuietView, lambda text: None)
             lost = {rank: self._lost[rank] for rank in chosen if rank in self._lost}
             if lost and ranks is not None:
                 first = next(iter(lost.values()))
                 raise RankFailure(first.rank, first.host, first.reason)
             self._check_left(chosen)
-            call = Call(name, tuple(rank for rank in chosen if rank not in lost))
-            try:
-                for rank in call.ranks:
-                    self._dispatch.apply(call, rank, buffers)
-                outcome = run_cell(call, QuietView(), self._dispatch, see=self._root.see)
-            finally:
-                self._dispatch.forget(call)
+            return self.ask(tuple(rank for rank in chosen if rank not in lost), buffers)
+
+    def ask(self, ranks: tuple[int, ...], buffers: list[Any]) -> dict[int, Any]:
+        """Call a function on ranks as a step of something that holds them."""
+        call = Call(f"{self._name}:call:{next(self._numbers)}", ranks)
+        try:
+            for rank in ranks:
+                self._dispatch.apply(call, rank, buffers)
+            outcome = run_cell(call, QuietView(), self._dispatch, see=self._root.see)
+        finally:
+            self._dispatch.forget(call)
         raise_for(outcome)
         return call.values
 
@@ -242,8 +338,16 @@ class CellRunner:
     def on_news(self, message: FromRoot) -> None:
         """Tell the cell that runs of a rank's death, or what else the root has to say."""
         if isinstance(message, RankLost):
-            lost = Lost(message.rank, message.host, message.reason, message.tail)
+            lost = Lost(
+                message.rank, message.host, message.reason, message.tail, message.will_return
+            )
             self._lost.setdefault(lost.rank, lost)
+            self._newcomers.lose(lost.rank)
             self._dispatch.on_lost(lost)
+        elif isinstance(message, Replaced):
+            self._dispatch.on_replaced(message.rank, message.engine)
+            self._lost.pop(message.rank, None)
+            self._left.discard(message.rank)
+            self._newcomers.add(message)
         elif isinstance(message, Notice):
             self._dispatch.tell(Told(message.text))

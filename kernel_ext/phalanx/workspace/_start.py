@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -50,10 +50,17 @@ class StartOptions:
     transport: str
     quiet_s: float = 10.0
     is_named: bool = False
+    auto_restart: bool = False
 
 
 def checked_options(
-    ranks: int, name: str | None, linger_s: float, silence_s: float, transport: str
+    ranks: int,
+    name: str | None,
+    linger_s: float,
+    silence_s: float,
+    transport: str,
+    *,
+    auto_restart: bool = False,
 ) -> StartOptions:
     """Check a user's options; `ValueError` in one line where one is out of range."""
     if type(ranks) is not int or ranks < 1:  # True and 2.0 are no numbers of ranks
@@ -70,8 +77,15 @@ def checked_options(
         msg = f"transport is {transport!r}; it must be 'any' or 'tcp'"
         raise ValueError(msg)
     chosen = f"local-{os.getpid()}" if name is None else check_name(name)
-    is_named = name is not None
-    return StartOptions(chosen, ranks, linger_s, silence_s, transport, is_named=is_named)
+    return StartOptions(
+        chosen,
+        ranks,
+        linger_s,
+        silence_s,
+        transport,
+        is_named=name is not None,
+        auto_restart=bool(auto_restart),
+    )
 
 
 @contextmanager
@@ -89,13 +103,22 @@ def starting() -> Iterator[None]:
         raise DistributedError(msg) from error
 
 
-def wait_answering(dispatch: Dispatch, name: str, size: int, timeout_s: float) -> None:
+def wait_answering(
+    dispatch: Dispatch,
+    name: str,
+    size: int,
+    timeout_s: float,
+    *,
+    ranks: Collection[int] | None = None,
+    gone: Callable[[], Collection[int]] = tuple,
+) -> None:
     """Repeat an empty cell until each rank's answer has come on both channels.
 
     A router drops what it has no route for yet (ipyparallel's issue 476), and a subscription
-    takes a moment to arrive: before both have worked once, no cell is sent.
+    takes a moment to arrive: before both have worked once, no cell is sent. ``ranks``: only of these;
+    ``gone`` are those that have died meanwhile.
     """
-    cell = Cell(name, tuple(range(size)))
+    cell = Cell(name, tuple(range(size)) if ranks is None else tuple(sorted(ranks)))
     missing = set(cell.ranks)
     deadline_s = time.monotonic() + timeout_s
     while missing:
@@ -105,4 +128,5 @@ def wait_answering(dispatch: Dispatch, name: str, size: int, timeout_s: float) -
         for rank in missing:
             dispatch.execute(cell, rank, "", silent=True)
         missing -= cell.wait_ended(missing, PING_INTERVAL_S)
+        missing.difference_update(gone())
     dispatch.forget(cell)

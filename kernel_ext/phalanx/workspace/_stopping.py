@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 
-from phalanx.protocol import WAY_OUT, RankStack, name_ranks
+from phalanx.protocol import RankStack, name_ranks, way_out
 
 __all__ = ["PATIENCE_S", "REACT_S", "Stopping"]
 
@@ -108,7 +108,7 @@ class Stopping:
         for (is_stuck, where), ranks in lines.items():
             one = len(ranks) == 1
             if is_stuck:
-                what = f"{'does' if one else 'do'} not react to the stop{where}; {WAY_OUT}"
+                what = f"{'does' if one else 'do'} not react to the stop{where}; {way_out(ranks)}"
             else:
                 limit = f"waiting {PATIENCE_S:g} s at most"
                 what = f"{'goes' if one else 'go'} on after the stop{where}; {limit}"

@@ -12,10 +12,12 @@ from typing import Any
 from ipyparallel.serialize import deserialize_object, pack_apply_message
 from ipyparallel.util import _pull, _push
 
+from phalanx.rank import copy_report
+
 from ._cell import Cell
 from ._messages import Message
 
-__all__ = ["Call", "pull_request", "push_request"]
+__all__ = ["Call", "pull_request", "push_request", "report_request"]
 
 
 class Call(Cell):
@@ -47,6 +49,11 @@ def push_request(values: Mapping[str, Any]) -> list[Any]:
     """Buffers of a call that binds the names; `ValueError` for what is no name."""
     named = {_checked(name): value for name, value in values.items()}
     return list(pack_apply_message(_push, (), named))
+
+
+def report_request() -> list[Any]:
+    """Buffers of a call that returns what the last copy of names came to."""
+    return list(pack_apply_message(copy_report, (), {}))
 
 
 def pull_request(names: Sequence[str]) -> list[Any]:

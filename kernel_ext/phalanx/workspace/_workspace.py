@@ -6,28 +6,28 @@ The client's side only: life and death are the supervisor's, what a cell looks l
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator
 
 from phalanx.distributed.bench import check_memory, check_request, physical_memory, sizes_between
 from phalanx.protocol import Measurement
 
 from ._bench import measure
 from ._connect import Mode, choose_record, connect_to, start_root
+from ._exchange import CanExchange
 from ._help import Help
 from ._life import WorkspaceLife
 from ._listing import WorkspaceInfo, list_workspaces
 from ._outcome import RankResult
 from ._output import MAX_LINES
 from ._ranks import chosen_ranks
+from ._restart import CanRestart
 from ._start import LINGER_S, SILENCE_S, checked_options, starting
-from ._values import pull_request, push_request
 from ._view import View
 
 __all__ = ["Workspace"]
 
 
-class Workspace(WorkspaceLife):
+class Workspace(WorkspaceLife, CanExchange, CanRestart):
     """Ranks that run cells together; made with `start`, or `attach`.
 
     A context manager: leaving it stops the ranks; those that were attached to, or started with
@@ -45,6 +45,7 @@ class Workspace(WorkspaceLife):
         silence: float = SILENCE_S,
         transport: str = "any",
         detach: bool = False,
+        auto_restart: bool = False,
     ) -> Workspace:
         """Start ``n`` ranks on this machine and wait until they have met.
 
@@ -63,6 +64,8 @@ class Workspace(WorkspaceLife):
             ``"tcp"`` keeps the ranks of one machine from sharing memory.
         detach : bool
             The ranks outlive a normal end of this process as well, by ``linger``.
+        auto_restart : bool
+            Replace a rank that dies at once, as `restart` does.
 
         Returns
         -------
@@ -81,7 +84,7 @@ class Workspace(WorkspaceLife):
         >>> with Workspace.start(n=2) as ws:  # doctest: +SKIP
         ...     ws.run("px.all_sum(rank)")
         """
-        options = checked_options(n, name, linger, silence, transport)
+        options = checked_options(n, name, linger, silence, transport, auto_restart=auto_restart)
         with starting():
             self = cls(start_root(options), is_kept=detach)
         try:
@@ -166,6 +169,7 @@ class Workspace(WorkspaceLife):
         timeout: float | None = None,
         view: View | None = None,
         max_lines: int = MAX_LINES,
+        every_start: bool = False,
     ) -> builtins.list[RankResult]:
         """Run code on all ranks (or on some) and wait for it.
 
@@ -181,6 +185,8 @@ class Workspace(WorkspaceLife):
             Where output goes and who is asked; by default `make_view`'s.
         max_lines : int, optional
             Lines to show; `output` has them all.
+        every_start : bool, optional
+            Keep the cell: a rank that is replaced runs it again, alone, before any other.
 
         Returns
         -------
@@ -202,54 +208,13 @@ class Workspace(WorkspaceLife):
         """
         chosen = chosen_ranks(ranks, self.size)
         return self._up().run(
-            code, chosen, view or self.make_view(), timeout=timeout, max_lines=max_lines
+            code,
+            chosen,
+            view or self.make_view(),
+            timeout=timeout,
+            max_lines=max_lines,
+            every_start=every_start,
         )
-
-    def push(self, values: Mapping[str, Any], *, ranks: int | Iterable[int] | None = None) -> None:
-        """Bind names on the ranks to copies of values from here.
-
-        Parameters
-        ----------
-        values : mapping of str to object
-            By name; anything that pickles, and functions. Arrays travel without a copy in memory.
-        ranks : int or iterable of int, optional
-            Where; by default on every rank that lives.
-
-        Raises
-        ------
-        ValueError
-            A key is not a name, or there is no such rank.
-        RankFailure
-            A named rank is dead.
-        """
-        self._up().call(chosen_ranks(ranks, self.size), push_request(values))
-
-    def pull(self, name: str, *, ranks: int | Iterable[int] | None = None) -> Any:
-        """Return copies of a variable of the ranks.
-
-        Parameters
-        ----------
-        name : str
-        ranks : int or iterable of int, optional
-            Whose; by default of every rank that lives.
-
-        Returns
-        -------
-        list of object, or object
-            By rank; the value itself where ``ranks`` is one number.
-
-        Raises
-        ------
-        CellError
-            Also a `NameError`: a rank has no such variable.
-        ValueError
-            ``name`` is not a name, or there is no such rank.
-        RankFailure
-            A named rank is dead.
-        """
-        values = self._up().call(chosen_ranks(ranks, self.size), pull_request([name]))
-        found = [value[0] for _, value in sorted(values.items())]
-        return found[0] if isinstance(ranks, int) else found
 
     def output(self, rank: int) -> str:
         """Return all that a rank has shown, as text: the last MiB of it."""

@@ -1,0 +1,255 @@
+"""Ranks that are replaced: the new ones take part, the others keep all they have."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+
+import psutil
+import pytest
+from processes import wait_gone
+from restarting import BOUND_S, Notices, assert_sound, kill, pids, values, wait_for
+
+from phalanx.errors import CellError, DistributedError, RankFailure
+from phalanx.workspace import QuietView, Workspace
+
+
+@pytest.fixture(scope="module", params=["any", "tcp"])
+def ws(request):
+    """Four ranks that the tests of this file share and break."""
+    with Workspace.start(n=4, transport=request.param) as workspace:
+        yield workspace
+
+
+@pytest.fixture
+def notices(ws):
+    view = Notices()
+    ws.make_view = lambda: view
+    yield view.texts
+    ws.make_view = QuietView
+
+
+@pytest.mark.parametrize("rank", [0, 3])
+def test_a_dead_rank_is_replaced_and_the_others_keep_all_they_have(ws, tmp_path, rank):
+    others = [r for r in range(4) if r != rank]
+    ws.push({"folder": str(tmp_path)})
+    ws.run(
+        "import threading, os\nkept = [rank]\nfile = open(f'{folder}/{rank}', 'w')\n"
+        "stop = threading.Event()\nthread = threading.Thread(target=stop.wait, daemon=True)\n"
+        "thread.start()"
+    )
+    before = pids(ws)
+    kill(ws, rank)
+    assert ws.restart() == (rank,)
+    after = pids(ws)
+    assert [after[r] for r in others] == [before[r] for r in others]
+    assert after[rank] != before[rank]
+    assert values(ws, "(kept, thread.is_alive(), file.write('x'))", ranks=others) == [
+        f"([{r}], True, 1)" for r in others
+    ]
+    ws.run("stop.set(); file.close()", ranks=others)
+    assert values(ws, "(rank, size, world.rank(), 'kept' in globals())", ranks=[rank]) == [
+        f"({rank}, 4, {rank}, False)"
+    ]
+    assert_sound(ws)
+
+
+@pytest.mark.slow
+def test_several_at_once_and_the_same_rank_twice(ws):
+    for ranks in ((1, 2), (2,), (0, 1, 2, 3)):
+        kill(ws, *ranks)
+        assert ws.restart() == ranks
+        assert_sound(ws)
+
+
+def test_one_of_two_dead_ranks_is_named_and_takes_cells_before_the_world_stands(ws):
+    kill(ws, 1, 2)
+    assert ws.restart(1) == (1,)
+    assert values(ws, "(rank, size)", ranks=[1]) == ["(1, 4)"]
+    with pytest.raises(CellError, match="rank 2"):
+        ws.run("px.all_sum(1)", ranks=[0, 1, 3])
+    assert ws.restart() == (2,)
+    assert_sound(ws)
+
+
+def test_a_new_rank_that_dies_while_it_starts_is_named_and_may_be_tried_again(ws):
+    old = pids(ws)[1]
+    problems = []
+
+    def restart():
+        with pytest.raises(DistributedError) as caught:
+            ws.restart(1, force=True)
+        problems.append(str(caught.value))
+
+    thread = threading.Thread(target=restart)
+    thread.start()
+    wait_for(lambda: pids(ws)[1] != old)
+    psutil.Process(pids(ws)[1]).kill()
+    thread.join(10.0)
+    assert problems == ["not replaced: rank 1 killed by signal 9 (SIGKILL) while starting"]
+    assert ws.topology().ranks[1].state == "dead"
+    assert values(ws, "rank") == ["0", "2", "3"]
+    assert ws.restart() == (1,)
+    assert_sound(ws)
+
+
+def test_a_rank_that_dies_in_an_operation_is_replaced(ws):
+    with pytest.raises(RankFailure, match="rank 1"):
+        ws.run("import os\nif rank == 1: os.kill(os.getpid(), 9)\npx.all_sum(np.ones(1 << 20))")
+    assert ws.restart() == (1,)
+    assert_sound(ws)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"ranks": 2}, "rank 2 is alive; --force replaces it"),
+        ({"ranks": [1, 2]}, "ranks 1-2 are alive; --force replaces them"),
+        ({"all": True}, "ranks 0-3 are alive"),
+        ({}, "no rank is dead; to replace one that is alive, name it with --force"),
+        ({"ranks": 9}, "there is no rank 9: the ranks are 0 to 3"),
+        ({"ranks": 1, "copy_from": 1}, "rank 1 is to be replaced itself"),
+        ({"ranks": 1, "copy_from": 7}, "there is no rank 7"),
+    ],
+)
+def test_what_cannot_be_restarted_is_said_and_nothing_is_lost(ws, options, words):
+    ws.run("kept = rank")
+    before = pids(ws)
+    with pytest.raises((DistributedError, ValueError), match=words):
+        ws.restart(**options)
+    assert pids(ws) == before
+    assert values(ws, "kept") == ["0", "1", "2", "3"]
+
+
+def test_a_stopped_workspace_is_not_restarted():
+    ws = Workspace.start(n=1)
+    ws.stop()
+    with pytest.raises(DistributedError, match="was stopped"):
+        ws.restart(0, force=True)
+
+
+@pytest.mark.parametrize("code", ["import time; time.sleep(600)", "px.recv((1,), np.int8, 0)"])
+def test_a_live_rank_in_the_midst_of_a_cell_is_replaced_by_force(ws, notices, code):
+    failures = []
+
+    def run():
+        try:
+            ws.run(f"if rank == 2:\n    {code}\nelse:\n    px.all_sum(1)")
+        except DistributedError as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    wait_for(lambda: all("all_sum" in ws.topology().ranks[r].detail for r in (0, 1, 3)))
+    begin_s = time.monotonic()
+    assert ws.restart(2, force=True) == (2,)
+    thread.join(10.0)
+    assert not thread.is_alive()
+    assert time.monotonic() - begin_s < 10.0
+    (failure,) = failures
+    assert isinstance(failure, RankFailure)
+    assert (failure.rank, failure.reason) == (2, "is being restarted")
+    assert "rank 2 is being restarted" in notices
+    assert_sound(ws)
+
+
+def test_a_rank_that_is_stopped_by_a_signal_is_replaced_by_force(ws):
+    frozen = psutil.Process(pids(ws)[1])
+    frozen.send_signal(signal.SIGSTOP)
+    assert ws.restart(1, force=True) == (1,)
+    assert wait_gone([frozen], BOUND_S) == []
+    assert_sound(ws)
+
+
+def test_a_rank_in_c_code_that_holds_the_gil_is_replaced_by_force_with_all_it_started(ws):
+    (child,) = values(ws, "import subprocess; subprocess.Popen(['sleep', '600']).pid", ranks=[3])
+
+    def run():
+        with pytest.raises(RankFailure, match="is being restarted"):
+            ws.run(HOLDS_GIL, ranks=[3])
+
+    busy = threading.Thread(target=run)
+    busy.start()
+    wait_for(lambda: ws.topology().ranks[3].state == "busy")
+    assert ws.restart(3, force=True) == (3,)
+    busy.join(10.0)
+    assert not busy.is_alive()
+    assert (
+        wait_gone([psutil.Process(int(child))] if psutil.pid_exists(int(child)) else [], 2.0) == []
+    )
+    assert_sound(ws)
+
+
+HOLDS_GIL = "import ctypes; ctypes.PyDLL(None).sleep(600)"  # PyDLL does not let go of it
+
+
+def test_a_cell_that_runs_goes_on_without_the_new_rank_and_the_next_with_it(ws, notices, tmp_path):
+    kill(ws, 1)
+    done = []
+    thread = threading.Thread(
+        target=lambda: done.append(
+            values(ws, "import os, time\nwhile not os.path.exists(go): time.sleep(0.01)\nrank")
+        )
+    )
+    go = tmp_path / "go"
+    ws.push({"go": str(go)})
+    thread.start()
+    wait_for(lambda: ws.topology().ranks[0].state == "busy")
+    assert ws.restart() == (1,)
+    assert "rank 1 will take part from the next cell on" in notices
+    go.touch()
+    thread.join(10.0)
+    assert done == [["0", "2", "3"]]
+    assert_sound(ws)
+
+
+def test_splits_of_survivors_stand_and_those_of_the_replaced_are_named_and_made_anew(ws):
+    ws.run("part = world.split(rank % 2)")
+    kill(ws, 2)
+    ws.restart()
+    code = "px.all_gather(rank, group=part).tolist()"
+    assert values(ws, code, ranks=[1, 3]) == ["[1, 3]"] * 2
+    with pytest.raises(CellError, match="rank 2 has closed or lost this split; make the split"):
+        ws.run(code, ranks=[0])
+    ws.run("part = world.split(rank % 2)")
+    assert values(ws, "px.all_gather(rank, group=part).tolist()") == [
+        "[0, 2]",
+        "[1, 3]",
+        "[0, 2]",
+        "[1, 3]",
+    ]
+
+
+def test_the_notice_of_a_death_says_what_replaces_the_rank(ws, notices):
+    with pytest.raises(RankFailure):
+        ws.run("import os\nif rank == 2: os.kill(os.getpid(), 9)\npx.all_sum(1)")
+    expected = "rank 2 was killed by signal 9 (SIGKILL); `%distributed restart 2` replaces it"
+    assert expected in notices
+    ws.restart()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_fifty_restarts_leave_nothing():
+    with Workspace.start(n=2) as ws:
+        root = psutil.Process(ws._root.pid)
+
+        def standing():
+            processes = [psutil.Process(), root, *root.children(recursive=True)]
+            return len(processes), sum(process.num_fds() for process in processes)
+
+        def resident():
+            lasting = [p for p in root.children() if "_controller" in " ".join(p.cmdline())]
+            assert len(lasting) == 1
+            return sum(p.memory_info().rss for p in (psutil.Process(), root, *lasting))
+
+        for _ in range(5):  # what is made once
+            ws.restart(1, force=True)
+            ws.run("px.all_sum(np.ones(1 << 18))")
+        before, before_nbytes = standing(), resident()
+        for _ in range(50):
+            ws.restart(1, force=True)
+            assert values(ws, "int(px.all_sum(np.ones(1 << 18)).sum())") == [str(2 << 18)] * 2
+        assert standing() == before
+        assert resident() - before_nbytes < 16 << 20
