@@ -59,6 +59,7 @@ def test_the_stop_button_on_a_rank_that_does_not_react(ranks):
         "or replace it: %distributed restart 1 --force\n"
     ) in result.stderr
     kept = ranks.run("%%distributed --ranks 0,2\nprint(mine)")
+    assert kept.status == "ok", kept.text
     assert sorted(kept.stdout.splitlines()) == ["[0] 0", "[2] 2"]
     refused = ranks.run("%%distributed\nprint(mine)")
     assert "rank 1 still runs the cell before (in C code called from" in refused.error

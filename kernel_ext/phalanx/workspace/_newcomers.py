@@ -6,7 +6,7 @@ State only: what is sent to them is the runner's.
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from phalanx.protocol import Replaced
@@ -19,9 +19,11 @@ __all__ = [
     "Newcomers",
     "Wish",
     "say_copied",
+    "say_failed",
     "say_lost",
     "say_replaced",
     "say_unasked",
+    "say_without",
 ]
 
 
@@ -151,6 +153,17 @@ def say_lost(rank: int, reason: str, *, will_return: bool) -> str:
     else:
         after = f"; `%distributed restart {rank}` replaces it"
     return f"rank {rank} {was}{reason}{after}"
+
+
+def say_without(dead: Mapping[int, str]) -> str:
+    """Say in one line that a cell runs without the dead, and what to do."""
+    lost = "; ".join(say_lost(rank, why, will_return=False) for rank, why in dead.items())
+    return f"running without {lost}"
+
+
+def say_failed(failed: Mapping[int, str]) -> str:
+    """Say why ranks were not replaced."""
+    return f"not replaced: {'; '.join(f'rank {rank} {why}' for rank, why in failed.items())}"
 
 
 def say_unasked(rank: int, reason: str) -> str:

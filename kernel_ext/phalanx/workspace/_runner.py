@@ -23,7 +23,7 @@ from ._ctrl_c import ctrl_c
 from ._dispatch import Dispatch
 from ._events import Event, Interrupted, Lost, StopRequest, TakenAway, Told
 from ._io import SocketThread
-from ._newcomers import EveryStart, Newcomers, Wish, say_lost
+from ._newcomers import EveryStart, Newcomers, Wish, say_failed, say_without
 from ._outcome import RankResult, raise_for, results_of
 from ._output import MAX_LINES
 from ._ranks import name_ranks
@@ -171,10 +171,7 @@ class CellRunner:
             self._root.forget_cell(name)
             raise
         if allowed.dead and is_all:
-            lost = "; ".join(
-                say_lost(rank, why, will_return=False) for rank, why in allowed.dead.items()
-            )
-            view.notice(f"running without {lost}")
+            view.notice(say_without(allowed.dead))
         return here, tuple(allowed.dead)
 
     # -- ranks that are replaced --------------------------------------------------------------
@@ -206,9 +203,7 @@ class CellRunner:
         elif answer.ranks:
             tell(f"{name_ranks(answer.ranks)} will take part from the next cell on")
         if answer.failed:
-            why = "; ".join(f"rank {rank} {reason}" for rank, reason in answer.failed.items())
-            msg = f"not replaced: {why}"
-            raise DistributedError(msg)
+            raise DistributedError(say_failed(answer.failed))
         return answer.ranks
 
     def _settle(
