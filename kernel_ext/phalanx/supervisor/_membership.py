@@ -89,6 +89,7 @@ class Membership:
 
     def lose(self, rank: int, reason: str) -> None:
         """Free everyone who waits for a rank that is dead, now and until the world is mended."""
+        self._foreign.pop(rank, None)  # whoever takes its place may be of our version
         self._host.memory.abort(self._world.epoch, AbortKind.RANK_FAILURE, rank, reason)
         self.send_all(self._world.lose(rank, reason))
         self._host.give_back(rank)
