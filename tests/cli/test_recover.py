@@ -56,7 +56,7 @@ def test_a_rank_that_has_ended_is_named_at_once(recovering, is_first):
         3,
     )
     assert (code, err) == (0, "")
-    why = "1 has ended (exit status 0); the group cannot be formed without it: start the ranks anew"
+    why = "1 has ended (exit status 0); the group cannot be formed without it: %distributed restart, or start the ranks anew"
     assert sorted(out.splitlines()) == [f"[{rank}] {why}" for rank in (0, 2)]
 
 

@@ -198,42 +198,47 @@ TEST_CASE("what was queued fails with the place of who queued it") {
 TEST_CASE(
     "a mismatch of messages names the receiver's place, and the sender's "
     "if it waits") {
-    for (const auto& hosts : std::vector<std::vector<int>>{{0, 0}, {0, 1}}) {
-        for (const bool is_large : {true, false}) {
-            World world(options(hosts));
-            const std::size_t count = is_large ? 10'000'000 : 4;
-            std::latch is_met(1);
-            const auto thrown = run(world, [&](Group& group) {
-                if (group.rank() == 0) {
-                    send(group, 1, count);
-                    is_met.wait();
-                    group.run(Call{});
-                }
-                struct Release {
-                    std::latch& latch;
-                    ~Release() { latch.count_down(); }
-                } release{is_met};
-                (void)recv(group, 0, 5);
-            });
-            const std::string text =
-                "rank 1: recv #1 from rank 0 (float32, shape (5,)) at r1.py:7 met rank 0: send #1 "
-                "to rank 1 (float32, shape (" +
-                std::to_string(count) + ",))";
-            // Between hosts it is on a full socket that the sender answers, which may take longer
-            // than the receiver waits: only the sender's own text has both for sure.
-            const bool is_sure = is_large && hosts[1] == 0;
-            const auto received = reason_of(thrown[1]);
-            REQUIRE(received);
-            CHECK(received->kind == AbortKind::kMismatch);
-            if (is_large) {
-                CHECK(text_of(thrown, {0}, AbortKind::kMismatch) == text + " at r0.py:7");
+    // The receiver waits for the place of a sender that may not be running at the moment, but not
+    // for long: one of some attempts has it, and no text has anything else.
+    const auto mismatch = [](const std::vector<int>& hosts, bool is_large) {
+        World world(options(hosts));
+        const std::size_t count = is_large ? 10'000'000 : 4;
+        std::latch is_met(1);
+        const auto thrown = run(world, [&](Group& group) {
+            if (group.rank() == 0) {
+                send(group, 1, count);
+                is_met.wait();
+                group.run(Call{});
             }
-            if (is_sure || !is_large) {
-                CHECK(received->message == text + (is_large ? " at r0.py:7" : ""));
-            } else {
-                CHECK(received->message.find(text) == 0);
-            }
+            struct Release {
+                std::latch& latch;
+                ~Release() { latch.count_down(); }
+            } release{is_met};
+            (void)recv(group, 0, 5);
+        });
+        const std::string text =
+            "rank 1: recv #1 from rank 0 (float32, shape (5,)) at r1.py:7 met rank 0: send #1 "
+            "to rank 1 (float32, shape (" +
+            std::to_string(count) + ",))";
+        bool has_place = false;
+        for (const auto& one : thrown) {
+            const auto reason = reason_of(one);
+            REQUIRE(reason);
+            CHECK(reason->kind == AbortKind::kMismatch);
+            REQUIRE(reason->message.find(text) == 0);
+            const std::string rest = reason->message.substr(text.size());
+            CHECK_MESSAGE((rest.empty() || rest == " at r0.py:7"), rest);
+            has_place |= !rest.empty();
         }
+        return has_place;
+    };
+    for (const auto& hosts : std::vector<std::vector<int>>{{0, 0}, {0, 1}}) {
+        CHECK_FALSE(mismatch(hosts, false));  // a small message is no longer its sender's affair
+        bool has_place = false;
+        for (int attempt = 0; attempt < 10 && !has_place; ++attempt) {
+            has_place = mismatch(hosts, true);
+        }
+        CHECK(has_place);
     }
 }
 

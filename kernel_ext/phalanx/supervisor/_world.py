@@ -175,7 +175,7 @@ class World:
             return []
         if self.dead:
             who, why = next(iter(self.dead.items()))
-            why += "; the group cannot be formed without it: start the ranks anew"
+            why += "; the group cannot be formed without it: %distributed restart, or start the ranks anew"
         else:
             who = away[0]
             why = f"{self.how_gone(who)}; px.recover() of the others can never complete"
