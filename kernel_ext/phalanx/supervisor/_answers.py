@@ -6,6 +6,7 @@ It reads the root's state and changes nothing but the marks of what somebody has
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
@@ -31,6 +32,8 @@ from ._lookout import Lookout
 from ._picture import topology_of
 from ._shown import read_shown
 from ._world import World
+
+log = logging.getLogger(__name__)
 
 __all__ = ["Answers", "Question"]
 
@@ -70,7 +73,14 @@ class Answers:
         self._is_end_seen = True
 
     async def answer(self, question: Question) -> FromRoot:
-        """Answer one question."""
+        """Answer one question; one that cannot be answered must not end the workspace."""
+        try:
+            return await self._answer(question)
+        except Exception as error:
+            log.exception("a question could not be answered")
+            return Failed(question.id, f"the supervisor cannot tell: {error}")
+
+    async def _answer(self, question: Question) -> FromRoot:
         if isinstance(question, GetTopology):
             world, host = self._world, self._host
             topology = topology_of(self._options, world, host, self._engines, self._ready)

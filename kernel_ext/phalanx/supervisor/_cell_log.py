@@ -51,8 +51,11 @@ class CellLog:
             self._look(cell)
 
     def revive(self, rank: int) -> None:
-        """Note that a dead rank was replaced."""
+        """Note that a dead rank was replaced: the new process runs none of the cells."""
         self._dead.discard(rank)
+        for cell, (ranks, ended) in self._cells.items():
+            if rank not in ended:
+                self._cells[cell] = tuple(r for r in ranks if r != rank), ended
 
     def _look(self, cell: str) -> None:
         if cell != self._last and self._is_over(cell):

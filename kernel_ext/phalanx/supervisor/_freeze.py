@@ -23,7 +23,7 @@ MOST_STEP_S = 0.5
 def is_stopped(pid: int) -> bool:
     """Whether a process is stopped (Linux; elsewhere and for one that is gone, False)."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
+        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:
         return False
     # "pid (name) state ...": the name may hold anything, also brackets.

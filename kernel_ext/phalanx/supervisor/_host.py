@@ -7,6 +7,7 @@ so that the root can speak with it directly here, and over a socket when it is e
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import os
@@ -260,10 +261,11 @@ class HostSupervisor:
         try:
             child.channel.setblocking(True)
             child.channel.sendall(pack_frame(message))
-        except OSError as error:
-            log.info("rank %d did not take an answer: %s", rank, error)
-        finally:
             child.channel.setblocking(False)
+        except OSError as error:  # the next read of the channel finds out what is wrong
+            log.info("rank %d did not take an answer: %s", rank, error)
+            with contextlib.suppress(OSError):  # it was closed with its rank
+                child.channel.setblocking(False)
 
     def _on_exit(self, rank: int, status: int) -> None:
         child = self._children[rank]
@@ -276,7 +278,8 @@ class HostSupervisor:
         if not self._is_stopping:
             child.reason = child.nonsense or self._reason(child.process.pid, status)
             if rank in self._shown and child.process.tail:
-                os.write(self._shown[rank], child.process.tail.encode(errors="replace"))
+                with contextlib.suppress(OSError):  # a full disk must not hide a death
+                    os.write(self._shown[rank], child.process.tail.encode(errors="replace"))
             self._events.on_lost(rank, child.reason, child.process.tail)
 
     def _reason(self, pid: int, status: int) -> str:

@@ -5,6 +5,7 @@ It knows the messages that a launcher would be told; whose files these are is th
 
 from __future__ import annotations
 
+import contextlib
 import time
 from pathlib import Path
 from typing import IO
@@ -42,7 +43,9 @@ class LogKeeper:
     def take(self, message: FromScriptRoot) -> bool:
         """Write down what is told; whether it was the last word."""
         if isinstance(message, Output):
-            self._files[message.rank, message.stream].write(message.data)
+            # On a full disk output is lost; what is to be done at the end of a rank must not be.
+            with contextlib.suppress(OSError):
+                self._files[message.rank, message.stream].write(message.data)
         elif isinstance(message, RankEnded):
             self._say(f"rank {message.rank} {exit_reason(message.status)}")
         elif isinstance(message, Notice):
@@ -56,7 +59,8 @@ class LogKeeper:
         return False
 
     def _say(self, text: str) -> None:
-        self._journal.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
+        with contextlib.suppress(OSError):
+            self._journal.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
 
     def close(self) -> None:
         """Close the files; idempotent."""

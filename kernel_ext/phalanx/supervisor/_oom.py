@@ -65,7 +65,7 @@ class OutOfMemory:
     def _file_of(self, pid: int) -> Path | None:
         """Where the group of a process counts, if it does (that of the whole machine does not)."""
         try:
-            lines = (self._proc / str(pid) / "cgroup").read_text().splitlines()
+            lines = (self._proc / str(pid) / "cgroup").read_text(errors="replace").splitlines()
         except OSError:
             return None
         found: list[Path] = []

@@ -71,8 +71,8 @@ class Restarts:
         By rank; a new rank's is put there.
     spawn : callable
         Starts the process of a rank.
-    lose : callable
-        Frees everyone who waits for a rank that is gone.
+    lose, revive : callable
+        Frees everyone who waits for a rank that is gone; takes its successor in.
     tell : callable
         Gets what the workspace is to know.
     """
@@ -85,6 +85,7 @@ class Restarts:
         *,
         spawn: Callable[[int], None],
         lose: Callable[[int, str], None],
+        revive: Callable[[int], None],
         tell: Callable[[FromRoot], None],
     ) -> None:
         self._world = world
@@ -92,6 +93,7 @@ class Restarts:
         self._engines = engines
         self._spawn = spawn
         self._lose = lose
+        self._revive = revive
         self._tell = tell
         self._replaced: set[int] = set()
         self._ending: set[int] = set()
@@ -111,13 +113,20 @@ class Restarts:
         refusal = refusal_of(ranks, self._world.size, dead, self._under_way, force=request.force)
         if refusal:
             return Failed(request.id, refusal)
+        self._under_way.update(ranks)  # before anything waits: another request may be next
         problems = await asyncio.gather(*(self.replace(rank) for rank in ranks))
         failed = {rank: problem for rank, problem in zip(ranks, problems, strict=True) if problem}
         return Restarted(request.id, tuple(rank for rank in ranks if rank not in failed), failed)
 
+    def claim(self, rank: int) -> bool:
+        """Reserve a rank for a `replace` that follows; False if it is being replaced already."""
+        if rank in self._under_way:
+            return False
+        self._under_way.add(rank)
+        return True
+
     async def replace(self, rank: int) -> str:
         """Put a new process in the place of a rank; "" when it takes cells, else why it does not."""
-        self._under_way.add(rank)
         try:
             reason = self._world.dead.get(rank, RESTARTED)
             if self._host.status(rank) is None and not await self._end(rank):
@@ -125,10 +134,12 @@ class Restarts:
                 return f"its process {self._host.pid(rank)} could not be ended within {KILL_S:g} s"
             self._world.dead[rank] = RESTARTED
             problem = await self._start(rank)
+            if not problem and self._host.status(rank) is not None:
+                problem = "ended right after its start"
             if problem:
                 self._world.dead[rank] = problem
                 return problem
-            self._world.revive(rank)
+            self._revive(rank)
             self._tell(Replaced(rank, self._engines[rank], reason))
             return ""
         finally:

@@ -90,9 +90,11 @@ class RootSupervisor:
             self._engines,
             spawn=lambda rank: self._host.spawn(rank, cwd=options.cwd),
             lose=self._lose,
+            revive=self._revive,
             tell=self._tell,
         )
         self._tasks: set[asyncio.Task[None]] = set()
+        self._announced: set[str] = set()  # cells that wait for leave to begin
         self._watch = CellWatch(self._world, self._host.memory, self._on_hopeless)
         self._health = HealthWatch(self._host, options.silence_s, self._membership.free)
         self._lookout = Lookout(
@@ -199,7 +201,8 @@ class RootSupervisor:
                 pid = self._clients.owner_pid
                 self._clients.answer(identity, Failed(message.id, f"process {pid} has it now"))
         elif isinstance(message, BeginCell):
-            self._spawn_task(self._begin_cell(message))
+            self._announced.add(message.cell)
+            self._spawn_task(self._begin_cell(identity, message))
         elif isinstance(message, ForgetCell):
             self._forget_cell(message)
         elif isinstance(message, Restart):
@@ -212,6 +215,7 @@ class RootSupervisor:
 
     def _forget_cell(self, message: ForgetCell) -> None:
         if not message.ranks:
+            self._announced.discard(message.cell)
             self._world.forget_cell(message.cell)
             self._answers.cells.forget(message.cell)
         for rank in message.ranks:
@@ -249,7 +253,7 @@ class RootSupervisor:
             return set()
         return set(range(self._options.ranks)) - self._world.dead.keys()
 
-    async def _begin_cell(self, request: BeginCell) -> None:
+    async def _begin_cell(self, identity: bytes, request: BeginCell) -> None:
         def busy() -> set[int]:
             return self._world.unfinished().intersection(request.ranks)
 
@@ -263,8 +267,14 @@ class RootSupervisor:
         except asyncio.TimeoutError:
             stacks = await self._lookout.stacks(busy(), is_twice=True)
             if busy():
-                self._tell(Failed(request.id, say_busy(stacks)))
+                self._announced.discard(request.cell)
+                self._clients.answer(identity, Failed(request.id, say_busy(stacks)))
                 return
+        is_wanted = request.cell in self._announced and self._clients.has_owner(identity)
+        self._announced.discard(request.cell)
+        if not is_wanted:
+            self._clients.answer(identity, Failed(request.id, "the cell was taken back"))
+            return
         # A rank tells of an abort before it ends its cell; the page knows of any other.
         reason = self._host.memory.reason(self._world.epoch)
         if reason is not None:
@@ -273,7 +283,7 @@ class RootSupervisor:
         allowed = self._world.begin_cell(request.id, request.cell, request.ranks)
         if allowed.reform:  # also for threads that live on from the cell before
             self._membership.welcome_asking()
-        self._tell(allowed)
+        self._clients.answer(identity, allowed)
         self._watch.look()
 
     # -- the ranks (HostEvents) ---------------------------------------------------------------
@@ -312,14 +322,18 @@ class RootSupervisor:
             return
         will_return = self._options.auto_restart
         self._tell(RankLost(rank, socket.gethostname(), reason, tail, will_return))
-        self._spawn_task(self._notify_ended())
-        if will_return:
+        if will_return and self._restarts.claim(rank):
             self._spawn_task(self._restart_unasked(rank))
 
     def _lose(self, rank: int, reason: str) -> None:
         """Free everyone who waits for a rank that is gone."""
         self._membership.lose(rank, reason)
         self._answers.cells.lose(rank)
+        self._spawn_task(self._notify_ended())
+
+    def _revive(self, rank: int) -> None:
+        self._world.revive(rank)
+        self._answers.cells.revive(rank)
 
     def _awaited(self) -> set[int]:
         """Ranks that others may wait for now: the living, while a cell runs."""

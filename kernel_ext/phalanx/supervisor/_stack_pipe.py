@@ -107,7 +107,9 @@ def _listener(pid: int) -> int:
     frames come and go.
     """
     for task in Path(f"/proc/{pid}/task").iterdir():
-        if (task / "comm").read_text().strip() == LISTENER and not _has(_status(task)["SigBlk"]):
+        if (task / "comm").read_text(errors="replace").strip() == LISTENER and not _has(
+            _status(task)["SigBlk"]
+        ):
             return int(task.name)
     return pid
 

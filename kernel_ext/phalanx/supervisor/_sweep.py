@@ -29,7 +29,7 @@ _PROC = Path("/proc")
 def start_of(pid: int) -> str:
     """When a process was started, in the kernel's ticks; empty if it is gone, or a zombie."""
     try:
-        stat = (_PROC / str(pid) / "stat").read_text()
+        stat = (_PROC / str(pid) / "stat").read_text(errors="replace")
     except OSError:
         return ""
     # "pid (name) state ...": the name may hold anything, also brackets.

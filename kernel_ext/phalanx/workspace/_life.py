@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import sys
+import threading
 from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -53,6 +54,8 @@ class WorkspaceLife:
         self._why_lost = ""
         self._why_closed = "this workspace was stopped; start another with %distributed start -n 4"
         self._runner: CellRunner | None = None
+        self._news_lock = threading.Lock()
+        self._early: list[FromRoot] = []  # news that came before the runner was there
         try:
             self._thread = SocketThread(f"phalanx-{self.name}")
         except BaseException:
@@ -67,7 +70,13 @@ class WorkspaceLife:
     def _boot(self, *, is_new: bool) -> None:
         booted = self._root.wait_booted(BOOT_S)
         if not self.is_watching:
-            self._runner = CellRunner(self.name, self._thread, self._root, booted, is_new=is_new)
+            runner = CellRunner(self.name, self._thread, self._root, booted)
+            with self._news_lock:
+                for message in self._early:
+                    runner.on_news(message)
+                self._early.clear()
+                self._runner = runner
+            runner.begin(is_new=is_new)
         atexit.register(self._at_exit)
 
     def topology(self) -> Topology:
@@ -157,8 +166,13 @@ class WorkspaceLife:
         """Take news of the root, on the socket thread."""
         if isinstance(message, Taken):
             self._on_taken(message.pid)
-        elif self._runner is not None:
-            self._runner.on_news(message)
+            return
+        with self._news_lock:
+            if self._runner is None:
+                if not self.is_watching:
+                    self._early.append(message)
+                return
+        self._runner.on_news(message)
 
     def _on_taken(self, pid: int) -> None:
         text = (

@@ -41,17 +41,13 @@ INTRODUCE_CODE = "get_ipython().kernel.introduce({size})"
 
 
 class CellRunner:
-    """Runs cells; made when the ranks are up, and waits until all of them answer.
-
-    Where the ranks are not new, a cell of another client may run: `join` follows it.
+    """Runs cells; made when the ranks are up. `begin` waits until all of them answer.
 
     `run` is for one thread at a time (another is refused); `interrupt`, `on_news` and `output`
     may be called by any.
     """
 
-    def __init__(
-        self, name: str, thread: SocketThread, root: RootClient, booted: Booted, *, is_new: bool
-    ) -> None:
+    def __init__(self, name: str, thread: SocketThread, root: RootClient, booted: Booted) -> None:
         # Other clients have given names as well; one is never given twice.
         self._name = f"{name}:{booted.client}"
         self._root = root
@@ -66,20 +62,24 @@ class CellRunner:
         self._newcomers = Newcomers()
         self._every_start = EveryStart()
         self._missed: CatchUp | None = None
+
+    def begin(self, *, is_new: bool) -> None:
+        """Meet the ranks, whose news reach `on_news`; not new: `join` follows what they run."""
         if not is_new:
-            self._missed = CatchUp(self._name, self._dispatch, root, len(self._ranks))
-            self._take_over(self._missed)
+            missed = CatchUp(self._name, self._dispatch, self._root, len(self._ranks))
+            for lost in missed.deaths:
+                self._lost[lost.rank] = lost
+                self._dispatch.on_lost(lost)
+            if missed.cell is not None and missed.running:
+                self._running = missed.cell.name, missed.running
+            self._missed = missed
         else:
-            wait_answering(self._dispatch, f"{self._name}:ping", len(self._ranks), ANSWER_S)
+            name, gone = f"{self._name}:ping", lambda: tuple(self._lost)
+            wait_answering(self._dispatch, name, len(self._ranks), ANSWER_S, gone=gone)
+            for lost in self._lost.values():
+                raise RankFailure(lost.rank, lost.host, f"{lost.reason} while starting")
         if self._missed is None or not self._missed.has_entered:
             self._enter()
-
-    def _take_over(self, missed: CatchUp) -> None:
-        for lost in missed.deaths:
-            self._lost[lost.rank] = lost
-            self._dispatch.on_lost(lost)
-        if missed.cell is not None and missed.running:
-            self._running = missed.cell.name, missed.running
 
     def _enter(self) -> None:
         """Have every rank join the world as it stands."""
@@ -274,6 +274,8 @@ class CellRunner:
         try:
             for rank in cell.ranks:
                 self._dispatch.execute(cell, rank, code, silent=silent)
+                if rank in self._lost:  # since it was chosen
+                    cell.on_lost(self._lost[rank])
             outcome = run_cell(
                 cell,
                 view,
