@@ -154,6 +154,8 @@ py::dict describe(const Group& group) {
     return result;
 }
 
+}  // namespace
+
 bool is_finalizing() noexcept {
 #if PY_VERSION_HEX >= 0x030d0000
     return Py_IsFinalizing() != 0;
@@ -161,8 +163,6 @@ bool is_finalizing() noexcept {
     return _Py_IsFinalizing() != 0;
 #endif
 }
-
-}  // namespace
 
 std::optional<Clock::duration> to_duration(const std::optional<double>& timeout) {
     if (!timeout) return std::nullopt;

@@ -125,6 +125,7 @@ void register_page(py::module_& module) {
         .def(
             "still",
             [](const PyPage& self, int slot) {
+                const auto held = self.page;  // another thread may close the page meanwhile
                 AbortPage& page = self.get();
                 if (slot < 0 || slot >= page.slots()) throw UsageError("no such slot");
                 const py::gil_scoped_release released;  // waits for the heart's thread

@@ -65,6 +65,8 @@ void run_released(Group& group, FunctionRef<void(const std::function<bool()>&)> 
 std::string current_site() noexcept;
 // The same for a thread without the GIL.
 std::string current_site_of_thread() noexcept;
+// Whether the interpreter ends: a thread that asks for the GIL is ended by Python then.
+bool is_finalizing() noexcept;
 
 // Sets the Python exception for a reason and throws py::error_already_set.
 [[noreturn]] void raise_reason(const Reason& reason, int accused, const std::string& host);

@@ -45,6 +45,8 @@ void Group::learn_sites(Reason& reason, Here& here, Pairs::Lane* lane) {
             return is_complete_here() || page_->is_aborted(epoch_);
         });
     }
+    // Words on a link are final: where the page has a reason already, that one is said (tell).
+    if (page_->is_aborted(epoch_)) return close_site_gaps(reason.message);
     if (lane == nullptr) {
         say_last_words(reason);
     } else {
