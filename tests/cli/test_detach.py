@@ -30,7 +30,8 @@ if sys.argv[1:] == ["fail"] and world.rank() == 1:
 @pytest.fixture
 def phalanx(tmp_path):
     (tmp_path / "train.py").write_text(SCRIPT)
-    env = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)}
+    # Records of others, which tests that kill a notebook leave for a while, lie in either place.
+    env = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path), "TMPDIR": str(tmp_path)}
 
     def run(*words: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "phalanx.cli", *words]

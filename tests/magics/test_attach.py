@@ -22,7 +22,7 @@ PATIENCE_S = 20.0
 @pytest.fixture
 def folder(tmp_path):
     """A runtime folder of a test's own; what is still in it is stopped."""
-    env = {"XDG_RUNTIME_DIR": str(tmp_path)}
+    env = {"XDG_RUNTIME_DIR": str(tmp_path), "TMPDIR": str(tmp_path)}
     yield env
     names = [path.stem for path in tmp_path.glob("phalanx/*.json")]
     code = "import sys, phalanx.workspace as w\nfor name in sys.argv[1:]: w.stop_workspace(name)"
