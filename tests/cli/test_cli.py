@@ -78,7 +78,7 @@ def test_nothing_asked(capsys):
     ("argv", "words"),
     [
         (["bnch"], "did you mean 'bench'?"),
-        (["frobnicate"], "there are: lab, launch, bench"),
+        (["frobnicate"], "there are: lab, launch, list, stop, bench"),
         (["bench", "-n", "0"], "'0' is not a whole number of 1 or more"),
         (["bench", "-n", "two"], "'two' is not a whole number"),
         (["bench", "--op", "all_som"], "did you mean 'all_sum'?"),

@@ -72,7 +72,10 @@ def test_who_waits_for_a_rank_in_recover_is_freed_and_both_recover(recovering):
         2,
     )
     assert (code, err) == (0, "")
-    assert out == "[0] 1 waits in px.recover(); all_sum #1 can never complete\n"
+    assert (
+        out
+        == "[0] 1 waits in px.recover(); all_sum #1, in which rank 0 waits, can never complete\n"
+    )
 
 
 def test_what_is_missing_is_named_with_what_it_does(recovering):

@@ -15,7 +15,7 @@ import msgspec
 from phalanx.protocol import TypedLine
 
 from ._cell import Cell
-from ._events import Event, Lost
+from ._events import Event, Lost, TakenAway
 from ._help import Help
 from ._io import SocketThread
 from ._joined import Greeting
@@ -47,6 +47,7 @@ class Dispatch:
         self._engines = list(engines)  # a replaced rank has another
         self._lock = threading.Lock()
         self._requests: dict[str, tuple[Cell, int]] = {}  # message id -> cell, rank
+        self._taken: TakenAway | None = None  # also for a cell that was about to be sent then
         self._channels = RankChannels(thread, connection, session, self._on_message)
 
     def execute(self, cell: Cell, rank: int, code: str, *, silent: bool) -> None:
@@ -85,6 +86,8 @@ class Dispatch:
     ) -> None:
         with self._lock:
             self._requests[message_id] = (cell, rank)
+            if self._taken is not None:
+                cell.events.put(self._taken)
         self._channels.shell(
             self._engines[rank], kind, content, metadata or {}, message_id, buffers or []
         )
@@ -133,6 +136,8 @@ class Dispatch:
     def tell(self, event: Event) -> None:
         """Tell every cell that is under way."""
         with self._lock:
+            if isinstance(event, TakenAway):
+                self._taken = event
             cells = {id(cell): cell for cell, _ in self._requests.values()}
         for cell in cells.values():
             cell.events.put(event)
