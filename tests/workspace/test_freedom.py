@@ -199,7 +199,7 @@ def test_a_debugger_stays_open_when_a_rank_dies():
         def person():
             until(lambda: view.prompts)
             os.kill(pid, signal.SIGKILL)
-            until(lambda: any("rank 1 killed" in text for text in view.said))
+            until(lambda: any("rank 1 was killed" in text for text in view.said))
             for command in ("p x + 1", "c"):
                 until(lambda: view.prompts[-1].is_open and view.prompts[-1].line is None)
                 prompt = view.prompts[-1]
