@@ -45,6 +45,7 @@ _TYPED = {
     "getpass(": ["secret"],
     "breakpoint()": ["p mine", "@1 p len(mine)", "c"],
     "%distributed debug 2": ["p x", "u", "q"],
+    "%distributed debug 1": ["p share", "u", "p parts", "q"],
 }
 # What is seen before the stop button is pressed, and by which ranks.
 _SEEN = {"waiting for rank 0": [1, 2, 3], "100 turns, and no end": [0, 1, 2, 3]}
@@ -74,7 +75,8 @@ Done = tuple[dict[str, CellResult], list[list[str]]]
 def _run_all(name: str, folder: Path) -> Done:
     """What the cells of a tutorial did, by their source, and which processes were left behind."""
     done = {}
-    with KernelDriver(cwd=folder) as kernel:
+    # A runtime folder of its own: the ranks that it comes back to are the only ones there.
+    with KernelDriver(cwd=folder, XDG_RUNTIME_DIR=str(folder)) as kernel:
         for cell in _read(_FOLDER / name).cells:
             if cell.cell_type == "code":
                 done[cell.source] = _run(kernel, cell)
@@ -91,6 +93,11 @@ def first_ranks(tmp_path_factory):
 def talking(tmp_path_factory):
     pytest.importorskip("matplotlib")
     return _run_all("02_talking_to_ranks.ipynb", tmp_path_factory.mktemp("talking"))
+
+
+@pytest.fixture(scope="module")
+def broken(tmp_path_factory):
+    return _run_all("03_when_things_go_wrong.ipynb", tmp_path_factory.mktemp("broken"))
 
 
 def _of(done: Done, words: str) -> CellResult:
@@ -231,3 +238,78 @@ def test_stop_and_the_end_of_the_second(talking):
     assert "KeyboardInterrupt" in _of(talking, "itertools.count()").text
     assert _who_said(_of(talking, "still here").text, "4 of us are still here") == [0, 1, 2, 3]
     assert talking[1] == []
+
+
+# -- 03 when things go wrong --------------------------------------------------------------------
+
+
+def test_a_dead_rank_is_named_to_the_others(broken):
+    cell = _of(broken, "signal.SIGKILL")
+    assert _who_said(cell.stdout, "lost rank 2: killed by signal 9 (SIGKILL)") == [0, 1, 3]
+    assert "`%distributed restart 2` replaces it" in cell.stderr
+    assert cell.error.startswith("RankFailure: rank 2")
+    kept = broken[0]["%%distributed\nwork"]
+    assert "running without rank 2" in kept.stderr
+    assert _who_said(kept.stdout, "Out: array") == [0, 1, 3]
+
+
+def test_it_is_replaced_and_the_others_have_their_work(broken):
+    replaced = broken[0]["%distributed restart"]
+    assert replaced.stdout == "rank 2 is new; ranks 0-1,3 have all they had\n"
+    cell = _of(broken, "begins anew")
+    assert _who_said(cell.stdout, "has its work") == [0, 1, 3]
+    assert _who_said(cell.stdout, "begins anew") == [2]
+    assert _who_said(cell.stdout, "Out: 4") == [0, 1, 2, 3]
+
+
+def test_a_mismatch_names_both_lines(broken):
+    cell = _of(broken, "px.all_max(work)")
+    assert cell.error.startswith("CollectiveMismatch: ranks 0-3: ")
+    assert re.search(r"rank 0: all_max #\d+ \(int64, shape \(5,\)\) at cell line 2", cell.error)
+    assert re.search(r"all_sum #\d+ \(int64, shape \(5,\)\) at cell line 4", cell.error)
+
+
+def test_nobody_waits_for_one_that_has_ended(broken):
+    error = _of(broken, "rank != 3").error
+    assert error.startswith("CellError: ranks 0-2: RankFailure: rank 3 on ")
+    # Who had come when that was found out may be some of them.
+    said = r": ended its cell; all_sum #\d+, in which ranks? [\d,-]+ waits?, can never complete"
+    assert re.search(said, error)
+
+
+def test_a_time_limit_says_where_they_were(broken):
+    error = _of(broken, "load()").error
+    assert error.startswith("TimeoutError: the cell ran longer than 1 s; its ranks were stopped: ")
+    assert "rank 1 at cell line 5 in load <- cell line 9" in error
+    assert re.search(r"ranks 0,2-3 in all_sum #\d+ at cell line 10", error)
+
+
+def test_a_rank_that_does_not_listen_is_seen_and_replaced(broken):
+    assert "rank 1 does not react to the stop" in _of(broken, "solve()").stderr
+    stacks = _of(broken, "%distributed stacks").stdout
+    assert "rank 1: runs\n    cell line 5 in solve\n    cell line 9\n" in stacks
+    assert "ranks 0,2-3: between cells\n" in stacks
+    replaced = _of(broken, "--force --from 0")
+    assert replaced.stdout == "rank 1 is new; ranks 0,2-3 have all they had\n"
+    cell = _of(broken, "my work begins")
+    assert _who_said(cell.stdout, "my work begins with 1") == [0, 1]
+    assert _who_said(cell.stdout, "my work begins with 3") == [2]
+    assert _who_said(cell.stdout, "my work begins with 4") == [3]
+
+
+def test_the_failed_rank_is_looked_at(broken):
+    error = _of(broken, "weigh(parts[rank])").error
+    assert error.startswith("ZeroDivisionError: rank 1: ZeroDivisionError")
+    looked = _of(broken, "%distributed debug 1")
+    assert _prompts(looked) == ["[1] ipdb> "] * 4
+    assert "[1] 0\n" in looked.stdout
+    assert "[1] [4, 0, 2, 8]\n" in looked.stdout
+
+
+def test_ranks_are_come_back_to_with_their_work(broken):
+    assert "free; ends in" in _of(broken, "%distributed list").stdout
+    assert "rank 3" in _of(broken, "%distributed attach").stdout
+    assert _who_said(_of(broken, "still here").stdout, "4 of us are still here") == [0, 1, 2, 3]
+    firsts = re.findall(r"\[ *(\d+),", _of(broken, "ws.pull").text)
+    assert firsts == ["1", "1", "3", "4"]
+    assert broken[1] == []
