@@ -22,6 +22,7 @@ _HERE = Path(__file__).resolve().parent
         ("input_latency.py", ["--ranks", "2", "--lines", "2"], ["input", "debugger"]),
         ("time_to_freedom.py", ["--ranks", "2", "--rounds", "1", "--phases", "tcp,join"], ["tcp", "px.init"]),
         ("restart.py", ["--ranks", "2", "--rounds", "2"], ["it is there", "first right sum"]),
+        ("soak.py", ["--seconds", "8"], ["operations", "wrong values", "recoveries", "median s"]),
         ("all_sum_vs_mlx.py", ["--end", "64K", "--rounds", "1", "--budget", "0.01"], ["64 KiB"]),
     ],
 )  # fmt: skip
@@ -49,6 +50,7 @@ def test_it_runs(script, arguments, words, tmp_path):
         "output_cost.py",
         "time_to_freedom.py",
         "restart.py",
+        "soak.py",
     ],
 )
 def test_help(script):
@@ -56,4 +58,4 @@ def test_help(script):
         [sys.executable, _HERE / script, "--help"], capture_output=True, text=True, check=False
     )
     assert said.returncode == 0, said.stderr
-    assert any(option in said.stdout for option in ("--rounds", "--cells", "--lines"))
+    assert any(option in said.stdout for option in ("--rounds", "--cells", "--lines", "--seconds"))

@@ -1,0 +1,140 @@
+"""The soak's client: a process of its own that has the workspace, and that the soak kills.
+
+Requests and answers are lines of JSON. One marked ``aside`` is done in a thread of its own, as a
+person presses stop while a cell runs. It judges nothing and knows no seed.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+import traceback
+from typing import Any
+
+from phalanx.workspace import QuietView, Workspace
+
+_STOP = signal.SIGUSR1  # tells where the threads of a client are that does not answer
+
+
+class _Notices(QuietView):
+    """Keeps our own lines, for whoever looks into a failure."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def notice(self, text: str) -> None:
+        self.texts.append(text)
+
+
+class _Server:
+    """Does what it is asked, and answers."""
+
+    def __init__(self, answers: Any) -> None:
+        self._answers = answers
+        self._lock = threading.Lock()
+        self._view = _Notices()
+        self.workspace: Workspace | None = None
+
+    def serve(self, request: dict[str, Any]) -> None:
+        number, do = request["id"], request["do"]
+        begin_s = time.monotonic()
+        try:
+            said: dict[str, Any] = {"value": getattr(self, f"do_{do}")(**request["args"])}
+        except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - it is the answer  # noqa: BLE001 - whatever it is, it is the answer
+            kinds = [kind.__name__ for kind in type(error).__mro__]
+            failures = getattr(error, "failures", {})
+            said = {
+                "error": kinds,
+                "text": str(error),
+                "trace": traceback.format_exc(),
+                "rank": getattr(error, "rank", -1),
+                "failures": {rank: list(how[:2]) for rank, how in failures.items()},
+            }
+        said |= {"id": number, "seconds": time.monotonic() - begin_s}
+        with self._lock:
+            said["notices"], self._view.texts = self._view.texts, []
+            self._answers.write(json.dumps(said) + "\n")
+            self._answers.flush()
+
+    def _mine(self, workspace: Workspace) -> int:
+        self.workspace = workspace
+        workspace.make_view = lambda: self._view
+        return workspace._root.pid
+
+    def do_start(self, **options: Any) -> int:
+        return self._mine(Workspace.start(**options))
+
+    def do_attach(self, name: str, take: bool) -> int:
+        return self._mine(Workspace.attach(name, take=take))
+
+    def do_watch(self, name: str) -> dict[int, str]:
+        """Where the ranks are, seen by one who only looks on."""
+        with Workspace.attach(name, watch=True) as watched:
+            return watched.stacks()
+
+    def do_join(self) -> list[str | None]:
+        return [result.value for result in self._up.join()]
+
+    def do_run(self, code: str, **options: Any) -> list[str | None]:
+        return [result.value for result in self._up.run(code, **options)]
+
+    def do_restart(self, **options: Any) -> list[int]:
+        return list(self._up.restart(**options))
+
+    def do_interrupt(self) -> None:
+        self._up.interrupt()
+
+    def do_ranks(self) -> list[dict[str, Any]]:
+        ranks = self._up.topology().ranks
+        return [{"pid": rank.pid, "state": rank.state, "detail": rank.detail} for rank in ranks]
+
+    def do_exchange(self, name: str, value: list[int]) -> list[list[int]]:
+        self._up.push({name: value})
+        return list(self._up.pull(name))
+
+    def do_detach(self) -> None:
+        self._up.detach()
+
+    def do_stop(self) -> None:
+        self._up.stop()
+
+    @property
+    def _up(self) -> Workspace:
+        assert self.workspace is not None
+        return self.workspace
+
+
+def main() -> None:
+    faulthandler.register(_STOP, file=sys.stderr, all_threads=True)
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what anything here prints is no answer
+    server = _Server(answers)
+    requests: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+
+    def read() -> None:
+        for line in sys.stdin:
+            request = json.loads(line)
+            if request["aside"]:
+                threading.Thread(target=server.serve, args=(request,), daemon=True).start()
+            else:
+                requests.put(request)
+        requests.put(None)
+        # The soak is gone, perhaps in the midst of a cell.
+        time.sleep(20.0)
+        os._exit(1)
+
+    threading.Thread(target=read, daemon=True).start()
+    while (request := requests.get()) is not None:
+        server.serve(request)
+    if server.workspace is not None:
+        server.workspace.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,156 @@
+"""The soak's work, and what ranks and people do wrong: one function each, which says what must follow.
+
+A fault returns the seconds from its beginning to the first right sum of all ranks; work returns
+how many operations were right.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+
+from soak_driver import Wrong, fail_if
+from soak_field import BOUND_S, Field, pick
+
+FREED_S = 5.0  # 2 s of design.md section 5, on a machine that is busy with other things
+
+
+def expect_soon(begin_s: float, bound_s: float, what: str) -> None:
+    """It must not have taken longer."""
+    seconds = time.monotonic() - begin_s
+    fail_if(seconds > bound_s, f"{what} took {seconds:.2f} s, more than {bound_s:g} s")
+
+
+# -- work ------------------------------------------------------------------------------------------
+
+
+def work(field: Field, rng: random.Random, seed: str) -> int:
+    """Some cells of operations."""
+    n_ops = 0
+    for i in range(rng.randint(1, 6)):
+        values = field.good(field.work(f"{seed}:{i}", rng.choice((1, 10, 50, 200))))
+        fail_if(
+            len(set(values)) != 1,
+            f"ranks have counted different numbers of operations: {values}",
+            Wrong,
+        )
+        n_ops += values[0]
+    return n_ops
+
+
+def some_ranks(field: Field, rng: random.Random, seed: str) -> int:
+    """Cells of some of the ranks, which leave the others be."""
+    for _ in range(3):
+        ranks = pick(rng, field.ranks, field.size)
+        fail_if(
+            field.good("rank * 10", ranks) != [rank * 10 for rank in ranks],
+            "a cell of some ranks has other values",
+            Wrong,
+        )
+    return 0
+
+
+def exchange(field: Field, rng: random.Random, seed: str) -> int:
+    """Values there and back."""
+    value = [rng.getrandbits(62) for _ in range(rng.choice((1, 1000)))]
+    found = field.client.ask("exchange", BOUND_S, name="pushed", value=value).well()
+    fail_if(found != [value] * field.size, "what was pushed is not what was pulled", Wrong)
+    return 0
+
+
+def mend(field: Field, rng: random.Random, seed: str) -> int:
+    """A mismatch, px.recover() within the cell, and operations after it."""
+    odd, way = rng.randrange(field.size), rng.choice(("shape", "dtype", "root", "op"))
+    values = field.good(f"soak_ops.mend({seed!r}, part, {odd}, {way!r}, 20)")
+    return int(values[0])
+
+
+# -- ranks that are at fault -------------------------------------------------------------------------
+
+
+def mismatch(field: Field, rng: random.Random, seed: str) -> float:
+    """Ranks that disagree: all are told."""
+    odd, way = rng.randrange(field.size), rng.choice(("shape", "dtype", "root", "op"))
+    answer = field.end(field.begin(f"soak_ops.disagree({seed!r}, part, {odd}, {way!r})"))
+    begin_s = time.monotonic()
+    told = {answer.failures.get(rank, ["nothing"])[0] for rank in field.ranks}
+    fail_if(
+        told != {"CollectiveMismatch"},
+        f"all ranks were to be told of the mismatch ({way}): {answer}",
+    )
+    return field.recover(begin_s)
+
+
+def own_error(field: Field, rng: random.Random, seed: str) -> float:
+    """A rank that raises: the others are freed."""
+    odd = rng.randrange(field.size)
+    code = f"soak_ops.run({seed!r}, 5, part)\nif rank == {odd}: 1 / 0\n"
+    answer = field.end(field.begin(code + "px.all_sum(1)"))
+    begin_s = time.monotonic()
+    answer.expect("ZeroDivisionError")
+    answer.expect_freed(set(field.ranks) - {odd}, [odd])
+    return field.recover(begin_s)
+
+
+def late(field: Field, rng: random.Random, seed: str) -> float:
+    """A rank that comes after the others' deadline."""
+    slow = rng.randrange(field.size)
+    answer = field.end(field.begin(f"soak_ops.late({seed!r}, part, {slow})"))
+    begin_s = time.monotonic()
+    for rank in set(field.ranks) - {slow}:
+        fail_if(
+            answer.failures.get(rank, ["nothing"])[0] != "CollectiveTimeout",
+            f"rank {rank} was to get a CollectiveTimeout: {answer}",
+        )
+    return field.recover(begin_s)
+
+
+# -- stops -----------------------------------------------------------------------------------------
+
+_BUSY = (
+    "while True: pass",
+    "import time; time.sleep(60)",
+    "if rank == 0:\n    while True: pass\npx.all_sum(1)",
+    "px.recv((3,), 'int64', (rank + 1) % size)",
+)
+
+
+def _busy(field: Field, rng: random.Random, seed: str) -> str:
+    return rng.choice((field.endless(seed), rng.choice(_BUSY)))
+
+
+def stop(field: Field, rng: random.Random, seed: str) -> float:
+    """`interrupt` from another thread."""
+    cell = field.begin(_busy(field, rng, seed))
+    field.wait_busy(cell)
+    time.sleep(rng.random() * 0.1)
+    begin_s = time.monotonic()
+    field.client.ask("interrupt", BOUND_S, aside=True).well()
+    answer = field.end(cell)
+    expect_soon(begin_s, FREED_S, "the stop")
+    if "KeyboardInterrupt" not in {ename for ename, _ in answer.failures.values()}:
+        # Ranks that only wait for each other in vain are freed without us.
+        fail_if(
+            not (answer.is_a("CellError") and "can never complete" in answer.text),
+            f"KeyboardInterrupt was due: {answer}\n{answer.trace}",
+        )
+    return field.recover(begin_s)
+
+
+def time_limit(field: Field, rng: random.Random, seed: str) -> float:
+    """A cell that runs longer than it may."""
+    begin_s = time.monotonic()
+    code = rng.choice((field.endless(seed), *_BUSY[:3]))
+    answer = field.end(field.begin(code, timeout=0.3))
+    expect_soon(begin_s, 0.3 + FREED_S, "the time limit of 0.3 s")
+    answer.expect("TimeoutError")
+    return field.recover(begin_s)
+
+
+Work = Callable[[Field, random.Random, str], int]
+Fault = Callable[[Field, random.Random, str], float]
+
+# How often each is dealt in a deck.
+WORK: dict[Work, int] = {work: 10, some_ranks: 2, exchange: 2, mend: 3}
+MISTAKES: dict[Fault, int] = {mismatch: 3, own_error: 2, late: 1, stop: 3, time_limit: 2}
