@@ -187,7 +187,9 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
             for capture in self.captures:
                 capture.drain()
             is_ok = reply.get("status") == "ok"
-            error = f"{reply.get('ename')}: {reply.get('evalue')}"[:200] if not is_ok else ""
+            error = "" if is_ok else f"{reply.get('ename')}: {reply.get('evalue')}"[:200]
+            # Half a character, which no message can carry, must not keep the end from being told.
+            error = error.encode(errors="backslashreplace").decode()
             self._notify(CellEnded(cell, is_ok, self._threads.are_alive(), error))
         return reply
 
