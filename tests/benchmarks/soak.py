@@ -24,9 +24,9 @@ from pathlib import Path
 import psutil
 from common import arguments, median, print_machine, print_table, write_json
 from soak_deaths import DEATHS
-from soak_driver import MARK, MIB, Client, Defect, Leaked, fail_if, family, say, wait_family
+from soak_driver import MARK, MIB, Client, Defect, Hung, Leaked, fail_if, family, say, wait_family
 from soak_field import Field
-from soak_steps import MISTAKES, WORK
+from soak_steps import MISTAKES, WORK, own_error, work
 
 from phalanx.errors import DistributedError
 from phalanx.workspace import stop_workspace
@@ -37,7 +37,7 @@ _GONE_S = 10.0
 _MORE = {
     "processes": 0,
     "descriptors of the root": 0,
-    "descriptors of a rank": 4,
+    "descriptors of a rank": 8,
     "MiB of the root": 32,
     "MiB of a rank": 128,
     "MiB of a client": 32,
@@ -67,7 +67,6 @@ class Soak:
         self.n_ops = self.n_cells = self.n_steps = self.n_faults = self.n_fields = 0
         self.more: Counter[str] = Counter()
         self.times: dict[str, list[float]] = {}
-        self.work: Counter[str] = Counter()
         self.records: list[dict[str, object]] = []
         self.field: Field | None = None
         self._base: dict[str, int] = {}
@@ -92,6 +91,10 @@ class Soak:
         name = f"soak-{os.getpid()}-{self.n_fields}"
         options = self.options
         self.field = Field(name, options.ranks, options.transport, options.silence, self.folder)
+        # What is made at the first operation of a kind, and at the first epoch after another, is there.
+        rng = random.Random(name)
+        for step in (work, own_error, work, own_error, work):
+            step(self.field, rng, name)
         self._base = self._size()
 
     def _size(self) -> dict[str, int]:
@@ -116,13 +119,17 @@ class Soak:
             leaks = [what for what, n in more.items() if n > _MORE[what]]
             if not leaks or time.monotonic() > deadline_s:
                 break
+            # A failed epoch's descriptors go with the garbage that its error's traceback is.
+            assert self.field is not None
+            self.field.good("import gc; gc.collect(); None")
             time.sleep(0.05)
         for what, n in more.items():
             self.more[what] = max(self.more[what], n)
         if leaks:
             assert self.field is not None
-            files = _open_files(self.field.root_pid)
-            msg = f"more than at first: {more}; the root's files: {files}; all: {say(family())}"
+            pids = [self.field.root_pid, *(state["pid"] for state in self.field.states())]
+            files = "\n".join(f"{pid}: {_open_files(pid)}" for pid in pids)
+            msg = f"more than at first: {more}; all: {say(family())}; open files:\n{files}"
             raise Leaked(msg)
 
     def close(self, *, is_broken: bool) -> None:
@@ -170,22 +177,20 @@ class Soak:
         where = f"step {self.n_steps} ({name})"
         try:
             if self.field is None:
-                where = f"the start before {where}"
                 self.open()
             self._do(name, random.Random(seed), seed)
             self.check_leaks()
         except (Defect, OSError, psutil.Error) as error:
             self.defect(where, error)
-            self.tell_where()
+            self.tell_where(is_hung=isinstance(error, Hung))
             self.close(is_broken=True)
 
     def _do(self, name: str, rng: random.Random, seed: str) -> None:
         assert self.field is not None
         begin_s = time.monotonic()
-        for work in WORK:
-            if work.__name__ == name:
-                self.n_ops += work(self.field, rng, seed)
-                self.work[name] += 1
+        for task in WORK:
+            if task.__name__ == name:
+                self.n_ops += task(self.field, rng, seed)
         for fault in FAULTS:
             if fault.__name__ == name:
                 self.n_faults += 1
@@ -197,12 +202,12 @@ class Soak:
                     f"step {self.n_steps}: {name}, recovered in {seconds:.2f} of {took_s:.2f} s"
                 )
 
-    def tell_where(self) -> None:
+    def tell_where(self, *, is_hung: bool) -> None:
         """Say where the client and the ranks are, and what the root has logged."""
         field = self.field
         if field is None:
             return
-        if field.client.popen.poll() is None:
+        if is_hung and field.client.popen.poll() is None:
             print(f"the client:\n{field.client.where()}", flush=True)
         onlooker = Client(self.folder)
         try:

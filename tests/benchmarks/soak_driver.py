@@ -174,7 +174,7 @@ class Client:
         return Defect(f"the client ended by itself: {self._last_words()}")
 
     def _last_words(self) -> str:
-        return self.log.read_text(errors="replace")[-2000:]
+        return self.log.read_text(errors="replace")[-6000:]
 
     @property
     def rss(self) -> int:

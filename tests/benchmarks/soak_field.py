@@ -162,13 +162,11 @@ class Field:
 
     # -- coming back -----------------------------------------------------------------------------
 
-    def restart(self, ranks: Collection[int], **options: Any) -> None:
-        """Replace ranks, as `Workspace.restart`; those that are replaced must be these."""
-        self.lose(ranks)
+    def restart(self, due: Collection[int], **options: Any) -> None:
+        """Replace ranks, as `Workspace.restart`; those that are replaced must be those that are due."""
+        self.lose(due)
         replaced = self.client.ask("restart", 90.0, **options).well()
-        fail_if(
-            sorted(replaced) != sorted(ranks), f"restart replaced {replaced}, not {sorted(ranks)}"
-        )
+        fail_if(sorted(replaced) != sorted(due), f"restart replaced {replaced}, not {sorted(due)}")
 
     def replace_dead(self) -> None:
         """Replace whoever is dead."""

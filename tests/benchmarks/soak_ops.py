@@ -52,7 +52,7 @@ class Program:
 
     def _inputs(self, ranks: range, multiple: int = 1) -> list[np.ndarray]:
         """The arrays of these ranks, of a length that is a multiple."""
-        length = self._random.choice(_SMALL if self._random.random() < 0.8 else _LARGE)
+        length = self._random.choice(_SMALL if self._random.random() < 0.95 else _LARGE)
         length = -(-length // multiple) * multiple
         is_float = self._random.random() < 0.4
         base = self._random.getrandbits(32)
