@@ -159,7 +159,10 @@ def test_a_rank_that_ends_itself_is_named_with_its_status():
         kernel.run("%distributed start -n 2 --linger 0")
         result = kernel.run("%%distributed\nimport os\nif rank == 1: os._exit(3)\npx.all_sum(1)")
         assert re.fullmatch(r"RankFailure: rank 1 on \S+: exited with status 3", result.error)
-        assert "phalanx: rank 1 exited with status 3; `%distributed restart 1` replaces it\n" in result.stderr
+        assert (
+            "phalanx: rank 1 exited with status 3; `%distributed restart 1` replaces it\n"
+            in result.stderr
+        )
         result = kernel.run("%%distributed\nrank")
         assert result.stdout == "[0] Out: 0\n"
         assert "rank 1 exited with status 3" in result.stderr

@@ -164,3 +164,15 @@ def test_a_cell_for_dead_ranks_only_does_not_hold_the_next_one(own):
         with pytest.raises(RankFailure, match="rank 1"):
             own.run("1", ranks=[1])
     assert [result.value for result in own.run("rank")] == ["0"]
+
+
+def test_of_several_dead_the_one_that_was_asked_is_named():
+    with Workspace.start(n=3) as ws:
+        pids = [int(result.value) for result in ws.run("import os; os.getpid()")]
+        for pid in pids[1:]:
+            os.kill(pid, signal.SIGKILL)
+        while sum(rank.state == "dead" for rank in ws.topology().ranks) < 2:
+            time.sleep(0.01)
+        for rank in (1, 2):
+            with pytest.raises(RankFailure, match=f"rank {rank} on .*SIGKILL"):
+                ws.run("1", ranks=[rank])

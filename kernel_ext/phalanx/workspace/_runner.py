@@ -163,8 +163,8 @@ class CellRunner:
         # A cell that will not be sent must be taken back, or the next would wait for its end.
         if not here:
             self._root.forget_cell(name)
-            rank, reason = next(iter(allowed.dead.items()))
-            raise RankFailure(rank, "", reason)
+            lost = self._lost.get(chosen[0])
+            raise RankFailure(chosen[0], lost.host if lost else "", allowed.dead[chosen[0]])
         try:
             self._meet(is_reformed=allowed.reform)
         except BaseException:
