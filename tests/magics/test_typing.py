@@ -70,7 +70,7 @@ def fits(cell, reply):
         ("parrot.", []),
         ("%%local\nnotebook_o", ["notebook_only"]),
         ("%%distributed --ma", ["--max-lines"]),
-        ("%distributed st", ["start", "status", "stop"]),
+        ("%distributed st", ["start", "status", "stacks", "stop"]),
         ("1\n%distributed start --transport ", ["any", "tcp"]),
         ("%autodistributed o", ["on", "off"]),
         ("%%local --", ["--help"]),
@@ -171,7 +171,8 @@ def wait():
 MAGICS = [
     "%distributed", "%%distributed", "%autodistributed", "%%local",
     *(f"%distributed {word}" for word in (
-        "start", "status", "topology", "bandwidth", "output", "debug", "interrupt", "stop",
+        "start", "status", "topology", "bandwidth", "output", "debug", "stacks", "interrupt",
+        "restart", "attach", "detach", "list", "stop",
     )),
 ]  # fmt: skip
 
@@ -217,7 +218,7 @@ def test_unloaded_it_is_as_before():
             assert kernel.complete("%%distributed\nnotebook_o")["matches"] == []
             assert kernel.run("%unload_ext phalanx").text == ""
             assert kernel.complete("%%distributed\nnotebook_o")["matches"] == ["notebook_only"]
-            assert kernel.complete("%distributed st")["matches"] != ["start", "status", "stop"]
+            assert kernel.complete("%distributed st")["matches"] != ["start", "status", "stacks", "stop"]
             assert kernel.inspect("cheese")["found"]
             kernel.run("%load_ext phalanx")
-        assert kernel.complete("%distributed st")["matches"] == ["start", "status", "stop"]
+        assert kernel.complete("%distributed st")["matches"] == ["start", "status", "stacks", "stop"]
