@@ -47,7 +47,7 @@ def test_who_stays_where_it_is_is_named_and_left():
         "rank 1 does not react to the stop: "
         "in C code called from solver.py:12 in solve <- cell line 3; wait, "
     )
-    assert "%distributed stop" in line
+    assert "%distributed restart 1 --force" in line
 
 
 def test_whose_own_code_goes_on_gets_more_time():
