@@ -218,7 +218,17 @@ def test_unloaded_it_is_as_before():
             assert kernel.complete("%%distributed\nnotebook_o")["matches"] == []
             assert kernel.run("%unload_ext phalanx").text == ""
             assert kernel.complete("%%distributed\nnotebook_o")["matches"] == ["notebook_only"]
-            assert kernel.complete("%distributed st")["matches"] != ["start", "status", "stacks", "stop"]
+            assert kernel.complete("%distributed st")["matches"] != [
+                "start",
+                "status",
+                "stacks",
+                "stop",
+            ]
             assert kernel.inspect("cheese")["found"]
             kernel.run("%load_ext phalanx")
-        assert kernel.complete("%distributed st")["matches"] == ["start", "status", "stacks", "stop"]
+        assert kernel.complete("%distributed st")["matches"] == [
+            "start",
+            "status",
+            "stacks",
+            "stop",
+        ]
