@@ -100,12 +100,13 @@ class Family:
         return words + self.files()
 
     def files(self) -> list[str]:
-        """What lies in its folders; IPython makes its own in the home folder, once."""
+        """What lies in its folders, but for those that are made once: IPython's and ours."""
+        ours = self.places["run"] / "phalanx"
         return [
             f"file {path}"
             for place in self.places.values()
             for path in sorted(place.rglob("*"))
-            if ".ipython" not in path.parts and ".cache" not in path.parts
+            if path != ours and ".ipython" not in path.parts and ".cache" not in path.parts
         ]
 
     def named(self) -> list[str]:

@@ -65,8 +65,8 @@ def wait_begun(world, phase: str, victim: int) -> None:
 
 
 def names(text: str, rank: int) -> bool:
-    """Whether a timeout names a rank: as missing, or as somebody of a host that is."""
-    missing = text.partition("missing: ")[2]
+    """Whether a timeout names a rank: as missing or late, or as somebody of a host that is."""
+    missing = re.split("missing: |it waits for ", text)[-1]
     return str(rank) in re.findall(r"\d+", missing) or "or a rank of the same host" in missing
 
 

@@ -38,7 +38,7 @@ def said_with(folder, name, soft, hard, n):
     ("name", "limit", "words"),
     [
         ("RLIMIT_NOFILE", 8, "cannot be started from here: Too many open files"),
-        ("RLIMIT_NOFILE", 14, "cannot be started from here: Too many open files"),
+        ("RLIMIT_NOFILE", 14, "open files"),
         ("RLIMIT_NOFILE", 30, "2 ranks need 148 open files in a process, and only 30 are allowed"),
         # As where there is no memfd: no shared memory of any size.
         ("RLIMIT_FSIZE", 1 << 16, "cannot size a shared memory file"),

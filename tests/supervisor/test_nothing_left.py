@@ -221,8 +221,9 @@ def test_what_nobody_was_left_to_end_ends_with_the_next_start(tmp_path):
             left = family.left(BOUND_S)
             other.popen.stdin.close()
             assert other.left(STOP_S) == []
-        # What has neither the mark nor anybody who knew its group.
-        assert all("sh -c sleep 1006" in word for word in left)
+        # What has neither the mark nor anybody who knew its group; and a record, in this family's
+        # own folder: the next start looks into another one.
+        assert all("sh -c sleep 1006" in word or word.endswith(".json") for word in left)
 
 
 def test_another_worlds_processes_are_left_alone(tmp_path):
@@ -236,17 +237,18 @@ def test_another_worlds_processes_are_left_alone(tmp_path):
         assert before <= {process.pid for process in family.processes()}
 
 
-def test_nothing_with_a_name_is_ever_written(tmp_path):
-    """So that a start has nothing to clean but processes, whatever happened before."""
+def test_nothing_with_a_name_is_written_but_the_record(tmp_path):
+    """So that a start has little to clean but processes, whatever happened before."""
     with Family(tmp_path, "0", "import time; time.sleep(1000)", python=CLIENT) as family:
         watches = [Created(family.places[name]) for name in ("tmp", "run")]
         family.wait_line("up")
         assert family.named() == []
-        assert family.files() == []
+        (record,) = family.files()
         family.popen.stdin.close()
         assert family.left(STOP_S) == []
         # But for what Python tries a folder with, in `tempfile.gettempdir`.
         made = [name for watch in watches for name in watch.names()]
-        assert [name for name in made if not re.fullmatch(r"[a-z0-9_]{8}", name)] == []
+        assert [name for name in made if not re.fullmatch(r"[a-z0-9_]{8}", name)] == ["phalanx"]
+        assert record.endswith(".json")
         for watch in watches:
             watch.close()

@@ -99,7 +99,7 @@ class Host:
         """
         try:
             self._selector.register(self._listener, selectors.EVENT_READ)
-            while missing := sorted(set(range(1, self._world.size)) - self._guests.keys()):
+            while missing := self._missing():
                 if deadline.is_over():
                     hint = f" ({self._hint})" if self._hint else ""
                     msg = f"{name_ranks(missing)} did not come within {deadline}{hint}"
@@ -118,6 +118,13 @@ class Host:
             if self._n_dropped > _DROPS_TOLD:
                 _log.info("dropped %d connections", self._n_dropped)
         return self._guests
+
+    def _missing(self) -> list[int]:
+        """Who is not there; one that came and went away again is not."""
+        if len(self._guests) == self._world.size - 1:  # else it has no hurry
+            for rank in [rank for rank, sock in self._guests.items() if not is_open(sock)]:
+                self._guests.pop(rank).close()
+        return sorted(set(range(1, self._world.size)) - self._guests.keys())
 
     def _step(self, deadline: Deadline) -> None:
         left = deadline.remaining()

@@ -8,6 +8,7 @@ these, not by hand.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
@@ -23,6 +24,7 @@ from phalanx.protocol.scripts import ScriptOptions
 
 from ._curve import only_client
 from ._limits import allow_descriptors
+from ._runtime_folder import RecordFile
 
 # What a stranger may cost before its handshake fails: a descriptor for so long (libzmq: 30 s), and
 # a message of this size (libzmq: any). The client sends pieces of input of 64 KiB, and less.
@@ -103,10 +105,14 @@ def main() -> None:
         options = msgspec.json.decode(line, type=ScriptOptions)
     else:
         options = msgspec.json.decode(line, type=BootOptions)
+    boot = options.boot if isinstance(options, ScriptOptions) else options
     try:
-        allow_descriptors((options.boot if isinstance(options, ScriptOptions) else options).ranks)
+        allow_descriptors(boot.ranks)
         asyncio.run(_serve(options))
     except (DistributedError, OSError, MemoryError) as error:
+        if boot.record_path:  # it may be too early for anybody to have taken it
+            with contextlib.suppress(OSError):
+                RecordFile(boot.record_fd, boot.record_path).close()
         # What this machine refuses is no mistake of ours: a line, which whoever started us says.
         sys.exit(f"it cannot run here: {error}")
 

@@ -77,9 +77,11 @@ class HostSupervisor:
     ----------
     ranks : sequence of int
         Their numbers; a rank's slot is its place in this sequence.
+    record_path : str
+        A record of the runtime folder, to be removed even if this process is killed.
     """
 
-    def __init__(self, ranks: tuple[int, ...], events: HostEvents) -> None:
+    def __init__(self, ranks: tuple[int, ...], events: HostEvents, record_path: str = "") -> None:
         self.ranks = ranks
         self.memory = HostMemory(len(ranks))
         self._events = events
@@ -87,7 +89,7 @@ class HostSupervisor:
         self._children: dict[int, _Rank] = {}
         self._shown: dict[int, int] = {}  # descriptors of what ranks show; a replacement goes on
         self._serials = itertools.count(1)
-        self._sweeper = Sweeper()
+        self._sweeper = Sweeper(record_path)
         self._decoder = msgspec.msgpack.Decoder(ToSupervisor)
         self._oom = OutOfMemory()
         self._is_stopping = False

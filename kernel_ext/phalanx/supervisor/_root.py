@@ -82,7 +82,7 @@ class RootSupervisor:
         self._connection: Connection = {}
         self._ended = asyncio.Condition()
         self._controller = ControllerProcess(self._on_controller_up, self._on_controller_lost)
-        self._host = HostSupervisor(tuple(range(options.ranks)), self)
+        self._host = HostSupervisor(tuple(range(options.ranks)), self, options.record_path)
         self._membership = Membership(options, self._world, self._host, self._world.gone)
         self._restarts = Restarts(
             self._world,

@@ -81,7 +81,7 @@ class ScriptRoot:
         self._loop = asyncio.get_running_loop()
         self._over = asyncio.Event()
         self._world = World(boot.ranks)
-        self._host = HostSupervisor(tuple(ranks), self)
+        self._host = HostSupervisor(tuple(ranks), self, boot.record_path)
         self._membership = Membership(boot, self._world, self._host)
         self._health = HealthWatch(self._host, boot.silence_s, self._on_frozen)
         self._verdict = Verdict(boot.ranks)

@@ -1,4 +1,4 @@
-"""The process that ends what ranks have left behind: `python -I -S _sweep.py WORLD`.
+"""The process that ends what ranks have left behind: `python -I -S _sweep.py WORLD RECORD`.
 
 A process belongs to a world if it carries the world's mark in its environment, which it has from
 the rank that started it, however deep and detached, or if it is in a rank's process group. This
@@ -6,7 +6,9 @@ file imports nothing but the standard library, so that it is up in 10 ms and sta
 
 The supervisor of WORLD is the parent, and writes to the standard input: ``+pid serial`` when it
 has started a child, ``-pid serial`` when that one is gone (what it left behind goes now). The end
-of the input is the end of the supervisor, whatever it was: all of the world goes. First of all,
+of the input is the end of the supervisor, whatever it was: all of the world goes. So does its file
+RECORD in the runtime folder (empty: it has none), but for a supervisor that said ``.`` before the
+end: it sees to that itself. First of all,
 worlds whose supervisor is gone and that nobody has swept are (after a power cut there is nothing;
 after a `kill -9` of everything of ours there may be).
 """
@@ -14,6 +16,7 @@ after a `kill -9` of everything of ours there may be).
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import select
 import signal
@@ -107,15 +110,31 @@ def _kill_group(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
 
 
+def _remove_record(path: Path, supervisor: int) -> None:
+    """Remove the record of the supervisor that is gone; not that of one which has its name now."""
+    poller = select.poll()
+    poller.register(supervisor, select.POLLIN)
+    poller.poll(PATIENCE_MS)  # the end of our input comes a little before its locks are free
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        if os.path.samestat(os.fstat(file.fileno()), path.lstat()):
+            path.unlink()
+
+
 def main() -> None:
     """Sweep as told, until the supervisor is gone; then all that it had."""
     # Who wants to end the world ends its supervisor.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    world = sys.argv[1]
+    world, record = sys.argv[1:]
+    supervisor = os.pidfd_open(os.getppid())
+    is_regular = False
     children: set[int] = set()
     sweep(_is_orphan)
     for line in sys.stdin:
+        if line[0] == ".":
+            is_regular = True
+            continue
         pid, serial = line[1:].split()
         if line[0] == "+":
             children.add(int(pid))
@@ -126,6 +145,8 @@ def main() -> None:
     for child in children:
         _kill_group(child)
     sweep(lambda _, mark: mark.startswith(f"{world}."))
+    if record and not is_regular:
+        _remove_record(Path(record), supervisor)
 
 
 if __name__ == "__main__":

@@ -32,9 +32,11 @@ class Sweeper:
     """Ends whatever the children of this supervisor leave behind, and with it the supervisor's own.
 
     A child is started with the variables of `mark` in its environment, then named to `started`.
+    The file at ``record_path``, if any, goes with the supervisor too, once nobody has it locked.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, record_path: str) -> None:
+        self._record_path = record_path
         self._world = f"{os.getpid()}.{start_of(os.getpid()) or 0}"
         self._loop = asyncio.get_running_loop()
         self._children: dict[int, int] = {}  # pid -> serial
@@ -51,8 +53,9 @@ class Sweeper:
     def start(self, env: Mapping[str, str]) -> None:
         """Start the process; ``env`` is the supervisor's own environment."""
         self._n_starts += 1
+        script = str(Path(__file__).with_name("_sweep.py"))
         self._popen = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(Path(__file__).with_name("_sweep.py")), self._world],
+            [sys.executable, "-I", "-S", script, self._world, self._record_path],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             # Not marked itself: a supervisor that a rank of another world has started goes with
@@ -101,6 +104,7 @@ class Sweeper:
 
     def _finish(self) -> None:
         if self._popen is not None and self._popen.stdin is not None:
+            self._say(".")
             self._popen.stdin.close()
 
     async def stop(self) -> None:
