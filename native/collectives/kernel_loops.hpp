@@ -8,20 +8,10 @@
 #include <span>
 #include <type_traits>
 
+#include "base/clones.hpp"
 #include "collectives/dtype.hpp"
 
 namespace phalanx {
-
-// AVX2, and AVX-512 with its masks, which choose between elements in one instruction where AVX2
-// needs a comparison and a blend. ifunc resolvers run before a sanitizer is ready, so clones are
-// for plain builds only.
-#if !defined(__x86_64__) || defined(PHALANX_SANITIZED)
-#define PHALANX_CLONES
-#elif defined(__clang__)
-#define PHALANX_CLONES __attribute__((target_clones("avx2", "default")))
-#else
-#define PHALANX_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#endif
 
 // out may be exactly one of the inputs: no iteration reads what another one writes.
 #if defined(PHALANX_SANITIZED)  // instrumented loops are not vectorised, and clang says so

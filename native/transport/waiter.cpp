@@ -78,7 +78,7 @@ void Waiter::rest_on(Descriptors descriptors, WhoIsMissing missing) {
         cpu_relax();
         return;
     }
-    if (waited < policy_.yield && policy_.is_crowded) {
+    if (waited < policy_.yield) {
         ::sched_yield();
         return;
     }

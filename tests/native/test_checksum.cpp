@@ -24,7 +24,7 @@ std::vector<std::byte> noise(std::size_t size) {
 
 TEST_CASE("a checksum is the same in whatever pieces the bytes come") {
     std::mt19937 random(3);
-    for (const std::size_t size : {0, 1, 7, 31, 32, 33, 64, 1000}) {
+    for (const std::size_t size : {0, 1, 7, 63, 64, 65, 128, 1000}) {
         const auto bytes = noise(size);
         const auto whole = checksum_of(bytes);
         for (int round = 0; round < 20; ++round) {
@@ -58,13 +58,31 @@ TEST_CASE(
 TEST_CASE(
     "the highest bits of two words of a lane do not cancel, nor does "
     "their order") {
-    auto bytes = noise(96);
+    auto bytes = noise(192);
     const auto whole = checksum_of(bytes);
     bytes[7] ^= std::byte{0x80};
-    bytes[39] ^= std::byte{0x80};
+    bytes[71] ^= std::byte{0x80};
     CHECK(checksum_of(bytes) != whole);
     bytes[7] ^= std::byte{0x80};
-    bytes[39] ^= std::byte{0x80};
-    std::swap_ranges(bytes.begin(), bytes.begin() + 32, bytes.begin() + 32);
+    bytes[71] ^= std::byte{0x80};
+    std::swap_ranges(bytes.begin(), bytes.begin() + 64, bytes.begin() + 64);
     CHECK(checksum_of(bytes) != whole);
+}
+
+TEST_CASE("pairs of changed bits never cancel, zeros among them") {
+    for (auto bytes : {noise(128), std::vector<std::byte>(128)}) {
+        const auto flip = [&](std::size_t bit) { bytes[bit / 8] ^= std::byte{1} << (bit % 8); };
+        const auto whole = checksum_of(bytes);
+        std::size_t n_missed = 0;
+        for (std::size_t one = 0; one < 8 * bytes.size(); ++one) {
+            flip(one);
+            for (std::size_t other = 0; other < one; ++other) {
+                flip(other);
+                n_missed += checksum_of(bytes) == whole ? 1 : 0;
+                flip(other);
+            }
+            flip(one);
+        }
+        CHECK(n_missed == 0);
+    }
 }
