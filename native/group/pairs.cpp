@@ -63,6 +63,7 @@ Pairs::Pairs(int rank, int channel, std::span<const int> members, std::span<cons
             out.is_local = in.is_local = true;
         } else if (const auto wire = wires.find(peer); wire != wires.end()) {
             out.link = std::move(wire->second.out);
+            out.waiter.sleep_early();
             in.link = std::move(wire->second.in);
         }
     }

@@ -24,6 +24,7 @@ void Waiter::begin(Deadline deadline, Caller* caller) {
 
 void Waiter::start() {
     started_ = Clock::now();
+    has_looked_ = false;
     if (first_wait_ == Clock::time_point{}) first_wait_ = started_;
     if (next_signal_check_ == Clock::time_point{}) next_signal_check_ = started_ + kLongestSleep;
 }
@@ -78,11 +79,15 @@ void Waiter::rest_on(Descriptors descriptors, WhoIsMissing missing) {
         cpu_relax();
         return;
     }
-    if (waited < policy_.yield) {
+    // Before the first yield, too: whoever says what to wait for looks whether the wait has an end.
+    const bool is_first = !has_looked_;
+    if (waited < policy_.yield && !is_first) {
         ::sched_yield();
         return;
     }
     const auto wanted = descriptors();
+    has_looked_ = true;
+    if (waited < policy_.yield) return;
     auto limit = deadline_.remaining(now, kLongestSleep);
     polled_.clear();
     for (const pollfd& one : wanted) {

@@ -108,6 +108,11 @@ class Waiter {
     }
     // True once this wait has lasted as long.
     [[nodiscard]] bool has_stalled() const noexcept { return Clock::now() - started_ >= kPatience; }
+    // For who waits for room, not for news: what it has said is on its way, and nothing is gained
+    // by a core; a sleep is where it looks whether anybody still wants the rest.
+    void sleep_early() noexcept {
+        if (!policy_.is_crowded) policy_.yield = policy_.spin;
+    }
     [[nodiscard]] std::uint64_t epoch() const noexcept { return epoch_; }
 
   private:
@@ -127,6 +132,7 @@ class Waiter {
     Clock::time_point started_;     // of this wait
     Clock::time_point first_wait_;  // of this operation
     Clock::time_point next_signal_check_;
+    bool has_looked_ = false;  // in this wait, at what it is for
     bool has_slept_ = false;
     bool has_told_ = false;
     std::vector<pollfd> polled_;

@@ -62,10 +62,9 @@ TEST_CASE(
                 is_first = false;
                 return false;
             };
-        } else {
-            call.interrupt = [&] { return is_frozen.try_wait(); };
         }
-        if (group.rank() != 0) return group.run(call);
+        if (group.rank() != 0) return group.run(call);  // rank 2 hears why from rank 0
+        call.interrupt = [&] { return is_frozen.try_wait(); };
         CHECK_THROWS_AS(group.run(call), Interrupted);
         CHECK_FALSE(world.group(1).settle(1ms));  // it is still inside
         use_again(world);
