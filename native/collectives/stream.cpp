@@ -27,19 +27,21 @@ class Sender {
         skip_finished();
     }
     [[nodiscard]] bool is_done() const noexcept { return piece_ == pieces_.size(); }
-    // `allowed` bytes may leave, and `vouched` of these may be marked.
+    // `allowed` bytes may leave, and `vouched` of these may be marked. The end of a piece waits for
+    // its leave to be marked, which comes right behind it: a mark that follows alone is a packet,
+    // and a wake-up, of its own at every hop of a ring.
     [[nodiscard]] bool may_send(std::uint64_t allowed, std::uint64_t vouched) const noexcept {
         if (is_done()) return false;
-        return at_ < pieces_[piece_].nbytes ? sent_ < allowed : sent_ <= vouched;
+        const auto size = next_size(allowed);
+        return is_end(size) ? sent_ + size <= vouched : size > 0;
     }
     std::size_t advance(std::uint64_t allowed, std::uint64_t vouched) {
         if (!may_send(allowed, vouched)) return 0;
         const Outgoing& piece = pieces_[piece_];
-        const auto size = std::min({piece.nbytes - at_, allowed - sent_, kGoBytes});
+        const auto size = next_size(allowed);
         sum_up_to(at_ + size);
         const std::span rest(piece.data + at_, static_cast<std::size_t>(size));
-        // The mark goes along with the last bytes: a call of its own would cost as much as they.
-        const bool has_mark = at_ + size == piece.nbytes && sent_ + size <= vouched;
+        const bool has_mark = is_end(size);
         if (has_mark && mark_sent_ == 0) mark_ = end_mark_ ^ sum_.value();
         const auto mark = std::as_bytes(std::span(&mark_, 1)).subspan(mark_sent_);
         const auto moved = !has_mark      ? link_->try_send(rest)
@@ -58,6 +60,13 @@ class Sender {
     }
 
   private:
+    [[nodiscard]] std::uint64_t next_size(std::uint64_t allowed) const noexcept {
+        return std::min(
+            {pieces_[piece_].nbytes - at_, allowed - std::min(allowed, sent_), kGoBytes});
+    }
+    [[nodiscard]] bool is_end(std::uint64_t size) const noexcept {
+        return at_ + size == pieces_[piece_].nbytes;
+    }
     // Of the piece; what a full link did not take was summed all the same, once.
     void sum_up_to(std::uint64_t end) {
         if (end <= summed_) return;
