@@ -93,7 +93,6 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
 
     _supports_kernel_subshells = False
     captures: tuple[DescriptorCapture, ...] = ()
-    _has_entered = False
     copied = CopyReport(0, {})
 
     def serve(self, rank: int, channel: Channel) -> None:
@@ -123,7 +122,6 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
     def enter_world(self) -> None:
         """Join the world (again); called by the workspace through a silent cell."""
         enter(self.shell.user_ns)
-        self._has_entered = True
 
     def introduce(self, size: int) -> None:
         """Name this rank to its cells where there is no world to join yet; called likewise."""
@@ -269,7 +267,7 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         """Tell a new client what this rank's cell waits for, and what was typed for it."""
         self._lines.repeat_needs()
         typed = [[index, msgspec.to_builtins(entry)] for index, entry in self._lines.typed()]
-        content = {"cell": self._lines.cell, "typed": typed, "has_entered": self._has_entered}
+        content = {"cell": self._lines.cell, "typed": typed}
         self.session.send(stream, "phalanx_greeting", content, message, ident)
 
     def _on_interrupt(self, stream: Any, ident: Any, message: dict[str, Any]) -> None:
