@@ -32,7 +32,7 @@ class Events:
 
 
 def open_fds() -> set[int]:
-    return {int(fd) for fd in os.listdir("/proc/self/fd") if Path(f"/proc/self/fd/{fd}").exists()}
+    return {int(fd.name) for fd in Path("/proc/self/fd").iterdir() if fd.exists()}
 
 
 def test_a_spawn_that_is_refused_descriptors_leaves_none_open(tmp_path):

@@ -92,7 +92,10 @@ def test_a_rank_that_was_replaced_meanwhile_is_told_of_and_prepared():
             rf"and was replaced at {at}: it is new",
             line,
         )
-        assert values(ws, "(every, rank, size, px.all_sum(1))") == ["(10, 0, 2, 2)", "(11, 1, 2, 2)"]
+        assert values(ws, "(every, rank, size, px.all_sum(1))") == [
+            "(10, 0, 2, 2)",
+            "(11, 1, 2, 2)",
+        ]
         assert view.texts == [line]
     ws, view = come()  # once is enough
     with ws:

@@ -10,7 +10,7 @@ from ._copying import CopyReport, copy_names, copy_report
 from ._debugger import LastError, asks_for_commands, leave_debuggers, prepare_debuggers
 from ._enter import enter, introduce
 from ._exit import prepare_exit, say_left
-from ._gate import CellGate
+from ._gate import CellGate, uninterrupted
 from ._help import HelpDesk
 from ._input import DebuggerStopped, NoCellRuns, TypedLines
 from ._log import LogOfRank, Missing
@@ -49,5 +49,6 @@ __all__ = [
     "prepare_exit",
     "publish_sweep",
     "say_left",
+    "uninterrupted",
     "without_own_frames",
 ]

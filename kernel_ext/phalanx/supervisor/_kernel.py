@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import msgspec
@@ -38,6 +39,7 @@ from phalanx.rank import (
     prepare_debuggers,
     prepare_exit,
     say_left,
+    uninterrupted,
     without_own_frames,
 )
 
@@ -77,7 +79,8 @@ def _show_error(
     shell: Any, etype: Any, error: BaseException, traceback: Any, tb_offset: int | None = None
 ) -> Any:
     """Show an error of a cell as IPython does, without our own frames (`set_custom_exc`)."""
-    shell.showtraceback((etype, error, without_own_frames(traceback)), tb_offset=tb_offset)
+    with nullcontext() if shell.call_pdb else uninterrupted():  # of %pdb: it may be stopped
+        shell.showtraceback((etype, error, without_own_frames(traceback)), tb_offset=tb_offset)
     return shell._last_traceback
 
 
