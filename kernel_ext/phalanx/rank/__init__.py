@@ -19,7 +19,7 @@ from ._stdin import CellInput
 from ._sweep import publish_sweep
 from ._text import BytesToText, cut, escape_surrogates, packs_anything
 from ._threads import UserThreads
-from ._traceback import without_own_frames
+from ._traceback import clear_own_frames, without_own_frames
 
 __all__ = [
     "BytesToText",
@@ -37,6 +37,7 @@ __all__ = [
     "TypedLines",
     "UserThreads",
     "asks_for_commands",
+    "clear_own_frames",
     "copy_names",
     "copy_report",
     "cut",

@@ -30,6 +30,7 @@ from phalanx.rank import (
     TypedLines,
     UserThreads,
     asks_for_commands,
+    clear_own_frames,
     copy_names,
     cut,
     enter,
@@ -81,6 +82,7 @@ def _show_error(
     """Show an error of a cell as IPython does, without our own frames (`set_custom_exc`)."""
     with nullcontext() if shell.call_pdb else uninterrupted():  # of %pdb: it may be stopped
         shell.showtraceback((etype, error, without_own_frames(traceback)), tb_offset=tb_offset)
+        clear_own_frames(error)
     return shell._last_traceback
 
 
