@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 
+import psutil
 import pytest
 from restarting import Notices, assert_sound, kill, pids, values, wait_for
 
-from phalanx.errors import CellError
+from phalanx.errors import CellError, DistributedError
 from phalanx.workspace import Workspace, list_workspaces, stop_workspace
+from phalanx.workspace._catch_up import CatchUp
 from phalanx.workspace._cell import Cell
-from phalanx.workspace._steps import ENTER_CODE
+from phalanx.workspace._steps import ENTER_CODE, Steps
 
 pytestmark = pytest.mark.slow
 
@@ -146,6 +150,49 @@ def test_an_epoch_that_one_rank_has_entered_is_entered_by_the_others():
         enter = Cell("mine:enter", (0,))
         first._runner._dispatch.execute(enter, 0, ENTER_CODE, silent=True)
         ws, _ = come(take=True)
+        with ws:
+            assert_sound(ws)
+            ws.stop()
+
+
+def test_ranks_whose_client_died_before_they_met_are_in_one_world(monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(Steps, "_enter", lambda self: None)
+        first = Workspace.start(n=2, name="ours", linger=0)
+    with first:
+        ws, _ = come(take=True)
+        with ws:
+            assert values(ws, "(rank, size)") == ["(0, 2)", "(1, 2)"]
+            assert_sound(ws)
+            ws.stop()
+
+
+def test_a_rank_that_returns_while_somebody_comes_is_there(monkeypatch):
+    with Workspace.start(n=2, name="ours", linger=0) as first:
+        old = pids(first)[1]
+
+        def restart():
+            with contextlib.suppress(DistributedError):  # it is taken away meanwhile
+                first.restart(1, force=True)
+
+        thread = threading.Thread(target=restart)
+        thread.start()
+        wait_for(lambda: pids(first)[1] != old)
+        new = psutil.Process(pids(first)[1])
+        new.suspend()
+
+        class Slow(CatchUp):
+            """The rank returns between the last word on how things stand and what follows."""
+
+            def __init__(self, name, dispatch, root, size):
+                super().__init__(name, dispatch, root, size)
+                assert [lost.rank for lost in self.deaths] == [1]
+                new.resume()
+                wait_for(lambda: root.topology().ranks[1].state == "idle")
+
+        monkeypatch.setattr("phalanx.workspace._runner.CatchUp", Slow)
+        ws, _ = come(take=True)
+        thread.join(20.0)
         with ws:
             assert_sound(ws)
             ws.stop()
