@@ -89,6 +89,8 @@ class CellError(DistributedError):
     --------
     >>> print(CellError({0: ("ValueError", "no", ()), 1: ("ValueError", "no", ())}))
     ranks 0-1: ValueError: no
+    >>> print(CellError({rank: ("KeyError", "'x'", ()) for rank in (0, 2, 3)}))
+    ranks 0,2-3: KeyError: 'x'
     """
 
     def __init__(self, failures: Failures) -> None:
@@ -174,9 +176,12 @@ def cell_error(failures: Failures) -> CellError:
 
 
 def _ranks(ranks: list[int]) -> str:
-    """Write ranks the short way; here, as a leaf may not ask the workspace."""
-    if len(ranks) == 1:
-        return f"rank {ranks[0]}"
-    if ranks == list(range(ranks[0], ranks[-1] + 1)):
-        return f"ranks {ranks[0]}-{ranks[-1]}"
-    return f"ranks {','.join(map(str, ranks))}"
+    """Write ranks the short way; here, as this leaf may not ask another (`name_ranks`)."""
+    runs: list[list[int]] = []
+    for rank in ranks:
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1] = [runs[-1][0], rank]
+        else:
+            runs.append([rank])
+    text = ",".join("-".join(map(str, run)) for run in runs)
+    return f"rank {text}" if len(ranks) == 1 else f"ranks {text}"

@@ -199,14 +199,21 @@ def test_a_question_that_was_open_is_asked_again(kernel, other):
     assert "[0-1] Out: ('one', 'two')" in result.stdout
 
 
-def test_a_rank_that_died_meanwhile_is_named(kernel, other):
+def test_a_rank_that_died_meanwhile_is_named_and_replaced(kernel, other):
+    kernel.run("%%distributed --every-start\nkept = rank * 10; print('every')")
     pid = int(kernel.run("%%distributed --ranks 1\nimport os; os.getpid()").stdout.split()[-1])
     kernel.kill()
     os.kill(pid, signal.SIGKILL)
     assert wait_gone([psutil.Process(pid)] if psutil.pid_exists(pid) else [], BOUND_S) == []
     result = attach(other)
-    assert "rank 1 killed by signal 9 (SIGKILL)" in result.stderr
+    assert re.search(
+        r"rank 1 died at \d\d:\d\d \(killed by signal 9 \(SIGKILL\)\); "
+        r"`%distributed restart 1` replaces it",
+        result.stderr,
+    )
     assert other.run("%%distributed\nkept").stdout == "[0] Out: 0\n"
+    assert other.run("%distributed restart 1").stdout.startswith("[1] every\nrank 1 is new")
+    assert other.run("%%distributed\nkept, px.all_sum(1)").stdout == ALL_KEPT
 
 
 def test_nothing_is_left_when_nobody_came(folder):
@@ -273,3 +280,15 @@ def test_to_nothing_is_one_line(other):
     assert "there is no workspace 'mine'" in attach(other, "mine").text
     assert "cannot name a workspace" in attach(other, "../mine").text
     assert "taken or watched, not both" in attach(other, "x --take --watch").text
+
+
+def test_a_watcher_follows_the_cell_that_runs(kernel, other, tmp_path):
+    start_steps(kernel, tmp_path / "flag")
+    watching = other.submit("%distributed attach ours --watch")
+    watching.until(lambda result: "[0-1] six" in result.stdout, PATIENCE_S)
+    assert "a cell runs on ranks 0-1; it is watched here" in watching.result_so_far.stderr
+    (tmp_path / "flag").touch()
+    result = watching.result(PATIENCE_S)
+    assert sorted(result.stdout.splitlines()[-2:]) == ["[0] through 0", "[1] through 1"]
+    assert "the cell has ended on ranks 0-1" in result.stderr
+    assert kept(kernel) == ALL_KEPT

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from phalanx.rank import CellGate
+from phalanx.rank import CellGate, uninterrupted
 
 
 @pytest.fixture
@@ -107,3 +107,13 @@ def test_an_interrupt_that_was_swallowed_before_the_code_comes_again(gate):
         gate.interrupt("b")
     gate.begin_code()  # code within the cell that has dealt with it
     gate.end()
+
+
+def test_what_is_shown_of_an_error_is_not_interrupted():
+    def press():
+        signal.raise_signal(signal.SIGINT)
+
+    with uninterrupted():
+        press()
+    with pytest.raises(KeyboardInterrupt):
+        press()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import phalanx as px
-from phalanx.rank import without_own_frames
+from phalanx.rank import clear_own_frames, without_own_frames
 
 
 def names(tb):
@@ -34,3 +34,20 @@ def test_a_users_error_stays_as_it_is():
         call(lambda: 1 / 0)
     assert names(without_own_frames(caught.tb)) == names(caught.tb)
     assert without_own_frames(None) is None
+
+
+def test_what_our_frames_hold_is_let_go_of_and_a_users_stays():
+    def user():
+        mine = np.ones(2, np.longdouble)
+        px.all_sum(mine)
+
+    with pytest.raises(px.NotSupported) as caught:
+        user()
+    error = caught.value
+    error.__cause__ = error  # a chain may be a ring
+    clear_own_frames(error)
+    held = {frame.f_code.co_name: frame.f_locals for frame, _ in traceback.walk_tb(caught.tb)}
+    assert "mine" in held["user"]
+    assert held["collective"] == {}
+    error.__cause__ = None
+    clear_own_frames(None)

@@ -8,6 +8,7 @@ import threading
 import time
 
 import pytest
+from restarting import Notices
 
 from phalanx.errors import CellError, DistributedError, RankFailure
 from phalanx.workspace import Workspace
@@ -176,3 +177,18 @@ def test_of_several_dead_the_one_that_was_asked_is_named():
         for rank in (1, 2):
             with pytest.raises(RankFailure, match=f"rank {rank} on .*SIGKILL"):
                 ws.run("1", ranks=[rank])
+
+
+@pytest.mark.slow
+def test_a_time_limit_in_an_operation_shows_nothing_but_its_error(own):
+    class View(Notices):
+        def lines(self, stream, lines):
+            self.texts += [line for _, line in lines]
+
+    view = View()
+    for _ in range(8):  # who is stopped while it shows that another was, is a matter of luck
+        with pytest.raises(TimeoutError):
+            own.run(
+                "import time\nif rank: px.all_sum(1)\nelse: time.sleep(60)", timeout=0.2, view=view
+            )
+    assert view.texts == []

@@ -75,3 +75,17 @@ def test_dying_ranks_leave_nothing_in_the_supervisor():
             assert time.monotonic() < deadline_s
         assert [r.value for r in ws.run("rank")] == ["0"]
         assert not [pid for pid in pids[1:] if psutil.pid_exists(pid)]
+
+
+def test_cells_that_fail_leave_no_descriptors_for_the_garbage_collection():
+    with Workspace.start(n=2, linger=0) as ws:
+        ws.run("import gc, os\ngc.disable()")
+
+        def n_fds():
+            return ws.run("len(os.listdir('/proc/self/fd'))")[1].value
+
+        before = n_fds()
+        for _ in range(5):
+            with pytest.raises(ValueError, match="all_sum #1"):
+                ws.run("px.all_sum(np.ones(1 + rank))")
+        assert n_fds() == before

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
+import time
 
+import psutil
 import pytest
 from restarting import Notices, assert_sound, kill, pids, values, wait_for
 
@@ -100,4 +103,46 @@ def test_names_are_not_copied_while_the_world_cannot_stand(own):
     own.restart(1, copy_from=0)
     assert any("rank 1 got nothing of rank 0: rank 0" in text for text in view.texts)
     own.restart()
+    assert_sound(own)
+
+
+def test_a_value_that_is_fetched_does_not_swallow_that_a_rank_is_new():
+    view = Notices()
+    with Workspace.start(n=2, linger=0, auto_restart=True) as ws:
+        ws.make_view = lambda: view
+        os.kill(pids(ws)[1], signal.SIGKILL)
+        wait_for(lambda: ws._runner._newcomers)
+        assert ws.pull("rank") == [0, 1]
+        assert [text[:13] for text in view.texts] == ["rank 1 is new"]
+
+
+def test_a_missing_name_is_told_without_frames_of_others(ws):
+    with pytest.raises(NameError, match="name 'nowhere' is not defined") as caught:
+        ws.pull("nowhere")
+    assert caught.value._render_traceback_() == [
+        "ranks 0-2:",
+        "NameError: name 'nowhere' is not defined",
+    ]
+
+
+def test_a_stop_ends_the_wait_for_a_new_rank_that_does_not_answer(own):
+    own._root.restart((1,), force=True)
+    wait_for(lambda: own._runner._newcomers)
+    new = psutil.Process(pids(own)[1])
+    new.suspend()
+    try:
+
+        def stop_when_it_waits():
+            wait_for(lambda: own._runner.is_running and own.topology().ranks[1].state == "busy")
+            os.kill(os.getpid(), signal.SIGINT)
+
+        thread = threading.Thread(target=stop_when_it_waits)
+        thread.start()
+        begin_s = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            own.run("1")
+        thread.join()
+        assert time.monotonic() - begin_s < 10.0
+    finally:
+        new.resume()
     assert_sound(own)

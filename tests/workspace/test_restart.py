@@ -253,3 +253,45 @@ def test_fifty_restarts_leave_nothing():
             assert values(ws, "int(px.all_sum(np.ones(1 << 18)).sum())") == [str(2 << 18)] * 2
         assert standing() == before
         assert resident() - before_nbytes < 16 << 20
+
+
+def test_a_restart_that_is_under_way_is_waited_for_by_whoever_asks_again():
+    with Workspace.start(n=2, linger=0) as ws:
+        view = Notices()
+        ws.make_view = lambda: view
+        old, done = pids(ws)[1], []
+        threads = [
+            threading.Thread(target=lambda how=how: done.append(ws.restart(**how)))
+            for how in ({"ranks": 1, "force": True}, {}, {"ranks": 1})
+        ]
+        threads[0].start()
+        wait_for(lambda: pids(ws)[1] != old)
+        new = psutil.Process(pids(ws)[1])
+        new.suspend()  # so that it is not up before all have asked
+        for thread in threads[1:]:
+            thread.start()
+        wait_for(lambda: len(ws._root._waiting) == 3)
+        new.resume()
+        for thread in threads:
+            thread.join(30.0)
+        assert done == [(1,)] * 3
+        said = "rank 1 was being restarted already; that was waited for"
+        assert view.texts.count(said) == 2
+        assert pids(ws)[1] == new.pid
+        assert_sound(ws)
+
+
+def test_a_new_rank_does_not_show_what_the_one_before_was_in():
+    with Workspace.start(n=3, linger=0) as ws:
+        with pytest.raises(RankFailure):
+            ws.run(
+                "import os, threading\n"
+                "if rank == 1: threading.Timer(0.3, os.kill, (os.getpid(), 9)).start()\n"
+                "px.recv((1,), np.int8, (rank + 1) % size)"
+            )
+        kill(ws, 2)
+        ws.restart(1)
+        assert ws.topology().ranks[1].detail == ""
+        assert "recv" not in ws.stacks(1)[1]
+        ws.restart(2)
+        assert_sound(ws)

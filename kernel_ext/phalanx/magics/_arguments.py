@@ -193,7 +193,9 @@ def line_parser() -> argparse.ArgumentParser:
         "--take", action="store_true", help="take them from another notebook, which is told"
     )
     attach.add_argument(
-        "--watch", action="store_true", help="only look: status, topology, output, stacks"
+        "--watch",
+        action="store_true",
+        help="only look: the cell that runs, status, topology, output",
     )
     action("detach", "Let the ranks go on without this notebook, for attach.")
     action("list", "Show the ranks that run on this machine, by name.")

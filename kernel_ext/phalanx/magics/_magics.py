@@ -197,8 +197,7 @@ class DistributedMagics(Magics):  # type: ignore[misc]
             raise UsageMistake(str(error)) from None
         self._adopt(workspace)
         self._do_status(options)
-        if not workspace.is_watching:
-            workspace.join()
+        workspace.join()
 
     def _do_detach(self, options: Any) -> None:
         self._running().detach()

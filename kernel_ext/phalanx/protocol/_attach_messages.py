@@ -13,10 +13,13 @@ __all__ = [
     "CellStanding",
     "GetOutput",
     "GetStanding",
+    "KeepCell",
     "LetGo",
     "NotYours",
     "OutputIs",
     "RankDeath",
+    "RankReturn",
+    "Settled",
     "StandingIs",
     "Taken",
     "WorkspaceRecord",
@@ -54,20 +57,49 @@ class WorkspaceRecord(msgspec.Struct, frozen=True):
 class CellStanding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A cell that was announced: its ranks, and how it ended on those that are through.
 
-    An empty text says that it ended well; the others are ``Error: text``.
+    An empty text says that it ended well; the others are ``Error: text``. ``since`` says by rank
+    up to where its output had come when the cell began.
     """
 
     cell: str
     ranks: tuple[int, ...]
     ended: dict[int, str]
+    since: dict[int, int]
 
 
 class RankDeath(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A rank that is dead, for whoever comes later than the news."""
+    """A rank that is dead, for whoever comes later than the news; ``at`` is of `time.time`."""
 
     rank: int
     host: str
     reason: str
+    at: float
+
+
+class RankReturn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A rank that has died and was replaced, and has not what its client would give it."""
+
+    rank: int
+    engine: str
+    reason: str
+    died_at: float
+    replaced_at: float
+
+
+class KeepCell(msgspec.Struct, frozen=True, tag="keep_cell", forbid_unknown_fields=True):
+    """Client: keep this cell of every start, for the clients that come after me.
+
+    ``ranks`` None: of all. The same code again takes the place of the one before, as the last.
+    """
+
+    code: str
+    ranks: tuple[int, ...] | None
+
+
+class Settled(msgspec.Struct, frozen=True, tag="settled", forbid_unknown_fields=True):
+    """Client: these new ranks have met the others, and have run the cells of every start."""
+
+    engines: tuple[str, ...]
 
 
 class GetStanding(msgspec.Struct, frozen=True, tag="get_standing", forbid_unknown_fields=True):
@@ -80,13 +112,17 @@ class StandingIs(msgspec.Struct, frozen=True, tag="standing_is", forbid_unknown_
     """Root: the answer to `GetStanding`.
 
     ``cells`` are those that run yet, and the last one if it ended while nobody was there.
-    ``marks`` says by rank up to where its output had come when the last owner went.
+    ``marks`` says by rank up to where its output had come when the last owner went. ``returns``
+    are in the order of the deaths, a rank may be there several times. ``every_start`` are the
+    cells that were kept, in their order.
     """
 
     id: int
     cells: tuple[CellStanding, ...]
     marks: dict[int, int]
     deaths: tuple[RankDeath, ...]
+    returns: tuple[RankReturn, ...]
+    every_start: tuple[KeepCell, ...]
 
 
 class GetOutput(msgspec.Struct, frozen=True, tag="get_output", forbid_unknown_fields=True):

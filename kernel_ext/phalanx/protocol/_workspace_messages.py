@@ -12,9 +12,11 @@ import msgspec
 from ._attach_messages import (
     GetOutput,
     GetStanding,
+    KeepCell,
     LetGo,
     NotYours,
     OutputIs,
+    Settled,
     StandingIs,
     Taken,
 )
@@ -215,11 +217,15 @@ class Replaced(msgspec.Struct, frozen=True, tag="replaced", forbid_unknown_field
 
 
 class Restarted(msgspec.Struct, frozen=True, tag="restarted", forbid_unknown_fields=True):
-    """Root: the answer to `Restart`, after the `Replaced` of each; ``failed`` says why not."""
+    """Root: the answer to `Restart`, after the `Replaced` of each; ``failed`` says why not.
+
+    ``joined`` were being restarted already when that was asked.
+    """
 
     id: int
     ranks: tuple[int, ...]
     failed: dict[int, str]
+    joined: tuple[int, ...] = ()
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed", forbid_unknown_fields=True):
@@ -243,6 +249,8 @@ ToRoot = (
     | GetStacks
     | GetStanding
     | GetOutput
+    | KeepCell
+    | Settled
     | LetGo
     | Restart
     | Stop

@@ -10,7 +10,7 @@ from ._copying import CopyReport, copy_names, copy_report
 from ._debugger import LastError, asks_for_commands, leave_debuggers, prepare_debuggers
 from ._enter import enter, introduce
 from ._exit import prepare_exit, say_left
-from ._gate import CellGate
+from ._gate import CellGate, uninterrupted
 from ._help import HelpDesk
 from ._input import DebuggerStopped, NoCellRuns, TypedLines
 from ._log import LogOfRank, Missing
@@ -19,7 +19,7 @@ from ._stdin import CellInput
 from ._sweep import publish_sweep
 from ._text import BytesToText, cut, escape_surrogates, packs_anything
 from ._threads import UserThreads
-from ._traceback import without_own_frames
+from ._traceback import clear_own_frames, without_own_frames
 
 __all__ = [
     "BytesToText",
@@ -37,6 +37,7 @@ __all__ = [
     "TypedLines",
     "UserThreads",
     "asks_for_commands",
+    "clear_own_frames",
     "copy_names",
     "copy_report",
     "cut",
@@ -49,5 +50,6 @@ __all__ = [
     "prepare_exit",
     "publish_sweep",
     "say_left",
+    "uninterrupted",
     "without_own_frames",
 ]

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-__all__ = ["CellGate"]
+__all__ = ["CellGate", "uninterrupted"]
 
 # Interrupts a wait and does nothing else: to Python code it is nothing, and programs that are
 # started from here ignore it unless they ask for it.
@@ -105,3 +107,25 @@ class CellGate:
                 return False
             signal.pthread_kill(self._main_thread, NUDGE)
             return True
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Let no interrupt come here; one that comes meanwhile is lost.
+
+    For what is shown of a cell that has failed: where one rank was stopped in an operation the
+    others fail, and each is stopped itself while it shows that. IPython would swallow the stop
+    there as well, and print that it did.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    except KeyboardInterrupt:  # it had come a moment before
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -5,10 +5,11 @@ It knows frames by their file, nothing of how they are shown.
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from types import TracebackType
 
-__all__ = ["without_own_frames"]
+__all__ = ["clear_own_frames", "without_own_frames"]
 
 _OWN = str(Path(__file__).resolve().parent.parent)
 
@@ -31,6 +32,26 @@ def without_own_frames(traceback: TracebackType | None) -> TracebackType | None:
     for frame in reversed(kept):
         result = TracebackType(result, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
     return result
+
+
+def clear_own_frames(error: BaseException | None) -> None:
+    """Let go of what our frames at the end of an error's traceback hold: nobody looks at them.
+
+    Arrays, and the group of an epoch that is over with its descriptors: an error that was shown is
+    part of a cycle, and would keep them until garbage is collected.
+    """
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        frames = []
+        traceback = error.__traceback__
+        while traceback is not None:
+            frames.append(traceback)
+            traceback = traceback.tb_next
+        while frames and _is_own(frames[-1]):
+            with contextlib.suppress(RuntimeError):  # it runs: of a thread that is not through
+                frames.pop().tb_frame.clear()
+        error = error.__cause__ or error.__context__
 
 
 def _is_own(traceback: TracebackType) -> bool:

@@ -20,7 +20,6 @@ from phalanx.protocol import (
     GetStanding,
     GetTopology,
     OutputIs,
-    RankDeath,
     StacksAre,
     StandingIs,
     TopologyIs,
@@ -29,6 +28,7 @@ from phalanx.protocol import (
 from ._cell_log import CellLog
 from ._host import HostSupervisor
 from ._lookout import Lookout
+from ._missed import Missed
 from ._picture import topology_of
 from ._shown import read_shown
 from ._world import World
@@ -53,6 +53,7 @@ class Answers:
         ready: AbstractSet[int],
     ) -> None:
         self.cells = CellLog()
+        self.missed = Missed()
         self._options = options
         self._world = world
         self._host = host
@@ -69,8 +70,18 @@ class Answers:
 
     def begin_cell(self, cell: str, ranks: tuple[int, ...]) -> None:
         """Note a cell that its owner is about to send."""
-        self.cells.begin(cell, ranks)
+        self.cells.begin(cell, ranks, {rank: self._host.shown_nbytes(rank) for rank in ranks})
         self._is_end_seen = True
+
+    def lose(self, rank: int, reason: str) -> None:
+        """Note a rank's death."""
+        self.cells.lose(rank)
+        self.missed.lose(rank, reason)
+
+    def revive(self, rank: int) -> None:
+        """Note that a dead rank was replaced."""
+        self.cells.revive(rank)
+        self.missed.revive(rank, self._engines[rank])
 
     async def answer(self, question: Question) -> FromRoot:
         """Answer one question; one that cannot be answered must not end the workspace."""
@@ -90,12 +101,13 @@ class Answers:
             return StacksAre(question.id, stacks)
         if isinstance(question, GetOutput):
             return await self._output(question)
-        host_name = socket.gethostname()
         return StandingIs(
             question.id,
             self.cells.standing(has_seen_all=self._is_end_seen),
             self._marks,
-            tuple(RankDeath(rank, host_name, why) for rank, why in self._world.dead.items()),
+            self.missed.deaths(self._world.dead, socket.gethostname()),
+            self.missed.returns,
+            self.missed.every_start,
         )
 
     async def _output(self, question: GetOutput) -> FromRoot:

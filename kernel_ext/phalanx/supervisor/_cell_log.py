@@ -5,6 +5,8 @@ Pure state, beside the `World`, which only keeps what holds the ranks up.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from phalanx.protocol import CellEnded, CellStanding
 
 __all__ = ["CellLog"]
@@ -16,7 +18,7 @@ class CellLog:
     Examples
     --------
     >>> log = CellLog()
-    >>> log.begin("a", (0, 1))
+    >>> log.begin("a", (0, 1), {0: 0, 1: 0})
     >>> log.end(0, CellEnded("a", ok=True))
     >>> [cell.ended for cell in log.standing(has_seen_all=True)]
     [{0: ''}]
@@ -24,14 +26,17 @@ class CellLog:
 
     def __init__(self) -> None:
         self._cells: dict[str, tuple[tuple[int, ...], dict[int, str]]] = {}
+        self._since: dict[str, Mapping[int, int]] = {}  # as `CellStanding.since`
         self._dead: set[int] = set()
         self._last = ""  # the cell that was the last to be over
 
-    def begin(self, cell: str, ranks: tuple[int, ...]) -> None:
+    def begin(self, cell: str, ranks: tuple[int, ...], since: Mapping[int, int]) -> None:
         """Note a cell that is about to run."""
         self._cells.pop(self._last, None)
         self._last = ""
         self._cells[cell] = tuple(rank for rank in ranks if rank not in self._dead), {}
+        self._since = {known: self._since[known] for known in self._cells if known in self._since}
+        self._since[cell] = since
 
     def forget(self, cell: str) -> None:
         """Note that a cell was announced and never sent."""
@@ -69,7 +74,7 @@ class CellLog:
     def standing(self, *, has_seen_all: bool) -> tuple[CellStanding, ...]:
         """Return the cells that run and, unless somebody has seen its end, the last one."""
         return tuple(
-            CellStanding(cell, ranks, dict(ended))
+            CellStanding(cell, ranks, dict(ended), dict(self._since[cell]))
             for cell, (ranks, ended) in self._cells.items()
             if not (has_seen_all and self._is_over(cell))
         )

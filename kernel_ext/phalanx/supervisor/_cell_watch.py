@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from ._hopeless import Hopeless, find_hopeless
 from ._memory import HostMemory
+from ._steady import Steady
 from ._world import World
 
 __all__ = ["CellWatch"]
@@ -28,6 +29,7 @@ class CellWatch:
         self._on_hopeless = on_hopeless
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
+        self._steady = Steady("a look for operations that nobody can complete")
 
     def look(self) -> None:
         """Look now, and again and again while the cell is partly over."""
@@ -39,13 +41,14 @@ class CellWatch:
         running, gone = self._world.unfinished() - asking, self._world.gone() | asking
         if not running or not gone:
             return
-        found = find_hopeless(
-            {rank: self._memory.activity(rank) for rank in running | gone},
-            epoch=self._world.epoch,
-            running=running,
-            gone=gone,
-            splits=self._world.splits,
-        )
-        if found is not None:
-            self._on_hopeless(found)
         self._timer = self._loop.call_later(LOOK_EVERY_S, self.look)
+        with self._steady.look():
+            found = find_hopeless(
+                {rank: self._memory.activity(rank) for rank in running | gone},
+                epoch=self._world.epoch,
+                running=running,
+                gone=gone,
+                splits=self._world.splits,
+            )
+            if found is not None:
+                self._on_hopeless(found)

@@ -61,6 +61,7 @@ class Clients:
         self._started = time.time()
         self._owner = b""  # routing id, empty where there is none (yet)
         self._owner_pid = 0
+        self._watchers: dict[bytes, int] = {}  # routing id -> process
         self._unsent: list[FromRoot] = []  # for the first owner, until it says hello
         self._had_owner = self._is_stopping = False
         self._pidfd = -1
@@ -92,6 +93,7 @@ class Clients:
             self.answer(identity, NotYours(f"the workspace {self._options.name!r}: {text}"))
             return False
         if hello.mode == "watch":
+            self._watchers[identity] = hello.pid
             self.n_greeted += 1
             return True
         is_free = not self._owner_pid or (not self._owner and hello.pid == self._owner_pid)
@@ -117,7 +119,8 @@ class Clients:
         return True
 
     def let_go(self, identity: bytes) -> None:
-        """Let the owner leave without stopping the ranks."""
+        """Let a client leave without stopping the ranks."""
+        self._watchers.pop(identity, None)
         if self.has_owner(identity):
             self._on_gone()
 
@@ -158,7 +161,12 @@ class Clients:
     # -- telling ------------------------------------------------------------------------------
 
     def tell(self, message: FromRoot) -> None:
-        """Send news to the owner; before the first one's hello, keep them for then."""
+        """Send news to all clients; before the first owner's hello, keep them for it."""
+        for identity, pid in list(self._watchers.items()):
+            if _runs(pid):
+                self.answer(identity, message)
+            else:
+                del self._watchers[identity]
         if self._owner:
             self.answer(self._owner, message)
         elif not self._had_owner:
@@ -205,3 +213,13 @@ class Clients:
         self._unwatch()
         if self._file is not None:
             self._file.close()
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # it runs under another user's name
+        pass
+    return True

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection
 
 from ._freeze import FreezeWatch, is_stopped
 from ._host import HostSupervisor
+from ._steady import Steady
 
 __all__ = ["HealthWatch"]
 
@@ -30,10 +31,11 @@ class HealthWatch:
 
     async def run(self, watched: Callable[[], Collection[int]]) -> None:
         """Look until cancelled; ``watched`` are the ranks that others may wait for now."""
-        loop, looks = asyncio.get_running_loop(), 0
+        loop, looks, steady = asyncio.get_running_loop(), 0, Steady("a look at the ranks' health")
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
-            self._freeze.look({rank: self._host.beats(rank) for rank in watched()}, loop.time())
             looks += 1
-            if looks % LOOKS_PER_COUNT == 0:
-                self._host.look_at_memory()
+            with steady.look():
+                self._freeze.look({rank: self._host.beats(rank) for rank in watched()}, loop.time())
+                if looks % LOOKS_PER_COUNT == 0:
+                    self._host.look_at_memory()

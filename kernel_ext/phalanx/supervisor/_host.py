@@ -95,28 +95,33 @@ class HostSupervisor:
         self._is_stopping = False
 
     def spawn(self, rank: int, *, cwd: str) -> None:
-        """Start the process of a rank that takes cells."""
-        stdout, stderr = OutputPipe(), OutputPipe()
+        """Start the process of a rank that takes cells; `OSError` if that cannot be."""
         if rank not in self._shown:
             self._shown[rank] = create_shown()
-        output_fds = (stdout.read_fd, stderr.read_fd, self._shown[rank])
         command = [sys.executable, "-m", "phalanx.supervisor._engine", str(os.getpid())]
         env = dict(os.environ)
         # What a kernel sets for its own plots; a rank is a kernel without a front end of its own.
         env.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")
-        self._start(
-            rank,
-            lambda env, fds, on_exit: ChildProcess(
-                [*command, *map(str, output_fds)],
-                env=env,
-                cwd=cwd,
-                pass_fds=(*output_fds, *fds),
-                stdout=stdout,
-                stderr=stderr,
-                on_exit=on_exit,
-            ),
-            env,
-        )
+        with contextlib.ExitStack() as undo:
+            stdout = OutputPipe()
+            undo.callback(stdout.finish)
+            stderr = OutputPipe()
+            undo.callback(stderr.finish)
+            output_fds = (stdout.read_fd, stderr.read_fd, self._shown[rank])
+            self._start(
+                rank,
+                lambda env, fds, on_exit: ChildProcess(
+                    [*command, *map(str, output_fds)],
+                    env=env,
+                    cwd=cwd,
+                    pass_fds=(*output_fds, *fds),
+                    stdout=stdout,
+                    stderr=stderr,
+                    on_exit=on_exit,
+                ),
+                env,
+            )
+            undo.pop_all()  # they are the child's now
 
     def spawn_command(
         self,
@@ -171,6 +176,8 @@ class HostSupervisor:
             raise
         stacks.child_started()
         ours.setblocking(False)
+        if rank in self._children:
+            self.memory.vacate(self.ranks.index(rank))
         self._children[rank] = _Rank(process, ours, stacks)
         self._loop.add_reader(ours, self._read, rank)
         self._sweeper.started(process.pid, serial)

@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import msgspec
@@ -29,6 +30,7 @@ from phalanx.rank import (
     TypedLines,
     UserThreads,
     asks_for_commands,
+    clear_own_frames,
     copy_names,
     cut,
     enter,
@@ -38,6 +40,7 @@ from phalanx.rank import (
     prepare_debuggers,
     prepare_exit,
     say_left,
+    uninterrupted,
     without_own_frames,
 )
 
@@ -77,7 +80,9 @@ def _show_error(
     shell: Any, etype: Any, error: BaseException, traceback: Any, tb_offset: int | None = None
 ) -> Any:
     """Show an error of a cell as IPython does, without our own frames (`set_custom_exc`)."""
-    shell.showtraceback((etype, error, without_own_frames(traceback)), tb_offset=tb_offset)
+    with nullcontext() if shell.call_pdb else uninterrupted():  # of %pdb: it may be stopped
+        shell.showtraceback((etype, error, without_own_frames(traceback)), tb_offset=tb_offset)
+        clear_own_frames(error)
     return shell._last_traceback
 
 
@@ -93,7 +98,6 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
 
     _supports_kernel_subshells = False
     captures: tuple[DescriptorCapture, ...] = ()
-    _has_entered = False
     copied = CopyReport(0, {})
 
     def serve(self, rank: int, channel: Channel) -> None:
@@ -123,7 +127,6 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
     def enter_world(self) -> None:
         """Join the world (again); called by the workspace through a silent cell."""
         enter(self.shell.user_ns)
-        self._has_entered = True
 
     def introduce(self, size: int) -> None:
         """Name this rank to its cells where there is no world to join yet; called likewise."""
@@ -269,7 +272,7 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         """Tell a new client what this rank's cell waits for, and what was typed for it."""
         self._lines.repeat_needs()
         typed = [[index, msgspec.to_builtins(entry)] for index, entry in self._lines.typed()]
-        content = {"cell": self._lines.cell, "typed": typed, "has_entered": self._has_entered}
+        content = {"cell": self._lines.cell, "typed": typed}
         self.session.send(stream, "phalanx_greeting", content, message, ident)
 
     def _on_interrupt(self, stream: Any, ident: Any, message: dict[str, Any]) -> None:

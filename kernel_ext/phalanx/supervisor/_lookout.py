@@ -15,6 +15,7 @@ from ._freeze import is_stopped
 from ._host import HostSupervisor
 from ._places import place_of
 from ._quiet import LongWait, QuietWatch
+from ._steady import Steady
 from ._world import World
 
 __all__ = ["Lookout"]
@@ -96,19 +97,23 @@ class Lookout:
 
     async def watch(self, ranks: Callable[[], Collection[int]]) -> None:
         """Tell of each operation that lasts long, while there are ``ranks`` to look at."""
-        loop = asyncio.get_running_loop()
+        steady = Steady("a look for long operations")
         while True:
             await asyncio.sleep(min(LOOK_EVERY_S, self._quiet_s / 4))
-            looked_at = ranks()
-            if looked_at:
-                waits = self._quiet.look(
-                    {rank: self._host.memory.activity(rank) for rank in looked_at},
-                    epoch=self._world.epoch,
-                    splits=self._world.splits,
-                    now_s=loop.time(),
-                )
-                for wait in waits:
-                    self._tell(await self._line(wait))
+            with steady.look():
+                await self._tell_of_waits(ranks())
+
+    async def _tell_of_waits(self, ranks: Collection[int]) -> None:
+        if not ranks:
+            return
+        waits = self._quiet.look(
+            {rank: self._host.memory.activity(rank) for rank in ranks},
+            epoch=self._world.epoch,
+            splits=self._world.splits,
+            now_s=asyncio.get_running_loop().time(),
+        )
+        for wait in waits:
+            self._tell(await self._line(wait))
 
     async def _line(self, wait: LongWait) -> str:
         verb = "has" if len(wait.waiting) == 1 else "have"

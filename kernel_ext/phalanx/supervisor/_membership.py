@@ -152,6 +152,7 @@ class Membership:
     def _welcome(self, rank: int, request_id: int) -> Welcome:
         size = self._world.size
         memory = self._host.memory
+        self._world.welcome(rank)
         return Welcome(
             id=request_id,
             rank=rank,

@@ -36,6 +36,7 @@ class HostMemory:
         self.wake_fds: tuple[int, ...] = ()
         self.page_fd = create_page(slots)
         self._page: AbortPage | None = None
+        self._left_in: dict[int, int] = {}  # by slot: the epoch of a rank that was replaced
         try:
             for _ in range(slots):
                 self.region_fds += (create_region(),)
@@ -66,6 +67,8 @@ class HostMemory:
         if self._page is None:
             return Activity(0, {})
         epoch, groups, pair, messages = self._page.activity(slot)
+        if self._left_in.get(slot) == epoch:
+            return Activity(0, {})
         return Activity(
             epoch,
             {number: Standing(*its) for number, its in groups.items()},
@@ -89,6 +92,14 @@ class HostMemory:
         none, or not for long.
         """
         return None if self._page is None else self._page.site(slot)
+
+    def vacate(self, slot: int) -> None:
+        """Forget what a rank that is gone was in: another process has its slot from now on.
+
+        That one enters a later epoch; until then the page says what the first has left there.
+        """
+        if self._page is not None:
+            self._left_in[slot] = self._page.activity(slot)[0]
 
     def doing(self, slot: int) -> str:
         """Words for what the rank in ``slot`` is in, with its place if it waits; "" for nothing."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import logging
 import os
 import signal
 import subprocess
@@ -23,6 +24,8 @@ __all__ = [
     "exit_reason",
     "signal_thread",
 ]
+
+log = logging.getLogger(__name__)
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 # What a program that has ended well left behind in its pipes' other processes (`> >(tee log)`)
@@ -178,7 +181,16 @@ class ChildProcess:
         for pipe in self._pipes:
             pipe.child_started()
         self.pid = self._popen.pid
-        self._pidfd = os.pidfd_open(self.pid)
+        try:
+            self._pidfd = os.pidfd_open(self.pid)
+        except OSError:  # no descriptor is left: a child that cannot be watched must not live
+            self._popen.kill()
+            self._popen.wait()
+            if stdin is not None:
+                stdin.close()
+            for pipe in self._pipes:
+                pipe.finish()
+            raise
         self._loop.add_reader(self._pidfd, self._reap)
 
     @property
@@ -206,7 +218,10 @@ class ChildProcess:
             self._loop.call_later(0.005, self._bury, until)
             return
         for pipe in self._pipes:
-            pipe.finish()
+            try:
+                pipe.finish()
+            except Exception:  # whoever takes the last words must not hide the end
+                log.exception("the last words of process %d are lost", self.pid)
         # Whatever the child started and left behind goes with it.
         self._signal_group(signal.SIGKILL)
         self.exited.set()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import uuid
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 
 from phalanx.protocol import (
     Failed,
@@ -45,16 +45,15 @@ def refusal_of(
     --------
     >>> refusal_of((1, 2), 4, {2}, (), force=False)
     'rank 1 is alive; --force replaces it, and its variables are lost'
+
+    One of ``starting`` is being restarted already: whoever asks for it waits for that.
     """
     unknown = [rank for rank in ranks if not 0 <= rank < size]
     if unknown:
         return f"there is no rank {unknown[0]}: the ranks are 0 to {size - 1}"
-    twice = sorted(set(ranks) & set(starting))
-    if twice:
-        return f"{name_ranks(twice)} {'is' if len(twice) == 1 else 'are'} being restarted already"
     if not ranks:
         return "no rank is dead; to replace one that is alive, name it with --force"
-    alive = sorted(set(ranks) - set(dead))
+    alive = sorted(set(ranks) - set(dead) - set(starting))
     if alive and not force:
         is_one = len(alive) == 1
         verb, them, their = ("is", "it", "its") if is_one else ("are", "them", "their")
@@ -99,8 +98,7 @@ class Restarts:
         self._ending: set[int] = set()
         # By rank: why it could not be started, "" when it takes cells.
         self._starting: dict[int, asyncio.Future[str]] = {}
-        self._under_way: set[int] = set()
-        self._changed = asyncio.Condition()
+        self._under_way: dict[int, asyncio.Future[str]] = {}  # what `replace` is to return
 
     def is_replacement(self, rank: int) -> bool:
         """Whether the process that is this rank is not its first."""
@@ -109,43 +107,53 @@ class Restarts:
     async def restart(self, request: Restart) -> Restarted | Failed:
         """Replace ranks; the answer comes when all of them take cells, or cannot."""
         dead = self._world.dead
-        ranks = tuple(sorted(set(request.ranks))) or tuple(sorted(dead.keys() - self._under_way))
+        ranks = tuple(sorted(set(request.ranks) or {*dead, *self._under_way}))
         refusal = refusal_of(ranks, self._world.size, dead, self._under_way, force=request.force)
         if refusal:
             return Failed(request.id, refusal)
-        self._under_way.update(ranks)  # before anything waits: another request may be next
-        problems = await asyncio.gather(*(self.replace(rank) for rank in ranks))
-        failed = {rank: problem for rank, problem in zip(ranks, problems, strict=True) if problem}
-        return Restarted(request.id, tuple(rank for rank in ranks if rank not in failed), failed)
+        joined = tuple(rank for rank in ranks if rank in self._under_way)
+        for rank in ranks:  # before anything waits: another request may be next
+            self.claim(rank)
+        # Shielded: a restart that several wait for is not one's to cancel.
+        waits: list[Awaitable[str]] = [asyncio.shield(self._under_way[rank]) for rank in joined]
+        waits += [self.replace(rank) for rank in ranks if rank not in joined]
+        order = (*joined, *(rank for rank in ranks if rank not in joined))
+        problems = dict(zip(order, await asyncio.gather(*waits), strict=True))
+        failed = {rank: problems[rank] for rank in ranks if problems[rank]}
+        new = tuple(rank for rank in ranks if rank not in failed)
+        return Restarted(request.id, new, failed, joined)
 
     def claim(self, rank: int) -> bool:
         """Reserve a rank for a `replace` that follows; False if it is being replaced already."""
         if rank in self._under_way:
             return False
-        self._under_way.add(rank)
+        self._under_way[rank] = asyncio.get_running_loop().create_future()
         return True
 
     async def replace(self, rank: int) -> str:
         """Put a new process in the place of a rank; "" when it takes cells, else why it does not."""
+        problem = "the restart was broken off"
         try:
-            reason = self._world.dead.get(rank, RESTARTED)
-            if self._host.status(rank) is None and not await self._end(rank):
-                self._world.dead[rank] = "does not end"
-                return f"its process {self._host.pid(rank)} could not be ended within {KILL_S:g} s"
-            self._world.dead[rank] = RESTARTED
-            problem = await self._start(rank)
-            if not problem and self._host.status(rank) is not None:
-                problem = "ended right after its start"
-            if problem:
-                self._world.dead[rank] = problem
-                return problem
-            self._revive(rank)
-            self._tell(Replaced(rank, self._engines[rank], reason))
-            return ""
+            problem = await self._replace(rank)
         finally:
-            self._under_way.discard(rank)
-            async with self._changed:
-                self._changed.notify_all()
+            self._under_way.pop(rank).set_result(problem)
+        return problem
+
+    async def _replace(self, rank: int) -> str:
+        reason = self._world.dead.get(rank, RESTARTED)
+        if self._host.status(rank) is None and not await self._end(rank):
+            self._world.dead[rank] = "does not end"
+            return f"its process {self._host.pid(rank)} could not be ended within {KILL_S:g} s"
+        self._world.dead[rank] = RESTARTED
+        problem = await self._start(rank)
+        if not problem and self._host.status(rank) is not None:
+            problem = "ended right after its start"
+        if problem:
+            self._world.dead[rank] = problem
+            return problem
+        self._revive(rank)
+        self._tell(Replaced(rank, self._engines[rank], reason))
+        return ""
 
     async def _end(self, rank: int) -> bool:
         """Free whoever waits for a rank, and end it."""
@@ -178,16 +186,9 @@ class Restarts:
 
     async def settled(self, ranks: Collection[int], timeout_s: float) -> None:
         """Wait until none of these ranks is being replaced, or time is over."""
-
-        async def wait() -> None:
-            async with self._changed:
-                await self._changed.wait_for(lambda: not self._under_way.intersection(ranks))
-
-        if self._under_way.intersection(ranks):
-            try:
-                await asyncio.wait_for(wait(), timeout_s)
-            except asyncio.TimeoutError:
-                return  # the cell runs without it, which its user is told
+        waits = [self._under_way[rank] for rank in ranks if rank in self._under_way]
+        if waits:  # not cancelled when time is over: the cell runs without, which is told
+            await asyncio.wait(waits, timeout=timeout_s)
 
     def on_ready(self, rank: int) -> bool:
         """Take the news that a rank takes cells; False if it is no replacement that is awaited."""

@@ -27,6 +27,7 @@ from phalanx.protocol import (
     ForgetCell,
     FromRoot,
     Hello,
+    KeepCell,
     LetGo,
     Notice,
     RankLost,
@@ -34,15 +35,16 @@ from phalanx.protocol import (
     Registered,
     Restart,
     RootAddress,
+    Settled,
     Stop,
     Stopped,
     ToRoot,
     ToSupervisor,
-    say_busy,
 )
 
 from ._answers import Answers, Question
 from ._cell_watch import CellWatch
+from ._cells import Cells
 from ._clients import Clients
 from ._controller_process import Connection, ControllerProcess
 from ._health import HealthWatch
@@ -57,9 +59,6 @@ from ._world import World
 __all__ = ["RootSupervisor"]
 
 log = logging.getLogger(__name__)
-
-RESTART_WAIT_S = 5.0  # and for ranks that are being replaced; less than a client waits for leave
-UNFINISHED_WAIT_S = 2.0  # how long a new cell waits for ranks that still run the last one
 
 
 class RootSupervisor:
@@ -80,7 +79,6 @@ class RootSupervisor:
         self._registering: dict[int, int] = {}  # rank -> request id, until the controller is up
         self._ready: set[int] = set()
         self._connection: Connection = {}
-        self._ended = asyncio.Condition()
         self._controller = ControllerProcess(self._on_controller_up, self._on_controller_lost)
         self._host = HostSupervisor(tuple(range(options.ranks)), self, options.record_path)
         self._membership = Membership(options, self._world, self._host, self._world.gone)
@@ -94,7 +92,6 @@ class RootSupervisor:
             tell=self._tell,
         )
         self._tasks: set[asyncio.Task[None]] = set()
-        self._announced: set[str] = set()  # cells that wait for leave to begin
         self._watch = CellWatch(self._world, self._host.memory, self._on_hopeless)
         self._health = HealthWatch(self._host, options.silence_s, self._membership.free)
         self._lookout = Lookout(
@@ -107,6 +104,16 @@ class RootSupervisor:
         )
         self._answers = Answers(
             options, self._world, self._host, self._lookout, self._engines, self._ready
+        )
+        self._cells = Cells(
+            self._world,
+            self._host,
+            self._membership,
+            self._restarts,
+            self._lookout,
+            self._answers,
+            self._watch,
+            self._spawn_task,
         )
         record = RecordFile(options.record_fd, options.record_path) if options.record_path else None
         self._clients = Clients(options, client, address, record, self._answers.mark, self.end)
@@ -196,34 +203,26 @@ class RootSupervisor:
                 self._clients.answer(identity, self._booted())
         elif isinstance(message, Question):
             self._spawn_task(self._answer(identity, message))
+        elif isinstance(message, LetGo):
+            self._clients.let_go(identity)
         elif not self._clients.has_owner(identity):
             if isinstance(message, BeginCell | Restart | Stop):
                 pid = self._clients.owner_pid
                 self._clients.answer(identity, Failed(message.id, f"process {pid} has it now"))
         elif isinstance(message, BeginCell):
-            self._announced.add(message.cell)
+            self._cells.announce(message.cell)
             self._spawn_task(self._begin_cell(identity, message))
         elif isinstance(message, ForgetCell):
-            self._forget_cell(message)
+            self._cells.forget(message)
+        elif isinstance(message, KeepCell):
+            self._answers.missed.keep(message)
+        elif isinstance(message, Settled):
+            self._answers.missed.settle(message)
         elif isinstance(message, Restart):
             self._spawn_task(self._restart(identity, message))
-        elif isinstance(message, LetGo):
-            self._clients.let_go(identity)
         elif isinstance(message, Stop):
             self._stop_request = identity, message.id
             self.end()
-
-    def _forget_cell(self, message: ForgetCell) -> None:
-        if not message.ranks:
-            self._announced.discard(message.cell)
-            self._world.forget_cell(message.cell)
-            self._answers.cells.forget(message.cell)
-        for rank in message.ranks:
-            self._world.end_cell(rank, message.cell, ok=False)
-            never = CellEnded(message.cell, ok=False, error="CellLost: it was never sent here")
-            self._answers.cells.end(rank, never)
-        self._spawn_task(self._notify_ended())
-        self._watch.look()
 
     @property
     def _is_booted(self) -> bool:
@@ -254,36 +253,8 @@ class RootSupervisor:
         return set(range(self._options.ranks)) - self._world.dead.keys()
 
     async def _begin_cell(self, identity: bytes, request: BeginCell) -> None:
-        def busy() -> set[int]:
-            return self._world.unfinished().intersection(request.ranks)
-
-        async def wait() -> None:
-            async with self._ended:
-                await self._ended.wait_for(lambda: not busy())
-
-        await self._restarts.settled(request.ranks, RESTART_WAIT_S)
-        try:
-            await asyncio.wait_for(wait(), UNFINISHED_WAIT_S)
-        except asyncio.TimeoutError:
-            stacks = await self._lookout.stacks(busy(), is_twice=True)
-            if busy():
-                self._announced.discard(request.cell)
-                self._clients.answer(identity, Failed(request.id, say_busy(stacks)))
-                return
-        is_wanted = request.cell in self._announced and self._clients.has_owner(identity)
-        self._announced.discard(request.cell)
-        if not is_wanted:
-            self._clients.answer(identity, Failed(request.id, "the cell was taken back"))
-            return
-        # A rank tells of an abort before it ends its cell; the page knows of any other.
-        reason = self._host.memory.reason(self._world.epoch)
-        if reason is not None:
-            self._membership.send_all(self._world.abort(self._world.epoch, reason[2]))
-        self._answers.begin_cell(request.cell, request.ranks)
-        allowed = self._world.begin_cell(request.id, request.cell, request.ranks)
-        if allowed.reform:  # also for threads that live on from the cell before
-            self._membership.welcome_asking()
-        self._clients.answer(identity, allowed)
+        answer = await self._cells.begin(request, lambda: self._clients.has_owner(identity))
+        self._clients.answer(identity, answer)
         self._watch.look()
 
     # -- the ranks (HostEvents) ---------------------------------------------------------------
@@ -301,11 +272,7 @@ class RootSupervisor:
             if not self._restarts.on_ready(rank) and self._is_booted:
                 self._tell(self._booted())
         elif isinstance(message, CellEnded):
-            self._world.end_cell(rank, message.cell, ok=message.ok, lives_on=message.lives_on)
-            self._answers.cells.end(rank, message)
-            self._spawn_task(self._notify_ended())
-            self._membership.look()
-            self._watch.look()
+            self._cells.end(rank, message)
         else:
             self._membership.answer(rank, message)
             if self._world.asking:
@@ -328,12 +295,12 @@ class RootSupervisor:
     def _lose(self, rank: int, reason: str) -> None:
         """Free everyone who waits for a rank that is gone."""
         self._membership.lose(rank, reason)
-        self._answers.cells.lose(rank)
-        self._spawn_task(self._notify_ended())
+        self._answers.lose(rank, reason)
+        self._cells.ended()
 
     def _revive(self, rank: int) -> None:
         self._world.revive(rank)
-        self._answers.cells.revive(rank)
+        self._answers.revive(rank)
 
     def _awaited(self) -> set[int]:
         """Ranks that others may wait for now: the living, while a cell runs."""
@@ -344,7 +311,3 @@ class RootSupervisor:
         """Free the ranks that wait for one whose part of the cell is over."""
         reason = f"{self._world.how_gone(found.missing)}; {found}"
         self._membership.free(found.missing, reason)
-
-    async def _notify_ended(self) -> None:
-        async with self._ended:
-            self._ended.notify_all()

@@ -54,6 +54,7 @@ class World:
         self._living_on: set[int] = set()  # ranks with threads that outlived their cell
         self._asking: dict[int, Recover] = {}  # ranks that wait for the next epoch
         self._asked: set[int] = set()  # and those who did in this one, and have given it up
+        self._welcomed: set[int] = set()  # ranks that were told of this epoch, to enter it
 
     # -- rendezvous ---------------------------------------------------------------------------
 
@@ -119,6 +120,7 @@ class World:
         """Note that a new process is this rank; it is in no epoch before the next one."""
         self.dead.pop(rank, None)
         self._living_on.discard(rank)
+        self._welcomed.discard(rank)
 
     def _refuse_all(self, culprit: int, message: str) -> list[Answer]:
         answers: list[Answer] = [
@@ -161,6 +163,11 @@ class World:
         self._why = None
         self._rounds.clear()
         self._splits.clear()
+        self._welcomed.clear()
+
+    def welcome(self, rank: int) -> None:
+        """Note that a rank is told of this epoch; if it cannot enter it then, that is an abort."""
+        self._welcomed.add(rank)
 
     def take_asking(self) -> list[tuple[int, int]]:
         """Return who waits for the world to form anew, with its request, and forget it."""
@@ -205,9 +212,14 @@ class World:
     # -- cells --------------------------------------------------------------------------------
 
     def begin_cell(self, request_id: int, cell: str, ranks: tuple[int, ...]) -> CellAllowed:
-        """Let a cell run; if the epoch is over and every rank can join, a new one begins first."""
-        reform = self._is_aborted and not self.dead and not self.unfinished()
-        if reform:
+        """Let a cell run; if the epoch is over and every rank can join, a new one begins first.
+
+        Where ranks have not entered the epoch (the client that was to ask them has gone, or was
+        stopped), they are to do that now.
+        """
+        is_entered = not self._is_aborted and len(self._welcomed) == self.size
+        reform = not is_entered and not self.dead and not self.unfinished()
+        if reform and self._is_aborted:
             self.begin_epoch()
         # Whoever still runs an earlier cell takes no part in this one.
         self._how_gone = dict.fromkeys(self.unfinished(), "still runs the cell before")

@@ -10,11 +10,11 @@ from ._events import IMAGE_KINDS, Clear, Display, is_image
 from ._help import Completions, Description, Help, NoHelp
 from ._lines import StreamName
 from ._listing import WorkspaceInfo, format_workspaces, list_workspaces, stop_workspace
-from ._newcomers import say_replaced
 from ._outcome import RankResult
 from ._output import MAX_LINES
 from ._questions import Question
 from ._ranks import format_ranks, grouped, name_ranks, parse_ranks
+from ._sayings import say_replaced
 from ._script import RootGone, Script, ScriptEvent, Woken
 from ._view import CannotAsk, OpenPrompt, QuietView, View
 from ._workspace import Workspace

@@ -10,8 +10,9 @@ from typing import Any, Protocol
 
 from phalanx.errors import DistributedError
 
-from ._newcomers import EveryStart, Newcomer, Newcomers, say_copied, say_unasked
+from ._newcomers import EveryStart, Newcomer
 from ._ranks import name_ranks
+from ._sayings import say_copied, say_unasked
 from ._values import report_request
 from ._view import QuietView, View
 
@@ -30,18 +31,17 @@ class Parts(Protocol):
 
 def prepare(
     runner: Parts,
-    newcomers: Newcomers,
+    fresh: list[Newcomer],
     every_start: EveryStart,
     *,
     make_view: Callable[[], View],
     tell: Callable[[str], None],
 ) -> DistributedError | None:
-    """Give newcomers what they were wished; ``tell`` gets a line for what went otherwise.
+    """Give ``fresh`` ranks what they were wished; ``tell`` gets a line for what went otherwise.
 
     ``make_view`` makes the view of a cell of every start. The first error of such a cell is
     returned: the rank is there all the same.
     """
-    fresh = newcomers.take()
     for newcomer in fresh:
         if not newcomer.wish.is_asked:
             tell(say_unasked(newcomer.rank, newcomer.reason))

@@ -6,7 +6,7 @@ It knows the root's word on how things stand and the ranks' own; showing is a ce
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 import msgspec
 
@@ -14,10 +14,11 @@ from phalanx.protocol import CellStanding, OutputIs, StandingIs, TypedLine
 
 from ._dispatch import Dispatch
 from ._events import Ended, Lost, Text
-from ._joined import Greeting, JoinedCell, failure_of
+from ._joined import Greeting, JoinedCell, WatchedCell, failure_of
 from ._output import CellOutput
 from ._ranks import format_ranks, name_ranks
 from ._root_client import RootClient
+from ._sayings import say_died, say_returned
 from ._view import View
 
 __all__ = ["CatchUp"]
@@ -30,43 +31,60 @@ NEVER_SENT_S = 0.5  # in which a cell that was sent has come to its rank
 
 
 class CatchUp:
-    """Made when the root has taken a new client in; `show` is for the person in front of it."""
+    """Made when the root has taken a new client in; `show` is for the person in front of it.
 
-    def __init__(self, name: str, dispatch: Dispatch, root: RootClient, size: int) -> None:
+    Who is not the ranks' owner only looks on, and is shown a cell that runs from its beginning.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        dispatch: Dispatch,
+        root: RootClient,
+        size: int,
+        *,
+        is_owner: bool = True,
+    ) -> None:
         self._name = name
         self._dispatch = dispatch
         self._root = root
         self._ranks = tuple(range(size))
         self.cell: JoinedCell | None = None
-        found = _last_running(root.standing())
+        self._is_owner = is_owner
+        self.standing = root.standing()
+        self._missed: dict[int, OutputIs] = {}
+        self.silent: set[int] = set()
+        found = _last_running(self.standing)
+        if found is None and not is_owner:
+            return
         if found is not None:
-            self.cell = JoinedCell(found.cell, found.ranks)
+            made = JoinedCell if is_owner else WatchedCell
+            self.cell = made(found.cell, found.ranks)
             # From here on what comes is held back, until it is known what of it was shown.
             dispatch.adopt(self.cell)
         self._greeting = Greeting(f"{name}:greet", self._ranks)
-        dead = {death.rank for death in root.standing().deaths}
+        dead = {death.rank for death in self.standing.deaths}
         self.silent = self._greet(set(self._ranks) - dead, SILENT_S)
-        self._drop_unsent()
+        if is_owner:
+            self._drop_unsent()
         # What ranks show or end after this comes by itself; what they did before is in here.
         self.standing = root.standing()
         self._missed = {
-            rank: root.output(rank, since=self.standing.marks[rank], max_lines=MISSED_LINES)
-            for rank in self._ranks
+            rank: root.output(rank, since=since, max_lines=MISSED_LINES)
+            for rank, since in self._since().items()
         }
+
+    def _since(self) -> Mapping[int, int]:
+        """From where on what each rank has shown is to be shown here."""
+        if self._is_owner:
+            return self.standing.marks
+        standing = self._standing()
+        return {} if standing is None else standing.since
 
     @property
     def deaths(self) -> list[Lost]:
         """The ranks that are dead."""
         return [Lost(death.rank, death.host, death.reason, "") for death in self.standing.deaths]
-
-    @property
-    def has_entered(self) -> bool:
-        """Whether the ranks have joined their world: the client before may have died in the boot.
-
-        Who joins again leaves the group of its peers, so it is not done to be sure.
-        """
-        answers = self._greeting.answers.values()
-        return not answers or any(answer["has_entered"] for answer in answers)
 
     @property
     def running(self) -> tuple[int, ...]:
@@ -146,13 +164,18 @@ class CatchUp:
 
     def tell(self, view: View) -> None:
         """Say what happened meanwhile, but for the output."""
-        for lost in self.deaths:
-            view.notice(f"rank {lost.rank} {lost.reason}")
+        for its in self.standing.returns:
+            view.notice(say_returned(its))
+        for death in self.standing.deaths:
+            view.notice(say_died(death))
         if self.silent:
             verb = "do" if len(self.silent) > 1 else "does"
             view.notice(f"{name_ranks(self.silent)} {verb} not answer yet")
         if self.running:
-            view.notice(f"a cell runs on {name_ranks(self.running)}; it is joined here")
+            how = "joined" if self._is_owner else "watched"
+            view.notice(f"a cell runs on {name_ranks(self.running)}; it is {how} here")
+            return
+        if not self._is_owner:
             return
         for cell in self.standing.cells:
             view.notice(f"the cell that ran has ended meanwhile: {_how(cell)}")

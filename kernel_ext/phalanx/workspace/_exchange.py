@@ -5,12 +5,13 @@ It checks what was asked.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ._ranks import chosen_ranks
 from ._runner import CellRunner
 from ._values import pull_request, push_request
+from ._view import View
 
 __all__ = ["CanExchange"]
 
@@ -19,6 +20,7 @@ class CanExchange:
     """The part of a workspace that brings values to ranks and back."""
 
     size: int
+    make_view: Callable[[], View]
 
     def _up(self) -> CellRunner:
         raise NotImplementedError
@@ -40,7 +42,8 @@ class CanExchange:
         RankFailure
             A named rank is dead.
         """
-        self._up().call(chosen_ranks(ranks, self.size), push_request(values))
+        chosen, request = chosen_ranks(ranks, self.size), push_request(values)
+        self._up().call(chosen, request, self.make_view().notice)
 
     def pull(self, name: str, *, ranks: int | Iterable[int] | None = None) -> Any:
         """Return copies of a variable of the ranks.
@@ -65,6 +68,7 @@ class CanExchange:
         RankFailure
             A named rank is dead.
         """
-        values = self._up().call(chosen_ranks(ranks, self.size), pull_request([name]))
+        chosen, request = chosen_ranks(ranks, self.size), pull_request([name])
+        values = self._up().call(chosen, request, self.make_view().notice)
         found = [value[0] for _, value in sorted(values.items())]
         return found[0] if isinstance(ranks, int) else found

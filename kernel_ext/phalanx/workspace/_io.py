@@ -18,6 +18,8 @@ log = logging.getLogger(__name__)
 
 Frames = list[bytes]
 
+TOLD = (1, 10, 100, 1_000, 10_000)  # of the messages that could not be handled, these are told of
+
 
 class SocketThread:
     """Owns sockets: sends what any thread gives it, hands on what comes, on a thread of its own.
@@ -48,6 +50,7 @@ class SocketThread:
         self._poller.register(inner, zmq.POLLIN)
         self._inner = inner
         self._is_closed = False
+        self._n_bad = 0
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -117,4 +120,6 @@ class SocketThread:
             self._handlers[sock](frames)
         except Exception:
             # One bad message must not end the thread that all ranks' messages come through.
-            log.exception("a message could not be handled")
+            self._n_bad += 1
+            if self._n_bad in TOLD:
+                log.exception("a message could not be handled (number %d)", self._n_bad)

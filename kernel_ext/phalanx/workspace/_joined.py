@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from ._cell import Cell
-from ._events import Ended, Failure
+from ._events import Ended, Failure, Told
 from ._messages import Message
 
-__all__ = ["Greeting", "JoinedCell", "failure_of"]
+__all__ = ["Greeting", "JoinedCell", "WatchedCell", "failure_of"]
 
 
 def failure_of(text: str) -> Failure | None:
@@ -72,6 +72,25 @@ class JoinedCell(Cell):
         elif content["execution_state"] == "idle" and rank not in self._is_over:
             self._is_over.add(rank)
             self.events.put(Ended(rank, _failure(ours.get("reply") or {})))
+
+
+class WatchedCell(JoinedCell):
+    """A cell that is only looked at: what it asks is told of, and answered elsewhere."""
+
+    def __init__(self, name: str, ranks: tuple[int, ...]) -> None:
+        super().__init__(name, ranks)
+        self._asked: set[str] = set()
+
+    def _take(self, rank: int, message: Message) -> None:
+        kind = message["header"]["msg_type"]
+        if kind == "phalanx_need_line":
+            prompt = str(message["content"]["prompt"])
+            if prompt not in self._asked:
+                self._asked.add(prompt)
+                asks = f"rank {rank} asks {prompt.strip()!r}"
+                self.events.put(Told(f"{asks}; it is answered where the cell was run"))
+        elif kind != "phalanx_need_over":
+            super()._take(rank, message)
 
 
 def _failure(reply: Message) -> Failure | None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from phalanx.errors import DistributedError
 from phalanx.protocol import FromRoot, Taken, Topology
 
+from ._bystander import Bystander
 from ._connect import Connection
 from ._io import SocketThread
 from ._root_client import RootClient
@@ -54,6 +55,7 @@ class WorkspaceLife:
         self._why_lost = ""
         self._why_closed = "this workspace was stopped; start another with %distributed start -n 4"
         self._runner: CellRunner | None = None
+        self._bystander: Bystander | None = None
         self._news_lock = threading.Lock()
         self._early: list[FromRoot] = []  # news that came before the runner was there
         try:
@@ -69,7 +71,11 @@ class WorkspaceLife:
 
     def _boot(self, *, is_new: bool) -> None:
         booted = self._root.wait_booted(BOOT_S)
-        if not self.is_watching:
+        if self.is_watching:
+            bystander = Bystander(self.name, self._thread, self._root, booted)
+            with self._news_lock:
+                self._bystander = bystander
+        else:
             runner = CellRunner(self.name, self._thread, self._root, booted)
             with self._news_lock:
                 for message in self._early:
@@ -168,11 +174,11 @@ class WorkspaceLife:
             self._on_taken(message.pid)
             return
         with self._news_lock:
-            if self._runner is None:
-                if not self.is_watching:
-                    self._early.append(message)
+            listener = self._bystander or self._runner
+            if listener is None:
+                self._early.append(message)
                 return
-        self._runner.on_news(message)
+        listener.on_news(message)
 
     def _on_taken(self, pid: int) -> None:
         text = (

@@ -11,7 +11,7 @@ import os
 import queue
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 import msgspec
@@ -32,6 +32,7 @@ from phalanx.protocol import (
     GetStanding,
     GetTopology,
     Hello,
+    KeepCell,
     LetGo,
     NotYours,
     OutputIs,
@@ -39,6 +40,7 @@ from phalanx.protocol import (
     RankStack,
     Restart,
     Restarted,
+    Settled,
     StacksAre,
     StandingIs,
     Stop,
@@ -154,6 +156,14 @@ class RootClient:
     def forget_cell(self, cell: str, ranks: tuple[int, ...] = ()) -> None:
         """Take the announcement of a cell back: it was not sent to any rank, or to these."""
         self._send(ForgetCell(cell, ranks))
+
+    def keep(self, cell: KeepCell) -> None:
+        """Have a cell of every start kept for the clients to come."""
+        self._send(cell)
+
+    def settled(self, engines: Iterable[str]) -> None:
+        """Say that these new ranks are as far as the others."""
+        self._send(Settled(tuple(engines)))
 
     def standing(self) -> StandingIs:
         """Ask what was missed."""

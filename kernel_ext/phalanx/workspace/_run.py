@@ -33,8 +33,8 @@ from ._events import (
     Text,
     Told,
 )
-from ._newcomers import say_lost
 from ._output import MAX_LINES, CellOutput
+from ._sayings import say_lost
 from ._status import CellStatus
 from ._stopping import Stopping
 from ._view import View

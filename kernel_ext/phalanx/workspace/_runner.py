@@ -1,46 +1,36 @@
-"""Running cells on the ranks of a booted world, one at a time.
+"""What a client does with the ranks of a booted world: begin, run, join, restart, call, stop.
 
-It knows the root's leave to run, the ranks' dispatch and the loop that waits; it starts and
-stops no process.
+It knows the steps and their order; it starts and stops no process.
 """
 
 from __future__ import annotations
 
-import itertools
 import queue
-import threading
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection
 from typing import Any
 
 from phalanx.errors import DistributedError, RankFailure
-from phalanx.protocol import Booted, FromRoot, Notice, RankLost, Replaced, say_busy
+from phalanx.protocol import Booted, KeepCell, say_busy
 
-from ._arrivals import prepare
 from ._catch_up import CatchUp
 from ._cell import Cell
 from ._ctrl_c import ctrl_c
-from ._dispatch import Dispatch
-from ._events import Event, Interrupted, Lost, StopRequest, TakenAway, Told
+from ._events import Event, Interrupted, StopRequest, TakenAway
 from ._io import SocketThread
-from ._newcomers import EveryStart, Newcomers, Wish, say_failed, say_without
+from ._newcomers import Wish
 from ._outcome import RankResult, raise_for, results_of
-from ._output import MAX_LINES
 from ._ranks import name_ranks
 from ._root_client import RootClient
-from ._run import CellOutcome, run_cell
+from ._run import run_cell
+from ._sayings import say_failed, say_joined
 from ._start import wait_answering
-from ._values import Call
+from ._steps import ANSWER_S, Steps
 from ._view import QuietView, View
 
 __all__ = ["CellRunner"]
 
-ANSWER_S = 60.0  # ranks that have started answer in milliseconds
-ENTER_CODE = "get_ipython().kernel.enter_world()"
-INTRODUCE_CODE = "get_ipython().kernel.introduce({size})"
 
-
-class CellRunner:
+class CellRunner(Steps):
     """Runs cells; made when the ranks are up. `begin` waits until all of them answer.
 
     `run` is for one thread at a time (another is refused); `interrupt`, `on_news` and `output`
@@ -48,43 +38,38 @@ class CellRunner:
     """
 
     def __init__(self, name: str, thread: SocketThread, root: RootClient, booted: Booted) -> None:
-        # Other clients have given names as well; one is never given twice.
-        self._name = f"{name}:{booted.client}"
-        self._root = root
-        self._ranks = tuple(range(len(booted.engines)))
-        self._numbers = itertools.count(1)
-        self._busy = threading.Lock()
-        self._lost: dict[int, Lost] = {}
-        self._left: set[int] = set()  # ranks that were left to a cell they did not end
-        self._running: tuple[str, tuple[int, ...]] | None = None
-        self._dispatch = Dispatch(thread, booted.connection, booted.engines, booted.session)
+        super().__init__(name, thread, root, booted)
         self.help = self._dispatch.help
-        self._newcomers = Newcomers()
-        self._every_start = EveryStart()
         self._missed: CatchUp | None = None
 
     def begin(self, *, is_new: bool) -> None:
         """Meet the ranks, whose news reach `on_news`; not new: `join` follows what they run."""
-        if not is_new:
-            missed = CatchUp(self._name, self._dispatch, self._root, len(self._ranks))
-            for lost in missed.deaths:
-                self._lost[lost.rank] = lost
-                self._dispatch.on_lost(lost)
-            if missed.cell is not None and missed.running:
-                self._running = missed.cell.name, missed.running
-            self._missed = missed
-        else:
+        if is_new:
+            with self._news_lock:
+                self._heard = None
             name, gone = f"{self._name}:ping", lambda: tuple(self._lost)
             wait_answering(self._dispatch, name, len(self._ranks), ANSWER_S, gone=gone)
             for lost in self._lost.values():
                 raise RankFailure(lost.rank, lost.host, f"{lost.reason} while starting")
-        if self._missed is None or not self._missed.has_entered:
             self._enter()
-
-    def _enter(self) -> None:
-        """Have every rank join the world as it stands."""
-        cell = Cell(f"{self._name}:enter:{next(self._numbers)}", self._ranks)
-        raise_for(self._execute(cell, ENTER_CODE, QuietView(), silent=True))
+            return
+        # What epoch it is, and who has entered it, the root knows: the first cell is told.
+        self._missed = missed = CatchUp(self._name, self._dispatch, self._root, len(self._ranks))
+        for kept in missed.standing.every_start:
+            self._every_start.add(kept.code, kept.ranks)
+        with self._news_lock:
+            for lost in missed.deaths:
+                self._lost[lost.rank] = lost
+                self._dispatch.on_lost(lost)
+            for its in missed.standing.returns:
+                if its.rank not in self._lost:
+                    self._newcomers.add(its.rank, its.engine, its.reason, is_told=True)
+            # News that came meanwhile, in their order: the last word on a rank is the newest.
+            heard, self._heard = self._heard or [], None
+            for message in heard:
+                self._on_news(message)
+        if missed.cell is not None and missed.running:
+            self._running = missed.cell.name, missed.running
 
     def run(
         self,
@@ -99,21 +84,26 @@ class CellRunner:
         """Run a cell; see `Workspace.run`. ``ranks`` None: all that live."""
         if every_start:
             self._every_start.add(code, ranks)
+            self._root.keep(KeepCell(code, ranks))
         chosen = self._ranks if ranks is None else ranks
-        name = f"{self._name}:{next(self._numbers)}"
+        name = self._next()
         # From the announcement on, a Ctrl-C must not fall between two steps: it is kept for the
-        # cell, which then is stopped as it begins.
+        # cell, which then is stopped as it begins, and ends a wait for ranks that are new.
         events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         with (
             self._one_at_a_time(name, chosen),
             ctrl_c(lambda: events.put(StopRequest())),
         ):
-            self._settle(QuietView, view.notice)
-            here, lost = self._announce(name, chosen, view, is_all=ranks is None)
-            if self._newcomers:  # one came back while the root was asked
-                self._root.forget_cell(name)
+            self._is_stopped = lambda: not events.empty()
+            try:
                 self._settle(QuietView, view.notice)
                 here, lost = self._announce(name, chosen, view, is_all=ranks is None)
+                if self._newcomers:  # one came back while the root was asked
+                    self._root.forget_cell(name)
+                    self._settle(QuietView, view.notice)
+                    here, lost = self._announce(name, chosen, view, is_all=ranks is None)
+            finally:
+                self._is_stopped = lambda: False
             cell = Cell(name, here, events, lost)
             outcome = self._execute(cell, code, view, timeout=timeout, max_lines=max_lines)
         raise_for(outcome, timeout)
@@ -149,33 +139,6 @@ class CellRunner:
         """Leave the cell that runs: the ranks are another process's now."""
         self._dispatch.tell(TakenAway(text))
 
-    @property
-    def is_running(self) -> bool:
-        """Whether a cell is waited for."""
-        return self._busy.locked()
-
-    def _announce(
-        self, name: str, chosen: tuple[int, ...], view: View, *, is_all: bool
-    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Announce a cell and get the world ready for it; who can run it, and all the dead."""
-        allowed = self._root.begin_cell(name, chosen)
-        here = tuple(rank for rank in chosen if rank not in allowed.dead)
-        # A cell that will not be sent must be taken back, or the next would wait for its end.
-        if not here:
-            self._root.forget_cell(name)
-            lost = self._lost.get(chosen[0])
-            raise RankFailure(chosen[0], lost.host if lost else "", allowed.dead[chosen[0]])
-        try:
-            self._meet(is_reformed=allowed.reform)
-        except BaseException:
-            self._root.forget_cell(name)
-            raise
-        if allowed.dead and is_all:
-            view.notice(say_without(allowed.dead))
-        return here, tuple(allowed.dead)
-
-    # -- ranks that are replaced --------------------------------------------------------------
-
     def restart(
         self,
         ranks: tuple[int, ...] | None,
@@ -190,130 +153,36 @@ class CellRunner:
         self._newcomers.wish(wished, wish)
         try:
             answer = self._root.restart(ranks or (), force=force)
-        except DistributedError:
-            self._newcomers.unwish(wished)
-            raise
-        self._newcomers.unwish(wished)
-        if answer.ranks and not self._busy.locked():
-            name = f"{self._name}:restart:{next(self._numbers)}"
-            with self._one_at_a_time(name, answer.ranks):
-                error = self._settle(make_view, tell)
+        finally:
+            self._newcomers.unwish(wished, wish)
+        if answer.joined:
+            tell(say_joined(answer.joined))
+        if answer.ranks:
+            error = None
+            with self._if_free(self._next("restart"), answer.ranks) as is_free:
+                if is_free:
+                    error = self._settle(make_view, tell)
+            if not is_free:
+                tell(f"{name_ranks(answer.ranks)} will take part from the next cell on")
             if error is not None:
                 raise error
-        elif answer.ranks:
-            tell(f"{name_ranks(answer.ranks)} will take part from the next cell on")
         if answer.failed:
             raise DistributedError(say_failed(answer.failed))
         return answer.ranks
 
-    def _settle(
-        self, make_view: Callable[[], View], tell: Callable[[str], None]
-    ) -> DistributedError | None:
-        """Have ranks that were replaced meet the others, and get what they were wished."""
-        absent = tuple(sorted(self._newcomers.absent))
-        if absent:
-            name = f"{self._name}:meet:{next(self._numbers)}"
-            allowed = self._root.begin_cell(name, absent)
-            try:
-                self._meet(is_reformed=allowed.reform)
-            finally:
-                self._root.forget_cell(name)
-        if not self._newcomers:
-            return None
-        return prepare(self, self._newcomers, self._every_start, make_view=make_view, tell=tell)
-
-    def _meet(self, *, is_reformed: bool) -> None:
-        """Wait for newcomers' first answer, then have all ranks join if the world is formed anew."""
-        absent = self._newcomers.absent
-        if absent:
-            name, size = f"{self._name}:ping:{next(self._numbers)}", len(self._ranks)
-            wait_answering(
-                self._dispatch, name, size, ANSWER_S, ranks=absent, gone=lambda: tuple(self._lost)
-            )
-        here = tuple(sorted(absent - self._lost.keys()))
-        if is_reformed:
-            self._enter()
-        elif here:
-            cell = Cell(f"{self._name}:introduce:{next(self._numbers)}", here)
-            code = INTRODUCE_CODE.format(size=len(self._ranks))
-            raise_for(self._execute(cell, code, QuietView(), silent=True))
-        self._newcomers.met(absent)
-
-    def part(self, code: str, ranks: tuple[int, ...], view: View, *, silent: bool = False) -> None:
-        """Run a cell of our own as a step of something else, which holds the ranks."""
-        name = f"{self._name}:{next(self._numbers)}"
-        here, _ = self._announce(name, ranks, view, is_all=False)
-        for lost in (self._lost[rank] for rank in ranks if rank not in here):
-            self._root.forget_cell(name)
-            raise RankFailure(lost.rank, lost.host, lost.reason)
-        raise_for(self._execute(Cell(name, here), code, view, silent=silent))
-
-    @contextmanager
-    def _one_at_a_time(self, name: str, ranks: tuple[int, ...]) -> Iterator[None]:
-        if not self._busy.acquire(blocking=False):
-            msg = "a cell runs already; wait for it, or stop it with %distributed interrupt"
-            raise DistributedError(msg)
-        # From here on it can be interrupted: a rank remembers that until the cell comes to it.
-        self._running = name, ranks
-        try:
-            yield
-        finally:
-            self._running = None
-            self._busy.release()
-
-    def _execute(
-        self,
-        cell: Cell,
-        code: str,
-        view: View,
-        *,
-        silent: bool = False,
-        timeout: float | None = None,
-        max_lines: int = MAX_LINES,
-    ) -> CellOutcome:
-        try:
-            for rank in cell.ranks:
-                self._dispatch.execute(cell, rank, code, silent=silent)
-                if rank in self._lost:  # since it was chosen
-                    cell.on_lost(self._lost[rank])
-            outcome = run_cell(
-                cell,
-                view,
-                self._dispatch,
-                timeout_s=timeout,
-                max_lines=max_lines,
-                look=self._root.look,
-                see=self._root.see,
-            )
-            self._left.update(outcome.abandoned)
-            return outcome
-        finally:
-            self._dispatch.forget(cell)
-
-    def call(self, ranks: tuple[int, ...] | None, buffers: list[Any]) -> dict[int, Any]:
+    def call(
+        self, ranks: tuple[int, ...] | None, buffers: list[Any], tell: Callable[[str], None]
+    ) -> dict[int, Any]:
         """Call a function (packed by `_values`) on ranks; what came back, by rank."""
         chosen = self._ranks if ranks is None else ranks
-        name = f"{self._name}:call:{next(self._numbers)}"
-        with self._one_at_a_time(name, chosen):
-            self._settle(QuietView, lambda text: None)
+        with self._one_at_a_time(self._next("call"), chosen):
+            self._settle(QuietView, tell)
             lost = {rank: self._lost[rank] for rank in chosen if rank in self._lost}
             if lost and ranks is not None:
                 first = next(iter(lost.values()))
                 raise RankFailure(first.rank, first.host, first.reason)
             self._check_left(chosen)
             return self.ask(tuple(rank for rank in chosen if rank not in lost), buffers)
-
-    def ask(self, ranks: tuple[int, ...], buffers: list[Any]) -> dict[int, Any]:
-        """Call a function on ranks as a step of something that holds them."""
-        call = Call(f"{self._name}:call:{next(self._numbers)}", ranks)
-        try:
-            for rank in ranks:
-                self._dispatch.apply(call, rank, buffers)
-            outcome = run_cell(call, QuietView(), self._dispatch, see=self._root.see)
-        finally:
-            self._dispatch.forget(call)
-        raise_for(outcome)
-        return call.values
 
     def _check_left(self, ranks: Collection[int]) -> None:
         """Refuse what would wait behind a cell that a rank was left to and still runs."""
@@ -331,20 +200,3 @@ class CellRunner:
         if running is not None:
             self._dispatch.interrupt_cell(*running)
             self._dispatch.tell(Interrupted())
-
-    def on_news(self, message: FromRoot) -> None:
-        """Tell the cell that runs of a rank's death, or what else the root has to say."""
-        if isinstance(message, RankLost):
-            lost = Lost(
-                message.rank, message.host, message.reason, message.tail, message.will_return
-            )
-            self._lost.setdefault(lost.rank, lost)
-            self._newcomers.lose(lost.rank)
-            self._dispatch.on_lost(lost)
-        elif isinstance(message, Replaced):
-            self._dispatch.on_replaced(message.rank, message.engine)
-            self._lost.pop(message.rank, None)
-            self._left.discard(message.rank)
-            self._newcomers.add(message)
-        elif isinstance(message, Notice):
-            self._dispatch.tell(Told(message.text))

@@ -19,7 +19,7 @@ from phalanx.supervisor import check_name
 
 from ._cell import Cell
 from ._dispatch import Dispatch
-from ._ranks import format_ranks
+from ._ranks import name_ranks
 
 __all__ = [
     "LINGER_S",
@@ -111,22 +111,38 @@ def wait_answering(
     *,
     ranks: Collection[int] | None = None,
     gone: Callable[[], Collection[int]] = tuple,
+    stopped: Callable[[], bool] = lambda: False,
 ) -> None:
     """Repeat an empty cell until each rank's answer has come on both channels.
 
     A router drops what it has no route for yet (ipyparallel's issue 476), and a subscription
     takes a moment to arrive: before both have worked once, no cell is sent. ``ranks``: only of these;
     ``gone`` are those that have died meanwhile.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        ``stopped`` says that a person does not want to wait.
+    DistributedError
+        Ranks did not answer within ``timeout_s``.
     """
     cell = Cell(name, tuple(range(size)) if ranks is None else tuple(sorted(ranks)))
     missing = set(cell.ranks)
     deadline_s = time.monotonic() + timeout_s
-    while missing:
-        if time.monotonic() > deadline_s:
-            msg = f"rank {format_ranks(missing)} started, but does not answer"
-            raise DistributedError(msg)
-        for rank in missing:
-            dispatch.execute(cell, rank, "", silent=True)
-        missing -= cell.wait_ended(missing, PING_INTERVAL_S)
-        missing.difference_update(gone())
-    dispatch.forget(cell)
+    try:
+        while missing:
+            if stopped():
+                raise KeyboardInterrupt
+            if time.monotonic() > deadline_s:
+                msg = f"{name_ranks(missing)} started, but {_does(missing)} not answer"
+                raise DistributedError(msg)
+            for rank in missing:
+                dispatch.execute(cell, rank, "", silent=True)
+            missing -= cell.wait_ended(missing, PING_INTERVAL_S)
+            missing.difference_update(gone())
+    finally:
+        dispatch.forget(cell)
+
+
+def _does(ranks: Collection[int]) -> str:
+    return "does" if len(ranks) == 1 else "do"

@@ -33,8 +33,12 @@ class Call(Cell):
 
     def on_shell(self, rank: int, message: Message) -> None:
         """Take a rank's answer."""
-        if message["content"]["status"] == "ok":
+        content = message["content"]
+        if content["status"] == "ok":
             self.values[rank], _ = deserialize_object(message["buffers"])
+        else:
+            # No code of the user's runs in a call: the frames are ipyparallel's.
+            message = {**message, "content": {**content, "traceback": []}}
         super().on_shell(rank, message)
 
 

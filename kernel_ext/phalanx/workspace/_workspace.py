@@ -107,7 +107,8 @@ class Workspace(WorkspaceLife, CanExchange, CanRestart):
         take : bool
             Take it from a process that uses it, which is told.
         watch : bool
-            Only look: `topology`, `output` and `stacks`, beside the process that uses it.
+            Only look, beside the process that uses it: `topology`, `output`, `stacks`, and `join`,
+            which follows the cell that runs.
 
         Returns
         -------
@@ -142,6 +143,9 @@ class Workspace(WorkspaceLife, CanExchange, CanRestart):
     def join(self, *, view: View | None = None) -> builtins.list[RankResult]:
         """After `attach`: show what ranks printed meanwhile, and follow the cell that runs.
 
+        Who only watches is shown that cell from its beginning; Ctrl-C ends the watching, and not
+        the cell.
+
         Parameters
         ----------
         view : View, optional
@@ -157,7 +161,11 @@ class Workspace(WorkspaceLife, CanExchange, CanRestart):
         CellError, RankFailure, KeyboardInterrupt
             As of `run`.
         """
-        return self._up().join(view or self.make_view())
+        shown = view or self.make_view()
+        self._check_running()
+        if self._bystander is not None:
+            return self._bystander.follow(shown)
+        return self._up().join(shown)
 
     # -- cells --------------------------------------------------------------------------------
 

@@ -1,0 +1,198 @@
+"""Who comes to ranks that another client has left: what is told, kept, and formed anew."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import psutil
+import pytest
+from restarting import Notices, assert_sound, kill, pids, values, wait_for
+
+from phalanx.errors import CellError, DistributedError
+from phalanx.workspace import Workspace, list_workspaces, stop_workspace
+from phalanx.workspace._catch_up import CatchUp
+from phalanx.workspace._cell import Cell
+from phalanx.workspace._steps import ENTER_CODE, Steps
+
+pytestmark = pytest.mark.slow
+
+OWNER = """
+from phalanx.workspace import Workspace
+import sys
+ws = Workspace.start(n=2, name="ours", linger=30, auto_restart="auto" in sys.argv)
+{then}
+print(flush=True)
+input()
+"""
+FAIL = "px.all_sum(np.ones(1 + rank))"  # it ends the epoch on all ranks
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    yield
+    for info in list_workspaces():
+        stop_workspace(info.name)
+
+
+def left_by(then: str, *words: str) -> None:
+    """A process has started two ranks named `ours`, has done something, and was killed."""
+    with subprocess.Popen(
+        [sys.executable, "-c", OWNER.format(then=then), *words],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+        said = process.stdout.readline()
+        process.kill()
+    assert said == b"\n"
+
+
+def come(**options) -> tuple[Workspace, Notices]:
+    ws, view = Workspace.attach("ours", **options), Notices()
+    ws.make_view = lambda: view
+    ws.join()
+    return ws, view
+
+
+def test_cells_of_every_start_outlive_who_ran_them():
+    left_by(
+        "ws.run('order = [1]', every_start=True)\n"
+        "ws.run('order.append(2)', every_start=True)\n"
+        "ws.run('only_here = 1', ranks=[0], every_start=True)\n"
+        "ws.run('order = [1]', every_start=True)\n"
+        "ws.run('order.append(3)', every_start=True)"
+    )
+    ws, _ = come()
+    with ws:
+        assert values(ws, "order") == ["[1, 3]"] * 2
+        kill(ws, 1)
+        with pytest.raises(CellError, match="order"):  # of the one that came first now
+            ws.restart(1)
+        assert values(ws, "(order, 'only_here' in globals())", ranks=[1]) == ["([1, 3], False)"]
+        assert_sound(ws)
+        ws.stop()
+
+
+def test_a_rank_that_was_replaced_meanwhile_is_told_of_and_prepared():
+    left_by("ws.run('every = rank + 10', every_start=True)", "auto")
+    with Workspace.attach("ours", watch=True) as watcher:
+        old = pids(watcher)
+        os.kill(old[1], signal.SIGKILL)
+        wait_for(lambda: pids(watcher)[1] != old[1])
+        wait_for(lambda: watcher.topology().ranks[1].state == "idle")
+    ws, view = come()
+    with ws:
+        (line,) = view.texts
+        at = r"\d\d:\d\d"
+        assert re.fullmatch(
+            rf"rank 1 died at {at} \(killed by signal 9 \(SIGKILL\)\) "
+            rf"and was replaced at {at}: it is new",
+            line,
+        )
+        assert values(ws, "(every, rank, size, px.all_sum(1))") == [
+            "(10, 0, 2, 2)",
+            "(11, 1, 2, 2)",
+        ]
+        assert view.texts == [line]
+    ws, view = come()  # once is enough
+    with ws:
+        assert view.texts == []
+        ws.stop()
+
+
+def test_a_rank_that_is_dead_is_told_of_with_the_time():
+    left_by("import os\nos.kill(ws.topology().ranks[1].pid, 9)")
+    with Workspace.attach("ours", watch=True) as watcher:
+        wait_for(lambda: watcher.topology().ranks[1].state == "dead")
+    ws, view = come()
+    with ws:
+        at = time.strftime("%H:")
+        (line,) = view.texts
+        assert line.startswith(f"rank 1 died at {at}")
+        assert line.endswith("(killed by signal 9 (SIGKILL)); `%distributed restart 1` replaces it")
+        assert ws.restart() == (1,)
+        assert_sound(ws)
+        ws.stop()
+
+
+def test_an_epoch_that_nobody_entered_is_entered_by_who_comes():
+    # The world was to be formed anew, and its client died before it had asked the ranks to.
+    left_by(f"try: ws.run({FAIL!r})\nexcept Exception: pass\nws._root.begin_cell('lost', (0, 1))")
+    ws, _ = come()
+    with ws:
+        assert_sound(ws)
+        ws.stop()
+
+
+def test_an_epoch_that_nobody_entered_is_entered_by_who_takes_over():
+    with Workspace.start(n=2, name="ours", linger=0) as first:
+        with pytest.raises(CellError):
+            first.run(FAIL)
+        assert first._root.begin_cell("lost", (0, 1)).reform
+        ws, _ = come(take=True)
+        with ws:
+            assert_sound(ws)
+            ws.stop()
+
+
+def test_an_epoch_that_one_rank_has_entered_is_entered_by_the_others():
+    with Workspace.start(n=2, name="ours", linger=0) as first:
+        with pytest.raises(CellError):
+            first.run(FAIL)
+        assert first._root.begin_cell("lost", (0, 1)).reform
+        enter = Cell("mine:enter", (0,))
+        first._runner._dispatch.execute(enter, 0, ENTER_CODE, silent=True)
+        ws, _ = come(take=True)
+        with ws:
+            assert_sound(ws)
+            ws.stop()
+
+
+def test_ranks_whose_client_died_before_they_met_are_in_one_world(monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(Steps, "_enter", lambda self: None)
+        first = Workspace.start(n=2, name="ours", linger=0)
+    with first:
+        ws, _ = come(take=True)
+        with ws:
+            assert values(ws, "(rank, size)") == ["(0, 2)", "(1, 2)"]
+            assert_sound(ws)
+            ws.stop()
+
+
+def test_a_rank_that_returns_while_somebody_comes_is_there(monkeypatch):
+    with Workspace.start(n=2, name="ours", linger=0) as first:
+        old = pids(first)[1]
+
+        def restart():
+            with contextlib.suppress(DistributedError):  # it is taken away meanwhile
+                first.restart(1, force=True)
+
+        thread = threading.Thread(target=restart)
+        thread.start()
+        wait_for(lambda: pids(first)[1] != old)
+        new = psutil.Process(pids(first)[1])
+        new.suspend()
+
+        class Slow(CatchUp):
+            """The rank returns between the last word on how things stand and what follows."""
+
+            def __init__(self, name, dispatch, root, size):
+                super().__init__(name, dispatch, root, size)
+                assert [lost.rank for lost in self.deaths] == [1]
+                new.resume()
+                wait_for(lambda: root.topology().ranks[1].state == "idle")
+
+        monkeypatch.setattr("phalanx.workspace._runner.CatchUp", Slow)
+        ws, _ = come(take=True)
+        thread.join(20.0)
+        with ws:
+            assert_sound(ws)
+            ws.stop()
