@@ -103,9 +103,11 @@ class Sweeper:
         self._gone.set()
 
     def _finish(self) -> None:
-        if self._popen is not None and self._popen.stdin is not None:
+        """Tell it that this is the end, once: `_reap` comes after `stop`."""
+        stdin = None if self._popen is None else self._popen.stdin
+        if stdin is not None and not stdin.closed:
             self._say(".")
-            self._popen.stdin.close()
+            stdin.close()
 
     async def stop(self) -> None:
         """Sweep up all that is left, and end the process; idempotent."""
