@@ -41,11 +41,11 @@ class LiveWidget(anywidget.AnyWidget):
     frame = traitlets.Bytes(b"").tag(sync=True)
 
     def __init__(self, **traits: Any) -> None:
-        super().__init__(**traits)
         self._asking = threading.BoundedSemaphore(MOST_QUESTIONS)
         self._shell = get_ipython()
         self._is_in_cell = self._shell is not None
         self._ticker = Ticker(self._tick, is_busy=lambda: self._is_in_cell)
+        super().__init__(**traits)
         if self._shell is not None:
             self._shell.events.register("pre_run_cell", self._on_cell_begins)
             self._shell.events.register("post_run_cell", self._on_cell_ends)
@@ -118,6 +118,8 @@ class LiveWidget(anywidget.AnyWidget):
 
     def close(self) -> None:
         """Take the widget off the page, and end its thread; idempotent."""
+        if not hasattr(self, "_ticker"):
+            return  # one that could not be made is collected all the same
         self._ticker.close()
         if self._shell is not None:
             self._shell.events.unregister("pre_run_cell", self._on_cell_begins)

@@ -89,7 +89,7 @@ class Ticker:
                 if not self._has_views():
                     self._thread = None
                     return
-                    started_s = self._clock()
+            started_s = self._clock()
             self._tick()
             left_s = started_s + self._interval_s - self._clock()
             with self._changed:

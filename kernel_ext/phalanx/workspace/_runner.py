@@ -58,7 +58,7 @@ class CellRunner:
         self._left: set[int] = set()  # ranks that were left to a cell they did not end
         self._running: tuple[str, tuple[int, ...]] | None = None
         self._dispatch = Dispatch(thread, booted.connection, booted.engines, booted.session)
-        self.help = self._dispatch.help
+        self.help, self.waiting = self._dispatch.help, self._dispatch.waiting
         self._newcomers = Newcomers()
         self._every_start = EveryStart()
         self._missed: CatchUp | None = None
