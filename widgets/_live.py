@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,9 @@ class LiveWidget(anywidget.AnyWidget):
             self._take(content)
 
     def _take(self, question: dict[str, Any]) -> None:
+        until = question.get("until")
+        if isinstance(until, int | float) and time.time() > until:
+            return  # nobody waits any more, and what was asked for then may be wrong now
         if not self._asking.acquire(blocking=False):
             self._say(question, is_ok=False, text="too much was asked at once; try again")
             return

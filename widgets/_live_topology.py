@@ -98,7 +98,12 @@ class Topology(LiveWidget):
     def _publish(self, frame: Frame) -> None:
         world = msgspec.json.encode(world_of(self._seen))
         is_news = msgspec.structs.replace(frame, now=self._last.now) != self._last
-        if world != self.world or not self.frame or is_news or frame.now > self._last.now + REPEAT_S:
+        if (
+            world != self.world
+            or not self.frame
+            or is_news
+            or frame.now > self._last.now + REPEAT_S
+        ):
             self._last = frame
             self.frame = msgspec.json.encode(frame)
             self.world = world

@@ -189,6 +189,15 @@ def test_questions(shared):
     shared._handle_custom_msg("nonsense", [])
 
 
+def test_a_question_that_comes_too_late_is_dropped(shared):
+    before = _frame(shared)["ranks"]
+    late = {"kind": "ask", "id": "1", "action": "restart", "rank": 1, "force": True}
+    shared._handle_custom_msg({**late, "until": time.time() - 1}, [])
+    assert _ask(shared, action="stacks", rank=1, until=time.time() + 9)[0]
+    shared.tick()
+    assert [rank["pid"] for rank in _frame(shared)["ranks"]] == [rank["pid"] for rank in before]
+
+
 def test_a_cell_runs_and_is_interrupted(own):
     ws = own.workspace
     errors: list[BaseException] = []

@@ -24,6 +24,7 @@ export class Details {
   private is_sure = false; // a live rank's restart was pressed once
   private is_asking = false;
   private is_live = true;
+  private now = 0;
 
   constructor(
     private readonly requests: Requests,
@@ -50,6 +51,7 @@ export class Details {
     if (!now) return;
     this.is_dead = now.state === "dead";
     this.is_live = is_live;
+    this.now = frame.now + since_frame_s;
     set_text(this.title, `rank ${rank} · ${STATES[now.state].words}`);
     this.fill(facts(world, frame, rank, since_frame_s));
     this.refresh();
@@ -95,7 +97,9 @@ export class Details {
     this.is_sure = false;
     set_text(this.said, meanwhile);
     this.refresh();
-    void this.requests.ask(action, args, timeout_s).then((answer: Answer) => {
+    // Of the kernel's clock: what it hears of later, after a long cell, is not wanted any more.
+    const until = this.now + timeout_s;
+    void this.requests.ask(action, { ...args, until }, timeout_s).then((answer: Answer) => {
       this.is_asking = false;
       if (rank === this.rank) set_text(this.said, answer.text);
       this.said.classList.toggle("px-failed", !answer.ok);
