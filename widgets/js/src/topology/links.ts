@@ -49,9 +49,7 @@ export function draw_curves(
     }
   }
   if (marked < 0) return;
-  const its = peers(world, marked);
-  for (const peer of its.arena) add(marked, peer, "px-arena px-marked");
-  for (const peer of its.tcp) add(marked, peer, "px-tcp px-marked");
+  for (const peer of peers(world, marked).tcp) add(marked, peer, "px-tcp px-marked");
 }
 
 export type Kind = "self" | "arena" | "tcp" | "";
