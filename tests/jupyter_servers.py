@@ -37,7 +37,9 @@ def _free_port() -> int:
 def lab(folder: Path) -> Iterator[str]:
     """Start ``phalanx lab``; gives the address that it prints, of the first tutorial."""
     command = ["-m", "phalanx.cli", "lab", "--folder", folder / "notebooks"]
-    with _server(folder, command, "--LabApp.news_url=None") as address:
+    with _server(
+        folder, command, "--LabApp.news_url=None", "--LabApp.expose_app_in_browser=True"
+    ) as address:
         yield address
 
 

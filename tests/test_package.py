@@ -34,7 +34,7 @@ def test_every_public_name_is_there(name):
 def test_a_rank_loads_no_client_and_no_widgets():
     code = (
         "import sys, numpy, phalanx as px; px.all_sum(numpy.ones(3));"
-        "print([m for m in ('ipyparallel', 'ipywidgets', 'phalanx.workspace') if m in sys.modules])"
+        "print([m for m in ('anywidget', 'ipyparallel', 'ipywidgets', 'phalanx.workspace') if m in sys.modules])"
     )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert said.stdout.strip() == "[]"
@@ -61,6 +61,10 @@ def test_wheel_contents(tmp_path):
         "phalanx/notebooks/data/seattle-weather.csv",
         "phalanx/py.typed",
         "phalanx/widgets/__init__.py",
+        "phalanx/widgets/static/topology.css",
+        "phalanx/widgets/static/topology.js",
     } <= set(names)
     assert any(name.startswith("phalanx/_native.") and name.endswith(".so") for name in names)
-    assert not [name for name in names if "__pycache__" in name or "/tests/" in name]
+    assert not [
+        name for name in names if "__pycache__" in name or "/tests/" in name or "/js/" in name
+    ]

@@ -1,18 +1,26 @@
 """The door of the pictures: what a world looks like, and how fast it is.
 
-Still pictures only draw records of `phalanx.protocol`; they start and ask nothing.
+Still pictures only draw records of `phalanx.protocol`; they start and ask nothing. Live widgets
+need anywidget, which is loaded when one is first named.
 """
 
 from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from ._bandwidth import bandwidth
 from ._still import StillPicture
 from ._table import HEADER, format_measurement, format_size, table, table_html
 from ._topology import topology
 
+if TYPE_CHECKING:
+    from ._live_topology import Topology
+
 __all__ = [
     "HEADER",
     "StillPicture",
+    "Topology",
     "bandwidth",
     "format_measurement",
     "format_size",
@@ -20,3 +28,13 @@ __all__ = [
     "table_html",
     "topology",
 ]
+
+_LIVE = {"Topology": "_live_topology"}
+
+
+def __getattr__(name: str) -> Any:
+    """Load a live widget when it is first named."""
+    if name not in _LIVE:
+        msg = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(msg, name=name, obj=None)
+    return getattr(importlib.import_module(f".{_LIVE[name]}", __name__), name)

@@ -44,8 +44,7 @@ def _read_the_tutorial(page: Any, address: str) -> None:
     run_cell("300")
     run_cell()
     page.keyboard.press("Shift+Enter")  # %distributed topology
-    picture = page.locator('.jp-OutputArea-output[data-mime-type="image/svg+xml"]').first
-    picture.wait_for(timeout=60_000)
+    page.locator(".px-topology .px-tile").nth(3).wait_for(timeout=60_000)
     page.screenshot(path=_ARTIFACTS / "lab-topology.png")
     run_cell()
     run_cell("1461 days")

@@ -149,7 +149,8 @@ def line_parser() -> argparse.ArgumentParser:
         help="replace a rank that dies at once, and say so",
     )
     action("status", "Show the ranks and what they do, as text.")
-    action("topology", "Draw hosts, ranks and the paths between them.")
+    topology = action("topology", "Show hosts, ranks and the paths between them, live.")
+    topology.add_argument("--still", action="store_true", help="a picture as of now, no widget")
     bandwidth = action("bandwidth", "Measure and draw the bandwidth of an operation by size.")
     bandwidth.add_argument("--op", default="all_sum", help="the operation (default all_sum)")
     bandwidth.add_argument("-b", "--begin", default="8", metavar="SIZE", help="first size (8)")

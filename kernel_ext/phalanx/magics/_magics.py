@@ -5,6 +5,7 @@ A user's mistake ends the cell in one line (IPython's UsageError), never in our 
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -70,6 +71,7 @@ class DistributedMagics(Magics):  # type: ignore[misc]
         self._workspace: Workspace | None = None
         self._auto = AutoDistributed(shell)
         self._named: Named = {}
+        self._live: weakref.WeakSet[widgets.Topology] = weakref.WeakSet()
         self._typing = TypingHelp(shell, self._auto, lambda: self._workspace)
 
     @property
@@ -187,6 +189,9 @@ class DistributedMagics(Magics):  # type: ignore[misc]
     def _adopt(self, workspace: Workspace) -> None:
         self._workspace = workspace
         workspace.make_view = lambda: self._view(workspace)
+        for widget in self._live:  # what was let go and is taken up again is shown again
+            if widget.workspace.name == workspace.name:
+                widget.workspace = workspace
         self._offer_name(workspace)
 
     def _do_attach(self, options: Any) -> None:
@@ -219,7 +224,13 @@ class DistributedMagics(Magics):  # type: ignore[misc]
         print(widgets.topology(self._running().topology()).text)  # noqa: T201 - the answer
 
     def _do_topology(self, options: Any) -> None:
-        display(widgets.topology(self._running().topology()))
+        workspace = self._running()
+        if options.still or not hasattr(self.shell, "kernel"):
+            display(widgets.topology(workspace.topology()))
+            return
+        widget = widgets.Topology(workspace)
+        self._live.add(widget)
+        display(widget)
 
     def _do_bandwidth(self, options: Any) -> None:
         measurements: list[Measurement] = []

@@ -38,6 +38,7 @@ class RankInfo(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One rank: its host (index), process, engine uuid and what it is doing.
 
     ``detail`` is empty or one line in a user's words: why it is dead, what it waits for.
+    ``rss_nbytes`` is the memory it has in use, 0 where that is not known.
     """
 
     rank: int
@@ -46,6 +47,7 @@ class RankInfo(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     state: RankState
     engine: str = ""
     detail: str = ""
+    rss_nbytes: int = 0
 
 
 class LinkInfo(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

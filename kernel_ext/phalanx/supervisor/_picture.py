@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Collection, Sequence
+from pathlib import Path
 
 from phalanx.protocol import BootOptions, HostInfo, RankInfo, Topology
 
@@ -36,6 +37,7 @@ def topology_of(
             # Why it is dead, or the operation it is in.
             detail=world.dead.get(rank)
             or ("in recover" if rank in world.asking else host.memory.doing(rank)),
+            rss_nbytes=0 if rank in world.dead else _rss_nbytes(host.pid(rank)),
         )
         for rank in range(options.ranks)
     )
@@ -48,3 +50,12 @@ def topology_of(
         ranks=ranks,
         links=links_of((0,) * len(ranks), options.transport),
     )
+
+
+def _rss_nbytes(pid: int) -> int:
+    """Memory that a process has in use, as Linux tells it; 0 elsewhere."""
+    try:
+        resident = Path(f"/proc/{pid}/statm").read_bytes().split()[1]
+    except OSError:
+        return 0
+    return int(resident) * os.sysconf("SC_PAGE_SIZE")

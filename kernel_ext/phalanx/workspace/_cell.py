@@ -39,6 +39,7 @@ class Cell:
         self.ranks = ranks
         self.lost = lost  # the dead that it runs without
         self.events = queue.SimpleQueue() if events is None else events
+        self.waiting: tuple[int, ...] = ()  # for a line; the thread that waits says so
         self._replies: dict[int, Failure | None] = {}
         self._idle: set[int] = set()
         self._tracebacks: dict[int, str] = {}  # the last that each rank showed

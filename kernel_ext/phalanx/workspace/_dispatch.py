@@ -133,6 +133,11 @@ class Dispatch:
         for engine in self._engines:
             self._channels.control(engine, kind, content)
 
+    def waiting(self) -> set[int]:
+        """Ranks that wait for a person to type."""
+        with self._lock:
+            return {rank for cell, rank in self._requests.values() if rank in cell.waiting}
+
     def tell(self, event: Event) -> None:
         """Tell every cell that is under way."""
         with self._lock:

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from phalanx.errors import DistributedError
 from phalanx.protocol import FromRoot, Taken, Topology
 
@@ -88,7 +90,18 @@ class WorkspaceLife:
     def topology(self) -> Topology:
         """Return hosts, ranks, their states and the paths between them, as of now."""
         self._check_running()
-        return self._root.topology()
+        topology = self._root.topology()
+        # Who asks a person is the business of the client that runs the cell.
+        waiting = self._runner.waiting() if self._runner is not None else set()
+        if not waiting:
+            return topology
+        ranks = tuple(
+            msgspec.structs.replace(its, state="input", detail="waits for input")
+            if its.rank in waiting and its.state == "busy"
+            else its
+            for its in topology.ranks
+        )
+        return msgspec.structs.replace(topology, ranks=ranks)
 
     @property
     def is_running(self) -> bool:

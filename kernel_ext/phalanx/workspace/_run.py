@@ -124,6 +124,7 @@ class _CellLoop:
         now_s = clock()
         self.output.show(self.running, now_s)
         self.asking.step(self.running, now_s)
+        self.cell.waiting = self.asking.waiting
         self.status.step(self.running, self.asking.waiting, self.outcome.lost, now_s)
 
     def take(self, event: Event, now_s: float) -> None:

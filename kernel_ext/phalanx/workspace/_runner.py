@@ -39,7 +39,7 @@ class CellRunner(Steps):
 
     def __init__(self, name: str, thread: SocketThread, root: RootClient, booted: Booted) -> None:
         super().__init__(name, thread, root, booted)
-        self.help = self._dispatch.help
+        self.help, self.waiting = self._dispatch.help, self._dispatch.waiting
         self._missed: CatchUp | None = None
 
     def begin(self, *, is_new: bool) -> None:

@@ -1,0 +1,248 @@
+"""Live widgets as the kernel sees them: when they work, what they send, what they answer."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import msgspec
+import psutil
+import pytest
+from restarting import wait_for
+from worlds import NASTY, make_world
+
+from phalanx.errors import CellError, DistributedError
+from phalanx.protocol import RankInfo, Topology
+from phalanx.widgets import Topology as TopologyWidget
+from phalanx.widgets._ticker import Ticker
+from phalanx.widgets._topology_frames import Timeline, world_of
+from phalanx.workspace import Workspace
+
+# -- the ticker -------------------------------------------------------------------------------------
+
+
+class Clock:
+    """Seconds that pass when a tick is waited for."""
+
+    def __init__(self):
+        self.now_s = 0.0
+
+    def __call__(self):
+        return self.now_s
+
+
+def _n_threads():
+    return sum(thread.name == "phalanx-widget" for thread in threading.enumerate())
+
+
+def test_nobody_looks_nothing_runs():
+    ticks = []
+    ticker = Ticker(lambda: ticks.append(1))
+    assert not ticker.is_ticking
+    assert ticks == []
+
+
+def test_ticks_while_a_view_looks_and_no_more():
+    before = _n_threads()
+    ticked = threading.Event()
+    ticker = Ticker(ticked.set, interval_s=0.01)
+    ticker.look("a")
+    ticker.look("b")
+    assert _n_threads() == before + 1
+    ticker.leave("a")
+    ticked.clear()
+    assert ticked.wait(5)
+    ticker.leave("b")
+    wait_for(lambda: not ticker.is_ticking)
+    ticker.look("a")
+    ticked.clear()
+    assert ticked.wait(5)
+    ticker.close()
+    wait_for(lambda: not ticker.is_ticking)
+    ticker.look("a")
+    assert not ticker.is_ticking
+
+
+def test_a_view_that_is_not_heard_of_is_gone_but_not_while_the_kernel_is_busy():
+    clock, is_busy = Clock(), [True]
+    n_ticks = [0]
+
+    def tick():
+        n_ticks[0] += 1
+        clock.now_s += 1.0
+
+    ticker = Ticker(tick, is_busy=lambda: is_busy[0], interval_s=0.0, lease_s=6.0, clock=clock)
+    ticker.look("a")
+    wait_for(lambda: n_ticks[0] > 50)
+    is_busy[0] = False
+    wait_for(lambda: not ticker.is_ticking)
+
+
+def test_at_most_five_times_a_second():
+    times: list[float] = []
+    ticker = Ticker(lambda: times.append(time.monotonic()))
+    ticker.look("a")
+    wait_for(lambda: len(times) >= 4)
+    ticker.close()
+    assert times[3] - times[0] >= 0.55
+
+
+# -- what is sent -----------------------------------------------------------------------------------
+
+
+def _one(state, detail="", pid=7) -> Topology:
+    world = make_world(1, 1)
+    return msgspec.structs.replace(world, ranks=(RankInfo(0, 0, pid, state, detail=detail),))
+
+
+def test_a_rank_is_in_a_collective_since_and_then_was():
+    timeline = Timeline()
+    timeline.take(_one("idle"), 100.0)
+    timeline.take(_one("busy"), 101.0)
+    timeline.take(_one("busy", "in all_sum #1"), 102.0)
+    (rank,) = timeline.take(_one("busy", "in all_sum #1 at train.py:3"), 103.0).ranks
+    assert (rank.state, rank.since, rank.last) == ("collective", 102.0, "")
+    (rank,) = timeline.take(_one("busy", "in all_sum #2"), 104.0).ranks
+    assert (rank.state, rank.since, rank.last) == ("collective", 104.0, "all_sum #1 at train.py:3")
+    (rank,) = timeline.take(_one("idle"), 105.0).ranks
+    assert (rank.state, rank.since, rank.last) == ("idle", 105.0, "all_sum #2")
+    (rank,) = timeline.take(_one("idle", pid=8), 106.0).ranks
+    assert rank.last == ""
+
+
+def test_the_world_is_sent_in_short():
+    world = world_of(make_world(2, 32))
+    assert world.arenas == (tuple(range(32)), tuple(range(32, 64)))
+    assert world.tcp == ((0, 32),)
+    assert len(msgspec.json.encode(world)) < 2000
+
+
+def test_names_from_outside_can_be_sent():
+    world = msgspec.structs.replace(make_world(1, 1, name=NASTY), name=NASTY)
+    assert b"\\u001b" not in msgspec.json.encode(world_of(world))
+    assert Timeline().take(_one("dead", NASTY), 1.0).ranks[0].detail.isprintable()
+
+
+# -- a real one -------------------------------------------------------------------------------------
+
+
+def _frame(widget) -> dict[str, Any]:
+    return msgspec.json.decode(widget.frame)
+
+
+@pytest.fixture(scope="module")
+def shared():
+    with Workspace.start(n=2, linger=0) as ws:
+        widget = TopologyWidget(ws)
+        yield widget
+        widget.close()
+
+
+@pytest.fixture
+def own():
+    with Workspace.start(n=2, linger=0) as ws:
+        widget = TopologyWidget(ws)
+        yield widget
+        widget.close()
+
+
+def test_what_a_new_widget_shows(shared):
+    frame, world = _frame(shared), msgspec.json.decode(shared.world)
+    assert frame["status"] == "live"
+    assert [rank["state"] for rank in frame["ranks"]] == ["idle", "idle"]
+    assert all(rank["rss"] > 1 << 20 for rank in frame["ranks"])
+    assert world["arenas"] == [[0, 1]]
+
+
+def test_a_saved_notebook_has_the_picture(shared):
+    data, _ = shared._repr_mimebundle_()
+    assert data["image/svg+xml"].startswith("<svg")
+    assert "rank 0" in data["text/plain"]
+    assert data["application/vnd.jupyter.widget-view+json"]["model_id"] == shared.model_id
+
+
+def _ask(widget, **question):
+    said: list[dict[str, Any]] = []
+    widget.send = said.append
+    widget._handle_custom_msg({"kind": "ask", "id": "7", **question}, [])
+    wait_for(lambda: said)
+    del widget.send
+    assert said[0]["id"] == "7"
+    return said[0]["ok"], said[0]["text"]
+
+
+def test_questions(shared):
+    is_ok, text = _ask(shared, action="stacks", rank=1)
+    assert is_ok
+    assert text
+    assert _ask(shared, action="interrupt") == (True, "no cell runs: there is nothing to interrupt")
+    assert _ask(shared, action="stacks", rank=5) == (
+        False,
+        "there is no rank 5: the ranks are 0 to 1",
+    )
+    assert _ask(shared, action="restart", rank=1)[0] is False  # it lives
+    for question in ({"action": "stacks"}, {"action": "rm", "rank": 1}):
+        is_ok, text = _ask(shared, **question)
+        assert not is_ok
+        assert text.startswith("nothing is known of")
+    shared._handle_custom_msg("nonsense", [])
+
+
+def test_a_question_that_comes_too_late_is_dropped(shared):
+    before = _frame(shared)["ranks"]
+    late = {"kind": "ask", "id": "1", "action": "restart", "rank": 1, "force": True}
+    shared._handle_custom_msg({**late, "until": time.time() - 1}, [])
+    assert _ask(shared, action="stacks", rank=1, until=time.time() + 9)[0]
+    shared.tick()
+    assert [rank["pid"] for rank in _frame(shared)["ranks"]] == [rank["pid"] for rank in before]
+
+
+def test_a_cell_runs_and_is_interrupted(own):
+    ws = own.workspace
+    errors: list[BaseException] = []
+
+    def run():
+        try:
+            ws.run("import time\nwhile True: time.sleep(0.01)")
+        except (CellError, KeyboardInterrupt) as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    own._on_message(own, {"kind": "look", "view": "a"}, [])
+    wait_for(lambda: {rank["state"] for rank in _frame(own)["ranks"]} == {"busy"})
+    assert _ask(own, action="interrupt") == (True, "the ranks were asked to stop")
+    thread.join(10)
+    assert len(errors) == 1
+    wait_for(lambda: {rank["state"] for rank in _frame(own)["ranks"]} == {"idle"})
+
+
+def test_a_dead_rank_is_named_and_replaced(own):
+    own._on_message(own, {"kind": "look", "view": "a"}, [])
+    psutil.Process(_frame(own)["ranks"][1]["pid"]).kill()
+    wait_for(lambda: _frame(own)["ranks"][1]["state"] == "dead", 2.0)
+    assert "SIGKILL" in _frame(own)["ranks"][1]["detail"]
+    assert _ask(own, action="restart", rank=1) == (True, "rank 1 is new; rank 0 has all it had")
+    wait_for(lambda: _frame(own)["ranks"][1]["state"] == "idle")
+
+
+def test_a_stopped_workspace_is_gone_and_another_takes_its_place():
+    with Workspace.start(n=2, linger=30, name="front-a", detach=True) as ws:
+        widget = TopologyWidget(ws)
+        ws.detach()
+        widget.tick()
+        frame = _frame(widget)
+        assert (frame["status"], len(frame["ranks"])) == ("gone", 2)
+        assert "%distributed attach" in frame["why"]
+    again = Workspace.attach("front-a", take=True)
+    try:
+        widget.workspace = again
+        assert _frame(widget)["status"] == "live"
+    finally:
+        again.stop()
+    widget.tick()
+    assert _frame(widget)["status"] == "gone"
+    with pytest.raises(DistributedError, match="stopped"):
+        TopologyWidget(again)
+    widget.close()

@@ -1,0 +1,162 @@
+"""The live topology in JupyterLab, with real ranks: watched, broken, mended, and found again.
+
+Pictures of it are left in ``tests/artifacts``.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import nbformat
+import psutil
+import pytest
+from browser import chromium_page
+from jupyter_servers import lab, open_notebook
+
+pytestmark = [pytest.mark.slow, pytest.mark.browser, pytest.mark.timeout(240)]
+_ARTIFACTS = Path(__file__).resolve().parents[1] / "artifacts"
+_CELLS = (
+    "%load_ext phalanx",
+    "%distributed start -n 4 --linger 0",
+    "%distributed topology",
+    "%%distributed\nimport time\nif rank == 2: time.sleep(600)\npx.all_sum(rank)",
+    "%distributed stop",
+)
+_LONG_MS = 60_000
+
+
+class Watcher:
+    """Somebody in front of the page."""
+
+    def __init__(self, page: Any) -> None:
+        self.page = page
+        self.widget = page.locator(".px-topology")
+
+    def look(self, what: str) -> None:
+        _ARTIFACTS.mkdir(exist_ok=True)
+        self.page.screenshot(path=_ARTIFACTS / f"live-topology-{what}.png")
+
+    def see(self, rank: int, state: str, within_s: float = 60.0) -> None:
+        self.widget.locator(f'.px-tile[data-state="{state}"][aria-label^="rank {rank}:"]').wait_for(
+            timeout=1000 * within_s
+        )
+
+    def pid(self, rank: int) -> int:
+        label = self.widget.locator(f'[aria-label^="rank {rank}:"]').first.get_attribute(
+            "aria-label"
+        )
+        return int(label.rpartition("process ")[2])
+
+    def press(self, words: str) -> None:
+        self.widget.get_by_role("button", name=words, exact=True).click()
+
+
+def test_watch_break_mend(tmp_path):
+    errors: list[str] = []
+    asked: set[str] = set()
+    notebook = tmp_path / "notebooks" / "watch.ipynb"
+    notebook.parent.mkdir()
+    cells = [nbformat.v4.new_code_cell(source) for source in _CELLS]
+    metadata = {"kernelspec": {"name": "python3", "display_name": "Python 3"}}
+    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=metadata), notebook)
+    with (
+        chromium_page(viewport={"width": 1280, "height": 1100}) as page,
+        lab(tmp_path) as address,
+    ):
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.on("console", lambda said: errors.append(said.text) if said.type == "error" else None)
+        page.on("request", lambda request: asked.add(urlsplit(request.url).hostname or ""))
+        watcher = Watcher(page)
+        place = address.replace("01_first_ranks", "watch")
+        try:
+            open_notebook(page, place)
+            _watch(watcher)
+            _mend(watcher)
+            _change_theme(watcher)
+            _come_back(watcher, notebook)
+        except BaseException:
+            watcher.look("failed")
+            raise
+        # Before the server ends, which the page would complain about.
+        assert asked <= {"127.0.0.1", ""}
+        assert errors == []
+
+
+def _watch(watcher: Watcher) -> None:
+    keyboard = watcher.page.keyboard
+    keyboard.press("Shift+Enter")
+    watcher.page.locator(".jp-OutputArea").get_by_text("4 ranks on 1 host").first.wait_for(
+        timeout=_LONG_MS
+    )
+    keyboard.press("Shift+Enter")
+    for rank in range(4):
+        watcher.see(rank, "idle")
+    watcher.look("idle")
+    # The kernel is busy with a cell from now on, and the widget goes on.
+    keyboard.press("Shift+Enter")
+    watcher.see(2, "busy")
+    watcher.see(0, "collective")
+    watcher.widget.locator('[aria-label^="rank 0:"]').first.click()
+    watcher.widget.get_by_text("in all_sum #").first.wait_for(timeout=_LONG_MS)
+    watcher.look("collective")
+
+
+def _mend(watcher: Watcher) -> None:
+    psutil.Process(watcher.pid(2)).kill()
+    watcher.see(2, "dead", within_s=2.0)
+    assert "SIGKILL" in watcher.widget.locator('[aria-label^="rank 2:"]').first.get_attribute(
+        "aria-label"
+    )
+    watcher.widget.locator('[aria-label^="rank 2:"]').first.click()
+    watcher.look("dead")
+    watcher.page.locator(".jp-OutputArea").get_by_text("RankFailure").first.wait_for(
+        timeout=_LONG_MS
+    )
+    watcher.press("Restart")
+    watcher.see(2, "idle")
+    watcher.widget.locator("pre").get_by_text("rank 2 is new").wait_for(timeout=_LONG_MS)
+    watcher.look("mended")
+    watcher.press("Where is it?")
+    watcher.widget.locator("pre").get_by_text("between cells").wait_for(timeout=_LONG_MS)
+    watcher.press("Links")
+    watcher.widget.locator(".px-matrix svg").wait_for()
+    watcher.press("Tiles")
+
+
+def _change_theme(watcher: Watcher) -> None:
+    light = watcher.widget.evaluate("e => getComputedStyle(e).backgroundColor")
+    watcher.page.evaluate(
+        "() => window.jupyterapp.commands.execute('apputils:change-theme',"
+        " {theme: 'JupyterLab Dark'})"
+    )
+    watcher.page.wait_for_function(
+        "light => getComputedStyle(document.querySelector('.px-topology')).backgroundColor !== light",
+        arg=light,
+        timeout=_LONG_MS,
+    )
+    watcher.look("dark")
+
+
+def _come_back(watcher: Watcher, notebook: Path) -> None:
+    watcher.page.keyboard.press("Escape")
+    watcher.page.evaluate("() => window.jupyterapp.commands.execute('docmanager:save')")
+    watcher.page.wait_for_function(
+        "() => !document.querySelector('.jp-mod-dirty')", timeout=_LONG_MS
+    )
+    saved = json.loads(notebook.read_text(encoding="utf-8"))
+    (shown,) = (o for o in saved["cells"][2]["outputs"] if o["output_type"] == "display_data")
+    assert "".join(shown["data"]["image/svg+xml"]).startswith("<svg")
+    assert "rank 3" in "".join(shown["data"]["text/plain"])
+    watcher.page.reload()
+    watcher.see(2, "idle")
+    watcher.look("reloaded")
+    watcher.page.evaluate("""() => {
+        const panel = window.jupyterapp.shell.currentWidget;
+        panel.content.activeCellIndex = 4;
+        return window.jupyterapp.commands.execute('notebook:run-cell');
+    }""")
+    watcher.widget.locator(".px-why").get_by_text("was stopped").wait_for(timeout=_LONG_MS)
+    watcher.look("gone")

@@ -1,0 +1,140 @@
+"""What every live widget does: works while somebody looks, answers questions, shows a still picture.
+
+One Python class and one module of TypeScript (``js/src/NAME.ts``) each; this is what the classes
+share. It knows anywidget and threads, nothing of ranks.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import anywidget
+import traitlets
+from IPython.core.getipython import get_ipython
+
+from phalanx.errors import DistributedError
+
+from ._still import StillPicture
+from ._ticker import Ticker
+
+__all__ = ["STATIC", "LiveWidget"]
+
+log = logging.getLogger(__name__)
+
+STATIC = Path(__file__).with_name("static")
+MOST_QUESTIONS = 8  # under way at once: a view asks one at a time, and there are few views
+
+
+class LiveWidget(anywidget.AnyWidget):
+    """A widget that is fed by `tick` while it is shown, and asked with `answer`.
+
+    Subclasses name their bundle in ``_esm`` and ``_css``. Messages of the browser may come on the
+    kernel's main thread or on any other, so they are only noted here: `tick` runs on the ticker's
+    thread, each `answer` on one of its own. Traits that are sent are set by `tick` alone.
+    """
+
+    # What changes, as one record in JSON; JavaScript reads it with `decode`.
+    frame = traitlets.Bytes(b"").tag(sync=True)
+
+    def __init__(self, **traits: Any) -> None:
+        self._asking = threading.BoundedSemaphore(MOST_QUESTIONS)
+        self._shell = get_ipython()
+        self._is_in_cell = self._shell is not None
+        self._ticker = Ticker(self._tick, is_busy=lambda: self._is_in_cell)
+        super().__init__(**traits)
+        if self._shell is not None:
+            self._shell.events.register("pre_run_cell", self._on_cell_begins)
+            self._shell.events.register("post_run_cell", self._on_cell_ends)
+        self.on_msg(self._on_message)
+
+    # -- what a widget is -------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Set the traits as things stand now; called at most five times a second."""
+        raise NotImplementedError
+
+    def answer(self, action: str, args: Mapping[str, Any]) -> str:
+        """Do what a button asks and say so; DistributedError and ValueError are for the person."""
+        raise NotImplementedError
+
+    def still(self) -> StillPicture:
+        """Return the picture for where no widget can live."""
+        raise NotImplementedError
+
+    # -- being looked at --------------------------------------------------------------------------
+
+    def _on_cell_begins(self, *_: Any) -> None:
+        self._is_in_cell = True
+
+    def _on_cell_ends(self, *_: Any) -> None:
+        self._is_in_cell = False
+
+    def _tick(self) -> None:
+        try:
+            self.tick()
+        except Exception:
+            # The thread must live on: the next tick may well succeed.
+            log.exception("a widget could not be brought up to date")
+
+    def _on_message(self, _widget: Any, content: Any, _buffers: Any) -> None:
+        if not isinstance(content, dict):
+            return
+        kind, view = content.get("kind"), str(content.get("view", ""))
+        if kind == "look":
+            self._ticker.look(view)
+        elif kind == "leave":
+            self._ticker.leave(view)
+        elif kind == "ask":
+            self._take(content)
+
+    def _take(self, question: dict[str, Any]) -> None:
+        until = question.get("until")
+        if isinstance(until, int | float) and time.time() > until:
+            return  # nobody waits any more, and what was asked for then may be wrong now
+        if not self._asking.acquire(blocking=False):
+            self._say(question, is_ok=False, text="too much was asked at once; try again")
+            return
+        threading.Thread(
+            target=self._answer, args=(question,), name="phalanx-answer", daemon=True
+        ).start()
+
+    def _answer(self, question: dict[str, Any]) -> None:
+        try:
+            text, is_ok = self.answer(str(question.get("action", "")), question), True
+        except (DistributedError, ValueError, TimeoutError) as error:
+            text, is_ok = str(error), False
+        except Exception as error:
+            log.exception("a question of a widget could not be answered")
+            text, is_ok = f"{type(error).__name__}: {error}", False
+        finally:
+            self._asking.release()
+        self._say(question, is_ok=is_ok, text=text)
+
+    def _say(self, question: dict[str, Any], *, is_ok: bool, text: str) -> None:
+        # A lone surrogate is no JSON that a browser would take.
+        text = text.encode("utf-8", "replace").decode("utf-8")
+        self.send({"kind": "answer", "id": question.get("id"), "ok": is_ok, "text": text})
+
+    def close(self) -> None:
+        """Take the widget off the page, and end its thread; idempotent."""
+        if not hasattr(self, "_ticker"):
+            return  # one that could not be made is collected all the same
+        self._ticker.close()
+        if self._shell is not None:
+            self._shell.events.unregister("pre_run_cell", self._on_cell_begins)
+            self._shell.events.unregister("post_run_cell", self._on_cell_ends)
+            self._shell = None
+        super().close()
+
+    # -- being shown ------------------------------------------------------------------------------
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Give the widget's view, and a still picture for a saved notebook or a terminal."""
+        self._ticker.look("shown")  # until the page speaks for itself
+        data, metadata = super()._repr_mimebundle_(**kwargs) or ({}, {})
+        return {**data, **self.still()._repr_mimebundle_()}, metadata

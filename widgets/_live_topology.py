@@ -1,0 +1,131 @@
+"""The live topology: hosts, ranks by what they do, the paths between; and what to do about a rank.
+
+It knows the workspace and the records that are sent (`_topology_frames`); how they look is
+``js/src/topology.ts``.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import traitlets
+
+from phalanx.errors import DistributedError
+from phalanx.workspace import Workspace, say_replaced
+
+from ._live import STATIC, LiveWidget
+from ._still import StillPicture
+from ._topology import topology
+from ._topology_frames import Frame, Timeline, world_of
+
+__all__ = ["Topology"]
+
+REPEAT_S = 2.0  # a view that hears nothing for 8 s says so
+
+
+class Topology(LiveWidget):
+    """The hosts, ranks and paths of a workspace, live.
+
+    Parameters
+    ----------
+    workspace : Workspace
+        One that runs, or is watched. Set `workspace` to show another, as after an attach.
+
+    Raises
+    ------
+    DistributedError
+        The workspace is over; says why.
+
+    Notes
+    -----
+    It asks the workspace's supervisor at most five times a second, only while it is in somebody's
+    sight, and nothing of the ranks. A saved notebook keeps a still picture (SVG, text).
+
+    Examples
+    --------
+    >>> px.widgets.Topology(ws)  # doctest: +SKIP
+    """
+
+    _esm = STATIC / "topology.js"
+    _css = STATIC / "topology.css"
+
+    world = traitlets.Bytes(b"").tag(sync=True)
+    selected = traitlets.Int(-1).tag(sync=True)
+    mode = traitlets.Enum(["", "tiles", "compact", "links"], "").tag(sync=True)
+
+    def __init__(self, workspace: Workspace) -> None:
+        self._looking = threading.Lock()  # `_look` runs on the ticker's thread, and where one waits
+        self._workspace = workspace
+        self._timeline = Timeline()
+        self._seen = workspace.topology()
+        self._last = self._timeline.take(self._seen, time.time())
+        super().__init__()
+        self._look()
+
+    @property
+    def workspace(self) -> Workspace:
+        """What is shown."""
+        return self._workspace
+
+    @workspace.setter
+    def workspace(self, workspace: Workspace) -> None:
+        with self._looking:
+            self._workspace = workspace
+        self._look()
+
+    def tick(self) -> None:
+        """Look, and send what has changed."""
+        self._look()
+
+    def _look(self) -> None:
+        with self._looking:
+            now = time.time()
+            try:
+                self._seen = self._workspace.topology()
+                frame = self._timeline.take(self._seen, now)
+            except DistributedError as error:
+                # Where its supervisor lives and does not answer, it may yet.
+                status = "silent" if self._workspace.is_running else "gone"
+                frame = msgspec.structs.replace(self._last, status=status, why=str(error))
+                if status == "silent":
+                    frame = msgspec.structs.replace(frame, now=now)
+            self._publish(frame)
+
+    def _publish(self, frame: Frame) -> None:
+        world = msgspec.json.encode(world_of(self._seen))
+        is_news = msgspec.structs.replace(frame, now=self._last.now) != self._last
+        if (
+            world != self.world
+            or not self.frame
+            or is_news
+            or frame.now > self._last.now + REPEAT_S
+        ):
+            self._last = frame
+            self.frame = msgspec.json.encode(frame)
+            self.world = world
+
+    def answer(self, action: str, args: Mapping[str, Any]) -> str:
+        """Do what a button asks; see `LiveWidget.answer`."""
+        workspace = self._workspace
+        if action == "interrupt":
+            if not any(rank.state in {"busy", "collective", "input"} for rank in self._last.ranks):
+                return "no cell runs: there is nothing to interrupt"
+            workspace.interrupt()
+            return "the ranks were asked to stop"
+        rank = args.get("rank")
+        if action not in {"stacks", "restart"} or not isinstance(rank, int):
+            msg = f"nothing is known of {action!r} for rank {rank!r}"
+            raise ValueError(msg)
+        if action == "stacks":
+            return workspace.stacks(rank)[rank]
+        return say_replaced(
+            workspace.restart(rank, force=args.get("force") is True), workspace.size
+        )
+
+    def still(self) -> StillPicture:
+        """Return the picture of what was seen last."""
+        return topology(self._seen)

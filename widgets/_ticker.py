@@ -1,0 +1,97 @@
+"""Calls a function a few times a second while somebody looks, and has no thread otherwise.
+
+It knows time and threads, nothing of widgets.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+__all__ = ["Ticker"]
+
+INTERVAL_S = 0.2  # five times a second is as often as an eye needs a number
+LEASE_S = 6.0  # a view says every 2 s that it is looked at; three may be lost
+
+
+class Ticker:
+    """Calls ``tick`` on a thread of its own, which lives only while there is a view.
+
+    A view that is not heard of for ``lease_s`` is gone. While ``is_busy`` it may be there and
+    unheard: the kernel reads no messages then, and leases do not run out.
+
+    ``_views``, ``_thread`` and ``_is_closed`` belong to the condition's lock; ``tick``
+    is called without it, by one thread at a time.
+    """
+
+    def __init__(
+        self,
+        tick: Callable[[], None],
+        *,
+        is_busy: Callable[[], bool] = lambda: False,
+        interval_s: float = INTERVAL_S,
+        lease_s: float = LEASE_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._tick = tick
+        self._is_busy = is_busy
+        self._interval_s = interval_s
+        self._lease_s = lease_s
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._views: dict[str, float] = {}  # when its lease ends
+        self._thread: threading.Thread | None = None
+        self._is_closed = False
+
+    @property
+    def is_ticking(self) -> bool:
+        """Whether somebody looks."""
+        with self._changed:
+            return self._thread is not None
+
+    def look(self, view: str) -> None:
+        """Note that a view is looked at; the first one starts the thread."""
+        with self._changed:
+            if self._is_closed:
+                return
+            self._views[view] = self._clock() + self._lease_s
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._run, name="phalanx-widget", daemon=True
+                )
+                self._thread.start()
+
+    def leave(self, view: str) -> None:
+        """Note that a view is out of sight."""
+        with self._changed:
+            self._views.pop(view, None)
+            self._changed.notify()
+
+    def close(self) -> None:
+        """End the thread after the tick it is in; idempotent."""
+        with self._changed:
+            self._is_closed = True
+            self._views.clear()
+            self._changed.notify()
+
+    def _has_views(self) -> bool:
+        now_s = self._clock()
+        if self._is_busy():
+            end_s = now_s + self._lease_s
+            self._views = {view: max(end_s, until_s) for view, until_s in self._views.items()}
+        self._views = {view: until_s for view, until_s in self._views.items() if until_s > now_s}
+        return bool(self._views)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                if not self._has_views():
+                    self._thread = None
+                    return
+            started_s = self._clock()
+            self._tick()
+            left_s = started_s + self._interval_s - self._clock()
+            with self._changed:
+                if left_s > 0 and self._views:
+                    self._changed.wait_for(lambda: not self._views, left_s)

@@ -1,0 +1,109 @@
+// The panel of the rank that a person has chosen: what is known of it, and what can be done.
+
+import { el, set_attributes, set_text } from "../shared/dom";
+import type { Answer, Requests } from "../shared/requests";
+import { facts, STATES, type Frame, type World } from "./state";
+
+const LOOK_S = 15;
+const RESTART_S = 120; // what the workspace gives a restart, and more
+
+/** A panel that stays while frames come and go. */
+export class Details {
+  readonly element: HTMLElement;
+  private readonly title = el("h3");
+  private readonly list = el("dl");
+  private readonly said = el("pre", { role: "status", "aria-live": "polite", tabindex: 0 });
+  private readonly stacks = this.button("Where is it?", "the rank's stack, as seen from outside", () => this.look());
+  private readonly interrupt = this.button("Interrupt the cell", "stop the cell that runs, on all its ranks", () =>
+    this.do("interrupt", {}, LOOK_S, "asking the ranks to stop …"),
+  );
+  private readonly restart = this.button("Restart", "put a new process in this rank's place", () => this.renew());
+  private readonly close = this.button("Close", "close this panel", () => this.on_close());
+  private rank = -1;
+  private is_dead = false;
+  private is_sure = false; // a live rank's restart was pressed once
+  private is_asking = false;
+  private is_live = true;
+  private now = 0;
+
+  constructor(
+    private readonly requests: Requests,
+    private readonly on_close: () => void,
+  ) {
+    const buttons = el("div", { class: "px-buttons" }, this.stacks, this.interrupt, this.restart, this.close);
+    this.element = el("section", { class: "px-details", hidden: true }, this.title, this.list, buttons, this.said);
+  }
+
+  private button(words: string, title: string, press: () => void): HTMLButtonElement {
+    const button = el("button", { type: "button", class: "px-button", title }, words);
+    button.addEventListener("click", press);
+    return button;
+  }
+
+  show(world: World, frame: Frame, rank: number, since_frame_s: number, is_live: boolean): void {
+    const now = frame.ranks[rank];
+    set_attributes(this.element, { hidden: !now, "data-state": now?.state, "aria-label": `rank ${rank}` });
+    if (rank !== this.rank) {
+      this.rank = rank;
+      this.is_sure = false;
+      set_text(this.said, "");
+    }
+    if (!now) return;
+    this.is_dead = now.state === "dead";
+    this.is_live = is_live;
+    this.now = frame.now + since_frame_s;
+    set_text(this.title, `rank ${rank} · ${STATES[now.state].words}`);
+    this.fill(facts(world, frame, rank, since_frame_s));
+    this.refresh();
+  }
+
+  private fill(rows: [string, string][]): void {
+    while (this.list.children.length > 2 * rows.length) this.list.lastElementChild?.remove();
+    rows.forEach(([name, words], at) => {
+      if (!this.list.children[2 * at]) this.list.append(el("dt"), el("dd"));
+      set_text(this.list.children[2 * at] as Element, name);
+      set_text(this.list.children[2 * at + 1] as Element, words);
+    });
+  }
+
+  private refresh(): void {
+    const is_off = this.is_asking || !this.is_live;
+    set_attributes(this.stacks, { disabled: is_off || this.is_dead });
+    set_attributes(this.interrupt, { disabled: is_off });
+    set_attributes(this.restart, { disabled: is_off });
+    this.restart.classList.toggle("px-alarm", this.is_sure || this.is_dead);
+    set_text(this.restart, this.is_sure ? "Restart: its variables go" : "Restart");
+    this.said.hidden = this.said.textContent === "";
+  }
+
+  private look(): void {
+    this.do("stacks", { rank: this.rank }, LOOK_S, "looking …");
+  }
+
+  private renew(): void {
+    if (!this.is_dead && !this.is_sure) {
+      this.is_sure = true;
+      set_text(this.said, `rank ${this.rank} lives: press again to end it and start a new one in its place`);
+      this.refresh();
+      return;
+    }
+    const force = !this.is_dead;
+    this.do("restart", { rank: this.rank, force }, RESTART_S, `starting a new rank ${this.rank} …`);
+  }
+
+  private do(action: string, args: Record<string, unknown>, timeout_s: number, meanwhile: string): void {
+    const rank = this.rank;
+    this.is_asking = true;
+    this.is_sure = false;
+    set_text(this.said, meanwhile);
+    this.refresh();
+    // Of the kernel's clock: what it hears of later, after a long cell, is not wanted any more.
+    const until = this.now + timeout_s;
+    void this.requests.ask(action, { ...args, until }, timeout_s).then((answer: Answer) => {
+      this.is_asking = false;
+      if (rank === this.rank) set_text(this.said, answer.text);
+      this.said.classList.toggle("px-failed", !answer.ok);
+      this.refresh();
+    });
+  }
+}

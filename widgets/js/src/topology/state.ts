@@ -1,0 +1,134 @@
+// What the kernel says of a world, and what a view makes of it. Pure.
+
+import { age, count, ranges, size } from "../shared/words";
+
+export type State = "starting" | "idle" | "busy" | "collective" | "input" | "dead";
+
+/** What does not change while a world stands. */
+export interface World {
+  name: string;
+  hosts: { index: number; name: string; address: string; cores: number }[];
+  home: number[]; // host index, by rank
+  arenas: number[][];
+  tcp: [number, number][];
+}
+
+export interface RankNow {
+  state: State;
+  since: number; // of the kernel's clock, in seconds
+  pid: number;
+  rss: number; // bytes; 0: not known
+  detail: string;
+  last: string; // the operation before this, or the last one
+}
+
+export interface Frame {
+  status: "live" | "silent" | "gone";
+  why: string;
+  epoch: number;
+  now: number;
+  ranks: RankNow[];
+}
+
+export const STATES: Record<State, { sign: string; words: string }> = {
+  starting: { sign: "…", words: "starting" },
+  idle: { sign: "●", words: "idle" },
+  busy: { sign: "▶", words: "running" },
+  collective: { sign: "⇄", words: "in a collective" },
+  input: { sign: "?", words: "waiting for input" },
+  dead: { sign: "✕", words: "dead" },
+};
+export const STATE_NAMES = Object.keys(STATES) as State[];
+
+/** Above this, ranks are drawn small unless a person wants them large. */
+export const MANY = 16;
+
+/** The ranks of each state, in the order of `STATE_NAMES`; states of no rank are left out. */
+export function by_state(frame: Frame): [State, number[]][] {
+  const found = STATE_NAMES.map((state): [State, number[]] => [
+    state,
+    frame.ranks.flatMap((rank, number) => (rank.state === state ? [number] : [])),
+  ]);
+  return found.filter(([, ranks]) => ranks.length > 0);
+}
+
+export function headline(world: World, frame: Frame): string {
+  return `${count(world.home.length, "rank")} on ${count(world.hosts.length, "host")} · epoch ${frame.epoch}`;
+}
+
+/** How a host's cores stand to its ranks. */
+export function load(cores: number, n_ranks: number): string {
+  const words = `${count(n_ranks, "rank")} on ${count(cores, "core")}`;
+  return cores > 0 && n_ranks > cores
+    ? `${words}: ${Number((n_ranks / cores).toPrecision(2))} to each, they take turns`
+    : words;
+}
+
+/** Seconds a rank has been in its state, on the kernel's clock. */
+export function age_s(rank: RankNow, frame: Frame, since_frame_s: number): number {
+  return frame.now + (frame.status === "gone" ? 0 : since_frame_s) - rank.since;
+}
+
+/** What a rank does, in a line: the words beside its colour. */
+export function doing(rank: RankNow): string {
+  return rank.detail || STATES[rank.state].words;
+}
+
+/** All that a tile says, for those who hear it. */
+export function spoken(number: number, rank: RankNow): string {
+  const state = STATES[rank.state].words;
+  const detail = rank.detail && rank.detail !== state ? `, ${rank.detail}` : "";
+  return `rank ${number}: ${state}${detail}, process ${rank.pid}`;
+}
+
+/** Whether a person who looks for this means that rank. */
+export function matches(query: string, number: number, rank: RankNow, host: string): boolean {
+  const wanted = query.trim().toLowerCase();
+  if (!wanted) return true;
+  if (/^\d+$/.test(wanted)) return String(number) === wanted || String(rank.pid) === wanted;
+  const said = `rank ${number} ${host} ${STATES[rank.state].words} ${rank.detail}`;
+  return said.toLowerCase().includes(wanted);
+}
+
+/** The peers of a rank: over memory that they share, and over wires. */
+export function peers(world: World, number: number): { arena: number[]; tcp: number[] } {
+  const arena = world.arenas.filter((ranks) => ranks.includes(number)).flat();
+  const tcp = world.tcp.flatMap(([a, b]) => (a === number ? [b] : b === number ? [a] : []));
+  return { arena: arena.filter((rank) => rank !== number), tcp };
+}
+
+/** What is known of a rank, for the panel: name and words. */
+export function facts(
+  world: World,
+  frame: Frame,
+  number: number,
+  since_frame_s: number,
+): [string, string][] {
+  const rank = frame.ranks[number];
+  if (!rank) return [];
+  const host = world.hosts.find((its) => its.index === world.home[number]);
+  const { arena, tcp } = peers(world, number);
+  const state = STATES[rank.state];
+  const rows: [string, string][] = [
+    ["state", `${state.sign} ${state.words} for ${age(age_s(rank, frame, since_frame_s))}`],
+    ["now", rank.detail],
+    ["last operation", rank.last],
+    ["host", host ? `${host.name} (${host.address})` : ""],
+    ["process", rank.state === "dead" ? `${rank.pid} (gone)` : String(rank.pid)],
+    ["memory", rank.rss ? size(rank.rss) : ""],
+    ["shares memory with", arena.length ? `rank${arena.length > 1 ? "s" : ""} ${ranges(arena)}` : ""],
+    ["tcp to", tcp.length ? `rank${tcp.length > 1 ? "s" : ""} ${ranges(tcp)}` : ""],
+  ];
+  return rows.filter(([, words]) => words !== "");
+}
+
+/** Ranks that have died since an earlier frame, in words; nothing for none. */
+export function news(before: Frame | null, now: Frame): string {
+  const said = now.ranks.flatMap((rank, number) => {
+    const then = before?.ranks[number];
+    if (!then || then.state === rank.state) return [];
+    if (rank.state === "dead") return [`rank ${number} is dead: ${rank.detail}`];
+    return then.state === "dead" ? [`rank ${number} is back`] : [];
+  });
+  return said.join("; ");
+}

@@ -1,0 +1,149 @@
+// Hosts as boxes and ranks as buttons in them, large or small; updated in place.
+
+import { Cleanup, el, set_attributes, set_text, svg } from "../shared/dom";
+import { age, count, ranges, size } from "../shared/words";
+import { draw_curves, type Box } from "./links";
+import { age_s, doing, load, matches, spoken, STATES, type Frame, type World } from "./state";
+
+interface Tile {
+  button: HTMLButtonElement;
+  sign: HTMLElement;
+  words: HTMLElement;
+  foot: HTMLElement;
+  host: string;
+}
+
+const ARROWS: Record<string, (columns: number) => number> = {
+  ArrowLeft: () => -1,
+  ArrowRight: () => 1,
+  ArrowUp: (columns) => -columns,
+  ArrowDown: (columns) => columns,
+};
+
+/** The hosts of one world with their ranks. */
+export class Tiles {
+  readonly element: HTMLElement;
+  private readonly tiles: Tile[] = [];
+  private readonly overlay = svg("svg", { class: "px-curves", "aria-hidden": "true" });
+  private marked = -1;
+
+  constructor(
+    private readonly world: World,
+    is_small: boolean,
+    private readonly on_choose: (rank: number) => void,
+    cleanup: Cleanup,
+  ) {
+    const hosts = el("div", { class: "px-hosts" });
+    for (const host of world.hosts) {
+      const ranks = world.home.flatMap((its, rank) => (its === host.index ? [rank] : []));
+      const arenas = world.arenas.filter((arena) => arena.some((rank) => ranks.includes(rank)));
+      const grid = el("div", { class: "px-grid" });
+      ranks.forEach((rank) => grid.append(this.make(rank, host.name)));
+      const inner = el("div", { class: arenas.length ? "px-inside px-has-arena" : "px-inside" }, grid);
+      for (const arena of arenas) {
+        inner.append(el("div", { class: "px-arena-name" }, `arena: memory that ranks ${ranges(arena)} share`));
+      }
+      const wires = world.tcp.filter(([a, b]) => ranks.includes(a) && ranks.includes(b)).length;
+      if (wires) {
+        inner.classList.add("px-wired");
+        inner.append(el("div", { class: "px-tcp-name" }, `tcp: ${count(wires, "link")} between these ranks`));
+      }
+      hosts.append(
+        el(
+          "section",
+          { class: "px-host", "aria-label": `host ${host.name}` },
+          el(
+            "header",
+            {},
+            el("strong", {}, host.name),
+            el("span", {}, host.address),
+            el("span", {}, load(host.cores, ranks.length)),
+          ),
+          inner,
+        ),
+      );
+    }
+    this.element = el("div", { class: is_small ? "px-tiles px-small" : "px-tiles" }, this.overlay, hosts);
+    cleanup.on<KeyboardEvent>(this.element, "keydown", (event) => this.on_key(event));
+    if (typeof ResizeObserver !== "undefined") {
+      const observer = new ResizeObserver(() => this.draw());
+      observer.observe(this.element);
+      cleanup.add(() => observer.disconnect());
+    }
+  }
+
+  private make(rank: number, host: string): HTMLButtonElement {
+    const sign = el("span", { class: "px-sign", "aria-hidden": "true" });
+    const words = el("span", { class: "px-words" });
+    const foot = el("span", { class: "px-foot" });
+    const head = el("span", { class: "px-number" }, String(rank));
+    const button = el("button", { type: "button", class: "px-tile", tabindex: rank ? -1 : 0 });
+    button.append(head, sign, words, foot);
+    button.addEventListener("click", () => this.on_choose(rank));
+    const mark = (): void => this.mark(rank);
+    const unmark = (): void => this.mark(-1);
+    button.addEventListener("pointerenter", mark);
+    button.addEventListener("focus", mark);
+    button.addEventListener("pointerleave", unmark);
+    button.addEventListener("blur", unmark);
+    this.tiles[rank] = { button, sign, words, foot, host };
+    return button;
+  }
+
+  update(frame: Frame, since_frame_s: number, chosen: number, query: string): void {
+    this.tiles.forEach((tile, number) => {
+      const rank = frame.ranks[number];
+      if (!rank) return;
+      const is_found = matches(query, number, rank, tile.host);
+      const for_s = rank.state === "idle" ? "" : age(age_s(rank, frame, since_frame_s));
+      set_attributes(tile.button, {
+        "data-state": rank.state,
+        "aria-pressed": String(number === chosen),
+        "aria-label": spoken(number, rank),
+        title: spoken(number, rank),
+        class: is_found ? "px-tile" : "px-tile px-elsewhere",
+      });
+      set_text(tile.sign, STATES[rank.state].sign);
+      set_text(tile.words, doing(rank));
+      set_text(
+        tile.foot,
+        [for_s, rank.state === "dead" || !rank.rss ? "" : size(rank.rss)].filter(Boolean).join(" · "),
+      );
+    });
+  }
+
+  focus(rank: number): void {
+    this.tiles[rank]?.button.focus();
+  }
+
+  private mark(rank: number): void {
+    this.marked = rank;
+    this.draw();
+  }
+
+  /** Draw the links anew: after a change of size, or of the rank that is looked at. */
+  draw(): void {
+    const home = this.element.getBoundingClientRect();
+    const boxes = new Map<number, Box>();
+    this.tiles.forEach(({ button }, rank) => {
+      const place = button.getBoundingClientRect();
+      boxes.set(rank, { x: place.left - home.left, y: place.top - home.top, w: place.width, h: place.height });
+    });
+    draw_curves(this.overlay, this.world, boxes, this.marked);
+  }
+
+  private on_key(event: KeyboardEvent): void {
+    const at = this.tiles.findIndex(({ button }) => button === document.activeElement);
+    const step = ARROWS[event.key];
+    if (at < 0 || (!step && event.key !== "Home" && event.key !== "End")) return;
+    const tops = this.tiles.map(({ button }) => Math.round(button.getBoundingClientRect().top));
+    const columns = Math.max(1, tops.filter((top) => top === tops[at]).length);
+    const to =
+      event.key === "Home" ? 0 : event.key === "End" ? this.tiles.length - 1 : at + (step?.(columns) ?? 0);
+    const target = this.tiles[to];
+    if (!target) return;
+    event.preventDefault();
+    this.tiles.forEach(({ button }, rank) => set_attributes(button, { tabindex: rank === to ? 0 : -1 }));
+    target.button.focus();
+  }
+}

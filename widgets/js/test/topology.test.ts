@@ -1,0 +1,185 @@
+import { beforeEach, describe, expect, it, vi } from "vitest";
+import { render } from "../src/topology";
+import { curve, matrix, runs } from "../src/topology/links";
+import { age_s, by_state, facts, load, matches, news, peers } from "../src/topology/state";
+import { FakeModel, make_frame, make_rank, make_world, packed } from "./fakes";
+
+const NASTY = "<script>alert(1)</script>";
+
+describe("state", () => {
+  const frame = make_frame([make_rank("idle"), make_rank("dead", { detail: "killed" }), make_rank("idle")]);
+  it("counts ranks by state", () =>
+    expect(by_state(frame)).toEqual([
+      ["idle", [0, 2]],
+      ["dead", [1]],
+    ]));
+  it("says who died and who is back", () => {
+    const before = make_frame([make_rank("idle"), make_rank("idle"), make_rank("dead")]);
+    expect(news(before, frame)).toBe("rank 1 is dead: killed; rank 2 is back");
+    expect(news(null, frame)).toBe("");
+  });
+  it("goes on counting between frames, but not for a world that is gone", () => {
+    const rank = make_rank("busy");
+    expect(age_s(rank, make_frame([rank]), 3)).toBe(15);
+    expect(age_s(rank, make_frame([rank], { status: "gone" }), 3)).toBe(12);
+  });
+  it("says when ranks outnumber cores", () => {
+    expect(load(2, 2)).toBe("2 ranks on 2 cores");
+    expect(load(2, 5)).toBe("5 ranks on 2 cores: 2.5 to each, they take turns");
+  });
+  it.each([
+    ["", true],
+    ["1", true],
+    ["41200", true],
+    ["rank 1", true],
+    ["NODE0", true],
+    ["dead", true],
+    ["12", false],
+    ["idle", false],
+  ])("finds %j: %s", (query, is_found) =>
+    expect(matches(query, 1, make_rank("dead"), "node0")).toBe(is_found),
+  );
+  it("knows a rank's peers and says what is known", () => {
+    const world = make_world(2, 2);
+    expect(peers(world, 2)).toEqual({ arena: [3], tcp: [0] });
+    const rows = new Map(facts(world, make_frame(Array(4).fill(make_rank("idle"))), 2, 0));
+    expect(rows.get("memory")).toBe("200 MiB");
+    expect(rows.get("host")).toBe("node1 (10.0.0.1)");
+    expect(rows.has("now")).toBe(false);
+  });
+});
+
+describe("links", () => {
+  it("hang below a row, and go down between rows", () => {
+    const box = (x: number, y: number) => ({ x, y, w: 10, h: 10 });
+    expect(curve(box(100, 0), box(0, 0))).toMatch(/^M5.0 10.0 C.* 105.0 10.0$/);
+    expect(curve(box(0, 50), box(20, 0))).toMatch(/^M25.0 10.0 C.* 5.0 50.0$/);
+  });
+  it("make a matrix", () => {
+    expect(matrix(make_world(2, 2))).toEqual([
+      ["self", "arena", "tcp", ""],
+      ["arena", "self", "", ""],
+      ["tcp", "", "self", "arena"],
+      ["", "", "arena", "self"],
+    ]);
+    expect(runs(["tcp", "tcp", ""])).toEqual([
+      [0, 2, "tcp"],
+      [2, 1, ""],
+    ]);
+  });
+});
+
+describe("view", () => {
+  let model: FakeModel;
+  let root: HTMLElement;
+  let close: () => void;
+
+  const show = (n_hosts: number, per_host: number): void => {
+    model = new FakeModel();
+    root = document.body.appendChild(document.createElement("div"));
+    model.values.set("selected", -1);
+    model.values.set("mode", "");
+    model.values.set("world", packed(make_world(n_hosts, per_host)));
+    model.values.set("frame", packed(make_frame(Array(n_hosts * per_host).fill(make_rank("idle")))));
+    close = render({ model, el: root });
+  };
+  const tile = (rank: number): HTMLButtonElement =>
+    root.querySelectorAll<HTMLButtonElement>("button.px-tile")[rank] as HTMLButtonElement;
+  const button = (words: string): HTMLButtonElement =>
+    [...root.querySelectorAll("button")].find((its) => its.textContent === words) as HTMLButtonElement;
+  const settle = (): Promise<void> => Promise.resolve();
+
+  beforeEach(() => document.body.replaceChildren());
+
+  it("shows hosts and ranks in words", () => {
+    show(2, 2);
+    expect([...root.querySelectorAll(".px-host strong")].map((its) => its.textContent)).toEqual(["node0", "node1"]);
+    expect(tile(3).getAttribute("aria-label")).toBe("rank 3: idle, process 41200");
+    expect(root.querySelector(".px-count")?.textContent).toBe("● 4 idle");
+  });
+
+  it("names a death, and keeps the focus while it updates", () => {
+    show(1, 3);
+    tile(1).focus();
+    const ranks = [make_rank("idle"), make_rank("idle"), make_rank("dead", { detail: `killed ${NASTY}` })];
+    model.set("frame", packed(make_frame(ranks)));
+    expect(tile(2).dataset["state"]).toBe("dead");
+    expect(root.querySelector("[aria-live=assertive]")?.textContent).toContain("rank 2 is dead: killed");
+    expect(document.activeElement).toBe(tile(1));
+    expect(root.querySelector("script")).toBeNull();
+    expect(root.textContent).toContain(NASTY);
+  });
+
+  it("restarts a dead rank at once and a live one after a second press", async () => {
+    show(1, 2);
+    tile(1).click();
+    expect(model.get("selected")).toBe(1);
+    button("Restart").click();
+    expect(model.sent.filter((message) => message["kind"] === "ask")).toEqual([]);
+    button("Restart: its variables go").click();
+    expect(model.sent.pop()).toMatchObject({ action: "restart", rank: 1, force: true });
+    expect(button("Restart").disabled).toBe(true);
+    model.set("frame", packed(make_frame([make_rank("idle"), make_rank("dead")])));
+    model.tell("msg:custom", { kind: "answer", id: "another view's", ok: true, text: "no" });
+    expect(button("Restart").disabled).toBe(true);
+  });
+
+  it("shows an answer as text", async () => {
+    show(1, 2);
+    tile(0).click();
+    button("Where is it?").click();
+    model.answer(false, NASTY);
+    await settle();
+    await settle();
+    const said = root.querySelector("pre") as HTMLElement;
+    expect(said.textContent).toBe(NASTY);
+    expect(said.children.length).toBe(0);
+    expect(said.classList.contains("px-failed")).toBe(true);
+  });
+
+  it("goes grey with the reason, and comes back", () => {
+    show(1, 2);
+    const ranks = [make_rank("idle"), make_rank("idle")];
+    model.set("frame", packed(make_frame(ranks, { status: "gone", why: "it was stopped" })));
+    expect(root.classList.contains("px-grey")).toBe(true);
+    expect(root.querySelector(".px-why")?.textContent).toBe("it was stopped");
+    model.set("frame", packed(make_frame(ranks)));
+    expect(root.classList.contains("px-grey")).toBe(false);
+  });
+
+  it("says when the kernel is silent", () => {
+    vi.useFakeTimers();
+    show(1, 2);
+    vi.advanceTimersByTime(9500);
+    expect(root.querySelector(".px-why")?.textContent).toContain("no word from the kernel for 9 s");
+    vi.useRealTimers();
+  });
+
+  it("is small for many ranks, and shows the matrix of links", () => {
+    show(1, 64);
+    expect(root.querySelector(".px-small")).not.toBeNull();
+    expect(root.querySelectorAll("button.px-tile").length).toBe(64);
+    button("Links").click();
+    expect(root.querySelector(".px-matrix svg")?.getAttribute("aria-label")).toContain("shared memory");
+    button("Tiles").click();
+    expect(root.querySelector(".px-small")).toBeNull();
+  });
+
+  it("is walked with the keyboard", () => {
+    show(1, 4);
+    tile(0).focus();
+    tile(0).dispatchEvent(new KeyboardEvent("keydown", { key: "ArrowRight", bubbles: true }));
+    expect(document.activeElement).toBe(tile(1));
+    tile(1).dispatchEvent(new KeyboardEvent("keydown", { key: "End", bubbles: true }));
+    expect(document.activeElement).toBe(tile(3));
+    expect([...root.querySelectorAll("button.px-tile[tabindex='0']")]).toEqual([tile(3)]);
+  });
+
+  it("leaves nothing behind", () => {
+    show(1, 4);
+    close();
+    expect(model.n_listeners).toBe(0);
+    expect(root.children.length).toBe(0);
+    expect(model.sent.pop()?.["kind"]).toBe("leave");
+  });
+});
