@@ -233,10 +233,16 @@ class Group:
 
     def abort(self, kind: int, culprit: int, message: str) -> bool: ...
     def settle(self, timeout: float) -> bool:
-        """Wait until no thread is inside a group that was aborted; False if one still is."""
+        """Wait until no thread is inside a group that was aborted or closed.
+
+        False if one still is. What a `close` that gave up has left to do is done here.
+        """
 
     def close(self) -> None:
-        """Leave the group. Operations that are queued or run fail, and end the epoch."""
+        """Leave the group. Operations that are queued or run fail, and end the epoch.
+
+        It gives up after 5 s where a thread is stuck inside; see `settle`.
+        """
 
     def describe(self) -> dict[str, Any]:
         """Algorithms by operation and size, transports, counts of bytes and operations."""

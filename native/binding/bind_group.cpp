@@ -175,16 +175,16 @@ std::optional<Clock::duration> to_duration(const std::optional<double>& timeout)
 void run_released(Group& group, FunctionRef<void(const std::function<bool()>&)> body) {
     std::optional<py::error_already_set> raised;
     const std::function<bool()> interrupt = [&raised] {
-        // A daemon thread that wants the lock of an interpreter that is ending is unwound by force,
-        // through frames that cannot be: it waits on instead, and ends with the process.
+        // Of an interpreter that is ending nobody gets it any more: the operation goes on instead,
+        // as its peers may wait for this rank's part.
         if (is_finalizing()) return false;
-        const py::gil_scoped_acquire acquired;
+        const TakenGil taken;
         if (PyErr_CheckSignals() == 0) return false;
         raised.emplace();
         return true;
     };
     try {
-        const py::gil_scoped_release released;
+        const ReleasedGil released;
         body(interrupt);
     } catch (const Interrupted&) {
         if (raised) throw std::move(*raised);
@@ -275,14 +275,14 @@ void register_group(py::module_& module) {
             .def(
                 "abort",
                 [](Group& self, int kind, int culprit, const std::string& message) {
-                    const py::gil_scoped_release released;  // touches nothing of Python
+                    const ReleasedGil released;  // touches nothing of Python
                     return self.abort({checked_kind(kind), culprit, message});
                 },
                 py::arg("kind"), py::arg("culprit"), py::arg("message"))
             .def(
                 "settle",
                 [](Group& self, double timeout) {
-                    const py::gil_scoped_release released;  // waits for running operations
+                    const ReleasedGil released;  // waits for running operations
                     const std::chrono::duration<double> time(timeout);
                     return self.settle(std::chrono::ceil<std::chrono::milliseconds>(time));
                 },
@@ -290,7 +290,7 @@ void register_group(py::module_& module) {
             .def("close",
                  [](Group& self) {
                      {
-                         const py::gil_scoped_release released;  // waits for a running operation
+                         const ReleasedGil released;  // waits for a running operation
                          self.close();
                      }
                      self.drop_finished();

@@ -51,7 +51,7 @@ void register_page(py::module_& module) {
                 }
                 const auto page = self.page;
                 AbortPage& target = self.get();
-                const py::gil_scoped_release released;  // holds its own share of the page
+                const ReleasedGil released;  // holds its own share of the page
                 return target.abort(epoch, {checked_kind(kind), culprit, message});
             },
             py::arg("epoch"), py::arg("kind"), py::arg("culprit"), py::arg("message"))
@@ -128,7 +128,7 @@ void register_page(py::module_& module) {
                 const auto held = self.page;  // another thread may close the page meanwhile
                 AbortPage& page = self.get();
                 if (slot < 0 || slot >= page.slots()) throw UsageError("no such slot");
-                const py::gil_scoped_release released;  // waits for the heart's thread
+                const ReleasedGil released;  // waits for the heart's thread
                 page.still(slot);
             },
             py::arg("slot"))

@@ -55,7 +55,7 @@ std::string current_site() noexcept try {
 
 std::string current_site_of_thread() noexcept {
     if (is_finalizing()) return "";  // its GIL is not given any more: a thread that asks is ended
-    const py::gil_scoped_acquire acquired;
+    const TakenGil taken;
     return current_site();
 }
 

@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 
+#include "binding/gil.hpp"
 #include "group/group.hpp"
 #include "transport/abort_page.hpp"
 #include "transport/arena.hpp"

@@ -119,7 +119,7 @@ void register_convert(py::module_& module) {
         return py::tuple(names);
     });
     module.def("flag_latency_ns", [] {
-        const py::gil_scoped_release released;  // a thread and two atomics, nothing of Python
+        const ReleasedGil released;  // a thread and two atomics, nothing of Python
         return flag_latency_ns();
     });
 }

@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <thread>
 
 #include "group/group.hpp"
 
@@ -15,9 +14,19 @@ namespace {
 // moment: a parent learns of a death within milliseconds.
 constexpr std::chrono::milliseconds kVerdictPatience{200};
 constexpr std::chrono::milliseconds kVerdictBite{5};
-// An operation leaves within one sleep of its waiter once the epoch is aborted.
-constexpr int kClosePatience = 100;  // times 50 ms
-constexpr std::chrono::milliseconds kCloseBite{1};
+
+std::chrono::milliseconds left_until(Clock::time_point give_up_at) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(give_up_at - Clock::now());
+    return std::max(left, std::chrono::milliseconds::zero());
+}
+
+bool take_until(Turn& turn, Clock::time_point give_up_at) {
+    bool is_taken = turn.try_take();
+    while (!is_taken && Clock::now() < give_up_at) {
+        is_taken = turn.try_take_for(std::min(left_until(give_up_at), Waiter::kLongestSleep));
+    }
+    return is_taken;
+}
 
 std::string closed_text(int rank) { return "rank " + std::to_string(rank) + " closed the group"; }
 
@@ -100,17 +109,35 @@ std::optional<Reason> Group::failure() const { return page_->reason(epoch_); }
 
 // A peer that still expects this rank learns it from the arena or the link when it waits, not
 // before: ranks leave at different times, and what was completed stays good.
-void Group::close() noexcept {
-    if (is_closed_.exchange(true)) return;
-    if (pid_ != ::getpid()) return;  // a fork of the rank: nothing here is its to close
+void Group::close(std::chrono::milliseconds patience) noexcept {
+    if (!is_closed_.exchange(true)) static_cast<void>(leave(Clock::now() + patience));
+}
+
+// Nobody is inside who could be waited for in vain, but for the group's own thread.
+Group::~Group() {
+    close();
+    static_cast<void>(leave(Clock::now() + kClosePatience));
+}
+
+// The rest of a close, which waits for those inside: as often as it takes (settle, is_left_by_all).
+// True once this group touches links, page and arena no more. Turns that were taken on the way are
+// kept: whoever waits for one looks at is_closed_ as well.
+bool Group::leave(Clock::time_point give_up_at) noexcept {
+    if (has_left_.load()) return true;
+    if (pid_ != ::getpid()) return false;  // a fork of the rank: nothing here is its to close
+    if (!take_until(leaving_, give_up_at)) return false;
+    const TakenTurn leaving(leaving_);
+    if (has_left_.load()) return true;
     const Reason reason{AbortKind::kClosed, world_rank(rank_), closed_text(world_rank(rank_))};
-    // Never seen to fail; the memory must stay while somebody is inside. The turns of messages are
-    // kept: whoever waits for one looks at is_closed_ as well.
-    if (!take_all_turns(reason)) return;
-    const TakenTurn turn(turn_);
-    // What is queued fails at once: the group is closed.
-    if (!queue_.close(kClosePatience * Waiter::kLongestSleep) || team_ == nullptr) return;
+    const bool has_all = take_all_turns(reason, give_up_at);
     const Reason last = page_->reason(epoch_).value_or(reason);
+    if (!has_all) {
+        // Who is stuck in a message keeps nobody else from hearing it.
+        const bool has_turn = std::count(awaited_->begin(), awaited_->end(), &turn_) == 0;
+        if (has_turn) say_last_words(last);
+        return false;
+    }
+    if (!queue_.close(left_until(give_up_at))) return false;
     if (pairs_ != nullptr) pairs_->close(last);
     if (team_->host() != nullptr) team_->host()->close();
     say_last_words(last);
@@ -119,13 +146,34 @@ void Group::close() noexcept {
     team_.reset();  // and the links with it
     if (left_ == nullptr) arena_.reset();
     has_left_.store(true);
+    turn_.give();
+    return true;
+}
+
+// Also waits until nothing is queued, which fails at once: the group is closed.
+bool Group::take_all_turns(const Reason& reason, Clock::time_point give_up_at) noexcept {
+    if (!awaited_) {
+        awaited_.emplace();
+        if (!turn_.try_take()) awaited_->push_back(&turn_);
+        if (pairs_ != nullptr) {
+            for (auto& lane : pairs_->lanes()) {
+                if (!lane.turn.try_take()) awaited_->push_back(&lane.turn);
+            }
+        }
+    }
+    if (awaited_->empty() && queue_.is_idle()) return true;
+    page_->abort(epoch_, reason);
+    if (wake_) ring_eventfd(wake_.get());
+    while (!awaited_->empty() && take_until(*awaited_->back(), give_up_at)) awaited_->pop_back();
+    if (!awaited_->empty()) return false;
+    queue_.sleep_until_idle(left_until(give_up_at));
+    return queue_.is_idle();
 }
 
 // A member that has closed the group reads neither its staging memory nor its messages any more.
 bool Group::is_left_by_all() noexcept {
-    if (!is_closed_.load() || !turn_.try_take()) return false;
+    if (!is_closed_.load() || !leave(Clock::now()) || !turn_.try_take()) return false;
     const TakenTurn turn(turn_);
-    if (team_ != nullptr) return false;
     if (left_ == nullptr) return true;
     if (!left_->is_left_by_all()) return false;
     left_.reset();
@@ -135,45 +183,21 @@ bool Group::is_left_by_all() noexcept {
 
 bool Group::settle(std::chrono::milliseconds patience) noexcept {
     const auto give_up_at = Clock::now() + patience;
-    const auto left = [&] {
-        const auto time = std::chrono::ceil<std::chrono::milliseconds>(give_up_at - Clock::now());
-        return std::max(time, std::chrono::milliseconds::zero());
-    };
+    if (is_closed_.load()) return leave(give_up_at);
+    if (!page_->is_aborted(epoch_)) return true;
     const auto is_free = [&](Turn& turn) {
-        if (!turn.try_take() && !turn.try_take_for(left())) return false;
+        if (!take_until(turn, give_up_at)) return false;
         turn.give();
         return true;
     };
-    if (is_closed_.load()) {  // close() waits by itself, and keeps the turns
-        while (!has_left_.load() && left().count() > 0) std::this_thread::sleep_for(kCloseBite);
-        return has_left_.load();
-    }
-    if (!page_->is_aborted(epoch_)) return true;
     if (!is_free(turn_)) return false;
     // The rest of the queue fails without a turn, and is counted on the page till then: the group
     // of the next epoch counts there from 0.
-    queue_.sleep_until_idle(left());
+    queue_.sleep_until_idle(left_until(give_up_at));
     if (!queue_.is_idle()) return false;
     if (pairs_ == nullptr) return true;
     auto& lanes = pairs_->lanes();
     return std::all_of(lanes.begin(), lanes.end(), [&](auto& lane) { return is_free(lane.turn); });
-}
-
-bool Group::take_all_turns(const Reason& reason) noexcept {
-    std::vector<Turn*> busy;
-    if (!queue_.is_idle() || !turn_.try_take()) busy.push_back(&turn_);
-    if (pairs_ != nullptr) {
-        for (auto& lane : pairs_->lanes()) {
-            if (!lane.turn.try_take()) busy.push_back(&lane.turn);
-        }
-    }
-    if (busy.empty()) return true;
-    page_->abort(epoch_, reason);
-    if (wake_) ring_eventfd(wake_.get());
-    for (int i = 0; i < kClosePatience && !busy.empty(); ++i) {
-        if (busy.back()->try_take_for(Waiter::kLongestSleep)) busy.pop_back();
-    }
-    return busy.empty();
 }
 
 }  // namespace phalanx

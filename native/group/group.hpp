@@ -93,7 +93,7 @@ class Group {
     explicit Group(GroupOptions options);
     Group(const Group&) = delete;
     Group& operator=(const Group&) = delete;
-    ~Group() { close(); }
+    ~Group();
 
     // Throws a UsageError if this rank can see by itself that the call is wrong.
     void check_call(const Call& call) const;
@@ -124,9 +124,10 @@ class Group {
     [[nodiscard]] std::optional<Reason> failure() const;
     // Waits until nobody is inside any more, if the epoch was aborted: from then on this group
     // reads and writes nothing of the arena, and the group of a new epoch may use the same channel.
-    // False if somebody still is (after a close: if it could not wait for them).
+    // False if somebody still is. What a close() that gave up has left to do is done here.
     [[nodiscard]] bool settle(std::chrono::milliseconds patience) noexcept;
-    void close() noexcept;
+    // Returns after `patience` in any case: who is inside by then may be stuck for good.
+    void close(std::chrono::milliseconds patience = kClosePatience) noexcept;
     [[nodiscard]] bool is_closed() const noexcept { return is_closed_.load(); }
 
     [[nodiscard]] int rank() const noexcept { return rank_; }
@@ -149,12 +150,14 @@ class Group {
 
   private:
     static constexpr Clock::rep kNoTimeout = -1;
+    // An operation leaves within one sleep of its waiter (50 ms) once the epoch is aborted.
+    static constexpr std::chrono::milliseconds kClosePatience{5000};
     void check_usable() const;
     void check_process() const;
     void run_now(const Call& call, Deadline deadline);
     void run_queued(const Call& call, Deadline deadline);
     void enqueue(const std::shared_ptr<Work>& work, const Call& call);
-    void push(const std::shared_ptr<Work>& work, const Call& call);
+    void take_room(const Work& work, const Call& call);
     [[nodiscard]] int world_rank(int rank) const {
         return members_[static_cast<std::size_t>(rank)];
     }
@@ -193,7 +196,8 @@ class Group {
     // Puts the reason on the page, unless one is there: then that is the reason.
     void tell(Reason& reason) noexcept;
     void say_last_words(const Reason& reason) noexcept;
-    bool take_all_turns(const Reason& reason) noexcept;
+    bool take_all_turns(const Reason& reason, Clock::time_point give_up_at) noexcept;
+    bool leave(Clock::time_point give_up_at) noexcept;
     void build_team(GroupOptions& options);
     void build_pairs(GroupOptions& options, int slot);
 
@@ -216,7 +220,9 @@ class Group {
 
     Turn turn_;
     std::atomic<bool> is_closed_{false};
-    std::atomic<bool> has_left_{false};  // closed, and nobody is inside
+    std::atomic<bool> has_left_{false};          // closed, and nobody is inside
+    Turn leaving_;                               // of whoever is at work on that
+    std::optional<std::vector<Turn*>> awaited_;  // which it has yet to take; others it keeps
     std::atomic<Clock::rep> timeout_{kNoTimeout};
     Activity* activity_ = nullptr;  // on the page
     OwnSites own_sites_;

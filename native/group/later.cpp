@@ -57,29 +57,40 @@ void Group::run_queued(const Call& call, Deadline deadline) {
     run_now(call, deadline);
 }
 
-// Nothing was sent yet, so leaving does the group no harm.
+// Nothing was sent yet, so leaving does the group no harm. From its room on settle() and close()
+// wait for this thread, so it never counts on the page what is another group's by then.
 void Group::enqueue(const std::shared_ptr<Work>& work, const Call& call) {
+    take_room(*work, call);
+    struct Room {
+        WorkQueue& queue;
+        bool is_used;
+        ~Room() {
+            if (!is_used) queue.give_room();
+        }
+    } room{queue_, false};
+    check_usable();
     activity_->queue(channel_, 1);  // first: the thread may be through with it before we go on
     try {
-        push(work, call);
+        queue_.push(work);
+        room.is_used = true;
     } catch (...) {
         activity_->queue(channel_, -1);
         throw;
     }
 }
 
-void Group::push(const std::shared_ptr<Work>& work, const Call& call) {
-    while (!queue_.push(work)) {
+void Group::take_room(const Work& work, const Call& call) {
+    while (!queue_.take_room()) {
         check_usable();
         const auto now = Clock::now();
-        if (work->deadline().has_passed(now)) {
+        if (work.deadline().has_passed(now)) {
             throw Aborted({AbortKind::kTimeout, world_rank(rank_),
                            me() + ": " + name_of(call.kind) + " timed out waiting for room among " +
                                std::to_string(WorkQueue::kMost) +
                                " operations that were submitted before"});
         }
         if (call.interrupt && call.interrupt()) throw Interrupted();
-        queue_.sleep_until_room(work->deadline().remaining(now, kBite));
+        queue_.sleep_until_room(work.deadline().remaining(now, kBite));
     }
 }
 

@@ -93,11 +93,15 @@ void Pairs::send(Lane& lane, const Op& op, const std::byte* x) {
     if (lane.is_local) {
         push(lane, payload);
     } else {
+        // A receiver that gives up reads on, to hear this rank: there is always room then, and no
+        // wait in which its last words would be heard.
         Checksum sum;
         for_each_go(payload, [&](auto go) {
+            if (go.data() != payload.data()) check_wanted(lane);
             sum.add(go);
             push(lane, go);
         });
+        if (payload.size() > kBufferedBytes) check_wanted(lane);
         mark ^= sum.value();
     }
     push(lane, end);
@@ -161,6 +165,12 @@ void Pairs::pull(Lane& lane, std::span<std::byte> bytes) {
     }
 }
 
+// Where the peer has ended its direction, a message whose end mark has not gone will never be
+// received.
+void Pairs::check_wanted(Lane& lane) {
+    if (lane.link->has_ended()) throw PeerLost(lane.peer, "the other end closed it");
+}
+
 // Returns when something has moved (a wire), or can be moved (a queue in the arena).
 template <class Ready, class Try>
 void Pairs::wait(Lane& lane, const Ready& ready, const Try& attempt) {
@@ -196,10 +206,7 @@ void Pairs::wait(Lane& lane, const Ready& ready, const Try& attempt) {
         attempt,
         [&]() -> std::span<const pollfd> {
             shown.show();
-            // What has not gone yet will never be received: only this thread sends it.
-            if (!lane.is_recv && lane.link->has_ended()) {
-                throw PeerLost(lane.peer, "the other end closed it");
-            }
+            if (!lane.is_recv) check_wanted(lane);
             if (lane.waiter.is_patience_over()) {
                 lane.link->check_alive();
                 listen(lane);

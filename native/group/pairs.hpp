@@ -111,6 +111,7 @@ class Pairs {
     void pull(Lane& lane, std::span<std::byte> bytes);
     template <class Ready, class Try>
     void wait(Lane& lane, const Ready& ready, const Try& attempt);
+    static void check_wanted(Lane& lane);
     void listen(const Lane& own);
 
     int channel_;

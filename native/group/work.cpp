@@ -64,15 +64,26 @@ WorkQueue::~WorkQueue() {
     if (thread_ != nullptr) thread_->join();
 }
 
-bool WorkQueue::push(std::shared_ptr<Work> work) {
+bool WorkQueue::take_room() noexcept {
+    auto pending = pending_.load(std::memory_order_relaxed);
+    while (pending < kMost) {
+        if (pending_.compare_exchange_weak(pending, pending + 1, std::memory_order_seq_cst)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+void WorkQueue::give_room() noexcept {
+    if (pending_.fetch_sub(1, std::memory_order_release) == kMost) futex_wake_all(pending_);
+}
+
+void WorkQueue::push(std::shared_ptr<Work> work) {
     const std::lock_guard lock(mutex_);
-    if (is_closed_ || pending_.load(std::memory_order_relaxed) >= kMost) return false;
     was_used_.store(true, std::memory_order_relaxed);
     if (thread_ == nullptr) start();
     queue_.push_back(std::move(work));
-    pending_.fetch_add(1, std::memory_order_relaxed);
     wake();
-    return true;
 }
 
 void WorkQueue::start() {
@@ -123,7 +134,7 @@ void WorkQueue::serve() {
         finished_.push_back(std::move(queue_.front()));
         queue_.pop_front();
         has_finished_.store(true, std::memory_order_relaxed);
-        if (pending_.fetch_sub(1, std::memory_order_release) == kMost) futex_wake_all(pending_);
+        give_room();
         // Under the mutex: once it is free, whoever drops the finished may drop this work.
         work.set_done();
     }

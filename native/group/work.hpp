@@ -81,9 +81,11 @@ class Work {
 };
 
 // Concurrency. `mutex_` guards the queue, the finished and the thread's life. `pending_` counts
-// what was submitted and is not over: it grows under the mutex, by the submitter, and falls when
-// the operation has left the group's turn, before the work is done. So a thread that sees 0 after
-// its own submissions (acquire) comes after them, and one that waited finds the short way free.
+// what was submitted and is not over: the submitter adds to it (take_room), and it falls when the
+// operation has left the group's turn, before the work is done. So a thread that sees 0 after its
+// own submissions (acquire) comes after them, and one that waited finds the short way free. Who
+// submits takes the room first and then looks whether the group is usable; who ends the group
+// looks for 0 after he has said so. Both are seq_cst: nobody who is yet to push is overlooked.
 //
 // The queue keeps each work until somebody takes the finished ones: the thread never drops the
 // last share of a work, and so never its owner.
@@ -103,10 +105,13 @@ class WorkQueue {
         return was_used_.load(std::memory_order_relaxed);
     }
     [[nodiscard]] bool is_idle() const noexcept {
-        return pending_.load(std::memory_order_acquire) == 0;
+        return pending_.load(std::memory_order_seq_cst) == 0;
     }
-    // False if there is no room (or the queue was closed).
-    bool push(std::shared_ptr<Work> work);
+    // False if there is none. push() follows, or give_room().
+    [[nodiscard]] bool take_room() noexcept;
+    void give_room() noexcept;
+    // Not once the queue was closed, which is done when it is idle and stays so.
+    void push(std::shared_ptr<Work> work);
     void sleep_until_room(std::chrono::nanoseconds limit) const noexcept;
     // Until nothing is queued or under way; of an aborted epoch, whose works fail at once.
     void sleep_until_idle(std::chrono::milliseconds patience) const noexcept;

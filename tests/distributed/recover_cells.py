@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import signal
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -188,6 +189,37 @@ def use_closed() -> list[Any]:
     again = px.init(timeout=10.0)
     check(again)
     return [*found, again is group]
+
+
+def close_in_vain_and_recover(stuck: int) -> tuple[bool, str, int]:
+    """Rank ``stuck`` closes the group while its main thread is inside, in a handler of a signal.
+
+    Whether the close came back before the handler, what was said, the epoch after recovery.
+    """
+    group = px.init()
+    has_closed, was_in_vain, said = threading.Event(), False, ""
+
+    def close() -> None:
+        group.close()
+        has_closed.set()
+
+    def handle(*_: object) -> None:
+        nonlocal was_in_vain
+        threading.Thread(target=close).start()
+        was_in_vain = has_closed.wait(20)
+
+    try:
+        if group.rank() == stuck:
+            signal.signal(signal.SIGALRM, handle)
+            signal.setitimer(signal.ITIMER_REAL, 0.02)
+            px.recv((3,), "float64", (stuck + 1) % group.size())
+        else:
+            group.barrier()
+    except px.DistributedError as error:
+        said = str(error)
+    px.recover(20.0)
+    check(group)
+    return was_in_vain, said, group.describe()["epoch"]
 
 
 def close_and_come_back(alone: int) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import fcntl
 import os
 
+import numpy as np
 import pytest
 
-from phalanx import distributed
+from phalanx import _native, distributed
 from phalanx.distributed import AbortKind, AbortPage
 
 
@@ -36,6 +37,26 @@ def test_memory_that_was_given_back_takes_none_and_is_a_region_still():
         os.close(fd)
     with pytest.raises(OSError, match="cannot look at descriptor"):
         distributed.give_back_region(fd)
+
+
+def test_a_region_has_room_for_a_message_nobody_waits_for_on_a_host_of_many_ranks():
+    """Up to 64 slots, as native/transport/arena.hpp says."""
+    slots = 18
+    fds = [distributed.create_region() for _ in range(slots)]
+    page_fd = distributed.create_page(slots)
+    page = AbortPage(page_fd, slots=slots, author=0)
+    arena = _native.Arena(fds, own=0)
+    group = _native.Group(
+        rank=0, size=2, epoch=1, hosts=[0, 0], slots=[0, 1], arena=arena, page=page
+    )
+    try:
+        group.send(np.zeros(64 << 10, np.uint8), 1, timeout=5.0)  # rank 1 never comes
+    finally:
+        group.close()
+        arena.close()
+        page.close()
+        for fd in (*fds, page_fd):
+            os.close(fd)
 
 
 def test_a_region_that_cannot_be_is_refused_and_leaves_no_descriptor():

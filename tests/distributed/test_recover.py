@@ -132,6 +132,15 @@ def test_who_comes_back_alone_is_told_who_is_missing(world):
     world.run(recover_cells.recover)
 
 
+@pytest.mark.slow  # close waits for 5 s
+def test_after_a_close_that_gave_up_the_group_forms_anew(world):
+    epoch = world.plan.epoch
+    found = world.run(recover_cells.close_in_vain_and_recover, 1)
+    assert [was_in_vain for was_in_vain, _, _ in found] == [False, True, False, False]
+    assert all("rank 1 closed the group" in said for _, said, _ in found), found
+    assert {after for _, _, after in found} == {epoch + 1}
+
+
 def wait_until_busy(world, rank: int) -> None:
     """Until the rank has worked for 30 ms more: it is in the midst of its sums."""
     process = psutil.Process(world._farm.members[rank].process.pid)

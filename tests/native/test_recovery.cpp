@@ -97,6 +97,49 @@ TEST_CASE(
     CHECK(activity.of(1).tag.load() == 0);
 }
 
+TEST_CASE("a close that gave up is ended once the thread that was stuck inside has left") {
+    for (const bool is_message : {false, true}) {
+        for (const auto& hosts : std::vector<std::vector<int>>{{0, 0}, {0, 1}}) {
+            CAPTURE(is_message);
+            World world({hosts, Wire::kTcp, tiny_tuning(), 1, nullptr});
+            Array array(100);
+            Call call = array.call();
+            call.root = is_message ? 1 : 0;
+            std::latch is_inside(1);
+            std::latch is_closed(1);
+            call.interrupt = [&, is_first = true]() mutable {
+                if (is_first) {
+                    is_inside.count_down();
+                    is_closed.wait();  // as code that does not give the GIL back
+                }
+                is_first = false;
+                return false;
+            };
+            Group& group = world.group(0);
+            std::jthread stuck(
+                [&] { CHECK_THROWS_AS(is_message ? group.recv(call) : group.run(call), Aborted); });
+            is_inside.wait();
+            group.close(20ms);
+            CHECK(group.is_closed());
+            CHECK_FALSE(group.settle(1ms));
+            CHECK_FALSE(group.is_left_by_all());
+            is_closed.count_down();
+            CHECK(group.settle(5s));
+            CHECK(group.settle(0ms));
+            // Rank 1 hears it wherever it waits.
+            Array other(100);
+            const auto thrown = world.run([&](Group& one) {
+                if (one.rank() == 1) one.run(other.call());
+            });
+            REQUIRE(reason_of(thrown[1]));
+            CHECK(reason_of(thrown[1])->message.starts_with("rank 0 closed the group"));
+            stuck.join();
+            world.renew(2);
+            world.run_well([](Group& one) { one.run(Call{}); });
+        }
+    }
+}
+
 TEST_CASE("a closed group says whether everybody has left it") {
     World world({{0, 0}, Wire::kSockets, tiny_tuning(), 1, nullptr});
     CHECK(world.group(0).settle(0ms));

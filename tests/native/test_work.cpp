@@ -183,6 +183,29 @@ TEST_CASE("submitting to a full queue can be interrupted, and ends with the grou
     CHECK_THROWS_AS(group.submit(call, nullptr), Closed);
 }
 
+TEST_CASE("who waited for room over the end of the epoch counts nothing in the next one") {
+    World world({{0, 0}, Wire::kSockets, tiny_tuning(), 1, nullptr});
+    Sum sum(10);
+    Group& group = world.group(0);  // rank 1 does not come
+    auto& queued = world.page_of(0).activity(0).of(0).queued;
+    for (std::uint32_t i = 0; i < WorkQueue::kMost; ++i) group.submit(sum.call(), nullptr);
+    Call call = sum.call();
+    bool has_ended = false;
+    call.interrupt = [&] {
+        if (has_ended) return false;
+        has_ended = true;
+        group.abort({AbortKind::kError, 0, "enough"});
+        CHECK(group.settle(5s));
+        // As the group of the next epoch does.
+        world.page_of(0).begin_group(0, 0, 2, 0);
+        CHECK(queued.load() == 0);
+        return false;
+    };
+    CHECK_THROWS_AS(group.submit(call, nullptr), Aborted);
+    CHECK(has_ended);
+    CHECK(queued.load() == 0);
+}
+
 TEST_CASE("closing a group ends what it has queued, and tells the others") {
     for (const bool is_destroyed : {false, true}) {
         World world({{0, 0}, Wire::kSockets, tiny_tuning(), 1, nullptr});

@@ -25,10 +25,6 @@ __all__ = [
     "region_nbytes",
 ]
 
-# A header and 4 MiB for each of 16 channels, as native/transport/arena.hpp (kDefaultBytes) says
-# why. It is address space, not memory: pages that no operation touched cost nothing.
-_REGION_NBYTES = 4096 + 16 * (4 << 20)
-
 
 class AbortKind(enum.IntEnum):
     """Why an epoch was given up; the numbers are the engine's."""
@@ -64,12 +60,14 @@ def accused(kind: int, culprit: int, me: int = -1) -> int:
 def region_nbytes() -> int:
     """Return the size of a rank's region of the arena, in bytes.
 
+    It is address space, not memory: pages that no operation has touched cost nothing.
+
     Examples
     --------
     >>> region_nbytes() % 4096
     0
     """
-    return _REGION_NBYTES
+    return _native.Arena.DEFAULT_NBYTES
 
 
 def create_region(nbytes: int | None = None) -> int:

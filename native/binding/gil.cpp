@@ -1,0 +1,34 @@
+// See gil.hpp.
+#include "binding/gil.hpp"
+
+#include <cxxabi.h>
+#include <unistd.h>
+
+namespace phalanx::binding {
+
+namespace {
+
+template <class Ask>
+void ask_for_gil(const Ask& ask) {
+#ifdef __GLIBCXX__
+    try {
+        ask();
+    } catch (const abi::__forced_unwind&) {
+        while (true) ::pause();  // leaving would unwind on; the process is about to end
+    }
+#else
+    ask();
+#endif
+}
+
+}  // namespace
+
+ReleasedGil::~ReleasedGil() {
+    ask_for_gil([this] { PyEval_RestoreThread(state_); });
+}
+
+TakenGil::TakenGil() {
+    ask_for_gil([this] { held_.emplace(); });
+}
+
+}  // namespace phalanx::binding
