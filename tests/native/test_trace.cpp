@@ -39,6 +39,12 @@ int failure_of(const TraceRing::Seen& seen) {
     return static_cast<int>(seen.words[kRecordWhat] >> kRecordFailure & 0xFF);
 }
 
+WorldOptions on(std::vector<int> hosts) {
+    WorldOptions options;
+    options.hosts = std::move(hosts);
+    return options;
+}
+
 void sum(Group& group, std::size_t count = 4) {
     const std::vector<float> x(count, 1.0F);
     std::vector<float> out(count);
@@ -132,7 +138,7 @@ TEST_CASE("readers never believe a torn record") {
 
 TEST_CASE("a group writes what it does, where the supervisor reads it") {
     for (const auto& hosts : {std::vector<int>{0, 0}, {0, 1}, {0, 0, 1}}) {
-        World world({.hosts = hosts});
+        World world(on(hosts));
         world.run_well([](Group& group) {
             sum(group);
             sum(group, 100'000);
@@ -168,7 +174,7 @@ TEST_CASE("a group writes what it does, where the supervisor reads it") {
 }
 
 TEST_CASE("an operation that failed says with what") {
-    World mismatch({.hosts = {0, 0}});
+    World mismatch(on({0, 0}));
     mismatch.run([](Group& group) { sum(group, group.rank() == 0 ? 3 : 4); });
     for (int rank = 0; rank < 2; ++rank) {
         const auto seen = records_of(mismatch.group(rank));
@@ -177,7 +183,7 @@ TEST_CASE("an operation that failed says with what") {
         CHECK(failure_of(seen[0]) == static_cast<int>(AbortKind::kMismatch));
     }
 
-    World timeout({.hosts = {0, 1}});
+    World timeout(on({0, 1}));
     timeout.run([](Group& group) {
         if (group.rank() != 0) return;
         group.set_timeout(std::chrono::milliseconds(20));
@@ -190,7 +196,7 @@ TEST_CASE("an operation that failed says with what") {
     CHECK(seen[0].words[kRecordEnded] - seen[0].words[kRecordEntered] >= 20'000'000);
     CHECK(records_of(timeout.group(1)).empty());
 
-    World aborted({.hosts = {0, 0}});
+    World aborted(on({0, 0}));
     std::thread killer([&] {
         const auto& ring = aborted.group(0).recorder().ring();
         std::uint64_t dropped = 0;
@@ -210,7 +216,7 @@ TEST_CASE("an operation that failed says with what") {
 }
 
 TEST_CASE("bytes on wires are counted by peer, and ended with the process that begins anew") {
-    World world({.hosts = {0, 1, 2}});
+    World world(on({0, 1, 2}));
     world.run_well([](Group& group) { sum(group, 1000); });
     for (int rank = 0; rank < 3; ++rank) {
         AbortPage& page = world.page_of(rank);

@@ -27,8 +27,8 @@ RECORD = np.dtype(
         ("seq", "i8"),
         ("op", "U12"),
         ("algorithm", "U16"),
-        ("dtype", "U10"),
-        ("nbytes", "i8"),
+        ("element", "U10"),
+        ("bytes", "i8"),
         ("group", "u8"),
         ("channel", "i2"),
         ("peer", "i4"),
@@ -66,8 +66,8 @@ def records_of(packed: bytes) -> Records:
     records["seq"] = words["place"] & ((1 << 40) - 1)
     records["op"] = _OPS[what & 0xFF]
     records["algorithm"] = _ALGORITHMS[what >> 8 & 0xFF]
-    records["dtype"] = _DTYPES[what >> 16 & 0xFF]
-    records["nbytes"] = words["nbytes"]
+    records["element"] = _DTYPES[what >> 16 & 0xFF]
+    records["bytes"] = words["nbytes"]
     records["group"] = words["group"]
     records["channel"] = what >> 24 & 0xFF
     records["peer"] = np.where(np.isin(records["op"], _WITH_PEER), (what >> 40 & 0xFFFF), -1)
@@ -94,11 +94,11 @@ def trace() -> Records:
         ``epoch``, ``seq``: which operation of its group it is, as errors call it (``all_sum #12``);
         of a message, of those that went that way between the two ranks.
 
-        ``op``, ``dtype``: names. ``algorithm``: ``"inline"`` or ``"staged"`` on a host, ``"mesh"
+        ``op``, ``element`` (its dtype): names. ``algorithm``: ``"inline"`` or ``"staged"`` on a host, ``"mesh"
         "direct" "ring" "chain" "pairwise"`` between hosts, or both (``"staged+ring"``); of a
         message ``"queue"`` (in shared memory) or ``"wire"``.
 
-        ``nbytes``: of the array that this rank gave (of a message: of it).
+        ``bytes``: of the array that this rank gave (of a message: of it).
 
         ``group``: 0 is the world, a split has a number of its own, the same on all its ranks.
         ``channel``: the part of the shared memory it uses.

@@ -40,6 +40,7 @@ from ._rank_messages import (
 from ._ranks import format_ranks, name_ranks
 from ._records import (
     MEASUREMENT_MIME,
+    HostClock,
     HostInfo,
     LinkInfo,
     Measurement,
@@ -59,6 +60,7 @@ from ._workspace_messages import (
     FromRoot,
     GetStacks,
     GetTopology,
+    GetTrace,
     Hello,
     Notice,
     RankLost,
@@ -71,6 +73,7 @@ from ._workspace_messages import (
     Stopped,
     TopologyIs,
     ToRoot,
+    TraceIs,
 )
 
 __all__ = [
@@ -97,7 +100,9 @@ __all__ = [
     "GetStacks",
     "GetStanding",
     "GetTopology",
+    "GetTrace",
     "Hello",
+    "HostClock",
     "HostInfo",
     "Join",
     "LetGo",
@@ -132,6 +137,7 @@ __all__ = [
     "ToSupervisor",
     "Topology",
     "TopologyIs",
+    "TraceIs",
     "TypedLine",
     "Welcome",
     "Withdraw",
