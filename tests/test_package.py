@@ -16,7 +16,7 @@ _ROOT = Path(__file__).resolve().parents[1]
 _PUBLIC = {
     "CellError", "CollectiveMismatch", "CollectiveTimeout", "DistributedError", "Group", "NotConfigured",
     "NotSupported", "RankFailure", "Work", "Workspace", "all_gather", "all_max", "all_min", "all_sum",
-    "all_to_all", "broadcast", "init", "is_available", "recover", "recv", "recv_like", "send", "sum_scatter",
+    "all_to_all", "broadcast", "init", "is_available", "recover", "recv", "recv_like", "send", "sum_scatter", "trace",
     "widgets",
 }  # fmt: skip
 

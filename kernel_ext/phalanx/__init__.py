@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         recv_like,
         send,
         sum_scatter,
+        trace,
     )
     from .errors import (
         CellError,
@@ -66,6 +67,7 @@ __all__ = [
     "recv_like",
     "send",
     "sum_scatter",
+    "trace",
     "widgets",
 ]
 
@@ -86,6 +88,7 @@ _ROOMS = {
     "recv_like": "distributed",
     "send": "distributed",
     "sum_scatter": "distributed",
+    "trace": "distributed",
     "CellError": "errors",
     "CollectiveMismatch": "errors",
     "CollectiveTimeout": "errors",

@@ -72,6 +72,18 @@ class AbortPage:
         that of the pair), and ``"train.py:31"`` or ``"cell line 2"``.
         """
 
+    def trace(self, slot: int) -> tuple[bytes, int]:
+        """Return the flight recorder of the rank in ``slot`` as `Recorder.read` does: alive or not."""
+
+    def counters(self, slot: int) -> tuple[int, int, int, int, dict[int, tuple[int, int]]]:
+        """What the rank in ``slot`` has moved: ``(operations, arena, inside, waiting, wires)``.
+
+        Operations completed, messages among them; bytes of arrays that went through the arena;
+        nanoseconds inside operations, and of those until the last rank had come. ``wires`` is
+        ``{peer: (sent, received)}`` in bytes, headers among them. They grow from the slot's first
+        process on, while an operation runs those of the wires only; no two are of one moment.
+        """
+
     def beats(self, slot: int) -> int:
         """Return the sign of life of the process in ``slot``: it grows every 250 ms while that runs.
 
@@ -83,6 +95,27 @@ class AbortPage:
         """Expect no more signs of life: by the rank itself that leaves, or of one that is gone."""
 
     def close(self) -> None: ...
+
+@final
+class Recorder:
+    """The flight recorder of one rank process, for all its groups: its last 4096 operations.
+
+    It lies in ``page``, at the page's author, where the supervisor reads it as well; without one
+    in own memory. An operation that runs is never overwritten.
+    """
+
+    def __init__(self, page: AbortPage | None = None) -> None: ...
+    def read(self) -> tuple[bytes, int]:
+        """Return the records, oldest first, and how many there were that are not among them.
+
+        From any thread, at any time. A record is 8 words of 64 bits: ``number << 1 | runs``, then
+        ``epoch << 40 | seq``, bytes, tag of the group, times entered, arrived and ended
+        (CLOCK_MONOTONIC in ns, 0 where not known), ``op | algorithm << 8 | dtype << 16 | channel <<
+        24 | failure << 32 | peer << 40``; failure is an ``ABORT_...``, peer a rank of the world.
+        """
+
+def trace_names() -> dict[str, dict[int, str]]:
+    """Names of the numbers in records, by field: "op", "algorithm", "dtype"."""
 
 @final
 class Arena:
@@ -120,7 +153,8 @@ class Group:
     of its own, the same on all its ranks. ``ranks_here`` counts the ranks on this machine where
     some of them share no arena: more than cores, and none spins while it waits. ``page_slots[r]``
     is the slot of rank r on the page, -1 where it is on another host's (default: ``slots``). A link
-    whose other end does not answer the kernel for ``silence_s`` seconds is broken.
+    whose other end does not answer the kernel for ``silence_s`` seconds is broken. ``recorder`` is
+    this process's; without one the group has its own.
     """
 
     CHANNELS: int
@@ -144,6 +178,7 @@ class Group:
         ranks_here: int = 0,
         page_slots: Sequence[int] = (),
         silence_s: float | None = None,
+        recorder: Recorder | None = None,
     ) -> None: ...
     timeout: float | None  # of calls that give none
     @property

@@ -88,7 +88,8 @@ std::shared_ptr<Group> make_group(int rank, int size, std::uint64_t epoch, int c
                                   const std::map<int, int>& links, const PyPage* page, int wake_fd,
                                   const std::map<int, int>& pair_links, int ranks_here,
                                   std::vector<int> page_slots,
-                                  const std::optional<double>& silence_s) {
+                                  const std::optional<double>& silence_s,
+                                  std::shared_ptr<Recorder> recorder) {
     // Beyond a day of silence (inf is one) nobody is watched.
     constexpr double kDay = 86400;
     const bool is_watched = silence_s && *silence_s > 0 && *silence_s < kDay;
@@ -121,6 +122,7 @@ std::shared_ptr<Group> make_group(int rank, int size, std::uint64_t epoch, int c
     options.ranks_here = ranks_here;
     options.page_slots = std::move(page_slots);
     options.site = &current_site_of_thread;
+    options.recorder = std::move(recorder);
     return std::make_shared<Group>(std::move(options));
 }
 
@@ -226,7 +228,7 @@ void register_group(py::module_& module) {
                  py::arg("links") = py::dict(), py::arg("page") = py::none(),
                  py::arg("wake_fd") = -1, py::arg("pair_links") = py::dict(),
                  py::arg("ranks_here") = 0, py::arg("page_slots") = py::tuple(),
-                 py::arg("silence_s") = py::none())
+                 py::arg("silence_s") = py::none(), py::arg("recorder") = py::none())
             .def_property_readonly("rank", &Group::rank)
             .def_property_readonly("size", &Group::size)
             .def_property_readonly("epoch", &Group::epoch)

@@ -21,6 +21,7 @@ namespace py = pybind11;
 void register_site();
 void register_errors(py::module_& module);
 void register_page(py::module_& module);
+void register_trace(py::module_& module);
 void register_arena(py::module_& module);
 void register_group(py::module_& module);
 void register_work(py::module_& module);
@@ -31,6 +32,9 @@ struct PyPage {
     std::shared_ptr<AbortPage> page;
     [[nodiscard]] AbortPage& get() const;
 };
+// Of the rank in a slot: its records packed and how many were dropped; its counters.
+py::tuple trace_of(const PyPage& self, int slot);
+py::tuple counters_of(const PyPage& self, int slot);
 struct PyArena {
     std::shared_ptr<Arena> arena;
     [[nodiscard]] const Arena& get() const;

@@ -91,6 +91,9 @@ Group::Group(GroupOptions options)
     host_names_ = std::move(options.host_names);
     arena_ = options.arena;
     page_ = options.page;
+    recorder_ = std::move(options.recorder);
+    // A group of one has nothing to record.
+    if (recorder_ == nullptr && size_ > 1) recorder_ = std::make_shared<Recorder>(page_);
     formation_ = formation_of(options);
     is_flat_ = formation_.has_single_ranks_only();
     layout_ = hash_of(formation_, tuning_);
@@ -140,6 +143,9 @@ void Group::build_team(GroupOptions& options) {
             leaders.push_back(node.front());
             const auto link = options.links.find(node.front());
             found.push_back(link == options.links.end() ? nullptr : std::move(link->second));
+            if (found.back() == nullptr) continue;
+            const int peer = world_rank(node.front());
+            found.back()->count_in(page_->wire(bell, peer, false), page_->wire(bell, peer, true));
         }
         links = std::make_unique<LinkTeam>(std::move(leaders), std::move(found), my_node, is_leader,
                                            !formation_.has_single_ranks_only(), tuning_.link);
@@ -151,6 +157,7 @@ void Group::build_team(GroupOptions& options) {
     own_sites_ = {page_.get(), bell, channel_, Activity::shown(tag_, epoch_),
                   std::move(options.site)};
     activity_ = &page_->activity(bell);
+    totals_ = &page_->totals(bell);
     page_->begin_group(bell, channel_, epoch_, tag_);
     options.links.clear();  // what no algorithm uses is closed
     const int ranks_here = std::max(options.ranks_here, static_cast<int>(neighbours.size()));

@@ -70,8 +70,15 @@ Choice Group::choice_of(const Op& op) const {
     return choose(op, tuning_, inline_limit_, static_cast<int>(formation_.nodes.size()), is_flat_);
 }
 
-void Group::perform(const Op& op, const Call& call) {
-    const Choice choice = choice_of(op);
+// As the group does it, also where this rank has no neighbour and others have.
+Algorithm Group::algorithm_of(const Op& op, Choice choice) const noexcept {
+    if (inline_limit_ == 0) {
+        choice.is_inline = op.nbytes() <= tuning_.host.inline_bytes && !choice.is_wide;
+    }
+    return phalanx::algorithm_of(op, choice, !is_flat_, formation_.nodes.size() > 1);
+}
+
+void Group::perform(const Op& op, const Call& call, Choice choice) {
     switch (op.kind) {
         case OpKind::kBarrier:
             return;
@@ -131,13 +138,17 @@ void Group::run_now(const Call& call, Deadline deadline) {
     } else {
         bool has_begun = false;
         const auto word = Activity::word_of(static_cast<int>(op.kind), op.seq);
+        const Choice choice = choice_of(op);
         Here here(own_sites_, call, word);
         activity_->enter(channel_, word);
+        Recording recording(recorder_->ring(), op, tag_, algorithm_of(op, choice),
+                            world_rank(call.root));
         try {
             waiter_->begin(deadline, &here);
-            team_->begin(op, choice_of(op), call.x, *waiter_);
+            team_->begin(op, choice, call.x, *waiter_);
             has_begun = true;
-            perform(op, call);
+            recording.arrive();
+            perform(op, call, choice);
             // After the last read of peers' memory: was it still theirs?
             waiter_->check_still_theirs();
         } catch (const std::exception& error) {
@@ -150,6 +161,7 @@ void Group::run_now(const Call& call, Deadline deadline) {
             learn_sites(reason, here, nullptr);
             activity_->leave(channel_, word, false);
             tell(reason);
+            recording.fail(reason.kind);
             say_last_words(reason);
             if (pairs_ != nullptr) pairs_->say_last_words(reason, nullptr);
             if (has_begun && call.out != nullptr) {
@@ -159,6 +171,8 @@ void Group::run_now(const Call& call, Deadline deadline) {
             if (was_interrupted) throw Interrupted();
             throw Aborted(std::move(reason));
         }
+        recording.finish();
+        count(op, recording);
         activity_->leave(channel_, word, true);
     }
     operations_.fetch_add(1, std::memory_order_relaxed);
@@ -166,6 +180,17 @@ void Group::run_now(const Call& call, Deadline deadline) {
     if (team_ != nullptr && team_->links() != nullptr) {
         link_bytes_.store(team_->links()->bytes_sent(), std::memory_order_relaxed);
     }
+}
+
+void Group::count(const Op& op, const Recording& recording) noexcept {
+    const auto add = [](std::atomic<std::uint64_t>& sum, std::uint64_t more) {
+        sum.store(sum.load(std::memory_order_relaxed) + more, std::memory_order_relaxed);
+    };
+    Totals::Sums& sums = totals_->channels[channel_ % kActivityChannels];
+    add(sums.operations, 1);
+    if (team_->host() != nullptr) add(sums.arena_bytes, op.nbytes());
+    add(sums.inside_ns, recording.inside());
+    add(sums.waiting_ns, recording.waited());
 }
 
 std::optional<Clock::duration> Group::timeout() const noexcept {
@@ -188,12 +213,13 @@ std::string Group::algorithm(OpKind kind, std::uint64_t nbytes) const {
     Op op;
     op.kind = kind;
     op.count = nbytes;
-    if (size_ == 1) return "copy";
+    if (size_ == 1) return name_of_algorithm(0);
     // As the group does it, also where this rank has no neighbour and others have.
     const bool has_host = !formation_.has_single_ranks_only();
     const auto nodes = static_cast<int>(formation_.nodes.size());
     const auto inline_limit = has_host ? tuning_.host.inline_bytes : 0;
-    return name_of(op, choose(op, tuning_, inline_limit, nodes, !has_host), has_host, nodes > 1);
+    const Choice choice = choose(op, tuning_, inline_limit, nodes, !has_host);
+    return name_of_algorithm(phalanx::algorithm_of(op, choice, has_host, nodes > 1));
 }
 
 Counters Group::counters() const noexcept {

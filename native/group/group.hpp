@@ -16,6 +16,7 @@
 #include "collectives/team.hpp"
 #include "group/here.hpp"
 #include "group/pairs.hpp"
+#include "group/recorder.hpp"
 #include "group/selector.hpp"
 #include "group/work.hpp"
 #include "transport/abort_page.hpp"
@@ -45,6 +46,7 @@ struct GroupOptions {
     // Slots on the page by rank, also where no arena is shared; -1: on another page. Empty: slots.
     std::vector<int> page_slots;
     SiteSource site;
+    std::shared_ptr<Recorder> recorder;  // this process's; none: one of its own
     Tuning tuning;
 };
 
@@ -146,6 +148,8 @@ class Group {
     [[nodiscard]] bool is_left_by_all() noexcept;
     [[nodiscard]] const Formation& formation() const noexcept { return formation_; }
     [[nodiscard]] std::string algorithm(OpKind kind, std::uint64_t nbytes) const;
+    // Of a group of more than one.
+    [[nodiscard]] const Recorder& recorder() const noexcept { return *recorder_; }
     [[nodiscard]] Counters counters() const noexcept;
 
   private:
@@ -165,7 +169,11 @@ class Group {
     void take_turn(Turn& turn, const Call& call, Deadline deadline);
     [[nodiscard]] Op make_op(const Call& call, std::uint64_t seq) const;
     [[nodiscard]] Choice choice_of(const Op& op) const;
-    void perform(const Op& op, const Call& call);
+    [[nodiscard]] Algorithm algorithm_of(const Op& op, Choice choice) const noexcept;
+    void perform(const Op& op, const Call& call, Choice choice);
+    // What was completed, on the page: by the holder of the turn; of a message by any thread.
+    void count(const Op& op, const Recording& recording) noexcept;
+    void count_message(const Op& op, const Recording& recording, bool is_local) noexcept;
     void pass(const Call& call, bool is_recv);
     void check_peer(const Call& call, bool is_recv) const;
     // `hear` asks the links of this operation for last words.
@@ -224,7 +232,9 @@ class Group {
     Turn leaving_;                               // of whoever is at work on that
     std::optional<std::vector<Turn*>> awaited_;  // which it has yet to take; others it keeps
     std::atomic<Clock::rep> timeout_{kNoTimeout};
+    std::shared_ptr<Recorder> recorder_;
     Activity* activity_ = nullptr;  // on the page
+    Totals* totals_ = nullptr;      // on the page
     OwnSites own_sites_;
     std::vector<int> page_slots_;  // by rank
     std::unique_ptr<Waiter> waiter_;

@@ -41,10 +41,17 @@ void Group::pass(const Call& call, bool is_recv) {
     bool has_begun = false;
     Here here(own_sites_, call,
               Activity::word_of(channel_, is_recv, world_rank(call.root), lane.seq));
+    Op shown = op;
+    if (is_recv) shown.kind = OpKind::kRecv;
+    Recording recording(recorder_->ring(), shown, tag_, lane.is_local ? kQueue : kWire,
+                        world_rank(call.root));
     try {
         lane.waiter.begin(deadline, &here);
         if (is_recv) {
-            pairs_->recv(lane, op, call.out, has_begun);
+            pairs_->recv(lane, op, call.out, [&] {
+                has_begun = true;
+                recording.arrive();
+            });
             // After the last read of the peer's memory: was it still this epoch's?
             lane.waiter.check_still_theirs();
         } else {
@@ -56,6 +63,7 @@ void Group::pass(const Call& call, bool is_recv) {
                                           [&] { return pairs_->hear(lane); });
         learn_sites(reason, here, &lane);
         tell(reason);
+        recording.fail(reason.kind);
         // A collective that runs says them itself, when it has left.
         if (turn_.try_take()) {
             const TakenTurn collective(turn_);
@@ -69,11 +77,24 @@ void Group::pass(const Call& call, bool is_recv) {
         if (was_interrupted) throw Interrupted();
         throw Aborted(std::move(reason));
     }
+    recording.finish();
+    count_message(op, recording, lane.is_local);
     Pairs::count(lane);
     auto& messages = is_recv ? received_ : sent_;
     auto& bytes = is_recv ? received_bytes_ : sent_bytes_;
     messages.fetch_add(1, std::memory_order_relaxed);
     bytes.fetch_add(op.nbytes(), std::memory_order_relaxed);
+}
+
+void Group::count_message(const Op& op, const Recording& recording, bool is_local) noexcept {
+    const auto add = [](std::atomic<std::uint64_t>& sum, std::uint64_t more) {
+        sum.fetch_add(more, std::memory_order_relaxed);
+    };
+    Totals::Sums& sums = totals_->messages;
+    add(sums.operations, 1);
+    if (is_local) add(sums.arena_bytes, op.nbytes());
+    add(sums.inside_ns, recording.inside());
+    add(sums.waiting_ns, recording.waited());
 }
 
 }  // namespace phalanx

@@ -65,6 +65,10 @@ Pairs::Pairs(int rank, int channel, std::span<const int> members, std::span<cons
             out.link = std::move(wire->second.out);
             out.waiter.sleep_early();
             in.link = std::move(wire->second.in);
+            for (Link* link : {out.link.get(), in.link.get()}) {
+                link->count_in(page.wire(slot_here, in_the_world, false),
+                               page.wire(slot_here, in_the_world, true));
+            }
         }
     }
 }
@@ -107,7 +111,7 @@ void Pairs::send(Lane& lane, const Op& op, const std::byte* x) {
     push(lane, end);
 }
 
-void Pairs::recv(Lane& lane, const Op& op, std::byte* out, bool& has_begun) {
+void Pairs::recv(Lane& lane, const Op& op, std::byte* out, FunctionRef<void()> begun) {
     Op met;
     pull(lane, std::as_writable_bytes(std::span(&met, 1)));
     // No header at all: perhaps last words; whoever catches this will listen for them.
@@ -119,7 +123,7 @@ void Pairs::recv(Lane& lane, const Op& op, std::byte* out, bool& has_begun) {
                        describe(met, false) + site_gap(static_cast<int>(op.root)) +
                        describe_difference(op, met));
     }
-    has_begun = true;
+    begun();
     const std::span payload(out, static_cast<std::size_t>(op.nbytes()));
     std::uint64_t wanted = end_mark(op);
     if (lane.is_local) {

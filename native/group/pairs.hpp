@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "base/function_ref.hpp"
 #include "base/turn.hpp"
 #include "collectives/op.hpp"
 #include "transport/abort_page.hpp"
@@ -91,8 +92,9 @@ class Pairs {
 
     // For the holder of the lane's turn, which has begun its waiter. `op` is the sender's.
     void send(Lane& lane, const Op& op, const std::byte* x);
-    // Throws Mismatch before anything is written to out; from has_begun on it may have been.
-    void recv(Lane& lane, const Op& op, std::byte* out, bool& has_begun);
+    // Throws Mismatch before anything is written to out; once it has called `begun` it may have
+    // been.
+    void recv(Lane& lane, const Op& op, std::byte* out, FunctionRef<void()> begun);
     // The message has passed.
     static void count(Lane& lane) noexcept { lane.tell(lane.seq); }
 

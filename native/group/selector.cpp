@@ -1,6 +1,8 @@
 // The table is small enough to be a few comparisons.
 #include "group/selector.hpp"
 
+#include <iterator>
+
 namespace phalanx {
 
 Choice choose(const Op& op, const Tuning& tuning, std::uint64_t inline_limit, int nodes,
@@ -24,18 +26,33 @@ Choice choose(const Op& op, const Tuning& tuning, std::uint64_t inline_limit, in
     return choice;
 }
 
-std::string name_of(const Op& op, Choice choice, bool has_host, bool has_links) {
-    if (!has_host && !has_links) return "copy";
-    std::string name;
-    if (has_host) name = choice.is_inline ? "inline" : "staged";
-    if (!has_links) return name;
+namespace {
+enum HostWay : std::uint8_t { kNoHost, kInline, kStaged };
+enum LinkWay : std::uint8_t { kNoLinks, kMesh, kDirect, kRing, kChain, kPairwise };
+constexpr const char* kHostWays[] = {"", "inline", "staged"};
+constexpr const char* kLinkWays[] = {"",      "mesh",     "direct", "ring",
+                                     "chain", "pairwise", "queue",  "wire"};
+}  // namespace
+
+Algorithm algorithm_of(const Op& op, Choice choice, bool has_host, bool has_links) noexcept {
+    const HostWay host = !has_host ? kNoHost : choice.is_inline ? kInline : kStaged;
+    if (!has_links) return static_cast<Algorithm>(host << 4);
     const bool moves_only = op.kind == OpKind::kAllGather || op.kind == OpKind::kBroadcast;
     const bool can_mesh = !moves_only || !has_host;
-    const char* around = op.kind == OpKind::kBroadcast  ? "chain"
-                         : op.kind == OpKind::kAllToAll ? "pairwise"
-                                                        : "ring";
-    if (choice.is_direct) return "direct";
-    return name + (has_host ? "+" : "") + (choice.is_mesh && can_mesh ? "mesh" : around);
+    const LinkWay around = op.kind == OpKind::kBroadcast  ? kChain
+                           : op.kind == OpKind::kAllToAll ? kPairwise
+                                                          : kRing;
+    const LinkWay links = choice.is_direct ? kDirect : choice.is_mesh && can_mesh ? kMesh : around;
+    return static_cast<Algorithm>(host << 4 | links);
+}
+
+std::string name_of_algorithm(Algorithm algorithm) {
+    const auto host = static_cast<std::size_t>(algorithm >> 4);
+    const auto links = static_cast<std::size_t>(algorithm & 0xF);
+    if (host >= std::size(kHostWays) || links >= std::size(kLinkWays)) return "";
+    if (algorithm == 0) return "copy";
+    const std::string name = kHostWays[host];
+    return name.empty() || links == 0 ? name + kLinkWays[links] : name + "+" + kLinkWays[links];
 }
 
 }  // namespace phalanx

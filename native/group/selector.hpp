@@ -33,7 +33,14 @@ struct Tuning {
 Choice choose(const Op& op, const Tuning& tuning, std::uint64_t inline_limit, int nodes,
               bool is_flat);
 
-// "inline", "staged", "mesh", "ring", "staged+pairwise", ... for describe().
-std::string name_of(const Op& op, Choice choice, bool has_host, bool has_links);
+// What is done on the host << 4 | what is done between nodes. Of a message: how it travels.
+using Algorithm = std::uint8_t;
+inline constexpr Algorithm kQueue = 6;
+inline constexpr Algorithm kWire = 7;
+inline constexpr int kAlgorithms = 3 << 4;  // all are less
+
+Algorithm algorithm_of(const Op& op, Choice choice, bool has_host, bool has_links) noexcept;
+// "inline", "staged", "mesh", "ring", "staged+pairwise", ...; "" where there is no such.
+std::string name_of_algorithm(Algorithm algorithm);
 
 }  // namespace phalanx

@@ -1,6 +1,6 @@
 // The layout of the abort page: header, word, doorbells, activities, sites and pulses by slot, a
-// record per author, tallies by slot. The last are address space: what no group counts in is never
-// touched.
+// record per author, totals, and then, by slot, tallies, bytes on wires and traces. These are
+// address space: what no group counts in is never touched.
 #include "transport/abort_page.hpp"
 
 #include <sched.h>
@@ -14,7 +14,7 @@ namespace phalanx {
 namespace {
 
 constexpr std::uint64_t kMagic = 0x31'65'67'61'70'78'6c'70;  // "plxpage1"
-constexpr std::uint32_t kVersion = 5;
+constexpr std::uint32_t kVersion = 6;
 constexpr std::size_t kWordAt = kCacheLine;
 constexpr std::size_t kBellsAt = 2 * kCacheLine;
 
@@ -51,9 +51,19 @@ constexpr std::size_t round_up(std::size_t nbytes) {
 // Where the tallies begin.
 std::size_t nbytes_before_tallies(int slots, std::size_t record) {
     const auto count = static_cast<std::size_t>(slots);
-    return round_up(kBellsAt +
-                    count * (sizeof(Doorbell) + sizeof(Activity) + sizeof(Sites) + sizeof(Pulse)) +
-                    (count + 1) * record);
+    return kBellsAt + round_up((count + 1) * record) +
+           count * (sizeof(Doorbell) + sizeof(Activity) + sizeof(Sites) + sizeof(Pulse) +
+                    sizeof(Totals));
+}
+
+std::size_t nbytes_of_tallies(int slots, int ranks) {
+    return static_cast<std::size_t>(slots) * kActivityChannels * static_cast<std::size_t>(ranks) *
+           2 * sizeof(Tally);
+}
+
+std::size_t nbytes_of_wires(int slots, int ranks) {
+    return round_up(static_cast<std::size_t>(slots) * static_cast<std::size_t>(ranks) * 2 *
+                    sizeof(WireBytes));
 }
 
 }  // namespace
@@ -72,9 +82,9 @@ void ring_eventfd(int fd) noexcept {
 
 std::size_t AbortPage::nbytes(int slots, int ranks) {
     check_slots(slots, 0);
-    return nbytes_before_tallies(slots, sizeof(Record)) +
-           static_cast<std::size_t>(slots) * kActivityChannels *
-               static_cast<std::size_t>(ranks_of(slots, ranks)) * 2 * sizeof(Tally);
+    const int known = ranks_of(slots, ranks);
+    return nbytes_before_tallies(slots, sizeof(Record)) + nbytes_of_tallies(slots, known) +
+           nbytes_of_wires(slots, known) + static_cast<std::size_t>(slots) * sizeof(TraceRing);
 }
 
 void AbortPage::write_header(std::byte* base, int slots, int ranks) noexcept {
@@ -119,8 +129,25 @@ void AbortPage::bind(std::byte* base, int slots, int author) {
     sites_ = reinterpret_cast<Sites*>(at);
     at += count * sizeof(Sites);
     pulses_ = reinterpret_cast<Pulse*>(at);
-    records_ = reinterpret_cast<Record*>(at + count * sizeof(Pulse));
-    tallies_ = reinterpret_cast<Tally*>(base + nbytes_before_tallies(slots, sizeof(Record)));
+    at += count * sizeof(Pulse);
+    records_ = reinterpret_cast<Record*>(at);
+    at += round_up((count + 1) * sizeof(Record));
+    totals_ = reinterpret_cast<Totals*>(at);
+    at += count * sizeof(Totals);
+    tallies_ = reinterpret_cast<Tally*>(at);
+    at += nbytes_of_tallies(slots, ranks_);
+    wires_ = reinterpret_cast<WireBytes*>(at);
+    at += nbytes_of_wires(slots, ranks_);
+    traces_ = reinterpret_cast<TraceRing*>(at);
+}
+
+WireBytes* AbortPage::wire(int slot, int peer, bool is_recv) const noexcept {
+    if (peer >= ranks_) return nullptr;
+    return wires_ +
+           (static_cast<std::size_t>(slot) * static_cast<std::size_t>(ranks_) +
+            static_cast<std::size_t>(peer)) *
+               2 +
+           (is_recv ? 1 : 0);
 }
 
 Tally* AbortPage::tally(int slot, int channel, int peer, bool is_recv) const noexcept {
@@ -159,6 +186,7 @@ AbortPage::AbortPage(int fd, int slots, int author, std::span<const int> wake_fd
             channel.current.store(0, std::memory_order_release);
         }
         for (Site& site : sites_[author].sites) site.clear();
+        traces_[author].begin();
     }
     for (const int wake : wake_fds) {
         if (wake >= 0) wake_fds_.push_back(Fd::duplicate(wake));

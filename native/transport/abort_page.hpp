@@ -20,6 +20,7 @@
 #include "base/futex.hpp"
 #include "base/mapping.hpp"
 #include "transport/heart.hpp"
+#include "transport/trace_ring.hpp"
 
 namespace phalanx {
 
@@ -137,6 +138,22 @@ struct alignas(kCacheLine) Activity {
 using Tally = std::atomic<std::uint64_t>;
 inline constexpr std::uint64_t kTallyWaits = std::uint64_t{1} << 63;
 
+// What a rank has moved and how long that took, since its slot was made: for whoever samples it. Of
+// a channel it is written by the thread whose turn it is there, so by loads and stores; messages
+// are counted by several threads at once.
+struct alignas(kCacheLine) Totals {
+    struct Sums {
+        std::atomic<std::uint64_t> operations;   // completed
+        std::atomic<std::uint64_t> arena_bytes;  // of arrays that went through the arena
+        std::atomic<std::uint64_t> inside_ns;    // from entering an operation to leaving it
+        std::atomic<std::uint64_t> waiting_ns;   // of that, until the last rank had come
+    };
+    Sums channels[kActivityChannels];
+    Sums messages;
+};
+// Bytes that were given to wires, or taken from them.
+using WireBytes = std::atomic<std::uint64_t>;
+
 // Where a rank has called one operation, "train.py:31": for its peers' error texts and for its
 // supervisor. Written only once the operation fails or waits long, so by any thread of the rank;
 // these exclude each other by an odd `version`. A reader takes the version, the fields, and the
@@ -203,6 +220,10 @@ class AbortPage {
     [[nodiscard]] Activity& activity(int slot) const noexcept { return activities_[slot]; }
     // Of the rank in `slot`, with this rank of the world; none beyond the ranks of the page.
     [[nodiscard]] Tally* tally(int slot, int channel, int peer, bool is_recv) const noexcept;
+    [[nodiscard]] Totals& totals(int slot) const noexcept { return totals_[slot]; }
+    // To or from a rank of the world; none beyond the ranks of the page.
+    [[nodiscard]] WireBytes* wire(int slot, int peer, bool is_recv) const noexcept;
+    [[nodiscard]] TraceRing& trace(int slot) const noexcept { return traces_[slot]; }
     // The group `tag` begins in a channel of the rank in `slot`.
     void begin_group(int slot, int channel, std::uint64_t epoch, std::uint64_t tag) noexcept;
     // Says where the rank in `slot` has called an operation; who waits to hear it must be woken.
@@ -261,7 +282,10 @@ class AbortPage {
     Sites* sites_ = nullptr;
     Pulse* pulses_ = nullptr;
     Record* records_ = nullptr;
-    Tally* tallies_ = nullptr;  // by slot, channel, peer, direction
+    Totals* totals_ = nullptr;
+    Tally* tallies_ = nullptr;    // by slot, channel, peer, direction
+    WireBytes* wires_ = nullptr;  // by slot, peer, direction
+    TraceRing* traces_ = nullptr;
     int slots_ = 0;
     int ranks_ = 0;
     int author_ = 0;

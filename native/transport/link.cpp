@@ -22,7 +22,7 @@ constexpr int kDrainReads = 4096;  // 64 MiB: more than any socket holds
 std::size_t Link::try_send(std::span<const std::byte> bytes) {
     if (!broken_.empty()) lose(broken_);
     try {
-        return do_send(bytes);
+        return count(sent_in_, do_send(bytes));
     } catch (const PeerLost& error) {
         broken_ = error.what();
         throw;
@@ -32,7 +32,7 @@ std::size_t Link::try_send(std::span<const std::byte> bytes) {
 std::size_t Link::try_recv(std::span<std::byte> bytes) {
     if (!broken_.empty()) lose(broken_);
     try {
-        const std::size_t got = do_recv(bytes);
+        const std::size_t got = count(received_in_, do_recv(bytes));
         if (got > 0) remember(bytes.first(got));
         return got;
     } catch (const PeerLost& error) {
@@ -44,7 +44,7 @@ std::size_t Link::try_recv(std::span<std::byte> bytes) {
 std::size_t Link::try_send(std::span<const std::byte> bytes, std::span<const std::byte> more) {
     if (!broken_.empty()) lose(broken_);
     try {
-        return do_send_both(bytes, more);
+        return count(sent_in_, do_send_both(bytes, more));
     } catch (const PeerLost& error) {
         broken_ = error.what();
         throw;
@@ -54,7 +54,7 @@ std::size_t Link::try_send(std::span<const std::byte> bytes, std::span<const std
 std::size_t Link::try_recv(std::span<std::byte> bytes, std::span<std::byte> more) {
     if (!broken_.empty()) lose(broken_);
     try {
-        const std::size_t got = do_recv_both(bytes, more);
+        const std::size_t got = count(received_in_, do_recv_both(bytes, more));
         remember(bytes.first(std::min(got, bytes.size())));
         remember(more.first(got - std::min(got, bytes.size())));
         return got;

@@ -24,16 +24,19 @@ from ._recover import recover
 from ._reductions import all_max, all_min, all_sum, sum_scatter
 from ._stacks import LISTENER, STACK_SIGNAL, STACKS_VARIABLE, take_stack_signals
 from ._supervised import Loss, current_loss, is_supervised, join, supervisor_channel, world
+from ._trace import RECORD, Records, records_of, trace
 from ._work import Work
 
 __all__ = [
     "LISTENER",
+    "RECORD",
     "STACKS_VARIABLE",
     "STACK_SIGNAL",
     "AbortKind",
     "AbortPage",
     "Group",
     "Loss",
+    "Records",
     "Work",
     "accused",
     "all_gather",
@@ -51,6 +54,7 @@ __all__ = [
     "is_available",
     "is_supervised",
     "join",
+    "records_of",
     "recover",
     "recv",
     "recv_like",
@@ -59,5 +63,6 @@ __all__ = [
     "sum_scatter",
     "supervisor_channel",
     "take_stack_signals",
+    "trace",
     "world",
 ]

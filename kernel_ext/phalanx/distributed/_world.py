@@ -133,7 +133,7 @@ class HostMemory:
     """What the ranks of one host share: arena and abort page, mapped once per process.
 
     They stay mapped from epoch to epoch, because slots outlive the ranks in them. A world
-    without shared memory has neither (``None``).
+    without shared memory has neither (``None``). The flight recorder goes on with them.
     """
 
     def __init__(self, spec: WorldSpec) -> None:
@@ -152,6 +152,7 @@ class HostMemory:
                 author=spec.slot,
                 wake_fds=spec.wake_fds,
             )
+        self.recorder = _native.Recorder(self.page)
         if spec.region_fds:
             self.arena = _native.Arena(spec.region_fds, own=spec.slot)
 
@@ -291,6 +292,7 @@ def make_group(spec: WorldSpec, memory: HostMemory, links: Links) -> _native.Gro
             for host, slot in zip(spec.hosts, spec.slots, strict=True)
         ],
         silence_s=spec.silence_s,
+        recorder=memory.recorder,
     )
 
 

@@ -164,6 +164,12 @@ def line_parser() -> argparse.ArgumentParser:
     output.add_argument("ranks", metavar="RANKS", help="like 2 or 0,2-3")
     stacks = action("stacks", "Show where the ranks' Python code is, whatever it does.")
     stacks.add_argument("ranks", metavar="RANKS", nargs="?", help="like 2 or 0,2-3 (default: all)")
+    trace = action(
+        "trace", "Write what the ranks did last, for https://ui.perfetto.dev or chrome://tracing."
+    )
+    trace.add_argument(
+        "file", metavar="FILE", nargs="?", default="trace.json", help="where (default trace.json)"
+    )
     debug = action("debug", "Open a debugger on the last error of a rank (or of several).")
     debug.add_argument("ranks", metavar="R", help="which, like 2 or 0,2-3")
     restart = action("restart", "Put new processes in the place of ranks that are dead.")

@@ -25,6 +25,7 @@ from phalanx.workspace import (
     name_ranks,
     parse_ranks,
     say_replaced,
+    say_trace,
 )
 
 from ._arguments import (
@@ -258,6 +259,15 @@ class DistributedMagics(Magics):  # type: ignore[misc]
         chosen = None if options.ranks is None else parse_ranks(options.ranks, workspace.size)
         for ranks, text in grouped(workspace.stacks(chosen)):
             print(f"{name_ranks(ranks)}: {text}")  # noqa: T201 - the answer
+
+    def _do_trace(self, options: Any) -> None:
+        workspace = self._running()
+        try:
+            trace = workspace.trace(options.file)
+        except OSError as error:
+            msg = f"{options.file!r} cannot be written: {error.strerror}; name another file"
+            raise UsageMistake(msg) from None
+        print(say_trace(trace, options.file))  # noqa: T201 - the answer
 
     def _do_debug(self, options: Any) -> None:
         workspace = self._running()

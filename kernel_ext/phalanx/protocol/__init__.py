@@ -43,6 +43,7 @@ from ._rank_messages import (
 from ._ranks import format_ranks, name_ranks
 from ._records import (
     MEASUREMENT_MIME,
+    HostClock,
     HostInfo,
     LinkInfo,
     Measurement,
@@ -62,6 +63,7 @@ from ._workspace_messages import (
     FromRoot,
     GetStacks,
     GetTopology,
+    GetTrace,
     Hello,
     Notice,
     RankLost,
@@ -74,6 +76,7 @@ from ._workspace_messages import (
     Stopped,
     TopologyIs,
     ToRoot,
+    TraceIs,
 )
 
 __all__ = [
@@ -100,7 +103,9 @@ __all__ = [
     "GetStacks",
     "GetStanding",
     "GetTopology",
+    "GetTrace",
     "Hello",
+    "HostClock",
     "HostInfo",
     "Join",
     "KeepCell",
@@ -138,6 +143,7 @@ __all__ = [
     "ToSupervisor",
     "Topology",
     "TopologyIs",
+    "TraceIs",
     "TypedLine",
     "Welcome",
     "Withdraw",

@@ -11,6 +11,7 @@ import msgspec
 
 __all__ = [
     "MEASUREMENT_MIME",
+    "HostClock",
     "HostInfo",
     "LinkInfo",
     "Measurement",
@@ -32,6 +33,18 @@ class HostInfo(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     address: str
     cores: int
+
+
+class HostClock(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A machine's clock beside that of the root supervisor's machine, in nanoseconds.
+
+    The root's time is the host's plus ``offset_ns``, give or take ``uncertainty_ns``; both are 0 on
+    the root's own machine, whose processes share one clock.
+    """
+
+    name: str
+    offset_ns: int
+    uncertainty_ns: int
 
 
 class RankInfo(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -20,7 +20,7 @@ from ._attach_messages import (
     StandingIs,
     Taken,
 )
-from ._records import Topology
+from ._records import HostClock, Topology
 from ._stacks import RankStack
 
 __all__ = [
@@ -34,6 +34,7 @@ __all__ = [
     "FromRoot",
     "GetStacks",
     "GetTopology",
+    "GetTrace",
     "Hello",
     "Notice",
     "RankLost",
@@ -46,6 +47,7 @@ __all__ = [
     "Stopped",
     "ToRoot",
     "TopologyIs",
+    "TraceIs",
 ]
 
 
@@ -126,6 +128,12 @@ class GetStacks(msgspec.Struct, frozen=True, tag="get_stacks", forbid_unknown_fi
     is_twice: bool = False
 
 
+class GetTrace(msgspec.Struct, frozen=True, tag="get_trace", forbid_unknown_fields=True):
+    """Client: what did the ranks do last?"""
+
+    id: int
+
+
 class Restart(msgspec.Struct, frozen=True, tag="restart", forbid_unknown_fields=True):
     """Client: replace these ranks (none named: those that are dead); a live one only by force."""
 
@@ -189,6 +197,22 @@ class StacksAre(msgspec.Struct, frozen=True, tag="stacks_are", forbid_unknown_fi
     stacks: dict[int, RankStack]
 
 
+class TraceIs(msgspec.Struct, frozen=True, tag="trace_is", forbid_unknown_fields=True):
+    """Root: the answer to `GetTrace`: of each rank, alive or not, its flight recorder.
+
+    ``records`` are packed as the engine packs them, ``dropped`` counts those that are not in it any
+    more. Times are of the clocks of ``hosts``, of which ``host`` gives the index; ``now_ns`` is the
+    root's when it looked.
+    """
+
+    id: int
+    now_ns: int
+    hosts: tuple[HostClock, ...]
+    host: tuple[int, ...]
+    records: tuple[bytes, ...]
+    dropped: tuple[int, ...]
+
+
 class Notice(msgspec.Struct, frozen=True, tag="notice", forbid_unknown_fields=True):
     """Root: one line for whoever looks on while the ranks run."""
 
@@ -247,6 +271,7 @@ ToRoot = (
     | ForgetCell
     | GetTopology
     | GetStacks
+    | GetTrace
     | GetStanding
     | GetOutput
     | KeepCell
@@ -261,6 +286,7 @@ FromRoot = (
     | CellAllowed
     | TopologyIs
     | StacksAre
+    | TraceIs
     | StandingIs
     | OutputIs
     | Notice

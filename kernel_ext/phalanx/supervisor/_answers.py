@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import time
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 
@@ -19,10 +20,13 @@ from phalanx.protocol import (
     GetStacks,
     GetStanding,
     GetTopology,
+    GetTrace,
+    HostClock,
     OutputIs,
     StacksAre,
     StandingIs,
     TopologyIs,
+    TraceIs,
 )
 
 from ._cell_log import CellLog
@@ -37,7 +41,7 @@ log = logging.getLogger(__name__)
 
 __all__ = ["Answers", "Question"]
 
-Question = GetTopology | GetStacks | GetOutput | GetStanding
+Question = GetTopology | GetStacks | GetTrace | GetOutput | GetStanding
 
 
 class Answers:
@@ -99,6 +103,8 @@ class Answers:
         if isinstance(question, GetStacks):
             stacks = await self._lookout.stacks(question.ranks, is_twice=question.is_twice)
             return StacksAre(question.id, stacks)
+        if isinstance(question, GetTrace):
+            return self._trace(question)
         if isinstance(question, GetOutput):
             return await self._output(question)
         return StandingIs(
@@ -109,6 +115,15 @@ class Answers:
             self.missed.returns,
             self.missed.every_start,
         )
+
+    def _trace(self, question: GetTrace) -> TraceIs:
+        """Read all recorders: some 50 us a rank; all ranks are here, and here is one clock."""
+        memory = self._host.memory
+        found = [memory.trace(slot) for slot in range(len(self._host.ranks))]
+        records, dropped = zip(*found, strict=True)
+        here = HostClock(socket.gethostname(), offset_ns=0, uncertainty_ns=0)
+        now = time.monotonic_ns()
+        return TraceIs(question.id, now, (here,), (0,) * len(found), records, dropped)
 
     async def _output(self, question: GetOutput) -> FromRoot:
         fd = self._host.shown_fd(question.rank)

@@ -107,6 +107,13 @@ class HostMemory:
         site = self.site(slot)
         return now.doing + (f" at {site[2]}" if site is not None and now.is_at(*site[:2]) else "")
 
+    def trace(self, slot: int) -> tuple[bytes, int]:
+        """Return the flight recorder of the rank in ``slot``, and how many records were dropped.
+
+        It needs nothing of the rank: that may run what it wants, be frozen or dead.
+        """
+        return (b"", 0) if self._page is None else self._page.trace(slot)
+
     def beats(self, slot: int) -> int:
         """Return the count of the heart of the rank in ``slot``; 0 where there is none."""
         return 0 if self._page is None else self._page.beats(slot)

@@ -16,6 +16,7 @@ from ._questions import Question
 from ._ranks import format_ranks, grouped, name_ranks, parse_ranks
 from ._sayings import say_replaced
 from ._script import RootGone, Script, ScriptEvent, Woken
+from ._trace import Trace, say_trace
 from ._view import CannotAsk, OpenPrompt, QuietView, View
 from ._workspace import Workspace
 
@@ -38,6 +39,7 @@ __all__ = [
     "Script",
     "ScriptEvent",
     "StreamName",
+    "Trace",
     "View",
     "Woken",
     "Workspace",
@@ -51,5 +53,6 @@ __all__ = [
     "name_ranks",
     "parse_ranks",
     "say_replaced",
+    "say_trace",
     "stop_workspace",
 ]

@@ -31,6 +31,7 @@ from phalanx.protocol import (
     GetStacks,
     GetStanding,
     GetTopology,
+    GetTrace,
     Hello,
     KeepCell,
     LetGo,
@@ -48,6 +49,7 @@ from phalanx.protocol import (
     Topology,
     TopologyIs,
     ToRoot,
+    TraceIs,
 )
 
 from ._connect import Connection
@@ -56,11 +58,19 @@ from ._io import SocketThread
 __all__ = ["RootClient"]
 
 Answer = TypeVar(
-    "Answer", CellAllowed, TopologyIs, StacksAre, StandingIs, OutputIs, Restarted, Stopped
+    "Answer", CellAllowed, TopologyIs, StacksAre, TraceIs, StandingIs, OutputIs, Restarted, Stopped
 )
 
 _ANSWERS = (
-    CellAllowed | TopologyIs | StacksAre | StandingIs | OutputIs | Restarted | Failed | Stopped
+    CellAllowed
+    | TopologyIs
+    | StacksAre
+    | TraceIs
+    | StandingIs
+    | OutputIs
+    | Restarted
+    | Failed
+    | Stopped
 )
 
 ANSWER_S = 10.0  # the root answers in milliseconds; a cell's begin may wait 2 s for the last one
@@ -192,6 +202,10 @@ class RootClient:
     def stacks(self, ranks: tuple[int, ...]) -> dict[int, RankStack]:
         """Ask where ranks are."""
         return self._ask(lambda id_: GetStacks(id_, ranks), StacksAre).stacks
+
+    def trace(self) -> TraceIs:
+        """Ask what ranks did last."""
+        return self._ask(GetTrace, TraceIs)
 
     def see(
         self,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Iterable, Iterator
+from os import PathLike
 
 from phalanx.distributed.bench import check_memory, check_request, physical_memory, sizes_between
 from phalanx.protocol import Measurement
@@ -22,6 +23,7 @@ from ._output import MAX_LINES
 from ._ranks import chosen_ranks
 from ._restart import CanRestart
 from ._start import LINGER_S, SILENCE_S, checked_options, starting
+from ._trace import Trace, merged
 from ._view import View
 
 __all__ = ["Workspace"]
@@ -251,6 +253,32 @@ class Workspace(WorkspaceLife, CanExchange, CanRestart):
         self._check_running()
         seen = self._root.stacks(tuple(range(self.size)) if chosen is None else chosen)
         return {rank: stack.text for rank, stack in seen.items()}
+
+    def trace(self, path: str | PathLike[str] | None = None) -> Trace:
+        """Return what all ranks did last, on one clock; their flight recorders are always on.
+
+        It needs nothing of the ranks: they may run a cell, be frozen, or dead (until replaced).
+
+        Parameters
+        ----------
+        path : str or path, optional
+            Where to write it as JSON for https://ui.perfetto.dev or chrome://tracing.
+
+        Returns
+        -------
+        Trace
+            ``records`` as of `px.trace`, with the rank; ``hosts`` says how sure the clock is.
+
+        Raises
+        ------
+        OSError
+            The file cannot be written.
+        """
+        self._check_running()
+        trace = merged(self._root.trace())
+        if path is not None:
+            trace.save(path)
+        return trace
 
     @property
     def help(self) -> Help:
