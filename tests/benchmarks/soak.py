@@ -2,9 +2,10 @@
 
 Work and faults are dealt from a deck that the seed shuffles (`soak_steps`), until the time is over.
 Every value is checked against numpy, every variable of a rank that lives must be there, every step
-has a bound, and afterwards nothing may be left. A defect is told with its seed; the soak then goes
-on with a new workspace. What a step does follows from the seed and its number, but for the time
-that processes take. `--only` deals one kind of step.
+has a bound, and afterwards nothing may be left. A defect is told with what repeats it; the soak
+then goes on with a new workspace. What a step does follows from the seed and its number, but for the
+time that processes take. `--legs 2` are two soaks, one after the other, each with its share of the
+time, the next seed, a transport and a number of ranks. `--only` deals one kind of step.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import argparse
 import contextlib
 import os
 import random
+import re
 import signal
 import sys
 import tempfile
@@ -26,6 +28,7 @@ from common import arguments, median, print_machine, print_table, write_json
 from soak_deaths import DEATHS
 from soak_driver import MARK, MIB, Client, Defect, Hung, Leaked, fail_if, family, say, wait_family
 from soak_field import Field
+from soak_legs import TRANSPORTS, Leg, legs_of
 from soak_steps import MISTAKES, WORK, own_error, work
 
 from phalanx.errors import DistributedError
@@ -37,11 +40,17 @@ _GONE_S = 10.0
 _MORE = {
     "processes": 0,
     "descriptors of the root": 0,
-    "descriptors of a rank": 8,
+    "descriptors of a rank": 0,
     "MiB of the root": 32,
     "MiB of a rank": 128,
     "MiB of a client": 32,
 }
+_FORGET = """
+import gc, sys
+sys.last_type = sys.last_value = sys.last_traceback = get_ipython().InteractiveTB.tb = None
+gc.collect()
+None
+"""
 _KINDS = ("wrong values", "broken promises", "hung", "leaked")
 
 
@@ -69,8 +78,19 @@ class Soak:
         self.times: dict[str, list[float]] = {}
         self.records: list[dict[str, object]] = []
         self.field: Field | None = None
+        self.leg = Leg(0, 0, "")
         self._base: dict[str, int] = {}
         self._deck: list[str] = []
+        self._step = 0
+
+    def run(self, leg: Leg, seconds: float) -> None:
+        """One leg, whose steps count from 1."""
+        self.leg, self._deck, self._step = leg, [], 0
+        print(f"leg: {leg}", flush=True)
+        begin_s = time.monotonic()
+        while time.monotonic() - begin_s < seconds:
+            self.step()
+        self.close(is_broken=False)
 
     def note(self, text: str) -> None:
         if self.options.verbose:
@@ -81,7 +101,7 @@ class Soak:
         kind = getattr(error, "kind", "broken promises")
         self.defects.append((kind, where))
         said = str(error) if isinstance(error, Defect) else f"{type(error).__name__}: {error}"
-        print(f"\n{kind.upper()} in {where} (--seed {self.options.seed}): {said}\n", flush=True)
+        print(f"\n{kind.upper()} in {where} of {self.leg}: {said}\n", flush=True)
 
     # -- workspaces ------------------------------------------------------------------------------
 
@@ -89,8 +109,8 @@ class Soak:
         """Start a workspace, and note what there is of it."""
         self.n_fields += 1
         name = f"soak-{os.getpid()}-{self.n_fields}"
-        options = self.options
-        self.field = Field(name, options.ranks, options.transport, options.silence, self.folder)
+        leg, silence_s = self.leg, self.options.silence
+        self.field = Field(name, leg.ranks, leg.transport, silence_s, self.folder)
         # What is made at the first operation of a kind, and at the first epoch after another, is there.
         rng = random.Random(name)
         for step in (work, own_error, work, own_error, work):
@@ -119,9 +139,11 @@ class Soak:
             leaks = [what for what, n in more.items() if n > _MORE[what]]
             if not leaks or time.monotonic() > deadline_s:
                 break
-            # A failed epoch's descriptors go with the garbage that its error's traceback is.
+            # A failed epoch's descriptors go with the garbage that its error's traceback is, and a
+            # split that was made anew is used until nothing has the old one: Python and IPython
+            # keep the last traceback, whose frames have.
             assert self.field is not None
-            self.field.good("import gc; gc.collect(); None")
+            self.field.good(_FORGET)
             time.sleep(0.05)
         for what, n in more.items():
             self.more[what] = max(self.more[what], n)
@@ -166,15 +188,16 @@ class Soak:
             if self.options.only:
                 steps = dict.fromkeys(self.options.only.split(","), 1)
             self._deck = [name for name, n in steps.items() for _ in range(n)]
-            random.Random(f"{self.options.seed}:{self.n_steps}").shuffle(self._deck)
+            random.Random(f"{self.leg.seed}:{self._step}").shuffle(self._deck)
         return self._deck.pop()
 
     def step(self) -> None:
         """One step; a defect ends the workspace."""
         name = self.deal()
         self.n_steps += 1
-        seed = f"{self.options.seed}:{self.n_steps}"
-        where = f"step {self.n_steps} ({name})"
+        self._step += 1
+        seed = f"{self.leg.seed}:{self._step}"
+        where = f"step {self._step} ({name})"
         try:
             if self.field is None:
                 self.open()
@@ -196,10 +219,17 @@ class Soak:
                 self.n_faults += 1
                 seconds = fault(self.field, rng, seed)
                 self.times.setdefault(name, []).append(seconds)
-                self.records.append({"step": self.n_steps, "fault": name, "recovered_s": seconds})
+                self.records.append(
+                    {
+                        "leg": str(self.leg),
+                        "step": self._step,
+                        "fault": name,
+                        "recovered_s": seconds,
+                    }
+                )
                 took_s = time.monotonic() - begin_s
                 self.note(
-                    f"step {self.n_steps}: {name}, recovered in {seconds:.2f} of {took_s:.2f} s"
+                    f"step {self._step}: {name}, recovered in {seconds:.2f} of {took_s:.2f} s"
                 )
 
     def tell_where(self, *, is_hung: bool) -> None:
@@ -249,17 +279,20 @@ def main() -> None:
     parser = arguments(
         "Random work and faults on a workspace; every value checked, every step bounded.",
         seconds=(60.0, "how long"),
-        ranks=(4, "of the workspace, 4 to 8"),
-        transport=("any", "any (shared memory) or tcp"),
+        legs=(1, "soaks, one after the other, with seeds that count up"),
+        ranks=("4", "of a workspace, 4 or more; 4-8: so many as follow from the seed"),
+        transport=("any", "any (shared memory), tcp, or both, which take turns"),
         silence=(2.0, "after so many seconds a rank is taken for frozen"),
-        seed=(0, "of all that is random"),
+        seed=(0, "of all that is random; 0: one that is drawn"),
         only=("", "only these steps, with commas"),
     )
     parser.add_argument("--verbose", action="store_true", help="one line per fault")
     options = parser.parse_args()
     known = {step.__name__ for step in [*WORK, *FAULTS]}
-    if options.transport not in {"any", "tcp"} or options.ranks < 4:
-        parser.error("--transport is any or tcp, --ranks 4 or more")
+    if options.transport not in TRANSPORTS:
+        parser.error(f"--transport is {', '.join(TRANSPORTS)}, not {options.transport}")
+    if not re.fullmatch(r"([4-9]|\d{2,})(-\d+)?", options.ranks) or options.legs < 1:
+        parser.error("--ranks is 4 or more, as 4 or 4-8; --legs 1 or more")
     if unknown := set(filter(None, options.only.split(","))) - known:
         parser.error(f"there is no step {', '.join(unknown)}; there are {', '.join(sorted(known))}")
     # Ranks inherit it ignored from a shell that runs us in the background: they could not be stopped.
@@ -273,9 +306,8 @@ def main() -> None:
         os.environ |= {MARK: uuid.uuid4().hex, "OPENBLAS_NUM_THREADS": "1"}
         soak = Soak(options, Path(folder))
         begin_s = time.monotonic()
-        while time.monotonic() - begin_s < options.seconds:
-            soak.step()
-        soak.close(is_broken=False)
+        for leg in legs_of(options):
+            soak.run(leg, options.seconds / options.legs)
         files = [
             p
             for v in ("TMPDIR", "XDG_RUNTIME_DIR")

@@ -22,7 +22,7 @@ _HERE = Path(__file__).resolve().parent
         ("input_latency.py", ["--ranks", "2", "--lines", "2"], ["input", "debugger"]),
         ("time_to_freedom.py", ["--ranks", "2", "--rounds", "1", "--phases", "tcp,join"], ["tcp", "px.init"]),
         ("restart.py", ["--ranks", "2", "--rounds", "2"], ["it is there", "first right sum"]),
-        ("soak.py", ["--seconds", "8"], ["operations", "wrong values", "recoveries", "median s"]),
+        ("soak.py", ["--seconds", "2", "--only", "stop", "--legs", "2"], ["operations", "wrong values", "recoveries", "median s"]),
         ("all_sum_vs_mlx.py", ["--end", "64K", "--rounds", "1", "--budget", "0.01"], ["64 KiB"]),
     ],
 )  # fmt: skip
