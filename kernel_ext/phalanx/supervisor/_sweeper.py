@@ -103,6 +103,7 @@ class Sweeper:
         self._gone.set()
 
     def _finish(self) -> None:
+        """Tell it that this is the end, once: `_reap` comes after `stop`."""
         stdin = None if self._popen is None else self._popen.stdin
         if stdin is not None and not stdin.closed:
             self._say(".")
