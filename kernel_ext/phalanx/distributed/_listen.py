@@ -76,7 +76,6 @@ def listen(addresses: Sequence[str]) -> list[tuple[socket.socket, Endpoint]]:
             sock = _listen_on(address)
         except OSError as error:
             refused.append(f"{address}: {error.strerror or error}")
-            _log.warning("cannot listen on %s", refused[-1])
             continue
         host, port = sock.getsockname()[:2]
         listeners.append((sock, Endpoint(host, port)))
@@ -84,6 +83,9 @@ def listen(addresses: Sequence[str]) -> list[tuple[socket.socket, Endpoint]]:
         tried = "; ".join(refused) or "none was given"
         msg = f"this rank has no address to listen on ({tried})"
         raise DistributedError(msg)
+    # Not before: where no descriptor is left, a rank's output cannot be sent either (10 s for a line).
+    for text in refused:
+        _log.warning("cannot listen on %s", text)
     return listeners
 
 
