@@ -11,6 +11,7 @@ import sys
 import psutil
 import pytest
 from kernel_driver import KernelDriver
+from patience import TOGETHER
 from processes import wait_gone
 
 pytestmark = pytest.mark.slow
@@ -33,7 +34,7 @@ def folder(tmp_path):
 def kernel(folder):
     """Two ranks, named `ours`, that live for a minute without a kernel."""
     with KernelDriver(**folder) as driver:
-        driver.run("%load_ext phalanx")
+        driver.run(f"%load_ext phalanx\n{TOGETHER}")
         driver.run("%distributed start -n 2 --name ours --linger 60")
         driver.run("%%distributed\nkept = rank * 10")
         yield driver
@@ -42,7 +43,7 @@ def kernel(folder):
 @pytest.fixture
 def other(folder):
     with KernelDriver(**folder) as driver:
-        driver.run("%load_ext phalanx")
+        driver.run(f"%load_ext phalanx\n{TOGETHER}")
         yield driver
 
 
@@ -78,7 +79,7 @@ def test_a_killed_kernel_is_followed_by_another(kernel, other):
 
 def test_a_restarted_kernel_finds_its_ranks(kernel):
     kernel.restart()
-    kernel.run("%load_ext phalanx")
+    kernel.run(f"%load_ext phalanx\n{TOGETHER}")
     assert "ours" in kernel.run("%distributed list").stdout
     assert attach(kernel).status == "ok"
     assert kept(kernel) == ALL_KEPT

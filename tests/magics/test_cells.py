@@ -6,6 +6,7 @@ import re
 
 import pytest
 from kernel_driver import KernelDriver
+from patience import TOGETHER
 
 pytestmark = pytest.mark.slow
 
@@ -31,7 +32,7 @@ def ranks(tmp_path_factory):
     (folder / "script.py").write_text("made = 5\nprint('made', made)\n")
     (folder / "fails.py").write_text("print('begun')\nnot_there\n")
     with KernelDriver(cwd=folder) as driver:
-        result = driver.run("%load_ext phalanx\n%distributed start -n 2 --linger 0")
+        result = driver.run(f"%load_ext phalanx\n{TOGETHER}\n%distributed start -n 2 --linger 0")
         assert result.status == "ok", result.text
         assert driver.run(f"%%distributed\n{ASYNC}").status == "ok"
         yield driver
