@@ -93,7 +93,7 @@ class Family:
         while (alive := [p for p in self.processes() if p.pid not in but]) and (
             time.monotonic() < deadline_s
         ):
-            pass
+            time.sleep(0.02)  # who is to end needs the core that reading all of /proc takes
         words = [f"process {p.pid}: {' '.join(_command_of(p))}" for p in alive]
         listening = {c.laddr.port for c in psutil.net_connections("tcp") if c.status == "LISTEN"}
         words += [f"port {port} is listened on" for port in sorted(self.ports & listening)]
