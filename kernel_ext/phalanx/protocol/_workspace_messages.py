@@ -20,6 +20,7 @@ from ._attach_messages import (
     StandingIs,
     Taken,
 )
+from ._bounds import Pid
 from ._records import Topology
 from ._stacks import RankStack
 
@@ -93,7 +94,7 @@ class Hello(msgspec.Struct, frozen=True, tag="hello", forbid_unknown_fields=True
     """
 
     version: str
-    pid: int = 0
+    pid: Pid = 0
     mode: Literal["own", "take", "watch"] = "own"
 
 
