@@ -198,8 +198,9 @@ void LinkTeam::judge(const Op& own) const {
         if (node != me_ && received_[index(node)] < sizeof(Op)) continue;
         const Op op = node == me_ ? own : header(node);
         // No header at all: perhaps last words; whoever catches this will listen for them.
-        if (op.magic != Op::kMagic)
+        if (op.magic != Op::kMagic || op.end != Op::kEnd) {
             throw PeerLost(rank(node), "it sent something that is no header");
+        }
         if (first < 0) {
             first = node;
             first_op = op;

@@ -33,6 +33,7 @@ std::string name_of(OpKind kind);
 struct Op {
     static constexpr std::uint64_t kMagic = 0x31'70'6f'78'6c'61'68'70;         // "phalxop1"
     static constexpr std::uint64_t kMessageMagic = 0x31'67'73'6d'6c'61'68'70;  // "phalmsg1"
+    static constexpr std::uint64_t kEnd = 0x31'64'6e'65'70'6f'6c'70;           // "plopend1"
     static constexpr std::size_t kMaxDims = 8;
 
     std::uint64_t magic = kMagic;
@@ -48,11 +49,13 @@ struct Op {
     std::uint32_t ndim = 0;
     std::uint32_t channel = 0;
     std::uint32_t target = 0;  // of a message, which `root` sends
+    // A header that was cut short ends otherwise: a rank that gives up there says last words next.
+    std::uint64_t end = kEnd;
 
     [[nodiscard]] std::uint64_t nbytes() const noexcept { return count * size_of(dtype); }
     friend bool operator==(const Op&, const Op&) = default;
 };
-static_assert(std::is_trivially_copyable_v<Op> && sizeof(Op) == 136);
+static_assert(std::is_trivially_copyable_v<Op> && sizeof(Op) == 144);
 
 // What follows the data of an operation on a link, together with its checksum. A rank that gives up
 // in the middle says last words there, and those must not be taken for the missing rest.

@@ -115,7 +115,9 @@ void Pairs::recv(Lane& lane, const Op& op, std::byte* out, FunctionRef<void()> b
     Op met;
     pull(lane, std::as_writable_bytes(std::span(&met, 1)));
     // No header at all: perhaps last words; whoever catches this will listen for them.
-    if (met.magic != op.magic) throw PeerLost(lane.peer, "it sent something that is no header");
+    if (met.magic != op.magic || met.end != op.end) {
+        throw PeerLost(lane.peer, "it sent something that is no header");
+    }
     if (met != op) {
         lane.was_put_aside = met.nbytes() <= kBufferedBytes;
         throw Mismatch(name_rank(op.target) + ": " + describe(op, true) +

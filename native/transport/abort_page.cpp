@@ -9,6 +9,8 @@
 #include <cstring>
 #include <string>
 
+#include "base/deadline.hpp"
+
 namespace phalanx {
 
 namespace {
@@ -20,6 +22,8 @@ constexpr std::size_t kBellsAt = 2 * kCacheLine;
 
 // How long one waits for another thread of the same author to finish its record, in yields.
 constexpr int kClaimPatience = 1000;
+// And at most: where other processes want the core, each yield may take as long as a time slice.
+constexpr std::chrono::milliseconds kMostPatience{50};
 
 std::uint64_t pack(std::uint64_t epoch, int author) noexcept {
     return epoch << 16 | (static_cast<std::uint64_t>(author) + 1);
@@ -241,7 +245,9 @@ std::optional<Reason> AbortPage::read(const Record& record, std::uint64_t epoch)
 bool AbortPage::abort(std::uint64_t epoch, const Reason& reason) noexcept {
     Record& record = records_[author_];
     std::uint32_t unclaimed = 0;
-    for (int i = 0; i < kClaimPatience && !record.claim.compare_exchange_strong(unclaimed, 1);
+    const auto give_up_at = Clock::now() + kMostPatience;
+    for (int i = 0; i < kClaimPatience && !record.claim.compare_exchange_strong(unclaimed, 1) &&
+                    Clock::now() < give_up_at;
          ++i) {
         unclaimed = 0;
         ::sched_yield();
@@ -265,7 +271,8 @@ std::optional<Reason> AbortPage::reason(std::uint64_t epoch) const {
     std::uint64_t word = word_->load(std::memory_order_seq_cst);
     if (word >> 16 < epoch) return std::nullopt;
     // A few looks: the same author may be writing down a later epoch at this moment.
-    for (int look = 0; look < kClaimPatience; ++look) {
+    const auto give_up_at = Clock::now() + kMostPatience;
+    for (int look = 0; look < kClaimPatience && Clock::now() < give_up_at; ++look) {
         const auto author = (word & 0xFFFF) - 1;
         if (author <= static_cast<std::uint64_t>(slots_)) {
             if (auto reason = read(records_[author], word >> 16)) return reason;

@@ -69,6 +69,15 @@ TEST_CASE("last words in place of the end of a stream are not data") {
     node.check_reason();
 }
 
+TEST_CASE("last words in place of the end of a header are no header") {
+    OneNode node;
+    const Op op = op_of(kBytes);
+    node.give(&op, sizeof op - 6);
+    node.give_up();
+    CHECK_THROWS_AS(node.team->exchange(op, {}, node.waiter), PeerLost);
+    node.check_reason();
+}
+
 TEST_CASE("last words in place of the end of a payload are not data") {
     OneNode node;
     const Op op = op_of(kBytes);

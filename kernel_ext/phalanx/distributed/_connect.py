@@ -24,7 +24,7 @@ from phalanx.errors import CollectiveTimeout, DistributedError
 from ._attempt import Attempt, Target, is_open
 from ._deadline import Deadline
 from ._handshake import Acceptor, HandshakeRejected, Identity, Initiator, Lane
-from ._listen import Endpoint, Share, close_all, listen, open_socket
+from ._listen import Endpoint, Share, close_all, listen, open_socket, read_shares
 from ._rendezvous import Rendezvous, name_ranks
 
 __all__ = ["Links", "connect_links"]
@@ -111,9 +111,8 @@ def connect_links(
         ranks = tuple(tuple(sorted(peers.get(lane, ()))) for lane in Lane)
         mine = Share(ranks, endpoints, problem)
         packed = rendezvous.all_gather(msgspec.msgpack.encode(mine), timeout=deadline.remaining())
-        shares = [msgspec.msgpack.decode(part, type=Share) for part in packed]
-        names = names or range(len(shares))
-        _check_agreement(shares, names)
+        names = names or range(len(packed))
+        shares = read_shares(packed, names)
         targets = {key: shares[key[1]].endpoints for key in wanted if key[1] < me.rank}
         awaited = {key for key in wanted if key[1] > me.rank}
         meeting = _Meeting(me, [sock for sock, _ in listeners], awaited, targets, names)
@@ -121,23 +120,6 @@ def connect_links(
         return {lane: {rank: made[lane, rank] for rank in peers[lane]} for lane in peers}
     finally:
         close_all(sock for sock, _ in listeners)
-
-
-def _check_agreement(shares: Sequence[Share], names: Sequence[int]) -> None:
-    for rank, share in enumerate(shares):
-        if share.problem:
-            msg = f"rank {names[rank]}: {share.problem}"
-            raise DistributedError(msg)
-    for rank, share in enumerate(shares):
-        for lane, peers in enumerate(share.peers):
-            for peer in peers:
-                if not 0 <= peer < len(shares) or rank not in shares[peer].peers[lane]:
-                    other = names[peer] if 0 <= peer < len(names) else peer
-                    msg = (
-                        f"rank {names[rank]} wants a link with rank {other}, which wants none: "
-                        "the ranks were told different worlds"
-                    )
-                    raise DistributedError(msg)
 
 
 class _Meeting:

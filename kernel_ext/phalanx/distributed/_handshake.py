@@ -30,7 +30,7 @@ from enum import IntEnum
 
 __all__ = ["Acceptor", "HandshakeRejected", "Identity", "Initiator", "Lane"]
 
-VERSION = 3  # of this handshake and of the bytes that the engine puts behind it
+VERSION = 4  # of this handshake and of the bytes that the engine puts behind it
 KEY_MIN_NBYTES = 16  # 128 bits: out of reach of guessing
 _MAGIC = b"phalanx\x00"
 _NONCE_NBYTES = 32

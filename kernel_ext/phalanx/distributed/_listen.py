@@ -8,12 +8,15 @@ from __future__ import annotations
 import logging
 import socket
 from collections.abc import Iterable, Sequence
+from typing import Annotated
 
 import msgspec
 
 from phalanx.errors import DistributedError
 
-__all__ = ["Endpoint", "Share", "close_all", "listen", "open_socket"]
+from ._handshake import Lane
+
+__all__ = ["Endpoint", "Share", "close_all", "listen", "open_socket", "read_shares"]
 
 _BACKLOG = 512  # connections the kernel holds while we are busy: ranks and some strangers
 _log = logging.getLogger(__name__)
@@ -23,7 +26,7 @@ class Endpoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One place to connect to: a numeric IPv4 or IPv6 address and a port."""
 
     host: str
-    port: int
+    port: Annotated[int, msgspec.Meta(gt=0, lt=1 << 16)]
 
 
 class Share(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -87,6 +90,41 @@ def listen(addresses: Sequence[str]) -> list[tuple[socket.socket, Endpoint]]:
     for text in refused:
         _log.warning("cannot listen on %s", text)
     return listeners
+
+
+def read_shares(packed: Sequence[bytes], names: Sequence[int]) -> list[Share]:
+    """Read what all ranks have said, by rank; ``names`` are what error texts call them.
+
+    Raises
+    ------
+    DistributedError
+        A rank has a problem, has said something else, or the ranks disagree on who needs a link.
+    """
+    shares = []
+    for rank, part in enumerate(packed):
+        try:
+            share = msgspec.msgpack.decode(part, type=Share)
+        except (ValueError, RecursionError):
+            share = None
+        if share is None or len(share.peers) != len(Lane):
+            msg = f"rank {names[rank]} said where it listens in a form that this phalanx does not read"
+            raise DistributedError(msg)
+        shares.append(share)
+    for rank, share in enumerate(shares):
+        if share.problem:
+            msg = f"rank {names[rank]}: {share.problem}"
+            raise DistributedError(msg)
+    for rank, share in enumerate(shares):
+        for lane, peers in enumerate(share.peers):
+            for peer in peers:
+                if not 0 <= peer < len(shares) or rank not in shares[peer].peers[lane]:
+                    other = names[peer] if 0 <= peer < len(names) else peer
+                    msg = (
+                        f"rank {names[rank]} wants a link with rank {other}, which wants none: "
+                        "the ranks were told different worlds"
+                    )
+                    raise DistributedError(msg)
+    return shares
 
 
 def close_all(sockets: Iterable[socket.socket]) -> None:

@@ -70,7 +70,11 @@ class MeetingRendezvous:
         """Return the shares of all, or why there are none."""
         if self._rank:
             _send(self._others[0], data, deadline)
-            return msgspec.msgpack.decode(_take(self._others[0], deadline), type=list[bytes] | str)
+            came = msgspec.msgpack.decode(_take(self._others[0], deadline), type=list[bytes] | str)
+            if not isinstance(came, str) and len(came) != self._size:
+                msg = f"{len(came)} shares of {self._size}"
+                raise ValueError(msg)
+            return came
         parts = [data]
         for rank in range(1, self._size):
             try:

@@ -9,6 +9,8 @@ from typing import Any
 
 import msgspec
 
+from ._bounds import Code, Epoch, Pid
+
 __all__ = [
     "CellEnded",
     "EngineReady",
@@ -33,7 +35,7 @@ class Register(msgspec.Struct, frozen=True, tag="register", forbid_unknown_field
     """Rank to supervisor, first of all: I am up, whom do I serve?"""
 
     id: int
-    pid: int
+    pid: Pid
 
 
 class Registered(msgspec.Struct, frozen=True, tag="registered", forbid_unknown_fields=True):
@@ -64,7 +66,7 @@ class Join(msgspec.Struct, frozen=True, tag="join", forbid_unknown_fields=True):
     """
 
     id: int
-    pid: int
+    pid: Pid
     version: str = ""
 
 
@@ -161,9 +163,9 @@ class CellEnded(msgspec.Struct, frozen=True, tag="cell_ended", forbid_unknown_fi
 class EpochAborted(msgspec.Struct, frozen=True, tag="epoch_aborted", forbid_unknown_fields=True):
     """Notice: the group of ``epoch`` was given up on this host (kind as in `_native`)."""
 
-    epoch: int
-    kind: int
-    culprit: int
+    epoch: Epoch
+    kind: Code
+    culprit: Code
     message: str
 
 

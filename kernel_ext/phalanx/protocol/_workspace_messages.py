@@ -20,6 +20,7 @@ from ._attach_messages import (
     StandingIs,
     Taken,
 )
+from ._bounds import Pid
 from ._records import HostClock, Topology
 from ._stacks import RankStack
 
@@ -95,7 +96,7 @@ class Hello(msgspec.Struct, frozen=True, tag="hello", forbid_unknown_fields=True
     """
 
     version: str
-    pid: int = 0
+    pid: Pid = 0
     mode: Literal["own", "take", "watch"] = "own"
 
 

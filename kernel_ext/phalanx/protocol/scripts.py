@@ -11,6 +11,7 @@ from typing import Literal
 
 import msgspec
 
+from ._bounds import Amount
 from ._workspace_messages import BootOptions, GetStacks, Hello, Notice, StacksAre
 
 __all__ = [
@@ -66,7 +67,7 @@ class OutputTaken(msgspec.Struct, frozen=True, tag="output_taken", forbid_unknow
 
     rank: int
     stream: Literal["stdout", "stderr"]
-    cost: int
+    cost: Amount
 
 
 class Input(msgspec.Struct, frozen=True, tag="input", forbid_unknown_fields=True):

@@ -10,7 +10,15 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from phalanx.protocol import BeginCell, CellAllowed, CellEnded, Failed, ForgetCell, say_busy
+from phalanx.protocol import (
+    BeginCell,
+    CellAllowed,
+    CellEnded,
+    Failed,
+    ForgetCell,
+    name_ranks,
+    say_busy,
+)
 
 from ._answers import Answers
 from ._cell_watch import CellWatch
@@ -73,6 +81,9 @@ class Cells:
             async with self._ended:
                 await self._ended.wait_for(lambda: not busy())
 
+        if unknown := set(request.ranks) - set(range(self._world.size)):  # they would never end
+            self._announced.discard(request.cell)
+            return Failed(request.id, f"there is no {name_ranks(unknown)}")
         await self._restarts.settled(request.ranks, RESTART_WAIT_S)
         try:
             await asyncio.wait_for(wait(), UNFINISHED_WAIT_S)
@@ -101,7 +112,7 @@ class Cells:
             self._announced.discard(message.cell)
             self._world.forget_cell(message.cell)
             self._answers.cells.forget(message.cell)
-        for rank in message.ranks:
+        for rank in set(message.ranks).intersection(range(self._world.size)):
             self._world.end_cell(rank, message.cell, ok=False)
             never = CellEnded(message.cell, ok=False, error="CellLost: it was never sent here")
             self._answers.cells.end(rank, never)

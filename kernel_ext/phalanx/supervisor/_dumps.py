@@ -16,7 +16,7 @@ _HEADER = re.compile(
     r"(?P<who>Current thread|Thread) 0x[0-9a-f]+(?: \[.*\])? \(most recent call first\):"
 )
 _FRAME = re.compile(
-    r'  File (?:"(?P<file>.*)"|\?\?\?), line (?P<line>\d+|\?\?\?) in (?P<function>.*)'
+    r'  File (?:"(?P<file>.*)"|\?\?\?), line (?P<line>\d{1,9}|\?\?\?) in (?P<function>.*)'
 )
 _ESCAPE = re.compile(r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8}))")
 _CUT = {"...", "  ..."}  # after 100 threads, and after 100 frames of one

@@ -40,6 +40,10 @@ STOP_GRACE_S = 0.5  # between SIGTERM and SIGKILL: enough for atexit, short enou
 TOUCHED_S = 0.25
 
 
+# How long a rank may leave answers in its channel once that is full, which takes hundreds of them.
+TAKEN_S = 1.0
+
+
 # (environment, descriptors to inherit, on_exit) -> the child
 _Make = Callable[[Mapping[str, str], Sequence[int], Callable[[int], None]], ChildProcess]
 
@@ -267,10 +271,15 @@ class HostSupervisor:
     def send(self, rank: int, message: ToRank) -> None:
         """Answer a rank; nothing is lost by answering one that is gone."""
         child = self._children[rank]
+        if child.nonsense:  # it is being ended
+            return
         try:
-            child.channel.setblocking(True)
+            child.channel.settimeout(TAKEN_S)
             child.channel.sendall(pack_frame(message))
             child.channel.setblocking(False)
+        except TimeoutError:  # and all others wait for us meanwhile
+            child.nonsense = "did not take what its supervisor answered"
+            child.process.kill()
         except OSError as error:  # the next read of the channel finds out what is wrong
             log.info("rank %d did not take an answer: %s", rank, error)
             with contextlib.suppress(OSError):  # it was closed with its rank

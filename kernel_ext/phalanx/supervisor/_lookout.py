@@ -59,8 +59,8 @@ class Lookout:
         self._quiet = QuietWatch(quiet_s)
 
     async def stacks(self, ranks: Iterable[int], *, is_twice: bool = False) -> dict[int, RankStack]:
-        """Where ranks are; ``is_twice``: look again, to tell what stays where it is."""
-        chosen = tuple(ranks)
+        """Where ranks are, of those that there are; ``is_twice``: again, to tell what stays there."""
+        chosen = tuple(set(ranks).intersection(self._host.ranks))
         first = await self._look(chosen)
         if not is_twice:
             return first

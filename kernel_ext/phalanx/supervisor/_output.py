@@ -42,6 +42,8 @@ class OutputPipe:
 
     def release(self) -> None:
         """Stop reading; what was read so far was start-up noise."""
+        if self.is_over:  # it said that it is up, and was gone before that was read
+            return
         self._loop.remove_reader(self.read_fd)
         self.tail = ""
 

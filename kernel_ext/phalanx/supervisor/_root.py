@@ -52,6 +52,7 @@ from ._hopeless import Hopeless
 from ._host import HostSupervisor
 from ._lookout import Lookout
 from ._membership import Membership
+from ._next_message import next_message
 from ._restart import Restarts
 from ._runtime_folder import RecordFile
 from ._world import World
@@ -189,13 +190,7 @@ class RootSupervisor:
 
     async def _serve(self) -> None:
         while True:
-            identity, body = await self._client.recv_multipart()
-            try:
-                message = self._decoder.decode(body)
-            except msgspec.DecodeError as error:
-                log.warning("a message of the workspace was not understood: %s", error)
-                continue
-            self._serve_one(identity, message)
+            self._serve_one(*await next_message(self._client, self._decoder))
 
     def _serve_one(self, identity: bytes, message: ToRoot) -> None:
         if isinstance(message, Hello):

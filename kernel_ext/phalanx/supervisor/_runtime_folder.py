@@ -262,7 +262,7 @@ def _decode(path: Path, data: bytes) -> WorkspaceRecord | None:
         return None  # a root that is about to start
     try:
         return msgspec.json.decode(data, type=WorkspaceRecord)
-    except msgspec.DecodeError:
+    except (ValueError, RecursionError):  # also a text that is no UTF-8
         msg = f"{path} is not in a form that this phalanx reads: another version's workspace"
         raise DistributedError(msg) from None
 

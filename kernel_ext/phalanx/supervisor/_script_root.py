@@ -52,6 +52,7 @@ from ._input_log import InputLog
 from ._log_keeper import LogKeeper, script_record
 from ._lookout import Lookout
 from ._membership import Membership
+from ._next_message import next_message
 from ._streams import ForwardedPipe, InputPipe
 from ._verdict import Verdict
 from ._world import World
@@ -193,19 +194,14 @@ class ScriptRoot:
 
     async def _serve(self) -> None:
         while True:
-            identity, body = await self._client.recv_multipart()
-            try:
-                message = self._decoder.decode(body)
-            except msgspec.DecodeError as error:
-                log.warning("a message of the launcher was not understood: %s", error)
-                continue
-            self._client_id = identity
+            self._client_id, message = await next_message(self._client, self._decoder)
             if isinstance(message, Hello):
                 unsent, self._unsent = self._unsent, []
                 for kept in unsent:
                     self._tell(kept)
             elif isinstance(message, OutputTaken):
-                self._outputs[message.rank, message.stream].taken(message.cost)
+                if (message.rank, message.stream) in self._outputs:
+                    self._outputs[message.rank, message.stream].taken(message.cost)
             elif isinstance(message, Input):
                 self._input(message.data)
             elif isinstance(message, GetStacks):

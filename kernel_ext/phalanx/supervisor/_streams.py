@@ -49,7 +49,7 @@ class ForwardedPipe:
 
     def taken(self, amount: int) -> None:
         """The receiver is done with this much."""
-        self._in_hand -= amount
+        self._in_hand = max(0, self._in_hand - amount)
         if not self._is_reading and not self.is_over and self._in_hand < WINDOW_COST:
             self._is_reading = True
             self._loop.add_reader(self.read_fd, self._on_readable)

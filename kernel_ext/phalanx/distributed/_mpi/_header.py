@@ -20,7 +20,8 @@ KINDS = (
     "all_to_all", "send", "recv", "split",
 )  # fmt: skip
 
-_MAX_DIMS = 8
+_MAX_DIMS = 8  # that are sent
+_MOST_DIMS = 64  # of an array: numpy's limit
 _LAYOUT = struct.Struct(f"<8sQQQQIIIIiI{_MAX_DIMS}Q")
 _MAGIC = b"phalmpi1"
 HEADER_NBYTES = _LAYOUT.size
@@ -62,7 +63,8 @@ class Header:
         magic, channel, epoch, seq, count, _, kind, dtype, ndim, root, _, *dims = _LAYOUT.unpack(
             data
         )
-        if magic != _MAGIC or kind >= len(KINDS) or dtype > len(DTYPES):
+        is_known = kind < len(KINDS) and dtype <= len(DTYPES) and ndim <= _MOST_DIMS
+        if magic != _MAGIC or not is_known:
             msg = "a rank sent something that is no header"
             raise ValueError(msg)
         shape = tuple(dims[:ndim]) + (0,) * (ndim - _MAX_DIMS)

@@ -1,0 +1,204 @@
+"""A root supervisor on a stage: its own code and memory, in a loop whose clock jumps, without processes.
+
+Ranks are the ends of their channels, clients are frames of a queue. It knows what a root starts
+(ranks, the controller, the sweeper) and puts something quiet in the place of each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import selectors
+import signal
+import socket
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+from unittest import mock
+
+from phalanx.supervisor import _host, _root, _script_root
+
+__all__ = ["Actor", "ClientSocket", "JumpingLoop", "actors", "staged"]
+
+_NO_PID = (1 << 22) + 1  # Linux gives no higher number than 2**22: signals to it go nowhere
+CONNECTION = {"engine": {"key": "k"}, "client": {"key": "k"}}
+
+
+class _Jumping(selectors.DefaultSelector):
+    """Never sleeps: where nothing is ready, it is later at once."""
+
+    def __init__(self, loop: JumpingLoop) -> None:
+        super().__init__()
+        self._loop = loop
+
+    def select(self, timeout: float | None = None) -> list[Any]:
+        found = super().select(0)
+        if not found:
+            assert timeout is not None, "everybody waits, and nothing will come"
+            self._loop.now_s += max(timeout, 0.0)
+        return found
+
+
+class JumpingLoop(asyncio.SelectorEventLoop):
+    """A loop in which time is what its timers say; what a callback throws ends the run."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+        self.thrown: list[BaseException] = []
+        super().__init__(_Jumping(self))
+        self.set_exception_handler(self._keep)
+
+    def time(self) -> float:
+        return self.now_s
+
+    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:
+        future = self.create_future()
+        try:
+            future.set_result(func(*args))
+        except Exception as error:  # noqa: BLE001 - as an executor does
+            future.set_exception(error)
+        return future
+
+    def _keep(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        self.thrown.append(context.get("exception") or AssertionError(context["message"]))
+
+
+class Actor:
+    """A child process as the host supervisor knows it; its end of the channel is `sock`."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        cwd: str,
+        pass_fds: Sequence[int],
+        stdout: Any,
+        stderr: Any,
+        on_exit: Callable[[int], None],
+        stdin: Any = None,
+        tied: bool = False,
+    ) -> None:
+        self.pid = _NO_PID
+        self.status: int | None = None
+        self.exited = asyncio.Event()
+        self._on_exit = on_exit
+        self._input = stdin
+        self._pipes = (stdout, stderr)
+        for pipe in (*self._pipes, *([stdin] if stdin is not None else [])):
+            pipe.child_started()
+        self.sock = socket.socket(fileno=os.dup(int(env["PHALANX_CHANNEL"])))
+        self.sock.setblocking(False)
+        self.stacks = os.dup(int(env[_host.STACKS_VARIABLE]))
+
+    @property
+    def tail(self) -> str:
+        return "".join(pipe.tail for pipe in self._pipes)
+
+    def release_output(self) -> None:
+        for pipe in self._pipes:
+            pipe.release()
+
+    def say(self, data: bytes) -> None:
+        """Send bytes on the channel, as far as it takes them."""
+        with contextlib.suppress(OSError):
+            self.sock.send(data)
+
+    def hear(self) -> bytes:
+        with contextlib.suppress(OSError):
+            return self.sock.recv(1 << 20)
+        return b""
+
+    def end(self, status: int) -> None:
+        if self.status is None:
+            self.status = status
+            asyncio.get_running_loop().call_soon(self._bury)
+
+    def _bury(self) -> None:
+        self.sock.close()
+        os.close(self.stacks)
+        if self._input is not None:
+            self._input.close()
+        for pipe in self._pipes:
+            pipe.finish()
+        self.exited.set()
+        self._on_exit(self.status or 0)
+
+    def terminate(self) -> None:
+        self.end(-signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.end(-signal.SIGKILL)
+
+    def signal_all(self, number: signal.Signals) -> None:
+        self.end(-number)
+
+
+class _Controller:
+    def __init__(self, on_up: Callable[[Any], None], on_lost: Callable[[str, str], None]) -> None:
+        self._on_up = on_up
+
+    def start(self, cwd: str) -> None:
+        self._on_up(CONNECTION)
+
+    async def stop(self) -> None:
+        pass
+
+
+class _Sweeper:
+    def __init__(self, record_path: str) -> None:
+        pass
+
+    def start(self, env: Mapping[str, str]) -> None:
+        pass
+
+    def mark(self, serial: int) -> dict[str, str]:
+        return {}
+
+    def started(self, pid: int, serial: int) -> None:
+        pass
+
+    def gone(self, pid: int) -> None:
+        pass
+
+    async def stop(self) -> None:
+        pass
+
+
+class ClientSocket:
+    """The root's socket: what clients say comes from a queue, what they are told is kept."""
+
+    def __init__(self) -> None:
+        self.said: asyncio.Queue[list[bytes]] = asyncio.Queue()
+        self.told: list[tuple[bytes, bytes]] = []
+
+    async def recv_multipart(self) -> list[bytes]:
+        return await self.said.get()
+
+    def send_multipart(self, frames: list[bytes]) -> None:
+        self.told.append((frames[0], frames[-1]))
+
+
+# By rank; of the play that runs.
+actors: dict[int, Actor] = {}
+
+
+class _Host(_host.HostSupervisor):
+    """A host that tells which actor is which rank."""
+
+    def _start(self, rank: int, make: Any, env: Mapping[str, str]) -> None:
+        super()._start(rank, make, env)
+        actors[rank] = self._children[rank].process
+
+
+@contextlib.contextmanager
+def staged() -> Iterator[None]:
+    """Put actors in the place of processes."""
+    with (
+        mock.patch.object(_root, "HostSupervisor", _Host),
+        mock.patch.object(_script_root, "HostSupervisor", _Host),
+        mock.patch.object(_host, "ChildProcess", Actor),
+        mock.patch.object(_host, "Sweeper", _Sweeper),
+        mock.patch.object(_root, "ControllerProcess", _Controller),
+    ):
+        yield

@@ -1,0 +1,139 @@
+"""What may lie in files and pipes that we read: a record, a hostfile, a key file, a dump of stacks.
+
+They are the user's own, and yet any of them may be cut, old, or something else altogether. What
+cannot be read is refused in one line.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+from fuzz.supply import Supply
+
+from phalanx.distributed._environment import ring_environment
+from phalanx.distributed._key_file import read_key
+from phalanx.distributed._listen import Share, read_shares
+from phalanx.distributed._mpi._header import HEADER_NBYTES, Header, describe_mismatch
+from phalanx.errors import DistributedError
+from phalanx.protocol import WorkspaceRecord
+from phalanx.supervisor._dumps import looks_whole, parse_dump
+from phalanx.supervisor._places import place_of
+from phalanx.supervisor._runtime_folder import _decode
+from phalanx.supervisor._shown import read_shown
+
+__all__ = ["one"]
+
+_MOST_TEXT = 20_000  # of an error: it may quote a line of the file
+
+
+def _refused(read: Callable[[], object], *, is_quoted: bool = False) -> bool:
+    """Whether it is refused, in one line; ``is_quoted``: a text of the other side's is in it."""
+    try:
+        read()
+    except DistributedError as error:
+        text = str(error)
+        assert is_quoted or "\n" not in text, text
+        assert len(text) < _MOST_TEXT
+        return True
+    return False
+
+
+def _file(data: bytes) -> str:
+    fd, path = tempfile.mkstemp(dir=_FOLDER)
+    os.write(fd, data)
+    os.close(fd)
+    return path
+
+
+_FOLDER = tempfile.mkdtemp(
+    prefix="phalanx-fuzz-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None
+)
+
+
+def _record(supply: Supply) -> None:
+    if supply.below(2):
+        _refused(lambda: _decode(Path("x"), supply.rest()))
+        return
+    data = msgspec.json.encode(supply.record(WorkspaceRecord))
+    _refused(lambda: _decode(Path("x"), supply.edited(data)))
+
+
+def _hostfile(supply: Supply) -> None:
+    hosts = [[f"127.0.0.{n}:{5000 + n}"] for n in range(supply.below(4) + 1)]
+    true = json.dumps(hosts).encode()
+    path = _file(supply.rest() if supply.below(2) else supply.edited(true))
+    env = {"MLX_RANK": supply.choice(("0", "1", "-1", "x", "9" * 5000)), "MLX_HOSTFILE": path}
+    try:
+        _refused(lambda: ring_environment(env))
+    finally:
+        Path(path).unlink()
+
+
+def _key(supply: Supply) -> None:
+    path = _file(data := supply.rest())
+    try:
+        is_short = len(data.strip()) < 16
+        assert _refused(lambda: read_key(path)) == is_short
+    finally:
+        Path(path).unlink()
+
+
+_DUMP = b'Thread 0x7f (most recent call first):\n  File "a.py", line 3 in load\n'
+
+
+def _dump(supply: Supply) -> None:
+    data = supply.rest() if supply.below(2) else supply.edited(_DUMP) + supply.edited(_DUMP)
+    text = data.decode("ascii", "replace")
+    looks_whole(text)
+    place_of(parse_dump(text), "/w")
+
+
+def _header(supply: Supply) -> None:
+    true = Header("all_sum", 1, 0, dtype="int8", shape=(2, 3), count=6).pack()
+    others = [supply.edited(true).ljust(HEADER_NBYTES, b"\0")[:HEADER_NBYTES] for _ in range(2)]
+    try:
+        text = describe_mismatch([0, 1, 2], [true, *others])
+        for data in others:
+            text += repr(Header.unpack(data))
+    except ValueError:
+        return
+    assert len(text) < _MOST_TEXT
+
+
+def _shown(supply: Supply) -> None:
+    data = supply.piece()
+    with tempfile.TemporaryFile(dir=_FOLDER) as file:
+        file.write(data)
+        file.flush()
+        since, most = supply.byte(), supply.below(6)
+        piece = read_shown(file.fileno(), since, most)
+        assert data.endswith(piece.text)
+        assert piece.end == len(data)
+        if not most:
+            assert piece.text.endswith(data[since:])
+
+
+def _shares(supply: Supply) -> None:
+    lanes = ((1,), ())
+    shares = [msgspec.msgpack.encode(Share(lanes, (), "")) for _ in range(2)]
+    shares.append(msgspec.msgpack.encode(supply.record(Share)))
+    packed = [supply.edited(share) for share in shares]
+    if _refused(lambda: read_shares(packed, range(3)), is_quoted=True):
+        return
+    for share in read_shares(packed, range(3)):
+        assert len(share.peers) == len(lanes)
+        assert all(0 < endpoint.port < 1 << 16 for endpoint in share.endpoints)
+
+
+_KINDS = (_record, _hostfile, _key, _dump, _header, _shown, _shares)
+
+
+def one(data: bytes) -> None:
+    """Run one input."""
+    supply = Supply(data)
+    supply.choice(_KINDS)(supply)

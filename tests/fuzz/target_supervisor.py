@@ -1,0 +1,198 @@
+"""What ranks and clients may say to a root supervisor: any frames, in any order, at any time.
+
+They have its channel or its key, so they are ours; but a rank may be broken, a client another
+version's. Whatever they say, the workspace lives on until its owner stops it, every question is
+answered once, nothing escapes into the loop, no descriptor is left open at the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from fuzz.stage import ClientSocket, JumpingLoop, actors, staged
+from fuzz.supply import Supply
+
+import phalanx
+from phalanx.protocol import (
+    BootOptions,
+    EngineReady,
+    GetOutput,
+    GetStacks,
+    GetStanding,
+    GetTopology,
+    Hello,
+    Register,
+    RootAddress,
+    ToRoot,
+    ToSupervisor,
+    pack_frame,
+    scripts,
+)
+from phalanx.supervisor._root import RootSupervisor
+from phalanx.supervisor._script_root import ScriptRoot
+
+__all__ = ["Play", "one", "raise_first", "script", "workspace"]
+
+_RANKS = 2
+_QUESTIONS = GetTopology | GetStacks | GetOutput | GetStanding
+_CLIENTS = (b"owner", b"other")
+_MOST_TURNS = 24
+_SETTLED_S = 10.0  # of the loop's clock: longer than a cell waits for leave, shorter than a restart
+_BOOT = BootOptions("fuzz", _RANKS, 0, b"", "any", 600.0, 5.0, "/")
+_ROOT = RootAddress("tcp://127.0.0.1:1", b"")
+
+
+class _Failures(logging.Handler):
+    """What tasks of a root have ended in: it logs that, and ends."""
+
+    thrown: list[BaseException] = []  # noqa: RUF012
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info and record.exc_info[1] is not None:
+            self.thrown.append(record.exc_info[1])
+
+
+_log = logging.getLogger("phalanx")
+_log.addHandler(_Failures(logging.CRITICAL))
+_log.propagate = False
+
+
+class Play:
+    """One run of a root: what its clients have asked, and whether it may end."""
+
+    def __init__(self, make_root: Callable[[Any], RootSupervisor | ScriptRoot]) -> None:
+        self.client = ClientSocket()
+        self.root = make_root(self.client)
+        is_script = isinstance(self.root, ScriptRoot)
+        self._to_root: Any = scripts.ToScriptRoot if is_script else ToRoot
+        self.may_end = False
+        self._asked = 0
+
+    async def turn(self, supply: Supply) -> None:
+        who = supply.below(6)
+        if who < 2:
+            self._rank_says(who, supply, frame_of(supply, ToSupervisor))
+        elif who == 2:
+            self._rank_says(supply.below(_RANKS), supply, supply.piece())
+        elif who < 5:
+            self.client_says(_CLIENTS[who - 3], encoded(supply, self._to_root), supply.below(16))
+        elif supply.below(8) == 0:
+            actors[supply.below(_RANKS)].end(-9)
+            self.may_end |= isinstance(self.root, ScriptRoot)
+        await asyncio.sleep((0.0, 0.0, 0.3, 3.0)[supply.below(4)])
+
+    def _rank_says(self, rank: int, supply: Supply, data: bytes) -> None:
+        actors[rank].hear()  # so that its channel is never full for long
+        actors[rank].say(data)
+
+    def says(self, message: msgspec.Struct, identity: bytes = _CLIENTS[0]) -> None:
+        self.client.said.put_nowait([identity, msgspec.msgpack.encode(message)])
+
+    def client_says(self, identity: bytes, body: bytes, odd: int = 0) -> None:
+        bodies = {14: [], 15: [body, body]}.get(odd, [body])
+        self.client.said.put_nowait([identity, *bodies])
+        try:
+            message = msgspec.msgpack.decode(body, type=self._to_root)
+        except (ValueError, RecursionError):
+            return
+        if odd < 14:
+            self._asked += isinstance(message, _QUESTIONS) and isinstance(self.root, RootSupervisor)
+            self.may_end |= type(message).__name__ in {"Stop", "Bye"}
+
+    def check(self, loop: JumpingLoop, running: asyncio.Task[None]) -> None:
+        raise_first(loop.thrown + _Failures.thrown)
+        if self.may_end:
+            return
+        if running.done():
+            running.result()
+            msg = "it has ended, and nobody has told it to"
+            raise AssertionError(msg)
+        assert not self.root._over.is_set(), "it ends, and nobody has told it to"
+        told = [msgspec.msgpack.decode(body) for _, body in self.client.told]
+        answers = [said for said in told if said["type"] in _ANSWERS]
+        assert len(answers) >= self._asked, (self._asked, told)
+
+
+_ANSWERS = {"topology_is", "stacks_are", "output_is", "standing_is", "failed"}
+
+
+def encoded(supply: Supply, kind: Any) -> bytes:
+    """A record as bytes, as it should be, a little other, or not at all."""
+    how = supply.below(4)
+    if how == 3:
+        return supply.piece()
+    body = msgspec.msgpack.encode(supply.record(kind))
+    return body if how < 2 else supply.edited(body)
+
+
+def frame_of(supply: Supply, kind: Any) -> bytes:
+    body = encoded(supply, kind)
+    return len(body).to_bytes(4, "little") + body
+
+
+def workspace(client: Any) -> RootSupervisor:
+    return RootSupervisor(_BOOT, client, _ROOT)
+
+
+class _Script(ScriptRoot):
+    def _watch_client(self, pid: int) -> None:
+        """The launcher lives on."""
+
+
+def script(client: Any) -> ScriptRoot:
+    return _Script(scripts.ScriptOptions(_BOOT, ("x",), {}, 1.0), client, _ROOT)
+
+
+async def _play(loop: JumpingLoop, supply: Supply) -> None:
+    is_script = supply.below(4) == 3
+    play = Play(script if is_script else workspace)
+    running = loop.create_task(play.root.run())
+    await asyncio.sleep(0)
+    if not is_script:
+        for rank in range(_RANKS):
+            actors[rank].say(pack_frame(Register(1, 1)) + pack_frame(EngineReady()))
+    await asyncio.sleep(0.01)
+    play.says(Hello(phalanx.__version__))
+    await asyncio.sleep(0)
+    for _ in range(_MOST_TURNS):
+        if not supply:
+            break
+        await play.turn(supply)
+    await asyncio.sleep(_SETTLED_S)
+    play.check(loop, running)
+    play.root._over.set()
+    await running
+    await asyncio.sleep(1.0)  # what was cancelled has gone
+    raise_first(loop.thrown + _Failures.thrown)
+
+
+def raise_first(thrown: list[BaseException]) -> None:
+    if thrown:
+        raise thrown[0]
+
+
+def _descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def one(data: bytes) -> None:
+    """Run one input."""
+    before = _descriptors()
+    _Failures.thrown.clear()
+    loop = JumpingLoop()
+    asyncio.set_event_loop(loop)
+    try:
+        with staged():
+            loop.run_until_complete(_play(loop, Supply(data)))
+    finally:
+        for task in asyncio.all_tasks(loop):
+            task.cancel()
+        loop.run_until_complete(asyncio.sleep(1.0))
+        asyncio.set_event_loop(None)
+        loop.close()
+    assert _descriptors() <= before, "descriptors are left open"

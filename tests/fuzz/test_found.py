@@ -1,0 +1,163 @@
+"""What the fuzzers have found in the supervisors, each as the story that it is.
+
+The seeds (`test_seeds.py`) hold more; here is what must happen instead of the end of all ranks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+import pytest
+from fuzz.stage import JumpingLoop, actors, staged
+from fuzz.target_supervisor import Play, raise_first, script, workspace
+
+import phalanx
+from phalanx.protocol import (
+    BeginCell,
+    EngineReady,
+    EpochAborted,
+    ForgetCell,
+    FromRoot,
+    GetStacks,
+    GetTopology,
+    Hello,
+    Join,
+    Register,
+    pack_frame,
+    scripts,
+)
+
+
+def told_by(root, story, *, is_up=True):
+    """What a root has told its clients in a story; it must live at the end of it."""
+    loop = JumpingLoop()
+    asyncio.set_event_loop(loop)
+
+    async def tell() -> list[FromRoot]:
+        play = Play(root)
+        running = loop.create_task(play.root.run())
+        await asyncio.sleep(0)
+        for actor in actors.values() if is_up else ():
+            actor.say(pack_frame(Register(1, 1)) + pack_frame(EngineReady()))
+        play.says(Hello(phalanx.__version__))
+        await asyncio.sleep(0.1)
+        await story(play)
+        await asyncio.sleep(10)
+        raise_first(loop.thrown)
+        assert not running.done()
+        play.root._over.set()
+        await running
+        return [msgspec.msgpack.decode(body) for _, body in play.client.told]
+
+    try:
+        with staged():
+            return loop.run_until_complete(tell())
+    finally:
+        asyncio.set_event_loop(None)
+        loop.close()
+
+
+def answer_to(told, number):
+    return next(said for said in told if said.get("id") == number)
+
+
+@pytest.mark.parametrize("root", [workspace, script])
+@pytest.mark.parametrize(
+    "frames",
+    [
+        [b"\x82\xa4type\xa5hello\xa7version\xa1\xff"],  # a text that is no UTF-8
+        [b"\x81\xa4type\xa4stop", b"and more"],
+        [],
+    ],
+)
+def test_what_is_no_message_of_ours_ends_no_workspace(root, frames):
+    async def story(play):
+        play.client.said.put_nowait([b"other", *frames])
+
+    told_by(root, story)
+
+
+def test_a_client_of_an_impossible_process_is_not_understood():
+    async def story(play):
+        play.says(Hello(phalanx.__version__, pid=1 << 63, mode="take"), b"other")
+        play.says(GetTopology(7))
+
+    assert answer_to(told_by(workspace, story), 7)["type"] == "topology_is"
+
+
+def test_a_cell_for_a_rank_that_is_not_there_is_refused():
+    async def story(play):
+        play.says(BeginCell(5, "a", (0, 9)))
+        await asyncio.sleep(1)
+        play.says(ForgetCell("a", (9, -1)))
+        play.says(BeginCell(6, "b", (0, 1)))
+
+    told = told_by(workspace, story)
+    assert answer_to(told, 5)["message"] == "there is no rank 9"
+    assert answer_to(told, 6)["type"] == "cell_allowed"
+
+
+def test_stacks_of_ranks_that_are_not_there_are_left_out():
+    async def story(play):
+        play.says(GetStacks(5, (1, 9, -1, 1)))
+
+    assert list(answer_to(told_by(workspace, story), 5)["stacks"]) == [1]
+
+    async def of_a_script(play):
+        play.says(GetStacks(5, (9,)))
+
+    assert answer_to(told_by(script, of_a_script), 5)["stacks"] == {}
+
+
+def test_a_launcher_that_has_taken_what_was_never_given():
+    async def story(play):
+        play.says(scripts.OutputTaken(9, "stdout", 1))
+        play.says(scripts.OutputTaken(0, "stdout", 1 << 60))
+
+    told_by(script, story)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Join(1, 1 << 40, phalanx.__version__),
+        EpochAborted(0, 1, 0, ""),
+        EpochAborted(1, 1 << 40, 0, ""),
+    ],
+)
+def test_a_rank_that_says_what_cannot_be_is_ended_and_named(message):
+    async def story(play):
+        actors[1].say(pack_frame(message))
+        await asyncio.sleep(1)
+        play.says(GetStacks(5, (0, 1)))
+
+    told = told_by(workspace, story)
+    (lost,) = [said for said in told if said["type"] == "rank_lost"]
+    assert lost["rank"] == 1
+    assert "cannot understand" in lost["reason"]
+    assert "dead" in answer_to(told, 5)["stacks"][1]["note"]
+
+
+def test_a_rank_that_dies_as_it_says_that_it_is_ready_is_told_of():
+    async def story(play):
+        actors[0].say(pack_frame(Register(1, 1)) + pack_frame(EngineReady()))
+        await asyncio.sleep(0.1)
+        actors[1].say(pack_frame(EngineReady()))
+        actors[1]._bury()
+
+    told = told_by(workspace, story, is_up=False)
+    assert [said["rank"] for said in told if said["type"] == "rank_lost"] == [1]
+
+
+def test_a_rank_that_takes_no_answers_holds_nobody_up():
+    async def story(play):
+        for _ in range(40):
+            actors[1].say(pack_frame(Join(1, 1, phalanx.__version__)) * 50)
+            await asyncio.sleep(0.01)
+        play.says(GetTopology(7))
+
+    told = told_by(workspace, story)
+    (lost,) = [said for said in told if said["type"] == "rank_lost"]
+    assert (lost["rank"], lost["reason"]) == (1, "did not take what its supervisor answered")
+    assert answer_to(told, 7)["type"] == "topology_is"
