@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ._bandwidth import bandwidth
 from ._still import StillPicture
+from ._sweep_words import sweep_csv, sweep_json, sweep_model, sweep_words
 from ._table import HEADER, format_measurement, format_size, table, table_html
 from ._topology import topology
 
@@ -24,6 +25,10 @@ __all__ = [
     "bandwidth",
     "format_measurement",
     "format_size",
+    "sweep_csv",
+    "sweep_json",
+    "sweep_model",
+    "sweep_words",
     "table",
     "table_html",
     "topology",

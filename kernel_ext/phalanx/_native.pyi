@@ -238,8 +238,8 @@ class Group:
     def close(self) -> None:
         """Leave the group. Operations that are queued or run fail, and end the epoch."""
 
-    def describe(self) -> dict[str, Any]:
-        """Algorithms by operation and size, transports, counts of bytes and operations."""
+    def describe(self, sizes: list[int] = []) -> dict[str, Any]:
+        """Algorithms by operation and size (some, and ``sizes``), transports, counts of bytes and operations."""
 
 @final
 class Work:

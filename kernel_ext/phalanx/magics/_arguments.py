@@ -160,6 +160,12 @@ def line_parser() -> argparse.ArgumentParser:
     )
     bandwidth.add_argument("--dtype", default="float32", help="of the elements (float32)")
     bandwidth.add_argument("--iters", type=int, default=20, help="timed calls per size (20)")
+    bandwidth.add_argument(
+        "--wait",
+        action="store_true",
+        help="wait for a cell that runs (default: say which, and end)",
+    )
+    bandwidth.add_argument("--save", metavar="FILE", help="keep it as .csv, .json or .svg")
     output = action("output", "Show all that ranks have printed (the last MiB of each).")
     output.add_argument("ranks", metavar="RANKS", help="like 2 or 0,2-3")
     stacks = action("stacks", "Show where the ranks' Python code is, whatever it does.")

@@ -48,6 +48,7 @@ from ._records import (
     Topology,
 )
 from ._stacks import RankStack, say_busy, say_late, say_where, way_out
+from ._sweeps import Limit, SweepProgress, SweepRun, SweepState
 from ._workspace_messages import (
     BeginCell,
     Booted,
@@ -101,6 +102,7 @@ __all__ = [
     "HostInfo",
     "Join",
     "LetGo",
+    "Limit",
     "LineNeed",
     "LinkInfo",
     "Measurement",
@@ -126,6 +128,9 @@ __all__ = [
     "StandingIs",
     "Stop",
     "Stopped",
+    "SweepProgress",
+    "SweepRun",
+    "SweepState",
     "Taken",
     "ToRank",
     "ToRoot",

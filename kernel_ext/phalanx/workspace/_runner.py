@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import itertools
 import queue
-import threading
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection
 from typing import Any
 
 from phalanx.errors import DistributedError, RankFailure
@@ -30,6 +28,7 @@ from ._ranks import name_ranks
 from ._root_client import RootClient
 from ._run import CellOutcome, run_cell
 from ._start import wait_answering
+from ._turns import Turn, Turns
 from ._values import Call
 from ._view import QuietView, View
 
@@ -53,10 +52,9 @@ class CellRunner:
         self._root = root
         self._ranks = tuple(range(len(booted.engines)))
         self._numbers = itertools.count(1)
-        self._busy = threading.Lock()
+        self._turns = Turns()
         self._lost: dict[int, Lost] = {}
         self._left: set[int] = set()  # ranks that were left to a cell they did not end
-        self._running: tuple[str, tuple[int, ...]] | None = None
         self._dispatch = Dispatch(thread, booted.connection, booted.engines, booted.session)
         self.help, self.waiting = self._dispatch.help, self._dispatch.waiting
         self._newcomers = Newcomers()
@@ -71,7 +69,7 @@ class CellRunner:
                 self._lost[lost.rank] = lost
                 self._dispatch.on_lost(lost)
             if missed.cell is not None and missed.running:
-                self._running = missed.cell.name, missed.running
+                self._turns.leave(Turn(missed.cell.name, missed.running))
             self._missed = missed
         else:
             name, gone = f"{self._name}:ping", lambda: tuple(self._lost)
@@ -95,8 +93,9 @@ class CellRunner:
         timeout: float | None,
         max_lines: int,
         every_start: bool = False,
+        what: str = "",
     ) -> list[RankResult]:
-        """Run a cell; see `Workspace.run`. ``ranks`` None: all that live."""
+        """Run a cell; see `Workspace.run`. ``ranks`` None: all that live; ``what``: its name."""
         if every_start:
             self._every_start.add(code, ranks)
         chosen = self._ranks if ranks is None else ranks
@@ -105,7 +104,7 @@ class CellRunner:
         # cell, which then is stopped as it begins.
         events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         with (
-            self._one_at_a_time(name, chosen),
+            self._turns.take(Turn(name, chosen, what or "a cell", "" if what else code)),
             ctrl_c(lambda: events.put(StopRequest())),
         ):
             self._settle(QuietView, view.notice)
@@ -128,7 +127,7 @@ class CellRunner:
         if missed.cell is None or not missed.running:
             missed.show(view)
             return []
-        with self._one_at_a_time(missed.cell.name, missed.running):
+        with self._turns.take(Turn(missed.cell.name, missed.running)):
             cell = missed.begin_cell()
             try:
                 outcome = run_cell(
@@ -152,7 +151,15 @@ class CellRunner:
     @property
     def is_running(self) -> bool:
         """Whether a cell is waited for."""
-        return self._busy.locked()
+        return self._turns.is_taken
+
+    def check_idle(self) -> None:
+        """Refuse, as `run` would, while something runs."""
+        self._turns.check()
+
+    def wait_idle(self, timeout_s: float) -> bool:
+        """Wait until nothing is waited for; False when time is over."""
+        return self._turns.wait(timeout_s)
 
     def _announce(
         self, name: str, chosen: tuple[int, ...], view: View, *, is_all: bool
@@ -194,9 +201,9 @@ class CellRunner:
             self._newcomers.unwish(wished)
             raise
         self._newcomers.unwish(wished)
-        if answer.ranks and not self._busy.locked():
+        if answer.ranks and not self._turns.is_taken:
             name = f"{self._name}:restart:{next(self._numbers)}"
-            with self._one_at_a_time(name, answer.ranks):
+            with self._turns.take(Turn(name, answer.ranks, "a restart")):
                 error = self._settle(make_view, tell)
             if error is not None:
                 raise error
@@ -248,19 +255,6 @@ class CellRunner:
             raise RankFailure(lost.rank, lost.host, lost.reason)
         raise_for(self._execute(Cell(name, here), code, view, silent=silent))
 
-    @contextmanager
-    def _one_at_a_time(self, name: str, ranks: tuple[int, ...]) -> Iterator[None]:
-        if not self._busy.acquire(blocking=False):
-            msg = "a cell runs already; wait for it, or stop it with %distributed interrupt"
-            raise DistributedError(msg)
-        # From here on it can be interrupted: a rank remembers that until the cell comes to it.
-        self._running = name, ranks
-        try:
-            yield
-        finally:
-            self._running = None
-            self._busy.release()
-
     def _execute(
         self,
         cell: Cell,
@@ -294,7 +288,7 @@ class CellRunner:
         """Call a function (packed by `_values`) on ranks; what came back, by rank."""
         chosen = self._ranks if ranks is None else ranks
         name = f"{self._name}:call:{next(self._numbers)}"
-        with self._one_at_a_time(name, chosen):
+        with self._turns.take(Turn(name, chosen, "an exchange")):
             self._settle(QuietView, lambda text: None)
             lost = {rank: self._lost[rank] for rank in chosen if rank in self._lost}
             if lost and ranks is not None:
@@ -327,9 +321,9 @@ class CellRunner:
 
     def interrupt(self) -> None:
         """Stop the cell that runs; without one, do nothing."""
-        running = self._running
+        running = self._turns.turn
         if running is not None:
-            self._dispatch.interrupt_cell(*running)
+            self._dispatch.interrupt_cell(running.name, running.ranks)
             self._dispatch.tell(Interrupted())
 
     def on_news(self, message: FromRoot) -> None:
