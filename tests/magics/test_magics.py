@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -77,6 +78,9 @@ def test_mistakes_before_the_start_are_one_line(kernel, code, message):
         ("%%distributed --ranks all\n1", "ranks are written like 0,2-3"),
         ("%distributed bandwidth --op all_some -e 8", "all_sum"),
         ("%distributed bandwidth -e 64X", "is not a size"),
+        ("%distributed bandwidth -b 1 -e 1E", "1 EiB on 3 ranks needs 3 EiB of memory per rank"),
+        ("%distributed bandwidth --save here.png", "a sweep is saved as .csv, .json or .svg"),
+        ("%distributed bandwidth --save /nowhere/a.csv", "there is no folder '/nowhere'"),
     ],
 )
 def test_mistakes_with_ranks_are_one_line_and_lose_nothing(ranks, code, message):
@@ -246,6 +250,35 @@ def test_pictures(ranks):
     assert "image/svg+xml" in result.mimes()
     rows = [line for line in result.stdout.splitlines() if line.lstrip()[:1].isdigit()]
     assert len(rows) == 3
+    assert "memory copy" in result.text
+    assert "# time: " in result.text
+
+
+def test_a_sweep_that_is_stopped_keeps_what_it_has(ranks, tmp_path):
+    cell = ranks.submit(
+        f"%distributed bandwidth -b 8 -e 8M -f 2 --iters 3 --save {tmp_path}/kept.json"
+    )
+    cell.until(lambda result: "\n          16 " in result.stdout)
+    ranks.interrupt()
+    result = cell.result()
+    assert result.error.startswith("KeyboardInterrupt")
+    assert re.search(r"# stopped after \d+ of 21 sizes", result.stdout)
+    assert "image/svg+xml" in result.mimes()
+    kept = json.loads((tmp_path / "kept.json").read_text())
+    assert kept["state"] == "stopped"
+    assert 2 <= len(kept["points"]) < 21
+    assert kept["model"]["limits"][0]["name"] == "memory copy"
+    assert who_said(ranks.run("%%distributed\nprint(px.all_sum(1))"), "3") == {0, 1, 2}
+
+
+def test_earlier_sweeps_are_laid_over_one_of_the_same_operation(ranks):
+    for op in ("all_max", "all_min", "all_max"):
+        result = ranks.run(f"%distributed bandwidth --op {op} -b 8 -e 512 -f 64 --iters 2")
+    (svg,) = (
+        o["data"]["image/svg+xml"] for o in result.outputs if "image/svg+xml" in o.get("data", {})
+    )
+    assert len(re.findall(r"all_max · arena · float32 · 3 ranks · \d\d:\d\d:\d\d</text>", svg)) == 1
+    assert "all_min" not in svg
 
 
 def test_every_cell_runs_on_the_ranks_while_auto_is_on(ranks):
