@@ -16,10 +16,14 @@ from ._table import HEADER, format_measurement, format_size, table, table_html
 from ._topology import topology
 
 if TYPE_CHECKING:
+    from ._bandwidth_frames import Asked
+    from ._live_bandwidth import Bandwidth
     from ._live_topology import Topology
 
 __all__ = [
     "HEADER",
+    "Asked",
+    "Bandwidth",
     "StillPicture",
     "Topology",
     "bandwidth",
@@ -34,7 +38,11 @@ __all__ = [
     "topology",
 ]
 
-_LIVE = {"Topology": "_live_topology"}
+_LIVE = {
+    "Asked": "_bandwidth_frames",
+    "Bandwidth": "_live_bandwidth",
+    "Topology": "_live_topology",
+}
 
 
 def __getattr__(name: str) -> Any:

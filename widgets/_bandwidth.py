@@ -136,7 +136,7 @@ def _draw(
         said.insert(0, f"{n_wrong} wrong elements: do not trust this machine's results")
     legend_rows = -(-len(drawn) // 2)
     bottom = TOP + (PLOT_H + _FOOT if drawn else 0)
-    height = bottom + _LEGEND_ROW * (legend_rows + len(said)) + 16
+    height = bottom + _LEGEND_ROW * (legend_rows + len(said)) + 20
     shown = ", ".join(s.name for s in series) or "no measurements yet"
     root = picture(_WIDTH, height, title=title, description=f"Bandwidth and time by size: {shown}")
     text(root, 20, 34, fit(title, _WIDTH - 40, 16), size=16, font_weight=650)
@@ -152,7 +152,7 @@ def _draw(
         _marker(root, x + 13, y, s)
         text(root, x + 34, y + 4, fit(s.name, PLOT_W - 30, 12))
     for i, words in enumerate(said):
-        y = bottom + _LEGEND_ROW * (legend_rows + i) + 8
+        y = bottom + _LEGEND_ROW * (legend_rows + i) + 14
         kind = "px-alarm" if n_wrong and not i else "px-ink"
         text(root, 20, y, fit(words, _WIDTH - 40, 12), class_=kind)
     return root

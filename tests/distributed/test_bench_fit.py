@@ -112,6 +112,8 @@ def test_the_time_left_is_that_of_the_sizes_to_come(alpha, beta, n_done, n_left)
 def test_no_time_left_is_known_before_the_first_size():
     assert time_left([], [8, 32]) is None
     assert time_left([(8, 0.5)], []) == 0
+    # Two sizes that took as long, by and large: the rest is not to take days.
+    assert time_left([(8, 10.0), (32, 11.0)], [1 << 20, 1 << 22], most_s=12.0) == 24.0
 
 
 def test_limits_are_measured():

@@ -143,7 +143,9 @@ def algorithm_changes(points: Iterable[Measurement]) -> list[AlgorithmChange]:
     ]
 
 
-def time_left(took: Sequence[tuple[int, float]], sizes: Sequence[int]) -> float | None:
+def time_left(
+    took: Sequence[tuple[int, float]], sizes: Sequence[int], most_s: float = math.inf
+) -> float | None:
     """Estimate how long the rest of a sweep takes.
 
     Parameters
@@ -152,6 +154,9 @@ def time_left(took: Sequence[tuple[int, float]], sizes: Sequence[int]) -> float 
         Sizes that were measured, and the seconds that each took in all.
     sizes : sequence of int
         Those to come.
+    most_s : float, optional
+        What one size may take: a sweep makes slow calls less often. Points that took as long as
+        each other say little of a slope, and sizes grow fast.
 
     Returns
     -------
@@ -168,4 +173,5 @@ def time_left(took: Sequence[tuple[int, float]], sizes: Sequence[int]) -> float 
     fit = fit_alpha_beta([nbytes for nbytes, _ in took], [seconds for _, seconds in took])
     if fit is None:
         return len(sizes) * sum(seconds for _, seconds in took) / len(took)
-    return sum(map(fit.seconds, sizes))
+    bound = max(most_s, *(seconds for _, seconds in took))
+    return sum(min(bound, fit.seconds(nbytes)) for nbytes in sizes)

@@ -192,6 +192,7 @@ class DistributedMagics(Magics):  # type: ignore[misc]
         for widget in self._live:  # what was let go and is taken up again is shown again
             if widget.workspace.name == workspace.name:
                 widget.workspace = workspace
+        self._sweeps.adopt(workspace)
         self._offer_name(workspace)
 
     def _do_attach(self, options: Any) -> None:

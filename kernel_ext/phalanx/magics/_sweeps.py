@@ -6,15 +6,15 @@ It prints and draws; the sweep is the workspace's, the picture the widgets'.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+import weakref
 from pathlib import Path
 from typing import Any
 
 from IPython.display import display
 
 from phalanx import widgets
-from phalanx.distributed.bench import parse_size
 from phalanx.protocol import SweepRun
+from phalanx.widgets import Asked, Bandwidth
 from phalanx.workspace import Sweep, Workspace
 
 from ._arguments import UsageMistake
@@ -32,26 +32,45 @@ class Sweeps:
     def __init__(self, shell: Any) -> None:
         self._shell = shell
         self._earlier: tuple[SweepRun, ...] = ()
+        self._live: weakref.WeakSet[Bandwidth] = weakref.WeakSet()
 
     def measure(self, workspace: Workspace, options: Any) -> None:
-        """Sweep, print each size as it comes, and draw what came, also when it was stopped."""
-        target = None if options.save is None else _checked(options.save)
-        sweep = workspace.bench(
-            options.op,
-            begin=parse_size(options.begin),
-            end=parse_size(options.end),
-            factor=options.factor,
-            dtype=options.dtype,
-            iterations=options.iters,
-            wait=options.wait,
-        )
-        try:
-            self._print(sweep)
-        finally:
-            if sweep.points:
-                self._show(sweep.run, target)
+        """Sweep, show each size as it comes, and keep what came, also when it was stopped.
 
-    def _print(self, sweep: Sweep) -> None:
+        A kernel shows the live widget, unless ``--still`` is asked for; others print.
+        """
+        target = None if options.save is None else _checked(options.save)
+        asked = Asked(
+            options.op, options.begin, options.end, options.factor, options.dtype, options.iters
+        )
+        widget = Bandwidth(workspace, earlier=self._earlier)
+        sweep = widget.begin(asked, wait=options.wait)
+        try:
+            if options.still or not hasattr(self._shell, "kernel"):
+                self._print(sweep, widget)
+            else:
+                self._show(sweep, widget)
+        finally:
+            if sweep.progress.state == "stopped":
+                print(f"# {sweep.progress.text}")  # noqa: T201
+            if sweep.points:
+                self._keep(sweep.run, widget, target)
+
+    def adopt(self, workspace: Workspace) -> None:
+        """Show in widgets what was let go of and is taken up again."""
+        for widget in self._live:
+            if widget.workspace.name == workspace.name:
+                widget.workspace = workspace
+
+    def _show(self, sweep: Sweep, widget: Bandwidth) -> None:
+        self._live.add(widget)
+        shown = display(widget, display_id=True)
+        try:
+            widget.follow(sweep)
+        finally:
+            shown.update(widget)  # with the still picture of what came, which a notebook keeps
+
+    def _print(self, sweep: Sweep, widget: Bandwidth) -> None:
         status = status_for(self._shell)
         print(widgets.HEADER)  # noqa: T201 - rows appear as they are measured
         try:
@@ -64,24 +83,19 @@ class Sweeps:
         finally:
             status.lift()
             status.show("")
-            if sweep.progress.state == "stopped":
-                print(f"# {sweep.progress.text}")  # noqa: T201
+            if sweep.points:
+                display(widget.still())
+            widget.close()
 
-    def _show(self, run: SweepRun, target: Path | None) -> None:
-        picture = widgets.bandwidth(run.points, limits=run.limits, earlier=self._same(run))
-        display(picture)
+    def _keep(self, run: SweepRun, widget: Bandwidth, target: Path | None) -> None:
         self._earlier = (*self._earlier, run)[-_MOST_KEPT:]
         if target is not None:
             forms = {
                 ".csv": lambda: widgets.sweep_csv(run.points),
                 ".json": lambda: widgets.sweep_json(run),
-                ".svg": lambda: picture.svg,
+                ".svg": lambda: widget.still().svg,
             }
             target.write_text(forms[target.suffix](), encoding="utf-8")
-
-    def _same(self, run: SweepRun) -> Sequence[SweepRun]:
-        """Those before that can be compared with it: of the same operation."""
-        return [one for one in self._earlier if one.op == run.op]
 
 
 def _checked(name: str) -> Path:

@@ -43,6 +43,7 @@ from ._view import QuietView
 __all__ = ["CanBench", "Sweep"]
 
 _LOOK_S = 0.2  # how often who waits for its turn looks whether it was stopped
+_MOST_S = 12.0  # that a size takes: twice the 5 s of `sweep`, and the checks
 _MOST_KEPT = 16  # sweeps of a workspace
 
 
@@ -144,7 +145,7 @@ class Sweep:
         n_done = len(self.points)
         to_come = self.sizes[n_done:] if self._state in ("waiting", "measuring") else ()
         now_s = self._ended_s or time.monotonic()
-        left_s = time_left(self._took, to_come)
+        left_s = time_left(self._took, to_come, _MOST_S)
         if left_s is not None and to_come:
             left_s = max(0.0, left_s - (now_s - self._last_s))
         return SweepProgress(
