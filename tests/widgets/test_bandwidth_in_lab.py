@@ -24,11 +24,13 @@ _CELLS = (
     "%distributed start -n 2 --linger 0 --name measured",
     "%distributed bandwidth -b 8 -e 1M --iters 5",
     # From a thread: a kernel that is busy itself may hear of a button only afterwards.
-    "import contextlib, threading\n"
-    "def run():\n"
-    "    with contextlib.suppress(Exception): ws.run('import time; time.sleep(600)')\n"
-    "running = threading.Thread(target=run)\n"
-    "running.start()\nprint('under', 'way')",
+    (
+        "import contextlib, threading\n"
+        "def run():\n"
+        "    with contextlib.suppress(Exception): ws.run('import time; time.sleep(600)')\n"
+        "running = threading.Thread(target=run)\n"
+        "running.start()\nprint('under', 'way')"
+    ),
     "%distributed interrupt\nrunning.join()\nprint('it is', 'over')",
     "%distributed stop",
 )
