@@ -11,25 +11,38 @@ from typing import TYPE_CHECKING, Any
 
 from ._bandwidth import bandwidth
 from ._still import StillPicture
+from ._sweep_words import sweep_csv, sweep_json, sweep_model, sweep_words
 from ._table import HEADER, format_measurement, format_size, table, table_html
 from ._topology import topology
 
 if TYPE_CHECKING:
+    from ._bandwidth_frames import Asked
+    from ._live_bandwidth import Bandwidth
     from ._live_topology import Topology
 
 __all__ = [
     "HEADER",
+    "Asked",
+    "Bandwidth",
     "StillPicture",
     "Topology",
     "bandwidth",
     "format_measurement",
     "format_size",
+    "sweep_csv",
+    "sweep_json",
+    "sweep_model",
+    "sweep_words",
     "table",
     "table_html",
     "topology",
 ]
 
-_LIVE = {"Topology": "_live_topology"}
+_LIVE = {
+    "Asked": "_bandwidth_frames",
+    "Bandwidth": "_live_bandwidth",
+    "Topology": "_live_topology",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,33 +1,42 @@
 """Draws a sweep: bus bandwidth and latency by size, on log axes, one line per operation and path.
 
-It knows `phalanx.protocol.Measurement` only; measuring is `phalanx.distributed.bench`'s.
+Beside the curve: the limit measured on this machine, the model that fits, where the algorithm
+changes, and earlier sweeps. It knows records only; measuring is `phalanx.distributed.bench`'s.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from xml.etree import ElementTree as ET
 
-from phalanx.protocol import Measurement
+from phalanx.distributed.bench import AlphaBeta, algorithm_changes, busbw_factor, fit_measurements
+from phalanx.protocol import Limit, Measurement, SweepRun
 
+from ._axes import PLOT_H, PLOT_W, TOP, Axis, decades, draw_x_axis, draw_y_axis
 from ._still import StillPicture
 from ._svg import SERIES_COLOURS, clean, fit, group, line, path, picture, render, text
+from ._sweep_words import limit_words, sweep_words
 from ._table import format_size, table
 
 __all__ = ["bandwidth"]
 
-# Pixels: a panel's plot area, and what stands around it.
-_PLOT_W, _PLOT_H = 352.0, 232.0
-_LEFT, _BETWEEN, _RIGHT, _TOP, _FOOT = 58.0, 66.0, 22.0, 78.0, 44.0
-_WIDTH = _LEFT + _PLOT_W + _BETWEEN + _PLOT_W + _RIGHT
+# Pixels: what stands around the panels' plot areas.
+_LEFT, _BETWEEN, _RIGHT, _FOOT = 58.0, 66.0, 22.0, 44.0
+_WIDTH = _LEFT + PLOT_W + _BETWEEN + PLOT_W + _RIGHT
 _LEGEND_ROW = 20.0
 _MARKERS = ("circle", "square", "triangle", "diamond", "down", "plus")
-_MOST_X_LABELS, _MOST_Y_LABELS = 7, 7
+_MOST_EARLIER = 4  # more lines than these, and nobody tells them apart
+_MODEL_STEPS = 48
 
 
-def bandwidth(measurements: Sequence[Measurement], *, title: str = "bandwidth") -> StillPicture:
+def bandwidth(
+    measurements: Sequence[Measurement],
+    *,
+    title: str = "bandwidth",
+    limits: Sequence[Limit] = (),
+    earlier: Sequence[SweepRun] = (),
+) -> StillPicture:
     """Return a still picture of a sweep, and its table.
 
     Parameters
@@ -36,12 +45,18 @@ def bandwidth(measurements: Sequence[Measurement], *, title: str = "bandwidth") 
         In any order; lines are made of equal operation, transport, dtype and ranks.
     title : str, optional
         The picture's headline.
+    limits : sequence of Limit, optional
+        What this machine can do without us: a line each beside the bus bandwidth.
+    earlier : sequence of SweepRun, optional
+        Sweeps to lay over it, thin; the last four are drawn.
 
     Returns
     -------
     StillPicture
         Left: bus bandwidth by size; right: time by size with the 99th percentile as a whisker.
-        The text is nccl-tests' table. Measurements of no bytes (a barrier) are told in words.
+        The text is nccl-tests' table, and in words what else is drawn: limits, the model that fits
+        (dashed) and where the algorithm changes (dotted). Measurements of no bytes (a barrier) are
+        told in words.
 
     Examples
     --------
@@ -49,10 +64,15 @@ def bandwidth(measurements: Sequence[Measurement], *, title: str = "bandwidth") 
     nothing yet
     """
     words = [clean(title), table(measurements)]
+    runs = list(earlier)[-_MOST_EARLIER:]
+    said = _aside_words(measurements, limits)
+    words += [f"# {line_}" for line_ in said]
     n_wrong = sum(m.n_wrong for m in measurements)
     if n_wrong:
         words.append(f"# {n_wrong} wrong elements")
-    return StillPicture(render(_draw(measurements, title, n_wrong)), "\n".join(words))
+    return StillPicture(
+        render(_draw(measurements, title, n_wrong, limits, runs, said)), "\n".join(words)
+    )
 
 
 @dataclass(frozen=True)
@@ -63,168 +83,194 @@ class _Series:
     colour: str
     marker: str
     points: list[Measurement]
+    is_earlier: bool = False
+
+    @property
+    def sized(self) -> list[Measurement]:
+        """Those that have a place on a log axis of sizes."""
+        return [m for m in self.points if m.nbytes > 0]
 
 
-@dataclass(frozen=True)
-class _Axis:
-    """A log axis: values from ``low`` to ``high`` onto ``start`` to ``stop`` pixels."""
-
-    low: float
-    high: float
-    start: float
-    stop: float
-
-    def __call__(self, value: float) -> float:
-        share = math.log(value / self.low) / math.log(self.high / self.low)
-        return self.start + share * (self.stop - self.start)
-
-
-def _series(measurements: Sequence[Measurement]) -> list[_Series]:
+def _series(
+    measurements: Sequence[Measurement], *, start: int = 0, when: str = ""
+) -> list[_Series]:
     lines: dict[tuple[str, str, str, int], list[Measurement]] = {}
     for m in measurements:
         lines.setdefault((m.op, m.transport, m.dtype, m.ranks), []).append(m)
     made = []
-    for i, ((op, transport, dtype, ranks), points) in enumerate(lines.items()):
-        parts = [op, transport, dtype, f"{ranks} ranks" if ranks != 1 else "1 rank"]
+    for i, ((op, transport, dtype, ranks), points) in enumerate(lines.items(), start):
+        parts = [op, transport, dtype, f"{ranks} ranks" if ranks != 1 else "1 rank", when]
         colour = i % len(SERIES_COLOURS)
         marker = _MARKERS[(i + i // len(SERIES_COLOURS)) % len(_MARKERS)]
         name = " · ".join(clean(p) for p in parts if p)
         ordered = sorted(points, key=lambda m: m.nbytes)
-        made.append(_Series(name, SERIES_COLOURS[colour], marker, ordered))
+        made.append(_Series(name, SERIES_COLOURS[colour], marker, ordered, bool(when)))
     return made
 
 
-def _draw(measurements: Sequence[Measurement], title: str, n_wrong: int) -> ET.Element:
+def _aside_words(measurements: Sequence[Measurement], limits: Sequence[Limit]) -> list[str]:
+    """Say what is drawn beside the curves; of several lines at once only the limits."""
+    return sweep_words(measurements if len(_series(measurements)) == 1 else (), limits)
+
+
+def _draw(
+    measurements: Sequence[Measurement],
+    title: str,
+    n_wrong: int,
+    limits: Sequence[Limit],
+    earlier: Sequence[SweepRun],
+    aside: Sequence[str],
+) -> ET.Element:
     series = _series(measurements)
-    drawn = [s for s in series if any(m.nbytes > 0 for m in s.points)]
+    for run in earlier:
+        when = run.started[11:19] or "earlier"
+        series += _series(run.points, start=len(series), when=when)
+    drawn = [s for s in series if s.sized]
     said = [
         f"{s.name}: {m.time_us:.3g} µs (99 % of the calls under {m.p99_us:.3g} µs)"
         for s in series
         for m in s.points
         if m.nbytes == 0
-    ]
+    ] + list(aside)
     if n_wrong:
         said.insert(0, f"{n_wrong} wrong elements: do not trust this machine's results")
     legend_rows = -(-len(drawn) // 2)
-    bottom = _TOP + (_PLOT_H + _FOOT if drawn else 0)
-    height = bottom + _LEGEND_ROW * (legend_rows + len(said)) + 16
+    bottom = TOP + (PLOT_H + _FOOT if drawn else 0)
+    height = bottom + _LEGEND_ROW * (legend_rows + len(said)) + 20
     shown = ", ".join(s.name for s in series) or "no measurements yet"
     root = picture(_WIDTH, height, title=title, description=f"Bandwidth and time by size: {shown}")
     text(root, 20, 34, fit(title, _WIDTH - 40, 16), size=16, font_weight=650)
     if not series:
         text(root, 20, 60, "no measurements yet", class_="px-soft")
     if drawn:
-        right = _LEFT + _PLOT_W + _BETWEEN
-        _panel(root, _LEFT, drawn, "bus bandwidth, GB/s", lambda m: (m.busbw_gbs, m.busbw_gbs))
-        _panel(root, right, drawn, "time, µs (whisker: p99)", lambda m: (m.time_us, m.p99_us))
+        right = _LEFT + PLOT_W + _BETWEEN
+        _panel(root, _LEFT, drawn, _BANDWIDTH, limits)
+        _panel(root, right, drawn, _TIME, ())
     for i, s in enumerate(drawn):
-        x, y = _LEFT + (i % 2) * (_PLOT_W + _BETWEEN), bottom + _LEGEND_ROW * (i // 2) + 6
-        line(root, x, y, x + 26, y, stroke=s.colour, stroke_width=2.2)
+        x, y = _LEFT + (i % 2) * (PLOT_W + _BETWEEN), bottom + _LEGEND_ROW * (i // 2) + 6
+        line(root, x, y, x + 26, y, stroke=s.colour, **_stroke(s))
         _marker(root, x + 13, y, s)
-        text(root, x + 34, y + 4, fit(s.name, _PLOT_W - 30, 12))
+        text(root, x + 34, y + 4, fit(s.name, PLOT_W - 30, 12))
     for i, words in enumerate(said):
-        y = bottom + _LEGEND_ROW * (legend_rows + i) + 8
-        text(
-            root,
-            20,
-            y,
-            fit(words, _WIDTH - 40, 12),
-            class_="px-alarm" if n_wrong and not i else "px-ink",
-        )
+        y = bottom + _LEGEND_ROW * (legend_rows + i) + 14
+        kind = "px-alarm" if n_wrong and not i else "px-ink"
+        text(root, 20, y, fit(words, _WIDTH - 40, 12), class_=kind)
     return root
 
 
-def _limits(values: Sequence[float]) -> tuple[float, float]:
-    """Whole decades around the values; never an empty span."""
-    low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
-    return 10.0**low, 10.0 ** max(high, low + 1)
+def _stroke(s: _Series) -> dict[str, float]:
+    return {"stroke_width": 1.2, "stroke_opacity": 0.6} if s.is_earlier else {"stroke_width": 2.2}
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """What a panel shows of a measurement (and how far its whisker goes), and of a model."""
+
+    name: str
+    value: Callable[[Measurement], tuple[float, float]]
+    model: Callable[[AlphaBeta, float, Measurement], float]
+
+
+_BANDWIDTH = _Shown(
+    "bus bandwidth, GB/s",
+    lambda m: (m.busbw_gbs, m.busbw_gbs),
+    lambda model, n, m: n / model.seconds(n) * busbw_factor(m.op, m.ranks) / 1e9,
+)
+_TIME = _Shown(
+    "time, µs (whisker: p99)",
+    lambda m: (m.time_us, m.p99_us),
+    lambda model, n, m: model.seconds(n) * 1e6,
+)
 
 
 def _panel(
     root: ET.Element,
     left: float,
     series: Sequence[_Series],
-    name: str,
-    value: Callable[[Measurement], tuple[float, float]],
+    shown: _Shown,
+    limits: Sequence[Limit],
 ) -> None:
-    points = [m for s in series for m in s.points if m.nbytes > 0]
+    value = shown.value
+    points = [m for s in series for m in s.sized]
     positive = [v for m in points for v in value(m) if v > 0]
+    positive += [limit.gbs for limit in limits if limit.gbs > 0]
     sizes = [m.nbytes for m in points]
     widened = (1, 1) if min(sizes) < max(sizes) else (2, 2)
-    x = _Axis(min(sizes) / widened[0], max(sizes) * widened[1], left + 8, left + _PLOT_W - 8)
-    y = _Axis(*_limits(positive or [1.0]), _TOP + _PLOT_H, _TOP)
-    g = group(root, label=name)
-    text(g, left, _TOP - 12, name, size=12, class_="px-soft")
-    _draw_y_axis(g, left, y)
-    _draw_x_axis(g, x, sorted(set(sizes)))
+    x = Axis(min(sizes) / widened[0], max(sizes) * widened[1], left + 8, left + PLOT_W - 8)
+    y = Axis(*decades(positive or [1.0]), TOP + PLOT_H, TOP)
+    g = group(root, label=shown.name)
+    text(g, left, TOP - 12, shown.name, size=12, class_="px-soft")
+    draw_y_axis(g, left, y)
+    for limit in limits:
+        _draw_limit(g, left, y, limit)
+    for s in (s for s in series if not s.is_earlier):
+        _draw_model(g, x, y, s, shown)
+        _draw_changes(g, x, s)
+    draw_x_axis(g, x, sorted(set(sizes)))
     for s in series:
-        good = [(m, *value(m)) for m in s.points if m.nbytes > 0 and value(m)[0] > 0]
+        good = [(m, *value(m)) for m in s.sized if value(m)[0] > 0]
         steps = " ".join(
             f"{'L' if i else 'M'}{x(m.nbytes):.1f} {y(v):.1f}" for i, (m, v, _) in enumerate(good)
         )
         if len(good) > 1:
-            path(g, steps, fill="none", stroke=s.colour, stroke_width=2.2, stroke_linejoin="round")
+            path(g, steps, fill="none", stroke=s.colour, stroke_linejoin="round", **_stroke(s))
         for m, v, far in good:
             at = group(g, label=f"{s.name}, {format_size(m.nbytes)}: {v:.4g}{_aside(m)}")
-            if far > v:
+            if far > v and not s.is_earlier:
                 line(
                     at, x(m.nbytes), y(v), x(m.nbytes), y(far), stroke=s.colour, stroke_opacity=0.55
                 )
-            _marker(at, x(m.nbytes), y(v), s)
+            if not s.is_earlier:
+                _marker(at, x(m.nbytes), y(v), s)
             if m.n_wrong:
                 text(
                     at, x(m.nbytes), y(v) - 8, "✕", size=15, class_="px-alarm", text_anchor="middle"
                 )
 
 
+def _draw_limit(g: ET.Element, left: float, y: Axis, limit: Limit) -> None:
+    if limit.gbs <= 0:
+        return
+    at, right = y(limit.gbs), left + PLOT_W
+    words = group(g, label=f"{limit_words(limit)}: {limit.how}")
+    line(words, left, at, right, at, class_="px-limit", stroke_dasharray="7 4", stroke_width=1.4)
+    text(words, left + 6, at - 5, limit_words(limit), size=11, class_="px-limitink")
+
+
+def _draw_model(g: ET.Element, x: Axis, y: Axis, s: _Series, shown: _Shown) -> None:
+    """Draw the fitted cost model as a dashed line, as far as it stays in the panel."""
+    model = fit_measurements(s.points)
+    if model is None:
+        return
+    low, high = s.sized[0].nbytes, s.sized[-1].nbytes
+    sizes = [low * (high / low) ** (i / _MODEL_STEPS) for i in range(_MODEL_STEPS + 1)]
+    values = [(n, shown.model(model, n, s.sized[0])) for n in sizes]
+    inside = [(n, v) for n, v in values if y.low <= v <= y.high]
+    steps = " ".join(f"{'L' if i else 'M'}{x(n):.1f} {y(v):.1f}" for i, (n, v) in enumerate(inside))
+    if len(inside) > 1:
+        at = group(g, label=f"{s.name}: {model.text}")
+        path(at, steps, fill="none", stroke=s.colour, stroke_width=1.3, stroke_dasharray="3 3")
+
+
+def _draw_changes(g: ET.Element, x: Axis, s: _Series) -> None:
+    for i, change in enumerate(algorithm_changes(s.points)):
+        at, label = x(change.nbytes), f"{change.before} → {change.after}"
+        words = group(g, label=f"{s.name}: {label}")
+        line(
+            words, at, TOP, at, TOP + PLOT_H, stroke=s.colour, stroke_dasharray="1 4",
+            stroke_width=1.4,
+        )  # fmt: skip
+        # Near the foot, where curves of bandwidth and of time leave room; not on each other.
+        down = TOP + PLOT_H - 8 - 14 * (i % 3)
+        room = x.stop - at if at < (x.start + x.stop) / 2 else at - x.start
+        end = {} if at < (x.start + x.stop) / 2 else {"text_anchor": "end"}
+        side = -4 if end else 4
+        text(words, at + side, down, fit(label, room, 10), size=10, class_="px-soft", **end)
+
+
 def _aside(m: Measurement) -> str:
     wrong = f"{m.n_wrong} wrong elements" if m.n_wrong else ""
     return "".join(f", {words}" for words in (m.algorithm, wrong) if words)
-
-
-def _draw_y_axis(g: ET.Element, left: float, y: _Axis) -> None:
-    first, last = round(math.log10(y.low)), round(math.log10(y.high))
-    step = max(1, -(-(last - first + 1) // _MOST_Y_LABELS))
-    for exponent in range(first, last + 1):
-        at = y(10.0**exponent)
-        line(g, left, at, left + _PLOT_W, at, class_="px-grid")
-        if (exponent - first) % step == 0:
-            words = f"{10.0**exponent:g}" if -4 <= exponent <= 5 else f"1e{exponent}"
-            text(g, left - 8, at + 4, words, size=11, class_="px-soft", text_anchor="end")
-        if last - first <= 3 and exponent < last:
-            for factor in (2, 5):
-                between = y(factor * 10.0**exponent)
-                line(
-                    g,
-                    left,
-                    between,
-                    left + _PLOT_W,
-                    between,
-                    class_="px-grid",
-                    stroke_dasharray="2 4",
-                )
-    line(g, left, y.start, left + _PLOT_W, y.start, class_="px-axis")
-    line(g, left, y.start, left, y.stop, class_="px-axis")
-
-
-def _draw_x_axis(g: ET.Element, x: _Axis, sizes: Sequence[int]) -> None:
-    # Labels where something was measured, as many as have room.
-    room = _PLOT_W / _MOST_X_LABELS
-    free = -math.inf
-    for nbytes in sizes:
-        at = x(nbytes)
-        line(g, at, _TOP + _PLOT_H, at, _TOP + _PLOT_H + 4, class_="px-axis")
-        if at >= free:
-            text(
-                g,
-                at,
-                _TOP + _PLOT_H + 18,
-                format_size(nbytes),
-                size=11,
-                class_="px-soft",
-                text_anchor="middle",
-            )
-            free = at + room
 
 
 def _marker(g: ET.Element, x: float, y: float, s: _Series) -> None:

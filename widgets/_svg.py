@@ -32,13 +32,13 @@ _STYLE = """
 .px-arena{fill:#e3f1ec;stroke:#8cc7b3}.px-tile{fill:#ffffff;stroke:#c3cad2}
 .px-ink{fill:#1c2430}.px-soft{fill:#5b6673}.px-arenaink{fill:#0b6b50}
 .px-grid{stroke:#e4e8ec}.px-axis{stroke:#8a94a0}.px-link{stroke:#6b7683;fill:none}
-.px-alarm{fill:#b23c00}
+.px-alarm{fill:#b23c00}.px-limit{stroke:#8a5a00}.px-limitink{fill:#8a5a00}
 @media (prefers-color-scheme: dark){
 .px-card{fill:#171b21;stroke:#323a44}.px-host{fill:#1e242c;stroke:#38414c}
 .px-arena{fill:#16322a;stroke:#2f6f5b}.px-tile{fill:#262d36;stroke:#47515e}
 .px-ink{fill:#e8ecf1}.px-soft{fill:#a2adba}.px-arenaink{fill:#7fd1b5}
 .px-grid{stroke:#2a313a}.px-axis{stroke:#6b7683}.px-link{stroke:#93a0ae;fill:none}
-.px-alarm{fill:#ff9a66}
+.px-alarm{fill:#ff9a66}.px-limit{stroke:#e0b050}.px-limitink{fill:#e0b050}
 }
 """
 _FONT = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif"
@@ -105,7 +105,8 @@ def picture(width: float, height: float, *, title: str, description: str) -> ET.
             "viewBox": f"0 0 {_number(width)} {_number(height)}",
             "role": "img",
             "aria-label": clean(title),
-            "style": "max-width:100%;height:auto",
+            # Less than all: front ends cut what stands on the edge of an output.
+            "style": "max-width:calc(100% - 8px);height:auto",
             "font-family": _FONT,
         },
     )

@@ -279,8 +279,8 @@ class Group:
         It gives up after 5 s where a thread is stuck inside; see `settle`.
         """
 
-    def describe(self) -> dict[str, Any]:
-        """Algorithms by operation and size, transports, counts of bytes and operations."""
+    def describe(self, sizes: list[int] = []) -> dict[str, Any]:
+        """Algorithms by operation and size (some, and ``sizes``), transports, counts of bytes and operations."""
 
 @final
 class Work:

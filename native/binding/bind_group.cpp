@@ -126,13 +126,15 @@ std::shared_ptr<Group> make_group(int rank, int size, std::uint64_t epoch, int c
     return std::make_shared<Group>(std::move(options));
 }
 
-py::dict describe(const Group& group) {
+py::dict describe(const Group& group, const std::vector<std::uint64_t>& sizes) {
+    std::vector<std::uint64_t> told{8, 1U << 10, 1U << 14, 1U << 20, 1U << 26};
+    told.insert(told.end(), sizes.begin(), sizes.end());
     py::dict algorithms;
     for (const OpKind kind :
          {OpKind::kBarrier, OpKind::kAllSum, OpKind::kAllMax, OpKind::kAllMin, OpKind::kAllGather,
           OpKind::kSumScatter, OpKind::kAllToAll, OpKind::kBroadcast}) {
         py::dict by_size;
-        for (std::uint64_t nbytes : {8ULL, 1ULL << 10, 1ULL << 14, 1ULL << 20, 1ULL << 26}) {
+        for (const std::uint64_t nbytes : told) {
             by_size[py::int_(nbytes)] = group.algorithm(kind, nbytes);
         }
         algorithms[name_of(kind).c_str()] = by_size;
@@ -299,7 +301,7 @@ void register_group(py::module_& module) {
                  })
             .def_property_readonly("is_idle", &Group::is_idle)
             .def("is_left_by_all", &Group::is_left_by_all)
-            .def("describe", &describe);
+            .def("describe", &describe, py::arg("sizes") = std::vector<std::uint64_t>{});
     for (const OpKind kind : {OpKind::kAllSum, OpKind::kAllMax, OpKind::kAllMin, OpKind::kAllGather,
                               OpKind::kSumScatter, OpKind::kAllToAll, OpKind::kSplit}) {
         group.def(

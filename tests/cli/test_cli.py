@@ -16,6 +16,7 @@ import phalanx
 import phalanx.workspace
 from phalanx.cli import _lab, machine_header, main
 from phalanx.errors import RankFailure
+from phalanx.protocol import Limit, SweepProgress, SweepRun
 
 
 class FakeWorkspace:
@@ -37,9 +38,26 @@ class FakeWorkspace:
     def bench(
         self, op="all_sum", *, begin=8, end=64 << 20, factor=4, dtype="float32", iterations=20
     ):
-        yield from make_sweep(op, 3, n_wrong=self.n_wrong)
-        if self.failure is not None:
-            raise self.failure
+        return FakeSweep(make_sweep(op, 3, n_wrong=self.n_wrong), self.failure)
+
+
+class FakeSweep:
+    """What it uses of a sweep."""
+
+    limits = (Limit("memory copy", "arena", 8.25, 1 << 30, 0.2, "one core"),)
+    progress = SweepProgress("measuring", 1, 3, 32, 0.1, 4.0)
+
+    def __init__(self, points, failure):
+        self.points, self._failure = points, failure
+
+    @property
+    def run(self):
+        return SweepRun("all_sum", "float32", 4, "done", "", tuple(self.points), self.limits)
+
+    def __iter__(self):
+        yield from self.points
+        if self._failure is not None:
+            raise self._failure
 
 
 @pytest.fixture
@@ -91,6 +109,7 @@ def test_nothing_asked(capsys):
         (["bench", "-b", "64", "-e", "8"], "is empty"),
         (["bench", "-f", "1"], "must be 2 or more"),
         (["bench", "-e", "900T"], "the largest size that fits is"),
+        (["bench", "-b", "1", "-e", "1E"], "1 EiB on 2 ranks needs 3 EiB of memory per rank"),
         (["bench", "--frobnicate"], "unknown argument '--frobnicate'"),
         (["lab", "--port", "70000"], "70000 is no port"),
     ],
@@ -111,11 +130,25 @@ def test_bench_prints_the_table(capsys, workspace):
     assert [line.split()[0] for line in lines if not line.startswith("#")] == ["8", "32", "128"]
 
 
+def test_bench_tells_limit_model_and_progress(capsys, workspace, monkeypatch):
+    assert main(["bench", "-n", "2"]) == 0
+    said = capsys.readouterr()
+    assert "# limit: memory copy 8.25 GB/s (one core)" in said.out
+    assert "# time: 3 µs + bytes / 8 GB/s (off by 0 %)" in said.out
+    assert not said.err
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    assert main(["bench", "-n", "2"]) == 0
+    assert "# 1 of 3 sizes, about 4 s left\r\x1b[K" in capsys.readouterr().err
+
+
 def test_bench_json(capsys, workspace):
     assert main(["bench", "--json"]) == 0
-    header, *rows = map(json.loads, capsys.readouterr().out.splitlines())
+    header, *rows, last = map(json.loads, capsys.readouterr().out.splitlines())
     assert header["machine"]["phalanx"] == phalanx.__version__
     assert [row["nbytes"] for row in rows] == [8, 32, 128]
+    assert last["model"]["limits"][0]["gbs"] == 8.25
+    assert last["model"]["fit"]["alpha_us"] == pytest.approx(3)
+    assert last["model"]["changes"] == []
 
 
 def test_wrong_elements_fail(capsys, workspace):

@@ -61,7 +61,8 @@ def test_busbw_factor(op, ranks, factor):
 def test_absurd_sizes_are_refused():
     check_memory([8, 1 << 20], 4, 24 << 30)
     with pytest.raises(
-        ValueError, match=r"8192 MiB on 4 ranks .* the largest size that fits is 2048M"
+        ValueError,
+        match=r"8 GiB on 4 ranks needs 24 GiB of memory per rank, 96 GiB in all; .* fits is 2048M",
     ):
         check_memory([8 << 30], 4, 24 << 30)
     with pytest.raises(ValueError, match="this machine has"):

@@ -9,8 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from browser import chromium_page
+from msgspec.structs import replace
 from worlds import make_sweep, make_world
 
+from phalanx.protocol import Limit, SweepRun
 from phalanx.widgets import bandwidth, topology
 
 pytestmark = [pytest.mark.slow, pytest.mark.browser]
@@ -39,6 +41,23 @@ def test_pictures_are_drawn(scheme):
         "topology-tcp": topology(make_world(1, 4, tcp=True)),
         "topology-hosts": topology(make_world(3, 4)),
         "topology-64": topology(make_world(1, 64)),
+        "bandwidth-beside": bandwidth(
+            [
+                replace(m, algorithm="inline" if m.nbytes < 5000 else "staged")
+                for m in make_sweep("all_sum", 12)
+            ],
+            limits=[Limit("memory copy", "arena", 25.0, 1 << 30, 0.2, "one core copies 64 MiB")],
+            earlier=[
+                SweepRun(
+                    "all_sum",
+                    "float32",
+                    4,
+                    "done",
+                    "2026-11-21T10:00:00+00:00",
+                    tuple(make_sweep("all_sum", 12, transport="tcp")),
+                )
+            ],
+        ),
         "bandwidth": bandwidth(
             make_sweep("all_sum", 12) + make_sweep("all_sum", 12, transport="tcp"), title="a sweep"
         ),

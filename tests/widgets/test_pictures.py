@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 import math
+import re
 from xml.etree import ElementTree as ET
 
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
 from worlds import NASTY, make_sweep, make_world
 
-from phalanx.protocol import Measurement, RankInfo, Topology
+from phalanx.protocol import Limit, Measurement, RankInfo, SweepRun, Topology
 from phalanx.widgets import (
     HEADER,
     StillPicture,
     bandwidth,
     format_measurement,
     format_size,
+    sweep_csv,
+    sweep_json,
     table,
     table_html,
     topology,
@@ -122,6 +132,76 @@ def test_wrong_elements_are_loud():
     picture = bandwidth([m])
     assert any("3 wrong elements" in t for t in _texts(picture))
     assert "3 wrong elements" in picture.text
+
+
+COPY = Limit("memory copy", "arena", 25.0, 1 << 30, 0.2, "one core, <b>median</b>")
+
+
+def _changing():
+    sweep = make_sweep("all_sum", 12)
+    return [replace(m, algorithm="inline" if m.nbytes < 5000 else m.algorithm) for m in sweep]
+
+
+def test_limit_model_and_changes_stand_beside_the_curve():
+    picture = bandwidth(_changing(), limits=[COPY])
+    texts = _texts(picture)
+    assert "memory copy 25 GB/s" in texts
+    assert texts.count("inline → staged") == 2  # in both panels
+    for said in (
+        "limit: memory copy 25 GB/s (one core, <b>median</b>)",
+        "time: 3 µs + bytes / 8 GB/s (off by 0 %)",
+        "half of its best bandwidth at 23.4 KiB",
+        "algorithm: inline up to 2 KiB, staged from 8 KiB",
+    ):
+        assert said in texts
+        assert f"# {said}" in picture.text
+    assert "<b>" not in picture.svg
+
+
+def test_earlier_sweeps_are_laid_over():
+    runs = [
+        SweepRun("all_sum", "float32", 4, "done", f"2026-11-21T10:0{i}:00+00:00",
+                 tuple(make_sweep("all_sum", 12, transport="tcp")))
+        for i in range(6)
+    ]  # fmt: skip
+    texts = _texts(bandwidth(_changing(), earlier=runs))
+    names = [t for t in texts if t.startswith("all_sum · tcp")]
+    assert names == [f"all_sum · tcp · float32 · 4 ranks · 10:0{i}:00" for i in range(2, 6)]
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 1 << 50), st.floats(1e-3, 1e12), st.sampled_from("ab")),
+        max_size=12,
+    ),
+    st.floats(1e-6, 1e6),
+)
+def test_any_sweep_is_drawn_inside_its_panels(points, gbs):
+    sweep = [
+        Measurement("all_sum", algorithm, "arena", "float32", 4, n, n, t, t, n / t / 1e3,
+                    1.5 * n / t / 1e3, 0, 20)
+        for n, t, algorithm in points
+    ]  # fmt: skip
+    root = ET.fromstring(bandwidth(sweep, limits=[replace(COPY, gbs=gbs)]).svg)
+    width, height = float(root.attrib["width"]), float(root.attrib["height"])
+    for path in root.iter(f"{_SVG}path"):
+        for x, y in re.findall(r"[ML](\S+) (\S+)", path.attrib["d"]):
+            assert 0 <= float(x) <= width
+            assert 0 <= float(y) <= height
+
+
+def test_a_sweep_as_csv_and_json():
+    run = SweepRun("all_sum", "float32", 4, "done", "2026", tuple(_changing()), (COPY,))
+    rows = list(csv.DictReader(io.StringIO(sweep_csv(run.points))))
+    assert [int(row["nbytes"]) for row in rows] == [m.nbytes for m in run.points]
+    assert [float(row["busbw_gbs"]) for row in rows] == [m.busbw_gbs for m in run.points]
+    told = json.loads(sweep_json(run))
+    model = told.pop("model")
+    assert msgspec.convert(told, SweepRun) == run
+    assert model["fit"]["alpha_us"] == pytest.approx(3)
+    assert model["changes"] == [
+        {"below": 2048, "above": 8192, "before": "inline", "after": "staged"}
+    ]
 
 
 def test_a_barrier_is_told_in_words():

@@ -111,7 +111,7 @@ def test_a_rank_that_computes_waits_or_listens_answers(ws, patience, tmp_path):
     ):
         running = threading.Thread(target=ws.run, args=(busy,))
         running.start()
-        while not ws._runner._running:
+        while not ws._runner.is_running:
             time.sleep(0.01)
         assert ws.help.complete("thing_", 6).matches == ("thing_of",)
         described = ws.help.inspect("thing_of", 3, ranks=[2])

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import json
+import shutil
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -17,25 +18,27 @@ import msgspec
 from phalanx.distributed.bench import (
     DTYPES,
     OPERATIONS,
+    available_memory,
     check_memory,
     check_request,
     parse_size,
-    physical_memory,
     sizes_between,
 )
-from phalanx.widgets import HEADER, format_measurement
+from phalanx.widgets import HEADER, format_measurement, sweep_model, sweep_words
 
 from ._machine import machine_header
 
 if TYPE_CHECKING:
     from phalanx.protocol import Measurement
+    from phalanx.workspace import Sweep
 
 __all__ = ["DESCRIPTION", "HELP", "PASSES_ON", "add_arguments", "run"]
 
 HELP = "measure an operation by size"
 DESCRIPTION = (
     "Starts ranks on this machine, measures an operation at growing sizes, verifies every result "
-    "against numpy and prints nccl-tests' columns. Times are the slowest rank's medians."
+    "against numpy and prints nccl-tests' columns. Times are the slowest rank's medians. Below them: "
+    "what this machine can do without us, the cost model that fits, and where the algorithm changes."
 )
 PASSES_ON = False
 
@@ -96,25 +99,58 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:  # noqa: ARG00
     # Checked before anything is started: a mistake costs no boot.
     sizes = sizes_between(options.begin, options.end, options.factor)
     check_request(options.op, options.dtype, options.iters, ranks=options.ranks)
-    check_memory(sizes, options.ranks, physical_memory())
+    check_memory(sizes, options.ranks, available_memory())
     from phalanx.workspace import Workspace
 
     _print_header(options)
-    n_wrong = 0
     with Workspace.start(options.ranks, linger=0.0, transport=options.transport) as workspace:
-        for measurement in workspace.bench(
+        sweep = workspace.bench(
             options.op,
             begin=options.begin,
             end=options.end,
             factor=options.factor,
             dtype=options.dtype,
             iterations=options.iters,
-        ):
-            _print_measurement(measurement, as_json=options.json)
-            n_wrong += measurement.n_wrong
+        )
+        progress = _Progress()
+        progress.show(sweep)
+        try:
+            for measurement in sweep:
+                progress.erase()
+                _print_measurement(measurement, as_json=options.json)
+                progress.show(sweep)
+        finally:
+            progress.erase()
+    _print_footer(sweep, as_json=options.json)
+    n_wrong = sum(m.n_wrong for m in sweep.points)
     if n_wrong:
         print(f"phalanx bench: {n_wrong} wrong elements", file=sys.stderr)
     return 1 if n_wrong else 0
+
+
+class _Progress:
+    """How far the sweep is, on the last line of a terminal; nothing anywhere else."""
+
+    def __init__(self) -> None:
+        self._is_shown = sys.stderr.isatty()
+
+    def show(self, sweep: Sweep) -> None:
+        """Write the line."""
+        if self._is_shown:
+            columns = shutil.get_terminal_size().columns
+            print(f"# {sweep.progress.text}"[: columns - 1], end="", file=sys.stderr, flush=True)
+
+    def erase(self) -> None:
+        """Make room for a row."""
+        if self._is_shown:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def _print_footer(sweep: Sweep, *, as_json: bool) -> None:
+    if as_json:
+        print(msgspec.json.encode({"model": sweep_model(sweep.run)}).decode(), flush=True)
+    else:
+        print("".join(f"# {line}\n" for line in sweep_words(sweep.points, sweep.limits)), end="")
 
 
 def _print_header(options: argparse.Namespace) -> None:

@@ -6,7 +6,7 @@ that is formed it does not know.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast, final
 
@@ -289,8 +289,13 @@ class Group:
             self._leave()
             self._family.reap()
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self, sizes: Iterable[int] = ()) -> dict[str, Any]:
         """Tell who is where, and how this group's operations are done.
+
+        Parameters
+        ----------
+        sizes : iterable of int, optional
+            Bytes of messages whose algorithms are told, beside those of a few usual ones.
 
         Returns
         -------
@@ -318,7 +323,7 @@ class Group:
             "hosts": list(spec.rank_host_names()),
             "transports": transports,
             "members": [spec.world_rank(rank) for rank in range(spec.size)],
-            "engine": self._engine.describe(),
+            "engine": self._engine.describe(list(sizes)),
         }
         if self._origin is not None:
             told |= dict(zip(("color", "key"), self._origin, strict=True))

@@ -7,9 +7,6 @@ each rank sends to the next and receives from the one before, both at once.
 
 from __future__ import annotations
 
-import difflib
-import os
-import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -19,97 +16,46 @@ from numpy.typing import NDArray
 from phalanx import distributed as px
 from phalanx.protocol import Measurement
 
-from ._bench_case import DTYPES, OPERATIONS, Case, dtype_named
+from ._bench_case import DTYPES, OPERATIONS, Case
+from ._bench_fit import (
+    AlgorithmChange,
+    AlphaBeta,
+    algorithm_changes,
+    fit_alpha_beta,
+    fit_measurements,
+    time_left,
+)
+from ._bench_limits import measure_limits
+from ._bench_request import (
+    available_memory,
+    check_memory,
+    check_request,
+    parse_size,
+    physical_memory,
+    sizes_between,
+)
 
 __all__ = [
     "DTYPES",
     "OPERATIONS",
+    "AlgorithmChange",
+    "AlphaBeta",
+    "algorithm_changes",
+    "available_memory",
     "busbw_factor",
     "check_memory",
     "check_request",
+    "fit_alpha_beta",
+    "fit_measurements",
+    "measure_limits",
     "parse_size",
     "physical_memory",
     "sizes_between",
     "sweep",
+    "time_left",
 ]
 
-# Arrays of a message's size that one rank may hold at a time: input, output, staging.
-_COPIES = 3
-_SIZE = re.compile(r"(\d+)\s*(?:([KMGT])(?:iB)?|B)?", re.IGNORECASE | re.ASCII)
 _FEWEST = 5  # iterations that a budget leaves at least
-
-
-def parse_size(text: str) -> int:
-    """Return the number of bytes that a size like ``64M`` says.
-
-    Parameters
-    ----------
-    text : str
-        Digits, and K, M, G or T (powers of 1024), also written KiB, MiB, GiB, TiB.
-
-    Returns
-    -------
-    int
-        Bytes.
-
-    Raises
-    ------
-    ValueError
-        It is not such a size.
-
-    Examples
-    --------
-    >>> parse_size("8"), parse_size("1K"), parse_size("64MiB")
-    (8, 1024, 67108864)
-    """
-    match = _SIZE.fullmatch(text.strip())
-    if match is None:
-        msg = f"'{text}' is not a size; write bytes as 8, 1K, 64M or 2G (powers of 1024)"
-        raise ValueError(msg)
-    number, unit = match.groups()
-    return int(number) << (10 * (" KMGT".index(unit.upper())) if unit else 0)
-
-
-def sizes_between(begin: int, end: int, factor: int) -> tuple[int, ...]:
-    """Return ``begin``, ``begin * factor`` and so on, up to ``end``.
-
-    Parameters
-    ----------
-    begin, end : int
-        Bytes; ``1 <= begin <= end``.
-    factor : int
-        At least 2.
-
-    Returns
-    -------
-    tuple of int
-        Bytes, growing.
-
-    Raises
-    ------
-    ValueError
-        The range is empty or would not grow.
-
-    Examples
-    --------
-    >>> sizes_between(8, 100, 4)
-    (8, 32)
-    """
-    if begin < 1:
-        msg = f"a sweep begins at 1 byte or more, not at {begin}"
-        raise ValueError(msg)
-    if end < begin:
-        msg = (
-            f"a sweep from {begin} to {end} bytes is empty; the end must not be less than the begin"
-        )
-        raise ValueError(msg)
-    if factor < 2:
-        msg = f"the factor between sizes must be 2 or more, not {factor}"
-        raise ValueError(msg)
-    sizes = [begin]
-    while sizes[-1] * factor <= end:
-        sizes.append(sizes[-1] * factor)
-    return tuple(sizes)
 
 
 def busbw_factor(op: str, ranks: int) -> float:
@@ -125,78 +71,6 @@ def busbw_factor(op: str, ranks: int) -> float:
     if op in ("sum_scatter", "all_gather", "all_to_all"):
         return (ranks - 1) / ranks
     return 1.0
-
-
-def physical_memory() -> int:
-    """Return the bytes of memory this machine has."""
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
-def check_memory(sizes: Sequence[int], ranks: int, memory: int) -> None:
-    """Refuse a sweep that the machine could not hold.
-
-    Parameters
-    ----------
-    sizes : sequence of int
-        Bytes.
-    ranks : int
-        How many hold arrays of that size at a time, all on one machine at worst.
-    memory : int
-        Bytes of the smallest machine.
-
-    Raises
-    ------
-    ValueError
-        The largest size needs more than that; the text names the largest that fits.
-    """
-    largest = max(sizes, default=0)
-    most = memory // (ranks * _COPIES)
-    if largest > most:
-        msg = (
-            f"{largest >> 20} MiB on {ranks} ranks needs {largest * ranks * _COPIES / 2**30:.1f} GiB, "
-            f"this machine has {memory / 2**30:.1f} GiB; the largest size that fits is {most >> 20}M"
-        )
-        raise ValueError(msg)
-
-
-def check_request(
-    op: str, dtype: str, iterations: int, warmup: int = 0, *, ranks: int = 2
-) -> np.dtype[Any]:
-    """Check what a sweep is asked for, before anything runs; return the dtype.
-
-    Raises
-    ------
-    ValueError
-        An unknown operation or dtype (names the nearest), fewer than one iteration, or fewer ranks
-        than the operation needs.
-
-    Examples
-    --------
-    >>> check_request("all_sum", "float32", 20)
-    dtype('float32')
-    """
-    if op not in OPERATIONS:
-        msg = f"there is no sweep of '{op}'{_nearest(op, OPERATIONS)}"
-        raise ValueError(msg)
-    if op == "sendrecv" and ranks < 2:
-        msg = "sendrecv needs 2 ranks or more: each sends to the next"
-        raise ValueError(msg)
-    if iterations < 1 or warmup < 0:
-        msg = f"a sweep needs 1 iteration or more, and no negative warm-up ({iterations}, {warmup})"
-        raise ValueError(msg)
-    if dtype not in DTYPES:
-        if dtype == "bfloat16":
-            msg = "numpy has no bfloat16 of its own; install ml_dtypes"
-        else:
-            msg = f"'{dtype}' is no dtype that ranks exchange{_nearest(dtype, DTYPES)}"
-        raise ValueError(msg)
-    return dtype_named(dtype)
-
-
-def _nearest(name: str, names: Sequence[str]) -> str:
-    near = difflib.get_close_matches(name, names, n=1)
-    hint = f"; did you mean {near[0]}?" if near else ""
-    return f"{hint} (there are: {', '.join(names)})"
 
 
 def sweep(
@@ -305,9 +179,9 @@ def _measure(
 def _path_of(group: px.Group, op: str, nbytes: int) -> tuple[str, str]:
     """Algorithm and transport that the group says it takes.
 
-    It tells the algorithm at some sizes; between two that differ both are named.
+    Where it does not tell of this very size (MPI does not at all), its neighbours are named.
     """
-    said = group.describe()
+    said = group.describe([nbytes])
     transport = "+".join(sorted(set(said["transports"]) - {"self"})) or "self"
     by_size: dict[int, str] = said["engine"].get("algorithms", {}).get(op, {})
     below = [by_size[size] for size in sorted(by_size) if size <= nbytes]

@@ -151,7 +151,7 @@ def line_parser() -> argparse.ArgumentParser:
     action("status", "Show the ranks and what they do, as text.")
     topology = action("topology", "Show hosts, ranks and the paths between them, live.")
     topology.add_argument("--still", action="store_true", help="a picture as of now, no widget")
-    bandwidth = action("bandwidth", "Measure and draw the bandwidth of an operation by size.")
+    bandwidth = action("bandwidth", "Measure the bandwidth of an operation by size, live.")
     bandwidth.add_argument("--op", default="all_sum", help="the operation (default all_sum)")
     bandwidth.add_argument("-b", "--begin", default="8", metavar="SIZE", help="first size (8)")
     bandwidth.add_argument("-e", "--end", default="16M", metavar="SIZE", help="last size (16M)")
@@ -160,6 +160,13 @@ def line_parser() -> argparse.ArgumentParser:
     )
     bandwidth.add_argument("--dtype", default="float32", help="of the elements (float32)")
     bandwidth.add_argument("--iters", type=int, default=20, help="timed calls per size (20)")
+    bandwidth.add_argument(
+        "--wait",
+        action="store_true",
+        help="wait for a cell that runs (default: say which, and end)",
+    )
+    bandwidth.add_argument("--still", action="store_true", help="rows and a picture, no widget")
+    bandwidth.add_argument("--save", metavar="FILE", help="keep it as .csv, .json or .svg")
     output = action("output", "Show all that ranks have printed (the last MiB of each).")
     output.add_argument("ranks", metavar="RANKS", help="like 2 or 0,2-3")
     stacks = action("stacks", "Show where the ranks' Python code is, whatever it does.")

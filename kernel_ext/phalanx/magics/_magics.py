@@ -15,9 +15,7 @@ from IPython.core.magic import Magics, cell_magic, line_cell_magic, line_magic, 
 from IPython.display import display
 
 from phalanx import widgets
-from phalanx.distributed.bench import parse_size
 from phalanx.errors import DistributedError
-from phalanx.protocol import Measurement
 from phalanx.workspace import (
     Workspace,
     format_workspaces,
@@ -40,6 +38,7 @@ from ._arguments import (
 from ._auto import AutoDistributed
 from ._debug import debug_ranks
 from ._figures import Named
+from ._sweeps import Sweeps
 from ._typing import TypingHelp
 from ._view import Label, NotebookView, hosts_of, in_one_line
 
@@ -73,6 +72,7 @@ class DistributedMagics(Magics):  # type: ignore[misc]
         self._auto = AutoDistributed(shell)
         self._named: Named = {}
         self._live: weakref.WeakSet[widgets.Topology] = weakref.WeakSet()
+        self._sweeps = Sweeps(shell)
         self._typing = TypingHelp(shell, self._auto, lambda: self._workspace)
 
     @property
@@ -193,6 +193,7 @@ class DistributedMagics(Magics):  # type: ignore[misc]
         for widget in self._live:  # what was let go and is taken up again is shown again
             if widget.workspace.name == workspace.name:
                 widget.workspace = workspace
+        self._sweeps.adopt(workspace)
         self._offer_name(workspace)
 
     def _do_attach(self, options: Any) -> None:
@@ -234,20 +235,7 @@ class DistributedMagics(Magics):  # type: ignore[misc]
         display(widget)
 
     def _do_bandwidth(self, options: Any) -> None:
-        measurements: list[Measurement] = []
-        sweep = self._running().bench(
-            options.op,
-            begin=parse_size(options.begin),
-            end=parse_size(options.end),
-            factor=options.factor,
-            dtype=options.dtype,
-            iterations=options.iters,
-        )
-        print(widgets.HEADER)  # noqa: T201 - rows appear as they are measured
-        for measurement in sweep:
-            print(widgets.format_measurement(measurement))  # noqa: T201
-            measurements.append(measurement)
-        display(widgets.bandwidth(measurements))
+        self._sweeps.measure(self._running(), options)
 
     def _do_output(self, options: Any) -> None:
         workspace = self._running()

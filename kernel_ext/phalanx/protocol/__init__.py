@@ -52,6 +52,7 @@ from ._records import (
     Topology,
 )
 from ._stacks import RankStack, say_busy, say_late, say_where, way_out
+from ._sweeps import Limit, SweepProgress, SweepRun, SweepState
 from ._workspace_messages import (
     BeginCell,
     Booted,
@@ -110,6 +111,7 @@ __all__ = [
     "Join",
     "KeepCell",
     "LetGo",
+    "Limit",
     "LineNeed",
     "LinkInfo",
     "Measurement",
@@ -137,6 +139,9 @@ __all__ = [
     "StandingIs",
     "Stop",
     "Stopped",
+    "SweepProgress",
+    "SweepRun",
+    "SweepState",
     "Taken",
     "ToRank",
     "ToRoot",

@@ -5,6 +5,7 @@ It knows supervisors and Jupyter's messages; it knows nothing of magics and widg
 
 from __future__ import annotations
 
+from ._bench import Sweep
 from ._detached import Detached, launch_detached
 from ._events import IMAGE_KINDS, Clear, Display, is_image
 from ._help import Completions, Description, Help, NoHelp
@@ -39,6 +40,7 @@ __all__ = [
     "Script",
     "ScriptEvent",
     "StreamName",
+    "Sweep",
     "Trace",
     "View",
     "Woken",

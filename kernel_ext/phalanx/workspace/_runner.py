@@ -25,6 +25,7 @@ from ._run import run_cell
 from ._sayings import say_failed, say_joined
 from ._start import wait_answering
 from ._steps import ANSWER_S, Steps
+from ._turns import Turn
 from ._view import QuietView, View
 
 __all__ = ["CellRunner"]
@@ -69,7 +70,7 @@ class CellRunner(Steps):
             for message in heard:
                 self._on_news(message)
         if missed.cell is not None and missed.running:
-            self._running = missed.cell.name, missed.running
+            self._turns.leave(Turn(missed.cell.name, missed.running))
 
     def run(
         self,
@@ -80,8 +81,9 @@ class CellRunner(Steps):
         timeout: float | None,
         max_lines: int,
         every_start: bool = False,
+        what: str = "",
     ) -> list[RankResult]:
-        """Run a cell; see `Workspace.run`. ``ranks`` None: all that live."""
+        """Run a cell; see `Workspace.run`. ``ranks`` None: all that live; ``what``: its name."""
         if every_start:
             self._every_start.add(code, ranks)
             self._root.keep(KeepCell(code, ranks))
@@ -91,7 +93,7 @@ class CellRunner(Steps):
         # cell, which then is stopped as it begins, and ends a wait for ranks that are new.
         events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         with (
-            self._one_at_a_time(name, chosen),
+            self._turns.take(Turn(name, chosen, what or "a cell", "" if what else code)),
             ctrl_c(lambda: events.put(StopRequest())),
         ):
             self._is_stopped = lambda: not events.empty()
@@ -118,7 +120,7 @@ class CellRunner(Steps):
         if missed.cell is None or not missed.running:
             missed.show(view)
             return []
-        with self._one_at_a_time(missed.cell.name, missed.running):
+        with self._turns.take(Turn(missed.cell.name, missed.running)):
             cell = missed.begin_cell()
             try:
                 outcome = run_cell(
@@ -159,7 +161,8 @@ class CellRunner(Steps):
             tell(say_joined(answer.joined))
         if answer.ranks:
             error = None
-            with self._if_free(self._next("restart"), answer.ranks) as is_free:
+            turn = Turn(self._next("restart"), answer.ranks, "a restart")
+            with self._turns.take_if_free(turn) as is_free:
                 if is_free:
                     error = self._settle(make_view, tell)
             if not is_free:
@@ -175,7 +178,7 @@ class CellRunner(Steps):
     ) -> dict[int, Any]:
         """Call a function (packed by `_values`) on ranks; what came back, by rank."""
         chosen = self._ranks if ranks is None else ranks
-        with self._one_at_a_time(self._next("call"), chosen):
+        with self._turns.take(Turn(self._next("call"), chosen, "an exchange")):
             self._settle(QuietView, tell)
             lost = {rank: self._lost[rank] for rank in chosen if rank in self._lost}
             if lost and ranks is not None:
@@ -196,7 +199,7 @@ class CellRunner(Steps):
 
     def interrupt(self) -> None:
         """Stop the cell that runs; without one, do nothing."""
-        running = self._running
+        running = self._turns.turn
         if running is not None:
-            self._dispatch.interrupt_cell(*running)
+            self._dispatch.interrupt_cell(running.name, running.ranks)
             self._dispatch.tell(Interrupted())

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 from phalanx.errors import DistributedError, RankFailure
@@ -27,6 +26,7 @@ from ._root_client import RootClient
 from ._run import CellOutcome, run_cell
 from ._sayings import say_without
 from ._start import wait_answering
+from ._turns import Turns
 from ._values import Call
 from ._view import QuietView, View
 
@@ -54,10 +54,9 @@ class Steps:
         self._root = root
         self._ranks = tuple(range(len(booted.engines)))
         self._numbers = itertools.count(1)
-        self._busy = threading.Lock()
+        self._turns = Turns()
         self._lost: dict[int, Lost] = {}
         self._left: set[int] = set()  # ranks that were left to a cell they did not end
-        self._running: tuple[str, tuple[int, ...]] | None = None
         self._dispatch = Dispatch(thread, booted.connection, booted.engines, booted.session)
         self._newcomers = Newcomers()
         self._every_start = EveryStart()
@@ -74,29 +73,15 @@ class Steps:
     @property
     def is_running(self) -> bool:
         """Whether a cell is waited for."""
-        return self._busy.locked()
+        return self._turns.is_taken
 
-    @contextmanager
-    def _if_free(self, name: str, ranks: tuple[int, ...]) -> Iterator[bool]:
-        """Hold the ranks if nobody does; whether that is so."""
-        if not self._busy.acquire(blocking=False):
-            yield False
-            return
-        # From here on it can be interrupted: a rank remembers that until the cell comes to it.
-        self._running = name, ranks
-        try:
-            yield True
-        finally:
-            self._running = None
-            self._busy.release()
+    def check_idle(self) -> None:
+        """Refuse, as `run` would, while something runs."""
+        self._turns.check()
 
-    @contextmanager
-    def _one_at_a_time(self, name: str, ranks: tuple[int, ...]) -> Iterator[None]:
-        with self._if_free(name, ranks) as is_free:
-            if not is_free:
-                msg = "a cell runs already; wait for it, or stop it with %distributed interrupt"
-                raise DistributedError(msg)
-            yield
+    def wait_idle(self, timeout_s: float) -> bool:
+        """Wait until nothing is waited for; False when time is over."""
+        return self._turns.wait(timeout_s)
 
     # -- cells --------------------------------------------------------------------------------
 

@@ -6,13 +6,10 @@ The client's side only: life and death are the supervisor's, what a cell looks l
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from os import PathLike
 
-from phalanx.distributed.bench import check_memory, check_request, physical_memory, sizes_between
-from phalanx.protocol import Measurement
-
-from ._bench import measure
+from ._bench import CanBench
 from ._connect import Mode, choose_record, connect_to, start_root
 from ._exchange import CanExchange
 from ._help import Help
@@ -29,7 +26,7 @@ from ._view import View
 __all__ = ["Workspace"]
 
 
-class Workspace(WorkspaceLife, CanExchange, CanRestart):
+class Workspace(WorkspaceLife, CanExchange, CanRestart, CanBench):
     """Ranks that run cells together; made with `start`, or `attach`.
 
     A context manager: leaving it stops the ranks; those that were attached to, or started with
@@ -288,51 +285,3 @@ class Workspace(WorkspaceLife, CanExchange, CanRestart):
     def interrupt(self) -> None:
         """Stop the cell that runs, from another thread; without one, do nothing."""
         self._up().interrupt()
-
-    def bench(
-        self,
-        op: str = "all_sum",
-        *,
-        begin: int = 8,
-        end: int = 64 << 20,
-        factor: int = 4,
-        dtype: str = "float32",
-        iterations: int = 20,
-    ) -> Iterator[Measurement]:
-        """Measure an operation over a range of sizes; each is yielded when it was measured.
-
-        Parameters
-        ----------
-        op : str
-            A collective by its name, ``"sendrecv"`` (each rank to the next) or ``"barrier"``.
-        begin, end : int
-            First and last size in bytes.
-        factor : int
-            From one size to the next.
-        dtype : str
-            Of the elements.
-        iterations : int
-            Timed calls per size.
-
-        Returns
-        -------
-        iterator of Measurement
-            One per size, verified; times are of the slowest rank.
-
-        Raises
-        ------
-        ValueError
-            An unknown operation or dtype, an empty range, or more memory than there is.
-        """
-        check_request(op, dtype, iterations, ranks=self.size)
-        check_memory(sizes_between(begin, end, factor), self.size, physical_memory())
-        return measure(
-            self.run,
-            self.interrupt,
-            op=op,
-            begin=begin,
-            end=end,
-            factor=factor,
-            dtype=dtype,
-            iterations=iterations,
-        )

@@ -314,8 +314,8 @@ class Operations:
         if hasattr(self, "_me") and not self.is_closed:
             self._world.left.append(self)
 
-    def describe(self) -> dict[str, Any]:
-        """Tell which MPI it is, and what was done."""
+    def describe(self, sizes: Sequence[int] = ()) -> dict[str, Any]:
+        """Tell which MPI it is, and what was done; algorithms are its own business."""
         library = self._world.mpi.Get_library_version().split("\n")[0].rstrip("\0")
         return {
             "rank": self.rank,

@@ -1,0 +1,177 @@
+"""What a sweep's points say together: the cost model, the time left, where the algorithm changes.
+
+Pure functions of numbers and `Measurement`s; nothing is measured here.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from phalanx.protocol import Measurement
+
+__all__ = [
+    "AlgorithmChange",
+    "AlphaBeta",
+    "algorithm_changes",
+    "fit_alpha_beta",
+    "fit_measurements",
+    "time_left",
+]
+
+
+@dataclass(frozen=True)
+class AlphaBeta:
+    """``seconds = alpha_s + nbytes * beta_s``; ``error`` is the root mean square of the relative ones."""
+
+    alpha_s: float
+    beta_s: float
+    error: float
+    n_points: int
+
+    def seconds(self, nbytes: float) -> float:
+        """Return what the model says of a size."""
+        return self.alpha_s + nbytes * self.beta_s
+
+    @property
+    def rate_gbs(self) -> float:
+        """Algorithm bandwidth of an endless message, 1e9 bytes a second; infinite without a slope."""
+        return 1e-9 / self.beta_s if self.beta_s > 0 else math.inf
+
+    @property
+    def half_nbytes(self) -> float:
+        """The size of half that bandwidth, where latency and bytes cost the same."""
+        return self.alpha_s / self.beta_s if self.beta_s > 0 else math.inf
+
+    @property
+    def text(self) -> str:
+        """One line.
+
+        Examples
+        --------
+        >>> AlphaBeta(3e-6, 1e-10, 0.07, 12).text
+        '3 µs + bytes / 10 GB/s (off by 7 %)'
+        """
+        rate = f" + bytes / {self.rate_gbs:.3g} GB/s" if self.beta_s > 0 else ""
+        return f"{self.alpha_s * 1e6:.3g} µs{rate} (off by {100 * self.error:.0f} %)"
+
+
+def fit_alpha_beta(nbytes: Sequence[float], seconds: Sequence[float]) -> AlphaBeta | None:
+    """Fit the alpha-beta model: a start-up time and a time per byte, neither of them negative.
+
+    Parameters
+    ----------
+    nbytes, seconds : sequences of float, of one length
+        Sizes and times; times that are not positive and finite are left out.
+
+    Returns
+    -------
+    AlphaBeta or None
+        None where fewer than two different sizes are left.
+
+    Notes
+    -----
+    Weighted least squares, each point by 1 / its time, which makes the errors relative: times span
+    five decades, and without the weights the largest size alone would say what a latency is. Where
+    the free minimum has a negative part, that of the two edges is taken which fits better. The
+    model is Hockney's, Parallel Computing 20(3), 1994, doi:10.1016/S0167-8191(06)80021-9.
+
+    Examples
+    --------
+    >>> found = fit_alpha_beta([0, 1e6, 2e6], [1e-5, 1.1e-4, 2.1e-4])
+    >>> round(found.alpha_s, 9), round(found.rate_gbs, 6)
+    (1e-05, 10.0)
+    """
+    n = np.asarray(nbytes, np.float64)
+    t = np.asarray(seconds, np.float64)
+    kept = np.isfinite(n) & (n >= 0) & np.isfinite(t) & (t > 0)
+    n, t = n[kept], t[kept]
+    if len(np.unique(n)) < 2:
+        return None
+    alpha, beta = 1 / t, n / t
+    unit = float(beta.max())  # bytes a second beside 1 / seconds: brought to one magnitude
+    scale = float(alpha.max())
+    columns = np.stack([alpha / scale, beta / unit], axis=1)
+    (a, b), *_ = np.linalg.lstsq(columns, np.ones(len(t)), rcond=None)
+    if a < 0 or b < 0:
+        edges = [(_alone(columns[:, 0]), 0.0), (0.0, _alone(columns[:, 1]))]
+        a, b = min(edges, key=lambda edge: _off(columns, edge))
+    return AlphaBeta(float(a) / scale, float(b) / unit, _off(columns, (a, b)), len(t))
+
+
+def _alone(column: np.ndarray[tuple[int], np.dtype[np.float64]]) -> float:
+    """The least-squares factor that brings one column to ones; it is not negative if they are not."""
+    return float(column.sum() / (column * column).sum())
+
+
+def _off(columns: np.ndarray[tuple[int, int], np.dtype[np.float64]], ab: Sequence[float]) -> float:
+    return float(np.sqrt(np.mean((columns @ np.asarray(ab) - 1) ** 2)))
+
+
+def fit_measurements(points: Iterable[Measurement]) -> AlphaBeta | None:
+    """Fit the median times of a sweep's points; right ones only."""
+    good = [m for m in points if m.nbytes > 0 and not m.n_wrong]
+    return fit_alpha_beta([m.nbytes for m in good], [m.time_us * 1e-6 for m in good])
+
+
+@dataclass(frozen=True)
+class AlgorithmChange:
+    """Between two neighbouring sizes the group takes another algorithm."""
+
+    below: int
+    above: int
+    before: str
+    after: str
+
+    @property
+    def nbytes(self) -> float:
+        """Where a log axis marks it: in the middle."""
+        return math.sqrt(self.below * self.above)
+
+
+def algorithm_changes(points: Iterable[Measurement]) -> list[AlgorithmChange]:
+    """Return where the algorithm changes, by size; points that name none are passed over."""
+    named = sorted((m for m in points if m.nbytes > 0 and m.algorithm), key=lambda m: m.nbytes)
+    return [
+        AlgorithmChange(low.nbytes, high.nbytes, low.algorithm, high.algorithm)
+        for low, high in itertools.pairwise(named)
+        if low.algorithm != high.algorithm and low.nbytes < high.nbytes
+    ]
+
+
+def time_left(
+    took: Sequence[tuple[int, float]], sizes: Sequence[int], most_s: float = math.inf
+) -> float | None:
+    """Estimate how long the rest of a sweep takes.
+
+    Parameters
+    ----------
+    took : sequence of (int, float)
+        Sizes that were measured, and the seconds that each took in all.
+    sizes : sequence of int
+        Those to come.
+    most_s : float, optional
+        What one size may take: a sweep makes slow calls less often. Points that took as long as
+        each other say little of a slope, and sizes grow fast.
+
+    Returns
+    -------
+    float or None
+        Seconds; None before the first size. From one size it is taken that all take as long.
+
+    Examples
+    --------
+    >>> time_left([(8, 0.5)], [32, 128])
+    1.0
+    """
+    if not took:
+        return None
+    fit = fit_alpha_beta([nbytes for nbytes, _ in took], [seconds for _, seconds in took])
+    if fit is None:
+        return len(sizes) * sum(seconds for _, seconds in took) / len(took)
+    bound = max(most_s, *(seconds for _, seconds in took))
+    return sum(min(bound, fit.seconds(nbytes)) for nbytes in sizes)

@@ -1,0 +1,81 @@
+"""The records of a bandwidth sweep as a whole: how far it is, what bounds it, what came of it.
+
+A leaf, as its neighbours: immutable and typed; one point of a sweep is a `Measurement`.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from ._records import Measurement
+
+__all__ = ["Limit", "SweepProgress", "SweepRun", "SweepState"]
+
+SweepState = Literal["waiting", "measuring", "done", "stopped", "failed"]
+
+
+class Limit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What this machine can do without us, over the path that a transport takes.
+
+    ``gbs`` is 1e9 bytes that arrived a second: a copy of n bytes counts n, though it reads n and
+    writes n. ``nbytes`` and ``seconds`` say how much was moved to find that out, ``how`` in words.
+    """
+
+    name: str
+    transport: Literal["arena", "tcp"]
+    gbs: float
+    nbytes: int
+    seconds: float
+    how: str
+
+
+class SweepProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How far a sweep is: sizes done of all, the size (bytes) that is measured now, and the times.
+
+    ``left_s`` is an estimate from the sizes so far; None while there is none.
+    """
+
+    state: SweepState
+    n_done: int
+    n_points: int
+    nbytes: int
+    elapsed_s: float
+    left_s: float | None
+
+    @property
+    def text(self) -> str:
+        """One line in a user's words.
+
+        Examples
+        --------
+        >>> SweepProgress("measuring", 3, 11, 512, 1.0, 4.2).text
+        '3 of 11 sizes, about 4 s left'
+        """
+        far = f"{self.n_done} of {self.n_points} size{'' if self.n_points == 1 else 's'}"
+        if self.state == "waiting":
+            return "waiting for the ranks"
+        if self.state != "measuring":
+            return f"{self.state} after {far}, {self.elapsed_s:.1f} s"
+        if self.left_s is None:
+            return far
+        return f"{far}, {_about(self.left_s)} left"
+
+
+class SweepRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A sweep that is over: what was asked, what was measured, how it ended, when it began."""
+
+    op: str
+    dtype: str
+    ranks: int
+    state: SweepState
+    started: str
+    points: tuple[Measurement, ...]
+    limits: tuple[Limit, ...] = ()
+
+
+def _about(seconds: float) -> str:
+    if seconds < 1:
+        return "less than 1 s"
+    return f"about {seconds:.0f} s" if seconds < 90 else f"about {seconds / 60:.0f} min"

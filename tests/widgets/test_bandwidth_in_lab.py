@@ -1,0 +1,210 @@
+"""The live bandwidth in JupyterLab, with real ranks: watched, stopped, run again, refused, saved.
+
+Pictures of it are left in ``tests/artifacts``.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import nbformat
+import pytest
+from browser import chromium_page
+from jupyter_servers import lab, open_notebook
+
+pytestmark = [pytest.mark.slow, pytest.mark.browser, pytest.mark.timeout(240)]
+_ARTIFACTS = Path(__file__).resolve().parents[1] / "artifacts"
+_CELLS = (
+    "%load_ext phalanx",
+    "%distributed start -n 2 --linger 0 --name measured",
+    "%distributed bandwidth -b 8 -e 1M --iters 5",
+    # From a thread: a kernel that is busy itself may hear of a button only afterwards.
+    (
+        "import contextlib, threading\n"
+        "def run():\n"
+        "    with contextlib.suppress(Exception): ws.run('import time; time.sleep(600)')\n"
+        "running = threading.Thread(target=run)\n"
+        "running.start()\nprint('under', 'way')"
+    ),
+    "%distributed interrupt\nrunning.join()\nprint('it is', 'over')",
+    "%distributed stop",
+)
+_LONG_MS = 40_000
+
+
+class Reader:
+    """Somebody in front of the page."""
+
+    def __init__(self, page: Any) -> None:
+        self.page = page
+        self.widget = page.locator(".px-bandwidth")
+
+    def look(self, what: str) -> None:
+        _ARTIFACTS.mkdir(exist_ok=True)
+        self.page.screenshot(path=_ARTIFACTS / f"live-bandwidth-{what}.png")
+
+    def see(self, state: str) -> None:
+        self.widget.get_by_role("status").get_by_text(state, exact=True).wait_for(timeout=_LONG_MS)
+
+    def press(self, words: str) -> None:
+        self.widget.get_by_role("button", name=words, exact=True).click(timeout=_LONG_MS)
+
+    def write(self, label: str, words: str) -> None:
+        self.widget.get_by_label(label, exact=True).fill(words)
+
+    @property
+    def far(self) -> str:
+        return self.widget.locator(".px-far").text_content()
+
+    def run_cell(self, index: int) -> None:
+        self.page.evaluate(
+            """index => {
+                window.jupyterapp.shell.currentWidget.content.activeCellIndex = index;
+                window.jupyterapp.commands.execute('notebook:run-cell');
+            }""",
+            index,
+        )
+
+
+def test_measure_stop_and_save(tmp_path):
+    errors: list[str] = []
+    asked: set[str] = set()
+    notebook = tmp_path / "notebooks" / "measure.ipynb"
+    notebook.parent.mkdir()
+    cells = [nbformat.v4.new_code_cell(source) for source in _CELLS]
+    metadata = {"kernelspec": {"name": "python3", "display_name": "Python 3"}}
+    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=metadata), notebook)
+    with (
+        chromium_page(viewport={"width": 1280, "height": 1100}) as page,
+        lab(tmp_path) as address,
+    ):
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.on("console", lambda said: errors.append(said.text) if said.type == "error" else None)
+        page.on("request", lambda request: asked.add(urlsplit(request.url).hostname or ""))
+        reader = Reader(page)
+        try:
+            open_notebook(page, address.replace("01_first_ranks", "measure"))
+            _measure(reader)
+            _stop_and_run_again(reader)
+            _save(reader, tmp_path)
+            _refused(reader)
+            _change_theme(reader)
+            _come_back(reader, notebook)
+        except BaseException:
+            reader.look("failed")
+            raise
+        # While the server is there: a page that it leaves complains, rightly.
+        assert asked <= {"127.0.0.1", ""}
+        assert errors == []
+
+
+def _measure(reader: Reader) -> None:
+    reader.run_cell(1)
+    reader.page.locator(".jp-OutputArea").get_by_text("2 ranks on 1 host").first.wait_for(
+        timeout=_LONG_MS
+    )
+    reader.run_cell(2)
+    reader.see("done")
+    assert re.match(r"done after 9 of 9 sizes, [\d.]+ s", reader.far)
+    assert reader.widget.locator("canvas").count() == 2
+    words = reader.widget.locator(".px-words").text_content()
+    for said in ("limit: memory copy ", "time: ", "algorithm: inline up to ", "no wrong element"):
+        assert said in words
+    reader.look("done")
+    # From size to size with the keys.
+    reader.widget.locator(".px-stage").focus()
+    for key in ("ArrowRight", "ArrowRight"):
+        reader.page.keyboard.press(key)
+    assert reader.widget.locator(".px-said").text_content().startswith("32 B: ")
+
+
+def _stop_and_run_again(reader: Reader) -> None:
+    # So many calls that the budget of 5 s a size makes it the longest test of all, unstopped.
+    reader.write("timed calls per size", "100000")
+    reader.write("last size", "8M")
+    reader.press("Run")
+    reader.see("measuring")
+    reader.widget.locator(".px-far").get_by_text(re.compile(r"^1 of 11 sizes, about")).wait_for(
+        timeout=_LONG_MS
+    )
+    reader.look("measuring")
+    reader.press("Stop")
+    reader.see("stopped")
+    assert re.match(r"stopped after [1-3] of 11 sizes", reader.far)
+    reader.write("timed calls per size", "3")
+    reader.write("last size", "256K")
+    reader.press("Run")
+    reader.see("done")
+    # Both before it are laid over.
+    reader.widget.locator(".px-legend .px-line-3").wait_for()
+    reader.look("earlier")
+
+
+def _save(reader: Reader, folder: Path) -> None:
+    found = {}
+    for form in ("csv", "json", "png"):
+        with reader.page.expect_download() as download:
+            reader.press(f"save as {form.upper()}")
+        assert download.value.suggested_filename == f"phalanx-all_sum.{form}"
+        download.value.save_as(folder / f"saved.{form}")
+        found[form] = (folder / f"saved.{form}").read_bytes()
+    assert [int(row["nbytes"]) for row in csv.DictReader(found["csv"].decode().splitlines())] == [
+        8 * 4**i for i in range(8)
+    ]
+    assert json.loads(found["json"])["state"] == "done"
+    assert found["png"].startswith(b"\x89PNG")
+    (_ARTIFACTS / "live-bandwidth-saved.png").write_bytes(found["png"])
+
+
+def _refused(reader: Reader) -> None:
+    reader.run_cell(3)
+    reader.page.locator(".jp-OutputArea").get_by_text("under way").wait_for(timeout=_LONG_MS)
+    reader.press("Run")
+    alert = reader.widget.get_by_role("alert")
+    alert.get_by_text("a cell runs already on ranks 0-1").wait_for(timeout=_LONG_MS)
+    assert "`import time; time.sleep(600)`" in alert.text_content()
+    reader.run_cell(4)
+    reader.page.locator(".jp-OutputArea").get_by_text("it is over").wait_for(timeout=_LONG_MS)
+    reader.write("last size", "1024P")
+    reader.write("first size", "1")
+    reader.press("Run")
+    alert.get_by_text("1 EiB on 2 ranks needs 3 EiB of memory per rank").wait_for(timeout=_LONG_MS)
+    reader.look("refused")
+
+
+def _change_theme(reader: Reader) -> None:
+    light = reader.widget.evaluate("e => getComputedStyle(e).backgroundColor")
+    reader.page.evaluate(
+        "() => window.jupyterapp.commands.execute('apputils:change-theme',"
+        " {theme: 'JupyterLab Dark'})"
+    )
+    reader.page.wait_for_function(
+        "light => getComputedStyle(document.querySelector('.px-bandwidth')).backgroundColor !== light",
+        arg=light,
+        timeout=_LONG_MS,
+    )
+    reader.look("dark")
+
+
+def _come_back(reader: Reader, notebook: Path) -> None:
+    reader.page.keyboard.press("Escape")
+    reader.page.evaluate("() => window.jupyterapp.commands.execute('docmanager:save')")
+    reader.page.wait_for_function(
+        "() => !document.querySelector('.jp-mod-dirty')", timeout=_LONG_MS
+    )
+    saved = json.loads(notebook.read_text(encoding="utf-8"))
+    (shown,) = (o for o in saved["cells"][2]["outputs"] if o["output_type"] == "display_data")
+    assert "memory copy" in "".join(shown["data"]["image/svg+xml"])
+    assert " all_sum " in "".join(shown["data"]["text/plain"])
+    reader.page.reload()
+    reader.see("done")
+    assert reader.far == "done after 8 sizes"
+    reader.run_cell(5)
+    reader.widget.locator(".px-why").get_by_text("was stopped").wait_for(timeout=_LONG_MS)
+    reader.see("gone")
+    reader.look("gone")

@@ -1,0 +1,196 @@
+"""A sweep as a stream: points as they come, how far it is, stopped anywhere, refused or waiting."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+import pytest
+from restarting import wait_for
+
+from phalanx.errors import CellError, DistributedError, RankFailure
+from phalanx.workspace import Workspace
+from phalanx.workspace._turns import CellRuns, Turn, Turns
+
+
+@pytest.fixture(scope="module")
+def ws():
+    with Workspace.start(n=2, linger=0.0) as workspace:
+        yield workspace
+
+
+def still_runs(ws):
+    """The ranks answer, and meet each other."""
+    assert [r.value for r in ws.run("px.all_sum(rank)")] == ["1"] * 2
+
+
+def test_points_come_one_by_one_with_progress(ws):
+    sweep = ws.bench(begin=8, end=32768, factor=8, iterations=3)
+    before = sweep.progress
+    assert (before.state, before.n_done, before.n_points) == ("waiting", 0, 5)
+    assert before.left_s is None
+    seen = []
+    for m in sweep:
+        now = sweep.progress
+        assert sweep.points[-1] is m
+        seen.append((now.state, now.n_done, m.nbytes))
+        assert now.nbytes == ([64, 512, 4096, 32768, 0])[now.n_done - 1]
+        assert now.left_s >= 0
+    assert seen == [("measuring", i + 1, 8**i * 8) for i in range(5)]
+    assert all(m.n_wrong == 0 and m.ranks == 2 for m in sweep.points)
+    assert all(m.algorithm and " or " not in m.algorithm for m in sweep.points)
+    assert sweep.progress.state == "done"
+    assert sweep.progress.text.startswith("done after 5 of 5 sizes, ")
+    assert [limit.transport for limit in sweep.limits] == ["arena"]
+    assert ws.sweeps[-1].points == sweep.points
+    with pytest.raises(DistributedError, match="has been run"):
+        list(sweep)
+
+
+def test_it_is_stopped_in_the_middle_of_a_size(ws):
+    kept = len(ws.sweeps)
+    # So many calls that the budget of 5 s, and the sizes after it, would outlast the test.
+    sweep = ws.bench(begin=8, end=8 << 20, factor=2, iterations=10_000_000)
+    points = iter(sweep)
+    threading.Timer(0.5, sweep.stop).start()  # no size is over by then
+    assert list(points) == []
+    assert sweep.progress.state == "stopped"
+    assert sweep.progress.elapsed_s < 4.5
+    assert len(ws.sweeps) == kept
+    still_runs(ws)
+
+
+def test_it_is_stopped_between_sizes_and_keeps_what_it_has(ws):
+    sweep = ws.bench(begin=8, end=8 << 20, factor=2, iterations=3)
+    for m in sweep:
+        if m.nbytes == 32:
+            sweep.stop()
+    assert sweep.progress.state == "stopped"
+    assert 3 <= len(sweep.points) < len(sweep.sizes)
+    assert ws.sweeps[-1].state == "stopped"
+    assert ws.sweeps[-1].points == sweep.points
+    still_runs(ws)
+
+
+def test_who_leaves_it_stops_it(ws):
+    sweep = ws.bench(begin=8, end=8 << 20, factor=2, iterations=3)
+    for _ in sweep:
+        break
+    assert sweep.progress.state == "stopped"
+    still_runs(ws)
+
+
+def test_stopped_before_it_begins(ws):
+    sweep = ws.bench(end=8)
+    sweep.stop()
+    assert list(sweep) == []
+    assert sweep.progress.state == "stopped"
+    still_runs(ws)
+
+
+def test_one_that_was_over_stops_nothing_else(ws):
+    sweep = ws.bench(end=8, iterations=1)
+    assert len(list(sweep)) == 1
+    running = threading.Thread(target=lambda: ws.run("import time; time.sleep(0.3); done = 1"))
+    running.start()
+    wait_for(lambda: ws._runner.is_running)
+    sweep.stop()
+    running.join()
+    assert [r.value for r in ws.run("done")] == ["1", "1"]
+    assert sweep.progress.state == "done"
+
+
+@pytest.fixture
+def busy(ws):
+    """A cell that runs on rank 1 until it is told not to."""
+
+    def run():
+        with pytest.raises(CellError):
+            ws.run("\n# forever\nwhile True: time.sleep(0.01)", ranks=[1])
+
+    ws.run("import time")
+    running = threading.Thread(target=run)
+    running.start()
+    wait_for(lambda: ws._runner.is_running)
+    yield
+    ws.interrupt()
+    running.join(20)
+    assert not running.is_alive()
+
+
+def test_while_a_cell_runs_it_is_refused_and_the_cell_named(ws, busy):
+    with pytest.raises(
+        DistributedError, match=r"^a cell runs already on rank 1.*: `# forever`; wait for it"
+    ):
+        list(ws.bench(end=8))
+
+
+def test_or_waits_for_its_end(ws, busy):
+    sweep = ws.bench(end=8, iterations=1, wait=True)
+    found = []
+    measuring = threading.Thread(target=lambda: found.extend(sweep))
+    measuring.start()
+    wait_for(lambda: sweep._thread is not None)
+    assert sweep.progress.text == "waiting for the ranks"
+    ws.interrupt()
+    measuring.join(20)
+    assert [m.nbytes for m in found] == [8]
+
+
+def test_and_is_stopped_while_it_waits(ws, busy):
+    sweep = ws.bench(end=8, wait=True)
+    threading.Timer(0.1, sweep.stop).start()
+    assert list(sweep) == []
+    assert sweep.progress.state == "stopped"
+    assert ws._runner.is_running
+
+
+def test_a_cell_that_comes_meanwhile_hears_of_the_sweep(ws):
+    sweep = ws.bench(begin=8, end=1 << 20, iterations=3)
+    for _ in sweep:
+        with pytest.raises(
+            DistributedError, match="^a bandwidth sweep of all_sum runs already on ranks 0-1"
+        ):
+            ws.run("1")
+        break
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"begin": 1, "end": 1 << 60}, (r"1 EiB on 2 ranks needs 3 EiB of memory per rank, 6 EiB in all; this "
+                           r"machine has [\d.]+ GiB free; the largest size that fits is \d+M")),
+        ({"op": "all_som"}, "did you mean all_sum"),
+        ({"begin": 9, "end": 8}, "is empty"),
+        ({"factor": 1}, "must be 2 or more"),
+    ],
+)  # fmt: skip
+def test_what_makes_no_sense_is_told_at_once(ws, options, words):
+    with pytest.raises(ValueError, match=words):
+        ws.bench(**options)
+
+
+def test_a_rank_that_dies_is_named(own):
+    sweep = own.bench(begin=8, end=8 << 20, factor=2, iterations=100_000)
+    pid = own.topology().ranks[1].pid
+    points = iter(sweep)
+    next(points)
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(RankFailure, match="killed by signal 9"):
+        list(points)
+    assert sweep.progress.state == "failed"
+    assert own.sweeps[-1].state == "failed"
+
+
+def test_turns():
+    turns = Turns()
+    assert turns.wait(0)
+    with turns.take(Turn("a", (0, 1), code="\n  x = 1  \ny")):
+        assert turns.is_taken
+        assert not turns.wait(0)
+        with pytest.raises(CellRuns, match=r"^a cell runs already on ranks 0-1: `x = 1`; wait"):
+            turns.check()
+    turns.check()
+    assert turns.turn is None
+    assert "`" + "y" * 59 + "…`" in Turn("b", (0,), code="y" * 80).text

@@ -1,0 +1,217 @@
+// The live Bandwidth widget: a sweep as it is measured, beside what bounds it and what was before.
+// It draws what phalanx.widgets.Bandwidth sends, and turns clicks into requests.
+
+import { make_chart, type Chart, type MakeChart } from "./bandwidth/chart";
+import { Form } from "./bandwidth/form";
+import { save_png, save_text } from "./bandwidth/save";
+import { is_running, NO_SWEEP, say_point, type Frame, type Kind } from "./bandwidth/state";
+import { Cleanup, el, set_attributes, set_text } from "./shared/dom";
+import { decode } from "./shared/frames";
+import type { Model, View } from "./shared/model";
+import { tell_presence } from "./shared/presence";
+import { Requests } from "./shared/requests";
+
+const SILENT_S = 8; // the kernel sends a frame every 2 s at least to who looks
+const ANSWER_S = 10;
+const KINDS: Kind[] = ["bandwidth", "time"];
+
+export class BandwidthView {
+  private readonly cleanup = new Cleanup();
+  private readonly requests: Requests;
+  private readonly title = el("strong", { class: "px-name" });
+  private readonly pill = el("span", { class: "px-pill", role: "status" });
+  private readonly why = el("div", { class: "px-why", hidden: true, role: "alert" });
+  private readonly form: Form;
+  private readonly fill = el("div", { class: "px-fill" });
+  private readonly bar = el(
+    "div",
+    { class: "px-progress", role: "progressbar", "aria-label": "sizes measured", "aria-valuemin": 0 },
+    this.fill,
+  );
+  private readonly far = el("span", { class: "px-far" });
+  private readonly charts: Chart[];
+  private readonly stage = el("div", {
+    class: "px-stage",
+    tabindex: 0,
+    role: "group",
+    "aria-label": "bandwidth and time by size; arrow keys go from size to size",
+  });
+  private readonly said = el("div", { class: "px-said", "aria-live": "polite" });
+  private readonly legend = el("div", { class: "px-legend" });
+  private readonly words = el("ul", { class: "px-words" });
+  private readonly saving = new Map<string, HTMLButtonElement>();
+  private frame: Frame | null = null;
+  private came_ms = performance.now();
+  private is_seen = false;
+  private named = "";
+  private at = -1; // of the points, where the keys are
+
+  constructor(
+    private readonly model: Model,
+    private readonly root: HTMLElement,
+    make: MakeChart = make_chart,
+  ) {
+    root.classList.add("phalanx", "px-bandwidth");
+    // JupyterLab's keys for cells are not for what is typed here.
+    root.setAttribute("data-lm-suppress-shortcuts", "true");
+    this.requests = new Requests(model, this.cleanup);
+    this.form = new Form(this.cleanup, {
+      run: (asked) => this.ask("run", { ...asked }),
+      stop: () => this.ask("stop", {}),
+    });
+    const header = el("header", { class: "px-bar" }, this.title, this.pill, this.save_buttons());
+    const progress = el("div", { class: "px-row" }, this.bar, this.far);
+    root.append(header, this.why, this.form.element, progress, this.stage, this.said, this.legend, this.words);
+    this.charts = KINDS.map((kind) => make(kind, (nbytes) => this.say(nbytes)));
+    this.stage.append(...this.charts.map((chart) => chart.element));
+    this.listen();
+    this.on_frame();
+  }
+
+  private save_buttons(): HTMLElement {
+    const group = el("span", { class: "px-saves", role: "group", "aria-label": "save" });
+    for (const form of ["csv", "json", "png"]) {
+      const words = form.toUpperCase();
+      const button = el("button", { type: "button", class: "px-button", "aria-label": `save as ${words}` }, words);
+      this.cleanup.on(button, "click", () => void this.save(form));
+      this.saving.set(form, button);
+      group.append(button);
+    }
+    return group;
+  }
+
+  private listen(): void {
+    const on_frame = (): void => this.on_frame();
+    this.model.on("change:frame", on_frame);
+    this.cleanup.add(() => this.model.off("change:frame", on_frame));
+    this.cleanup.on<KeyboardEvent>(this.stage, "keydown", (event) => this.on_key(event));
+    this.cleanup.every(1, () => this.is_seen && this.update());
+    if (typeof MutationObserver !== "undefined") {
+      // A page that changes its theme: canvases have their colours from when they were drawn.
+      const themes = new MutationObserver(() => this.frame && this.draw(this.frame));
+      themes.observe(document.body, { attributes: true, attributeFilter: ["data-jp-theme-light", "class"] });
+      this.cleanup.add(() => themes.disconnect());
+    }
+    tell_presence(this.model, this.root, this.cleanup, (is_seen) => {
+      this.is_seen = is_seen;
+      this.came_ms = performance.now();
+      this.update();
+    });
+  }
+
+  private on_frame(): void {
+    const frame = decode<Frame>(this.model.get("frame") as DataView);
+    if (frame) {
+      this.frame = frame;
+      this.came_ms = performance.now();
+      this.draw(frame);
+    }
+    this.update();
+  }
+
+  private draw(frame: Frame): void {
+    const has_points = (frame.run?.points.length ?? 0) + frame.earlier.length > 0;
+    if ((frame.run?.name ?? "") !== this.named) {
+      this.named = frame.run?.name ?? ""; // another sweep: what was said is of the one before
+      this.at = -1;
+      set_text(this.said, "");
+    }
+    this.stage.hidden = !has_points;
+    if (has_points) for (const chart of this.charts) chart.draw(frame);
+    const names = [frame.run?.name ?? "", ...frame.earlier.map((run) => run.name)];
+    // Earlier runs have the colours after the first, five in turn, as the chart has.
+    const items = names.map((name, i) =>
+      el("span", { class: `px-count px-line-${i ? 2 + ((i - 1) % 5) : 1}`, "data-earlier": i > 0 }, name),
+    );
+    this.legend.replaceChildren(...items.filter((_, i) => names[i]));
+    const words = has_points ? frame.words : [NO_SWEEP];
+    this.words.replaceChildren(...words.map((line) => el("li", {}, line)));
+  }
+
+  private update(): void {
+    const { frame } = this;
+    if (!frame) {
+      set_text(this.words, NO_SWEEP);
+      return;
+    }
+    const since_s = (performance.now() - this.came_ms) / 1000;
+    const is_quiet = this.is_seen && since_s > SILENT_S;
+    const is_live = frame.status === "live" && !is_quiet;
+    const is_on = is_running(frame) && is_live;
+    set_text(this.title, frame.title);
+    const state = frame.state === "none" ? "ready" : frame.state;
+    set_text(this.pill, is_live ? state : frame.status === "gone" ? "gone" : "no answer");
+    this.root.classList.toggle("px-grey", !is_live);
+    const silence = `no word from the kernel for ${Math.floor(since_s)} s: it is busy, restarted or gone`;
+    const why = is_live ? frame.error : frame.why || silence;
+    this.why.hidden = why === "";
+    set_text(this.why, why);
+    this.form.show(frame, is_live, is_on);
+    set_text(this.far, frame.progress);
+    set_attributes(this.bar, {
+      "aria-valuemax": frame.n_points,
+      "aria-valuenow": frame.n_done,
+      "aria-valuetext": frame.progress,
+    });
+    this.bar.parentElement?.toggleAttribute("hidden", frame.state === "none");
+    this.fill.style.width = `${frame.n_points ? (100 * frame.n_done) / frame.n_points : 0}%`;
+    const has_points = (frame.run?.points.length ?? 0) > 0;
+    for (const [form, button] of this.saving) button.disabled = !has_points || (form !== "png" && !is_live);
+  }
+
+  private ask(action: string, args: Record<string, unknown>): void {
+    this.form.wait(action);
+    void this.requests.ask(action, args, ANSWER_S).then((answer) => {
+      this.form.wait("");
+      if (this.frame && !answer.ok) this.frame.error = answer.text;
+      this.update();
+    });
+  }
+
+  private async save(form: string): Promise<void> {
+    const name = `phalanx-${this.frame?.asked.op ?? "sweep"}.${form}`;
+    if (form === "png") {
+      const canvases = this.charts.map((chart) => chart.canvas()).filter((c) => c !== null);
+      save_png(name, this.title.textContent ?? "", canvases, this.root);
+      return;
+    }
+    const answer = await this.requests.ask(form, {}, ANSWER_S);
+    if (answer.ok) save_text(name, answer.text, form === "csv" ? "text/csv" : "application/json");
+    else if (this.frame) this.frame.error = answer.text;
+    this.update();
+  }
+
+  private on_key(event: KeyboardEvent): void {
+    const points = this.frame?.run?.points ?? [];
+    const steps: Record<string, number> = { ArrowLeft: -1, ArrowRight: 1, Home: -points.length, End: points.length };
+    const step = steps[event.key];
+    if (step === undefined || !points.length) return;
+    event.preventDefault();
+    this.at = Math.min(points.length - 1, Math.max(0, this.at + step));
+    const nbytes = points[this.at]?.nbytes ?? null;
+    for (const chart of this.charts) chart.point_at(nbytes);
+    this.say(nbytes);
+  }
+
+  private say(nbytes: number | null): void {
+    const points = this.frame?.run?.points ?? [];
+    if (nbytes === null || !points.length) return;
+    // The nearest on the axis, which is one of logarithms.
+    const far = (n: number): number => Math.abs(Math.log((n || 1) / nbytes));
+    const nearest = points.reduce((best, point) => (far(point.nbytes) < far(best.nbytes) ? point : best));
+    set_text(this.said, say_point(nearest));
+  }
+
+  close(): void {
+    for (const chart of this.charts) chart.close();
+    this.cleanup.run();
+    this.root.replaceChildren();
+  }
+}
+
+export function render({ model, el: root }: View): () => void {
+  const view = new BandwidthView(model, root);
+  return () => view.close();
+}
+
+export default { render };

@@ -1,0 +1,208 @@
+// One panel of a sweep on log axes: uPlot, with limits, the model and changes of algorithm drawn in.
+// It knows frames and a canvas, no kernel.
+
+import uPlot from "uplot";
+
+import { el } from "../shared/dom";
+import { size } from "../shared/words";
+import { decades, panel, short, ticks, type Frame, type Kind } from "./state";
+
+const HEIGHT = 260;
+const LEAST_WIDTH = 260;
+const TITLES: Record<Kind, string> = { bandwidth: "bus bandwidth, GB/s", time: "time, µs" };
+
+export interface Chart {
+  readonly element: HTMLElement;
+  draw(frame: Frame): void;
+  /** Point at a size, or at none. */
+  point_at(nbytes: number | null): void;
+  canvas(): HTMLCanvasElement | null;
+  close(): void;
+}
+
+export type MakeChart = (kind: Kind, on_point: (nbytes: number | null) => void) => Chart;
+
+function colour(element: Element, name: string): string {
+  return getComputedStyle(element).getPropertyValue(`--px-${name}`).trim() || "#888";
+}
+
+class PlotChart implements Chart {
+  readonly element = el("figure", { class: "px-chart" });
+  private readonly stage = el("div", { class: "px-plot" });
+  private plot: uPlot | null = null;
+  private frame: Frame | null = null;
+  private shape = "";
+  private readonly watch: ResizeObserver;
+
+  constructor(
+    private readonly kind: Kind,
+    private readonly on_point: (nbytes: number | null) => void,
+  ) {
+    this.element.append(el("figcaption", {}, TITLES[kind]), this.stage);
+    this.watch = new ResizeObserver(() => {
+      this.plot?.setSize({ width: this.width, height: HEIGHT });
+      if (this.frame) this.draw(this.frame); // only on a page are there colours to read
+    });
+    this.watch.observe(this.element);
+  }
+
+  private get width(): number {
+    return Math.max(LEAST_WIDTH, this.element.clientWidth);
+  }
+
+  draw(frame: Frame): void {
+    this.frame = frame;
+    const { sizes, now, fit, earlier } = panel(this.kind, frame);
+    const dark = colour(this.element, "ink");
+    const shape = `${earlier.length} ${dark}`; // what makes another plot of it: series and colours
+    if (!this.plot || shape !== this.shape) {
+      this.plot?.destroy();
+      this.shape = shape;
+      this.plot = new uPlot(this.options(earlier.length), [sizes, ...earlier, fit, now], this.stage);
+    } else {
+      this.plot.setData([sizes, ...earlier, fit, now]);
+    }
+  }
+
+  private options(n_earlier: number): uPlot.Options {
+    const ink = colour(this.element, "soft");
+    const grid = { stroke: colour(this.element, "edge"), width: 1 };
+    const axis = { stroke: ink, grid, ticks: grid, font: "11px system-ui" };
+    const old = Array.from({ length: n_earlier }, (_, i): uPlot.Series => ({
+      stroke: colour(this.element, `series-${2 + (i % 5)}`),
+      width: 1.2,
+      alpha: 0.7,
+      spanGaps: true,
+      points: { show: true, size: 4 }, // one that was stopped may have no line
+    }));
+    const own = colour(this.element, "series-1");
+    return {
+      width: this.width,
+      height: HEIGHT,
+      legend: { show: false },
+      cursor: { drag: { x: false, y: false }, points: { size: 9 } },
+      scales: {
+        x: { time: false, distr: 3, log: 2, range: () => this.x_range() },
+        y: { distr: 3, range: () => this.y_range() },
+      },
+      axes: [
+        {
+          ...axis,
+          size: 34,
+          splits: (_u, _i, low, high) => ticks(low, high, 4, Math.max(3, Math.floor(this.width / 75))),
+          filter: (_u, splits) => splits,
+          values: (_u, splits) => splits.map(size),
+        },
+        {
+          ...axis,
+          size: 56,
+          splits: (_u, _i, low, high) => ticks(low, high, 10, 8),
+          filter: (_u, splits) => splits,
+          values: (_u, splits) => splits.map(short),
+        },
+      ],
+      series: [
+        {},
+        ...old,
+        { stroke: own, width: 1.2, dash: [4, 4], spanGaps: true, points: { show: false } },
+        { stroke: own, width: 2, spanGaps: true, points: { show: true, size: 7, fill: own } },
+      ],
+      hooks: {
+        draw: [(u) => this.draw_beside(u)],
+        setCursor: [(u) => this.on_cursor(u)],
+      },
+    };
+  }
+
+  private x_range(): [number, number] {
+    const { sizes } = this.frame ? panel(this.kind, this.frame) : { sizes: [] };
+    const low = sizes[0] ?? 8;
+    const high = sizes[sizes.length - 1] ?? 1024;
+    return low < high ? [low / 1.5, high * 1.5] : [low / 4, high * 4];
+  }
+
+  private y_range(): [number, number] {
+    if (!this.frame) return [0.1, 10];
+    const { now, earlier } = panel(this.kind, this.frame);
+    const limits = this.kind === "bandwidth" ? this.frame.limits.map((limit) => limit.gbs) : [];
+    return decades([...now, ...earlier.flat(), ...limits]);
+  }
+
+  /** The limits, where the algorithm changes, and what is wrong. */
+  private draw_beside(u: uPlot): void {
+    const { frame } = this;
+    if (!frame) return;
+    const { ctx, bbox } = u;
+    const ratio = devicePixelRatio;
+    ctx.save();
+    ctx.beginPath();
+    ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
+    ctx.clip();
+    ctx.font = `${11 * ratio}px system-ui`;
+    ctx.textBaseline = "alphabetic";
+    ctx.textAlign = "left";
+    ctx.lineWidth = 1.4 * ratio;
+    for (const limit of this.kind === "bandwidth" ? frame.limits : []) {
+      const y = u.valToPos(limit.gbs, "y", true);
+      ctx.strokeStyle = ctx.fillStyle = colour(this.element, "input");
+      ctx.setLineDash([7 * ratio, 4 * ratio]);
+      ctx.beginPath();
+      ctx.moveTo(bbox.left, y);
+      ctx.lineTo(bbox.left + bbox.width, y);
+      ctx.stroke();
+      const at = y - bbox.top < 18 * ratio ? y + 13 * ratio : y - 5 * ratio; // inside the panel
+      ctx.fillText(`${limit.name} ${short(limit.gbs)} GB/s`, bbox.left + 8 * ratio, at);
+    }
+    frame.changes.forEach((change, i) => {
+      const x = u.valToPos(Math.sqrt(change.below * change.above), "x", true);
+      const is_left = x < bbox.left + bbox.width / 2;
+      ctx.strokeStyle = colour(this.element, "series-1");
+      ctx.fillStyle = colour(this.element, "soft");
+      ctx.setLineDash([1 * ratio, 4 * ratio]);
+      ctx.beginPath();
+      ctx.moveTo(x, bbox.top);
+      ctx.lineTo(x, bbox.top + bbox.height);
+      ctx.stroke();
+      ctx.textAlign = is_left ? "left" : "right";
+      const y = bbox.top + bbox.height - (8 + 14 * (i % 3)) * ratio;
+      ctx.fillText(`${change.before} → ${change.after}`, x + (is_left ? 4 : -4) * ratio, y);
+    });
+    ctx.textAlign = "center";
+    ctx.fillStyle = colour(this.element, "dead");
+    ctx.font = `bold ${15 * ratio}px system-ui`;
+    for (const point of frame.run?.points ?? []) {
+      const value = this.kind === "bandwidth" ? point.busbw_gbs : point.time_us;
+      if (!point.n_wrong || value <= 0) continue;
+      ctx.fillText("✕", u.valToPos(point.nbytes, "x", true), u.valToPos(value, "y", true) - 8 * ratio);
+    }
+    ctx.restore();
+  }
+
+  private on_cursor(u: uPlot): void {
+    const { idx } = u.cursor;
+    this.on_point(idx === null || idx === undefined ? null : (u.data[0][idx] ?? null));
+  }
+
+  point_at(nbytes: number | null): void {
+    if (!this.plot) return;
+    if (nbytes === null) {
+      this.plot.setCursor({ left: -10, top: -10 }, false);
+      return;
+    }
+    const left = this.plot.valToPos(nbytes, "x");
+    const at = this.frame?.run?.points.find((point) => point.nbytes === nbytes);
+    const value = at && (this.kind === "bandwidth" ? at.busbw_gbs : at.time_us);
+    this.plot.setCursor({ left, top: value ? this.plot.valToPos(value, "y") : 10 }, false);
+  }
+
+  canvas(): HTMLCanvasElement | null {
+    return this.plot?.ctx.canvas ?? null;
+  }
+
+  close(): void {
+    this.watch.disconnect();
+    this.plot?.destroy();
+  }
+}
+
+export const make_chart: MakeChart = (kind, on_point) => new PlotChart(kind, on_point);

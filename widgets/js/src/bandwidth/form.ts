@@ -1,0 +1,98 @@
+// What a sweep is asked for, and its two buttons. It knows frames and elements, no kernel.
+
+import { type Cleanup, el, set_text } from "../shared/dom";
+import type { Asked, Frame } from "./state";
+
+export interface Wishes {
+  run(asked: Asked): void;
+  stop(): void;
+}
+
+function choice(label: string): HTMLSelectElement {
+  return el("select", { "aria-label": label });
+}
+
+function field(label: string, width: number): HTMLInputElement {
+  return el("input", { type: "text", "aria-label": label, size: width, spellcheck: "false" });
+}
+
+export class Form {
+  readonly element = el("form", { class: "px-form", "aria-label": "the sweep" });
+  private readonly op = choice("operation");
+  private readonly dtype = choice("dtype");
+  private readonly begin = field("first size", 5);
+  private readonly end = field("last size", 5);
+  private readonly factor = field("factor from size to size", 2);
+  private readonly iters = field("timed calls per size", 4);
+  private readonly run = el("button", { type: "submit", class: "px-button" }, "Run");
+  private readonly stop = el("button", { type: "button", class: "px-button px-alarm" }, "Stop");
+  private is_filled = false;
+  private waits = "";
+  private is_live = false;
+  private is_on = false;
+
+  constructor(cleanup: Cleanup, wishes: Wishes) {
+    const labelled = (words: string, control: HTMLElement): HTMLElement => el("label", {}, `${words} `, control);
+    this.element.append(
+      labelled("operation", this.op),
+      labelled("of", this.dtype),
+      labelled("from", this.begin),
+      labelled("to", this.end),
+      labelled("×", this.factor),
+      labelled("calls", this.iters),
+      this.run,
+      this.stop,
+    );
+    cleanup.on(this.element, "submit", (event) => {
+      event.preventDefault();
+      if (!this.run.disabled) wishes.run(this.asked());
+    });
+    cleanup.on(this.stop, "click", () => wishes.stop());
+  }
+
+  private asked(): Asked {
+    return {
+      op: this.op.value,
+      dtype: this.dtype.value,
+      begin: this.begin.value,
+      end: this.end.value,
+      factor: Number(this.factor.value),
+      iters: Number(this.iters.value),
+    };
+  }
+
+  /** An answer is waited for (none: ""): its button says so. */
+  wait(action: string): void {
+    this.waits = action;
+    this.enable();
+  }
+
+  show(frame: Frame, is_live: boolean, is_on: boolean): void {
+    if (!this.is_filled || (is_on && !this.is_on)) this.fill(frame);
+    this.is_live = is_live;
+    this.is_on = is_on;
+    this.enable();
+  }
+
+  /** Only at first and when a sweep begins: what a person types meanwhile stays. */
+  private fill(frame: Frame): void {
+    this.is_filled = true;
+    const fill = (select: HTMLSelectElement, names: string[], chosen: string): void => {
+      select.replaceChildren(...names.map((name) => el("option", { value: name }, name)));
+      select.value = chosen;
+    };
+    fill(this.op, frame.ops, frame.asked.op);
+    fill(this.dtype, frame.dtypes, frame.asked.dtype);
+    this.begin.value = frame.asked.begin;
+    this.end.value = frame.asked.end;
+    this.factor.value = String(frame.asked.factor);
+    this.iters.value = String(frame.asked.iters);
+  }
+
+  private enable(): void {
+    this.run.disabled = !this.is_live || this.is_on || this.waits !== "";
+    this.stop.disabled = !this.is_live || !this.is_on || this.waits === "stop";
+    set_text(this.run, this.waits === "run" ? "Starting…" : "Run");
+    set_text(this.stop, this.waits === "stop" ? "Stopping…" : "Stop");
+  }
+}

@@ -1,0 +1,164 @@
+// What phalanx.widgets.Bandwidth sends, and what a chart needs of it. Pure.
+
+import { size } from "../shared/words";
+
+export type SweepState = "none" | "waiting" | "measuring" | "done" | "stopped" | "failed";
+
+export interface Point {
+  nbytes: number;
+  time_us: number;
+  p99_us: number;
+  busbw_gbs: number;
+  n_wrong: number;
+  algorithm: string;
+  transport: string;
+}
+
+export interface Run {
+  name: string;
+  points: Point[];
+}
+
+export interface Limit {
+  name: string;
+  gbs: number;
+}
+
+/** Seconds are alpha_us / 1e6 + bytes * ns_per_byte / 1e9; bus bandwidth is `factor` of that. */
+export interface Fit {
+  alpha_us: number;
+  ns_per_byte: number;
+  factor: number;
+}
+
+export interface Change {
+  below: number;
+  above: number;
+  before: string;
+  after: string;
+}
+
+export interface Asked {
+  op: string;
+  begin: string;
+  end: string;
+  factor: number;
+  dtype: string;
+  iters: number;
+}
+
+export interface Frame {
+  status: "live" | "gone";
+  why: string;
+  state: SweepState;
+  n_done: number;
+  n_points: number;
+  progress: string;
+  error: string;
+  title: string;
+  asked: Asked;
+  ops: string[];
+  dtypes: string[];
+  run: Run | null;
+  earlier: Run[];
+  limits: Limit[];
+  fit: Fit | null;
+  changes: Change[];
+  words: string[];
+}
+
+export type Kind = "bandwidth" | "time";
+export type Column = (number | null)[];
+
+/** What one panel shows: columns over common sizes, the first of which are the sizes. */
+export interface Panel {
+  sizes: number[];
+  now: Column;
+  fit: Column;
+  earlier: Column[];
+}
+
+const FIT_STEPS = 40;
+
+export function is_running(frame: Frame): boolean {
+  return frame.state === "waiting" || frame.state === "measuring";
+}
+
+function value(kind: Kind, point: Point): number | null {
+  const found = kind === "bandwidth" ? point.busbw_gbs : point.time_us;
+  return found > 0 ? found : null; // a log axis has no place for it
+}
+
+/** Sizes from low to high, evenly on a log axis. */
+export function between(low: number, high: number, steps: number): number[] {
+  if (!(high > low)) return [low];
+  return Array.from({ length: steps + 1 }, (_, i) => low * (high / low) ** (i / steps));
+}
+
+export function fitted(kind: Kind, fit: Fit, nbytes: number): number {
+  const us = fit.alpha_us + (nbytes * fit.ns_per_byte) / 1e3;
+  return kind === "time" ? us : ((nbytes / us) * fit.factor) / 1e3;
+}
+
+/** Bring the sweep, its model and earlier ones onto common sizes. */
+export function panel(kind: Kind, frame: Frame): Panel {
+  const runs = [frame.run, ...frame.earlier].map((run) =>
+    (run?.points ?? []).filter((point) => point.nbytes > 0),
+  );
+  const own = (runs[0] ?? []).map((point) => point.nbytes);
+  const samples =
+    frame.fit && own.length > 1 ? between(Math.min(...own), Math.max(...own), FIT_STEPS) : [];
+  const all = [...runs.flat().map((point) => point.nbytes), ...samples];
+  const sizes = [...new Set(all)].sort((a, b) => a - b);
+  const columns = runs.map((points) => {
+    const by_size = new Map(points.map((point) => [point.nbytes, value(kind, point)]));
+    return sizes.map((n) => by_size.get(n) ?? null);
+  });
+  const sampled = new Set(samples);
+  const { fit } = frame;
+  return {
+    sizes,
+    now: columns[0] ?? [],
+    fit: sizes.map((n) => (fit && sampled.has(n) ? fitted(kind, fit, n) : null)),
+    earlier: columns.slice(1),
+  };
+}
+
+/** Whole decades around what is shown. */
+export function decades(values: Iterable<number | null>): [number, number] {
+  const shown = [...values].filter((v): v is number => v !== null && v > 0);
+  if (!shown.length) return [0.1, 10];
+  const low = Math.floor(Math.log10(Math.min(...shown)) + 1e-9);
+  const high = Math.ceil(Math.log10(Math.max(...shown)) - 1e-9);
+  return [10 ** low, 10 ** Math.max(high, low + 1)];
+}
+
+/** Where a log axis of base `base` has its marks: its powers, as many as have room. */
+export function ticks(low: number, high: number, base: number, most: number): number[] {
+  const first = Math.ceil(Math.log(low) / Math.log(base) - 1e-9);
+  const last = Math.floor(Math.log(high) / Math.log(base) + 1e-9);
+  const step = Math.max(1, Math.ceil((last - first + 1) / most));
+  const found: number[] = [];
+  for (let power = first; power <= last; power += step) found.push(base ** power);
+  return found;
+}
+
+/** 0.001, 25, 1e6 */
+export function short(number: number): string {
+  const magnitude = Math.abs(number);
+  if (magnitude !== 0 && (magnitude < 1e-3 || magnitude >= 1e5)) return number.toExponential(0).replace("+", "");
+  return String(Number(number.toPrecision(3)));
+}
+
+/** One point in words: for the line under the chart, and for who cannot see it. */
+export function say_point(point: Point): string {
+  const wrong = point.n_wrong ? `; ${point.n_wrong} WRONG elements` : "";
+  const path = [point.algorithm, point.transport].filter(Boolean).join(", ");
+  return (
+    `${size(point.nbytes)}: ${short(point.busbw_gbs)} GB/s, ` +
+    `${short(point.time_us)} µs (p99 ${short(point.p99_us)} µs)${path ? `, ${path}` : ""}${wrong}`
+  );
+}
+
+export const NO_SWEEP =
+  "nothing is measured yet: choose an operation and press Run, or type %distributed bandwidth";

@@ -1,0 +1,229 @@
+// The Bandwidth widget on a kernel that the test plays; the charts are told from what they are given.
+import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
+
+import { BandwidthView } from "../src/bandwidth";
+import type { Chart, MakeChart } from "../src/bandwidth/chart";
+import {
+  between, decades, fitted, panel, say_point, short, ticks, type Frame, type Kind, type Point,
+} from "../src/bandwidth/state";
+import { FakeModel, packed } from "./fakes";
+
+// jsdom has no canvas, and uPlot asks for more of a browser as it is loaded.
+vi.mock("uplot", () => ({ default: class {} }));
+
+function last<T>(all: T[] | undefined): T | undefined {
+  return all?.[all.length - 1];
+}
+
+function make_point(nbytes: number, more: Partial<Point> = {}): Point {
+  const time_us = 3 + nbytes / 8e3;
+  const busbw_gbs = (1.5 * nbytes) / time_us / 1e3;
+  return { nbytes, time_us, p99_us: 2 * time_us, busbw_gbs, n_wrong: 0, algorithm: "staged", transport: "arena", ...more };
+}
+
+function make_frame(n_points: number, more: Partial<Frame> = {}): Frame {
+  return {
+    status: "live", why: "", state: "measuring", n_done: n_points, n_points: 8, error: "",
+    progress: `${n_points} of 8 sizes, about 4 s left`, title: "all_sum · arena · float32 · 4 ranks",
+    asked: { op: "all_sum", begin: "8", end: "16M", factor: 4, dtype: "float32", iters: 20 },
+    ops: ["all_sum", "all_max"], dtypes: ["float32", "float64"],
+    run: { name: "this", points: Array.from({ length: n_points }, (_, i) => make_point(8 * 4 ** i)) },
+    earlier: [], limits: [{ name: "memory copy", gbs: 25 }],
+    fit: { alpha_us: 3, ns_per_byte: 0.125, factor: 1.5 }, changes: [], words: ["limit: memory copy"],
+    ...more,
+  };
+}
+
+describe("what a chart needs", () => {
+  it("brings sweep, model and earlier runs onto common sizes", () => {
+    const earlier = [{ name: "before", points: [make_point(100)] }];
+    const { sizes, now, fit, earlier: old } = panel("time", make_frame(3, { earlier }));
+    expect(sizes).toEqual([...sizes].sort((a, b) => a - b));
+    expect(new Set(sizes).size).toBe(sizes.length);
+    for (const column of [now, fit, ...old]) expect(column.length).toBe(sizes.length);
+    expect(now.filter((v) => v !== null)).toEqual([8, 32, 128].map((n) => make_point(n).time_us));
+    expect(old[0]?.filter((v) => v !== null).length).toBe(1);
+    expect(fit[sizes.indexOf(8)]).toBeCloseTo(3.001);
+  });
+
+  it("has no place for nothing on a log axis", () => {
+    const run = { name: "alone", points: [make_point(8, { busbw_gbs: 0 }), make_point(0)] };
+    const { sizes, now } = panel("bandwidth", make_frame(0, { run, fit: null }));
+    expect(sizes).toEqual([8]);
+    expect(now).toEqual([null]);
+  });
+
+  it("computes the model's bandwidth", () => {
+    const fit = { alpha_us: 0, ns_per_byte: 0.125, factor: 1.5 };
+    expect(fitted("bandwidth", fit, 1e6)).toBeCloseTo(12);
+    expect(fitted("time", fit, 1e6)).toBeCloseTo(125);
+  });
+
+  it("chooses axes", () => {
+    expect(decades([0.02, null, 30])).toEqual([0.01, 100]);
+    expect(decades([])).toEqual([0.1, 10]);
+    expect(decades([10])).toEqual([10, 100]);
+    expect(ticks(8, 1 << 20, 4, 4).length).toBeLessThanOrEqual(4);
+    expect(ticks(0.01, 100, 10, 9)).toHaveLength(5);
+    expect(between(8, 8, 5)).toEqual([8]);
+    expect(short(0.00001234)).toBe("1e-5");
+    expect(short(12.345)).toBe("12.3");
+  });
+
+  it("says a point in words, and what is wrong loudly", () => {
+    expect(say_point(make_point(1536))).toBe("1.5 KiB: 0.722 GB/s, 3.19 µs (p99 6.38 µs), staged, arena");
+    expect(say_point(make_point(8, { n_wrong: 2 }))).toContain("2 WRONG elements");
+  });
+});
+
+class FakeChart implements Chart {
+  readonly element = document.createElement("figure");
+  readonly drawn: Frame[] = [];
+  at: number | null = null;
+  is_closed = false;
+
+  constructor(readonly kind: Kind, readonly on_point: (nbytes: number | null) => void) {}
+
+  draw(frame: Frame): void {
+    this.drawn.push(frame);
+  }
+  point_at(nbytes: number | null): void {
+    this.at = nbytes;
+  }
+  canvas(): null {
+    return null;
+  }
+  close(): void {
+    this.is_closed = true;
+  }
+}
+
+describe("the widget", () => {
+  let model: FakeModel;
+  let root: HTMLElement;
+  let charts: FakeChart[];
+  let view: BandwidthView;
+  const make: MakeChart = (kind, on_point) => {
+    charts.push(new FakeChart(kind, on_point));
+    return charts[charts.length - 1] as Chart;
+  };
+  const find = <E extends HTMLElement>(query: string): E => root.querySelector(query) as E;
+  const button = (words: string): HTMLButtonElement =>
+    [...root.querySelectorAll("button")].find((b) => b.textContent === words) as HTMLButtonElement;
+  const show = (frame: Frame): void => model.set("frame", packed(frame));
+  const asked = (): Record<string, unknown>[] => model.sent.filter((m) => m["kind"] === "ask");
+
+  beforeEach(() => {
+    vi.useFakeTimers();
+    charts = [];
+    model = new FakeModel();
+    root = document.createElement("div");
+    document.body.append(root);
+    view = new BandwidthView(model, root, make);
+  });
+  afterEach(() => {
+    view.close();
+    root.remove();
+    vi.useRealTimers();
+  });
+
+  it("says how to get a measurement where there is none", () => {
+    expect(root.textContent).toContain("nothing is measured yet: choose an operation and press Run");
+    show(make_frame(0, { state: "none", run: null, limits: [], fit: null, words: [], progress: "" }));
+    expect(root.textContent).toContain("nothing is measured yet");
+    expect(button("Run").disabled).toBe(false);
+    expect(button("Stop").disabled).toBe(true);
+    expect(button("CSV").disabled).toBe(true);
+  });
+
+  it("shows points as they come, and how far it is", () => {
+    for (const n of [1, 2, 5]) {
+      show(make_frame(n));
+      expect(last(charts[0]?.drawn)?.run?.points.length).toBe(n);
+      expect(charts[1]?.drawn.length).toBe(charts[0]?.drawn.length);
+      const bar = find("[role=progressbar]");
+      expect(bar.getAttribute("aria-valuenow")).toBe(String(n));
+      expect(bar.getAttribute("aria-valuetext")).toBe(`${n} of 8 sizes, about 4 s left`);
+    }
+    expect(find<HTMLElement>(".px-fill").style.width).toBe("62.5%");
+    expect(button("Run").disabled).toBe(true);
+  });
+
+  it("asks for what the form says, and stops it", async () => {
+    show(make_frame(8, { state: "done" }));
+    find<HTMLSelectElement>("[aria-label=operation]").value = "all_max";
+    find<HTMLInputElement>('[aria-label="last size"]').value = "64K";
+    find<HTMLFormElement>("form").requestSubmit();
+    expect(last(asked())).toMatchObject({ action: "run", op: "all_max", begin: "8", end: "64K", factor: 4, iters: 20 });
+    expect(button("Starting…").disabled).toBe(true);
+    model.answer(true, "measuring");
+    await vi.advanceTimersByTimeAsync(0);
+    show(make_frame(1, { asked: { ...make_frame(0).asked, op: "all_max", end: "64K" } }));
+    button("Stop").click();
+    expect(last(asked())).toMatchObject({ action: "stop" });
+    expect(button("Stopping…").disabled).toBe(true);
+  });
+
+  it("keeps what is typed while frames come", () => {
+    show(make_frame(8, { state: "done" }));
+    find<HTMLInputElement>('[aria-label="first size"]').value = "1K";
+    show(make_frame(8, { state: "done" }));
+    expect(find<HTMLInputElement>('[aria-label="first size"]').value).toBe("1K");
+  });
+
+  it("shows a refusal, as text", async () => {
+    show(make_frame(8, { state: "done" }));
+    find<HTMLFormElement>("form").requestSubmit();
+    model.answer(false, "<b>1 EiB</b> on 4 ranks needs 3 EiB of memory per rank");
+    await vi.advanceTimersByTimeAsync(0);
+    expect(find("[role=alert]").textContent).toContain("<b>1 EiB</b> on 4 ranks");
+    expect(root.querySelector("b")).toBeNull();
+  });
+
+  it("goes grey when the ranks are gone, and comes back", () => {
+    show(make_frame(3, { status: "gone", why: "this workspace was stopped" }));
+    expect(root.classList.contains("px-grey")).toBe(true);
+    expect(find("[role=alert]").textContent).toBe("this workspace was stopped");
+    expect(button("Run").disabled).toBe(true);
+    show(make_frame(3, { state: "done" }));
+    expect(root.classList.contains("px-grey")).toBe(false);
+    expect(button("Run").disabled).toBe(false);
+  });
+
+  it("says so when the kernel is silent", async () => {
+    show(make_frame(3));
+    await vi.advanceTimersByTimeAsync(10_000);
+    expect(find("[role=status]").textContent).toBe("no answer");
+    expect(find("[role=alert]").textContent).toContain("no word from the kernel");
+  });
+
+  it("goes from size to size with the arrow keys, in words", () => {
+    show(make_frame(3));
+    const press = (key: string): boolean =>
+      find(".px-stage").dispatchEvent(new KeyboardEvent("keydown", { key, cancelable: true, bubbles: true }));
+    press("ArrowRight");
+    expect(charts[0]?.at).toBe(8);
+    press("End");
+    expect(charts[1]?.at).toBe(128);
+    expect(find(".px-said").textContent).toContain("128 B: ");
+    press("ArrowLeft");
+    expect(find(".px-said").textContent).toContain("32 B: ");
+    charts[0]?.on_point(9);
+    expect(find(".px-said").textContent).toContain("8 B: ");
+  });
+
+  it("names lines in the legend, never as HTML", () => {
+    show(make_frame(3, { earlier: [{ name: "<i>before</i>", points: [make_point(8)] }] }));
+    expect([...root.querySelectorAll(".px-legend span")].map((e) => e.textContent)).toEqual(["this", "<i>before</i>"]);
+    expect(root.querySelector("i")).toBeNull();
+  });
+
+  it("leaves nothing behind", () => {
+    show(make_frame(3));
+    view.close();
+    expect(model.n_listeners).toBe(0);
+    expect(vi.getTimerCount()).toBe(0);
+    expect(charts.every((chart) => chart.is_closed)).toBe(true);
+    expect(root.childElementCount).toBe(0);
+  });
+});
