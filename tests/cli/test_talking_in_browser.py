@@ -143,7 +143,7 @@ def _bars_and_figures(reader: Reader) -> None:
 
 def _errors(reader: Reader) -> None:
     reader.run()
-    reader.run("ZeroDivisionError", "then ranks 0,1,3: ")
+    reader.run("ZeroDivisionError", "then ranks 0-1,3: ")
     reader.look("error")
     reader.run()
     reader.run()

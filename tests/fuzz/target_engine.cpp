@@ -198,7 +198,7 @@ void message(Supply& supply) {
     lane.waiter.begin(Deadline(std::chrono::milliseconds(200)), nullptr);
     std::vector<std::byte> out(nbytes);
     bool has_begun = false;
-    if (holds([&] { pairs.recv(lane, op, out.data(), has_begun); })) {
+    if (holds([&] { pairs.recv(lane, op, out.data(), [&] { has_begun = true; }); })) {
         must(bytes.size() >= sizeof op + nbytes + 8, "a message that is taken has come");
         must(std::memcmp(bytes.data(), &op, sizeof op) == 0, "with the header that was wanted");
         must(nbytes == 0 || std::memcmp(out.data(), bytes.data() + sizeof op, nbytes) == 0,

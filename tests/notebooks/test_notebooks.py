@@ -222,7 +222,7 @@ def test_bars_end_and_figures_come(talking):
 def test_the_cause_comes_first_and_can_be_looked_at(talking):
     cell = _of(talking, "invert(data[rank])")
     assert cell.error.startswith("ZeroDivisionError: rank 2: ZeroDivisionError")
-    assert "then ranks 0,1,3: " in cell.text
+    assert "then ranks 0-1,3: " in cell.text
     looked = _of(talking, "%distributed debug 2")
     assert _prompts(looked) == ["[2] ipdb> "] * 3
     assert "[2] 0.0\n" in looked.stdout

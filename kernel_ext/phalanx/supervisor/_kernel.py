@@ -116,7 +116,7 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         self.session.pack = packs_anything(self.session.pack)
         prepare_debuggers(self.shell)
         prepare_exit(self.shell)
-        self.shell.set_custom_exc((Exception,), _show_error)
+        self.shell.set_custom_exc((Exception, KeyboardInterrupt), _show_error)
         self.shell.ast_transformers.append(_BeforeCode(self._gate.begin_code))
         self.control_handlers["phalanx_line"] = self._on_line
         self.control_handlers["phalanx_interrupt"] = self._on_interrupt
