@@ -59,7 +59,7 @@ def kill_between(field: Field, rng: random.Random, seed: str) -> float:
         f"ranks {living} were to run the cell: {answer}",
     )
     fail_if(
-        not any("running without" in notice for notice in answer.notices),
+        not any("runs without" in notice for notice in answer.notices),
         f"nobody said who is missing: {answer.notices}",
     )
     field.end(field.begin("px.all_sum(1)")).expect_freed(living, victims)

@@ -7,7 +7,6 @@ come out, a stranger gets no answer, and whatever is accepted is what an owner o
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import socket
 import struct
@@ -15,6 +14,7 @@ import threading
 from typing import Any
 
 import msgspec
+from fuzz.quiet import quiet
 from fuzz.supply import Supply
 
 import phalanx
@@ -36,8 +36,6 @@ _SIZE = 4
 _DIGEST = bytes(range(32))
 _CLAIM_NBYTES = HELLO.size - 16  # what is left are numbers of its launcher
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER: closed at once, and no port is held for a minute
-
-logging.getLogger("phalanx").setLevel(logging.CRITICAL)
 
 
 def _me(rank: int, key: bytes = _KEY) -> Identity:
@@ -245,4 +243,5 @@ def one(data: bytes) -> None:
     """Run one input."""
     assert phalanx.__version__
     supply = Supply(data)
-    supply.choice(_KINDS)(supply)
+    with quiet():
+        supply.choice(_KINDS)(supply)

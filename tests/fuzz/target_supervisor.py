@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from fuzz.quiet import quiet
 from fuzz.stage import ClientSocket, JumpingLoop, actors, staged
 from fuzz.supply import Supply
 
@@ -55,11 +56,6 @@ class _Failures(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if record.exc_info and record.exc_info[1] is not None:
             self.thrown.append(record.exc_info[1])
-
-
-_log = logging.getLogger("phalanx")
-_log.addHandler(_Failures(logging.CRITICAL))
-_log.propagate = False
 
 
 class Play:
@@ -187,7 +183,7 @@ def one(data: bytes) -> None:
     loop = JumpingLoop()
     asyncio.set_event_loop(loop)
     try:
-        with staged():
+        with staged(), quiet(_Failures(logging.CRITICAL)):
             loop.run_until_complete(_play(loop, Supply(data)))
     finally:
         for task in asyncio.all_tasks(loop):

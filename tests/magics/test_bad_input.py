@@ -166,7 +166,7 @@ def test_a_rank_that_ends_itself_is_named_with_its_status():
         )
         result = kernel.run("%%distributed\nrank")
         assert result.stdout == "[0] Out: 0\n"
-        assert "rank 1 exited with status 3" in result.stderr
+        assert "without rank 1, which exited with status 3;" in result.stderr
 
 
 # -- what cannot be shown -----------------------------------------------------------------------

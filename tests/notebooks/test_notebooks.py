@@ -76,7 +76,7 @@ def _run_all(name: str, folder: Path) -> Done:
     """What the cells of a tutorial did, by their source, and which processes were left behind."""
     done = {}
     # A runtime folder of its own: the ranks that it comes back to are the only ones there.
-    with KernelDriver(cwd=folder, XDG_RUNTIME_DIR=str(folder)) as kernel:
+    with KernelDriver(cwd=folder, XDG_RUNTIME_DIR=str(folder), TMPDIR=str(folder)) as kernel:
         for cell in _read(_FOLDER / name).cells:
             if cell.cell_type == "code":
                 done[cell.source] = _run(kernel, cell)

@@ -57,7 +57,7 @@ def say_without(dead: Mapping[int, str]) -> str:
     >>> say_without({1: "exited with status 3", 2: "is being restarted"})
     'this cell runs without rank 1, which exited with status 3, and rank 2, which is being restarted; `%distributed restart` replaces rank 1'
     """
-    lost = {rank: why.partition("\n")[0] for rank, why in dead.items()}
+    lost = {rank: why.partition("\n")[0] for rank, why in sorted(dead.items())}
     who = ", and ".join(f"rank {rank}, which {_was(why)}" for rank, why in lost.items())
     text = f"this cell runs without {who}"
     gone = sorted(rank for rank, why in lost.items() if not why.startswith("is being"))
