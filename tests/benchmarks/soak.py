@@ -37,11 +37,12 @@ from phalanx.workspace import stop_workspace
 _GONE_S = 10.0
 # What there may be more of than at the start. Memory: what IPython keeps of its cells, the record of
 # what ranks have shown, and what the allocators keep; what leaks per cell is found in an hour.
-# Descriptors: a thread of the kernel that publishes for the first time, at a stop, opens one to do so.
+# Descriptors: each thread of the kernel that publishes for the first time (at a stop, an attach, a
+# question of help) opens one to do so, once; what leaks per fault is soon more.
 _MORE = {
     "processes": 0,
     "descriptors of the root": 0,
-    "descriptors of a rank": 1,
+    "descriptors of a rank": 4,
     "MiB of the root": 32,
     "MiB of a rank": 128,
     "MiB of a client": 32,
