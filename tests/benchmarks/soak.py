@@ -42,7 +42,7 @@ _GONE_S = 10.0
 _MORE = {
     "processes": 0,
     "descriptors of the root": 0,
-    "descriptors of a rank": 4,
+    "descriptors of a rank": 8,
     "MiB of the root": 32,
     "MiB of a rank": 128,
     "MiB of a client": 32,
