@@ -5,6 +5,7 @@ It knows their addresses and a few of their classes, nothing of what the cells s
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -114,6 +115,27 @@ def open_notebook(page: Any, address: str) -> None:
     page.locator(".jp-Notebook .jp-CodeCell").first.wait_for(timeout=60_000)
     page.locator('.jp-Notebook-ExecutionIndicator[data-status="idle"]').wait_for(timeout=60_000)
     _run_first_cell(page)
+
+
+def change_theme(page: Any, widget: str) -> None:
+    """Go to JupyterLab's dark theme; returns once the widget of this selector has followed."""
+    style = f"() => getComputedStyle(document.querySelector('{widget}')).backgroundColor"
+    light = page.evaluate(style)
+    page.evaluate(
+        "() => window.jupyterapp.commands.execute('apputils:change-theme',"
+        " {theme: 'JupyterLab Dark'})"
+    )
+    page.wait_for_function(f"light => ({style})() !== light", arg=light, timeout=60_000)
+
+
+def saved_picture(page: Any, notebook: Path, cell: int) -> dict[str, Any]:
+    """Save the notebook; returns the one thing that the file says a cell has displayed."""
+    page.keyboard.press("Escape")
+    page.evaluate("() => window.jupyterapp.commands.execute('docmanager:save')")
+    page.wait_for_function("() => !document.querySelector('.jp-mod-dirty')", timeout=60_000)
+    saved = json.loads(notebook.read_text(encoding="utf-8"))
+    (shown,) = (o for o in saved["cells"][cell]["outputs"] if o["output_type"] == "display_data")
+    return shown
 
 
 def _run_first_cell(page: Any) -> None:

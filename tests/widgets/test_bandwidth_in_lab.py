@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import nbformat
 import pytest
 from browser import chromium_page
-from jupyter_servers import lab, open_notebook
+from jupyter_servers import change_theme, lab, open_notebook, saved_picture
 
 pytestmark = [pytest.mark.slow, pytest.mark.browser, pytest.mark.timeout(240)]
 _ARTIFACTS = Path(__file__).resolve().parents[1] / "artifacts"
@@ -178,27 +178,12 @@ def _refused(reader: Reader) -> None:
 
 
 def _change_theme(reader: Reader) -> None:
-    light = reader.widget.evaluate("e => getComputedStyle(e).backgroundColor")
-    reader.page.evaluate(
-        "() => window.jupyterapp.commands.execute('apputils:change-theme',"
-        " {theme: 'JupyterLab Dark'})"
-    )
-    reader.page.wait_for_function(
-        "light => getComputedStyle(document.querySelector('.px-bandwidth')).backgroundColor !== light",
-        arg=light,
-        timeout=_LONG_MS,
-    )
+    change_theme(reader.page, ".px-bandwidth")
     reader.look("dark")
 
 
 def _come_back(reader: Reader, notebook: Path) -> None:
-    reader.page.keyboard.press("Escape")
-    reader.page.evaluate("() => window.jupyterapp.commands.execute('docmanager:save')")
-    reader.page.wait_for_function(
-        "() => !document.querySelector('.jp-mod-dirty')", timeout=_LONG_MS
-    )
-    saved = json.loads(notebook.read_text(encoding="utf-8"))
-    (shown,) = (o for o in saved["cells"][2]["outputs"] if o["output_type"] == "display_data")
+    shown = saved_picture(reader.page, notebook, 2)
     assert "memory copy" in "".join(shown["data"]["image/svg+xml"])
     assert " all_sum " in "".join(shown["data"]["text/plain"])
     reader.page.reload()

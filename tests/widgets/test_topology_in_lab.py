@@ -5,7 +5,6 @@ Pictures of it are left in ``tests/artifacts``.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -14,7 +13,7 @@ import nbformat
 import psutil
 import pytest
 from browser import chromium_page
-from jupyter_servers import lab, open_notebook
+from jupyter_servers import change_theme, lab, open_notebook, saved_picture
 
 pytestmark = [pytest.mark.slow, pytest.mark.browser, pytest.mark.timeout(240)]
 _ARTIFACTS = Path(__file__).resolve().parents[1] / "artifacts"
@@ -127,27 +126,12 @@ def _mend(watcher: Watcher) -> None:
 
 
 def _change_theme(watcher: Watcher) -> None:
-    light = watcher.widget.evaluate("e => getComputedStyle(e).backgroundColor")
-    watcher.page.evaluate(
-        "() => window.jupyterapp.commands.execute('apputils:change-theme',"
-        " {theme: 'JupyterLab Dark'})"
-    )
-    watcher.page.wait_for_function(
-        "light => getComputedStyle(document.querySelector('.px-topology')).backgroundColor !== light",
-        arg=light,
-        timeout=_LONG_MS,
-    )
+    change_theme(watcher.page, ".px-topology")
     watcher.look("dark")
 
 
 def _come_back(watcher: Watcher, notebook: Path) -> None:
-    watcher.page.keyboard.press("Escape")
-    watcher.page.evaluate("() => window.jupyterapp.commands.execute('docmanager:save')")
-    watcher.page.wait_for_function(
-        "() => !document.querySelector('.jp-mod-dirty')", timeout=_LONG_MS
-    )
-    saved = json.loads(notebook.read_text(encoding="utf-8"))
-    (shown,) = (o for o in saved["cells"][2]["outputs"] if o["output_type"] == "display_data")
+    shown = saved_picture(watcher.page, notebook, 2)
     assert "".join(shown["data"]["image/svg+xml"]).startswith("<svg")
     assert "rank 3" in "".join(shown["data"]["text/plain"])
     watcher.page.reload()
