@@ -21,6 +21,7 @@ from ._attach_messages import (
     WorkspaceRecord,
 )
 from ._channel import MAX_FRAME, Channel, ChannelClosed, FrameReader, pack_frame
+from ._host_records import BootProgress, BootState, HostPlan, RemoteOptions
 from ._input import LineNeed, TypedLine
 from ._rank_messages import (
     CellEnded,
@@ -86,6 +87,8 @@ __all__ = [
     "BeginCell",
     "BootFailed",
     "BootOptions",
+    "BootProgress",
+    "BootState",
     "Booted",
     "CellAllowed",
     "CellEnded",
@@ -108,6 +111,7 @@ __all__ = [
     "Hello",
     "HostClock",
     "HostInfo",
+    "HostPlan",
     "Join",
     "KeepCell",
     "LetGo",
@@ -128,6 +132,7 @@ __all__ = [
     "Refused",
     "Register",
     "Registered",
+    "RemoteOptions",
     "Replaced",
     "Restart",
     "Restarted",

@@ -21,6 +21,7 @@ from ._attach_messages import (
     Taken,
 )
 from ._bounds import Pid
+from ._host_records import BootProgress, HostPlan, RemoteOptions
 from ._records import HostClock, Topology
 from ._stacks import RankStack
 
@@ -59,7 +60,8 @@ class BootOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     that gives no sign of life for ``silence_s`` is taken for frozen; an operation that has lasted
     for ``quiet_s`` is told of, once. The descriptor ``record_fd`` is the workspace's record (locked)
     at ``record_path``; -1 where nobody shall find it. ``client_secret_key`` goes into it.
-    ``auto_restart``: a rank that dies is replaced unasked.
+    ``auto_restart``: a rank that dies is replaced unasked. ``hosts`` are empty where all ranks run
+    on this machine; else ``ranks`` is the sum of theirs, and ``remote`` says how to start them.
     """
 
     name: str
@@ -75,6 +77,8 @@ class BootOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     record_fd: int = -1
     record_path: str = ""
     auto_restart: bool = False
+    hosts: tuple[HostPlan, ...] = ()
+    remote: RemoteOptions = RemoteOptions()
 
     def __repr__(self) -> str:
         """Without the keys: a log or a traceback may show it."""
@@ -284,6 +288,7 @@ ToRoot = (
 FromRoot = (
     Booted
     | BootFailed
+    | BootProgress
     | CellAllowed
     | TopologyIs
     | StacksAre

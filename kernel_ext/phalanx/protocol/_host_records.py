@@ -1,0 +1,57 @@
+"""What a world on several hosts is started from, and how its start goes on.
+
+A leaf: the hostfile's reader makes a `HostPlan` of each host, the root supervisor boots them.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+__all__ = ["BootProgress", "BootState", "HostPlan", "RemoteOptions"]
+
+BootState = Literal["starting", "up", "failed"]
+
+
+class HostPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One host of a world that is to be started, in the hostfile's order.
+
+    ``name`` is what ssh is given: ``b``, ``user@b``, a name of ``~/.ssh/config``; ``port`` 0 leaves
+    ssh's own. ``ranks`` run there. Its ranks listen on ``addresses``; where there are none, on the
+    one through which the host has reached the root. ``is_local``: this machine, without ssh.
+    """
+
+    name: str
+    ranks: int
+    addresses: tuple[str, ...] = ()
+    port: int = 0
+    is_local: bool = False
+
+
+class RemoteOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How the far side of a start is to be: the same for all its hosts.
+
+    ``python`` is the interpreter there ("": the path of this one); ``cwd`` the folder ("": the
+    same as here, or the home folder where that is missing); ``env`` is set for the ranks.
+    ``ssh_args`` go to ssh as they are. ``interface`` names the network card whose addresses the
+    ranks use ("": any). A host that is not up after ``timeout_s`` has failed.
+    """
+
+    python: str = ""
+    cwd: str = ""
+    env: dict[str, str] = {}
+    ssh_args: tuple[str, ...] = ()
+    interface: str = ""
+    launcher: str = "ssh"
+    timeout_s: float = 30.0
+
+
+class BootProgress(msgspec.Struct, frozen=True, tag="boot_progress", forbid_unknown_fields=True):
+    """Root: how the start goes on at one host; ``text`` says why it has failed, or what is slow."""
+
+    host: int
+    name: str
+    state: BootState
+    seconds: float
+    text: str = ""
