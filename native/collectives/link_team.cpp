@@ -2,11 +2,15 @@
 #include "collectives/link_team.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
-#include "collectives/checksum.hpp"
-
 namespace phalanx {
+
+namespace {
+// Up to here a payload is copied behind its header: cheaper than a piece more in a system call.
+constexpr std::size_t kCopiedBytes = std::size_t{4} << 10;
+}  // namespace
 
 LinkTeam::LinkTeam(std::vector<int> ranks, std::vector<std::unique_ptr<Link>> links, int me,
                    bool is_leader, bool are_whole_hosts, LinkTuning tuning)
@@ -18,6 +22,7 @@ LinkTeam::LinkTeam(std::vector<int> ranks, std::vector<std::unique_ptr<Link>> li
       scratch_(is_leader ? std::max<std::size_t>(tuning.segment_bytes / 16 * 16, 16) : 0),
       message_(ranks_.size()),
       inbox_(ranks_.size()),
+      sums_(ranks_.size()),
       sent_(ranks_.size()),
       received_(ranks_.size()) {
     for (int node = 0; is_leader && node < size(); ++node) {
@@ -31,9 +36,9 @@ LinkTeam::LinkTeam(std::vector<int> ranks, std::vector<std::unique_ptr<Link>> li
 void LinkTeam::exchange(const Op& op, std::span<const std::byte> payload, Waiter& waiter) {
     mark_ = end_mark(op);
     outbox_.clear();
-    const std::size_t size = add_message(&op, payload, !payload.empty());
-    message_.assign(ranks_.size(), {0, size});
-    run_exchange(op, size, waiter);
+    const Message message = add_message(&op, payload, !payload.empty());
+    message_.assign(ranks_.size(), message);
+    run_exchange(op, static_cast<std::size_t>(message.size()), waiter);
 }
 
 void LinkTeam::exchange_parts(const Op& op, std::span<const std::byte> bytes,
@@ -42,10 +47,9 @@ void LinkTeam::exchange_parts(const Op& op, std::span<const std::byte> bytes,
     outbox_.clear();
     for (int node = 0; node < size(); ++node) {
         const Range part = node == me_ ? Range{} : parts[index(node)];
-        const std::size_t at = outbox_.size();
         const auto cut = bytes.subspan(static_cast<std::size_t>(part.begin),
                                        static_cast<std::size_t>(part.size));
-        message_[index(node)] = {at, node == me_ ? 0 : add_message(&op, cut, true)};
+        message_[index(node)] = node == me_ ? Message() : add_message(&op, cut, true);
     }
     run_exchange(op, sizeof(Op) + static_cast<std::size_t>(parts[index(me_)].size) + sizeof mark_,
                  waiter);
@@ -53,31 +57,36 @@ void LinkTeam::exchange_parts(const Op& op, std::span<const std::byte> bytes,
 
 void LinkTeam::exchange_payload(std::span<const std::byte> payload, Waiter& waiter) {
     outbox_.clear();
-    const std::size_t size = add_message(nullptr, payload, true);
-    message_.assign(ranks_.size(), {0, size});
+    const Message message = add_message(nullptr, payload, true);
+    const auto size = static_cast<std::size_t>(message.size());
+    message_.assign(ranks_.size(), message);
     begin_exchange(size);
     advance_until(size, size, false, waiter);
     check_marks();
 }
 
-std::size_t LinkTeam::add_message(const Op* op, std::span<const std::byte> payload, bool has_mark) {
-    const std::size_t begin = outbox_.size();
-    payload_at_ = op != nullptr ? sizeof *op : 0;
-    const std::size_t mark_at = payload_at_ + payload.size();
-    outbox_.resize(begin + mark_at + (has_mark ? sizeof mark_ : 0));
-    std::byte* to = outbox_.data() + begin;
-    if (op != nullptr) std::memcpy(to, op, sizeof *op);
-    if (!payload.empty()) std::memcpy(to + payload_at_, payload.data(), payload.size());
-    if (has_mark) {
-        const std::uint64_t mark = mark_ ^ checksum_of(payload);
-        std::memcpy(to + mark_at, &mark, sizeof mark);
-    }
-    return outbox_.size() - begin;
+LinkTeam::Message LinkTeam::add_message(const Op* op, std::span<const std::byte> payload,
+                                        bool has_mark) {
+    const auto header = std::as_bytes(std::span(op, op != nullptr ? 1 : 0));
+    payload_at_ = header.size();
+    const std::uint64_t mark = has_mark ? mark_ ^ checksum_of(payload) : 0;
+    const auto end = std::as_bytes(std::span(&mark, has_mark ? 1 : 0));
+    const Range head = add_to_outbox(header);
+    if (payload.size() > kCopiedBytes) return {head, payload, add_to_outbox(end)};
+    const Range rest{add_to_outbox(payload).begin, payload.size() + add_to_outbox(end).size};
+    return {{head.begin, head.size + rest.size}, {}, {}};
+}
+
+Range LinkTeam::add_to_outbox(std::span<const std::byte> bytes) {
+    const Range range{outbox_.size(), bytes.size()};
+    outbox_.insert(outbox_.end(), bytes.begin(), bytes.end());
+    return range;
 }
 
 void LinkTeam::begin_exchange(std::size_t expected) {
     std::fill(sent_.begin(), sent_.end(), 0);
     std::fill(received_.begin(), received_.end(), 0);
+    std::fill(sums_.begin(), sums_.end(), Checksum());
     for (auto& box : inbox_) box.resize(expected);
 }
 
@@ -98,7 +107,7 @@ void LinkTeam::check_marks() const {
         const std::span<const std::byte> box(inbox_[index(node)]);
         const std::size_t mark_at = box.size() - sizeof mark;
         std::memcpy(&mark, box.data() + mark_at, sizeof mark);
-        if (mark != (mark_ ^ checksum_of(box.subspan(payload_at_, mark_at - payload_at_)))) {
+        if (mark != (mark_ ^ sums_[index(node)].value())) {
             throw PeerLost(rank(node), "its data was damaged or cut short on the way");
         }
     }
@@ -108,24 +117,46 @@ bool LinkTeam::advance_exchange(std::size_t expected) {
     bool has_moved = false;
     for (int node = 0; node < size(); ++node) {
         if (node == me_) continue;
-        auto& sent = sent_[index(node)];
-        const Range message = message_[index(node)];
-        if (sent < message.size) {
-            const auto moved = link(node).try_send({outbox_.data() + message.begin + sent,
-                                                    static_cast<std::size_t>(message.size) - sent});
-            sent += moved;
-            bytes_sent_ += moved;
-            has_moved |= moved > 0;
-        }
-        auto& received = received_[index(node)];
-        if (received < expected) {
-            const auto moved =
-                link(node).try_recv(std::span(inbox_[index(node)]).subspan(received));
-            received += moved;
-            has_moved |= moved > 0;
-        }
+        if (is_sending(node)) has_moved |= send_on(node) > 0;
+        if (received_[index(node)] < expected) has_moved |= receive_on(node, expected) > 0;
     }
     return has_moved;
+}
+
+std::size_t LinkTeam::send_on(int node) {
+    const Message& message = message_[index(node)];
+    const auto in_outbox = [&](Range range) {
+        return std::span<const std::byte>(outbox_).subspan(static_cast<std::size_t>(range.begin),
+                                                           static_cast<std::size_t>(range.size));
+    };
+    std::array<std::span<const std::byte>, Link::kMaxParts> parts{
+        in_outbox(message.head), message.payload, in_outbox(message.tail)};
+    std::size_t gone = sent_[index(node)];
+    for (auto& part : parts) {
+        const std::size_t of_part = std::min(gone, part.size());
+        part = part.subspan(of_part);
+        gone -= of_part;
+    }
+    const auto moved =
+        message.payload.empty() ? link(node).try_send(parts[0]) : link(node).try_send(parts);
+    sent_[index(node)] += moved;
+    bytes_sent_ += moved;
+    return moved;
+}
+
+std::size_t LinkTeam::receive_on(int node, std::size_t expected) {
+    auto& received = received_[index(node)];
+    const std::span box(inbox_[index(node)]);
+    const auto room = std::min<std::size_t>(expected - received, kGoBytes);
+    const auto moved = link(node).try_recv(box.subspan(received, room));
+    // Between header and mark, where there is more than a header.
+    const std::size_t end =
+        expected == payload_at_ ? expected : expected - std::min(expected, sizeof mark_);
+    const std::size_t from = std::clamp(received, payload_at_, end);
+    const std::size_t to = std::clamp(received + moved, payload_at_, end);
+    sums_[index(node)].add(box.subspan(from, to - from));
+    received += moved;
+    return moved;
 }
 
 // Goes on until `wanted` bytes have come from every node and, once all is wanted, all was sent.

@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "collectives/checksum.hpp"
 #include "collectives/dtype.hpp"
 #include "collectives/kernels.hpp"
 #include "collectives/op.hpp"
@@ -23,10 +24,15 @@ struct LinkTuning {
     std::size_t segment_bytes = std::size_t{256} << 10;
 };
 
+// Bytes that are summed and sent, or received and summed, at one go: they are still in the cache.
+inline constexpr std::uint64_t kGoBytes = std::uint64_t{256} << 10;
+
 // What is sent at one point of a stream, and what is done with what comes.
 struct Outgoing {
     const std::byte* data;
     std::uint64_t nbytes;
+    // Its checksum, where somebody has made it while the bytes were in the cache.
+    std::optional<std::uint64_t> sum = std::nullopt;
 };
 struct Incoming {
     std::byte* out;
@@ -63,11 +69,12 @@ class LinkTeam {
     [[nodiscard]] const std::byte* payload(int node) const;
 
     // A stream from node `from` (-1: none) and one to node `to` (-1: none), at the same time.
-    // Byte i of what is sent may leave once byte i - head_start of what comes has been dealt with,
-    // and is made of what came before that. Both ends cut their stream in the same pieces.
-    void stream(int to, std::span<const Outgoing> outgoing, int from,
-                std::span<const Incoming> incoming, std::uint64_t head_start, Reduction reduction,
-                Dtype dtype, Waiter& waiter);
+    // The first `n_own` pieces are there already; the piece after these is what becomes of the
+    // first that comes, and so on: each byte of it may leave once it is made, and its sum is noted
+    // in `outgoing` as it is. Both ends cut their stream in the same pieces.
+    void stream(int to, std::span<Outgoing> outgoing, std::size_t n_own, int from,
+                std::span<const Incoming> incoming, Reduction reduction, Dtype dtype,
+                Waiter& waiter);
     // All nodes with all at once (nothing with this one), each pair as fast as it can. Whatever
     // comes has its place and is always taken, so that no two nodes can wait for each other.
     void trade(std::span<const Trade> by_node, Waiter& waiter);
@@ -88,11 +95,23 @@ class LinkTeam {
     void run_exchange(const Op& op, std::size_t expected, Waiter& waiter);
     void advance_until(std::size_t expected, std::size_t wanted, bool judge_early, Waiter& waiter);
     [[nodiscard]] bool is_sending(int node) const {
-        return sent_[index(node)] < message_[index(node)].size;
+        return sent_[index(node)] < message_[index(node)].size();
     }
     void judge(const Op& own) const;
-    // Appends header (if there is one), payload and mark to the outbox: the size of it all.
-    std::size_t add_message(const Op* op, std::span<const std::byte> payload, bool has_mark);
+    // What one node is sent: two ranges of the outbox, and between them, where it is large, the
+    // payload from where it stands.
+    struct Message {
+        Range head{};
+        std::span<const std::byte> payload{};
+        Range tail{};
+        [[nodiscard]] std::uint64_t size() const noexcept {
+            return head.size + payload.size() + tail.size;
+        }
+    };
+    Message add_message(const Op* op, std::span<const std::byte> payload, bool has_mark);
+    Range add_to_outbox(std::span<const std::byte> bytes);
+    std::size_t send_on(int node);
+    std::size_t receive_on(int node, std::size_t expected);
     // Every node gets its message, and sends one of `expected` bytes.
     void begin_exchange(std::size_t expected);
     void check_marks() const;
@@ -118,8 +137,9 @@ class LinkTeam {
     bool are_whole_hosts_;
     std::vector<std::byte> scratch_;
     std::vector<std::byte> outbox_;
-    std::vector<Range> message_;  // in the outbox, by node
+    std::vector<Message> message_;  // by node
     std::vector<std::vector<std::byte>> inbox_;
+    std::vector<Checksum> sums_;  // of the payloads that have come, by node
     std::vector<std::size_t> sent_;
     std::vector<std::size_t> received_;
     std::size_t payload_at_ = 0;

@@ -2,6 +2,7 @@
 // steps overlap and nobody waits for a step of everybody.
 #include <vector>
 
+#include "collectives/checksum.hpp"
 #include "collectives/copy.hpp"
 #include "collectives/kernels.hpp"
 #include "collectives/plan.hpp"
@@ -40,8 +41,8 @@ void Team::ring_reduce(const Job& job, const std::byte* x, std::byte* out, Waite
         outgoing.push_back({out + range.begin, range.size});
     }
     outgoing.pop_back();
-    links_->stream(right_of(*links_), outgoing, left_of(*links_), incoming, first.size,
-                   job.reduction, job.dtype, waiter);
+    links_->stream(right_of(*links_), outgoing, 1, left_of(*links_), incoming, job.reduction,
+                   job.dtype, waiter);
 }
 
 // Before: x of all nodes has come with the headers or in an exchange. After: out = the reduction of
@@ -80,10 +81,12 @@ void Team::direct_reduce(const Job& job, const std::byte* own, std::byte* out, W
     }
     std::byte* mine = out + slices[me].begin;
     reduce(job.reduction, job.dtype, mine, nullptr, inputs, slices[me].size / job.width());
+    const std::span made(mine, static_cast<std::size_t>(slices[me].size));
+    const Outgoing result{mine, slices[me].size, checksum_of(made)};
     std::vector<Trade> trades(slices.size());
     for (std::size_t node = 0; node < slices.size(); ++node) {
         if (node == me) continue;
-        trades[node].outgoing = {{mine, slices[me].size}};
+        trades[node].outgoing = {result};
         trades[node].incoming = {{out + slices[node].begin, nullptr, slices[node].size}};
     }
     links_->trade(trades, waiter);
@@ -100,11 +103,10 @@ void Team::ring_scatter(const Job& job, const Pieces& pieces, Waiter& waiter) {
     const auto at = [](int rank) { return static_cast<std::uint64_t>(rank); };
     std::vector<Incoming> incoming;
     std::vector<Outgoing> outgoing;
-    std::uint64_t head_start = 0;
     for (const int rank : ranks_of(first)) {
         outgoing.push_back({pieces.terms + at(rank) * pieces.terms_stride, pieces.nbytes});
-        head_start += pieces.nbytes;
     }
+    const std::size_t n_own = outgoing.size();
     for (const int node : ring_arrivals(nodes, first)) {
         for (const int rank : ranks_of(node)) {
             std::byte* to = rank == rank_ ? pieces.own : pieces.sums + at(rank) * pieces.nbytes;
@@ -113,8 +115,8 @@ void Team::ring_scatter(const Job& job, const Pieces& pieces, Waiter& waiter) {
             if (node != links_->me()) outgoing.push_back({to, pieces.nbytes});
         }
     }
-    links_->stream(right_of(*links_), outgoing, left_of(*links_), incoming, head_start,
-                   job.reduction, job.dtype, waiter);
+    links_->stream(right_of(*links_), outgoing, n_own, left_of(*links_), incoming, job.reduction,
+                   job.dtype, waiter);
 }
 
 // Before: out has the blocks of this node's ranks. After: of all ranks.
@@ -122,14 +124,13 @@ void Team::ring_scatter(const Job& job, const Pieces& pieces, Waiter& waiter) {
 void Team::ring_gather(const Op& op, std::byte* out, Waiter& waiter) {
     std::vector<Incoming> incoming;
     std::vector<Outgoing> outgoing;
-    std::uint64_t head_start = 0;
     const auto send_node = [&](int node) {
         for (const int rank : ranks_of(node)) {
             outgoing.push_back({out + static_cast<std::uint64_t>(rank) * op.nbytes(), op.nbytes()});
         }
     };
     send_node(links_->me());
-    for (const Outgoing& piece : outgoing) head_start += piece.nbytes;
+    const std::size_t n_own = outgoing.size();
     const auto arrivals = ring_arrivals(links_->size(), links_->me());
     for (const int node : arrivals) {
         for (const int rank : ranks_of(node)) {
@@ -138,8 +139,8 @@ void Team::ring_gather(const Op& op, std::byte* out, Waiter& waiter) {
         }
         if (node != arrivals.back()) send_node(node);
     }
-    links_->stream(right_of(*links_), outgoing, left_of(*links_), incoming, head_start,
-                   Reduction::kSum, op.dtype, waiter);
+    links_->stream(right_of(*links_), outgoing, n_own, left_of(*links_), incoming, Reduction::kSum,
+                   op.dtype, waiter);
 }
 
 // A chain from the root's node to the right, each byte passed on as soon as it has come: n bytes
@@ -150,11 +151,11 @@ void Team::chain_broadcast(const Op& op, const std::byte* x, std::byte* out, Wai
     const int position = (links_->me() - root_node + nodes) % nodes;
     const bool is_first = position == 0;
     const bool is_last = position == nodes - 1;
-    const Outgoing outgoing{is_first ? x : out, op.nbytes()};
+    Outgoing outgoing{is_first ? x : out, op.nbytes()};
     const Incoming incoming{out, nullptr, op.nbytes()};
-    links_->stream(is_last ? -1 : right_of(*links_), {&outgoing, 1},
-                   is_first ? -1 : left_of(*links_), {&incoming, 1}, is_first ? op.nbytes() : 0,
-                   Reduction::kSum, op.dtype, waiter);
+    links_->stream(is_last ? -1 : right_of(*links_), {&outgoing, 1}, is_first ? 1 : 0,
+                   is_first ? -1 : left_of(*links_), {&incoming, 1}, Reduction::kSum, op.dtype,
+                   waiter);
 }
 
 }  // namespace phalanx

@@ -11,9 +11,6 @@ namespace phalanx {
 
 namespace {
 
-// Bytes that are summed and sent, or received and summed, at one go: they are still in the cache.
-constexpr std::uint64_t kGoBytes = std::uint64_t{256} << 10;
-
 // Each piece is followed by a mark with its checksum, and what was made of a piece is marked only
 // once that piece was found good. So data may run ahead of the check that it came unchanged, but
 // nobody finishes with what was made of damaged data: its maker gives no mark.
@@ -21,8 +18,9 @@ constexpr std::uint64_t kGoBytes = std::uint64_t{256} << 10;
 // The sending half: walks the pieces, but never past what may be sent.
 class Sender {
   public:
-    Sender(Link* link, std::span<const Outgoing> pieces, std::uint64_t mark)
-        : link_(link), pieces_(pieces), end_mark_(mark) {
+    // Of the pieces from `n_own` on the sum comes with the leave to mark them.
+    Sender(Link* link, std::span<const Outgoing> pieces, std::size_t n_own, std::uint64_t mark)
+        : link_(link), pieces_(pieces), n_own_(n_own), end_mark_(mark) {
         if (link == nullptr) pieces_ = {};
         skip_finished();
     }
@@ -42,11 +40,10 @@ class Sender {
         sum_up_to(at_ + size);
         const std::span rest(piece.data + at_, static_cast<std::size_t>(size));
         const bool has_mark = is_end(size);
-        if (has_mark && mark_sent_ == 0) mark_ = end_mark_ ^ sum_.value();
+        if (has_mark && mark_sent_ == 0) mark_ = end_mark_ ^ piece.sum.value_or(sum_.value());
         const auto mark = std::as_bytes(std::span(&mark_, 1)).subspan(mark_sent_);
-        const auto moved = !has_mark      ? link_->try_send(rest)
-                           : rest.empty() ? link_->try_send(mark)
-                                          : link_->try_send(rest, mark);
+        const std::span<const std::byte> both[] = {rest, mark};
+        const auto moved = has_mark ? link_->try_send(both) : link_->try_send(rest);
         const auto of_data = std::min<std::uint64_t>(moved, size);
         at_ += of_data;
         sent_ += of_data;
@@ -69,7 +66,7 @@ class Sender {
     }
     // Of the piece; what a full link did not take was summed all the same, once.
     void sum_up_to(std::uint64_t end) {
-        if (end <= summed_) return;
+        if (end <= summed_ || piece_ >= n_own_ || pieces_[piece_].sum) return;
         sum_.add({pieces_[piece_].data + summed_, static_cast<std::size_t>(end - summed_)});
         summed_ = end;
     }
@@ -84,6 +81,7 @@ class Sender {
 
     Link* link_;
     std::span<const Outgoing> pieces_;
+    std::size_t n_own_;
     std::uint64_t end_mark_;
     std::uint64_t mark_ = 0;
     std::size_t mark_sent_ = 0;
@@ -97,10 +95,12 @@ class Sender {
 // The receiving half: stores in place, or gathers in the scratch and reduces whole elements.
 class Receiver {
   public:
-    Receiver(Link* link, std::span<const Incoming> pieces, Reduction reduction, Dtype dtype,
-             std::span<std::byte> scratch, std::uint64_t mark)
+    // What becomes of a piece is the piece of `passed_on` at the same place, if there is one.
+    Receiver(Link* link, std::span<const Incoming> pieces, std::span<Outgoing> passed_on,
+             Reduction reduction, Dtype dtype, std::span<std::byte> scratch, std::uint64_t mark)
         : link_(link),
           pieces_(pieces),
+          passed_on_(passed_on),
           reduction_(reduction),
           dtype_(dtype),
           scratch_(scratch),
@@ -133,6 +133,7 @@ class Receiver {
         if (whole > 0) {
             const std::byte* inputs[] = {scratch_.data(), piece.own + at_};
             reduce(reduction_, dtype_, piece.out + at_, nullptr, inputs, whole / size_of(dtype_));
+            if (piece_ < passed_on_.size()) made_.add({piece.out + at_, whole});
             held_ -= whole;
             std::memmove(scratch_.data(), scratch_.data() + whole, held_);
             finish(whole);
@@ -162,11 +163,14 @@ class Receiver {
         if (came_ != (end_mark_ ^ sum_.value())) {
             throw PeerLost(link_->peer(), "its data was damaged or cut short on the way");
         }
+        if (piece_ < passed_on_.size()) {
+            passed_on_[piece_].sum = (pieces_[piece_].own == nullptr ? sum_ : made_).value();
+        }
         good_ = done_;
         ++piece_;
         at_ = 0;
         mark_received_ = 0;
-        sum_ = Checksum();
+        sum_ = made_ = Checksum();
         skip_finished();
     }
     void finish(std::uint64_t nbytes) {
@@ -179,6 +183,7 @@ class Receiver {
 
     Link* link_;
     std::span<const Incoming> pieces_;
+    std::span<Outgoing> passed_on_;
     Reduction reduction_;
     Dtype dtype_;
     std::span<std::byte> scratch_;
@@ -190,17 +195,20 @@ class Receiver {
     std::uint64_t done_ = 0;
     std::uint64_t good_ = 0;
     std::size_t held_ = 0;
-    Checksum sum_;
+    Checksum sum_;   // of what comes
+    Checksum made_;  // of what becomes of it
 };
 
 }  // namespace
 
-void LinkTeam::stream(int to, std::span<const Outgoing> outgoing, int from,
-                      std::span<const Incoming> incoming, std::uint64_t head_start,
-                      Reduction reduction, Dtype dtype, Waiter& waiter) {
-    Sender sender(to < 0 ? nullptr : &link(to), outgoing, mark_);
-    Receiver receiver(from < 0 ? nullptr : &link(from), incoming, reduction, dtype, scratch_,
-                      mark_);
+void LinkTeam::stream(int to, std::span<Outgoing> outgoing, std::size_t n_own, int from,
+                      std::span<const Incoming> incoming, Reduction reduction, Dtype dtype,
+                      Waiter& waiter) {
+    std::uint64_t head_start = 0;
+    for (const Outgoing& piece : outgoing.first(n_own)) head_start += piece.nbytes;
+    Sender sender(to < 0 ? nullptr : &link(to), outgoing, n_own, mark_);
+    Receiver receiver(from < 0 ? nullptr : &link(from), incoming, outgoing.subspan(n_own),
+                      reduction, dtype, scratch_, mark_);
     const auto allowed = [&] { return head_start + receiver.done(); };
     const auto vouched = [&] { return head_start + receiver.good(); };
     const auto missing = [&] {
@@ -241,9 +249,9 @@ void LinkTeam::trade(std::span<const Trade> by_node, Waiter& waiter) {
     for (int node = 0; node < size(); ++node) {
         Link* const peer = node == me_ ? nullptr : &link(node);
         const Trade& one = by_node[index(node)];
-        senders.emplace_back(peer, one.outgoing, mark_);
-        receivers.emplace_back(peer, one.incoming, Reduction::kSum, Dtype::none,
-                               std::span<std::byte>(), mark_);
+        senders.emplace_back(peer, one.outgoing, one.outgoing.size(), mark_);
+        receivers.emplace_back(peer, one.incoming, std::span<Outgoing>(), Reduction::kSum,
+                               Dtype::none, std::span<std::byte>(), mark_);
     }
     constexpr auto kAll = std::numeric_limits<std::uint64_t>::max();
     const auto is_awaited = [&](int node) { return !receivers[index(node)].is_done(); };

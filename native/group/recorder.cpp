@@ -27,7 +27,9 @@ Recording::Recording(TraceRing& ring, const Op& op, std::uint64_t tag, std::uint
 void Recording::end(std::uint64_t what) noexcept {
     ended_ = now();
     has_ended_ = true;
+    if (arrives_with_end_) arrived_ = ended_;
     if (record_ == nullptr) return;
+    if (arrives_with_end_) record_->set(kRecordArrived, ended_);
     record_->set(kRecordEnded, ended_);
     record_->set(kRecordWhat, what);
     record_->close();

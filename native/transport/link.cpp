@@ -41,10 +41,10 @@ std::size_t Link::try_recv(std::span<std::byte> bytes) {
     }
 }
 
-std::size_t Link::try_send(std::span<const std::byte> bytes, std::span<const std::byte> more) {
+std::size_t Link::try_send(Parts parts) {
     if (!broken_.empty()) lose(broken_);
     try {
-        return count(sent_in_, do_send_both(bytes, more));
+        return count(sent_in_, do_send_parts(parts));
     } catch (const PeerLost& error) {
         broken_ = error.what();
         throw;
@@ -64,9 +64,14 @@ std::size_t Link::try_recv(std::span<std::byte> bytes, std::span<std::byte> more
     }
 }
 
-std::size_t Link::do_send_both(std::span<const std::byte> bytes, std::span<const std::byte> more) {
-    const std::size_t sent = do_send(bytes);
-    return sent < bytes.size() ? sent : sent + do_send(more);
+std::size_t Link::do_send_parts(Parts parts) {
+    std::size_t sent = 0;
+    for (const auto part : parts) {
+        const std::size_t taken = do_send(part);
+        sent += taken;
+        if (taken < part.size()) break;
+    }
+    return sent;
 }
 
 std::size_t Link::do_recv_both(std::span<std::byte> bytes, std::span<std::byte> more) {

@@ -35,8 +35,10 @@ class Link {
     std::size_t try_send(std::span<const std::byte> bytes);
     // How many bytes came at once, 0 if there are none. Throws PeerLost at the end of the stream.
     std::size_t try_recv(std::span<std::byte> bytes);
-    // Two pieces as one: what a link can take or give in one go.
-    std::size_t try_send(std::span<const std::byte> bytes, std::span<const std::byte> more);
+    // Several pieces as one: what a link can take or give in one go.
+    using Parts = std::span<const std::span<const std::byte>>;
+    static constexpr std::size_t kMaxParts = 3;
+    std::size_t try_send(Parts parts);
     std::size_t try_recv(std::span<std::byte> bytes, std::span<std::byte> more);
     // Where bytes are counted from now on, for whoever looks; null: nowhere.
     void count_in(std::atomic<std::uint64_t>* sent, std::atomic<std::uint64_t>* received) noexcept {
@@ -69,8 +71,7 @@ class Link {
     virtual std::size_t do_send(std::span<const std::byte> bytes) = 0;
     virtual std::size_t do_recv(std::span<std::byte> bytes) = 0;
     // One after the other, where a link has no better way.
-    virtual std::size_t do_send_both(std::span<const std::byte> bytes,
-                                     std::span<const std::byte> more);
+    virtual std::size_t do_send_parts(Parts parts);
     virtual std::size_t do_recv_both(std::span<std::byte> bytes, std::span<std::byte> more);
     virtual void do_finish() noexcept = 0;
     virtual void do_check_alive() {}

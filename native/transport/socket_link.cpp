@@ -8,6 +8,7 @@
 #include <sys/uio.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -96,14 +97,19 @@ class SocketLink final : public Link {
         if (got == 0) lose(kClosedThere);
         return moved(got);
     }
-    std::size_t do_send_both(std::span<const std::byte> bytes,
-                             std::span<const std::byte> more) override {
-        if (bytes.size() > kLargestCall) return do_send(bytes);
-        iovec parts[] = {{const_cast<std::byte*>(bytes.data()), bytes.size()},
-                         {const_cast<std::byte*>(more.data()), more.size()}};
+    std::size_t do_send_parts(Parts parts) override {
+        std::array<iovec, kMaxParts> pieces;
+        std::size_t count = 0;
+        std::size_t room = kLargestCall;
+        for (const auto part : parts.first(std::min(parts.size(), kMaxParts))) {
+            const auto size = std::min(part.size(), room);
+            if (size > 0) pieces[count++] = {const_cast<std::byte*>(part.data()), size};
+            room -= size;
+            if (size < part.size()) break;
+        }
         msghdr message{};
-        message.msg_iov = parts;
-        message.msg_iovlen = 2;
+        message.msg_iov = pieces.data();
+        message.msg_iovlen = count;
         return moved(::sendmsg(fd_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT));
     }
     std::size_t do_recv_both(std::span<std::byte> bytes, std::span<std::byte> more) override {

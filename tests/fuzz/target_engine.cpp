@@ -151,7 +151,7 @@ void collective(Supply& supply) {
         if (how == 2) team.exchange_payload(x, node.waiter);
         const Incoming incoming{out.data(), how == 3 ? own.data() : nullptr, nbytes};
         if (how == 3) {
-            team.stream(-1, {}, 1, {&incoming, 1}, 0, Reduction::kSum, op.dtype, node.waiter);
+            team.stream(-1, {}, 0, 1, {&incoming, 1}, Reduction::kSum, op.dtype, node.waiter);
         }
         if (how == 4) {
             std::vector<Trade> trades(2);

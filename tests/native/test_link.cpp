@@ -92,7 +92,7 @@ TEST_CASE("link contract: a full link takes nothing, an empty one gives nothing"
         auto pair = kind.make();
         std::vector<std::byte> bytes(1 << 16);
         CHECK(pair.here->try_recv(bytes) == 0);
-        CHECK(pair.here->try_send({}) == 0);
+        CHECK(pair.here->try_send(std::span<const std::byte>()) == 0);
         CHECK(pair.here->try_recv({}) == 0);
         std::size_t total = 0;
         for (std::size_t moved = 1; moved > 0; total += moved) moved = pair.here->try_send(bytes);

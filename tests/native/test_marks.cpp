@@ -63,7 +63,7 @@ TEST_CASE("last words in place of the end of a stream are not data") {
     node.give(x.data(), kBytes - kMissing);
     node.give_up();
     const Incoming incoming{out.data(), nullptr, kBytes};
-    CHECK_THROWS_AS(node.team->stream(-1, {}, 1, {&incoming, 1}, 0, Reduction::kSum, Dtype::float32,
+    CHECK_THROWS_AS(node.team->stream(-1, {}, 0, 1, {&incoming, 1}, Reduction::kSum, Dtype::float32,
                                       node.waiter),
                     PeerLost);
     node.check_reason();
