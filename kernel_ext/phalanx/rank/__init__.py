@@ -8,7 +8,7 @@ from __future__ import annotations
 from ._capture import DescriptorCapture
 from ._copying import CopyReport, copy_names, copy_report
 from ._debugger import LastError, asks_for_commands, leave_debuggers, prepare_debuggers
-from ._enter import enter, introduce
+from ._enter import enter, introduce, put_back
 from ._exit import prepare_exit, say_left
 from ._gate import CellGate, uninterrupted
 from ._help import HelpDesk
@@ -49,6 +49,7 @@ __all__ = [
     "prepare_debuggers",
     "prepare_exit",
     "publish_sweep",
+    "put_back",
     "say_left",
     "uninterrupted",
     "without_own_frames",

@@ -39,6 +39,7 @@ from phalanx.rank import (
     packs_anything,
     prepare_debuggers,
     prepare_exit,
+    put_back,
     say_left,
     uninterrupted,
     without_own_frames,
@@ -109,6 +110,7 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         self._lines = TypedLines(rank, self._ask, self._withdraw, current_loss)
         self._stdin = CellInput(self._next_of_stdin)
         self._help = HelpDesk()
+        self._names: dict[str, Any] = {}
         self._has_jedi = self.shell.Completer.use_jedi
         self._cell_parent: dict[str, Any] = {}
         self.shell_channel_thread = _NoSubshells()
@@ -126,11 +128,11 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
 
     def enter_world(self) -> None:
         """Join the world (again); called by the workspace through a silent cell."""
-        enter(self.shell.user_ns)
+        self._names = enter(self.shell.user_ns)
 
     def introduce(self, size: int) -> None:
         """Name this rank to its cells where there is no world to join yet; called likewise."""
-        introduce(self.shell.user_ns, self.rank, size)
+        self._names = introduce(self.shell.user_ns, self.rank, size)
 
     def copy_names(self, source: int, ranks: tuple[int, ...]) -> None:
         """Copy the names of one rank to others; called likewise, on all of them."""
@@ -161,6 +163,7 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         self._cell_parent = self.get_parent("shell")
         self._lines.begin(cell, said.get("lost", ()))
         self._stdin.forget()
+        put_back(self.shell.user_ns, self._names)
         tracer, last_error = sys.gettrace(), LastError()
         reply: dict[str, Any] = {}
         try:
