@@ -208,6 +208,39 @@ def test_rich_text_comes_as_what_it_is_below_its_rank(ranks, maker, mime):
         assert seen[at - 1][0].endswith(f"[{rank}]\n"), seen
 
 
+@pytest.mark.parametrize("module", ["tqdm", "tqdm.auto", "tqdm.notebook"])
+def test_bars_are_text_that_ends_in_a_line_for_each_rank(ranks, module):
+    code = f"from {module} import tqdm, trange\nfor i in tqdm(trange(9, disable=True), desc='on'): pass"
+    result = run(ranks, code)
+    assert result.status == "ok", result.text
+    lines = [line for line in (result.stdout + result.stderr).splitlines() if line]
+    assert sorted(line[:7] for line in lines) == ["[0] on:", "[1] on:"]
+    assert all("9/9" in line for line in lines)
+    assert not any(o["data"] for o in result.outputs if o["output_type"] == "display_data")
+
+
+def test_a_widget_of_a_rank_is_its_text(ranks):
+    pytest.importorskip("ipywidgets")
+    result = run(ranks, "import ipywidgets\nipywidgets.IntSlider(rank)")
+    assert "[1] Out: IntSlider(value=1)\n" in result.stdout
+    assert result.mimes() == set()
+
+
+@pytest.mark.parametrize("code", ["%nothing", "%%nothing\n1", "%timeit -z 1"])
+def test_a_mistake_in_a_magic_is_told_once(ranks, code):
+    result = run(ranks, code)
+    assert result.status == "error"
+    assert result.stderr == ""
+    assert result.text.count("Error:") == 1
+
+
+def test_a_mistake_in_a_magic_that_ends_no_cell_is_shown(ranks):
+    result = run(ranks, "get_ipython().run_cell('%nothing'); print('after')")
+    assert result.status == "ok"
+    assert "[0-1] UsageError: Line magic function `%nothing` not found.\n" in result.stderr
+    assert result.stdout == "[0-1] after\n"
+
+
 def test_runaway_output_is_cut_and_the_rest_is_kept(ranks):
     result = ranks.run(
         "%%distributed --ranks 0 --max-lines 3\nfor i in range(10): print('line', i)"

@@ -5,6 +5,7 @@ It knows nothing of ipyparallel; the supervisor room puts it into an engine.
 
 from __future__ import annotations
 
+from ._bars import prepare_bars
 from ._capture import DescriptorCapture
 from ._copying import CopyReport, copy_names, copy_report
 from ._debugger import LastError, asks_for_commands, leave_debuggers, prepare_debuggers
@@ -46,6 +47,7 @@ __all__ = [
     "introduce",
     "leave_debuggers",
     "packs_anything",
+    "prepare_bars",
     "prepare_debuggers",
     "prepare_exit",
     "publish_sweep",

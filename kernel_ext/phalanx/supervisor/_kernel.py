@@ -37,6 +37,7 @@ from phalanx.rank import (
     introduce,
     leave_debuggers,
     packs_anything,
+    prepare_bars,
     prepare_debuggers,
     prepare_exit,
     put_back,
@@ -116,9 +117,11 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         self.shell_channel_thread = _NoSubshells()
         sys.stdin = self._stdin
         self.session.pack = packs_anything(self.session.pack)
+        prepare_bars()
         prepare_debuggers(self.shell)
         prepare_exit(self.shell)
         self.shell.set_custom_exc((Exception, KeyboardInterrupt), _show_error)
+        self.shell.show_usage_error = self._show_usage_error
         self.shell.ast_transformers.append(_BeforeCode(self._gate.begin_code))
         self.control_handlers["phalanx_line"] = self._on_line
         self.control_handlers["phalanx_interrupt"] = self._on_interrupt
@@ -199,6 +202,10 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
             self._notify(CellEnded(cell, is_ok, self._threads.are_alive(), error))
         return reply
 
+    def _show_usage_error(self, error: Exception) -> None:
+        """Show a mistake in a magic as any error: IPython would print it, and it be told twice."""
+        self.shell._showtraceback(type(error), error, [f"UsageError: {error}"])
+
     def _failed(self, ename: str, evalue: str = "") -> dict[str, Any]:
         return {
             "status": "error",
@@ -225,7 +232,9 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         self._flush()
         return self._lines.next_line(str(prompt), is_command=is_command)
 
-    def getpass(self, prompt: object = "", stream: object = None) -> str:
+    def getpass(
+        self, prompt: object = "Password: ", stream: object = None, *, echo_char: object = None
+    ) -> str:
         """Read the next typed line of this cell without showing it."""
         self._flush()
         return self._lines.next_line(str(prompt), password=True)
