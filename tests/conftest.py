@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 
 import pytest
+from beside import is_beside
 from mpis import Mpi
 
 # A shell that runs us in the background has SIGINT ignored, which every process we start would
@@ -20,3 +21,22 @@ def mpi(request) -> Mpi:
     if not (found.bin / "mpirun").exists():
         pytest.skip(f"{request.param} is not installed in {found.bin.parent} (tests/run does it)")
     return found
+
+
+def pytest_addoption(parser) -> None:
+    parser.addoption(
+        "--part",
+        choices=["beside", "alone"],
+        help="only the tests that may run beside others (with -n of pytest-xdist), or only the rest",
+    )
+
+
+def pytest_collection_modifyitems(config, items) -> None:
+    part = config.getoption("part")
+    if part is None:
+        return
+    parted: dict[bool, list] = {True: [], False: []}
+    for item in items:
+        parted[is_beside(item.path) == (part == "beside")].append(item)
+    items[:] = parted[True]
+    config.hook.pytest_deselected(items=parted[False])

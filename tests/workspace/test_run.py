@@ -10,6 +10,7 @@ from phalanx.protocol import LineNeed, TypedLine
 from phalanx.workspace import Display, QuietView
 from phalanx.workspace._cell import Cell
 from phalanx.workspace._events import Clear, Ended, Failure, Lost, NeedLine, Text
+from phalanx.workspace._output import CellOutput
 from phalanx.workspace._run import run_cell
 from phalanx.workspace._stopping import REACT_S
 
@@ -215,6 +216,15 @@ def test_bars_are_drawn_and_taken_away():
     view = FakeView()
     run_cell(cell, view, FakeRanks(cell))
     assert view.shown == [{0: "20%"}, (0, "stderr", "20%"), {}]
+
+
+def test_bars_are_drawn_five_times_a_second_at_most():
+    view = FakeView()
+    output = CellOutput(view)
+    for step in range(101):
+        output.text(Text(0, "stderr", f"\r{step}%"), step / 100)
+        output.show({0}, step / 100)
+    assert len(view.shown) in (5, 6)
 
 
 class NotebookLike(FakeView):
