@@ -18,7 +18,7 @@ BESIDE = (
     *(
         f"distributed/test_{name}.py"
         for name in (
-            "arguments", "bad_input", "bench", "bench_fit", "collectives", "contract", "environment",
+            "arguments", "bad_input", "bench", "bench_fit", "collectives", "contract", "environment", "farm",
             "frameworks", "handshake", "key_file", "lanes", "meeting", "mpi", "package", "reductions",
             "rendezvous", "sites", "split", "trace",
         )
