@@ -165,8 +165,8 @@ class Farm:
         if (
             self._world is not None
             and self._world.is_good
-            and not any(self.members[rank].is_busy for rank in range(size))
             and (plan.size, plan.hosts, plan.transport, plan.with_memory) == wanted
+            and not any(self.members[rank].is_busy for rank in range(size))
         ):
             return self._world
         self._world = self.unformed(size, places, transport, with_memory=with_memory)
