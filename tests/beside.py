@@ -13,8 +13,7 @@ __all__ = ["BESIDE", "is_beside"]
 _TESTS = Path(__file__).parent
 BESIDE = (
     "benchmarks",
-    "cli/test_cli.py",
-    "cli/test_launch_parts.py",
+    *(f"cli/test_{name}.py" for name in ("cli", "lab_in_browser", "launch", "launch_mpi", "launch_parts")),
     *(
         f"distributed/test_{name}.py"
         for name in (
@@ -26,8 +25,11 @@ BESIDE = (
     "fuzz",
     *(
         f"magics/test_{name}.py"
-        for name in ("bad_input", "bandwidth", "cells", "figures", "trace", "words")
+        for name in (
+            "attach", "bad_input", "bandwidth", "cells", "figures", "restart", "status", "trace", "words",
+        )
     ),
+    "notebooks",
     "protocol",
     "rank",
     *(
