@@ -13,7 +13,7 @@ __all__ = ["BESIDE", "is_beside"]
 _TESTS = Path(__file__).parent
 BESIDE = (
     "benchmarks",
-    *(f"cli/test_{name}.py" for name in ("cli", "lab_in_browser", "launch", "launch_mpi", "launch_parts")),
+    *(f"cli/test_{name}.py" for name in ("cli", "launch", "launch_mpi", "launch_parts")),
     *(
         f"distributed/test_{name}.py"
         for name in (
