@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import signal
+from collections import Counter
 
 import pytest
+from beside import is_beside
 from mpis import Mpi
 
 # A shell that runs us in the background has SIGINT ignored, which every process we start would
 # inherit: kernels and ranks that cannot be interrupted. A handler is not inherited.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+N_SLOWEST = 25
 
 
 @pytest.fixture(params=["openmpi", "mpich"])
@@ -20,3 +24,36 @@ def mpi(request) -> Mpi:
     if not (found.bin / "mpirun").exists():
         pytest.skip(f"{request.param} is not installed in {found.bin.parent} (tests/run does it)")
     return found
+
+
+def pytest_addoption(parser) -> None:
+    parser.addoption(
+        "--part",
+        choices=["beside", "alone"],
+        help="only the tests that may run beside others (with -n of pytest-xdist), or only the rest",
+    )
+
+
+def pytest_collection_modifyitems(config, items) -> None:
+    part = config.getoption("part")
+    if part is None:
+        return
+    parted: dict[bool, list] = {True: [], False: []}
+    for item in items:
+        parted[is_beside(item.path) == (part == "beside")].append(item)
+    items[:] = parted[True]
+    config.hook.pytest_deselected(items=parted[False])
+
+
+def pytest_terminal_summary(terminalreporter) -> None:
+    """Say which files took longest: where to look when a run takes too long."""
+    seconds: Counter[str] = Counter()
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if hasattr(report, "duration"):
+                seconds[report.nodeid.partition("::")[0]] += report.duration
+    slowest = [(name, taken) for name, taken in seconds.most_common(N_SLOWEST) if taken > 10]
+    if slowest:
+        terminalreporter.section("slowest files")
+        for name, taken in slowest:
+            terminalreporter.write_line(f"{taken:8.1f} s  {name}")

@@ -56,13 +56,14 @@ def notebook_7(folder: Path) -> Iterator[str]:
 
 @contextmanager
 def _server(folder: Path, command: list[Any], *more: str) -> Iterator[str]:
-    private = {
+    env = os.environ | {
         f"JUPYTER_{kind}_DIR": str(folder / kind.lower()) for kind in ("CONFIG", "DATA", "RUNTIME")
     }
+    env["XDG_RUNTIME_DIR"] = str(folder)
     server = subprocess.Popen(
         [sys.executable, *command, "--no-browser", f"--port={_free_port()}", "--ip=127.0.0.1", *more],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
-        env={**os.environ, **private},
+        env=env,
     )  # fmt: skip
     address: list[str] = []
     is_known = threading.Event()
@@ -93,6 +94,22 @@ def _server(folder: Path, command: list[Any], *more: str) -> Iterator[str]:
             server.wait()
         reader.join(10)
         server.stdout.close()
+        end_ranks(folder)
+
+
+def end_ranks(folder: Path) -> None:
+    """End the workspaces of kernels that have ended: a reader's ranks outlive them, a test's not.
+
+    ``folder`` was their user's runtime folder.
+    """
+    names = [record.stem for record in (folder / "phalanx").glob("*.json")]
+    if names:
+        subprocess.run(
+            [sys.executable, "-m", "phalanx.cli", "stop", *names],
+            env=os.environ | {"XDG_RUNTIME_DIR": str(folder)},
+            check=False,
+            timeout=60,
+        )
 
 
 def _wait_listening(address: str) -> None:

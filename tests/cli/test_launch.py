@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from launching import LAUNCH, launch, wait_gone
+from launching import LAUNCH, PATIENCE_S, launch, wait_gone
 
 from phalanx.cli import main
 
@@ -123,7 +123,7 @@ def test_output_that_nobody_wants_ends_the_ranks(script):
         processes = psutil.Process(popen.pid).children(recursive=True)
         popen.stdout.close()
         assert popen.wait(10) == 1
-        assert wait_gone(processes) == []
+        assert wait_gone(processes, PATIENCE_S) == []
 
 
 def test_input_goes_to_every_rank_and_ends(script):

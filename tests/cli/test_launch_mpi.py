@@ -10,8 +10,8 @@ import sys
 
 import psutil
 import pytest
-from launching import LAUNCH, launch
-from mpis import BOUND_S, CELLS, marked, wait_for
+from launching import LAUNCH, PATIENCE_S, launch
+from mpis import CELLS, marked, wait_for
 from processes import wait_gone
 
 pytestmark = pytest.mark.slow
@@ -85,7 +85,7 @@ def test_arguments_reach_mpirun(mpi):
 def test_ctrl_c_ends_all(held):
     popen, family = held
     popen.send_signal(signal.SIGINT)
-    assert not wait_gone(family, 2 * BOUND_S)
+    assert not wait_gone(family, PATIENCE_S)
     popen.communicate(timeout=10)
     assert popen.returncode == 130
 
@@ -93,13 +93,13 @@ def test_ctrl_c_ends_all(held):
 def test_a_killed_launcher_takes_all_along(held):
     popen, family = held
     popen.kill()
-    assert not wait_gone(family, 2 * BOUND_S)
+    assert not wait_gone(family, PATIENCE_S)
 
 
 def test_a_killed_mpirun_takes_all_along(held):
     popen, family = held
     psutil.Process(popen.pid).children()[0].kill()
-    assert not wait_gone(family, BOUND_S)
+    assert not wait_gone(family, PATIENCE_S)
     _, said = popen.communicate(timeout=10)
     assert popen.returncode == 137
     assert b"phalanx launch: mpirun killed by signal 9 (SIGKILL)" in said

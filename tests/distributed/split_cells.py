@@ -61,6 +61,7 @@ def split_of_a_split() -> list[Any]:
 def split_twice_by_garbage() -> list[int]:
     """Splits that nobody holds give their channels back; which channels they had."""
     channels = []
+    gc.freeze()  # what this process has loaded is not looked at again and again
     for _ in range(_native.Group.CHANNELS + 4):
         group = world().split(0)
         channels.append(group._spec.channel)
@@ -70,6 +71,7 @@ def split_twice_by_garbage() -> list[int]:
         del group
         gc.collect()
         assert engine.is_closed
+    gc.unfreeze()
     return channels
 
 

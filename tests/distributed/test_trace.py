@@ -87,11 +87,10 @@ def test_an_operation_that_runs_is_seen_from_another_thread_and_who_came_last(wo
     (running,) = seen[0][seen[0]["op"] == "all_sum"]
     assert (running["state"], running["done_ns"], running["arrived_ns"]) == ("running", 0, 0)
     first, second, last = (r[r["op"] == "all_sum"][-1] for r in (before, after, released))
-    assert last["entered_ns"] > first["entered_ns"] + 20e6
     for early in (first, second):
         assert early["state"] == "done"
-        assert early["arrived_ns"] - early["entered_ns"] > 20e6
-    assert last["arrived_ns"] - last["entered_ns"] < first["arrived_ns"] - first["entered_ns"]
+        assert early["entered_ns"] < last["entered_ns"] <= early["arrived_ns"]
+    assert last["entered_ns"] <= last["arrived_ns"]
 
 
 @pytest.mark.parametrize("world", WORLDS, indirect=True)

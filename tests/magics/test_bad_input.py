@@ -134,9 +134,15 @@ def test_exit_ends_the_cell_and_not_the_rank(ranks, leave, said_of_it):
 
 def test_a_bare_exit_is_a_call_as_in_any_notebook(ranks):
     assert NOT_THE_RANK in ranks.run("%%distributed\nexit").error
-    again = "%reset -f\nimport phalanx as px\nworld = px.init()\nrank = world.rank()"
-    assert ranks.run(f"%%distributed\n{again}").status == "ok"
+    assert ranks.run("%%distributed\n%reset -f").status == "ok"
     assert NOT_THE_RANK in ranks.run("%%distributed\nquit").error
+
+
+@pytest.mark.parametrize("lose", ["%reset -f", "del rank, size, px, np, world"])
+def test_a_rank_knows_who_it_is_after(ranks, lose):
+    assert ranks.run(f"%%distributed\nmine = 1\nrank = 'mine'\n{lose}").status == "ok"
+    result = ranks.run("%%distributed\n(rank, size, int(px.all_sum(np.ones(1))[0]), world.size())")
+    assert said(result) == {(0, "Out: (0, 2, 2, 2)"), (1, "Out: (1, 2, 2, 2)")}, result.text
 
 
 def test_who_waits_for_a_rank_that_left_the_cell_is_freed(ranks):
@@ -234,6 +240,37 @@ def test_a_line_of_twenty_megabytes(ranks, code):
     kept = ranks.run("%distributed output 0").stdout
     assert "bytes before this are left out" in kept[:100]
     assert kept.rstrip().endswith("x" * 100_000)
+
+
+@pytest.mark.slow
+def test_output_comes_where_no_descriptor_is_left():
+    take_all = """\
+import os, resource, threading
+limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (200, limit))
+held = []
+try:
+    while True: held.append(os.dup(1))
+except OSError: pass
+"""
+    # More than a pipe holds, and than a message that is copied; then from a thread that is new.
+    say = """\
+n = 0
+while n < 300_000: n += os.write(1, b'x' * 99 + b'\\n')
+from threading import Thread
+thread = Thread(target=print, args=('from a thread',))
+thread.start(); thread.join()
+print('and the rest')
+"""
+    with KernelDriver() as kernel:
+        kernel.run(f"%load_ext phalanx\n{TOGETHER}\n%distributed start -n 2 --linger 0")
+        result = kernel.run(f"%%distributed\n{take_all}{say}", timeout=20)
+        *many, thread, rest = result.stdout.splitlines()
+        assert many == ["[0-1] " + "x" * 99] * 3000
+        assert [thread, rest] == ["[0-1] from a thread", "[0-1] and the rest"]
+        assert result.stderr == ""
+        kernel.run("%%distributed\nfor fd in held: os.close(fd)")
+        assert said(kernel.run("%%distributed\npx.all_sum(1)")) == {(0, "Out: 2"), (1, "Out: 2")}
 
 
 def test_a_long_value_and_a_long_error_are_cut(ranks):

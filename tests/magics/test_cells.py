@@ -139,8 +139,10 @@ def test_pictures_stand_side_by_side_below_what_their_ranks_printed(ranks):
     result = run(ranks, code)
     both = [("[0]", "image/png"), ("[1]", "image/png")]
     assert pictures(result) == [both, both], result.text
-    assert "image/png" in result.outputs[1]["data"]["text/html"]
-    assert result.outputs[0]["text"].endswith("step 0\n")
+    # Without the place of the status line, which a cell has that took a second.
+    first, second, *_ = (o for o in result.outputs if o.get("data") != {})
+    assert first["text"].endswith("step 0\n")
+    assert "image/png" in second["data"]["text/html"]
     same = run(ranks, "plt.plot([1, 2]);")
     assert pictures(same) == [[("[0-1]", "image/png")]]
 
@@ -157,6 +159,19 @@ def test_a_plot_that_is_redrawn_stays_in_its_place(ranks):
     result = run(ranks, code)
     assert pictures(result) == [[("[0]", "image/png"), ("[1]", "image/png")]]
     assert result.n_messages < 4 + 2 * 8
+
+
+def test_text_after_clear_output_stays_in_its_place(ranks):
+    code = (
+        "from IPython.display import clear_output\n"
+        "for step in range(40):\n"
+        "    clear_output(wait=True)\n"
+        "    print('step', step)\n"
+        "    print('loss', rank / (step + 1))\n"
+    )
+    result = run(ranks, code)
+    assert result.stdout == "[0-1] step 39\n[0] loss 0.0\n[1] loss 0.025\n"
+    assert result.n_messages < 20
 
 
 def test_a_figure_may_be_updated_in_another_cell(ranks):
@@ -206,6 +221,39 @@ def test_rich_text_comes_as_what_it_is_below_its_rank(ranks, maker, mime):
     for rank in range(2):
         at = next(i for i, (_, rich) in enumerate(seen) if rich == f"$x_{rank}$")
         assert seen[at - 1][0].endswith(f"[{rank}]\n"), seen
+
+
+@pytest.mark.parametrize("module", ["tqdm", "tqdm.auto", "tqdm.notebook"])
+def test_bars_are_text_that_ends_in_a_line_for_each_rank(ranks, module):
+    code = f"from {module} import tqdm, trange\nfor i in tqdm(trange(9, disable=True), desc='on'): pass"
+    result = run(ranks, code)
+    assert result.status == "ok", result.text
+    lines = [line for line in (result.stdout + result.stderr).splitlines() if line]
+    assert sorted(line[:7] for line in lines) == ["[0] on:", "[1] on:"]
+    assert all("9/9" in line for line in lines)
+    assert not any(o["data"] for o in result.outputs if o["output_type"] == "display_data")
+
+
+def test_a_widget_of_a_rank_is_its_text(ranks):
+    pytest.importorskip("ipywidgets")
+    result = run(ranks, "import ipywidgets\nipywidgets.IntSlider(rank)")
+    assert "[1] Out: IntSlider(value=1)\n" in result.stdout
+    assert result.mimes() == set()
+
+
+@pytest.mark.parametrize("code", ["%nothing", "%%nothing\n1", "%timeit -z 1"])
+def test_a_mistake_in_a_magic_is_told_once(ranks, code):
+    result = run(ranks, code)
+    assert result.status == "error"
+    assert result.stderr == ""
+    assert result.text.count("Error:") == 1
+
+
+def test_a_mistake_in_a_magic_that_ends_no_cell_is_shown(ranks):
+    result = run(ranks, "get_ipython().run_cell('%nothing'); print('after')")
+    assert result.status == "ok"
+    assert "[0-1] UsageError: Line magic function `%nothing` not found.\n" in result.stderr
+    assert result.stdout == "[0-1] after\n"
 
 
 def test_runaway_output_is_cut_and_the_rest_is_kept(ranks):

@@ -147,10 +147,13 @@ def test_a_rank_that_reads_more_asks_for_more(ranks):
 
 
 def test_getpass_is_hidden(ranks):
-    code = "%%distributed --ranks 0\nimport getpass\nprint(len(getpass.getpass('key? ')))"
+    code = "%%distributed\nimport getpass\nif rank == 0: print(len(getpass.getpass('key? ')))"
     result = ranks.run(code, stdin=["secret"])
     assert lines(result) == ["[0] 6"]
     assert result.prompts[0].is_password
+    result = ranks.run("%%distributed\nlen(getpass.getpass(echo_char='*'))", stdin=["four"])
+    assert [prompt.text for prompt in result.prompts] == ["[0-2] Password: "]
+    assert who_said(result, "Out: 4") == {0, 1, 2}
 
 
 def test_end_of_input(ranks):

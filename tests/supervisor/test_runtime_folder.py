@@ -6,6 +6,7 @@ import os
 import stat
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -139,10 +140,18 @@ except DistributedError as error:
         return said.stdout
 
     @pytest.fixture
+    def tmp_path(self):
+        """A folder that others can reach, as /tmp and /run are.
+
+        Not pytest's: the way to that is closed by each pytest that begins meanwhile.
+        """
+        with tempfile.TemporaryDirectory(dir="/tmp") as made:
+            Path(made).chmod(0o755)
+            yield Path(made)
+
+    @pytest.fixture
     def runtime(self, live, tmp_path):
-        """Open the way to the folder, as /tmp and /run are."""
-        for path in [tmp_path, *tmp_path.parents][:-2]:
-            path.chmod(path.stat().st_mode | 0o055)
+        """The user's runtime folder, with a record in it."""
         return tmp_path
 
     def test_does_not_see_it(self, runtime):

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from phalanx.protocol import LineNeed, TypedLine
 from phalanx.workspace import Display, QuietView
 from phalanx.workspace._cell import Cell
-from phalanx.workspace._events import Ended, Failure, Lost, NeedLine, Text
+from phalanx.workspace._events import Clear, Ended, Failure, Lost, NeedLine, Text
+from phalanx.workspace._output import CellOutput
 from phalanx.workspace._run import run_cell
 from phalanx.workspace._stopping import REACT_S
 
@@ -215,3 +216,52 @@ def test_bars_are_drawn_and_taken_away():
     view = FakeView()
     run_cell(cell, view, FakeRanks(cell))
     assert view.shown == [{0: "20%"}, (0, "stderr", "20%"), {}]
+
+
+def test_bars_are_drawn_five_times_a_second_at_most():
+    view = FakeView()
+    output = CellOutput(view)
+    for step in range(101):
+        output.text(Text(0, "stderr", f"\r{step}%"), step / 100)
+        output.show({0}, step / 100)
+    assert len(view.shown) in (5, 6)
+
+
+class NotebookLike(FakeView):
+    shows_bars = True
+
+
+def test_text_after_clear_output_is_written_anew():
+    events = [Text(0, "stdout", "begun\n"), Text(1, "stdout", "begun\n")]
+    for step in range(3):
+        for rank in range(2):
+            events += [Clear(rank, True), Text(rank, "stdout", f"step {step}\nloss {rank}\n")]
+    events += [Text(0, "stdout", "half"), Clear(0, False), Text(0, "stdout", "end")]
+    cell = start(2, *events, Ended(0, None), Ended(1, None))
+    view = NotebookLike()
+    run_cell(cell, view, FakeRanks(cell))
+    assert view.shown == [
+        (0, 1, "stdout", "begun"),
+        {1: "step 2\nloss 1"},
+        (1, "stdout", "step 2"),
+        (1, "stdout", "loss 1"),
+        (0, "stdout", "end"),
+        {},
+    ]
+
+
+def test_many_lines_after_clear_output_are_lines_as_any():
+    lines = "".join(f"line {i}\n" for i in range(30))
+    cell = start(1, Clear(0, False), Text(0, "stdout", lines), Ended(0, None))
+    view = NotebookLike()
+    run_cell(cell, view, FakeRanks(cell))
+    assert [text for _, _, text in view.shown] == lines.splitlines()
+
+
+def test_where_nothing_can_be_taken_back_every_line_is_shown():
+    cell = start(
+        1, Text(0, "stdout", "a\n"), Clear(0, True), Text(0, "stdout", "b\n"), Ended(0, None)
+    )
+    view = FakeView()
+    run_cell(cell, view, FakeRanks(cell))
+    assert view.shown == [(0, "stdout", "a"), (0, "stdout", "b")]

@@ -105,11 +105,20 @@ class NotebookView:
         target.write("".join(f"{self._prefix(ranks)}{line}\n" for ranks, line in lines))
         target.flush()
 
+    @property
+    def shows_bars(self) -> bool:
+        """A terminal has no place for them; the last state of a bar is printed as a line."""
+        return hasattr(self._shell, "kernel")
+
     def bars(self, bars: Mapping[int, str]) -> None:
-        """Draw progress bars in a place of their own, which is updated."""
-        if not hasattr(self._shell, "kernel"):
-            return  # a terminal has no such place; the last state of a bar is printed as a line
-        text = "\n".join(f"{self._prefix((rank,))}{bar}" for rank, bar in bars.items())
+        """Draw progress in a place of its own, which is updated."""
+        if not self.shows_bars:
+            return
+        text = "\n".join(
+            f"{self._prefix((rank,))}{line}"
+            for rank, bar in bars.items()
+            for line in bar.split("\n")
+        )
         is_update = bool(self._bars_id)
         self._bars_id = self._bars_id or str(uuid.uuid4())
         transient = {"display_id": self._bars_id}

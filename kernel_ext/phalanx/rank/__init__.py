@@ -5,10 +5,11 @@ It knows nothing of ipyparallel; the supervisor room puts it into an engine.
 
 from __future__ import annotations
 
+from ._bars import prepare_bars
 from ._capture import DescriptorCapture
 from ._copying import CopyReport, copy_names, copy_report
 from ._debugger import LastError, asks_for_commands, leave_debuggers, prepare_debuggers
-from ._enter import enter, introduce
+from ._enter import enter, introduce, put_back
 from ._exit import prepare_exit, say_left
 from ._gate import CellGate, uninterrupted
 from ._help import HelpDesk
@@ -46,9 +47,11 @@ __all__ = [
     "introduce",
     "leave_debuggers",
     "packs_anything",
+    "prepare_bars",
     "prepare_debuggers",
     "prepare_exit",
     "publish_sweep",
+    "put_back",
     "say_left",
     "uninterrupted",
     "without_own_frames",

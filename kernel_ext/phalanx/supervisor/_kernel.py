@@ -37,8 +37,10 @@ from phalanx.rank import (
     introduce,
     leave_debuggers,
     packs_anything,
+    prepare_bars,
     prepare_debuggers,
     prepare_exit,
+    put_back,
     say_left,
     uninterrupted,
     without_own_frames,
@@ -109,14 +111,17 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         self._lines = TypedLines(rank, self._ask, self._withdraw, current_loss)
         self._stdin = CellInput(self._next_of_stdin)
         self._help = HelpDesk()
+        self._names: dict[str, Any] = {}
         self._has_jedi = self.shell.Completer.use_jedi
         self._cell_parent: dict[str, Any] = {}
         self.shell_channel_thread = _NoSubshells()
         sys.stdin = self._stdin
         self.session.pack = packs_anything(self.session.pack)
+        prepare_bars()
         prepare_debuggers(self.shell)
         prepare_exit(self.shell)
         self.shell.set_custom_exc((Exception, KeyboardInterrupt), _show_error)
+        self.shell.show_usage_error = self._show_usage_error
         self.shell.ast_transformers.append(_BeforeCode(self._gate.begin_code))
         self.control_handlers["phalanx_line"] = self._on_line
         self.control_handlers["phalanx_interrupt"] = self._on_interrupt
@@ -126,11 +131,11 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
 
     def enter_world(self) -> None:
         """Join the world (again); called by the workspace through a silent cell."""
-        enter(self.shell.user_ns)
+        self._names = enter(self.shell.user_ns)
 
     def introduce(self, size: int) -> None:
         """Name this rank to its cells where there is no world to join yet; called likewise."""
-        introduce(self.shell.user_ns, self.rank, size)
+        self._names = introduce(self.shell.user_ns, self.rank, size)
 
     def copy_names(self, source: int, ranks: tuple[int, ...]) -> None:
         """Copy the names of one rank to others; called likewise, on all of them."""
@@ -161,6 +166,7 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         self._cell_parent = self.get_parent("shell")
         self._lines.begin(cell, said.get("lost", ()))
         self._stdin.forget()
+        put_back(self.shell.user_ns, self._names)
         tracer, last_error = sys.gettrace(), LastError()
         reply: dict[str, Any] = {}
         try:
@@ -196,6 +202,10 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
             self._notify(CellEnded(cell, is_ok, self._threads.are_alive(), error))
         return reply
 
+    def _show_usage_error(self, error: Exception) -> None:
+        """Show a mistake in a magic as any error: IPython would print it, and it be told twice."""
+        self.shell._showtraceback(type(error), error, [f"UsageError: {error}"])
+
     def _failed(self, ename: str, evalue: str = "") -> dict[str, Any]:
         return {
             "status": "error",
@@ -222,7 +232,9 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         self._flush()
         return self._lines.next_line(str(prompt), is_command=is_command)
 
-    def getpass(self, prompt: object = "", stream: object = None) -> str:
+    def getpass(
+        self, prompt: object = "Password: ", stream: object = None, *, echo_char: object = None
+    ) -> str:
         """Read the next typed line of this cell without showing it."""
         self._flush()
         return self._lines.next_line(str(prompt), password=True)

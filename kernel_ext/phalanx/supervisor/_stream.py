@@ -6,9 +6,11 @@ It knows ipykernel's stream; descriptors and messages are others'.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
-from ipykernel.iostream import OutStream
+import zmq
+from ipykernel.iostream import IOPubThread, OutStream
 
 from phalanx.rank import BytesToText, DescriptorCapture, escape_surrogates
 
@@ -24,6 +26,7 @@ class Stream(OutStream):  # type: ignore[misc]
 
     def __init__(self, session: Any, pub_thread: Any, name: str) -> None:
         super().__init__(session, pub_thread, name, watchfd=False)
+        _need_no_descriptors(self.pub_thread)
         self.buffer = BytesToText(self)
         self._capture: DescriptorCapture | None = None
         self._n_unsent = 0  # about: threads may lose a count, which only delays a flush
@@ -62,3 +65,21 @@ class Stream(OutStream):  # type: ignore[misc]
         """Send what was written."""
         self._n_unsent = 0
         super().flush()
+
+
+def _need_no_descriptors(thread: IOPubThread) -> None:
+    """Have output go out where the user's cell has taken the last descriptor.
+
+    ipykernel opens a socket for each thread that prints, and pyzmq one for the first message that
+    is long. Without them threads ended, also ours that reads descriptor 1, so that what was written
+    there next filled the pipe and waited for ever; and half of a message was sent.
+    """
+
+    def schedule(task: Callable[[], Any]) -> None:
+        if thread.thread.is_alive():
+            thread.io_loop.add_callback(task)
+        else:
+            task()
+
+    thread.schedule = schedule
+    zmq.Frame(bytes(zmq.COPY_THRESHOLD), copy=False)  # as a long message: what it needs stays

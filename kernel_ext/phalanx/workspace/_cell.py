@@ -19,6 +19,9 @@ from ._messages import Message
 
 __all__ = ["Cell"]
 
+# A widget's model is in its rank, whom no front end reaches: shown is the text that comes with it.
+WIDGET = "application/vnd.jupyter.widget-view+json"
+
 
 class Cell:
     """The events of one cell.
@@ -76,7 +79,7 @@ class Cell:
             self.events.put(
                 Display(
                     rank,
-                    content["data"],
+                    {kind: data for kind, data in content["data"].items() if kind != WIDGET},
                     content["metadata"],
                     is_result=kind == "execute_result",
                     display_id=str((content.get("transient") or {}).get("display_id") or ""),

@@ -98,6 +98,11 @@ class LineAssembler:
             if line.is_bar and line.shown()
         }
 
+    def forget(self, rank: int) -> None:
+        """Drop the unfinished lines of a rank: it has taken them back."""
+        for key in [key for key in self._unfinished if key[0] == rank]:
+            del self._unfinished[key]
+
     def finish(self) -> list[tuple[int, StreamName, str]]:
         """Take the lines that will not be finished any more, by rank."""
         rest = [(key, line.shown()) for key, line in sorted(self._unfinished.items())]

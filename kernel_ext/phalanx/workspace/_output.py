@@ -12,6 +12,7 @@ from itertools import groupby, takewhile
 
 from ._events import Clear, Display, Text, is_image
 from ._lines import LINE_LIMIT, LineAssembler, StreamName
+from ._live import LiveText
 from ._merge import LineMerger, MergedLine
 from ._view import View
 
@@ -35,6 +36,7 @@ class CellOutput:
         self._n_lines = self._n_shown = self._n_characters = 0
         self._assembler = LineAssembler()
         self._merger = LineMerger()
+        self._live = LiveText()
         self._bars: dict[int, str] = {}
         self._next_bars_s = 0.0
         self._results: dict[int, Display] = {}
@@ -42,13 +44,17 @@ class CellOutput:
 
     def text(self, event: Text, now_s: float) -> None:
         """Take a piece of a rank's output."""
-        for line in self._assembler.feed(event.rank, event.stream, event.text):
-            self._merger.add(event.rank, event.stream, line, now_s)
+        lines = self._assembler.feed(event.rank, event.stream, event.text)
+        for stream, line in self._live.take(event.rank, event.stream, lines):
+            self._merger.add(event.rank, stream, line, now_s)
 
     def display(self, event: Display | Clear, now_s: float) -> None:
         """Take a figure, a figure taken back, or keep a last value for the end."""
         if isinstance(event, Clear):
             self._merger.add_event(event, f"clear {event.wait}", now_s)
+            if self._view.shows_bars:
+                self._live.clear(event.rank, wait=event.wait)
+                self._assembler.forget(event.rank)
         elif event.is_result:
             self._results[event.rank] = in_bounds(event)
         elif is_image(event.data):
@@ -60,7 +66,7 @@ class CellOutput:
         """Show what is due."""
         self._show(self._merger.due(running, now_s))
         if now_s >= self._next_bars_s:
-            bars = self._assembler.bars()
+            bars = self._progress()
             if bars != self._bars:
                 self._bars = bars
                 self._next_bars_s = now_s + BARS_INTERVAL_S
@@ -70,14 +76,22 @@ class CellOutput:
     def next_due_s(self) -> float | None:
         """When `show` has something to do without news."""
         times = [self._merger.next_due_s(), self._view_due_s]
-        if self._assembler.bars() != self._bars:
+        if self._progress() != self._bars:
             times.append(self._next_bars_s)
         return min((time for time in times if time is not None), default=None)
+
+    def _progress(self) -> dict[int, str]:
+        """What stands in the place for what is written anew: text, and bars below it."""
+        live, bars = self._live.shown(), self._assembler.bars()
+        return {
+            rank: "\n".join(text[rank] for text in (live, bars) if rank in text)
+            for rank in sorted(live.keys() | bars.keys())
+        }
 
     def break_here(self) -> None:
         """Show everything, unfinished lines too: what comes next stands below it."""
         self._show_all()
-        for rank, stream, line in self._assembler.finish():
+        for rank, stream, line in (*self._live.finish(), *self._assembler.finish()):
             self._merger.add(rank, stream, line, 0.0)
         self._show_all()
 

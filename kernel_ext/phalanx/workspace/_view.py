@@ -39,11 +39,15 @@ class View(Protocol):
     def shows_status(self) -> bool:
         """Whether `status` shows anything; where it does not, nothing is asked for it."""
 
+    @property
+    def shows_bars(self) -> bool:
+        """Whether `bars` are seen while the cell runs; where not, nothing is held for them."""
+
     def lines(self, stream: StreamName, lines: Sequence[tuple[tuple[int, ...], str]]) -> None:
         """Show whole lines, each with the ranks that printed it."""
 
     def bars(self, bars: Mapping[int, str]) -> None:
-        """Show progress bars by rank, in the place of those shown before; without any, none."""
+        """Show progress by rank, a line or some, in the place of what was shown before."""
 
     def display(self, ranks: tuple[int, ...], event: Display) -> None:
         """Show a figure, or a last value that these ranks have in common."""
@@ -68,6 +72,7 @@ class QuietView:
     """Shows nothing and cannot ask: for code that runs cells without a person."""
 
     shows_status = False
+    shows_bars = False
 
     def begin(self, ranks: tuple[int, ...]) -> None:
         """Do nothing."""
