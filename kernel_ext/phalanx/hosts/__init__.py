@@ -11,6 +11,7 @@ from ._interfaces import interface_addresses, own_addresses
 from ._json_form import to_json
 from ._plan import local_hosts, plan
 from ._read import read_hostfile, read_hosts_text
+from ._settings import environment
 from ._text_form import parse_hosts
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "Host",
     "Hostfile",
     "HostfileError",
+    "environment",
     "interface_addresses",
     "local_hosts",
     "own_addresses",
