@@ -15,9 +15,7 @@ import psutil
 import pytest
 
 DRIVER = Path(__file__).with_name("ssh_driver.py")
-FAR = (
-    'read line; echo "$line" > {said}; echo "phalanx-host: up"; cat; echo "it is over" >&2; exit 3'
-)
+FAR = 'read line; echo "$line" > {said}; echo "phalanx-host: begun"; cat; echo "it is over" >&2; exit 3'
 
 
 @pytest.fixture
@@ -88,10 +86,17 @@ def test_nothing_is_left_when_the_launcher_is_killed(bed, far):
 
 
 def test_why_a_host_that_was_up_has_ended(bed):
-    script = "read line; echo phalanx-host: up; echo it is over >&2; exit 3"
+    script = "read line; echo phalanx-host: begun; echo it is over >&2; exit 3"
     with Launcher(bed, (_plan(), {"python": str(bed.python("ending", script))}, "x")) as launcher:
         assert launcher.answer()["is_up"]
         assert launcher.answer()["ended"] == "it is over"
+
+
+def test_which_signal_has_killed_the_far_side(bed):
+    python = bed.python("killed", "read line; echo phalanx-host: begun; kill -9 $$")
+    with Launcher(bed, (_plan(), {"python": str(python)}, "x")) as launcher:
+        assert launcher.answer()["is_up"]
+        assert launcher.answer()["ended"] == "its supervisor was killed by signal 9 (SIGKILL)"
 
 
 def test_all_hosts_are_told_of_not_only_the_first(bed, far):

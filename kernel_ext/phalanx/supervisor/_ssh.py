@@ -27,15 +27,16 @@ __all__ = ["SshHost", "launch_over_ssh"]
 
 SLOW_S = 3.0
 _CONNECT_S = 10  # to a host that does not answer; one that is far and busy has let us in by then
-_IN, _FOUND, _UP = b"phalanx-host: in", b"phalanx-host: python", b"phalanx-host: up"
+_IN, _FOUND, _BEGUN = (b"phalanx-host: " + word for word in (b"in", b"python", b"begun"))
 _LINE_MAX_NBYTES = 4096
 
 # Run by sh whatever the login shell is; no ' and no ! in it, which shells treat differently.
-# The first newline ends what a start-up file may have left in the line.
+# The first newline ends what a start-up file may have left in the line. The shell stays to tell by
+# which signal its child was killed, which ssh would not.
 _SCRIPT = (
     f'echo; echo "{_IN.decode()}"; p="$1"; case "$p" in "~/"*) p="$HOME/${{p#??}}";; esac; '
     f'command -v "$p" >/dev/null 2>&1 || exit 127; echo "{_FOUND.decode()}"; '
-    'exec "$p" -m phalanx.supervisor host'
+    '"$p" -m phalanx.supervisor host; exit $?'
 )
 
 
@@ -127,9 +128,9 @@ class SshHost:
             raise HostUnreachable(plan.name, text) from None
 
     @property
-    def is_up(self) -> bool:
-        """Whether the supervisor has said that it runs."""
-        return _UP in self._seen
+    def has_begun(self) -> bool:
+        """Whether the supervisor runs, and goes on to reach the root."""
+        return _BEGUN in self._seen
 
     @property
     def _phase(self) -> str:
@@ -143,7 +144,7 @@ class SshHost:
         self._stdout.taken(cost(data))
         *lines, rest = (self._line + data).split(b"\n")
         self._line = rest[-_LINE_MAX_NBYTES:]
-        if found := {_IN, _FOUND, _UP}.intersection(line.rstrip(b"\r") for line in lines):
+        if found := {_IN, _FOUND, _BEGUN}.intersection(line.rstrip(b"\r") for line in lines):
             self._seen |= found
             self._news.set()
 
@@ -154,8 +155,8 @@ class SshHost:
         self._ended.set_result(why_not_up(heard))
         self._news.set()
 
-    async def wait_up(self, timeout_s: float, on_slow: Callable[[str], None]) -> None:
-        """Wait until it is up.
+    async def wait_begun(self, timeout_s: float, on_slow: Callable[[str], None]) -> None:
+        """Wait until the supervisor runs there.
 
         Raises
         ------
@@ -164,7 +165,7 @@ class SshHost:
         """
         loop = asyncio.get_running_loop()
         start, was_slow = loop.time(), False
-        while not self.is_up:
+        while not self.has_begun:
             if self._ended.done():
                 raise HostUnreachable(self._plan.name, self._ended.result())
             spent = loop.time() - start
@@ -192,16 +193,16 @@ class SshHost:
 async def launch_over_ssh(
     plan: HostPlan, first_line: bytes, remote: RemoteOptions, *, on_slow: Callable[[str], None]
 ) -> SshHost:
-    """Start the supervisor of a host over ssh and wait until it says that it is up.
+    """Start the supervisor of a host over ssh and wait until it runs there.
 
     Raises
     ------
     HostUnreachable
-        It did not come up; the text says why, and what to do next.
+        It does not; the text says why, and what to do next.
     """
     host = SshHost(plan, first_line, remote)
     try:
-        await host.wait_up(remote.timeout_s, on_slow)
+        await host.wait_begun(remote.timeout_s, on_slow)
     except BaseException:
         host.kill()
         raise

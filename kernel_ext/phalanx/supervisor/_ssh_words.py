@@ -52,6 +52,8 @@ def why_not_up(heard: Heard) -> str:
             f"phalanx is not installed in {heard.python} there: install it, "
             "or name another Python with --python"
         )
+    if 128 < heard.status < _SSH_FAILED:  # as a shell says it
+        return f"its supervisor was {exit_reason(128 - heard.status)}"
     line = _last_line(heard.stderr)
     if "Traceback (most recent call last)" in heard.stderr:
         return f"its supervisor failed ({line}): has it the same version of phalanx?"
