@@ -6,7 +6,7 @@ of phalanx only the records and errors.
 
 from __future__ import annotations
 
-from ._host import Fault, Host, Hostfile, HostfileError
+from ._host import Fault, Host, Hostfile, HostfileError, is_address
 from ._interfaces import interface_addresses, own_addresses
 from ._json_form import to_json
 from ._plan import local_hosts, plan
@@ -21,6 +21,7 @@ __all__ = [
     "HostfileError",
     "environment",
     "interface_addresses",
+    "is_address",
     "local_hosts",
     "own_addresses",
     "parse_hosts",

@@ -7,14 +7,21 @@ from __future__ import annotations
 
 from ._found_root import FoundRoot
 from ._launch import RootProcess, launch_root
+from ._limits import needed_descriptors
 from ._runtime_folder import check_name, claim_name, find_record, list_records
+from ._ssh import ssh_command
+from ._ssh_words import Heard, why_not_up
 
 __all__ = [
     "FoundRoot",
+    "Heard",
     "RootProcess",
     "check_name",
     "claim_name",
     "find_record",
     "launch_root",
     "list_records",
+    "needed_descriptors",
+    "ssh_command",
+    "why_not_up",
 ]

@@ -23,7 +23,7 @@ from ._process import ChildProcess
 from ._ssh_words import Heard, why_not_up
 from ._streams import ForwardedPipe
 
-__all__ = ["SshHost", "launch_over_ssh"]
+__all__ = ["SshHost", "launch_over_ssh", "ssh_command"]
 
 SLOW_S = 3.0
 _CONNECT_S = 10  # to a host that does not answer; one that is far and busy has let us in by then
@@ -40,8 +40,8 @@ _SCRIPT = (
 )
 
 
-def _command(plan: HostPlan, remote: RemoteOptions, python: str) -> list[str]:
-    """Return ssh's command line: of what is said twice ssh takes the first."""
+def ssh_command(plan: HostPlan, remote: RemoteOptions, far: str) -> list[str]:
+    """Return ssh's command line for a far one: of what is said twice ssh takes the first."""
     ours = {
         "BatchMode": "yes",  # there is nobody to ask
         "LogLevel": "ERROR",  # no banner on stderr, but why it failed
@@ -50,7 +50,6 @@ def _command(plan: HostPlan, remote: RemoteOptions, python: str) -> list[str]:
         "ControlMaster": "no",  # it may use a connection that is there, but keeps none for others
     }
     weak = {"ConnectTimeout": str(min(_CONNECT_S, math.ceil(remote.timeout_s)))}
-    far = f"exec /bin/sh -c {shlex.quote(_SCRIPT)} phalanx {shlex.quote(python)}"
     return [
         "ssh",
         *(f"-o{key}={value}" for key, value in ours.items()),
@@ -104,6 +103,7 @@ class SshHost:
     def __init__(self, plan: HostPlan, first_line: bytes, remote: RemoteOptions) -> None:
         self._plan = plan
         self._python = remote.python or sys.executable
+        far = f"exec /bin/sh -c {shlex.quote(_SCRIPT)} phalanx {shlex.quote(self._python)}"
         self._seen: set[bytes] = set()
         self._line = b""
         loop = asyncio.get_running_loop()
@@ -113,7 +113,7 @@ class SshHost:
         self._stderr = OutputPipe()
         try:
             self._child = ChildProcess(
-                _command(plan, remote, self._python),
+                ssh_command(plan, remote, far),
                 env=os.environ,
                 cwd=".",
                 pass_fds=(),
