@@ -17,7 +17,7 @@ from collections.abc import Callable
 from phalanx.protocol import HostPlan, RemoteOptions
 from phalanx.protocol.scripts import cost
 
-from ._launch_host import HostUnreachable
+from ._host_process import HostUnreachable
 from ._output import OutputPipe
 from ._process import ChildProcess
 from ._ssh_words import Heard, why_not_up

@@ -8,13 +8,14 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import zmq
 
 from phalanx.errors import DistributedError
+from phalanx.protocol import HostPlan, RemoteOptions
 from phalanx.supervisor import check_name
 
 from ._cell import Cell
@@ -40,7 +41,8 @@ class StartOptions:
     """The options of `Workspace.start`, checked.
 
     An operation that lasts for ``quiet_s`` is told of in one line (design.md section 5). A name
-    that was given (``is_named``) is taken or refused, another gets a number if need be.
+    that was given (``is_named``) is taken or refused, another gets a number if need be. Without
+    ``hosts`` the ranks run on this machine.
     """
 
     name: str
@@ -51,6 +53,8 @@ class StartOptions:
     quiet_s: float = 10.0
     is_named: bool = False
     auto_restart: bool = False
+    hosts: tuple[HostPlan, ...] = ()
+    remote: RemoteOptions = field(default_factory=RemoteOptions)
 
 
 def checked_options(
@@ -61,8 +65,12 @@ def checked_options(
     transport: str,
     *,
     auto_restart: bool = False,
+    hosts: Sequence[HostPlan] = (),
+    remote: RemoteOptions | None = None,
 ) -> StartOptions:
     """Check a user's options; `ValueError` in one line where one is out of range."""
+    if hosts:
+        ranks = sum(plan.ranks for plan in hosts)
     if type(ranks) is not int or ranks < 1:  # True and 2.0 are no numbers of ranks
         msg = f"the number of ranks is {ranks!r}; it must be a whole number, 1 or more"
         raise ValueError(msg)
@@ -85,6 +93,8 @@ def checked_options(
         transport,
         is_named=name is not None,
         auto_restart=bool(auto_restart),
+        hosts=tuple(hosts),
+        remote=remote or RemoteOptions(),
     )
 
 

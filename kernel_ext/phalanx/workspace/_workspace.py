@@ -6,8 +6,10 @@ The client's side only: life and death are the supervisor's, what a cell looks l
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from os import PathLike
+
+from phalanx.protocol import BootProgress, HostPlan, RemoteOptions
 
 from ._bench import CanBench
 from ._connect import Mode, choose_record, connect_to, start_root
@@ -45,8 +47,11 @@ class Workspace(WorkspaceLife, CanExchange, CanRestart, CanBench):
         transport: str = "any",
         detach: bool = False,
         auto_restart: bool = False,
+        hosts: Sequence[HostPlan] = (),
+        remote: RemoteOptions | None = None,
+        progress: Callable[[BootProgress], None] | None = None,
     ) -> Workspace:
-        """Start ``n`` ranks on this machine and wait until they have met.
+        """Start ranks and wait until they have met: ``n`` on this machine, or those of ``hosts``.
 
         Parameters
         ----------
@@ -65,6 +70,12 @@ class Workspace(WorkspaceLife, CanExchange, CanRestart, CanBench):
             The ranks outlive a normal end of this process as well, by ``linger``.
         auto_restart : bool
             Replace a rank that dies at once, as `restart` does.
+        hosts : sequence of HostPlan, optional
+            Where ranks are to run, and how many; in this order they are numbered.
+        remote : RemoteOptions, optional
+            How the other hosts are reached, and what is to be there.
+        progress : callable, optional
+            Told, in this thread, of each host that starts, is up, is slow or has failed.
 
         Returns
         -------
@@ -83,11 +94,21 @@ class Workspace(WorkspaceLife, CanExchange, CanRestart, CanBench):
         >>> with Workspace.start(n=2) as ws:  # doctest: +SKIP
         ...     ws.run("px.all_sum(rank)")
         """
-        options = checked_options(n, name, linger, silence, transport, auto_restart=auto_restart)
+        options = checked_options(
+            n,
+            name,
+            linger,
+            silence,
+            transport,
+            auto_restart=auto_restart,
+            hosts=hosts,
+            remote=remote,
+        )
         with starting():
             self = cls(start_root(options), is_kept=detach)
+        more_s = options.remote.timeout_s if options.hosts else 0.0
         try:
-            self._boot(is_new=True)
+            self._boot(is_new=True, more_s=more_s, progress=progress)
         except BaseException:
             self.stop()
             raise
