@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
-__all__ = ["HostProcess", "HostUnreachable"]
+__all__ = ["BEGUN", "HostProcess", "HostUnreachable"]
+
+BEGUN = "phalanx-host: begun"  # its only line on its standard output: it runs, and reaches out
 
 
 class HostUnreachable(Exception):
@@ -27,7 +29,7 @@ class HostProcess(Protocol):
     """What the root holds of a started host supervisor."""
 
     async def ended(self) -> str:
-        """Wait for its end; words for why."""
+        """Wait for its end; say why: ``its supervisor was killed by signal 9 (SIGKILL)``."""
 
     def kill(self) -> None:
         """End it, or what of it is here, at once; idempotent."""

@@ -16,6 +16,7 @@ from phalanx.protocol import HostPlan, RemoteOptions
 from ._host_process import HostProcess, HostUnreachable
 from ._output import OutputPipe
 from ._process import ChildProcess, exit_reason
+from ._slurm import launch_by_srun
 from ._ssh import launch_over_ssh
 
 __all__ = ["HostProcess", "HostUnreachable", "launch_host"]
@@ -39,6 +40,8 @@ async def launch_host(
     """
     if remote.launcher == "ssh":
         return await launch_over_ssh(plan, first_line, remote, on_slow=on_slow)
+    if remote.launcher == "slurm":
+        return await launch_by_srun(plan, first_line, remote, on_slow=on_slow)
     if remote.launcher != "local":
         raise HostUnreachable(plan.name, f"there is no launcher {remote.launcher!r}")
     try:
@@ -67,7 +70,9 @@ class _LocalProcess:
         await self._child.exited.wait()
         status = self._child.status or 0
         said = self._child.tail.strip().splitlines()
-        return said[-1] if said and status > 0 else exit_reason(status)
+        if status < 0:
+            return f"its supervisor was {exit_reason(status)}"
+        return said[-1] if said and status else f"its supervisor {exit_reason(status)}"
 
     def kill(self) -> None:
         self._child.kill()
