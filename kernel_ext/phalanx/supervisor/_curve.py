@@ -1,4 +1,4 @@
-"""Who may speak to a supervisor: exactly one client, known by its CURVE key.
+"""Who may speak to a supervisor or its controller: exactly one client, known by its CURVE key.
 
 It knows keys and zmq's authentication protocol (ZAP), nothing of what is said.
 """
@@ -12,10 +12,10 @@ from contextlib import contextmanager
 import zmq.asyncio
 from zmq.auth.asyncio import AsyncioAuthenticator
 
-__all__ = ["only_client"]
+__all__ = ["OneKey", "only_client"]
 
 
-class _OneKey:
+class OneKey:
     """A credentials provider, as pyzmq calls it, that knows one key."""
 
     def __init__(self, key: bytes) -> None:
@@ -31,7 +31,7 @@ def only_client(context: zmq.asyncio.Context, key: bytes) -> Iterator[None]:
     """Let only the holder of the secret half of ``key`` (Z85) connect to the context's sockets."""
     authenticator = AsyncioAuthenticator(context)
     authenticator.start()
-    authenticator.configure_curve_callback(domain="*", credentials_provider=_OneKey(key))
+    authenticator.configure_curve_callback(domain="*", credentials_provider=OneKey(key))
     try:
         yield
     finally:
