@@ -71,8 +71,9 @@ class WorkspaceLife:
             self._thread.close()
             raise
 
-    def _boot(self, *, is_new: bool) -> None:
-        booted = self._root.wait_booted(BOOT_S)
+    def _boot(self, *, is_new: bool, hosts_s: float = 0.0) -> None:
+        """Wait for the ranks; ``hosts_s`` is the time that their hosts have before that."""
+        booted = self._root.wait_booted(hosts_s + BOOT_S)
         if self.is_watching:
             bystander = Bystander(self.name, self._thread, self._root, booted)
             with self._news_lock:
