@@ -15,7 +15,7 @@ from typing import Any
 import zmq
 from zmq.auth.thread import ThreadAuthenticator
 
-from ._curve import OneKey
+from ._curve import KnownKeys
 
 __all__ = ["Doors", "keep_alive", "prepare_heart", "tcp_interface"]
 
@@ -122,7 +122,7 @@ class Doors:
         gate = ThreadAuthenticator(context)
         gate.start()
         gate.configure_curve_callback(
-            domain=_DOMAIN, credentials_provider=OneKey(self._client_public)
+            domain=_DOMAIN, credentials_provider=KnownKeys((self._client_public,))
         )
         self._guarded.add(context)
         self._gates.append(gate)
