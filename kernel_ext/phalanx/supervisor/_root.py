@@ -46,7 +46,7 @@ from ._answers import Answers, Question
 from ._cell_watch import CellWatch
 from ._cells import Cells
 from ._clients import Clients
-from ._controller_process import Connection, ControllerProcess
+from ._controller_process import Connection, ControllerProcess, file_for_rank
 from ._hopeless import Hopeless
 from ._hosts import Hosts
 from ._lookout import Lookout
@@ -120,7 +120,7 @@ class RootSupervisor:
     async def run(self) -> None:
         """Boot, serve, and end when told to or when the workspace's time is over."""
         try:
-            self._controller.start(self._options.cwd)
+            self._controller.start(self._options.cwd, self._options.controller_addresses)
             for rank in range(self._options.ranks):
                 self._host.spawn(rank)
             self._spawn_task(self._serve())
@@ -178,7 +178,8 @@ class RootSupervisor:
         self.end()
 
     def _register(self, rank: int, request_id: int) -> None:
-        engine, file = self._engines[rank], self._connection["engine"]
+        engine = self._engines[rank]
+        file = file_for_rank(self._connection, next(iter(self._options.controller_addresses), ""))
         is_new = self._restarts.is_replacement(rank)
         self._host.send(rank, Registered(request_id, rank, engine, file, is_new))
 
