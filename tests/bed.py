@@ -59,6 +59,7 @@ class Bed:
         self.mark = f"{os.getpid()}-{next(_numbers)}"
         self.folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{self.mark}-"))
         self.ssh_config = self.folder / "ssh_config"
+        self.servers: set[int] = set()  # process ids that are part of the bed
         self._switch = BedHost("switch", "", self.folder)
         self.hosts = [
             BedHost(name_of(index), f"10.77.0.{11 + index}", self.folder / name_of(index))
@@ -140,10 +141,10 @@ class Bed:
         return subprocess.run(words, preexec_fn=enter, **options)  # noqa: PLW1510 - above
 
     def processes(self, *hosts: int) -> list[psutil.Process]:
-        """All that runs on these hosts (none given: on any), but for sshd as it waits there."""
+        """All that runs on these hosts (none given: on any), but for its servers."""
         chosen = [self.hosts[host] for host in hosts] or self.hosts
         networks = {host.network for host in chosen}
-        servers = {host.sshd.pid for host in chosen if host.sshd is not None}
+        servers = self.servers | {host.sshd.pid for host in chosen if host.sshd is not None}
         found = []
         for pid in set(psutil.pids()) - servers:
             with contextlib.suppress(OSError, psutil.Error):
@@ -276,6 +277,7 @@ class Bed:
     def close(self) -> None:
         """End all that runs there, and remove all; idempotent."""
         atexit.unregister(self.close)
+        self.servers.clear()
         made = [host for host in self.hosts if len(host.fds) == len(NAMESPACES)]
         for index, _ in enumerate(made):
             self.stop_sshd(index)

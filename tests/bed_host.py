@@ -31,7 +31,8 @@ SET_UP = """
 set -e
 echo {name} > /proc/sys/kernel/hostname
 mount -t tmpfs run /run; mkdir -p -m 755 /run/sshd; mkdir -p -m 700 /run/user/{uid}
-mount -t sysfs sysfs /sys
+mkdir {folder}/cgroup; mount --rbind /sys/fs/cgroup {folder}/cgroup  # else hidden
+mount -t sysfs sysfs /sys; mount --move {folder}/cgroup /sys/fs/cgroup
 mount --bind {folder}/hosts /etc/hosts
 : > {folder}/empty; mount --bind {folder}/empty /etc/resolv.conf
 mount --bind {folder}/ssh_config /etc/ssh/ssh_config

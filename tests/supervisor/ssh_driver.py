@@ -13,7 +13,7 @@ import sys
 import msgspec
 
 from phalanx.protocol import HostPlan, RemoteOptions
-from phalanx.supervisor._launch_host import HostUnreachable
+from phalanx.supervisor._host_process import HostUnreachable
 from phalanx.supervisor._ssh import launch_over_ssh
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from phalanx.protocol import HostPlan, RemoteOptions
-from phalanx.supervisor import Heard, ssh_command, why_not_up
+from phalanx.supervisor import Heard, ssh_command, why_ended, why_not_in
 
 from . import _probe
 
@@ -123,7 +123,8 @@ class _Talk:
         if has_python:
             lines = stderr.strip().splitlines() or ["it said nothing"]
             return f"its Python does not run the checks: {lines[-1]}"
-        return why_not_up(Heard(self._probe.plan, self._python, is_in, has_python, status, stderr))
+        heard = Heard("ssh", self._probe.plan, self._python, is_in, has_python, status, stderr)
+        return why_ended(heard) if is_in or status < 0 else why_not_in(heard)
 
     def phase(self) -> str:
         """How far it has got, for a time that is over."""

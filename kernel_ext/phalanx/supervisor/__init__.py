@@ -5,12 +5,12 @@ The door is what a workspace needs to start them; the rest runs in processes of 
 
 from __future__ import annotations
 
+from ._far_command import Heard, why_ended
 from ._found_root import FoundRoot
 from ._launch import RootProcess, launch_root
 from ._limits import needed_descriptors
 from ._runtime_folder import check_name, claim_name, find_record, list_records
-from ._ssh import ssh_command
-from ._ssh_words import Heard, why_not_up
+from ._ssh import ssh_command, why_not_in
 
 __all__ = [
     "FoundRoot",
@@ -23,5 +23,6 @@ __all__ = [
     "list_records",
     "needed_descriptors",
     "ssh_command",
-    "why_not_up",
+    "why_ended",
+    "why_not_in",
 ]

@@ -276,12 +276,12 @@ class ScriptRoot:
         if self._looking is not None:
             self._looking.cancel()
             self._looking = None
-        asking, memory = self._world.asking, self._host.memory
+        asking = self._world.asking
         running, gone = set(self._verdict.running) - asking, self._left | asking
         if self._over.is_set() or not running or not gone:
             return
         found = find_hopeless(
-            {rank: memory.activity(rank) for rank in running | gone},
+            {rank: self._host.activity(rank) for rank in running | gone},
             epoch=self._world.epoch,
             running=running,
             gone=gone,

@@ -1,43 +1,92 @@
-"""Starting a host's supervisor over ssh: one ssh for each host, which is ours and dies with us.
+"""Starting a host's supervisor over ssh: one ssh for each host, and why it did not get in.
 
-What is secret goes over its standard input. The far side says on its standard output how far it
-has got, in lines that no banner or shell start-up file would say. It knows ssh's command line,
-nothing of what the supervisor is told or does.
+It knows ssh's command line, and its words: OpenSSH says them in English whatever the language is.
 """
 
 from __future__ import annotations
 
-import asyncio
 import math
-import os
+import re
 import shlex
 import sys
 from collections.abc import Callable
 
 from phalanx.protocol import HostPlan, RemoteOptions
-from phalanx.protocol.scripts import cost
 
-from ._launch_host import HostUnreachable
-from ._output import OutputPipe
-from ._process import ChildProcess
-from ._ssh_words import Heard, why_not_up
-from ._streams import ForwardedPipe
+from ._far_command import SCRIPT, FarCommand, Heard, Way, last_line, launch_by
+from ._process import exit_reason
 
-__all__ = ["SshHost", "launch_over_ssh", "ssh_command"]
+__all__ = ["launch_over_ssh", "ssh_command", "why_not_in"]
 
-SLOW_S = 3.0
 _CONNECT_S = 10  # to a host that does not answer; one that is far and busy has let us in by then
-_IN, _FOUND, _BEGUN = (b"phalanx-host: " + word for word in (b"in", b"python", b"begun"))
-_LINE_MAX_NBYTES = 4096
+_SSH_FAILED = 255
 
-# Run by sh whatever the login shell is; no ' and no ! in it, which shells treat differently.
-# The first newline ends what a start-up file may have left in the line. The shell stays to tell by
-# which signal its child was killed, which ssh would not.
-_SCRIPT = (
-    f'echo; echo "{_IN.decode()}"; p="$1"; case "$p" in "~/"*) p="$HOME/${{p#??}}";; esac; '
-    f'command -v "$p" >/dev/null 2>&1 || exit 127; echo "{_FOUND.decode()}"; '
-    '"$p" -m phalanx.supervisor host; exit $?'
+# The first pattern that is found: of a changed key ssh also says that the verification failed.
+# {0} is what the pattern has found, {login} and {copy_id} are commands for this host.
+_SSH_WORDS = (
+    (
+        r"Could not resolve hostname ([^\s:]+)",
+        "the name {0} does not resolve: is it spelled right, or missing in /etc/hosts?",
+    ),
+    (
+        r"Host key for (\S+) has changed",
+        (
+            "its host key is another than before: if it was set up anew, "
+            "ssh-keygen -R {0}, then {login} once"
+        ),
+    ),
+    (
+        r"host key is known for|Host key verification failed",
+        "its host key is not known here: {login} once, and say yes",
+    ),
+    (
+        r"Permission denied \(|Too many authentication failures",
+        "it lets nobody in without a password: {copy_id}",
+    ),
+    (
+        r"port (\d+): Connection refused",
+        "it refuses ssh at port {0}: does sshd run there? (another port: {name}:PORT)",
+    ),
+    (
+        r"(No route to host|Network is unreachable)",
+        "there is no way to it ({0}): is it on, and in a network of this machine?",
+    ),
+    (
+        r"timed out",
+        "it does not answer ssh: is it on, or does a firewall drop what is sent to its port?",
+    ),
+    (
+        r"kex_exchange_identification|Connection (?:closed|reset) by",
+        (
+            "its sshd closed the connection before it let us in: too many at once (its MaxStartups), "
+            "or is this machine not allowed there? (try: {login} true)"
+        ),
+    ),
 )
+
+
+async def launch_over_ssh(
+    plan: HostPlan, first_line: bytes, remote: RemoteOptions, *, on_slow: Callable[[str], None]
+) -> FarCommand:
+    """Start the supervisor of a host over ssh and wait until it runs there.
+
+    Raises
+    ------
+    HostUnreachable
+        It does not; the text says why, and what to do next.
+    """
+    python = remote.python or sys.executable
+    way = Way(
+        plan,
+        python,
+        ssh_command(
+            plan, remote, f"exec /bin/sh -c {shlex.quote(SCRIPT)} phalanx {shlex.quote(python)}"
+        ),
+        missing="there is no ssh on this machine: install OpenSSH's client",
+        waiting="ssh has not got in yet",
+        why=why_not_in,
+    )
+    return await launch_by(way, first_line, remote.timeout_s, on_slow)
 
 
 def ssh_command(plan: HostPlan, remote: RemoteOptions, far: str) -> list[str]:
@@ -62,148 +111,22 @@ def ssh_command(plan: HostPlan, remote: RemoteOptions, far: str) -> list[str]:
     ]
 
 
-class _FirstLine:
-    """The input of a child: one line, and no end of it for as long as the child runs."""
+def why_not_in(heard: Heard) -> str:
+    """Return a line on an ssh that has ended before it could run anything there.
 
-    def __init__(self, line: bytes) -> None:
-        self.read_fd, self._write_fd = os.pipe()
-        os.set_blocking(self._write_fd, False)
-        self._rest = memoryview(line)
-        self._loop = asyncio.get_running_loop()
-        self._loop.add_writer(self._write_fd, self._write)
-
-    def child_started(self) -> None:
-        """Close the reading end: the child has its own now."""
-        os.close(self.read_fd)
-        self.read_fd = -1
-
-    def _write(self) -> None:
-        try:
-            self._rest = self._rest[os.write(self._write_fd, self._rest) :]
-        except BlockingIOError:
-            return
-        except BrokenPipeError:  # it has ended: its exit tells
-            self._rest = self._rest[:0]
-        if not self._rest:
-            self._loop.remove_writer(self._write_fd)
-
-    def close(self) -> None:
-        """End the child's input; idempotent."""
-        if self._write_fd >= 0:
-            self._loop.remove_writer(self._write_fd)
-            os.close(self._write_fd)
-            self._write_fd = -1
-        if self.read_fd >= 0:
-            self.child_started()
-
-
-class SshHost:
-    """One ssh with a host's supervisor at its far end."""
-
-    def __init__(self, plan: HostPlan, first_line: bytes, remote: RemoteOptions) -> None:
-        self._plan = plan
-        self._python = remote.python or sys.executable
-        far = f"exec /bin/sh -c {shlex.quote(_SCRIPT)} phalanx {shlex.quote(self._python)}"
-        self._seen: set[bytes] = set()
-        self._line = b""
-        loop = asyncio.get_running_loop()
-        self._news = asyncio.Event()
-        self._ended: asyncio.Future[str] = loop.create_future()
-        self._stdout = ForwardedPipe(self._on_stdout)
-        self._stderr = OutputPipe()
-        try:
-            self._child = ChildProcess(
-                ssh_command(plan, remote, far),
-                env=os.environ,
-                cwd=".",
-                pass_fds=(),
-                stdin=_FirstLine(first_line.rstrip(b"\n") + b"\n"),
-                stdout=self._stdout,
-                stderr=self._stderr,
-                on_exit=self._on_exit,
-                tied=True,
-            )
-        except FileNotFoundError:
-            text = "there is no ssh on this machine: install OpenSSH's client"
-            raise HostUnreachable(plan.name, text) from None
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether the supervisor runs, and goes on to reach the root."""
-        return _BEGUN in self._seen
-
-    @property
-    def _phase(self) -> str:
-        if _FOUND in self._seen:
-            return "it has let us in, its Python has not answered yet"
-        if _IN in self._seen:
-            return "it has let us in, its shell has not answered yet"
-        return "ssh has not got in yet"
-
-    def _on_stdout(self, data: bytes) -> None:
-        self._stdout.taken(cost(data))
-        *lines, rest = (self._line + data).split(b"\n")
-        self._line = rest[-_LINE_MAX_NBYTES:]
-        if found := {_IN, _FOUND, _BEGUN}.intersection(line.rstrip(b"\r") for line in lines):
-            self._seen |= found
-            self._news.set()
-
-    def _on_exit(self, status: int) -> None:
-        is_in, has_python = _IN in self._seen, _FOUND in self._seen
-        stderr = self._stderr.tail
-        heard = Heard(self._plan, self._python, is_in, has_python, status, stderr)
-        self._ended.set_result(why_not_up(heard))
-        self._news.set()
-
-    async def wait_begun(self, timeout_s: float, on_slow: Callable[[str], None]) -> None:
-        """Wait until the supervisor runs there.
-
-        Raises
-        ------
-        HostUnreachable
-            It has ended, or the time is over.
-        """
-        loop = asyncio.get_running_loop()
-        start, was_slow = loop.time(), False
-        while not self.has_begun:
-            if self._ended.done():
-                raise HostUnreachable(self._plan.name, self._ended.result())
-            spent = loop.time() - start
-            if spent >= timeout_s:
-                raise HostUnreachable(self._plan.name, f"{self._phase}, after {timeout_s:g} s")
-            if spent >= SLOW_S and not was_slow:
-                was_slow = True
-                on_slow(self._phase)
-            until = timeout_s if was_slow else min(SLOW_S, timeout_s)
-            self._news.clear()
-            try:
-                await asyncio.wait_for(self._news.wait(), until - spent)
-            except (asyncio.TimeoutError, TimeoutError):
-                continue
-
-    async def ended(self) -> str:
-        """Wait for its end; words for why."""
-        return await asyncio.shield(self._ended)
-
-    def kill(self) -> None:
-        """End the ssh; idempotent. The supervisor sees to itself."""
-        self._child.kill()
-
-
-async def launch_over_ssh(
-    plan: HostPlan, first_line: bytes, remote: RemoteOptions, *, on_slow: Callable[[str], None]
-) -> SshHost:
-    """Start the supervisor of a host over ssh and wait until it runs there.
-
-    Raises
-    ------
-    HostUnreachable
-        It does not; the text says why, and what to do next.
+    Examples
+    --------
+    >>> refused = "ssh: connect to host b port 22: Connection refused"
+    >>> why_not_in(Heard("ssh", HostPlan("b", 2), "python3", False, False, 255, refused))
+    'it refuses ssh at port 22: does sshd run there? (another port: b:PORT)'
     """
-    host = SshHost(plan, first_line, remote)
-    try:
-        await host.wait_begun(remote.timeout_s, on_slow)
-    except BaseException:
-        host.kill()
-        raise
-    return host
+    name, port = heard.plan.name, f"-p {heard.plan.port} " if heard.plan.port else ""
+    words = {"name": name, "login": f"ssh {port}{name}", "copy_id": f"ssh-copy-id {port}{name}"}
+    line = last_line(heard.stderr)
+    if heard.status != _SSH_FAILED:
+        said = f": {line}" if line else ""
+        return f"it lets us in, but runs no commands ({exit_reason(heard.status)}{said})"
+    for pattern, text in _SSH_WORDS:
+        if found := re.search(pattern, heard.stderr):
+            return text.format(*(word.lower() for word in found.groups()), **words)
+    return f"ssh failed: {line or 'it said nothing'} (try: {words['login']} true)"

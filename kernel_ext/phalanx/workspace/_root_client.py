@@ -11,6 +11,7 @@ import os
 import queue
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
@@ -23,6 +24,7 @@ from phalanx.protocol import (
     BeginCell,
     Booted,
     BootFailed,
+    BootProgress,
     CellAllowed,
     Failed,
     ForgetCell,
@@ -143,15 +145,23 @@ class RootClient:
             for rank in range(self._size):
                 self._on_news(RankLost(rank, host, "is gone: its supervisor has died", ""))
 
-    def wait_booted(self, timeout_s: float) -> Booted:
-        """Wait until every rank takes cells.
+    def wait_booted(
+        self, timeout_s: float, on_progress: Callable[[BootProgress], None] | None = None
+    ) -> Booted:
+        """Wait until every rank takes cells; ``on_progress`` is told how hosts come up meanwhile.
 
         Raises
         ------
         DistributedError
             The boot failed, or took longer than ``timeout_s``; says why.
         """
-        answer = self._wait(self._boot, timeout_s, "the ranks to start")
+        deadline_s = time.monotonic() + timeout_s
+        what = "the ranks to start"
+        answer = self._wait(self._boot, timeout_s, what)
+        while isinstance(answer, BootProgress):
+            if on_progress is not None:
+                on_progress(answer)
+            answer = self._wait(self._boot, deadline_s - time.monotonic(), what)
         if isinstance(answer, BootFailed | NotYours):
             raise DistributedError(answer.message)
         if not isinstance(answer, Booted):
@@ -295,7 +305,7 @@ class RootClient:
 
     def _receive(self, frames: list[bytes]) -> None:
         message = self._decoder.decode(frames[-1])
-        if isinstance(message, Booted | BootFailed | NotYours):
+        if isinstance(message, Booted | BootFailed | BootProgress | NotYours):
             self._boot.put(message)
         elif isinstance(message, _ANSWERS):
             with self._lock:

@@ -71,6 +71,8 @@ def checked_options(
     remote: RemoteOptions = HERE,
 ) -> StartOptions:
     """Check a user's options; `ValueError` in one line where one is out of range."""
+    if hosts:
+        ranks = sum(plan.ranks for plan in hosts)
     if type(ranks) is not int or ranks < 1:  # True and 2.0 are no numbers of ranks
         msg = f"the number of ranks is {ranks!r}; it must be a whole number, 1 or more"
         raise ValueError(msg)

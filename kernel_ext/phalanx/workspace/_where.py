@@ -25,7 +25,7 @@ from phalanx.protocol import HostPlan, RemoteOptions
 
 from ._start import HERE
 
-__all__ = ["BOOT_TIMEOUT_S", "LAUNCHERS", "Where", "where"]
+__all__ = ["BOOT_TIMEOUT_S", "LAUNCHERS", "Where", "planned", "where"]
 
 BOOT_TIMEOUT_S = 30.0  # ten times what a host takes over ssh (reference/jupyter.md 1.8)
 LAUNCHERS = ("ssh", "local")
@@ -53,7 +53,7 @@ class Where:
 def where(
     n: int | None,
     *,
-    hosts: str | Iterable[str] | None = None,
+    hosts: str | Iterable[str | HostPlan] | None = None,
     hostfile: str | os.PathLike[str] | Hostfile | None = None,
     python: str | None = None,
     cwd: str | os.PathLike[str] | None = None,
@@ -114,6 +114,17 @@ def where(
     return Where(sum(host.ranks for host in planned), planned, remote)
 
 
+def planned(
+    hosts: str | Iterable[str | HostPlan] | None, remote: RemoteOptions | None
+) -> Where | None:
+    """Take hosts that are a plan already; None if they are names."""
+    plans = tuple(hosts) if isinstance(hosts, list | tuple) else ()
+    made = tuple(plan for plan in plans if isinstance(plan, HostPlan))
+    if not made or len(made) < len(plans):
+        return None
+    return Where(sum(plan.ranks for plan in made), made, remote or HERE)
+
+
 def _check_count(n: int | None) -> None:
     if n is not None and (type(n) is not int or n < 1):
         msg = f"the number of ranks per host is {n!r}; it must be a whole number, 1 or more"
@@ -121,13 +132,13 @@ def _check_count(n: int | None) -> None:
 
 
 def _hostfile(
-    hosts: str | Iterable[str] | None, hostfile: str | os.PathLike[str] | Hostfile | None
+    hosts: str | Iterable[str | HostPlan] | None, hostfile: str | os.PathLike[str] | Hostfile | None
 ) -> Hostfile | None:
     if hosts is not None and hostfile is not None:
         msg = "give --hosts or --hostfile, not both"
         raise ValueError(msg)
     if hosts is not None:
-        return parse_hosts(hosts if isinstance(hosts, str) else ",".join(hosts))
+        return parse_hosts(hosts if isinstance(hosts, str) else ",".join(map(str, hosts)))
     if hostfile is None or isinstance(hostfile, Hostfile):
         return hostfile
     return read_hostfile(hostfile)

@@ -6,10 +6,11 @@ The client's side only: life and death are the supervisor's, what a cell looks l
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from os import PathLike
 
 from phalanx.hosts import Hostfile
+from phalanx.protocol import BootProgress, HostPlan, RemoteOptions
 
 from ._bench import CanBench
 from ._connect import Mode, choose_record, connect_to, start_root
@@ -24,7 +25,7 @@ from ._restart import CanRestart
 from ._start import LINGER_S, SILENCE_S, checked_options, starting
 from ._trace import Trace, merged
 from ._view import View
-from ._where import where
+from ._where import planned, where
 
 __all__ = ["Workspace"]
 
@@ -42,7 +43,7 @@ class Workspace(WorkspaceLife, CanExchange, CanRestart, CanBench):
         cls,
         n: int | None = None,
         *,
-        hosts: str | Iterable[str] | None = None,
+        hosts: str | Iterable[str | HostPlan] | None = None,
         hostfile: str | PathLike[str] | Hostfile | None = None,
         name: str | None = None,
         linger: float = LINGER_S,
@@ -57,6 +58,8 @@ class Workspace(WorkspaceLife, CanExchange, CanRestart, CanBench):
         interface: str | None = None,
         launcher: str | None = None,
         boot_timeout: float | None = None,
+        remote: RemoteOptions | None = None,
+        progress: Callable[[BootProgress], None] | None = None,
     ) -> Workspace:
         """Start ranks, on this machine or on several hosts, and wait until they have met.
 
@@ -96,6 +99,10 @@ class Workspace(WorkspaceLife, CanExchange, CanRestart, CanBench):
             How a host is reached; ``"local"``: not at all, its ranks run here, for a trial.
         boot_timeout : float, optional
             Seconds after which a host that is not up has failed (30).
+        remote : RemoteOptions, optional
+            All of these in one, where ``hosts`` are a plan that is made already.
+        progress : callable, optional
+            Told, in this thread, of each host that starts, is up, is slow or has failed.
 
         Returns
         -------
@@ -114,7 +121,7 @@ class Workspace(WorkspaceLife, CanExchange, CanRestart, CanBench):
         >>> with Workspace.start(n=2) as ws:  # doctest: +SKIP
         ...     ws.run("px.all_sum(rank)")
         """
-        at = where(
+        at = planned(hosts, remote) or where(
             n,
             hosts=hosts,
             hostfile=hostfile,
@@ -138,8 +145,9 @@ class Workspace(WorkspaceLife, CanExchange, CanRestart, CanBench):
         )
         with starting():
             self = cls(start_root(options), is_kept=detach)
+        more_s = options.remote.timeout_s if options.hosts else 0.0
         try:
-            self._boot(is_new=True, hosts_s=at.remote.timeout_s if at.hosts else 0.0)
+            self._boot(is_new=True, more_s=more_s, progress=progress)
         except BaseException:
             self.stop()
             raise
