@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import difflib
 import os
-import re
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-__all__ = ["checked_cwd", "environment", "resolve", "split"]
+from phalanx.hosts import environment
 
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+__all__ = ["checked_cwd", "environment", "resolve", "split"]
 
 
 def split(words: Sequence[str], options: Mapping[str, bool]) -> tuple[list[str], list[str]]:
@@ -109,38 +108,6 @@ def _program(name: str, cwd: Path, path: str | None) -> str:
         msg = f"there is no program '{name}' on the PATH{hint}"
         raise ValueError(msg)
     return found
-
-
-def environment(settings: Sequence[str], own: Mapping[str, str]) -> dict[str, str]:
-    """Read ``KEY=VALUE`` settings; a bare ``KEY`` is handed on from our own environment.
-
-    Raises
-    ------
-    ValueError
-        A name that no shell takes, or a bare one that is not set.
-
-    Examples
-    --------
-    >>> environment(["A=1=2", "HOME"], {"HOME": "/root"})
-    {'A': '1=2', 'HOME': '/root'}
-    """
-    env = {}
-    for setting in settings:
-        name, equals, value = setting.partition("=")
-        if not _VARIABLE.fullmatch(name):
-            msg = f"--env {setting}: '{name}' is no name of a variable"
-            raise ValueError(msg)
-        if "\0" in value:
-            msg = f"--env {name}: the value holds a null character"
-            raise ValueError(msg)
-        if name == "PHALANX_CHANNEL":
-            msg = "--env PHALANX_CHANNEL: the launcher sets it for each rank"
-            raise ValueError(msg)
-        if not equals and name not in own:
-            msg = f"--env {name}: it is not set here; --env {name}= sets it to nothing"
-            raise ValueError(msg)
-        env[name] = value if equals else own[name]
-    return env
 
 
 def checked_cwd(folder: str | None) -> Path:

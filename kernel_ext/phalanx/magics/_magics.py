@@ -38,6 +38,7 @@ from ._arguments import (
 from ._auto import AutoDistributed
 from ._debug import debug_ranks
 from ._figures import Named
+from ._start_arguments import start_options
 from ._sweeps import Sweeps
 from ._typing import TypingHelp
 from ._view import Label, NotebookView, hosts_of, in_one_line
@@ -162,15 +163,7 @@ class DistributedMagics(Magics):  # type: ignore[misc]
     def _do_start(self, options: Any) -> None:
         self._make_room()
         try:
-            workspace = Workspace.start(
-                options.n,
-                name=options.name,
-                linger=options.linger,
-                silence=options.silence,
-                transport=options.transport,
-                detach=options.detach,
-                auto_restart=options.auto_restart,
-            )
+            workspace = Workspace.start(**start_options(options))
         except DistributedError as error:
             raise UsageMistake(str(error)) from None
         self._adopt(workspace)

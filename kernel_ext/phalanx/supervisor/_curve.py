@@ -1,4 +1,4 @@
-"""Who may speak to a supervisor: those whose CURVE keys it knows, and nobody else.
+"""Who may speak to a supervisor or its controller: those whose CURVE keys it knows.
 
 It knows keys and zmq's authentication protocol (ZAP), nothing of what is said.
 """
@@ -12,10 +12,10 @@ from contextlib import AbstractContextManager, contextmanager
 import zmq.asyncio
 from zmq.auth.asyncio import AsyncioAuthenticator
 
-__all__ = ["only_client", "only_clients"]
+__all__ = ["KnownKeys", "only_client", "only_clients"]
 
 
-class _Keys:
+class KnownKeys:
     """A credentials provider, as pyzmq calls it, that knows some keys."""
 
     def __init__(self, keys: Collection[bytes]) -> None:
@@ -34,7 +34,7 @@ def only_clients(context: zmq.asyncio.Context, keys: Collection[bytes]) -> Itera
     """
     authenticator = AsyncioAuthenticator(context)
     authenticator.start()
-    authenticator.configure_curve_callback(domain="*", credentials_provider=_Keys(keys))
+    authenticator.configure_curve_callback(domain="*", credentials_provider=KnownKeys(keys))
     try:
         yield
     finally:

@@ -41,6 +41,7 @@ class Hosts:
         self._events = events
         self._door = HostDoor()
         self._opening = asyncio.Lock()
+        self._addresses: tuple[str, ...] = ()
         self._local: list[HostSupervisor] = []
         self._remote: dict[int, RemoteHost] = {}
         for index, (plan, name) in enumerate(zip(self._plans, self.layout.names, strict=True)):
@@ -72,6 +73,10 @@ class Hosts:
 
     # -- life ---------------------------------------------------------------------------------
 
+    def is_local(self, rank: int) -> bool:
+        """Whether a rank runs on this machine."""
+        return self._plans[self.layout.hosts[rank]].is_local
+
     def spawn(self, rank: int) -> None:
         """Start the process of a rank; `OSError` if this machine refuses it."""
         self._of[rank].spawn(rank, cwd=self._options.cwd)
@@ -92,19 +97,24 @@ class Hosts:
         await asyncio.gather(*(host.stop() for host in self._every))
         self._door.close()
 
+    async def reached_at(self) -> tuple[str, ...]:
+        """Listen for other hosts, if there are any; the addresses at which they reach this one."""
+        async with self._opening:
+            if self._remote and not self._addresses:
+                far = [plan for plan in self._plans if not plan.is_local]
+                self._addresses = await addresses_towards(far, self._options.remote)
+                self._door.open(self._addresses)
+                for local in self._local:
+                    if local.addresses == ("127.0.0.1",):
+                        local.addresses = self._addresses
+        return self._addresses
+
     # -- what remote hosts need (RemoteHosts) -------------------------------------------------
 
     async def first_line(self, host: int, public_key: bytes, secret_key: bytes) -> bytes:
         """Return what a host's supervisor is to read first; listens for it, too."""
         options, remote = self._options, self._options.remote
-        async with self._opening:
-            if not self._door.endpoints:
-                far = [plan for plan in self._plans if not plan.is_local]
-                addresses = await addresses_towards(far, remote)
-                self._door.open(addresses)
-                for local in self._local:
-                    if local.addresses == ("127.0.0.1",):
-                        local.addresses = addresses
+        await self.reached_at()
         here = next((i for i, plan in enumerate(self._plans) if plan.is_local), None)
         boot = HostBoot(
             version=phalanx.__version__,

@@ -46,7 +46,7 @@ from ._answers import Answers, Question
 from ._cell_watch import CellWatch
 from ._cells import Cells
 from ._clients import Clients
-from ._controller_process import Connection, ControllerProcess
+from ._controller_process import Connection, ControllerProcess, file_for_rank
 from ._hopeless import Hopeless
 from ._hosts import Hosts
 from ._lookout import Lookout
@@ -123,7 +123,8 @@ class RootSupervisor:
     async def run(self) -> None:
         """Boot, serve, and end when told to or when the workspace's time is over."""
         try:
-            self._controller.start(self._options.cwd)
+            self._reached_at = await self._host.reached_at()
+            self._controller.start(self._options.cwd, self._reached_at)
             for rank in range(self._options.ranks):
                 self._host.spawn(rank)
             self._spawn_task(self._serve())
@@ -181,7 +182,9 @@ class RootSupervisor:
         self.end()
 
     def _register(self, rank: int, request_id: int) -> None:
-        engine, file = self._engines[rank], self._connection["engine"]
+        engine = self._engines[rank]
+        address = "" if self._host.is_local(rank) else self._reached_at[0]
+        file = file_for_rank(self._connection, address)
         is_new = self._restarts.is_replacement(rank)
         self._host.send(rank, Registered(request_id, rank, engine, file, is_new))
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import zmq
 
@@ -23,6 +23,7 @@ from ._dispatch import Dispatch
 from ._ranks import name_ranks
 
 __all__ = [
+    "HERE",
     "LINGER_S",
     "SILENCE_S",
     "StartOptions",
@@ -33,6 +34,7 @@ __all__ = [
 
 PING_INTERVAL_S = 0.1
 LINGER_S = 600.0  # design.md section 2: long enough to come back after a restart
+HERE = RemoteOptions()  # nothing is far
 SILENCE_S = 5.0  # the longest that a frozen rank stays unnamed, unless asked otherwise
 
 
@@ -41,8 +43,8 @@ class StartOptions:
     """The options of `Workspace.start`, checked.
 
     An operation that lasts for ``quiet_s`` is told of in one line (design.md section 5). A name
-    that was given (``is_named``) is taken or refused, another gets a number if need be. Without
-    ``hosts`` the ranks run on this machine.
+    that was given (``is_named``) is taken or refused, another gets a number if need be. ``hosts``
+    are empty where all ranks run on this machine.
     """
 
     name: str
@@ -54,7 +56,7 @@ class StartOptions:
     is_named: bool = False
     auto_restart: bool = False
     hosts: tuple[HostPlan, ...] = ()
-    remote: RemoteOptions = field(default_factory=RemoteOptions)
+    remote: RemoteOptions = HERE
 
 
 def checked_options(
@@ -65,8 +67,8 @@ def checked_options(
     transport: str,
     *,
     auto_restart: bool = False,
-    hosts: Sequence[HostPlan] = (),
-    remote: RemoteOptions | None = None,
+    hosts: tuple[HostPlan, ...] = (),
+    remote: RemoteOptions = HERE,
 ) -> StartOptions:
     """Check a user's options; `ValueError` in one line where one is out of range."""
     if hosts:
@@ -93,8 +95,8 @@ def checked_options(
         transport,
         is_named=name is not None,
         auto_restart=bool(auto_restart),
-        hosts=tuple(hosts),
-        remote=remote or RemoteOptions(),
+        hosts=hosts,
+        remote=remote,
     )
 
 
