@@ -152,10 +152,14 @@ class Bed:
                     found.append(psutil.Process(pid))
         return [process for process in found if not is_gone(process)]
 
-    def left(self, timeout_s: float, *hosts: int) -> list[str]:
-        """What still runs there when the time is over, in words."""
+    def left(self, timeout_s: float, *hosts: int, but: str = "") -> list[str]:
+        """What still runs there when the time is over, in words; ``but`` programs may."""
+
+        def living() -> list[psutil.Process]:
+            return [one for one in self.processes(*hosts) if not but or but not in say(one)]
+
         deadline_s = time.monotonic() + timeout_s
-        while (alive := self.processes(*hosts)) and time.monotonic() < deadline_s:
+        while (alive := living()) and time.monotonic() < deadline_s:
             wait_gone(alive, min(0.2, max(0.0, deadline_s - time.monotonic())))
         return [say(process) for process in alive]
 
