@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 from IPython.core.error import UsageError
@@ -36,6 +36,7 @@ from ._arguments import (
     parse,
 )
 from ._auto import AutoDistributed
+from ._booting import Booting
 from ._debug import debug_ranks
 from ._figures import Named
 from ._start_arguments import start_options
@@ -163,7 +164,8 @@ class DistributedMagics(Magics):  # type: ignore[misc]
     def _do_start(self, options: Any) -> None:
         self._make_room()
         try:
-            workspace = Workspace.start(**start_options(options))
+            with closing(Booting(self.shell)) as booting:
+                workspace = Workspace.start(**start_options(options), progress=booting)
         except DistributedError as error:
             raise UsageMistake(str(error)) from None
         self._adopt(workspace)

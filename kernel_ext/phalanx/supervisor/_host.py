@@ -97,13 +97,14 @@ class HostSupervisor(HostView):
         self._decoder = msgspec.msgpack.Decoder(ToSupervisor)
         self._oom = OutOfMemory()
         self._is_stopping = False
+        self.env: Mapping[str, str] = {}  # what its ranks get besides our own
 
     def spawn(self, rank: int, *, cwd: str) -> None:
         """Start the process of a rank that takes cells; `OSError` if that cannot be."""
         if rank not in self._shown:
             self._shown[rank] = create_shown()
         command = [sys.executable, "-m", "phalanx.supervisor._engine", str(os.getpid())]
-        env = dict(os.environ)
+        env = {**os.environ, **self.env}
         # What a kernel sets for its own plots; a rank is a kernel without a front end of its own.
         env.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")
         with contextlib.ExitStack() as undo:

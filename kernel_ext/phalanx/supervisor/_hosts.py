@@ -51,6 +51,7 @@ class Hosts:
                 record = "" if self._local else options.record_path
                 addresses = plan.addresses or ("127.0.0.1",)
                 self._local.append(HostSupervisor(ranks, events, record, addresses, options.ranks))
+                self._local[-1].env = options.remote.env
             else:
                 self._remote[index] = RemoteHost(
                     index,
@@ -79,7 +80,7 @@ class Hosts:
 
     def spawn(self, rank: int) -> None:
         """Start the process of a rank; `OSError` if this machine refuses it."""
-        self._of[rank].spawn(rank, cwd=self._options.cwd)
+        self._of[rank].spawn(rank, cwd=self._options.remote.cwd or self._options.cwd)
 
     async def watch_health(self, watched: Callable[[], Collection[int]]) -> None:
         """Look after the ranks of this machine until cancelled; other hosts do so by themselves."""

@@ -28,7 +28,7 @@ from ._start import HERE
 __all__ = ["BOOT_TIMEOUT_S", "LAUNCHERS", "Where", "planned", "where"]
 
 BOOT_TIMEOUT_S = 30.0  # ten times what a host takes over ssh (reference/jupyter.md 1.8)
-LAUNCHERS = ("ssh", "local")
+LAUNCHERS = ("ssh", "slurm", "local")
 RANKS_HERE = 4
 # What is set here and must hold there as well: how figures are drawn, and how many threads a
 # library takes. The rest of an environment belongs to its host.
@@ -99,6 +99,9 @@ def where(
     if interface is not None:
         interface_addresses(interface)  # ours is reached through it: a name that is wrong ends here
     planned = plan(found, n)
+    if cwd is not None and any(host.is_local for host in planned) and not Path(cwd).is_dir():
+        msg = f"--cwd {cwd}: there is no such folder on this machine"
+        raise ValueError(msg)
     remote = RemoteOptions(
         python=python or "",
         cwd="" if cwd is None else os.fspath(Path(cwd).absolute()),
