@@ -1,70 +1,61 @@
-"""`%distributed start --hosts` in a real kernel: the ranks of several hosts, and mistakes in a line."""
+"""A notebook whose ranks run on two hosts, in a real kernel; both are this machine."""
 
 from __future__ import annotations
 
+import socket
+
+import psutil
 import pytest
 from kernel_driver import KernelDriver
 
 pytestmark = pytest.mark.slow
 
+START = "%distributed start --hosts localhost,b -n 2 --launcher local --linger 0"
+
 
 @pytest.fixture(scope="module")
-def kernel():
+def ranks():
     with KernelDriver() as driver:
-        assert driver.run("%load_ext phalanx").status == "ok"
+        seen = []
+
+        def watch(result):
+            seen.extend(
+                o["data"].get("text/plain", "")
+                for o in result.outputs
+                if o["output_type"] == "display_data"
+            )
+            return result.status is not None and any(": b" in text for text in seen)
+
+        cell = driver.submit(f"%load_ext phalanx\n{START}")
+        cell.until(watch)
+        result = cell.result()
+        assert result.status == "ok", result.text
+        driver.started, driver.seen = result, seen
         yield driver
 
 
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        ("--hosts a,-b", "UsageError: --hosts: item 2: expected a host's name or address"),
-        ("--hostfile /nowhere", "UsageError: /nowhere: it cannot be read: No such file"),
-        ("--hosts a --hostfile b", "UsageError: give --hosts or --hostfile, not both"),
-        ("--python /p", "UsageError: --python: only with --hosts or --hostfile"),
-        ("--hosts a --luncher ssh", "did you mean --launcher?"),
-        ("--hosts a --interface nope9", "UsageError: this machine has no interface 'nope9'"),
-        ("--hosts localhost --cwd /nowhere", "--cwd /nowhere: there is no such folder on this"),
-    ],
-)
-def test_a_mistake_is_one_line(kernel, line, said):
-    result = kernel.run(f"%distributed start {line}")
-    assert said in result.text
-    assert "Traceback" not in result.text
-    assert len(result.text.splitlines()) == 1
+def test_a_start_says_how_hosts_come_up_and_who_is_where(ranks):
+    assert any(text.startswith("▸ ") and ": b" in text for text in ranks.seen)
+    shown = [o["data"] for o in ranks.started.outputs if o["output_type"] == "display_data"]
+    assert shown == [{}]
+    assert ": 4 ranks on 2 hosts" in ranks.started.text
+    assert "\n  b (127.0.0.1, " in ranks.started.text
 
 
-def test_hosts_are_shown_while_they_boot_and_their_ranks_are_numbered(kernel, tmp_path):
-    hosts = tmp_path / "hosts"
-    # Ports make other hosts of them; the launcher `local` starts their supervisors here.
-    hosts.write_text('[{"ssh": "localhost"}, {"ssh": "ssh://127.0.0.1:1"}]')
-    shown = []
+def test_lines_are_labelled_by_host(ranks):
+    result = ranks.run("%%distributed --label host\nprint('at', rank // 2)")
+    here = socket.gethostname()
+    assert f"[{here} 0-1] at 0" in result.text
+    assert "[b 2-3] at 1" in result.text
 
-    def watch(result):
-        texts = [o["data"].get("text/plain", "") for o in result.outputs if "data" in o]
-        shown.extend(text for text in texts if "hosts: " in text)
-        return result.status != "running"
 
-    cell = kernel.submit(
-        f"%distributed start --hostfile {hosts} -n 2 --launcher local --linger 0 "
-        f"--cwd {tmp_path} --env A=1"
-    )
-    cell.until(watch)
-    result = cell.result()
+def test_a_host_that_was_lost_is_named_and_started_anew(ranks):
+    result = ranks.run("import psutil\nprint(ws.topology().ranks[2].pid)")
+    psutil.Process(int(result.text)).parent().kill()
+    result = ranks.run("%%distributed\npx.all_sum(1)")
+    assert "rank 2 on b: its host is lost: its supervisor was killed" in result.error
+    status = ranks.run("%distributed status").text
+    assert "its host is lost" in status
+    assert ranks.run("%distributed restart").status == "ok"
+    result = ranks.run("%%distributed\npx.all_sum(1)")
     assert result.status == "ok", result.text
-    assert "waiting for 127.0.0.1" in shown[0]
-    assert "hosts: " not in result.text
-    try:
-        code = "import os\n(os.environ['A'], os.getcwd(), int(px.all_sum(rank)))"
-        result = kernel.run(f"%%distributed\n{code}")
-        assert f"Out: ('1', '{tmp_path}', 6)" in result.text
-        assert "[0-3]" in result.text
-    finally:
-        assert kernel.run("%distributed stop").status == "ok"
-
-
-def test_a_host_that_cannot_be_started_is_named(kernel):
-    result = kernel.run("%distributed start --hosts nobody.invalid --linger 0")
-    assert result.status == "error"
-    assert "nobody.invalid: the name nobody.invalid does not resolve" in result.text
-    assert "Traceback" not in result.text
