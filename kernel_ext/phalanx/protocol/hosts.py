@@ -13,6 +13,19 @@ import msgspec
 
 from ._activity import Activity
 from ._bounds import Amount, Code, Epoch, Pid
+from ._host_commands import (
+    CloseInput,
+    CommandFails,
+    CommandInput,
+    CommandOutput,
+    CommandRuns,
+    FromCommand,
+    InputGiven,
+    InputOver,
+    OutputDone,
+    RunCommand,
+    ToCommand,
+)
 from ._rank_messages import ToRank, ToSupervisor
 
 __all__ = [
@@ -20,17 +33,26 @@ __all__ = [
     "Beat",
     "Beaten",
     "Bye",
+    "CloseInput",
+    "CommandFails",
+    "CommandInput",
+    "CommandOutput",
+    "CommandRuns",
     "Disowned",
+    "FromCommand",
     "FromHost",
     "GetTraces",
     "GiveBack",
     "HostBoot",
     "HostReport",
     "HostUp",
+    "InputGiven",
+    "InputOver",
     "Kill",
     "Killed",
     "Look",
     "Looked",
+    "OutputDone",
     "RankFrozen",
     "RankGone",
     "RankReport",
@@ -39,11 +61,13 @@ __all__ = [
     "Refresh",
     "Refreshed",
     "ReleaseOutput",
+    "RunCommand",
     "Shown",
     "SignalRank",
     "Spawn",
     "StopHost",
     "TellRank",
+    "ToCommand",
     "ToHost",
     "Traces",
     "WatchRanks",
@@ -299,6 +323,11 @@ FromHost = (
     | Shown
     | Refreshed
     | Bye
+    | CommandRuns
+    | CommandFails
+    | CommandOutput
+    | InputGiven
+    | InputOver
 )
 ToHost = (
     Spawn
@@ -316,4 +345,8 @@ ToHost = (
     | Beat
     | StopHost
     | Disowned
+    | RunCommand
+    | CommandInput
+    | CloseInput
+    | OutputDone
 )

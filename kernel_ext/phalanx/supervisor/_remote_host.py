@@ -10,6 +10,7 @@ import signal
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+import msgspec
 import zmq
 
 from phalanx.protocol import (
@@ -24,6 +25,8 @@ from phalanx.protocol import (
 )
 from phalanx.protocol.hosts import (
     AbortEpoch,
+    CommandRuns,
+    FromCommand,
     FromHost,
     GetTraces,
     GiveBack,
@@ -41,9 +44,12 @@ from phalanx.protocol.hosts import (
     Refresh,
     Refreshed,
     ReleaseOutput,
+    RunCommand,
     Shown,
+    SignalRank,
     Spawn,
     TellRank,
+    ToCommand,
     ToHost,
     Traces,
     WatchRanks,
@@ -69,6 +75,9 @@ class RemoteHosts(Protocol):
 
     def on_settled(self, host: int, problem: str, ranks: Sequence[int]) -> None:
         """Learn that a host is up, or why it cannot be; ``ranks`` were to run there."""
+
+    def on_command(self, message: FromCommand) -> None:
+        """Take what a host says of a rank's command."""
 
 
 class _Known:
@@ -133,6 +142,12 @@ class RemoteHost:
         self._wanted.append(rank)
         if self._booting is None:
             self._booting = self._loop.create_task(self._boot())
+
+    async def boot(self) -> None:
+        """Start the host's supervisor, before any rank; the keeper is told what comes of it."""
+        if self._booting is None:
+            self._booting = self._loop.create_task(self._boot())
+        await asyncio.wait({self._booting})
 
     async def _boot(self) -> None:
         began_s = self._loop.time()
@@ -200,7 +215,7 @@ class RemoteHost:
         named: Sequence[int] = ()
         if isinstance(message, HostReport):
             named = [report.rank for report in message.ranks]
-        elif isinstance(message, RankSaid | RankGone | RankFrozen):
+        elif isinstance(message, RankSaid | RankGone | RankFrozen | FromCommand):
             named = [message.rank]
         if not set(named) <= self._ranks.keys():
             assert self._line is not None
@@ -220,8 +235,26 @@ class RemoteHost:
                 self._events.on_lost(message.rank, message.reason, message.tail)
         elif isinstance(message, RankFrozen):
             self._events.on_frozen(message.rank, message.reason)
+        elif isinstance(message, FromCommand):
+            if isinstance(message, CommandRuns):
+                known = self._ranks[message.rank]
+                known.report = msgspec.structs.replace(known.report, pid=message.pid)
+            self._keeper.on_command(message)
 
     # -- by rank ------------------------------------------------------------------------------
+
+    def run_command(self, message: RunCommand) -> None:
+        """Start a rank's command; the host is up."""
+        self._ranks[message.rank] = _Known(message.rank)
+        self._say(message)
+
+    def command(self, message: ToCommand) -> None:
+        """Say something of the commands that run there."""
+        self._say(message)
+
+    def signal(self, rank: int, number: signal.Signals) -> None:
+        """As `HostSupervisor.signal`."""
+        self._say(SignalRank(rank, int(number)))
 
     def send(self, rank: int, message: ToRank) -> None:
         """As `Host.send`."""
