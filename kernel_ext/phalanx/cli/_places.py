@@ -7,10 +7,10 @@ use for are taken and said to be idle.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import math
-import shutil
+import os
 import socket
-import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -180,7 +180,8 @@ def host_names(at: Where) -> tuple[str, ...]:
 
 def terminal_size() -> dict[str, str]:
     """Return the size of our terminal as variables, if we have one: ranks have pipes."""
-    if not (sys.stdout.isatty() or sys.stderr.isatty()):
-        return {}
-    size = shutil.get_terminal_size()
-    return {"COLUMNS": str(size.columns), "LINES": str(size.lines)}
+    for fd in (1, 2, 0):
+        with contextlib.suppress(OSError):
+            size = os.get_terminal_size(fd)
+            return {"COLUMNS": str(size.columns), "LINES": str(size.lines)}
+    return {}
