@@ -22,6 +22,7 @@ from phalanx.protocol import MAX_FRAME
 from phalanx.protocol.hosts import HostBoot
 
 from ._addresses import addresses_of
+from ._host_process import BEGUN
 from ._host_role import HostRole
 from ._limits import allow_descriptors
 
@@ -37,10 +38,13 @@ class _Version(msgspec.Struct):
 
 def run_host(line: bytes) -> None:
     """Serve as a host of the world that the line tells of; `SystemExit` with one line if not."""
+    if not line:
+        sys.exit("nobody has told it what to do: what has started it is gone")
     theirs = msgspec.json.decode(line, type=_Version).version
     if theirs != phalanx.__version__:
         sys.exit(f"its phalanx is {phalanx.__version__}, the one that starts it is {theirs}")
     boot = msgspec.json.decode(line, type=HostBoot)
+    os.write(1, f"{BEGUN}\n".encode())
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
     os.dup2(null, 1)

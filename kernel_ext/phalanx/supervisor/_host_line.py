@@ -187,7 +187,7 @@ class HostLine:
     def _why(self) -> str:
         if self._ended is None or not self._ended.done():
             return ""
-        return f"its supervisor was {self._ended.result()}".replace("was exited", "has exited")
+        return self._ended.result()
 
     def _lose(self, reason: str) -> None:
         if not self.is_up:

@@ -43,6 +43,7 @@ class Hosts:
         self._events = events
         self._door = HostDoor()
         self._opening = asyncio.Lock()
+        self._addresses: tuple[str, ...] = ()
         self._local: list[HostSupervisor] = []
         self._remote: dict[int, RemoteHost] = {}
         self._take_command: Callable[[FromCommand], None] | None = None
@@ -52,7 +53,7 @@ class Hosts:
                 # The first one sweeps the record up, in case that this process is killed.
                 record = "" if self._local else options.record_path
                 addresses = plan.addresses or ("127.0.0.1",)
-                self._local.append(HostSupervisor(ranks, events, record, addresses))
+                self._local.append(HostSupervisor(ranks, events, record, addresses, options.ranks))
             else:
                 self._remote[index] = RemoteHost(
                     index,
@@ -74,6 +75,10 @@ class Hosts:
         self._settled: dict[int, str] = {}  # by index of a remote host: why it is not up, or ""
 
     # -- life ---------------------------------------------------------------------------------
+
+    def is_local(self, rank: int) -> bool:
+        """Whether a rank runs on this machine."""
+        return self._plans[self.layout.hosts[rank]].is_local
 
     def spawn(self, rank: int) -> None:
         """Start the process of a rank; `OSError` if this machine refuses it."""
@@ -99,19 +104,24 @@ class Hosts:
         await asyncio.gather(*(host.stop() for host in self._every))
         self._door.close()
 
+    async def reached_at(self) -> tuple[str, ...]:
+        """Listen for other hosts, if there are any; the addresses at which they reach this one."""
+        async with self._opening:
+            if self._remote and not self._addresses:
+                far = [plan for plan in self._plans if not plan.is_local]
+                self._addresses = await addresses_towards(far, self._options.remote)
+                self._door.open(self._addresses)
+                for local in self._local:
+                    if local.addresses == ("127.0.0.1",):
+                        local.addresses = self._addresses
+        return self._addresses
+
     # -- what remote hosts need (RemoteHosts) -------------------------------------------------
 
     async def first_line(self, host: int, public_key: bytes, secret_key: bytes) -> bytes:
         """Return what a host's supervisor is to read first; listens for it, too."""
         options, remote = self._options, self._options.remote
-        async with self._opening:
-            if not self._door.endpoints:
-                far = [plan for plan in self._plans if not plan.is_local]
-                addresses = await addresses_towards(far, remote)
-                self._door.open(addresses)
-                for local in self._local:
-                    if local.addresses == ("127.0.0.1",):
-                        local.addresses = addresses
+        await self.reached_at()
         here = next((i for i, plan in enumerate(self._plans) if plan.is_local), None)
         boot = HostBoot(
             version=phalanx.__version__,
@@ -119,6 +129,7 @@ class Hosts:
             host=host,
             name=self.layout.names[host],
             ranks=self.layout.ranks_of(host),
+            size=options.ranks,
             endpoints=self._door.endpoints,
             root_name=Layout.of_one(0).names[0] if here is None else self.layout.names[here],
             root_key=self._door.public_key,

@@ -10,37 +10,16 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
 
 from phalanx.protocol import HostPlan, RemoteOptions
 
+from ._host_process import HostProcess, HostUnreachable
 from ._output import OutputPipe
 from ._process import ChildProcess, exit_reason
+from ._slurm import launch_by_srun
+from ._ssh import launch_over_ssh
 
 __all__ = ["HostProcess", "HostUnreachable", "launch_host"]
-
-
-class HostUnreachable(Exception):
-    """A host's supervisor could not be started; ``text`` says why, in a user's words."""
-
-    def __init__(self, name: str, text: str) -> None:
-        super().__init__(name, text)
-        self.name = name
-        self.text = text
-
-    def __str__(self) -> str:
-        """Return one line."""
-        return f"{self.name}: {self.text}"
-
-
-class HostProcess(Protocol):
-    """What the root holds of a started host supervisor."""
-
-    async def ended(self) -> str:
-        """Wait for its end; words for why."""
-
-    def kill(self) -> None:
-        """End it, or what of it is here, at once; idempotent."""
 
 
 async def launch_host(
@@ -48,7 +27,7 @@ async def launch_host(
     first_line: bytes,
     remote: RemoteOptions,
     *,
-    on_slow: Callable[[str], None],  # noqa: ARG001 - here nothing is
+    on_slow: Callable[[str], None],
 ) -> HostProcess:
     """Start the supervisor of a host and give it its first line.
 
@@ -59,6 +38,10 @@ async def launch_host(
     HostUnreachable
         It cannot be started there.
     """
+    if remote.launcher == "ssh":
+        return await launch_over_ssh(plan, first_line, remote, on_slow=on_slow)
+    if remote.launcher == "slurm":
+        return await launch_by_srun(plan, first_line, remote, on_slow=on_slow)
     if remote.launcher != "local":
         raise HostUnreachable(plan.name, f"there is no launcher {remote.launcher!r}")
     try:
@@ -87,7 +70,9 @@ class _LocalProcess:
         await self._child.exited.wait()
         status = self._child.status or 0
         said = self._child.tail.strip().splitlines()
-        return said[-1] if said and status > 0 else exit_reason(status)
+        if status < 0:
+            return f"its supervisor was {exit_reason(status)}"
+        return said[-1] if said and status else f"its supervisor {exit_reason(status)}"
 
     def kill(self) -> None:
         self._child.kill()

@@ -60,6 +60,8 @@ __all__ = ["RootSupervisor"]
 
 log = logging.getLogger(__name__)
 
+HELLO_S = 5.0  # for who has started us to connect, before it is told that it was in vain
+
 
 class RootSupervisor:
     """One workspace's root: made with its options and its bound socket, run until it is over."""
@@ -78,6 +80,7 @@ class RootSupervisor:
         self._engines = [str(uuid.uuid4()) for _ in range(options.ranks)]
         self._registering: dict[int, int] = {}  # rank -> request id, until the controller is up
         self._ready: set[int] = set()
+        self._is_given_up = False
         self._connection: Connection = {}
         self._controller = ControllerProcess(self._on_controller_up, self._on_controller_lost)
         self._host = Hosts(options, self)
@@ -120,7 +123,8 @@ class RootSupervisor:
     async def run(self) -> None:
         """Boot, serve, and end when told to or when the workspace's time is over."""
         try:
-            self._controller.start(self._options.cwd, self._options.controller_addresses)
+            self._reached_at = await self._host.reached_at()
+            self._controller.start(self._options.cwd, self._reached_at)
             for rank in range(self._options.ranks):
                 self._host.spawn(rank)
             self._spawn_task(self._serve())
@@ -179,7 +183,8 @@ class RootSupervisor:
 
     def _register(self, rank: int, request_id: int) -> None:
         engine = self._engines[rank]
-        file = file_for_rank(self._connection, next(iter(self._options.controller_addresses), ""))
+        address = "" if self._host.is_local(rank) else self._reached_at[0]
+        file = file_for_rank(self._connection, address)
         is_new = self._restarts.is_replacement(rank)
         self._host.send(rank, Registered(request_id, rank, engine, file, is_new))
 
@@ -196,6 +201,8 @@ class RootSupervisor:
         if isinstance(message, Hello):
             if self._clients.greet(identity, message) and self._is_booted:
                 self._clients.answer(identity, self._booted())
+            if self._is_given_up:
+                self.end()
         elif isinstance(message, Question):
             self._spawn_task(self._answer(identity, message))
         elif isinstance(message, LetGo):
@@ -296,7 +303,11 @@ class RootSupervisor:
     def on_not_up(self, reasons: Sequence[str]) -> None:
         """Give up: hosts could not be started."""
         self._tell(BootFailed("\n".join(reasons)))
-        self.end()
+        self._is_given_up = True
+        if self._clients.had_owner:
+            self.end()
+        else:  # it is on its way, to be told
+            self._loop.call_later(HELLO_S, self.end)
 
     def on_news(self, message: FromRoot) -> None:
         """Hand on how the start goes on."""
