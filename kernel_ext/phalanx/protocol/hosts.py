@@ -13,46 +13,25 @@ import msgspec
 
 from ._activity import Activity
 from ._bounds import Amount, Code, Epoch, Pid
-from ._host_commands import (
-    CloseInput,
-    CommandFails,
-    CommandInput,
-    CommandOutput,
-    CommandRuns,
-    FromCommand,
-    InputGiven,
-    InputOver,
-    OutputDone,
-    RunCommand,
-    ToCommand,
-)
 from ._rank_messages import ToRank, ToSupervisor
+from .host_commands import FromCommand, ToCommand
 
 __all__ = [
     "AbortEpoch",
     "Beat",
     "Beaten",
     "Bye",
-    "CloseInput",
-    "CommandFails",
-    "CommandInput",
-    "CommandOutput",
-    "CommandRuns",
     "Disowned",
-    "FromCommand",
     "FromHost",
     "GetTraces",
     "GiveBack",
     "HostBoot",
     "HostReport",
     "HostUp",
-    "InputGiven",
-    "InputOver",
     "Kill",
     "Killed",
     "Look",
     "Looked",
-    "OutputDone",
     "RankFrozen",
     "RankGone",
     "RankReport",
@@ -61,13 +40,11 @@ __all__ = [
     "Refresh",
     "Refreshed",
     "ReleaseOutput",
-    "RunCommand",
     "Shown",
     "SignalRank",
     "Spawn",
     "StopHost",
     "TellRank",
-    "ToCommand",
     "ToHost",
     "Traces",
     "WatchRanks",
@@ -324,11 +301,7 @@ FromHost = (
     | Shown
     | Refreshed
     | Bye
-    | CommandRuns
-    | CommandFails
-    | CommandOutput
-    | InputGiven
-    | InputOver
+    | FromCommand
 )
 ToHost = (
     Spawn
@@ -346,8 +319,5 @@ ToHost = (
     | Beat
     | StopHost
     | Disowned
-    | RunCommand
-    | CommandInput
-    | CloseInput
-    | OutputDone
+    | ToCommand
 )

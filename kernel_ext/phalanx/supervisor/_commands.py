@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from phalanx.protocol.hosts import (
+from phalanx.protocol.host_commands import (
     CloseInput,
     CommandInput,
     CommandOutput,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from phalanx.errors import DistributedError
 from phalanx.hosts import resolve
-from phalanx.protocol.hosts import (
+from phalanx.protocol.host_commands import (
     CloseInput,
     CommandFails,
     CommandInput,

@@ -23,6 +23,7 @@ from zmq.utils.monitor import recv_monitor_message
 import phalanx
 from phalanx.distributed import AbortKind
 from phalanx.protocol import Join, ToSupervisor, Welcome
+from phalanx.protocol.host_commands import ToCommand
 from phalanx.protocol.hosts import (
     AbortEpoch,
     Beat,
@@ -50,7 +51,6 @@ from phalanx.protocol.hosts import (
     Spawn,
     StopHost,
     TellRank,
-    ToCommand,
     ToHost,
     Traces,
     WatchRanks,

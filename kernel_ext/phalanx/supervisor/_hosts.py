@@ -13,7 +13,8 @@ import msgspec
 
 import phalanx
 from phalanx.protocol import Activity, BootOptions, HostClock, HostInfo, HostPlan, ToRank
-from phalanx.protocol.hosts import FromCommand, HostBoot, RunCommand, ToCommand
+from phalanx.protocol.host_commands import FromCommand, RunCommand, ToCommand
+from phalanx.protocol.hosts import HostBoot
 
 from ._addresses import addresses_towards
 from ._any_host import WorldEvents

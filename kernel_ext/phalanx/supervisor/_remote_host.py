@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import msgspec
 import zmq
@@ -23,10 +22,9 @@ from phalanx.protocol import (
     RemoteOptions,
     ToRank,
 )
+from phalanx.protocol.host_commands import CommandRuns, FromCommand, RunCommand, ToCommand
 from phalanx.protocol.hosts import (
     AbortEpoch,
-    CommandRuns,
-    FromCommand,
     FromHost,
     GetTraces,
     GiveBack,
@@ -44,40 +42,25 @@ from phalanx.protocol.hosts import (
     Refresh,
     Refreshed,
     ReleaseOutput,
-    RunCommand,
     Shown,
     SignalRank,
     Spawn,
     TellRank,
-    ToCommand,
     ToHost,
     Traces,
     WatchRanks,
 )
 
-from ._any_host import WorldEvents
+from ._any_host import RemoteHosts, WorldEvents
 from ._host_door import HostDoor
 from ._host_line import Answer, HostLine
 from ._launch_host import HostUnreachable
 from ._shown import Piece
 
-__all__ = ["RemoteHost", "RemoteHosts"]
+__all__ = ["RemoteHost"]
 
 ANSWER_S = 5.0  # a host answers in milliseconds; the client has 10 s for the root
 REFRESH_S = 0.5  # a picture is drawn of what is known when the time is over
-
-
-class RemoteHosts(Protocol):
-    """What a remote host needs of those who keep all of them."""
-
-    async def first_line(self, host: int, public_key: bytes, secret_key: bytes) -> bytes:
-        """Return what a host's supervisor is to read first; listens for it, too."""
-
-    def on_settled(self, host: int, problem: str, ranks: Sequence[int]) -> None:
-        """Learn that a host is up, or why it cannot be; ``ranks`` were to run there."""
-
-    def on_command(self, message: FromCommand) -> None:
-        """Take what a host says of a rank's command."""
 
 
 class _Known:
