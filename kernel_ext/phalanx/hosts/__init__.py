@@ -10,6 +10,7 @@ from ._host import Fault, Host, Hostfile, HostfileError, is_address
 from ._interfaces import interface_addresses, own_addresses
 from ._json_form import to_json
 from ._plan import local_hosts, plan
+from ._program import resolve
 from ._read import read_hostfile, read_hosts_text
 from ._settings import environment
 from ._text_form import parse_hosts
@@ -28,5 +29,6 @@ __all__ = [
     "plan",
     "read_hostfile",
     "read_hosts_text",
+    "resolve",
     "to_json",
 ]
