@@ -57,7 +57,7 @@ class HostBoot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The first thing a host's supervisor reads, on its standard input.
 
     It connects to the first of ``endpoints`` that it reaches, with its keys, which the root has
-    made. Its ranks listen on ``addresses``, or those of ``interface``, or on the one through which
+    made. Its ``ranks``, of ``size``, listen on ``addresses``, or those of ``interface``, or on the one through which
     the root was reached.
     """
 
@@ -66,6 +66,7 @@ class HostBoot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     host: int
     name: str
     ranks: tuple[Rank, ...]
+    size: Rank
     endpoints: tuple[str, ...]
     root_name: str
     root_key: bytes

@@ -76,6 +76,8 @@ class HostSupervisor(HostView):
         A record of the runtime folder, to be removed even if this process is killed.
     addresses : sequence of str
         Those on which its ranks listen for links.
+    size : int
+        Number of ranks of the world; 0: those of this host.
     """
 
     def __init__(
@@ -84,8 +86,9 @@ class HostSupervisor(HostView):
         events: HostEvents,
         record_path: str = "",
         addresses: Sequence[str] = ("127.0.0.1",),
+        size: int = 0,
     ) -> None:
-        super().__init__(ranks, addresses)
+        super().__init__(ranks, addresses, size)
         self._events = events
         self._loop = asyncio.get_running_loop()
         self._children: dict[int, _Rank] = {}

@@ -83,7 +83,7 @@ class HostRole:
         self._cwd = cwd
         self._loop = asyncio.get_running_loop()
         self._over = asyncio.Event()
-        self._host = HostSupervisor(boot.ranks, self, addresses=addresses)
+        self._host = HostSupervisor(boot.ranks, self, addresses=addresses, size=boot.size)
         self._reports = Reports(self._host)
         self._decoder = msgspec.msgpack.Decoder(ToHost)
         self._silence = Silence(boot.silence_s, self._loop.time())

@@ -25,13 +25,14 @@ __all__ = ["HostView"]
 class HostView:
     """The memory that ranks of this machine share, and the files in which they note what they show.
 
-    A rank's slot is its place in ``ranks``; for links ranks listen on ``addresses``.
+    A rank's slot is its place in ``ranks``; for links ranks listen on ``addresses``. The world has
+    ``size`` ranks, 0: these.
     """
 
-    def __init__(self, ranks: Sequence[int], addresses: Sequence[str]) -> None:
+    def __init__(self, ranks: Sequence[int], addresses: Sequence[str], size: int) -> None:
         self.addresses = tuple(addresses)
         self.ranks = tuple(ranks)
-        self.memory = HostMemory(len(self.ranks))
+        self.memory = HostMemory(len(self.ranks), size or len(self.ranks))
         self._slots = {rank: slot for slot, rank in enumerate(self.ranks)}
         self._shown: dict[int, int] = {}  # descriptors of what ranks show; a replacement goes on
 

@@ -50,7 +50,7 @@ class Hosts:
                 # The first one sweeps the record up, in case that this process is killed.
                 record = "" if self._local else options.record_path
                 addresses = plan.addresses or ("127.0.0.1",)
-                self._local.append(HostSupervisor(ranks, events, record, addresses))
+                self._local.append(HostSupervisor(ranks, events, record, addresses, options.ranks))
             else:
                 self._remote[index] = RemoteHost(
                     index,
@@ -122,6 +122,7 @@ class Hosts:
             host=host,
             name=self.layout.names[host],
             ranks=self.layout.ranks_of(host),
+            size=options.ranks,
             endpoints=self._door.endpoints,
             root_name=Layout.of_one(0).names[0] if here is None else self.layout.names[here],
             root_key=self._door.public_key,

@@ -60,6 +60,8 @@ __all__ = ["RootSupervisor"]
 
 log = logging.getLogger(__name__)
 
+HELLO_S = 5.0  # for who has started us to connect, before it is told that it was in vain
+
 
 class RootSupervisor:
     """One workspace's root: made with its options and its bound socket, run until it is over."""
@@ -78,6 +80,7 @@ class RootSupervisor:
         self._engines = [str(uuid.uuid4()) for _ in range(options.ranks)]
         self._registering: dict[int, int] = {}  # rank -> request id, until the controller is up
         self._ready: set[int] = set()
+        self._is_given_up = False
         self._connection: Connection = {}
         self._controller = ControllerProcess(self._on_controller_up, self._on_controller_lost)
         self._host = Hosts(options, self)
@@ -198,6 +201,8 @@ class RootSupervisor:
         if isinstance(message, Hello):
             if self._clients.greet(identity, message) and self._is_booted:
                 self._clients.answer(identity, self._booted())
+            if self._is_given_up:
+                self.end()
         elif isinstance(message, Question):
             self._spawn_task(self._answer(identity, message))
         elif isinstance(message, LetGo):
@@ -298,7 +303,11 @@ class RootSupervisor:
     def on_not_up(self, reasons: Sequence[str]) -> None:
         """Give up: hosts could not be started."""
         self._tell(BootFailed("\n".join(reasons)))
-        self.end()
+        self._is_given_up = True
+        if self._clients.had_owner:
+            self.end()
+        else:  # it is on its way, to be told
+            self._loop.call_later(HELLO_S, self.end)
 
     def on_news(self, message: FromRoot) -> None:
         """Hand on how the start goes on."""
