@@ -21,6 +21,7 @@ __all__ = ["cabling", "hostfile_picture"]
 _BOX_W, _BOX_H = 150.0, 46.0  # pixels of a host's box
 _MARGIN, _TITLE = 24.0, 44.0
 _MOST_LABELS = 12  # hosts up to which each end of a cable shows its interface
+_LABEL_ROOM = 110.0  # pixels between two boxes for the interfaces of the cables between them
 _GAP = 7.0  # pixels between parallel cables
 _CHOSEN, _MISSING = "#0072b2", "#d55e00"  # Okabe and Ito's blue and vermillion
 
@@ -124,7 +125,7 @@ def _device(name: str | tuple[str, ...] | None) -> str:
 
 
 def _what(plan: Plan | None, cables: int, networks: Sequence[Network]) -> str:
-    joined = count(cables, "cable") if not networks else count(len(networks), "network")
+    joined = count(len(networks), "network") if networks else count(cables, "cable")
     if plan is None:
         return f"{joined}, no plan"
     return f"{plan.hostfile.backend or 'any'} over {plan.over}, {joined}"
@@ -162,9 +163,7 @@ def _lines(d: _Drawing) -> Iterator[str]:
 
 def _draw(d: _Drawing, words: str) -> ET.Element:
     n = len(d.hosts)
-    # So wide a circle that the boxes on it do not touch.
-    across = max(0.0, n * (_BOX_W + 26) / math.pi) if n > 2 else (_BOX_W + 120) * (n - 1)
-    down = max(0.0, across * 0.62) if n > 2 else 0.0
+    across, down = _size(n)
     if d.networks:
         down = max(down, 150.0)
     width = max(across + _BOX_W + 2 * _MARGIN, 460.0)
@@ -179,13 +178,25 @@ def _draw(d: _Drawing, words: str) -> ET.Element:
     text(root, _MARGIN, 31, fit(d.title, width - 2 * _MARGIN, 15), size=15, font_weight=650)
     for number, network in enumerate(d.networks):
         _draw_network(root, network, at, (middle[0], middle[1] + 24.0 * number))
-    for edge, shift in _spread(d.edges):
-        _draw_edge(root, edge, d, at, shift, has_labels=n <= _MOST_LABELS)
+    spread = list(_spread(d.edges))
+    for edge, shift in spread:
+        _draw_edge(root, edge, d, _ends(edge, at, shift))
     for place in d.order:
         _draw_host(root, *d.hosts[place], *at[place])
+    for edge, shift in spread if n <= _MOST_LABELS else ():
+        _draw_labels(root, edge, _ends(edge, at, shift), shift)
     if d.note:
         text(root, _MARGIN, height - 16, fit(d.note, width - 2 * _MARGIN, 12), class_="px-alarm")
     return root
+
+
+def _size(n: int) -> tuple[float, float]:
+    """Return the size of the ellipse on which the hosts' middles stand: neighbours keep apart."""
+    room = _LABEL_ROOM if n <= _MOST_LABELS else 16.0
+    if n < 3:
+        return (_BOX_W + room) * (n - 1), 0.0
+    across = (_BOX_W + room) / math.sin(math.pi / n)
+    return across, max(0.5 * across, 2.2 * (_BOX_H + room / 2))
 
 
 def _spread(edges: Sequence[_Edge]) -> Iterator[tuple[_Edge, float]]:
@@ -196,38 +207,47 @@ def _spread(edges: Sequence[_Edge]) -> Iterator[tuple[_Edge, float]]:
         yield edge, (place - (len(alike) - 1) / 2) * _GAP * (1 if edge.a < edge.b else -1)
 
 
-def _draw_edge(
-    root: ET.Element,
-    edge: _Edge,
-    d: _Drawing,
-    at: dict[int, tuple[float, float]],
-    shift: float,
-    *,
-    has_labels: bool,
-) -> None:
+def _ends(
+    edge: _Edge, at: dict[int, tuple[float, float]], shift: float
+) -> tuple[float, float, float, float]:
+    """Return where an edge begins and ends, moved to its side by so many pixels."""
     (x1, y1), (x2, y2) = at[edge.a], at[edge.b]
     length = math.hypot(x2 - x1, y2 - y1) or 1.0
-    dx, dy = (x2 - x1) / length, (y2 - y1) / length
-    x1, y1, x2, y2 = (v + shift * s for v, s in zip((x1, y1, x2, y2), (-dy, dx) * 2, strict=True))
+    x, y = -(y2 - y1) / length * shift, (x2 - x1) / length * shift
+    return x1 + x, y1 + y, x2 + x, y2 + y
+
+
+def _draw_edge(
+    root: ET.Element, edge: _Edge, d: _Drawing, ends: tuple[float, float, float, float]
+) -> None:
     names = f"{d.hosts[edge.a][0]} {edge.a_label} - {d.hosts[edge.b][0]} {edge.b_label}"
     g = group(root, label=f"{edge.kind} {names}")
     if edge.kind == "chosen":
-        line(g, x1, y1, x2, y2, stroke=_CHOSEN, stroke_width=2.6)
+        line(g, *ends, stroke=_CHOSEN, stroke_width=2.6)
     elif edge.kind == "missing":
-        line(g, x1, y1, x2, y2, stroke=_MISSING, stroke_width=1.8, stroke_dasharray="6 5")
+        line(g, *ends, stroke=_MISSING, stroke_width=1.8, stroke_dasharray="6 5")
     else:
-        line(g, x1, y1, x2, y2, class_="px-link", stroke_width=1.2)
-    if not has_labels:
-        return
-    # Where the cable leaves the box, on its own side of its neighbours.
-    out = min(_BOX_W / 2 / abs(dx) if dx else length, _BOX_H / 2 / abs(dy) if dy else length) + 16
+        line(g, *ends, class_="px-link", stroke_width=1.2)
+
+
+def _draw_labels(
+    root: ET.Element, edge: _Edge, ends: tuple[float, float, float, float], shift: float
+) -> None:
+    """Write the interfaces where the cable leaves the boxes, on its own side of its neighbours."""
+    x1, y1, x2, y2 = ends
+    length = math.hypot(x2 - x1, y2 - y1) or 1.0
+    dx, dy = (x2 - x1) / length, (y2 - y1) / length
+    out = min(
+        (_BOX_W / 2 + 16) / abs(dx) if dx else length,
+        (_BOX_H / 2 + 9) / abs(dy) if dy else length,
+    )
     side = 10.0 if shift <= 0 else -10.0
-    for (x, y), (sx, sy), label in (
-        ((x1, y1), (dx, dy), edge.a_label),
-        ((x2, y2), (-dx, -dy), edge.b_label),
+    for x, y, sx, sy, label in (
+        (x1, y1, dx, dy, edge.a_label),
+        (x2, y2, -dx, -dy, edge.b_label),
     ):
-        lx, ly = x + sx * out + dy * side, y + sy * out - dx * side
-        text(g, lx, ly + 3, label, size=10, class_="px-soft", text_anchor="middle")
+        lx, ly = x + sx * out + dy * side * 1.4, y + sy * out - dx * side
+        text(root, lx, ly + 3, label, size=10, class_="px-soft", text_anchor="middle")
 
 
 def _draw_network(

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from ._survey import Interface, InterfaceKind, Outputs, Port, RdmaDevice, Survey
+from ._survey import Interface, InterfaceKind, Outputs, Port, RdmaDevice, Survey, is_device_name
 
 __all__ = ["read_linux"]
 
@@ -33,7 +33,11 @@ def read_linux(name: str, outputs: Outputs) -> Survey:
     """
     notes: list[str] = []
     addresses = _read_ip(outputs.get("ip_addr", ""), notes)
-    links = [line for line in _records(outputs.get("sys_net", "")) if line.get("name")]
+    links = [
+        line
+        for line in _records(outputs.get("sys_net", ""))
+        if is_device_name(line.get("name", ""))
+    ]
     interfaces = tuple(
         Interface(
             link["name"],
@@ -120,7 +124,7 @@ def _read_thunderbolt(text: str) -> tuple[Port, ...]:
         peer, dot, _ = name.partition(".")
         own = devices.get(f"{peer.partition('-')[0]}-0", {}).get("unique_id", "")
         other = devices.get(peer, {})
-        if dot and interface and own:
+        if dot and own and is_device_name(interface):
             peers = (other["unique_id"],) if other.get("unique_id") else ()
             ports.append(Port(interface, own, peers, _gigabits(other.get("speed", ""))))
     return tuple(sorted(ports, key=lambda port: port.interface))
@@ -138,7 +142,9 @@ def _read_infiniband(text: str) -> tuple[RdmaDevice, ...]:
         name = line.get("name", "")
         is_active = line.get("state", "").endswith(": ACTIVE")
         # Of a device with several ports the one that works speaks for it.
-        if name and (name not in found or (is_active and not found[name].is_active)):
+        if is_device_name(name) and (
+            name not in found or (is_active and not found[name].is_active)
+        ):
             fabric = ""
             if line.get("link_layer") == "InfiniBand":
                 fabric = ":".join(line.get("gid", "").split(":")[:4])

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from ._survey import Interface, InterfaceKind, Outputs, Port, RdmaDevice, Survey
+from ._survey import Interface, InterfaceKind, Outputs, Port, RdmaDevice, Survey, is_device_name
 
 __all__ = ["read_macos"]
 
@@ -52,11 +52,12 @@ def read_hardware_ports(text: str) -> dict[str, str]:
     found = {}
     port = ""
     for line in text.splitlines():
-        key, colon, value = line.strip().partition(":")
+        key, _, value = line.strip().partition(":")
         if key == "Hardware Port":
             port = value.strip()
-        elif key == "Device" and colon and port and value.strip():
-            found[port] = value.strip()
+        elif key == "Device" and port:
+            if is_device_name(value.strip()):
+                found[port] = value.strip()
             port = ""
     return found
 
@@ -120,7 +121,11 @@ def _speed(text: str) -> int:
 def _rdma_devices(text: str) -> list[str]:
     """Return the devices of ``ibv_devices``: the first word of each line below the dashes."""
     words = [line.split() for line in text.splitlines()]
-    return [line[0] for line in words if line and line[0].startswith("rdma_")]
+    return [
+        line[0]
+        for line in words
+        if line and line[0].startswith("rdma_") and is_device_name(line[0])
+    ]
 
 
 _MEDIA = re.compile(r"\((\d{1,6})(G?)base", re.IGNORECASE)
@@ -131,7 +136,7 @@ def _read_ifconfig(text: str, hardware: dict[str, str]) -> tuple[Interface, ...]
     found: list[Interface] = []
     for block in re.split(r"^(?=\S)", text, flags=re.MULTILINE):
         head, colon, rest = block.partition(":")
-        if not colon or not head or " " in head:
+        if not colon or not is_device_name(head):
             continue
         flags = re.search(r"flags=\w+<([^>]*)>", rest)
         names = flags[1].split(",") if flags else []

@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from ._host import parse_host
 from ._script import COMMANDS
 
 __all__ = ["load_outputs", "save_outputs"]
@@ -103,8 +104,12 @@ def _order(folder: Path) -> list[str]:
 
 
 def _checked(name: str) -> str:
-    if name in {"", ".", ".."} or "/" in name or "\0" in name:
-        msg = f"a host's name is expected, not {name!r}"
+    try:
+        is_name = parse_host(name)[0] == name and name not in {".", ".."}
+    except ValueError:
+        is_name = False
+    if not is_name or "/" in name:
+        msg = f"a host's name is expected for its folder, not {name!r}"
         raise ValueError(msg)
     return name
 

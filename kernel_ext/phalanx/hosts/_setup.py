@@ -21,6 +21,7 @@ from ._survey import Survey
 __all__ = ["SetupError", "Step", "run_setup", "setup_steps", "undo_setup"]
 
 _TIMEOUT_S = 30.0
+_NO_PING = 77  # an exit status that ping has not
 
 
 class SetupError(DistributedError):
@@ -126,14 +127,16 @@ def run_setup(
         left = _undo(hosts, local, undone)
         ending = f"; and undoing failed: {'; '.join(left)}" if left else "; everything was undone"
         raise SetupError("; ".join(faults) + ending)
-    silent = _ping(hosts, local, surveys, cables)
+    silent, untried = _ping(hosts, local, surveys, cables)
     if silent:
         msg = (
             f"no answer over {', '.join(silent)}: is a firewall on? (the addresses are set; "
             "--undo-setup takes them back)"
         )
         raise SetupError(msg)
-    say(f"all {len(cables)} cables answer")
+    if untried:
+        say(f"not tried, as there is no ping: {', '.join(untried)}")
+    say(f"{len(cables) - len(untried)} of {len(cables)} cables have been tried and answer")
 
 
 def undo_setup(
@@ -232,26 +235,29 @@ def _ping(
     local: Collection[Host],
     surveys: Sequence[Survey],
     cables: Sequence[Cable],
-) -> list[str]:
-    """Return the cables over which no answer comes."""
+) -> tuple[list[str], list[str]]:
+    """Return the cables over which no answer comes, and those that could not be tried."""
     steps: list[list[Step]] = [[] for _ in hosts]
     asked: list[list[Cable]] = [[] for _ in hosts]
     for cable in cables:
         wait = "-t 3" if surveys[cable.a].system == "Darwin" else "-W 3"
         # An interface that has just come up may lose the first.
         once = f"ping -c 1 {wait} {cable.b_address} >/dev/null"
-        steps[cable.a].append(Step(f"{once} || {once}", may_fail=True))
+        tried = f"if command -v ping >/dev/null; then {once} || {once}; else (exit {_NO_PING}); fi"
+        steps[cable.a].append(Step(tried, may_fail=True))
         asked[cable.a].append(cable)
     mark = secrets.token_hex(16)
     chosen = [i for i, own in enumerate(steps) if own]
     scripts = [_script(steps[i], mark, stops=False) for i in chosen]
     answers = ask_hosts([hosts[i] for i in chosen], local, scripts, _TIMEOUT_S)
-    silent = []
+    silent, untried = [], []
     for i, answer in zip(chosen, answers, strict=True):
-        well = {int(n) for n in re.findall(rf"^{mark} (\d+) 0$", answer.output, re.MULTILINE)}
-        silent += [
-            f"{hosts[c.a].ssh} {c.a_interface} - {hosts[c.b].ssh} {c.b_interface}"
-            for number, c in enumerate(asked[i])
-            if number not in well
-        ]
-    return silent
+        results = re.findall(rf"^{mark} (\d+) (\d+)$", answer.output, re.MULTILINE)
+        status = {int(number): int(status) for number, status in results}
+        for number, c in enumerate(asked[i]):
+            name = f"{hosts[c.a].ssh} {c.a_interface} - {hosts[c.b].ssh} {c.b_interface}"
+            if status.get(number) == _NO_PING:
+                untried.append(name)
+            elif status.get(number) != 0:
+                silent.append(name)
+    return silent, untried

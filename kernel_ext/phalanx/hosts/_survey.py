@@ -6,11 +6,20 @@ and what is planned with it, is other files' business.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Interface", "InterfaceKind", "Port", "RdmaDevice", "Survey"]
+__all__ = [
+    "Interface",
+    "InterfaceKind",
+    "Outputs",
+    "Port",
+    "RdmaDevice",
+    "Survey",
+    "is_device_name",
+]
 
 InterfaceKind = Literal[
     "ethernet", "wifi", "thunderbolt", "infiniband", "bridge", "virtual", "loopback"
@@ -69,6 +78,16 @@ class Survey:
     rdma: tuple[RdmaDevice, ...] = ()
     has_sudo: bool = False
     notes: tuple[str, ...] = ()
+
+
+# Interfaces and devices come to stand in commands for a shell and in file names: of no more than
+# these characters are they ever made (IFNAMSIZ is 16; RDMA devices have up to 64).
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}", re.ASCII)
+
+
+def is_device_name(text: str) -> bool:
+    """Tell whether an interface or device can be called so."""
+    return _NAME.fullmatch(text) is not None
 
 
 Outputs = Mapping[str, str]  # a command's short name, and what it has put out
