@@ -76,6 +76,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "and undoes all if one fails",
     )  # fmt: skip
     add("--undo-setup", action="store_true", help="take back what --auto-setup has done, and end")
+    add(
+        "--measure", action="store_true",
+        help="time every pair of addresses with the engine itself (phalanx is needed on each host), "
+        "and order the ring and choose the addresses by that",
+    )  # fmt: skip
+    add(
+        "--python",
+        default="",
+        help="for --measure: the Python there (default: the path of this one)",
+    )
     add("--dot", action="store_true", help="print the picture for Graphviz, and end")
     add("--svg", type=Path, metavar="FILE", help="also draw the picture into a file")
     add(
@@ -115,15 +125,17 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:  # noqa: ARG00
         print(discovery.dot(options.over))
         return 0
     try:
-        plan = discovery.plan(options.over, options.backend, options.env)
+        plan = _planned(options, discovery)
     except DistributedError:
         _draw(options, discovery, None)  # to see what is missing is when a picture helps most
         raise
     for remark in plan.remarks:
         _say(remark)
-    _draw(options, discovery, plan)
     if plan.cables:
         _set_up(options, chosen, local, surveys, plan)
+    if options.measure:
+        plan = _measured(options, chosen, local, discovery, plan)
+    _draw(options, discovery, plan)
     _write(options, plan)
     return 0
 
@@ -206,6 +218,34 @@ def _set_up(
             title = f"Setup for {survey.name}"
             commands = "\n".join(step.command for step in steps)
             print(f"{title}\n{'=' * len(title)}\n{commands}\n", file=sys.stderr)
+
+
+def _planned(options: argparse.Namespace, discovery: Discovery) -> Plan:
+    if not options.measure:
+        return discovery.plan(options.over, options.backend, options.env)
+    # Cables whose addresses nobody sets now are measured if they have some, as any network is.
+    over: room.Over = options.over if options.auto_setup else "ethernet"
+    return discovery.plan(over, options.backend or "ring", options.env)
+
+
+def _measured(
+    options: argparse.Namespace,
+    hosts: Sequence[Host],
+    local: Collection[Host],
+    discovery: Discovery,
+    plan: Plan,
+) -> Plan:
+    """Order the ring by what is measured, on the networks there are and on cables just set up."""
+    cabled = [{port.interface for port in survey.ports} for survey in discovery.surveys]
+    networks = room.cable_networks(plan.cables) if options.auto_setup else []
+    ends = {address for net in networks for _, address in net.members.values()}
+    for net in discovery.networks:
+        has_cable = any(name in cabled[i] for i, (name, _) in net.members.items())
+        is_again = any(address in ends for _, address in net.members.values())
+        if not is_again and options.over in {"any", "thunderbolt" if has_cable else "ethernet"}:
+            networks.append(net)
+    times = room.measure(hosts, local, networks, python=options.python, say=_say)
+    return room.measured_plan(discovery, plan, networks, times)
 
 
 def _write(options: argparse.Namespace, plan: Plan) -> None:

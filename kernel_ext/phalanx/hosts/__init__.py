@@ -1,7 +1,8 @@
 """Who takes part: hostfiles and lists of hosts, and the plan of a start made of them; and discovery.
 
 It reads files, asks this machine for its names and interfaces, and over ssh other hosts for their
-cables; it starts no rank, and imports of phalanx only the records and errors.
+cables. It starts no rank; of the rooms below only `__main__`, the far end of measuring, needs more
+than records and errors.
 """
 
 from __future__ import annotations
@@ -11,10 +12,13 @@ from ._gather import gather
 from ._host import Fault, Host, Hostfile, HostfileError
 from ._interfaces import interface_addresses, own_addresses
 from ._json_form import to_json
+from ._measured import cable_networks, measured_plan
 from ._networks import Network
 from ._order import order_ring
 from ._plan import local_hosts, plan
-from ._planning import Discovery, DiscoveryError, Plan
+from ._planning import Discovery, Over, Plan
+from ._probes import PathTimes, measure
+from ._reach import DiscoveryError
 from ._read import read_hostfile, read_hosts_text
 from ._recording import load_outputs, save_outputs
 from ._rings import RingSearch, find_ring
@@ -33,17 +37,22 @@ __all__ = [
     "HostfileError",
     "Interface",
     "Network",
+    "Over",
+    "PathTimes",
     "Plan",
     "Port",
     "RdmaDevice",
     "RingSearch",
     "SetupError",
     "Survey",
+    "cable_networks",
     "find_ring",
     "gather",
     "interface_addresses",
     "load_outputs",
     "local_hosts",
+    "measure",
+    "measured_plan",
     "order_ring",
     "own_addresses",
     "parse_hosts",

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from ._host import Host
 from ._script import read_outputs, survey_script
 
-__all__ = ["Answer", "ask_hosts", "gather"]
+__all__ = ["Answer", "ask_hosts", "command_for", "gather", "why_ssh"]
 
 _MOST_CHARACTERS = 4_000_000  # system_profiler of a Mac with a tree of hubs says some 100,000
 # Of ssh's errors: what they say, and what mends them.
@@ -100,7 +100,7 @@ def ask_hosts(
     threads = []
     try:
         for place, host in enumerate(hosts):
-            command = _command(host, is_local=host in local, timeout_s=timeout_s)
+            command = ["sh", "-s"] if host in local else command_for(host, "sh -s", timeout_s)
             say(f"{host.ssh}: {' '.join(command)}")
             try:
                 process = subprocess.Popen(
@@ -125,21 +125,12 @@ def ask_hosts(
     return answers
 
 
-def _command(host: Host, *, is_local: bool, timeout_s: float) -> list[str]:
-    if is_local:
-        return ["sh", "-s"]
+def command_for(host: Host, run: str, timeout_s: float) -> list[str]:
+    """Return the ssh command that runs something on a host; it never asks anything."""
     port = ["-p", str(host.port)] if host.port else []
-    patience = max(1, int(timeout_s / 2))
-    options = [
-        "-T",
-        "-o",
-        "BatchMode=yes",
-        "-o",
-        f"ConnectTimeout={patience}",
-        "-o",
-        "LogLevel=ERROR",
-    ]
-    return ["ssh", *options, *port, "--", host.ssh, "sh -s"]
+    patience = f"ConnectTimeout={max(1, int(timeout_s / 2))}"
+    options = ["-T", "-o", "BatchMode=yes", "-o", patience, "-o", "LogLevel=ERROR"]
+    return ["ssh", *options, *port, "--", host.ssh, run]
 
 
 def _ask(
@@ -156,11 +147,11 @@ def _ask(
     if len(output) > _MOST_CHARACTERS:
         return Answer(failure=f"it has said too much: {len(output)} characters")
     if process.returncode == 255 or (process.returncode and not output):
-        return Answer(failure=_why(host, err.decode("utf-8", "replace"), process.returncode))
+        return Answer(failure=why_ssh(host, err.decode("utf-8", "replace"), process.returncode))
     return Answer(output, process.returncode)
 
 
-def _why(host: Host, error: str, status: int) -> str:
+def why_ssh(host: Host, error: str, status: int) -> str:
     """Say why ssh failed: its last line, and what to do."""
     lines = [" ".join(line.split()) for line in error.splitlines() if line.strip()]
     said = lines[-1][:300] if lines else f"it ended with exit status {status}"

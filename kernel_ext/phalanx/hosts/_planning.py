@@ -5,27 +5,22 @@ Pure: it knows surveys, cables and networks, and runs nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from phalanx.errors import DistributedError
-
 from ._cables import Cable, count_cables, find_cables
 from ._dot import cables_to_dot, networks_to_dot
-from ._host import Host, Hostfile, bare_name, is_address
-from ._networks import Network, addresses_on, best_networks, shared_networks
+from ._host import Host, Hostfile
+from ._networks import Network, best_networks, shared_networks
+from ._reach import DiscoveryError, Reached, fabric_rows, reach
 from ._rings import RingSearch, find_ring, missing_in_mesh, missing_in_ring
 from ._survey import Survey
 
-__all__ = ["Discovery", "DiscoveryError", "Over", "Plan"]
+__all__ = ["Discovery", "Over", "Plan"]
 
 Over = Literal["thunderbolt", "ethernet", "any"]
 _MOST_TOLD = 24  # pairs of hosts in one line
-
-
-class DiscoveryError(DistributedError):
-    """The hosts cannot be joined as was asked; the text names everything that is missing."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +94,8 @@ class Discovery:
             It cannot be done; names all that is missing.
         """
         plan = self._plan(over, backend)
-        return replace(plan, hostfile=replace_envs(plan.hostfile, envs))
+        made = plan.hostfile
+        return replace(plan, hostfile=Hostfile(made.hosts, made.backend, tuple(envs), made.source))
 
     def _plan(self, over: Over, backend: str | None) -> Plan:
         if over == "ethernet" or len(self.hosts) == 1:
@@ -140,7 +136,7 @@ class Discovery:
             "jaccl": self._mesh_host,
             "jaccl-ring": self._jaccl_ring_host,
         }
-        reached = None if backend == "ring" else self._addresses()
+        reached = None if backend == "ring" else self._reach()
         hosts = [make[backend](place, order, reached) for place in range(len(order))]
         remarks = [
             f"the cable {self.names[c.a]} {c.a_interface} - {self.names[c.b]} {c.b_interface} is "
@@ -176,13 +172,13 @@ class Discovery:
         """Return interface and address at a host of each cable to another."""
         return [c.end(host) for c in self.cables if {c.a, c.b} == {host, other}]
 
-    def _ring_host(self, place: int, order: Sequence[int], _: _Reached | None) -> Host:
+    def _ring_host(self, place: int, order: Sequence[int], _: Reached | None) -> Host:
         """A host listens where the one before it comes in."""
         me, before = order[place], order[place - 1]
         ends = self._ends(me, before)[: self.ring.cables]
         return self._host(me, tuple(address for _, address in ends), ())
 
-    def _mesh_host(self, place: int, order: Sequence[int], reached: _Reached | None) -> Host:
+    def _mesh_host(self, place: int, order: Sequence[int], reached: Reached | None) -> Host:
         assert reached is not None
         width = min(
             count for i, row in enumerate(self.counts) for j, count in enumerate(row) if i != j
@@ -190,7 +186,7 @@ class Discovery:
         row = tuple(None if j == place else self._devices(place, j, width) for j in order)
         return self._host(place, reached.ips[place][:1], row)
 
-    def _jaccl_ring_host(self, place: int, order: Sequence[int], reached: _Reached | None) -> Host:
+    def _jaccl_ring_host(self, place: int, order: Sequence[int], reached: Reached | None) -> Host:
         assert reached is not None
         me = order[place]
         beside = {order[place - 1], order[(place + 1) % len(order)]}
@@ -215,26 +211,8 @@ class Discovery:
 
     # -- over networks that are there ---------------------------------------------------------
 
-    def _addresses(self) -> _Reached:
-        n = len(self.hosts)
-        named = [bare_name(host.ssh) for host in self.hosts]
-        wanted = [ip for host in self.hosts for ip in host.ips] + [
-            w for w in named if is_address(w)
-        ]
-        best = best_networks(self.networks, n, wanted)
-        if best:
-            ips = {i: tuple(network.members[i][1] for network in best) for i in range(n)}
-            return _Reached(ips, tuple(best), ())
-        own = {i: tuple(addresses_on(survey)[:1]) for i, survey in enumerate(self.surveys)}
-        if n == 1 and not own[0]:
-            own[0] = ("127.0.0.1",)
-        lost = [self.names[i] for i in range(n) if not own[i]]
-        if lost:
-            msg = f"{', '.join(lost)}: no address that others could reach"
-            raise DiscoveryError(msg)
-        said = ", ".join(f"{self.names[i]} {own[i][0]}" for i in range(min(n, _MOST_TOLD)))
-        remark = f"no network has all hosts on it; each is to be reached at its own address: {said}"
-        return _Reached(own, (), (remark,) if n > 1 else ())
+    def _reach(self) -> Reached:
+        return reach(self.hosts, self.surveys, self.networks)
 
     def _over_networks(self, backend: str | None, fallback: str) -> Plan:
         n = len(self.hosts)
@@ -248,8 +226,12 @@ class Discovery:
             search = find_ring(between, self.names)
             if search.ring:
                 return self._point_to_point(search, chosen)
-        reached = self._addresses()
-        rows = [()] * n if chosen in {"", "ring"} else self._fabric_rows(chosen)
+        reached = self._reach()
+        rows = (
+            [()] * n
+            if chosen in {"", "ring"}
+            else fabric_rows(self.names, self.surveys, self.networks, chosen)
+        )
         hosts = tuple(self._host(i, reached.ips[i], rows[i]) for i in range(n))
         return Plan(
             Hostfile(hosts, chosen),
@@ -273,51 +255,3 @@ class Discovery:
         return Plan(
             Hostfile(tuple(hosts), backend), search.ring, "ethernet", (), tuple(used.values())
         )
-
-    def _fabric_rows(self, backend: str) -> list[tuple[str | tuple[str, ...] | None, ...]]:
-        """Return each host's row of devices, on InfiniBand or RoCE that all hosts are on."""
-        n = len(self.hosts)
-        devices = [
-            _devices_by_fabric(i, survey, self.networks) for i, survey in enumerate(self.surveys)
-        ]
-        common = [fabric for fabric in devices[0] if all(fabric in other for other in devices)]
-        if not common:
-            bare = [self.names[i] for i in range(n) if not devices[i]]
-            why = (
-                f"{', '.join(bare)}: no active RDMA device"
-                if bare
-                else "no network of RDMA devices has all hosts on it"
-            )
-            raise DiscoveryError(why + "; say --backend ring")
-        own = [found[common[0]] for found in devices]
-        is_near: Callable[[int, int], bool] = lambda i, j: (
-            i != j and (backend == "jaccl" or (i - j) % n in {1, n - 1})
-        )
-        return [tuple(own[i] if is_near(i, j) else None for j in range(n)) for i in range(n)]
-
-
-@dataclass(frozen=True)
-class _Reached:
-    ips: dict[int, tuple[str, ...]]
-    networks: tuple[Network, ...]
-    remarks: tuple[str, ...]
-
-
-def _devices_by_fabric(host: int, survey: Survey, networks: Sequence[Network]) -> dict[str, str]:
-    """Return a host's active devices by what they are on: an InfiniBand subnet, or a network (RoCE)."""
-    found: dict[str, str] = {}
-    for device in sorted(survey.rdma, key=lambda device: -device.speed_mbps):
-        if not device.is_active:
-            continue
-        if device.fabric:
-            found.setdefault(device.fabric, device.name)
-            continue
-        for network in networks:
-            if network.members.get(host, ("", ""))[0] == device.interface:
-                found.setdefault(network.prefix, device.name)
-    return found
-
-
-def replace_envs(hostfile: Hostfile, envs: Sequence[str]) -> Hostfile:
-    """Return the hostfile with other variables."""
-    return Hostfile(hostfile.hosts, hostfile.backend, tuple(envs), hostfile.source)
