@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from phalanx.distributed import time_pair
+from phalanx.distributed._pair_probe import time_pair
 from phalanx.distributed._rendezvous import MemoryRendezvous
 from phalanx.errors import DistributedError
 from phalanx.hosts import (

@@ -19,7 +19,6 @@ from ._control import (
 from ._exchanges import all_gather, all_to_all, broadcast
 from ._group import Group
 from ._init import init, is_available
-from ._pair_probe import PairTimes, time_pair
 from ._pairs import recv, recv_like, send
 from ._recover import recover
 from ._reductions import all_max, all_min, all_sum, sum_scatter
@@ -37,7 +36,6 @@ __all__ = [
     "AbortPage",
     "Group",
     "Loss",
-    "PairTimes",
     "Records",
     "Work",
     "accused",
@@ -65,7 +63,6 @@ __all__ = [
     "sum_scatter",
     "supervisor_channel",
     "take_stack_signals",
-    "time_pair",
     "trace",
     "world",
 ]

@@ -1,8 +1,7 @@
 """Who takes part: hostfiles and lists of hosts, and the plan of a start made of them; and discovery.
 
 It reads files, asks this machine for its names and interfaces, and over ssh other hosts for their
-cables. It starts no rank; of the rooms below only `__main__`, the far end of measuring, needs more
-than records and errors.
+cables; it starts no rank, and imports of phalanx only the records and errors.
 """
 
 from __future__ import annotations

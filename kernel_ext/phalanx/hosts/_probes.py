@@ -126,9 +126,12 @@ class _Probe:
     """The program on one host."""
 
     def __init__(self, host: Host, is_local: bool, python: str) -> None:
+        # Named, not imported: the engine's room is above this one.
         self._host = host
-        run = f"exec {shlex.quote(python)} -m phalanx.hosts"
-        command = [python, "-m", "phalanx.hosts"] if is_local else command_for(host, run, _START_S)
+        run = f"exec {shlex.quote(python)} -m phalanx.distributed"
+        command = (
+            [python, "-m", "phalanx.distributed"] if is_local else command_for(host, run, _START_S)
+        )
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""`python -m phalanx.hosts`: the far end of `phalanx config --measure`, started over ssh.
+"""`python -m phalanx.distributed`: the far end of `phalanx config --measure`, started over ssh.
 
 Reads lines of JSON, answers with lines of JSON, and ends with its input. The key of the worlds it
 joins comes in the first line, never in its arguments.
@@ -12,8 +12,9 @@ from collections.abc import Callable
 from typing import Any, TextIO
 
 import phalanx
-from phalanx.distributed import time_pair
 from phalanx.errors import DistributedError
+
+from ._pair_probe import time_pair
 
 _PAIR_S = 8.0  # to be connected, and for each exchange: a host that drops packets answers never
 
