@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import phalanx
 from phalanx.errors import DistributedError
 
-from . import _bench, _doctor, _lab, _launch, _list, _stop
+from . import _bench, _config, _doctor, _lab, _launch, _list, _stop
 
 __all__ = ["main"]
 
@@ -24,6 +24,7 @@ _COMMANDS: dict[str, Any] = {
     "launch": _launch,
     "list": _list,
     "stop": _stop,
+    "config": _config,
     "bench": _bench,
     "doctor": _doctor,
 }

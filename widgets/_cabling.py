@@ -1,0 +1,275 @@
+"""Draws what joins hosts before a rank runs on them: cables, networks, and the ring that was chosen.
+
+It knows the hosts room's discovery and plan; worlds that run are drawn by `_topology`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from xml.etree import ElementTree as ET
+
+from phalanx.hosts import Discovery, Hostfile, Network, Plan
+
+from ._still import StillPicture
+from ._svg import clean, fit, group, line, picture, rect, render, text
+from ._world import count
+
+__all__ = ["cabling", "hostfile_picture"]
+
+_BOX_W, _BOX_H = 150.0, 46.0  # pixels of a host's box
+_MARGIN, _TITLE = 24.0, 44.0
+_MOST_LABELS = 12  # hosts up to which each end of a cable shows its interface
+_LABEL_ROOM = 110.0  # pixels between two boxes for the interfaces of the cables between them
+_GAP = 7.0  # pixels between parallel cables
+_CHOSEN, _MISSING = "#0072b2", "#d55e00"  # Okabe and Ito's blue and vermillion
+
+
+@dataclass(frozen=True)
+class _Edge:
+    """A line between two hosts; ``kind`` is chosen, spare or missing."""
+
+    a: int
+    b: int
+    a_label: str = ""
+    b_label: str = ""
+    kind: str = "spare"
+
+
+@dataclass(frozen=True)
+class _Drawing:
+    """Hosts by name and a line below it, in their places around; edges; networks of all hosts."""
+
+    title: str
+    hosts: tuple[tuple[str, str], ...]
+    order: tuple[int, ...]
+    edges: tuple[_Edge, ...]
+    networks: tuple[Network, ...] = ()
+    note: str = ""
+
+
+def cabling(discovery: Discovery, plan: Plan | None = None) -> StillPicture:
+    """Return a still picture of what joins the hosts.
+
+    Parameters
+    ----------
+    discovery : Discovery
+        What was found.
+    plan : Plan, optional
+        What is made of it: its ring is emphasised. Without one the missing cables are shown.
+
+    Returns
+    -------
+    StillPicture
+        Hosts around, cables between them with their interfaces; or networks in the middle.
+    """
+    order = plan.order if plan is not None else tuple(range(len(discovery.hosts)))
+    has_cables = bool(discovery.cables) and (plan is None or plan.over == "thunderbolt")
+    used = _neighbours(plan)
+    edges = []
+    for cable in discovery.cables if has_cables else ():
+        kind = "chosen" if used is None or frozenset((cable.a, cable.b)) in used else "spare"
+        edges.append(_Edge(cable.a, cable.b, cable.a_interface, cable.b_interface, kind))
+    if plan is None and has_cables:
+        edges = [_Edge(e.a, e.b, e.a_label, e.b_label) for e in edges]
+        edges += [_Edge(a, b, kind="missing") for a, b in discovery.missing]
+    ips = (
+        {place: host.ips for place, host in zip(order, plan.hostfile.hosts, strict=True)}
+        if plan
+        else {}
+    )
+    hosts = tuple(
+        (name, ", ".join(ips.get(i, ())) or discovery.surveys[i].system)
+        for i, name in enumerate(discovery.names)
+    )
+    networks = () if has_cables else plan.networks if plan is not None else discovery.networks
+    title = f"{count(len(hosts), 'host')}, {_what(plan, len(discovery.cables), networks)}"
+    note = "" if discovery.ring.ring or not has_cables else discovery.ring.reason
+    return _still(_Drawing(title, hosts, order, tuple(edges), tuple(networks), note))
+
+
+def hostfile_picture(hostfile: Hostfile) -> StillPicture:
+    """Return a still picture of a hostfile: the ring or the devices that it says, not yet started.
+
+    Examples
+    --------
+    >>> from phalanx.hosts import Host
+    >>> print(hostfile_picture(Hostfile((Host("a", ("10.0.0.1",)), Host("b", ("10.0.0.2",))), "ring")))
+    2 hosts, ring
+      a (10.0.0.1)
+      b (10.0.0.2)
+      chosen: a - b
+    """
+    n = len(hostfile.hosts)
+    hosts = tuple((host.ssh, ", ".join(host.ips)) for host in hostfile.hosts)
+    pairs: dict[frozenset[int], tuple[str, str]] = {}
+    for i, host in enumerate(hostfile.hosts):
+        for j, device in enumerate(host.rdma[:n]):
+            if device is not None and i != j:
+                back = hostfile.hosts[j].rdma[i : i + 1]
+                ends = (_device(device), _device(back[0] if back else None))
+                pairs.setdefault(frozenset((i, j)), ends if i < j else ends[::-1])
+    if not pairs and hostfile.backend in {"", "any", "ring"}:
+        pairs = {frozenset((i, (i + 1) % n)): ("", "") for i in range(n) if n > 1}
+    edges = tuple(
+        _Edge(min(pair), max(pair), *labels, kind="chosen")
+        for pair, labels in sorted(pairs.items(), key=lambda item: sorted(item[0]))
+    )
+    title = f"{count(n, 'host')}, {hostfile.backend or 'any'}"
+    return _still(_Drawing(title, hosts, tuple(range(n)), edges))
+
+
+def _device(name: str | tuple[str, ...] | None) -> str:
+    return name if isinstance(name, str) else ", ".join(name or ())
+
+
+def _what(plan: Plan | None, cables: int, networks: Sequence[Network]) -> str:
+    joined = count(len(networks), "network") if networks else count(cables, "cable")
+    if plan is None:
+        return f"{joined}, no plan"
+    return f"{plan.hostfile.backend or 'any'} over {plan.over}, {joined}"
+
+
+def _neighbours(plan: Plan | None) -> set[frozenset[int]] | None:
+    """Return the pairs that a ring uses; None: all."""
+    if plan is None or plan.hostfile.backend == "jaccl":
+        return None
+    return {frozenset((plan.order[k - 1], plan.order[k])) for k in range(len(plan.order))}
+
+
+def _still(d: _Drawing) -> StillPicture:
+    words = "\n".join(_lines(d))
+    return StillPicture(render(_draw(d, words)), words)
+
+
+def _lines(d: _Drawing) -> Iterator[str]:
+    yield d.title
+    for place in d.order:
+        name, below = d.hosts[place]
+        yield f"  {clean(name)} ({clean(below)})" if below else f"  {clean(name)}"
+    for edge in d.edges:
+        labels = f" ({edge.a_label} - {edge.b_label})" if edge.a_label or edge.b_label else ""
+        yield f"  {edge.kind}: {clean(d.hosts[edge.a][0])} - {clean(d.hosts[edge.b][0])}{clean(labels)}"
+    for network in d.networks:
+        members = ", ".join(
+            f"{clean(d.hosts[i][0])} {interface} {address}"
+            for i, (interface, address) in sorted(network.members.items())
+        )
+        yield f"  network {network.prefix}: {members}"
+    if d.note:
+        yield f"  {clean(d.note)}"
+
+
+def _draw(d: _Drawing, words: str) -> ET.Element:
+    n = len(d.hosts)
+    across, down = _size(n)
+    if d.networks:
+        down = max(down, 150.0)
+    width = max(across + _BOX_W + 2 * _MARGIN, 460.0)
+    height = _TITLE + down + _BOX_H + 2 * _MARGIN + (22 if d.note else 0)
+    middle = (width / 2, _TITLE + _MARGIN + (down + _BOX_H) / 2)
+    at = {}
+    for k, place in enumerate(d.order):
+        # From the left top on, so that two and four hosts stand square.
+        turn = 2 * math.pi * k / n - math.pi + (math.pi / n if n > 2 else 0.0)
+        at[place] = (middle[0] + across / 2 * math.cos(turn), middle[1] + down / 2 * math.sin(turn))
+    root = picture(width, height, title=d.title, description=words)
+    text(root, _MARGIN, 31, fit(d.title, width - 2 * _MARGIN, 15), size=15, font_weight=650)
+    for number, network in enumerate(d.networks):
+        _draw_network(root, network, at, (middle[0], middle[1] + 24.0 * number))
+    spread = list(_spread(d.edges))
+    for edge, shift in spread:
+        _draw_edge(root, edge, d, _ends(edge, at, shift))
+    for place in d.order:
+        _draw_host(root, *d.hosts[place], *at[place])
+    for edge, shift in spread if n <= _MOST_LABELS else ():
+        _draw_labels(root, edge, _ends(edge, at, shift), shift)
+    if d.note:
+        text(root, _MARGIN, height - 16, fit(d.note, width - 2 * _MARGIN, 12), class_="px-alarm")
+    return root
+
+
+def _size(n: int) -> tuple[float, float]:
+    """Return the size of the ellipse on which the hosts' middles stand: neighbours keep apart."""
+    room = _LABEL_ROOM if n <= _MOST_LABELS else 16.0
+    if n < 3:
+        return (_BOX_W + room) * (n - 1), 0.0
+    across = (_BOX_W + room) / math.sin(math.pi / n)
+    return across, max(0.5 * across, 2.2 * (_BOX_H + room / 2))
+
+
+def _spread(edges: Sequence[_Edge]) -> Iterator[tuple[_Edge, float]]:
+    """Give parallel cables places beside each other."""
+    for edge in edges:
+        alike = [other for other in edges if {other.a, other.b} == {edge.a, edge.b}]
+        place = next(k for k, other in enumerate(alike) if other is edge)
+        yield edge, (place - (len(alike) - 1) / 2) * _GAP * (1 if edge.a < edge.b else -1)
+
+
+def _ends(
+    edge: _Edge, at: dict[int, tuple[float, float]], shift: float
+) -> tuple[float, float, float, float]:
+    """Return where an edge begins and ends, moved to its side by so many pixels."""
+    (x1, y1), (x2, y2) = at[edge.a], at[edge.b]
+    length = math.hypot(x2 - x1, y2 - y1) or 1.0
+    x, y = -(y2 - y1) / length * shift, (x2 - x1) / length * shift
+    return x1 + x, y1 + y, x2 + x, y2 + y
+
+
+def _draw_edge(
+    root: ET.Element, edge: _Edge, d: _Drawing, ends: tuple[float, float, float, float]
+) -> None:
+    names = f"{d.hosts[edge.a][0]} {edge.a_label} - {d.hosts[edge.b][0]} {edge.b_label}"
+    g = group(root, label=f"{edge.kind} {names}")
+    if edge.kind == "chosen":
+        line(g, *ends, stroke=_CHOSEN, stroke_width=2.6)
+    elif edge.kind == "missing":
+        line(g, *ends, stroke=_MISSING, stroke_width=1.8, stroke_dasharray="6 5")
+    else:
+        line(g, *ends, class_="px-link", stroke_width=1.2)
+
+
+def _draw_labels(
+    root: ET.Element, edge: _Edge, ends: tuple[float, float, float, float], shift: float
+) -> None:
+    """Write the interfaces where the cable leaves the boxes, on its own side of its neighbours."""
+    x1, y1, x2, y2 = ends
+    length = math.hypot(x2 - x1, y2 - y1) or 1.0
+    dx, dy = (x2 - x1) / length, (y2 - y1) / length
+    out = min(
+        (_BOX_W / 2 + 16) / abs(dx) if dx else length,
+        (_BOX_H / 2 + 9) / abs(dy) if dy else length,
+    )
+    side = 10.0 if shift <= 0 else -10.0
+    for x, y, sx, sy, label in (
+        (x1, y1, dx, dy, edge.a_label),
+        (x2, y2, -dx, -dy, edge.b_label),
+    ):
+        lx, ly = x + sx * out + dy * side * 1.4, y + sy * out - dx * side
+        text(root, lx, ly + 3, label, size=10, class_="px-soft", text_anchor="middle")
+
+
+def _draw_network(
+    root: ET.Element,
+    network: Network,
+    at: dict[int, tuple[float, float]],
+    middle: tuple[float, float],
+) -> None:
+    x, y = middle
+    speed = f" · {network.speed_mbps / 1000:g} Gbit/s" if network.speed_mbps else ""
+    g = group(root, label=f"network {network.prefix}{speed}")
+    for host in sorted(network.members):
+        line(g, x, y, *at[host], class_="px-link", stroke_width=1.4)
+    said = f"{network.prefix}{speed}"
+    w = 7.0 * len(said) + 20
+    rect(g, x - w / 2, y - 11, w, 22, class_="px-arena", rx=11)
+    text(g, x, y + 4, said, size=11, class_="px-arenaink", text_anchor="middle")
+
+
+def _draw_host(root: ET.Element, name: str, below: str, x: float, y: float) -> None:
+    g = group(root, label=f"host {name}: {below}")
+    rect(g, x - _BOX_W / 2, y - _BOX_H / 2, _BOX_W, _BOX_H, class_="px-tile", rx=8)
+    room = _BOX_W - 16
+    text(g, x, y - 2, fit(name, room, 13), size=13, font_weight=600, text_anchor="middle")
+    text(g, x, y + 14, fit(below, room, 10), size=10, class_="px-soft", text_anchor="middle")
