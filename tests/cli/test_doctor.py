@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import shlex
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from phalanx.cli import main
@@ -191,6 +196,33 @@ def test_a_host_that_does_not_answer_has_its_time(bed):
     assert status == 1
     assert "fail  ssh        b: ssh has not got in, after 2 s" in said
     assert "ok    ssh        without a prompt to c" in said
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_it_everywhere(bed):
+    bed.cut(1)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    try:
+        doctor = bed.popen(0, [*DOCTOR, "--hosts", "b,c", "--timeout", "60"], **pipes)
+        deadline_s = time.monotonic() + 20
+        while not any(" b" in line for line in _ssh_lines(bed)):
+            assert time.monotonic() < deadline_s, doctor.communicate()
+            time.sleep(0.01)
+        doctor.send_signal(signal.SIGINT)
+        _, said = doctor.communicate(timeout=10)
+        assert doctor.returncode == 130
+        assert said == "phalanx doctor: interrupted\n"
+        assert bed.left(2.0) == []
+    finally:
+        bed.mend(1)
+
+
+def _ssh_lines(bed):
+    lines = []
+    for process in bed.processes(0):
+        with contextlib.suppress(psutil.Error):
+            lines += [shlex.join(process.cmdline())] if process.name() == "ssh" else []
+    return lines
 
 
 # -- this machine, and words ----------------------------------------------------------------------
