@@ -20,7 +20,8 @@ from phalanx.workspace._where import Where, where
 def test_without_hosts_it_is_this_machine():
     assert where(None) == Where(4)
     assert where(2) == Where(2)
-    assert where(2, env={}, ssh_args=()).hosts == ()
+    at = where(2, env={"A": "1"}, cwd="/tmp", ssh_args=())
+    assert at == Where(2, (), RemoteOptions(cwd="/tmp", env={"A": "1"}))
 
 
 def test_n_is_per_host_and_one_without():
@@ -50,7 +51,11 @@ def test_a_hostfile_says_slots_and_environment(tmp_path, monkeypatch):
     ("options", "said"),
     [
         ({"hosts": "a", "hostfile": "b"}, "give --hosts or --hostfile, not both"),
-        ({"python": "x", "env": ["A=1"]}, "--python and --env: only with --hosts or --hostfile"),
+        (
+            {"python": "x", "launcher": "ssh"},
+            "--python and --launcher: only with --hosts or --hostfile",
+        ),
+        ({"cwd": "/nowhere"}, "--cwd /nowhere: there is no such folder on this machine"),
         ({"n": 0, "hosts": "a"}, "the number of ranks per host is 0"),
         ({"hosts": "a", "boot_timeout": 0.0}, "the boot timeout is 0.0"),
         ({"hosts": "a", "launcher": "shh"}, "there is no launcher 'shh'; there are: ssh"),

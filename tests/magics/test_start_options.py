@@ -52,6 +52,17 @@ def test_options_hold_for_the_ranks_of_every_host(kernel, tmp_path):
         assert kernel.run("%distributed stop").status == "ok"
 
 
+def test_folder_and_environment_are_for_ranks_here_as_well(kernel, tmp_path):
+    line = f"%distributed start -n 2 --linger 0 --cwd {tmp_path} --env B=2"
+    result = kernel.run(line)
+    assert result.status == "ok", result.text
+    try:
+        result = kernel.run("%%distributed\nimport os\n(os.environ['B'], os.getcwd())")
+        assert f"[0-1] Out: ('2', '{tmp_path}')" in result.text
+    finally:
+        assert kernel.run("%distributed stop").status == "ok"
+
+
 def test_a_host_that_cannot_be_started_is_named(kernel):
     result = kernel.run("%distributed start --hosts nobody.invalid --linger 0")
     assert result.status == "error"

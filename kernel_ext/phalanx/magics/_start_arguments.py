@@ -52,10 +52,7 @@ def add_start_arguments(
         action="store_true",
         help="replace a rank that dies at once, and say so",
     )
-    far = start.add_argument_group("with --hosts or --hostfile")
-    add = far.add_argument
-    add("--python", metavar="PATH", help="the interpreter there (default: the path of this one)")
-    add("--cwd", metavar="DIR", help="the folder there (default: the same as here)")
+    add("--cwd", metavar="DIR", help="where the ranks begin (default: here, on every host)")
     add(
         "--env",
         action="append",
@@ -63,6 +60,9 @@ def add_start_arguments(
         metavar="KEY[=VAL]",
         help="set a variable for the ranks; may be repeated; a bare KEY must be set here",
     )
+    far = start.add_argument_group("with --hosts or --hostfile")
+    add = far.add_argument
+    add("--python", metavar="PATH", help="the interpreter there (default: the path of this one)")
     add(
         "--ssh-arg",
         action="append",

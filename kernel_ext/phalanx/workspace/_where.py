@@ -76,14 +76,16 @@ def where(
     found = _hostfile(hosts, hostfile)
     if found is None:
         said: dict[str, Any] = {
-            "python": python, "cwd": cwd, "env": settings, "ssh-arg": tuple(ssh_args),
-            "interface": interface, "launcher": launcher, "boot-timeout": boot_timeout,
+            "python": python, "ssh-arg": tuple(ssh_args), "interface": interface,
+            "launcher": launcher, "boot-timeout": boot_timeout,
         }  # fmt: skip
-        idle = [f"--{name}" for name, value in said.items() if value not in (None, [], ())]
+        idle = [f"--{name}" for name, value in said.items() if value not in (None, ())]
         if idle:
             msg = f"{' and '.join(idle)}: only with --hosts or --hostfile"
             raise ValueError(msg)
-        return Where(RANKS_HERE if n is None else n)
+        _check_folder(cwd)
+        here = RemoteOptions(cwd=_absolute(cwd), env=environment(settings, os.environ))
+        return Where(RANKS_HERE if n is None else n, (), here)
     _check_count(n)
     if found.backend not in {"", "any", "ring"}:
         msg = f"{found.source}: backend {found.backend!r} is not for cells; 'any' and 'ring' are"
@@ -99,12 +101,11 @@ def where(
     if interface is not None:
         interface_addresses(interface)  # ours is reached through it: a name that is wrong ends here
     planned = plan(found, n)
-    if cwd is not None and any(host.is_local for host in planned) and not Path(cwd).is_dir():
-        msg = f"--cwd {cwd}: there is no such folder on this machine"
-        raise ValueError(msg)
+    if any(host.is_local for host in planned):
+        _check_folder(cwd)
     remote = RemoteOptions(
         python=python or "",
-        cwd="" if cwd is None else os.fspath(Path(cwd).absolute()),
+        cwd=_absolute(cwd),
         env={
             **{name: os.environ[name] for name in _HANDED_ON if name in os.environ},
             **environment([*found.envs, *settings], os.environ),
@@ -126,6 +127,16 @@ def planned(
     if not made or len(made) < len(plans):
         return None
     return Where(sum(plan.ranks for plan in made), made, remote or HERE)
+
+
+def _absolute(cwd: str | os.PathLike[str] | None) -> str:
+    return "" if cwd is None else os.fspath(Path(cwd).absolute())
+
+
+def _check_folder(cwd: str | os.PathLike[str] | None) -> None:
+    if cwd is not None and not Path(cwd).is_dir():
+        msg = f"--cwd {cwd}: there is no such folder on this machine"
+        raise ValueError(msg)
 
 
 def _check_count(n: int | None) -> None:

@@ -87,7 +87,7 @@ class Workspace(WorkspaceLife, CanExchange, CanRestart, CanBench):
         python : str, optional
             The interpreter on the hosts; by default the path of this one.
         cwd : str or path, optional
-            The folder on the hosts; by default this one, or the home folder where it is missing.
+            Where the ranks begin; by default here, or in a host's home folder if it lacks that.
         env : mapping, or iterable of str, optional
             Variables for the ranks; ``"KEY"`` alone hands on what is set here. How figures are
             drawn and how many threads libraries take is handed on in any case.
