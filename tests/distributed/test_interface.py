@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 
 import pytest
@@ -40,9 +42,14 @@ def test_the_ranks_of_mlx_s_launcher_use_it(bed, tmp_path):
     hosts, script = tmp_path / "hosts.json", tmp_path / "script.py"
     hosts.write_text(json.dumps([[f"127.0.0.1:{port}"] for port in (5001, 5002)]))  # nobody else's
     script.write_text(SCRIPT)
-    command = f"for rank in 0 1; do MLX_HOSTFILE={hosts} MLX_RANK=$rank {sys.executable} {script} & done; wait"
-    said = bed.run(0, ["sh", "-c", command])
-    assert sorted(said.stdout.splitlines()) == sorted(SAID * 2), said.stderr
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    ranks = []
+    for rank in ("0", "1"):
+        env = {**os.environ, "MLX_HOSTFILE": str(hosts), "MLX_RANK": rank}
+        ranks.append(bed.popen(0, [sys.executable, script], env=env, **pipes))
+    for rank in ranks:
+        said, errors = rank.communicate(timeout=60)
+        assert said.splitlines() == SAID, errors
 
 
 def test_an_interface_that_is_not_there_is_named():
