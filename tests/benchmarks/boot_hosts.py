@@ -116,30 +116,32 @@ def _measure(bed: Bed, child: str, n_hosts: int, n_ranks: int) -> dict[str, obje
     return {**record, **json.loads(done.stdout.splitlines()[-1])}
 
 
-def _boots(bed: Bed, hosts: list[int], n_ranks: int, rounds: int) -> list[dict[str, object]]:
+def _boots(
+    bed: Bed, peers: list[str], hosts: list[int], n_ranks: int, rounds: int
+) -> list[dict[str, object]]:
     records = [
         _measure(bed, peer, n_hosts, n_ranks)
         for _ in range(rounds)
         for n_hosts in hosts
-        for peer in ("phalanx", "ipyparallel")
+        for peer in peers
     ]
     rows = []
     for n_hosts in hosts:
         of = {
             peer: [r for r in records if r["hosts"] == n_hosts and r["peer"] == peer]
-            for peer in ("phalanx", "ipyparallel")
+            for peer in peers
         }
-        theirs_s = median([r["boot"] for r in of["ipyparallel"]])
+        last_s = median([r["boot"] for r in of[peers[-1]]])
         for peer, its in of.items():
             boot, stop = [r["boot"] for r in its], [r["stop"] for r in its]
             left = max(r["left"] for r in its)
-            share = f"{median(boot) / theirs_s:.2f}"
+            share = f"{median(boot) / last_s:.2f}"
             rows.append(
                 [peer, n_hosts, n_ranks, f"{median(boot):.2f}", spread(boot), share,
                  f"{median(stop):.2f}", spread(stop), left]
             )  # fmt: skip
     print_table(
-        ["boot of", "hosts", "ranks each", "median s", "lowest-highest s", "of ipyparallel's",
+        ["boot of", "hosts", "ranks each", "median s", "lowest-highest s", f"of {peers[-1]}'s",
          "stop median s", "lowest-highest s", "left after 2 s"],
         rows,
     )  # fmt: skip
@@ -169,6 +171,7 @@ def main() -> None:
         hosts=("1,4,8", "numbers of hosts"),
         ranks=(2, "ranks on each"),
         rounds=(3, "alternating rounds"),
+        peers=("phalanx,ipyparallel", "whom to boot"),
     )
     parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -181,7 +184,7 @@ def main() -> None:
     print_machine()
     hosts = numbers(options.hosts)
     with Bed(max(hosts) + 1) as bed:
-        records = _boots(bed, hosts, options.ranks, options.rounds)
+        records = _boots(bed, options.peers.split(","), hosts, options.ranks, options.rounds)
         records += _cells(bed, hosts, options.ranks)
     write_json(options.json, records)
 

@@ -25,7 +25,7 @@ _HERE = Path(__file__).resolve().parent
         ("restart.py", ["--ranks", "2", "--rounds", "2"], ["it is there", "first right sum"]),
         ("soak.py", ["--seconds", "2", "--only", "stop", "--legs", "2"], ["operations", "wrong values", "recoveries", "median s"]),
         pytest.param(
-            "boot_hosts.py", ["--hosts", "1", "--ranks", "1", "--rounds", "1"], ["phalanx", "ipyparallel", "1 hosts"],
+            "boot_hosts.py", ["--hosts", "1", "--ranks", "1", "--rounds", "1", "--peers", "phalanx"], ["phalanx", "1 hosts"],
             marks=pytest.mark.skipif(bool(why_not()), reason=why_not() or "it can be had"),
         ),
         ("all_sum_vs_mlx.py", ["--end", "64K", "--rounds", "1", "--budget", "0.01"], ["64 KiB"]),

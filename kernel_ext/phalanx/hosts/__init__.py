@@ -25,6 +25,7 @@ from ._rings import RingSearch, find_ring
 from ._script import read_survey
 from ._settings import environment
 from ._setup import SetupError, run_setup, setup_steps, undo_setup
+from ._slurm import slurm_hosts
 from ._survey import Interface, Port, RdmaDevice, Survey
 from ._text_form import parse_hosts
 
@@ -67,6 +68,7 @@ __all__ = [
     "run_setup",
     "save_outputs",
     "setup_steps",
+    "slurm_hosts",
     "to_json",
     "undo_setup",
 ]

@@ -20,6 +20,7 @@ from phalanx.hosts import (
     parse_hosts,
     plan,
     read_hostfile,
+    slurm_hosts,
 )
 from phalanx.protocol import HostPlan, RemoteOptions
 
@@ -74,6 +75,8 @@ def where(
     """
     settings = [f"{k}={v}" for k, v in env.items()] if isinstance(env, Mapping) else list(env)
     found = _hostfile(hosts, hostfile)
+    if found is None and launcher == "slurm":
+        found = slurm_hosts(os.environ, with_slots=n is None)
     if found is None:
         said: dict[str, Any] = {
             "python": python, "ssh-arg": tuple(ssh_args), "interface": interface,
