@@ -10,13 +10,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from xml.etree import ElementTree as ET
 
-from phalanx.hosts import Discovery, Hostfile, Network, Plan
+from phalanx.hosts import Discovery, Network, Plan
 
 from ._still import StillPicture
 from ._svg import clean, fit, group, line, picture, rect, render, text
 from ._world import count
 
-__all__ = ["cabling", "hostfile_picture"]
+__all__ = ["cabling"]
 
 _BOX_W, _BOX_H = 150.0, 46.0  # pixels of a host's box
 _MARGIN, _TITLE = 24.0, 44.0
@@ -89,41 +89,6 @@ def cabling(discovery: Discovery, plan: Plan | None = None) -> StillPicture:
     return _still(_Drawing(title, hosts, order, tuple(edges), tuple(networks), note))
 
 
-def hostfile_picture(hostfile: Hostfile) -> StillPicture:
-    """Return a still picture of a hostfile: the ring or the devices that it says, not yet started.
-
-    Examples
-    --------
-    >>> from phalanx.hosts import Host
-    >>> print(hostfile_picture(Hostfile((Host("a", ("10.0.0.1",)), Host("b", ("10.0.0.2",))), "ring")))
-    2 hosts, ring
-      a (10.0.0.1)
-      b (10.0.0.2)
-      chosen: a - b
-    """
-    n = len(hostfile.hosts)
-    hosts = tuple((host.ssh, ", ".join(host.ips)) for host in hostfile.hosts)
-    pairs: dict[frozenset[int], tuple[str, str]] = {}
-    for i, host in enumerate(hostfile.hosts):
-        for j, device in enumerate(host.rdma[:n]):
-            if device is not None and i != j:
-                back = hostfile.hosts[j].rdma[i : i + 1]
-                ends = (_device(device), _device(back[0] if back else None))
-                pairs.setdefault(frozenset((i, j)), ends if i < j else ends[::-1])
-    if not pairs and hostfile.backend in {"", "any", "ring"}:
-        pairs = {frozenset((i, (i + 1) % n)): ("", "") for i in range(n) if n > 1}
-    edges = tuple(
-        _Edge(min(pair), max(pair), *labels, kind="chosen")
-        for pair, labels in sorted(pairs.items(), key=lambda item: sorted(item[0]))
-    )
-    title = f"{count(n, 'host')}, {hostfile.backend or 'any'}"
-    return _still(_Drawing(title, hosts, tuple(range(n)), edges))
-
-
-def _device(name: str | tuple[str, ...] | None) -> str:
-    return name if isinstance(name, str) else ", ".join(name or ())
-
-
 def _what(plan: Plan | None, cables: int, networks: Sequence[Network]) -> str:
     joined = count(len(networks), "network") if networks else count(cables, "cable")
     if plan is None:
@@ -169,11 +134,10 @@ def _draw(d: _Drawing, words: str) -> ET.Element:
     width = max(across + _BOX_W + 2 * _MARGIN, 460.0)
     height = _TITLE + down + _BOX_H + 2 * _MARGIN + (22 if d.note else 0)
     middle = (width / 2, _TITLE + _MARGIN + (down + _BOX_H) / 2)
-    at = {}
-    for k, place in enumerate(d.order):
-        # From the left top on, so that two and four hosts stand square.
-        turn = 2 * math.pi * k / n - math.pi + (math.pi / n if n > 2 else 0.0)
-        at[place] = (middle[0] + across / 2 * math.cos(turn), middle[1] + down / 2 * math.sin(turn))
+    around = _around(n, across, down)
+    at = {
+        place: (middle[0] + x, middle[1] + y) for place, (x, y) in zip(d.order, around, strict=True)
+    }
     root = picture(width, height, title=d.title, description=words)
     text(root, _MARGIN, 31, fit(d.title, width - 2 * _MARGIN, 15), size=15, font_weight=650)
     for number, network in enumerate(d.networks):
@@ -196,7 +160,23 @@ def _size(n: int) -> tuple[float, float]:
     if n < 3:
         return (_BOX_W + room) * (n - 1), 0.0
     across = (_BOX_W + room) / math.sin(math.pi / n)
-    return across, max(0.5 * across, 2.2 * (_BOX_H + room / 2))
+    while True:
+        down = max(0.5 * across, 2.2 * (_BOX_H + room / 2))
+        places = _around(n, across, down)
+        # On the bends of a flat ellipse neighbours are neither beside nor above each other.
+        if all(
+            abs(ax - bx) >= _BOX_W + 6 or abs(ay - by) >= _BOX_H + 6
+            for (ax, ay), (bx, by) in zip(places, [*places[1:], places[0]], strict=True)
+        ):
+            return across, down
+        across *= 1.04
+
+
+def _around(n: int, across: float, down: float) -> list[tuple[float, float]]:
+    """Return n places on an ellipse; from the left top on, so that four hosts stand square."""
+    start = math.pi - (math.pi / n if n > 2 else 0.0)
+    turns = (2 * math.pi * k / n - start for k in range(n))
+    return [(across / 2 * math.cos(turn), down / 2 * math.sin(turn)) for turn in turns]
 
 
 def _spread(edges: Sequence[_Edge]) -> Iterator[tuple[_Edge, float]]:

@@ -36,6 +36,7 @@ from ._arguments import (
     parse,
 )
 from ._auto import AutoDistributed
+from ._config import show_config
 from ._debug import debug_ranks
 from ._figures import Named
 from ._sweeps import Sweeps
@@ -150,6 +151,10 @@ class DistributedMagics(Magics):  # type: ignore[misc]
     # -- lines --------------------------------------------------------------------------------
 
     def _line(self, line: str) -> None:
+        first, _, words = line.strip().partition(" ")
+        if first == "config":  # its words are `phalanx config`'s own
+            show_config(words)
+            return
         options = parse(line_parser(), line)
         action: Callable[[Any], None] = getattr(self, f"_do_{options.action}")
         action(options)
