@@ -7,7 +7,7 @@ from xml.etree import ElementTree as ET
 import pytest
 from hosts.macs import macs, mesh, plug, wired
 
-from phalanx.hosts import Discovery, DiscoveryError, Host, Survey, read_survey
+from phalanx.hosts import Discovery, DiscoveryError, Host, PathTimes, Survey, read_survey
 from phalanx.widgets import cabling
 
 _SVG = "{http://www.w3.org/2000/svg}"
@@ -82,3 +82,20 @@ def test_any_name_makes_a_picture():
 def test_hosts_of_which_nothing_is_known():
     found = Discovery([Host("a"), Host("b")], [Survey("a", "Linux"), Survey("b", "")])
     assert "a (Linux)" in cabling(found).text
+
+
+def test_what_was_measured_stands_at_the_paths():
+    found = discovered(macs(4))
+    plan = found.plan("ethernet", "ring")
+    times = [
+        PathTimes(a, b, net, 20.0, rate * (a + b), 9.0)
+        for net, rate in (("x", 0.5), ("y", 1.0))
+        for a in range(4)
+        for b in range(a + 1, 4)
+    ]
+    times.append(PathTimes(0, 1, "z", failure="blocked"))
+    still = cabling(found, plan, times)
+    assert "chosen: mac0 - mac1: 1.00 GB/s, 20 us" in still.text
+    assert "spare: mac1 - mac3: 4.00 GB/s, 20 us" in still.text
+    assert still.text.count("GB/s") == 6
+    assert "4.00 GB/s, 20 us" in [text.text for text in drawn(still)[0].iter(f"{_SVG}text")]

@@ -24,8 +24,8 @@ _COMMANDS: dict[str, Any] = {
     "launch": _launch,
     "list": _list,
     "stop": _stop,
-    "config": _config,
     "bench": _bench,
+    "config": _config,
 }
 
 
