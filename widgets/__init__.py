@@ -17,7 +17,7 @@ from ._topology import topology
 
 if TYPE_CHECKING:
     from ._bandwidth_frames import Asked
-    from ._cabling import cabling, hostfile_picture
+    from ._cabling import cabling
     from ._live_bandwidth import Bandwidth
     from ._live_topology import Topology
 
@@ -31,7 +31,6 @@ __all__ = [
     "cabling",
     "format_measurement",
     "format_size",
-    "hostfile_picture",
     "sweep_csv",
     "sweep_json",
     "sweep_model",
@@ -46,7 +45,6 @@ _LATER = {
     "Bandwidth": "_live_bandwidth",
     "Topology": "_live_topology",
     "cabling": "_cabling",
-    "hostfile_picture": "_cabling",
 }
 
 

@@ -10,17 +10,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from xml.etree import ElementTree as ET
 
-from phalanx.hosts import Discovery, Hostfile, Network, Plan
+from phalanx.hosts import Discovery, Network, PathTimes, Plan
 
 from ._still import StillPicture
 from ._svg import clean, fit, group, line, picture, rect, render, text
 from ._world import count
 
-__all__ = ["cabling", "hostfile_picture"]
+__all__ = ["cabling"]
 
 _BOX_W, _BOX_H = 150.0, 46.0  # pixels of a host's box
 _MARGIN, _TITLE = 24.0, 44.0
 _MOST_LABELS = 12  # hosts up to which each end of a cable shows its interface
+_MOST_CROSSING = 4  # hosts up to which what was measured stands at every path, not the ring's only
 _LABEL_ROOM = 110.0  # pixels between two boxes for the interfaces of the cables between them
 _GAP = 7.0  # pixels between parallel cables
 _CHOSEN, _MISSING = "#0072b2", "#d55e00"  # Okabe and Ito's blue and vermillion
@@ -35,6 +36,7 @@ class _Edge:
     a_label: str = ""
     b_label: str = ""
     kind: str = "spare"
+    label: str = ""  # in the middle
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,9 @@ class _Drawing:
     note: str = ""
 
 
-def cabling(discovery: Discovery, plan: Plan | None = None) -> StillPicture:
+def cabling(
+    discovery: Discovery, plan: Plan | None = None, times: Sequence[PathTimes] = ()
+) -> StillPicture:
     """Return a still picture of what joins the hosts.
 
     Parameters
@@ -58,6 +62,8 @@ def cabling(discovery: Discovery, plan: Plan | None = None) -> StillPicture:
         What was found.
     plan : Plan, optional
         What is made of it: its ring is emphasised. Without one the missing cables are shown.
+    times : sequence of PathTimes, optional
+        What was measured, in place of networks: the best of each pair.
 
     Returns
     -------
@@ -66,14 +72,6 @@ def cabling(discovery: Discovery, plan: Plan | None = None) -> StillPicture:
     """
     order = plan.order if plan is not None else tuple(range(len(discovery.hosts)))
     has_cables = bool(discovery.cables) and (plan is None or plan.over == "thunderbolt")
-    used = _neighbours(plan)
-    edges = []
-    for cable in discovery.cables if has_cables else ():
-        kind = "chosen" if used is None or frozenset((cable.a, cable.b)) in used else "spare"
-        edges.append(_Edge(cable.a, cable.b, cable.a_interface, cable.b_interface, kind))
-    if plan is None and has_cables:
-        edges = [_Edge(e.a, e.b, e.a_label, e.b_label) for e in edges]
-        edges += [_Edge(a, b, kind="missing") for a, b in discovery.missing]
     ips = (
         {place: host.ips for place, host in zip(order, plan.hostfile.hosts, strict=True)}
         if plan
@@ -83,59 +81,57 @@ def cabling(discovery: Discovery, plan: Plan | None = None) -> StillPicture:
         (name, ", ".join(ips.get(i, ())) or discovery.surveys[i].system)
         for i, name in enumerate(discovery.names)
     )
-    networks = () if has_cables else plan.networks if plan is not None else discovery.networks
-    title = f"{count(len(hosts), 'host')}, {_what(plan, len(discovery.cables), networks)}"
+    networks = (
+        () if has_cables or times else plan.networks if plan is not None else discovery.networks
+    )
+    joined = count(len(discovery.cables), "cable")
+    if times:
+        joined = count(len(times), "path") + " measured"
+    elif networks:
+        joined = count(len(networks), "network")
+    title = f"{count(len(hosts), 'host')}, {_what(plan)}, {joined}"
+    edges = _timed(plan, times) if times else _cables(discovery, plan) if has_cables else ()
     note = "" if discovery.ring.ring or not has_cables else discovery.ring.reason
     return _still(_Drawing(title, hosts, order, tuple(edges), tuple(networks), note))
 
 
-def hostfile_picture(hostfile: Hostfile) -> StillPicture:
-    """Return a still picture of a hostfile: the ring or the devices that it says, not yet started.
-
-    Examples
-    --------
-    >>> from phalanx.hosts import Host
-    >>> print(hostfile_picture(Hostfile((Host("a", ("10.0.0.1",)), Host("b", ("10.0.0.2",))), "ring")))
-    2 hosts, ring
-      a (10.0.0.1)
-      b (10.0.0.2)
-      chosen: a - b
-    """
-    n = len(hostfile.hosts)
-    hosts = tuple((host.ssh, ", ".join(host.ips)) for host in hostfile.hosts)
-    pairs: dict[frozenset[int], tuple[str, str]] = {}
-    for i, host in enumerate(hostfile.hosts):
-        for j, device in enumerate(host.rdma[:n]):
-            if device is not None and i != j:
-                back = hostfile.hosts[j].rdma[i : i + 1]
-                ends = (_device(device), _device(back[0] if back else None))
-                pairs.setdefault(frozenset((i, j)), ends if i < j else ends[::-1])
-    if not pairs and hostfile.backend in {"", "any", "ring"}:
-        pairs = {frozenset((i, (i + 1) % n)): ("", "") for i in range(n) if n > 1}
-    edges = tuple(
-        _Edge(min(pair), max(pair), *labels, kind="chosen")
-        for pair, labels in sorted(pairs.items(), key=lambda item: sorted(item[0]))
-    )
-    title = f"{count(n, 'host')}, {hostfile.backend or 'any'}"
-    return _still(_Drawing(title, hosts, tuple(range(n)), edges))
-
-
-def _device(name: str | tuple[str, ...] | None) -> str:
-    return name if isinstance(name, str) else ", ".join(name or ())
-
-
-def _what(plan: Plan | None, cables: int, networks: Sequence[Network]) -> str:
-    joined = count(len(networks), "network") if networks else count(cables, "cable")
+def _cables(discovery: Discovery, plan: Plan | None) -> Iterator[_Edge]:
+    """Yield the cables; without a plan also those that are missing."""
+    for c in discovery.cables:
+        kind = "spare" if plan is None else _kind(plan, c.a, c.b)
+        yield _Edge(c.a, c.b, c.a_interface, c.b_interface, kind)
     if plan is None:
-        return f"{joined}, no plan"
-    return f"{plan.hostfile.backend or 'any'} over {plan.over}, {joined}"
+        for a, b in discovery.missing:
+            yield _Edge(a, b, kind="missing")
 
 
-def _neighbours(plan: Plan | None) -> set[frozenset[int]] | None:
-    """Return the pairs that a ring uses; None: all."""
-    if plan is None or plan.hostfile.backend == "jaccl":
-        return None
-    return {frozenset((plan.order[k - 1], plan.order[k])) for k in range(len(plan.order))}
+def _timed(plan: Plan | None, times: Sequence[PathTimes]) -> Iterator[_Edge]:
+    """Yield an edge for each pair, with what is best between them."""
+    best: dict[tuple[int, int], PathTimes] = {}
+    for path in times:
+        before = best.get((path.a, path.b))
+        if not path.failure and (before is None or _slower(path) > _slower(before)):
+            best[path.a, path.b] = path
+    for (a, b), path in sorted(best.items()):
+        label = f"{_slower(path):.2f} GB/s, {path.latency_us:.0f} us"
+        yield _Edge(a, b, kind="spare" if plan is None else _kind(plan, a, b), label=label)
+
+
+def _slower(path: PathTimes) -> float:
+    return min(path.there_gbs, path.back_gbs)
+
+
+def _what(plan: Plan | None) -> str:
+    return "no plan" if plan is None else f"{plan.hostfile.backend or 'any'} over {plan.over}"
+
+
+def _kind(plan: Plan, a: int, b: int) -> str:
+    """Tell whether a plan uses what is between two hosts: a ring only that of neighbours."""
+    if plan.hostfile.backend == "jaccl":
+        return "chosen"
+    n = len(plan.order)
+    apart = abs(plan.order.index(a) - plan.order.index(b))
+    return "chosen" if apart in {1, n - 1} else "spare"
 
 
 def _still(d: _Drawing) -> StillPicture:
@@ -150,6 +146,7 @@ def _lines(d: _Drawing) -> Iterator[str]:
         yield f"  {clean(name)} ({clean(below)})" if below else f"  {clean(name)}"
     for edge in d.edges:
         labels = f" ({edge.a_label} - {edge.b_label})" if edge.a_label or edge.b_label else ""
+        labels += f": {edge.label}" if edge.label else ""
         yield f"  {edge.kind}: {clean(d.hosts[edge.a][0])} - {clean(d.hosts[edge.b][0])}{clean(labels)}"
     for network in d.networks:
         members = ", ".join(
@@ -169,11 +166,10 @@ def _draw(d: _Drawing, words: str) -> ET.Element:
     width = max(across + _BOX_W + 2 * _MARGIN, 460.0)
     height = _TITLE + down + _BOX_H + 2 * _MARGIN + (22 if d.note else 0)
     middle = (width / 2, _TITLE + _MARGIN + (down + _BOX_H) / 2)
-    at = {}
-    for k, place in enumerate(d.order):
-        # From the left top on, so that two and four hosts stand square.
-        turn = 2 * math.pi * k / n - math.pi + (math.pi / n if n > 2 else 0.0)
-        at[place] = (middle[0] + across / 2 * math.cos(turn), middle[1] + down / 2 * math.sin(turn))
+    around = _around(n, across, down)
+    at = {
+        place: (middle[0] + x, middle[1] + y) for place, (x, y) in zip(d.order, around, strict=True)
+    }
     root = picture(width, height, title=d.title, description=words)
     text(root, _MARGIN, 31, fit(d.title, width - 2 * _MARGIN, 15), size=15, font_weight=650)
     for number, network in enumerate(d.networks):
@@ -184,7 +180,10 @@ def _draw(d: _Drawing, words: str) -> ET.Element:
     for place in d.order:
         _draw_host(root, *d.hosts[place], *at[place])
     for edge, shift in spread if n <= _MOST_LABELS else ():
-        _draw_labels(root, edge, _ends(edge, at, shift), shift)
+        if not edge.label:
+            _draw_labels(root, edge, _ends(edge, at, shift), shift)
+        elif edge.kind == "chosen" or n <= _MOST_CROSSING:
+            _draw_figure(root, edge, _ends(edge, at, shift))
     if d.note:
         text(root, _MARGIN, height - 16, fit(d.note, width - 2 * _MARGIN, 12), class_="px-alarm")
     return root
@@ -196,7 +195,23 @@ def _size(n: int) -> tuple[float, float]:
     if n < 3:
         return (_BOX_W + room) * (n - 1), 0.0
     across = (_BOX_W + room) / math.sin(math.pi / n)
-    return across, max(0.5 * across, 2.2 * (_BOX_H + room / 2))
+    while True:
+        down = max(0.5 * across, 2.2 * (_BOX_H + room / 2))
+        places = _around(n, across, down)
+        # On the bends of a flat ellipse neighbours are neither beside nor above each other.
+        if all(
+            abs(ax - bx) >= _BOX_W + 6 or abs(ay - by) >= _BOX_H + 6
+            for (ax, ay), (bx, by) in zip(places, [*places[1:], places[0]], strict=True)
+        ):
+            return across, down
+        across *= 1.04
+
+
+def _around(n: int, across: float, down: float) -> list[tuple[float, float]]:
+    """Return n places on an ellipse; from the left top on, so that four hosts stand square."""
+    start = math.pi - (math.pi / n if n > 2 else 0.0)
+    turns = (2 * math.pi * k / n - start for k in range(n))
+    return [(across / 2 * math.cos(turn), down / 2 * math.sin(turn)) for turn in turns]
 
 
 def _spread(edges: Sequence[_Edge]) -> Iterator[tuple[_Edge, float]]:
@@ -221,7 +236,7 @@ def _draw_edge(
     root: ET.Element, edge: _Edge, d: _Drawing, ends: tuple[float, float, float, float]
 ) -> None:
     names = f"{d.hosts[edge.a][0]} {edge.a_label} - {d.hosts[edge.b][0]} {edge.b_label}"
-    g = group(root, label=f"{edge.kind} {names}")
+    g = group(root, label=f"{edge.kind} {names} {edge.label}")
     if edge.kind == "chosen":
         line(g, *ends, stroke=_CHOSEN, stroke_width=2.6)
     elif edge.kind == "missing":
@@ -248,6 +263,18 @@ def _draw_labels(
     ):
         lx, ly = x + sx * out + dy * side * 1.4, y + sy * out - dx * side
         text(root, lx, ly + 3, label, size=10, class_="px-soft", text_anchor="middle")
+
+
+def _draw_figure(root: ET.Element, edge: _Edge, ends: tuple[float, float, float, float]) -> None:
+    """Write what was measured above the line, or beside a steep one."""
+    x1, y1, x2, y2 = ends
+    # Of paths that cross not where they cross.
+    along = 0.5 if edge.kind == "chosen" else 0.3
+    x, y = x1 + along * (x2 - x1), y1 + along * (y2 - y1)
+    if abs(x2 - x1) < 0.3 * abs(y2 - y1):
+        text(root, x + 6, y + 3, edge.label, size=10)
+    else:
+        text(root, x, y - 6, edge.label, size=10, text_anchor="middle")
 
 
 def _draw_network(

@@ -6,6 +6,7 @@ import json
 
 import pytest
 from hosts.linux import ip_addr, make_commands, make_sys
+from hosts.macs import macs
 
 from phalanx.hosts import (
     Discovery,
@@ -94,6 +95,24 @@ def test_thunderbolt_networking_makes_a_ring(tmp_path, monkeypatch):
         ("h1", ["192.168.0.2"], []),
         ("h2", ["192.168.0.10"], []),
     ]
+
+
+def test_a_mac_and_a_linux_host_see_one_cable(tmp_path, monkeypatch):
+    (mac,) = macs(1)
+    mac.peers[1] = [["0F0F0F0F-AAAA-4000-8000-000000000001"]]
+    linux = survey_of(
+        tmp_path, monkeypatch, "h1",
+        addresses={},
+        interfaces=[("thunderbolt0", "up", "", "thunderbolt-net")],
+        thunderbolt=[
+            ("0-0", "0f0f0f0f-aaaa-4000-8000-000000000001", ""),
+            ("0-1", mac.domain(1).lower(), ""),
+            ("0-1.1", "", "thunderbolt0"),
+        ],
+    )  # fmt: skip
+    plan = plan_of([read_survey("mac0", mac.outputs()), linux], "thunderbolt")
+    assert rows(plan) == [("mac0", ["192.168.0.1"], []), ("h1", ["192.168.0.2"], [])]
+    assert not plan.remarks
 
 
 def test_two_cables_between_two_linux_hosts_are_two(tmp_path, monkeypatch):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from phalanx import hosts as room
 from phalanx.errors import DistributedError
-from phalanx.hosts import Discovery, Host, Plan, Survey
+from phalanx.hosts import Discovery, Host, PathTimes, Plan, Survey
 
 __all__ = ["DESCRIPTION", "EPILOG", "HELP", "PASSES_ON", "add_arguments", "run"]
 
@@ -133,9 +133,10 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:  # noqa: ARG00
         _say(remark)
     if plan.cables:
         _set_up(options, chosen, local, surveys, plan)
-    if options.measure:
-        plan = _measured(options, chosen, local, discovery, plan)
-    _draw(options, discovery, plan)
+    times: Sequence[PathTimes] = ()
+    if options.measure and len(chosen) > 1:
+        plan, times = _measured(options, chosen, local, discovery, plan)
+    _draw(options, discovery, plan, times)
     _write(options, plan)
     return 0
 
@@ -151,6 +152,9 @@ def _check(options: argparse.Namespace) -> None:
                     f"--{name.replace('_', '-')} runs commands on the hosts; leave --from-saved out"
                 )
                 raise ValueError(msg)
+    if options.measure and options.dot:
+        msg = "--dot ends before anything is measured; --svg draws what is"
+        raise ValueError(msg)
     if options.svg is not None and options.svg.suffix != ".svg":
         msg = f"--svg {options.svg}: the file's name ends in .svg"
         raise ValueError(msg)
@@ -234,7 +238,7 @@ def _measured(
     local: Collection[Host],
     discovery: Discovery,
     plan: Plan,
-) -> Plan:
+) -> tuple[Plan, Sequence[PathTimes]]:
     """Order the ring by what is measured, on the networks there are and on cables just set up."""
     cabled = [{port.interface for port in survey.ports} for survey in discovery.surveys]
     networks = room.cable_networks(plan.cables) if options.auto_setup else []
@@ -244,8 +248,13 @@ def _measured(
         is_again = any(address in ends for _, address in net.members.values())
         if not is_again and options.over in {"any", "thunderbolt" if has_cable else "ethernet"}:
             networks.append(net)
+    if not networks:
+        msg = "the hosts share no network on which they could be measured"
+        raise room.DiscoveryError(msg)
     times = room.measure(hosts, local, networks, python=options.python, say=_say)
-    return room.measured_plan(discovery, plan, networks, times)
+    plan = room.measured_plan(discovery, plan, networks, times)
+    _say(plan.remarks[-1])
+    return plan, times
 
 
 def _write(options: argparse.Namespace, plan: Plan) -> None:
@@ -257,12 +266,17 @@ def _write(options: argparse.Namespace, plan: Plan) -> None:
     _say(f"{len(plan.hostfile.hosts)} hosts over {plan.over} are in {options.output}")
 
 
-def _draw(options: argparse.Namespace, discovery: Discovery, plan: Plan | None) -> None:
+def _draw(
+    options: argparse.Namespace,
+    discovery: Discovery,
+    plan: Plan | None,
+    times: Sequence[PathTimes] = (),
+) -> None:
     if options.svg is None:
         return
     from phalanx.widgets import cabling
 
-    cabling(discovery, plan).save(options.svg)
+    cabling(discovery, plan, times).save(options.svg)
 
 
 def _say(text: str, *, is_shown: bool = True) -> None:

@@ -24,9 +24,9 @@ _COMMANDS: dict[str, Any] = {
     "launch": _launch,
     "list": _list,
     "stop": _stop,
-    "config": _config,
     "bench": _bench,
     "doctor": _doctor,
+    "config": _config,
 }
 
 

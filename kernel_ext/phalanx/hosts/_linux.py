@@ -122,11 +122,11 @@ def _read_thunderbolt(text: str) -> tuple[Port, ...]:
     for name, line in sorted(devices.items()):
         interface = line.get("net", "")
         peer, dot, _ = name.partition(".")
-        own = devices.get(f"{peer.partition('-')[0]}-0", {}).get("unique_id", "")
-        other = devices.get(peer, {})
+        own = devices.get(f"{peer.partition('-')[0]}-0", {}).get("unique_id", "").upper()
+        other = devices.get(peer, {}).get("unique_id", "").upper()
         if dot and own and is_device_name(interface):
-            peers = (other["unique_id"],) if other.get("unique_id") else ()
-            ports.append(Port(interface, own, peers, _gigabits(other.get("speed", ""))))
+            speed = _gigabits(devices[peer].get("speed", "")) if peer in devices else 0
+            ports.append(Port(interface, own, (other,) if other else (), speed))
     return tuple(sorted(ports, key=lambda port: port.interface))
 
 

@@ -74,7 +74,7 @@ def _read_thunderbolt(text: str, hardware: dict[str, str], notes: list[str]) -> 
         return ()
     ports = []
     for bus in buses if isinstance(buses, list) else ():
-        own = _text(bus, "domain_uuid_key")
+        own = _text(bus, "domain_uuid_key").upper()  # as Linux writes them small
         if not own:
             continue
         receptacle = _receptacle(bus)
@@ -101,7 +101,7 @@ def _domains(device: Any, depth: int = 0) -> Iterator[str]:
     """Yield the domains of everything behind a bus: a hub's devices are in its own ``_items``."""
     items = device.get("_items") if isinstance(device, dict) else None
     for item in items if isinstance(items, list) and depth < _DEEPEST else ():
-        domain = _text(item, "domain_uuid_key")
+        domain = _text(item, "domain_uuid_key").upper()
         if domain:
             yield domain
         yield from _domains(item, depth + 1)

@@ -29,6 +29,7 @@ from ._networks import Network
 __all__ = ["PathTimes", "measure"]
 
 _START_S = 30.0  # to start Python over ssh on a busy host
+_END_S = 1.0  # what measures has nothing to save
 _ANSWER_S = 20.0  # the programs themselves give up a pair after 8 s without an answer
 
 
@@ -77,11 +78,10 @@ def measure(
         On some hosts the program cannot be started (all of them are named).
     """
     key = secrets.token_bytes(32)
-    with contextlib.ExitStack() as stack:
-        probes = []
-        for host in hosts:
-            probes.append(_Probe(host, host in local, python or sys.executable))
-            stack.callback(probes[-1].close)
+    probes: list[_Probe] = []
+    try:
+        # One after the other, so that those that run are ended should the next not start.
+        probes.extend(_Probe(host, host in local, python or sys.executable) for host in hosts)
         failures = _start_all(probes, key)
         if failures:
             msg = f"cannot measure: {'; '.join(failures)}"
@@ -91,6 +91,12 @@ def measure(
             for times in _time_at_once(hosts, probes, pairs):
                 found.append(times)
                 say(_line(hosts, times))
+    finally:
+        for probe in probes:
+            probe.end()
+        end_s = time.monotonic() + _END_S
+        for probe in probes:
+            probe.close(end_s)
     return found
 
 
@@ -186,13 +192,16 @@ class _Probe:
             record = None
         return record if isinstance(record, dict) else {"error": "it has said what cannot be read"}
 
-    def close(self) -> None:
-        """End it, by the end of its input or by force."""
+    def end(self) -> None:
+        """End its input, upon which it ends."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
+
+    def close(self, end_s: float) -> None:
+        """Wait for its end, and make one at that time."""
         try:
-            self._process.wait(1.0)
+            self._process.wait(max(0.0, end_s - time.monotonic()))
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
@@ -261,7 +270,11 @@ def _time_one(
     if failed:
         return PathTimes(a, b, network.prefix, failure=f"{failed[0][0]}: {failed[0][1]}")
     times = answers[0].get("times")
-    if not isinstance(times, list) or len(times) != 3:
+    if (
+        not isinstance(times, list)
+        or len(times) != 3
+        or not all(isinstance(value, (int, float)) for value in times)
+    ):
         return PathTimes(a, b, network.prefix, failure=f"{names[0]}: it has said no times")
     latency_us, there, back = map(float, times)
     return PathTimes(a, b, network.prefix, latency_us, there, back)

@@ -184,6 +184,7 @@ def line_parser() -> argparse.ArgumentParser:
     )
     action("detach", "Let the ranks go on without this notebook, for attach.")
     action("list", "Show the ranks that run on this machine, by name.")
+    action("config", "Find out how hosts are joined, and write their hostfile: config --help.")
     action("stop", "End all ranks.")
     return parser
 

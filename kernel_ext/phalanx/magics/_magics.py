@@ -37,6 +37,7 @@ from ._arguments import (
 )
 from ._auto import AutoDistributed
 from ._boot_line import BootLine
+from ._config import show_config
 from ._debug import debug_ranks
 from ._figures import Named
 from ._start_arguments import start_options
@@ -152,6 +153,10 @@ class DistributedMagics(Magics):  # type: ignore[misc]
     # -- lines --------------------------------------------------------------------------------
 
     def _line(self, line: str) -> None:
+        first, _, words = line.strip().partition(" ")
+        if first == "config":  # its words are `phalanx config`'s own
+            show_config(words)
+            return
         options = parse(line_parser(), line)
         action: Callable[[Any], None] = getattr(self, f"_do_{options.action}")
         action(options)
