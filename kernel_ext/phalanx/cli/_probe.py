@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 MARK = "phalanx-probe: "
-_SIOCGIFADDR = 0x8915  # linux/sockios.h
+_SIOCGIFADDR = 0xC0206921 if sys.platform == "darwin" else 0x8915  # sys/sockio.h, linux/sockios.h
 _LISTENING: list[socket.socket] = []  # held until the process ends
 
 
