@@ -132,13 +132,15 @@ class Bed:
         """Start a program on a host; it dies with us."""
         return start(self.hosts[host], self.mark, command, **options)
 
-    def run(self, host: int, command: Sequence[Any], **options: Any) -> Any:
+    def run(self, host: int, command: Sequence[Any], *, check: bool = True, **options: Any) -> Any:
         """Run a program on a host to its end, as `subprocess.run` does: text, captured, checked."""
-        options = {"check": True, "text": True, "timeout": 60, "capture_output": True, **options}
+        options = {"text": True, "timeout": 60, "capture_output": True, **options}
         options["env"] = {**(options.get("env") or os.environ), VARIABLE: self.mark}
         words = [str(word) for word in command]
         enter = self.hosts[host].enter
-        return subprocess.run(words, preexec_fn=enter, **options)  # noqa: PLW1510 - above
+        done = subprocess.run(words, check=False, preexec_fn=enter, **options)
+        assert not (check and done.returncode), f"{words}: {done.stdout}{done.stderr}"
+        return done
 
     def processes(self, *hosts: int) -> list[psutil.Process]:
         """All that runs on these hosts (none given: on any), but for its servers."""
