@@ -3,7 +3,7 @@
 Each host has its own network, host name, /run and /sys; files, users and processes are shared. No
 address is outside the namespaces, the user's own ssh settings are not used, and nothing has a name
 that outlives the process: namespaces are held by descriptors, servers die with whoever made them.
-It knows Linux and OpenSSH, nothing of phalanx. Needs root.
+It knows Linux and OpenSSH, nothing of phalanx. An ordinary user needs user namespaces.
 """
 
 from __future__ import annotations
@@ -99,16 +99,14 @@ class Bed:
 
     def _make_namespaces(self) -> None:
         makers = [unshared("ip link add br0 type bridge; ip link set br0 up; echo made; read _")]
-        for host in self.hosts:
-            words = {"name": host.name, "address": host.address, "folder": host.folder}
-            makers.append(unshared(SET_UP.format(uid=os.geteuid(), **words)))
         try:
-            for host, maker in zip([self._switch, *self.hosts], makers, strict=True):
-                assert maker.stdout is not None
-                assert maker.stdout.readline() == b"made\n", "a host was not made (stderr says why)"
-                for kind in NAMESPACES:
-                    path = f"/proc/{maker.pid}/ns/{kind}"
-                    host.fds[kind] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            self._hold(self._switch, makers[0])
+            for host in self.hosts:
+                words = {"name": host.name, "address": host.address, "folder": host.folder}
+                script = SET_UP.format(uid=os.geteuid(), **words)
+                makers.append(unshared(script, self._switch))
+            for host, maker in zip(self.hosts, makers[1:], strict=True):
+                self._hold(host, maker)
             lines = []
             for index, maker in enumerate(makers[1:]):
                 port = f"port{index}"
@@ -126,19 +124,29 @@ class Bed:
             for maker in makers:
                 maker.communicate()
 
+    def _hold(self, host: BedHost, maker: subprocess.Popen[bytes]) -> None:
+        """Keep a host's namespaces when it has made them."""
+        assert maker.stdout is not None
+        assert maker.stdout.readline() == b"made\n", "a host was not made (stderr says why)"
+        for kind in NAMESPACES:
+            path = f"/proc/{maker.pid}/ns/{kind}"
+            host.fds[kind] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
     # -- running ----------------------------------------------------------------------------------
 
     def popen(self, host: int, command: Sequence[Any], **options: Any) -> subprocess.Popen[Any]:
         """Start a program on a host; it dies with us."""
         return start(self.hosts[host], self.mark, command, **options)
 
-    def run(self, host: int, command: Sequence[Any], **options: Any) -> Any:
+    def run(self, host: int, command: Sequence[Any], *, check: bool = True, **options: Any) -> Any:
         """Run a program on a host to its end, as `subprocess.run` does: text, captured, checked."""
-        options = {"check": True, "text": True, "timeout": 60, "capture_output": True, **options}
+        options = {"text": True, "timeout": 60, "capture_output": True, **options}
         options["env"] = {**(options.get("env") or os.environ), VARIABLE: self.mark}
         words = [str(word) for word in command]
         enter = self.hosts[host].enter
-        return subprocess.run(words, preexec_fn=enter, **options)  # noqa: PLW1510 - above
+        done = subprocess.run(words, check=False, preexec_fn=enter, **options)
+        assert not (check and done.returncode), f"{words}: {done.stdout}{done.stderr}"
+        return done
 
     def processes(self, *hosts: int) -> list[psutil.Process]:
         """All that runs on these hosts (none given: on any), but for its servers."""
