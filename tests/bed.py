@@ -59,7 +59,7 @@ class Bed:
         self.mark = f"{os.getpid()}-{next(_numbers)}"
         self.folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{self.mark}-"))
         self.ssh_config = self.folder / "ssh_config"
-        self.servers: set[int] = set()  # process ids that are part of the bed
+        self.servers: set[subprocess.Popen[Any]] = set()  # more that are part of the bed
         self._switch = BedHost("switch", "", self.folder)
         self.hosts = [
             BedHost(name_of(index), f"10.77.0.{11 + index}", self.folder / name_of(index))
@@ -132,19 +132,22 @@ class Bed:
         """Start a program on a host; it dies with us."""
         return start(self.hosts[host], self.mark, command, **options)
 
-    def run(self, host: int, command: Sequence[Any], **options: Any) -> Any:
+    def run(self, host: int, command: Sequence[Any], *, check: bool = True, **options: Any) -> Any:
         """Run a program on a host to its end, as `subprocess.run` does: text, captured, checked."""
-        options = {"check": True, "text": True, "timeout": 60, "capture_output": True, **options}
+        options = {"text": True, "timeout": 60, "capture_output": True, **options}
         options["env"] = {**(options.get("env") or os.environ), VARIABLE: self.mark}
         words = [str(word) for word in command]
         enter = self.hosts[host].enter
-        return subprocess.run(words, preexec_fn=enter, **options)  # noqa: PLW1510 - above
+        done = subprocess.run(words, check=False, preexec_fn=enter, **options)
+        assert not (check and done.returncode), f"{words}: {done.stdout}{done.stderr}"
+        return done
 
     def processes(self, *hosts: int) -> list[psutil.Process]:
         """All that runs on these hosts (none given: on any), but for its servers."""
         chosen = [self.hosts[host] for host in hosts] or self.hosts
         networks = {host.network for host in chosen}
-        servers = self.servers | {host.sshd.pid for host in chosen if host.sshd is not None}
+        servers = {server.pid for server in self.servers}
+        servers |= {host.sshd.pid for host in chosen if host.sshd is not None}
         found = []
         for pid in set(psutil.pids()) - servers:
             with contextlib.suppress(OSError, psutil.Error):
@@ -281,7 +284,10 @@ class Bed:
     def close(self) -> None:
         """End all that runs there, and remove all; idempotent."""
         atexit.unregister(self.close)
-        self.servers.clear()
+        while self.servers:
+            server = self.servers.pop()
+            server.kill()
+            server.wait()
         made = [host for host in self.hosts if len(host.fds) == len(NAMESPACES)]
         for index, _ in enumerate(made):
             self.stop_sshd(index)

@@ -57,6 +57,7 @@ PermitRootLogin prohibit-password
 MaxStartups 100
 UseDNS no
 PrintMotd no
+Subsystem sftp internal-sftp
 SetEnv {variable}={mark}
 """
 

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+import phalanx
+
 DRIVER = Path(__file__).with_name("world_driver.py")
 SILENCE_S = 2.0
 BOUND_S = 2.0  # design.md section 5, for what is known at once
@@ -213,3 +215,40 @@ def test_a_firewall_before_the_root_is_named(bed, tmp_path):
     assert "it cannot reach the supervisor at 10.77.0.11" in problem, problem
     assert "firewall" in problem
     assert bed.left(BOUND_S) == []
+
+
+def _problem(bed, folder, **options):
+    """Why no world boots."""
+    with World(bed, folder, hosts="b", **options) as world:
+        said = world.answer()
+        world.popen.wait(10)
+    assert bed.left(BOUND_S) == []
+    return said["problem"], said["news"]
+
+
+def test_another_version_is_named(bed, tmp_path):
+    patched = (
+        "import phalanx, runpy; phalanx.__version__ = '9.9'; "
+        "runpy.run_module('phalanx.supervisor', run_name='__main__', alter_sys=True)"
+    )
+    python = bed.python("newer", f'exec {sys.executable} -c "{patched}" host')
+    problem, _ = _problem(bed, tmp_path, python=str(python))
+    assert problem == ("b: its phalanx is 9.9, the one that starts it is " + phalanx.__version__)
+
+
+def test_a_missing_interface_is_named(bed, tmp_path):
+    lines = ["link add wire7 type veth peer name wire8", "link set wire8 up", "link set wire7 up"]
+    lines.append("addr add 10.77.0.111/32 dev wire7")
+    bed.run(0, ["ip", "-batch", "-"], input="\n".join(lines))
+    try:
+        problem, _ = _problem(bed, tmp_path, interface="wire7")
+    finally:
+        bed.run(0, ["ip", "link", "del", "wire7"])
+    assert "it has no network interface 'wire7' (it has lo, eth0)" in problem
+
+
+def test_a_host_that_never_comes_up_is_given_up(bed, tmp_path):
+    python = bed.python("sleeping", "exec cat >/dev/null")
+    problem, news = _problem(bed, tmp_path, python=str(python), boot_timeout=4)
+    assert problem == "b: it has let us in, its Python has not answered yet, after 4 s"
+    assert "b: starting it has let us in, its Python has not answered yet" in news

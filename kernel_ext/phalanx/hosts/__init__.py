@@ -12,6 +12,7 @@ from ._json_form import to_json
 from ._plan import local_hosts, plan
 from ._read import read_hostfile, read_hosts_text
 from ._settings import environment
+from ._slurm import slurm_hosts
 from ._text_form import parse_hosts
 
 __all__ = [
@@ -27,5 +28,6 @@ __all__ = [
     "plan",
     "read_hostfile",
     "read_hosts_text",
+    "slurm_hosts",
     "to_json",
 ]
