@@ -36,6 +36,7 @@ from ._arguments import (
     parse,
 )
 from ._auto import AutoDistributed
+from ._boot_line import BootLine
 from ._debug import debug_ranks
 from ._figures import Named
 from ._start_arguments import start_options
@@ -162,10 +163,13 @@ class DistributedMagics(Magics):  # type: ignore[misc]
 
     def _do_start(self, options: Any) -> None:
         self._make_room()
+        line = BootLine(self.shell)
         try:
-            workspace = Workspace.start(**start_options(options))
+            workspace = Workspace.start(**start_options(options), progress=line.take)
         except DistributedError as error:
             raise UsageMistake(str(error)) from None
+        finally:
+            line.close()
         self._adopt(workspace)
         self._do_status(options)
 

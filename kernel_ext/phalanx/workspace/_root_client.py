@@ -106,6 +106,7 @@ class RootClient:
         self._decoder = msgspec.msgpack.Decoder(FromRoot)
         self._thread = thread
         self._is_stopping = False
+        self._is_booting = True
         self._size = connection.size
         self._watcher = threading.Thread(target=self._watch, name="phalanx-root", daemon=True)
         try:
@@ -162,6 +163,7 @@ class RootClient:
             if on_progress is not None:
                 on_progress(answer)
             answer = self._wait(self._boot, deadline_s - time.monotonic(), what)
+        self._is_booting = False
         if isinstance(answer, BootFailed | NotYours):
             raise DistributedError(answer.message)
         if not isinstance(answer, Booted):
@@ -305,8 +307,11 @@ class RootClient:
 
     def _receive(self, frames: list[bytes]) -> None:
         message = self._decoder.decode(frames[-1])
-        if isinstance(message, Booted | BootFailed | BootProgress | NotYours):
+        if isinstance(message, Booted | BootFailed | NotYours):
             self._boot.put(message)
+        elif isinstance(message, BootProgress):
+            if self._is_booting:  # later it is of a host that is started anew: `restart` waits
+                self._boot.put(message)
         elif isinstance(message, _ANSWERS):
             with self._lock:
                 take = self._waiting.pop(message.id, None)
