@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 from unittest import mock
 
-from phalanx.supervisor import _host, _hosts, _root, _script_root
+from phalanx.supervisor import _host, _hosts, _root
 
 __all__ = ["Actor", "ClientSocket", "JumpingLoop", "actors", "staged"]
 
@@ -196,7 +196,6 @@ def staged() -> Iterator[None]:
     """Put actors in the place of processes."""
     with (
         mock.patch.object(_hosts, "HostSupervisor", _Host),
-        mock.patch.object(_script_root, "HostSupervisor", _Host),
         mock.patch.object(_host, "ChildProcess", Actor),
         mock.patch.object(_host, "Sweeper", _Sweeper),
         mock.patch.object(_root, "ControllerProcess", _Controller),
