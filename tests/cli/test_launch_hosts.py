@@ -255,6 +255,8 @@ def test_a_signal_ends_everything_everywhere(script, running, number, status):
     ranks.popen.send_signal(number)
     code, said = ranks.end()
     assert code == status, said
+    assert "[0] KeyboardInterrupt" in said  # asked first
+    assert "did not end" not in said
     assert wait_gone(family, 5) == []
 
 
@@ -279,6 +281,15 @@ def test_a_host_that_is_lost_is_named(script, running):
     assert code == 137
     assert "its host is lost: its supervisor was killed by signal 9 (SIGKILL)" in said
     assert wait_gone(family, 5) == []
+
+
+def test_where_ranks_of_other_hosts_are(script, running):
+    ranks = running(*HOSTS, script(WAIT))
+    both_up(ranks)
+    ranks.popen.send_signal(signal.SIGQUIT)
+    said = [ranks.popen.stderr.readline().decode().strip() for _ in range(2)]
+    assert said[0] == "phalanx launch: ranks 0-1: runs"
+    assert said[1].endswith("script.py:6")
 
 
 def test_an_idle_launch_costs_nothing(script, running):

@@ -183,5 +183,6 @@ def terminal_size() -> dict[str, str]:
     for fd in (1, 2, 0):
         with contextlib.suppress(OSError):
             size = os.get_terminal_size(fd)
-            return {"COLUMNS": str(size.columns), "LINES": str(size.lines)}
+            if size.columns > 0 and size.lines > 0:  # else a terminal that does not know
+                return {"COLUMNS": str(size.columns), "LINES": str(size.lines)}
     return {}

@@ -65,6 +65,9 @@ class HostCommands:
 
     def _run(self, message: RunCommand) -> None:
         rank = message.rank
+        if rank not in self._host.ranks or rank in self._inputs:
+            msg = f"rank {rank} is not to be started here"
+            raise ValueError(msg)
         cwd = Path(message.cwd)
         if not cwd.is_dir():
             if message.is_cwd_needed:
