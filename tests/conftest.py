@@ -6,6 +6,7 @@ import signal
 from collections import Counter
 
 import pytest
+from bed import Bed, why_not
 from beside import is_beside
 from mpis import Mpi
 
@@ -57,3 +58,12 @@ def pytest_terminal_summary(terminalreporter) -> None:
         terminalreporter.section("slowest files")
         for name, taken in slowest:
             terminalreporter.write_line(f"{taken:8.1f} s  {name}")
+
+
+@pytest.fixture(scope="module")
+def bed():
+    """Three hosts, each with its sshd; who changes one mends it."""
+    if reason := why_not():
+        pytest.skip(reason)
+    with Bed(3) as hosts:
+        yield hosts

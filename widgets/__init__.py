@@ -17,6 +17,7 @@ from ._topology import topology
 
 if TYPE_CHECKING:
     from ._bandwidth_frames import Asked
+    from ._cabling import cabling
     from ._live_bandwidth import Bandwidth
     from ._live_topology import Topology
 
@@ -27,6 +28,7 @@ __all__ = [
     "StillPicture",
     "Topology",
     "bandwidth",
+    "cabling",
     "format_measurement",
     "format_size",
     "sweep_csv",
@@ -38,16 +40,17 @@ __all__ = [
     "topology",
 ]
 
-_LIVE = {
+_LATER = {
     "Asked": "_bandwidth_frames",
     "Bandwidth": "_live_bandwidth",
     "Topology": "_live_topology",
+    "cabling": "_cabling",
 }
 
 
 def __getattr__(name: str) -> Any:
-    """Load a live widget when it is first named."""
-    if name not in _LIVE:
+    """Load a live widget, or what knows other rooms' records, when it is first named."""
+    if name not in _LATER:
         msg = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(msg, name=name, obj=None)
-    return getattr(importlib.import_module(f".{_LIVE[name]}", __name__), name)
+    return getattr(importlib.import_module(f".{_LATER[name]}", __name__), name)

@@ -249,5 +249,3 @@ def test_other_options_of_init_are_checked():
         px.init(all_gather_factory=print)
     with pytest.raises(TypeError, match="callable"):
         px.init(backend="jaccl", all_gather_factory=3)
-    with pytest.raises(px.NotSupported, match="interface='eth0'"):
-        px.init(interface="eth0")

@@ -58,7 +58,7 @@ def who_said(result, text):
         ("%distributed", "needs a word: start, status"),
         ("%distributed start --linger soon", "'soon' is not a number of seconds"),
         ("%distributed start --lingr 1", "has no --lingr; did you mean --linger?"),
-        ("%distributed start --what", "has no --what; there are: -h, --help, -n"),
+        ("%distributed start --xyz", "has no --xyz; there are: -h, --help, -n"),
     ],
 )
 def test_mistakes_before_the_start_are_one_line(kernel, code, message):

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import phalanx
 from phalanx.errors import DistributedError
 
-from . import _bench, _lab, _launch, _list, _stop
+from . import _bench, _config, _doctor, _lab, _launch, _list, _stop
 
 __all__ = ["main"]
 
@@ -25,6 +25,8 @@ _COMMANDS: dict[str, Any] = {
     "list": _list,
     "stop": _stop,
     "bench": _bench,
+    "doctor": _doctor,
+    "config": _config,
 }
 
 

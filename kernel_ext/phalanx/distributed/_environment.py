@@ -136,8 +136,17 @@ def _address(text: str) -> tuple[str, int]:
     return host, int(port)
 
 
-def join_ring(ring: RingEnvironment, timeout: float | None, group: Group | None = None) -> Group:
+def join_ring(
+    ring: RingEnvironment,
+    timeout: float | None,
+    group: Group | None = None,
+    *,
+    addresses: tuple[str, ...] = (),
+) -> Group:
     """Meet the other ranks and form the group of all; ``group``: form it anew if it is over.
+
+    They meet at the file's first address; this rank's links are made at ``addresses``, by default
+    those it had before, or the file's.
 
     Ranks tell each other which epoch they are in: the next one is after all of these. Where all
     have the same, and it is good everywhere, the group is left as it is.
@@ -164,6 +173,7 @@ def join_ring(ring: RingEnvironment, timeout: float | None, group: Group | None 
         if group is not None and stands == {_Stand(mine.epoch, is_over=False)}:
             return group
         names = sorted({host for host, _ in ring.addresses})
+        kept = () if group is None else group._spec.addresses
         spec = WorldSpec(
             rank=ring.rank,
             size=ring.size,
@@ -173,7 +183,7 @@ def join_ring(ring: RingEnvironment, timeout: float | None, group: Group | None 
             hosts=tuple(names.index(host) for host, _ in ring.addresses),
             slots=tuple(range(ring.size)),
             host_names=tuple(names),
-            addresses=(ring.addresses[ring.rank][0],),
+            addresses=addresses or kept or (ring.addresses[ring.rank][0],),
             transport="tcp",
         )
         return next_epoch(spec, meeting, HostMemory(spec), group, deadline=deadline)

@@ -54,7 +54,8 @@ def init(
     timeout : float, optional
         Seconds for joining only; ``None``: no limit.
     interface : str, optional
-        Not in this release: the supervisor chooses the addresses.
+        The network interface whose addresses this rank's links use, such as ``"eth0"``; by default
+        the supervisor (or the hostfile) says which. Ranks of one host share memory nevertheless.
     all_gather_factory : callable, optional
         As in MLX, for ``backend="jaccl"`` only.
 
@@ -68,9 +69,10 @@ def init(
     NotConfigured
         ``strict`` was given outside any world.
     NotSupported
-        A backend or option that this release does not have.
+        A backend or option that this release does not have, or an interface for a world that is
+        joined already, or MPI's.
     ValueError
-        ``backend`` is no backend's name.
+        ``backend`` is no backend's name, or this machine has no such interface (names the nearest).
     CollectiveTimeout
         Names the ranks that did not come in time.
     RankFailure, DistributedError
@@ -88,16 +90,19 @@ def init(
     phalanx.errors.NotConfigured: [distributed] Couldn't initialize any backend: PHALANX_CHANNEL \
 is not set, so no Phalanx supervisor started this process; use %distributed start or phalanx launch
     """
-    _check_options(backend, interface, all_gather_factory)
+    _check_options(backend, all_gather_factory)
+    addresses = () if interface is None else _addresses_of(interface)
     if backend == "mpi":
+        _refuse_for_mpi(interface)
         return _init_mpi(strict, timeout)
     if is_supervised():
         group = world()
-        return join(timeout) if group is None else _open(group, timeout)
+        return join(timeout, addresses=addresses) if group is None else _open(group, timeout)
     ring = ring_environment(os.environ)
     if ring is not None:
-        return _open(adopt(lambda _: join_ring(ring, timeout)), timeout)
+        return _open(adopt(lambda _: join_ring(ring, timeout, addresses=addresses)), timeout)
     if backend == "any" and was_launched(os.environ):
+        _refuse_for_mpi(interface)
         return _open(adopt(lambda _: join_mpi(timeout)), timeout)
     if strict:
         msg = (
@@ -153,7 +158,7 @@ def is_available(backend: str = "any") -> bool:
     return is_installed() if backend == "mpi" else backend in _HERE
 
 
-def _check_options(backend: str, interface: str | None, all_gather_factory: object) -> None:
+def _check_options(backend: str, all_gather_factory: object) -> None:
     if backend not in _BACKENDS:
         near = difflib.get_close_matches(str(backend), _BACKENDS, n=1)
         hint = f" Did you mean '{near[0]}'?" if near else ""
@@ -172,9 +177,27 @@ def _check_options(backend: str, interface: str | None, all_gather_factory: obje
     if backend not in _HERE:
         msg = f"backend '{backend}' is not in this release; 'any', 'ring' and 'mpi' are"
         raise NotSupported(msg)
+
+
+def _addresses_of(interface: str) -> tuple[str, ...]:
+    """Return an interface's addresses; refuse it where the links are made already."""
+    from phalanx.hosts import interface_addresses  # rarely needed, and psutil with it
+
+    addresses = interface_addresses(interface)
+    group = world()
+    if group is not None and group.size() > 1 and group._spec.addresses != addresses:
+        msg = (
+            f"interface={interface!r} comes too late, the links of this world are made; choose it "
+            "when it is started (%distributed start --interface) or in the first px.init"
+        )
+        raise NotSupported(msg)
+    return addresses
+
+
+def _refuse_for_mpi(interface: str | None) -> None:
     if interface is not None:
         msg = (
-            f"interface={interface!r} is not in this release; "
-            "leave it out, the supervisor chooses the addresses"
+            f"interface={interface!r} is for backend 'ring'; MPI chooses its own: "
+            f"--mpi-arg='--mca btl_tcp_if_include {interface}' (Open MPI), or -iface (MPICH)"
         )
         raise NotSupported(msg)

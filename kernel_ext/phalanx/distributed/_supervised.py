@@ -69,6 +69,7 @@ class _Process:
         self.group: Group | None = None
         self.pid = os.getpid()
         self.told_epoch = -1
+        self.addresses: tuple[str, ...] = ()  # to listen on; empty: those the supervisor says
 
     def forked(self) -> str:
         """Say why this process cannot communicate, if it is a child of fork."""
@@ -155,7 +156,7 @@ def current_loss() -> Loss | None:
     return Loss(error, spec.epoch, _PROCESS.told_epoch >= spec.epoch)
 
 
-def join(timeout: float | None = 30.0) -> Group:
+def join(timeout: float | None = 30.0, *, addresses: tuple[str, ...] = ()) -> Group:
     """Join the world as it stands now; called again, the world of a new epoch.
 
     The public group stays one object: it is armed anew, so that variables and splits that hold it
@@ -165,6 +166,8 @@ def join(timeout: float | None = 30.0) -> Group:
     ----------
     timeout : float, optional
         Seconds for all of it; ``None``: no limit.
+    addresses : tuple of str, optional
+        To listen on from now on; by default those that the supervisor says.
 
     Returns
     -------
@@ -181,6 +184,7 @@ def join(timeout: float | None = 30.0) -> Group:
     deadline = Deadline(seconds(timeout))
     with _PROCESS.lock:
         channel = supervisor_channel()
+        _PROCESS.addresses = addresses or _PROCESS.addresses
         ask = Join(channel.next_id(), os.getpid(), phalanx.__version__)
         welcome = ask_for_world(channel, ask, deadline, _late)
         group = _PROCESS.group
@@ -226,7 +230,7 @@ def join_anew(timeout: float | None = 30.0) -> Group:
 
 def _enter(channel: Channel, welcome: Welcome, deadline: Deadline) -> Group:
     """Form the epoch that the supervisor has named."""
-    spec = spec_of_world(welcome)
+    spec = spec_of_world(welcome, _PROCESS.addresses)
     memory = _memory_for(spec)
     rendezvous = ChannelRendezvous(
         channel,

@@ -100,8 +100,8 @@ def _withdraw(channel: Channel, ask: Join | Recover) -> ToRank | None:
         return None
 
 
-def spec_of_world(welcome: Welcome) -> WorldSpec:
-    """Describe the world that a rank was welcomed to."""
+def spec_of_world(welcome: Welcome, addresses: tuple[str, ...] = ()) -> WorldSpec:
+    """Describe the world that a rank was welcomed to; ``addresses`` are its own choice of them."""
     return WorldSpec(
         rank=welcome.rank,
         size=welcome.size,
@@ -111,7 +111,7 @@ def spec_of_world(welcome: Welcome) -> WorldSpec:
         hosts=welcome.hosts,
         slots=welcome.slots,
         host_names=welcome.host_names,
-        addresses=welcome.addresses,
+        addresses=addresses or welcome.addresses,
         transport=welcome.transport,
         page_fd=welcome.page_fd,
         region_fds=welcome.region_fds,

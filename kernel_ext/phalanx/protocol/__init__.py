@@ -5,6 +5,7 @@ A leaf: it imports nothing of phalanx but itself.
 
 from __future__ import annotations
 
+from ._activity import Activity, Passed, Standing, say_message
 from ._attach_messages import (
     CellStanding,
     GetOutput,
@@ -84,6 +85,7 @@ from ._workspace_messages import (
 __all__ = [
     "MAX_FRAME",
     "MEASUREMENT_MIME",
+    "Activity",
     "BeginCell",
     "BootFailed",
     "BootOptions",
@@ -122,6 +124,7 @@ __all__ = [
     "NotYours",
     "Notice",
     "OutputIs",
+    "Passed",
     "RankDeath",
     "RankInfo",
     "RankLost",
@@ -141,6 +144,7 @@ __all__ = [
     "SplitClosed",
     "SplitFormed",
     "StacksAre",
+    "Standing",
     "StandingIs",
     "Stop",
     "Stopped",
@@ -163,6 +167,7 @@ __all__ = [
     "pack_frame",
     "say_busy",
     "say_late",
+    "say_message",
     "say_where",
     "way_out",
 ]

@@ -5,16 +5,24 @@ The door is what a workspace needs to start them; the rest runs in processes of 
 
 from __future__ import annotations
 
+from ._far_command import Heard, why_ended
 from ._found_root import FoundRoot
 from ._launch import RootProcess, launch_root
+from ._limits import needed_descriptors
 from ._runtime_folder import check_name, claim_name, find_record, list_records
+from ._ssh import ssh_command, why_not_in
 
 __all__ = [
     "FoundRoot",
+    "Heard",
     "RootProcess",
     "check_name",
     "claim_name",
     "find_record",
     "launch_root",
     "list_records",
+    "needed_descriptors",
+    "ssh_command",
+    "why_ended",
+    "why_not_in",
 ]

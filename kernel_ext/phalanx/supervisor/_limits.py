@@ -9,11 +9,16 @@ import resource
 
 from phalanx.errors import DistributedError
 
-__all__ = ["allow_descriptors"]
+__all__ = ["allow_descriptors", "needed_descriptors"]
 
 # ipyparallel's controller has the most: 79 and 8 a rank, counted with 1 and 4 ranks (a root has 21
 # and 7 a rank, a rank 43 and 3 for each); and some to spare.
 BASE, PER_RANK = 128, 10
+
+
+def needed_descriptors(ranks: int) -> int:
+    """Return how many open files a process of such a world may need."""
+    return BASE + PER_RANK * ranks
 
 
 def allow_descriptors(ranks: int) -> None:
@@ -24,7 +29,7 @@ def allow_descriptors(ranks: int) -> None:
     DistributedError
         The hard limit is too low as well. Found out later, connections would just not be.
     """
-    needed = BASE + PER_RANK * ranks
+    needed = needed_descriptors(ranks)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= needed:
         return

@@ -1,0 +1,257 @@
+"""From surveys to a hostfile: which way the hosts are joined, in which order, by which addresses.
+
+Pure: it knows surveys, cables and networks, and runs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from ._cables import Cable, count_cables, find_cables
+from ._dot import cables_to_dot, networks_to_dot
+from ._host import Host, Hostfile
+from ._networks import Network, best_networks, shared_networks
+from ._reach import DiscoveryError, Reached, fabric_rows, reach
+from ._rings import RingSearch, find_ring, missing_in_mesh, missing_in_ring
+from ._survey import Survey
+
+__all__ = ["Discovery", "Over", "Plan"]
+
+Over = Literal["thunderbolt", "ethernet", "any"]
+_MOST_TOLD = 24  # pairs of hosts in one line
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A hostfile, and what it rests on.
+
+    ``order`` are the hosts' places before, in the hostfile's order. ``cables`` are those that want
+    addresses (none where networks are used as they are); ``remarks`` are for the user to read.
+    """
+
+    hostfile: Hostfile
+    order: tuple[int, ...]
+    over: Literal["thunderbolt", "ethernet"]
+    cables: tuple[Cable, ...] = ()
+    networks: tuple[Network, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+
+class Discovery:
+    """What was found out about some hosts, and the plans that can be made of it.
+
+    Parameters
+    ----------
+    hosts : sequence of Host
+        As the user has named them.
+    surveys : sequence of Survey
+        One of each host.
+    """
+
+    def __init__(self, hosts: Sequence[Host], surveys: Sequence[Survey]) -> None:
+        self.hosts, self.surveys = tuple(hosts), tuple(surveys)
+        self.names = [host.ssh for host in hosts]
+        self.cables = find_cables(surveys)
+        self.networks = tuple(shared_networks(surveys))
+        self.counts = count_cables(len(hosts), self.cables)
+        self._ring: RingSearch | None = None
+
+    @property
+    def ring(self) -> RingSearch:
+        """The ring over the cables, searched for once."""
+        if self._ring is None:
+            self._ring = find_ring(self.counts, self.names)
+        return self._ring
+
+    @property
+    def missing(self) -> list[tuple[int, int]]:
+        """Pairs of hosts that want a cable: for a ring if there is none, else for a mesh."""
+        return missing_in_mesh(self.counts) if self.ring.ring else missing_in_ring(self.counts)
+
+    def dot(self, over: Over) -> str:
+        """Return the picture as text for Graphviz."""
+        if over == "ethernet" or (over == "any" and not self.cables):
+            return networks_to_dot(self.names, self.networks)
+        return cables_to_dot(self.names, self.cables)
+
+    def plan(self, over: Over, backend: str | None = None, envs: Sequence[str] = ()) -> Plan:
+        """Make the hostfile.
+
+        Parameters
+        ----------
+        over : {'thunderbolt', 'ethernet', 'any'}
+            ``any``: cables where they join all hosts, else the networks that are there.
+        backend : {'ring', 'jaccl', 'jaccl-ring'}, optional
+            By default what the cables and the devices allow, as MLX decides it.
+        envs : sequence of str
+            Kept in the hostfile.
+
+        Raises
+        ------
+        DiscoveryError
+            It cannot be done; names all that is missing.
+        """
+        plan = self._plan(over, backend)
+        made = plan.hostfile
+        return replace(plan, hostfile=Hostfile(made.hosts, made.backend, tuple(envs), made.source))
+
+    def _plan(self, over: Over, backend: str | None) -> Plan:
+        if over == "ethernet" or len(self.hosts) == 1:
+            return self._over_networks(backend, fallback="" if over == "ethernet" else "ring")
+        if over == "thunderbolt":
+            return self._over_cables(backend)
+        if not self.cables:
+            return self._over_networks(backend, fallback="ring")
+        try:
+            return self._over_cables(backend)
+        except DiscoveryError as error:
+            plan = self._over_networks(backend, fallback="ring")
+            remark = f"Thunderbolt cannot be used: {error}; the hosts' other networks are"
+            return replace(plan, remarks=(remark, *plan.remarks))
+
+    # -- over cables --------------------------------------------------------------------------
+
+    def _over_cables(self, backend: str | None) -> Plan:
+        lacking = missing_in_mesh(self.counts)
+        bare = [self.names[i] for i in range(len(self.hosts)) if not self.surveys[i].rdma]
+        if backend is None:
+            backend = self._decide(lacking, bare)
+        if backend == "jaccl" and lacking:
+            said = self._pairs(lacking)
+            msg = f"no full mesh: {len(lacking)} of its cables are missing: {said}"
+            raise DiscoveryError(msg)
+        if backend in {"ring", "jaccl-ring"} and not self.ring.ring:
+            raise DiscoveryError(self._no_ring())
+        if backend != "ring" and bare:
+            msg = (
+                f"{', '.join(bare)}: no RDMA device; it is switched on in macOS recovery "
+                "(rdma_ctl enable), or say --backend ring"
+            )
+            raise DiscoveryError(msg)
+        order = self.ring.ring if backend != "jaccl" else tuple(range(len(self.hosts)))
+        make = {
+            "ring": self._ring_host,
+            "jaccl": self._mesh_host,
+            "jaccl-ring": self._jaccl_ring_host,
+        }
+        reached = None if backend == "ring" else self._reach()
+        hosts = [make[backend](place, order, reached) for place in range(len(order))]
+        remarks = [
+            f"the cable {self.names[c.a]} {c.a_interface} - {self.names[c.b]} {c.b_interface} is "
+            "seen from one side only"
+            for c in self.cables
+            if c.is_one_sided
+        ]
+        if reached is not None:
+            remarks += reached.remarks
+        return Plan(
+            Hostfile(tuple(hosts), backend), order, "thunderbolt", self.cables, (), tuple(remarks)
+        )
+
+    def _decide(self, lacking: Sequence[tuple[int, int]], bare: Sequence[str]) -> str:
+        if not bare and not lacking:
+            return "jaccl"
+        if self.ring.ring:
+            return "ring" if bare else "jaccl-ring"
+        msg = f"neither a mesh nor a ring: {self._no_ring()}"
+        raise DiscoveryError(msg)
+
+    def _no_ring(self) -> str:
+        wanted = missing_in_ring(self.counts)
+        said = f"no full ring: {self.ring.reason}"
+        return f"{said}; one would be there with cables {self._pairs(wanted)}" if wanted else said
+
+    def _pairs(self, pairs: Sequence[tuple[int, int]]) -> str:
+        told = ", ".join(f"{self.names[a]} - {self.names[b]}" for a, b in pairs[:_MOST_TOLD])
+        left = len(pairs) - _MOST_TOLD
+        return f"{told} and {left} more" if left > 0 else told
+
+    def _ends(self, host: int, other: int) -> list[tuple[str, str]]:
+        """Return interface and address at a host of each cable to another."""
+        return [c.end(host) for c in self.cables if {c.a, c.b} == {host, other}]
+
+    def _ring_host(self, place: int, order: Sequence[int], _: Reached | None) -> Host:
+        """A host listens where the one before it comes in."""
+        me, before = order[place], order[place - 1]
+        ends = self._ends(me, before)[: self.ring.cables]
+        return self._host(me, tuple(address for _, address in ends), ())
+
+    def _mesh_host(self, place: int, order: Sequence[int], reached: Reached | None) -> Host:
+        assert reached is not None
+        width = min(
+            count for i, row in enumerate(self.counts) for j, count in enumerate(row) if i != j
+        )
+        row = tuple(None if j == place else self._devices(place, j, width) for j in order)
+        return self._host(place, reached.ips[place][:1], row)
+
+    def _jaccl_ring_host(self, place: int, order: Sequence[int], reached: Reached | None) -> Host:
+        assert reached is not None
+        me = order[place]
+        beside = {order[place - 1], order[(place + 1) % len(order)]}
+        row = tuple(self._devices(me, j, self.ring.cables) if j in beside else None for j in order)
+        return self._host(me, reached.ips[me][:1], row)
+
+    def _devices(self, host: int, other: int, width: int) -> str | tuple[str, ...]:
+        by_interface = {device.interface: device.name for device in self.surveys[host].rdma}
+        names = []
+        for interface, _ in self._ends(host, other)[:width]:
+            if interface not in by_interface:
+                msg = f"{self.names[host]}: {interface} has no RDMA device; say --backend ring"
+                raise DiscoveryError(msg)
+            names.append(by_interface[interface])
+        return names[0] if width == 1 else tuple(names)
+
+    def _host(
+        self, place: int, ips: tuple[str, ...], rdma: tuple[str | tuple[str, ...] | None, ...]
+    ) -> Host:
+        host = self.hosts[place]
+        return Host(host.ssh, ips, rdma, host.slots, host.max_slots, host.port)
+
+    # -- over networks that are there ---------------------------------------------------------
+
+    def _reach(self) -> Reached:
+        return reach(self.hosts, self.surveys, self.networks)
+
+    def _over_networks(self, backend: str | None, fallback: str) -> Plan:
+        n = len(self.hosts)
+        chosen = backend or fallback
+        between = [[0] * n for _ in range(n)]
+        for network in self.networks:
+            for i in network.members:
+                for j in network.members:
+                    between[i][j] += i != j
+        if chosen in {"", "ring"} and n > 2 and not best_networks(self.networks, n):
+            search = find_ring(between, self.names)
+            if search.ring:
+                return self._point_to_point(search, chosen)
+        reached = self._reach()
+        rows = (
+            [()] * n
+            if chosen in {"", "ring"}
+            else fabric_rows(self.names, self.surveys, self.networks, chosen)
+        )
+        hosts = tuple(self._host(i, reached.ips[i], rows[i]) for i in range(n))
+        return Plan(
+            Hostfile(hosts, chosen),
+            tuple(range(n)),
+            "ethernet",
+            (),
+            reached.networks,
+            reached.remarks,
+        )
+
+    def _point_to_point(self, search: RingSearch, backend: str) -> Plan:
+        """Make a ring of networks that have only some of the hosts each: cards joined without a switch."""
+        hosts = []
+        used: dict[str, Network] = {}
+        for place, me in enumerate(search.ring):
+            before = search.ring[place - 1]
+            shared = [net for net in self.networks if me in net.members and before in net.members]
+            used |= {net.prefix: net for net in shared[: search.cables]}
+            ips = tuple(net.members[me][1] for net in shared[: search.cables])
+            hosts.append(self._host(me, ips, ()))
+        return Plan(
+            Hostfile(tuple(hosts), backend), search.ring, "ethernet", (), tuple(used.values())
+        )

@@ -1,0 +1,158 @@
+"""`phalanx config`: what it prints where, its exit status, and that it asks nobody when it need not."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+
+import phalanx.hosts
+from phalanx.cli import main
+
+SAVED = Path(__file__).parents[1] / "hosts" / "saved"
+
+
+def config(capsys, *words):
+    """Return exit status, standard output and standard error."""
+    try:
+        status = main(["config", *map(str, words)])
+    except SystemExit as leaving:
+        status = leaving.code
+    said = capsys.readouterr()
+    return status, said.out, said.err
+
+
+@pytest.fixture
+def deaf(monkeypatch):
+    """No host may be asked."""
+
+    def ask(*_args, **_options):
+        pytest.fail("a host was asked")
+
+    monkeypatch.setattr(phalanx.hosts, "gather", ask)
+    monkeypatch.setattr(phalanx.hosts, "run_setup", ask)
+
+
+@pytest.mark.usefixtures("deaf")
+class TestFromSaved:
+    def test_output_is_the_hostfile_and_nothing_else(self, capsys):
+        status, out, err = config(capsys, "--from-saved", SAVED / "ring", "--env", "A=1")
+        assert status == 0
+        written = json.loads(out)
+        assert written["backend"] == "jaccl-ring"
+        assert written["envs"] == ["A=1"]
+        assert [host["ssh"] for host in written["hosts"]] == ["mac0", "mac2", "mac1", "mac3"]
+        assert "Setup for mac0\n==============\nsudo ifconfig bridge0 down\n" in err
+
+    @pytest.mark.parametrize("option", ["--output", "--output-hostfile"])
+    def test_a_hostfile_that_is_written_can_be_read(self, capsys, tmp_path, option):
+        path = tmp_path / "hosts.json"
+        status, out, _ = config(capsys, "--from-saved", SAVED / "mesh", option, path)
+        assert (status, out) == (0, "")
+        read = phalanx.hosts.read_hostfile(path)
+        assert read.backend == "jaccl"
+        assert read.hosts[1].rdma == ("rdma_en2", None, "rdma_en3", "rdma_en4")
+
+    def test_dot_is_printed_and_nothing_else_done(self, capsys, tmp_path):
+        path = tmp_path / "hosts.json"
+        status, out, err = config(
+            capsys, "--from-saved", SAVED / "broken_ring", "--dot", "--output", path
+        )
+        assert (status, err) == (0, "")
+        assert out.splitlines()[:3] == [
+            "graph G {",
+            "  node [shape=rectangle];",
+            '  a [label="mac0"];',
+        ]
+        assert '  a -- b [label="en2/en2"]' in out
+        assert not path.exists()
+
+    @pytest.mark.parametrize("over", ["thunderbolt", "ethernet"])
+    @pytest.mark.parametrize("world", ["ring", "mesh", "broken_ring", "hub"])
+    def test_svg_is_drawn_whether_or_not_there_is_a_plan(self, capsys, tmp_path, world, over):
+        path = tmp_path / "hosts.svg"
+        status, _, _ = config(capsys, "--from-saved", SAVED / world, "--over", over, "--svg", path)
+        assert status == (1 if (world, over) == ("broken_ring", "thunderbolt") else 0)
+        root = ET.fromstring(path.read_text())
+        words = "".join(root.itertext())
+        assert "mac2" in words
+        assert ("missing: mac0 - mac3" in words) == bool(status)
+        assert ("10.0.0.0/24" in words) == (over == "ethernet")
+
+    def test_some_of_the_hosts_in_another_order(self, capsys):
+        status, out, _ = config(
+            capsys, "--from-saved", SAVED / "mesh", "--hosts", "mac3,mac1", "--backend", "ring"
+        )
+        assert status == 0
+        assert [h["ssh"] for h in json.loads(out)["hosts"]] == ["mac3", "mac1"]
+
+    @pytest.mark.parametrize(
+        ("words", "status", "said"),
+        [
+            (["--backend", "jaccl", "--over", "thunderbolt"], 1, "mac0 - mac1, mac2 - mac3"),
+            (["--backend", "mpi"], 2, "ring"),
+            (["--over", "wifi"], 2, "thunderbolt"),
+            (["--auto-setup"], 2, "leave --from-saved out"),
+            (["--undo-setup"], 2, "leave --from-saved out"),
+            (["--hosts", "mac0,nobody"], 2, "nothing is recorded of nobody"),
+            (["--hosts", "a,,b"], 2, "item 2"),
+            (["--hosts", "a", "--hostfile", "b"], 2, "give one"),
+            (["--env", "A B=1"], 2, "KEY=VAL"),
+            (["--svg", "x.png"], 2, ".svg"),
+            (["--timeout", "soon"], 2, "seconds"),
+            (["--hostfil"], 2, "--hostfil"),
+        ],
+    )
+    def test_a_mistake_is_one_line(self, capsys, words, status, said):
+        got, out, err = config(capsys, "--from-saved", SAVED / "broken_mesh", *words)
+        assert (got, out) == (status, "")
+        assert said in err
+        assert len(err.splitlines()) == 1
+
+    def test_no_such_folder(self, capsys, tmp_path):
+        status, _, err = config(capsys, "--from-saved", tmp_path / "none")
+        assert status == 2
+        assert "--save" in err
+
+
+def test_this_machine_alone(capsys, tmp_path):
+    status, out, err = config(capsys, "--save", tmp_path, "--svg", tmp_path / "a.svg")
+    assert (status, err) == (0, "")
+    (host,) = json.loads(out)["hosts"]
+    assert host["ssh"] == "127.0.0.1"
+    assert len(host["ips"]) == 1
+    assert config(capsys, "--from-saved", tmp_path)[1] == out
+
+
+def test_all_hosts_that_cannot_be_asked_are_told(capsys):
+    status, out, err = config(capsys, "--hosts", "127.0.0.1,a.invalid,b.invalid")
+    assert (status, out) == (1, "")
+    assert "2 of 3 hosts cannot be asked" in err
+    assert "a.invalid" in err
+    assert "b.invalid" in err
+    assert len(err.splitlines()) == 1
+
+
+def test_unreachable_hosts_are_left_out_on_request(capsys):
+    status, out, err = config(capsys, "--hosts", "a.invalid,127.0.0.1", "--ignore-unreachable")
+    assert status == 0
+    assert [host["ssh"] for host in json.loads(out)["hosts"]] == ["127.0.0.1"]
+    assert "left out a.invalid" in err
+    assert config(capsys, "--hosts", "a.invalid", "--ignore-unreachable")[0] == 1
+
+
+def test_help_names_every_option_and_a_pipe_may_close():
+    run = subprocess.run(
+        [sys.executable, "-m", "phalanx.cli", "config", "--help"],
+        capture_output=True, text=True, check=True, timeout=60,
+    )  # fmt: skip
+    for option in (
+        "--hosts", "--hostfile", "--over", "--backend", "--auto-setup", "--no-auto-setup", "--dot",
+        "--svg", "--output", "--output-hostfile", "--env", "--ignore-unreachable", "--from-saved",
+        "--save", "--verbose", "--undo-setup",
+    ):  # fmt: skip
+        assert option in run.stdout

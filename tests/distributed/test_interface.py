@@ -1,0 +1,61 @@
+"""`px.init(interface=...)`: the links are made on that interface, and what cannot be is said."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+import phalanx as px
+from phalanx.hosts import own_addresses
+
+SCRIPT = """
+import sys, psutil, phalanx as px
+world = px.init(interface="eth0", timeout=20.0)
+assert px.init(interface="eth0") is world
+used = {c.laddr.ip for c in psutil.Process().net_connections("tcp") if c.status == "ESTABLISHED"}
+print(px.all_sum(world.rank()), *used)
+try:
+    px.init(interface="lo")
+except px.NotSupported as error:
+    print("too late" in str(error))
+px.recover(timeout=20.0)
+print(world._spec.addresses)
+"""
+SAID = ["1 10.77.0.11", "True", "('10.77.0.11',)"]
+
+
+@pytest.mark.slow
+def test_a_script_s_ranks_use_it(bed, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    command = [sys.executable, "-m", "phalanx.cli", "launch", "-n", 2, "--transport", "tcp"]
+    said = bed.run(0, [*command, "--label", "none", script])
+    assert sorted(said.stdout.splitlines()) == sorted(SAID * 2)
+
+
+@pytest.mark.slow
+def test_the_ranks_of_mlx_s_launcher_use_it(bed, tmp_path):
+    hosts, script = tmp_path / "hosts.json", tmp_path / "script.py"
+    hosts.write_text(json.dumps([[f"127.0.0.1:{port}"] for port in (5001, 5002)]))  # nobody else's
+    script.write_text(SCRIPT)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    ranks = []
+    for rank in ("0", "1"):
+        env = {**os.environ, "MLX_HOSTFILE": str(hosts), "MLX_RANK": rank}
+        ranks.append(bed.popen(0, [sys.executable, script], env=env, **pipes))
+    for rank in ranks:
+        said, errors = rank.communicate(timeout=60)
+        assert said.splitlines() == SAID, errors
+
+
+def test_an_interface_that_is_not_there_is_named():
+    name = next(name for name, texts in own_addresses().items() if "127.0.0.1" in texts)
+    with pytest.raises(ValueError, match=f"no interface '{name}x'; did you mean {name}"):
+        px.init(interface=f"{name}x")
+    assert px.init(interface=name).size() == 1
+    with pytest.raises(px.NotSupported, match="MPI chooses its own"):
+        px.init(backend="mpi", interface=name)
