@@ -10,6 +10,7 @@ from ._host import Fault, Host, Hostfile, HostfileError
 from ._interfaces import interface_addresses, own_addresses
 from ._json_form import to_json
 from ._plan import local_hosts, plan
+from ._program import resolve
 from ._read import read_hostfile, read_hosts_text
 from ._settings import environment
 from ._slurm import slurm_hosts
@@ -28,6 +29,7 @@ __all__ = [
     "plan",
     "read_hostfile",
     "read_hosts_text",
+    "resolve",
     "slurm_hosts",
     "to_json",
 ]

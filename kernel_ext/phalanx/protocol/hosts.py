@@ -14,6 +14,7 @@ import msgspec
 from ._activity import Activity
 from ._bounds import Amount, Code, Epoch, Pid
 from ._rank_messages import ToRank, ToSupervisor
+from .host_commands import FromCommand, ToCommand
 
 __all__ = [
     "AbortEpoch",
@@ -300,6 +301,7 @@ FromHost = (
     | Shown
     | Refreshed
     | Bye
+    | FromCommand
 )
 ToHost = (
     Spawn
@@ -317,4 +319,5 @@ ToHost = (
     | Beat
     | StopHost
     | Disowned
+    | ToCommand
 )

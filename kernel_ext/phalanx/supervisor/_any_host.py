@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from phalanx.protocol import Activity, FromRoot, HostClock, HostInfo, ToRank, ToSupervisor
+from phalanx.protocol.host_commands import FromCommand
 
 from ._layout import Layout
 from ._shown import Piece
 
-__all__ = ["Host", "HostEvents", "WorldEvents"]
+__all__ = ["Host", "HostEvents", "RemoteHosts", "WorldEvents"]
 
 
 class HostEvents(Protocol):
@@ -110,3 +111,16 @@ class WorldEvents(HostEvents, Protocol):
 
     def on_news(self, message: FromRoot) -> None:
         """Hand on what a person is to know."""
+
+
+class RemoteHosts(Protocol):
+    """What a remote host needs of those who keep all of them."""
+
+    async def first_line(self, host: int, public_key: bytes, secret_key: bytes) -> bytes:
+        """Return what a host's supervisor is to read first; listens for it, too."""
+
+    def on_settled(self, host: int, problem: str, ranks: Sequence[int]) -> None:
+        """Learn that a host is up, or why it cannot be; ``ranks`` were to run there."""
+
+    def on_command(self, message: FromCommand) -> None:
+        """Take what a host says of a rank's command."""

@@ -27,14 +27,16 @@ class KnownKeys:
 
 
 @contextmanager
-def only_clients(context: zmq.asyncio.Context, keys: Collection[bytes]) -> Iterator[None]:
+def only_clients(
+    context: zmq.asyncio.Context, keys: Collection[bytes], domain: str = "*"
+) -> Iterator[None]:
     """Let only holders of the secret halves of ``keys`` (Z85) connect to the context's sockets.
 
-    ``keys`` may change meanwhile.
+    ``keys`` may change meanwhile. ``domain`` is that of the sockets, if they have one.
     """
     authenticator = AsyncioAuthenticator(context)
     authenticator.start()
-    authenticator.configure_curve_callback(domain="*", credentials_provider=KnownKeys(keys))
+    authenticator.configure_curve_callback(domain=domain, credentials_provider=KnownKeys(keys))
     try:
         yield
     finally:

@@ -25,6 +25,7 @@ __all__ = ["HostDoor"]
 
 log = logging.getLogger(__name__)
 
+DOMAIN = "phalanx"  # of zmq's authentication
 HANDSHAKE_MS = 5000  # what a stranger may hold a descriptor for
 MESSAGE_MAX_NBYTES = MAX_FRAME + (1 << 20)  # what a rank may say, and what its host adds
 
@@ -62,7 +63,7 @@ class HostDoor:
             return
         self.public_key, secret_key = zmq.curve_keypair()
         context = self._undo.enter_context(zmq.asyncio.Context())
-        self._undo.enter_context(only_clients(context, self._visitors.keys()))
+        self._undo.enter_context(only_clients(context, self._visitors.keys(), DOMAIN))
         sock = self._undo.enter_context(context.socket(zmq.ROUTER))
         sock.linger = 500  # ms: the last word still goes out
         sock.sndhwm = sock.rcvhwm = 0  # a full ROUTER drops; a host that takes nothing is lost soon
@@ -70,6 +71,9 @@ class HostDoor:
         sock.handshake_ivl, sock.maxmsgsize = HANDSHAKE_MS, MESSAGE_MAX_NBYTES
         sock.ipv6 = True
         sock.curve_server = True
+        # With a domain that is enforced nobody gets in when keys cannot be asked about.
+        sock.zap_domain = DOMAIN.encode()
+        sock.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
         sock.curve_publickey, sock.curve_secretkey = self.public_key, secret_key
         self.endpoints = _bind_all(sock, addresses)
         self._socket = sock
@@ -87,17 +91,22 @@ class HostDoor:
     async def _serve(self, sock: zmq.asyncio.Socket) -> None:
         while True:
             frames = await sock.recv_multipart(copy=False)
-            visitor = self._visitors.get(str(frames[-1].get("User-Id")).encode())
-            if visitor is None:
-                continue
-            visitor.identity = frames[0].bytes
-            try:
-                (body,) = frames[1:]
-                message = self._decoder.decode(body.buffer)
-            except (ValueError, RecursionError) as error:  # also a text that is no UTF-8
-                log.warning("a host said what cannot be understood: %s", error)
-                visitor.fail("said what its root cannot understand")
-                continue
+            key = str(frames[-1].get("User-Id")).encode()
+            self._hear(key, frames[0].bytes, [frame.bytes for frame in frames[1:]])
+
+    def _hear(self, key: bytes, identity: bytes, bodies: Sequence[bytes]) -> None:
+        """Take one message of whoever has this key; what it is, is checked here."""
+        visitor = self._visitors.get(key)
+        if visitor is None:
+            return
+        visitor.identity = identity
+        try:
+            (body,) = bodies
+            message = self._decoder.decode(body)
+        except (ValueError, RecursionError) as error:  # also a text that is no UTF-8
+            log.warning("a host said what cannot be understood: %s", error)
+            visitor.fail("it has said what its root cannot understand")
+        else:
             visitor.take(message)
 
     def say(self, key: bytes, message: ToHost) -> None:

@@ -83,7 +83,8 @@ async def _serve(boot: HostBoot) -> str:
         loop.add_signal_handler(signal.SIGTERM, role.end)
         # Whoever has started us may go: it is the root whom we serve. (A handler, not SIG_IGN: that
         # would be handed down to ranks.)
-        loop.add_signal_handler(signal.SIGHUP, lambda: None)
+        for number in (signal.SIGHUP, signal.SIGINT):
+            loop.add_signal_handler(number, lambda: None)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
         await role.run()
         return role.problem

@@ -23,6 +23,7 @@ from zmq.utils.monitor import recv_monitor_message
 import phalanx
 from phalanx.distributed import AbortKind
 from phalanx.protocol import Join, ToSupervisor, Welcome
+from phalanx.protocol.host_commands import ToCommand
 from phalanx.protocol.hosts import (
     AbortEpoch,
     Beat,
@@ -58,6 +59,7 @@ from phalanx.protocol.hosts import (
 from ._beats import Silence
 from ._health import HealthWatch
 from ._host import HostSupervisor
+from ._host_commands import HostCommands
 from ._reports import Reports
 
 __all__ = ["HostRole"]
@@ -85,6 +87,7 @@ class HostRole:
         self._over = asyncio.Event()
         self._host = HostSupervisor(boot.ranks, self, addresses=addresses, size=boot.size)
         self._reports = Reports(self._host)
+        self._commands = HostCommands(self._host, self._say)
         self._decoder = msgspec.msgpack.Decoder(ToHost)
         self._silence = Silence(boot.silence_s, self._loop.time())
         self._clock: asyncio.TimerHandle | None = None
@@ -174,6 +177,8 @@ class HostRole:
             self._say(Traces(message.id, host.traces_here()))
         elif isinstance(message, StopHost | Disowned):
             self.end()
+        elif isinstance(message, ToCommand):
+            self._commands.do(message)
         else:
             self._spawn_task(self._answer(message))
 

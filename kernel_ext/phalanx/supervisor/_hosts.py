@@ -6,12 +6,14 @@ It hands on by rank, and gathers; how a host does it is that host's business.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+import signal
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import msgspec
 
 import phalanx
 from phalanx.protocol import Activity, BootOptions, HostClock, HostInfo, HostPlan, ToRank
+from phalanx.protocol.host_commands import FromCommand, RunCommand, ToCommand
 from phalanx.protocol.hosts import HostBoot
 
 from ._addresses import addresses_towards
@@ -20,6 +22,7 @@ from ._health import HealthWatch
 from ._host import HostSupervisor
 from ._host_door import HostDoor
 from ._layout import Layout
+from ._process import ChildInput, ChildOutput
 from ._remote_host import RemoteHost
 from ._shown import Piece
 
@@ -44,6 +47,7 @@ class Hosts:
         self._addresses: tuple[str, ...] = ()
         self._local: list[HostSupervisor] = []
         self._remote: dict[int, RemoteHost] = {}
+        self._take_command: Callable[[FromCommand], None] | None = None
         for index, (plan, name) in enumerate(zip(self._plans, self.layout.names, strict=True)):
             ranks = self.layout.ranks_of(index)
             if plan.is_local:
@@ -80,6 +84,10 @@ class Hosts:
     def spawn(self, rank: int) -> None:
         """Start the process of a rank; `OSError` if this machine refuses it."""
         self._of[rank].spawn(rank, cwd=self._options.cwd)
+
+    async def boot(self) -> None:
+        """Start the other hosts, before any rank; `WorldEvents.on_not_up` says which are not up."""
+        await asyncio.gather(*(host.boot() for host in self._remote.values()))
 
     async def watch_health(self, watched: Callable[[], Collection[int]]) -> None:
         """Look after the ranks of this machine until cancelled; other hosts do so by themselves."""
@@ -150,6 +158,54 @@ class Hosts:
             self._events.on_not_up(
                 [f"{self.layout.names[index]}: {self._settled[index]}" for index in failed]
             )
+
+    # -- commands of scripts ------------------------------------------------------------------
+
+    @property
+    def remote(self) -> Collection[int]:
+        """The hosts that are not this machine, by index."""
+        return self._remote.keys()
+
+    def take_commands(self, take: Callable[[FromCommand], None]) -> None:
+        """Hand what other hosts say of commands to ``take``."""
+        self._take_command = take
+
+    def on_command(self, message: FromCommand) -> None:
+        """Take what a host says of a rank's command; of cells' ranks there is none."""
+        if self._take_command is not None:
+            self._take_command(message)
+
+    def spawn_command(
+        self,
+        rank: int,
+        command: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        cwd: str,
+        stdin: ChildInput,
+        stdout: ChildOutput,
+        stderr: ChildOutput,
+    ) -> None:
+        """Start a program as a rank of this machine; `OSError` if that cannot be."""
+        host = self._of[rank]
+        assert isinstance(host, HostSupervisor)
+        host.spawn_command(
+            rank, command, env=env, cwd=cwd, stdin=stdin, stdout=stdout, stderr=stderr
+        )
+
+    def run_command(self, message: RunCommand) -> None:
+        """Start a program as a rank of another host, which is up."""
+        host = self._of[message.rank]
+        assert isinstance(host, RemoteHost)
+        host.run_command(message)
+
+    def command(self, host: int, message: ToCommand) -> None:
+        """Say something of the commands that run on another host; nothing if it is lost."""
+        self._remote[host].command(message)
+
+    def signal(self, rank: int, number: signal.Signals) -> None:
+        """Send a signal to a rank and all it started; one that is gone gets none."""
+        self._of[rank].signal(rank, number)
 
     # -- all of them --------------------------------------------------------------------------
 

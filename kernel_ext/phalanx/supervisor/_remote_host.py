@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
+import msgspec
 import zmq
 
 from phalanx.protocol import (
@@ -22,6 +22,7 @@ from phalanx.protocol import (
     RemoteOptions,
     ToRank,
 )
+from phalanx.protocol.host_commands import CommandRuns, FromCommand, RunCommand, ToCommand
 from phalanx.protocol.hosts import (
     AbortEpoch,
     FromHost,
@@ -42,6 +43,7 @@ from phalanx.protocol.hosts import (
     Refreshed,
     ReleaseOutput,
     Shown,
+    SignalRank,
     Spawn,
     TellRank,
     ToHost,
@@ -49,26 +51,16 @@ from phalanx.protocol.hosts import (
     WatchRanks,
 )
 
-from ._any_host import WorldEvents
+from ._any_host import RemoteHosts, WorldEvents
 from ._host_door import HostDoor
 from ._host_line import Answer, HostLine
 from ._launch_host import HostUnreachable
 from ._shown import Piece
 
-__all__ = ["RemoteHost", "RemoteHosts"]
+__all__ = ["RemoteHost"]
 
 ANSWER_S = 5.0  # a host answers in milliseconds; the client has 10 s for the root
 REFRESH_S = 0.5  # a picture is drawn of what is known when the time is over
-
-
-class RemoteHosts(Protocol):
-    """What a remote host needs of those who keep all of them."""
-
-    async def first_line(self, host: int, public_key: bytes, secret_key: bytes) -> bytes:
-        """Return what a host's supervisor is to read first; listens for it, too."""
-
-    def on_settled(self, host: int, problem: str, ranks: Sequence[int]) -> None:
-        """Learn that a host is up, or why it cannot be; ``ranks`` were to run there."""
 
 
 class _Known:
@@ -133,6 +125,12 @@ class RemoteHost:
         self._wanted.append(rank)
         if self._booting is None:
             self._booting = self._loop.create_task(self._boot())
+
+    async def boot(self) -> None:
+        """Start the host's supervisor, before any rank; the keeper is told what comes of it."""
+        if self._booting is None:
+            self._booting = self._loop.create_task(self._boot())
+        await asyncio.wait({self._booting})
 
     async def _boot(self) -> None:
         began_s = self._loop.time()
@@ -200,7 +198,7 @@ class RemoteHost:
         named: Sequence[int] = ()
         if isinstance(message, HostReport):
             named = [report.rank for report in message.ranks]
-        elif isinstance(message, RankSaid | RankGone | RankFrozen):
+        elif isinstance(message, RankSaid | RankGone | RankFrozen | FromCommand):
             named = [message.rank]
         if not set(named) <= self._ranks.keys():
             assert self._line is not None
@@ -220,8 +218,26 @@ class RemoteHost:
                 self._events.on_lost(message.rank, message.reason, message.tail)
         elif isinstance(message, RankFrozen):
             self._events.on_frozen(message.rank, message.reason)
+        elif isinstance(message, FromCommand):
+            if isinstance(message, CommandRuns):
+                known = self._ranks[message.rank]
+                known.report = msgspec.structs.replace(known.report, pid=message.pid)
+            self._keeper.on_command(message)
 
     # -- by rank ------------------------------------------------------------------------------
+
+    def run_command(self, message: RunCommand) -> None:
+        """Start a rank's command; the host is up."""
+        self._ranks[message.rank] = _Known(message.rank)
+        self._say(message)
+
+    def command(self, message: ToCommand) -> None:
+        """Say something of the commands that run there."""
+        self._say(message)
+
+    def signal(self, rank: int, number: signal.Signals) -> None:
+        """As `HostSupervisor.signal`."""
+        self._say(SignalRank(rank, int(number)))
 
     def send(self, rank: int, message: ToRank) -> None:
         """As `Host.send`."""
