@@ -247,6 +247,13 @@ def test_a_missing_interface_is_named(bed, tmp_path):
     assert "it has no network interface 'wire7' (it has lo, eth0)" in problem
 
 
+def test_a_missing_folder_is_named_if_it_was_asked_for(bed, tmp_path):
+    bed.run(0, ["mkdir", "/run/here"])  # each host has a /run of its own
+    problem, _ = _problem(bed, tmp_path, cwd="/run/here")
+    assert problem == ("b: it has no folder /run/here: make it there, or name another with --cwd")
+    bed.run(0, ["rmdir", "/run/here"])
+
+
 def test_a_host_that_never_comes_up_is_given_up(bed, tmp_path):
     python = bed.python("sleeping", "exec cat >/dev/null")
     problem, news = _problem(bed, tmp_path, python=str(python), boot_timeout=4)

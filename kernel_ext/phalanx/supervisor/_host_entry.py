@@ -60,6 +60,9 @@ def run_host(line: bytes) -> None:
 
 
 async def _serve(boot: HostBoot) -> str:
+    has_cwd = Path(boot.cwd).is_dir()
+    if boot.is_cwd_asked and not has_cwd:
+        return f"it has no folder {boot.cwd}: make it there, or name another with --cwd"
     endpoint, own = await _reach(boot.endpoints)
     if not endpoint:
         return own
@@ -67,7 +70,7 @@ async def _serve(boot: HostBoot) -> str:
     if boot.interface and not boot.addresses:
         addresses = addresses_of(boot.interface)
     # A folder that is there on all hosts is used on all; ranks have to be somewhere.
-    cwd = boot.cwd if Path(boot.cwd).is_dir() else str(Path.home())
+    cwd = boot.cwd if has_cwd else str(Path.home())
     with zmq.asyncio.Context() as context, context.socket(zmq.DEALER) as root:
         root.linger = 500  # ms: the last word still goes out
         root.sndhwm = root.rcvhwm = 0

@@ -142,6 +142,7 @@ class Hosts:
             addresses=self._plans[host].addresses,
             interface=remote.interface,
             env=remote.env,
+            is_cwd_asked=bool(remote.cwd),
         )
         return msgspec.json.encode(boot) + b"\n"
 
