@@ -155,6 +155,14 @@ def test_a_host_that_is_lost_is_named_and_started_anew(ws, number, why):
     assert ws.run("kept", ranks=[1])[0].value == "1"
 
 
+def test_all_hosts_recover_together(ws):
+    code = (
+        "try:\n    px.all_sum(1) if rank != 3 else 1 / 0\nexcept Exception: pass\n"
+        "px.recover()\npx.all_sum(1)"
+    )
+    assert [result.value for result in ws.run(code)] == ["4"] * 4
+
+
 def test_stop_leaves_nothing():
     progress = []
     ws = start(progress=progress.append)
@@ -209,6 +217,19 @@ def test_a_host_that_does_not_come_up_in_time_is_named(tmp_path):
     remote = RemoteOptions(launcher="local", python=str(asleep), timeout_s=0.5)
     with pytest.raises(DistributedError, match=r"^b: its supervisor was not up within 0\.5 s$"):
         start(remote=remote)
+
+
+def test_a_folder_that_was_asked_for_and_is_not_there_is_named(tmp_path):
+    remote = RemoteOptions(launcher="local", cwd=str(tmp_path / "none"))
+    with pytest.raises(DistributedError, match="^b: it has no folder .*/none: make it there"):
+        start(remote=remote, hosts=(HostPlan("b", 1),))
+
+
+def test_a_network_card_that_is_not_there_is_named():
+    remote = RemoteOptions(launcher="local", interface="nocard0")
+    with pytest.raises(DistributedError, match=r"no interface 'nocard0'") as caught:
+        start(remote=remote, hosts=(HostPlan("b", 1),))
+    assert "\n" not in str(caught.value)
 
 
 def test_what_the_ranks_of_another_host_are_given(tmp_path):

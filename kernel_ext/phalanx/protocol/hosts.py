@@ -58,9 +58,9 @@ class HostBoot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The first thing a host's supervisor reads, on its standard input.
 
     It connects to the first of ``endpoints`` that it reaches, with its keys, which the root has
-    made. Its ``ranks``, of ``size``, listen on ``addresses``, or those of ``interface``, or on the
-    one through which the root was reached. Where the folder ``cwd`` is missing they run in the home
-    folder, unless it was asked for (``is_cwd_asked``).
+    made. Where ``cwd`` is missing the home folder stands in, unless it ``is_cwd_asked`` for. Its
+    ``ranks``, of ``size``, listen on ``addresses``, or those of ``interface``, or on the one through
+    which the root was reached.
     """
 
     version: str

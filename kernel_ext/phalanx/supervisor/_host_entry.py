@@ -18,10 +18,10 @@ import zmq.asyncio
 
 import phalanx
 from phalanx.errors import DistributedError
+from phalanx.hosts import interface_addresses
 from phalanx.protocol import MAX_FRAME
 from phalanx.protocol.hosts import HostBoot
 
-from ._addresses import addresses_of
 from ._host_process import BEGUN
 from ._host_role import HostRole
 from ._limits import allow_descriptors
@@ -53,24 +53,24 @@ def run_host(line: bytes) -> None:
     try:
         allow_descriptors(len(boot.ranks))
         problem = asyncio.run(_serve(boot))
-    except (DistributedError, OSError, MemoryError, zmq.ZMQError) as error:
+    except (DistributedError, OSError, MemoryError, ValueError, zmq.ZMQError) as error:
         sys.exit(f"it cannot run there: {error}")
     if problem:
         sys.exit(problem)
 
 
 async def _serve(boot: HostBoot) -> str:
-    has_cwd = Path(boot.cwd).is_dir()
-    if boot.is_cwd_asked and not has_cwd:
-        return f"it has no folder {boot.cwd}: make it there, or name another with --cwd"
     endpoint, own = await _reach(boot.endpoints)
     if not endpoint:
         return own
     addresses = boot.addresses or (own,)
     if boot.interface and not boot.addresses:
-        addresses = addresses_of(boot.interface)
+        addresses = interface_addresses(boot.interface)
     # A folder that is there on all hosts is used on all; ranks have to be somewhere.
-    cwd = boot.cwd if has_cwd else str(Path.home())
+    is_there = Path(boot.cwd).is_dir()
+    if boot.is_cwd_asked and not is_there:
+        return f"it has no folder {boot.cwd}: make it there, or name another with --cwd"
+    cwd = boot.cwd if is_there else str(Path.home())
     with zmq.asyncio.Context() as context, context.socket(zmq.DEALER) as root:
         root.linger = 500  # ms: the last word still goes out
         root.sndhwm = root.rcvhwm = 0
