@@ -244,7 +244,7 @@ def test_a_missing_interface_is_named(bed, tmp_path):
         problem, _ = _problem(bed, tmp_path, interface="wire7")
     finally:
         bed.run(0, ["ip", "link", "del", "wire7"])
-    assert "it has no network interface 'wire7' (it has lo, eth0)" in problem
+    assert "it has no interface 'wire7'; there are: eth0, lo" in problem
 
 
 def test_a_host_that_never_comes_up_is_given_up(bed, tmp_path):
