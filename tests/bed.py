@@ -3,7 +3,7 @@
 Each host has its own network, host name, /run and /sys; files, users and processes are shared. No
 address is outside the namespaces, the user's own ssh settings are not used, and nothing has a name
 that outlives the process: namespaces are held by descriptors, servers die with whoever made them.
-It knows Linux and OpenSSH, nothing of phalanx. Needs root.
+It knows Linux and OpenSSH, nothing of phalanx. An ordinary user needs user namespaces.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _numbers = itertools.count()
 class Bed:
     """``hosts`` hosts, named a, b, c, ..., each reached by ssh from each; a context manager.
 
-    Host 0 is where a test's own program runs. Hosts are given by index.
+    The names a6, b6, ... are their addresses of IPv6. Host 0 is where a test's own program runs. Hosts are given by index.
     """
 
     def __init__(self, hosts: int = 3) -> None:
@@ -60,9 +60,9 @@ class Bed:
         self.folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{self.mark}-"))
         self.ssh_config = self.folder / "ssh_config"
         self.servers: set[subprocess.Popen[Any]] = set()  # more that are part of the bed
-        self._switch = BedHost("switch", "", self.folder)
+        self._switch = BedHost("switch", 1, self.folder)
         self.hosts = [
-            BedHost(name_of(index), f"10.77.0.{11 + index}", self.folder / name_of(index))
+            BedHost(name_of(index), 11 + index, self.folder / name_of(index))
             for index in range(hosts)
         ]
         atexit.register(self.close)
@@ -86,7 +86,9 @@ class Bed:
         keys = [self.folder / "key", *(host.folder / "host_key" for host in self.hosts)]
         makers = [subprocess.Popen(key_maker(path)) for path in keys]
         assert [maker.wait() for maker in makers] == [0] * len(makers)
-        names = "".join(f"{host.address} {host.name}\n" for host in self.hosts)
+        names = "".join(
+            f"{host.address} {host.name}\n{host.address6} {host.name}6\n" for host in self.hosts
+        )
         self.ssh_config.write_text(SSH_CONFIG.format(folder=self.folder))
         (self.folder / "known_hosts").write_text("".join(map(known, self.hosts)))
         for host in self.hosts:
@@ -99,16 +101,14 @@ class Bed:
 
     def _make_namespaces(self) -> None:
         makers = [unshared("ip link add br0 type bridge; ip link set br0 up; echo made; read _")]
-        for host in self.hosts:
-            words = {"name": host.name, "address": host.address, "folder": host.folder}
-            makers.append(unshared(SET_UP.format(uid=os.geteuid(), **words)))
         try:
-            for host, maker in zip([self._switch, *self.hosts], makers, strict=True):
-                assert maker.stdout is not None
-                assert maker.stdout.readline() == b"made\n", "a host was not made (stderr says why)"
-                for kind in NAMESPACES:
-                    path = f"/proc/{maker.pid}/ns/{kind}"
-                    host.fds[kind] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            self._hold(self._switch, makers[0])
+            for host in self.hosts:
+                words = {name: getattr(host, name) for name in ("name", "address", "address6")}
+                script = SET_UP.format(uid=os.geteuid(), folder=host.folder, **words)
+                makers.append(unshared(script, self._switch))
+            for host, maker in zip(self.hosts, makers[1:], strict=True):
+                self._hold(host, maker)
             lines = []
             for index, maker in enumerate(makers[1:]):
                 port = f"port{index}"
@@ -125,6 +125,14 @@ class Bed:
         finally:
             for maker in makers:
                 maker.communicate()
+
+    def _hold(self, host: BedHost, maker: subprocess.Popen[bytes]) -> None:
+        """Keep a host's namespaces when it has made them."""
+        assert maker.stdout is not None
+        assert maker.stdout.readline() == b"made\n", "a host was not made (stderr says why)"
+        for kind in NAMESPACES:
+            path = f"/proc/{maker.pid}/ns/{kind}"
+            host.fds[kind] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
     # -- running ----------------------------------------------------------------------------------
 

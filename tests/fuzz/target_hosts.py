@@ -33,6 +33,7 @@ from phalanx.protocol import (
     RemoteOptions,
     pack_frame,
 )
+from phalanx.protocol.host_commands import FromCommand
 from phalanx.protocol.hosts import (
     Beat,
     Beaten,
@@ -53,6 +54,7 @@ from phalanx.supervisor._root import RootSupervisor
 __all__ = ["one"]
 
 _HERE, _THERE = 0, 1  # ranks
+_OF_RANKS = RankSaid | RankGone | RankFrozen | FromCommand
 _BOOT = BootOptions(
     "fuzz", 2, 0, b"", "any", 600.0, 5.0, "/",
     hosts=(HostPlan("a", 1, is_local=True), HostPlan("b", 1)),
@@ -107,7 +109,7 @@ class _Door(HostDoor):
 def _names_others(message: Any) -> bool:
     if isinstance(message, HostReport):
         return any(report.rank != _THERE for report in message.ranks)
-    return isinstance(message, RankSaid | RankGone | RankFrozen) and message.rank != _THERE
+    return isinstance(message, _OF_RANKS) and message.rank != _THERE
 
 
 def _own(supply: Supply) -> bytes:

@@ -72,7 +72,7 @@ async def _serve(boot: HostBoot) -> str:
     # A folder that is there on all hosts is used on all; ranks have to be somewhere.
     is_there = Path(boot.cwd).is_dir()
     if boot.is_cwd_asked and not is_there:
-        return f"it has no folder {boot.cwd!r}"
+        return f"it has no folder {boot.cwd}: make it there, or name another with --cwd"
     cwd = boot.cwd if is_there else str(Path.home())
     with zmq.asyncio.Context() as context, context.socket(zmq.DEALER) as root:
         root.linger = 500  # ms: the last word still goes out
