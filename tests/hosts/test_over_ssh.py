@@ -269,7 +269,7 @@ def test_a_missing_interface_is_named(bed, tmp_path):
         problem, _ = _problem(bed, tmp_path, interface="wire7")
     finally:
         bed.run(0, ["ip", "link", "del", "wire7"])
-    assert "no interface 'wire7'; there are: eth0, lo" in problem
+    assert "it has no interface 'wire7'; there are: eth0, lo" in problem
 
 
 def test_a_missing_folder_is_named_if_it_was_asked_for(bed, tmp_path):

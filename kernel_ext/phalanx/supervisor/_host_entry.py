@@ -53,7 +53,7 @@ def run_host(line: bytes) -> None:
     try:
         allow_descriptors(len(boot.ranks))
         problem = asyncio.run(_serve(boot))
-    except (DistributedError, OSError, MemoryError, ValueError, zmq.ZMQError) as error:
+    except (DistributedError, OSError, MemoryError, zmq.ZMQError) as error:
         sys.exit(f"it cannot run there: {error}")
     if problem:
         sys.exit(problem)
@@ -65,7 +65,10 @@ async def _serve(boot: HostBoot) -> str:
         return own
     addresses = boot.addresses or (own,)
     if boot.interface and not boot.addresses:
-        addresses = interface_addresses(boot.interface)
+        try:
+            addresses = interface_addresses(boot.interface)
+        except ValueError as error:  # read where "this machine" is another one
+            return str(error).replace("this machine", "it", 1)
     # A folder that is there on all hosts is used on all; ranks have to be somewhere.
     is_there = Path(boot.cwd).is_dir()
     if boot.is_cwd_asked and not is_there:
