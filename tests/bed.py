@@ -3,7 +3,7 @@
 Each host has its own network, host name, /run and /sys; files, users and processes are shared. No
 address is outside the namespaces, the user's own ssh settings are not used, and nothing has a name
 that outlives the process: namespaces are held by descriptors, servers die with whoever made them.
-It knows Linux and OpenSSH, nothing of phalanx. Needs root.
+It knows Linux and OpenSSH, nothing of phalanx. An ordinary user needs user namespaces.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _numbers = itertools.count()
 class Bed:
     """``hosts`` hosts, named a, b, c, ..., each reached by ssh from each; a context manager.
 
-    Host 0 is where a test's own program runs. Hosts are given by index.
+    The names a6, b6, ... are their addresses of IPv6. Host 0 is where a test's own program runs. Hosts are given by index.
     """
 
     def __init__(self, hosts: int = 3) -> None:
@@ -59,10 +59,10 @@ class Bed:
         self.mark = f"{os.getpid()}-{next(_numbers)}"
         self.folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{self.mark}-"))
         self.ssh_config = self.folder / "ssh_config"
-        self.servers: set[int] = set()  # process ids that are part of the bed
-        self._switch = BedHost("switch", "", self.folder)
+        self.servers: set[subprocess.Popen[Any]] = set()  # more that are part of the bed
+        self._switch = BedHost("switch", 1, self.folder)
         self.hosts = [
-            BedHost(name_of(index), f"10.77.0.{11 + index}", self.folder / name_of(index))
+            BedHost(name_of(index), 11 + index, self.folder / name_of(index))
             for index in range(hosts)
         ]
         atexit.register(self.close)
@@ -86,7 +86,9 @@ class Bed:
         keys = [self.folder / "key", *(host.folder / "host_key" for host in self.hosts)]
         makers = [subprocess.Popen(key_maker(path)) for path in keys]
         assert [maker.wait() for maker in makers] == [0] * len(makers)
-        names = "".join(f"{host.address} {host.name}\n" for host in self.hosts)
+        names = "".join(
+            f"{host.address} {host.name}\n{host.address6} {host.name}6\n" for host in self.hosts
+        )
         self.ssh_config.write_text(SSH_CONFIG.format(folder=self.folder))
         (self.folder / "known_hosts").write_text("".join(map(known, self.hosts)))
         for host in self.hosts:
@@ -99,16 +101,14 @@ class Bed:
 
     def _make_namespaces(self) -> None:
         makers = [unshared("ip link add br0 type bridge; ip link set br0 up; echo made; read _")]
-        for host in self.hosts:
-            words = {"name": host.name, "address": host.address, "folder": host.folder}
-            makers.append(unshared(SET_UP.format(uid=os.geteuid(), **words)))
         try:
-            for host, maker in zip([self._switch, *self.hosts], makers, strict=True):
-                assert maker.stdout is not None
-                assert maker.stdout.readline() == b"made\n", "a host was not made (stderr says why)"
-                for kind in NAMESPACES:
-                    path = f"/proc/{maker.pid}/ns/{kind}"
-                    host.fds[kind] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            self._hold(self._switch, makers[0])
+            for host in self.hosts:
+                words = {name: getattr(host, name) for name in ("name", "address", "address6")}
+                script = SET_UP.format(uid=os.geteuid(), folder=host.folder, **words)
+                makers.append(unshared(script, self._switch))
+            for host, maker in zip(self.hosts, makers[1:], strict=True):
+                self._hold(host, maker)
             lines = []
             for index, maker in enumerate(makers[1:]):
                 port = f"port{index}"
@@ -126,25 +126,36 @@ class Bed:
             for maker in makers:
                 maker.communicate()
 
+    def _hold(self, host: BedHost, maker: subprocess.Popen[bytes]) -> None:
+        """Keep a host's namespaces when it has made them."""
+        assert maker.stdout is not None
+        assert maker.stdout.readline() == b"made\n", "a host was not made (stderr says why)"
+        for kind in NAMESPACES:
+            path = f"/proc/{maker.pid}/ns/{kind}"
+            host.fds[kind] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
     # -- running ----------------------------------------------------------------------------------
 
     def popen(self, host: int, command: Sequence[Any], **options: Any) -> subprocess.Popen[Any]:
         """Start a program on a host; it dies with us."""
         return start(self.hosts[host], self.mark, command, **options)
 
-    def run(self, host: int, command: Sequence[Any], **options: Any) -> Any:
+    def run(self, host: int, command: Sequence[Any], *, check: bool = True, **options: Any) -> Any:
         """Run a program on a host to its end, as `subprocess.run` does: text, captured, checked."""
-        options = {"check": True, "text": True, "timeout": 60, "capture_output": True, **options}
+        options = {"text": True, "timeout": 60, "capture_output": True, **options}
         options["env"] = {**(options.get("env") or os.environ), VARIABLE: self.mark}
         words = [str(word) for word in command]
         enter = self.hosts[host].enter
-        return subprocess.run(words, preexec_fn=enter, **options)  # noqa: PLW1510 - above
+        done = subprocess.run(words, check=False, preexec_fn=enter, **options)
+        assert not (check and done.returncode), f"{words}: {done.stdout}{done.stderr}"
+        return done
 
     def processes(self, *hosts: int) -> list[psutil.Process]:
         """All that runs on these hosts (none given: on any), but for its servers."""
         chosen = [self.hosts[host] for host in hosts] or self.hosts
         networks = {host.network for host in chosen}
-        servers = self.servers | {host.sshd.pid for host in chosen if host.sshd is not None}
+        servers = {server.pid for server in self.servers}
+        servers |= {host.sshd.pid for host in chosen if host.sshd is not None}
         found = []
         for pid in set(psutil.pids()) - servers:
             with contextlib.suppress(OSError, psutil.Error):
@@ -281,7 +292,10 @@ class Bed:
     def close(self) -> None:
         """End all that runs there, and remove all; idempotent."""
         atexit.unregister(self.close)
-        self.servers.clear()
+        while self.servers:
+            server = self.servers.pop()
+            server.kill()
+            server.wait()
         made = [host for host in self.hosts if len(host.fds) == len(NAMESPACES)]
         for index, _ in enumerate(made):
             self.stop_sshd(index)

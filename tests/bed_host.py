@@ -21,15 +21,19 @@ import psutil
 
 PREFIX = "phalanx-bed-"  # of folders, with the pid of their maker
 VARIABLE = "PHALANX_TEST_BED"  # what runs in a bed inherits it, also over ssh
-NAMESPACES = ("net", "uts", "mnt")
+IS_ROOT = os.geteuid() == 0
+# An ordinary user has the rights to make hosts in a user namespace of his own.
+NAMESPACES = ("net", "uts", "mnt") if IS_ROOT else ("user", "net", "uts", "mnt")
+_USER = [] if IS_ROOT else ["-U", "--map-current-user", "--keep-caps"]
 _TOOLS = ("ip", "ssh", "ssh-keygen", "unshare", "mount", "/usr/sbin/sshd")
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_PR_SET_PDEATHSIG, _PR_CAP_AMBIENT, _AMBIENT_RAISE = 1, 47, 2  # linux/prctl.h
+_CAPABILITY_V3, _LAST_CAPABILITY = 0x20080522, 40  # linux/capability.h
 
 # In new namespaces: a private /run, so that servers do not meet there, a /sys that shows this
 # network, a hosts file, our client settings in place of the machine's and the user's.
 SET_UP = """
 set -e
-echo {name} > /proc/sys/kernel/hostname
+hostname {name}
 mount -t tmpfs run /run; mkdir -p -m 755 /run/sshd; mkdir -p -m 700 /run/user/{uid}
 mkdir {folder}/cgroup; mount --rbind /sys/fs/cgroup {folder}/cgroup  # else hidden
 mount -t sysfs sysfs /sys; mount --move {folder}/cgroup /sys/fs/cgroup
@@ -43,6 +47,7 @@ done
 ip link set lo up
 echo made; read _
 ip addr add {address}/24 dev eth0; ip link set eth0 up
+ip addr add {address6}/64 dev eth0 nodad
 echo up; read _ || true
 """
 
@@ -57,6 +62,7 @@ PermitRootLogin prohibit-password
 MaxStartups 100
 UseDNS no
 PrintMotd no
+Subsystem sftp internal-sftp
 SetEnv {variable}={mark}
 """
 
@@ -76,13 +82,9 @@ def why_not() -> str:
         return "a bed of hosts needs Linux's network namespaces"
     if missing := [tool for tool in _TOOLS if shutil.which(tool) is None]:
         return f"a bed of hosts needs {', '.join(missing)} (apt: openssh-server, iproute2)"
-    if os.geteuid() != 0:
-        return "a bed of hosts needs root"
+    command = ["unshare", *_USER, "-num", "--propagation", "private", "mount", "-t"]
     tried = subprocess.run(
-        ["unshare", "-num", "--propagation", "private", "sh", "-c", "mount -t sysfs sysfs /sys"],
-        capture_output=True,
-        text=True,
-        check=False,
+        [*command, "sysfs", "sysfs", "/sys"], capture_output=True, text=True, check=False
     )
     return f"this machine allows no namespaces: {tried.stderr.strip()}" if tried.returncode else ""
 
@@ -90,9 +92,10 @@ def why_not() -> str:
 class BedHost:
     """One host: its name, address, namespaces and sshd."""
 
-    def __init__(self, name: str, address: str, folder: Path) -> None:
+    def __init__(self, name: str, number: int, folder: Path) -> None:
         self.name = name
-        self.address = address
+        self.address = f"10.77.0.{number}"
+        self.address6 = f"fd77::{number}"
         self.folder = folder
         self.fds: dict[str, int] = {}
         self.sshd: subprocess.Popen[bytes] | None = None
@@ -111,6 +114,27 @@ class BedHost:
             if libc.setns(self.fds[kind], 0) != 0:
                 raise OSError(ctypes.get_errno(), f"setns {kind}")
         os.chdir(folder)
+        if not IS_ROOT:
+            _keep_rights(libc)
+
+    def enter_user(self) -> None:
+        """Move this process into its user namespace only, as `enter`: to make more hosts there."""
+        libc = ctypes.CDLL(None, use_errno=True)
+        if not IS_ROOT:
+            if libc.setns(self.fds["user"], 0) != 0:
+                raise OSError(ctypes.get_errno(), "setns user")
+            _keep_rights(libc)
+
+
+def _keep_rights(libc: ctypes.CDLL) -> None:
+    """Let what is executed next have the rights of this process, which an ordinary user's has not."""
+    header = (ctypes.c_uint32 * 2)(_CAPABILITY_V3, 0)
+    sets = (ctypes.c_uint32 * 6)()
+    libc.capget(header, sets)
+    sets[2], sets[5] = sets[1], sets[4]  # inheritable: what is permitted
+    libc.capset(header, sets)
+    for number in range(_LAST_CAPABILITY + 1):
+        libc.prctl(_PR_CAP_AMBIENT, _AMBIENT_RAISE, number, 0, 0)
 
 
 def remove_leftovers() -> None:
@@ -135,14 +159,18 @@ def key_maker(path: Path) -> list[str]:
 
 
 def known(host: BedHost) -> str:
-    return f"{host.name},{host.address} {(host.folder / 'host_key.pub').read_text()}"
+    names = f"{host.name},{host.name}6,{host.address},{host.address6}"
+    return f"{names} {(host.folder / 'host_key.pub').read_text()}"
 
 
-def unshared(script: str) -> subprocess.Popen[bytes]:
+def unshared(script: str, inside: BedHost | None = None) -> subprocess.Popen[bytes]:
+    """Start a shell in new namespaces; those of hosts belong to the user namespace of the switch."""
+    user = _USER if inside is None else []
     return subprocess.Popen(
-        ["unshare", "-num", "--propagation", "private", "sh", "-c", script],
+        ["unshare", *user, "-num", "--propagation", "private", "sh", "-c", script],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
+        preexec_fn=None if inside is None else inside.enter_user,  # noqa: PLW1509
     )
 
 

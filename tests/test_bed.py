@@ -22,6 +22,13 @@ def _ssh(bed, host, command, **options):
     return bed.run(0, [*words, host, command], check=False, **options)
 
 
+def _wait(is_so):
+    deadline_s = time.monotonic() + 5
+    while not is_so():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+
+
 def test_hosts_have_names_and_meet_over_ssh(bed):
     said = _ssh(bed, "b", "hostname; ls /sys/class/net").stdout.split()
     assert said == ["b", "eth0", "lo"]
@@ -54,9 +61,9 @@ def test_a_frozen_host_goes_on(bed):
     sleeper = bed.popen(1, ["sleep", "60"])
     process = psutil.Process(sleeper.pid)
     bed.signal(1, signal.SIGSTOP)
-    assert process.status() == psutil.STATUS_STOPPED
+    _wait(lambda: process.status() == psutil.STATUS_STOPPED)
     bed.signal(1, signal.SIGCONT)
-    assert process.status() == psutil.STATUS_SLEEPING
+    _wait(lambda: process.status() == psutil.STATUS_SLEEPING)
     assert bed.left(0, 1) == [f"process {sleeper.pid}: sleep 60"]
     sleeper.kill()
     sleeper.wait()
@@ -98,10 +105,7 @@ def test_nothing_is_left_of_a_bed_whose_process_was_killed():
     ) as popen:
         folder, server = popen.stdout.readline().split()
         popen.kill()
-    deadline_s = time.monotonic() + 5
-    while psutil.pid_exists(int(server)) and time.monotonic() < deadline_s:
-        time.sleep(0.01)
-    assert not psutil.pid_exists(int(server)), "its servers die with it"
+    _wait(lambda: not psutil.pid_exists(int(server)))  # its servers die with it
     remove_leftovers()
     for process in psutil.process_iter():
         try:

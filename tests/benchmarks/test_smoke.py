@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from bed import why_not
 
 pytestmark = pytest.mark.slow
 _HERE = Path(__file__).resolve().parent
@@ -23,6 +24,10 @@ _HERE = Path(__file__).resolve().parent
         ("time_to_freedom.py", ["--ranks", "2", "--rounds", "1", "--phases", "tcp,join"], ["tcp", "px.init"]),
         ("restart.py", ["--ranks", "2", "--rounds", "2"], ["it is there", "first right sum"]),
         ("soak.py", ["--seconds", "2", "--only", "stop", "--legs", "2"], ["operations", "wrong values", "recoveries", "median s"]),
+        pytest.param(
+            "boot_hosts.py", ["--hosts", "1", "--ranks", "1", "--rounds", "1", "--peers", "phalanx"], ["phalanx", "1 hosts"],
+            marks=pytest.mark.skipif(bool(why_not()), reason=why_not() or "it can be had"),
+        ),
         ("all_sum_vs_mlx.py", ["--end", "64K", "--rounds", "1", "--budget", "0.01"], ["64 KiB"]),
     ],
 )  # fmt: skip
@@ -44,6 +49,7 @@ def test_it_runs(script, arguments, words, tmp_path):
     [
         "attach.py",
         "boot.py",
+        "boot_hosts.py",
         "cell_latency.py",
         "all_sum_vs_mlx.py",
         "input_latency.py",

@@ -13,6 +13,7 @@ from ._plan import local_hosts, plan
 from ._program import resolve
 from ._read import read_hostfile, read_hosts_text
 from ._settings import environment
+from ._slurm import slurm_hosts
 from ._text_form import parse_hosts
 
 __all__ = [
@@ -29,5 +30,6 @@ __all__ = [
     "read_hostfile",
     "read_hosts_text",
     "resolve",
+    "slurm_hosts",
     "to_json",
 ]

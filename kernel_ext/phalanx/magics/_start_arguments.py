@@ -74,7 +74,8 @@ def add_start_arguments(
     add(
         "--launcher",
         metavar="NAME",
-        help="how hosts are reached (default ssh; local: a trial here)",
+        help="how hosts are reached (default ssh; slurm: by srun, and without --hosts the nodes of "
+        "this job; local: a trial here)",
     )
     add(
         "--boot-timeout",

@@ -58,8 +58,9 @@ class HostBoot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The first thing a host's supervisor reads, on its standard input.
 
     It connects to the first of ``endpoints`` that it reaches, with its keys, which the root has
-    made. Its ``ranks``, of ``size``, listen on ``addresses``, or those of ``interface``, or on the one through which
-    the root was reached.
+    made. Where ``cwd`` is missing the home folder stands in, unless it ``is_cwd_asked`` for. Its
+    ``ranks``, of ``size``, listen on ``addresses``, or those of ``interface``, or on the one through
+    which the root was reached.
     """
 
     version: str
@@ -79,6 +80,7 @@ class HostBoot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     addresses: tuple[str, ...] = ()
     interface: str = ""
     env: dict[str, str] = {}
+    is_cwd_asked: bool = False
 
     def __repr__(self) -> str:
         """Without the keys: a log or a traceback may show it."""

@@ -16,6 +16,7 @@ import msgspec
 import zmq
 import zmq.asyncio
 
+from phalanx.errors import DistributedError
 from phalanx.protocol import MAX_FRAME
 from phalanx.protocol.hosts import FromHost, ToHost
 
@@ -56,7 +57,7 @@ class HostDoor:
 
         Raises
         ------
-        zmq.ZMQError
+        DistributedError
             None of them can be listened on.
         """
         if self._socket is not None:
@@ -134,14 +135,16 @@ def _check(sent: asyncio.Task[Any], visitor: _Visitor) -> None:
 
 def _bind_all(sock: zmq.asyncio.Socket, addresses: Sequence[str]) -> tuple[str, ...]:
     endpoints = []
-    problem: zmq.ZMQError | None = None
+    refused = []
     for address in addresses:
         host = f"[{address}]" if ":" in address else address
         try:
             endpoints.append(f"tcp://{host}:{sock.bind_to_random_port(f'tcp://{host}')}")
         except zmq.ZMQError as error:
-            log.warning("cannot listen for hosts on %s: %s", address, error)
-            problem = error
-    if problem is not None and not endpoints:
-        raise problem
+            refused.append(f"{address}: {error}")
+    if not endpoints:
+        msg = f"other hosts cannot be listened for ({'; '.join(refused)})"
+        raise DistributedError(msg)
+    for text in refused:
+        log.warning("cannot listen for hosts on %s", text)
     return tuple(endpoints)

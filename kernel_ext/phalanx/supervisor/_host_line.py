@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 
 Answer = TypeVar("Answer", Killed, Looked, Traces, Shown, Refreshed)
 
-LOOK_EVERY_S = 0.1  # for a silence: as exact as for one rank
+LOOK_EVERY_S = 0.2  # for a silence: as exact as for one rank
 WHY_S = 0.5  # so long a line that has broken waits for words on why its process has ended
 STOP_S = 2.0  # to end ranks (0.5 s for those that take their time), and to sweep up
 
@@ -104,12 +104,7 @@ class HostLine:
         """
         self._door.expect(self._key, self._on_message, self._on_failed)
         until_s = self._loop.time() + remote.timeout_s
-        try:
-            launch = launch_host(plan, first_line, remote, on_slow=on_slow)
-            self._process = await asyncio.wait_for(launch, remote.timeout_s)
-        except asyncio.TimeoutError:
-            text = f"it could not be started within {remote.timeout_s:g} s"
-            raise HostUnreachable(plan.name, text) from None
+        self._process = await launch_host(plan, first_line, remote, on_slow=on_slow)
         self._ended = self._loop.create_task(self._process.ended())
         ended_or_up: set[asyncio.Future[Any]] = {self._ended, self._up}
         await asyncio.wait(

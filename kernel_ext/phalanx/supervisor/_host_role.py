@@ -97,7 +97,7 @@ class HostRole:
         self._decoder = msgspec.msgpack.Decoder(ToHost)
         self._silence = Silence(boot.silence_s, self._loop.time())
         self._clock: asyncio.TimerHandle | None = None
-        self._is_watching = False
+        self._watching = asyncio.Event()
         self._has_heard = False
         self._tasks: set[asyncio.Task[None]] = set()
         self.problem = ""  # why it could not serve at all
@@ -170,7 +170,10 @@ class HostRole:
         elif isinstance(message, AbortEpoch):
             host.abort(message.epoch, message.kind, message.culprit, message.message)
         elif isinstance(message, WatchRanks):
-            self._is_watching = message.is_on
+            if message.is_on:
+                self._watching.set()
+            else:
+                self._watching.clear()
         elif isinstance(message, Spawn):
             self._spawn(message.rank)
         elif isinstance(message, GiveBack):
@@ -252,9 +255,9 @@ class HostRole:
 
     async def _watch_ranks(self) -> None:
         while True:
+            await self._watching.wait()
+            self._report(*self._host.ranks)
             await asyncio.sleep(LOOK_EVERY_S)
-            if self._is_watching:
-                self._report(*self._host.ranks)
 
     def _report(self, *ranks: int, with_memory: bool = False) -> None:
         report = self._reports.draw_up(ranks, with_memory=with_memory)

@@ -45,7 +45,9 @@ class HostView:
     def infos(self) -> tuple[HostInfo, ...]:
         """This machine, for a picture."""
         cores = len(os.sched_getaffinity(0))
-        return (HostInfo(index=0, name=socket.gethostname(), address="127.0.0.1", cores=cores),)
+        return (
+            HostInfo(index=0, name=socket.gethostname(), address=self.addresses[0], cores=cores),
+        )
 
     def complete(self, welcome: Welcome) -> Welcome:
         """Say what only this host knows: what its ranks have inherited, and where they listen."""

@@ -31,7 +31,7 @@ async def launch_host(
 ) -> HostProcess:
     """Start the supervisor of a host and give it its first line.
 
-    ``on_slow`` is told what takes long.
+    ``on_slow`` is told what takes long; it fails after ``remote.timeout_s``.
 
     Raises
     ------

@@ -20,6 +20,7 @@ from phalanx.hosts import (
     parse_hosts,
     plan,
     read_hostfile,
+    slurm_hosts,
 )
 from phalanx.protocol import HostPlan, RemoteOptions
 
@@ -28,7 +29,7 @@ from ._start import HERE
 __all__ = ["BOOT_TIMEOUT_S", "LAUNCHERS", "Where", "planned", "where"]
 
 BOOT_TIMEOUT_S = 30.0  # ten times what a host takes over ssh (reference/jupyter.md 1.8)
-LAUNCHERS = ("ssh", "local")
+LAUNCHERS = ("ssh", "slurm", "local")
 RANKS_HERE = 4
 # What is set here and must hold there as well: how figures are drawn, and how many threads a
 # library takes. The rest of an environment belongs to its host.
@@ -74,6 +75,8 @@ def where(
     """
     settings = [f"{k}={v}" for k, v in env.items()] if isinstance(env, Mapping) else list(env)
     found = _hostfile(hosts, hostfile)
+    if found is None and launcher == "slurm":
+        found = slurm_hosts(os.environ, with_slots=n is None)
     if found is None:
         said: dict[str, Any] = {
             "python": python, "cwd": cwd, "env": settings, "ssh-arg": tuple(ssh_args),

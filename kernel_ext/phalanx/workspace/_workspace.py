@@ -95,8 +95,9 @@ class Workspace(WorkspaceLife, CanExchange, CanRestart, CanBench):
             Words for ssh.
         interface : str, optional
             The network interface that the ranks use, by its name.
-        launcher : {"ssh", "local"}, optional
-            How a host is reached; ``"local"``: not at all, its ranks run here, for a trial.
+        launcher : {"ssh", "slurm", "local"}, optional
+            How a host is reached; ``"slurm"``: by srun, and without ``hosts`` these are the nodes
+            of the job; ``"local"``: not at all, its ranks run here, for a trial.
         boot_timeout : float, optional
             Seconds after which a host that is not up has failed (30).
         remote : RemoteOptions, optional
