@@ -83,9 +83,13 @@ class Hosts:
 
     # -- life ---------------------------------------------------------------------------------
 
-    def is_local(self, rank: int) -> bool:
-        """Whether a rank runs on this machine."""
-        return self._plans[self.layout.hosts[rank]].is_local
+    def root_address(self, rank: int) -> str:
+        """Return where a rank reaches this machine: as its host has; "" if it runs here."""
+        host = self._of[rank]
+        if not isinstance(host, RemoteHost):
+            return ""
+        is_ours = host.root_address in self._addresses
+        return host.root_address if is_ours else self._addresses[0]
 
     def spawn(self, rank: int) -> None:
         """Start the process of a rank; `OSError` if this machine refuses it."""
