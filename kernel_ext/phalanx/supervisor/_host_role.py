@@ -74,7 +74,8 @@ FIRST_WORD_S = 10.0  # the root answers a host that has come in milliseconds, or
 class HostRole:
     """One host of a world, until its root says so or is gone for too long.
 
-    ``root`` is connected to the root, at ``root_address``; ``addresses`` are those on which its ranks listen.
+    ``root`` is connected to the root, at ``root_address``; ``addresses`` are those on which its
+    ranks listen.
     """
 
     def __init__(

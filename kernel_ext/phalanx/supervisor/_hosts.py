@@ -85,8 +85,8 @@ class Hosts:
 
     def root_address(self, rank: int) -> str:
         """Return where a rank reaches this machine: as its host has; "" if it runs here."""
-        host = self._of[rank]
-        if isinstance(host, HostSupervisor):
+        host = self._remote.get(self.layout.hosts[rank])
+        if host is None:
             return ""
         is_ours = host.root_address in self._addresses
         return host.root_address if is_ours else self._addresses[0]
