@@ -86,7 +86,7 @@ class Hosts:
     def root_address(self, rank: int) -> str:
         """Return where a rank reaches this machine: as its host has; "" if it runs here."""
         host = self._of[rank]
-        if not isinstance(host, RemoteHost):
+        if isinstance(host, HostSupervisor):
             return ""
         is_ours = host.root_address in self._addresses
         return host.root_address if is_ours else self._addresses[0]
