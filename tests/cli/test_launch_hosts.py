@@ -169,8 +169,8 @@ def test_what_is_missing_is_said_of_every_host(script, tmp_path):
         return [line.partition(" be started: ")[2] for line in complaints(said)]
 
     folder, gone = tmp_path / "nowhere", tmp_path / "gone.py"
-    texts = [f"{host}: there is no folder {folder} (--cwd)" for host in "xy"]
-    assert why_not("--cwd", str(folder), script(SUM)) == texts
+    for host, text in zip("xy", why_not("--cwd", str(folder), script(SUM)), strict=True):
+        assert text.startswith(f"{host}: it has no folder {folder}: ")
     assert why_not(str(gone)) == [f"{host}: there is no script '{gone}'" for host in "xy"]
     nothing = "there is no program 'no-such-program' on the PATH"
     assert why_not("--", "no-such-program") == [f"{host}: {nothing}" for host in "xy"]

@@ -59,7 +59,7 @@ def test_a_host_that_is_not_there_and_a_folder_that_is_not(bed, script, tmp_path
     folder = tmp_path / "gone"
     said = launch(bed, "--hosts", "b,c", "--cwd", folder, script(SUM), cwd=tmp_path)
     for host in "bc":
-        assert f"could not be started: {host}: there is no folder {folder} (--cwd)" in said.stderr
+        assert f"could not be started: {host}: it has no folder {folder}: " in said.stderr
     assert bed.left(BOUND_S) == []
 
 
