@@ -51,7 +51,7 @@ _numbers = itertools.count()
 class Bed:
     """``hosts`` hosts, named a, b, c, ..., each reached by ssh from each; a context manager.
 
-    Host 0 is where a test's own program runs. Hosts are given by index.
+    The names a6, b6, ... are their addresses of IPv6. Host 0 is where a test's own program runs. Hosts are given by index.
     """
 
     def __init__(self, hosts: int = 3) -> None:
@@ -60,9 +60,9 @@ class Bed:
         self.folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{self.mark}-"))
         self.ssh_config = self.folder / "ssh_config"
         self.servers: set[subprocess.Popen[Any]] = set()  # more that are part of the bed
-        self._switch = BedHost("switch", "", self.folder)
+        self._switch = BedHost("switch", 1, self.folder)
         self.hosts = [
-            BedHost(name_of(index), f"10.77.0.{11 + index}", self.folder / name_of(index))
+            BedHost(name_of(index), 11 + index, self.folder / name_of(index))
             for index in range(hosts)
         ]
         atexit.register(self.close)
@@ -86,7 +86,9 @@ class Bed:
         keys = [self.folder / "key", *(host.folder / "host_key" for host in self.hosts)]
         makers = [subprocess.Popen(key_maker(path)) for path in keys]
         assert [maker.wait() for maker in makers] == [0] * len(makers)
-        names = "".join(f"{host.address} {host.name}\n" for host in self.hosts)
+        names = "".join(
+            f"{host.address} {host.name}\n{host.address6} {host.name}6\n" for host in self.hosts
+        )
         self.ssh_config.write_text(SSH_CONFIG.format(folder=self.folder))
         (self.folder / "known_hosts").write_text("".join(map(known, self.hosts)))
         for host in self.hosts:
@@ -102,8 +104,8 @@ class Bed:
         try:
             self._hold(self._switch, makers[0])
             for host in self.hosts:
-                words = {"name": host.name, "address": host.address, "folder": host.folder}
-                script = SET_UP.format(uid=os.geteuid(), **words)
+                words = {name: getattr(host, name) for name in ("name", "address", "address6")}
+                script = SET_UP.format(uid=os.geteuid(), folder=host.folder, **words)
                 makers.append(unshared(script, self._switch))
             for host, maker in zip(self.hosts, makers[1:], strict=True):
                 self._hold(host, maker)
@@ -183,10 +185,11 @@ class Bed:
         self._on_switch("ip", "link", "set", f"port{host}", "up")
 
     def shape(self, host: int, rate: str) -> None:
-        """Bound what it sends and what it is sent, e.g. ``1gbit``."""
+        """Bound what it sends and what it is sent, e.g. ``1gbit``; "" ends that."""
         words = ["root", "tbf", "rate", rate, "burst", "256kb", "latency", "50ms"]
-        self.run(host, ["tc", "qdisc", "replace", "dev", "eth0", *words])
-        self._on_switch("tc", "qdisc", "replace", "dev", f"port{host}", *words)
+        words = ["replace", *words] if rate else ["del", "root"]
+        self.run(host, ["tc", "qdisc", words[0], "dev", "eth0", *words[1:]])
+        self._on_switch("tc", "qdisc", words[0], "dev", f"port{host}", *words[1:])
 
     def block(self, source: int, host: int, ports: str = "1-65534") -> None:
         """Let a host silently drop what another sends to these tcp ports; ssh is let through."""

@@ -25,7 +25,7 @@ IS_ROOT = os.geteuid() == 0
 # An ordinary user has the rights to make hosts in a user namespace of his own.
 NAMESPACES = ("net", "uts", "mnt") if IS_ROOT else ("user", "net", "uts", "mnt")
 _USER = [] if IS_ROOT else ["-U", "--map-current-user", "--keep-caps"]
-_TOOLS = ("ip", "ssh", "ssh-keygen", "unshare", "mount", "/usr/sbin/sshd")
+_TOOLS = ("ip", "ssh", "ssh-keygen", "unshare", "mount", "hostname", "/usr/sbin/sshd")
 _PR_SET_PDEATHSIG, _PR_CAP_AMBIENT, _AMBIENT_RAISE = 1, 47, 2  # linux/prctl.h
 _CAPABILITY_V3, _LAST_CAPABILITY = 0x20080522, 40  # linux/capability.h
 
@@ -47,6 +47,7 @@ done
 ip link set lo up
 echo made; read _
 ip addr add {address}/24 dev eth0; ip link set eth0 up
+ip addr add {address6}/64 dev eth0 nodad
 echo up; read _ || true
 """
 
@@ -91,9 +92,10 @@ def why_not() -> str:
 class BedHost:
     """One host: its name, address, namespaces and sshd."""
 
-    def __init__(self, name: str, address: str, folder: Path) -> None:
+    def __init__(self, name: str, number: int, folder: Path) -> None:
         self.name = name
-        self.address = address
+        self.address = f"10.77.0.{number}"
+        self.address6 = f"fd77::{number}"
         self.folder = folder
         self.fds: dict[str, int] = {}
         self.sshd: subprocess.Popen[bytes] | None = None
@@ -157,7 +159,8 @@ def key_maker(path: Path) -> list[str]:
 
 
 def known(host: BedHost) -> str:
-    return f"{host.name},{host.address} {(host.folder / 'host_key.pub').read_text()}"
+    names = f"{host.name},{host.name}6,{host.address},{host.address6}"
+    return f"{names} {(host.folder / 'host_key.pub').read_text()}"
 
 
 def unshared(script: str, inside: BedHost | None = None) -> subprocess.Popen[bytes]:

@@ -16,10 +16,22 @@ from bed_host import VARIABLE, remove_leftovers
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not() or "it can be had")
 
+SEND = (
+    'import shutil, socket, sys; to = socket.create_connection(("a", int(sys.argv[1])));'
+    'shutil.copyfileobj(sys.stdin.buffer, to.makefile("wb"))'
+)
+
 
 def _ssh(bed, host, command, **options):
     words = ["ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=1", "-o", "LogLevel=ERROR"]
     return bed.run(0, [*words, host, command], check=False, **options)
+
+
+def _wait(is_so):
+    deadline_s = time.monotonic() + 5
+    while not is_so():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
 
 
 def test_hosts_have_names_and_meet_over_ssh(bed):
@@ -50,13 +62,35 @@ def test_a_blocked_port_drops_all_but_ssh(bed):
     assert _ssh(bed, "b", knock.format(4000)).stdout.strip() == "1", "it is refused again"
 
 
+def test_a_shaped_host_sends_no_faster(bed):
+    send = (
+        "import socket, time; s = socket.create_server(('', 0)); print(s.getsockname()[1], flush=True);"
+        "c, _ = s.accept(); start = time.monotonic(); n = 0\n"
+        "while d := c.recv(1 << 16): n += len(d)\n"
+        "print(n / (time.monotonic() - start), flush=True)"
+    )
+    bed.shape(1, "80mbit")
+    try:
+        with bed.popen(
+            0, [sys.executable, "-c", send], stdout=subprocess.PIPE, text=True
+        ) as receiver:
+            port = receiver.stdout.readline().strip()
+            bed.run(
+                1, ["sh", "-c", f"head -c 4000000 /dev/zero | {sys.executable} -c '{SEND}' {port}"]
+            )
+            rate = float(receiver.stdout.readline())
+    finally:
+        bed.shape(1, "")
+    assert rate < 11e6, "10 MB/s, and the burst that goes at once"
+
+
 def test_a_frozen_host_goes_on(bed):
     sleeper = bed.popen(1, ["sleep", "60"])
     process = psutil.Process(sleeper.pid)
     bed.signal(1, signal.SIGSTOP)
-    assert process.status() == psutil.STATUS_STOPPED
+    _wait(lambda: process.status() == psutil.STATUS_STOPPED)
     bed.signal(1, signal.SIGCONT)
-    assert process.status() == psutil.STATUS_SLEEPING
+    _wait(lambda: process.status() == psutil.STATUS_SLEEPING)
     assert bed.left(0, 1) == [f"process {sleeper.pid}: sleep 60"]
     sleeper.kill()
     sleeper.wait()
@@ -98,10 +132,7 @@ def test_nothing_is_left_of_a_bed_whose_process_was_killed():
     ) as popen:
         folder, server = popen.stdout.readline().split()
         popen.kill()
-    deadline_s = time.monotonic() + 5
-    while psutil.pid_exists(int(server)) and time.monotonic() < deadline_s:
-        time.sleep(0.01)
-    assert not psutil.pid_exists(int(server)), "its servers die with it"
+    _wait(lambda: not psutil.pid_exists(int(server)))  # its servers die with it
     remove_leftovers()
     for process in psutil.process_iter():
         try:

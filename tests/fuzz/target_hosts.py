@@ -47,7 +47,7 @@ from phalanx.protocol.hosts import (
     RankSaid,
     Spawn,
 )
-from phalanx.supervisor import _host_line, _hosts
+from phalanx.supervisor import _host_door, _host_line
 from phalanx.supervisor._host_door import HostDoor
 from phalanx.supervisor._root import RootSupervisor
 
@@ -194,7 +194,7 @@ def one(data: bytes) -> None:
         with (
             staged(),
             quiet(_Failures(logging.CRITICAL)),
-            mock.patch.object(_hosts, "HostDoor", _Door),
+            mock.patch.object(_host_door, "HostDoor", _Door),
             mock.patch.object(_host_line, "launch_host", _launch),
         ):
             loop.run_until_complete(_play(loop, Supply(data)))

@@ -132,6 +132,14 @@ def test_three_hosts_boot_agree_and_stop(bed, tmp_path):
     assert bed.left(BOUND_S) == []
 
 
+def test_hosts_that_have_only_ipv6(bed, tmp_path):
+    with World(bed, tmp_path, hosts="b6,c6", n=1) as world:
+        world.boot()
+        assert world.run(WHERE)["values"] == ["('b', 1)", "('c', 1)"]
+        world.stop()
+    assert bed.left(BOUND_S) == []
+
+
 def test_a_host_that_is_cut_off_is_named_and_ends_its_ranks(bed, world):
     world.wait_together()
     bed.cut(2)
@@ -173,15 +181,32 @@ def test_a_host_goes_on_without_its_ssh(bed, world):
     assert "stopped" in world.stop()
 
 
-def test_nothing_is_left_of_a_killed_root(bed, world):
-    world.wait_together()
+def _root(world):
     (root,) = (
         process
         for process in world.find(0, "-m phalanx.supervisor")
         if process.cmdline()[-1] == "phalanx.supervisor"
     )
-    root.kill()
+    return root
+
+
+def test_nothing_is_left_of_a_killed_root(bed, world):
+    world.wait_together()
+    _root(world).kill()
     assert bed.left(BOUND_S + SLACK_S, 1, 2) == []
+
+
+def test_nothing_is_left_of_a_root_that_is_killed_while_it_boots(bed, tmp_path):
+    came = tmp_path / "came"
+    python = bed.python("late", f'touch {came}; sleep 0.5; exec {sys.executable} "$@"')
+    with World(bed, tmp_path, python=str(python)) as world:
+        deadline_s = time.monotonic() + 20
+        while not came.exists():
+            assert time.monotonic() < deadline_s
+            time.sleep(0.01)
+        _root(world).kill()
+        assert "problem" in world.answer()
+    assert bed.left(BOUND_S + SLACK_S) == []
 
 
 def test_nothing_is_left_of_a_killed_notebook(bed, world):
@@ -244,7 +269,14 @@ def test_a_missing_interface_is_named(bed, tmp_path):
         problem, _ = _problem(bed, tmp_path, interface="wire7")
     finally:
         bed.run(0, ["ip", "link", "del", "wire7"])
-    assert "it has no network interface 'wire7' (it has lo, eth0)" in problem
+    assert "it has no interface 'wire7'; there are: eth0, lo" in problem
+
+
+def test_a_missing_folder_is_named_if_it_was_asked_for(bed, tmp_path):
+    bed.run(0, ["mkdir", "/run/here"])  # each host has a /run of its own
+    problem, _ = _problem(bed, tmp_path, cwd="/run/here")
+    assert problem == ("b: it has no folder /run/here: make it there, or name another with --cwd")
+    bed.run(0, ["rmdir", "/run/here"])
 
 
 def test_a_host_that_never_comes_up_is_given_up(bed, tmp_path):

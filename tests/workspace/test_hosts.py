@@ -12,6 +12,7 @@ from processes import wait_gone
 
 from phalanx.errors import CellError, CollectiveMismatch, DistributedError
 from phalanx.protocol import HostPlan, RemoteOptions
+from phalanx.workspace import Workspace
 
 BOUND_S = 2.0  # design.md section 5: on one machine
 
@@ -125,15 +126,14 @@ def test_a_rank_that_is_killed_on_another_host_is_named_and_replaced(ws):
     assert ws.topology().ranks[3].pid != killed.pid
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "why"),
     [
         pytest.param(
             signal.SIGKILL, "its supervisor was killed by signal 9 (SIGKILL)", id="killed"
         ),
-        pytest.param(
-            signal.SIGSTOP, "it has not answered for 1 s", marks=pytest.mark.slow, id="frozen"
-        ),
+        pytest.param(signal.SIGSTOP, "it has not answered for 1 s", id="frozen"),
     ],
 )
 def test_a_host_that_is_lost_is_named_and_started_anew(ws, number, why):
@@ -155,6 +155,15 @@ def test_a_host_that_is_lost_is_named_and_started_anew(ws, number, why):
     assert ws.run("kept", ranks=[1])[0].value == "1"
 
 
+def test_all_hosts_recover_together(ws):
+    code = (
+        "try:\n    px.all_sum(1) if rank != 3 else 1 / 0\nexcept Exception: pass\n"
+        "px.recover()\npx.all_sum(1)"
+    )
+    assert [result.value for result in ws.run(code)] == ["4"] * 4
+
+
+@pytest.mark.slow
 def test_stop_leaves_nothing():
     progress = []
     ws = start(progress=progress.append)
@@ -168,7 +177,8 @@ def test_stop_leaves_nothing():
     ]
 
 
-@pytest.mark.parametrize("linger_s", [0.0, pytest.param(2.0, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("linger_s", [0.0, 2.0])
 def test_a_host_whose_root_is_killed_frees_its_ranks_and_ends_after_the_linger_time(linger_s):
     ws = start(linger=linger_s)
     try:
@@ -211,8 +221,39 @@ def test_a_host_that_does_not_come_up_in_time_is_named(tmp_path):
         start(remote=remote)
 
 
+def test_a_folder_that_was_asked_for_and_is_not_there_is_named(tmp_path):
+    remote = RemoteOptions(launcher="local", cwd=str(tmp_path / "none"))
+    with pytest.raises(DistributedError, match="^b: it has no folder .*/none: make it there"):
+        start(remote=remote, hosts=(HostPlan("b", 1),))
+
+
+def test_a_network_card_that_is_not_there_is_named():
+    remote = RemoteOptions(launcher="local", interface="nocard0")
+    with pytest.raises(DistributedError, match=r"no interface 'nocard0'") as caught:
+        start(remote=remote, hosts=(HostPlan("b", 1),))
+    assert "\n" not in str(caught.value)
+
+
 def test_what_the_ranks_of_another_host_are_given(tmp_path):
     remote = RemoteOptions(launcher="local", cwd=str(tmp_path), env={"GIVEN": "there"})
     with start(remote=remote, hosts=(HostPlan("b", 1),)) as ws:
         values = ws.run("import os; (os.getcwd(), os.environ['GIVEN'], px.all_sum(1))")
         assert values[0].value == f"('{tmp_path}', 'there', 1)"
+
+
+@pytest.mark.slow
+def test_whoever_comes_back_is_shown_what_was_missed_on_all_hosts():
+    with start(linger=20.0, detach=True) as ws:
+        ws.run("import threading, time\nprint('before', rank)")
+        ws.run(
+            "def late():\n    time.sleep(1.0)\n    print('late', rank)\n"
+            "threading.Thread(target=late).start()"
+        )
+        name = ws.name
+    with Workspace.attach(name) as ws:
+        try:
+            wait_for(lambda: all("late" in ws.output(rank) for rank in range(4)))
+            assert ws.run("px.all_sum(1)")[3].value == "4"
+            assert ws.output(3).splitlines()[:2] == ["before 3", "late 3"]
+        finally:
+            ws.stop()

@@ -58,8 +58,9 @@ class HostBoot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The first thing a host's supervisor reads, on its standard input.
 
     It connects to the first of ``endpoints`` that it reaches, with its keys, which the root has
-    made. Its ``ranks``, of ``size``, listen on ``addresses``, or those of ``interface``, or on the one through which
-    the root was reached.
+    made. Where ``cwd`` is missing the home folder stands in, unless it ``is_cwd_asked`` for. Its
+    ``ranks``, of ``size``, listen on ``addresses``, or those of ``interface``, or on the one through
+    which the root was reached.
     """
 
     version: str
@@ -79,6 +80,7 @@ class HostBoot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     addresses: tuple[str, ...] = ()
     interface: str = ""
     env: dict[str, str] = {}
+    is_cwd_asked: bool = False
 
     def __repr__(self) -> str:
         """Without the keys: a log or a traceback may show it."""
@@ -89,13 +91,18 @@ class HostBoot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class HostUp(msgspec.Struct, frozen=True, tag="host_up", forbid_unknown_fields=True):
-    """Host, first of all: I am there, and my ranks will listen on ``addresses``."""
+    """Host, first of all: I am there, and my ranks will listen on ``addresses``.
+
+    ``root_address`` is the one at which it has reached the root: its ranks will reach the
+    controller there, too.
+    """
 
     version: str
     pid: Pid
     name: str
     cores: Annotated[int, msgspec.Meta(ge=1, lt=1 << 31)]
     addresses: tuple[str, ...]
+    root_address: str = ""
 
 
 class RankReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

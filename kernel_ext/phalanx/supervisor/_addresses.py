@@ -1,4 +1,4 @@
-"""This machine's addresses: those of a network card, and those through which others are reached.
+"""This machine's addresses through which other hosts reach it.
 
 It asks the system and ssh's configuration; it connects to nobody.
 """
@@ -6,60 +6,18 @@ It asks the system and ssh's configuration; it connects to nobody.
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import ipaddress
 import socket
-import struct
 import subprocess
 from collections.abc import Sequence
-from pathlib import Path
 
 from phalanx.errors import DistributedError
+from phalanx.hosts import interface_addresses, own_addresses
 from phalanx.protocol import HostPlan, RemoteOptions
 
-__all__ = ["addresses_of", "addresses_towards"]
+__all__ = ["addresses_towards"]
 
-_SIOCGIFADDR = 0x8915  # linux/sockios.h
 _ANY_PORT = 9  # discard: nothing is sent, the kernel only says which way it would go
-
-
-def addresses_of(interface: str) -> tuple[str, ...]:
-    """Return the addresses of a network card.
-
-    Raises
-    ------
-    DistributedError
-        There is none of this name, or it has no address.
-    """
-    names = [name for _, name in socket.if_nameindex()]
-    if interface not in names:
-        msg = f"it has no network interface {interface!r} (it has {', '.join(names)})"
-        raise DistributedError(msg)
-    found = [*_ipv4_of(interface), *_ipv6_of(interface)]
-    if not found:
-        msg = f"its network interface {interface!r} has no address"
-        raise DistributedError(msg)
-    return tuple(found)
-
-
-def _ipv4_of(interface: str) -> list[str]:
-    packed = struct.pack("256s", interface.encode()[:15])
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        try:
-            answer = fcntl.ioctl(sock.fileno(), _SIOCGIFADDR, packed)
-        except OSError:  # it has none
-            return []
-    return [socket.inet_ntoa(answer[20:24])]
-
-
-def _ipv6_of(interface: str) -> list[str]:
-    try:
-        lines = Path("/proc/net/if_inet6").read_text().splitlines()
-    except OSError:
-        return []
-    rows = [line.split() for line in lines]
-    found = [ipaddress.IPv6Address(int(row[0], 16)) for row in rows if row[5] == interface]
-    return [str(address) for address in found if not address.is_link_local]
 
 
 async def addresses_towards(plans: Sequence[HostPlan], remote: RemoteOptions) -> tuple[str, ...]:
@@ -67,9 +25,17 @@ async def addresses_towards(plans: Sequence[HostPlan], remote: RemoteOptions) ->
 
     Where a host's name says nothing here (ssh may know more of it), all addresses that others can
     reach.
+
+    Raises
+    ------
+    DistributedError
+        There is no such interface here, or no address at all.
     """
     if remote.interface:
-        return addresses_of(remote.interface)
+        try:
+            return interface_addresses(remote.interface)
+        except ValueError as error:
+            raise DistributedError(str(error)) from None
     if remote.launcher == "local":
         return ("127.0.0.1",)
     loop = asyncio.get_running_loop()
@@ -78,6 +44,9 @@ async def addresses_towards(plans: Sequence[HostPlan], remote: RemoteOptions) ->
     )
     if "" in found:
         found += _all_addresses()
+    if not any(found):
+        msg = "this machine has no address at which another host could reach it"
+        raise DistributedError(msg)
     return tuple(dict.fromkeys(address for address in found if address))
 
 
@@ -115,7 +84,7 @@ def _real_name(name: str, ssh_args: Sequence[str]) -> str:
 
 
 def _all_addresses() -> list[str]:
-    found = []
-    for _, name in socket.if_nameindex():
-        found += [*_ipv4_of(name), *_ipv6_of(name)]
-    return [address for address in found if not ipaddress.ip_address(address).is_loopback]
+    """Return what others may reach this machine at."""
+    every = [address for addresses in own_addresses().values() for address in addresses]
+    found = [(address, ipaddress.ip_address(address)) for address in every]
+    return [text for text, its in found if not (its.is_loopback or its.is_link_local)]

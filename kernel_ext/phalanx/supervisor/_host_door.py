@@ -16,6 +16,7 @@ import msgspec
 import zmq
 import zmq.asyncio
 
+from phalanx.errors import DistributedError
 from phalanx.protocol import MAX_FRAME
 from phalanx.protocol.hosts import FromHost, ToHost
 
@@ -56,7 +57,7 @@ class HostDoor:
 
         Raises
         ------
-        zmq.ZMQError
+        DistributedError
             None of them can be listened on.
         """
         if self._socket is not None:
@@ -78,6 +79,7 @@ class HostDoor:
         self.endpoints = _bind_all(sock, addresses)
         self._socket = sock
         self._task = asyncio.get_running_loop().create_task(self._serve(sock))
+        self._task.add_done_callback(self._on_served)
 
     def expect(
         self, key: bytes, take: Callable[[FromHost], None], fail: Callable[[str], None]
@@ -93,6 +95,13 @@ class HostDoor:
             frames = await sock.recv_multipart(copy=False)
             key = str(frames[-1].get("User-Id")).encode()
             self._hear(key, frames[0].bytes, [frame.bytes for frame in frames[1:]])
+
+    def _on_served(self, task: asyncio.Task[None]) -> None:
+        """After a mistake of ours: nobody is heard any more, which must not look like silence."""
+        if not task.cancelled() and task.exception() is not None:
+            log.critical("hosts cannot be heard any more", exc_info=task.exception())
+            for visitor in self._visitors.values():
+                visitor.fail("its root cannot hear it any more")
 
     def _hear(self, key: bytes, identity: bytes, bodies: Sequence[bytes]) -> None:
         """Take one message of whoever has this key; what it is, is checked here."""
@@ -134,14 +143,16 @@ def _check(sent: asyncio.Task[Any], visitor: _Visitor) -> None:
 
 def _bind_all(sock: zmq.asyncio.Socket, addresses: Sequence[str]) -> tuple[str, ...]:
     endpoints = []
-    problem: zmq.ZMQError | None = None
+    refused = []
     for address in addresses:
         host = f"[{address}]" if ":" in address else address
         try:
             endpoints.append(f"tcp://{host}:{sock.bind_to_random_port(f'tcp://{host}')}")
         except zmq.ZMQError as error:
-            log.warning("cannot listen for hosts on %s: %s", address, error)
-            problem = error
-    if problem is not None and not endpoints:
-        raise problem
+            refused.append(f"{address}: {error}")
+    if not endpoints:
+        msg = f"other hosts cannot be listened for ({'; '.join(refused)})"
+        raise DistributedError(msg)
+    for text in refused:
+        log.warning("cannot listen for hosts on %s", text)
     return tuple(endpoints)

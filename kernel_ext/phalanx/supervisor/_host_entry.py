@@ -18,10 +18,10 @@ import zmq.asyncio
 
 import phalanx
 from phalanx.errors import DistributedError
+from phalanx.hosts import interface_addresses
 from phalanx.protocol import MAX_FRAME
 from phalanx.protocol.hosts import HostBoot
 
-from ._addresses import addresses_of
 from ._host_process import BEGUN
 from ._host_role import HostRole
 from ._limits import allow_descriptors
@@ -65,9 +65,15 @@ async def _serve(boot: HostBoot) -> str:
         return own
     addresses = boot.addresses or (own,)
     if boot.interface and not boot.addresses:
-        addresses = addresses_of(boot.interface)
+        try:
+            addresses = interface_addresses(boot.interface)
+        except ValueError as error:  # read where "this machine" is another one
+            return str(error).replace("this machine", "it", 1)
     # A folder that is there on all hosts is used on all; ranks have to be somewhere.
-    cwd = boot.cwd if Path(boot.cwd).is_dir() else str(Path.home())
+    is_there = Path(boot.cwd).is_dir()
+    if boot.is_cwd_asked and not is_there:
+        return f"it has no folder {boot.cwd}: make it there, or name another with --cwd"
+    cwd = boot.cwd if is_there else str(Path.home())
     with zmq.asyncio.Context() as context, context.socket(zmq.DEALER) as root:
         root.linger = 500  # ms: the last word still goes out
         root.sndhwm = root.rcvhwm = 0
@@ -78,7 +84,8 @@ async def _serve(boot: HostBoot) -> str:
         root.curve_serverkey = boot.root_key
         root.curve_publickey, root.curve_secretkey = boot.public_key, boot.secret_key
         root.connect(endpoint)
-        role = HostRole(boot, root, addresses, cwd)
+        root_address = endpoint.removeprefix("tcp://").rpartition(":")[0].strip("[]")
+        role = HostRole(boot, root, addresses, cwd, root_address)
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, role.end)
         # Whoever has started us may go: it is the root whom we serve. (A handler, not SIG_IGN: that

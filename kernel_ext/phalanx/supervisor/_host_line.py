@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 
 Answer = TypeVar("Answer", Killed, Looked, Traces, Shown, Refreshed)
 
-LOOK_EVERY_S = 0.1  # for a silence: as exact as for one rank
+LOOK_EVERY_S = 0.2  # for a silence: as exact as for one rank
 WHY_S = 0.5  # so long a line that has broken waits for words on why its process has ended
 STOP_S = 2.0  # to end ranks (0.5 s for those that take their time), and to sweep up
 

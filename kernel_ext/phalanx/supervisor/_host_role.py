@@ -74,15 +74,22 @@ FIRST_WORD_S = 10.0  # the root answers a host that has come in milliseconds, or
 class HostRole:
     """One host of a world, until its root says so or is gone for too long.
 
-    ``root`` is connected to the root; ``addresses`` are those on which its ranks listen.
+    ``root`` is connected to the root, at ``root_address``; ``addresses`` are those on which its
+    ranks listen.
     """
 
     def __init__(
-        self, boot: HostBoot, root: zmq.asyncio.Socket, addresses: tuple[str, ...], cwd: str
+        self,
+        boot: HostBoot,
+        root: zmq.asyncio.Socket,
+        addresses: tuple[str, ...],
+        cwd: str,
+        root_address: str,
     ) -> None:
         self._boot = boot
         self._root = root
         self._cwd = cwd
+        self._root_address = root_address
         self._loop = asyncio.get_running_loop()
         self._over = asyncio.Event()
         self._host = HostSupervisor(boot.ranks, self, addresses=addresses, size=boot.size)
@@ -91,7 +98,7 @@ class HostRole:
         self._decoder = msgspec.msgpack.Decoder(ToHost)
         self._silence = Silence(boot.silence_s, self._loop.time())
         self._clock: asyncio.TimerHandle | None = None
-        self._is_watching = False
+        self._watching = asyncio.Event()
         self._has_heard = False
         self._tasks: set[asyncio.Task[None]] = set()
         self.problem = ""  # why it could not serve at all
@@ -104,7 +111,10 @@ class HostRole:
         )
         cores = len(os.sched_getaffinity(0))
         name = socket.gethostname()
-        self._say(HostUp(phalanx.__version__, os.getpid(), name, cores, self._host.addresses))
+        addresses = self._host.addresses
+        self._say(
+            HostUp(phalanx.__version__, os.getpid(), name, cores, addresses, self._root_address)
+        )
         try:
             self._spawn_task(self._serve())
             self._spawn_task(self._watch_connection(disconnected))
@@ -161,7 +171,10 @@ class HostRole:
         elif isinstance(message, AbortEpoch):
             host.abort(message.epoch, message.kind, message.culprit, message.message)
         elif isinstance(message, WatchRanks):
-            self._is_watching = message.is_on
+            if message.is_on:
+                self._watching.set()
+            else:
+                self._watching.clear()
         elif isinstance(message, Spawn):
             self._spawn(message.rank)
         elif isinstance(message, GiveBack):
@@ -243,9 +256,9 @@ class HostRole:
 
     async def _watch_ranks(self) -> None:
         while True:
+            await self._watching.wait()
+            self._report(*self._host.ranks)
             await asyncio.sleep(LOOK_EVERY_S)
-            if self._is_watching:
-                self._report(*self._host.ranks)
 
     def _report(self, *ranks: int, with_memory: bool = False) -> None:
         report = self._reports.draw_up(ranks, with_memory=with_memory)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -16,15 +17,16 @@ from phalanx.protocol import Activity, BootOptions, HostClock, HostInfo, HostPla
 from phalanx.protocol.host_commands import FromCommand, RunCommand, ToCommand
 from phalanx.protocol.hosts import HostBoot
 
-from ._addresses import addresses_towards
 from ._any_host import WorldEvents
 from ._health import HealthWatch
 from ._host import HostSupervisor
-from ._host_door import HostDoor
 from ._layout import Layout
 from ._process import ChildInput, ChildOutput
-from ._remote_host import RemoteHost
 from ._shown import Piece
+
+if TYPE_CHECKING:
+    from ._host_door import HostDoor
+    from ._remote_host import RemoteHost
 
 __all__ = ["Hosts"]
 
@@ -42,7 +44,7 @@ class Hosts:
         self.ranks = tuple(range(options.ranks))
         self._options = options
         self._events = events
-        self._door = HostDoor()
+        self._door: HostDoor | None = None  # where there is another host to come in
         self._opening = asyncio.Lock()
         self._addresses: tuple[str, ...] = ()
         self._local: list[HostSupervisor] = []
@@ -57,17 +59,7 @@ class Hosts:
                 self._local.append(HostSupervisor(ranks, events, record, addresses, options.ranks))
                 self._local[-1].env = options.remote.env
             else:
-                self._remote[index] = RemoteHost(
-                    index,
-                    plan,
-                    name,
-                    ranks,
-                    options.remote,
-                    options.silence_s,
-                    self._door,
-                    self,
-                    events,
-                )
+                self._remote[index] = self._remote_host(index, plan, name, ranks)
         self._every: tuple[HostSupervisor | RemoteHost, ...] = (
             *self._local,
             *self._remote.values(),
@@ -76,11 +68,29 @@ class Hosts:
         self._of = [its[rank] for rank in self.ranks]
         self._settled: dict[int, str] = {}  # by index of a remote host: why it is not up, or ""
 
+    def _remote_host(
+        self, index: int, plan: HostPlan, name: str, ranks: Sequence[int]
+    ) -> RemoteHost:
+        # Loaded only here: a world of one host does not wait for it.
+        from ._host_door import HostDoor
+        from ._remote_host import RemoteHost
+
+        if self._door is None:
+            self._door = HostDoor()
+        remote, silence_s = self._options.remote, self._options.silence_s
+        return RemoteHost(
+            index, plan, name, ranks, remote, silence_s, self._door, self, self._events
+        )
+
     # -- life ---------------------------------------------------------------------------------
 
-    def is_local(self, rank: int) -> bool:
-        """Whether a rank runs on this machine."""
-        return self._plans[self.layout.hosts[rank]].is_local
+    def root_address(self, rank: int) -> str:
+        """Return where a rank reaches this machine: as its host has; "" if it runs here."""
+        host = self._remote.get(self.layout.hosts[rank])
+        if host is None:
+            return ""
+        is_ours = host.root_address in self._addresses
+        return host.root_address if is_ours else self._addresses[0]
 
     def spawn(self, rank: int) -> None:
         """Start the process of a rank; `OSError` if this machine refuses it."""
@@ -104,12 +114,17 @@ class Hosts:
     async def stop(self) -> None:
         """End all ranks and all hosts' supervisors."""
         await asyncio.gather(*(host.stop() for host in self._every))
-        self._door.close()
+        if self._door is not None:
+            self._door.close()
 
     async def reached_at(self) -> tuple[str, ...]:
         """Listen for other hosts, if there are any; the addresses at which they reach this one."""
+        if self._door is None:
+            return ()
         async with self._opening:
-            if self._remote and not self._addresses:
+            if not self._addresses:
+                from ._addresses import addresses_towards
+
                 far = [plan for plan in self._plans if not plan.is_local]
                 self._addresses = await addresses_towards(far, self._options.remote)
                 self._door.open(self._addresses)
@@ -124,6 +139,7 @@ class Hosts:
         """Return what a host's supervisor is to read first; listens for it, too."""
         options, remote = self._options, self._options.remote
         await self.reached_at()
+        assert self._door is not None
         here = next((i for i, plan in enumerate(self._plans) if plan.is_local), None)
         boot = HostBoot(
             version=phalanx.__version__,
@@ -138,6 +154,7 @@ class Hosts:
             public_key=public_key,
             secret_key=secret_key,
             cwd=remote.cwd or options.cwd,
+            is_cwd_asked=bool(remote.cwd),
             linger_s=options.linger_s,
             silence_s=options.silence_s,
             addresses=self._plans[host].addresses,
@@ -196,9 +213,7 @@ class Hosts:
 
     def run_command(self, message: RunCommand) -> None:
         """Start a program as a rank of another host, which is up."""
-        host = self._of[message.rank]
-        assert isinstance(host, RemoteHost)
-        host.run_command(message)
+        self._remote[self.layout.hosts[message.rank]].run_command(message)
 
     def command(self, host: int, message: ToCommand) -> None:
         """Say something of the commands that run on another host; nothing if it is lost."""

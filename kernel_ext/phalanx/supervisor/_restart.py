@@ -206,5 +206,6 @@ class Restarts:
         if ready is None:
             return False
         if not ready.done():
-            ready.set_result(f"{reason} while starting\n{tail}".rstrip())
+            is_start = "could not be started" in reason
+            ready.set_result(reason if is_start else f"{reason} while starting\n{tail}".rstrip())
         return True
