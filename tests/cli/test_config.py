@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
+import psutil
 import pytest
+from processes import wait_gone
 
 import phalanx.hosts
 from phalanx.cli import main
@@ -156,3 +161,25 @@ def test_help_names_every_option_and_a_pipe_may_close():
         "--save", "--verbose", "--undo-setup",
     ):  # fmt: skip
         assert option in run.stdout
+
+
+def test_ctrl_c_ends_it_at_once_and_leaves_no_ssh(tmp_path):
+    ssh = tmp_path / "ssh"
+    ssh.write_text(f"#!/bin/sh\necho $$ >> {tmp_path}/pids\nexec sleep 300\n")
+    ssh.chmod(0o755)
+    with subprocess.Popen(
+        [sys.executable, "-m", "phalanx.cli", "config", "--hosts", "a.invalid,b.invalid"],
+        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        stderr=subprocess.PIPE, text=True,
+    ) as run:  # fmt: skip
+        deadline_s = time.monotonic() + 30
+        pids = tmp_path / "pids"
+        while not pids.exists() or len(pids.read_text().split()) < 2:
+            assert time.monotonic() < deadline_s
+            time.sleep(0.01)
+        started = [psutil.Process(int(pid)) for pid in pids.read_text().split()]
+        run.send_signal(signal.SIGINT)
+        _, err = run.communicate(timeout=5)
+    assert run.returncode == 130
+    assert err == "phalanx config: interrupted\n"
+    assert not wait_gone(started, 2.0)
