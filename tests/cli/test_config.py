@@ -163,6 +163,47 @@ def test_help_names_every_option_and_a_pipe_may_close():
         assert option in run.stdout
 
 
+def _answered(monkeypatch, world, **changes):
+    """Hosts that say what was recorded."""
+    names, outputs = phalanx.hosts.load_outputs(SAVED / world)
+    told = [
+        {key: text for key, text in {**said, **changes}.items() if text is not None}
+        for said in outputs
+    ]
+    monkeypatch.setattr(phalanx.hosts, "gather", lambda *_, **__: (told, {}))
+    return ",".join(names)
+
+
+def test_auto_setup_runs_what_it_shows(capsys, monkeypatch):
+    hosts = _answered(monkeypatch, "no_rdma")
+    ran = []
+    monkeypatch.setattr(phalanx.hosts, "run_setup", lambda *args, **_: ran.append(args))
+    status, out, err = config(capsys, "--hosts", hosts, "--auto-setup")
+    assert (status, err) == (0, "")
+    assert json.loads(out)["backend"] == "ring"
+    ((_, local, _, cables),) = ran
+    assert not local
+    assert len(cables) == 3
+
+
+def test_auto_setup_without_sudo_shows_the_commands_and_fails(capsys, monkeypatch):
+    hosts = _answered(monkeypatch, "no_rdma", sudo=None)
+    monkeypatch.setattr(phalanx.hosts, "run_setup", lambda *_, **__: pytest.fail("it was run"))
+    status, out, err = config(capsys, "--hosts", hosts, "--auto-setup")
+    assert status == 1
+    assert json.loads(out)["backend"] == "ring"
+    assert "mac0, mac1, mac2: no sudo without a password" in err
+    assert "sudo ifconfig en2 inet 192.168.0.1" in err
+
+
+def test_undo_setup_takes_back_and_writes_nothing(capsys, monkeypatch):
+    hosts = _answered(monkeypatch, "no_rdma")
+    undone = []
+    monkeypatch.setattr(phalanx.hosts, "undo_setup", lambda *args, **_: undone.append(args))
+    assert config(capsys, "--hosts", hosts, "--undo-setup") == (0, "", "")
+    assert len(undone[0][3]) == 3
+
+
 def test_ctrl_c_ends_it_at_once_and_leaves_no_ssh(tmp_path):
     ssh = tmp_path / "ssh"
     ssh.write_text(f"#!/bin/sh\necho $$ >> {tmp_path}/pids\nexec sleep 300\n")
