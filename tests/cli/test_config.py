@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
+import psutil
 import pytest
+from processes import wait_gone
 
 import phalanx.hosts
 from phalanx.cli import main
@@ -156,3 +161,66 @@ def test_help_names_every_option_and_a_pipe_may_close():
         "--save", "--verbose", "--undo-setup",
     ):  # fmt: skip
         assert option in run.stdout
+
+
+def _answered(monkeypatch, world, **changes):
+    """Hosts that say what was recorded."""
+    names, outputs = phalanx.hosts.load_outputs(SAVED / world)
+    told = [
+        {key: text for key, text in {**said, **changes}.items() if text is not None}
+        for said in outputs
+    ]
+    monkeypatch.setattr(phalanx.hosts, "gather", lambda *_, **__: (told, {}))
+    return ",".join(names)
+
+
+def test_auto_setup_runs_what_it_shows(capsys, monkeypatch):
+    hosts = _answered(monkeypatch, "no_rdma")
+    ran = []
+    monkeypatch.setattr(phalanx.hosts, "run_setup", lambda *args, **_: ran.append(args))
+    status, out, err = config(capsys, "--hosts", hosts, "--auto-setup")
+    assert (status, err) == (0, "")
+    assert json.loads(out)["backend"] == "ring"
+    ((_, local, _, cables),) = ran
+    assert not local
+    assert len(cables) == 3
+
+
+def test_auto_setup_without_sudo_shows_the_commands_and_fails(capsys, monkeypatch):
+    hosts = _answered(monkeypatch, "no_rdma", sudo=None)
+    monkeypatch.setattr(phalanx.hosts, "run_setup", lambda *_, **__: pytest.fail("it was run"))
+    status, out, err = config(capsys, "--hosts", hosts, "--auto-setup")
+    assert status == 1
+    assert json.loads(out)["backend"] == "ring"
+    assert "mac0, mac1, mac2: no sudo without a password" in err
+    assert "sudo ifconfig en2 inet 192.168.0.1" in err
+
+
+def test_undo_setup_takes_back_and_writes_nothing(capsys, monkeypatch):
+    hosts = _answered(monkeypatch, "no_rdma")
+    undone = []
+    monkeypatch.setattr(phalanx.hosts, "undo_setup", lambda *args, **_: undone.append(args))
+    assert config(capsys, "--hosts", hosts, "--undo-setup") == (0, "", "")
+    assert len(undone[0][3]) == 3
+
+
+def test_ctrl_c_ends_it_at_once_and_leaves_no_ssh(tmp_path):
+    ssh = tmp_path / "ssh"
+    ssh.write_text(f"#!/bin/sh\necho $$ >> {tmp_path}/pids\nexec sleep 300\n")
+    ssh.chmod(0o755)
+    with subprocess.Popen(
+        [sys.executable, "-m", "phalanx.cli", "config", "--hosts", "a.invalid,b.invalid"],
+        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        stderr=subprocess.PIPE, text=True,
+    ) as run:  # fmt: skip
+        deadline_s = time.monotonic() + 30
+        pids = tmp_path / "pids"
+        while not pids.exists() or len(pids.read_text().split()) < 2:
+            assert time.monotonic() < deadline_s
+            time.sleep(0.01)
+        started = [psutil.Process(int(pid)) for pid in pids.read_text().split()]
+        run.send_signal(signal.SIGINT)
+        _, err = run.communicate(timeout=5)
+    assert run.returncode == 130
+    assert err == "phalanx config: interrupted\n"
+    assert not wait_gone(started, 2.0)

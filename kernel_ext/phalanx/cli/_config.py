@@ -83,7 +83,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     add(
         "--python",
-        default="",
         help="for --measure: the Python there (default: the path of this one)",
     )
     add("--dot", action="store_true", help="print the picture for Graphviz, and end")
@@ -131,14 +130,13 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:  # noqa: ARG00
         raise
     for remark in plan.remarks:
         _say(remark)
-    if plan.cables:
-        _set_up(options, chosen, local, surveys, plan)
+    is_done = not plan.cables or _set_up(options, chosen, local, surveys, plan)
     times: Sequence[PathTimes] = ()
-    if options.measure and len(chosen) > 1:
+    if options.measure and len(chosen) > 1 and is_done:
         plan, times = _measured(options, chosen, local, discovery, plan)
     _draw(options, discovery, plan, times)
     _write(options, plan)
-    return 0
+    return 0 if is_done else 1
 
 
 def _check(options: argparse.Namespace) -> None:
@@ -212,16 +210,26 @@ def _set_up(
     local: Collection[Host],
     surveys: Sequence[Survey],
     plan: Plan,
-) -> None:
-    if options.auto_setup:
+) -> bool:
+    """Run the commands, or show them; whether that is what was asked for."""
+    unable = [survey.name for survey in surveys if not survey.has_sudo]
+    if options.auto_setup and not unable:
         room.run_setup(hosts, local, surveys, plan.cables, say=_say)
-        return
-    _say("the cables want addresses; run these there, or say --auto-setup:")
+        return True
+    why = (
+        f"{', '.join(unable)}: no sudo without a password, so nothing is run; "
+        if options.auto_setup
+        else ""
+    )
+    _say(
+        f"{why}the cables want addresses; run these there{'' if why else ', or say --auto-setup'}:"
+    )
     for survey, steps in zip(surveys, room.setup_steps(surveys, plan.cables), strict=True):
         if steps:
             title = f"Setup for {survey.name}"
             commands = "\n".join(step.command for step in steps)
             print(f"{title}\n{'=' * len(title)}\n{commands}\n", file=sys.stderr)
+    return not options.auto_setup
 
 
 def _planned(options: argparse.Namespace, discovery: Discovery) -> Plan:
@@ -251,7 +259,7 @@ def _measured(
     if not networks:
         msg = "the hosts share no network on which they could be measured"
         raise room.DiscoveryError(msg)
-    times = room.measure(hosts, local, networks, python=options.python, say=_say)
+    times = room.measure(hosts, local, networks, python=options.python or "", say=_say)
     plan = room.measured_plan(discovery, plan, networks, times)
     _say(plan.remarks[-1])
     return plan, times
