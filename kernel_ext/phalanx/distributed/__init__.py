@@ -22,12 +22,14 @@ from ._init import init, is_available
 from ._pairs import recv, recv_like, send
 from ._recover import recover
 from ._reductions import all_max, all_min, all_sum, sum_scatter
+from ._spans import ENTRY, SpanReader
 from ._stacks import LISTENER, STACK_SIGNAL, STACKS_VARIABLE, take_stack_signals
 from ._supervised import Loss, current_loss, is_supervised, join, supervisor_channel, world
 from ._trace import RECORD, Records, records_of, trace
 from ._work import Work
 
 __all__ = [
+    "ENTRY",
     "LISTENER",
     "RECORD",
     "STACKS_VARIABLE",
@@ -37,6 +39,7 @@ __all__ = [
     "Group",
     "Loss",
     "Records",
+    "SpanReader",
     "Work",
     "accused",
     "all_gather",

@@ -52,6 +52,7 @@ from ._records import (
     RankState,
     Topology,
 )
+from ._samples import CellTime, LateRank, RankSample, Samples, Span, Waiting, WatchSamples
 from ._stacks import RankStack, say_busy, say_late, say_where, way_out
 from ._sweeps import Limit, SweepProgress, SweepRun, SweepState
 from ._workspace_messages import (
@@ -93,6 +94,7 @@ __all__ = [
     "CellAllowed",
     "CellEnded",
     "CellStanding",
+    "CellTime",
     "Channel",
     "ChannelClosed",
     "EngineReady",
@@ -114,6 +116,7 @@ __all__ = [
     "HostPlan",
     "Join",
     "KeepCell",
+    "LateRank",
     "LetGo",
     "Limit",
     "LineNeed",
@@ -126,6 +129,7 @@ __all__ = [
     "RankInfo",
     "RankLost",
     "RankReturn",
+    "RankSample",
     "RankStack",
     "RankState",
     "Recover",
@@ -137,7 +141,9 @@ __all__ = [
     "Restart",
     "Restarted",
     "RootAddress",
+    "Samples",
     "Settled",
+    "Span",
     "SplitClosed",
     "SplitFormed",
     "StacksAre",
@@ -155,6 +161,8 @@ __all__ = [
     "TopologyIs",
     "TraceIs",
     "TypedLine",
+    "Waiting",
+    "WatchSamples",
     "Welcome",
     "Withdraw",
     "WorkspaceRecord",

@@ -40,6 +40,7 @@ from phalanx.protocol import (
     Stopped,
     ToRoot,
     ToSupervisor,
+    WatchSamples,
 )
 
 from ._answers import Answers, Question
@@ -55,6 +56,7 @@ from ._membership import Membership
 from ._next_message import next_message
 from ._restart import Restarts
 from ._runtime_folder import RecordFile
+from ._samples import Samplers
 from ._world import World
 
 __all__ = ["RootSupervisor"]
@@ -115,6 +117,13 @@ class RootSupervisor:
             self._answers,
             self._watch,
             self._spawn_task,
+        )
+        self._samplers = Samplers(
+            self._host,
+            self._world,
+            self._answers.cells.times,
+            is_ready=self._ready.__contains__,
+            send=lambda identity, samples: self._clients.answer(identity, samples),
         )
         record = RecordFile(options.record_fd, options.record_path) if options.record_path else None
         self._clients = Clients(options, client, address, record, self._answers.mark, self.end)
@@ -200,6 +209,9 @@ class RootSupervisor:
             self._spawn_task(self._answer(identity, message))
         elif isinstance(message, LetGo):
             self._clients.let_go(identity)
+        elif isinstance(message, WatchSamples):
+            if self._samplers.watch(identity, message.seconds):
+                self._spawn_task(self._samplers.run())
         elif not self._clients.has_owner(identity):
             if isinstance(message, BeginCell | Restart | Stop):
                 pid = self._clients.owner_pid
