@@ -77,8 +77,8 @@ class SpanReader:
         return tuple(spans), missed, _entries(new)
 
 
-def _kinds(words: Words) -> NDArray[np.uint64]:
-    return words["what"] & 0xFF
+def _kinds(words: Words) -> NDArray[np.intp]:
+    return (words["what"] & 0xFF).astype(np.intp)
 
 
 def _single(record: np.void) -> Span:
@@ -143,7 +143,7 @@ def _joined(part: Words) -> Span:
 
 
 def _entries(new: Words) -> bytes:
-    collectives = new[~_IS_MESSAGE[_kinds(new).astype(np.intp)]][-MOST_ENTRIES:]
+    collectives = new[~_IS_MESSAGE[_kinds(new)]][-MOST_ENTRIES:]
     entries = np.zeros(len(collectives), ENTRY)
     runs = (collectives["number"] & 1).astype(bool)
     for name in ("group", "place", "entered"):

@@ -118,15 +118,15 @@ class RootSupervisor:
             self._watch,
             self._spawn_task,
         )
+        record = RecordFile(options.record_fd, options.record_path) if options.record_path else None
+        self._clients = Clients(options, client, address, record, self._answers.mark, self.end)
         self._samplers = Samplers(
             self._host,
             self._world,
             self._answers.cells.times,
             is_ready=self._ready.__contains__,
-            send=lambda identity, samples: self._clients.answer(identity, samples),
+            send=self._clients.answer,
         )
-        record = RecordFile(options.record_fd, options.record_path) if options.record_path else None
-        self._clients = Clients(options, client, address, record, self._answers.mark, self.end)
 
     async def run(self) -> None:
         """Boot, serve, and end when told to or when the workspace's time is over."""
