@@ -10,6 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from ._bandwidth import bandwidth
+from ._monitor import monitor
 from ._still import StillPicture
 from ._sweep_words import sweep_csv, sweep_json, sweep_model, sweep_words
 from ._table import HEADER, format_measurement, format_size, table, table_html
@@ -18,17 +19,20 @@ from ._topology import topology
 if TYPE_CHECKING:
     from ._bandwidth_frames import Asked
     from ._live_bandwidth import Bandwidth
+    from ._live_monitor import Monitor
     from ._live_topology import Topology
 
 __all__ = [
     "HEADER",
     "Asked",
     "Bandwidth",
+    "Monitor",
     "StillPicture",
     "Topology",
     "bandwidth",
     "format_measurement",
     "format_size",
+    "monitor",
     "sweep_csv",
     "sweep_json",
     "sweep_model",
@@ -41,6 +45,7 @@ __all__ = [
 _LIVE = {
     "Asked": "_bandwidth_frames",
     "Bandwidth": "_live_bandwidth",
+    "Monitor": "_live_monitor",
     "Topology": "_live_topology",
 }
 

@@ -12,12 +12,11 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from phalanx.distributed import SpanReader
+from phalanx.distributed import Lateness, SpanReader
 from phalanx.protocol import RankSample, Samples, Span, Waiting
 
 from ._cell_times import CellTimes
 from ._host import HostSupervisor
-from ._lateness import Lateness
 from ._quiet import waits_now
 from ._steady import Steady
 from ._world import World

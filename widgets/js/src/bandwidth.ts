@@ -3,7 +3,7 @@
 
 import { make_chart, type Chart, type MakeChart } from "./bandwidth/chart";
 import { Form } from "./bandwidth/form";
-import { save_png, save_text } from "./bandwidth/save";
+import { save_png, save_text } from "./shared/save";
 import { is_running, NO_SWEEP, say_point, type Frame, type Kind } from "./bandwidth/state";
 import { Cleanup, el, set_attributes, set_text } from "./shared/dom";
 import { decode } from "./shared/frames";

@@ -10,12 +10,14 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from phalanx.distributed import ENTRY
 from phalanx.protocol import LateRank
 
-__all__ = ["Lateness"]
+from ._spans import ENTRY
 
-_SEEN = np.dtype([("rank", "i8"), *ENTRY.descr])
+__all__ = ["ENTERED", "Lateness", "late_ranks"]
+
+_NEVER = np.iinfo(np.int64).max
+ENTERED = np.dtype([("rank", "i8"), *ENTRY.descr])
 
 
 class Lateness:
@@ -26,7 +28,7 @@ class Lateness:
     """
 
     def __init__(self) -> None:
-        self._before = np.zeros(0, _SEEN)
+        self._before = np.zeros(0, ENTERED)
         self._from_ns = self._until_ns = 0
 
     def take(self, entries: Mapping[int, bytes], now_ns: int) -> tuple[int, tuple[LateRank, ...]]:
@@ -42,20 +44,29 @@ class Lateness:
         parts = []
         for rank, packed in entries.items():
             own = np.frombuffer(packed, ENTRY)
-            part = np.zeros(len(own), _SEEN)
+            part = np.zeros(len(own), ENTERED)
             for name in ENTRY.names or ():
                 part[name] = own[name]
             part["rank"] = rank
             parts.append(part)
-        now = np.concatenate(parts) if parts else np.zeros(0, _SEEN)
-        found = _compare(np.concatenate([self._before, now]), self._from_ns, self._until_ns)
+        now = np.concatenate(parts) if parts else np.zeros(0, ENTERED)
+        found = late_ranks(np.concatenate([self._before, now]), self._from_ns, self._until_ns)
         self._before, self._from_ns, self._until_ns = now, self._until_ns, now_ns
         return found
 
 
-def _compare(
-    seen: NDArray[np.void], from_ns: int, until_ns: int
+def late_ranks(
+    seen: NDArray[np.void], from_ns: int = -1, until_ns: int = int(_NEVER)
 ) -> tuple[int, tuple[LateRank, ...]]:
+    """Return how many collectives there are among ``seen``, and the ranks that came last to some.
+
+    Parameters
+    ----------
+    seen : array of ENTERED
+        In any order; of a rank and collective that is there twice, the later look counts.
+    from_ns, until_ns : int
+        Only collectives whose first rank was through after the one and not after the other.
+    """
     if not len(seen):
         return 0, ()
     # An operation that ran at one look and was over at the next is there twice: the last one counts.
@@ -72,11 +83,10 @@ def _compare(
         np.r_[True, (np.diff(seen["group"]) != 0) | (np.diff(seen["place"]) != 0)]
     )
     ends = np.r_[begins[1:], len(seen)]
-    never = np.iinfo(np.int64).max
     ended = seen["ended"].astype(np.int64)
-    over = np.minimum.reduceat(np.where(ended > 0, ended, never), begins)
+    over = np.minimum.reduceat(np.where(ended > 0, ended, _NEVER), begins)
     counts = ends - begins
-    is_due = (over > from_ns) & (over <= until_ns) & (counts > 1)
+    is_due = (over > from_ns) & (over <= until_ns) & (over < _NEVER) & (counts > 1)
     begins, ends, others = begins[is_due], ends[is_due], counts[is_due] - 1
     entered = seen["entered"].astype(np.int64)
     low, high = entered[begins + (others - 1) // 2], entered[begins + others // 2]
