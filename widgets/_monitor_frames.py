@@ -6,7 +6,6 @@ the root's monotonic clock.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable
 
 import msgspec
@@ -14,27 +13,20 @@ import msgspec
 from phalanx.protocol import RankSample, Samples, Span
 from phalanx.workspace import SampleView
 
+from ._rates import LinkRate, RankRate, Rates
 from ._svg import clean
 from ._topology_frames import Status
 
-__all__ = ["CellFrame", "Frame", "Lanes", "LateFrame", "LinkFrame", "RankNow", "SpanFrame"]
-
-RATE_NS = 1_000_000_000  # numbers are of so long: a person reads them while they change
-LATE_NS = 10_000_000_000  # and who comes last is told of so long
+__all__ = ["CellFrame", "Frame", "Lanes", "LateFrame", "RankNow", "SpanFrame"]
 
 
 class RankNow(msgspec.Struct, frozen=True):
-    """A rank now. Shares of the time are 0 to 1; rates are bytes (operations) per second."""
+    """A rank now."""
 
     state: str
     detail: str
     pid: int
-    share: float
-    waiting: float
-    arena: float
-    sent: float
-    received: float
-    operations: float
+    rate: RankRate
 
 
 class SpanFrame(msgspec.Struct, frozen=True, array_like=True):
@@ -64,14 +56,6 @@ class CellFrame(msgspec.Struct, frozen=True, array_like=True):
     begun: float
     done: float
     number: int
-
-
-class LinkFrame(msgspec.Struct, frozen=True, array_like=True):
-    """Bytes per second over a wire from one rank to another."""
-
-    source: int
-    target: int
-    rate: float
 
 
 class LateFrame(msgspec.Struct, frozen=True, array_like=True):
@@ -104,7 +88,7 @@ class Frame(msgspec.Struct, frozen=True):
     ranks: tuple[RankNow, ...] = ()
     spans: tuple[SpanFrame, ...] = ()
     cells: tuple[CellFrame, ...] = ()
-    links: tuple[LinkFrame, ...] = ()
+    links: tuple[LinkRate, ...] = ()
     compared: int = 0
     late: tuple[LateFrame, ...] = ()
     waits: tuple[WaitFrame, ...] = ()
@@ -123,29 +107,23 @@ class Lanes:
 
     def __init__(self, number_of: Callable[[int], int] = lambda _ns: 0) -> None:
         self._number_of = number_of
-        self._recent: deque[Samples] = deque()  # of `LATE_NS`
+        self._rates = Rates()
         self._missed = self._dropped = 0
 
     @property
     def number(self) -> int:
         """The number of the last sample that was taken; 0 before the first."""
-        return self._recent[-1].number if self._recent else 0
+        return self._rates.number
 
     def take(self, view: SampleView) -> Frame | None:
         """Return the frame of what is new; None where nothing is."""
         if not view.samples:
             return None
         self._dropped += view.dropped
-        self._recent.extend(view.samples)
-        newest = self._recent[-1]
-        while self._recent[0].now_ns < newest.now_ns - LATE_NS:
-            self._recent.popleft()
+        self._rates.take(view.samples)
+        recent = self._rates.recent  # who comes last is told of so long
+        newest = recent[-1]
         self._missed += sum(its.missed for sample in view.samples for its in sample.ranks)
-        before = next(
-            (its for its in reversed(self._recent) if its.now_ns <= newest.now_ns - RATE_NS),
-            self._recent[0],
-        )
-        seconds = (newest.now_ns - before.now_ns) / 1e9
         spans = (
             _span(its.rank, span)
             for sample in view.samples
@@ -160,14 +138,14 @@ class Lanes:
             time=newest.time,
             epoch=newest.epoch,
             ranks=tuple(
-                _rank(its, then, seconds, its.rank in view.waiting)
-                for its, then in zip(newest.ranks, before.ranks, strict=True)
+                _rank(its, rate, its.rank in view.waiting)
+                for its, rate in zip(newest.ranks, self._rates.ranks(), strict=True)
             ),
             spans=_newest(spans),
             cells=tuple(self._cells(newest)),
-            links=_links(newest, before, seconds),
-            compared=sum(sample.compared for sample in self._recent),
-            late=_late(self._recent),
+            links=self._rates.links(),
+            compared=sum(sample.compared for sample in recent),
+            late=_late(recent),
             waits=tuple(
                 WaitFrame(w.ranks, w.missing, clean(w.what), w.since_ns / 1e6) for w in newest.waits
             ),
@@ -212,48 +190,9 @@ def _span(rank: int, span: Span) -> SpanFrame:
     )
 
 
-def _rank(now: RankSample, then: RankSample, seconds: float, is_asking: bool) -> RankNow:
-    def rate(new: int, old: int) -> float:
-        return float(f"{max(0, new - old) / seconds:.3g}") if seconds > 0 else 0.0
-
-    def share(new: int, old: int) -> float:
-        return round(min(1.0, max(0, new - old) / 1e9 / seconds), 3) if seconds > 0 else 0.0
-
-    def all_wires(sample: RankSample, way: int) -> int:
-        return sum(passed[way] for passed in sample.wires.values())
-
-    inside = share(now.inside_ns, then.inside_ns)
-    return RankNow(
-        state="input" if is_asking and now.state == "busy" else now.state,
-        detail=clean(now.detail),
-        pid=now.pid,
-        share=inside,
-        waiting=min(inside, share(now.waiting_ns, then.waiting_ns)),
-        arena=rate(now.arena_nbytes, then.arena_nbytes),
-        sent=rate(all_wires(now, 0), all_wires(then, 0)),
-        received=rate(all_wires(now, 1), all_wires(then, 1)),
-        operations=rate(now.operations, then.operations),
-    )
-
-
-def _links(now: Samples, then: Samples, seconds: float) -> tuple[LinkFrame, ...]:
-    """Both ends count what passes; the one that has counted more has seen more of it."""
-    if seconds <= 0:
-        return ()
-    passed: dict[tuple[int, int], int] = {}
-    for its, its_then in zip(now.ranks, then.ranks, strict=True):
-        for peer, (sent, received) in its.wires.items():
-            sent_then, received_then = its_then.wires.get(peer, (0, 0))
-            for way, count in (
-                ((its.rank, peer), sent - sent_then),
-                ((peer, its.rank), received - received_then),
-            ):
-                passed[way] = max(passed.get(way, 0), count)
-    return tuple(
-        LinkFrame(source, target, float(f"{count / seconds:.3g}"))
-        for (source, target), count in sorted(passed.items())
-        if count > 0
-    )
+def _rank(now: RankSample, rate: RankRate, is_asking: bool) -> RankNow:
+    state = "input" if is_asking and now.state == "busy" else now.state
+    return RankNow(state, clean(now.detail), now.pid, rate)
 
 
 def _late(recent: Iterable[Samples]) -> tuple[LateFrame, ...]:

@@ -11,6 +11,7 @@ import msgspec
 
 from phalanx.protocol import RankInfo, Topology
 
+from ._rates import LinkRate
 from ._svg import clean
 from ._world import arenas
 
@@ -52,13 +53,18 @@ class RankFrame(msgspec.Struct, frozen=True):
 
 
 class Frame(msgspec.Struct, frozen=True):
-    """All ranks now; ``why`` says what a person has to know where the status is not "live"."""
+    """All ranks now; ``why`` says what a person has to know where the status is not "live".
+
+    ``links`` are the wires that something moves on, ``arena`` bytes per second of each rank.
+    """
 
     status: Status
     why: str
     epoch: int
     now: float
     ranks: tuple[RankFrame, ...]
+    links: tuple[LinkRate, ...] = ()
+    arena: tuple[float, ...] = ()
 
 
 def world_of(t: Topology) -> WorldFrame:

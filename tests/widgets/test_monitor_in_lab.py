@@ -18,12 +18,19 @@ from jupyter_servers import change_theme, lab, open_notebook, saved_picture
 
 pytestmark = [pytest.mark.slow, pytest.mark.browser, pytest.mark.timeout(240)]
 _ARTIFACTS = Path(__file__).resolve().parents[1] / "artifacts"
+_LATE = """%%distributed
+import time
+x = np.ones(1 << 18)
+for i in range(40):
+    if rank == 1: time.sleep(0.05)
+    px.all_sum(x)
+    px.all_gather(x[:100])
+"""
 _CELLS = (
     "%load_ext phalanx",
     "%distributed start -n 4 --linger 0",
     "%distributed monitor",
-    "%%distributed\nimport time\nx = np.ones(1 << 18)\nfor i in range(40):\n"
-    "    if rank == 1: time.sleep(0.05)\n    px.all_sum(x)\n    px.all_gather(x[:100])\n",
+    _LATE,
     "%%distributed\nif rank == 2: time.sleep(600)\npx.all_sum(rank)",
     "%distributed stop",
 )
@@ -162,6 +169,7 @@ def _see_who_is_missing_and_dead(watcher: Watcher) -> None:
     facts.get_by_text("process ").wait_for()
     psutil.Process(int(facts.inner_text().rpartition("process ")[2])).kill()
     watcher.see(2, "dead", within_s=2.0)
+    watcher.read(".px-late", "rank 2 is dead: killed")
     assert "SIGKILL" in watcher.label(2).get_attribute("aria-label")
     watcher.page.locator(".jp-OutputArea").get_by_text("RankFailure").first.wait_for(
         timeout=_LONG_MS
@@ -171,6 +179,7 @@ def _see_who_is_missing_and_dead(watcher: Watcher) -> None:
 
 def _change_theme_and_come_back(watcher: Watcher, notebook: Path) -> None:
     change_theme(watcher.page, ".px-monitor")
+    watcher.page.locator("#jupyterlab-splash").wait_for(state="detached", timeout=_LONG_MS)
     watcher.look("dark")
     shown = saved_picture(watcher.page, notebook, 2)
     assert "".join(shown["data"]["image/svg+xml"]).startswith("<svg")

@@ -15,6 +15,8 @@ from ._trace import _FAILURES, _OPS, _PACKED, _WITH_PEER
 __all__ = ["ENTRY", "MOST_SPANS", "SpanReader"]
 
 MOST_SPANS = 16  # of a rank for one sample: in 0.2 s, each is wider than an eye tells apart
+MOST_FIRST = 64  # after a pause, or at the first look: there is more time to tell of
+PAUSE_NS = 1_000_000_000
 FIRST_NS = 10_000_000_000  # how far back the first look goes: what a person sees of it at once
 MOST_ENTRIES = 256  # collectives that are compared between ranks: more add nothing to a mean
 ENTRY = np.dtype([("group", "u8"), ("place", "u8"), ("entered", "u8"), ("ended", "u8")])
@@ -45,7 +47,7 @@ class SpanReader:
         Returns
         -------
         spans : tuple of Span
-            At most `MOST_SPANS` of what is over, and all that runs.
+            At most `MOST_SPANS` of what is over (`MOST_FIRST` after a pause), and all that runs.
         missed : int
             Operations that were begun, over and overwritten since the last look.
         entries : bytes
@@ -108,7 +110,8 @@ def _together(over: Words) -> list[Span]:
     """Lay neighbours together: each span is a slice of the time that they took."""
     begun = over["entered"].astype(np.int64)
     length = max(1, int(begun.max() - begun.min()))
-    slices = (begun - begun.min()) * MOST_SPANS // (length + 1)
+    most = MOST_FIRST if length > PAUSE_NS else MOST_SPANS
+    slices = (begun - begun.min()) * most // (length + 1)
     return [_joined(over[slices == at]) for at in np.unique(slices)]
 
 

@@ -7,14 +7,14 @@ import type { Model, View } from "./shared/model";
 import { tell_presence } from "./shared/presence";
 import { Requests } from "./shared/requests";
 import { save_text } from "./shared/save";
-import { count } from "./shared/words";
+import { count, rate } from "./shared/words";
 import type { World } from "./topology/state";
 import { jump_to_cell, tell_cell } from "./monitor/jump";
 import { Labels } from "./monitor/labels";
 import { Lanes } from "./monitor/lanes";
 import { colour_of } from "./monitor/paint";
 import { History, type Cell, type Frame } from "./monitor/state";
-import { duration, percent, rate, say_late, say_missed, say_rank, traffic } from "./monitor/words";
+import { duration, percent, say_late, say_missed, say_rank, traffic } from "./monitor/words";
 
 const SILENT_S = 8; // the kernel sends a frame every 2 s at least to who looks
 const MOST_LINKS = 8;
@@ -199,7 +199,7 @@ class MonitorView {
   }
 
   private show_late(frame: Frame, since_ms: number): void {
-    const is_now = frame.waits.length > 0;
+    const is_now = frame.waits.length > 0 || frame.ranks.some(({ state }) => state === "dead");
     const said = frame.number ? say_late(frame, since_ms).join("; ") : "waiting for the first look at the ranks …";
     set_attributes(this.late, { class: is_now && said ? "px-late px-alarm" : "px-late" });
     set_text(this.late, said || "nobody holds the others up");

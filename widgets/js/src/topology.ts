@@ -140,7 +140,7 @@ class TopologyView {
       return;
     }
     if (this.mode === "links") {
-      this.stage.replaceChildren(draw_matrix(this.world));
+      this.stage.replaceChildren(draw_matrix(this.world, () => this.frame));
     } else {
       const choose = (rank: number): void => this.choose(rank);
       this.tiles = new Tiles(this.world, this.mode === "compact", choose, this.drawn);

@@ -1,10 +1,11 @@
 // The names beside the lanes: a button a rank, with what it does in words.
 
 import { el, set_attributes, set_text } from "../shared/dom";
+import { rate } from "../shared/words";
 import { STATES } from "../topology/state";
 import { rows_of } from "./paint";
 import type { Frame } from "./state";
-import { percent, rate, say_rank } from "./words";
+import { percent, say_rank } from "./words";
 
 interface Label {
   button: HTMLButtonElement;
@@ -32,8 +33,8 @@ export class Labels {
         title: said,
       });
       set_text(sign, STATES[now.state].sign);
-      const moved = now.arena + now.sent;
-      const share = `${percent(now.share)}${this.is_small ? "" : " comm."}`;
+      const moved = now.rate.arena + now.rate.sent;
+      const share = `${percent(now.rate.share)}${this.is_small ? "" : " comm."}`;
       set_text(
         words,
         now.state === "dead" ? "dead" : `${share}${moved ? ` · ${rate(moved)}` : ""}`,

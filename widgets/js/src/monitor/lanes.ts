@@ -42,6 +42,7 @@ export class Lanes {
     cleanup.on<PointerEvent>(this.canvas, "pointerdown", (event) => this.on_down(event));
     cleanup.on<PointerEvent>(this.canvas, "pointerup", (event) => this.on_up(event));
     cleanup.on(this.canvas, "pointerleave", () => this.point(null));
+    cleanup.on(this.canvas, "blur", () => this.point(null));
     cleanup.on(this.canvas, "dblclick", () => this.act.jump(this.pointed?.cell ?? null));
     cleanup.on<WheelEvent>(this.canvas, "wheel", (event) => this.on_wheel(event));
     cleanup.on<KeyboardEvent>(this.canvas, "keydown", (event) => this.on_key(event));
@@ -108,6 +109,7 @@ export class Lanes {
   /** Follow the ranks again, or stay where it is. */
   follow(is_live: boolean): void {
     this.window = { length: this.window.length, right: is_live ? null : this.right };
+    if (is_live) this.point(null);
     this.act.moved();
     this.draw();
   }
@@ -210,6 +212,7 @@ export class Lanes {
       " ": () => this.act.pause(),
       n: () => this.step(1),
       p: () => this.step(-1),
+      Escape: () => this.point(null),
       Enter: () => this.act.jump(this.pointed?.cell ?? null),
     };
     const key = keys[event.key] ?? keys[event.key.toLowerCase()];

@@ -12,12 +12,14 @@ export interface RankNow {
   state: State;
   detail: string;
   pid: number;
-  share: number; // of the time, in communication
-  waiting: number; // of the time, until the last rank had come
-  arena: number; // bytes a second
-  sent: number;
-  received: number;
-  operations: number;
+  rate: {
+    share: number; // of the time, in communication
+    waiting: number; // of the time, until the last rank had come
+    arena: number; // bytes a second
+    sent: number;
+    received: number;
+    operations: number;
+  };
 }
 
 export interface Frame {

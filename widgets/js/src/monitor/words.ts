@@ -1,6 +1,6 @@
 // What lanes, links and stragglers say to a person. Pure.
 
-import { count, ranges, size } from "../shared/words";
+import { count, ranges, rate, size } from "../shared/words";
 import { STATES } from "../topology/state";
 import { end_of, type Frame, type RankNow, type Span } from "./state";
 
@@ -9,13 +9,6 @@ export function duration(ms: number): string {
   if (ms >= 1000) return `${Number((ms / 1000).toPrecision(3))} s`;
   if (ms >= 1) return `${Number(ms.toPrecision(3))} ms`;
   return `${Number((ms * 1000).toPrecision(3))} µs`;
-}
-
-/** Bytes a second, with 1 GB = 1e9 bytes as in all bandwidths. */
-export function rate(bytes: number): string {
-  const [unit, name] =
-    bytes >= 1e9 ? [1e9, "GB/s"] : bytes >= 1e6 ? [1e6, "MB/s"] : bytes >= 1e3 ? [1e3, "kB/s"] : [1, "B/s"];
-  return `${Number((bytes / unit).toPrecision(3))} ${name}`;
 }
 
 export function percent(share: number): string {
@@ -56,6 +49,9 @@ export const SOON_MS = 500; // a shorter wait is no news
 
 /** Who holds the others up now, or did so lately. */
 export function say_late(frame: Frame, since_frame_ms: number): string[] {
+  const dead = frame.ranks.flatMap((rank, number) =>
+    rank.state === "dead" ? [`rank ${number} is dead${rank.detail ? `: ${rank.detail}` : ""}`] : [],
+  );
   const now = frame.waits
     .filter(([, , , since]) => frame.now - since >= SOON_MS)
     .map(
@@ -63,9 +59,9 @@ export function say_late(frame: Frame, since_frame_ms: number): string[] {
         `${with_ranks(missing)} ${missing.length === 1 ? "holds" : "hold"} up ${with_ranks(ranks)} in ${what} ` +
         `for ${duration(frame.now - since + since_frame_ms)}`,
     );
-  if (now.length) return now;
+  if (now.length) return [...dead, ...now];
   const most = frame.late[0]?.[2] ?? 0;
-  return frame.late
+  const lately = frame.late
     .filter(([, , total]) => total >= 1 && total >= most / 5) // the others came last by chance
     .slice(0, 3)
     .map(
@@ -73,6 +69,7 @@ export function say_late(frame: Frame, since_frame_ms: number): string[] {
         `rank ${rank} came last to ${n} of ${count(frame.compared, "collective")}: the others lost ` +
         `${duration(total)}${n > 1 ? `, ${duration(worst)} at worst` : ""}`,
     );
+  return [...dead, ...lately];
 }
 
 /** A rank's lane in a line, for its label and those who hear it. */
@@ -80,10 +77,10 @@ export function say_rank(rank: number, now: RankNow): string {
   const state = STATES[now.state];
   const detail = now.detail ? `, ${now.detail}` : "";
   if (now.state === "dead") return `rank ${rank}: dead${detail}`;
-  const moved = now.arena + now.sent;
+  const moved = now.rate.arena + now.rate.sent;
   return (
-    `rank ${rank}: ${state.words}${detail}; ${percent(now.share)} of the time in communication, ` +
-    `${percent(now.waiting)} waiting for the last rank; ${rate(moved)}`
+    `rank ${rank}: ${state.words}${detail}; ${percent(now.rate.share)} of the time in communication, ` +
+    `${percent(now.rate.waiting)} waiting for the last rank; ${rate(moved)}`
   );
 }
 
@@ -99,7 +96,7 @@ export function say_missed(frame: Frame): string {
 export function traffic(frame: Frame, arenas: number[][]): [words: string, rate: number][] {
   const found: [string, number][] = frame.links.map(([a, b, bytes]) => [`rank ${a} → rank ${b}, tcp`, bytes]);
   for (const ranks of arenas) {
-    const bytes = ranks.reduce((sum, rank) => sum + (frame.ranks[rank]?.arena ?? 0), 0);
+    const bytes = ranks.reduce((sum, rank) => sum + (frame.ranks[rank]?.rate.arena ?? 0), 0);
     if (bytes > 0) found.push([`${with_ranks(ranks)}, shared memory`, bytes]);
   }
   return found.sort((one, other) => other[1] - one[1]);

@@ -1,7 +1,7 @@
 // Paths between ranks: curves between tiles, and the matrix of who reaches whom how.
 
 import { set_text, svg, el } from "../shared/dom";
-import { peers, type World } from "./state";
+import { moved, peers, say_moved, type Frame, type World } from "./state";
 
 export interface Box {
   x: number;
@@ -37,11 +37,20 @@ export function draw_curves(
   world: World,
   boxes: Map<number, Box>,
   marked: number,
+  frame: Frame | null,
 ): void {
   overlay.replaceChildren();
+  const most = Math.max(1, ...(frame?.links ?? []).map(([, , bytes]) => bytes));
   const add = (a: number, b: number, kind: string): void => {
     const [from, to] = [boxes.get(a), boxes.get(b)];
-    if (from && to) overlay.append(svg("path", { d: curve(from, to), class: kind }));
+    if (!from || !to) return;
+    const words = frame ? say_moved(frame, a, b) : "";
+    const path = svg("path", { d: curve(from, to), class: words ? `${kind} px-moving` : kind });
+    if (frame && words) {
+      path.style.strokeWidth = `${width_of(Math.max(...moved(frame, a, b)), most)}px`;
+      path.append(svg("title", {}, words));
+    }
+    overlay.append(path);
   };
   if (world.tcp.length <= MOST_CURVES) {
     for (const [a, b] of world.tcp) {
@@ -50,6 +59,12 @@ export function draw_curves(
   }
   if (marked < 0) return;
   for (const peer of peers(world, marked).tcp) add(marked, peer, "px-tcp px-marked");
+}
+
+/** How wide a link is drawn: 1.5 to 6 pixels over three powers of ten below the busiest. */
+export function width_of(bytes: number, most: number): number {
+  const share = 1 + Math.log10(Math.max(bytes, 1) / most) / 3;
+  return Number((1.5 + 4.5 * Math.min(1, Math.max(0, share))).toFixed(1));
 }
 
 export type Kind = "self" | "arena" | "tcp" | "";
@@ -94,7 +109,7 @@ const WORDS: Record<Kind, string> = {
 const HEAD = 26;
 
 /** The matrix as a drawing, with a line below it that says what the pointer is over. */
-export function draw_matrix(world: World): HTMLElement {
+export function draw_matrix(world: World, frame: () => Frame | null): HTMLElement {
   const n = world.home.length;
   const cell = Math.max(7, Math.min(28, Math.floor(520 / Math.max(1, n))));
   const side = HEAD + n * cell + 1;
@@ -137,7 +152,10 @@ export function draw_matrix(world: World): HTMLElement {
     const b = Math.floor(((event.clientX - place.left) / scale - HEAD) / cell);
     const a = Math.floor(((event.clientY - place.top) / scale - HEAD) / cell);
     const kind = rows[a]?.[b];
-    set_text(said, kind === undefined ? nothing : `rank ${a} – rank ${b}: ${WORDS[kind]}`);
+    const now = frame();
+    const traffic = kind === "tcp" && now ? say_moved(now, a, b) : "";
+    const words = kind === undefined ? nothing : `rank ${a} – rank ${b}: ${WORDS[kind]}`;
+    set_text(said, traffic ? `${words}; ${traffic}` : words);
   });
   drawing.addEventListener("pointerleave", () => set_text(said, nothing));
   const legend = el("div", { class: "px-legend" });

@@ -1,6 +1,6 @@
 // What the kernel says of a world, and what a view makes of it. Pure.
 
-import { age, count, ranges, size } from "../shared/words";
+import { age, count, ranges, rate, size } from "../shared/words";
 
 export type State = "starting" | "idle" | "busy" | "collective" | "input" | "dead";
 
@@ -28,6 +28,22 @@ export interface Frame {
   epoch: number;
   now: number;
   ranks: RankNow[];
+  links: [source: number, target: number, rate: number][]; // bytes a second over wires
+  arena: number[]; // bytes a second of each rank
+}
+
+/** What moves between two ranks over a wire, there and back. */
+export function moved(frame: Frame, a: number, b: number): [there: number, back: number] {
+  const over = (from: number, to: number): number =>
+    frame.links.find(([source, target]) => source === from && target === to)?.[2] ?? 0;
+  return [over(a, b), over(b, a)];
+}
+
+/** The traffic of a wire in words; empty where nothing moves. */
+export function say_moved(frame: Frame, a: number, b: number): string {
+  const [there, back] = moved(frame, a, b);
+  if (!there && !back) return "";
+  return `rank ${a} → rank ${b}: ${rate(there)}; back: ${rate(back)}`;
 }
 
 export const STATES: Record<State, { sign: string; words: string }> = {
@@ -117,6 +133,16 @@ export function facts(
     ["process", rank.state === "dead" ? `${rank.pid} (gone)` : String(rank.pid)],
     ["memory", rank.rss ? size(rank.rss) : ""],
     ["shares memory with", arena.length ? `rank${arena.length > 1 ? "s" : ""} ${ranges(arena)}` : ""],
+    ["moves in memory", frame.arena[number] ? rate(frame.arena[number] ?? 0) : ""],
+    [
+      "moves over tcp",
+      frame.links
+        .filter(([source]) => source === number)
+        .sort((one, other) => other[2] - one[2])
+        .slice(0, 4)
+        .map(([, target, bytes]) => `${rate(bytes)} to rank ${target}`)
+        .join(", "),
+    ],
     ["tcp to", tcp.length ? `rank${tcp.length > 1 ? "s" : ""} ${ranges(tcp)}` : ""],
   ];
   return rows.filter(([, words]) => words !== "");
