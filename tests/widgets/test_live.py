@@ -218,6 +218,24 @@ def test_a_cell_runs_and_is_interrupted(own):
     wait_for(lambda: {rank["state"] for rank in _frame(own)["ranks"]} == {"idle"})
 
 
+def test_what_moves_is_told_by_link_while_it_does():
+    with Workspace.start(n=2, linger=0, transport="tcp") as ws:
+        widget = TopologyWidget(ws)
+        assert (_frame(widget)["links"], _frame(widget)["arena"]) == ([], [])
+        code = "for _ in range(100): px.all_sum(np.ones(1 << 16))"
+        cell = threading.Thread(target=ws.run, args=(code,))
+        cell.start()
+
+        def moves():
+            widget.tick()
+            return {tuple(link[:2]): link[2] > 1e5 for link in _frame(widget)["links"]}
+
+        wait_for(lambda: moves() == {(0, 1): True, (1, 0): True})
+        cell.join()
+        wait_for(lambda: not moves())
+        widget.close()
+
+
 def test_a_dead_rank_is_named_and_replaced(own):
     own._on_message(own, {"kind": "look", "view": "a"}, [])
     psutil.Process(_frame(own)["ranks"][1]["pid"]).kill()

@@ -1,7 +1,7 @@
 import { beforeEach, describe, expect, it, vi } from "vitest";
 import { render } from "../src/topology";
-import { curve, matrix, runs } from "../src/topology/links";
-import { age_s, by_state, facts, load, matches, news, peers } from "../src/topology/state";
+import { curve, matrix, runs, width_of } from "../src/topology/links";
+import { age_s, by_state, facts, load, matches, moved, news, peers, say_moved } from "../src/topology/state";
 import { FakeModel, make_frame, make_rank, make_world, packed } from "./fakes";
 
 const NASTY = "<script>alert(1)</script>";
@@ -46,6 +46,30 @@ describe("state", () => {
     expect(rows.get("memory")).toBe("200 MiB");
     expect(rows.get("host")).toBe("node1 (10.0.0.1)");
     expect(rows.has("now")).toBe(false);
+  });
+});
+
+describe("traffic", () => {
+  const links: [number, number, number][] = [
+    [0, 1, 118e6],
+    [1, 0, 2e3],
+  ];
+  const frame = make_frame([make_rank("busy"), make_rank("busy")], { links, arena: [2e9, 0] });
+  it("is told both ways", () => {
+    expect(moved(frame, 1, 0)).toEqual([2e3, 118e6]);
+    expect(say_moved(frame, 0, 1)).toBe("rank 0 → rank 1: 118 MB/s; back: 2 kB/s");
+    expect(say_moved(frame, 0, 2)).toBe("");
+  });
+  it("is among what is known of a rank", () => {
+    const rows = new Map(facts(make_world(1, 2), frame, 0, 0));
+    expect(rows.get("moves over tcp")).toBe("118 MB/s to rank 1");
+    expect(rows.get("moves in memory")).toBe("2 GB/s");
+    expect(new Map(facts(make_world(1, 2), make_frame(frame.ranks), 0, 0)).has("moves over tcp")).toBe(false);
+  });
+  it("makes a link wide", () => {
+    expect(width_of(1e9, 1e9)).toBe(6);
+    expect(width_of(1e6, 1e9)).toBe(1.5);
+    expect(width_of(1, 1e9)).toBe(1.5);
   });
 });
 
@@ -173,6 +197,23 @@ describe("view", () => {
     tile(1).dispatchEvent(new KeyboardEvent("keydown", { key: "End", bubbles: true }));
     expect(document.activeElement).toBe(tile(3));
     expect([...root.querySelectorAll("button.px-tile[tabindex='0']")]).toEqual([tile(3)]);
+  });
+
+  it("shows what moves, in words and on the links, and nothing where nothing does", () => {
+    show(2, 2);
+    const ranks = Array(4).fill(make_rank("busy"));
+    const links: [number, number, number][] = [[0, 2, 5e6]];
+    model.set("frame", packed(make_frame(ranks, { links, arena: [1e6, 1e6, 0, 0] })));
+    const names = (): (string | null)[] =>
+      [...root.querySelectorAll(".px-arena-name")].map((its) => its.textContent);
+    expect(names()).toEqual([
+      "arena: memory that ranks 0-1 share · 2 MB/s",
+      "arena: memory that ranks 2-3 share",
+    ]);
+    expect(root.querySelector(".px-curves .px-moving title")?.textContent).toBe("rank 0 → rank 2: 5 MB/s; back: 0 B/s");
+    model.set("frame", packed(make_frame(ranks)));
+    expect(names()[0]).toBe("arena: memory that ranks 0-1 share");
+    expect(root.querySelector(".px-moving")).toBeNull();
   });
 
   it("leaves nothing behind", () => {
