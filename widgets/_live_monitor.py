@@ -28,7 +28,7 @@ from ._topology_frames import world_of
 __all__ = ["Monitor"]
 
 REPEAT_S = 2.0  # a view that hears nothing for 8 s says so
-SILENT_S = 3.0  # samples come five times a second from a supervisor that can
+SILENT_S = 3.0  # samples come four times a second from a supervisor that can
 KEPT_NBYTES = 4 << 20  # of frames, for a view that comes later: two minutes of 4 busy ranks
 KEPT_FRAMES = 600
 MOST_SAVED_NBYTES = 64 << 20  # a page takes no more in one piece
@@ -51,7 +51,7 @@ class Monitor(LiveWidget):
 
     Notes
     -----
-    The workspace's supervisor looks at the ranks five times a second, only while somebody sees
+    The workspace's supervisor looks at the ranks four times a second, only while somebody sees
     this; it needs nothing of the ranks, which may be busy, frozen or dead. Operations that lie too
     close to be told apart are drawn as one, with their number; what nobody could look at in time is
     counted. A saved notebook keeps a still picture (SVG, text).

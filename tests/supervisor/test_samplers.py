@@ -6,7 +6,8 @@ import asyncio
 from types import SimpleNamespace
 
 from phalanx.supervisor._cell_times import KEPT_NS, CellTimes
-from phalanx.supervisor._samples import Samplers
+from phalanx.supervisor._hopeless import Activity, Standing
+from phalanx.supervisor._samples import RankReader, Samplers
 from phalanx.supervisor._world import World
 
 
@@ -26,7 +27,7 @@ def test_samples_go_to_who_watches_and_end_with_the_wish():
 
     async def main():
         samplers = _samplers(sent)
-        assert samplers.watch(b"a", 0.3)
+        assert samplers.watch(b"a", 0.4)
         assert not samplers.watch(b"b", 0.05)
         await asyncio.wait_for(samplers.run(), 5)  # nobody has said it again
         n_sent = len(sent)
@@ -51,6 +52,41 @@ def test_who_does_not_watch_any_more_is_sent_nothing():
 
     asyncio.run(main())
     assert [who for who, _ in sent] == [b"b"]
+
+
+class _Memory:
+    """A page whose only rank does what a test says; counts how often its recorder is read."""
+
+    def __init__(self):
+        self.operations, self.doing, self.n_read = 0, "", 0
+
+    def trace(self, slot):
+        self.n_read += 1
+        return b"", 0
+
+    def counters(self, slot):
+        return self.operations, 0, 0, 0, {}
+
+    def activity(self, slot):
+        return Activity(1, {0: Standing(self.doing, 1, 0)})
+
+
+def test_the_recorder_of_a_rank_that_does_nothing_is_not_read():
+    memory, pids = _Memory(), [7]
+    reader = RankReader(SimpleNamespace(ranks=(0,), memory=memory, pid=lambda _: pids[0]))
+
+    def n_read():
+        before = memory.n_read
+        assert len(reader.read()) == 1
+        return memory.n_read - before
+
+    assert [n_read() for _ in range(3)] == [1, 0, 0]
+    memory.operations = 5
+    assert [n_read(), n_read()] == [1, 0]
+    memory.doing = "all_sum"  # it has begun one, and none has ended
+    assert [n_read(), n_read()] == [1, 1]
+    memory.doing, pids[0] = "", 8
+    assert [n_read(), n_read()] == [1, 0]
 
 
 def test_cells_that_run_are_kept_and_others_for_a_moment():

@@ -18,7 +18,7 @@ MOST_SPANS = 16  # of a rank for one sample: in 0.2 s, each is wider than an eye
 MOST_FIRST = 64  # after a pause, or at the first look: there is more time to tell of
 PAUSE_NS = 1_000_000_000
 FIRST_NS = 10_000_000_000  # how far back the first look goes: what a person sees of it at once
-MOST_ENTRIES = 256  # collectives that are compared between ranks: more add nothing to a mean
+MOST_ENTRIES = 128  # collectives that are compared between ranks: more add nothing to a mean
 ENTRY = np.dtype([("group", "u8"), ("place", "u8"), ("entered", "u8"), ("ended", "u8")])
 _IS_MESSAGE = np.isin(_OPS, ("send", "recv"))
 _SEQ = np.uint64((1 << 40) - 1)
@@ -35,6 +35,11 @@ class SpanReader:
     def __init__(self) -> None:
         self._last = -1  # number of the newest record that was seen
         self._open: set[int] = set()
+
+    @property
+    def has_open(self) -> bool:
+        """Whether an operation ran at the last look."""
+        return bool(self._open)
 
     def read(self, packed: bytes) -> tuple[tuple[Span, ...], int, bytes]:
         """Return the new spans, how many operations nobody will see, and entries to compare.
@@ -112,37 +117,59 @@ def _together(over: Words) -> list[Span]:
     length = max(1, int(begun.max() - begun.min()))
     most = MOST_FIRST if length > PAUSE_NS else MOST_SPANS
     slices = (begun - begun.min()) * most // (length + 1)
-    return [_joined(over[slices == at]) for at in np.unique(slices)]
-
-
-def _joined(part: Words) -> Span:
-    if len(part) == 1:
-        return _single(part[0])
-    entered, arrived, ended = (
-        part[name].astype(np.int64) for name in ("entered", "arrived", "ended")
+    if (np.diff(slices) < 0).any():  # threads
+        order = np.argsort(slices, kind="stable")
+        over, begun, slices = over[order], begun[order], slices[order]
+    starts = np.flatnonzero(np.r_[True, np.diff(slices) != 0])
+    counts = np.diff(np.r_[starts, len(over)])
+    arrived, ended = (over[name].astype(np.int64) for name in ("arrived", "ended"))
+    inside = np.maximum(0, ended - begun)
+    wait = np.where(arrived > 0, np.maximum(0, arrived - begun), 0)
+    kinds, failures = _kinds(over), over["what"] >> 32 & 0xFF
+    is_one = np.minimum.reduceat(kinds, starts) == np.maximum.reduceat(kinds, starts)
+    is_one_group = np.minimum.reduceat(over["group"], starts) == np.maximum.reduceat(
+        over["group"], starts
     )
-    inside = np.maximum(0, ended - entered)
-    names, which = np.unique(_kinds(part), return_inverse=True)
-    most = names[np.argmax(np.bincount(which, weights=inside + 1.0))]
-    failures = part["what"] >> 32 & 0xFF
-    failed = failures[failures != 0]
-    newest = part[-1]
-    is_all_one = len(names) == 1
-    groups = np.unique(part["group"])
-    return Span(
-        number=int(newest["number"]) >> 1,
-        op=str(_OPS[int(most)]),
-        begun_ns=int(entered.min()),
-        done_ns=int(ended.max()),
-        inside_ns=int(inside.sum()),
-        wait_ns=int(np.where(arrived > 0, np.maximum(0, arrived - entered), 0).sum()),
-        nbytes=int(part["nbytes"].sum()),
-        seq=int(newest["place"] & _SEQ) if is_all_one else 0,
-        group=int(groups[0]) if len(groups) == 1 else 0,
-        count=len(part),
-        kinds=len(names) - 1,
-        failure=str(_FAILURES[int(failed[-1])]) if len(failed) else "",
+    newest = over[starts + counts - 1]
+    columns = zip(
+        starts.tolist(),
+        counts.tolist(),
+        is_one.tolist(),
+        np.minimum.reduceat(begun, starts).tolist(),
+        np.maximum.reduceat(ended, starts).tolist(),
+        np.add.reduceat(inside, starts).tolist(),
+        np.add.reduceat(wait, starts).tolist(),
+        np.add.reduceat(over["nbytes"], starts).tolist(),
+        np.where(is_one_group, newest["group"], 0).tolist(),
+        (newest["number"] >> 1).tolist(),
+        (newest["place"] & _SEQ).tolist(),
+        np.maximum.reduceat(failures, starts).tolist(),
+        strict=True,
     )
+    spans = []
+    for start, count, one, first, last, took, waited, nbytes, group, number, seq, why in columns:
+        if count == 1:
+            spans.append(_single(over[start]))
+            continue
+        part = slice(start, start + count)
+        times = None if one else np.bincount(kinds[part], weights=inside[part] + 1.0)
+        spans.append(
+            Span(
+                number=number,
+                op=str(_OPS[kinds[start] if times is None else times.argmax()]),
+                begun_ns=first,
+                done_ns=last,
+                inside_ns=took,
+                wait_ns=waited,
+                nbytes=nbytes,
+                seq=seq if one else 0,
+                group=group,
+                count=count,
+                kinds=0 if times is None else int(np.count_nonzero(times)) - 1,
+                failure=str(_FAILURES[why]) if why else "",
+            )
+        )
+    return spans
 
 
 def _entries(new: Words) -> bytes:

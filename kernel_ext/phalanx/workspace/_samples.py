@@ -17,7 +17,7 @@ __all__ = ["SampleLog", "SampleView"]
 
 LEASE_S = 3.0  # who reads has so long until the next time
 RENEW_S = 1.0
-KEPT = 300  # a minute of samples; of 64 busy ranks some 15 MB
+KEPT = 300  # more than a minute of samples; of 64 busy ranks some 15 MB
 
 
 @dataclass(frozen=True)
