@@ -12,11 +12,11 @@ from phalanx.supervisor._world import World
 
 
 def _samplers(sent):
-    host = SimpleNamespace(ranks=(), memory=None)
     return Samplers(
-        host,
         World(1),
         CellTimes(),
+        (),
+        activity=lambda _: Activity(1, {}),
         is_ready=lambda _: True,
         send=lambda who, samples: sent.append((who, samples.number)),
     )
@@ -38,6 +38,14 @@ def test_samples_go_to_who_watches_and_end_with_the_wish():
     asyncio.run(main())
     assert [number for who, number in sent if who == b"a"] == [1, 2, 3]
     assert [number for who, number in sent if who == b"b"] == [1]
+
+
+def test_a_rank_whose_page_is_not_seen_is_named_all_the_same():
+    async def main():
+        return _samplers([]).take()
+
+    (rank,) = asyncio.run(main()).ranks
+    assert (rank.rank, rank.state, rank.detail) == (0, "idle", "its host sends no samples yet")
 
 
 def test_who_does_not_watch_any_more_is_sent_nothing():

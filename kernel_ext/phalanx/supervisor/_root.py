@@ -56,7 +56,7 @@ from ._membership import Membership
 from ._next_message import next_message
 from ._restart import Restarts
 from ._runtime_folder import RecordFile
-from ._samples import Samplers
+from ._samples import RankReader, Samplers
 from ._world import World
 
 __all__ = ["RootSupervisor"]
@@ -121,9 +121,10 @@ class RootSupervisor:
         record = RecordFile(options.record_fd, options.record_path) if options.record_path else None
         self._clients = Clients(options, client, address, record, self._answers.mark, self.end)
         self._samplers = Samplers(
-            self._host,
             self._world,
             self._answers.cells.times,
+            [RankReader(self._host)],
+            activity=self._host.memory.activity,
             is_ready=self._ready.__contains__,
             send=self._clients.answer,
         )

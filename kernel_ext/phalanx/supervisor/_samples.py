@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -16,6 +16,7 @@ from phalanx.distributed import Lateness, SpanReader
 from phalanx.protocol import RankSample, Samples, Span, Waiting
 
 from ._cell_times import CellTimes
+from ._hopeless import Activity
 from ._host import HostSupervisor
 from ._quiet import waits_now
 from ._steady import Steady
@@ -88,8 +89,10 @@ class Samplers:
 
     Parameters
     ----------
-    read : callable
-        Gives the ranks' samples, as `RankReader.read`.
+    readers : sequence of RankReader
+        Of the hosts whose pages are seen from here; ranks of others are only named.
+    activity : callable
+        What a rank is in.
     is_ready : callable
         Whether a rank has started.
     send : callable
@@ -98,21 +101,22 @@ class Samplers:
 
     def __init__(
         self,
-        host: HostSupervisor,
         world: World,
         cells: CellTimes,
+        readers: Sequence[RankReader],
         *,
+        activity: Callable[[int], Activity],
         is_ready: Callable[[int], bool],
         send: Callable[[bytes, Samples], None],
     ) -> None:
-        self._host = host
         self._world = world
         self._cells = cells
+        self._readers = tuple(readers)
+        self._activity = activity
         self._is_ready = is_ready
         self._send = send
         self._loop = asyncio.get_running_loop()
         self._until_s: dict[bytes, float] = {}  # client -> when its lease ends
-        self._reader = RankReader(host)
         self._lateness = Lateness()
         self._number = 0
         self._is_running = False
@@ -151,37 +155,45 @@ class Samplers:
         """Look at all ranks once."""
         self._number += 1
         now_ns = time.monotonic_ns()
-        ranks = self._reader.read()
-        compared, late = self._lateness.take({its.rank: its.entries for its in ranks}, now_ns)
+        seen = {its.rank: its for reader in self._readers for its in reader.read()}
+        entries = {rank: its.entries for rank, its in seen.items()}
+        compared, late = self._lateness.take(entries, now_ns)
+        every = (seen.get(rank) or _unseen(rank) for rank in range(self._world.size))
         return Samples(
             number=self._number,
             now_ns=now_ns,
             time=time.time(),
             epoch=self._world.epoch,
-            ranks=tuple(self._told(its) for its in ranks),
+            ranks=tuple(self._told(its) for its in every),
             cells=self._cells.recent(),
             compared=compared,
             late=late,
-            waits=self._waits({its.rank: its.spans for its in ranks}, now_ns),
+            waits=self._waits({rank: its.spans for rank, its in seen.items()}, now_ns),
         )
 
     def _told(self, its: RankSample) -> RankSample:
         world = self._world
         state = world.state(its.rank) if self._is_ready(its.rank) else "starting"
-        detail = world.dead.get(its.rank, "")
+        detail = world.dead.get(its.rank) or its.detail
         return msgspec.structs.replace(its, state=state, detail=detail, entries=b"")
 
     def _waits(self, spans: Mapping[int, tuple[Span, ...]], now_ns: int) -> tuple[Waiting, ...]:
         activities = {
-            rank: self._host.memory.activity(slot)
-            for slot, rank in enumerate(self._host.ranks)
+            rank: self._activity(rank)
+            for rank in range(self._world.size)
             if rank not in self._world.dead
         }
         found = waits_now(activities, epoch=self._world.epoch, splits=self._world.splits)
         told = []
         for wait in found:
-            runs = [span for rank in wait.waiting for span in spans[rank] if not span.done_ns]
+            runs = [
+                span for rank in wait.waiting for span in spans.get(rank, ()) if not span.done_ns
+            ]
             own = [span for span in runs if wait.what == f"{span.op} #{span.seq}"]
             since_ns = min((span.begun_ns for span in own or runs), default=now_ns)
             told.append(Waiting(wait.waiting, wait.missing, wait.what, since_ns))
         return tuple(told)
+
+
+def _unseen(rank: int) -> RankSample:
+    return RankSample(rank, 0, "starting", "its host sends no samples yet", 0, 0, 0, 0)
