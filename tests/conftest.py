@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 
 import pytest
+from bed import Bed, why_not
 from mpis import Mpi
 
 # A shell that runs us in the background has SIGINT ignored, which every process we start would
@@ -20,3 +21,12 @@ def mpi(request) -> Mpi:
     if not (found.bin / "mpirun").exists():
         pytest.skip(f"{request.param} is not installed in {found.bin.parent} (tests/run does it)")
     return found
+
+
+@pytest.fixture(scope="module")
+def bed():
+    """Three hosts, each with its sshd; who changes one mends it."""
+    if reason := why_not():
+        pytest.skip(reason)
+    with Bed(3) as hosts:
+        yield hosts

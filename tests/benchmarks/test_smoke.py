@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from bed import why_not
 
 pytestmark = pytest.mark.slow
 _HERE = Path(__file__).resolve().parent
@@ -25,6 +26,10 @@ _HERE = Path(__file__).resolve().parent
         ("soak.py", ["--seconds", "2", "--only", "stop", "--legs", "2"], ["operations", "wrong values", "recoveries", "median s"]),
         ("watching_cost.py", ["--ranks", "2", "--rounds", "1", "--turn", "1"], ["not watched, us", "1048576"]),
         ("monitor_frames.py", ["--ranks", "64", "--seconds", "1"], ["shown", "64"]),
+        pytest.param(
+            "boot_hosts.py", ["--hosts", "1", "--ranks", "1", "--rounds", "1", "--peers", "phalanx"], ["phalanx", "1 hosts"],
+            marks=pytest.mark.skipif(bool(why_not()), reason=why_not() or "it can be had"),
+        ),
         ("all_sum_vs_mlx.py", ["--end", "64K", "--rounds", "1", "--budget", "0.01"], ["64 KiB"]),
     ],
 )  # fmt: skip
@@ -46,6 +51,7 @@ def test_it_runs(script, arguments, words, tmp_path):
     [
         "attach.py",
         "boot.py",
+        "boot_hosts.py",
         "cell_latency.py",
         "all_sum_vs_mlx.py",
         "input_latency.py",

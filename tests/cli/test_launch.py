@@ -223,7 +223,7 @@ def test_in_the_background_the_terminal_s_input_is_the_shell_s(script):
         (["--env", "BAD-KEY=1", "x.py"], "'BAD-KEY' is no name of a variable"),
         (["--env", "NOT_SET_ANYWHERE", "x.py"], "it is not set here"),
         (["--backend", "nccl", "x.py"], "'nccl' comes in a later release"),
-        (["--hosts", "a,b", "x.py"], "there is no option '--hosts'"),
+        (["--hots", "a,b", "x.py"], "did you mean '--hosts'?"),
         (["--labl", "rank", "x.py"], "did you mean '--label'?"),
         (["--timeout", "-1", "x.py"], "'-1' is not a number of seconds"),
     ],

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.cli._command import environment, resolve, split
+from phalanx.cli._command import split
 from phalanx.cli._labels import QUIET_S, LabelledLines, rank_label
+from phalanx.hosts import environment, resolve
 
 ONE_SCREEN = {"stdout": 1, "stderr": 1}
 TWO_SCREENS = {"stdout": 1, "stderr": 2}

@@ -10,7 +10,7 @@ from launching import launch
 
 from phalanx.protocol import Notice, StacksAre
 from phalanx.protocol.scripts import AllEnded, Output
-from phalanx.workspace import Script
+from phalanx.workspace import Job, Script, Where
 
 TRAIN = """
 import sys, time
@@ -60,7 +60,7 @@ def test_a_program_without_phalanx_is_left_alone(running):
 def test_a_program_that_a_shell_has_started_is_found(script, tmp_path):
     command = ["sh", "-c", f"{sys.executable} {script(TRAIN, 'train.py')} 0.7; true"]
     seen = []
-    with Script(command, 2, cwd=str(tmp_path), quiet_s=60) as ranks:
+    with Script(Job(command, command, Where(2), str(tmp_path)), quiet_s=60) as ranks:
         while not isinstance(event := ranks.next(20), AllEnded):
             assert event is not None
             if isinstance(event, Output):
@@ -78,7 +78,7 @@ def test_a_program_that_a_shell_has_started_is_found(script, tmp_path):
 def test_a_long_wait_is_told_of_once(script, tmp_path):
     said = []
     command = [sys.executable, script(TRAIN, "train.py"), "1.5"]
-    with Script(command, 3, cwd=str(tmp_path), quiet_s=0.4) as ranks:
+    with Script(Job(command, command, Where(3), str(tmp_path)), quiet_s=0.4) as ranks:
         while not isinstance(event := ranks.next(20), AllEnded):
             assert event is not None
             if isinstance(event, Output):

@@ -16,12 +16,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 from unittest import mock
 
-from phalanx.supervisor import _host, _root, _script_root
+from phalanx.supervisor import _host, _hosts, _root
 
 __all__ = ["Actor", "ClientSocket", "JumpingLoop", "actors", "staged"]
 
 _NO_PID = (1 << 22) + 1  # Linux gives no higher number than 2**22: signals to it go nowhere
-CONNECTION = {"engine": {"key": "k"}, "client": {"key": "k"}}
+CONNECTION = {"engine": {"key": "k"}, "client": {"key": "k"}, "remote": {"127.0.0.1": {"key": "k"}}}
 
 
 class _Jumping(selectors.DefaultSelector):
@@ -138,7 +138,7 @@ class _Controller:
     def __init__(self, on_up: Callable[[Any], None], on_lost: Callable[[str, str], None]) -> None:
         self._on_up = on_up
 
-    def start(self, cwd: str) -> None:
+    def start(self, cwd: str, addresses: Any = None) -> None:
         self._on_up(CONNECTION)
 
     async def stop(self) -> None:
@@ -195,8 +195,7 @@ class _Host(_host.HostSupervisor):
 def staged() -> Iterator[None]:
     """Put actors in the place of processes."""
     with (
-        mock.patch.object(_root, "HostSupervisor", _Host),
-        mock.patch.object(_script_root, "HostSupervisor", _Host),
+        mock.patch.object(_hosts, "HostSupervisor", _Host),
         mock.patch.object(_host, "ChildProcess", Actor),
         mock.patch.object(_host, "Sweeper", _Sweeper),
         mock.patch.object(_root, "ControllerProcess", _Controller),

@@ -5,6 +5,8 @@ It knows msgspec's records by their annotations only. The same bytes are the sam
 
 from __future__ import annotations
 
+import collections.abc
+import dataclasses
 import types
 import typing
 from typing import Any
@@ -104,15 +106,21 @@ class Supply:
             return self.choice(inside)
         if origin in {typing.Union, types.UnionType}:
             return self.value(self.choice(inside))
+        if origin is tuple and Ellipsis not in inside:
+            return tuple(self.value(its) for its in inside)
         if origin in {tuple, list}:
             n_items = self.below(5) if self.byte() < 250 else 300
             return [self.value(inside[0]) for _ in range(n_items)]
-        if origin is dict:
+        if origin in {dict, collections.abc.Mapping}:
             return {self.value(inside[0]): self.value(inside[1]) for _ in range(self.below(4))}
         if kind is Any:
             return self.choice((None, 1, "x", [1], {"a": 1}))
         if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
             return self.record(kind)
+        if dataclasses.is_dataclass(kind) or hasattr(kind, "_fields"):
+            return kind(
+                **{name: self.value(its) for name, its in typing.get_type_hints(kind).items()}
+            )
         made = {
             int: self.number, str: self.text, bytes: self.piece, float: lambda: self.choice(_REALS),
             bool: lambda: self.below(2) == 1, type(None): lambda: None,

@@ -114,7 +114,7 @@ class Play:
         assert len(answers) >= self._asked, (self._asked, told)
 
 
-_ANSWERS = {"topology_is", "stacks_are", "output_is", "standing_is", "failed"}
+_ANSWERS = {"topology_is", "stacks_are", "trace_is", "output_is", "standing_is", "failed"}
 
 
 def encoded(supply: Supply, kind: Any) -> bytes:

@@ -1,4 +1,4 @@
-"""Which words of `phalanx launch` are its own, and which program the others name.
+"""Which words of `phalanx launch` are its own, and where its ranks start.
 
 It looks at words and files; it starts nothing.
 """
@@ -7,14 +7,10 @@ from __future__ import annotations
 
 import difflib
 import os
-import re
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-__all__ = ["checked_cwd", "environment", "resolve", "split"]
-
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+__all__ = ["checked_cwd", "split"]
 
 
 def split(words: Sequence[str], options: Mapping[str, bool]) -> tuple[list[str], list[str]]:
@@ -64,83 +60,6 @@ def _option(word: str) -> tuple[str, bool]:
         name, equals, _ = word.partition("=")
         return name, bool(equals)
     return word[:2], len(word) > 2
-
-
-def resolve(command: Sequence[str], python: str, cwd: Path, path: str | None = None) -> list[str]:
-    """Find the program to run: a script gets its Python, others are looked up as a shell does.
-
-    Raises
-    ------
-    ValueError
-        There is no such file or program, or it cannot be run.
-    """
-    if not command:
-        msg = "no script is given; for example: phalanx launch -n 4 script.py"
-        raise ValueError(msg)
-    first, *rest = command
-    if first == "-m":
-        if not rest:
-            msg = "-m needs the name of a module"
-            raise ValueError(msg)
-        return [_program(python, cwd, path), *command]
-    if first.endswith((".py", ".pyz")):
-        script = cwd / first
-        if not script.is_file():
-            msg = f"there is no script '{script if first != str(script) else first}'"
-            raise ValueError(msg)
-        return [_program(python, cwd, path), *command]
-    return [_program(first, cwd, path), *rest]
-
-
-def _program(name: str, cwd: Path, path: str | None) -> str:
-    if os.sep in name:
-        file = cwd / name
-        if not file.is_file():
-            msg = f"there is no program '{file}'"
-            raise ValueError(msg)
-        if not os.access(file, os.X_OK):
-            msg = f"'{file}' is not executable; a Python script's name ends in .py"
-            raise ValueError(msg)
-        return str(file)
-    found = shutil.which(name, path=path)
-    if found is None:
-        file = cwd / name
-        hint = f"; for the one here say ./{name}" if file.is_file() else ""
-        msg = f"there is no program '{name}' on the PATH{hint}"
-        raise ValueError(msg)
-    return found
-
-
-def environment(settings: Sequence[str], own: Mapping[str, str]) -> dict[str, str]:
-    """Read ``KEY=VALUE`` settings; a bare ``KEY`` is handed on from our own environment.
-
-    Raises
-    ------
-    ValueError
-        A name that no shell takes, or a bare one that is not set.
-
-    Examples
-    --------
-    >>> environment(["A=1=2", "HOME"], {"HOME": "/root"})
-    {'A': '1=2', 'HOME': '/root'}
-    """
-    env = {}
-    for setting in settings:
-        name, equals, value = setting.partition("=")
-        if not _VARIABLE.fullmatch(name):
-            msg = f"--env {setting}: '{name}' is no name of a variable"
-            raise ValueError(msg)
-        if "\0" in value:
-            msg = f"--env {name}: the value holds a null character"
-            raise ValueError(msg)
-        if name == "PHALANX_CHANNEL":
-            msg = "--env PHALANX_CHANNEL: the launcher sets it for each rank"
-            raise ValueError(msg)
-        if not equals and name not in own:
-            msg = f"--env {name}: it is not set here; --env {name}= sets it to nothing"
-            raise ValueError(msg)
-        env[name] = value if equals else own[name]
-    return env
 
 
 def checked_cwd(folder: str | None) -> Path:

@@ -11,17 +11,31 @@ import math
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ._command import checked_cwd, environment, resolve, split
+from phalanx.hosts import Hostfile, environment, resolve
+
+from ._command import checked_cwd, split
+from ._places import (
+    BACKENDS,
+    add_place_arguments,
+    idle_options,
+    place,
+    read_hosts,
+    terminal_size,
+)
+
+if TYPE_CHECKING:
+    from phalanx.workspace import Job, Where
 
 __all__ = ["DESCRIPTION", "EPILOG", "HELP", "PASSES_ON", "add_arguments", "run", "split_words"]
 
 HELP = "run a script on ranks"
 DESCRIPTION = (
-    "Runs a script (with Python), a module (-m) or any other program once per rank on this "
-    "machine. Lines of output come whole and with their rank; what you type goes to every rank. "
+    "Runs a script (with Python), a module (-m) or any other program once per rank, on this "
+    "machine or on several hosts. Lines of output come whole and with their rank; what you type goes to every rank. "
     "Ctrl-C ends the ranks, Ctrl-\\ shows where their Python code is. "
     "The exit status is that of the first rank that failed (128 + number for a signal). What "
     "follows the script's name belongs to the script."
@@ -31,17 +45,11 @@ examples:
   phalanx launch -n 4 train.py --epochs 3
   phalanx launch -n 2 -m package.module
   phalanx launch -n 4 --label none -- ./program -v
+  phalanx launch --hosts a,b -n 2 train.py
+  phalanx launch --hostfile hosts.json --env OMP_NUM_THREADS=4 train.py
   phalanx launch -n 4 --backend mpi --mpi-arg='--bind-to none' train.py
 """
 PASSES_ON = True
-_LATER = ("nccl", "jaccl", "jaccl-ring")
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        msg = f"'{text}' is not a whole number of 1 or more"
-        raise argparse.ArgumentTypeError(msg)
-    return int(text)
 
 
 def _seconds(text: str) -> float:
@@ -55,33 +63,17 @@ def _seconds(text: str) -> float:
     return value
 
 
-def _backend(text: str) -> str:
-    if text in _LATER:
-        msg = f"'{text}' comes in a later release; 'any', 'ring' and 'mpi' are here"
-        raise argparse.ArgumentTypeError(msg)
-    if text not in {"any", "ring", "mpi"}:
-        msg = f"there is no backend '{text}'; there are: any, ring, mpi"
-        raise argparse.ArgumentTypeError(msg)
-    return text
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``phalanx launch``."""
     add = parser.add_argument
     parser.usage = "phalanx launch [options] (script.py | -m module | program) [arguments ...]"
-    add("-n", "--repeat-hosts", type=_count, default=1, metavar="N", help="ranks to start")
+    add_place_arguments(parser)
     add(
         "--env", action="append", default=[], metavar="KEY[=VAL]",
         help="set a variable for the ranks; may be repeated; a bare KEY must be set here",
     )  # fmt: skip
-    add("--cwd", metavar="DIR", help="where the ranks start (default: here)")
-    add("--python", default=sys.executable, help="runs scripts and modules")
+    add("--cwd", metavar="DIR", help="where the ranks start, on every host (default: here)")
     add("--print-python", action="store_true", help="print which Python that is, and end")
-    add(
-        "--backend", type=_backend, default="any",
-        help="any or ring: this engine; mpi: mpirun starts the ranks (the one on the PATH, else "
-        "beside this Python), and its exit status is ours",
-    )  # fmt: skip
     add(
         "--mpi-arg", action="append", default=[], metavar="ARG",
         help="words for mpirun, as in --mpi-arg='--bind-to none'; may be repeated",
@@ -123,10 +115,14 @@ def split_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
     """Run the command on the ranks; the exit status of the first that failed."""
+    python = options.python or sys.executable
     if options.print_python:
-        print(options.python)
+        print(python)
         return 0
     # Checked before anything is started: a mistake is one line, not one per rank.
+    hostfile = read_hosts(options)
+    notes = idle_options(options)
+    options.backend, note = _chosen_backend(options, hostfile)
     is_mpi = options.backend == "mpi"
     if options.mpi_arg and not is_mpi:
         msg = "--mpi-arg is for --backend mpi"
@@ -135,20 +131,54 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
         msg = "--transport is for --backend ring; what MPI uses is said with --mpi-arg"
         raise ValueError(msg)
     _check_detach(options)
-    cwd = checked_cwd(options.cwd)
-    env = environment(options.env, os.environ)
-    command = resolve(rest, options.python, cwd, env.get("PATH"))
-    # A pipe makes Python keep lines back; the ranks' should come when they are printed.
-    env.setdefault("PYTHONUNBUFFERED", "1")
+    settings = [*(hostfile.envs if hostfile else ()), *options.env]
+    env = {**terminal_size(), **environment(settings, os.environ)}
+    at = place(options, hostfile, env)
+    job = _job(options, rest, python, at, env)
+    for line in [*notes, *note]:
+        print(f"phalanx launch: {line}", file=sys.stderr)
     if is_mpi:
         from ._mpi_launcher import MpiLauncher
 
-        return MpiLauncher(options, command, cwd=str(cwd), env=env).run()
+        return MpiLauncher(options, job).run()
     if options.detach:
-        return _detach(options, command, cwd=str(cwd), env=env)
+        return _detach(options, job)
     from ._launcher import Launcher
 
-    return Launcher(options, command, cwd=str(cwd), env=env).run()
+    return Launcher(options, job).run()
+
+
+def _chosen_backend(
+    options: argparse.Namespace, hostfile: Hostfile | None
+) -> tuple[str, Sequence[str]]:
+    """Return the backend, and what is to be said of it."""
+    theirs = hostfile.backend if hostfile else ""
+    if options.backend is not None or not theirs:
+        return options.backend or "any", ()
+    if theirs in BACKENDS:
+        return theirs, ()
+    assert hostfile is not None
+    return "any", [f"{hostfile.source}: backend {theirs} is not here; the ranks use this engine"]
+
+
+def _job(
+    options: argparse.Namespace, words: Sequence[str], python: str, at: Where, env: dict[str, str]
+) -> Job:
+    # A pipe makes Python keep lines back; the ranks' should come when they are printed.
+    env.setdefault("PYTHONUNBUFFERED", "1")
+    is_checked = not options.no_verify_script
+    if not at.hosts or any(plan.is_local for plan in at.hosts):
+        cwd = checked_cwd(options.cwd)
+        path = env.get("PATH")
+        command = resolve(words, python, cwd, path, is_checked=is_checked)
+    else:  # what this machine has is of no interest
+        cwd = Path(options.cwd or Path.cwd()).absolute()
+        command = list(words)
+        if not words:
+            resolve(words, python, cwd)
+    from phalanx.workspace import Job
+
+    return Job(command, tuple(words), at, str(cwd), env, is_checked)
 
 
 def _check_detach(options: argparse.Namespace) -> None:
@@ -163,20 +193,15 @@ def _check_detach(options: argparse.Namespace) -> None:
         raise ValueError(msg)
 
 
-def _detach(
-    options: argparse.Namespace, command: Sequence[str], *, cwd: str, env: Mapping[str, str]
-) -> int:
+def _detach(options: argparse.Namespace, job: Job) -> int:
     """Start the ranks and leave them."""
     from phalanx.workspace import launch_detached
 
     left = launch_detached(
-        command,
-        options.repeat_hosts,
-        name=options.name or _name_of(command, options.python),
+        job,
+        name=options.name or _name_of(job.words),
         is_named=options.name is not None,
         log_dir=options.log_dir,
-        cwd=cwd,
-        env=env,
         transport=options.transport,
         grace_s=options.grace,
     )
@@ -186,8 +211,8 @@ def _detach(
     return 0
 
 
-def _name_of(command: Sequence[str], python: str) -> str:
+def _name_of(words: Sequence[str]) -> str:
     """Make a name from a script's, a module's or a program's."""
-    words = [word for word in command if word != python and not word.startswith("-")]
+    words = [word for word in words if not word.startswith("-")]
     stem = Path(words[0]).stem if words else "script"
     return re.sub(r"[^\w-]+", "-", stem, flags=re.ASCII).strip("-")[:50] or "script"

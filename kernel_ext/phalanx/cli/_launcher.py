@@ -8,14 +8,14 @@ from __future__ import annotations
 import argparse
 import signal
 import time
-from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from types import FrameType
 
-from phalanx.protocol import Notice, StacksAre
+from phalanx.protocol import BootProgress, Notice, StacksAre
 from phalanx.protocol.scripts import AllEnded, InputCut, NotStarted, Output, RankEnded, Started
-from phalanx.workspace import RootGone, Script, ScriptEvent, grouped, name_ranks
+from phalanx.workspace import Job, RootGone, Script, ScriptEvent, grouped, name_ranks
 
+from ._places import host_names
 from ._screen import Screen, exit_code
 from ._stdin import InputThread
 
@@ -32,20 +32,10 @@ class _ToldTwiceError(BaseException):
 class Launcher:
     """Runs a command on ranks and shows what they say."""
 
-    def __init__(
-        self,
-        options: argparse.Namespace,
-        command: Sequence[str],
-        *,
-        cwd: str,
-        env: Mapping[str, str],
-    ) -> None:
+    def __init__(self, options: argparse.Namespace, job: Job) -> None:
         self._options = options
-        self._command = command
-        self._cwd = cwd
-        self._env = env
-        self._size: int = options.repeat_hosts
-        self._screen = Screen(options.label, self._size, is_verbose=options.verbose)
+        self._job = job
+        self._screen = Screen(options.label, host_names(job.at), is_verbose=options.verbose)
         self._reasons: dict[int, str] = {}  # how ranks ended
         self._line_typed = False
         self._wants_stacks = False
@@ -64,10 +54,7 @@ class Launcher:
         self._screen.open_logs(self._options.log_dir, stack)
         script = stack.enter_context(
             Script(
-                self._command,
-                self._size,
-                cwd=self._cwd,
-                env=self._env,
+                self._job,
                 transport=self._options.transport,
                 grace_s=self._options.grace,
                 silence_s=self._options.silence,
@@ -76,7 +63,7 @@ class Launcher:
         self._handle_signals(script, stack)
         reader = InputThread(script.input, lambda: self._on_line_typed(script))
         stack.callback(reader.close)
-        self._screen.say_verbose(f"supervisor {script.root_pid}, {' '.join(self._command)}")
+        self._screen.say_verbose(f"supervisor {script.root_pid}, {' '.join(self._job.command)}")
         return self._follow(script)
 
     def _follow(self, script: Script) -> int:
@@ -130,20 +117,33 @@ class Launcher:
             texts = {rank: stack.text for rank, stack in event.stacks.items()}
             for ranks, text in grouped(texts):
                 self._screen.say(f"{name_ranks(ranks)}: {text}")
+        elif isinstance(event, BootProgress):
+            self._on_progress(event)
         elif isinstance(event, NotStarted):
-            self._screen.say(f"the ranks could not be started: {event.message}")
-            return 1
+            for reason in event.message.splitlines():
+                self._screen.say(f"the ranks could not be started: {reason}")
+            return self._interrupted() or 1
         elif isinstance(event, AllEnded):
             return self._conclude(event)
         elif isinstance(event, RootGone):
             raise script.failure()
         return None
 
-    def _conclude(self, event: AllEnded) -> int:
+    def _on_progress(self, event: BootProgress) -> None:
+        if event.state == "starting" and event.text:
+            self._screen.say(f"{event.name}: {event.text}")
+        elif event.state == "up":
+            self._screen.say_verbose(f"{event.name} is up after {event.seconds:.1f} s")
+
+    def _interrupted(self) -> int:
+        """Return the exit status of a launch that was ended; 0 if it was not."""
         if self._signal:
             return 128 + self._signal
-        if self._timed_out:
-            return TIMED_OUT
+        return TIMED_OUT if self._timed_out else 0
+
+    def _conclude(self, event: AllEnded) -> int:
+        if code := self._interrupted():
+            return code
         if event.culprit < 0:
             ended = next((status for status in event.statuses if status), 0)
             if ended:  # by a signal, and not by one of ours

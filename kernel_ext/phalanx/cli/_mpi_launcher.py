@@ -16,16 +16,21 @@ import signal
 import subprocess
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from ._launcher import SIGNALS, TIMED_OUT
 from ._mpirun import find_mpirun, mpi_arguments
+from ._places import host_names
 from ._rank_input import RankInput
 from ._screen import LAUNCHER, STREAMS, Screen, exit_code, how_ended
 from ._stdin import InputThread
+
+if TYPE_CHECKING:
+    from phalanx.workspace import Job
 
 __all__ = ["MpiLauncher"]
 
@@ -51,25 +56,18 @@ exec "$@"
 class MpiLauncher:
     """Runs a command on ranks of mpirun and shows what they say."""
 
-    def __init__(
-        self,
-        options: argparse.Namespace,
-        command: Sequence[str],
-        *,
-        cwd: str,
-        env: Mapping[str, str],
-    ) -> None:
+    def __init__(self, options: argparse.Namespace, job: Job) -> None:
         self._options = options
-        self._cwd = cwd
-        self._env = {**os.environ, **env}
-        self._size: int = options.repeat_hosts
+        self._job = job
+        self._cwd = job.cwd
+        self._env = {**os.environ, **job.env}
+        self._size = job.at.ranks
         self._words = mpi_arguments(options.mpi_arg)
         self._mpirun = find_mpirun(self._env)
-        self._command = command
         library = self._mpirun.library()
         if library is not None:
             self._env.setdefault("MPI4PY_LIBMPI", str(library))
-        self._screen = Screen(options.label, self._size, is_verbose=options.verbose)
+        self._screen = Screen(options.label, host_names(job.at), is_verbose=options.verbose)
         self._selector = selectors.DefaultSelector()
         self._inputs: list[int] = []
         # The ranks' ends lie in a row, beyond our own: so a rank knows where its are.
@@ -90,8 +88,9 @@ class MpiLauncher:
             started = self._start(
                 [
                     *self._mpirun.command(self._size, self._words),
+                    *self._mpirun.places(self._job.at.hosts, self._job.env),
                     *("sh", "-c", _RANK, "sh", str(os.getpid()), str(self._first_fd), inode),
-                    *self._command,
+                    *self._job.command,
                 ],
                 stack,
             )

@@ -7,9 +7,11 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from phalanx.protocol import HostPlan
 
 __all__ = ["Mpirun", "find_mpirun", "mpi_arguments"]
 
@@ -42,6 +44,21 @@ class Mpirun:
             if not any(word.startswith(("--map-by", "--oversubscribe")) for word in arguments):
                 words += ["--map-by", ":OVERSUBSCRIBE"]
         return [*words, *arguments, "-n", str(size)]
+
+    def places(self, hosts: Sequence[HostPlan], env: Collection[str]) -> list[str]:
+        """Return what names the hosts, and the variables that they are to get from here.
+
+        Examples
+        --------
+        >>> Mpirun(Path("mpirun"), "openmpi").places([HostPlan("a", 2), HostPlan("b", 1)], ["X"])
+        ['--host', 'a:2,b:1', '-x', 'X']
+        """
+        if not hosts:
+            return []
+        listed = ",".join(f"{plan.name}:{plan.ranks}" for plan in hosts)
+        if self.kind != "openmpi":  # hydra hands on the whole environment by itself
+            return ["-hosts", listed]
+        return ["--host", listed, *(word for name in env for word in ("-x", name))]
 
     def library(self) -> Path | None:
         """Return its own libmpi, if it lies where it is installed: mpi4py shall take that one."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import select
 import signal
-import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import BinaryIO
@@ -26,14 +25,14 @@ class Screen:
     ----------
     label : {"rank", "host", "none"}
         What lines begin with.
-    size : int
-        How many ranks there are.
+    hosts : sequence of str
+        By rank, the name of the host where it runs.
     """
 
-    def __init__(self, label: str, size: int, *, is_verbose: bool) -> None:
+    def __init__(self, label: str, hosts: Sequence[str], *, is_verbose: bool) -> None:
         screens = {name: _identity(fd) for name, fd in STREAMS.items()}
-        self.lines = LabelledLines(_labels(label, size), screens)
-        self._size = size
+        self.lines = LabelledLines(_labels(label, hosts), screens)
+        self._size = len(hosts)
         self._is_verbose = is_verbose
         self._logs: dict[tuple[int, str], BinaryIO] = {}
 
@@ -83,16 +82,15 @@ def _identity(fd: int) -> object:
     return found.st_dev, found.st_ino
 
 
-def _labels(kind: str, size: int) -> Callable[[int], bytes]:
+def _labels(kind: str, hosts: Sequence[str]) -> Callable[[int], bytes]:
     if kind == "none":
         return lambda rank: b""
-    host = socket.gethostname()
-    by_rank = rank_label(size)
+    by_rank = rank_label(len(hosts))
 
     def label(rank: int) -> bytes:
         if rank == LAUNCHER:
             return b""
-        return f"[{host} {rank}] ".encode() if kind == "host" else by_rank(rank)
+        return f"[{hosts[rank]} {rank}] ".encode() if kind == "host" else by_rank(rank)
 
     return label
 

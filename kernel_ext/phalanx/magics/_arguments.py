@@ -13,6 +13,8 @@ from typing import Any, NoReturn
 
 from phalanx.workspace import MAX_LINES
 
+from ._start_arguments import add_start_arguments
+
 __all__ = [
     "HelpShown",
     "UsageMistake",
@@ -115,39 +117,8 @@ def line_parser() -> argparse.ArgumentParser:
     def action(name: str, help_text: str) -> argparse.ArgumentParser:
         return actions.add_parser(name, help=help_text, description=help_text)
 
-    start = action("start", "Start ranks on this machine.")
-    start.add_argument("-n", type=_count_of("ranks"), default=4, help="number of ranks (default 4)")
-    start.add_argument(
-        "--linger",
-        type=_seconds,
-        default=600.0,
-        metavar="S",
-        help="seconds that the ranks outlive this kernel: so long attach finds them (default 600)",
-    )
-    start.add_argument("--name", help="what to call them, for attach (default: by the process)")
-    start.add_argument(
-        "--detach",
-        action="store_true",
-        help="the ranks outlive the end of a terminal's IPython, too (a kernel's they always do)",
-    )
-    start.add_argument(
-        "--silence",
-        type=_seconds,
-        default=5.0,
-        metavar="S",
-        help="seconds after which a frozen rank is named and the others are freed (default 5)",
-    )
-    start.add_argument(
-        "--transport",
-        choices=["any", "tcp"],
-        default="any",
-        help="tcp: do not share memory between the ranks of this machine",
-    )
-    start.add_argument(
-        "--auto-restart",
-        action="store_true",
-        help="replace a rank that dies at once, and say so",
-    )
+    start = action("start", "Start ranks on this machine, or on several hosts.")
+    add_start_arguments(start, _count_of("ranks"), _seconds)
     action("status", "Show the ranks and what they do, as text.")
     topology = action("topology", "Show hosts, ranks and the paths between them, live.")
     topology.add_argument("--still", action="store_true", help="a picture as of now, no widget")

@@ -36,8 +36,10 @@ from ._arguments import (
     parse,
 )
 from ._auto import AutoDistributed
+from ._boot_line import BootLine
 from ._debug import debug_ranks
 from ._figures import Named
+from ._start_arguments import start_options
 from ._sweeps import Sweeps
 from ._typing import TypingHelp
 from ._view import Label, NotebookView, hosts_of, in_one_line
@@ -161,18 +163,13 @@ class DistributedMagics(Magics):  # type: ignore[misc]
 
     def _do_start(self, options: Any) -> None:
         self._make_room()
+        line = BootLine(self.shell)
         try:
-            workspace = Workspace.start(
-                options.n,
-                name=options.name,
-                linger=options.linger,
-                silence=options.silence,
-                transport=options.transport,
-                detach=options.detach,
-                auto_restart=options.auto_restart,
-            )
+            workspace = Workspace.start(**start_options(options), progress=line.take)
         except DistributedError as error:
             raise UsageMistake(str(error)) from None
+        finally:
+            line.close()
         self._adopt(workspace)
         self._do_status(options)
 

@@ -5,6 +5,7 @@ A leaf: it imports nothing of phalanx but itself.
 
 from __future__ import annotations
 
+from ._activity import Activity, Passed, Standing, say_message
 from ._attach_messages import (
     CellStanding,
     GetOutput,
@@ -85,6 +86,7 @@ from ._workspace_messages import (
 __all__ = [
     "MAX_FRAME",
     "MEASUREMENT_MIME",
+    "Activity",
     "BeginCell",
     "BootFailed",
     "BootOptions",
@@ -125,6 +127,7 @@ __all__ = [
     "NotYours",
     "Notice",
     "OutputIs",
+    "Passed",
     "RankDeath",
     "RankInfo",
     "RankLost",
@@ -147,6 +150,7 @@ __all__ = [
     "SplitClosed",
     "SplitFormed",
     "StacksAre",
+    "Standing",
     "StandingIs",
     "Stop",
     "Stopped",
@@ -171,6 +175,7 @@ __all__ = [
     "pack_frame",
     "say_busy",
     "say_late",
+    "say_message",
     "say_where",
     "way_out",
 ]

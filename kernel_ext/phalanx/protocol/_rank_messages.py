@@ -97,8 +97,8 @@ class Withdraw(msgspec.Struct, frozen=True, tag="withdraw", forbid_unknown_field
 class Welcome(msgspec.Struct, frozen=True, tag="welcome", forbid_unknown_fields=True):
     """Supervisor to rank: the world as it stands, and the descriptors this rank inherited.
 
-    ``hosts[r]`` is rank r's host index and ``slots[r]`` its slot there; ``region_fds`` and
-    ``wake_fds`` are by slot of this rank's host. ``addresses`` are those to listen on. A host that
+    ``hosts[r]`` is rank r's host index and ``slots[r]`` its slot there. This rank's own host fills
+    in the last: ``addresses`` to listen on, ``region_fds`` and ``wake_fds`` by slot. A host that
     does not answer for ``silence_s`` is taken for lost.
     """
 
@@ -111,11 +111,11 @@ class Welcome(msgspec.Struct, frozen=True, tag="welcome", forbid_unknown_fields=
     hosts: tuple[int, ...]
     slots: tuple[int, ...]
     host_names: tuple[str, ...]
-    addresses: tuple[str, ...]
     transport: str
-    page_fd: int
-    region_fds: tuple[int, ...]
-    wake_fds: tuple[int, ...]
+    addresses: tuple[str, ...] = ()
+    page_fd: int = -1
+    region_fds: tuple[int, ...] = ()
+    wake_fds: tuple[int, ...] = ()
     silence_s: float = 5.0
 
     def __repr__(self) -> str:

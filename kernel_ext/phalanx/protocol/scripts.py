@@ -1,6 +1,6 @@
 """What the launcher of a script and its root supervisor say to each other.
 
-`Hello`, `GetStacks`, `StacksAre` and `Notice` are those of the workspace.
+`Hello`, `GetStacks`, `StacksAre`, `BootProgress` and `Notice` are those of the workspace.
 Output goes up and input goes down in pieces whose cost the other side gives back when it is done
 with them: whoever produces faster than that waits, and memory stays bounded on both sides.
 """
@@ -12,6 +12,7 @@ from typing import Literal
 import msgspec
 
 from ._bounds import Amount
+from ._host_records import BootProgress
 from ._workspace_messages import BootOptions, GetStacks, Hello, Notice, StacksAre
 
 __all__ = [
@@ -53,6 +54,9 @@ class ScriptOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``env`` is added to its own environment for every rank; ``grace_s`` is the time between a
     signal and the next, harder one. With a ``log_dir`` the ranks are nobody's: their output goes
     there, they have no input, and the end of the launcher is nothing to them.
+
+    ``command`` is for this machine; on other hosts ``words``, as the user gave them, are looked up
+    there. Unless ``is_script_checked`` is false, a script that they name has to be there.
     """
 
     boot: BootOptions
@@ -60,6 +64,8 @@ class ScriptOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     env: dict[str, str]
     grace_s: float
     log_dir: str = ""
+    words: tuple[str, ...] = ()
+    is_script_checked: bool = True
 
 
 class OutputTaken(msgspec.Struct, frozen=True, tag="output_taken", forbid_unknown_fields=True):
@@ -137,7 +143,8 @@ class AllEnded(msgspec.Struct, frozen=True, tag="all_ended", forbid_unknown_fiel
 
 ToScriptRoot = Hello | OutputTaken | Input | GetStacks | Bye
 FromScriptRoot = (
-    Started
+    BootProgress
+    | Started
     | NotStarted
     | Output
     | InputTaken

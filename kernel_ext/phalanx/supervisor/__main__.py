@@ -1,8 +1,8 @@
-"""The process of the root supervisor: `python -m phalanx.supervisor [script]`.
+"""The process of a supervisor: `python -m phalanx.supervisor [script | host]`.
 
-It reads one line of options from its standard input, answers with its address on its standard
-output, and serves one workspace, or one launcher of a script, until that is over. Started by
-these, not by hand.
+It reads one line of options from its standard input. A root answers with its address on its
+standard output, and serves one workspace, or one launcher of a script, until that is over; a host
+serves its root. Started by these, not by hand.
 """
 
 from __future__ import annotations
@@ -93,13 +93,18 @@ def _answer(address: RootAddress) -> None:
 
 
 def main() -> None:
-    """Run one root supervisor."""
+    """Run one supervisor."""
     # One that comes before there is a handler waits for it: a launch says how it was ended.
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     # A Ctrl-C in the workspace's terminal is the workspace's to handle.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     logging.basicConfig(level=logging.WARNING, format="phalanx supervisor: %(message)s")
     line = sys.stdin.buffer.readline()
+    if sys.argv[1:] == ["host"]:
+        from ._host_entry import run_host
+
+        run_host(line)
+        return
     options: BootOptions | ScriptOptions
     if sys.argv[1:] == ["script"]:
         options = msgspec.json.decode(line, type=ScriptOptions)

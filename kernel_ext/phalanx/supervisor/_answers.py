@@ -5,9 +5,7 @@ It reads the root's state and changes nothing but the marks of what somebody has
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import socket
 import time
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
@@ -21,7 +19,6 @@ from phalanx.protocol import (
     GetStanding,
     GetTopology,
     GetTrace,
-    HostClock,
     OutputIs,
     StacksAre,
     StandingIs,
@@ -29,12 +26,11 @@ from phalanx.protocol import (
     TraceIs,
 )
 
+from ._any_host import Host
 from ._cell_log import CellLog
-from ._host import HostSupervisor
 from ._lookout import Lookout
 from ._missed import Missed
 from ._picture import topology_of
-from ._shown import read_shown
 from ._world import World
 
 log = logging.getLogger(__name__)
@@ -51,7 +47,7 @@ class Answers:
         self,
         options: BootOptions,
         world: World,
-        host: HostSupervisor,
+        host: Host,
         lookout: Lookout,
         engines: Sequence[str],
         ready: AbstractSet[int],
@@ -98,40 +94,35 @@ class Answers:
     async def _answer(self, question: Question) -> FromRoot:
         if isinstance(question, GetTopology):
             world, host = self._world, self._host
+            await host.refresh()
             topology = topology_of(self._options, world, host, self._engines, self._ready)
             return TopologyIs(question.id, topology)
         if isinstance(question, GetStacks):
             stacks = await self._lookout.stacks(question.ranks, is_twice=question.is_twice)
             return StacksAre(question.id, stacks)
         if isinstance(question, GetTrace):
-            return self._trace(question)
+            return await self._trace(question)
         if isinstance(question, GetOutput):
             return await self._output(question)
         return StandingIs(
             question.id,
             self.cells.standing(has_seen_all=self._is_end_seen),
             self._marks,
-            self.missed.deaths(self._world.dead, socket.gethostname()),
+            self.missed.deaths(self._world.dead, self._host.layout.name_of),
             self.missed.returns,
             self.missed.every_start,
         )
 
-    def _trace(self, question: GetTrace) -> TraceIs:
-        """Read all recorders: some 50 us a rank; all ranks are here, and here is one clock."""
-        memory = self._host.memory
-        found = [memory.trace(slot) for slot in range(len(self._host.ranks))]
+    async def _trace(self, question: GetTrace) -> TraceIs:
+        """Read all recorders, each on its host, whose clock it is in."""
+        clocks, found = await self._host.traces()
         records, dropped = zip(*found, strict=True)
-        here = HostClock(socket.gethostname(), offset_ns=0, uncertainty_ns=0)
         now = time.monotonic_ns()
-        return TraceIs(question.id, now, (here,), (0,) * len(found), records, dropped)
+        return TraceIs(question.id, now, clocks, self._host.layout.hosts, records, dropped)
 
     async def _output(self, question: GetOutput) -> FromRoot:
-        fd = self._host.shown_fd(question.rank)
-        if fd is None:
+        piece = await self._host.read_shown(question.rank, question.since, question.max_lines)
+        if piece is None:
             return Failed(question.id, f"there is no rank {question.rank}")
-        # On another thread: where a GB is counted the ranks are not kept waiting.
-        piece = await asyncio.get_running_loop().run_in_executor(
-            None, read_shown, fd, question.since, question.max_lines
-        )
         left_out = piece.left_out_nbytes, piece.left_out_lines
         return OutputIs(question.id, piece.text, piece.end, *left_out)

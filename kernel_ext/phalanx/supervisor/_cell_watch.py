@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from ._any_host import Host
 from ._hopeless import Hopeless, find_hopeless
-from ._memory import HostMemory
 from ._steady import Steady
 from ._world import World
 
@@ -21,11 +21,9 @@ LOOK_EVERY_S = 0.05  # a look reads two cache lines a rank, and only while a cel
 class CellWatch:
     """Calls ``on_hopeless`` once an operation of the running cell can never complete."""
 
-    def __init__(
-        self, world: World, memory: HostMemory, on_hopeless: Callable[[Hopeless], None]
-    ) -> None:
+    def __init__(self, world: World, host: Host, on_hopeless: Callable[[Hopeless], None]) -> None:
         self._world = world
-        self._memory = memory
+        self._host = host
         self._on_hopeless = on_hopeless
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
@@ -44,7 +42,7 @@ class CellWatch:
         self._timer = self._loop.call_later(LOOK_EVERY_S, self.look)
         with self._steady.look():
             found = find_hopeless(
-                {rank: self._memory.activity(rank) for rank in running | gone},
+                {rank: self._host.activity(rank) for rank in running | gone},
                 epoch=self._world.epoch,
                 running=running,
                 gone=gone,

@@ -21,8 +21,8 @@ from phalanx.protocol import (
 )
 
 from ._answers import Answers
+from ._any_host import Host
 from ._cell_watch import CellWatch
-from ._host import HostSupervisor
 from ._lookout import Lookout
 from ._membership import Membership
 from ._restart import Restarts
@@ -46,7 +46,7 @@ class Cells:
     def __init__(
         self,
         world: World,
-        host: HostSupervisor,
+        host: Host,
         membership: Membership,
         restarts: Restarts,
         lookout: Lookout,
@@ -97,11 +97,12 @@ class Cells:
         if not is_wanted:
             return Failed(request.id, "the cell was taken back")
         # A rank tells of an abort before it ends its cell; the page knows of any other.
-        reason = self._host.memory.reason(self._world.epoch)
+        reason = self._host.abort_reason(self._world.epoch)
         if reason is not None:
             self._membership.send_all(self._world.abort(self._world.epoch, reason[2]))
         self._answers.begin_cell(request.cell, request.ranks)
         allowed = self._world.begin_cell(request.id, request.cell, request.ranks)
+        self._host.watch(is_on=True)
         if allowed.reform:  # also for threads that live on from the cell before
             self._membership.welcome_asking()
         return allowed
@@ -129,6 +130,7 @@ class Cells:
 
     def ended(self) -> None:
         """Have the cells that wait look who is still busy."""
+        self._host.watch(is_on=bool(self._world.unfinished()))
         self._spawn_task(self._notify_ended())
 
     async def _notify_ended(self) -> None:

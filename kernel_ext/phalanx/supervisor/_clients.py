@@ -75,6 +75,11 @@ class Clients:
         """The process that uses the workspace; 0 for none."""
         return self._owner_pid
 
+    @property
+    def had_owner(self) -> bool:
+        """Whether the first owner has said hello: what is told before is kept for it."""
+        return self._had_owner
+
     def has_owner(self, identity: bytes) -> bool:
         """Whether this client may run cells and stop the ranks."""
         return bool(identity) and identity == self._owner

@@ -3,10 +3,14 @@
 It runs the stock controller in one process, and hands the connection files to its parent over
 a pipe instead of writing them to disk (they hold the key). It knows nothing of ranks.
 
-Client and ranks are processes of this machine and this user, and meet it on Unix sockets that the
-kernel opens to this user alone. On tcp ports other users could read what ranks publish, which is
-signed, not hidden, and fill this process's memory before a handshake (libzmq bounds neither).
-CURVE would leave the latter, and make a large value five times slower (64 MiB: 0.6 s, 3.0 s).
+Client and ranks of this machine and this user meet it on Unix sockets that the kernel opens to this
+user alone. On tcp ports other users could read what ranks publish, which is signed, not hidden, and
+fill this process's memory before a handshake (libzmq bounds neither). CURVE leaves the latter, and
+makes a large value five times slower (64 MiB: 0.6 s, 3.0 s).
+
+So only where ranks of other hosts come too, and only the sockets that ranks use get a second door:
+tcp with CURVE (`Doors`). ipyparallel's own ``enable_curve`` would encrypt its way to itself and to
+this machine's ranks as well, signs nothing any more, and lets in every client's key.
 """
 
 from __future__ import annotations
@@ -17,9 +21,14 @@ import os
 import secrets
 import sys
 import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ._process import die_with_parent
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import zmq
 
 __all__ = ["main"]
 
@@ -52,36 +61,48 @@ class HeartThread(threading.Thread):
         """End with the process, as daemon threads do."""
 
 
-def listen_to_own_user_only() -> None:
+def listen_to_own_user_only(bound: Callable[[zmq.Socket[bytes], int], None]) -> None:
     """Let nobody but our own user connect to any socket that is bound from now on.
 
-    Here for all of them, as ipyparallel binds its own in six places and four threads.
+    Here for all of them, as ipyparallel binds its own in six places and four threads. ``bound`` is
+    told of each, and of its number.
     """
     import zmq
 
     bind = zmq.Socket.bind
 
     def bind_for_own_user(self: zmq.Socket[bytes], address: str) -> object:
+        if address.startswith("tcp://") and self.get(zmq.CURVE_SERVER):
+            return bind(self, address)
         if not address.startswith(("ipc://", "inproc://")):
             msg = f"the controller must not listen on {address}"
             raise ValueError(msg)
         self.setsockopt(_IPC_FILTER_UID, os.geteuid())
-        return bind(self, address)
+        binding = bind(self, address)
+        if address.startswith("ipc://"):
+            bound(self, int(address.rpartition(":")[2]))
+        return binding
 
     zmq.Socket.bind = bind_for_own_user  # type: ignore[method-assign,assignment]
 
 
 def main() -> None:
-    """Run the controller until the parent (its pid is the first argument) ends."""
+    """Run the controller until the parent (its pid is the first argument) ends.
+
+    The second argument is the descriptor to report on; the others, the addresses for other hosts.
+    """
     die_with_parent(int(sys.argv[1]))
     report_fd = int(sys.argv[2])
 
+    import zmq
     from ipyparallel.controller import app
     from IPython.core.profiledir import ProfileDir
     from traitlets.config import Config
 
+    from ._doors import Doors, tcp_interface
+
     app.Process = HeartThread
-    listen_to_own_user_only()
+    doors = Doors(tuple(sys.argv[3:]))
     numbers = itertools.count(1)
 
     class Controller(app.IPController):  # type: ignore[misc]
@@ -105,21 +126,47 @@ def main() -> None:
         def init_schedulers(self) -> None:
             super().init_schedulers()
             self.hub.engine_state_file = ""  # the folder is gone when the first engine comes
-            # The schedulers' threads start before the loop does: by then all ports are bound.
-            self.loop.add_callback(report)
+            # Who comes to a Unix socket that a thread has yet to bind tries again.
+            if not doors.addresses:
+                self.loop.add_callback(report, files)
 
-    def report() -> None:
+    def of_engines() -> dict[str, list[int]]:
+        """The numbers of the sockets that ranks use, by channel."""
+        info = {k: v for k, v in controller.engine_info.items() if k != "interface"}
+        return {k: v if isinstance(v, list) else [v] for k, v in info.items()}
+
+    def on_bound(sock: zmq.Socket[bytes], number: int) -> None:
+        """Open the second door where ranks come in; report when all are open (in any thread)."""
+        public = set(itertools.chain.from_iterable(of_engines().values()))
+        if doors.addresses and number in public and doors.open(sock, number) == len(public):
+            controller.loop.add_callback(report, files)
+
+    def report(files: dict[str, Any]) -> None:
+        remote = {address: file_for(address) for address in doors.addresses}
         with os.fdopen(report_fd, "w") as pipe:
-            pipe.write(json.dumps(files) + "\n")
+            pipe.write(json.dumps({**files, "remote": remote}) + "\n")
+
+    def file_for(address: str) -> dict[str, Any]:
+        """Write ipyparallel's connection file for ranks that reach us at this address."""
+        file = {**files["engine"], **doors.keys, "interface": tcp_interface(address)}
+        for channel, sockets in of_engines().items():
+            ports = [doors.port(number, address) for number in sockets]
+            file[channel] = ports if isinstance(file[channel], list) else ports[0]
+        return file
 
     files: dict[str, dict[str, Any]] = {}
+    listen_to_own_user_only(on_bound)
     config = Config()
     # In no file system, so that nothing is left of it when we are killed.
     config.IPController.transport = "ipc"
+    config.IPController.enable_curve = False  # whatever the user's environment says
     config.IPController.ip = name = f"@phalanx-{secrets.token_hex(16)}"
     # A profile without a place: one with a folder would be left behind by a kill at this moment.
     controller = Controller(profile_dir=ProfileDir(), config=config)
-    controller.initialize(list(OPTIONS))
+    try:
+        controller.initialize(list(OPTIONS))
+    except zmq.ZMQError as error:
+        sys.exit(f"it cannot listen on {', '.join(doors.addresses) or name}: {error.strerror}")
     controller.hub.engine_state_file = ""  # else it writes one
     # It notes every message for queries that nobody makes: 4.6 KB a cell of two ranks, for ever.
     for topic in FORGOTTEN:

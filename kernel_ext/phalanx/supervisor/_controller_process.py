@@ -9,15 +9,22 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from ._output import OutputPipe
 from ._process import ChildProcess, exit_reason
 
-__all__ = ["Connection", "ControllerProcess"]
+__all__ = ["Connection", "ControllerProcess", "file_for_rank"]
 
-Connection = dict[str, dict[str, Any]]  # "client", "engine": ipyparallel's connection files
+# "client", "engine": ipyparallel's connection files, for this machine; "remote": those for ranks of
+# other hosts, by the address at which they reach this one. They hold keys.
+Connection = dict[str, dict[str, Any]]
+
+
+def file_for_rank(connection: Connection, address: str = "") -> dict[str, Any]:
+    """Return the file for a rank that reaches this host at ``address``; "": it runs on it."""
+    return connection["remote"][address] if address else connection["engine"]
 
 
 class ControllerProcess:
@@ -32,15 +39,18 @@ class ControllerProcess:
         self._child: ChildProcess | None = None
         self._report = bytearray()
 
-    def start(self, cwd: str) -> None:
-        """Start the process; ``on_up`` is called when all its ports are bound."""
+    def start(self, cwd: str, addresses: Iterable[str] = ()) -> None:
+        """Start the process; ``on_up`` is called when all its ports are bound.
+
+        It listens on Unix sockets, and for ranks of other hosts on ``addresses`` of this one.
+        """
         read_fd, write_fd = os.pipe()
         os.set_blocking(read_fd, False)
         output = OutputPipe()
         command = [sys.executable, "-m", "phalanx.supervisor._controller"]
         try:
             self._child = ChildProcess(
-                [*command, str(os.getpid()), str(write_fd)],
+                [*command, str(os.getpid()), str(write_fd), *addresses],
                 env=os.environ,
                 cwd=cwd,
                 pass_fds=[write_fd],

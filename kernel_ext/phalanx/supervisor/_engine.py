@@ -17,6 +17,8 @@ from ._process import die_with_parent
 
 __all__ = ["main"]
 
+CURVE_KEYS = ("curve_serverkey", "curve_publickey", "curve_secretkey")
+
 
 def main() -> None:
     """Run one rank until its supervisor ends it."""
@@ -30,6 +32,7 @@ def main() -> None:
     from phalanx.protocol import EngineReady, Register, Registered
     from phalanx.rank import OutputRecord
 
+    from ._doors import keep_alive, prepare_heart
     from ._kernel import RankKernel
     from ._outgoing import note_outgoing
     from ._stream import Stream
@@ -61,6 +64,16 @@ def main() -> None:
             self.kernel.serve(rank, channel)
             channel.notify(EngineReady())
 
+        def init_connector(self) -> tuple[Any, Any]:
+            connect, tunnel = super().init_connector()
+
+            def connect_for_long(sock: Any, url: str, *args: Any, **named: Any) -> Any:
+                if url.startswith("tcp://"):
+                    keep_alive(sock, url)
+                return connect(sock, url, *args, **named)
+
+            return connect_for_long, tunnel
+
         async def register(self) -> None:
             if is_replacement:
                 # Its number is only free once the controller has forgotten who had it; on this
@@ -82,12 +95,20 @@ def main() -> None:
             self.loop.add_callback_from_signal(self.loop.stop)
 
     app.Kernel = RankKernel
-    engine = Engine(out_stream_factory=Stream, connection_info_env=json.dumps(answer.connection))
+    app.Heart = prepare_heart(app.Heart)
+    engine = Engine(
+        out_stream_factory=Stream,
+        connection_info_env=json.dumps(answer.connection),
+        # Said here, so that ipyparallel takes none from the user's environment.
+        **{name: (answer.connection.get(name) or "").encode() for name in CURVE_KEYS},
+    )
     engine.initialize(
         [
             f"--IPEngine.id={answer.rank}",
             "--IPEngine.enable_nanny=False",
             "--IPEngine.max_heartbeat_misses=0",
+            # Its supervisor knows how long a start may take (ipyparallel: 5 s).
+            "--IPEngine.timeout=60",
             "--log-level=50",
         ]
     )

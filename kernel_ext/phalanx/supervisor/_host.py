@@ -15,14 +15,15 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
 
 import msgspec
 
 from phalanx.distributed import STACKS_VARIABLE
-from phalanx.protocol import FrameReader, ToRank, ToSupervisor, pack_frame
+from phalanx.protocol import FrameReader, ToRank, ToSupervisor, Welcome, pack_frame
 
-from ._memory import HostMemory
+from ._any_host import HostEvents
+from ._freeze import is_stopped
+from ._host_view import HostView
 from ._oom import REASON as OUT_OF_MEMORY
 from ._oom import OutOfMemory
 from ._output import OutputPipe
@@ -48,16 +49,6 @@ TAKEN_S = 1.0
 _Make = Callable[[Mapping[str, str], Sequence[int], Callable[[int], None]], ChildProcess]
 
 
-class HostEvents(Protocol):
-    """What a host supervisor tells its root; all are called on the event loop."""
-
-    def on_message(self, rank: int, message: ToSupervisor) -> None:
-        """Take what a rank said on its channel."""
-
-    def on_lost(self, rank: int, reason: str, tail: str) -> None:
-        """Learn that a rank's process is gone."""
-
-
 class _Rank:
     """One rank as its supervisor sees it: the process, the channel to it, the pipe of its stacks.
 
@@ -74,7 +65,7 @@ class _Rank:
         self.reason = ""  # how it ended
 
 
-class HostSupervisor:
+class HostSupervisor(HostView):
     """Starts, watches, frees and ends the ranks of this host.
 
     Parameters
@@ -83,15 +74,24 @@ class HostSupervisor:
         Their numbers; a rank's slot is its place in this sequence.
     record_path : str
         A record of the runtime folder, to be removed even if this process is killed.
+    addresses : sequence of str
+        Those on which its ranks listen for links.
+    size : int
+        Number of ranks of the world; 0: those of this host.
     """
 
-    def __init__(self, ranks: tuple[int, ...], events: HostEvents, record_path: str = "") -> None:
-        self.ranks = ranks
-        self.memory = HostMemory(len(ranks))
+    def __init__(
+        self,
+        ranks: Sequence[int],
+        events: HostEvents,
+        record_path: str = "",
+        addresses: Sequence[str] = ("127.0.0.1",),
+        size: int = 0,
+    ) -> None:
+        super().__init__(ranks, addresses, size)
         self._events = events
         self._loop = asyncio.get_running_loop()
         self._children: dict[int, _Rank] = {}
-        self._shown: dict[int, int] = {}  # descriptors of what ranks show; a replacement goes on
         self._serials = itertools.count(1)
         self._sweeper = Sweeper(record_path)
         self._decoder = msgspec.msgpack.Decoder(ToSupervisor)
@@ -181,7 +181,7 @@ class HostSupervisor:
         stacks.child_started()
         ours.setblocking(False)
         if rank in self._children:
-            self.memory.vacate(self.ranks.index(rank))
+            self.memory.vacate(self._slots[rank])
         self._children[rank] = _Rank(process, ours, stacks)
         self._loop.add_reader(ours, self._read, rank)
         self._sweeper.started(process.pid, serial)
@@ -192,29 +192,23 @@ class HostSupervisor:
         child = self._children.get(rank)
         return child.process.pid if child else 0
 
-    def shown_fd(self, rank: int) -> int | None:
-        """Return the descriptor of the file in which a rank notes what it shows."""
-        return self._shown.get(rank)
-
-    def shown_nbytes(self, rank: int) -> int:
-        """Return how much a rank has shown so far."""
-        return os.fstat(self._shown[rank]).st_size if rank in self._shown else 0
-
     def speaks(self, rank: int, pid: int) -> None:
         """Learn which process speaks for a rank: a shell may have started the program."""
         self._children[rank].pid = pid
 
-    async def dump(self, rank: int) -> str | None:
-        """Return the Python stacks of a rank, as `StackPipe.dump` does."""
+    async def look(self, rank: int) -> tuple[bool, str | None]:
+        """Whether a rank is stopped (frozen), and else its Python stacks, as `StackPipe.dump` does."""
+        if is_stopped(self.pid(rank)):
+            return True, ""
         child = self._children.get(rank)
         if child is None:
-            return None
+            return False, None
         try:
             # The child leads a session of its own; a number may have come to somebody else.
             is_ours = os.getsid(child.pid) == child.process.pid
         except OSError:
             is_ours = False
-        return await child.stacks.dump(child.pid) if is_ours else None
+        return False, await child.stacks.dump(child.pid) if is_ours else None
 
     def status(self, rank: int) -> int | None:
         """How a rank ended, as `subprocess` gives it; None while it runs."""
@@ -223,10 +217,6 @@ class HostSupervisor:
     def reason(self, rank: int) -> str:
         """Say in words how a rank ended."""
         return self._children[rank].reason
-
-    def beats(self, rank: int) -> int:
-        """Return the count of a rank's heart; 0 where it has none."""
-        return self.memory.beats(self.ranks.index(rank))
 
     def look_at_memory(self) -> None:
         """Note what the kernel counts of processes that it killed because memory had run out."""
@@ -273,6 +263,8 @@ class HostSupervisor:
         child = self._children[rank]
         if child.nonsense:  # it is being ended
             return
+        if isinstance(message, Welcome):
+            message = self.complete(message)
         try:
             child.channel.settimeout(TAKEN_S)
             child.channel.sendall(pack_frame(message))
@@ -292,7 +284,7 @@ class HostSupervisor:
         child.channel.close()
         child.stacks.close()
         self._sweeper.gone(child.process.pid)
-        self.memory.still(self.ranks.index(rank))
+        self.memory.still(self._slots[rank])
         if not self._is_stopping:
             child.reason = child.nonsense or self._reason(child.process.pid, status)
             if rank in self._shown and child.process.tail:
@@ -310,7 +302,7 @@ class HostSupervisor:
         A survivor that still reads there sees zeros, and then the abort, before it believes them.
         """
         child = self._children[rank]
-        slot = self.ranks.index(rank)
+        slot = self._slots[rank]
 
         def give_back() -> None:
             if self._children[rank] is child:  # and not a replacement, which has the same slot

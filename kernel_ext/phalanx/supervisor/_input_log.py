@@ -35,38 +35,45 @@ class InputLog:
         self._places = dict.fromkeys(ranks, 0)
         self._pieces: deque[tuple[int, bytes]] = deque()  # (place of its first byte, bytes)
         self._n_bytes = 0
-        self._is_ended = False
+        self.is_ended = False
         self._max_behind = max_behind
         self.n_taken = 0  # by the fastest
 
     def append(self, data: bytes) -> None:
         """Add input; no bytes are its end, after which nothing is added."""
         if not data:
-            self._is_ended = True
-        elif not self._is_ended:
+            self.is_ended = True
+        elif not self.is_ended:
             if self._places:
                 self._pieces.append((self._n_bytes, data))
             self._n_bytes += len(data)
 
     def next(self, rank: int) -> memoryview | None:
         """Return some of what a rank has not got yet, None if it has everything so far."""
-        place = self._places.get(rank, self._n_bytes)
-        if place == self._n_bytes:
-            return None
+        return self.after(self._places.get(rank, self._n_bytes))
+
+    def after(self, place: int) -> memoryview | None:
+        """Return some of what is kept after a place, None if that is all so far."""
         for start, data in self._pieces:
             if place < start + len(data):
-                return memoryview(data)[place - start :]
+                return memoryview(data)[max(0, place - start) :]
         return None
+
+    def place(self, rank: int) -> int | None:
+        """Return how much a rank has been given; None if it takes no more."""
+        return self._places.get(rank)
 
     def advance(self, rank: int, nbytes: int) -> None:
         """Note that a rank has been given ``nbytes`` more."""
-        self._places[rank] += nbytes
+        if rank not in self._places:
+            return
+        self._places[rank] = min(self._places[rank] + nbytes, self._n_bytes)
         self.n_taken = max(self.n_taken, self._places[rank])
         self._trim()
 
     def is_at_end(self, rank: int) -> bool:
         """Whether a rank has been given all there will ever be."""
-        return self._is_ended and self._places.get(rank, self._n_bytes) == self._n_bytes
+        return self.is_ended and self._places.get(rank, self._n_bytes) == self._n_bytes
 
     def drop(self, rank: int) -> None:
         """Forget a rank that takes no more."""

@@ -10,9 +10,8 @@ from collections.abc import Callable, Collection, Iterable
 
 from phalanx.protocol import RankStack, name_ranks
 
+from ._any_host import Host
 from ._dumps import parse_dump
-from ._freeze import is_stopped
-from ._host import HostSupervisor
 from ._places import place_of
 from ._quiet import LongWait, QuietWatch
 from ._steady import Steady
@@ -26,7 +25,7 @@ MAX_LOOKS = 32  # missing ranks that are looked at for one line
 
 
 class Lookout:
-    """Looks at the ranks of one host from outside; nothing here waits for a rank's Python.
+    """Looks at the ranks from outside; nothing here waits for a rank's Python.
 
     Parameters
     ----------
@@ -42,7 +41,7 @@ class Lookout:
 
     def __init__(
         self,
-        host: HostSupervisor,
+        host: Host,
         world: World,
         *,
         quiet_s: float,
@@ -79,10 +78,10 @@ class Lookout:
     async def _stack(self, rank: int) -> RankStack:
         if rank in self._world.dead:
             return RankStack(note=f"dead: {self._world.dead[rank]}")
-        if is_stopped(self._host.pid(rank)):
+        is_stopped, dump = await self._host.look(rank)
+        if is_stopped:
             return RankStack(note="stopped (frozen)")
-        dump = await self._host.dump(rank)
-        doing = self._host.memory.activity(rank).doing
+        doing = self._host.activity(rank).doing
         if dump is None:
             return RankStack(doing, note="in a program that has not called px.init()")
         if not dump:
@@ -107,7 +106,7 @@ class Lookout:
         if not ranks:
             return
         waits = self._quiet.look(
-            {rank: self._host.memory.activity(rank) for rank in ranks},
+            {rank: self._host.activity(rank) for rank in ranks},
             epoch=self._world.epoch,
             splits=self._world.splits,
             now_s=asyncio.get_running_loop().time(),

@@ -1,12 +1,11 @@
 """What a root does for ranks that join the world: their welcome, their rendezvous, their aborts.
 
-It knows the world and this host's ranks; it knows neither cells nor scripts.
+It knows the world and its hosts; it knows neither cells nor scripts.
 """
 
 from __future__ import annotations
 
 import secrets
-import socket
 from collections.abc import Callable, Collection
 
 import phalanx
@@ -25,14 +24,14 @@ from phalanx.protocol import (
     Withdraw,
 )
 
-from ._host import HostSupervisor
+from ._any_host import Host
 from ._world import Answer, World
 
 __all__ = ["Membership"]
 
 
 class Membership:
-    """Answers the ranks of one world that all run on this host.
+    """Answers the ranks of one world, whatever hosts they run on.
 
     It decides when the next epoch begins and who is in it. ``gone`` are the ranks that live and
     will ask for nothing any more.
@@ -42,7 +41,7 @@ class Membership:
         self,
         options: BootOptions,
         world: World,
-        host: HostSupervisor,
+        host: Host,
         gone: Callable[[], Collection[int]] = tuple,
     ) -> None:
         self._options = options
@@ -69,7 +68,7 @@ class Membership:
             self._host.send(rank, Refused(message.id, -1, ", ".join(map(self._who, missing))))
         elif isinstance(message, EpochAborted):
             kind, culprit = message.kind, message.culprit
-            self._host.memory.abort(message.epoch, kind, culprit, message.message)
+            self._host.abort(message.epoch, kind, culprit, message.message)
             is_loss = kind in {AbortKind.RANK_FAILURE, AbortKind.LINK_BROKEN}
             lost = accused(kind, culprit) if is_loss else -1
             self.send_all(self._world.abort(message.epoch, message.message, lost))
@@ -84,13 +83,13 @@ class Membership:
     def free(self, lost: int, reason: str) -> None:
         """Free every rank that waits, or will wait, in this epoch: rank ``lost`` does not come."""
         epoch = self._world.epoch
-        self._host.memory.abort(epoch, AbortKind.RANK_FAILURE, lost, reason)
+        self._host.abort(epoch, AbortKind.RANK_FAILURE, lost, reason)
         self.send_all(self._world.abort(epoch, reason, lost))
 
     def lose(self, rank: int, reason: str) -> None:
         """Free everyone who waits for a rank that is dead, now and until the world is mended."""
         self._foreign.pop(rank, None)  # whoever takes its place may be of our version
-        self._host.memory.abort(self._world.epoch, AbortKind.RANK_FAILURE, rank, reason)
+        self._host.abort(self._world.epoch, AbortKind.RANK_FAILURE, rank, reason)
         self.send_all(self._world.lose(rank, reason))
         self._host.give_back(rank)
 
@@ -112,7 +111,7 @@ class Membership:
         )
         self._foreign[rank] = why
         epoch = self._world.epoch
-        self._host.memory.abort(epoch, AbortKind.ERROR, rank, why)
+        self._host.abort(epoch, AbortKind.ERROR, rank, why)
         self.send_all(self._world.abort(epoch, why))
         self._host.send(rank, Refused(ask.id, -1, why))
         self.look()
@@ -130,11 +129,11 @@ class Membership:
             self.send_all(world.refuse_asking(self._gone()))
 
     def _begin_epoch(self) -> None:
-        world, memory = self._world, self._host.memory
+        world, host = self._world, self._host
         if not world.is_good:
             # Closed somewhere, perhaps not aborted: what comes next may use the same memory.
-            memory.abort(world.epoch, AbortKind.ERROR, -1, "the group was formed anew")
-        reason = memory.reason(world.epoch)
+            host.abort(world.epoch, AbortKind.ERROR, -1, "the group was formed anew")
+        reason = host.abort_reason(world.epoch)
         if reason is not None:
             self.send_all(world.abort(world.epoch, reason[2]))
             world.begin_epoch()
@@ -146,27 +145,22 @@ class Membership:
             self._host.send(rank, self._welcome(rank, request_id))
 
     def _who(self, rank: int) -> str:
-        doing = self._host.memory.activity(rank).doing
+        doing = self._host.activity(rank).doing
         return f"rank {rank} ({doing})" if doing else f"rank {rank}"
 
     def _welcome(self, rank: int, request_id: int) -> Welcome:
-        size = self._world.size
-        memory = self._host.memory
         self._world.welcome(rank)
+        layout = self._host.layout
         return Welcome(
             id=request_id,
             rank=rank,
-            size=size,
+            size=self._world.size,
             epoch=self._world.epoch,
             workspace=self._options.name,
             key=self._key,
-            hosts=(0,) * size,
-            slots=tuple(range(size)),
-            host_names=(socket.gethostname(),),
-            addresses=("127.0.0.1",),
+            hosts=layout.hosts,
+            slots=layout.slots,
+            host_names=layout.names,
             transport=self._options.transport,
-            page_fd=memory.page_fd,
-            region_fds=memory.region_fds,
-            wake_fds=memory.wake_fds,
             silence_s=self._options.silence_s,
         )

@@ -25,16 +25,16 @@ log = logging.getLogger(__name__)
 
 
 class HostMemory:
-    """Regions, page and wake-up descriptors for ``slots`` ranks; closed with their host.
+    """Regions, page and wake-up descriptors for ``slots`` of ``ranks``; closed with their host.
 
     A slot keeps its region for life: a rank that replaces another inherits the same one, so the
     survivors never map anything anew.
     """
 
-    def __init__(self, slots: int) -> None:
+    def __init__(self, slots: int, ranks: int) -> None:
         self.region_fds: tuple[int, ...] = ()
         self.wake_fds: tuple[int, ...] = ()
-        self.page_fd = create_page(slots)
+        self.page_fd = create_page(slots, ranks)
         self._page: AbortPage | None = None
         self._left_in: dict[int, int] = {}  # by slot: the epoch of a rank that was replaced
         try:

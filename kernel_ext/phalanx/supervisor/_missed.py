@@ -53,10 +53,13 @@ class Missed:
         self._kept.pop(cell.code, None)
         self._kept[cell.code] = cell.ranks
 
-    def deaths(self, dead: Mapping[int, str], host: str) -> tuple[RankDeath, ...]:
-        """Return who is dead now, and since when; ``dead`` says why."""
+    def deaths(
+        self, dead: Mapping[int, str], host_of: Callable[[int], str]
+    ) -> tuple[RankDeath, ...]:
+        """Return who is dead now, where, and since when; ``dead`` says why."""
         return tuple(
-            RankDeath(rank, host, reason, self._died[rank][0]) for rank, reason in dead.items()
+            RankDeath(rank, host_of(rank), reason, self._died[rank][0])
+            for rank, reason in dead.items()
         )
 
     @property

@@ -7,7 +7,6 @@ process in when its next epoch begins. What its cells need is the workspace's bu
 from __future__ import annotations
 
 import asyncio
-import socket
 import uuid
 from collections.abc import Awaitable, Callable, Collection, Sequence
 
@@ -21,7 +20,7 @@ from phalanx.protocol import (
     name_ranks,
 )
 
-from ._host import HostSupervisor
+from ._any_host import Host
 from ._world import World
 
 __all__ = ["RESTARTED", "Restarts", "refusal_of"]
@@ -62,7 +61,7 @@ def refusal_of(
 
 
 class Restarts:
-    """Restarts ranks of one host, several at a time, and says how that went.
+    """Restarts ranks, several at a time, and says how that went.
 
     Parameters
     ----------
@@ -79,7 +78,7 @@ class Restarts:
     def __init__(
         self,
         world: World,
-        host: HostSupervisor,
+        host: Host,
         engines: list[str],
         *,
         spawn: Callable[[int], None],
@@ -158,7 +157,7 @@ class Restarts:
     async def _end(self, rank: int) -> bool:
         """Free whoever waits for a rank, and end it."""
         self._lose(rank, RESTARTED)
-        self._tell(RankLost(rank, socket.gethostname(), RESTARTED, "", will_return=True))
+        self._tell(RankLost(rank, self._host.layout.name_of(rank), RESTARTED, "", will_return=True))
         self._ending.add(rank)
         try:
             is_over = await self._host.kill(rank, KILL_S)
@@ -207,5 +206,6 @@ class Restarts:
         if ready is None:
             return False
         if not ready.done():
-            ready.set_result(f"{reason} while starting\n{tail}".rstrip())
+            is_start = "could not be started" in reason
+            ready.set_result(reason if is_start else f"{reason} while starting\n{tail}".rstrip())
         return True

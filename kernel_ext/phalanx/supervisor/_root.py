@@ -1,15 +1,15 @@
 """The root role: coordinator of one world, and the one authority on who is alive.
 
 It answers the workspace over CURVE, keeps the `World`, runs ipyparallel's controller and the
-ranks of this host. It knows nothing of cells' code, of output that kernels capture, of arrays.
+ranks on their hosts. It knows nothing of cells' code, of output that kernels capture, of arrays.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 import uuid
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -47,10 +47,9 @@ from ._answers import Answers, Question
 from ._cell_watch import CellWatch
 from ._cells import Cells
 from ._clients import Clients
-from ._controller_process import Connection, ControllerProcess
-from ._health import HealthWatch
+from ._controller_process import Connection, ControllerProcess, file_for_rank
 from ._hopeless import Hopeless
-from ._host import HostSupervisor
+from ._hosts import Hosts
 from ._lookout import Lookout
 from ._membership import Membership
 from ._next_message import next_message
@@ -62,6 +61,8 @@ from ._world import World
 __all__ = ["RootSupervisor"]
 
 log = logging.getLogger(__name__)
+
+HELLO_S = 5.0  # for who has started us to connect, before it is told that it was in vain
 
 
 class RootSupervisor:
@@ -81,22 +82,22 @@ class RootSupervisor:
         self._engines = [str(uuid.uuid4()) for _ in range(options.ranks)]
         self._registering: dict[int, int] = {}  # rank -> request id, until the controller is up
         self._ready: set[int] = set()
+        self._is_given_up = False
         self._connection: Connection = {}
         self._controller = ControllerProcess(self._on_controller_up, self._on_controller_lost)
-        self._host = HostSupervisor(tuple(range(options.ranks)), self, options.record_path)
+        self._host = Hosts(options, self)
         self._membership = Membership(options, self._world, self._host, self._world.gone)
         self._restarts = Restarts(
             self._world,
             self._host,
             self._engines,
-            spawn=lambda rank: self._host.spawn(rank, cwd=options.cwd),
+            spawn=self._host.spawn,
             lose=self._lose,
             revive=self._revive,
             tell=self._tell,
         )
         self._tasks: set[asyncio.Task[None]] = set()
-        self._watch = CellWatch(self._world, self._host.memory, self._on_hopeless)
-        self._health = HealthWatch(self._host, options.silence_s, self._membership.free)
+        self._watch = CellWatch(self._world, self._host, self._on_hopeless)
         self._lookout = Lookout(
             self._host,
             self._world,
@@ -123,8 +124,8 @@ class RootSupervisor:
         self._samplers = Samplers(
             self._world,
             self._answers.cells.times,
-            [RankReader(self._host)],
-            activity=self._host.memory.activity,
+            [RankReader(host) for host in self._host.here],
+            activity=self._host.activity,
             is_ready=self._ready.__contains__,
             send=self._clients.answer,
         )
@@ -132,11 +133,12 @@ class RootSupervisor:
     async def run(self) -> None:
         """Boot, serve, and end when told to or when the workspace's time is over."""
         try:
-            self._controller.start(self._options.cwd)
+            self._reached_at = await self._host.reached_at()
+            self._controller.start(self._options.cwd, self._reached_at)
             for rank in range(self._options.ranks):
-                self._host.spawn(rank, cwd=self._options.cwd)
+                self._host.spawn(rank)
             self._spawn_task(self._serve())
-            self._spawn_task(self._health.run(self._awaited))
+            self._spawn_task(self._host.watch_health(self._awaited))
             self._spawn_task(self._lookout.watch(self._looked_at))
             await self._over.wait()
         finally:
@@ -185,11 +187,14 @@ class RootSupervisor:
         else:
             # Cells travel through it: without it the ranks cannot be reached any more.
             for rank in range(self._options.ranks):
-                self._tell(RankLost(rank, socket.gethostname(), f"{message}; unreachable", tail))
+                host = self._host.layout.name_of(rank)
+                self._tell(RankLost(rank, host, f"{message}; unreachable", tail))
         self.end()
 
     def _register(self, rank: int, request_id: int) -> None:
-        engine, file = self._engines[rank], self._connection["engine"]
+        engine = self._engines[rank]
+        address = "" if self._host.is_local(rank) else self._reached_at[0]
+        file = file_for_rank(self._connection, address)
         is_new = self._restarts.is_replacement(rank)
         self._host.send(rank, Registered(request_id, rank, engine, file, is_new))
 
@@ -206,6 +211,8 @@ class RootSupervisor:
         if isinstance(message, Hello):
             if self._clients.greet(identity, message) and self._is_booted:
                 self._clients.answer(identity, self._booted())
+            if self._is_given_up:
+                self.end()
         elif isinstance(message, Question):
             self._spawn_task(self._answer(identity, message))
         elif isinstance(message, LetGo):
@@ -265,7 +272,7 @@ class RootSupervisor:
         self._clients.answer(identity, answer)
         self._watch.look()
 
-    # -- the ranks (HostEvents) ---------------------------------------------------------------
+    # -- the ranks (WorldEvents) ---------------------------------------------------------------
 
     def on_message(self, rank: int, message: ToSupervisor) -> None:
         """Answer or note what a rank said."""
@@ -296,9 +303,28 @@ class RootSupervisor:
             self.end()
             return
         will_return = self._options.auto_restart
-        self._tell(RankLost(rank, socket.gethostname(), reason, tail, will_return))
+        host = self._host.layout.name_of(rank)
+        self._tell(RankLost(rank, host, reason, tail, will_return))
         if will_return and self._restarts.claim(rank):
             self._spawn_task(self._restart_unasked(rank))
+
+    def on_frozen(self, rank: int, reason: str) -> None:
+        """Free the ranks that may wait for a frozen one."""
+        if rank in self._awaited():
+            self._membership.free(rank, reason)
+
+    def on_not_up(self, reasons: Sequence[str]) -> None:
+        """Give up: hosts could not be started."""
+        self._tell(BootFailed("\n".join(reasons)))
+        self._is_given_up = True
+        if self._clients.had_owner:
+            self.end()
+        else:  # it is on its way, to be told
+            self._loop.call_later(HELLO_S, self.end)
+
+    def on_news(self, message: FromRoot) -> None:
+        """Hand on how the start goes on."""
+        self._tell(message)
 
     def _lose(self, rank: int, reason: str) -> None:
         """Free everyone who waits for a rank that is gone."""

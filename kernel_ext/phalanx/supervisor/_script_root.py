@@ -18,7 +18,9 @@ import zmq.asyncio
 
 from phalanx.distributed import accused
 from phalanx.protocol import (
+    BootProgress,
     EpochAborted,
+    FromRoot,
     GetStacks,
     Hello,
     Notice,
@@ -32,28 +34,23 @@ from phalanx.protocol.scripts import (
     AllEnded,
     FromScriptRoot,
     Input,
-    InputCut,
-    InputTaken,
     NotStarted,
     Output,
     OutputTaken,
     RankEnded,
     ScriptOptions,
-    Started,
     ToScriptRoot,
     cost,
 )
 
 from ._cell_watch import LOOK_EVERY_S
-from ._health import HealthWatch
+from ._commands import Commands
 from ._hopeless import find_hopeless
-from ._host import HostSupervisor
-from ._input_log import InputLog
+from ._hosts import Hosts
 from ._log_keeper import LogKeeper, script_record
 from ._lookout import Lookout
 from ._membership import Membership
 from ._next_message import next_message
-from ._streams import ForwardedPipe, InputPipe
 from ._verdict import Verdict
 from ._world import World
 
@@ -73,7 +70,6 @@ class ScriptRoot:
         self, options: ScriptOptions, client: zmq.asyncio.Socket, address: RootAddress
     ) -> None:
         boot = options.boot
-        ranks = range(boot.ranks)
         self._options = options
         self._client = client
         self._client_id = b""
@@ -82,15 +78,13 @@ class ScriptRoot:
         self._loop = asyncio.get_running_loop()
         self._over = asyncio.Event()
         self._world = World(boot.ranks)
-        self._host = HostSupervisor(tuple(ranks), self, boot.record_path)
+        self._host = Hosts(boot, self)
         self._membership = Membership(boot, self._world, self._host)
-        self._health = HealthWatch(self._host, boot.silence_s, self._on_frozen)
         self._verdict = Verdict(boot.ranks)
         self._left: set[int] = set()  # ranks that have ended well
-        self._log = InputLog(ranks)
-        self._n_taken = 0
-        self._inputs: dict[int, InputPipe] = {}
-        self._outputs: dict[tuple[int, str], ForwardedPipe] = {}
+        self._commands = Commands(options, self._host, self._tell, self._give_up)
+        self._has_begun = False
+        self._is_given_up = False
         self._ending: asyncio.Task[None] | None = None
         self._is_forced = False
         self._looking: asyncio.TimerHandle | None = None
@@ -110,13 +104,11 @@ class ScriptRoot:
         """Start the ranks, serve, and end when all is told or nobody is there to be told."""
         self._spawn_task(self._serve())
         self._spawn_task(self._lookout.watch(lambda: self._verdict.running))
-        self._spawn_task(self._health.run(lambda: self._verdict.running))
+        self._spawn_task(self._host.watch_health(lambda: self._verdict.running))
         try:
             if self._keeper is None:
                 self._watch_client(self._options.boot.client_pid)
-            self._start()
-            if self._keeper is not None:
-                self._input(b"")  # its end
+            self._spawn_task(self._begin())
             await self._over.wait()
         finally:
             for task in self._tasks:
@@ -127,33 +119,22 @@ class ScriptRoot:
             if self._record is not None:
                 self._record.close()
 
-    def _start(self) -> None:
-        for rank in range(self._options.boot.ranks):
-            try:
-                self._spawn(rank)
-            except OSError as error:
-                self._tell(NotStarted(f"{self._options.command[0]}: {error.strerror or error}"))
-                self._verdict.ending()
-                for started in range(rank):
-                    self._host.signal(started, signal.SIGKILL)
-                return
-        self._tell(Started(tuple(self._host.pid(r) for r in range(self._options.boot.ranks))))
+    async def _begin(self) -> None:
+        """Start the other hosts, and when all are up the ranks: none runs where one cannot."""
+        await self._host.boot()
+        if self._is_given_up:
+            return
+        self._has_begun = True
+        self._commands.start()
+        if self._keeper is not None:
+            self._commands.input(b"")  # its end
 
-    def _spawn(self, rank: int) -> None:
-        self._inputs[rank] = stdin = InputPipe(self._log, rank, self._on_input_progress)
-        stdout = ForwardedPipe(lambda data: self._tell(Output(rank, "stdout", data)))
-        stderr = ForwardedPipe(lambda data: self._tell(Output(rank, "stderr", data)))
-        self._outputs[rank, "stdout"], self._outputs[rank, "stderr"] = stdout, stderr
-        said = {"PHALANX_RANK": str(rank), "PHALANX_SIZE": str(self._options.boot.ranks)}
-        self._host.spawn_command(
-            rank,
-            self._options.command,
-            env={**os.environ, **self._options.env, **said},
-            cwd=self._options.boot.cwd,
-            stdin=stdin,
-            stdout=stdout,
-            stderr=stderr,
-        )
+    def _give_up(self) -> None:
+        """Nothing runs, or shall: it was told why."""
+        self._is_given_up = True
+        self._verdict.ending()
+        if self._has_begun:
+            self._kill_rest()
 
     def _spawn_task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self._loop.create_task(work)
@@ -172,7 +153,11 @@ class ScriptRoot:
     def on_signal(self, number: signal.Signals) -> None:
         """End the ranks; told a second time, at once."""
         self._is_forced = True
-        if self._ending is None:
+        if not self._has_begun:
+            if not self._is_given_up:
+                self._tell(NotStarted("they were ended before all hosts were up"))
+                self._give_up()
+        elif self._ending is None:
             self._end_rest((signal.SIGINT, signal.SIGTERM))
         elif number == signal.SIGINT:
             self._kill_rest()
@@ -200,19 +185,13 @@ class ScriptRoot:
                 for kept in unsent:
                     self._tell(kept)
             elif isinstance(message, OutputTaken):
-                if (message.rank, message.stream) in self._outputs:
-                    self._outputs[message.rank, message.stream].taken(message.cost)
+                self._commands.taken(message)
             elif isinstance(message, Input):
-                self._input(message.data)
+                self._commands.input(message.data)
             elif isinstance(message, GetStacks):
                 self._spawn_task(self._get_stacks(message))
             else:
                 self._over.set()
-
-    def _input(self, data: bytes) -> None:
-        self._log.append(data)
-        for pipe in self._inputs.values():
-            pipe.feed()
 
     async def _get_stacks(self, request: GetStacks) -> None:
         stacks = await self._lookout.stacks(request.ranks, is_twice=request.is_twice)
@@ -223,22 +202,14 @@ class ScriptRoot:
             if self._keeper.take(message):
                 self._over.set()
             if isinstance(message, Output):
-                self._outputs[message.rank, message.stream].taken(cost(message.data))
+                self._commands.taken(OutputTaken(message.rank, message.stream, cost(message.data)))
                 return
         if self._client_id:
             self._client.send_multipart([self._client_id, msgspec.msgpack.encode(message)])
         else:
             self._unsent.append(message)
 
-    def _on_input_progress(self) -> None:
-        if self._log.n_taken > self._n_taken:
-            self._tell(InputTaken(self._log.n_taken - self._n_taken))
-            self._n_taken = self._log.n_taken
-        for rank, nbytes in self._log.laggards():
-            self._inputs[rank].close()
-            self._tell(InputCut(rank, nbytes))
-
-    # -- the ranks (HostEvents) ---------------------------------------------------------------
+    # -- the ranks (WorldEvents) --------------------------------------------------------------
 
     def on_message(self, rank: int, message: ToSupervisor) -> None:
         """Answer or note what a rank said."""
@@ -255,6 +226,7 @@ class ScriptRoot:
         """Note the end of a rank, free those who wait for it, and end the rest if it failed."""
         status = self._host.status(rank) or 0
         self._verdict.end(rank, status)
+        self._commands.ended(rank)
         self._tell(RankEnded(rank, status, reason))
         if status:
             self._membership.lose(rank, reason)
@@ -276,12 +248,13 @@ class ScriptRoot:
         if self._looking is not None:
             self._looking.cancel()
             self._looking = None
-        asking, memory = self._world.asking, self._host.memory
+        asking = self._world.asking
         running, gone = set(self._verdict.running) - asking, self._left | asking
         if self._over.is_set() or not running or not gone:
             return
+        self._host.watch(is_on=True)  # from now on it may matter what ranks elsewhere do
         found = find_hopeless(
-            {rank: memory.activity(rank) for rank in running | gone},
+            {rank: self._host.activity(rank) for rank in running | gone},
             epoch=self._world.epoch,
             running=running,
             gone=gone,
@@ -294,7 +267,18 @@ class ScriptRoot:
             self._membership.free(found.missing, f"{how}; {found}")
         self._looking = self._loop.call_later(LOOK_EVERY_S, self._look_for_hopeless)
 
-    def _on_frozen(self, rank: int, reason: str) -> None:
+    def on_not_up(self, reasons: Sequence[str]) -> None:
+        """Give up: hosts could not be started."""
+        if not self._is_given_up:
+            self._tell(NotStarted("\n".join(reasons)))
+            self._give_up()
+
+    def on_news(self, message: FromRoot) -> None:
+        """Hand on how the start of a host goes on."""
+        if isinstance(message, BootProgress):
+            self._tell(message)
+
+    def on_frozen(self, rank: int, reason: str) -> None:
         """Free the ranks that may wait for a frozen one."""
         if len(self._verdict.running) > 1:
             self._membership.free(rank, reason)

@@ -9,6 +9,7 @@ from ._bench import Sweep
 from ._detached import Detached, launch_detached
 from ._events import IMAGE_KINDS, Clear, Display, is_image
 from ._help import Completions, Description, Help, NoHelp
+from ._job import Job
 from ._lines import StreamName
 from ._listing import WorkspaceInfo, format_workspaces, list_workspaces, stop_workspace
 from ._outcome import RankResult
@@ -20,6 +21,7 @@ from ._sayings import say_replaced
 from ._script import RootGone, Script, ScriptEvent, Woken
 from ._trace import Trace, say_trace
 from ._view import CannotAsk, OpenPrompt, QuietView, View
+from ._where import Where, where
 from ._workspace import Workspace
 
 __all__ = [
@@ -32,6 +34,7 @@ __all__ = [
     "Detached",
     "Display",
     "Help",
+    "Job",
     "NoHelp",
     "OpenPrompt",
     "Question",
@@ -45,6 +48,7 @@ __all__ = [
     "Sweep",
     "Trace",
     "View",
+    "Where",
     "Woken",
     "Workspace",
     "WorkspaceInfo",
@@ -59,4 +63,5 @@ __all__ = [
     "say_replaced",
     "say_trace",
     "stop_workspace",
+    "where",
 ]

@@ -68,6 +68,8 @@ def start_root(options: StartOptions) -> Connection:
             client_secret_key=secret_key,
             record_fd=claim.fd,
             record_path=str(claim.path),
+            hosts=options.hosts,
+            remote=options.remote,
         )
         try:
             root = launch_root(boot, pass_fds=[claim.fd])

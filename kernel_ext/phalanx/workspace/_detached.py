@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,9 +16,11 @@ import zmq
 import phalanx
 from phalanx.errors import DistributedError
 from phalanx.protocol import BootOptions, Hello
-from phalanx.protocol.scripts import FromScriptRoot, NotStarted, ScriptOptions, Started
+from phalanx.protocol.scripts import FromScriptRoot, NotStarted, Started
 from phalanx.supervisor import RootProcess, claim_name, launch_root
 
+from ._job import Job
+from ._script import script_options
 from ._start import SILENCE_S, checked_options
 
 __all__ = ["Detached", "launch_detached"]
@@ -38,14 +39,11 @@ class Detached:
 
 
 def launch_detached(
-    command: Sequence[str],
-    ranks: int,
+    job: Job,
     *,
     name: str,
     is_named: bool,
     log_dir: Path | None,
-    cwd: str,
-    env: Mapping[str, str],
     transport: str,
     grace_s: float,
 ) -> Detached:
@@ -53,6 +51,8 @@ def launch_detached(
 
     Parameters
     ----------
+    job : Job
+        What to run, and where.
     name : str
         What to call them; with a number behind it where that is taken and not ``is_named``.
     log_dir : Path, optional
@@ -63,7 +63,7 @@ def launch_detached(
     DistributedError
         They could not be started, or the name is taken; says so in one line.
     """
-    checked = checked_options(ranks, name, 0.0, SILENCE_S, transport)
+    checked = checked_options(job.at.ranks, name, 0.0, SILENCE_S, transport)
     public_key, secret_key = zmq.curve_keypair()
     with claim_name(checked.name, is_fixed=is_named) as claim:
         folder = Path(f"phalanx-{claim.name}" if log_dir is None else log_dir).absolute()
@@ -77,18 +77,22 @@ def launch_detached(
                 transport=checked.transport,
                 linger_s=0.0,
                 silence_s=SILENCE_S,
-                cwd=cwd,
+                cwd=job.cwd,
                 client_secret_key=secret_key,
                 record_fd=claim.fd,
                 record_path=str(claim.path),
+                hosts=job.at.hosts,
+                remote=job.at.remote,
             )
-            options = ScriptOptions(boot, tuple(command), dict(env), grace_s, str(folder))
+            options = script_options(boot, job, grace_s, str(folder))
             root = launch_root(options, pass_fds=[claim.fd])
         except BaseException:
             claim.give_up()
             raise
     try:
-        _wait_started(root, public_key, secret_key)
+        _wait_started(
+            root, public_key, secret_key, job.at.remote.timeout_s if job.at.hosts else 0.0
+        )
     except BaseException:
         root.close(timeout_s=2.0)
         raise
@@ -96,10 +100,10 @@ def launch_detached(
     return Detached(claim.name, root.pid, str(folder))
 
 
-def _wait_started(root: RootProcess, public_key: bytes, secret_key: bytes) -> None:
-    """Wait for the root's word that the ranks run."""
+def _wait_started(root: RootProcess, public_key: bytes, secret_key: bytes, hosts_s: float) -> None:
+    """Wait for the root's word that the ranks run; their hosts may take ``hosts_s`` before."""
     decoder = msgspec.msgpack.Decoder(FromScriptRoot)
-    until_s = time.monotonic() + START_S
+    until_s = time.monotonic() + START_S + hosts_s
     with zmq.Context() as context, context.socket(zmq.DEALER) as sock:
         sock.linger = 0
         sock.curve_serverkey = root.address.public_key
@@ -117,5 +121,5 @@ def _wait_started(root: RootProcess, public_key: bytes, secret_key: bytes) -> No
             elif root.poll() is not None:
                 msg = f"the supervisor is gone: {root.log_tail()}"
                 raise DistributedError(msg)
-    msg = f"waited {START_S:g} s for the ranks to start"
+    msg = f"waited {START_S + hosts_s:g} s for the ranks to start"
     raise DistributedError(msg)

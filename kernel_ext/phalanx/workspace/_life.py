@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from phalanx.errors import DistributedError
-from phalanx.protocol import FromRoot, Taken, Topology
+from phalanx.protocol import BootProgress, FromRoot, Taken, Topology
 
 from ._bystander import Bystander
 from ._connect import Connection
@@ -73,8 +73,15 @@ class WorkspaceLife:
             self._thread.close()
             raise
 
-    def _boot(self, *, is_new: bool) -> None:
-        booted = self._root.wait_booted(BOOT_S)
+    def _boot(
+        self,
+        *,
+        is_new: bool,
+        more_s: float = 0.0,
+        progress: Callable[[BootProgress], None] | None = None,
+    ) -> None:
+        """Wait for the ranks; ``more_s`` longer where their hosts have to come up before."""
+        booted = self._root.wait_booted(BOOT_S + more_s, progress)
         if self.is_watching:
             bystander = Bystander(self.name, self._thread, self._root, booted)
             with self._news_lock:

@@ -11,6 +11,7 @@ import os
 import queue
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
@@ -23,6 +24,7 @@ from phalanx.protocol import (
     BeginCell,
     Booted,
     BootFailed,
+    BootProgress,
     CellAllowed,
     Failed,
     ForgetCell,
@@ -107,6 +109,7 @@ class RootClient:
         self._thread = thread
         self._samples = SampleLog(self._send)
         self._is_stopping = False
+        self._is_booting = True
         self._size = connection.size
         self._watcher = threading.Thread(target=self._watch, name="phalanx-root", daemon=True)
         try:
@@ -146,15 +149,24 @@ class RootClient:
             for rank in range(self._size):
                 self._on_news(RankLost(rank, host, "is gone: its supervisor has died", ""))
 
-    def wait_booted(self, timeout_s: float) -> Booted:
-        """Wait until every rank takes cells.
+    def wait_booted(
+        self, timeout_s: float, on_progress: Callable[[BootProgress], None] | None = None
+    ) -> Booted:
+        """Wait until every rank takes cells; ``on_progress`` is told how hosts come up meanwhile.
 
         Raises
         ------
         DistributedError
             The boot failed, or took longer than ``timeout_s``; says why.
         """
-        answer = self._wait(self._boot, timeout_s, "the ranks to start")
+        deadline_s = time.monotonic() + timeout_s
+        what = "the ranks to start"
+        answer = self._wait(self._boot, timeout_s, what)
+        while isinstance(answer, BootProgress):
+            if on_progress is not None:
+                on_progress(answer)
+            answer = self._wait(self._boot, deadline_s - time.monotonic(), what)
+        self._is_booting = False
         if isinstance(answer, BootFailed | NotYours):
             raise DistributedError(answer.message)
         if not isinstance(answer, Booted):
@@ -306,6 +318,9 @@ class RootClient:
             self._boot.put(message)
         elif isinstance(message, Samples):
             self._samples.take(message)
+        elif isinstance(message, BootProgress):
+            if self._is_booting:  # later it is of a host that is started anew: `restart` waits
+                self._boot.put(message)
         elif isinstance(message, _ANSWERS):
             with self._lock:
                 take = self._waiting.pop(message.id, None)

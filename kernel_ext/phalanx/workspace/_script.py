@@ -9,7 +9,6 @@ import os
 import queue
 import signal
 import threading
-from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -19,7 +18,7 @@ import zmq
 
 import phalanx
 from phalanx.errors import DistributedError
-from phalanx.protocol import BootOptions, GetStacks, Hello, Notice, StacksAre
+from phalanx.protocol import BootOptions, BootProgress, GetStacks, Hello, Notice, StacksAre
 from phalanx.protocol.scripts import (
     WINDOW_COST,
     AllEnded,
@@ -40,14 +39,28 @@ from phalanx.protocol.scripts import (
 from phalanx.supervisor import launch_root
 
 from ._io import SocketThread
+from ._job import Job
 from ._start import SILENCE_S, checked_options, starting
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["RootGone", "Script", "ScriptEvent", "Woken"]
+__all__ = ["RootGone", "Script", "ScriptEvent", "Woken", "script_options"]
 
 CLOSE_S = 2.0  # design.md section 5: the supervisor needs half a second at most
+
+
+def script_options(boot: BootOptions, job: Job, grace_s: float, log_dir: str = "") -> ScriptOptions:
+    """Put together what a script's root reads first."""
+    return ScriptOptions(
+        boot,
+        tuple(job.command),
+        dict(job.env),
+        grace_s,
+        log_dir,
+        tuple(job.words),
+        job.is_script_checked,
+    )
 
 
 class RootGone:
@@ -59,7 +72,8 @@ class Woken:
 
 
 ScriptEvent = (
-    Started
+    BootProgress
+    | Started
     | NotStarted
     | Output
     | InputCut
@@ -77,14 +91,8 @@ class Script:
 
     Parameters
     ----------
-    command : sequence of str
-        A program and its arguments.
-    ranks : int
-        How many.
-    cwd : str
-        Where they start.
-    env : mapping of str to str, optional
-        Beside this process's own environment.
+    job : Job
+        What to run, and where.
     transport : {"any", "tcp"}
         As in `Workspace.start`.
     grace_s : float
@@ -101,17 +109,14 @@ class Script:
 
     def __init__(
         self,
-        command: Sequence[str],
-        ranks: int,
+        job: Job,
         *,
-        cwd: str,
-        env: Mapping[str, str] | None = None,
         transport: str = "any",
         grace_s: float = 5.0,
         quiet_s: float = 10.0,
         silence_s: float = SILENCE_S,
     ) -> None:
-        checked = checked_options(ranks, None, 0.0, silence_s, transport)
+        checked = checked_options(job.at.ranks, None, 0.0, silence_s, transport)
         public_key, secret_key = zmq.curve_keypair()
         boot = BootOptions(
             name=checked.name,
@@ -121,9 +126,12 @@ class Script:
             transport=checked.transport,
             linger_s=0.0,
             silence_s=checked.silence_s,
-            cwd=cwd,
+            cwd=job.cwd,
             quiet_s=quiet_s,
+            hosts=job.at.hosts,
+            remote=job.at.remote,
         )
+        options = script_options(boot, job, grace_s)
         self._events: queue.SimpleQueue[ScriptEvent] = queue.SimpleQueue()
         self._untold: dict[tuple[int, str], int] = {}  # cost of output that is done with
         self._input_room = threading.Condition()
@@ -132,7 +140,7 @@ class Script:
         self._n_started = 0
         self._decoder = msgspec.msgpack.Decoder(FromScriptRoot)
         with starting(), ExitStack() as stack:
-            self._root = launch_root(ScriptOptions(boot, tuple(command), dict(env or {}), grace_s))
+            self._root = launch_root(options)
             stack.callback(self._root.close, 0.0)
             self._thread = SocketThread("phalanx-script")
             stack.callback(self._thread.close)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import zmq
 
 from phalanx.errors import DistributedError
+from phalanx.protocol import HostPlan, RemoteOptions
 from phalanx.supervisor import check_name
 
 from ._cell import Cell
@@ -22,6 +23,7 @@ from ._dispatch import Dispatch
 from ._ranks import name_ranks
 
 __all__ = [
+    "HERE",
     "LINGER_S",
     "SILENCE_S",
     "StartOptions",
@@ -32,6 +34,7 @@ __all__ = [
 
 PING_INTERVAL_S = 0.1
 LINGER_S = 600.0  # design.md section 2: long enough to come back after a restart
+HERE = RemoteOptions()  # nothing is far
 SILENCE_S = 5.0  # the longest that a frozen rank stays unnamed, unless asked otherwise
 
 
@@ -40,7 +43,8 @@ class StartOptions:
     """The options of `Workspace.start`, checked.
 
     An operation that lasts for ``quiet_s`` is told of in one line (design.md section 5). A name
-    that was given (``is_named``) is taken or refused, another gets a number if need be.
+    that was given (``is_named``) is taken or refused, another gets a number if need be. ``hosts``
+    are empty where all ranks run on this machine.
     """
 
     name: str
@@ -51,6 +55,8 @@ class StartOptions:
     quiet_s: float = 10.0
     is_named: bool = False
     auto_restart: bool = False
+    hosts: tuple[HostPlan, ...] = ()
+    remote: RemoteOptions = HERE
 
 
 def checked_options(
@@ -61,8 +67,12 @@ def checked_options(
     transport: str,
     *,
     auto_restart: bool = False,
+    hosts: tuple[HostPlan, ...] = (),
+    remote: RemoteOptions = HERE,
 ) -> StartOptions:
     """Check a user's options; `ValueError` in one line where one is out of range."""
+    if hosts:
+        ranks = sum(plan.ranks for plan in hosts)
     if type(ranks) is not int or ranks < 1:  # True and 2.0 are no numbers of ranks
         msg = f"the number of ranks is {ranks!r}; it must be a whole number, 1 or more"
         raise ValueError(msg)
@@ -85,6 +95,8 @@ def checked_options(
         transport,
         is_named=name is not None,
         auto_restart=bool(auto_restart),
+        hosts=hosts,
+        remote=remote,
     )
 
 

@@ -6,8 +6,11 @@ The client's side only: life and death are the supervisor's, what a cell looks l
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from os import PathLike
+
+from phalanx.hosts import Hostfile
+from phalanx.protocol import BootProgress, HostPlan, RemoteOptions
 
 from ._bench import CanBench
 from ._connect import Mode, choose_record, connect_to, start_root
@@ -22,6 +25,7 @@ from ._restart import CanRestart
 from ._start import LINGER_S, SILENCE_S, checked_options, starting
 from ._trace import Trace, merged
 from ._view import View
+from ._where import planned, where
 
 __all__ = ["Workspace"]
 
@@ -37,21 +41,36 @@ class Workspace(WorkspaceLife, CanExchange, CanRestart, CanBench):
     @classmethod
     def start(
         cls,
-        n: int = 4,
+        n: int | None = None,
         *,
+        hosts: str | Iterable[str | HostPlan] | None = None,
+        hostfile: str | PathLike[str] | Hostfile | None = None,
         name: str | None = None,
         linger: float = LINGER_S,
         silence: float = SILENCE_S,
         transport: str = "any",
         detach: bool = False,
         auto_restart: bool = False,
+        python: str | None = None,
+        cwd: str | PathLike[str] | None = None,
+        env: Mapping[str, str] | Iterable[str] = (),
+        ssh_args: Iterable[str] = (),
+        interface: str | None = None,
+        launcher: str | None = None,
+        boot_timeout: float | None = None,
+        remote: RemoteOptions | None = None,
+        progress: Callable[[BootProgress], None] | None = None,
     ) -> Workspace:
-        """Start ``n`` ranks on this machine and wait until they have met.
+        """Start ranks, on this machine or on several hosts, and wait until they have met.
 
         Parameters
         ----------
-        n : int
-            Number of ranks, 1 or more.
+        n : int, optional
+            Number of ranks (4); with hosts, of each of them (its slots in the hostfile, else 1).
+        hosts : str or iterable of str, optional
+            Where the ranks run: ``"a,b,user@c:2222"``, with the port of ssh.
+        hostfile : str, path or Hostfile, optional
+            The same from a file: MLX's, Open MPI's or MPICH's.
         name : str, optional
             What to call the workspace; by default made from this process's id.
         linger : float
@@ -65,6 +84,26 @@ class Workspace(WorkspaceLife, CanExchange, CanRestart, CanBench):
             The ranks outlive a normal end of this process as well, by ``linger``.
         auto_restart : bool
             Replace a rank that dies at once, as `restart` does.
+        python : str, optional
+            The interpreter on the hosts; by default the path of this one.
+        cwd : str or path, optional
+            The folder on the hosts; by default this one, or the home folder where it is missing.
+        env : mapping, or iterable of str, optional
+            Variables for the ranks; ``"KEY"`` alone hands on what is set here. How figures are
+            drawn and how many threads libraries take is handed on in any case.
+        ssh_args : iterable of str, optional
+            Words for ssh.
+        interface : str, optional
+            The network interface that the ranks use, by its name.
+        launcher : {"ssh", "slurm", "local"}, optional
+            How a host is reached; ``"slurm"``: by srun, and without ``hosts`` these are the nodes
+            of the job; ``"local"``: not at all, its ranks run here, for a trial.
+        boot_timeout : float, optional
+            Seconds after which a host that is not up has failed (30).
+        remote : RemoteOptions, optional
+            All of these in one, where ``hosts`` are a plan that is made already.
+        progress : callable, optional
+            Told, in this thread, of each host that starts, is up, is slow or has failed.
 
         Returns
         -------
@@ -74,7 +113,7 @@ class Workspace(WorkspaceLife, CanExchange, CanRestart, CanBench):
         Raises
         ------
         ValueError
-            ``n``, ``linger``, ``silence`` or ``transport`` is out of range.
+            An option is out of range, or the hostfile is none; says what is expected.
         DistributedError
             The ranks did not come up; says why.
 
@@ -83,11 +122,33 @@ class Workspace(WorkspaceLife, CanExchange, CanRestart, CanBench):
         >>> with Workspace.start(n=2) as ws:  # doctest: +SKIP
         ...     ws.run("px.all_sum(rank)")
         """
-        options = checked_options(n, name, linger, silence, transport, auto_restart=auto_restart)
+        at = planned(hosts, remote) or where(
+            n,
+            hosts=hosts,
+            hostfile=hostfile,
+            python=python,
+            cwd=cwd,
+            env=env,
+            ssh_args=ssh_args,
+            interface=interface,
+            launcher=launcher,
+            boot_timeout=boot_timeout,
+        )
+        options = checked_options(
+            at.ranks,
+            name,
+            linger,
+            silence,
+            transport,
+            auto_restart=auto_restart,
+            hosts=at.hosts,
+            remote=at.remote,
+        )
         with starting():
             self = cls(start_root(options), is_kept=detach)
+        more_s = options.remote.timeout_s if options.hosts else 0.0
         try:
-            self._boot(is_new=True)
+            self._boot(is_new=True, more_s=more_s, progress=progress)
         except BaseException:
             self.stop()
             raise

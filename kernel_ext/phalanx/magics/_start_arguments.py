@@ -1,0 +1,105 @@
+"""The options of `%distributed start`: how many ranks, where, and how long they stay.
+
+It declares them; what they mean is the workspace's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["add_start_arguments", "start_options"]
+
+
+def add_start_arguments(
+    start: argparse.ArgumentParser, count: Callable[[str], int], seconds: Callable[[str], float]
+) -> None:
+    """Declare them on a parser; ``count`` and ``seconds`` parse such values."""
+    add = start.add_argument
+    add("-n", type=count, help="number of ranks (default 4), or of ranks per host (default 1)")
+    add("--hosts", metavar="A,B", help="start them on these hosts, over ssh: a,b,user@c:2222")
+    add("--hostfile", metavar="FILE", help="the same from a file of MLX's, Open MPI's or MPICH's")
+    add(
+        "--linger",
+        type=seconds,
+        default=600.0,
+        metavar="S",
+        help="seconds that the ranks outlive this kernel: so long attach finds them (default 600)",
+    )
+    add("--name", help="what to call them, for attach (default: by the process)")
+    add(
+        "--detach",
+        action="store_true",
+        help="the ranks outlive the end of a terminal's IPython, too (a kernel's they always do)",
+    )
+    add(
+        "--silence",
+        type=seconds,
+        default=5.0,
+        metavar="S",
+        help="seconds after which a frozen rank is named and the others are freed (default 5)",
+    )
+    add(
+        "--transport",
+        choices=["any", "tcp"],
+        default="any",
+        help="tcp: do not share memory between the ranks of this machine",
+    )
+    add(
+        "--auto-restart",
+        action="store_true",
+        help="replace a rank that dies at once, and say so",
+    )
+    far = start.add_argument_group("with --hosts or --hostfile")
+    add = far.add_argument
+    add("--python", metavar="PATH", help="the interpreter there (default: the path of this one)")
+    add("--cwd", metavar="DIR", help="the folder there (default: the same as here)")
+    add(
+        "--env",
+        action="append",
+        default=[],
+        metavar="KEY[=VAL]",
+        help="set a variable for the ranks; may be repeated; a bare KEY must be set here",
+    )
+    add(
+        "--ssh-arg",
+        action="append",
+        default=[],
+        metavar="ARG",
+        help="words for ssh, as in --ssh-arg='-i key'; may be repeated",
+    )
+    add("--interface", metavar="NAME", help="the network interface that the ranks use, like eth0")
+    add(
+        "--launcher",
+        metavar="NAME",
+        help="how hosts are reached (default ssh; slurm: by srun, and without --hosts the nodes of "
+        "this job; local: a trial here)",
+    )
+    add(
+        "--boot-timeout",
+        type=seconds,
+        metavar="S",
+        help="seconds after which a host that is not up has failed (default 30)",
+    )
+
+
+def start_options(options: argparse.Namespace) -> dict[str, Any]:
+    """Return what `Workspace.start` takes.
+
+    Raises
+    ------
+    ValueError
+        Words for ssh whose quotes do not match.
+    """
+    try:
+        ssh_args = [word for words in options.ssh_arg for word in shlex.split(words)]
+    except ValueError as error:
+        msg = f"--ssh-arg: {error}"
+        raise ValueError(msg) from None
+    names = (
+        "n", "hosts", "hostfile", "name", "linger", "silence", "transport", "detach",
+        "auto_restart", "python", "cwd", "env", "interface", "launcher", "boot_timeout",
+    )  # fmt: skip
+    return {"ssh_args": ssh_args, **{name: getattr(options, name) for name in names}}

@@ -1,0 +1,150 @@
+"""The root's door for the supervisors of other hosts: each comes in by the key it was given.
+
+It knows the socket and keys; what hosts say is theirs who expect them. Opened when there is a host
+to expect: a world of one host never listens beyond this machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+import zmq
+import zmq.asyncio
+
+from phalanx.errors import DistributedError
+from phalanx.protocol import MAX_FRAME
+from phalanx.protocol.hosts import FromHost, ToHost
+
+from ._curve import only_clients
+
+__all__ = ["HostDoor"]
+
+log = logging.getLogger(__name__)
+
+DOMAIN = "phalanx"  # of zmq's authentication
+HANDSHAKE_MS = 5000  # what a stranger may hold a descriptor for
+MESSAGE_MAX_NBYTES = MAX_FRAME + (1 << 20)  # what a rank may say, and what its host adds
+
+
+class _Visitor:
+    """One host that may come: whom to hand what it says, and how to reach it once it has come."""
+
+    def __init__(self, take: Callable[[FromHost], None], fail: Callable[[str], None]) -> None:
+        self.take = take
+        self.fail = fail
+        self.identity = b""
+
+
+class HostDoor:
+    """The socket on which hosts' supervisors speak with the root."""
+
+    def __init__(self) -> None:
+        self._visitors: dict[bytes, _Visitor] = {}  # by public key
+        self._undo = contextlib.ExitStack()
+        self._socket: zmq.asyncio.Socket | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._decoder = msgspec.msgpack.Decoder(FromHost)
+        self.public_key = b""
+        self.endpoints: tuple[str, ...] = ()
+
+    def open(self, addresses: Sequence[str]) -> None:
+        """Listen on these addresses; idempotent.
+
+        Raises
+        ------
+        DistributedError
+            None of them can be listened on.
+        """
+        if self._socket is not None:
+            return
+        self.public_key, secret_key = zmq.curve_keypair()
+        context = self._undo.enter_context(zmq.asyncio.Context())
+        self._undo.enter_context(only_clients(context, self._visitors.keys(), DOMAIN))
+        sock = self._undo.enter_context(context.socket(zmq.ROUTER))
+        sock.linger = 500  # ms: the last word still goes out
+        sock.sndhwm = sock.rcvhwm = 0  # a full ROUTER drops; a host that takes nothing is lost soon
+        sock.router_mandatory = True  # says so of a host that has gone
+        sock.handshake_ivl, sock.maxmsgsize = HANDSHAKE_MS, MESSAGE_MAX_NBYTES
+        sock.ipv6 = True
+        sock.curve_server = True
+        # With a domain that is enforced nobody gets in when keys cannot be asked about.
+        sock.zap_domain = DOMAIN.encode()
+        sock.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
+        sock.curve_publickey, sock.curve_secretkey = self.public_key, secret_key
+        self.endpoints = _bind_all(sock, addresses)
+        self._socket = sock
+        self._task = asyncio.get_running_loop().create_task(self._serve(sock))
+
+    def expect(
+        self, key: bytes, take: Callable[[FromHost], None], fail: Callable[[str], None]
+    ) -> None:
+        """Let in whoever has this (Z85) key.
+
+        ``take`` gets what it says; ``fail`` is told when it says what it may not, or has gone.
+        """
+        self._visitors[key] = _Visitor(take, fail)
+
+    async def _serve(self, sock: zmq.asyncio.Socket) -> None:
+        while True:
+            frames = await sock.recv_multipart(copy=False)
+            key = str(frames[-1].get("User-Id")).encode()
+            self._hear(key, frames[0].bytes, [frame.bytes for frame in frames[1:]])
+
+    def _hear(self, key: bytes, identity: bytes, bodies: Sequence[bytes]) -> None:
+        """Take one message of whoever has this key; what it is, is checked here."""
+        visitor = self._visitors.get(key)
+        if visitor is None:
+            return
+        visitor.identity = identity
+        try:
+            (body,) = bodies
+            message = self._decoder.decode(body)
+        except (ValueError, RecursionError) as error:  # also a text that is no UTF-8
+            log.warning("a host said what cannot be understood: %s", error)
+            visitor.fail("it has said what its root cannot understand")
+        else:
+            visitor.take(message)
+
+    def say(self, key: bytes, message: ToHost) -> None:
+        """Send to the host that has this key; one that has gone is told of to ``fail``."""
+        visitor = self._visitors[key]
+        if self._socket is None or not visitor.identity:
+            return
+        body = msgspec.msgpack.encode(message)
+        sent = asyncio.ensure_future(self._socket.send_multipart([visitor.identity, body]))
+        sent.add_done_callback(lambda done: _check(done, visitor))
+
+    def close(self) -> None:
+        """Close the socket; idempotent."""
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+        self._socket = None
+        self._undo.close()
+
+
+def _check(sent: asyncio.Task[Any], visitor: _Visitor) -> None:
+    if not sent.cancelled() and isinstance(sent.exception(), zmq.ZMQError):
+        visitor.fail("")
+
+
+def _bind_all(sock: zmq.asyncio.Socket, addresses: Sequence[str]) -> tuple[str, ...]:
+    endpoints = []
+    refused = []
+    for address in addresses:
+        host = f"[{address}]" if ":" in address else address
+        try:
+            endpoints.append(f"tcp://{host}:{sock.bind_to_random_port(f'tcp://{host}')}")
+        except zmq.ZMQError as error:
+            refused.append(f"{address}: {error}")
+    if not endpoints:
+        msg = f"other hosts cannot be listened for ({'; '.join(refused)})"
+        raise DistributedError(msg)
+    for text in refused:
+        log.warning("cannot listen for hosts on %s", text)
+    return tuple(endpoints)

@@ -1,0 +1,304 @@
+"""The line to the supervisor of another host: its start, its signs of life, questions, its end.
+
+It knows one life of that supervisor; of ranks it knows nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+import zmq
+
+import phalanx
+from phalanx.protocol import HostPlan, RemoteOptions
+from phalanx.protocol.hosts import (
+    Beat,
+    Beaten,
+    Bye,
+    Disowned,
+    FromHost,
+    HostUp,
+    Killed,
+    Looked,
+    Refreshed,
+    Shown,
+    StopHost,
+    ToHost,
+    Traces,
+)
+
+from ._beats import ClockOffset, Silence, beat_every_s
+from ._host_door import HostDoor
+from ._launch_host import HostProcess, HostUnreachable, launch_host
+
+__all__ = ["Answer", "HostLine"]
+
+log = logging.getLogger(__name__)
+
+Answer = TypeVar("Answer", Killed, Looked, Traces, Shown, Refreshed)
+
+LOOK_EVERY_S = 0.2  # for a silence: as exact as for one rank
+WHY_S = 0.5  # so long a line that has broken waits for words on why its process has ended
+STOP_S = 2.0  # to end ranks (0.5 s for those that take their time), and to sweep up
+
+
+class HostLine:
+    """One start of one host's supervisor, until it is stopped or lost.
+
+    Parameters
+    ----------
+    take : callable
+        Gets what it says, once it is up, but for what is this line's own.
+    lost : callable
+        Called once, with the reason, when it is up and cannot be spoken with any more.
+    """
+
+    def __init__(
+        self,
+        door: HostDoor,
+        silence_s: float,
+        take: Callable[[FromHost], None],
+        lost: Callable[[str], None],
+    ) -> None:
+        self._door = door
+        self._silence_s = silence_s
+        self._take = take
+        self._lost = lost
+        self._loop = asyncio.get_running_loop()
+        self.keys = zmq.curve_keypair()  # public, secret
+        self._key = self.keys[0]
+        self._process: HostProcess | None = None
+        self._ended: asyncio.Task[str] | None = None
+        self._up: asyncio.Future[HostUp] = self._loop.create_future()
+        self._bye = asyncio.Event()
+        self._silence = Silence(silence_s, self._loop.time())
+        self._offset = ClockOffset()
+        self._beats = itertools.count(1)
+        self._sent: dict[int, int] = {}  # beats without an answer yet: when they were sent, in ns
+        self._ids = itertools.count(1)
+        self._asked: dict[int, asyncio.Future[Any]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.is_up = False
+
+    # -- its start ----------------------------------------------------------------------------
+
+    async def boot(
+        self,
+        plan: HostPlan,
+        remote: RemoteOptions,
+        first_line: bytes,
+        on_slow: Callable[[str], None],
+    ) -> HostUp:
+        """Start it with its first line, in which its keys are, and wait for it.
+
+        Raises
+        ------
+        HostUnreachable
+            Says why not.
+        """
+        self._door.expect(self._key, self._on_message, self._on_failed)
+        until_s = self._loop.time() + remote.timeout_s
+        self._process = await launch_host(plan, first_line, remote, on_slow=on_slow)
+        self._ended = self._loop.create_task(self._process.ended())
+        ended_or_up: set[asyncio.Future[Any]] = {self._ended, self._up}
+        await asyncio.wait(
+            ended_or_up,
+            timeout=max(0.0, until_s - self._loop.time()),
+            return_when=asyncio.FIRST_COMPLETED,
+        )
+        problem = ""
+        if self._up.done():
+            up = self._up.result()
+            if up.version == phalanx.__version__:
+                self.is_up = True
+                self._silence = Silence(self._silence_s, self._loop.time())
+                self._spawn_task(self._beat())
+                self._spawn_task(self._watch_process(self._ended))
+                return up
+            problem = f"its phalanx is {up.version}, this one is {phalanx.__version__}"
+        elif self._ended.done():
+            problem = self._ended.result()
+        self.disown()
+        text = problem or f"its supervisor was not up within {remote.timeout_s:g} s"
+        raise HostUnreachable(plan.name, text)
+
+    def _spawn_task(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._on_task_done)
+
+    def _on_task_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.critical("a task of a host's line failed", exc_info=task.exception())
+            self._lose("its line has failed")
+
+    # -- what it says -------------------------------------------------------------------------
+
+    def _on_message(self, message: FromHost) -> None:
+        self._silence.heard()
+        if isinstance(message, HostUp):
+            if not self._up.done():
+                self._up.set_result(message)
+        elif isinstance(message, Bye):
+            self._bye.set()
+        elif not self.is_up:  # it was taken for lost, and does not know it
+            if self._up.done():
+                self.say(Disowned())
+        elif isinstance(message, Beaten):
+            self._on_beaten(message)
+        elif isinstance(message, Killed | Looked | Traces | Shown | Refreshed):
+            asked = self._asked.get(message.id)
+            if asked is not None and not asked.done():
+                asked.set_result(message)
+        else:
+            self._take(message)
+
+    def _on_failed(self, problem: str) -> None:
+        """Take it that this host said what it may not, or cannot be reached any more."""
+        if not self.is_up:
+            return
+        if problem:
+            self.refuse(problem)
+        else:
+            self._spawn_task(self._lose_after_words())
+
+    def refuse(self, problem: str) -> None:
+        """End a supervisor that cannot be trusted any more."""
+        self._lose(problem)
+        self.disown()
+
+    async def _lose_after_words(self) -> None:
+        if self._ended is not None:
+            await asyncio.wait({self._ended}, timeout=WHY_S)
+        self._lose(self._why() or "its connection has broken")
+
+    def _why(self) -> str:
+        if self._ended is None or not self._ended.done():
+            return ""
+        return self._ended.result()
+
+    def _lose(self, reason: str) -> None:
+        if not self.is_up:
+            return
+        self._finish()
+        self._lost(reason)
+
+    def _finish(self) -> None:
+        self.is_up = False
+        for asked in self._asked.values():
+            if not asked.done():
+                asked.cancel()
+        current = asyncio.current_task()
+        for task in self._tasks:
+            if task is not current:
+                task.cancel()
+
+    # -- signs of life ------------------------------------------------------------------------
+
+    async def _beat(self) -> None:
+        beat_at_s = 0.0
+        while True:
+            now_s = self._loop.time()
+            if self._silence.is_over(now_s):
+                self._lose(f"it has not answered for {self._silence_s:g} s")
+                return
+            if now_s >= beat_at_s:
+                beat_at_s = now_s + beat_every_s(self._silence_s)
+                self._say_beat()
+            await asyncio.sleep(min(LOOK_EVERY_S, self._silence_s / 4))
+
+    def _say_beat(self) -> None:
+        number = next(self._beats)
+        self._sent[number] = time.monotonic_ns()
+        self.say(Beat(number))
+
+    def _on_beaten(self, message: Beaten) -> None:
+        sent_ns = self._sent.pop(message.number, None)
+        if sent_ns is not None:
+            came_ns = time.monotonic_ns()
+            self._offset.learn(sent_ns=sent_ns, came_ns=came_ns, theirs_ns=message.now_ns)
+
+    async def _watch_process(self, ended: asyncio.Task[str]) -> None:
+        """When what has started it ends: it has died, or it goes on without."""
+        await asyncio.wait({ended})
+        # A broken connection is known when the next word cannot be sent; one that holds, by an
+        # answer. Where neither comes it is as silent as one that is cut off.
+        until_s = self._loop.time() + min(1.0, self._silence_s)
+        n_unanswered = len(self._sent)
+        while self._loop.time() < until_s and len(self._sent) >= n_unanswered:
+            self._say_beat()
+            n_unanswered += 1
+            await asyncio.sleep(0.02)
+
+    # -- talking ------------------------------------------------------------------------------
+
+    def say(self, message: ToHost) -> None:
+        """Tell it something; nothing is lost by telling one that is gone."""
+        self._door.say(self._key, message)
+
+    async def ask(
+        self, make: Callable[[int], ToHost], kind: type[Answer], timeout_s: float
+    ) -> Answer | None:
+        """Ask it something; None if it does not answer in time."""
+        if not self.is_up:
+            return None
+        number = next(self._ids)
+        asked = self._asked[number] = self._loop.create_future()
+        self.say(make(number))
+        try:
+            await asyncio.wait({asked}, timeout=timeout_s)
+            answer = None if asked.cancelled() or not asked.done() else asked.result()
+        finally:
+            del self._asked[number]
+        if answer is not None and not isinstance(answer, kind):
+            self.refuse("answered what it was not asked")
+            return None
+        return answer
+
+    def measure(self, n_beats: int = 5) -> None:
+        """Compare clocks some times; the answers come before that to the next question."""
+        for _ in range(n_beats):
+            self._say_beat()
+
+    def offset(self) -> tuple[int, int]:
+        """What to add to its time to have ours, and by how much that may be wrong (ns)."""
+        return self._offset.at(time.monotonic_ns())
+
+    # -- its end ------------------------------------------------------------------------------
+
+    async def stop(self) -> None:
+        """Have it end its ranks and itself, and wait for that; kill what does not end."""
+        was_up = self.is_up
+        self._finish()
+        if was_up:
+            self.say(StopHost())
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._over(), STOP_S)
+        self.disown()
+        if self._ended is not None:
+            await asyncio.wait({self._ended}, timeout=1.0)
+            self._ended.cancel()
+
+    async def _over(self) -> None:
+        """Wait for its goodbye, or for its end without."""
+        bye = self._loop.create_task(self._bye.wait())
+        waits = {bye} if self._ended is None else {bye, self._ended}
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        bye.cancel()
+        if self._ended is not None:
+            await asyncio.wait({self._ended})
+
+    def disown(self) -> None:
+        """Let it end by itself, wherever it is, and end what of it is here."""
+        self._finish()
+        if self._up.done():
+            self.say(Disowned())
+        if self._process is not None:
+            self._process.kill()

@@ -1,0 +1,35 @@
+"""What is known of the supervisor of another host that was started, by whichever launcher.
+
+It knows no launcher.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+__all__ = ["BEGUN", "HostProcess", "HostUnreachable"]
+
+BEGUN = "phalanx-host: begun"  # its only line on its standard output: it runs, and reaches out
+
+
+class HostUnreachable(Exception):
+    """A host's supervisor could not be started; ``text`` says why, in a user's words."""
+
+    def __init__(self, name: str, text: str) -> None:
+        super().__init__(name, text)
+        self.name = name
+        self.text = text
+
+    def __str__(self) -> str:
+        """Return one line."""
+        return f"{self.name}: {self.text}"
+
+
+class HostProcess(Protocol):
+    """What the root holds of a started host supervisor."""
+
+    async def ended(self) -> str:
+        """Wait for its end; say why: ``its supervisor was killed by signal 9 (SIGKILL)``."""
+
+    def kill(self) -> None:
+        """End it, or what of it is here, at once; idempotent."""

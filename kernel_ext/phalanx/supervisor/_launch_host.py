@@ -1,0 +1,99 @@
+"""Starting the supervisor of another host, by the way that the options name.
+
+A launcher gives it its first line and tells of its end; what is said to it afterwards goes another
+way. Here is the launcher of this very machine, for worlds of several "hosts" on one.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from phalanx.protocol import HostPlan, RemoteOptions
+
+from ._host_process import HostProcess, HostUnreachable
+from ._output import OutputPipe
+from ._process import ChildProcess, exit_reason
+from ._slurm import launch_by_srun
+from ._ssh import launch_over_ssh
+
+__all__ = ["HostProcess", "HostUnreachable", "launch_host"]
+
+
+async def launch_host(
+    plan: HostPlan,
+    first_line: bytes,
+    remote: RemoteOptions,
+    *,
+    on_slow: Callable[[str], None],
+) -> HostProcess:
+    """Start the supervisor of a host and give it its first line.
+
+    ``on_slow`` is told what takes long; it fails after ``remote.timeout_s``.
+
+    Raises
+    ------
+    HostUnreachable
+        It cannot be started there.
+    """
+    if remote.launcher == "ssh":
+        return await launch_over_ssh(plan, first_line, remote, on_slow=on_slow)
+    if remote.launcher == "slurm":
+        return await launch_by_srun(plan, first_line, remote, on_slow=on_slow)
+    if remote.launcher != "local":
+        raise HostUnreachable(plan.name, f"there is no launcher {remote.launcher!r}")
+    try:
+        return _LocalProcess(first_line, remote)
+    except OSError as error:
+        raise HostUnreachable(plan.name, f"it could not be started: {error}") from error
+
+
+class _LocalProcess:
+    """A host supervisor on this machine. It outlives its root, as one elsewhere does."""
+
+    def __init__(self, first_line: bytes, remote: RemoteOptions) -> None:
+        output = OutputPipe()
+        self._child = ChildProcess(
+            [remote.python or sys.executable, "-m", "phalanx.supervisor", "host"],
+            env=os.environ,
+            cwd=str(Path.cwd()),
+            pass_fds=(),
+            stdin=_Line(first_line),
+            stdout=output,
+            stderr=output,
+            on_exit=lambda status: None,
+        )
+
+    async def ended(self) -> str:
+        await self._child.exited.wait()
+        status = self._child.status or 0
+        said = self._child.tail.strip().splitlines()
+        if status < 0:
+            return f"its supervisor was {exit_reason(status)}"
+        return said[-1] if said and status else f"its supervisor {exit_reason(status)}"
+
+    def kill(self) -> None:
+        self._child.kill()
+
+
+class _Line:
+    """A child's standard input that is one line: in memory only, for it holds keys."""
+
+    def __init__(self, line: bytes) -> None:
+        self.read_fd = os.memfd_create("phalanx-first-line")
+        try:
+            os.write(self.read_fd, line)  # of memory: all of it, or an error
+            os.lseek(self.read_fd, 0, os.SEEK_SET)
+        except BaseException:
+            self.close()
+            raise
+
+    def child_started(self) -> None:
+        os.close(self.read_fd)
+        self.read_fd = -1
+
+    def close(self) -> None:
+        if self.read_fd >= 0:
+            self.child_started()

@@ -1,0 +1,147 @@
+"""On which hosts a workspace is to start, from what a user says: checked, nothing started.
+
+It knows hostfiles and options; what is done with the plan is the supervisor's.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from phalanx.errors import NotSupported
+from phalanx.hosts import (
+    Hostfile,
+    environment,
+    interface_addresses,
+    parse_hosts,
+    plan,
+    read_hostfile,
+    slurm_hosts,
+)
+from phalanx.protocol import HostPlan, RemoteOptions
+
+from ._start import HERE
+
+__all__ = ["BOOT_TIMEOUT_S", "LAUNCHERS", "Where", "planned", "where"]
+
+BOOT_TIMEOUT_S = 30.0  # ten times what a host takes over ssh (reference/jupyter.md 1.8)
+LAUNCHERS = ("ssh", "slurm", "local")
+RANKS_HERE = 4
+# What is set here and must hold there as well: how figures are drawn, and how many threads a
+# library takes. The rest of an environment belongs to its host.
+_HANDED_ON = (
+    "MPLBACKEND",
+    "MKL_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+)
+
+
+@dataclass(frozen=True)
+class Where:
+    """How many ranks, and where: ``hosts`` are empty for this machine, without ssh."""
+
+    ranks: int
+    hosts: tuple[HostPlan, ...] = ()
+    remote: RemoteOptions = HERE
+
+
+def where(
+    n: int | None,
+    *,
+    hosts: str | Iterable[str | HostPlan] | None = None,
+    hostfile: str | os.PathLike[str] | Hostfile | None = None,
+    python: str | None = None,
+    cwd: str | os.PathLike[str] | None = None,
+    env: Mapping[str, str] | Iterable[str] = (),
+    ssh_args: Iterable[str] = (),
+    interface: str | None = None,
+    launcher: str | None = None,
+    boot_timeout: float | None = None,
+) -> Where:
+    """Read a user's words for where ranks are to run; parameters as of `Workspace.start`.
+
+    Raises
+    ------
+    ValueError
+        They make no sense, or not together; in one line.
+    NotSupported
+        The hostfile is for a backend that notebooks have not.
+    """
+    settings = [f"{k}={v}" for k, v in env.items()] if isinstance(env, Mapping) else list(env)
+    found = _hostfile(hosts, hostfile)
+    if found is None and launcher == "slurm":
+        found = slurm_hosts(os.environ, with_slots=n is None)
+    if found is None:
+        said: dict[str, Any] = {
+            "python": python, "cwd": cwd, "env": settings, "ssh-arg": tuple(ssh_args),
+            "interface": interface, "launcher": launcher, "boot-timeout": boot_timeout,
+        }  # fmt: skip
+        idle = [f"--{name}" for name, value in said.items() if value not in (None, [], ())]
+        if idle:
+            msg = f"{' and '.join(idle)}: only with --hosts or --hostfile"
+            raise ValueError(msg)
+        return Where(RANKS_HERE if n is None else n)
+    _check_count(n)
+    if found.backend not in {"", "any", "ring"}:
+        msg = f"{found.source}: backend {found.backend!r} is not for cells; 'any' and 'ring' are"
+        raise NotSupported(msg)
+    timeout_s = BOOT_TIMEOUT_S if boot_timeout is None else boot_timeout
+    if not (math.isfinite(timeout_s) and timeout_s > 0):
+        msg = f"the boot timeout is {timeout_s!r}; it must be a number of seconds above 0"
+        raise ValueError(msg)
+    launcher = LAUNCHERS[0] if launcher is None else launcher
+    if launcher not in LAUNCHERS:
+        msg = f"there is no launcher {launcher!r}; there are: {', '.join(LAUNCHERS)}"
+        raise ValueError(msg)
+    if interface is not None:
+        interface_addresses(interface)  # ours is reached through it: a name that is wrong ends here
+    planned = plan(found, n)
+    remote = RemoteOptions(
+        python=python or "",
+        cwd="" if cwd is None else os.fspath(Path(cwd).absolute()),
+        env={
+            **{name: os.environ[name] for name in _HANDED_ON if name in os.environ},
+            **environment([*found.envs, *settings], os.environ),
+        },
+        ssh_args=tuple(ssh_args),
+        interface=interface or "",
+        launcher=launcher,
+        timeout_s=timeout_s,
+    )
+    return Where(sum(host.ranks for host in planned), planned, remote)
+
+
+def planned(
+    hosts: str | Iterable[str | HostPlan] | None, remote: RemoteOptions | None
+) -> Where | None:
+    """Take hosts that are a plan already; None if they are names."""
+    plans = tuple(hosts) if isinstance(hosts, list | tuple) else ()
+    made = tuple(plan for plan in plans if isinstance(plan, HostPlan))
+    if not made or len(made) < len(plans):
+        return None
+    return Where(sum(plan.ranks for plan in made), made, remote or HERE)
+
+
+def _check_count(n: int | None) -> None:
+    if n is not None and (type(n) is not int or n < 1):
+        msg = f"the number of ranks per host is {n!r}; it must be a whole number, 1 or more"
+        raise ValueError(msg)
+
+
+def _hostfile(
+    hosts: str | Iterable[str | HostPlan] | None, hostfile: str | os.PathLike[str] | Hostfile | None
+) -> Hostfile | None:
+    if hosts is not None and hostfile is not None:
+        msg = "give --hosts or --hostfile, not both"
+        raise ValueError(msg)
+    if hosts is not None:
+        return parse_hosts(hosts if isinstance(hosts, str) else ",".join(map(str, hosts)))
+    if hostfile is None or isinstance(hostfile, Hostfile):
+        return hostfile
+    return read_hostfile(hostfile)

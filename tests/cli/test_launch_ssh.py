@@ -1,0 +1,92 @@
+"""`phalanx launch` over real ssh: hosts with a network and a name each."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+LAUNCH = [sys.executable, "-m", "phalanx.cli", "launch"]
+BOUND_S = 2.0  # design.md section 5
+SUM = """
+import socket, sys, phalanx as px
+world = px.init(strict=True)
+print(socket.gethostname(), world.rank(), px.all_sum(world.rank() + 1), sys.stdin.read().strip())
+"""
+WAIT = """
+import time, phalanx as px
+world = px.init(strict=True)
+px.all_sum(1)
+print("up", flush=True)
+time.sleep(600)
+"""
+
+
+def launch(bed, *words, stdin="", cwd):
+    return bed.run(0, [*LAUNCH, *words], input=stdin, cwd=cwd, check=False)
+
+
+def test_ranks_of_three_hosts_meet(bed, script, tmp_path):
+    said = launch(bed, "--hosts", "a,b,c", "-n", "2", script(SUM), stdin="typed\n", cwd=tmp_path)
+    assert sorted(said.stdout.splitlines()) == [
+        f"[{rank}] {host} {rank} 21 typed" for rank, host in enumerate("aabbcc")
+    ], said.stderr
+    assert said.returncode == 0
+    assert bed.left(BOUND_S) == []
+
+
+def test_the_status_of_a_far_rank(bed, script, tmp_path):
+    fail = script(
+        "import os, sys, time\nif os.environ['PHALANX_RANK'] == '2': sys.exit(7)\ntime.sleep(600)"
+    )
+    said = launch(bed, "--hosts", "a,b,c", fail, cwd=tmp_path)
+    assert said.returncode == 7
+    assert "rank 2 exited with status 7; the others were ended" in said.stderr
+    assert bed.left(BOUND_S) == []
+
+
+def test_a_host_that_is_not_there_and_a_folder_that_is_not(bed, script, tmp_path):
+    said = launch(bed, "--hosts", "a,b,nowhere", script(SUM), cwd=tmp_path)
+    assert said.returncode == 1
+    assert said.stdout == ""
+    failed = [line for line in said.stderr.splitlines() if "could not be started" in line]
+    (line,) = failed  # a busy machine may say besides that a host is slow
+    assert line.startswith("phalanx launch: the ranks could not be started: nowhere: ")
+    folder = tmp_path / "gone"
+    said = launch(bed, "--hosts", "b,c", "--cwd", folder, script(SUM), cwd=tmp_path)
+    assert f"could not be started: b: there is no folder {folder} (--cwd)" in said.stderr
+    assert bed.left(BOUND_S) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_nothing_is_left_of_a_launcher_that_is_ended(bed, script, tmp_path, number):
+    command = [*LAUNCH, "--hosts", "b,c", script(WAIT)]
+    popen = bed.popen(0, command, cwd=tmp_path, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL)
+    with popen:
+        assert {popen.stdout.readline() for _ in range(2)} == {b"[0] up\n", b"[1] up\n"}
+        popen.send_signal(number)
+        popen.stdout.read()
+    assert bed.left(BOUND_S + 1) == []
+
+
+def test_a_host_that_is_cut_off_is_named(bed, script, tmp_path):
+    command = [*LAUNCH, "--hosts", "a,b,c", "--silence", "1", script(WAIT)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL}
+    with bed.popen(0, command, cwd=tmp_path, **pipes) as popen:
+        assert {popen.stdout.readline() for _ in range(3)} == {
+            b"[0] up\n",
+            b"[1] up\n",
+            b"[2] up\n",
+        }
+        bed.cut(2)
+        try:
+            _, said = popen.communicate(timeout=20)
+        finally:
+            bed.mend(2)
+    assert popen.returncode == 137
+    assert b"rank 2 its host is lost" in said
+    assert bed.left(5) == []

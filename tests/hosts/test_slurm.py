@@ -1,0 +1,88 @@
+"""Worlds that Slurm starts: the nodes of a job, by srun, in a real cluster of three nodes."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+from slurm_cluster import SlurmCluster, why_no_slurm
+
+from phalanx.hosts import slurm_hosts
+
+BOUND_S = 4.0  # as in test_over_ssh
+WORLD = """
+import json, sys
+from phalanx.errors import DistributedError
+from phalanx.workspace import Workspace
+try:
+    with Workspace.start(**json.loads(sys.argv[1]), launcher="slurm", linger=0) as workspace:
+        code = "import socket; socket.gethostname(), int(px.all_sum(rank))"
+        print(json.dumps([result.value for result in workspace.run(code)]))
+except (DistributedError, ValueError) as error:
+    print(json.dumps(str(error)))
+"""
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def slurm(bed):
+    if reason := why_no_slurm():
+        pytest.skip(reason)
+    return SlurmCluster(bed)
+
+
+def _world(slurm, *job, **options):
+    done = slurm.run(*job, sys.executable, "-c", WORLD, json.dumps(options))
+    assert done.stdout, done.stderr
+    return json.loads(done.stdout)
+
+
+def _hosts(said):
+    return [value.split("'")[1] for value in said], {value.split()[-1] for value in said}
+
+
+def test_the_nodes_and_tasks_of_a_job(bed, slurm):
+    said = _world(slurm, "salloc", "-N3", "--ntasks-per-node=2")
+    assert _hosts(said) == (["a", "a", "b", "b", "c", "c"], {"15)"})
+    assert bed.left(BOUND_S, but="slurmscriptd") == []
+
+
+def test_another_number_of_ranks(bed, slurm):
+    said = _world(slurm, "salloc", "--nodelist=b,c", n=2)
+    assert _hosts(said) == (["b", "b", "c", "c"], {"6)"})
+    assert bed.left(BOUND_S, but="slurmscriptd") == []
+
+
+def test_nodes_outside_of_a_job(bed, slurm):
+    assert _hosts(_world(slurm, hosts="b,c", n=1)) == (["b", "c"], {"1)"})
+    assert bed.left(BOUND_S, but="slurmscriptd") == []
+    assert slurm.run("squeue", "-h").stdout == ""
+
+
+def test_nothing_is_left_of_a_killed_root(bed, slurm):
+    killing = WORLD.replace(
+        "code = ", "import os, signal; os.kill(workspace._root.pid, signal.SIGKILL); code = "
+    )
+    slurm.run("salloc", "-N3", sys.executable, "-c", killing, json.dumps({"n": 1}))
+    assert bed.left(BOUND_S, but="slurmscriptd") == []
+
+
+def test_a_node_that_is_none_of_the_job(bed, slurm):
+    said = _world(slurm, "salloc", "-N1", "--nodelist=a", hosts="a,c", n=1)
+    assert "c: Slurm does not start it: " in said
+    assert bed.left(BOUND_S, but="slurmscriptd") == []
+
+
+def test_no_job(bed, slurm):
+    said = _world(slurm, n=1)
+    assert said == (
+        "this is no Slurm job: start it in salloc or sbatch, or name nodes with --hosts"
+    )
+
+
+def test_no_slurm_here(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ValueError, match=r"scontrol does not say which nodes 'a\[1-2\]' are"):
+        slurm_hosts({"SLURM_JOB_NODELIST": "a[1-2]"})

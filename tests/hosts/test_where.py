@@ -1,0 +1,146 @@
+"""What a user says of hosts, on its way to the root: the plan, the options, and each mistake in a line."""
+
+from __future__ import annotations
+
+import getpass
+import socket
+from pathlib import Path
+
+import pytest
+
+from phalanx.errors import NotSupported
+from phalanx.hosts import HostfileError, own_addresses
+from phalanx.magics._arguments import UsageMistake, line_parser, parse
+from phalanx.magics._start_arguments import start_options
+from phalanx.protocol import BootOptions, HostPlan, RemoteOptions
+from phalanx.workspace import Workspace, _connect
+from phalanx.workspace._where import Where, where
+
+
+def test_without_hosts_it_is_this_machine():
+    assert where(None) == Where(4)
+    assert where(2) == Where(2)
+    assert where(2, env={}, ssh_args=()).hosts == ()
+
+
+def test_n_is_per_host_and_one_without():
+    assert [host.ranks for host in where(None, hosts="a.invalid,b.invalid").hosts] == [1, 1]
+    at = where(3, hosts=["a.invalid", "me@b.invalid:2222"])
+    assert at.ranks == 6
+    assert at.hosts == (HostPlan("a.invalid", 3), HostPlan("me@b.invalid", 3, port=2222))
+
+
+def test_a_hostfile_says_slots_and_environment(tmp_path, monkeypatch):
+    monkeypatch.setenv("MPLBACKEND", "agg")
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    path = tmp_path / "hosts.json"
+    path.write_text(
+        '{"envs": ["A=1", "B=2"], "hosts": [{"ssh": "a.invalid", "ips": ["10.9.9.9"]}]}'
+    )
+    at = where(None, hostfile=path, env=["B=3", "OMP_NUM_THREADS=1"])
+    assert at.hosts == (HostPlan("a.invalid", 1, ("10.9.9.9",)),)
+    assert at.remote.env.items() >= {
+        "MPLBACKEND": "agg", "OMP_NUM_THREADS": "1", "A": "1", "B": "3"
+    }.items()  # fmt: skip
+    path.write_text("a.invalid slots=3\n")
+    assert where(None, hostfile=str(path)).ranks == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"hosts": "a", "hostfile": "b"}, "give --hosts or --hostfile, not both"),
+        ({"python": "x", "env": ["A=1"]}, "--python and --env: only with --hosts or --hostfile"),
+        ({"n": 0, "hosts": "a"}, "the number of ranks per host is 0"),
+        ({"hosts": "a", "boot_timeout": 0.0}, "the boot timeout is 0.0"),
+        ({"hosts": "a", "launcher": "shh"}, "there is no launcher 'shh'; there are: ssh"),
+        ({"hosts": "a", "interface": "nope9"}, "this machine has no interface 'nope9'"),
+        ({"hosts": "a", "env": ["2=3"]}, "--env 2=3: '2' is no name of a variable"),
+        ({"hosts": "a", "env": ["NOT_SET_HERE"]}, "--env NOT_SET_HERE: it is not set here"),
+        ({"hosts": "a,-b"}, "--hosts: item 2: expected a host's name"),
+        ({"hostfile": "/nowhere/hosts"}, "/nowhere/hosts: it cannot be read: No such file"),
+    ],
+)
+def test_a_mistake_is_a_line_and_starts_nothing(options, said, monkeypatch):
+    monkeypatch.setattr(_connect, "launch_root", None)
+    with pytest.raises(ValueError) as error:
+        Workspace.start(**options)
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_slots_and_n_together_are_refused(tmp_path):
+    path = tmp_path / "hosts"
+    path.write_text("a slots=2\n")
+    with pytest.raises(
+        HostfileError, match="-n is the number of ranks per host, and the file says"
+    ):
+        where(2, hostfile=path)
+
+
+def test_a_backend_that_cells_have_not_is_refused(tmp_path):
+    path = tmp_path / "hosts.json"
+    path.write_text('{"backend": "jaccl", "hosts": [{"ssh": "a"}]}')
+    with pytest.raises(NotSupported, match="backend 'jaccl' is not for cells"):
+        where(None, hostfile=path)
+
+
+class _Seen(Exception):
+    """What the root would have been told."""
+
+
+def _booted(line: str, monkeypatch: pytest.MonkeyPatch) -> BootOptions:
+    def launch_root(boot: BootOptions, pass_fds: object) -> None:
+        raise _Seen(boot)
+
+    monkeypatch.setattr(_connect, "launch_root", launch_root)
+    options = start_options(parse(line_parser(), f"start {line}"))
+    with pytest.raises(_Seen) as seen:
+        Workspace.start(**options)
+    return seen.value.args[0]
+
+
+def test_the_magics_words_reach_the_root(monkeypatch, tmp_path):
+    monkeypatch.delenv("MPLBACKEND", raising=False)
+    loopback = next(name for name, texts in own_addresses().items() if "127.0.0.1" in texts)
+    boot = _booted(
+        f"--hosts a.invalid,{socket.gethostname()} -n 2 --python /opt/p --cwd {tmp_path} --env A=1 "
+        f"--env B= --ssh-arg='-i \"my key\"' --ssh-arg=-4 --interface {loopback} --launcher local "
+        "--boot-timeout 7",
+        monkeypatch,
+    )
+    assert boot.ranks == 4
+    assert boot.hosts == (
+        HostPlan("a.invalid", 2),
+        HostPlan(socket.gethostname(), 2, is_local=True),
+    )
+    env = {name: value for name, value in boot.remote.env.items() if not name.endswith("_THREADS")}
+    assert env == {"A": "1", "B": ""}
+    assert boot.remote == RemoteOptions(
+        "/opt/p",
+        str(tmp_path),
+        boot.remote.env,
+        ("-i", "my key", "-4"),
+        loopback,
+        "local",
+        7.0,
+    )
+
+
+def test_without_hosts_the_root_is_told_of_none(monkeypatch):
+    boot = _booted("-n 3", monkeypatch)
+    assert (boot.ranks, boot.hosts, boot.remote) == (3, (), RemoteOptions())
+    assert boot.cwd == str(Path.cwd())
+
+
+def test_this_machine_alone_by_name_needs_no_ssh(monkeypatch):
+    name = f"{getpass.getuser()}@{socket.gethostname()}"
+    boot = _booted(f"--hosts {name},localhost", monkeypatch)
+    assert boot.hosts == (HostPlan(name, 2, is_local=True),)
+
+
+def test_words_that_are_no_options_are_named():
+    with pytest.raises(UsageMistake, match=r"start has no --pyhton; did you mean --python\?"):
+        parse(line_parser(), "start --hosts a --pyhton y")
+    with pytest.raises(ValueError, match="--ssh-arg: No closing quotation"):
+        start_options(parse(line_parser(), 'start --hosts a "--ssh-arg=\'x"'))
