@@ -166,10 +166,12 @@ def _ask(widget, **question):
     said: list[dict[str, Any]] = []
     widget.send = said.append
     widget._handle_custom_msg({"kind": "ask", "id": "7", **question}, [])
-    wait_for(lambda: said)
+    wait_for(lambda: len(said) == 2)
     del widget.send
-    assert said[0]["id"] == "7"
-    return said[0]["ok"], said[0]["text"]
+    heard, answer = said
+    assert heard == {"kind": "heard", "id": "7"}
+    assert answer["id"] == "7"
+    return answer["ok"], answer["text"]
 
 
 def test_questions(shared):

@@ -190,7 +190,7 @@ class TopologyView {
   }
 }
 
-export function render({ model, el: root }: View): () => void {
+function render({ model, el: root }: View): () => void {
   const view = new TopologyView(model, root);
   return () => view.close();
 }

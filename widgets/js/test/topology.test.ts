@@ -1,5 +1,5 @@
 import { beforeEach, describe, expect, it, vi } from "vitest";
-import { render } from "../src/topology";
+import topology from "../src/topology";
 import { curve, matrix, runs } from "../src/topology/links";
 import { age_s, by_state, facts, load, matches, news, peers } from "../src/topology/state";
 import { FakeModel, make_frame, make_rank, make_world, packed } from "./fakes";
@@ -81,7 +81,7 @@ describe("view", () => {
     model.values.set("mode", "");
     model.values.set("world", packed(make_world(n_hosts, per_host)));
     model.values.set("frame", packed(make_frame(Array(n_hosts * per_host).fill(make_rank("idle")))));
-    close = render({ model, el: root });
+    close = topology.render({ model, el: root });
   };
   const tile = (rank: number): HTMLButtonElement =>
     root.querySelectorAll<HTMLButtonElement>("button.px-tile")[rank] as HTMLButtonElement;
