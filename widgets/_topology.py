@@ -26,7 +26,7 @@ _STATES = {
 }
 # Pixels: a rank's tile, the space between tiles, and inside the boxes.
 _TILE_W, _TILE_H, _GAP, _PAD = 104.0, 60.0, 10.0, 14.0
-_COLUMNS = 8  # tiles beside each other: 8 of them are as wide as a notebook's output
+_COLUMNS = 6  # tiles beside each other: 6 of them are as wide as a notebook's output
 _HEAD, _LABEL = 44.0, 22.0  # a host's title lines; the arena's name
 _MARGIN, _TITLE, _TRUNK = 18.0, 46.0, 76.0
 
@@ -179,7 +179,7 @@ def _draw(t: Topology) -> ET.Element:
     ]
     widest = max((b.w for b in boxes), default=250.0)
     # Two columns of hosts with the tcp trunk between them, or one with the trunk beside it.
-    has_two = len(boxes) > 1 and widest <= 486
+    has_two = len(boxes) > 1 and widest <= 306
     trunk = _TRUNK if between else 2 * _GAP if has_two else 0.0
     left = _MARGIN + (trunk if not has_two else 0.0)
     places: list[tuple[float, float]] = []

@@ -56,13 +56,20 @@ def test_every_host_is_on_the_picture(hosts):
 def test_nothing_lies_outside():
     for hosts, per_host in ((1, 1), (1, 64), (2, 8), (5, 3)):
         root = ET.fromstring(topology(make_world(hosts, per_host)).svg)
-        width, height = float(root.attrib["width"]), float(root.attrib["height"])
+        width, height = (float(n) for n in root.attrib["viewBox"].split()[2:])
         for box in root.iter(f"{_SVG}rect"):
             a = {k: float(box.attrib[k]) for k in ("x", "y", "width", "height")}
             assert a["x"] >= 0
             assert a["y"] >= 0
             assert a["x"] + a["width"] <= width
             assert a["y"] + a["height"] <= height
+
+
+@pytest.mark.parametrize("hosts", [1, 2, 3])
+def test_no_picture_is_cut_where_it_is_shown_as_wide_as_it_says(hosts):
+    for picture in (topology(make_world(hosts, 8)), bandwidth(make_sweep("all_sum", 8))):
+        root = ET.fromstring(picture.svg)
+        assert float(root.attrib["width"]) <= 776
 
 
 def test_tiles_do_not_overlap():
@@ -183,7 +190,7 @@ def test_any_sweep_is_drawn_inside_its_panels(points, gbs):
         for n, t, algorithm in points
     ]  # fmt: skip
     root = ET.fromstring(bandwidth(sweep, limits=[replace(COPY, gbs=gbs)]).svg)
-    width, height = float(root.attrib["width"]), float(root.attrib["height"])
+    width, height = (float(n) for n in root.attrib["viewBox"].split()[2:])
     for path in root.iter(f"{_SVG}path"):
         for x, y in re.findall(r"[ML](\S+) (\S+)", path.attrib["d"]):
             assert 0 <= float(x) <= width
