@@ -10,6 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from ._bandwidth import bandwidth
+from ._plan import planned
 from ._still import StillPicture
 from ._sweep_words import sweep_csv, sweep_json, sweep_model, sweep_words
 from ._table import HEADER, format_measurement, format_size, table, table_html
@@ -29,6 +30,7 @@ __all__ = [
     "bandwidth",
     "format_measurement",
     "format_size",
+    "planned",
     "sweep_csv",
     "sweep_json",
     "sweep_model",

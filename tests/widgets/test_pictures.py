@@ -16,13 +16,14 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from worlds import NASTY, make_sweep, make_world
 
-from phalanx.protocol import Limit, Measurement, RankInfo, SweepRun, Topology
+from phalanx.protocol import HostPlan, Limit, Measurement, RankInfo, SweepRun, Topology
 from phalanx.widgets import (
     HEADER,
     StillPicture,
     bandwidth,
     format_measurement,
     format_size,
+    planned,
     sweep_csv,
     sweep_json,
     table,
@@ -98,6 +99,18 @@ def test_links_between_hosts():
     picture = topology(make_world(3, 2))
     assert "node0 - node1, 1 link" in picture.text
     assert "3 tcp links" in _texts(picture)
+
+
+def test_a_plan_is_drawn_before_anything_is_started():
+    hosts = [HostPlan("alpha", 2, ("10.0.0.1",)), HostPlan("me@beta", 1)]
+    picture = topology(planned(hosts, name="hosts.json"))
+    texts = _texts(picture)
+    for words in ("alpha", "me@beta", "10.0.0.1", "3 ranks on 2 hosts, planned, not started"):
+        assert words in texts
+    assert texts.count("planned") == 3
+    assert not any("pid" in words for words in texts)
+    assert "rank 2   planned" in picture.text
+    assert "tcp: alpha - me@beta, 2 links" in picture.text
 
 
 def test_an_empty_world_can_be_drawn():
