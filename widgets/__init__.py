@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ._bandwidth import bandwidth
 from ._monitor import monitor
+from ._plan import planned
 from ._still import StillPicture
 from ._sweep_words import sweep_csv, sweep_json, sweep_model, sweep_words
 from ._table import HEADER, format_measurement, format_size, table, table_html
@@ -33,6 +34,7 @@ __all__ = [
     "format_measurement",
     "format_size",
     "monitor",
+    "planned",
     "sweep_csv",
     "sweep_json",
     "sweep_model",

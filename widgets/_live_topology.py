@@ -17,6 +17,7 @@ import traitlets
 from phalanx.errors import DistributedError
 from phalanx.workspace import Workspace, say_replaced
 
+from ._link_words import judge, say_links
 from ._live import STATIC, LiveWidget
 from ._rates import Rates
 from ._still import StillPicture
@@ -106,7 +107,8 @@ class Topology(LiveWidget):
             self._publish(frame)
 
     def _publish(self, frame: Frame) -> None:
-        world = msgspec.json.encode(world_of(self._seen))
+        measured = judge(self._workspace.measured_links, self._seen)
+        world = msgspec.json.encode(world_of(self._seen, measured))
         is_news = msgspec.structs.replace(frame, now=self._last.now) != self._last
         if (
             world != self.world
@@ -126,6 +128,10 @@ class Topology(LiveWidget):
                 return "no cell runs: there is nothing to interrupt"
             workspace.interrupt()
             return "the ranks were asked to stop"
+        if action == "links":
+            workspace.measure_links()
+            self._look()
+            return say_links(judge(workspace.measured_links, self._seen))
         rank = args.get("rank")
         if action not in {"stacks", "restart"} or not isinstance(rank, int):
             msg = f"nothing is known of {action!r} for rank {rank!r}"

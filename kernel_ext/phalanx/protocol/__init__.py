@@ -44,10 +44,12 @@ from ._rank_messages import (
 )
 from ._ranks import format_ranks, name_ranks
 from ._records import (
+    LINKS_MIME,
     MEASUREMENT_MIME,
     HostClock,
     HostInfo,
     LinkInfo,
+    LinkMeasurement,
     Measurement,
     RankInfo,
     RankState,
@@ -84,6 +86,7 @@ from ._workspace_messages import (
 )
 
 __all__ = [
+    "LINKS_MIME",
     "MAX_FRAME",
     "MEASUREMENT_MIME",
     "Activity",
@@ -123,6 +126,7 @@ __all__ = [
     "Limit",
     "LineNeed",
     "LinkInfo",
+    "LinkMeasurement",
     "Measurement",
     "NotYours",
     "Notice",

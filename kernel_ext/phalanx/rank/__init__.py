@@ -16,7 +16,7 @@ from ._input import DebuggerStopped, NoCellRuns, TypedLines
 from ._log import LogOfRank, Missing
 from ._record import OutputRecord
 from ._stdin import CellInput
-from ._sweep import publish_sweep
+from ._sweep import publish_links, publish_sweep
 from ._text import BytesToText, cut, escape_surrogates, packs_anything
 from ._threads import UserThreads
 from ._traceback import clear_own_frames, without_own_frames
@@ -48,6 +48,7 @@ __all__ = [
     "packs_anything",
     "prepare_debuggers",
     "prepare_exit",
+    "publish_links",
     "publish_sweep",
     "say_left",
     "uninterrupted",

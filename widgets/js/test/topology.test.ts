@@ -1,5 +1,5 @@
 import { beforeEach, describe, expect, it, vi } from "vitest";
-import { render } from "../src/topology";
+import topology from "../src/topology";
 import { curve, matrix, runs, width_of } from "../src/topology/links";
 import { age_s, by_state, facts, load, matches, moved, news, peers, say_moved } from "../src/topology/state";
 import { FakeModel, make_frame, make_rank, make_world, packed } from "./fakes";
@@ -93,6 +93,23 @@ describe("links", () => {
   });
 });
 
+describe("measured links", () => {
+  const world = {
+    ...make_world(2, 2),
+    measured: [
+      { a: 0, b: 1, state: "ok" as const, words: "1 µs, 9 GB/s" },
+      { a: 0, b: 2, state: "slow" as const, words: "slow: 30 µs, 0.1 GB/s; others 1 GB/s" },
+    ],
+  };
+  it("stand in the matrix, and with a rank's facts", () => {
+    expect(matrix(world)[0]).toEqual(["self", "arena", "slow", ""]);
+    expect(matrix(world)[2]?.[0]).toBe("slow");
+    const rows = new Map(facts(world, make_frame(Array(4).fill(make_rank("idle"))), 2, 0));
+    expect(rows.get("link to rank 0")).toContain("others 1 GB/s");
+    expect(rows.has("link to rank 1")).toBe(false);
+  });
+});
+
 describe("view", () => {
   let model: FakeModel;
   let root: HTMLElement;
@@ -105,7 +122,7 @@ describe("view", () => {
     model.values.set("mode", "");
     model.values.set("world", packed(make_world(n_hosts, per_host)));
     model.values.set("frame", packed(make_frame(Array(n_hosts * per_host).fill(make_rank("idle")))));
-    close = render({ model, el: root });
+    close = topology.render({ model, el: root });
   };
   const tile = (rank: number): HTMLButtonElement =>
     root.querySelectorAll<HTMLButtonElement>("button.px-tile")[rank] as HTMLButtonElement;
@@ -120,6 +137,33 @@ describe("view", () => {
     expect([...root.querySelectorAll(".px-host strong")].map((its) => its.textContent)).toEqual(["node0", "node1"]);
     expect(tile(3).getAttribute("aria-label")).toBe("rank 3: idle, process 41200");
     expect(root.querySelector(".px-count")?.textContent).toBe("● 4 idle");
+  });
+
+  it("measures links when asked, and says what came of it as text", async () => {
+    show(2, 2);
+    button("Links").click();
+    button("Measure the links").click();
+    expect(model.sent[model.sent.length - 1]).toMatchObject({ kind: "ask", action: "links" });
+    expect(button("Measure the links").disabled).toBe(true);
+    model.answer(true, `6 links measured\nrank 0 - rank 2: slow ${NASTY}`);
+    await settle();
+    expect(root.querySelector(".px-measured")?.textContent).toContain(`slow ${NASTY}`);
+    expect(root.querySelector("script")).toBeNull();
+    expect(button("Measure the links").disabled).toBe(false);
+  });
+
+  it("zooms with buttons and keys, within bounds", () => {
+    show(1, 64);
+    const stage = root.querySelector<HTMLElement>(".px-stage") as HTMLElement;
+    const zoom = (): string => stage.style.getPropertyValue("--px-zoom");
+    button("+").click();
+    expect(zoom()).toBe("1.25");
+    const press = (key: string): boolean => stage.dispatchEvent(new KeyboardEvent("keydown", { key }));
+    press("0");
+    expect(zoom()).toBe("1");
+    for (let i = 0; i < 9; i++) press("-");
+    expect(zoom()).toBe("0.6");
+    expect(button("−").disabled).toBe(true);
   });
 
   it("names a death, and keeps the focus while it updates", () => {

@@ -1,7 +1,7 @@
 // Paths between ranks: curves between tiles, and the matrix of who reaches whom how.
 
 import { set_text, svg, el } from "../shared/dom";
-import { moved, peers, say_moved, type Frame, type World } from "./state";
+import { moved, peers, say_moved, type Frame, type MeasuredLink, type World } from "./state";
 
 export interface Box {
   x: number;
@@ -41,11 +41,14 @@ export function draw_curves(
 ): void {
   overlay.replaceChildren();
   const most = Math.max(1, ...(frame?.links ?? []).map(([, , bytes]) => bytes));
+  const found = measured_by_pair(world);
   const add = (a: number, b: number, kind: string): void => {
     const [from, to] = [boxes.get(a), boxes.get(b)];
     if (!from || !to) return;
+    const state = found.get(`${Math.min(a, b)},${Math.max(a, b)}`)?.state ?? "ok";
+    const look = state === "ok" ? kind : `${kind} px-${state}`;
     const words = frame ? say_moved(frame, a, b) : "";
-    const path = svg("path", { d: curve(from, to), class: words ? `${kind} px-moving` : kind });
+    const path = svg("path", { d: curve(from, to), class: words ? `${look} px-moving` : look });
     if (frame && words) {
       path.style.strokeWidth = `${width_of(Math.max(...moved(frame, a, b)), most)}px`;
       path.append(svg("title", {}, words));
@@ -67,7 +70,12 @@ export function width_of(bytes: number, most: number): number {
   return Number((1.5 + 4.5 * Math.min(1, Math.max(0, share))).toFixed(1));
 }
 
-export type Kind = "self" | "arena" | "tcp" | "";
+/** What was measured of each pair, by "a,b" with a < b. */
+export function measured_by_pair(world: World): Map<string, MeasuredLink> {
+  return new Map((world.measured ?? []).map((link) => [`${link.a},${link.b}`, link]));
+}
+
+export type Kind = "self" | "arena" | "tcp" | "slow" | "broken" | "";
 
 /** How each rank reaches each other, by row. */
 export function matrix(world: World): Kind[][] {
@@ -85,6 +93,11 @@ export function matrix(world: World): Kind[][] {
   }
   for (const ranks of world.arenas) {
     for (const a of ranks) for (const b of ranks) put(a, b, "arena");
+  }
+  for (const { a, b, state } of world.measured ?? []) {
+    if (state === "ok") continue;
+    put(a, b, state);
+    put(b, a, state);
   }
   return rows;
 }
@@ -104,17 +117,19 @@ const WORDS: Record<Kind, string> = {
   self: "itself",
   arena: "shared memory",
   tcp: "tcp",
+  slow: "slow",
+  broken: "broken",
   "": "no path",
 };
 const HEAD = 26;
 
 /** The matrix as a drawing, with a line below it that says what the pointer is over. */
-export function draw_matrix(world: World, frame: () => Frame | null): HTMLElement {
+export function draw_matrix(world: World, frame: () => Frame | null, zoom = 1): HTMLElement {
   const n = world.home.length;
-  const cell = Math.max(7, Math.min(28, Math.floor(520 / Math.max(1, n))));
-  const side = HEAD + n * cell + 1;
+  const cell = Math.round(zoom * Math.max(8, Math.min(28, Math.floor(560 / Math.max(1, n)))));
+  const side = HEAD + n * cell + 8; // half of the last number stands out
   const rows = matrix(world);
-  const kinds = (["arena", "tcp"] as const).filter((kind) => rows.flat().includes(kind));
+  const kinds = (["arena", "tcp", "slow", "broken"] as const).filter((kind) => rows.flat().includes(kind));
   const words = kinds.map((kind) => WORDS[kind]).join(" and ") || "none";
   const drawing = svg("svg", {
     width: side,
@@ -145,6 +160,12 @@ export function draw_matrix(world: World, frame: () => Frame | null): HTMLElemen
     );
   }
   const nothing = "point at a field to read it";
+  const found = measured_by_pair(world);
+  const say = (a: number, b: number, kind: Kind): string => {
+    const link = found.get(`${Math.min(a, b)},${Math.max(a, b)}`);
+    const path = kind === "slow" || kind === "broken" ? "" : WORDS[kind];
+    return `rank ${a} – rank ${b}: ${[path, link?.words ?? ""].filter(Boolean).join(", ")}`;
+  };
   const said = el("div", { class: "px-read" }, nothing);
   drawing.addEventListener("pointermove", (event) => {
     const place = drawing.getBoundingClientRect();
@@ -153,8 +174,9 @@ export function draw_matrix(world: World, frame: () => Frame | null): HTMLElemen
     const a = Math.floor(((event.clientY - place.top) / scale - HEAD) / cell);
     const kind = rows[a]?.[b];
     const now = frame();
-    const traffic = kind === "tcp" && now ? say_moved(now, a, b) : "";
-    const words = kind === undefined ? nothing : `rank ${a} – rank ${b}: ${WORDS[kind]}`;
+    const is_wire = kind === "tcp" || kind === "slow" || kind === "broken";
+    const traffic = is_wire && now ? say_moved(now, a, b) : "";
+    const words = kind === undefined ? nothing : say(a, b, kind);
     set_text(said, traffic ? `${words}; ${traffic}` : words);
   });
   drawing.addEventListener("pointerleave", () => set_text(said, nothing));
@@ -162,5 +184,5 @@ export function draw_matrix(world: World, frame: () => Frame | null): HTMLElemen
   for (const kind of kinds) {
     legend.append(el("span", { class: `px-swatch px-path-${kind}` }), el("span", {}, WORDS[kind]));
   }
-  return el("div", { class: "px-matrix" }, drawing, legend, said);
+  return el("div", { class: "px-matrix" }, el("div", { class: "px-scroll" }, drawing), legend, said);
 }

@@ -2,7 +2,7 @@
 
 import { age, count, ranges, rate, size } from "../shared/words";
 
-export type State = "starting" | "idle" | "busy" | "collective" | "input" | "dead";
+export type State = "planned" | "starting" | "idle" | "busy" | "collective" | "input" | "dead";
 
 /** What does not change while a world stands. */
 export interface World {
@@ -11,6 +11,15 @@ export interface World {
   home: number[]; // host index, by rank
   arenas: number[][];
   tcp: [number, number][];
+  measured?: MeasuredLink[]; // what somebody has asked for; none before
+}
+
+/** A link that was measured: `words` have its latency and bandwidth, and what is wrong with it. */
+export interface MeasuredLink {
+  a: number;
+  b: number;
+  state: "ok" | "slow" | "broken";
+  words: string;
 }
 
 export interface RankNow {
@@ -47,6 +56,7 @@ export function say_moved(frame: Frame, a: number, b: number): string {
 }
 
 export const STATES: Record<State, { sign: string; words: string }> = {
+  planned: { sign: "○", words: "planned" },
   starting: { sign: "…", words: "starting" },
   idle: { sign: "●", words: "idle" },
   busy: { sign: "▶", words: "running" },
@@ -125,6 +135,7 @@ export function facts(
   const host = world.hosts.find((its) => its.index === world.home[number]);
   const { arena, tcp } = peers(world, number);
   const state = STATES[rank.state];
+  const odd = (world.measured ?? []).filter((link) => link.state !== "ok" && [link.a, link.b].includes(number));
   const rows: [string, string][] = [
     ["state", `${state.sign} ${state.words} for ${age(age_s(rank, frame, since_frame_s))}`],
     ["now", rank.detail],
@@ -144,6 +155,7 @@ export function facts(
         .join(", "),
     ],
     ["tcp to", tcp.length ? `rank${tcp.length > 1 ? "s" : ""} ${ranges(tcp)}` : ""],
+    ...odd.map((link): [string, string] => [`link to rank ${link.a === number ? link.b : link.a}`, link.words]),
   ];
   return rows.filter(([, words]) => words !== "");
 }
