@@ -34,7 +34,7 @@ _PAGE = """async ([code, css, world]) => {
     const style = document.head.appendChild(document.createElement("style"));
     style.textContent = css;
     const url = URL.createObjectURL(new Blob([code], { type: "text/javascript" }));
-    const { render } = await import(url);
+    const { render } = (await import(url)).default;
     const bytes = text => new DataView(Uint8Array.from(atob(text), c => c.charCodeAt(0)).buffer);
     const handles = new Map(), values = new Map([["world", bytes(world)]]);
     const model = {

@@ -243,7 +243,7 @@ class MonitorView {
   }
 }
 
-export function render({ model, el: root }: View): () => void {
+function render({ model, el: root }: View): () => void {
   const view = new MonitorView(model, root);
   return () => view.close();
 }

@@ -1,5 +1,5 @@
 import { beforeEach, describe, expect, it, vi } from "vitest";
-import { render } from "../src/monitor";
+import monitor from "../src/monitor";
 import { colour_of, height_of, rank_at, rows_of } from "../src/monitor/paint";
 import {
   cell_at,
@@ -208,7 +208,7 @@ describe("view", () => {
     root = document.body.appendChild(document.createElement("div"));
     model.values.set("world", packed(make_world(1, n)));
     model.values.set("frame", packed(frame(1, { ranks: Array(n).fill(rank("idle")) })));
-    close = render({ model, el: root });
+    close = monitor.render({ model, el: root });
   };
   const button = (words: string): HTMLButtonElement =>
     [...root.querySelectorAll("button")].find((its) => its.textContent === words) as HTMLButtonElement;
