@@ -185,10 +185,11 @@ class Bed:
         self._on_switch("ip", "link", "set", f"port{host}", "up")
 
     def shape(self, host: int, rate: str) -> None:
-        """Bound what it sends and what it is sent, e.g. ``1gbit``."""
+        """Bound what it sends and what it is sent, e.g. ``1gbit``; "" ends that."""
         words = ["root", "tbf", "rate", rate, "burst", "256kb", "latency", "50ms"]
-        self.run(host, ["tc", "qdisc", "replace", "dev", "eth0", *words])
-        self._on_switch("tc", "qdisc", "replace", "dev", f"port{host}", *words)
+        words = ["replace", *words] if rate else ["del", "root"]
+        self.run(host, ["tc", "qdisc", words[0], "dev", "eth0", *words[1:]])
+        self._on_switch("tc", "qdisc", words[0], "dev", f"port{host}", *words[1:])
 
     def block(self, source: int, host: int, ports: str = "1-65534") -> None:
         """Let a host silently drop what another sends to these tcp ports; ssh is let through."""

@@ -25,7 +25,7 @@ IS_ROOT = os.geteuid() == 0
 # An ordinary user has the rights to make hosts in a user namespace of his own.
 NAMESPACES = ("net", "uts", "mnt") if IS_ROOT else ("user", "net", "uts", "mnt")
 _USER = [] if IS_ROOT else ["-U", "--map-current-user", "--keep-caps"]
-_TOOLS = ("ip", "ssh", "ssh-keygen", "unshare", "mount", "/usr/sbin/sshd")
+_TOOLS = ("ip", "ssh", "ssh-keygen", "unshare", "mount", "hostname", "/usr/sbin/sshd")
 _PR_SET_PDEATHSIG, _PR_CAP_AMBIENT, _AMBIENT_RAISE = 1, 47, 2  # linux/prctl.h
 _CAPABILITY_V3, _LAST_CAPABILITY = 0x20080522, 40  # linux/capability.h
 

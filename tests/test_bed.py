@@ -16,6 +16,11 @@ from bed_host import VARIABLE, remove_leftovers
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not() or "it can be had")
 
+SEND = (
+    'import shutil, socket, sys; to = socket.create_connection(("a", int(sys.argv[1])));'
+    'shutil.copyfileobj(sys.stdin.buffer, to.makefile("wb"))'
+)
+
 
 def _ssh(bed, host, command, **options):
     words = ["ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=1", "-o", "LogLevel=ERROR"]
@@ -55,6 +60,28 @@ def test_a_blocked_port_drops_all_but_ssh(bed):
     finally:
         bed.unblock(0)
     assert _ssh(bed, "b", knock.format(4000)).stdout.strip() == "1", "it is refused again"
+
+
+def test_a_shaped_host_sends_no_faster(bed):
+    send = (
+        "import socket, time; s = socket.create_server(('', 0)); print(s.getsockname()[1], flush=True);"
+        "c, _ = s.accept(); start = time.monotonic(); n = 0\n"
+        "while d := c.recv(1 << 16): n += len(d)\n"
+        "print(n / (time.monotonic() - start), flush=True)"
+    )
+    bed.shape(1, "80mbit")
+    try:
+        with bed.popen(
+            0, [sys.executable, "-c", send], stdout=subprocess.PIPE, text=True
+        ) as receiver:
+            port = receiver.stdout.readline().strip()
+            bed.run(
+                1, ["sh", "-c", f"head -c 4000000 /dev/zero | {sys.executable} -c '{SEND}' {port}"]
+            )
+            rate = float(receiver.stdout.readline())
+    finally:
+        bed.shape(1, "")
+    assert rate < 11e6, "10 MB/s, and the burst that goes at once"
 
 
 def test_a_frozen_host_goes_on(bed):

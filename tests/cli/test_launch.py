@@ -224,6 +224,7 @@ def test_in_the_background_the_terminal_s_input_is_the_shell_s(script):
         (["--env", "NOT_SET_ANYWHERE", "x.py"], "it is not set here"),
         (["--backend", "nccl", "x.py"], "'nccl' comes in a later release"),
         (["--hots", "a,b", "x.py"], "did you mean '--hosts'?"),
+        (["--backend", "mpi", "--interface", "lo", "x.py"], "--interface: not with --backend mpi"),
         (["--labl", "rank", "x.py"], "did you mean '--label'?"),
         (["--timeout", "-1", "x.py"], "'-1' is not a number of seconds"),
     ],

@@ -161,23 +161,21 @@ def test_a_rank_that_ends_early_frees_those_of_other_hosts(script):
     ]
 
 
-def test_what_is_missing_on_a_host_is_said_of_that_host(script, tmp_path):
-    folder = tmp_path / "nowhere"
-    said = launch(*HOSTS, "--cwd", str(folder), script(SUM))
-    assert said.returncode == 1
-    assert complaints(said) == [
-        f"phalanx launch: the ranks could not be started: x: there is no folder {folder} (--cwd)"
-    ]
-    gone = tmp_path / "gone.py"
-    said = launch(*HOSTS, str(gone))
-    assert said.returncode == 1
-    assert complaints(said) == [
-        f"phalanx launch: the ranks could not be started: x: there is no script '{gone}'"
-    ]
+def test_what_is_missing_is_said_of_every_host(script, tmp_path):
+    def why_not(*words):
+        said = launch(*HOSTS, "-n", "2", *words)
+        assert said.returncode == 1
+        assert said.stdout == b""
+        return [line.partition(" be started: ")[2] for line in complaints(said)]
+
+    folder, gone = tmp_path / "nowhere", tmp_path / "gone.py"
+    texts = [f"{host}: there is no folder {folder} (--cwd)" for host in "xy"]
+    assert why_not("--cwd", str(folder), script(SUM)) == texts
+    assert why_not(str(gone)) == [f"{host}: there is no script '{gone}'" for host in "xy"]
+    nothing = "there is no program 'no-such-program' on the PATH"
+    assert why_not("--", "no-such-program") == [f"{host}: {nothing}" for host in "xy"]
     said = launch(*HOSTS, "--no-verify-script", str(gone))
     assert said.returncode == 2  # Python's own
-    said = launch(*HOSTS, "--", "no-such-program")
-    assert "x: there is no program 'no-such-program' on the PATH" in complaints(said)[0]
 
 
 def test_all_hosts_that_do_not_come_up_are_named(script):

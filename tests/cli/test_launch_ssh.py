@@ -58,7 +58,8 @@ def test_a_host_that_is_not_there_and_a_folder_that_is_not(bed, script, tmp_path
     assert line.startswith("phalanx launch: the ranks could not be started: nowhere: ")
     folder = tmp_path / "gone"
     said = launch(bed, "--hosts", "b,c", "--cwd", folder, script(SUM), cwd=tmp_path)
-    assert f"could not be started: b: there is no folder {folder} (--cwd)" in said.stderr
+    for host in "bc":
+        assert f"could not be started: {host}: there is no folder {folder} (--cwd)" in said.stderr
     assert bed.left(BOUND_S) == []
 
 
@@ -90,3 +91,25 @@ def test_a_host_that_is_cut_off_is_named(bed, script, tmp_path):
     assert popen.returncode == 137
     assert b"rank 2 its host is lost" in said
     assert bed.left(5) == []
+
+
+def test_mpirun_gets_the_hosts(bed, mpi, tmp_path):
+    show = "echo $(hostname) $OMPI_COMM_WORLD_RANK$PMI_RANK $A"
+    words = (
+        "--backend",
+        "mpi",
+        "--hosts",
+        "b,c",
+        "-n",
+        "2",
+        "--env",
+        "A=set",
+        "--",
+        "sh",
+        "-c",
+        show,
+    )
+    said = bed.run(0, [*LAUNCH, *words], cwd=tmp_path, check=False, env=mpi.environment(), input="")
+    assert said.returncode == 0, said.stderr
+    lines = [line.partition("] ")[2] or line for line in said.stdout.splitlines()]
+    assert sorted(lines) == ["b 0 set", "b 1 set", "c 2 set", "c 3 set"]

@@ -82,6 +82,21 @@ def test_no_job(bed, slurm):
     )
 
 
+def test_a_script_on_the_nodes_of_a_job(bed, slurm, tmp_path):
+    script = tmp_path / "sum.py"
+    script.write_text(
+        "import socket, phalanx as px\n"
+        "world = px.init(strict=True)\n"
+        "print(socket.gethostname(), px.all_sum(world.rank()))\n"
+    )
+    launch = [sys.executable, "-m", "phalanx.cli", "launch", "--launcher", "slurm"]
+    said = slurm.run("salloc", "-N3", "--ntasks-per-node=2", *launch, script)
+    lines = [f"[{rank}] {host} 15" for rank, host in enumerate("aabbcc")]
+    assert sorted(said.stdout.splitlines()) == lines, said.stderr
+    assert said.returncode == 0
+    assert bed.left(BOUND_S, but="slurmscriptd") == []
+
+
 def test_no_slurm_here(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ValueError, match=r"scontrol does not say which nodes 'a\[1-2\]' are"):

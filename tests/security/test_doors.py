@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 from pathlib import Path
 
 import psutil
@@ -12,10 +11,10 @@ import zmq
 from security.strangers import garbage, knock, learned, listening
 from zmq.utils.monitor import recv_monitor_message
 
-from phalanx.errors import DistributedError, RankFailure
-from phalanx.protocol import BootOptions
+from phalanx.errors import RankFailure
+from phalanx.protocol import HostPlan, RemoteOptions
 from phalanx.supervisor._controller_process import ControllerProcess, file_for_rank
-from phalanx.workspace import Workspace, _connect
+from phalanx.workspace import Workspace
 
 CHANNELS = {  # and what an engine connects to them
     "registration": zmq.DEALER, "control": zmq.ROUTER, "mux": zmq.ROUTER, "task": zmq.ROUTER,
@@ -24,13 +23,12 @@ CHANNELS = {  # and what an engine connects to them
 
 
 @pytest.fixture
-def at(monkeypatch):
-    """Start workspaces whose ranks reach the controller at these addresses, as far ones do."""
+def far():
+    """Start workspaces whose ranks are another host's, which is on this machine: by the doors."""
 
-    def start(*addresses, n=2, **named):
-        boot = partial(BootOptions, controller_addresses=addresses)
-        monkeypatch.setattr(_connect, "BootOptions", boot)
-        return Workspace.start(n=n, **named)
+    def start(n=2, **named):
+        remote = RemoteOptions(launcher="local")
+        return Workspace.start(hosts=[HostPlan("far", n)], remote=remote, **named)
 
     return start
 
@@ -44,9 +42,13 @@ class Running:
 
     async def _start(self, addresses: tuple[str, ...]) -> None:
         up = self._loop.create_future()
-        self._process = ControllerProcess(up.set_result, lambda reason, tail: None)
+        self._process = ControllerProcess(up.set_result, lambda *why: self._lost(up, *why))
         self._process.start("/", addresses)
         self.connection = await asyncio.wait_for(up, 20)
+
+    def _lost(self, up, reason, tail) -> None:
+        if not up.done():
+            up.set_exception(OSError(f"{reason}: {tail}"))
 
     def close(self) -> None:
         self._loop.run_until_complete(self._process.stop())
@@ -72,7 +74,7 @@ def knocks(url: str, kind: int, keys: dict[str, bytes]) -> str:
     """Say how the handshake goes."""
     ends = zmq.Event.HANDSHAKE_SUCCEEDED | zmq.Event.DISCONNECTED
     with zmq.Context() as context, context.socket(kind) as sock:
-        sock.linger = 0
+        sock.linger, sock.ipv6 = 0, True
         for name, key in keys.items():
             setattr(sock, name, key)
         with sock.get_monitor_socket(ends) as monitor:
@@ -83,19 +85,23 @@ def knocks(url: str, kind: int, keys: dict[str, bytes]) -> str:
     return "in" if event == zmq.Event.HANDSHAKE_SUCCEEDED else "out"
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1", "127.0.0.2"])
-def test_only_both_keys_open_a_door(controller, address):
-    file = file_for_rank(controller.connection, address)
+def _check_keys(running: Running, address: str, begin: str) -> None:
+    file = file_for_rank(running.connection, address)
     public, secret = zmq.curve_keypair()
     right = {k: file[k].encode() for k in ("curve_serverkey", "curve_publickey", "curve_secretkey")}
     own = {**right, "curve_publickey": public, "curve_secretkey": secret}
     for name, url in urls(file).items():
         kind = CHANNELS[name]
-        assert url.startswith(f"tcp://{address}:")
+        assert url.startswith(begin)
         assert knocks(url, kind, right) == "in"
         assert knocks(url, kind, {}) == "out"
         assert knocks(url, kind, {**right, "curve_serverkey": public}) == "out"
         assert knocks(url, kind, own) == "out"
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "127.0.0.2"])
+def test_only_both_keys_open_a_door(controller, address):
+    _check_keys(controller, address, f"tcp://{address}:")
 
 
 def test_garbage_at_every_door(controller, tmp_path):
@@ -108,7 +114,7 @@ def test_garbage_at_every_door(controller, tmp_path):
             assert heard == b"" or (len(heard) <= 64 and heard.startswith(b"\xff")), heard
             sock.close()
     assert not (tmp_path / "bomb").exists()
-    test_only_both_keys_open_a_door(controller, "127.0.0.1")
+    _check_keys(controller, "127.0.0.1", "tcp://127.0.0.1:")
 
 
 def test_doors_are_only_where_they_were_asked_for(controller):
@@ -129,8 +135,8 @@ def test_the_keys_are_told_to_nobody_else(controller):
 
 
 @pytest.mark.slow
-def test_a_workspace_through_the_doors(at):
-    with at("127.0.0.1", linger=0) as ws:
+def test_a_workspace_through_the_doors(far):
+    with far(linger=0) as ws:
         assert [r.value for r in ws.run("px.all_sum(np.ones(2)).tolist()")] == ["[2.0, 2.0]"] * 2
         lasting = psutil.Process(ws._root.pid).children()
         (server,) = (p for p in lasting if "_controller" in " ".join(p.cmdline()))
@@ -145,8 +151,8 @@ def test_a_workspace_through_the_doors(at):
 
 
 @pytest.mark.slow
-def test_another_kernel_finds_ranks_behind_doors(at):
-    first = at("127.0.0.1", linger=30, name="behind")
+def test_another_kernel_finds_ranks_behind_doors(far):
+    first = far(linger=30, name="behind")
     try:
         first.run("x = 10 + rank")
         with Workspace.attach("behind", take=True) as second:
@@ -155,23 +161,25 @@ def test_another_kernel_finds_ranks_behind_doors(at):
         first.stop()
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/net/if_inet6").read_text(), reason="no IPv6 here")
-def test_doors_of_ipv6(at):
-    with at("::1", linger=0) as ws:
-        assert [r.value for r in ws.run("rank")] == ["0", "1"]
+def test_doors_of_ipv6():
+    running = Running("::1")
+    try:
+        _check_keys(running, "::1", "tcp://[::1]:")
+    finally:
+        running.close()
 
 
-def test_an_address_that_is_not_ours(at):
-    with pytest.raises(DistributedError) as caught:
-        at("192.0.2.1", n=1, linger=0)
-    assert "it cannot listen on 192.0.2.1" in str(caught.value)
+def test_an_address_that_is_not_ours():
+    with pytest.raises(OSError, match=r"it cannot listen on 192\.0\.2\.1: ") as caught:
+        Running("192.0.2.1")
     assert "Traceback" not in str(caught.value)
 
 
-def test_the_users_own_settings_of_ipyparallel_do_not_matter(at, monkeypatch):
+@pytest.mark.slow
+def test_the_users_own_settings_of_ipyparallel_do_not_matter(far, monkeypatch):
     for name in ("SERVERKEY", "PUBLICKEY", "SECRETKEY"):
         monkeypatch.setenv(f"IPP_CURVE_{name}", "x" * 40)
     monkeypatch.setenv("IPP_ENABLE_CURVE", "1")
-    with at(n=1, linger=0) as ws:
+    with far(n=1, linger=0) as ws:
         assert [r.value for r in ws.run("rank")] == ["0"]

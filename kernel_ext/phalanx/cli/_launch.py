@@ -130,6 +130,8 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
     if is_mpi and options.transport != "any":
         msg = "--transport is for --backend ring; what MPI uses is said with --mpi-arg"
         raise ValueError(msg)
+    if is_mpi:
+        _check_mpi(options)
     _check_detach(options)
     settings = [*(hostfile.envs if hostfile else ()), *options.env]
     env = {**terminal_size(), **environment(settings, os.environ)}
@@ -179,6 +181,18 @@ def _job(
     from phalanx.workspace import Job
 
     return Job(command, tuple(words), at, str(cwd), env, is_checked)
+
+
+def _check_mpi(options: argparse.Namespace) -> None:
+    """Refuse what mpirun, which reaches hosts by itself, would not be told."""
+    ours = {
+        "--interface": options.interface, "--ssh-arg": options.ssh_arg,
+        "--launcher": options.launcher, "--boot-timeout": options.boot_timeout,
+    }  # fmt: skip
+    said = [name for name, value in ours.items() if value]
+    if said:
+        msg = f"{' and '.join(said)}: not with --backend mpi; mpirun's own are said with --mpi-arg"
+        raise ValueError(msg)
 
 
 def _check_detach(options: argparse.Namespace) -> None:

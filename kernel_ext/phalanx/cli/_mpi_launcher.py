@@ -87,7 +87,7 @@ class MpiLauncher:
             inode = self._open_pipes(stack)
             started = self._start(
                 [
-                    *self._mpirun.command(self._size, self._words),
+                    *self._mpirun.command(self._size, self._words, hosts=self._job.at.hosts),
                     *self._mpirun.places(self._job.at.hosts, self._job.env),
                     *("sh", "-c", _RANK, "sh", str(os.getpid()), str(self._first_fd), inode),
                     *self._job.command,

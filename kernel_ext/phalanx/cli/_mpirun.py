@@ -26,11 +26,17 @@ class Mpirun:
     kind: str
 
     def command(
-        self, size: int, arguments: Sequence[str], *, is_root: bool | None = None
+        self,
+        size: int,
+        arguments: Sequence[str],
+        *,
+        is_root: bool | None = None,
+        hosts: Sequence[HostPlan] = (),
     ) -> list[str]:
         """Return what starts ``size`` ranks, up to their own command.
 
-        Open MPI is told what it refuses otherwise: to be root, and more ranks than cores.
+        Open MPI is told what it refuses otherwise: to be root, and more ranks than cores. With
+        ``hosts`` they are to be filled in their order.
 
         Examples
         --------
@@ -42,7 +48,7 @@ class Mpirun:
             if os.geteuid() == 0 if is_root is None else is_root:
                 words.append("--allow-run-as-root")
             if not any(word.startswith(("--map-by", "--oversubscribe")) for word in arguments):
-                words += ["--map-by", ":OVERSUBSCRIBE"]
+                words += ["--map-by", f"{'slot' if hosts else ''}:OVERSUBSCRIBE"]
         return [*words, *arguments, "-n", str(size)]
 
     def places(self, hosts: Sequence[HostPlan], env: Collection[str]) -> list[str]:

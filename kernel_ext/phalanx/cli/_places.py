@@ -87,7 +87,11 @@ def add_place_arguments(parser: argparse.ArgumentParser) -> None:
     add("--python", help="runs scripts and modules, and the hosts' supervisors (default: this one)")
     add("--interface", metavar="NAME", help="the network interface that the ranks use")
     add("--ssh-arg", action="append", default=[], metavar="WORD", help="for ssh; may be repeated")
-    add("--launcher", help="how hosts are reached: ssh (default), or local for a trial without")
+    add(
+        "--launcher",
+        help="how hosts are reached: ssh (default); slurm: by srun, and without --hosts the nodes "
+        "of this job; local: a trial without",
+    )
     add(
         "--boot-timeout", type=_seconds, metavar="S",
         help="seconds after which a host that is not up has failed (default 30)",
@@ -119,13 +123,15 @@ def read_hosts(options: argparse.Namespace) -> Hostfile | None:
     ValueError
         The list or the file is wrong, or there are both.
     """
-    from phalanx.hosts import parse_hosts, read_hostfile
+    from phalanx.hosts import parse_hosts, read_hostfile, slurm_hosts
 
     if options.hosts is not None and options.hostfile is not None:
         msg = "give --hosts or --hostfile, not both"
         raise ValueError(msg)
     if options.hosts is not None:
         return parse_hosts(options.hosts)
+    if options.hostfile is None and options.launcher == "slurm":
+        return slurm_hosts(os.environ, with_slots=options.repeat_hosts is None)
     return None if options.hostfile is None else read_hostfile(options.hostfile)
 
 

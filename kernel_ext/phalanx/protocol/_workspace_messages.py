@@ -63,7 +63,6 @@ class BootOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     at ``record_path``; -1 where nobody shall find it. ``client_secret_key`` goes into it.
     ``auto_restart``: a rank that dies is replaced unasked. ``hosts`` are empty where all ranks run
     on this machine; else ``ranks`` is the sum of theirs, and ``remote`` says how to start them.
-    Where ``controller_addresses`` are given, ranks reach ipyparallel's controller over tcp there.
     """
 
     name: str
@@ -81,7 +80,6 @@ class BootOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     auto_restart: bool = False
     hosts: tuple[HostPlan, ...] = ()
     remote: RemoteOptions = RemoteOptions()
-    controller_addresses: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         """Without the keys: a log or a traceback may show it."""

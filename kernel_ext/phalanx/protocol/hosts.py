@@ -91,13 +91,18 @@ class HostBoot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class HostUp(msgspec.Struct, frozen=True, tag="host_up", forbid_unknown_fields=True):
-    """Host, first of all: I am there, and my ranks will listen on ``addresses``."""
+    """Host, first of all: I am there, and my ranks will listen on ``addresses``.
+
+    ``root_address`` is the one at which it has reached the root: its ranks will reach the
+    controller there, too.
+    """
 
     version: str
     pid: Pid
     name: str
     cores: Annotated[int, msgspec.Meta(ge=1, lt=1 << 31)]
     addresses: tuple[str, ...]
+    root_address: str = ""
 
 
 class RankReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -63,15 +63,17 @@ class Commands:
         self._sent = dict.fromkeys(hosts.remote, 0)  # how much input a host has been sent
         self._ended: set[int] = set()  # hosts that know that input is over
         self._waited = set(hosts.ranks)  # ranks that are not known to run
+        self._asked: set[int] = set()  # those of other hosts of which we wait to hear
+        self._failures: dict[int, str] = {}  # by host: why its ranks cannot be started
         self._has_begun = False
-        self._has_failed = False
+        self._has_told = False  # of those failures
         hosts.take_commands(self._take)
 
     def start(self) -> None:
         """Start them all; none of them waits for another."""
         layout = self._hosts.layout
         for rank in self._hosts.ranks:
-            if self._has_failed:
+            if self._failures:
                 return
             said = {
                 "PHALANX_RANK": str(rank),
@@ -98,7 +100,7 @@ class Commands:
                 stdin=stdin, stdout=stdout, stderr=stderr,
             )  # fmt: skip
         except OSError as error:
-            self._fail(f"{options.command[0]}: {error.strerror or error}")
+            self._fail(rank, f"{options.command[0]}: {error.strerror or error}")
             return
         self._inputs[rank] = stdin
         self._outputs[rank, "stdout"], self._outputs[rank, "stderr"] = stdout, stderr
@@ -107,6 +109,7 @@ class Commands:
 
     def _start_far(self, rank: int, said: dict[str, str]) -> None:
         options, remote = self._options, self._options.boot.remote
+        self._asked.add(rank)
         self._hosts.run_command(
             RunCommand(
                 rank,
@@ -121,14 +124,26 @@ class Commands:
 
     def _runs(self, rank: int) -> None:
         self._waited.discard(rank)
-        if not self._waited and not self._has_failed:
+        if not self._waited and not self._failures:
             self._tell(Started(tuple(self._hosts.pid(r) for r in self._hosts.ranks)))
+        self._answered(rank)
 
-    def _fail(self, text: str) -> None:
-        if not self._has_failed:
-            self._has_failed = True
-            self._tell(NotStarted(text))
+    def _fail(self, rank: int, text: str) -> None:
+        host = self._hosts.layout.hosts[rank]
+        name = f"{self._hosts.layout.names[host]}: " if self._sent else ""
+        is_first = not self._failures
+        self._failures.setdefault(host, f"{name}{text}")
+        if is_first:
             self._on_failed()
+        self._answered(rank)
+
+    def _answered(self, rank: int) -> None:
+        """Tell of all hosts that fail, not only of the first: when each has spoken, or is lost."""
+        self._asked.discard(rank)
+        if self._failures and not self._asked and not self._has_told:
+            self._has_told = True
+            texts = [text for _, text in sorted(self._failures.items())]
+            self._tell(NotStarted("\n".join(texts)))
 
     # -- streams ------------------------------------------------------------------------------
 
@@ -171,8 +186,9 @@ class Commands:
                 self._hosts.command(host, OutputDone(*key, message.cost))
 
     def ended(self, rank: int) -> None:
-        """Know that a rank takes no more input."""
+        """Know that a rank is over: it takes no more input."""
         self._log.drop(rank)
+        self._answered(rank)
 
     # -- other hosts --------------------------------------------------------------------------
 
@@ -189,4 +205,4 @@ class Commands:
         elif isinstance(message, CommandRuns):
             self._runs(rank)
         else:
-            self._fail(f"{self._hosts.layout.name_of(rank)}: {message.text}")
+            self._fail(rank, message.text)

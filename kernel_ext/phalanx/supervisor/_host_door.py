@@ -79,6 +79,7 @@ class HostDoor:
         self.endpoints = _bind_all(sock, addresses)
         self._socket = sock
         self._task = asyncio.get_running_loop().create_task(self._serve(sock))
+        self._task.add_done_callback(self._on_served)
 
     def expect(
         self, key: bytes, take: Callable[[FromHost], None], fail: Callable[[str], None]
@@ -94,6 +95,13 @@ class HostDoor:
             frames = await sock.recv_multipart(copy=False)
             key = str(frames[-1].get("User-Id")).encode()
             self._hear(key, frames[0].bytes, [frame.bytes for frame in frames[1:]])
+
+    def _on_served(self, task: asyncio.Task[None]) -> None:
+        """After a mistake of ours: nobody is heard any more, which must not look like silence."""
+        if not task.cancelled() and task.exception() is not None:
+            log.critical("hosts cannot be heard any more", exc_info=task.exception())
+            for visitor in self._visitors.values():
+                visitor.fail("its root cannot hear it any more")
 
     def _hear(self, key: bytes, identity: bytes, bodies: Sequence[bytes]) -> None:
         """Take one message of whoever has this key; what it is, is checked here."""

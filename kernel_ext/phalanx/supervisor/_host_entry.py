@@ -84,7 +84,8 @@ async def _serve(boot: HostBoot) -> str:
         root.curve_serverkey = boot.root_key
         root.curve_publickey, root.curve_secretkey = boot.public_key, boot.secret_key
         root.connect(endpoint)
-        role = HostRole(boot, root, addresses, cwd)
+        root_address = endpoint.removeprefix("tcp://").rpartition(":")[0].strip("[]")
+        role = HostRole(boot, root, addresses, cwd, root_address)
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, role.end)
         # Whoever has started us may go: it is the root whom we serve. (A handler, not SIG_IGN: that

@@ -74,15 +74,22 @@ FIRST_WORD_S = 10.0  # the root answers a host that has come in milliseconds, or
 class HostRole:
     """One host of a world, until its root says so or is gone for too long.
 
-    ``root`` is connected to the root; ``addresses`` are those on which its ranks listen.
+    ``root`` is connected to the root, at ``root_address``; ``addresses`` are those on which its
+    ranks listen.
     """
 
     def __init__(
-        self, boot: HostBoot, root: zmq.asyncio.Socket, addresses: tuple[str, ...], cwd: str
+        self,
+        boot: HostBoot,
+        root: zmq.asyncio.Socket,
+        addresses: tuple[str, ...],
+        cwd: str,
+        root_address: str,
     ) -> None:
         self._boot = boot
         self._root = root
         self._cwd = cwd
+        self._root_address = root_address
         self._loop = asyncio.get_running_loop()
         self._over = asyncio.Event()
         self._host = HostSupervisor(boot.ranks, self, addresses=addresses, size=boot.size)
@@ -104,7 +111,10 @@ class HostRole:
         )
         cores = len(os.sched_getaffinity(0))
         name = socket.gethostname()
-        self._say(HostUp(phalanx.__version__, os.getpid(), name, cores, self._host.addresses))
+        addresses = self._host.addresses
+        self._say(
+            HostUp(phalanx.__version__, os.getpid(), name, cores, addresses, self._root_address)
+        )
         try:
             self._spawn_task(self._serve())
             self._spawn_task(self._watch_connection(disconnected))

@@ -88,9 +88,13 @@ class Hosts:
         """The hosts whose ranks are this process's children."""
         return tuple(self._local)
 
-    def is_local(self, rank: int) -> bool:
-        """Whether a rank runs on this machine."""
-        return self._plans[self.layout.hosts[rank]].is_local
+    def root_address(self, rank: int) -> str:
+        """Return where a rank reaches this machine: as its host has; "" if it runs here."""
+        host = self._remote.get(self.layout.hosts[rank])
+        if host is None:
+            return ""
+        is_ours = host.root_address in self._addresses
+        return host.root_address if is_ours else self._addresses[0]
 
     def spawn(self, rank: int) -> None:
         """Start the process of a rank; `OSError` if this machine refuses it."""

@@ -113,6 +113,7 @@ class RemoteHost:
         self._aborted: tuple[int, int, int, str] | None = None
         plan_address = plan.addresses[0] if plan.addresses else ""
         self.info = HostInfo(index, name, plan_address, 0)
+        self.root_address = ""  # where it has reached the root
 
     # -- its life -----------------------------------------------------------------------------
 
@@ -169,6 +170,7 @@ class RemoteHost:
         assert self._line is not None
         address = up.addresses[0] if up.addresses else ""
         self.info = HostInfo(self._index, self._name, address, up.cores)
+        self.root_address = up.root_address
         if self._is_watching:
             self._line.say(WatchRanks(is_on=True))
         for rank in wanted:

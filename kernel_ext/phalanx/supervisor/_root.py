@@ -133,8 +133,7 @@ class RootSupervisor:
     async def run(self) -> None:
         """Boot, serve, and end when told to or when the workspace's time is over."""
         try:
-            self._reached_at = await self._host.reached_at()
-            self._controller.start(self._options.cwd, self._reached_at)
+            self._controller.start(self._options.cwd, await self._host.reached_at())
             for rank in range(self._options.ranks):
                 self._host.spawn(rank)
             self._spawn_task(self._serve())
@@ -193,8 +192,7 @@ class RootSupervisor:
 
     def _register(self, rank: int, request_id: int) -> None:
         engine = self._engines[rank]
-        address = "" if self._host.is_local(rank) else self._reached_at[0]
-        file = file_for_rank(self._connection, address)
+        file = file_for_rank(self._connection, self._host.root_address(rank))
         is_new = self._restarts.is_replacement(rank)
         self._host.send(rank, Registered(request_id, rank, engine, file, is_new))
 
