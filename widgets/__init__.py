@@ -10,6 +10,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from ._bandwidth import bandwidth
+from ._monitor import monitor
+from ._plan import planned
 from ._still import StillPicture
 from ._sweep_words import sweep_csv, sweep_json, sweep_model, sweep_words
 from ._table import HEADER, format_measurement, format_size, table, table_html
@@ -19,18 +21,22 @@ if TYPE_CHECKING:
     from ._bandwidth_frames import Asked
     from ._cabling import cabling
     from ._live_bandwidth import Bandwidth
+    from ._live_monitor import Monitor
     from ._live_topology import Topology
 
 __all__ = [
     "HEADER",
     "Asked",
     "Bandwidth",
+    "Monitor",
     "StillPicture",
     "Topology",
     "bandwidth",
     "cabling",
     "format_measurement",
     "format_size",
+    "monitor",
+    "planned",
     "sweep_csv",
     "sweep_json",
     "sweep_model",
@@ -43,6 +49,7 @@ __all__ = [
 _LATER = {
     "Asked": "_bandwidth_frames",
     "Bandwidth": "_live_bandwidth",
+    "Monitor": "_live_monitor",
     "Topology": "_live_topology",
     "cabling": "_cabling",
 }

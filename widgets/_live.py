@@ -47,6 +47,9 @@ class LiveWidget(anywidget.AnyWidget):
         self._is_in_cell = self._shell is not None
         self._ticker = Ticker(self._tick, is_busy=lambda: self._is_in_cell)
         super().__init__(**traits)
+        # ipykernel 7.4 hands a page's message to whichever loop wrote to the page last. Our ticker
+        # has no loop, which it takes for the main one: there each click waits for the cell's end.
+        self.comm._reply_subshell_for = _where_the_page_asked
         if self._shell is not None:
             self._shell.events.register("pre_run_cell", self._on_cell_begins)
             self._shell.events.register("post_run_cell", self._on_cell_ends)
@@ -90,6 +93,8 @@ class LiveWidget(anywidget.AnyWidget):
         elif kind == "leave":
             self._ticker.leave(view)
         elif kind == "ask":
+            # A page that is not told soon knows that its front end keeps clicks until a cell ends.
+            self.send({"kind": "heard", "id": content.get("id")})
             self._take(content)
 
     def _take(self, question: dict[str, Any]) -> None:
@@ -138,3 +143,8 @@ class LiveWidget(anywidget.AnyWidget):
         self._ticker.look("shown")  # until the page speaks for itself
         data, metadata = super()._repr_mimebundle_(**kwargs) or ({}, {})
         return {**data, **self.still()._repr_mimebundle_()}, metadata
+
+
+def _where_the_page_asked(_data: Any, subshell_id: str | None) -> str | None:
+    """Leave a message on the subshell that it was sent to."""
+    return subshell_id

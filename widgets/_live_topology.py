@@ -17,7 +17,9 @@ import traitlets
 from phalanx.errors import DistributedError
 from phalanx.workspace import Workspace, say_replaced
 
+from ._link_words import judge, say_links
 from ._live import STATIC, LiveWidget
+from ._rates import Rates
 from ._still import StillPicture
 from ._topology import topology
 from ._topology_frames import Frame, Timeline, world_of
@@ -61,6 +63,7 @@ class Topology(LiveWidget):
         self._looking = threading.Lock()  # `_look` runs on the ticker's thread, and where one waits
         self._workspace = workspace
         self._timeline = Timeline()
+        self._rates = Rates()
         self._seen = workspace.topology()
         self._last = self._timeline.take(self._seen, time.time())
         super().__init__()
@@ -75,6 +78,7 @@ class Topology(LiveWidget):
     def workspace(self, workspace: Workspace) -> None:
         with self._looking:
             self._workspace = workspace
+            self._rates = Rates()
         self._look()
 
     def tick(self) -> None:
@@ -86,17 +90,25 @@ class Topology(LiveWidget):
             now = time.time()
             try:
                 self._seen = self._workspace.topology()
-                frame = self._timeline.take(self._seen, now)
+                self._rates.take(self._workspace.samples(self._rates.number).samples)
+                frame = msgspec.structs.replace(
+                    self._timeline.take(self._seen, now),
+                    links=self._rates.links(),
+                    arena=tuple(rate.arena for rate in self._rates.ranks()),
+                )
             except DistributedError as error:
                 # Where its supervisor lives and does not answer, it may yet.
                 status = "silent" if self._workspace.is_running else "gone"
-                frame = msgspec.structs.replace(self._last, status=status, why=str(error))
+                frame = msgspec.structs.replace(
+                    self._last, status=status, why=str(error), links=(), arena=()
+                )
                 if status == "silent":
                     frame = msgspec.structs.replace(frame, now=now)
             self._publish(frame)
 
     def _publish(self, frame: Frame) -> None:
-        world = msgspec.json.encode(world_of(self._seen))
+        measured = judge(self._workspace.measured_links, self._seen)
+        world = msgspec.json.encode(world_of(self._seen, measured))
         is_news = msgspec.structs.replace(frame, now=self._last.now) != self._last
         if (
             world != self.world
@@ -116,6 +128,10 @@ class Topology(LiveWidget):
                 return "no cell runs: there is nothing to interrupt"
             workspace.interrupt()
             return "the ranks were asked to stop"
+        if action == "links":
+            workspace.measure_links()
+            self._look()
+            return say_links(judge(workspace.measured_links, self._seen))
         rank = args.get("rank")
         if action not in {"stacks", "restart"} or not isinstance(rank, int):
             msg = f"nothing is known of {action!r} for rank {rank!r}"

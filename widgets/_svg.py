@@ -41,6 +41,9 @@ _STYLE = """
 .px-alarm{fill:#ff9a66}.px-limit{stroke:#e0b050}.px-limitink{fill:#e0b050}
 }
 """
+# JupyterLab 4.6 without widgets shows SVG as an image of this width whatever its room: it has cut
+# wider ones. A window of 1280 pixels with the files beside the notebook leaves 790.
+_WIDEST = 776.0
 _FONT = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif"
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
@@ -96,12 +99,13 @@ def _add(parent: ET.Element, tag: str, attributes: dict[str, str | float | None]
 
 def picture(width: float, height: float, *, title: str, description: str) -> ET.Element:
     """Return an empty picture on a rounded card, named for those who cannot see it."""
+    scale = min(1.0, _WIDEST / width)
     root = ET.Element(
         "svg",
         {
             "xmlns": "http://www.w3.org/2000/svg",
-            "width": _number(width),
-            "height": _number(height),
+            "width": _number(width * scale),
+            "height": _number(height * scale),
             "viewBox": f"0 0 {_number(width)} {_number(height)}",
             "role": "img",
             "aria-label": clean(title),

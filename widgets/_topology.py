@@ -12,12 +12,13 @@ from phalanx.protocol import HostInfo, LinkInfo, RankInfo, Topology
 
 from ._still import StillPicture
 from ._svg import fit, group, line, path, picture, rect, render, text
-from ._world import arenas, count, describe, headline, ranges, wires
+from ._world import address_and_cores, arenas, count, describe, headline, ranges, wires
 
 __all__ = ["topology"]
 
 # State: colour (Okabe and Ito) and sign, so that neither is needed to tell them apart.
 _STATES = {
+    "planned": ("#6b7683", "○"),
     "starting": ("#b0619a", "…"),
     "idle": ("#009e73", "●"),
     "busy": ("#0072b2", "▶"),
@@ -26,7 +27,7 @@ _STATES = {
 }
 # Pixels: a rank's tile, the space between tiles, and inside the boxes.
 _TILE_W, _TILE_H, _GAP, _PAD = 104.0, 60.0, 10.0, 14.0
-_COLUMNS = 8  # tiles beside each other: 8 of them are as wide as a notebook's output
+_COLUMNS = 6  # tiles beside each other: 6 of them are as wide as a notebook's output
 _HEAD, _LABEL = 44.0, 22.0  # a host's title lines; the arena's name
 _MARGIN, _TITLE, _TRUNK = 18.0, 46.0, 76.0
 
@@ -86,7 +87,7 @@ class _HostBox:
 
     def draw(self, root: ET.Element, x: float, y: float) -> None:
         host = self.host
-        where = f"{host.address} · {count(host.cores, 'core')}"
+        where = address_and_cores(host)
         g = group(root, label=f"host {host.name}: {where}, {count(len(self.ranks), 'rank')}")
         rect(g, x, y, self.w, self.h, class_="px-host", rx=9)
         text(g, x + _PAD, y + 21, fit(host.name, self.w - 2 * _PAD, 14), size=14, font_weight=600)
@@ -138,7 +139,7 @@ class _HostBox:
 
 def _tile(parent: ET.Element, rank: RankInfo, x: float, y: float) -> None:
     colour, sign = _STATES[rank.state]
-    label = f"rank {rank.rank}, pid {rank.pid}, {rank.state}"
+    label = f"rank {rank.rank}, {f'pid {rank.pid}, ' if rank.pid else ''}{rank.state}"
     g = group(parent, label=f"{label}: {rank.detail}" if rank.detail else label)
     is_dead = rank.state == "dead"
     rect(g, x, y, _TILE_W, _TILE_H, class_="px-tile", rx=6)
@@ -157,9 +158,8 @@ def _tile(parent: ET.Element, rank: RankInfo, x: float, y: float) -> None:
         font_weight=650,
         class_="px-soft" if is_dead else "px-ink",
     )
-    text(
-        g, x + _TILE_W - 8, y + 20, f"pid {rank.pid}", size=10, class_="px-soft", text_anchor="end"
-    )
+    pid = f"pid {rank.pid}" if rank.pid else ""
+    text(g, x + _TILE_W - 8, y + 20, pid, size=10, class_="px-soft", text_anchor="end")
     text(g, x + 14, y + 48, sign, size=12, fill=colour, class_="px-sign", font_weight=700)
     text(
         g,
@@ -179,7 +179,7 @@ def _draw(t: Topology) -> ET.Element:
     ]
     widest = max((b.w for b in boxes), default=250.0)
     # Two columns of hosts with the tcp trunk between them, or one with the trunk beside it.
-    has_two = len(boxes) > 1 and widest <= 486
+    has_two = len(boxes) > 1 and widest <= 306
     trunk = _TRUNK if between else 2 * _GAP if has_two else 0.0
     left = _MARGIN + (trunk if not has_two else 0.0)
     places: list[tuple[float, float]] = []

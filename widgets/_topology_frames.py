@@ -11,13 +11,15 @@ import msgspec
 
 from phalanx.protocol import RankInfo, Topology
 
+from ._link_words import LinkFrame
+from ._rates import LinkRate
 from ._svg import clean
 from ._world import arenas
 
 __all__ = ["Frame", "RankFrame", "Status", "Timeline", "WorldFrame", "world_of"]
 
 # An operation that lasts is also seen as one by a person; "running" is Python of their own.
-State = Literal["starting", "idle", "busy", "collective", "input", "dead"]
+State = Literal["planned", "starting", "idle", "busy", "collective", "input", "dead"]
 Status = Literal["live", "silent", "gone"]
 
 
@@ -38,6 +40,7 @@ class WorldFrame(msgspec.Struct, frozen=True):
     home: tuple[int, ...]
     arenas: tuple[tuple[int, ...], ...]
     tcp: tuple[tuple[int, int], ...]
+    measured: tuple[LinkFrame, ...] = ()
 
 
 class RankFrame(msgspec.Struct, frozen=True):
@@ -52,17 +55,22 @@ class RankFrame(msgspec.Struct, frozen=True):
 
 
 class Frame(msgspec.Struct, frozen=True):
-    """All ranks now; ``why`` says what a person has to know where the status is not "live"."""
+    """All ranks now; ``why`` says what a person has to know where the status is not "live".
+
+    ``links`` are the wires that something moves on, ``arena`` bytes per second of each rank.
+    """
 
     status: Status
     why: str
     epoch: int
     now: float
     ranks: tuple[RankFrame, ...]
+    links: tuple[LinkRate, ...] = ()
+    arena: tuple[float, ...] = ()
 
 
-def world_of(t: Topology) -> WorldFrame:
-    """Return what there is to draw once."""
+def world_of(t: Topology, measured: tuple[LinkFrame, ...] = ()) -> WorldFrame:
+    """Return what there is to draw once; ``measured`` are links that somebody has asked about."""
     shared: list[tuple[int, ...]] = []
     for host in t.hosts:
         here = [r for r in t.ranks if r.host == host.index]
@@ -73,6 +81,7 @@ def world_of(t: Topology) -> WorldFrame:
         tuple(r.host for r in t.ranks),
         tuple(shared),
         tuple((link.a, link.b) for link in t.links if link.transport == "tcp"),
+        measured,
     )
 
 

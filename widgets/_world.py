@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from phalanx.protocol import LinkInfo, RankInfo, Topology
+from phalanx.protocol import HostInfo, LinkInfo, RankInfo, Topology
 
 from ._svg import clean
 
-__all__ = ["arenas", "count", "describe", "headline", "ranges", "wires"]
+__all__ = ["address_and_cores", "arenas", "count", "describe", "headline", "ranges", "wires"]
 
 
 def count(n: int, thing: str) -> str:
@@ -22,7 +22,13 @@ def count(n: int, thing: str) -> str:
 
 def headline(t: Topology) -> str:
     """Say how big the world is, and its epoch."""
-    return f"{count(t.size, 'rank')} on {count(len(t.hosts), 'host')}, epoch {t.epoch}"
+    stands = f"epoch {t.epoch}" if t.epoch else "planned, not started"
+    return f"{count(t.size, 'rank')} on {count(len(t.hosts), 'host')}, {stands}"
+
+
+def address_and_cores(host: HostInfo) -> str:
+    """Say where a host is and how many cores it has, as far as that is known."""
+    return " · ".join(filter(None, (host.address, count(host.cores, "core") if host.cores else "")))
 
 
 def ranges(numbers: Iterable[int]) -> str:
@@ -68,11 +74,13 @@ def describe(t: Topology) -> str:
     names = {h.index: clean(h.name) for h in t.hosts}
     lines = [f"{clean(t.name)}: {headline(t)}"]
     for host in t.hosts:
-        lines.append(f"  {names[host.index]} ({clean(host.address)}, {count(host.cores, 'core')})")
+        where = clean(address_and_cores(host)).replace(" · ", ", ")
+        lines.append(f"  {names[host.index]}" + (f" ({where})" if where else ""))
         ranks = [r for r in t.ranks if r.host == host.index]
         for r in ranks:
             said = f"  {clean(r.detail)}" if r.detail else ""
-            lines.append(f"    rank {r.rank:<3} pid {r.pid:<8} {r.state}{said}")
+            pid = f"pid {r.pid:<8} " if r.pid else ""
+            lines.append(f"    rank {r.rank:<3} {pid}{r.state}{said}")
         lines += [f"    arena: ranks {ranges(a)} share memory" for a in arenas(ranks, t.links)]
         if inside[host.index]:
             lines.append(f"    tcp: {count(len(inside[host.index]), 'link')} between these ranks")

@@ -24,6 +24,8 @@ _HERE = Path(__file__).resolve().parent
         ("time_to_freedom.py", ["--ranks", "2", "--rounds", "1", "--phases", "tcp,join"], ["tcp", "px.init"]),
         ("restart.py", ["--ranks", "2", "--rounds", "2"], ["it is there", "first right sum"]),
         ("soak.py", ["--seconds", "2", "--only", "stop", "--legs", "2"], ["operations", "wrong values", "recoveries", "median s"]),
+        ("watching_cost.py", ["--ranks", "2", "--rounds", "1", "--turn", "1"], ["not watched, us", "1048576"]),
+        ("monitor_frames.py", ["--ranks", "64", "--seconds", "1"], ["shown", "64"]),
         pytest.param(
             "boot_hosts.py", ["--hosts", "1", "--ranks", "1", "--rounds", "1", "--peers", "phalanx"], ["phalanx", "1 hosts"],
             marks=pytest.mark.skipif(bool(why_not()), reason=why_not() or "it can be had"),
@@ -54,7 +56,9 @@ def test_it_runs(script, arguments, words, tmp_path):
         "all_sum_vs_mlx.py",
         "input_latency.py",
         "output_cost.py",
+        "monitor_frames.py",
         "time_to_freedom.py",
+        "watching_cost.py",
         "restart.py",
         "soak.py",
     ],

@@ -249,6 +249,13 @@ def test_a_still_topology(ranks):
     assert "image/svg+xml" in ranks.run("%distributed topology --still").mimes()
 
 
+def test_a_still_monitor(ranks):
+    ranks.run("%%distributed\npx.all_sum(rank)")
+    result = ranks.run("%distributed monitor --still")
+    assert "image/svg+xml" in result.mimes()
+    assert "of the time in communication" in result.text
+
+
 def test_every_cell_runs_on_the_ranks_while_auto_is_on(ranks):
     assert ranks.run("%autodistributed on").status == "ok"
     try:

@@ -171,7 +171,7 @@ def wait():
 MAGICS = [
     "%distributed", "%%distributed", "%autodistributed", "%%local",
     *(f"%distributed {word}" for word in (
-        "start", "status", "topology", "bandwidth", "trace", "output", "debug", "stacks", "interrupt",
+        "start", "status", "topology", "monitor", "bandwidth", "trace", "output", "debug", "stacks", "interrupt",
         "restart", "attach", "detach", "list", "stop",
     )),
 ]  # fmt: skip

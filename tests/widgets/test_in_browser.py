@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from browser import chromium_page
 from msgspec.structs import replace
-from worlds import make_sweep, make_world
+from worlds import make_sweep, make_trace, make_world
 
 from phalanx.protocol import Limit, SweepRun
-from phalanx.widgets import bandwidth, topology
+from phalanx.widgets import bandwidth, monitor, topology
 
 pytestmark = [pytest.mark.slow, pytest.mark.browser]
 _ARTIFACTS = Path(__file__).resolve().parents[1] / "artifacts"
@@ -41,6 +41,10 @@ def test_pictures_are_drawn(scheme):
         "topology-tcp": topology(make_world(1, 4, tcp=True)),
         "topology-hosts": topology(make_world(3, 4)),
         "topology-64": topology(make_world(1, 64)),
+        "monitor": monitor(
+            make_trace(4, late=2, dropped=7), make_world(1, 4, states=("busy", "idle", "dead"))
+        ),
+        "monitor-64": monitor(make_trace(64), make_world(1, 64)),
         "bandwidth-beside": bandwidth(
             [
                 replace(m, algorithm="inline" if m.nbytes < 5000 else "staged")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from typing import Any
@@ -13,8 +14,9 @@ from restarting import wait_for
 from worlds import NASTY, make_world
 
 from phalanx.errors import CellError, DistributedError
-from phalanx.protocol import RankInfo, Topology
+from phalanx.protocol import LinkMeasurement, RankInfo, Topology
 from phalanx.widgets import Topology as TopologyWidget
+from phalanx.widgets._link_words import judge, say_links
 from phalanx.widgets._ticker import Ticker
 from phalanx.widgets._topology_frames import Timeline, world_of
 from phalanx.workspace import Workspace
@@ -166,10 +168,12 @@ def _ask(widget, **question):
     said: list[dict[str, Any]] = []
     widget.send = said.append
     widget._handle_custom_msg({"kind": "ask", "id": "7", **question}, [])
-    wait_for(lambda: said)
+    wait_for(lambda: len(said) == 2)
     del widget.send
-    assert said[0]["id"] == "7"
-    return said[0]["ok"], said[0]["text"]
+    heard, answer = said
+    assert heard == {"kind": "heard", "id": "7"}
+    assert answer["id"] == "7"
+    return answer["ok"], answer["text"]
 
 
 def test_questions(shared):
@@ -187,6 +191,30 @@ def test_questions(shared):
         assert not is_ok
         assert text.startswith("nothing is known of")
     shared._handle_custom_msg("nonsense", [])
+
+
+def test_links_are_measured_when_asked(shared):
+    assert msgspec.json.decode(shared.world)["measured"] == []
+    is_ok, text = _ask(shared, action="links")
+    assert (is_ok, text) == (True, "1 link measured, none slow or broken")
+    (link,) = msgspec.json.decode(shared.world)["measured"]
+    assert (link["a"], link["b"], link["state"]) == (0, 1, "ok")
+    assert re.fullmatch(r"\S+ µs, \S+ GB/s", link["words"])
+
+
+def test_slow_and_broken_links_are_told_from_the_others():
+    world = make_world(1, 4, states=("idle", "idle", "idle", "dead"))
+    fast = [LinkMeasurement(a, b, 10.0, 2.0, 64, 0) for a, b in ((0, 1), (0, 3))]
+    slow = [LinkMeasurement(0, 2, 10.0, 0.9, 64, 0), LinkMeasurement(1, 2, 600.0, 2.0, 64, 0)]
+    found = {(one.a, one.b): (one.state, one.words) for one in judge(fast + slow, world)}
+    assert found[0, 1] == ("ok", "10 µs, 2 GB/s")
+    assert found[0, 2] == ("slow", "slow: 10 µs, 0.9 GB/s; others 2 GB/s")
+    assert found[1, 2] == ("slow", "slow: 600 µs, 2 GB/s; others 10 µs")
+    for pair in ((0, 3), (1, 3), (2, 3)):  # the last two are not measured
+        assert found[pair] == ("broken", "broken: rank 3 is dead")
+    (wrong,) = judge([LinkMeasurement(0, 1, 10.0, 2.0, 64, 3)], make_world(1, 2))
+    assert wrong.words == "broken: 3 bytes came back wrong; 10 µs, 2 GB/s"
+    assert say_links(judge(slow, make_world(1, 4))) == "2 links measured, none slow or broken"
 
 
 def test_a_question_that_comes_too_late_is_dropped(shared):
@@ -216,6 +244,24 @@ def test_a_cell_runs_and_is_interrupted(own):
     thread.join(10)
     assert len(errors) == 1
     wait_for(lambda: {rank["state"] for rank in _frame(own)["ranks"]} == {"idle"})
+
+
+def test_what_moves_is_told_by_link_while_it_does():
+    with Workspace.start(n=2, linger=0, transport="tcp") as ws:
+        widget = TopologyWidget(ws)
+        assert (_frame(widget)["links"], _frame(widget)["arena"]) == ([], [])
+        code = "for _ in range(100): px.all_sum(np.ones(1 << 16))"
+        cell = threading.Thread(target=ws.run, args=(code,))
+        cell.start()
+
+        def moves():
+            widget.tick()
+            return {tuple(link[:2]): link[2] > 1e5 for link in _frame(widget)["links"]}
+
+        wait_for(lambda: moves() == {(0, 1): True, (1, 0): True})
+        cell.join()
+        wait_for(lambda: not moves())
+        widget.close()
 
 
 def test_a_dead_rank_is_named_and_replaced(own):

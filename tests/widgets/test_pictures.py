@@ -16,13 +16,14 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from worlds import NASTY, make_sweep, make_world
 
-from phalanx.protocol import Limit, Measurement, RankInfo, SweepRun, Topology
+from phalanx.protocol import HostPlan, Limit, Measurement, RankInfo, SweepRun, Topology
 from phalanx.widgets import (
     HEADER,
     StillPicture,
     bandwidth,
     format_measurement,
     format_size,
+    planned,
     sweep_csv,
     sweep_json,
     table,
@@ -56,13 +57,20 @@ def test_every_host_is_on_the_picture(hosts):
 def test_nothing_lies_outside():
     for hosts, per_host in ((1, 1), (1, 64), (2, 8), (5, 3)):
         root = ET.fromstring(topology(make_world(hosts, per_host)).svg)
-        width, height = float(root.attrib["width"]), float(root.attrib["height"])
+        width, height = (float(n) for n in root.attrib["viewBox"].split()[2:])
         for box in root.iter(f"{_SVG}rect"):
             a = {k: float(box.attrib[k]) for k in ("x", "y", "width", "height")}
             assert a["x"] >= 0
             assert a["y"] >= 0
             assert a["x"] + a["width"] <= width
             assert a["y"] + a["height"] <= height
+
+
+@pytest.mark.parametrize("hosts", [1, 2, 3])
+def test_no_picture_is_cut_where_it_is_shown_as_wide_as_it_says(hosts):
+    for picture in (topology(make_world(hosts, 8)), bandwidth(make_sweep("all_sum", 8))):
+        root = ET.fromstring(picture.svg)
+        assert float(root.attrib["width"]) <= 776
 
 
 def test_tiles_do_not_overlap():
@@ -91,6 +99,18 @@ def test_links_between_hosts():
     picture = topology(make_world(3, 2))
     assert "node0 - node1, 1 link" in picture.text
     assert "3 tcp links" in _texts(picture)
+
+
+def test_a_plan_is_drawn_before_anything_is_started():
+    hosts = [HostPlan("alpha", 2, ("10.0.0.1",)), HostPlan("me@beta", 1)]
+    picture = topology(planned(hosts, name="hosts.json"))
+    texts = _texts(picture)
+    for words in ("alpha", "me@beta", "10.0.0.1", "3 ranks on 2 hosts, planned, not started"):
+        assert words in texts
+    assert texts.count("planned") == 3
+    assert not any("pid" in words for words in texts)
+    assert "rank 2   planned" in picture.text
+    assert "tcp: alpha - me@beta, 2 links" in picture.text
 
 
 def test_an_empty_world_can_be_drawn():
@@ -183,7 +203,7 @@ def test_any_sweep_is_drawn_inside_its_panels(points, gbs):
         for n, t, algorithm in points
     ]  # fmt: skip
     root = ET.fromstring(bandwidth(sweep, limits=[replace(COPY, gbs=gbs)]).svg)
-    width, height = float(root.attrib["width"]), float(root.attrib["height"])
+    width, height = (float(n) for n in root.attrib["viewBox"].split()[2:])
     for path in root.iter(f"{_SVG}path"):
         for x, y in re.findall(r"[ML](\S+) (\S+)", path.attrib["d"]):
             assert 0 <= float(x) <= width

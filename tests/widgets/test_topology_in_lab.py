@@ -122,6 +122,9 @@ def _mend(watcher: Watcher) -> None:
     watcher.widget.locator("pre").get_by_text("between cells").wait_for(timeout=_LONG_MS)
     watcher.press("Links")
     watcher.widget.locator(".px-matrix svg").wait_for()
+    watcher.press("Measure the links")
+    watcher.widget.get_by_text("6 links measured").wait_for(timeout=_LONG_MS)
+    watcher.look("links")
     watcher.press("Tiles")
 
 

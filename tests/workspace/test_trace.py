@@ -10,6 +10,7 @@ import time
 
 import numpy as np
 import pytest
+from tracing import check_trace
 
 from phalanx.distributed import RECORD
 from phalanx.protocol import HostClock, TraceIs
@@ -24,7 +25,7 @@ def ws():
 
 
 def events_of(trace):
-    return json.loads(trace.to_json())["traceEvents"]
+    return check_trace(trace.to_json())
 
 
 def test_the_ranks_records_are_merged_and_written(ws, tmp_path):
@@ -44,7 +45,7 @@ def test_the_ranks_records_are_merged_and_written(ws, tmp_path):
 
     written = json.loads(path.read_bytes())
     assert written == json.loads(trace.to_json())
-    events = written["traceEvents"]
+    events = check_trace(path.read_bytes())
     spans = [event for event in events if event["ph"] == "X"]
     assert [e["name"] for e in spans if not e["name"].startswith("wait")] == records.op.tolist()
     assert {event["tid"] for event in spans} == {0, 1, 2}
@@ -155,3 +156,26 @@ def test_before_the_first_operation_there_is_nothing_to_show():
     trace = merged(TraceIs(1, 2000, here, (0,), (b"",), (0,)))
     assert say_trace(trace, "x") == "x: the ranks have communicated nothing yet"
     assert [event for event in events_of(trace) if event["ph"] == "X"] == []
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda event: event.update(ts=float("nan")),
+        lambda event: event.update(dur=-1.0),
+        lambda event: event.update(tid=7),
+        lambda event: event.update(dur=0.25),
+        lambda event: event["args"].update(group=1 << 60),
+        lambda event: event.update(ph="B"),
+    ],
+)
+def test_the_check_of_the_format_refuses_what_a_viewer_would_not_show(spoil):
+    here = (HostClock("here", 0, 0),)
+    encoded = merged(
+        TraceIs(1, 2000, here, (0,), (packed((100, 300), (300, 500)),), (0,))
+    ).to_json()
+    check_trace(encoded)
+    found = json.loads(encoded)
+    spoil(next(event for event in found["traceEvents"] if event["ph"] == "X"))
+    with pytest.raises((AssertionError, KeyError, ValueError)):
+        check_trace(json.dumps(found).encode())

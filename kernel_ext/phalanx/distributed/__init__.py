@@ -19,15 +19,19 @@ from ._control import (
 from ._exchanges import all_gather, all_to_all, broadcast
 from ._group import Group
 from ._init import init, is_available
+from ._lateness import ENTERED, Lateness, late_ranks
 from ._pairs import recv, recv_like, send
 from ._recover import recover
 from ._reductions import all_max, all_min, all_sum, sum_scatter
+from ._spans import ENTRY, SpanReader
 from ._stacks import LISTENER, STACK_SIGNAL, STACKS_VARIABLE, take_stack_signals
 from ._supervised import Loss, current_loss, is_supervised, join, supervisor_channel, world
 from ._trace import RECORD, Records, records_of, trace
 from ._work import Work
 
 __all__ = [
+    "ENTERED",
+    "ENTRY",
     "LISTENER",
     "RECORD",
     "STACKS_VARIABLE",
@@ -35,8 +39,10 @@ __all__ = [
     "AbortKind",
     "AbortPage",
     "Group",
+    "Lateness",
     "Loss",
     "Records",
+    "SpanReader",
     "Work",
     "accused",
     "all_gather",
@@ -54,6 +60,7 @@ __all__ = [
     "is_available",
     "is_supervised",
     "join",
+    "late_ranks",
     "records_of",
     "recover",
     "recv",

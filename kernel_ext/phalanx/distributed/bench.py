@@ -26,6 +26,7 @@ from ._bench_fit import (
     time_left,
 )
 from ._bench_limits import measure_limits
+from ._bench_links import measure_links
 from ._bench_request import (
     available_memory,
     check_memory,
@@ -48,6 +49,7 @@ __all__ = [
     "fit_alpha_beta",
     "fit_measurements",
     "measure_limits",
+    "measure_links",
     "parse_size",
     "physical_memory",
     "sizes_between",

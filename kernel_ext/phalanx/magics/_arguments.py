@@ -122,6 +122,12 @@ def line_parser() -> argparse.ArgumentParser:
     action("status", "Show the ranks and what they do, as text.")
     topology = action("topology", "Show hosts, ranks and the paths between them, live.")
     topology.add_argument("--still", action="store_true", help="a picture as of now, no widget")
+    monitor = action(
+        "monitor", "Show what each rank does and who holds the others up, over time, live."
+    )
+    monitor.add_argument(
+        "--still", action="store_true", help="a picture of the last 10 s, no widget"
+    )
     bandwidth = action("bandwidth", "Measure the bandwidth of an operation by size, live.")
     bandwidth.add_argument("--op", default="all_sum", help="the operation (default all_sum)")
     bandwidth.add_argument("-b", "--begin", default="8", metavar="SIZE", help="first size (8)")

@@ -74,7 +74,7 @@ class DistributedMagics(Magics):  # type: ignore[misc]
         self._workspace: Workspace | None = None
         self._auto = AutoDistributed(shell)
         self._named: Named = {}
-        self._live: weakref.WeakSet[widgets.Topology] = weakref.WeakSet()
+        self._live: weakref.WeakSet[widgets.Topology | widgets.Monitor] = weakref.WeakSet()
         self._sweeps = Sweeps(shell)
         self._typing = TypingHelp(shell, self._auto, lambda: self._workspace)
 
@@ -233,6 +233,15 @@ class DistributedMagics(Magics):  # type: ignore[misc]
             display(widgets.topology(workspace.topology()))
             return
         widget = widgets.Topology(workspace)
+        self._live.add(widget)
+        display(widget)
+
+    def _do_monitor(self, options: Any) -> None:
+        workspace = self._running()
+        if options.still or not hasattr(self.shell, "kernel"):
+            display(widgets.monitor(workspace.trace(), workspace.topology()))
+            return
+        widget = widgets.Monitor(workspace)
         self._live.add(widget)
         display(widget)
 

@@ -44,15 +44,18 @@ from ._rank_messages import (
 )
 from ._ranks import format_ranks, name_ranks
 from ._records import (
+    LINKS_MIME,
     MEASUREMENT_MIME,
     HostClock,
     HostInfo,
     LinkInfo,
+    LinkMeasurement,
     Measurement,
     RankInfo,
     RankState,
     Topology,
 )
+from ._samples import CellTime, LateRank, RankSample, Samples, Span, Waiting, WatchSamples
 from ._stacks import RankStack, say_busy, say_late, say_where, way_out
 from ._sweeps import Limit, SweepProgress, SweepRun, SweepState
 from ._workspace_messages import (
@@ -83,6 +86,7 @@ from ._workspace_messages import (
 )
 
 __all__ = [
+    "LINKS_MIME",
     "MAX_FRAME",
     "MEASUREMENT_MIME",
     "Activity",
@@ -95,6 +99,7 @@ __all__ = [
     "CellAllowed",
     "CellEnded",
     "CellStanding",
+    "CellTime",
     "Channel",
     "ChannelClosed",
     "EngineReady",
@@ -116,10 +121,12 @@ __all__ = [
     "HostPlan",
     "Join",
     "KeepCell",
+    "LateRank",
     "LetGo",
     "Limit",
     "LineNeed",
     "LinkInfo",
+    "LinkMeasurement",
     "Measurement",
     "NotYours",
     "Notice",
@@ -129,6 +136,7 @@ __all__ = [
     "RankInfo",
     "RankLost",
     "RankReturn",
+    "RankSample",
     "RankStack",
     "RankState",
     "Recover",
@@ -140,7 +148,9 @@ __all__ = [
     "Restart",
     "Restarted",
     "RootAddress",
+    "Samples",
     "Settled",
+    "Span",
     "SplitClosed",
     "SplitFormed",
     "StacksAre",
@@ -159,6 +169,8 @@ __all__ = [
     "TopologyIs",
     "TraceIs",
     "TypedLine",
+    "Waiting",
+    "WatchSamples",
     "Welcome",
     "Withdraw",
     "WorkspaceRecord",

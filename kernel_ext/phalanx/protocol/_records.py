@@ -10,10 +10,12 @@ from typing import Literal
 import msgspec
 
 __all__ = [
+    "LINKS_MIME",
     "MEASUREMENT_MIME",
     "HostClock",
     "HostInfo",
     "LinkInfo",
+    "LinkMeasurement",
     "Measurement",
     "RankInfo",
     "RankState",
@@ -22,8 +24,10 @@ __all__ = [
 
 # In which a rank displays its measurements to whoever runs the sweep.
 MEASUREMENT_MIME = "application/vnd.phalanx.measurement+json"
+LINKS_MIME = "application/vnd.phalanx.links+json"
 
-RankState = Literal["starting", "idle", "busy", "input", "dead"]
+# A planned rank is one of a hostfile, in a world that nobody has started.
+RankState = Literal["planned", "starting", "idle", "busy", "input", "dead"]
 
 
 class HostInfo(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -69,6 +73,21 @@ class LinkInfo(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     a: int
     b: int
     transport: Literal["arena", "tcp"]
+
+
+class LinkMeasurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How fast the path between two ranks is, ``a < b``, while nothing else moves.
+
+    ``latency_us`` is half of a small message's way there and back, ``gbs`` 1e9 bytes a second one
+    way, of messages of ``nbytes``; ``n_wrong`` counts bytes that did not come back as they went.
+    """
+
+    a: int
+    b: int
+    latency_us: float
+    gbs: float
+    nbytes: int
+    n_wrong: int
 
 
 class Topology(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

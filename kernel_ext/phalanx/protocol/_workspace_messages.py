@@ -23,6 +23,7 @@ from ._attach_messages import (
 from ._bounds import Pid
 from ._host_records import BootProgress, HostPlan, RemoteOptions
 from ._records import HostClock, Topology
+from ._samples import Samples, WatchSamples
 from ._stacks import RankStack
 
 __all__ = [
@@ -284,6 +285,7 @@ ToRoot = (
     | LetGo
     | Restart
     | Stop
+    | WatchSamples
 )
 FromRoot = (
     Booted
@@ -303,4 +305,5 @@ FromRoot = (
     | Restarted
     | Failed
     | Stopped
+    | Samples
 )

@@ -17,7 +17,7 @@ from ._input import DebuggerStopped, NoCellRuns, TypedLines
 from ._log import LogOfRank, Missing
 from ._record import OutputRecord
 from ._stdin import CellInput
-from ._sweep import publish_sweep
+from ._sweep import publish_links, publish_sweep
 from ._text import BytesToText, cut, escape_surrogates, packs_anything
 from ._threads import UserThreads
 from ._traceback import clear_own_frames, without_own_frames
@@ -50,6 +50,7 @@ __all__ = [
     "prepare_bars",
     "prepare_debuggers",
     "prepare_exit",
+    "publish_links",
     "publish_sweep",
     "put_back",
     "say_left",

@@ -9,10 +9,10 @@ import msgspec
 from IPython.display import display
 
 from phalanx.distributed import init
-from phalanx.distributed.bench import sizes_between, sweep
-from phalanx.protocol import MEASUREMENT_MIME
+from phalanx.distributed.bench import measure_links, sizes_between, sweep
+from phalanx.protocol import LINKS_MIME, MEASUREMENT_MIME
 
-__all__ = ["publish_sweep"]
+__all__ = ["publish_links", "publish_sweep"]
 
 
 def publish_sweep(
@@ -24,3 +24,10 @@ def publish_sweep(
     for measurement in sweep(op, sizes, dtype=dtype, iterations=iterations):
         if is_first:
             display({MEASUREMENT_MIME: msgspec.to_builtins(measurement)}, raw=True)
+
+
+def publish_links() -> None:
+    """Measure the path between each two ranks; rank 0 publishes what came of it."""
+    found = measure_links()
+    if init().rank() == 0:
+        display({LINKS_MIME: msgspec.to_builtins(found)}, raw=True)

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 
 from phalanx.protocol import CellEnded, CellStanding
 
+from ._cell_times import CellTimes
+
 __all__ = ["CellLog"]
 
 
@@ -25,6 +27,7 @@ class CellLog:
     """
 
     def __init__(self) -> None:
+        self.times = CellTimes()
         self._cells: dict[str, tuple[tuple[int, ...], dict[int, str]]] = {}
         self._since: dict[str, Mapping[int, int]] = {}  # as `CellStanding.since`
         self._dead: set[int] = set()
@@ -37,13 +40,16 @@ class CellLog:
         self._cells[cell] = tuple(rank for rank in ranks if rank not in self._dead), {}
         self._since = {known: self._since[known] for known in self._cells if known in self._since}
         self._since[cell] = since
+        self.times.begin(cell, self._cells[cell][0])
 
     def forget(self, cell: str) -> None:
         """Note that a cell was announced and never sent."""
         self._cells.pop(cell, None)
+        self.times.forget(cell)
 
     def end(self, rank: int, notice: CellEnded) -> None:
         """Note how a rank's part of a cell ended."""
+        self.times.end(notice.cell, rank)
         if notice.cell in self._cells:
             said = notice.error or "an error"
             self._cells[notice.cell][1][rank] = "" if notice.ok else said
@@ -52,6 +58,7 @@ class CellLog:
     def lose(self, rank: int) -> None:
         """Note a rank's death; it ends no cell any more."""
         self._dead.add(rank)
+        self.times.lose(rank)
         for cell in list(self._cells):
             self._look(cell)
 

@@ -84,6 +84,11 @@ class Hosts:
 
     # -- life ---------------------------------------------------------------------------------
 
+    @property
+    def here(self) -> tuple[HostSupervisor, ...]:
+        """The hosts whose ranks are this process's children."""
+        return tuple(self._local)
+
     def root_address(self, rank: int) -> str:
         """Return where a rank reaches this machine: as its host has; "" if it runs here."""
         host = self._remote.get(self.layout.hosts[rank])

@@ -114,6 +114,10 @@ class HostMemory:
         """
         return (b"", 0) if self._page is None else self._page.trace(slot)
 
+    def counters(self, slot: int) -> tuple[int, int, int, int, dict[int, tuple[int, int]]]:
+        """What the rank in ``slot`` has moved: operations, bytes, times, wires; as the page has it."""
+        return (0, 0, 0, 0, {}) if self._page is None else self._page.counters(slot)
+
     def beats(self, slot: int) -> int:
         """Return the count of the heart of the rank in ``slot``; 0 where there is none."""
         return 0 if self._page is None else self._page.beats(slot)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from ._hopeless import WORLD, Activity, say_message
 
-__all__ = ["LongWait", "QuietWatch"]
+__all__ = ["LongWait", "QuietWatch", "waits_now"]
 
 
 @dataclass(frozen=True)
@@ -76,11 +76,7 @@ class QuietWatch:
         now_s: float,
     ) -> list[LongWait]:
         """Take what all living ranks do as of now; the waits to tell of."""
-        inside: dict[_Wait, list[int]] = {}
-        for rank, activity in sorted(activities.items()):
-            for wait in _waits_of(rank, activity):
-                if wait.epoch == epoch:
-                    inside.setdefault(wait, []).append(rank)
+        inside = _inside(activities, epoch)
         seen = {(rank, wait) for wait, ranks in inside.items() for rank in ranks}
         self._since_s = {key: self._since_s.get(key, now_s) for key in seen}
         self._told &= seen
@@ -95,6 +91,28 @@ class QuietWatch:
             self._told.update((rank, wait) for rank in ranks)
             found.append(LongWait(tuple(ranks), wait.what, missing, last))
         return _merged(found)
+
+
+def waits_now(
+    activities: Mapping[int, Activity], *, epoch: int, splits: Mapping[int, Collection[int]]
+) -> list[LongWait]:
+    """Return the operations that somebody is missing in, however short they have lasted."""
+    found = []
+    for wait, ranks in _inside(activities, epoch).items():
+        missing, last = _missing(wait, ranks, activities, splits)
+        if missing:
+            found.append(LongWait(tuple(ranks), wait.what, missing, last))
+    return _merged(found)
+
+
+def _inside(activities: Mapping[int, Activity], epoch: int) -> dict[_Wait, list[int]]:
+    """Return which ranks are in what."""
+    inside: dict[_Wait, list[int]] = {}
+    for rank, activity in sorted(activities.items()):
+        for wait in _waits_of(rank, activity):
+            if wait.epoch == epoch:
+                inside.setdefault(wait, []).append(rank)
+    return inside
 
 
 def _missing(

@@ -40,6 +40,7 @@ from phalanx.protocol import (
     Stopped,
     ToRoot,
     ToSupervisor,
+    WatchSamples,
 )
 
 from ._answers import Answers, Question
@@ -54,6 +55,7 @@ from ._membership import Membership
 from ._next_message import next_message
 from ._restart import Restarts
 from ._runtime_folder import RecordFile
+from ._samples import RankReader, Samplers
 from ._world import World
 
 __all__ = ["RootSupervisor"]
@@ -119,6 +121,14 @@ class RootSupervisor:
         )
         record = RecordFile(options.record_fd, options.record_path) if options.record_path else None
         self._clients = Clients(options, client, address, record, self._answers.mark, self.end)
+        self._samplers = Samplers(
+            self._world,
+            self._answers.cells.times,
+            [RankReader(host) for host in self._host.here],
+            activity=self._host.activity,
+            is_ready=self._ready.__contains__,
+            send=self._clients.answer,
+        )
 
     async def run(self) -> None:
         """Boot, serve, and end when told to or when the workspace's time is over."""
@@ -205,6 +215,9 @@ class RootSupervisor:
             self._spawn_task(self._answer(identity, message))
         elif isinstance(message, LetGo):
             self._clients.let_go(identity)
+        elif isinstance(message, WatchSamples):
+            if self._samplers.watch(identity, message.seconds):
+                self._spawn_task(self._samplers.run())
         elif not self._clients.has_owner(identity):
             if isinstance(message, BeginCell | Restart | Stop):
                 pid = self._clients.owner_pid

@@ -16,6 +16,7 @@ from ._outcome import RankResult
 from ._output import MAX_LINES
 from ._questions import Question
 from ._ranks import format_ranks, grouped, name_ranks, parse_ranks
+from ._samples import SampleView
 from ._sayings import say_replaced
 from ._script import RootGone, Script, ScriptEvent, Woken
 from ._trace import Trace, say_trace
@@ -40,6 +41,7 @@ __all__ = [
     "QuietView",
     "RankResult",
     "RootGone",
+    "SampleView",
     "Script",
     "ScriptEvent",
     "StreamName",

@@ -9,6 +9,7 @@ import atexit
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ from ._connect import Connection
 from ._io import SocketThread
 from ._root_client import RootClient
 from ._runner import CellRunner
+from ._samples import SampleView
 from ._view import QuietView, View
 
 if TYPE_CHECKING:
@@ -109,6 +111,28 @@ class WorkspaceLife:
             for its in topology.ranks
         )
         return msgspec.structs.replace(topology, ranks=ranks)
+
+    def samples(self, after: int = 0) -> SampleView:
+        """Return what the ranks did lately, four looks a second; and look on for 3 s more.
+
+        Nobody looks before this is called, nor once it is not called again; it needs nothing of the
+        ranks. The first call returns no sample: the first one comes a moment later.
+
+        Parameters
+        ----------
+        after : int, optional
+            Number of the last sample that was seen: only newer ones are returned.
+
+        Returns
+        -------
+        SampleView
+            ``samples``, the oldest first; ``dropped`` counts those after ``after`` that are not
+            among them any more; ``waiting`` are the ranks that wait for a typed line now.
+        """
+        self._check_running()
+        view = self._root.samples(after)
+        waiting = self._runner.waiting() if self._runner is not None else set()
+        return replace(view, waiting=frozenset(waiting)) if waiting else view
 
     @property
     def is_running(self) -> bool:

@@ -43,6 +43,7 @@ from phalanx.protocol import (
     RankStack,
     Restart,
     Restarted,
+    Samples,
     Settled,
     StacksAre,
     StandingIs,
@@ -56,6 +57,7 @@ from phalanx.protocol import (
 
 from ._connect import Connection
 from ._io import SocketThread
+from ._samples import SampleLog, SampleView
 
 __all__ = ["RootClient"]
 
@@ -105,6 +107,7 @@ class RootClient:
         self._boot: queue.SimpleQueue[FromRoot] = queue.SimpleQueue()
         self._decoder = msgspec.msgpack.Decoder(FromRoot)
         self._thread = thread
+        self._samples = SampleLog(self._send)
         self._is_stopping = False
         self._is_booting = True
         self._size = connection.size
@@ -219,6 +222,10 @@ class RootClient:
         """Ask what ranks did last."""
         return self._ask(GetTrace, TraceIs)
 
+    def samples(self, after: int) -> SampleView:
+        """Return the samples that have come, and have them go on coming for a while."""
+        return self._samples.read(after)
+
     def see(
         self,
         ranks: tuple[int, ...],
@@ -309,6 +316,8 @@ class RootClient:
         message = self._decoder.decode(frames[-1])
         if isinstance(message, Booted | BootFailed | NotYours):
             self._boot.put(message)
+        elif isinstance(message, Samples):
+            self._samples.take(message)
         elif isinstance(message, BootProgress):
             if self._is_booting:  # later it is of a host that is started anew: `restart` waits
                 self._boot.put(message)

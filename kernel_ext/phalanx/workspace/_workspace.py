@@ -18,6 +18,7 @@ from ._exchange import CanExchange
 from ._help import Help
 from ._life import WorkspaceLife
 from ._listing import WorkspaceInfo, list_workspaces
+from ._measured_links import CanMeasureLinks
 from ._outcome import RankResult
 from ._output import MAX_LINES
 from ._ranks import chosen_ranks
@@ -30,7 +31,7 @@ from ._where import planned, where
 __all__ = ["Workspace"]
 
 
-class Workspace(WorkspaceLife, CanExchange, CanRestart, CanBench):
+class Workspace(WorkspaceLife, CanExchange, CanRestart, CanBench, CanMeasureLinks):
     """Ranks that run cells together; made with `start`, or `attach`.
 
     A context manager: leaving it stops the ranks; those that were attached to, or started with

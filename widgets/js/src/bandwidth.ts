@@ -3,7 +3,7 @@
 
 import { make_chart, type Chart, type MakeChart } from "./bandwidth/chart";
 import { Form } from "./bandwidth/form";
-import { save_png, save_text } from "./bandwidth/save";
+import { save_png, save_text } from "./shared/save";
 import { is_running, NO_SWEEP, say_point, type Frame, type Kind } from "./bandwidth/state";
 import { Cleanup, el, set_attributes, set_text } from "./shared/dom";
 import { decode } from "./shared/frames";
@@ -141,6 +141,7 @@ export class BandwidthView {
     set_text(this.title, frame.title);
     const state = frame.state === "none" ? "ready" : frame.state;
     set_text(this.pill, is_live ? state : frame.status === "gone" ? "gone" : "no answer");
+    set_attributes(this.pill, { "data-state": is_live ? state : "dead" });
     this.root.classList.toggle("px-grey", !is_live);
     const silence = `no word from the kernel for ${Math.floor(since_s)} s: it is busy, restarted or gone`;
     const why = is_live ? frame.error : frame.why || silence;
@@ -161,7 +162,11 @@ export class BandwidthView {
 
   private ask(action: string, args: Record<string, unknown>): void {
     this.form.wait(action);
-    void this.requests.ask(action, args, ANSWER_S).then((answer) => {
+    const say = (text: string): void => {
+      if (this.frame) this.frame.error = text;
+      this.update();
+    };
+    void this.requests.ask(action, args, ANSWER_S, say).then((answer) => {
       this.form.wait("");
       if (this.frame && !answer.ok) this.frame.error = answer.text;
       this.update();
@@ -209,7 +214,7 @@ export class BandwidthView {
   }
 }
 
-export function render({ model, el: root }: View): () => void {
+function render({ model, el: root }: View): () => void {
   const view = new BandwidthView(model, root);
   return () => view.close();
 }

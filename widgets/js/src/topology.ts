@@ -9,7 +9,9 @@ import { Requests } from "./shared/requests";
 import { Details } from "./topology/details";
 import { draw_matrix } from "./topology/links";
 import { by_state, headline, MANY, matches, news, STATES, type Frame, type World } from "./topology/state";
+import { Measure } from "./topology/measure";
 import { Tiles } from "./topology/tiles";
+import { Zoom } from "./topology/zoom";
 
 const SILENT_S = 8; // the kernel sends a frame every 2 s at least to who looks
 const MODES: [string, string][] = [
@@ -34,6 +36,8 @@ class TopologyView {
   private readonly legend = el("div", { class: "px-legend" });
   private readonly told = el("div", { class: "px-unseen", "aria-live": "assertive" });
   private readonly details: Details;
+  private readonly measure: Measure;
+  private readonly zoom: Zoom;
   private drawn = new Cleanup();
   private tiles: Tiles | null = null;
   private world: World | null = null;
@@ -48,7 +52,10 @@ class TopologyView {
     root.classList.add("phalanx", "px-topology");
     // JupyterLab's keys for cells are not for what is typed here.
     root.setAttribute("data-lm-suppress-shortcuts", "true");
-    this.details = new Details(new Requests(model, this.cleanup), () => this.choose(this.chosen));
+    const requests = new Requests(model, this.cleanup);
+    this.details = new Details(requests, () => this.choose(this.chosen));
+    this.measure = new Measure(requests);
+    this.zoom = new Zoom(this.stage, this.cleanup, () => this.draw());
     const modes = el("div", { class: "px-modes", role: "group", "aria-label": "view" });
     for (const [mode, words] of MODES) {
       const button = el("button", { type: "button", class: "px-button" }, words);
@@ -56,8 +63,9 @@ class TopologyView {
       this.modes.set(mode, button);
       modes.append(button);
     }
+    modes.append(this.zoom.element);
     const bar = el("header", { class: "px-bar" }, this.name, this.head, this.pill, this.search, modes);
-    root.append(bar, this.why, this.stage, this.legend, this.details.element, this.told);
+    root.append(bar, this.why, this.stage, this.legend, this.measure.element, this.details.element, this.told);
     this.listen();
     this.on_world();
   }
@@ -140,12 +148,14 @@ class TopologyView {
       return;
     }
     if (this.mode === "links") {
-      this.stage.replaceChildren(draw_matrix(this.world));
+      this.stage.replaceChildren(draw_matrix(this.world, () => this.frame, this.zoom.scale));
     } else {
       const choose = (rank: number): void => this.choose(rank);
       this.tiles = new Tiles(this.world, this.mode === "compact", choose, this.drawn);
       this.stage.replaceChildren(this.tiles.element);
     }
+    this.stage.style.setProperty("--px-zoom", String(this.zoom.scale));
+    this.measure.element.hidden = this.mode !== "links";
     for (const [mode, button] of this.modes) {
       set_attributes(button, { "aria-pressed": String(mode === this.mode) });
     }
@@ -169,6 +179,7 @@ class TopologyView {
     this.why.hidden = why === "";
     set_text(this.why, why);
     this.tiles?.update(frame, since_s, this.chosen, this.search.value);
+    this.measure.enable(is_live);
     this.details.show(world, frame, this.chosen, since_s, is_live);
     this.show_legend(frame);
   }
@@ -190,7 +201,7 @@ class TopologyView {
   }
 }
 
-export function render({ model, el: root }: View): () => void {
+function render({ model, el: root }: View): () => void {
   const view = new TopologyView(model, root);
   return () => view.close();
 }

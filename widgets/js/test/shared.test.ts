@@ -2,7 +2,7 @@ import { afterEach, describe, expect, it, vi } from "vitest";
 import { Cleanup, el } from "../src/shared/dom";
 import { decode } from "../src/shared/frames";
 import { tell_presence } from "../src/shared/presence";
-import { Requests } from "../src/shared/requests";
+import { Requests, UNHEARD } from "../src/shared/requests";
 import { age, count, ranges, size } from "../src/shared/words";
 import { FakeModel, packed } from "./fakes";
 
@@ -56,6 +56,20 @@ describe("requests", () => {
     const answer = new Requests(new FakeModel(), new Cleanup()).ask("stacks", {}, 5);
     vi.advanceTimersByTime(5000);
     expect((await answer).text).toContain("no answer within 5 s");
+  });
+  it("says that a front end keeps clicks from a busy kernel, and only there", () => {
+    vi.useFakeTimers();
+    const model = new FakeModel();
+    const requests = new Requests(model, new Cleanup());
+    const said: string[] = [];
+    const ask = (): unknown => requests.ask("stacks", {}, 5, (text) => said.push(text));
+    ask();
+    model.tell("msg:custom", { kind: "heard", id: model.sent[0]?.["id"] });
+    vi.advanceTimersByTime(3000);
+    expect(said).toEqual([]);
+    ask();
+    vi.advanceTimersByTime(3000);
+    expect(said).toEqual([UNHEARD]);
   });
   it("says so where there is no kernel", async () => {
     const model = new FakeModel();

@@ -1,7 +1,7 @@
 import { beforeEach, describe, expect, it, vi } from "vitest";
-import { render } from "../src/topology";
-import { curve, matrix, runs } from "../src/topology/links";
-import { age_s, by_state, facts, load, matches, news, peers } from "../src/topology/state";
+import topology from "../src/topology";
+import { curve, matrix, runs, width_of } from "../src/topology/links";
+import { age_s, by_state, facts, load, matches, moved, news, peers, say_moved } from "../src/topology/state";
 import { FakeModel, make_frame, make_rank, make_world, packed } from "./fakes";
 
 const NASTY = "<script>alert(1)</script>";
@@ -49,6 +49,30 @@ describe("state", () => {
   });
 });
 
+describe("traffic", () => {
+  const links: [number, number, number][] = [
+    [0, 1, 118e6],
+    [1, 0, 2e3],
+  ];
+  const frame = make_frame([make_rank("busy"), make_rank("busy")], { links, arena: [2e9, 0] });
+  it("is told both ways", () => {
+    expect(moved(frame, 1, 0)).toEqual([2e3, 118e6]);
+    expect(say_moved(frame, 0, 1)).toBe("rank 0 → rank 1: 118 MB/s; back: 2 kB/s");
+    expect(say_moved(frame, 0, 2)).toBe("");
+  });
+  it("is among what is known of a rank", () => {
+    const rows = new Map(facts(make_world(1, 2), frame, 0, 0));
+    expect(rows.get("moves over tcp")).toBe("118 MB/s to rank 1");
+    expect(rows.get("moves in memory")).toBe("2 GB/s");
+    expect(new Map(facts(make_world(1, 2), make_frame(frame.ranks), 0, 0)).has("moves over tcp")).toBe(false);
+  });
+  it("makes a link wide", () => {
+    expect(width_of(1e9, 1e9)).toBe(6);
+    expect(width_of(1e6, 1e9)).toBe(1.5);
+    expect(width_of(1, 1e9)).toBe(1.5);
+  });
+});
+
 describe("links", () => {
   it("hang below a row, and go down between rows", () => {
     const box = (x: number, y: number) => ({ x, y, w: 10, h: 10 });
@@ -69,6 +93,23 @@ describe("links", () => {
   });
 });
 
+describe("measured links", () => {
+  const world = {
+    ...make_world(2, 2),
+    measured: [
+      { a: 0, b: 1, state: "ok" as const, words: "1 µs, 9 GB/s" },
+      { a: 0, b: 2, state: "slow" as const, words: "slow: 30 µs, 0.1 GB/s; others 1 GB/s" },
+    ],
+  };
+  it("stand in the matrix, and with a rank's facts", () => {
+    expect(matrix(world)[0]).toEqual(["self", "arena", "slow", ""]);
+    expect(matrix(world)[2]?.[0]).toBe("slow");
+    const rows = new Map(facts(world, make_frame(Array(4).fill(make_rank("idle"))), 2, 0));
+    expect(rows.get("link to rank 0")).toContain("others 1 GB/s");
+    expect(rows.has("link to rank 1")).toBe(false);
+  });
+});
+
 describe("view", () => {
   let model: FakeModel;
   let root: HTMLElement;
@@ -81,7 +122,7 @@ describe("view", () => {
     model.values.set("mode", "");
     model.values.set("world", packed(make_world(n_hosts, per_host)));
     model.values.set("frame", packed(make_frame(Array(n_hosts * per_host).fill(make_rank("idle")))));
-    close = render({ model, el: root });
+    close = topology.render({ model, el: root });
   };
   const tile = (rank: number): HTMLButtonElement =>
     root.querySelectorAll<HTMLButtonElement>("button.px-tile")[rank] as HTMLButtonElement;
@@ -96,6 +137,33 @@ describe("view", () => {
     expect([...root.querySelectorAll(".px-host strong")].map((its) => its.textContent)).toEqual(["node0", "node1"]);
     expect(tile(3).getAttribute("aria-label")).toBe("rank 3: idle, process 41200");
     expect(root.querySelector(".px-count")?.textContent).toBe("● 4 idle");
+  });
+
+  it("measures links when asked, and says what came of it as text", async () => {
+    show(2, 2);
+    button("Links").click();
+    button("Measure the links").click();
+    expect(model.sent[model.sent.length - 1]).toMatchObject({ kind: "ask", action: "links" });
+    expect(button("Measure the links").disabled).toBe(true);
+    model.answer(true, `6 links measured\nrank 0 - rank 2: slow ${NASTY}`);
+    await settle();
+    expect(root.querySelector(".px-measured")?.textContent).toContain(`slow ${NASTY}`);
+    expect(root.querySelector("script")).toBeNull();
+    expect(button("Measure the links").disabled).toBe(false);
+  });
+
+  it("zooms with buttons and keys, within bounds", () => {
+    show(1, 64);
+    const stage = root.querySelector<HTMLElement>(".px-stage") as HTMLElement;
+    const zoom = (): string => stage.style.getPropertyValue("--px-zoom");
+    button("+").click();
+    expect(zoom()).toBe("1.25");
+    const press = (key: string): boolean => stage.dispatchEvent(new KeyboardEvent("keydown", { key }));
+    press("0");
+    expect(zoom()).toBe("1");
+    for (let i = 0; i < 9; i++) press("-");
+    expect(zoom()).toBe("0.6");
+    expect(button("−").disabled).toBe(true);
   });
 
   it("names a death, and keeps the focus while it updates", () => {
@@ -173,6 +241,23 @@ describe("view", () => {
     tile(1).dispatchEvent(new KeyboardEvent("keydown", { key: "End", bubbles: true }));
     expect(document.activeElement).toBe(tile(3));
     expect([...root.querySelectorAll("button.px-tile[tabindex='0']")]).toEqual([tile(3)]);
+  });
+
+  it("shows what moves, in words and on the links, and nothing where nothing does", () => {
+    show(2, 2);
+    const ranks = Array(4).fill(make_rank("busy"));
+    const links: [number, number, number][] = [[0, 2, 5e6]];
+    model.set("frame", packed(make_frame(ranks, { links, arena: [1e6, 1e6, 0, 0] })));
+    const names = (): (string | null)[] =>
+      [...root.querySelectorAll(".px-arena-name")].map((its) => its.textContent);
+    expect(names()).toEqual([
+      "arena: memory that ranks 0-1 share · 2 MB/s",
+      "arena: memory that ranks 2-3 share",
+    ]);
+    expect(root.querySelector(".px-curves .px-moving title")?.textContent).toBe("rank 0 → rank 2: 5 MB/s; back: 0 B/s");
+    model.set("frame", packed(make_frame(ranks)));
+    expect(names()[0]).toBe("arena: memory that ranks 0-1 share");
+    expect(root.querySelector(".px-moving")).toBeNull();
   });
 
   it("leaves nothing behind", () => {

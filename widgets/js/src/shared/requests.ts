@@ -8,6 +8,13 @@ export interface Answer {
   text: string;
 }
 
+// A kernel says at once that it has heard, from whatever thread. Where nothing is heard so long, the
+// front end keeps the click until the cell that runs has ended (VS Code, JupyterLab before 4.4).
+const HEARD_S = 2;
+export const UNHEARD =
+  "the kernel has not heard of this yet: it is busy with a cell, and this front end hands it clicks " +
+  "only between cells; the notebook's stop button works meanwhile";
+
 interface Told {
   kind?: unknown;
   id?: unknown;
@@ -22,6 +29,7 @@ export class Requests {
   private n_asked = 0;
   private readonly view: string;
   private readonly waiting = new Map<string, (answer: Answer) => void>();
+  private readonly unheard = new Map<string, () => void>();
 
   constructor(
     private readonly model: Model,
@@ -37,11 +45,22 @@ export class Requests {
     });
   }
 
-  ask(action: string, args: Record<string, unknown>, timeout_s: number): Promise<Answer> {
+  /** Ask; `meanwhile` hears why it takes long, where the kernel has not even heard of it. */
+  ask(
+    action: string,
+    args: Record<string, unknown>,
+    timeout_s: number,
+    meanwhile: (text: string) => void = () => undefined,
+  ): Promise<Answer> {
     const id = `${this.view}-${this.n_asked++}`;
     return new Promise((resolve) => {
-      const late = { ok: false, text: `no answer within ${timeout_s} s: the kernel may be busy` };
-      const timer = setTimeout(() => this.end(id, late), timeout_s * 1000);
+      const is_late = (): void => {
+        const why = this.unheard.has(id) ? UNHEARD : "the kernel may be busy";
+        this.end(id, { ok: false, text: `no answer within ${timeout_s} s: ${why}` });
+      };
+      const timer = setTimeout(is_late, timeout_s * 1000);
+      const soon = setTimeout(() => this.unheard.has(id) && meanwhile(UNHEARD), HEARD_S * 1000);
+      this.unheard.set(id, () => clearTimeout(soon));
       this.waiting.set(id, (answer) => {
         clearTimeout(timer);
         resolve(answer);
@@ -53,12 +72,20 @@ export class Requests {
   }
 
   private take(told: Told): void {
-    if (told?.kind === "answer" && typeof told.id === "string") {
+    if (typeof told?.id !== "string") return;
+    this.hear(told.id);
+    if (told.kind === "answer") {
       this.end(told.id, { ok: told.ok === true, text: String(told.text ?? "") });
     }
   }
 
+  private hear(id: string): void {
+    this.unheard.get(id)?.();
+    this.unheard.delete(id);
+  }
+
   private end(id: string, answer: Answer): void {
+    this.hear(id);
     const resolve = this.waiting.get(id);
     this.waiting.delete(id);
     resolve?.(answer);

@@ -36,3 +36,10 @@ export function size(nbytes: number): string {
   }
   return `${value >= 100 || unit === 0 ? Math.round(value) : Number(value.toPrecision(3))} ${units[unit]}`;
 }
+
+/** Bytes a second, with 1 GB = 1e9 bytes as in all bandwidths. */
+export function rate(bytes: number): string {
+  const [unit, name] =
+    bytes >= 1e9 ? [1e9, "GB/s"] : bytes >= 1e6 ? [1e6, "MB/s"] : bytes >= 1e3 ? [1e3, "kB/s"] : [1, "B/s"];
+  return `${Number((bytes / unit).toPrecision(3))} ${name}`;
+}

@@ -99,9 +99,12 @@ export class Details {
     this.refresh();
     // Of the kernel's clock: what it hears of later, after a long cell, is not wanted any more.
     const until = this.now + timeout_s;
-    void this.requests.ask(action, { ...args, until }, timeout_s).then((answer: Answer) => {
+    const say = (text: string): void => {
+      if (rank === this.rank) set_text(this.said, text);
+    };
+    void this.requests.ask(action, { ...args, until }, timeout_s, say).then((answer: Answer) => {
       this.is_asking = false;
-      if (rank === this.rank) set_text(this.said, answer.text);
+      say(answer.text);
       this.said.classList.toggle("px-failed", !answer.ok);
       this.refresh();
     });

@@ -1,7 +1,7 @@
 // Paths between ranks: curves between tiles, and the matrix of who reaches whom how.
 
 import { set_text, svg, el } from "../shared/dom";
-import { peers, type World } from "./state";
+import { moved, peers, say_moved, type Frame, type MeasuredLink, type World } from "./state";
 
 export interface Box {
   x: number;
@@ -37,11 +37,23 @@ export function draw_curves(
   world: World,
   boxes: Map<number, Box>,
   marked: number,
+  frame: Frame | null,
 ): void {
   overlay.replaceChildren();
+  const most = Math.max(1, ...(frame?.links ?? []).map(([, , bytes]) => bytes));
+  const found = measured_by_pair(world);
   const add = (a: number, b: number, kind: string): void => {
     const [from, to] = [boxes.get(a), boxes.get(b)];
-    if (from && to) overlay.append(svg("path", { d: curve(from, to), class: kind }));
+    if (!from || !to) return;
+    const state = found.get(`${Math.min(a, b)},${Math.max(a, b)}`)?.state ?? "ok";
+    const look = state === "ok" ? kind : `${kind} px-${state}`;
+    const words = frame ? say_moved(frame, a, b) : "";
+    const path = svg("path", { d: curve(from, to), class: words ? `${look} px-moving` : look });
+    if (frame && words) {
+      path.style.strokeWidth = `${width_of(Math.max(...moved(frame, a, b)), most)}px`;
+      path.append(svg("title", {}, words));
+    }
+    overlay.append(path);
   };
   if (world.tcp.length <= MOST_CURVES) {
     for (const [a, b] of world.tcp) {
@@ -52,7 +64,18 @@ export function draw_curves(
   for (const peer of peers(world, marked).tcp) add(marked, peer, "px-tcp px-marked");
 }
 
-export type Kind = "self" | "arena" | "tcp" | "";
+/** How wide a link is drawn: 1.5 to 6 pixels over three powers of ten below the busiest. */
+export function width_of(bytes: number, most: number): number {
+  const share = 1 + Math.log10(Math.max(bytes, 1) / most) / 3;
+  return Number((1.5 + 4.5 * Math.min(1, Math.max(0, share))).toFixed(1));
+}
+
+/** What was measured of each pair, by "a,b" with a < b. */
+export function measured_by_pair(world: World): Map<string, MeasuredLink> {
+  return new Map((world.measured ?? []).map((link) => [`${link.a},${link.b}`, link]));
+}
+
+export type Kind = "self" | "arena" | "tcp" | "slow" | "broken" | "";
 
 /** How each rank reaches each other, by row. */
 export function matrix(world: World): Kind[][] {
@@ -70,6 +93,11 @@ export function matrix(world: World): Kind[][] {
   }
   for (const ranks of world.arenas) {
     for (const a of ranks) for (const b of ranks) put(a, b, "arena");
+  }
+  for (const { a, b, state } of world.measured ?? []) {
+    if (state === "ok") continue;
+    put(a, b, state);
+    put(b, a, state);
   }
   return rows;
 }
@@ -89,17 +117,19 @@ const WORDS: Record<Kind, string> = {
   self: "itself",
   arena: "shared memory",
   tcp: "tcp",
+  slow: "slow",
+  broken: "broken",
   "": "no path",
 };
 const HEAD = 26;
 
 /** The matrix as a drawing, with a line below it that says what the pointer is over. */
-export function draw_matrix(world: World): HTMLElement {
+export function draw_matrix(world: World, frame: () => Frame | null, zoom = 1): HTMLElement {
   const n = world.home.length;
-  const cell = Math.max(7, Math.min(28, Math.floor(520 / Math.max(1, n))));
-  const side = HEAD + n * cell + 1;
+  const cell = Math.round(zoom * Math.max(8, Math.min(28, Math.floor(560 / Math.max(1, n)))));
+  const side = HEAD + n * cell + 8; // half of the last number stands out
   const rows = matrix(world);
-  const kinds = (["arena", "tcp"] as const).filter((kind) => rows.flat().includes(kind));
+  const kinds = (["arena", "tcp", "slow", "broken"] as const).filter((kind) => rows.flat().includes(kind));
   const words = kinds.map((kind) => WORDS[kind]).join(" and ") || "none";
   const drawing = svg("svg", {
     width: side,
@@ -130,6 +160,12 @@ export function draw_matrix(world: World): HTMLElement {
     );
   }
   const nothing = "point at a field to read it";
+  const found = measured_by_pair(world);
+  const say = (a: number, b: number, kind: Kind): string => {
+    const link = found.get(`${Math.min(a, b)},${Math.max(a, b)}`);
+    const path = kind === "slow" || kind === "broken" ? "" : WORDS[kind];
+    return `rank ${a} – rank ${b}: ${[path, link?.words ?? ""].filter(Boolean).join(", ")}`;
+  };
   const said = el("div", { class: "px-read" }, nothing);
   drawing.addEventListener("pointermove", (event) => {
     const place = drawing.getBoundingClientRect();
@@ -137,12 +173,16 @@ export function draw_matrix(world: World): HTMLElement {
     const b = Math.floor(((event.clientX - place.left) / scale - HEAD) / cell);
     const a = Math.floor(((event.clientY - place.top) / scale - HEAD) / cell);
     const kind = rows[a]?.[b];
-    set_text(said, kind === undefined ? nothing : `rank ${a} – rank ${b}: ${WORDS[kind]}`);
+    const now = frame();
+    const is_wire = kind === "tcp" || kind === "slow" || kind === "broken";
+    const traffic = is_wire && now ? say_moved(now, a, b) : "";
+    const words = kind === undefined ? nothing : say(a, b, kind);
+    set_text(said, traffic ? `${words}; ${traffic}` : words);
   });
   drawing.addEventListener("pointerleave", () => set_text(said, nothing));
   const legend = el("div", { class: "px-legend" });
   for (const kind of kinds) {
     legend.append(el("span", { class: `px-swatch px-path-${kind}` }), el("span", {}, WORDS[kind]));
   }
-  return el("div", { class: "px-matrix" }, drawing, legend, said);
+  return el("div", { class: "px-matrix" }, el("div", { class: "px-scroll" }, drawing), legend, said);
 }

@@ -1,8 +1,8 @@
 // What the kernel says of a world, and what a view makes of it. Pure.
 
-import { age, count, ranges, size } from "../shared/words";
+import { age, count, ranges, rate, size } from "../shared/words";
 
-export type State = "starting" | "idle" | "busy" | "collective" | "input" | "dead";
+export type State = "planned" | "starting" | "idle" | "busy" | "collective" | "input" | "dead";
 
 /** What does not change while a world stands. */
 export interface World {
@@ -11,6 +11,15 @@ export interface World {
   home: number[]; // host index, by rank
   arenas: number[][];
   tcp: [number, number][];
+  measured?: MeasuredLink[]; // what somebody has asked for; none before
+}
+
+/** A link that was measured: `words` have its latency and bandwidth, and what is wrong with it. */
+export interface MeasuredLink {
+  a: number;
+  b: number;
+  state: "ok" | "slow" | "broken";
+  words: string;
 }
 
 export interface RankNow {
@@ -28,9 +37,26 @@ export interface Frame {
   epoch: number;
   now: number;
   ranks: RankNow[];
+  links: [source: number, target: number, rate: number][]; // bytes a second over wires
+  arena: number[]; // bytes a second of each rank
+}
+
+/** What moves between two ranks over a wire, there and back. */
+export function moved(frame: Frame, a: number, b: number): [there: number, back: number] {
+  const over = (from: number, to: number): number =>
+    frame.links.find(([source, target]) => source === from && target === to)?.[2] ?? 0;
+  return [over(a, b), over(b, a)];
+}
+
+/** The traffic of a wire in words; empty where nothing moves. */
+export function say_moved(frame: Frame, a: number, b: number): string {
+  const [there, back] = moved(frame, a, b);
+  if (!there && !back) return "";
+  return `rank ${a} → rank ${b}: ${rate(there)}; back: ${rate(back)}`;
 }
 
 export const STATES: Record<State, { sign: string; words: string }> = {
+  planned: { sign: "○", words: "planned" },
   starting: { sign: "…", words: "starting" },
   idle: { sign: "●", words: "idle" },
   busy: { sign: "▶", words: "running" },
@@ -109,6 +135,7 @@ export function facts(
   const host = world.hosts.find((its) => its.index === world.home[number]);
   const { arena, tcp } = peers(world, number);
   const state = STATES[rank.state];
+  const odd = (world.measured ?? []).filter((link) => link.state !== "ok" && [link.a, link.b].includes(number));
   const rows: [string, string][] = [
     ["state", `${state.sign} ${state.words} for ${age(age_s(rank, frame, since_frame_s))}`],
     ["now", rank.detail],
@@ -117,7 +144,18 @@ export function facts(
     ["process", rank.state === "dead" ? `${rank.pid} (gone)` : String(rank.pid)],
     ["memory", rank.rss ? size(rank.rss) : ""],
     ["shares memory with", arena.length ? `rank${arena.length > 1 ? "s" : ""} ${ranges(arena)}` : ""],
+    ["moves in memory", frame.arena[number] ? rate(frame.arena[number] ?? 0) : ""],
+    [
+      "moves over tcp",
+      frame.links
+        .filter(([source]) => source === number)
+        .sort((one, other) => other[2] - one[2])
+        .slice(0, 4)
+        .map(([, target, bytes]) => `${rate(bytes)} to rank ${target}`)
+        .join(", "),
+    ],
     ["tcp to", tcp.length ? `rank${tcp.length > 1 ? "s" : ""} ${ranges(tcp)}` : ""],
+    ...odd.map((link): [string, string] => [`link to rank ${link.a === number ? link.b : link.a}`, link.words]),
   ];
   return rows.filter(([, words]) => words !== "");
 }

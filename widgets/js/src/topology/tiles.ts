@@ -1,7 +1,7 @@
 // Hosts as boxes and ranks as buttons in them, large or small; updated in place.
 
 import { Cleanup, el, set_attributes, set_text, svg } from "../shared/dom";
-import { age, count, ranges, size } from "../shared/words";
+import { age, count, ranges, rate, size } from "../shared/words";
 import { draw_curves, type Box } from "./links";
 import { age_s, doing, load, matches, spoken, STATES, type Frame, type World } from "./state";
 
@@ -25,6 +25,9 @@ export class Tiles {
   readonly element: HTMLElement;
   private readonly tiles: Tile[] = [];
   private readonly overlay = svg("svg", { class: "px-curves", "aria-hidden": "true" });
+  private readonly traffic: { element: HTMLElement; words: string; sum: (frame: Frame) => number }[] = [];
+  private boxes = new Map<number, Box>();
+  private frame: Frame | null = null;
   private marked = -1;
 
   constructor(
@@ -41,12 +44,17 @@ export class Tiles {
       ranks.forEach((rank) => grid.append(this.make(rank, host.name)));
       const inner = el("div", { class: arenas.length ? "px-inside px-has-arena" : "px-inside" }, grid);
       for (const arena of arenas) {
-        inner.append(el("div", { class: "px-arena-name" }, `arena: memory that ranks ${ranges(arena)} share`));
+        const words = `arena: memory that ranks ${ranges(arena)} share`;
+        const sum = (frame: Frame): number => arena.reduce((all, rank) => all + (frame.arena[rank] ?? 0), 0);
+        inner.append(this.tell("px-arena-name", words, sum));
       }
       const wires = world.tcp.filter(([a, b]) => ranks.includes(a) && ranks.includes(b)).length;
       if (wires) {
         inner.classList.add("px-wired");
-        inner.append(el("div", { class: "px-tcp-name" }, `tcp: ${count(wires, "link")} between these ranks`));
+        const words = `tcp: ${count(wires, "link")} between these ranks`;
+        const sum = (frame: Frame): number =>
+          frame.links.reduce((all, [a, b, n]) => all + (ranks.includes(a) && ranks.includes(b) ? n : 0), 0);
+        inner.append(this.tell("px-tcp-name", words, sum));
       }
       hosts.append(
         el(
@@ -72,6 +80,13 @@ export class Tiles {
     }
   }
 
+  /** A line about paths, with what moves on them. */
+  private tell(kind: string, words: string, sum: (frame: Frame) => number): HTMLElement {
+    const element = el("div", { class: kind }, words);
+    this.traffic.push({ element, words, sum });
+    return element;
+  }
+
   private make(rank: number, host: string): HTMLButtonElement {
     const sign = el("span", { class: "px-sign", "aria-hidden": "true" });
     const words = el("span", { class: "px-words" });
@@ -91,6 +106,13 @@ export class Tiles {
   }
 
   update(frame: Frame, since_frame_s: number, chosen: number, query: string): void {
+    const is_moved = String(frame.links) !== String(this.frame?.links);
+    this.frame = frame;
+    for (const { element, words, sum } of this.traffic) {
+      const bytes = sum(frame);
+      set_text(element, bytes ? `${words} · ${rate(bytes)}` : words);
+    }
+    if (is_moved) this.draw_links();
     this.tiles.forEach((tile, number) => {
       const rank = frame.ranks[number];
       if (!rank) return;
@@ -129,7 +151,12 @@ export class Tiles {
       const place = button.getBoundingClientRect();
       boxes.set(rank, { x: place.left - home.left, y: place.top - home.top, w: place.width, h: place.height });
     });
-    draw_curves(this.overlay, this.world, boxes, this.marked);
+    this.boxes = boxes;
+    this.draw_links();
+  }
+
+  private draw_links(): void {
+    draw_curves(this.overlay, this.world, this.boxes, this.marked, this.frame);
   }
 
   private on_key(event: KeyboardEvent): void {

@@ -1,6 +1,6 @@
 // Files out of a page: text as it came, and the panels as one picture.
 
-import { el } from "../shared/dom";
+import { el } from "./dom";
 
 const GAP = 16;
 const HEAD = 40;

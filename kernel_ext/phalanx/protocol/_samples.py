@@ -1,0 +1,109 @@
+"""What a supervisor tells of its ranks a few times a second, while somebody watches.
+
+Records and messages only. Times are CLOCK_MONOTONIC of the root's machine, in nanoseconds.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from ._records import RankState
+
+__all__ = ["CellTime", "LateRank", "RankSample", "Samples", "Span", "Waiting", "WatchSamples"]
+
+
+class WatchSamples(msgspec.Struct, frozen=True, tag="watch_samples", forbid_unknown_fields=True):
+    """Client: send `Samples` for so many seconds from now; 0: no more. Said again and again."""
+
+    seconds: float
+
+
+class Span(msgspec.Struct, frozen=True, array_like=True):
+    """An operation of a rank, or ``count`` of them that lie close together.
+
+    ``number`` is that of the (last) record: a span that still runs (``done_ns`` 0) comes again.
+    ``inside_ns`` and ``wait_ns`` are sums; ``wait_ns`` -1: the last rank has not come yet.
+    ``seq`` is that of the last one, ``kinds`` how many operations there are of other names.
+    """
+
+    number: int
+    op: str
+    begun_ns: int
+    done_ns: int
+    inside_ns: int
+    wait_ns: int
+    nbytes: int
+    seq: int
+    group: int = 0
+    peer: int = -1
+    count: int = 1
+    kinds: int = 0
+    failure: str = ""
+
+
+class RankSample(msgspec.Struct, frozen=True, array_like=True):
+    """A rank as it stands; sums grow from its slot's first process on.
+
+    ``inside_ns`` and ``waiting_ns`` count also what still runs. ``wires`` is
+    ``{peer: (sent, received)}`` in bytes. ``missed`` operations were over before anybody looked.
+    ``entries`` are for whoever compares ranks: group, place, entered, ended (0) of the newest
+    collectives, in words of 64 bits; not sent to clients.
+    """
+
+    rank: int
+    pid: int
+    state: RankState
+    detail: str
+    operations: int
+    arena_nbytes: int
+    inside_ns: int
+    waiting_ns: int
+    wires: dict[int, tuple[int, int]] = {}
+    spans: tuple[Span, ...] = ()
+    missed: int = 0
+    entries: bytes = b""
+
+
+class CellTime(msgspec.Struct, frozen=True, array_like=True):
+    """A cell that runs or was over a moment ago; ``ended_ns`` has the ranks that are through."""
+
+    cell: str
+    begun_ns: int
+    ranks: tuple[int, ...]
+    ended_ns: dict[int, int]
+
+
+class LateRank(msgspec.Struct, frozen=True, array_like=True):
+    """A rank that came last to ``count`` collectives: by how much after the median of the others."""
+
+    rank: int
+    count: int
+    late_ns: int
+    worst_ns: int
+
+
+class Waiting(msgspec.Struct, frozen=True, array_like=True):
+    """Ranks that are in an operation now, and those that they wait for."""
+
+    ranks: tuple[int, ...]
+    missing: tuple[int, ...]
+    what: str
+    since_ns: int
+
+
+class Samples(msgspec.Struct, frozen=True, tag="samples", forbid_unknown_fields=True):
+    """Root: all ranks as of ``now_ns``, and what they did since the sample before.
+
+    ``time`` is the same moment as of `time.time`. ``compared`` collectives were looked at for who
+    came last; ``late`` has the ranks that did.
+    """
+
+    number: int
+    now_ns: int
+    time: float
+    epoch: int
+    ranks: tuple[RankSample, ...]
+    cells: tuple[CellTime, ...]
+    compared: int
+    late: tuple[LateRank, ...]
+    waits: tuple[Waiting, ...]

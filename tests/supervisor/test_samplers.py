@@ -1,0 +1,113 @@
+"""Who is sent samples, and for how long: with a host that has no ranks."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+
+from phalanx.supervisor._cell_times import KEPT_NS, CellTimes
+from phalanx.supervisor._hopeless import Activity, Standing
+from phalanx.supervisor._samples import RankReader, Samplers
+from phalanx.supervisor._world import World
+
+
+def _samplers(sent):
+    return Samplers(
+        World(1),
+        CellTimes(),
+        (),
+        activity=lambda _: Activity(1, {}),
+        is_ready=lambda _: True,
+        send=lambda who, samples: sent.append((who, samples.number)),
+    )
+
+
+def test_samples_go_to_who_watches_and_end_with_the_wish():
+    sent = []
+
+    async def main():
+        samplers = _samplers(sent)
+        assert samplers.watch(b"a", 0.4)
+        assert not samplers.watch(b"b", 0.05)
+        await asyncio.wait_for(samplers.run(), 5)  # nobody has said it again
+        n_sent = len(sent)
+        assert samplers.watch(b"a", 0.05)
+        await asyncio.wait_for(samplers.run(), 5)
+        assert len(sent) == n_sent + 1
+
+    asyncio.run(main())
+    assert [number for who, number in sent if who == b"a"] == [1, 2, 3]
+    assert [number for who, number in sent if who == b"b"] == [1]
+
+
+def test_a_rank_whose_page_is_not_seen_is_named_all_the_same():
+    async def main():
+        return _samplers([]).take()
+
+    (rank,) = asyncio.run(main()).ranks
+    assert (rank.rank, rank.state, rank.detail) == (0, "idle", "its host sends no samples yet")
+
+
+def test_who_does_not_watch_any_more_is_sent_nothing():
+    sent = []
+
+    async def main():
+        samplers = _samplers(sent)
+        samplers.watch(b"a", float("inf"))
+        samplers.watch(b"b", 0.05)
+        samplers.watch(b"a", 0)
+        await asyncio.wait_for(samplers.run(), 5)
+
+    asyncio.run(main())
+    assert [who for who, _ in sent] == [b"b"]
+
+
+class _Memory:
+    """A page whose only rank does what a test says; counts how often its recorder is read."""
+
+    def __init__(self):
+        self.operations, self.doing, self.n_read = 0, "", 0
+
+    def trace(self, slot):
+        self.n_read += 1
+        return b"", 0
+
+    def counters(self, slot):
+        return self.operations, 0, 0, 0, {}
+
+    def activity(self, slot):
+        return Activity(1, {0: Standing(self.doing, 1, 0)})
+
+
+def test_the_recorder_of_a_rank_that_does_nothing_is_not_read():
+    memory, pids = _Memory(), [7]
+    reader = RankReader(SimpleNamespace(ranks=(0,), memory=memory, pid=lambda _: pids[0]))
+
+    def n_read():
+        before = memory.n_read
+        assert len(reader.read()) == 1
+        return memory.n_read - before
+
+    assert [n_read() for _ in range(3)] == [1, 0, 0]
+    memory.operations = 5
+    assert [n_read(), n_read()] == [1, 0]
+    memory.doing = "all_sum"  # it has begun one, and none has ended
+    assert [n_read(), n_read()] == [1, 1]
+    memory.doing, pids[0] = "", 8
+    assert [n_read(), n_read()] == [1, 0]
+
+
+def test_cells_that_run_are_kept_and_others_for_a_moment():
+    now = [0]
+    times = CellTimes(lambda: now[0])
+    times.begin("long", (0, 1))
+    times.begin("short", (0,))
+    times.begin("never", (0,))
+    times.forget("never")
+    now[0] = 5
+    times.end("short", 0)
+    times.end("short", 1)  # which is not in it
+    times.lose(1)
+    assert {its.cell: its.ended_ns for its in times.recent()} == {"long": {1: 5}, "short": {0: 5}}
+    now[0] = KEPT_NS + 6
+    assert [its.cell for its in times.recent()] == ["long"]

@@ -1,0 +1,234 @@
+"""The monitor as the kernel sees it: what it draws, sends, keeps and answers."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from types import SimpleNamespace
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import msgspec
+import numpy as np
+import psutil
+import pytest
+from msgspec.structs import replace
+from restarting import wait_for
+from worlds import NASTY, make_trace, make_world
+
+from phalanx.errors import DistributedError
+from phalanx.protocol import CellTime, LateRank, RankSample, Samples, Span, Waiting
+from phalanx.widgets import Monitor, monitor
+from phalanx.widgets._live_monitor import KEPT_NBYTES
+from phalanx.widgets._monitor_frames import Lanes
+from phalanx.widgets._rates import Rates
+from phalanx.workspace import SampleView, Trace, Workspace
+
+S = 1_000_000_000
+_SVG = "{http://www.w3.org/2000/svg}"
+
+# -- the still picture ------------------------------------------------------------------------------
+
+
+def test_the_picture_says_who_came_last():
+    picture = monitor(make_trace(4, late=2), make_world(1, 4))
+    assert "rank 2 held the others up for 400 ms: last to 100 of 100 collectives" in picture.text
+    assert "rank 0 held" not in picture.text
+    texts = [text.text for text in ET.fromstring(picture.svg).iter(f"{_SVG}text")]
+    assert {"rank 0", "rank 1", "rank 2", "rank 3", "all_sum", "barrier"} <= set(texts)
+
+
+def test_what_is_not_there_any_more_is_told_of():
+    assert "28 older operations" in monitor(make_trace(4, dropped=7), make_world(1, 4)).text
+
+
+def test_no_operation_yet():
+    empty = make_trace(2)
+    nothing = Trace(empty.records[:0].view(np.recarray), empty.hosts, {0: 0, 1: 0}, empty.now_ns)
+    assert "communicated nothing yet" in monitor(nothing, make_world(1, 2)).text
+
+
+def test_many_ranks_are_drawn_in_little_space():
+    picture = monitor(make_trace(64, seconds=9.0), make_world(1, 64))
+    assert len(picture.svg) < 400_000
+    assert picture.text.count("\n") >= 64
+
+
+def test_names_from_outside_are_escaped():
+    world = make_world(1, 2, states=("dead",))
+    ranks = tuple(replace(rank, detail=NASTY) for rank in world.ranks)
+    picture = monitor(make_trace(2), replace(world, name=NASTY, ranks=ranks))
+    ET.fromstring(picture.svg)
+    assert "<script" not in picture.svg
+    assert "\x1b" not in picture.text
+
+
+# -- what is sent -----------------------------------------------------------------------------------
+
+
+def _sample(
+    number, *, at_s, moved=0, late=(), waits=(), cells=(), spans=(), missed=0, state="busy"
+):
+    ranks = tuple(
+        RankSample(rank, 40 + rank, state, "", number, moved, int(at_s * S / 2), int(at_s * S / 4),
+                   {1 - rank: (moved, 0)}, tuple(spans), missed)
+        for rank in range(2)
+    )  # fmt: skip
+    return Samples(
+        number, int(at_s * S), at_s, 1, ranks, tuple(cells), len(late), tuple(late), tuple(waits)
+    )
+
+
+def test_rates_and_shares_are_of_the_last_second():
+    rates = Rates()
+    assert rates.ranks() == ()
+    rates.take([_sample(1, at_s=1.0)])
+    assert rates.ranks()[0].share == 0  # of no time
+    rates.take([_sample(n, at_s=1 + n / 5, moved=n * 1000) for n in range(2, 12)])
+    rank = rates.ranks()[0]
+    assert (rank.share, rank.waiting) == (0.5, 0.25)
+    assert rank.arena == rank.sent == 5000.0
+    # One rank counts what it has sent, the other has counted nothing.
+    assert [tuple(msgspec.to_builtins(link)) for link in rates.links()] == [
+        (0, 1, 5000.0),
+        (1, 0, 5000.0),
+    ]
+
+
+def test_a_frame_has_what_is_new():
+    lanes = Lanes(lambda ns: 7 if ns == 5 * S else 0)
+    assert lanes.take(SampleView(())) is None
+    span = Span(3, "all_sum", S, 0, 0, -1, 8, 4)
+    over = Span(3, "all_sum", S, 2 * S, S, S // 2, 8, 4, group=2**63)
+    cell = CellTime("c", 5 * S, (0, 1), {1: 6 * S})
+    samples = (
+        _sample(1, at_s=7, spans=[span], late=[LateRank(1, 2, 3_000_000, 2_000_000)], missed=2),
+        _sample(2, at_s=7.2, spans=[over], late=[LateRank(1, 1, 5_000_000, 5_000_000)],
+                cells=[cell], waits=[Waiting((0,), (1,), "all_sum #5", 7 * S)]),
+    )  # fmt: skip
+    frame = lanes.take(SampleView(samples, dropped=4, waiting=frozenset({1})))
+    assert frame is not None
+    assert [rank.state for rank in frame.ranks] == ["busy", "input"]
+    # It ran at the first look; at the second one it is over: the page learns of its end only.
+    assert [(its.rank, its.done, its.group) for its in frame.spans] == [
+        (0, 2000.0, str(2**63)),
+        (1, 2000.0, str(2**63)),
+    ]
+    assert [(c.rank, c.begun, c.done, c.number) for c in frame.cells] == [
+        (0, 5000.0, 0.0, 7),
+        (1, 5000.0, 6000.0, 7),
+    ]
+    assert [(its.rank, its.count, its.total, its.worst) for its in frame.late] == [(1, 3, 8.0, 5.0)]
+    assert (frame.compared, frame.missed, frame.dropped) == (2, 4, 4)
+    assert frame.waits[0].since == 7000.0
+    assert lanes.number == 2
+
+
+# -- a real one -------------------------------------------------------------------------------------
+
+
+def _frame(widget) -> dict[str, Any]:
+    return msgspec.json.decode(widget.frame)
+
+
+def _tick_until(widget, condition, timeout_s=10.0):
+    def comes():
+        widget.tick()
+        return condition(_frame(widget))
+
+    wait_for(comes, timeout_s)
+    return _frame(widget)
+
+
+@pytest.fixture(scope="module")
+def shared():
+    with Workspace.start(n=3, linger=0) as ws:
+        widget = Monitor(ws)
+        yield widget
+        widget.close()
+
+
+def test_what_a_new_one_shows(shared):
+    assert (_frame(shared)["status"], _frame(shared)["ranks"]) == ("live", [])
+    frame = _tick_until(shared, lambda frame: frame["ranks"])
+    assert [rank["state"] for rank in frame["ranks"]] == ["idle"] * 3
+    assert msgspec.json.decode(shared.world)["arenas"] == [[0, 1, 2]]
+
+
+def test_the_straggler_is_named(shared):
+    ws = shared.workspace
+    code = (
+        "import time\nfor _ in range(4):\n    if rank == 2: time.sleep(0.3)\n    px.all_sum(rank)"
+    )
+    cell = threading.Thread(target=ws.run, args=(code,))
+    cell.start()
+    frame = _tick_until(shared, lambda frame: [its[1] for its in frame["waits"]] == [[2]])
+    assert frame["waits"][0][2].startswith("all_sum #")
+    frame = _tick_until(shared, lambda frame: frame["compared"] == 4)
+    cell.join()
+    assert frame["late"][0][:2] == [2, 4]
+    assert frame["late"][0][2] > 1000  # milliseconds
+    assert "rank 2 held the others up for 1." in shared.still().text
+
+
+def test_a_view_that_comes_later_has_what_was_and_can_save_it(shared):
+    _tick_until(shared, lambda frame: frame["number"] > 3)
+    frames = json.loads(shared.answer("history", {}))
+    assert frames[-1] == _frame(shared)
+    assert [its["number"] for its in frames] == sorted({its["number"] for its in frames})
+    assert json.loads(shared.answer("save", {}))["traceEvents"]
+    with pytest.raises(ValueError, match="nothing is known"):
+        shared.answer("rm", {})
+
+
+def test_what_is_kept_is_bounded(shared):
+    for _ in range(20):
+        shared._keep(b"x" * (KEPT_NBYTES // 8))
+    assert sum(map(len, shared._kept)) == shared._kept_nbytes <= KEPT_NBYTES
+    while shared._kept:
+        shared._kept_nbytes -= len(shared._kept.popleft())
+
+
+def test_a_lane_leads_to_the_notebooks_cell(shared):
+    begun_ns = time.monotonic_ns()
+    shared._on_cell_begins(None)
+    during_ns = time.monotonic_ns()
+    assert shared._number_of(during_ns) == -1
+    shared._on_cell_ends(SimpleNamespace(execution_count=12))
+    assert (shared._number_of(during_ns), shared._number_of(begun_ns)) == (12, 0)
+
+
+def test_a_dead_rank_is_named():
+    with Workspace.start(n=2, linger=0) as ws:
+        widget = Monitor(ws)
+        frame = _tick_until(widget, lambda frame: frame["ranks"])
+        psutil.Process(frame["ranks"][1]["pid"]).kill()
+        frame = _tick_until(widget, lambda frame: frame["ranks"][1]["state"] == "dead", 2.0)
+        assert "SIGKILL" in frame["ranks"][1]["detail"]
+        widget.close()
+
+
+def test_it_is_gone_with_its_workspace_and_comes_back_with_it():
+    with Workspace.start(n=2, linger=30, name="monitor-a", detach=True) as ws:
+        widget = Monitor(ws)
+        _tick_until(widget, lambda frame: frame["ranks"])
+        ws.detach()
+        widget.tick()
+        frame = _frame(widget)
+        assert (frame["status"], len(frame["ranks"])) == ("gone", 2)
+        assert "%distributed attach" in frame["why"]
+    again = Workspace.attach("monitor-a", take=True)
+    try:
+        before = frame["number"]
+        widget.workspace = again
+        assert _frame(widget)["status"] == "live"
+        _tick_until(widget, lambda frame: frame["number"] > before)
+    finally:
+        again.stop()
+    widget.tick()
+    assert _frame(widget)["status"] == "gone"
+    assert widget.still().text.startswith("monitor-a")  # as it was
+    with pytest.raises(DistributedError, match="stopped"):
+        Monitor(again)
+    widget.close()

@@ -1,0 +1,123 @@
+"""The live topology with 64 ranks that are made up, in chromium: readable, searched, zoomed.
+
+The committed bundle runs on a page of its own with a model that the test plays.
+"""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from browser import chromium_page
+from msgspec.structs import replace
+from worlds import make_world
+
+from phalanx.protocol import LinkMeasurement
+from phalanx.widgets._link_words import judge
+from phalanx.widgets._topology_frames import Timeline, world_of
+
+pytestmark = [pytest.mark.slow, pytest.mark.browser]
+_ROOT = Path(__file__).resolve().parents[2]
+_ARTIFACTS = _ROOT / "tests" / "artifacts"
+_PLAY = """async ([code, css, values]) => {
+    const style = document.createElement('style');
+    style.textContent = css;
+    const root = document.createElement('div');
+    document.body.append(style, root);
+    const bytes = text => new DataView(Uint8Array.from(atob(text), c => c.charCodeAt(0)).buffer);
+    const known = {selected: -1, mode: '', world: bytes(values.world), frame: bytes(values.frame)};
+    const heard = {};
+    const model = {
+        get: name => known[name],
+        set: (name, value) => { known[name] = value; for (const h of heard['change:' + name] ?? []) h(); },
+        save_changes() {}, send() {}, off() {},
+        on: (name, handle) => { (heard[name] ??= []).push(handle); },
+    };
+    const url = URL.createObjectURL(new Blob([code], {type: 'text/javascript'}));
+    (await import(url)).default.render({model, el: root});
+}"""
+
+
+def _open(page: Any, t: Any, links: list[LinkMeasurement]) -> None:
+    static = _ROOT / "widgets" / "static"
+    packed = {
+        "world": msgspec.json.encode(world_of(t, judge(links, t))),
+        "frame": msgspec.json.encode(Timeline().take(t, 100.0)),
+    }
+    values = {name: base64.b64encode(record).decode() for name, record in packed.items()}
+    page.set_content("<body style='margin:0'></body>")
+    page.evaluate(
+        _PLAY, [(static / "topology.js").read_text(), (static / "topology.css").read_text(), values]
+    )
+
+
+def test_64_ranks(tmp_path: Path) -> None:
+    states = ("idle", "busy", "input", "idle", "idle", "idle", "idle", "dead")
+    t = make_world(8, 8, states=states)
+    links = [
+        LinkMeasurement(link.a, link.b, 20.0, 0.1 if link.b == 16 else 2.0, 1 << 20, 0)
+        for link in t.links
+    ]
+    _ARTIFACTS.mkdir(exist_ok=True)
+    with chromium_page(viewport={"width": 1000, "height": 900}) as page:
+        _open(page, t, links)
+        tiles = page.locator(".px-tile")
+        assert tiles.count() == 64
+        # Every number is on the page and as large as one reads.
+        sizes = page.evaluate(
+            "() => [...document.querySelectorAll('.px-tile .px-number')].map(n =>"
+            " [parseFloat(getComputedStyle(n).fontSize), n.scrollWidth <= n.parentElement.clientWidth])"
+        )
+        assert all(size >= 11 and fits for size, fits in sizes)
+        page.screenshot(path=_ARTIFACTS / "topology-64-live.png", full_page=True)
+        # What is looked for stands out from the others.
+        page.get_by_label("find ranks").fill("node3")
+        assert page.locator(".px-tile:not(.px-elsewhere)").count() == 8
+        page.get_by_label("find ranks").press("Enter")
+        page.locator(".px-details").get_by_text("rank 24 ·").wait_for()
+        page.get_by_label("find ranks").fill("dead")
+        assert page.locator(".px-tile:not(.px-elsewhere)").count() == 8
+        # Larger, with the wheel as well.
+        before = tiles.first.bounding_box()["width"]
+        page.locator(".px-stage").hover()
+        page.keyboard.down("Control")
+        page.mouse.wheel(0, -100)
+        page.keyboard.up("Control")
+        page.wait_for_function(
+            "w => document.querySelector('.px-tile').getBoundingClientRect().width > w", arg=before
+        )
+        _see_matrix(page)
+
+
+def _see_matrix(page: Any) -> None:
+    page.get_by_label("smaller").click()
+    page.get_by_role("button", name="Links", exact=True).click()
+    matrix = page.locator(".px-matrix svg")
+    box = matrix.bounding_box()
+    # As many fields as pairs, none smaller than a pointer can hit.
+    assert box["width"] >= 26 + 64 * 8
+    legend = page.locator(".px-matrix .px-legend").text_content()
+    assert all(words in legend for words in ("shared memory", "tcp", "slow", "broken"))
+    cell = (box["width"] - 27) / 64
+
+    def read(a: int, b: int) -> str:
+        page.mouse.move(box["x"] + 26 + (b + 0.5) * cell, box["y"] + 26 + (a + 0.5) * cell)
+        return page.locator(".px-read").text_content()
+
+    assert read(0, 1).startswith("rank 0 \u2013 rank 1: shared memory, 20 µs, 2 GB/s")
+    assert "slow: 20 µs, 0.1 GB/s; others 2 GB/s" in read(8, 16)
+    assert read(6, 7) == "rank 6 \u2013 rank 7: broken: rank 7 is dead"
+    page.screenshot(path=_ARTIFACTS / "topology-64-matrix.png", full_page=True)
+
+
+def test_one_zero_and_odd_worlds_are_no_error() -> None:
+    errors: list[str] = []
+    with chromium_page() as page:
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        for t in (make_world(1, 1), replace(make_world(1, 2), ranks=(), links=())):
+            _open(page, t, [])
+            page.locator(".px-topology .px-pill").wait_for()
+    assert errors == []

@@ -1,0 +1,194 @@
+"""The live monitor in JupyterLab, with real ranks: who is late, who is dead, what was before.
+
+Pictures of it are left in ``tests/artifacts``.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import nbformat
+import psutil
+import pytest
+from browser import chromium_page
+from jupyter_servers import change_theme, lab, open_notebook, saved_picture
+
+pytestmark = [pytest.mark.slow, pytest.mark.browser, pytest.mark.timeout(240)]
+_ARTIFACTS = Path(__file__).resolve().parents[1] / "artifacts"
+_LATE = """%%distributed
+import time
+x = np.ones(1 << 18)
+for i in range(40):
+    if rank == 1: time.sleep(0.05)
+    px.all_sum(x)
+    px.all_gather(x[:100])
+"""
+_CELLS = (
+    "%load_ext phalanx",
+    "%distributed start -n 4 --linger 0",
+    "%distributed monitor",
+    _LATE,
+    "%%distributed\nif rank == 2: time.sleep(600)\npx.all_sum(rank)",
+    "%distributed stop",
+)
+_LONG_MS = 60_000
+
+
+class Watcher:
+    """Somebody in front of the page."""
+
+    def __init__(self, page: Any) -> None:
+        self.page = page
+        self.widget = page.locator(".px-monitor")
+
+    def look(self, what: str) -> None:
+        _ARTIFACTS.mkdir(exist_ok=True)
+        self.page.screenshot(path=_ARTIFACTS / f"live-monitor-{what}.png")
+
+    def see(self, rank: int, state: str, within_s: float = 60.0) -> None:
+        self.label(rank, state).wait_for(timeout=1000 * within_s)
+
+    def label(self, rank: int, state: str = "") -> Any:
+        chosen = f'[data-state="{state}"]' if state else ""
+        return self.widget.locator(f'.px-labels button{chosen}[aria-label^="rank {rank}:"]')
+
+    def read(self, where: str, words: str, within_s: float = 60.0) -> None:
+        self.widget.locator(where).get_by_text(words).first.wait_for(timeout=1000 * within_s)
+
+    def press(self, words: str) -> None:
+        self.widget.get_by_role("button", name=words, exact=True).click()
+
+    def run_cell(self, index: int) -> None:
+        self.page.evaluate(
+            """index => {
+                const panel = window.jupyterapp.shell.currentWidget;
+                panel.content.activeCellIndex = index;
+                window.jupyterapp.commands.execute('notebook:run-cell');
+            }""",
+            index,
+        )
+
+    def ink(self) -> int:
+        """How many colours the lanes are drawn in."""
+        return self.page.evaluate("""() => {
+            const canvas = document.querySelector('.px-monitor canvas');
+            const data = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;
+            const seen = new Set();
+            for (let at = 0; at < data.length; at += 4) {
+                seen.add(data[at] << 24 | data[at + 1] << 16 | data[at + 2] << 8 | data[at + 3]);
+            }
+            return seen.size;
+        }""")
+
+
+def test_watch_who_is_late_and_who_is_dead(tmp_path):
+    errors: list[str] = []
+    asked: set[str] = set()
+    notebook = tmp_path / "notebooks" / "watch.ipynb"
+    notebook.parent.mkdir()
+    cells = [nbformat.v4.new_code_cell(source) for source in _CELLS]
+    metadata = {"kernelspec": {"name": "python3", "display_name": "Python 3"}}
+    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=metadata), notebook)
+    with (
+        chromium_page(viewport={"width": 1280, "height": 1100}, accept_downloads=True) as page,
+        lab(tmp_path) as address,
+    ):
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.on("console", lambda said: errors.append(said.text) if said.type == "error" else None)
+        page.on("request", lambda request: asked.add(urlsplit(request.url).hostname or ""))
+        watcher = Watcher(page)
+        try:
+            open_notebook(page, address.replace("01_first_ranks", "watch"))
+            _see_who_is_late(watcher)
+            _point_pause_zoom_save(watcher)
+            _see_who_is_missing_and_dead(watcher)
+            _change_theme_and_come_back(watcher, notebook)
+        except BaseException:
+            watcher.look("failed")
+            raise
+        # Before the server ends, which the page would complain about.
+        assert asked <= {"127.0.0.1", ""}
+        assert errors == []
+
+
+def _see_who_is_late(watcher: Watcher) -> None:
+    watcher.run_cell(1)
+    watcher.page.locator(".jp-OutputArea").get_by_text("4 ranks on 1 host").first.wait_for(
+        timeout=_LONG_MS
+    )
+    watcher.run_cell(2)
+    for rank in range(4):
+        watcher.see(rank, "idle")
+    watcher.run_cell(3)
+    watcher.see(1, "busy")
+    watcher.read(".px-links", "ranks 0-3, shared memory")
+    watcher.see(1, "idle")
+    watcher.read(".px-late", "rank 1 came last to ")
+    assert watcher.ink() > 6
+    watcher.look("late")
+
+
+def _point_pause_zoom_save(watcher: Watcher) -> None:
+    watcher.press("Pause")
+    canvas = watcher.widget.locator("canvas")
+    canvas.focus()
+    watcher.page.keyboard.press("ArrowDown")
+    watcher.page.keyboard.press("P")
+    watcher.read(".px-tip", "rank 0: all_gather #")
+    watcher.page.keyboard.press("P")
+    watcher.read(".px-tip", "waiting for the last rank")
+    for _ in range(5):
+        watcher.page.keyboard.press("+")
+    watcher.look("zoomed")
+    # The cell that it was in is found on the page.
+    watcher.page.keyboard.press("Enter")
+    watcher.page.wait_for_function(
+        "() => [...document.querySelectorAll('.jp-CodeCell')].some("
+        "cell => cell.style.outline && cell.textContent.includes('range(40)'))"
+    )
+    with watcher.page.expect_download() as download:
+        watcher.press("Save a trace")
+    events = json.loads(Path(download.value.path()).read_bytes())["traceEvents"]
+    assert {event["name"] for event in events} >= {
+        "all_sum",
+        "all_gather",
+        "wait for the last rank",
+    }
+    watcher.press("Now")
+
+
+def _see_who_is_missing_and_dead(watcher: Watcher) -> None:
+    watcher.run_cell(4)
+    watcher.read(".px-late", "rank 2 holds up ranks 0-1,3 in all_sum #")
+    watcher.look("missing")
+    watcher.label(2).click()
+    facts = watcher.widget.locator(".px-facts")
+    facts.get_by_text("process ").wait_for()
+    psutil.Process(int(facts.inner_text().rpartition("process ")[2])).kill()
+    watcher.see(2, "dead", within_s=2.0)
+    watcher.read(".px-late", "rank 2 is dead: killed")
+    assert "SIGKILL" in watcher.label(2).get_attribute("aria-label")
+    watcher.page.locator(".jp-OutputArea").get_by_text("RankFailure").first.wait_for(
+        timeout=_LONG_MS
+    )
+    watcher.look("dead")
+
+
+def _change_theme_and_come_back(watcher: Watcher, notebook: Path) -> None:
+    change_theme(watcher.page, ".px-monitor")
+    watcher.page.locator("#jupyterlab-splash").wait_for(state="detached", timeout=_LONG_MS)
+    watcher.look("dark")
+    shown = saved_picture(watcher.page, notebook, 2)
+    assert "".join(shown["data"]["image/svg+xml"]).startswith("<svg")
+    assert "nothing yet" in "".join(shown["data"]["text/plain"])
+    watcher.page.reload()
+    watcher.see(2, "dead")
+    watcher.page.wait_for_function("() => document.querySelector('.px-monitor .px-swatch')")
+    assert watcher.ink() > 4  # what was before the page came
+    watcher.look("reloaded")
+    watcher.run_cell(5)
+    watcher.read(".px-why", "was stopped")
+    watcher.look("gone")

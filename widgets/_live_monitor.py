@@ -1,0 +1,185 @@
+"""The live monitor: what each rank does, who holds the others up, what moves between them.
+
+It knows the workspace and the records that are sent (`_monitor_frames`); how they look is
+``js/src/monitor.ts``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import traitlets
+
+from phalanx.errors import DistributedError
+from phalanx.workspace import Workspace
+
+from ._live import STATIC, LiveWidget
+from ._monitor import monitor
+from ._monitor_frames import Frame, Lanes
+from ._still import StillPicture
+from ._topology_frames import world_of
+
+__all__ = ["Monitor"]
+
+REPEAT_S = 2.0  # a view that hears nothing for 8 s says so
+SILENT_S = 3.0  # samples come four times a second from a supervisor that can
+KEPT_NBYTES = 4 << 20  # of frames, for a view that comes later: two minutes of 4 busy ranks
+KEPT_FRAMES = 600
+MOST_SAVED_NBYTES = 64 << 20  # a page takes no more in one piece
+RUNNING = -1  # the number of a cell that has not ended
+MOST_NUMBERS = 256  # cells of the notebook that a lane can lead to
+
+
+class Monitor(LiveWidget):
+    """What the ranks of a workspace do, live: a lane each, and who holds the others up.
+
+    Parameters
+    ----------
+    workspace : Workspace
+        One that runs, or is watched. Set `workspace` to show another, as after an attach.
+
+    Raises
+    ------
+    DistributedError
+        The workspace is over; says why.
+
+    Notes
+    -----
+    The workspace's supervisor looks at the ranks four times a second, only while somebody sees
+    this; it needs nothing of the ranks, which may be busy, frozen or dead. Operations that lie too
+    close to be told apart are drawn as one, with their number; what nobody could look at in time is
+    counted. A saved notebook keeps a still picture (SVG, text).
+
+    Examples
+    --------
+    >>> px.widgets.Monitor(ws)  # doctest: +SKIP
+    """
+
+    _esm = STATIC / "monitor.js"
+    _css = STATIC / "monitor.css"
+
+    world = traitlets.Bytes(b"").tag(sync=True)
+
+    def __init__(self, workspace: Workspace) -> None:
+        # `_look` and `_kept` are used by the ticker's thread and by those of answers.
+        self._looking = threading.Lock()
+        self._numbers: deque[tuple[int, int]] = deque(maxlen=MOST_NUMBERS)
+        self._kept: deque[bytes] = deque(maxlen=KEPT_FRAMES)
+        self._kept_nbytes = 0
+        self._came_s = time.monotonic()
+        self._last = Frame("live", "", 0, 0.0, time.time(), 0)
+        self._sent_s = 0.0
+        self._workspace = workspace
+        self._still = monitor(workspace.trace(), workspace.topology())
+        super().__init__()
+        self._begin()
+
+    @property
+    def workspace(self) -> Workspace:
+        """What is shown."""
+        return self._workspace
+
+    @workspace.setter
+    def workspace(self, workspace: Workspace) -> None:
+        with self._looking:
+            self._workspace = workspace
+            self._begin()
+
+    def _begin(self) -> None:
+        """Show this workspace from now on."""
+        self._came_s = time.monotonic()
+        number_of = (lambda _ns: 0) if self._workspace.is_watching else self._number_of
+        self._lanes = Lanes(number_of)
+        try:
+            self.world = msgspec.json.encode(world_of(self._workspace.topology()))
+        except DistributedError as error:
+            self._publish(self._gone(str(error)))
+        else:
+            self._publish(msgspec.structs.replace(self._last, status="live", why="", spans=()))
+
+    # -- the notebook's cells ---------------------------------------------------------------------
+
+    def _on_cell_begins(self, *arguments: Any) -> None:
+        super()._on_cell_begins(*arguments)
+        self._numbers.append((time.monotonic_ns(), RUNNING))
+
+    def _on_cell_ends(self, *arguments: Any) -> None:
+        super()._on_cell_ends(*arguments)
+        # Only at its end does every IPython say a cell's own number, not the next one's.
+        number = getattr(arguments[0], "execution_count", None) if arguments else None
+        if self._numbers and self._numbers[-1][1] == RUNNING:
+            begun_ns, _ = self._numbers.pop()
+            self._numbers.append((begun_ns, number or 0))
+
+    def _number_of(self, begun_ns: int) -> int:
+        """Return the number of the notebook's cell that ran then: the ranks' part came in it."""
+        return next((number for ns, number in reversed([*self._numbers]) if ns <= begun_ns), 0)
+
+    # -- frames -----------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Look, and send what is new."""
+        with self._looking:
+            try:
+                frame = self._lanes.take(self._workspace.samples(self._lanes.number))
+            except DistributedError as error:
+                frame = self._gone(str(error))
+            now_s = time.monotonic()
+            if frame is not None and frame.status == "live":
+                self._came_s = now_s
+            elif frame is None and now_s > self._came_s + SILENT_S:
+                why = f"the supervisor has not been heard of for {now_s - self._came_s:.0f} s"
+                frame = msgspec.structs.replace(self._last, status="silent", why=why, spans=())
+            if frame is not None:
+                self._publish(frame)
+
+    def _gone(self, why: str) -> Frame:
+        # Where its supervisor lives and does not answer, it may yet.
+        status = "silent" if self._workspace.is_running else "gone"
+        return msgspec.structs.replace(self._last, status=status, why=why, spans=())
+
+    def _publish(self, frame: Frame) -> None:
+        is_new = frame.number != self._last.number or frame.status != self._last.status
+        if not is_new and self.frame and time.monotonic() < self._sent_s + REPEAT_S:
+            return
+        self._last, self._sent_s = frame, time.monotonic()
+        encoded = msgspec.json.encode(frame)
+        if frame.status == "live" and frame.number:
+            self._keep(encoded)
+        self.frame = encoded
+
+    def _keep(self, encoded: bytes) -> None:
+        if len(self._kept) == KEPT_FRAMES:
+            self._kept_nbytes -= len(self._kept.popleft())
+        self._kept.append(encoded)
+        self._kept_nbytes += len(encoded)
+        while self._kept_nbytes > KEPT_NBYTES:
+            self._kept_nbytes -= len(self._kept.popleft())
+
+    # -- questions --------------------------------------------------------------------------------
+
+    def answer(self, action: str, args: Mapping[str, Any]) -> str:
+        """Do what a button asks; see `LiveWidget.answer`."""
+        if action == "history":  # of a view that has just come
+            with self._looking:
+                return f"[{b','.join(self._kept).decode()}]"
+        if action == "save":
+            saved = self._workspace.trace().to_json()
+            if len(saved) > MOST_SAVED_NBYTES:
+                msg = f"it is {len(saved) >> 20} MiB: write it with %distributed trace trace.json"
+                raise ValueError(msg)
+            return saved.decode()
+        msg = f"nothing is known of {action!r}"
+        raise ValueError(msg)
+
+    def still(self) -> StillPicture:
+        """Return the picture of what the ranks did last."""
+        with contextlib.suppress(DistributedError):  # what was seen last is what there is
+            self._still = monitor(self._workspace.trace(), self._workspace.topology())
+        return self._still

@@ -1,0 +1,213 @@
+"""What the live monitor sends: each rank now, and what all did since the frame before.
+
+Pure: samples in, records out; ``js/src/monitor/state.ts`` reads them. Times are milliseconds of
+the root's monotonic clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from phalanx.protocol import RankSample, Samples, Span
+from phalanx.workspace import SampleView
+
+from ._rates import LinkRate, RankRate, Rates
+from ._svg import clean
+from ._topology_frames import Status
+
+__all__ = ["CellFrame", "Frame", "Lanes", "LateFrame", "RankNow", "SpanFrame"]
+
+
+class RankNow(msgspec.Struct, frozen=True):
+    """A rank now."""
+
+    state: str
+    detail: str
+    pid: int
+    rate: RankRate
+
+
+class SpanFrame(msgspec.Struct, frozen=True, array_like=True):
+    """As `phalanx.protocol.Span`; ``done`` 0: it runs; ``wait`` -1: the last rank is not there."""
+
+    rank: int
+    number: int
+    op: str
+    begun: float
+    done: float
+    inside: float
+    wait: float
+    nbytes: int
+    count: int
+    seq: int
+    group: str
+    peer: int
+    kinds: int
+    failure: str
+
+
+class CellFrame(msgspec.Struct, frozen=True, array_like=True):
+    """A cell on a rank; ``number`` is the notebook's, as in ``[7]``; -1: it runs; 0: not known."""
+
+    rank: int
+    cell: str
+    begun: float
+    done: float
+    number: int
+
+
+class LateFrame(msgspec.Struct, frozen=True, array_like=True):
+    """A rank that came last ``count`` times: by how much in all, and at worst."""
+
+    rank: int
+    count: int
+    total: float
+    worst: float
+
+
+class WaitFrame(msgspec.Struct, frozen=True, array_like=True):
+    """Ranks that wait in an operation since, and those that are missing in it."""
+
+    ranks: tuple[int, ...]
+    missing: tuple[int, ...]
+    what: str
+    since: float
+
+
+class Frame(msgspec.Struct, frozen=True):
+    """All ranks now. ``missed`` operations and ``dropped`` looks, in all, will never be seen."""
+
+    status: Status
+    why: str
+    number: int
+    now: float
+    time: float
+    epoch: int
+    ranks: tuple[RankNow, ...] = ()
+    spans: tuple[SpanFrame, ...] = ()
+    cells: tuple[CellFrame, ...] = ()
+    links: tuple[LinkRate, ...] = ()
+    compared: int = 0
+    late: tuple[LateFrame, ...] = ()
+    waits: tuple[WaitFrame, ...] = ()
+    missed: int = 0
+    dropped: int = 0
+
+
+class Lanes:
+    """Makes frames of samples.
+
+    Parameters
+    ----------
+    number_of : callable
+        The number of the notebook's cell that ran at a time (ns); 0 for none.
+    """
+
+    def __init__(self, number_of: Callable[[int], int] = lambda _ns: 0) -> None:
+        self._number_of = number_of
+        self._rates = Rates()
+        self._missed = self._dropped = 0
+
+    @property
+    def number(self) -> int:
+        """The number of the last sample that was taken; 0 before the first."""
+        return self._rates.number
+
+    def take(self, view: SampleView) -> Frame | None:
+        """Return the frame of what is new; None where nothing is."""
+        if not view.samples:
+            return None
+        self._dropped += view.dropped
+        self._rates.take(view.samples)
+        recent = self._rates.recent  # who comes last is told of so long
+        newest = recent[-1]
+        self._missed += sum(its.missed for sample in view.samples for its in sample.ranks)
+        spans = (
+            _span(its.rank, span)
+            for sample in view.samples
+            for its in sample.ranks
+            for span in its.spans
+        )
+        return Frame(
+            status="live",
+            why="",
+            number=newest.number,
+            now=newest.now_ns / 1e6,
+            time=newest.time,
+            epoch=newest.epoch,
+            ranks=tuple(
+                _rank(its, rate, its.rank in view.waiting)
+                for its, rate in zip(newest.ranks, self._rates.ranks(), strict=True)
+            ),
+            spans=_newest(spans),
+            cells=tuple(self._cells(newest)),
+            links=self._rates.links(),
+            compared=sum(sample.compared for sample in recent),
+            late=_late(recent),
+            waits=tuple(
+                WaitFrame(w.ranks, w.missing, clean(w.what), w.since_ns / 1e6) for w in newest.waits
+            ),
+            missed=self._missed,
+            dropped=self._dropped,
+        )
+
+    def _cells(self, sample: Samples) -> Iterable[CellFrame]:
+        for its in sample.cells:
+            number = self._number_of(its.begun_ns)
+            for rank in its.ranks:
+                done = its.ended_ns.get(rank, 0) / 1e6
+                yield CellFrame(rank, clean(its.cell), its.begun_ns / 1e6, done, number)
+
+
+def _newest(spans: Iterable[SpanFrame]) -> tuple[SpanFrame, ...]:
+    """Of an operation that ran at several looks, the last one is enough."""
+    return tuple({(its.rank, its.number): its for its in spans}.values())
+
+
+def _ms(ns: int) -> float:
+    return round(ns / 1e6, 3)  # a microsecond is a hundredth of what is drawn at the closest
+
+
+def _span(rank: int, span: Span) -> SpanFrame:
+    return SpanFrame(
+        rank=rank,
+        number=span.number,
+        op=span.op,
+        begun=_ms(span.begun_ns),
+        done=_ms(span.done_ns),
+        inside=_ms(span.inside_ns),
+        wait=-1.0 if span.wait_ns < 0 else _ms(span.wait_ns),
+        nbytes=span.nbytes,
+        count=span.count,
+        seq=span.seq,
+        # As text: JavaScript's numbers end at 2**53.
+        group=str(span.group) if span.group else "",
+        peer=span.peer,
+        kinds=span.kinds,
+        failure=span.failure,
+    )
+
+
+def _rank(now: RankSample, rate: RankRate, is_asking: bool) -> RankNow:
+    state = "input" if is_asking and now.state == "busy" else now.state
+    return RankNow(state, clean(now.detail), now.pid, rate)
+
+
+def _late(recent: Iterable[Samples]) -> tuple[LateFrame, ...]:
+    sums: dict[int, tuple[int, int, int]] = {}
+    for sample in recent:
+        for its in sample.late:
+            count, late_ns, worst_ns = sums.get(its.rank, (0, 0, 0))
+            sums[its.rank] = (
+                count + its.count,
+                late_ns + its.late_ns,
+                max(worst_ns, its.worst_ns),
+            )
+    # Who has cost the others most comes first.
+    ranks = sorted(sums.items(), key=lambda item: -item[1][1])
+    return tuple(
+        LateFrame(rank, count, _ms(late_ns), _ms(worst_ns))
+        for rank, (count, late_ns, worst_ns) in ranks
+    )

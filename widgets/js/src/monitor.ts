@@ -1,0 +1,251 @@
+// The live Monitor widget: a lane for each rank, who holds the others up, what moves between them.
+// It draws what phalanx.widgets.Monitor sends, and turns clicks into requests.
+
+import { Cleanup, el, set_attributes, set_text } from "./shared/dom";
+import { decode } from "./shared/frames";
+import type { Model, View } from "./shared/model";
+import { tell_presence } from "./shared/presence";
+import { Requests } from "./shared/requests";
+import { save_text } from "./shared/save";
+import { count, rate } from "./shared/words";
+import type { World } from "./topology/state";
+import { jump_to_cell, tell_cell } from "./monitor/jump";
+import { Labels } from "./monitor/labels";
+import { Lanes } from "./monitor/lanes";
+import { colour_of } from "./monitor/paint";
+import { History, type Cell, type Frame } from "./monitor/state";
+import { duration, percent, say_late, say_missed, say_rank, traffic } from "./monitor/words";
+
+const SILENT_S = 8; // the kernel sends a frame every 2 s at least to who looks
+const MOST_LINKS = 8;
+const SAVE_S = 60;
+const HISTORY_S = 20;
+
+class MonitorView {
+  private readonly cleanup = new Cleanup();
+  private readonly name = el("strong", { class: "px-name" });
+  private readonly head = el("span", { class: "px-headline" });
+  private readonly pill = el("span", { class: "px-pill", role: "status" });
+  private readonly why = el("div", { class: "px-why", hidden: true, role: "alert" });
+  private readonly late = el("div", { class: "px-late", role: "status" });
+  private readonly facts = el("div", { class: "px-facts", hidden: true });
+  private readonly legend = el("div", { class: "px-legend" });
+  private readonly links = el("ol", { class: "px-links", "aria-label": "traffic between ranks" });
+  private readonly foot = el("div", { class: "px-foot", role: "status" });
+  private readonly pause = this.button("Pause", "stop the picture; the ranks go on", () => this.toggle());
+  private readonly span = el("span", { class: "px-span" });
+  private readonly history = new History();
+  private readonly requests: Requests;
+  private readonly labels: Labels;
+  private readonly lanes: Lanes;
+  private world: World | null = null;
+  private came_ms = performance.now();
+  private is_seen = false;
+  private ops = "";
+
+  constructor(
+    private readonly model: Model,
+    private readonly root: HTMLElement,
+  ) {
+    root.classList.add("phalanx", "px-monitor");
+    // JupyterLab's keys for cells are not for what is typed here.
+    root.setAttribute("data-lm-suppress-shortcuts", "true");
+    this.requests = new Requests(model, this.cleanup);
+    this.labels = new Labels((rank) => this.choose(rank));
+    this.lanes = new Lanes(
+      this.history,
+      root,
+      {
+        choose: (rank) => this.choose(rank),
+        jump: (cell) => this.jump(cell),
+        moved: () => this.show_window(),
+        pause: () => this.toggle(),
+      },
+      this.cleanup,
+    );
+    const buttons = el("div", { class: "px-modes", role: "group", "aria-label": "time" });
+    buttons.append(
+      this.pause,
+      this.button("−", "zoom out: more time", () => this.lanes.zoom(2)),
+      this.span,
+      this.button("+", "zoom in: less time", () => this.lanes.zoom(0.5)),
+      this.button("Now", "follow the ranks again", () => this.lanes.follow(true)),
+      this.button("Save a trace", "the last operations of each rank, for ui.perfetto.dev", () => this.save()),
+    );
+    root.append(
+      el("header", { class: "px-bar" }, this.name, this.head, this.pill, buttons),
+      this.why,
+      this.late,
+      el("div", { class: "px-stage" }, this.labels.element, this.lanes.element),
+      this.legend,
+      this.facts,
+      this.links,
+      this.foot,
+    );
+    this.listen();
+    this.on_world();
+    this.on_frame();
+    this.show_window();
+  }
+
+  private button(words: string, title: string, press: () => void): HTMLButtonElement {
+    const button = el("button", { type: "button", class: "px-button", title }, words);
+    if (words.length === 1) set_attributes(button, { "aria-label": title }); // a sign
+    button.addEventListener("click", press);
+    return button;
+  }
+
+  private listen(): void {
+    this.on("change:world", () => this.on_world());
+    this.on("change:frame", () => this.on_frame());
+    this.cleanup.every(1, () => this.is_seen && this.update());
+    let has_asked = false;
+    tell_presence(this.model, this.root, this.cleanup, (is_seen) => {
+      this.is_seen = is_seen;
+      this.came_ms = performance.now();
+      if (is_seen && !has_asked) {
+        has_asked = true;
+        this.load();
+      }
+      this.update();
+    });
+  }
+
+  private on(name: string, handle: () => void): void {
+    this.model.on(name, handle);
+    this.cleanup.add(() => this.model.off(name, handle));
+  }
+
+  /** Fetch what was before this view came: a page that is loaded again has its lanes again. */
+  private load(): void {
+    void this.requests.ask("history", {}, HISTORY_S).then(({ ok, text }) => {
+      if (!ok) return;
+      const newest = this.history.newest;
+      const earlier = JSON.parse(text) as Frame[];
+      this.history.reset();
+      for (const frame of earlier) this.history.add(frame);
+      if (newest) this.history.add(newest);
+      this.update();
+    });
+  }
+
+  private on_world(): void {
+    this.world = decode<World>(this.model.get("world") as DataView);
+    this.update();
+  }
+
+  private on_frame(): void {
+    const frame = decode<Frame>(this.model.get("frame") as DataView);
+    if (!frame) return;
+    this.history.add(frame);
+    this.came_ms = performance.now();
+    this.update();
+  }
+
+  private toggle(): void {
+    this.lanes.follow(this.lanes.window.right !== null);
+  }
+
+  private choose(rank: number): void {
+    this.lanes.chosen = rank === this.lanes.chosen ? -1 : rank;
+    this.update();
+  }
+
+  private jump(cell: Cell | null): void {
+    if (!cell) set_text(this.foot, "no cell ran there");
+    else if (!cell.number || !jump_to_cell(this.root, cell.number)) tell_cell(this.foot, cell.number);
+  }
+
+  private save(): void {
+    set_text(this.foot, "reading the flight recorders …");
+    void this.requests.ask("save", {}, SAVE_S).then(({ ok, text }) => {
+      if (ok) save_text("trace.json", text, "application/json");
+      set_text(this.foot, ok ? "saved as trace.json; open it at https://ui.perfetto.dev" : text);
+    });
+  }
+
+  private show_window(): void {
+    const { right, length } = this.lanes.window;
+    set_attributes(this.pause, { "aria-pressed": String(right !== null) });
+    set_text(this.pause, right === null ? "Pause" : "Paused");
+    set_text(this.span, duration(length));
+  }
+
+  private update(): void {
+    const frame = this.history.newest;
+    if (!frame) return;
+    const since_ms = performance.now() - this.came_ms;
+    const is_quiet = this.is_seen && since_ms > 1000 * SILENT_S;
+    const is_live = frame.status === "live" && !is_quiet;
+    const n = frame.ranks.length || this.world?.home.length || 0;
+    set_text(this.name, this.world?.name ?? "");
+    set_text(this.head, `${count(n, "rank")} · epoch ${frame.epoch}`);
+    set_text(this.pill, is_live ? "live" : frame.status === "gone" ? "gone" : "no answer");
+    this.root.classList.toggle("px-grey", !is_live);
+    const seconds = Math.floor(since_ms / 1000);
+    const why = is_live ? "" : frame.why || `no word from the kernel for ${seconds} s: it is busy, restarted or gone`;
+    this.why.hidden = why === "";
+    set_text(this.why, why);
+    this.show_late(frame, is_live ? since_ms : 0);
+    this.labels.update(frame, this.lanes.chosen);
+    const chosen = frame.ranks[this.lanes.chosen];
+    this.facts.hidden = !chosen;
+    if (chosen) set_text(this.facts, say_rank(this.lanes.chosen, chosen) + `; process ${chosen.pid}`);
+    this.show_legend();
+    this.show_links(frame);
+    const missed = say_missed(frame);
+    if (missed) set_text(this.foot, missed);
+    this.lanes.draw();
+  }
+
+  private show_late(frame: Frame, since_ms: number): void {
+    const is_now = frame.waits.length > 0 || frame.ranks.some(({ state }) => state === "dead");
+    const said = frame.number ? say_late(frame, since_ms).join("; ") : "waiting for the first look at the ranks …";
+    set_attributes(this.late, { class: is_now && said ? "px-late px-alarm" : "px-late" });
+    set_text(this.late, said || "nobody holds the others up");
+  }
+
+  private show_legend(): void {
+    const ops = [...this.history.ops].sort();
+    if (ops.join() === this.ops) return;
+    this.ops = ops.join();
+    const items = ops.map((op) => {
+      const swatch = el("span", { class: "px-swatch", "aria-hidden": "true" });
+      swatch.style.background = `var(${colour_of(op)})`;
+      return el("span", { class: "px-count" }, swatch, op);
+    });
+    if (ops.length) {
+      const pale = el("span", { class: "px-swatch px-pale", "aria-hidden": "true" });
+      items.push(el("span", { class: "px-count" }, pale, "pale: waiting for the last rank"));
+      items.push(el("span", { class: "px-count" }, el("span", { class: "px-swatch px-strip" }), "a cell runs"));
+    }
+    this.legend.replaceChildren(...items);
+  }
+
+  private show_links(frame: Frame): void {
+    const busy = traffic(frame, this.world?.arenas ?? []);
+    const most = busy[0]?.[1] ?? 0;
+    const shown = busy.slice(0, MOST_LINKS);
+    const rows = shown.map(([words, bytes]): [string, number] => [`${words}: ${rate(bytes)}`, bytes / most]);
+    if (busy.length > shown.length) rows.push([`and ${busy.length - shown.length} more`, 0]);
+    if (!rows.length) rows.push(["nothing moves between the ranks now", 0]);
+    while (this.links.children.length > rows.length) this.links.lastElementChild?.remove();
+    rows.forEach(([words, share], at) => {
+      const row = this.links.children[at] ?? this.links.appendChild(el("li", {}, el("span"), el("i")));
+      set_text(row.children[0] as Element, words);
+      (row.children[1] as HTMLElement).style.width = percent(share).replace(" ", "");
+    });
+  }
+
+  close(): void {
+    this.cleanup.run();
+    this.root.replaceChildren();
+  }
+}
+
+function render({ model, el: root }: View): () => void {
+  const view = new MonitorView(model, root);
+  return () => view.close();
+}
+
+export default { render };

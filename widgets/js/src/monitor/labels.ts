@@ -1,0 +1,76 @@
+// The names beside the lanes: a button a rank, with what it does in words.
+
+import { el, set_attributes, set_text } from "../shared/dom";
+import { rate } from "../shared/words";
+import { STATES } from "../topology/state";
+import { rows_of } from "./paint";
+import type { Frame } from "./state";
+import { percent, say_rank } from "./words";
+
+interface Label {
+  button: HTMLButtonElement;
+  sign: HTMLElement;
+  words: HTMLElement;
+}
+
+export class Labels {
+  readonly element = el("div", { class: "px-labels", role: "group", "aria-label": "ranks" });
+  private labels: Label[] = [];
+  private is_small = false;
+
+  constructor(private readonly on_choose: (rank: number) => void) {}
+
+  update(frame: Frame, chosen: number): void {
+    if (this.labels.length !== frame.ranks.length) this.make(frame.ranks.length);
+    this.labels.forEach(({ button, sign, words }, rank) => {
+      const now = frame.ranks[rank];
+      if (!now) return;
+      const said = say_rank(rank, now);
+      set_attributes(button, {
+        "data-state": now.state,
+        "aria-pressed": String(rank === chosen),
+        "aria-label": said,
+        title: said,
+      });
+      set_text(sign, STATES[now.state].sign);
+      const moved = now.rate.arena + now.rate.sent;
+      const share = `${percent(now.rate.share)}${this.is_small ? "" : " comm."}`;
+      set_text(
+        words,
+        now.state === "dead" ? "dead" : `${share}${moved ? ` · ${rate(moved)}` : ""}`,
+      );
+    });
+  }
+
+  focus(rank: number): void {
+    this.labels[rank]?.button.focus();
+  }
+
+  private make(n: number): void {
+    const { lane, gap } = rows_of(n);
+    this.is_small = lane < 15;
+    this.element.classList.toggle("px-small", this.is_small);
+    this.element.style.gap = `${gap}px`;
+    this.labels = Array.from({ length: n }, (_, rank) => {
+      const sign = el("span", { class: "px-sign", "aria-hidden": "true" });
+      const words = el("span", { class: "px-words" });
+      const button = el("button", { type: "button", tabindex: rank ? -1 : 0 });
+      button.style.height = `${lane}px`;
+      button.append(el("span", { class: "px-number" }, String(rank)), sign, words);
+      button.addEventListener("click", () => this.on_choose(rank));
+      button.addEventListener("keydown", (event) => this.on_key(event, rank));
+      return { button, sign, words };
+    });
+    this.element.replaceChildren(...this.labels.map(({ button }) => button));
+  }
+
+  private on_key(event: KeyboardEvent, rank: number): void {
+    const last = this.labels.length - 1;
+    const to = { ArrowUp: rank - 1, ArrowDown: rank + 1, Home: 0, End: last }[event.key];
+    if (to === undefined || to < 0 || to > last) return;
+    event.preventDefault();
+    event.stopPropagation();
+    this.labels.forEach(({ button }, at) => set_attributes(button, { tabindex: at === to ? 0 : -1 }));
+    this.focus(to);
+  }
+}

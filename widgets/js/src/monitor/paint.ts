@@ -1,0 +1,249 @@
+// Lanes on a canvas: cells, operations with their waiting part apart, states; and the axis of time.
+// It knows a canvas and lanes, nothing of pointers or buttons.
+
+import { Brush } from "./brush";
+import { end_of, ticks, type History, type Lane, type Span } from "./state";
+
+const OPS: Record<string, number> = {
+  all_sum: 1,
+  all_gather: 2,
+  sum_scatter: 3,
+  broadcast: 4,
+  all_to_all: 5,
+  send: 6,
+  recv: 6,
+};
+const NAMES = ["page", "sunk", "edge", "ink", "soft", "busy", "input", "dead"] as const;
+const AXIS = 20;
+const PALE = 0.4;
+
+/** The property of the theme that an operation is drawn in; of those that have none, the soft one. */
+export function colour_of(op: string): string {
+  return op in OPS ? `--px-series-${OPS[op]}` : "--px-soft";
+}
+
+export type Theme = Record<string, string>;
+
+/** The page's colours as of now: a theme may change at any time. */
+export function theme_of(root: Element): Theme {
+  const look = getComputedStyle(root);
+  const theme: Theme = {};
+  for (const name of NAMES) theme[name] = look.getPropertyValue(`--px-${name}`).trim() || "gray";
+  for (let n = 1; n <= 6; n++) theme[`--px-series-${n}`] = look.getPropertyValue(`--px-series-${n}`).trim() || "gray";
+  theme["--px-soft"] = theme["soft"] as string;
+  return theme;
+}
+
+export interface Rows {
+  lane: number;
+  gap: number;
+}
+
+/** How high lanes are: 64 of them still stand on one screen. */
+export function rows_of(n_ranks: number): Rows {
+  if (n_ranks <= 8) return { lane: 30, gap: 5 };
+  if (n_ranks <= 20) return { lane: 19, gap: 3 };
+  return { lane: 11, gap: 2 };
+}
+
+export function height_of(n_ranks: number): number {
+  const { lane, gap } = rows_of(n_ranks);
+  return n_ranks * (lane + gap) + AXIS;
+}
+
+/** The rank whose lane is at this height; -1 for none. */
+export function rank_at(y: number, n_ranks: number): number {
+  const { lane, gap } = rows_of(n_ranks);
+  const rank = Math.floor(y / (lane + gap));
+  return rank >= 0 && rank < n_ranks ? rank : -1;
+}
+
+export interface View {
+  left: number;
+  right: number;
+  now: number;
+  width: number;
+  chosen: number;
+}
+
+interface Row extends View {
+  y: number;
+  height: number;
+  place: (time: number) => number;
+}
+
+/** Draw all lanes anew. */
+export function paint(context: CanvasRenderingContext2D, history: History, view: View, theme: Theme): void {
+  const n = history.lanes.length;
+  const { lane: height, gap } = rows_of(n);
+  context.clearRect(0, 0, view.width, height_of(n));
+  const scale = view.width / (view.right - view.left);
+  const place = (time: number): number => (time - view.left) * scale;
+  const ground = new Brush();
+  const brush = new Brush();
+  const rows = history.lanes.map((_, rank): Row => ({ ...view, y: rank * (height + gap), height, place }));
+  const hatch = hatched(context, theme);
+  for (const row of rows) ground.rect(theme["sunk"] as string, 1, 0, row.y, view.width, height);
+  history.lanes.forEach((lane, rank) => put_cells(ground, lane, rows[rank] as Row, theme));
+  ground.flush(context);
+  history.lanes.forEach((lane, rank) => put_states(context, brush, lane, rows[rank] as Row, theme, hatch));
+  const strip = height > 15 ? 4 : 2;
+  history.lanes.forEach((lane, rank) =>
+    put_spans(brush, lane.spans, { ...(rows[rank] as Row), height: height - strip - 1 }, theme),
+  );
+  brush.flush(context);
+  brush.write(context);
+  const chosen = rows[view.chosen];
+  if (chosen) {
+    context.strokeStyle = theme["ink"] as string;
+    context.lineWidth = 1.5;
+    context.strokeRect(0.75, chosen.y + 0.75, view.width - 1.5, height - 1.5);
+  }
+  paint_axis(context, view, place, n * (height + gap), theme);
+}
+
+function paint_axis(
+  context: CanvasRenderingContext2D,
+  view: View,
+  place: Row["place"],
+  foot: number,
+  theme: Theme,
+): void {
+  context.font = "11px system-ui, sans-serif";
+  context.fillStyle = theme["soft"] as string;
+  for (const [time, words] of ticks(view.left, view.right, view.now)) {
+    const x = place(time);
+    context.textAlign = x > view.width - 24 ? "right" : x < 24 ? "left" : "center";
+    context.fillText(words, x, foot + 13);
+    context.globalAlpha = 0.35;
+    context.fillRect(Math.round(x), 0, 1, foot);
+    context.globalAlpha = 1;
+  }
+}
+
+function put_cells(brush: Brush, lane: Lane, row: Row, theme: Theme): void {
+  const strip = row.height > 15 ? 4 : 2;
+  for (const cell of lane.cells) {
+    const end = cell.done || row.now;
+    if (end < row.left || cell.begun > row.right) continue;
+    const x = Math.max(0, row.place(cell.begun));
+    const width = Math.max(1, Math.min(row.width, row.place(end)) - x);
+    brush.rect(theme["busy"] as string, 0.13, x, row.y, width, row.height);
+    brush.rect(theme["busy"] as string, 1, x, row.y + row.height - strip, width, strip);
+  }
+}
+
+function put_states(
+  context: CanvasRenderingContext2D,
+  brush: Brush,
+  lane: Lane,
+  row: Row,
+  theme: Theme,
+  hatch: CanvasPattern | string,
+): void {
+  lane.states.forEach(([from, state], at) => {
+    if (state !== "dead" && state !== "input") return;
+    const until = lane.states[at + 1]?.[0] ?? row.now;
+    if (until < row.left || from > row.right) return;
+    const x = Math.max(0, row.place(from));
+    const width = Math.max(1, Math.min(row.width, row.place(until)) - x);
+    context.fillStyle = state === "dead" ? hatch : (theme["input"] as string);
+    context.globalAlpha = state === "dead" ? 1 : 0.3;
+    context.fillRect(x, row.y, width, row.height);
+    context.globalAlpha = 1;
+    write(brush, state === "dead" ? "✕ dead" : "? waits for input", x, width, row, theme[state] as string);
+  });
+}
+
+function write(brush: Brush, words: string, x: number, room: number, row: Row, colour: string): void {
+  if (row.height < 14 || room < 40) return;
+  brush.words.push({ words, x, y: row.y + row.height / 2 + 4, room, colour });
+}
+
+/** Pixels: spans that are narrower are drawn together, as one that fills a part of it. */
+function column_of(row: Row): number {
+  return row.height > 15 ? 2 : 4;
+}
+
+function put_spans(brush: Brush, spans: Span[], row: Row, theme: Theme): void {
+  const wide = column_of(row);
+  const per_pixel = (row.right - row.left) / row.width;
+  const column = { at: -1, colour: "", inside: 0, wait: 0 };
+  const put_column = (): void => {
+    if (column.at < 0) return;
+    put_share(brush, column.colour, column.at * wide, wide, wide * per_pixel, column.inside, column.wait, row);
+    column.at = -1;
+  };
+  for (const span of spans) {
+    const end = end_of(span, row.now);
+    if (end < row.left) continue;
+    if (span.begun > row.right) break;
+    const a = Math.max(0, row.place(span.begun));
+    const b = Math.max(a, Math.min(row.width, row.place(end)));
+    const colour = theme[colour_of(span.op)] as string;
+    if (b - a < wide && !span.failure) {
+      const at = Math.floor(a / wide);
+      if (at !== column.at) {
+        put_column();
+        Object.assign(column, { at, colour, inside: 0, wait: 0 });
+      }
+      column.inside += span.done ? span.inside : end - span.begun;
+      column.wait += span.wait < 0 ? end - span.begun : span.wait;
+      continue;
+    }
+    put_column();
+    if (span.count > 1) put_share(brush, colour, a, b - a, end - span.begun, span.inside, span.wait, row);
+    else put_one(brush, colour, span, end, a, b, row);
+    if (span.failure) brush.rect(theme["dead"] as string, 1, Math.max(a, b - 3), row.y, 3, row.height);
+    const is_pale = span.count > 1 || span.wait < 0 || span.wait > (end - span.begun) / 2;
+    const words = span.count > 1 ? `${span.count} × ${span.op}` : span.op;
+    write(brush, words, a, b - a, row, theme[is_pale ? "ink" : "page"] as string);
+  }
+  put_column();
+}
+
+/** One operation: pale until the last rank had come, then full. */
+function put_one(brush: Brush, colour: string, span: Span, end: number, a: number, b: number, row: Row): void {
+  const arrived = span.wait < 0 ? end : Math.min(end, span.begun + span.wait);
+  const middle = Math.min(b, Math.max(a, row.place(arrived)));
+  brush.rect(colour, PALE, a, row.y + 1, middle - a, row.height - 1);
+  brush.rect(colour, 1, a, row.y + 1, 1, row.height - 1);
+  if (span.wait >= 0) brush.rect(colour, 1, middle, row.y + 1, Math.max(b - middle, 1), row.height - 1);
+}
+
+/** Many that lie close: as high as the part of the time that they took, the waiting part pale. */
+function put_share(
+  brush: Brush,
+  colour: string,
+  x: number,
+  width: number,
+  length: number,
+  inside: number,
+  wait: number,
+  row: Row,
+): void {
+  const share = (part: number): number =>
+    Math.min(1, Math.max(0, part / Math.max(length, 1e-6))) * (row.height - 1);
+  const whole = Math.max(2, share(inside));
+  const moving = Math.min(whole, share(inside - wait));
+  const foot = row.y + row.height;
+  if (whole > moving) brush.rect(colour, PALE, x, foot - whole, width, whole - moving);
+  if (moving > 0) brush.rect(colour, 1, x, foot - moving, width, moving);
+}
+
+function hatched(context: CanvasRenderingContext2D, theme: Theme): CanvasPattern | string {
+  const tile = document.createElement("canvas");
+  tile.width = tile.height = 8;
+  const ink = tile.getContext("2d");
+  if (!ink) return theme["edge"] as string;
+  ink.strokeStyle = theme["dead"] as string;
+  ink.globalAlpha = 0.55;
+  ink.lineWidth = 1.4;
+  for (const shift of [-8, 0, 8]) {
+    ink.beginPath();
+    ink.moveTo(shift, 8);
+    ink.lineTo(shift + 8, 0);
+    ink.stroke();
+  }
+  return context.createPattern(tile, "repeat") ?? (theme["edge"] as string);
+}

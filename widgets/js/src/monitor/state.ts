@@ -1,0 +1,198 @@
+// What the kernel says of the ranks' work, and the lanes that a view makes of it. Pure.
+// Times are milliseconds of the root's monotonic clock.
+
+import type { State } from "../topology/state";
+
+export type SpanRow = [
+  rank: number, number: number, op: string, begun: number, done: number, inside: number, wait: number,
+  nbytes: number, count: number, seq: number, group: string, peer: number, kinds: number, failure: string,
+];
+
+export interface RankNow {
+  state: State;
+  detail: string;
+  pid: number;
+  rate: {
+    share: number; // of the time, in communication
+    waiting: number; // of the time, until the last rank had come
+    arena: number; // bytes a second
+    sent: number;
+    received: number;
+    operations: number;
+  };
+}
+
+export interface Frame {
+  status: "live" | "silent" | "gone";
+  why: string;
+  number: number;
+  now: number;
+  time: number;
+  epoch: number;
+  ranks: RankNow[];
+  spans: SpanRow[];
+  cells: [rank: number, cell: string, begun: number, done: number, number: number][];
+  links: [source: number, target: number, rate: number][];
+  compared: number;
+  late: [rank: number, count: number, total: number, worst: number][];
+  waits: [ranks: number[], missing: number[], what: string, since: number][];
+  missed: number;
+  dropped: number;
+}
+
+export interface Span {
+  rank: number;
+  number: number;
+  op: string;
+  begun: number;
+  done: number; // 0: it runs
+  inside: number;
+  wait: number; // -1: the last rank has not come
+  nbytes: number;
+  count: number;
+  seq: number;
+  group: string;
+  peer: number;
+  kinds: number;
+  failure: string;
+}
+
+export interface Cell {
+  cell: string;
+  begun: number;
+  done: number;
+  number: number; // the notebook's, as in [7]; -1: it runs; 0: not known
+}
+
+export interface Lane {
+  spans: Span[]; // by begin
+  cells: Cell[];
+  states: [at: number, state: State][]; // since when it is in which
+}
+
+export const HISTORY_MS = 120_000;
+export const MOST_SPANS = 3000; // of a lane: 16 a look for a busy rank, longer than HISTORY_MS for others
+
+/** What frames have told, as far back as it is kept. */
+export class History {
+  readonly lanes: Lane[] = [];
+  readonly ops = new Set<string>(); // all that were ever there
+  newest: Frame | null = null;
+  private number = 0;
+
+  /** Forget all, to take it anew. */
+  reset(): void {
+    this.lanes.length = 0;
+    this.newest = null;
+    this.number = 0;
+  }
+
+  /** Take a frame; one that was taken before, or came late, changes nothing. */
+  add(frame: Frame): void {
+    if (frame.number < this.number && frame.now < (this.newest?.now ?? 0)) return;
+    const is_again = frame.number === this.number;
+    this.newest = frame;
+    this.number = frame.number;
+    if (is_again || frame.status !== "live") return;
+    while (this.lanes.length < frame.ranks.length) this.lanes.push({ spans: [], cells: [], states: [] });
+    for (const row of frame.spans) this.put(row);
+    for (const [rank, cell, begun, done, number] of frame.cells) {
+      const cells = this.lanes[rank]?.cells;
+      const known = cells?.find((its) => its.cell === cell);
+      if (known) Object.assign(known, { done, number });
+      else cells?.push({ cell, begun, done, number });
+    }
+    frame.ranks.forEach(({ state }, rank) => {
+      const states = this.lanes[rank]?.states;
+      if (states && states[states.length - 1]?.[1] !== state) states.push([frame.now, state]);
+    });
+    this.cut(frame.now - HISTORY_MS);
+  }
+
+  private put(row: SpanRow): void {
+    const [rank, number, op, begun, done, inside, wait, nbytes, count, seq, group, peer, kinds, failure] = row;
+    const span: Span = { rank, number, op, begun, done, inside, wait, nbytes, count, seq, group, peer, kinds, failure };
+    const spans = this.lanes[rank]?.spans;
+    if (!spans) return;
+    this.ops.add(op);
+    let at = spans.length;
+    while (at > 0 && (spans[at - 1] as Span).begun > begun) at -= 1;
+    const before = spans[at - 1];
+    if (before && before.begun === begun && before.number === number) spans[at - 1] = span;
+    else spans.splice(at, 0, span);
+  }
+
+  private cut(oldest: number): void {
+    for (const lane of this.lanes) {
+      const first = lane.spans.findIndex((span) => !span.done || span.done >= oldest);
+      const gone = Math.max(first < 0 ? lane.spans.length : first, lane.spans.length - MOST_SPANS);
+      if (gone > 0) lane.spans.splice(0, gone);
+      lane.cells = lane.cells.filter((cell) => !cell.done || cell.done >= oldest);
+      // The last one before goes on.
+      while (lane.states.length > 1 && (lane.states[1]?.[0] ?? 0) < oldest) lane.states.shift();
+    }
+  }
+}
+
+/** The part of time that is shown: its right edge, null for now, and its length. */
+export interface Window {
+  right: number | null;
+  length: number;
+}
+
+export const SHORTEST_MS = 1;
+export const LONGEST_MS = HISTORY_MS;
+
+/** Show more or less of time, with what is at `share` of the width staying there. */
+export function zoomed(window: Window, factor: number, now: number, share = 1): Window {
+  const length = Math.min(LONGEST_MS, Math.max(SHORTEST_MS, window.length * factor));
+  const right = window.right ?? now;
+  const fixed = right - (1 - share) * window.length;
+  const moved = fixed + (1 - share) * length;
+  return { length, right: window.right === null && share === 1 ? null : settled(moved, now) };
+}
+
+/** Show an earlier or later part. */
+export function panned(window: Window, by_ms: number, now: number): Window {
+  return { length: window.length, right: settled((window.right ?? now) + by_ms, now) };
+}
+
+function settled(right: number, now: number): number {
+  return Math.min(now, Math.max(now - HISTORY_MS, right));
+}
+
+export function end_of(span: Span, now: number): number {
+  return span.done || now;
+}
+
+/** The span at a time, the shortest where several are; or one within `slack` of it. */
+export function span_at(lane: Lane, time: number, now: number, slack: number): Span | null {
+  let found: Span | null = null;
+  for (const span of lane.spans) {
+    if (span.begun > time + slack) break;
+    const end = end_of(span, now);
+    if (end + slack < time) continue;
+    if (!found || end - span.begun < end_of(found, now) - found.begun) found = span;
+  }
+  return found;
+}
+
+export function cell_at(lane: Lane, time: number, now: number): Cell | null {
+  return lane.cells.find((cell) => cell.begun <= time && time <= (cell.done || now)) ?? null;
+}
+
+/** Times for the axis: some four to eight, at round distances, in milliseconds before `now`. */
+export function ticks(left: number, right: number, now: number): [at: number, words: string][] {
+  const rough = (right - left) / 6;
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const step = power * ([1, 2, 5, 10].find((n) => n * power >= rough) ?? 10);
+  const found: [number, string][] = [];
+  for (let ago = Math.ceil((now - right) / step) * step; now - ago >= left - 1e-6; ago += step) {
+    found.push([now - ago, ago < step / 2 ? "now" : `−${short_ms(ago)}`]);
+  }
+  return found;
+}
+
+function short_ms(ms: number): string {
+  return ms >= 1000 ? `${Number((ms / 1000).toPrecision(4))} s` : `${Number(ms.toPrecision(4))} ms`;
+}

@@ -1,0 +1,323 @@
+import { beforeEach, describe, expect, it, vi } from "vitest";
+import monitor from "../src/monitor";
+import { colour_of, height_of, rank_at, rows_of } from "../src/monitor/paint";
+import {
+  cell_at,
+  History,
+  HISTORY_MS,
+  MOST_SPANS,
+  panned,
+  span_at,
+  ticks,
+  zoomed,
+  type Frame,
+  type RankNow,
+  type SpanRow,
+} from "../src/monitor/state";
+import { duration, say_late, say_missed, say_rank, say_span, traffic } from "../src/monitor/words";
+import type { State } from "../src/topology/state";
+import { FakeModel, make_world, packed } from "./fakes";
+
+const NASTY = "<script>alert(1)</script>";
+
+function rank(state: State, more: Partial<RankNow["rate"]> = {}, detail = ""): RankNow {
+  const rate = { share: 0, waiting: 0, arena: 0, sent: 0, received: 0, operations: 0, ...more };
+  return { state, detail, pid: 41200, rate };
+}
+
+function frame(number: number, more: Partial<Frame> = {}): Frame {
+  return {
+    status: "live",
+    why: "",
+    number,
+    now: 1000 + 200 * number,
+    time: 0,
+    epoch: 1,
+    ranks: [rank("busy"), rank("busy")],
+    spans: [],
+    cells: [],
+    links: [],
+    compared: 0,
+    late: [],
+    waits: [],
+    missed: 0,
+    dropped: 0,
+    ...more,
+  };
+}
+
+interface Some {
+  rank?: number;
+  number?: number;
+  op?: string;
+  wait?: number;
+  count?: number;
+  failure?: string;
+  peer?: number;
+}
+
+function row(begun: number, done: number, more: Some = {}): SpanRow {
+  const { rank = 0, number = begun, op = "all_sum", wait = 1, count = 1, failure = "", peer = -1 } = more;
+  return [rank, number, op, begun, done, done - begun, wait, 2048, count, 5, "", peer, 0, failure];
+}
+
+describe("history", () => {
+  it("lays what comes into lanes, and an operation that ran into its end", () => {
+    const history = new History();
+    history.add(frame(1, { spans: [row(1150, 0, { number: 7, wait: -1 }), row(1100, 1120)] }));
+    history.add(frame(2, { spans: [row(1150, 1350, { number: 7, wait: 190 }), row(1360, 1370)] }));
+    const spans = history.lanes[0]?.spans ?? [];
+    expect(spans.map((span) => [span.begun, span.done])).toEqual([
+      [1100, 1120],
+      [1150, 1350],
+      [1360, 1370],
+    ]);
+    expect([...history.ops]).toEqual(["all_sum"]);
+  });
+  it("takes no frame twice, nor one that comes late", () => {
+    const history = new History();
+    history.add(frame(2, { spans: [row(1100, 1120)] }));
+    history.add(frame(2, { spans: [row(1100, 1120)], status: "gone", why: "stopped" }));
+    history.add(frame(1, { spans: [row(1000, 1010)] }));
+    expect(history.lanes[0]?.spans.length).toBe(1);
+    expect(history.newest?.status).toBe("gone");
+  });
+  it("goes on with another supervisor, whose numbers begin anew", () => {
+    const history = new History();
+    history.add(frame(50));
+    history.add(frame(1, { now: 90_000 }));
+    expect(history.newest?.number).toBe(1);
+  });
+  it("forgets what is old, and never grows without end", () => {
+    const history = new History();
+    const many = Array.from({ length: MOST_SPANS + 50 }, (_, at) => row(1001 + at / 100, 1001.005 + at / 100));
+    history.add(frame(1, { spans: many, cells: [[0, "a", 900, 1100, 3]] }));
+    expect(history.lanes[0]?.spans.length).toBe(MOST_SPANS);
+    history.add(frame(2, { now: 2000 + HISTORY_MS }));
+    expect(history.lanes[0]).toMatchObject({ spans: [], cells: [] });
+  });
+  it("knows since when a rank is dead, and a cell's end and number when they come", () => {
+    const history = new History();
+    history.add(frame(1, { cells: [[1, "a", 1100, 0, -1]] }));
+    history.add(frame(2, { ranks: [rank("busy"), rank("dead")], cells: [[1, "a", 1100, 1300, 4]] }));
+    expect(history.lanes[1]?.states).toEqual([
+      [1200, "busy"],
+      [1400, "dead"],
+    ]);
+    expect(history.lanes[1]?.cells).toEqual([{ cell: "a", begun: 1100, done: 1300, number: 4 }]);
+  });
+});
+
+describe("window", () => {
+  const now = 200_000;
+  it("zooms about the end while it follows, and about the pointer elsewhere", () => {
+    expect(zoomed({ right: null, length: 1000 }, 0.5, now)).toEqual({ right: null, length: 500 });
+    expect(zoomed({ right: 100_000, length: 1000 }, 0.5, now, 0.5)).toEqual({ right: 99_750, length: 500 });
+    expect(zoomed({ right: null, length: 1000 }, 1e-9, now).length).toBe(1);
+    expect(zoomed({ right: null, length: 1000 }, 1e9, now).length).toBe(HISTORY_MS);
+  });
+  it("moves no further than there is something", () => {
+    expect(panned({ right: null, length: 1000 }, -500, now).right).toBe(199_500);
+    expect(panned({ right: 199_500, length: 1000 }, 9e9, now).right).toBe(now);
+    expect(panned({ right: null, length: 1000 }, -9e9, now).right).toBe(now - HISTORY_MS);
+  });
+  it("has round times on its axis", () => {
+    expect(ticks(0, 10_000, 10_000).map(([, words]) => words)).toEqual([
+      "now", "−2 s", "−4 s", "−6 s", "−8 s", "−10 s",
+    ]);
+    expect(ticks(9_999, 10_000, 10_000)[1]?.[1]).toBe("−0.2 ms");
+  });
+  it("finds what is pointed at: the shortest, or one that is near", () => {
+    const history = new History();
+    history.add(frame(1, { spans: [row(1000, 1100), row(1040, 1050)], cells: [[0, "a", 990, 0, 0]] }));
+    const lane = history.lanes[0];
+    if (!lane) throw new Error("no lane");
+    expect(span_at(lane, 1045, 1200, 0)?.begun).toBe(1040);
+    expect(span_at(lane, 1060, 1200, 0)?.begun).toBe(1000);
+    expect(span_at(lane, 1105, 1200, 0)).toBeNull();
+    expect(span_at(lane, 1105, 1200, 6)?.begun).toBe(1000);
+    expect(cell_at(lane, 1150, 1200)?.cell).toBe("a");
+    expect(cell_at(lane, 900, 1200)).toBeNull();
+  });
+  it("has room for 64 lanes on a screen", () => {
+    expect(height_of(64)).toBeLessThan(900);
+    const { lane, gap } = rows_of(4);
+    expect(rank_at(lane + gap + 1, 4)).toBe(1);
+    expect(rank_at(10_000, 4)).toBe(-1);
+  });
+});
+
+describe("words", () => {
+  const history = new History();
+  const said = (its: SpanRow): string => {
+    history.reset();
+    history.add(frame(5, { spans: [its] }));
+    const span = history.lanes[0]?.spans[0];
+    return span ? say_span(span, 2000) : "";
+  };
+  it("tell an operation, its wait and its end", () => {
+    expect(said(row(1000, 1066, { wait: 54 }))).toBe(
+      "rank 0: all_sum #5, 2 KiB: 66 ms, of which 54 ms waiting for the last rank",
+    );
+    expect(said(row(1500, 0, { wait: -1 }))).toBe("rank 0: all_sum #5, 2 KiB: waiting for the last rank for 500 ms");
+    expect(said(row(1500, 1600, { failure: "died" }))).toContain("; failed: died");
+    expect(said(row(1500, 1600, { op: "send", peer: 3 }))).toBe("rank 0: send #5 to rank 3, 2 KiB: 100 ms");
+    expect(said(row(1500, 1600, { count: 9, wait: 60 }))).toBe(
+      "rank 0: 9 × all_sum, 2 KiB in 100 ms: 60 ms waiting, 40 ms moving",
+    );
+  });
+  it("name who holds the others up now, who did lately, and who is dead", () => {
+    const late: Frame["late"] = [[1, 47, 2120, 65], [0, 30, 5, 1]];
+    expect(say_late(frame(1, { compared: 80, late }), 0)).toEqual([
+      "rank 1 came last to 47 of 80 collectives: the others lost 2.12 s, 65 ms at worst",
+    ]);
+    const waits: Frame["waits"] = [[[0, 1, 3], [2], "all_sum #12", 200]];
+    expect(say_late(frame(1, { late, waits }), 1000)).toEqual(["rank 2 holds up ranks 0-1,3 in all_sum #12 for 2 s"]);
+    const ranks = [rank("busy"), rank("dead", {}, "killed")];
+    expect(say_late(frame(1, { ranks }), 0)).toEqual(["rank 1 is dead: killed"]);
+    expect(say_late(frame(1, { waits: [[[0], [1], "barrier #1", 1100]] }), 0)).toEqual([]);
+  });
+  it("say what a rank does, what moves, and what nobody saw", () => {
+    expect(say_rank(3, rank("busy", { share: 0.5, waiting: 0.25, arena: 2e9 }))).toBe(
+      "rank 3: running; 50 % of the time in communication, 25 % waiting for the last rank; 2 GB/s",
+    );
+    const ranks = [rank("busy", { arena: 1e6 }), rank("busy", { arena: 1e6 })];
+    expect(traffic(frame(1, { ranks, links: [[0, 1, 5e6]] }), [[0, 1]])).toEqual([
+      ["rank 0 → rank 1, tcp", 5e6],
+      ["ranks 0-1, shared memory", 2e6],
+    ]);
+    expect(say_missed(frame(1))).toBe("");
+    expect(say_missed(frame(1, { missed: 3, dropped: 1 }))).toBe(
+      "not drawn: 3 operations came and went between two looks, 1 look came too late",
+    );
+    expect([duration(0.0456), duration(1234), duration(12)]).toEqual(["45.6 µs", "1.23 s", "12 ms"]);
+  });
+  it("give operations the same colour everywhere", () => {
+    expect(colour_of("all_sum")).toBe("--px-series-1");
+    expect(colour_of("barrier")).toBe("--px-soft");
+  });
+});
+
+describe("view", () => {
+  let model: FakeModel;
+  let root: HTMLElement;
+  let close: () => void;
+
+  const show = (n = 2): void => {
+    model = new FakeModel();
+    root = document.body.appendChild(document.createElement("div"));
+    model.values.set("world", packed(make_world(1, n)));
+    model.values.set("frame", packed(frame(1, { ranks: Array(n).fill(rank("idle")) })));
+    close = monitor.render({ model, el: root });
+  };
+  const button = (words: string): HTMLButtonElement =>
+    [...root.querySelectorAll("button")].find((its) => its.textContent === words) as HTMLButtonElement;
+  const label = (at: number): HTMLButtonElement =>
+    root.querySelectorAll<HTMLButtonElement>(".px-labels button")[at] as HTMLButtonElement;
+  const late = (): string => root.querySelector(".px-late")?.textContent ?? "";
+  const settle = async (): Promise<void> => {
+    for (let at = 0; at < 4; at++) await Promise.resolve();
+  };
+
+  beforeEach(() => {
+    document.body.replaceChildren();
+    HTMLCanvasElement.prototype.getContext = (() => null) as never; // jsdom draws nothing
+  });
+
+  it("says in words what the lanes show", () => {
+    show(3);
+    expect(label(2).getAttribute("aria-label")).toContain("rank 2: idle; 0 % of the time");
+    expect(late()).toBe("nobody holds the others up");
+    model.set("frame", packed(frame(2, { waits: [[[0, 1], [2], `all_sum ${NASTY}`, 400]] })));
+    expect(late()).toContain("rank 2 holds up ranks 0-1 in all_sum");
+    expect(root.querySelector("script")).toBeNull();
+    expect(root.querySelector(".px-late.px-alarm")).not.toBeNull();
+  });
+
+  it("asks once for what was before it came, and goes on from there", async () => {
+    show();
+    expect(model.sent.filter((its) => its["action"] === "history").length).toBe(1);
+    const spans = [row(1100, 1120, { op: "broadcast" })];
+    model.answer(true, JSON.stringify([frame(1, { spans }), frame(2)]));
+    await settle();
+    expect(root.querySelector(".px-legend")?.textContent).toContain("broadcast");
+    model.set("frame", packed(frame(3, { spans: [row(1300, 1310)] })));
+    expect(root.querySelector(".px-legend")?.textContent).toContain("all_sum");
+  });
+
+  it("stops and goes on, and says how much time it shows", () => {
+    show();
+    const pause = button("Pause");
+    pause.click();
+    expect([pause.textContent, pause.getAttribute("aria-pressed")]).toEqual(["Paused", "true"]);
+    button("+").click();
+    expect(root.querySelector(".px-span")?.textContent).toBe("5 s");
+    button("Now").click();
+    expect(pause.textContent).toBe("Pause");
+  });
+
+  it("chooses a rank, with the keyboard as well", () => {
+    show(3);
+    label(1).click();
+    expect(label(1).getAttribute("aria-pressed")).toBe("true");
+    expect(root.querySelector(".px-facts")?.textContent).toContain("process 41200");
+    label(1).dispatchEvent(new KeyboardEvent("keydown", { key: "ArrowDown", bubbles: true }));
+    expect(document.activeElement).toBe(label(2));
+    const canvas = root.querySelector("canvas") as HTMLCanvasElement;
+    canvas.dispatchEvent(new KeyboardEvent("keydown", { key: "ArrowUp" }));
+    expect(label(0).getAttribute("aria-pressed")).toBe("true");
+  });
+
+  it("tells operations one after the other with N and P, and leads to their cell", () => {
+    const page = document.body.appendChild(document.createElement("div"));
+    page.className = "jp-Notebook";
+    page.innerHTML = '<div class="jp-CodeCell"><div class="jp-InputPrompt">[7]:</div></div>';
+    const cell = page.firstElementChild as HTMLElement;
+    cell.scrollIntoView = vi.fn();
+    show();
+    page.append(root);
+    const spans = [row(1100, 1120), row(1150, 1170, { op: "barrier" })];
+    model.set("frame", packed(frame(2, { spans, cells: [[0, "a", 1050, 1180, 7]] })));
+    const press = (key: string): boolean =>
+      (root.querySelector("canvas") as HTMLCanvasElement).dispatchEvent(new KeyboardEvent("keydown", { key }));
+    const tip = root.querySelector(".px-tip") as HTMLElement;
+    press("p");
+    expect(tip.textContent).toContain("barrier #5");
+    expect(tip.textContent).toContain("cell [7]");
+    press("p");
+    expect(tip.textContent).toContain("all_sum #5");
+    press("Enter");
+    expect(cell.scrollIntoView).toHaveBeenCalled();
+    press("Escape");
+    expect(tip.hidden).toBe(true);
+    press("Enter");
+    expect(root.querySelector(".px-foot")?.textContent).toBe("no cell ran there");
+  });
+
+  it("says why it could not save", async () => {
+    show();
+    button("Save a trace").click();
+    model.answer(false, NASTY);
+    await settle();
+    expect(root.querySelector(".px-foot")?.textContent).toBe(NASTY);
+    expect(root.querySelector("script")).toBeNull();
+  });
+
+  it("goes grey with the reason, and comes back", () => {
+    show();
+    model.set("frame", packed(frame(1, { status: "gone", why: "it was stopped" })));
+    expect(root.classList.contains("px-grey")).toBe(true);
+    expect(root.querySelector(".px-why")?.textContent).toBe("it was stopped");
+    model.set("frame", packed(frame(2)));
+    expect(root.classList.contains("px-grey")).toBe(false);
+  });
+
+  it("leaves nothing behind", () => {
+    show(64);
+    expect(root.querySelectorAll(".px-labels.px-small button").length).toBe(64);
+    close();
+    expect(model.n_listeners).toBe(0);
+    expect(root.children.length).toBe(0);
+    expect(model.sent.pop()?.["kind"]).toBe("leave");
+  });
+});
