@@ -22,6 +22,7 @@ from ._init import init, is_available
 from ._pairs import recv, recv_like, send
 from ._recover import recover
 from ._reductions import all_max, all_min, all_sum, sum_scatter
+from ._selector import SELECTOR_VARIABLE, Selector, write_selector
 from ._stacks import LISTENER, STACK_SIGNAL, STACKS_VARIABLE, take_stack_signals
 from ._supervised import Loss, current_loss, is_supervised, join, supervisor_channel, world
 from ._trace import RECORD, Records, records_of, trace
@@ -30,6 +31,7 @@ from ._work import Work
 __all__ = [
     "LISTENER",
     "RECORD",
+    "SELECTOR_VARIABLE",
     "STACKS_VARIABLE",
     "STACK_SIGNAL",
     "AbortKind",
@@ -37,6 +39,7 @@ __all__ = [
     "Group",
     "Loss",
     "Records",
+    "Selector",
     "Work",
     "accused",
     "all_gather",
@@ -65,4 +68,5 @@ __all__ = [
     "take_stack_signals",
     "trace",
     "world",
+    "write_selector",
 ]
