@@ -81,16 +81,13 @@ void pass(Group& group, const py::handle& array, int peer, bool is_recv,
     run(group, call);
 }
 
-std::shared_ptr<Group> make_group(int rank, int size, std::uint64_t epoch, int channel,
-                                  std::uint64_t tag, std::vector<int> members,
-                                  std::vector<int> hosts, std::vector<int> slots,
-                                  std::vector<std::string> host_names, const PyArena* arena,
-                                  const std::map<int, int>& links, const PyPage* page, int wake_fd,
-                                  const std::map<int, int>& pair_links, int ranks_here,
-                                  std::vector<int> page_slots,
-                                  const std::optional<double>& silence_s,
-                                  std::shared_ptr<Recorder> recorder,
-                                  const SelectorTable& selector) {
+std::shared_ptr<Group> make_group(
+    int rank, int size, std::uint64_t epoch, int channel, std::uint64_t tag,
+    std::vector<int> members, std::vector<int> hosts, std::vector<int> slots,
+    std::vector<std::string> host_names, const PyArena* arena, const std::map<int, int>& links,
+    const PyPage* page, int wake_fd, const std::map<int, int>& pair_links, int ranks_here,
+    std::vector<int> page_slots, const std::optional<double>& silence_s,
+    std::shared_ptr<Recorder> recorder, const SelectorTable& selector) {
     // Beyond a day of silence (inf is one) nobody is watched.
     constexpr double kDay = 86400;
     const bool is_watched = silence_s && *silence_s > 0 && *silence_s < kDay;

@@ -33,7 +33,8 @@ Tuning tuned_by(const SelectorTable& table) {
     for (const auto& [name, nbytes] : table) {
         if (name == "inline_bytes") {
             if (nbytes > HostTeam::kInlineBytes) {
-                throw UsageError("inline_bytes must be at most " + std::to_string(HostTeam::kInlineBytes));
+                throw UsageError("inline_bytes must be at most " +
+                                 std::to_string(HostTeam::kInlineBytes));
             }
             tuning.host.inline_bytes = static_cast<std::size_t>(nbytes);
         } else if (name == "mesh_bytes") {
