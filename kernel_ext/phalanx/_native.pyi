@@ -154,7 +154,8 @@ class Group:
     some of them share no arena: more than cores, and none spins while it waits. ``page_slots[r]``
     is the slot of rank r on the page, -1 where it is on another host's (default: ``slots``). A link
     whose other end does not answer the kernel for ``silence_s`` seconds is broken. ``recorder`` is
-    this process's; without one the group has its own.
+    this process's; without one the group has its own. ``selector`` has thresholds, in bytes, up to
+    which an algorithm is taken, the same on all ranks; those that are not named are the default.
     """
 
     CHANNELS: int
@@ -179,6 +180,7 @@ class Group:
         page_slots: Sequence[int] = (),
         silence_s: float | None = None,
         recorder: Recorder | None = None,
+        selector: Mapping[str, int] = ...,
     ) -> None: ...
     timeout: float | None  # of calls that give none
     @property

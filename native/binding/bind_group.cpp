@@ -81,15 +81,13 @@ void pass(Group& group, const py::handle& array, int peer, bool is_recv,
     run(group, call);
 }
 
-std::shared_ptr<Group> make_group(int rank, int size, std::uint64_t epoch, int channel,
-                                  std::uint64_t tag, std::vector<int> members,
-                                  std::vector<int> hosts, std::vector<int> slots,
-                                  std::vector<std::string> host_names, const PyArena* arena,
-                                  const std::map<int, int>& links, const PyPage* page, int wake_fd,
-                                  const std::map<int, int>& pair_links, int ranks_here,
-                                  std::vector<int> page_slots,
-                                  const std::optional<double>& silence_s,
-                                  std::shared_ptr<Recorder> recorder) {
+std::shared_ptr<Group> make_group(
+    int rank, int size, std::uint64_t epoch, int channel, std::uint64_t tag,
+    std::vector<int> members, std::vector<int> hosts, std::vector<int> slots,
+    std::vector<std::string> host_names, const PyArena* arena, const std::map<int, int>& links,
+    const PyPage* page, int wake_fd, const std::map<int, int>& pair_links, int ranks_here,
+    std::vector<int> page_slots, const std::optional<double>& silence_s,
+    std::shared_ptr<Recorder> recorder, const SelectorTable& selector) {
     // Beyond a day of silence (inf is one) nobody is watched.
     constexpr double kDay = 86400;
     const bool is_watched = silence_s && *silence_s > 0 && *silence_s < kDay;
@@ -123,6 +121,7 @@ std::shared_ptr<Group> make_group(int rank, int size, std::uint64_t epoch, int c
     options.page_slots = std::move(page_slots);
     options.site = &current_site_of_thread;
     options.recorder = std::move(recorder);
+    options.tuning = tuned_by(selector);
     return std::make_shared<Group>(std::move(options));
 }
 
@@ -148,6 +147,7 @@ py::dict describe(const Group& group, const std::vector<std::uint64_t>& sizes) {
     result["members"] = group.members();
     result["nodes"] = group.formation().nodes;
     result["algorithms"] = algorithms;
+    result["selector"] = table_of(group.tuning());
     result["operations"] = counters.operations;
     result["bytes"] = counters.bytes;
     result["link_bytes_sent"] = counters.link_bytes_sent;
@@ -230,7 +230,8 @@ void register_group(py::module_& module) {
                  py::arg("links") = py::dict(), py::arg("page") = py::none(),
                  py::arg("wake_fd") = -1, py::arg("pair_links") = py::dict(),
                  py::arg("ranks_here") = 0, py::arg("page_slots") = py::tuple(),
-                 py::arg("silence_s") = py::none(), py::arg("recorder") = py::none())
+                 py::arg("silence_s") = py::none(), py::arg("recorder") = py::none(),
+                 py::arg("selector") = SelectorTable())
             .def_property_readonly("rank", &Group::rank)
             .def_property_readonly("size", &Group::size)
             .def_property_readonly("epoch", &Group::epoch)

@@ -69,7 +69,8 @@ std::string describe_mismatch(int rank, const Op& op, int other_rank, const Op& 
 std::string describe_difference(const Op& op, const Op& other) {
     std::string text;
     if (op.epoch != other.epoch) text += "; they are of different epochs";
-    if (op.layout != other.layout) text += "; the ranks disagree about hosts or tuning";
+    if (op.layout != other.layout)
+        text += "; the ranks disagree about hosts, or their PHALANX_SELECTOR tables differ";
     if (op.channel != other.channel) text += "; they are of different groups";
     return text;
 }

@@ -147,6 +147,7 @@ class Group {
     // may have the channel.
     [[nodiscard]] bool is_left_by_all() noexcept;
     [[nodiscard]] const Formation& formation() const noexcept { return formation_; }
+    [[nodiscard]] const Tuning& tuning() const noexcept { return tuning_; }
     [[nodiscard]] std::string algorithm(OpKind kind, std::uint64_t nbytes) const;
     // Of a group of more than one.
     [[nodiscard]] const Recorder& recorder() const noexcept { return *recorder_; }

@@ -3,6 +3,8 @@
 
 #include <iterator>
 
+#include "base/error.hpp"
+
 namespace phalanx {
 
 Choice choose(const Op& op, const Tuning& tuning, std::uint64_t inline_limit, int nodes,
@@ -24,6 +26,35 @@ Choice choose(const Op& op, const Tuning& tuning, std::uint64_t inline_limit, in
     choice.is_inline = op.nbytes() <= inline_limit && !choice.is_wide;
     choice.is_whole = op.nbytes() <= tuning.host.inline_bytes;
     return choice;
+}
+
+Tuning tuned_by(const SelectorTable& table) {
+    Tuning tuning;
+    for (const auto& [name, nbytes] : table) {
+        if (name == "inline_bytes") {
+            if (nbytes > HostTeam::kInlineBytes) {
+                throw UsageError("inline_bytes must be at most " +
+                                 std::to_string(HostTeam::kInlineBytes));
+            }
+            tuning.host.inline_bytes = static_cast<std::size_t>(nbytes);
+        } else if (name == "mesh_bytes") {
+            tuning.mesh_bytes = nbytes;
+        } else if (name == "direct_bytes") {
+            tuning.direct_bytes = nbytes;
+        } else if (name == "mesh_broadcast_bytes") {
+            tuning.mesh_broadcast_bytes = nbytes;
+        } else {
+            throw UsageError("the selector has no threshold '" + name + "'");
+        }
+    }
+    return tuning;
+}
+
+SelectorTable table_of(const Tuning& tuning) {
+    return {{"inline_bytes", tuning.host.inline_bytes},
+            {"mesh_bytes", tuning.mesh_bytes},
+            {"direct_bytes", tuning.direct_bytes},
+            {"mesh_broadcast_bytes", tuning.mesh_broadcast_bytes}};
 }
 
 namespace {

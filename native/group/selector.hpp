@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 
 #include "collectives/op.hpp"
@@ -27,6 +28,13 @@ struct Tuning {
     // 10 us each) are lost beside its bytes (1 ms), so small that nobody misses it.
     std::size_t work_bytes = std::size_t{4} << 20;
 };
+
+// The thresholds by name, as a table of `phalanx bench --tune` has them: what is not named stays as
+// it is. UsageError where a name or a size is none of ours. All ranks of a group have the same, or
+// their first operation says that they have not.
+using SelectorTable = std::map<std::string, std::uint64_t>;
+Tuning tuned_by(const SelectorTable& table);
+SelectorTable table_of(const Tuning& tuning);
 
 // inline_limit is the arena's share of Tuning::host, 0 where this rank has no neighbour;
 // is_flat: every node is one rank.

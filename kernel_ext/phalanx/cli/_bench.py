@@ -11,6 +11,7 @@ import json
 import shutil
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -91,6 +92,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--transport", choices=("any", "tcp"), default="any", help="tcp: no shared memory"
     )
+    parser.add_argument(
+        "--tune",
+        metavar="FILE",
+        type=Path,
+        help="measure each algorithm by itself, and write the selector's table (PHALANX_SELECTOR)",
+    )
     parser.add_argument("--json", action="store_true", help="one JSON record per line")
 
 
@@ -100,6 +107,8 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:  # noqa: ARG00
     sizes = sizes_between(options.begin, options.end, options.factor)
     check_request(options.op, options.dtype, options.iters, ranks=options.ranks)
     check_memory(sizes, options.ranks, available_memory())
+    if options.tune is not None:
+        return _tune(options)
     from phalanx.workspace import Workspace
 
     _print_header(options)
@@ -126,6 +135,29 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:  # noqa: ARG00
     if n_wrong:
         print(f"phalanx bench: {n_wrong} wrong elements", file=sys.stderr)
     return 1 if n_wrong else 0
+
+
+def _tune(options: argparse.Namespace) -> int:
+    from ._tune import tune
+
+    if options.ranks < 2:
+        print(
+            "phalanx bench: one rank has no algorithm to choose; give -n 2 or more", file=sys.stderr
+        )
+        return 2
+    if not options.tune.resolve().parent.is_dir():
+        print(f"phalanx bench: there is no folder for {options.tune}", file=sys.stderr)
+        return 2
+    tune(
+        options.tune,
+        ranks=options.ranks,
+        begin=options.begin,
+        end=options.end,
+        factor=options.factor,
+        iterations=options.iters,
+        transport=options.transport,
+    )
+    return 0
 
 
 class _Progress:

@@ -23,6 +23,7 @@ from ._lateness import ENTERED, Lateness, late_ranks
 from ._pairs import recv, recv_like, send
 from ._recover import recover
 from ._reductions import all_max, all_min, all_sum, sum_scatter
+from ._selector import SELECTOR_VARIABLE, Selector, write_selector
 from ._spans import ENTRY, SpanReader
 from ._stacks import LISTENER, STACK_SIGNAL, STACKS_VARIABLE, take_stack_signals
 from ._supervised import Loss, current_loss, is_supervised, join, supervisor_channel, world
@@ -34,6 +35,7 @@ __all__ = [
     "ENTRY",
     "LISTENER",
     "RECORD",
+    "SELECTOR_VARIABLE",
     "STACKS_VARIABLE",
     "STACK_SIGNAL",
     "AbortKind",
@@ -42,6 +44,7 @@ __all__ = [
     "Lateness",
     "Loss",
     "Records",
+    "Selector",
     "SpanReader",
     "Work",
     "accused",
@@ -72,4 +75,5 @@ __all__ = [
     "take_stack_signals",
     "trace",
     "world",
+    "write_selector",
 ]

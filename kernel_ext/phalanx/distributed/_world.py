@@ -23,6 +23,7 @@ from ._control import AbortKind, accused
 from ._deadline import Deadline
 from ._handshake import Identity, Lane
 from ._rendezvous import Rendezvous
+from ._selector import SELECTOR_VARIABLE, read_selector
 
 __all__ = [
     "TRANSPORTS",
@@ -153,6 +154,7 @@ class HostMemory:
                 wake_fds=spec.wake_fds,
             )
         self.recorder = _native.Recorder(self.page)
+        self.selector = read_selector(os.environ.get(SELECTOR_VARIABLE, ""))
         if spec.region_fds:
             self.arena = _native.Arena(spec.region_fds, own=spec.slot)
 
@@ -293,6 +295,7 @@ def make_group(spec: WorldSpec, memory: HostMemory, links: Links) -> _native.Gro
         ],
         silence_s=spec.silence_s,
         recorder=memory.recorder,
+        selector=memory.selector.table,
     )
 
 
