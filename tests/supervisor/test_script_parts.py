@@ -109,3 +109,17 @@ def test_blame_in_circles_ends(order, blames):
     for rank in order:
         verdict.end(rank, 1)
         assert verdict.culprit in order
+
+
+def test_a_far_reader_is_fed_from_its_place_and_believed_no_more_than_was_sent():
+    log = InputLog([0, 1])
+    log.append(b"abc")
+    log.append(b"def")
+    assert bytes(log.after(1)) == b"bc"
+    assert bytes(log.after(3)) == b"def"
+    assert log.after(6) is None
+    log.advance(0, 1 << 40)
+    assert (log.place(0), log.place(1), log.n_taken) == (6, 0, 6)
+    log.drop(1)
+    log.advance(1, 1)  # it was given up meanwhile
+    assert log.place(1) is None

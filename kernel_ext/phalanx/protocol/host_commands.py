@@ -34,16 +34,13 @@ Stream = Literal["stdout", "stderr"]
 class RunCommand(msgspec.Struct, frozen=True, tag="run_command", forbid_unknown_fields=True):
     """Root: start this rank's command, its words as the user gave them.
 
-    A script or module gets ``python`` ("": the supervisor's own). ``is_cwd_needed``: without that
-    folder it is not started, else it starts in the home folder. ``is_script_checked``: a script
-    that is not there is told of as such, by nobody's Python.
+    It starts in the host's folder; a script or module gets ``python`` ("": the supervisor's own).
+    ``is_script_checked``: a script that is not there is told of as such, by nobody's Python.
     """
 
     rank: Rank
     words: tuple[str, ...]
     env: dict[str, str]
-    cwd: str
-    is_cwd_needed: bool
     is_script_checked: bool
     python: str = ""
 

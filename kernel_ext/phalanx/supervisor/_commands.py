@@ -108,17 +108,15 @@ class Commands:
         self._runs(rank)
 
     def _start_far(self, rank: int, said: dict[str, str]) -> None:
-        options, remote = self._options, self._options.boot.remote
+        options = self._options
         self._asked.add(rank)
         self._hosts.run_command(
             RunCommand(
                 rank,
                 options.words,
                 {**options.env, **said},
-                remote.cwd or options.boot.cwd,
-                is_cwd_needed=bool(remote.cwd),
                 is_script_checked=options.is_script_checked,
-                python=remote.python,
+                python=options.boot.remote.python,
             )
         )
 

@@ -33,10 +33,11 @@ __all__ = ["HostCommands"]
 
 
 class HostCommands:
-    """Does with the ranks of a host what a root asks of their commands."""
+    """Does with the ranks of a host what a root asks of their commands; they start in ``cwd``."""
 
-    def __init__(self, host: HostSupervisor, say: Callable[[FromCommand], None]) -> None:
+    def __init__(self, host: HostSupervisor, say: Callable[[FromCommand], None], cwd: str) -> None:
         self._host = host
+        self._cwd = Path(cwd)
         self._say = say
         self._log = InputLog(host.ranks)
         self._told = dict.fromkeys(host.ranks, 0)  # how much of its input a rank is known to have
@@ -68,17 +69,11 @@ class HostCommands:
         if rank not in self._host.ranks or rank in self._inputs:
             msg = f"rank {rank} is not to be started here"
             raise ValueError(msg)
-        cwd = Path(message.cwd)
-        if not cwd.is_dir():
-            if message.is_cwd_needed:
-                msg = f"there is no folder {message.cwd} (--cwd)"
-                raise ValueError(msg)
-            cwd = Path.home()
         env = {**os.environ, **message.env}
         command = resolve(
             message.words,
             message.python or sys.executable,
-            cwd,
+            self._cwd,
             env.get("PATH"),
             is_checked=message.is_script_checked,
         )
@@ -88,7 +83,7 @@ class HostCommands:
         self._inputs[rank] = stdin
         self._outputs[rank, "stdout"], self._outputs[rank, "stderr"] = stdout, stderr
         self._host.spawn_command(
-            rank, command, env=env, cwd=str(cwd), stdin=stdin, stdout=stdout, stderr=stderr
+            rank, command, env=env, cwd=str(self._cwd), stdin=stdin, stdout=stdout, stderr=stderr
         )
 
     def _tell_progress(self) -> None:

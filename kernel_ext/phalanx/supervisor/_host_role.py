@@ -94,7 +94,7 @@ class HostRole:
         self._over = asyncio.Event()
         self._host = HostSupervisor(boot.ranks, self, addresses=addresses, size=boot.size)
         self._reports = Reports(self._host)
-        self._commands = HostCommands(self._host, self._say)
+        self._commands = HostCommands(self._host, self._say, cwd)
         self._decoder = msgspec.msgpack.Decoder(ToHost)
         self._silence = Silence(boot.silence_s, self._loop.time())
         self._clock: asyncio.TimerHandle | None = None
