@@ -195,6 +195,7 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
             self._lines.end()
             for capture in self.captures:
                 capture.drain()
+            self._flush()  # whoever hears of the end, and looks, finds all that was said
             is_ok = reply.get("status") == "ok"
             error = "" if is_ok else f"{reply.get('ename')}: {reply.get('evalue')}"[:200]
             # Half a character, which no message can carry, must not keep the end from being told.
