@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
+import sysconfig
 
 import psutil
 import pytest
@@ -194,14 +196,17 @@ def test_changed_files_are_kept(tmp_path):
 
 def test_lab_becomes_jupyterlab(tmp_path, monkeypatch, capsys):
     asked = []
-    monkeypatch.setattr(_lab.os, "execv", lambda path, argv: asked.append((path, argv)))
+    monkeypatch.setattr(_lab.os, "execve", lambda *how: asked.append(how))
+    monkeypatch.setenv("PATH", "/somewhere")
     main(["lab", "--folder", str(tmp_path), "--port", "9999", "--no-browser", "--ip=::1"])
-    ((path, argv),) = asked
+    ((path, argv, env),) = asked
     assert path == sys.executable
     assert argv[:3] == [sys.executable, "-m", "jupyterlab"]
     assert {"--port=9999", "--no-browser", "--ip=::1", f"--ServerApp.root_dir={tmp_path}"} <= set(
         argv
     )
+    # A cell finds `phalanx`, whether or not its environment is activated.
+    assert env["PATH"] == f"{sysconfig.get_path('scripts')}{os.pathsep}/somewhere"
 
 
 def test_lab_without_jupyterlab_names_the_command(monkeypatch, capsys, tmp_path):

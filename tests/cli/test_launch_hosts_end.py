@@ -58,7 +58,7 @@ def test_a_host_that_is_lost_is_named(script, running):
     supervisors(ranks)[0].kill()
     code, said = ranks.end()
     assert code == 137
-    assert "its host is lost: its supervisor was killed by signal 9 (SIGKILL)" in said
+    assert "lost its host: its supervisor was killed by signal 9 (SIGKILL)" in said
     assert wait_gone(family, 5) == []
 
 

@@ -89,7 +89,7 @@ def test_a_host_that_is_cut_off_is_named(bed, script, tmp_path):
         finally:
             bed.mend(2)
     assert popen.returncode == 137
-    assert b"rank 2 its host is lost" in said
+    assert b"rank 2 lost its host" in said
     assert bed.left(5) == []
 
 

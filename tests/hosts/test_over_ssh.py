@@ -112,7 +112,7 @@ def world(bed, tmp_path):
 def _check_named(world, host, within_s, reason=""):
     """The cell and every rank elsewhere name a rank of that host, in time."""
     said = world.answer()
-    assert f"on {host}: its host is lost" in said["problem"]
+    assert f"on {host}: lost its host" in said["problem"]
     assert reason in said["problem"]
     for rank in set(range(6)) - {"b": {2, 3}, "c": {4, 5}}[host]:
         text = (world.folder / f"{rank}.error").read_text()

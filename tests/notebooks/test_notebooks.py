@@ -18,6 +18,7 @@ from phalanx.workspace import parse_ranks
 _FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
 _PICTURED = {"04_seeing_it"}
 _NOTEBOOKS = sorted(_FOLDER.glob("*.ipynb"))
+_SAVED = {"05_many_hosts"}  # with what it showed, for readers without hosts (test_many_hosts.py)
 
 
 def _read(path: Path) -> nbformat.NotebookNode:
@@ -29,7 +30,7 @@ def test_is_clean(path):
     notebook = _read(path)
     nbformat.validate(notebook)
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    if path.stem not in _PICTURED:
+    if path.stem not in _PICTURED | _SAVED:
         assert all(not cell.outputs and cell.execution_count is None for cell in cells)
     assert cells[0].source == "%load_ext phalanx"
     assert cells[-1].source == "%distributed stop"

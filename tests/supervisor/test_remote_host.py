@@ -184,7 +184,7 @@ def test_a_host_that_speaks_for_others_or_nonsense_is_put_out(monkeypatch, bad):
         await far.hear(Disowned)
         await until(lambda: events.lost)
         assert [rank for rank, _ in events.lost] == [0]
-        assert events.lost[0][1].startswith("its host is lost: it has s")
+        assert events.lost[0][1].startswith("lost its host: it has s")
         assert processes[0].is_killed
         assert events.said == events.frozen == []
         far.say(RankSaid(0, EngineReady()))  # it is not heard any more
@@ -219,7 +219,7 @@ def test_a_host_that_says_nothing_is_lost_in_time_and_told_when_it_comes_back(mo
         began_s = loop.time()
         await until(lambda: events.lost)
         assert 0.9 <= loop.time() - began_s < 2.0
-        assert events.lost == [(0, "its host is lost: it has not answered for 1 s")]
+        assert events.lost == [(0, "lost its host: it has not answered for 1 s")]
         assert not processes[0].is_killed  # it may be on its way
         far.say(Beaten(1, 1))
         await far.hear(Disowned)

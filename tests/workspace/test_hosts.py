@@ -143,7 +143,7 @@ def test_a_host_that_is_lost_is_named_and_started_anew(ws, number, why):
     lost = [host, *host.children(recursive=True)]
     began_s = time.monotonic()
     host.send_signal(number)
-    assert f"rank 2 on b: its host is lost: {why}" in str(cell.end())
+    assert f"rank 2 on b: lost its host: {why}" in str(cell.end())
     assert time.monotonic() - began_s < 1.5 + BOUND_S
     if number == signal.SIGSTOP:  # it comes back, and is told
         host.send_signal(signal.SIGCONT)

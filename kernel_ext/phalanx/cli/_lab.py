@@ -9,6 +9,7 @@ import argparse
 import importlib.util
 import os
 import sys
+import sysconfig
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
@@ -101,9 +102,13 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
     if os.geteuid() == 0 and "--allow-root" not in rest:
         # Whoever runs us as root (a container, mostly) has decided; JupyterLab would only refuse.
         command.append("--allow-root")
+    # A cell that says `!phalanx` finds it, also where nobody has activated this environment.
+    scripts = sysconfig.get_path("scripts")
+    path = os.pathsep.join([scripts, os.environ.get("PATH", os.defpath)])
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execv(sys.executable, [*command, *(word for word in rest if word != "--")])  # noqa: S606
+    command += [word for word in rest if word != "--"]
+    os.execve(sys.executable, command, {**os.environ, "PATH": path})  # noqa: S606
 
 
 class ModuleMissingError(OSError):

@@ -116,7 +116,7 @@ def read_survey(name: str, outputs: Mapping[str, str]) -> Survey:
     Examples
     --------
     >>> read_survey("b", {"uname": "SunOS"}).notes
-    ("its system is SunOS; Linux and macOS (Darwin) can be read",)
+    ('its system is SunOS; Linux and macOS (Darwin) can be read',)
     """
     system = outputs.get("uname", "").strip()
     if not system:  # recordings made by hand may leave it out

@@ -185,7 +185,7 @@ class RemoteHost:
             known = self._ranks[rank]
             if known.status is None:
                 known.status = -int(signal.SIGKILL)
-                self._events.on_lost(rank, f"its host is lost: {reason}", "")
+                self._events.on_lost(rank, f"lost its host: {reason}", "")
 
     async def stop(self) -> None:
         """End the ranks and the supervisor, and what is left of those that were lost."""

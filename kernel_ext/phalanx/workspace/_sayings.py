@@ -54,6 +54,8 @@ def say_without(dead: Mapping[int, str]) -> str:
     --------
     >>> say_without({2: "killed by signal 9 (SIGKILL)"})
     'this cell runs without rank 2, which was killed by signal 9 (SIGKILL); `%distributed restart 2` replaces it'
+    >>> say_without({2: "lost its host: it has not answered for 5 s"})
+    'this cell runs without rank 2, which lost its host: it has not answered for 5 s; `%distributed restart 2` replaces it'
     >>> say_without({1: "exited with status 3", 2: "is being restarted"})
     'this cell runs without rank 1, which exited with status 3, and rank 2, which is being restarted; `%distributed restart` replaces rank 1'
     """
