@@ -1,7 +1,7 @@
 """Files (and folders) whose tests may run beside others: `tests/run` runs them first, two at a time.
 
-They hold nobody to a time that is short, and look at no processes but their own. A new file runs
-alone until it is named here.
+They hold nobody to a time that is short, look at no processes but their own, and do not fork (JAX,
+once some test has loaded it, warns of that). A new file runs alone until it is named here.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ __all__ = ["BESIDE", "is_beside"]
 _TESTS = Path(__file__).parent
 BESIDE = (
     "benchmarks",
-    *(f"cli/test_{name}.py" for name in ("cli", "launch", "launch_mpi", "launch_parts")),
+    *(f"cli/test_{name}.py" for name in ("cli", "launch_mpi", "launch_parts")),
     *(
         f"distributed/test_{name}.py"
         for name in (

@@ -129,6 +129,8 @@ class Lanes:
             for sample in view.samples
             for its in sample.ranks
             for span in its.spans
+            # What runs is told at every look: of an earlier one it may have ended since, unseen.
+            if span.done_ns or sample.number == newest.number
         )
         return Frame(
             status="live",

@@ -8,7 +8,7 @@ import sys
 import pytest
 from launching import launch
 
-from phalanx.protocol import Notice, StacksAre
+from phalanx.protocol import HostPlan, Notice, RemoteOptions, StacksAre
 from phalanx.protocol.scripts import AllEnded, Output
 from phalanx.workspace import Job, Script, Where
 
@@ -74,11 +74,15 @@ def test_a_program_that_a_shell_has_started_is_found(script, tmp_path):
     assert stacks[1].frames == ("train.py:7 in load", "train.py:12")
 
 
+ELSEWHERE = Where(3, (HostPlan("x", 2), HostPlan("y", 1)), RemoteOptions(launcher="local"))
+
+
 @pytest.mark.slow
-def test_a_long_wait_is_told_of_once(script, tmp_path):
+@pytest.mark.parametrize("where", [Where(3), ELSEWHERE], ids=["here", "two hosts"])
+def test_a_long_wait_is_told_of_once(script, tmp_path, where):
     said = []
     command = [sys.executable, script(TRAIN, "train.py"), "1.5"]
-    with Script(Job(command, command, Where(3), str(tmp_path)), quiet_s=0.4) as ranks:
+    with Script(Job(command, command, where, str(tmp_path)), quiet_s=0.4) as ranks:
         while not isinstance(event := ranks.next(20), AllEnded):
             assert event is not None
             if isinstance(event, Output):

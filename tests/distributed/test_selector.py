@@ -126,3 +126,6 @@ def test_thresholds_from_times():
     )
     del times["direct"]
     assert table_from(times, 2).direct_bytes is None
+    # Beyond what the engine takes inline both ways are the same, but for noise.
+    same = {8: 1.0, 32 << 10: 2.0, 64 << 10: 3.0}
+    assert table_from({"inline": same, "staged": same}, 2).inline_bytes == 32 << 10

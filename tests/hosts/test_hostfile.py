@@ -13,6 +13,7 @@ from phalanx.hosts import (
     Host,
     Hostfile,
     HostfileError,
+    is_address,
     parse_hosts,
     read_hostfile,
     read_hosts_text,
@@ -218,3 +219,9 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path, data, said):
         read_hostfile(tmp_path)
     with pytest.raises(HostfileError, match="too large"):
         read_hostfile(os.devnull.replace("null", "zero"))
+
+
+@pytest.mark.parametrize("scope", [";reboot;", "$(reboot)", "a b", "a\nb", ""])
+def test_an_address_with_a_shell_in_its_scope_is_none(scope):
+    assert not is_address(f"fe80::1%{scope}")
+    assert is_address("fe80::1%eth0")

@@ -145,6 +145,16 @@ def test_a_rank_knows_who_it_is_after(ranks, lose):
     assert said(result) == {(0, "Out: (0, 2, 2, 2)"), (1, "Out: (1, 2, 2, 2)")}, result.text
 
 
+@pytest.mark.parametrize(
+    "stream", ["None", "type('Tee', (), {'write': lambda self, text: len(text)})()"]
+)
+def test_a_cell_that_leaves_no_stdout_ends(ranks, stream):
+    code = f"import sys\nsys.stdout = {stream}"
+    assert ranks.run(f"%%distributed\n{code}").status == "ok"
+    result = ranks.run("%%distributed\nprint('heard', rank)")
+    assert said(result) == {(0, "heard 0"), (1, "heard 1")}, result.text
+
+
 def test_who_waits_for_a_rank_that_left_the_cell_is_freed(ranks):
     begin_s = time.monotonic()
     result = ranks.run("%%distributed\nif rank == 1: exit()\npx.all_sum(1)")

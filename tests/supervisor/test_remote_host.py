@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import phalanx
 from phalanx.protocol import Activity, BootOptions, EngineReady, HostPlan, Notice, RemoteOptions
+from phalanx.protocol.host_commands import RunCommand
 from phalanx.protocol.hosts import (
     Beaten,
     Disowned,
@@ -191,6 +192,52 @@ def test_a_host_that_speaks_for_others_or_nonsense_is_put_out(monkeypatch, bad):
         await far.hear(Disowned)
         assert events.said == []
         assert not processes[1].is_killed
+
+    play(monkeypatch, scene)
+
+
+def test_a_rank_whose_host_is_lost_before_the_others_are_up_is_lost(monkeypatch):
+    async def scene(hosts, events, visit, processes):
+        far = visit(processes[0])
+        far.come()
+        await far.hear(Spawn)
+        processes[0].kill()
+        await until(lambda: events.lost)
+        (host,) = [host for host in hosts._remote.values() if 0 in host.ranks]
+        host.run_command(RunCommand(0, ("true",), {}, False))
+        assert events.lost[1:] == [(0, "lost its host before it was started")]
+        assert hosts.status(0) == -9
+
+    play(monkeypatch, scene)
+
+
+def test_a_mistake_while_a_host_is_started_is_told(monkeypatch):
+    async def fail(self):
+        raise KeyError
+
+    monkeypatch.setattr(Hosts, "reached_at", fail)
+
+    async def main():
+        events = Events()
+        hosts = Hosts(OPTIONS, events)
+        hosts.spawn(0)
+        hosts.spawn(1)
+        await until(lambda: events.not_up)
+        await hosts.stop()
+        return events.not_up
+
+    told = asyncio.run(main())
+    assert len(told) == 2
+    assert "could not be started from here: KeyError()" in str(told)
+
+
+def test_a_rank_that_waits_for_its_host_can_be_given_up(monkeypatch):
+    async def scene(hosts, events, visit, processes):
+        assert await hosts.kill(0, 0.1)
+        far = visit(processes[0])
+        far.come()
+        with pytest.raises(asyncio.TimeoutError):
+            await far.hear(Spawn, 0.3)
 
     play(monkeypatch, scene)
 

@@ -250,6 +250,16 @@ def test_text_after_clear_output_is_written_anew():
     ]
 
 
+def test_a_line_without_an_end_stays_until_the_next_text():
+    events = []
+    for step in range(3):
+        events += [Text(0, "stdout", f"step {step}"), Clear(0, True)]
+    cell = start(1, *events, Ended(0, None))
+    view = NotebookLike()
+    run_cell(cell, view, FakeRanks(cell))
+    assert [item[-1] for item in view.shown if isinstance(item, tuple)] == ["step 2"]
+
+
 def test_many_lines_after_clear_output_are_lines_as_any():
     lines = "".join(f"line {i}\n" for i in range(30))
     cell = start(1, Clear(0, False), Text(0, "stdout", lines), Ended(0, None))

@@ -52,7 +52,9 @@ class Task(NamedTuple):
 def on(plan: HostPlan, command: str) -> str:
     """Return a command for a host, to be pasted here."""
     port = f"-p {plan.port} " if plan.port else ""
-    return command if plan.is_local else f"ssh {port}{plan.name} {shlex.quote(command)}"
+    return (
+        command if plan.is_local else f"ssh {port}{shlex.quote(plan.name)} {shlex.quote(command)}"
+    )
 
 
 def odd(there: Sequence[Probe], value: Callable[[Probe], Any]) -> Iterator[tuple[Probe, Any, Any]]:

@@ -214,7 +214,8 @@ async def look(
         await asyncio.gather(*(step(index, meet) for index in every))
         there = [index for index in every if probes[index].has_answered]
         for work in (listen, reach) if len(there) > 1 else ():
-            await asyncio.gather(*(step(index, work) for index in there))
+            # One that was too late is not asked again: its next answer would be to the question before.
+            await asyncio.gather(*(step(i, work) for i in there if not probes[i].why_not))
     finally:
         await asyncio.gather(*(talk.end() for talk in talks))
     return probes

@@ -21,13 +21,15 @@ from ._machine import machine_header
 __all__ = ["table_from", "tune"]
 
 _ALL = 1 << 62  # no message is longer
+_INLINE_MAX = 32 << 10  # a rank's room in the arena's header
+_MESH_MAX = 4 << 20  # each rank takes that much of every other; a mesh is long slower by then
 _EQUAL = 1.03  # a way that is so little slower is as good: what one sweep may be off
 Times = Mapping[int, float]
 
 # By transport: what is measured, and the tables that leave one way only.
 _WAYS = {
     "any": {
-        "inline": ("all_sum", Selector(inline_bytes=32 << 10)),
+        "inline": ("all_sum", Selector(inline_bytes=_INLINE_MAX)),
         "staged": ("all_sum", Selector(inline_bytes=0)),
     },
     "tcp": {
@@ -51,10 +53,11 @@ def tune(
     for way, (op, only) in _WAYS[transport].items():
         if way == "direct" and ranks < 3:
             continue  # of two ranks it is the ring
+        last = min(end, _MESH_MAX) if way.startswith("mesh") else end
         print(f"# {way}\n{HEADER}", flush=True)
         with _selected(only), Workspace.start(ranks, linger=0.0, transport=transport) as workspace:
             for m in workspace.bench(
-                op, begin=begin, end=end, factor=factor, iterations=iterations
+                op, begin=begin, end=last, factor=factor, iterations=iterations
             ):
                 print(format_measurement(m), flush=True)
                 rows.append(m)
@@ -88,7 +91,7 @@ def table_from(taken: Mapping[str, Times], ranks: int) -> Selector:
     def last(way: str, *others: str, above: int = 0) -> int:
         """Return the size up to which a way is no slower than any of the others."""
         found = 0
-        for nbytes in sorted(taken[way]):
+        for nbytes in sorted(set(taken[way]).intersection(*(taken[other] for other in others))):
             if nbytes <= above:
                 continue
             best = min(taken[other][nbytes] for other in others)
@@ -98,7 +101,7 @@ def table_from(taken: Mapping[str, Times], ranks: int) -> Selector:
         return found
 
     if "inline" in taken:
-        return Selector(inline_bytes=last("inline", "staged"))
+        return Selector(inline_bytes=min(last("inline", "staged"), _INLINE_MAX))
     around = [way for way in ("direct", "ring") if way in taken]
     mesh = last("mesh", *around)
     return Selector(

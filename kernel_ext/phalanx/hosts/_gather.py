@@ -6,7 +6,9 @@ It knows processes, time limits, and how their ends are told; what the script sa
 from __future__ import annotations
 
 import contextlib
+import os
 import secrets
+import signal
 import subprocess
 import threading
 import time
@@ -121,8 +123,14 @@ def ask_hosts(
     finally:
         for process in running:
             if process.poll() is None:
-                process.kill()
+                _kill(process)
     return answers
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """Kill a command and what it has started: it leads a session of its own."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def command_for(host: Host, run: str, timeout_s: float) -> list[str]:
@@ -139,7 +147,7 @@ def _ask(
     try:
         out, err = process.communicate(script.encode(), max(0.0, end_s - time.monotonic()))
     except subprocess.TimeoutExpired:
-        process.kill()
+        _kill(process)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.communicate(timeout=1.0)
         return Answer(failure=f"it has not answered within {timeout_s:g} s")

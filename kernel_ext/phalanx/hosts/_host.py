@@ -107,7 +107,9 @@ def is_address(text: str) -> bool:
         ipaddress.ip_address(text)
     except ValueError:
         return False
-    return True
+    # ipaddress takes any characters for the scope: a hostfile's may end in a shell.
+    scope = text.partition("%")[2]
+    return "%" not in text or re.fullmatch(r"[A-Za-z0-9_.-]{1,15}", scope) is not None
 
 
 def bare_name(ssh: str) -> str:

@@ -21,6 +21,7 @@ from ._survey import Survey
 __all__ = ["SetupError", "Step", "run_setup", "setup_steps", "undo_setup"]
 
 _TIMEOUT_S = 30.0
+_PINGS_S = 6.0  # two that are not answered
 _NO_PING = 77  # an exit status that ping has not
 
 
@@ -124,6 +125,10 @@ def run_setup(
     done, faults = _run(hosts, local, steps)
     if faults:
         undone = [own[:n] for own, n in zip(steps, done, strict=True)]
+        for survey, own in zip(surveys, undone, strict=True):
+            for step in reversed(own):
+                if step.undo:
+                    say(f"{survey.name}: {step.undo}")
         left = _undo(hosts, local, undone)
         ending = f"; and undoing failed: {'; '.join(left)}" if left else "; everything was undone"
         raise SetupError("; ".join(faults) + ending)
@@ -249,7 +254,8 @@ def _ping(
     mark = secrets.token_hex(16)
     chosen = [i for i, own in enumerate(steps) if own]
     scripts = [_script(steps[i], mark, stops=False) for i in chosen]
-    answers = ask_hosts([hosts[i] for i in chosen], local, scripts, _TIMEOUT_S)
+    patience_s = _TIMEOUT_S + _PINGS_S * max((len(own) for own in steps), default=0)
+    answers = ask_hosts([hosts[i] for i in chosen], local, scripts, patience_s)
     silent, untried = [], []
     for i, answer in zip(chosen, answers, strict=True):
         results = re.findall(rf"^{mark} (\d+) (\d+)$", answer.output, re.MULTILINE)

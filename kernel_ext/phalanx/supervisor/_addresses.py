@@ -44,10 +44,8 @@ async def addresses_towards(plans: Sequence[HostPlan], remote: RemoteOptions) ->
     )
     if "" in found:
         found += _all_addresses()
-    if not any(found):
-        msg = "this machine has no address at which another host could reach it"
-        raise DistributedError(msg)
-    return tuple(dict.fromkeys(address for address in found if address))
+    # Without any network an sshd of this very machine is all that can be meant.
+    return tuple(dict.fromkeys(address for address in found if address)) or ("127.0.0.1",)
 
 
 def _towards(plan: HostPlan, ssh_args: Sequence[str]) -> str:
@@ -60,7 +58,9 @@ def _towards(plan: HostPlan, ssh_args: Sequence[str]) -> str:
             )[0]
             with socket.socket(family, kind, protocol) as sock:
                 sock.connect(address)
-                return str(sock.getsockname()[0])
+                own = str(sock.getsockname()[0])
+                # Through a forwarded port ssh is reached here, and its far end is elsewhere.
+                return "" if ipaddress.ip_address(own.partition("%")[0]).is_loopback else own
         except (OSError, UnicodeError):
             continue
     return ""

@@ -24,7 +24,7 @@ class CellTimes:
     >>> times.begin("a", (0, 1))
     >>> times.end("a", 1)
     >>> times.recent()
-    (CellTime(cell='a', begun_ns=0, ranks=(0, 1), ended_ns={1: 1}),)
+    (CellTime(cell='a', begun_ns=1, ranks=(0, 1), ended_ns={1: 2}),)
     """
 
     def __init__(self, clock: Callable[[], int] = time.monotonic_ns) -> None:

@@ -227,7 +227,9 @@ class HostSupervisor(HostView):
 
     def signal(self, rank: int, number: signal.Signals) -> None:
         """Send a signal to a rank and all it started; one that is gone gets none."""
-        self._children[rank].process.signal_all(number)
+        child = self._children.get(rank)
+        if child is not None:  # else it could not be started
+            child.process.signal_all(number)
 
     async def kill(self, rank: int, timeout_s: float) -> bool:
         """End a rank and all it started and wait until it is reaped; False if that takes longer."""

@@ -52,16 +52,14 @@ class HostDoor:
         self.public_key = b""
         self.endpoints: tuple[str, ...] = ()
 
-    def open(self, addresses: Sequence[str]) -> None:
-        """Listen on these addresses; idempotent.
+    def open(self, addresses: Sequence[str]) -> tuple[str, ...]:
+        """Listen on these addresses; returns those of them that can be had. Once only.
 
         Raises
         ------
         DistributedError
             None of them can be listened on.
         """
-        if self._socket is not None:
-            return
         self.public_key, secret_key = zmq.curve_keypair()
         context = self._undo.enter_context(zmq.asyncio.Context())
         self._undo.enter_context(only_clients(context, self._visitors.keys(), DOMAIN))
@@ -76,10 +74,12 @@ class HostDoor:
         sock.zap_domain = DOMAIN.encode()
         sock.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
         sock.curve_publickey, sock.curve_secretkey = self.public_key, secret_key
-        self.endpoints = _bind_all(sock, addresses)
+        bound = _bind_all(sock, addresses)
+        self.endpoints = tuple(bound.values())
         self._socket = sock
         self._task = asyncio.get_running_loop().create_task(self._serve(sock))
         self._task.add_done_callback(self._on_served)
+        return tuple(bound)
 
     def expect(
         self, key: bytes, take: Callable[[FromHost], None], fail: Callable[[str], None]
@@ -115,8 +115,12 @@ class HostDoor:
         except (ValueError, RecursionError) as error:  # also a text that is no UTF-8
             log.warning("a host said what cannot be understood: %s", error)
             visitor.fail("it has said what its root cannot understand")
-        else:
+            return
+        try:
             visitor.take(message)
+        except Exception:  # a mistake of ours must not cost the other hosts
+            log.exception("what a host said could not be taken")
+            visitor.fail("its root could not take what it said")
 
     def say(self, key: bytes, message: ToHost) -> None:
         """Send to the host that has this key; one that has gone is told of to ``fail``."""
@@ -141,13 +145,14 @@ def _check(sent: asyncio.Task[Any], visitor: _Visitor) -> None:
         visitor.fail("")
 
 
-def _bind_all(sock: zmq.asyncio.Socket, addresses: Sequence[str]) -> tuple[str, ...]:
-    endpoints = []
+def _bind_all(sock: zmq.asyncio.Socket, addresses: Sequence[str]) -> dict[str, str]:
+    """Listen; the endpoint at each address that can be had."""
+    endpoints = {}
     refused = []
     for address in addresses:
         host = f"[{address}]" if ":" in address else address
         try:
-            endpoints.append(f"tcp://{host}:{sock.bind_to_random_port(f'tcp://{host}')}")
+            endpoints[address] = f"tcp://{host}:{sock.bind_to_random_port(f'tcp://{host}')}"
         except zmq.ZMQError as error:
             refused.append(f"{address}: {error}")
     if not endpoints:
@@ -155,4 +160,4 @@ def _bind_all(sock: zmq.asyncio.Socket, addresses: Sequence[str]) -> tuple[str, 
         raise DistributedError(msg)
     for text in refused:
         log.warning("cannot listen for hosts on %s", text)
-    return tuple(endpoints)
+    return endpoints

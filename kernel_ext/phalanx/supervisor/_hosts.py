@@ -131,8 +131,8 @@ class Hosts:
                 from ._addresses import addresses_towards
 
                 far = [plan for plan in self._plans if not plan.is_local]
-                self._addresses = await addresses_towards(far, self._options.remote)
-                self._door.open(self._addresses)
+                found = await addresses_towards(far, self._options.remote)
+                self._addresses = self._door.open(found)
                 for local in self._local:
                     if local.addresses == ("127.0.0.1",):
                         local.addresses = self._addresses

@@ -116,6 +116,7 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         self._cell_parent: dict[str, Any] = {}
         self.shell_channel_thread = _NoSubshells()
         sys.stdin = self._stdin
+        self._own_streams = {"stdout": sys.stdout, "stderr": sys.stderr}
         self.session.pack = packs_anything(self.session.pack)
         prepare_bars()
         prepare_debuggers(self.shell)
@@ -249,9 +250,14 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
 
     def _flush(self) -> None:
         # Flushing waits for the output thread, which only the main thread may do safely.
-        if threading.current_thread() is threading.main_thread():
-            sys.stdout.flush()
-            sys.stderr.flush()
+        if threading.current_thread() is not threading.main_thread():
+            return
+        for name, own in self._own_streams.items():
+            try:
+                getattr(sys, name).flush()
+            except Exception:  # noqa: BLE001 - of the user's: ipykernel flushes it, too, for the reply
+                setattr(sys, name, own)
+            own.flush()
 
     def _ask(self, need: LineNeed) -> None:
         self.session.send(

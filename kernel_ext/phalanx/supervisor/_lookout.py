@@ -105,6 +105,7 @@ class Lookout:
     async def _tell_of_waits(self, ranks: Collection[int]) -> None:
         if not ranks:
             return
+        await self._host.refresh()  # of other hosts the last word may be old
         waits = self._quiet.look(
             {rank: self._host.activity(rank) for rank in ranks},
             epoch=self._world.epoch,

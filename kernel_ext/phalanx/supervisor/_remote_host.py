@@ -6,12 +6,14 @@ It hands on what happens there; what follows from it is the root's business.
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 from collections.abc import Callable, Sequence
 
 import msgspec
 import zmq
 
+from phalanx.errors import DistributedError
 from phalanx.protocol import (
     Activity,
     BootProgress,
@@ -36,7 +38,6 @@ from phalanx.protocol.hosts import (
     Looked,
     RankFrozen,
     RankGone,
-    RankReport,
     RankSaid,
     ReadShown,
     Refresh,
@@ -54,26 +55,16 @@ from phalanx.protocol.hosts import (
 from ._any_host import RemoteHosts, WorldEvents
 from ._host_door import HostDoor
 from ._host_line import Answer, HostLine
+from ._known_rank import KnownRank
 from ._launch_host import HostUnreachable
 from ._shown import Piece
 
 __all__ = ["RemoteHost"]
 
+log = logging.getLogger(__name__)
+
 ANSWER_S = 5.0  # a host answers in milliseconds; the client has 10 s for the root
 REFRESH_S = 0.5  # a picture is drawn of what is known when the time is over
-
-
-class _Known:
-    """What is known of a rank; before its first report, nothing can be told to it."""
-
-    def __init__(self, rank: int, status: int | None = None) -> None:
-        self.status = status
-        self.report = RankReport(rank, 0, Activity(0, {}), "", 0, 0)
-
-    @property
-    def is_there(self) -> bool:
-        """Whether its host has started it, and it is not known to be over."""
-        return self.status is None and self.report.pid > 0
 
 
 class RemoteHost:
@@ -104,7 +95,7 @@ class RemoteHost:
         self._keeper = keeper
         self._events = events
         self._loop = asyncio.get_running_loop()
-        self._ranks = {rank: _Known(rank, status=0) for rank in ranks}
+        self._ranks = {rank: KnownRank(rank, status=0) for rank in ranks}
         self._wanted: list[int] = []  # to be spawned once the supervisor is up
         self._booting: asyncio.Task[None] | None = None
         self._line: HostLine | None = None
@@ -119,7 +110,7 @@ class RemoteHost:
 
     def spawn(self, rank: int, *, cwd: str = "") -> None:
         """Start the process of a rank, as soon as the host is up; its folder is the host's."""
-        self._ranks[rank] = _Known(rank)
+        self._ranks[rank] = KnownRank(rank)
         if self._line is not None and self._line.is_up:
             self._line.say(Spawn(rank))
             return
@@ -152,8 +143,11 @@ class RemoteHost:
             )
         except HostUnreachable as error:
             problem = error.text
-        except (OSError, zmq.ZMQError) as error:
+        except (DistributedError, OSError, zmq.ZMQError) as error:
             problem = f"it could not be started from here: {error}"
+        except Exception as error:  # of ours: whoever waits for this host must hear of it
+            log.exception("a host could not be started")
+            problem = f"it could not be started from here: {error!r}"
         finally:
             self._booting = None
         wanted, self._wanted = self._wanted, []
@@ -230,8 +224,12 @@ class RemoteHost:
 
     def run_command(self, message: RunCommand) -> None:
         """Start a rank's command; the host is up."""
-        self._ranks[message.rank] = _Known(message.rank)
-        self._say(message)
+        known = self._ranks[message.rank] = KnownRank(message.rank)
+        if self._line is not None and self._line.is_up:
+            self._say(message)
+        else:  # it was lost while others came up
+            known.status = -int(signal.SIGKILL)
+            self._events.on_lost(message.rank, "lost its host before it was started", "")
 
     def command(self, message: ToCommand) -> None:
         """Say something of the commands that run there."""
@@ -291,6 +289,10 @@ class RemoteHost:
 
     async def kill(self, rank: int, timeout_s: float) -> bool:
         """As `Host.kill`."""
+        if rank in self._wanted:  # its host is not up yet
+            self._wanted.remove(rank)
+            self._ranks[rank].status = -int(signal.SIGKILL)
+            return True
         answer = await self._ask(lambda id_: Kill(id_, rank, timeout_s), Killed, timeout_s + 1)
         return self.status(rank) is not None or (answer is not None and answer.is_over)
 

@@ -133,10 +133,13 @@ class RootSupervisor:
     async def run(self) -> None:
         """Boot, serve, and end when told to or when the workspace's time is over."""
         try:
-            self._controller.start(self._options.cwd, await self._host.reached_at())
+            self._spawn_task(self._serve())
+            addresses = await self._host.reached_at()  # which may wait for a name server
+            if self._over.is_set():
+                return
+            self._controller.start(self._options.cwd, addresses)
             for rank in range(self._options.ranks):
                 self._host.spawn(rank)
-            self._spawn_task(self._serve())
             self._spawn_task(self._host.watch_health(self._awaited))
             self._spawn_task(self._lookout.watch(self._looked_at))
             await self._over.wait()

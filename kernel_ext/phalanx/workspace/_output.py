@@ -38,12 +38,16 @@ class CellOutput:
         self._merger = LineMerger()
         self._live = LiveText()
         self._bars: dict[int, str] = {}
+        self._stale: set[int] = set()  # ranks whose unfinished lines go with their next text
         self._next_bars_s = 0.0
         self._results: dict[int, Display] = {}
         self._view_due_s: float | None = None
 
     def text(self, event: Text, now_s: float) -> None:
         """Take a piece of a rank's output."""
+        if event.rank in self._stale:
+            self._stale.discard(event.rank)
+            self._assembler.forget(event.rank)
         lines = self._assembler.feed(event.rank, event.stream, event.text)
         for stream, line in self._live.take(event.rank, event.stream, lines):
             self._merger.add(event.rank, stream, line, now_s)
@@ -54,7 +58,10 @@ class CellOutput:
             self._merger.add_event(event, f"clear {event.wait}", now_s)
             if self._view.shows_bars:
                 self._live.clear(event.rank, wait=event.wait)
-                self._assembler.forget(event.rank)
+                if event.wait:
+                    self._stale.add(event.rank)
+                else:
+                    self._assembler.forget(event.rank)
         elif event.is_result:
             self._results[event.rank] = in_bounds(event)
         elif is_image(event.data):

@@ -74,6 +74,16 @@ describe("history", () => {
     ]);
     expect([...history.ops]).toEqual(["all_sum"]);
   });
+  it("ends what is told no more: it is over, unseen", () => {
+    const history = new History();
+    const cells: Frame["cells"] = [[0, "a", 1000, 0, -1]];
+    history.add(frame(1, { spans: [row(1150, 0, { number: 7, wait: -1 })], cells }));
+    const together = row(1150, 1390, { number: 40, count: 34 });
+    history.add(frame(2, { spans: [together] }));
+    const lane = history.lanes[0];
+    expect(lane?.spans.map((span) => [span.number, span.done])).toEqual([[40, 1390]]);
+    expect(lane?.cells.map((cell) => cell.done)).toEqual([1400]);
+  });
   it("takes no frame twice, nor one that comes late", () => {
     const history = new History();
     history.add(frame(2, { spans: [row(1100, 1120)] }));

@@ -95,6 +95,7 @@ export class History {
     this.number = frame.number;
     if (is_again || frame.status !== "live") return;
     while (this.lanes.length < frame.ranks.length) this.lanes.push({ spans: [], cells: [], states: [] });
+    this.end_untold(frame);
     for (const row of frame.spans) this.put(row);
     for (const [rank, cell, begun, done, number] of frame.cells) {
       const cells = this.lanes[rank]?.cells;
@@ -107,6 +108,17 @@ export class History {
       if (states && states[states.length - 1]?.[1] !== state) states.push([frame.now, state]);
     });
     this.cut(frame.now - HISTORY_MS);
+  }
+
+  /** What runs is told with every frame: what is told no more has ended, unseen or laid together with others. */
+  private end_untold(frame: Frame): void {
+    const told = new Set(frame.cells.map(([rank, cell]) => `${rank} ${cell}`));
+    this.lanes.forEach((lane, rank) => {
+      lane.spans = lane.spans.filter((span) => span.done);
+      for (const its of lane.cells) {
+        if (!its.done && !told.has(`${rank} ${its.cell}`)) its.done = frame.now;
+      }
+    });
   }
 
   private put(row: SpanRow): void {
