@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phalanx.distributed import ENTERED, Records, late_ranks
-from phalanx.protocol import LateRank, RankInfo, Topology
+from phalanx.protocol import HostClock, LateRank, RankInfo, Topology
 from phalanx.workspace import Trace
 
 from ._still import StillPicture
@@ -81,13 +81,13 @@ def monitor(trace: Trace, t: Topology) -> StillPicture:
         np.where((records.state == "running") & (records.op != "send"), ends, records.entered_ns),
     )
     lanes = [_lane(info, records, ends, waits, left, right) for info in t.ranks]
-    compared, late = _late(records)
+    compared, late = _late(records, trace.hosts)
     said = _words(trace, t, lanes, compared, late, (right - left) / 1e9)
     svg = _draw(t, lanes, records, ends, waits, (left, right), said)
     return StillPicture(render(svg), "\n".join(said))
 
 
-def _late(records: Records) -> tuple[int, tuple[LateRank, ...]]:
+def _late(records: Records, hosts: Sequence[HostClock]) -> tuple[int, tuple[LateRank, ...]]:
     its = records[~np.isin(records.op, ("send", "recv"))]
     seen = np.zeros(len(its), ENTERED)
     seen["rank"], seen["group"], seen["entered"], seen["ended"] = (
@@ -97,6 +97,8 @@ def _late(records: Records) -> tuple[int, tuple[LateRank, ...]]:
         its["done_ns"],
     )
     seen["place"] = its["epoch"].astype(np.uint64) << np.uint64(40) | its["seq"].astype(np.uint64)
+    seen["host"] = its["host"]
+    seen["unsure"] = np.array([host.uncertainty_ns for host in hosts])[its["host"]]
     found, late = late_ranks(seen)
     return found, tuple(sorted(late, key=lambda who: -who.late_ns))
 

@@ -99,7 +99,7 @@ def test_mixed_operations_and_failures_are_told_of():
 def test_who_came_last_and_by_how_much():
     def seen(*rows):
         return np.array(
-            [(rank, 0, place, begun, done) for rank, place, begun, done in rows], ENTERED
+            [(rank, 0, place, begun, done, 0, 0) for rank, place, begun, done in rows], ENTERED
         )
 
     rows = [(0, 1, 10, 60), (1, 1, 50, 60), (2, 1, 20, 60), (3, 1, 30, 60)]

@@ -7,7 +7,8 @@ from types import SimpleNamespace
 
 from phalanx.supervisor._cell_times import KEPT_NS, CellTimes
 from phalanx.supervisor._hopeless import Activity, Standing
-from phalanx.supervisor._samples import RankReader, Samplers
+from phalanx.supervisor._rank_reader import RankReader
+from phalanx.supervisor._samples import Samplers
 from phalanx.supervisor._world import World
 
 

@@ -1,11 +1,13 @@
 """Who came last to collectives, and by how much.
 
-Pure: when each rank entered which one in, ranks and times out.
+Pure: when each rank entered which one in, ranks and times out. Where ranks have clocks of their
+own, nothing is said that these may be wrong about.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,10 +16,21 @@ from phalanx.protocol import LateRank
 
 from ._spans import ENTRY
 
-__all__ = ["ENTERED", "Lateness", "late_ranks"]
+__all__ = ["ENTERED", "ItsClock", "Lateness", "late_ranks"]
 
 _NEVER = np.iinfo(np.int64).max
-ENTERED = np.dtype([("rank", "i8"), *ENTRY.descr])
+ENTERED = np.dtype([("rank", "i8"), *ENTRY.descr, ("host", "i8"), ("unsure", "i8")])
+LONGEST_LOOKS = 8  # that are kept until a host that is slow has told of its ranks
+
+
+class ItsClock(NamedTuple):
+    """Whose clock a rank's times are of, and by how much that may be wrong (ns)."""
+
+    host: int = 0
+    unsure_ns: int = 0
+
+
+_OURS = ItsClock()
 
 
 class Lateness:
@@ -29,9 +42,24 @@ class Lateness:
 
     def __init__(self) -> None:
         self._before = np.zeros(0, ENTERED)
+        self._kept: list[NDArray[np.void]] = []
+        self._n_kept = 0
         self._from_ns = self._until_ns = 0
 
-    def take(self, entries: Mapping[int, bytes], now_ns: int) -> tuple[int, tuple[LateRank, ...]]:
+    def restart(self, now_ns: int) -> None:
+        """Compare only what is over from now on: entries before are missing."""
+        self._kept, self._n_kept = [], 0
+        self._from_ns = self._until_ns = now_ns
+
+    def take(
+        self,
+        entries: Mapping[int, bytes],
+        now_ns: int,
+        *,
+        clocks: Mapping[int, ItsClock] | None = None,
+        members: Mapping[int, int] | None = None,
+        is_whole: bool = True,
+    ) -> tuple[int, tuple[LateRank, ...]]:
         """Return how many collectives were compared, and the ranks that came last to some.
 
         Parameters
@@ -40,23 +68,40 @@ class Lateness:
             Of each rank, words of `ENTRY`.
         now_ns : int
             When this look began: what was over then has been entered by all its ranks.
+        clocks : mapping of int to ItsClock, optional
+            Of ranks whose clock is another machine's.
+        members : mapping of int to int, optional
+            By group: a collective of which fewer entries have been seen is left out.
+        is_whole : bool
+            Whether all ranks were looked at; else it is kept until they are.
         """
-        parts = []
+        parts = self._kept
         for rank, packed in entries.items():
             own = np.frombuffer(packed, ENTRY)
             part = np.zeros(len(own), ENTERED)
             for name in ENTRY.names or ():
                 part[name] = own[name]
-            part["rank"] = rank
+            clock = (clocks or {}).get(rank, _OURS)
+            part["rank"], part["host"], part["unsure"] = rank, clock.host, clock.unsure_ns
             parts.append(part)
+        if not is_whole:
+            self._n_kept += 1
+            if self._n_kept > LONGEST_LOOKS:
+                self.restart(now_ns)
+            return 0, ()
         now = np.concatenate(parts) if parts else np.zeros(0, ENTERED)
-        found = late_ranks(np.concatenate([self._before, now]), self._from_ns, self._until_ns)
+        self._kept, self._n_kept = [], 0
+        seen = np.concatenate([self._before, now])
+        found = late_ranks(seen, self._from_ns, self._until_ns, members)
         self._before, self._from_ns, self._until_ns = now, self._until_ns, now_ns
         return found
 
 
 def late_ranks(
-    seen: NDArray[np.void], from_ns: int = -1, until_ns: int = int(_NEVER)
+    seen: NDArray[np.void],
+    from_ns: int = -1,
+    until_ns: int = int(_NEVER),
+    members: Mapping[int, int] | None = None,
 ) -> tuple[int, tuple[LateRank, ...]]:
     """Return how many collectives there are among ``seen``, and the ranks that came last to some.
 
@@ -66,6 +111,14 @@ def late_ranks(
         In any order; of a rank and collective that is there twice, the later look counts.
     from_ns, until_ns : int
         Only collectives whose first rank was through after the one and not after the other.
+    members : mapping of int to int, optional
+        By group: collectives of which fewer entries are there are left out.
+
+    Notes
+    -----
+    ``unsure`` is by how much ``entered`` may be wrong beside another ``host``'s: entries of one
+    host have one clock. Who came last is told only where that is more than both clocks may be wrong
+    by, and by how much less that; the collective counts among the compared ones all the same.
     """
     if not len(seen):
         return 0, ()
@@ -87,11 +140,14 @@ def late_ranks(
     over = np.minimum.reduceat(np.where(ended > 0, ended, _NEVER), begins)
     counts = ends - begins
     is_due = (over > from_ns) & (over <= until_ns) & (over < _NEVER) & (counts > 1)
+    for group, n_members in (members or {}).items():
+        is_due &= (seen["group"][begins] != group) | (counts >= n_members)
+    entered = _at_latest(seen, begins, ends)
     begins, ends, others = begins[is_due], ends[is_due], counts[is_due] - 1
-    entered = seen["entered"].astype(np.int64)
     low, high = entered[begins + (others - 1) // 2], entered[begins + others // 2]
-    late = entered[ends - 1] - (low + high) // 2
-    last = seen["rank"][ends - 1]
+    is_sure = entered[ends - 1] >= entered[ends - 2]
+    late = (entered[ends - 1] - (low + high) // 2)[is_sure]
+    last = seen["rank"][ends - 1][is_sure]
     ranks = tuple(
         LateRank(
             int(rank),
@@ -102,3 +158,18 @@ def late_ranks(
         for rank in np.unique(last)
     )
     return len(begins), ranks
+
+
+def _at_latest(
+    seen: NDArray[np.void], begins: NDArray[np.intp], ends: NDArray[np.intp]
+) -> NDArray[np.int64]:
+    """Return when the ranks of each collective entered, as late as that may be beside the last's.
+
+    The last one's comes last, and of the others the latest before it.
+    """
+    entered = seen["entered"].astype(np.int64)
+    which = np.repeat(np.arange(len(begins)), ends - begins)
+    last = (ends - 1)[which]
+    is_apart = seen["host"] != seen["host"][last]
+    entered += np.where(is_apart, seen["unsure"] + seen["unsure"][last], 0)
+    return entered[np.lexsort((entered, np.arange(len(seen)) == last, which))]

@@ -5,11 +5,20 @@ Records and messages only. Times are CLOCK_MONOTONIC of the root's machine, in n
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
 from ._records import RankState
 
 __all__ = ["CellTime", "LateRank", "RankSample", "Samples", "Span", "Waiting", "WatchSamples"]
+
+
+# A host's supervisor says spans, too: what is decoded beyond these bounds is refused as a whole.
+_Time = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
+_Sum = Annotated[int, msgspec.Meta(ge=-1, lt=1 << 62)]
+_Small = Annotated[int, msgspec.Meta(ge=-1, lt=1 << 31)]
+_Word = Annotated[str, msgspec.Meta(max_length=64)]
 
 
 class WatchSamples(msgspec.Struct, frozen=True, tag="watch_samples", forbid_unknown_fields=True):
@@ -26,19 +35,19 @@ class Span(msgspec.Struct, frozen=True, array_like=True):
     ``seq`` is that of the last one, ``kinds`` how many operations there are of other names.
     """
 
-    number: int
-    op: str
-    begun_ns: int
-    done_ns: int
-    inside_ns: int
-    wait_ns: int
-    nbytes: int
-    seq: int
-    group: int = 0
-    peer: int = -1
-    count: int = 1
-    kinds: int = 0
-    failure: str = ""
+    number: _Time
+    op: _Word
+    begun_ns: _Time
+    done_ns: _Time
+    inside_ns: _Sum
+    wait_ns: _Sum
+    nbytes: _Sum
+    seq: _Sum
+    group: Annotated[int, msgspec.Meta(ge=0)] = 0
+    peer: _Small = -1
+    count: _Small = 1
+    kinds: _Small = 0
+    failure: _Word = ""
 
 
 class RankSample(msgspec.Struct, frozen=True, array_like=True):

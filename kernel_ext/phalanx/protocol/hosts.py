@@ -15,6 +15,7 @@ from ._activity import Activity
 from ._bounds import Amount, Code, Epoch, Pid
 from ._rank_messages import ToRank, ToSupervisor
 from .host_commands import FromCommand, ToCommand
+from .host_samples import HostSamples, SampleRanks
 
 __all__ = [
     "AbortEpoch",
@@ -308,6 +309,7 @@ FromHost = (
     | Shown
     | Refreshed
     | Bye
+    | HostSamples
     | FromCommand
 )
 ToHost = (
@@ -326,5 +328,6 @@ ToHost = (
     | Beat
     | StopHost
     | Disowned
+    | SampleRanks
     | ToCommand
 )

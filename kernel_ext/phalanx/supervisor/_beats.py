@@ -67,6 +67,11 @@ class ClockOffset:
     def __init__(self) -> None:
         self._best: tuple[int, int, int] | None = None  # offset, uncertainty, when (ns)
 
+    @property
+    def is_known(self) -> bool:
+        """Whether there was an answer."""
+        return self._best is not None
+
     def learn(self, *, sent_ns: int, came_ns: int, theirs_ns: int) -> None:
         """Take one answer."""
         half = (came_ns - sent_ns) // 2

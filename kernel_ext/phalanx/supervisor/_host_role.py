@@ -24,6 +24,7 @@ import phalanx
 from phalanx.distributed import AbortKind
 from phalanx.protocol import Join, ToSupervisor, Welcome
 from phalanx.protocol.host_commands import ToCommand
+from phalanx.protocol.host_samples import SampleRanks
 from phalanx.protocol.hosts import (
     AbortEpoch,
     Beat,
@@ -57,6 +58,7 @@ from phalanx.protocol.hosts import (
 )
 
 from ._beats import Silence
+from ._far_samples import SampleAnswers
 from ._health import HealthWatch
 from ._host import HostSupervisor
 from ._host_commands import HostCommands
@@ -95,6 +97,9 @@ class HostRole:
         self._host = HostSupervisor(boot.ranks, self, addresses=addresses, size=boot.size)
         self._reports = Reports(self._host)
         self._commands = HostCommands(self._host, self._say, cwd)
+        self._samples = SampleAnswers(
+            self._host, lambda: self._report(*self._host.ranks), self._say
+        )
         self._decoder = msgspec.msgpack.Decoder(ToHost)
         self._silence = Silence(boot.silence_s, self._loop.time())
         self._clock: asyncio.TimerHandle | None = None
@@ -190,6 +195,8 @@ class HostRole:
             self._say(Traces(message.id, host.traces_here()))
         elif isinstance(message, StopHost | Disowned):
             self.end()
+        elif isinstance(message, SampleRanks):
+            self._spawn_task(self._samples.answer())
         elif isinstance(message, ToCommand):
             self._commands.do(message)
         else:

@@ -25,6 +25,7 @@ from ._process import ChildInput, ChildOutput
 from ._shown import Piece
 
 if TYPE_CHECKING:
+    from ._far_samples import FarSamples
     from ._host_door import HostDoor
     from ._remote_host import RemoteHost
 
@@ -88,6 +89,11 @@ class Hosts:
     def here(self) -> tuple[HostSupervisor, ...]:
         """The hosts whose ranks are this process's children."""
         return tuple(self._local)
+
+    @property
+    def far_samples(self) -> tuple[FarSamples, ...]:
+        """What the other hosts tell of their ranks while somebody watches."""
+        return tuple(host.samples for host in self._remote.values())
 
     def root_address(self, rank: int) -> str:
         """Return where a rank reaches this machine: as its host has; "" if it runs here."""

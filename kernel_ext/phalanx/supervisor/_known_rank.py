@@ -1,11 +1,25 @@
-"""What the root knows of a rank of another host: its status, and its newest report."""
+"""What the root knows of a rank of another host: its status, and its newest report.
+
+And of which ranks a host speaks. Records only.
+"""
 
 from __future__ import annotations
 
-from phalanx.protocol import Activity
-from phalanx.protocol.hosts import RankReport
+from collections.abc import Sequence
 
-__all__ = ["KnownRank"]
+from phalanx.protocol import Activity
+from phalanx.protocol.host_commands import FromCommand
+from phalanx.protocol.host_samples import HostSamples
+from phalanx.protocol.hosts import (
+    FromHost,
+    HostReport,
+    RankFrozen,
+    RankGone,
+    RankReport,
+    RankSaid,
+)
+
+__all__ = ["KnownRank", "named_in"]
 
 
 class KnownRank:
@@ -19,3 +33,12 @@ class KnownRank:
     def is_there(self) -> bool:
         """Whether its host has started it, and it is not known to be over."""
         return self.status is None and self.report.pid > 0
+
+
+def named_in(message: FromHost) -> Sequence[int]:
+    """Return the ranks that a host speaks for."""
+    if isinstance(message, HostReport | HostSamples):
+        return [its.rank for its in message.ranks]
+    if isinstance(message, RankSaid | RankGone | RankFrozen | FromCommand):
+        return [message.rank]
+    return ()

@@ -25,6 +25,7 @@ from phalanx.protocol import (
     ToRank,
 )
 from phalanx.protocol.host_commands import CommandRuns, FromCommand, RunCommand, ToCommand
+from phalanx.protocol.host_samples import HostSamples
 from phalanx.protocol.hosts import (
     AbortEpoch,
     FromHost,
@@ -53,9 +54,10 @@ from phalanx.protocol.hosts import (
 )
 
 from ._any_host import RemoteHosts, WorldEvents
+from ._far_samples import FarSamples
 from ._host_door import HostDoor
 from ._host_line import Answer, HostLine
-from ._known_rank import KnownRank
+from ._known_rank import KnownRank, named_in
 from ._launch_host import HostUnreachable
 from ._shown import Piece
 
@@ -105,6 +107,7 @@ class RemoteHost:
         plan_address = plan.addresses[0] if plan.addresses else ""
         self.info = HostInfo(index, name, plan_address, 0)
         self.root_address = ""  # where it has reached the root
+        self.samples = FarSamples(ranks, self._say, self._clock)
 
     # -- its life -----------------------------------------------------------------------------
 
@@ -175,6 +178,7 @@ class RemoteHost:
         if self._line is not None:
             self._lost_lines.append(self._line)
         self._aborted = None
+        self.samples.lose()
         for rank in self.ranks:
             known = self._ranks[rank]
             if known.status is None:
@@ -191,14 +195,8 @@ class RemoteHost:
     # -- what it says -------------------------------------------------------------------------
 
     def _take(self, message: FromHost) -> None:
-        named: Sequence[int] = ()
-        if isinstance(message, HostReport):
-            named = [report.rank for report in message.ranks]
-        elif isinstance(message, RankSaid | RankGone | RankFrozen | FromCommand):
-            named = [message.rank]
-        if not set(named) <= self._ranks.keys():
-            assert self._line is not None
-            self._line.refuse("it has spoken for ranks that are not its own")
+        if not set(named_in(message)) <= self._ranks.keys():
+            self._refuse("it has spoken for ranks that are not its own")
         elif isinstance(message, HostReport):
             for report in message.ranks:
                 self._ranks[report.rank].report = report
@@ -219,6 +217,14 @@ class RemoteHost:
                 known = self._ranks[message.rank]
                 known.report = msgspec.structs.replace(known.report, pid=message.pid)
             self._keeper.on_command(message)
+        elif isinstance(message, HostSamples):
+            problem = self.samples.come(message)
+            if problem:
+                self._refuse(problem)
+
+    def _refuse(self, problem: str) -> None:
+        assert self._line is not None
+        self._line.refuse(problem)
 
     # -- by rank ------------------------------------------------------------------------------
 
@@ -340,6 +346,11 @@ class RemoteHost:
         traces = nothing if answer is None else (*answer.traces, *nothing)[: len(self.ranks)]
         offset = (0, 0) if self._line is None else self._line.offset()
         return HostClock(self._name, *offset), traces
+
+    def _clock(self) -> tuple[int, int] | None:
+        """Return `HostLine.offset`; None while it is not up or its clock is not known."""
+        line = self._line
+        return line.offset() if line is not None and line.is_up and line.knows_clock else None
 
     async def _ask(
         self, make: Callable[[int], ToHost], kind: type[Answer], timeout_s: float

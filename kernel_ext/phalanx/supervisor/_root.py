@@ -53,9 +53,10 @@ from ._hosts import Hosts
 from ._lookout import Lookout
 from ._membership import Membership
 from ._next_message import next_message
+from ._rank_reader import RankReader
 from ._restart import Restarts
 from ._runtime_folder import RecordFile
-from ._samples import RankReader, Samplers
+from ._samples import Samplers
 from ._world import World
 
 __all__ = ["RootSupervisor"]
@@ -125,6 +126,7 @@ class RootSupervisor:
             self._world,
             self._answers.cells.times,
             [RankReader(host) for host in self._host.here],
+            far=self._host.far_samples,
             activity=self._host.activity,
             is_ready=self._ready.__contains__,
             send=self._clients.answer,

@@ -1,7 +1,7 @@
 """Samples of all ranks for those who watch, four times a second, and nothing for nobody.
 
-It reads the page that ranks and supervisors share, so it needs nothing of the ranks: they may be
-busy, frozen or dead. What a sample looks like on a screen it does not know.
+Ranks of this machine are read here, those of others by their hosts, which are asked for each look.
+What a sample looks like on a screen it does not know.
 """
 
 from __future__ import annotations
@@ -12,76 +12,24 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from phalanx.distributed import Lateness, SpanReader
-from phalanx.protocol import RankSample, Samples, Span, Waiting
+from phalanx.distributed import ItsClock, Lateness
+from phalanx.protocol import LateRank, RankSample, Samples, Span, Waiting
 
 from ._cell_times import CellTimes
-from ._hopeless import Activity
-from ._host import HostSupervisor
+from ._far_samples import FarSamples
+from ._hopeless import WORLD, Activity
 from ._quiet import waits_now
+from ._rank_reader import RankReader
 from ._steady import Steady
 from ._world import World
 
-__all__ = ["RankReader", "Samplers"]
+__all__ = ["Samplers"]
 
 # A look costs the supervisor some 0.5 ms for each rank that has done much (the flight recorder is
 # read as a whole): so often, 4 busy ranks on 2 cores lose less than a hundredth to it.
 INTERVAL_S = 0.25
+FAR_S = 0.1  # for other hosts to answer: one that takes longer is heard at the next look
 LEASE_S = 10.0  # the longest that who watches need not say so again
-
-
-class RankReader:
-    """Samples of the ranks of one host, from their page; state and words are the root's to add."""
-
-    def __init__(self, host: HostSupervisor) -> None:
-        self._host = host
-        self._spans = {rank: SpanReader() for rank in host.ranks}
-        self._seen: dict[int, tuple[int, int]] = {}  # process, and operations completed
-
-    def _is_news(self, rank: int, slot: int, pid: int) -> bool:
-        """Whether a rank's recorder has changed: reading it costs most of a look.
-
-        An operation that begins and fails between two looks is seen with the next that is there.
-        """
-        if self._spans[rank].has_open or self._seen.get(rank) != (
-            pid,
-            self._host.memory.counters(slot)[0],
-        ):
-            return True
-        activity = self._host.memory.activity(slot)
-        return bool(activity.pair[1]) or any(its.op for its in activity.groups.values())
-
-    def read(self) -> tuple[RankSample, ...]:
-        """Look at every rank."""
-        return tuple(self._read(rank, slot) for slot, rank in enumerate(self._host.ranks))
-
-    def _read(self, rank: int, slot: int) -> RankSample:
-        memory, pid = self._host.memory, self._host.pid(rank)
-        # First the records: what is over between these two is counted twice for one sample.
-        is_news = self._is_news(rank, slot, pid)
-        packed, _ = memory.trace(slot) if is_news else (b"", 0)
-        now_ns = time.monotonic_ns()
-        operations, arena_nbytes, inside_ns, waiting_ns, wires = memory.counters(slot)
-        spans, missed, entries = self._spans[rank].read(packed)
-        self._seen[rank] = pid, operations
-        for span in spans:
-            if not span.done_ns:
-                inside_ns += now_ns - span.begun_ns
-                waiting_ns += now_ns - span.begun_ns if span.wait_ns < 0 else span.wait_ns
-        return RankSample(
-            rank,
-            pid,
-            "starting",
-            "",
-            operations,
-            arena_nbytes,
-            inside_ns,
-            waiting_ns,
-            wires,
-            spans,
-            missed,
-            entries,
-        )
 
 
 class Samplers:
@@ -90,7 +38,9 @@ class Samplers:
     Parameters
     ----------
     readers : sequence of RankReader
-        Of the hosts whose pages are seen from here; ranks of others are only named.
+        Of the hosts whose pages are seen from here.
+    far : sequence of FarSamples
+        Of the others.
     activity : callable
         What a rank is in.
     is_ready : callable
@@ -105,6 +55,7 @@ class Samplers:
         cells: CellTimes,
         readers: Sequence[RankReader],
         *,
+        far: Sequence[FarSamples] = (),
         activity: Callable[[int], Activity],
         is_ready: Callable[[int], bool],
         send: Callable[[bytes, Samples], None],
@@ -112,6 +63,8 @@ class Samplers:
         self._world = world
         self._cells = cells
         self._readers = tuple(readers)
+        self._far = tuple(far)
+        self._far_up: list[bool] = []
         self._activity = activity
         self._is_ready = is_ready
         self._send = send
@@ -135,6 +88,7 @@ class Samplers:
         steady = Steady("a sample of the ranks")
         try:
             while self._watching():
+                await self._ask_far()
                 begun_s = self._loop.time()
                 with steady.look():
                     samples = self.take()
@@ -151,13 +105,26 @@ class Samplers:
         self._until_s = {who: until_s for who, until_s in self._until_s.items() if until_s > now_s}
         return bool(self._until_s)
 
+    async def _ask_far(self) -> None:
+        """Have other hosts look, and give them a moment."""
+        asked = [far for far in self._far if far.ask()]
+        if asked:
+            waits = [self._loop.create_task(far.answered.wait()) for far in asked]
+            _, late = await asyncio.wait(waits, timeout=FAR_S)
+            for wait in late:
+                wait.cancel()
+
     def take(self) -> Samples:
-        """Look at all ranks once."""
+        """Look at all ranks once; of other hosts at what they have answered."""
         self._number += 1
         now_ns = time.monotonic_ns()
         seen = {its.rank: its for reader in self._readers for its in reader.read()}
+        spans = {rank: its.spans for rank, its in seen.items()}
+        for far in self._far:
+            seen.update(far.take())
+            spans.update(far.spans())  # of what still runs, as long as it has not been seen to end
         entries = {rank: its.entries for rank, its in seen.items()}
-        compared, late = self._lateness.take(entries, now_ns)
+        compared, late = self._compare(entries, now_ns)
         every = (seen.get(rank) or _unseen(rank) for rank in range(self._world.size))
         return Samples(
             number=self._number,
@@ -168,7 +135,31 @@ class Samplers:
             cells=self._cells.recent(),
             compared=compared,
             late=late,
-            waits=self._waits({rank: its.spans for rank, its in seen.items()}, now_ns),
+            waits=self._waits(spans, now_ns),
+        )
+
+    def _compare(
+        self, entries: Mapping[int, bytes], now_ns: int
+    ) -> tuple[int, tuple[LateRank, ...]]:
+        if not self._far:
+            return self._lateness.take(entries, now_ns)
+        up = [far.is_up for far in self._far]
+        if up != self._far_up:  # nobody knows what the ranks of one that is gone entered last
+            self._lateness.restart(now_ns)
+            self._far_up = up
+        clocks = {
+            rank: ItsClock(number, far.unsure_ns)
+            for number, far in enumerate(self._far, start=1)
+            for rank in far.ranks
+        }
+        # Hosts are not read at one moment: of a short one some entries may have been overwritten.
+        members = {number: len(ranks) for number, ranks in self._world.splits.items()}
+        return self._lateness.take(
+            entries,
+            now_ns,
+            clocks=clocks,
+            members={**members, WORLD: self._world.size},
+            is_whole=not any(far.is_asked for far in self._far),
         )
 
     def _told(self, its: RankSample) -> RankSample:
