@@ -110,6 +110,20 @@ def test_who_came_last_and_by_how_much():
     assert late_ranks(np.zeros(0, ENTERED)) == (0, ())
 
 
+def test_nobody_is_said_to_come_last_where_the_clocks_may_be_wrong():
+    def seen(last_ns, unsure_ns):
+        rows = [(0, 10, 0, 0), (1, 20, 0, 0), (2, 30, 1, unsure_ns), (3, last_ns, 1, unsure_ns)]
+        return np.array(
+            [(rank, 0, 1, begun, 900, host, unsure) for rank, begun, host, unsure in rows], ENTERED
+        )
+
+    # Ranks 2 and 3 have one clock: that is right, but may be wrong beside that of the others.
+    assert [late_ranks(seen(100, unsure))[1][0].late_ns for unsure in (0, 5, 15)] == [80, 75, 70]
+    assert late_ranks(seen(100, 81)) == (1, ())
+    assert late_ranks(seen(100, 5), members={0: 4})[0] == 1
+    assert late_ranks(seen(100, 5), members={0: 5})[0] == 0
+
+
 def test_a_collective_is_counted_once_over_many_looks():
     def entries(*rows):
         return np.array([(0, place, begun, done) for place, begun, done in rows], ENTRY).tobytes()

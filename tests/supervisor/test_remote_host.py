@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import phalanx
 from phalanx.protocol import Activity, BootOptions, EngineReady, HostPlan, Notice, RemoteOptions
 from phalanx.protocol.host_commands import RunCommand
+from phalanx.protocol.host_samples import HostSample, HostSamples
 from phalanx.protocol.hosts import (
     Beaten,
     Disowned,
@@ -166,6 +167,7 @@ BAD = [
     RankSaid(1, EngineReady()),
     RankGone(1, 0, "exited", ""),
     RankFrozen(1, "frozen"),
+    HostSamples((HostSample(1, 9, 0, 0, 0, 0, {}, (), 0, b""),)),
 ]
 
 

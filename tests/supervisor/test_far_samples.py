@@ -1,0 +1,223 @@
+"""Samples over a line to another host, which is the test: what is asked, taken and refused."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from types import SimpleNamespace
+
+import msgspec
+import numpy as np
+import pytest
+
+from phalanx.distributed import ENTRY
+from phalanx.protocol import RankSample, Span
+from phalanx.protocol.host_samples import (
+    MOST_SPANS_SAID,
+    HostSample,
+    HostSamples,
+    SampleRanks,
+    said_of,
+)
+from phalanx.protocol.hosts import FromHost
+from phalanx.supervisor._cell_times import CellTimes
+from phalanx.supervisor._far_samples import FarSamples, SampleAnswers
+from phalanx.supervisor._hopeless import Activity
+from phalanx.supervisor._samples import Samplers
+from phalanx.supervisor._world import World
+
+RANK = RankSample(0, 1, "idle", "", 0, 0, 0, 0)
+AHEAD_NS = -5_000  # the other host's clock is ahead of ours by so much
+
+
+def _entries(*rows):
+    return np.array([(0, place, begun, done) for place, begun, done in rows], ENTRY).tobytes()
+
+
+def _sample(rank, *, operations=0, spans=(), entries=b"", **more):
+    fields = {"arena_nbytes": 0, "inside_ns": 0, "waiting_ns": 0, "wires": {}, "missed": 0, **more}
+    return HostSample(rank, 9, operations, spans=spans, entries=entries, **fields)
+
+
+def _span(number, begun_ns=6_000, done_ns=0):
+    return Span(number, "all_sum", begun_ns, done_ns, 0, 0, 8, number)
+
+
+class Line:
+    """The line to a host, of which the test says how its clock stands."""
+
+    def __init__(self, *ranks, answer=None, unsure_ns=100):
+        self.asked, self.clock = [], (AHEAD_NS, unsure_ns)
+        self._answer = answer
+        self.far = FarSamples(ranks, self._ask, lambda: self.clock)
+
+    def _ask(self, message):
+        self.asked.append(message)
+        if self._answer is not None:
+            asyncio.get_running_loop().call_soon(lambda: self.far.come(self._answer()))
+
+
+def _samplers(sent, *lines, size=2, readers=()):
+    return Samplers(
+        World(size),
+        CellTimes(),
+        readers,
+        far=[line.far for line in lines],
+        activity=lambda _: Activity(1, {}),
+        is_ready=lambda _: True,
+        send=lambda _, samples: sent.append(samples),
+    )
+
+
+def test_a_host_is_asked_once_for_each_look_and_not_when_nobody_watches():
+    sent = []
+
+    async def main():
+        line = Line(0, 1, answer=lambda: HostSamples((_sample(0), _sample(1, operations=7))))
+        samplers = _samplers(sent, line)
+        await asyncio.sleep(0.05)
+        assert line.asked == []
+        samplers.watch(b"a", 0.3)
+        await asyncio.wait_for(samplers.run(), 5)
+        assert line.asked == [SampleRanks()] * len(sent)
+        await asyncio.sleep(0.3)
+        assert len(line.asked) == len(sent) == 2
+
+    asyncio.run(main())
+    assert [its.operations for its in sent[-1].ranks] == [0, 7]
+
+
+def test_a_host_that_does_not_answer_is_not_asked_again_and_holds_nobody_up():
+    sent = []
+
+    async def main():
+        line = Line(1)
+        samplers = _samplers(sent, line)
+        samplers.watch(b"a", 0.7)
+        await asyncio.wait_for(samplers.run(), 5)
+        assert len(line.asked) == 1
+        line.far.come(HostSamples((_sample(1, operations=7, missed=3, spans=(_span(1),)),)))
+        first, second = samplers.take().ranks[1], samplers.take().ranks[1]
+        # What was told once is not told again; sums stay.
+        assert [(its.operations, its.missed, len(its.spans)) for its in (first, second)] == [
+            (7, 3, 1),
+            (7, 0, 0),
+        ]
+        line.far.ask()
+        line.clock = None
+        line.far.lose()
+        assert samplers.take().ranks[1].operations == 7
+        assert not line.far.ask()
+
+    asyncio.run(main())
+    assert len(sent) >= 3
+    assert sent[-1].ranks[1].detail == "its host sends no samples yet"
+
+
+def test_times_are_moved_to_our_clock_and_stay_what_a_client_takes():
+    async def main():
+        line = Line(1)
+        line.far.ask()
+        last = (1 << 62) - 1
+        spans = _span(1), _span(2, 6_000, 9_000), _span(3, 10, 20)
+        assert not line.far.come(
+            HostSamples((_sample(1, spans=spans, entries=_entries((1, 6_000, 0))),))
+        )
+        its = line.far.take()[1]
+        assert [(s.begun_ns, s.done_ns) for s in its.spans] == [(1_000, 0), (1_000, 4_000), (1, 1)]
+        assert np.frombuffer(its.entries, ENTRY).tolist() == [(0, 1, 1_000, 0)]
+        line.clock = 10_000, 0
+        line.far.ask()
+        line.far.come(HostSamples((_sample(1, spans=(_span(4, last, last),)),)))
+        moved = line.far.take()[1]
+        assert msgspec.msgpack.decode(msgspec.msgpack.encode(moved), type=RankSample) == moved
+
+    asyncio.run(main())
+
+
+def test_what_was_not_asked_for_or_cannot_be_read_is_refused():
+    async def main():
+        line = Line(1)
+        assert line.far.come(HostSamples(())) == "answered what it was not asked"
+        line.far.ask()
+        assert "cannot understand" in line.far.come(HostSamples((_sample(1, entries=b"short"),)))
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        _sample(1, entries=bytes(5000)),
+        _sample(1, spans=(_span(1),) * (MOST_SPANS_SAID + 1)),
+        _sample(1, spans=(msgspec.structs.replace(_span(1), op="x" * 65),)),
+        _sample(1, spans=(_span(1, begun_ns=-1),)),
+        _sample(1, operations=1 << 62),
+        _sample(1, wires={1: (-1, 0)}),
+        _sample(-1),
+    ],
+)
+def test_sizes_are_checked_where_it_is_decoded(bad):
+    good = msgspec.msgpack.encode(HostSamples((_sample(1, spans=(_span(1),)),)))
+    assert isinstance(msgspec.msgpack.decode(good, type=FromHost), HostSamples)
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.msgpack.decode(msgspec.msgpack.encode(HostSamples((bad,))), type=FromHost)
+
+
+def test_what_may_not_be_said_is_counted():
+    many = tuple(_span(number) for number in range(MOST_SPANS_SAID + 5))
+    said = said_of(RankSample(1, 9, "idle", "", 0, 0, 0, 0, spans=many, missed=2))
+    assert (len(said.spans), said.missed) == (MOST_SPANS_SAID, 7)
+
+
+def test_a_host_whose_look_fails_says_so_little_and_goes_on():
+    said = []
+
+    async def main():
+        memory = SimpleNamespace(
+            trace=lambda _: (b"", 0),
+            counters=lambda _: (0, 0, 0, 0, {}),
+            activity=lambda _: Activity(1, {}),
+        )
+        host = SimpleNamespace(ranks=(4,), memory=memory, pid=lambda _: 9)
+        answers = SampleAnswers(host, lambda: said.append("report"), said.append)
+        await answers.answer()
+        memory.counters = None  # as a mistake of ours
+        await answers.answer()
+
+    asyncio.run(main())
+    assert said[0] == "report"
+    assert [its.rank for its in said[1].ranks] == [4]
+    assert said[2] == HostSamples(())
+
+
+def test_who_came_last_is_told_when_all_have_answered_and_no_clock_may_be_wrong():
+    """Rank 0 is here, rank 1 on a host that is slow once."""
+
+    async def main():
+        line, read = Line(1, unsure_ns=100_000), []
+        line.clock = 0, 100_000
+        reader = SimpleNamespace(read=lambda: [msgspec.structs.replace(RANK, entries=read.pop())])
+        samplers = _samplers([], line, readers=[reader])
+
+        def look(here, there=None):
+            read.append(here)
+            line.far.ask()
+            if there is not None:
+                line.far.come(HostSamples((_sample(1, entries=there),)))
+            samples = samplers.take()
+            return samples.compared, [(its.rank, its.late_ns) for its in samples.late]
+
+        found = [look(b"", b"")]
+        begun = time.monotonic_ns()
+        await asyncio.sleep(0.01)
+        # Rank 1 comes 1 ms after rank 0 to the one, and 50 us after it to the other.
+        ended = begun + 3_000_000
+        here = _entries((1, begun, ended), (2, begun, ended), (3, begun, ended))
+        there = _entries((1, begun + 1_000_000, ended), (2, begun + 50_000, ended))
+        found += [look(here), look(b"", there), look(b"", b""), look(b"", b"")]
+        return found
+
+    # The third one is not compared: of rank 1's part in it nothing is known.
+    nothing = 0, []
+    assert asyncio.run(main()) == [nothing, nothing, nothing, (2, [(1, 900_000)]), nothing]
