@@ -31,9 +31,12 @@ from phalanx.protocol import (
     HostPlan,
     Register,
     RemoteOptions,
+    Samples,
+    WatchSamples,
     pack_frame,
 )
 from phalanx.protocol.host_commands import FromCommand
+from phalanx.protocol.host_samples import HostSamples
 from phalanx.protocol.hosts import (
     Beat,
     Beaten,
@@ -107,7 +110,7 @@ class _Door(HostDoor):
 
 
 def _names_others(message: Any) -> bool:
-    if isinstance(message, HostReport):
+    if isinstance(message, HostReport | HostSamples):
         return any(report.rank != _THERE for report in message.ranks)
     return isinstance(message, _OF_RANKS) and message.rank != _THERE
 
@@ -115,7 +118,7 @@ def _names_others(message: Any) -> bool:
 def _own(supply: Supply) -> bytes:
     """Some message of its own ranks: what comes after the first check."""
     message = supply.record(FromHost)
-    if isinstance(message, HostReport):
+    if isinstance(message, HostReport | HostSamples):
         ranks = tuple(msgspec.structs.replace(report, rank=_THERE) for report in message.ranks)
         message = msgspec.structs.replace(message, ranks=ranks)
     elif _names_others(message):
@@ -144,6 +147,7 @@ class _Play(Play):
         assert self.root._is_booted
 
     async def turn(self, supply: Supply) -> None:
+        self.says(WatchSamples(2.0))
         if supply.below(4) == 0:
             self._asked += 1
             self.says(supply.choice(_QUESTIONS)(self._asked))
@@ -161,6 +165,11 @@ class _Play(Play):
         assert _HERE not in self.root._world.dead
         await asyncio.sleep((0.0, 0.0, 0.3, 3.0)[supply.below(4)])
 
+    def check_samples(self) -> None:
+        """Whatever a host says of its ranks, a client can read what becomes of it."""
+        told = [body for _, body in self.client.told if b"samples" in body[:20]]
+        assert all(msgspec.msgpack.decode(body, type=Samples).ranks for body in told)
+
 
 async def _play(loop: JumpingLoop, supply: Supply) -> None:
     play = _Play()
@@ -174,6 +183,7 @@ async def _play(loop: JumpingLoop, supply: Supply) -> None:
         await play.turn(supply)
     await asyncio.sleep(20.0)
     play.check(loop, running)
+    play.check_samples()
     play.root._over.set()
     await running
     await asyncio.sleep(1.0)  # what was cancelled has gone
