@@ -18,7 +18,7 @@ from restarting import wait_for
 from worlds import NASTY, make_trace, make_world
 
 from phalanx.errors import DistributedError
-from phalanx.protocol import CellTime, LateRank, RankSample, Samples, Span, Waiting
+from phalanx.protocol import CellTime, HostClock, LateRank, RankSample, Samples, Span, Waiting
 from phalanx.widgets import Monitor, monitor
 from phalanx.widgets._live_monitor import KEPT_NBYTES
 from phalanx.widgets._monitor_frames import Lanes
@@ -37,6 +37,19 @@ def test_the_picture_says_who_came_last():
     assert "rank 0 held" not in picture.text
     texts = [text.text for text in ET.fromstring(picture.svg).iter(f"{_SVG}text")]
     assert {"rank 0", "rank 1", "rank 2", "rank 3", "all_sum", "barrier"} <= set(texts)
+
+
+def test_nobody_is_named_for_what_the_clocks_may_be_wrong_by():
+    trace = make_trace(4, late=2)  # by 4 ms
+    trace.records["host"][trace.records["rank"] >= 2] = 1
+
+    def text(unsure_ns):
+        hosts = HostClock("a", 0, 0), HostClock("b", 9, unsure_ns)
+        there = Trace(trace.records, hosts, trace.dropped, trace.now_ns)
+        return monitor(there, make_world(2, 2)).text
+
+    assert "rank 2 held the others up for 100 ms: last to 100 of 100" in text(3_000_000)
+    assert "held the others up" not in text(5_000_000)
 
 
 def test_what_is_not_there_any_more_is_told_of():

@@ -8,6 +8,9 @@ import pytest
 from hosts_of_one_machine import Cell, host_of, start
 from restarting import wait_for
 
+from phalanx.widgets import monitor
+from phalanx.widgets._rates import Rates
+
 
 @pytest.fixture(scope="module")
 def ws():
@@ -59,6 +62,7 @@ def test_a_sleeper_on_the_other_host_is_named_meanwhile_and_afterwards(ws):
     (late,) = sample.late
     assert (sample.compared, late.rank, late.count) == (1, 3, 1)
     assert 0.5e9 < late.late_ns < 5e9
+    assert "rank 3 held the others up for" in monitor(ws.trace(), ws.topology()).text
     # What rank 2 did there is told of in this machine's time, and by itself.
     spans = {
         span.number: span for its in reader.seen for span in its.ranks[2].spans if span.done_ns
@@ -80,6 +84,10 @@ def test_bytes_between_hosts_are_counted_at_both_ends(ws):
 
     after = reader.until(lambda its: passed(its.ranks[3]) >= 1 << 20)
     assert after.ranks[0].wires[3][0] == after.ranks[3].wires[0][1]
+    # What the pictures make of it: a link's traffic.
+    rates = Rates()
+    rates.take(reader.seen)
+    assert (0, 3) in {(link.source, link.target) for link in rates.links()}
 
 
 def test_a_host_that_is_lost_shows_its_ranks_dead_and_why():
