@@ -49,7 +49,7 @@ class Line:
     def __init__(self, *ranks, answer=None, unsure_ns=100):
         self.asked, self.clock = [], (AHEAD_NS, unsure_ns)
         self._answer = answer
-        self.far = FarSamples(ranks, self._ask, lambda: self.clock)
+        self.far = FarSamples(ranks, 2, self._ask, lambda: self.clock)
 
     def _ask(self, message):
         self.asked.append(message)
@@ -140,7 +140,12 @@ def test_what_was_not_asked_for_or_cannot_be_read_is_refused():
         line = Line(1)
         assert line.far.come(HostSamples(())) == "answered what it was not asked"
         line.far.ask()
-        assert "cannot understand" in line.far.come(HostSamples((_sample(1, entries=b"short"),)))
+        for bad in (
+            (_sample(1, entries=b"short"),),
+            (_sample(1, wires={2: (1, 1)}),),  # there is no rank 2
+            (_sample(1), _sample(1)),
+        ):
+            assert "cannot understand" in line.far.come(HostSamples(bad))
 
     asyncio.run(main())
 

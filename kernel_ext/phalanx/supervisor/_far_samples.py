@@ -62,6 +62,8 @@ class FarSamples:
 
     Parameters
     ----------
+    ranks : sequence of int
+        Of this host, of ``size`` of the world.
     ask : callable
         Tells the host to look.
     clock : callable
@@ -71,10 +73,12 @@ class FarSamples:
     def __init__(
         self,
         ranks: Sequence[int],
+        size: int,
         ask: Callable[[SampleRanks], None],
         clock: Callable[[], tuple[int, int] | None],
     ) -> None:
         self.ranks = tuple(ranks)
+        self._size = size
         self._ask = ask
         self._clock = clock
         self._is_asked = False
@@ -106,11 +110,14 @@ class FarSamples:
         """Take an answer; what is wrong with it, if anything is."""
         if not self._is_asked:
             return "answered what it was not asked"
-        if any(len(its.entries) % ENTRY.itemsize for its in message.ranks):
+        if len(message.ranks) > len(self.ranks) or not all(map(self._makes_sense, message.ranks)):
             return "it has said what its root cannot understand"
         self._is_asked, self._come = False, message
         self.answered.set()
         return ""
+
+    def _makes_sense(self, its: HostSample) -> bool:
+        return not len(its.entries) % ENTRY.itemsize and max(its.wires, default=0) < self._size
 
     def lose(self) -> None:
         """Expect no answer any more; what was seen last stays."""

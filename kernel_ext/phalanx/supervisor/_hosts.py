@@ -78,9 +78,9 @@ class Hosts:
 
         if self._door is None:
             self._door = HostDoor()
-        remote, silence_s = self._options.remote, self._options.silence_s
+        size, remote, silence_s = self._options.ranks, self._options.remote, self._options.silence_s
         return RemoteHost(
-            index, plan, name, ranks, remote, silence_s, self._door, self, self._events
+            index, plan, name, ranks, size, remote, silence_s, self._door, self, self._events
         )
 
     # -- life ---------------------------------------------------------------------------------

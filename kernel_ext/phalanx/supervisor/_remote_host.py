@@ -81,6 +81,7 @@ class RemoteHost:
         plan: HostPlan,
         name: str,
         ranks: Sequence[int],
+        size: int,
         remote: RemoteOptions,
         silence_s: float,
         door: HostDoor,
@@ -107,7 +108,7 @@ class RemoteHost:
         plan_address = plan.addresses[0] if plan.addresses else ""
         self.info = HostInfo(index, name, plan_address, 0)
         self.root_address = ""  # where it has reached the root
-        self.samples = FarSamples(ranks, self._say, self._clock)
+        self.samples = FarSamples(ranks, size, self._say, self._clock)
 
     # -- its life -----------------------------------------------------------------------------
 

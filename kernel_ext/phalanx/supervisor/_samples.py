@@ -7,6 +7,7 @@ What a sample looks like on a screen it does not know.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 
@@ -109,10 +110,9 @@ class Samplers:
         """Have other hosts look, and give them a moment."""
         asked = [far for far in self._far if far.ask()]
         if asked:
-            waits = [self._loop.create_task(far.answered.wait()) for far in asked]
-            _, late = await asyncio.wait(waits, timeout=FAR_S)
-            for wait in late:
-                wait.cancel()
+            answers = asyncio.gather(*(far.answered.wait() for far in asked))
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(answers, FAR_S)
 
     def take(self) -> Samples:
         """Look at all ranks once; of other hosts at what they have answered."""
