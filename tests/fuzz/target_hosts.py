@@ -93,8 +93,9 @@ class _Door(HostDoor):
         super().__init__()
         self.told: list[Any] = []
 
-    def open(self, addresses: Any) -> None:
+    def open(self, addresses: Any) -> tuple[str, ...]:
         self.endpoints = ("tcp://127.0.0.1:1",)
+        return tuple(addresses)
 
     def hear(self, body: bytes) -> None:
         """Let the newest host say something."""

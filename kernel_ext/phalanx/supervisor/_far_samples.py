@@ -7,17 +7,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
 from phalanx.distributed import ENTRY
-from phalanx.protocol import RankSample, Span
+from phalanx.protocol import RankSample
 from phalanx.protocol.host_samples import HostSample, HostSamples, SampleRanks, said_of
 
 from ._host import HostSupervisor
 from ._rank_reader import RankReader
 from ._steady import Steady
+
+if TYPE_CHECKING:
+    from ._host_line import HostLine
 
 __all__ = ["FarSamples", "SampleAnswers"]
 
@@ -64,28 +68,28 @@ class FarSamples:
     ----------
     ranks : sequence of int
         Of this host, of ``size`` of the world.
-    ask : callable
-        Tells the host to look.
-    clock : callable
-        What to add to the host's time, and by how much that may be wrong; None: it is not up.
+    line : callable
+        The newest line to the host; None before the first.
     """
 
     def __init__(
         self,
         ranks: Sequence[int],
         size: int,
-        ask: Callable[[SampleRanks], None],
-        clock: Callable[[], tuple[int, int] | None],
+        line: Callable[[], HostLine | None],
     ) -> None:
         self.ranks = tuple(ranks)
         self._size = size
-        self._ask = ask
-        self._clock = clock
+        self._line = line
         self._is_asked = False
         self._come: HostSamples | None = None
         self._last: dict[int, RankSample] = {}
         self.answered = asyncio.Event()
         self.unsure_ns = 0
+
+    def _clock(self) -> tuple[int, int] | None:
+        line = self._line()
+        return None if line is None else line.clock()
 
     @property
     def is_up(self) -> bool:
@@ -99,11 +103,12 @@ class FarSamples:
 
     def ask(self) -> bool:
         """Have the host look, unless it is to already; whether it is worth waiting for that."""
-        if self._is_asked or self._come is not None or not self.is_up:
+        line = self._line()
+        if self._is_asked or self._come is not None or line is None or line.clock() is None:
             return False
         self._is_asked = True
         self.answered.clear()
-        self._ask(SampleRanks())
+        line.say(SampleRanks())
         return True
 
     def come(self, message: HostSamples) -> str:
@@ -122,7 +127,9 @@ class FarSamples:
     def lose(self) -> None:
         """Expect no answer any more; what was seen last stays."""
         self._is_asked, self._come = False, None
-        self._last = {rank: _still(its) for rank, its in self._last.items()}
+        self._last = {
+            rank: msgspec.structs.replace(its, spans=()) for rank, its in self._last.items()
+        }
         self.answered.set()
 
     def take(self) -> dict[int, RankSample]:
@@ -135,14 +142,11 @@ class FarSamples:
         self._last = {its.rank: _in_our_time(its, offset_ns) for its in come.ranks}
         return self._last
 
-    def spans(self) -> dict[int, tuple[Span, ...]]:
-        """Return what its ranks did when they were seen last."""
-        return {rank: its.spans for rank, its in self._last.items()}
-
 
 def _still(its: RankSample) -> RankSample:
-    """Return a rank as it was: what it did is told of only once."""
-    return msgspec.structs.replace(its, spans=(), missed=0, entries=b"")
+    """Return a rank as it was: what is over is told once, what runs at each look."""
+    spans = tuple(span for span in its.spans if not span.done_ns)
+    return msgspec.structs.replace(its, spans=spans, missed=0, entries=b"")
 
 
 def _in_our_time(its: HostSample, offset_ns: int) -> RankSample:

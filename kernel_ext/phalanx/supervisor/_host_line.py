@@ -267,14 +267,13 @@ class HostLine:
         for _ in range(n_beats):
             self._say_beat()
 
-    @property
-    def knows_clock(self) -> bool:
-        """Whether it has told its time."""
-        return self._offset.is_known
-
     def offset(self) -> tuple[int, int]:
         """What to add to its time to have ours, and by how much that may be wrong (ns)."""
         return self._offset.at(time.monotonic_ns())
+
+    def clock(self) -> tuple[int, int] | None:
+        """Return `offset`; None while it is not up or has not told its time."""
+        return self.offset() if self.is_up and self._offset.is_known else None
 
     # -- its end ------------------------------------------------------------------------------
 

@@ -105,10 +105,9 @@ class RemoteHost:
         self._lost_lines: list[HostLine] = []
         self._is_watching = False
         self._aborted: tuple[int, int, int, str] | None = None
-        plan_address = plan.addresses[0] if plan.addresses else ""
-        self.info = HostInfo(index, name, plan_address, 0)
+        self.info = HostInfo(index, name, next(iter(plan.addresses), ""), 0)
         self.root_address = ""  # where it has reached the root
-        self.samples = FarSamples(ranks, size, self._say, self._clock)
+        self.samples = FarSamples(ranks, size, lambda: self._line)
 
     # -- its life -----------------------------------------------------------------------------
 
@@ -166,8 +165,7 @@ class RemoteHost:
 
     def _on_up(self, up: HostUp, wanted: Sequence[int]) -> None:
         assert self._line is not None
-        address = up.addresses[0] if up.addresses else ""
-        self.info = HostInfo(self._index, self._name, address, up.cores)
+        self.info = HostInfo(self._index, self._name, next(iter(up.addresses), ""), up.cores)
         self.root_address = up.root_address
         if self._is_watching:
             self._line.say(WatchRanks(is_on=True))
@@ -196,8 +194,9 @@ class RemoteHost:
     # -- what it says -------------------------------------------------------------------------
 
     def _take(self, message: FromHost) -> None:
+        problem = ""
         if not set(named_in(message)) <= self._ranks.keys():
-            self._refuse("it has spoken for ranks that are not its own")
+            problem = "it has spoken for ranks that are not its own"
         elif isinstance(message, HostReport):
             for report in message.ranks:
                 self._ranks[report.rank].report = report
@@ -220,12 +219,8 @@ class RemoteHost:
             self._keeper.on_command(message)
         elif isinstance(message, HostSamples):
             problem = self.samples.come(message)
-            if problem:
-                self._refuse(problem)
-
-    def _refuse(self, problem: str) -> None:
-        assert self._line is not None
-        self._line.refuse(problem)
+        if problem and self._line is not None:
+            self._line.refuse(problem)
 
     # -- by rank ------------------------------------------------------------------------------
 
@@ -347,11 +342,6 @@ class RemoteHost:
         traces = nothing if answer is None else (*answer.traces, *nothing)[: len(self.ranks)]
         offset = (0, 0) if self._line is None else self._line.offset()
         return HostClock(self._name, *offset), traces
-
-    def _clock(self) -> tuple[int, int] | None:
-        """Return `HostLine.offset`; None while it is not up or its clock is not known."""
-        line = self._line
-        return line.offset() if line is not None and line.is_up and line.knows_clock else None
 
     async def _ask(
         self, make: Callable[[int], ToHost], kind: type[Answer], timeout_s: float

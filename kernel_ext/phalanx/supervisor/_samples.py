@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -17,12 +18,14 @@ from phalanx.distributed import ItsClock, Lateness
 from phalanx.protocol import LateRank, RankSample, Samples, Span, Waiting
 
 from ._cell_times import CellTimes
-from ._far_samples import FarSamples
 from ._hopeless import WORLD, Activity
 from ._quiet import waits_now
 from ._rank_reader import RankReader
 from ._steady import Steady
 from ._world import World
+
+if TYPE_CHECKING:  # a world of one host does not load it
+    from ._far_samples import FarSamples
 
 __all__ = ["Samplers"]
 
@@ -119,10 +122,8 @@ class Samplers:
         self._number += 1
         now_ns = time.monotonic_ns()
         seen = {its.rank: its for reader in self._readers for its in reader.read()}
-        spans = {rank: its.spans for rank, its in seen.items()}
         for far in self._far:
             seen.update(far.take())
-            spans.update(far.spans())  # of what still runs, as long as it has not been seen to end
         entries = {rank: its.entries for rank, its in seen.items()}
         compared, late = self._compare(entries, now_ns)
         every = (seen.get(rank) or _unseen(rank) for rank in range(self._world.size))
@@ -135,7 +136,7 @@ class Samplers:
             cells=self._cells.recent(),
             compared=compared,
             late=late,
-            waits=self._waits(spans, now_ns),
+            waits=self._waits({rank: its.spans for rank, its in seen.items()}, now_ns),
         )
 
     def _compare(
