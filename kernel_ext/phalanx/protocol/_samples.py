@@ -104,7 +104,7 @@ class Samples(msgspec.Struct, frozen=True, tag="samples", forbid_unknown_fields=
     """Root: all ranks as of ``now_ns``, and what they did since the sample before.
 
     ``time`` is the same moment as of `time.time`. ``compared`` collectives were looked at for who
-    came last; ``late`` has the ranks that did.
+    came last; ``late`` has the ranks that did, where the hosts' clocks leave no doubt of it.
     """
 
     number: int
