@@ -10,10 +10,13 @@ from bed import Bed, why_not
 from beside import is_beside
 from mpis import Mpi
 
-# A shell that runs us in the background has SIGINT ignored, which every process we start would
-# inherit: kernels and ranks that cannot be interrupted. A handler is not inherited.
+# A shell that runs us in the background, or nohup, has signals ignored, which every process we start
+# would inherit: kernels and ranks that cannot be interrupted. A handler is not inherited.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+for number in (signal.SIGHUP, signal.SIGQUIT):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, signal.SIG_DFL)
 
 N_SLOWEST = 25
 
