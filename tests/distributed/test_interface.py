@@ -25,7 +25,7 @@ except px.NotSupported as error:
 px.recover(timeout=20.0)
 print(world._spec.addresses)
 """
-SAID = ["1 10.77.0.11", "True", "('10.77.0.11',)"]
+SAID = ["1 10.77.0.11", "True", "('10.77.0.11', 'fd77::11')"]
 
 
 @pytest.mark.slow

@@ -177,6 +177,9 @@ MAGICS = [
 ]  # fmt: skip
 
 
+CONFIG = "%distributed config"  # a program's: see test_config.py
+
+
 @pytest.mark.parametrize("magic", MAGICS)
 @pytest.mark.parametrize("option", ["--help", "-h"])
 def test_help(kernel, magic, option):
@@ -187,7 +190,7 @@ def test_help(kernel, magic, option):
 
 def test_every_action_has_help(kernel):
     words = kernel.complete("%distributed ")["matches"]
-    assert {f"%distributed {word}" for word in words if word[0] != "-"} <= set(MAGICS)
+    assert {f"%distributed {word}" for word in words if word[0] != "-"} <= {*MAGICS, CONFIG}
 
 
 def test_ranks_that_die_are_passed_by():

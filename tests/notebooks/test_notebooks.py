@@ -41,7 +41,12 @@ def test_its_pictures_can_be_read_without_a_kernel():
     cells = [cell for cell in _read(_FOLDER / "04_seeing_it.ipynb").cells if "outputs" in cell]
     assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
     pictured = [cell.source for cell in cells if _pictures(cell.outputs)]
-    assert [source.split()[1] for source in pictured] == ["topology", "bandwidth", "bandwidth"]
+    assert [source.split()[1] for source in pictured] == [
+        "topology",
+        "monitor",
+        "bandwidth",
+        "bandwidth",
+    ]
     kinds = {kind for cell in cells for output in cell.outputs for kind in output.get("data", ())}
     assert kinds <= {"image/svg+xml", "text/plain"}  # no widget, whose kernel is gone
 
@@ -344,7 +349,9 @@ def test_the_slow_rank_is_seen(seeing):
     assert len(waited) == 4
     assert waited[3] == min(waited)
     assert len(_of(seeing, "measure_links").stdout.splitlines()) == 6
-    for words in ("%distributed topology", "--dtype float16"):
+    for words in ("%distributed topology", "%distributed monitor", "--dtype float16"):
         (picture,) = _pictures(_of(seeing, words).outputs)
         assert picture.startswith("<svg")
+    (lanes,) = _pictures(_of(seeing, "%distributed monitor").outputs)
+    assert "rank 3 held the others up for" in lanes
     assert seeing[1] == []

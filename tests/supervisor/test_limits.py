@@ -52,7 +52,7 @@ def test_what_a_start_is_refused_is_one_line(tmp_path, name, limit, words):
 
 
 def test_memory_that_a_rank_is_refused_is_named(tmp_path):
-    said = said_with(tmp_path, "RLIMIT_AS", 800 << 20, 800 << 20, 2)
+    said = said_with(tmp_path, "RLIMIT_AS", 900 << 20, 900 << 20, 2)
     assert not said.startswith("ran")
     assert "memory" in said or "thread" in said
 

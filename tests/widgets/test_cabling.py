@@ -32,7 +32,7 @@ def test_each_host_and_cable_is_there_once(n):
     assert sum(title.startswith("chosen ") for title in titles) == len(pairs)
     boxes = [rect for rect in root.iter(f"{_SVG}rect") if rect.get("class") == "px-tile"]
     places = [tuple(float(box.get(key)) for key in ("x", "y", "width", "height")) for box in boxes]
-    width, height = float(root.get("width")), float(root.get("height"))
+    width, height = map(float, root.get("viewBox").split()[2:])
     for i, (x, y, w, h) in enumerate(places):
         assert 0 <= x <= width - w
         assert 0 <= y <= height - h
