@@ -6,11 +6,13 @@ import socket
 from concurrent.futures import Future
 from pathlib import Path
 
+import msgspec
 import psutil
 import pytest
 from distributed.meeting import PATIENCE, Links, check_links, identity, talk
 
 from phalanx.distributed._handshake import Acceptor, Lane
+from phalanx.distributed._listen import Share
 from phalanx.errors import CollectiveTimeout, DistributedError, RankFailure
 
 HAS_IPV6 = socket.has_ipv6 and "::1" in {
@@ -39,6 +41,46 @@ def test_only_the_wanted_pairs_are_linked_and_a_loner_takes_part(meet):
     results = [future.result(PATIENCE) for future in futures]
     assert [sorted(links) for links in results] == [[2], [], [0]]
     check_links(results)
+
+
+class Moved:
+    """A rendezvous in which all others run under another kernel."""
+
+    def __init__(self, inner):
+        self._inner = inner
+        self.rank, self.size = inner.rank, inner.size
+
+    def all_gather(self, data, *, timeout):
+        parts = self._inner.all_gather(data, timeout=timeout)
+        shares = [msgspec.msgpack.decode(part, type=Share) for part in parts]
+        return [
+            part
+            if r == self.rank
+            else msgspec.msgpack.encode(msgspec.structs.replace(share, machine="other"))
+            for r, (part, share) in enumerate(zip(parts, shares, strict=True))
+        ]
+
+
+def test_a_link_within_a_machine_holds_no_more_than_a_cache(meet):
+    meeting = meet(2)
+    lanes = {Lane.COLLECTIVE: [1], Lane.PAIR: [1]}
+    first = meeting.start(0, peers=lanes)
+    second = meeting.start(
+        1, peers={lane: [0] for lane in lanes}, rendezvous=Moved(meeting.rendezvous[1])
+    )
+    here, there = first.result(PATIENCE), second.result(PATIENCE)
+    # Rank 1 takes rank 0 for one of another machine, and leaves its size to the kernel.
+    size = {
+        (name, lane): links[lane][peer].getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+        for name, links, peer in (("here", here, 1), ("there", there, 0))
+        for lane in lanes
+    }
+    assert size.pop(("here", Lane.COLLECTIVE)) == 256 << 10
+    assert min(size.values()) > 256 << 10
+    for links in (here, there):
+        for lane in links.values():
+            for sock in lane.values():
+                sock.close()
 
 
 @pytest.mark.skipif(not HAS_IPV6, reason="this machine has no ::1")

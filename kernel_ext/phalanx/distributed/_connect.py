@@ -25,6 +25,7 @@ from ._attempt import Attempt, Target, is_open
 from ._deadline import Deadline
 from ._handshake import Acceptor, HandshakeRejected, Identity, Initiator, Lane
 from ._listen import Endpoint, Share, close_all, listen, open_socket, read_shares
+from ._machine import bound_send_buffer, machine
 from ._rendezvous import Rendezvous, name_ranks
 
 __all__ = ["Links", "connect_links"]
@@ -109,7 +110,7 @@ def connect_links(
                 problem = str(error)  # told to all, so that nobody waits for this rank
         endpoints = tuple(endpoint for _, endpoint in listeners)
         ranks = tuple(tuple(sorted(peers.get(lane, ()))) for lane in Lane)
-        mine = Share(ranks, endpoints, problem)
+        mine = Share(ranks, endpoints, problem, machine())
         packed = rendezvous.all_gather(msgspec.msgpack.encode(mine), timeout=deadline.remaining())
         names = names or range(len(packed))
         shares = read_shares(packed, names)
@@ -117,6 +118,10 @@ def connect_links(
         awaited = {key for key in wanted if key[1] > me.rank}
         meeting = _Meeting(me, [sock for sock, _ in listeners], awaited, targets, names)
         made = meeting.run(deadline, check, host_names)
+        for (lane, peer), sock in made.items():
+            # Lanes of messages have a size of their own (`pairs.cpp`).
+            if lane is Lane.COLLECTIVE and machine() and shares[peer].machine == machine():
+                bound_send_buffer(sock)
         return {lane: {rank: made[lane, rank] for rank in peers[lane]} for lane in peers}
     finally:
         close_all(sock for sock, _ in listeners)

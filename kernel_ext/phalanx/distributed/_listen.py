@@ -34,11 +34,13 @@ class Share(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     ``peers`` are the ranks it wants a link with, by lane; all ranks check that both ends agree. A
     ``problem`` makes all of them fail at once instead of waiting for one that cannot come.
+    ``machine`` is the kernel it runs under, see `_machine`.
     """
 
     peers: tuple[tuple[int, ...], ...]
     endpoints: tuple[Endpoint, ...]
     problem: str = ""
+    machine: str = ""
 
 
 def open_socket(host: str, port: int, *, passive: bool) -> tuple[socket.socket, tuple[object, ...]]:
