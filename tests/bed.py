@@ -48,6 +48,11 @@ __all__ = ["Bed", "why_not"]
 _numbers = itertools.count()
 
 
+def _port(host: int, card: int) -> str:
+    """The switch's end of a cable."""
+    return f"port{host}" if card == 0 else f"port{host}_{card}"
+
+
 class Bed:
     """``hosts`` hosts, named a, b, c, ..., each reached by ssh from each; a context manager.
 
@@ -176,20 +181,37 @@ class Bed:
 
     # -- the wires --------------------------------------------------------------------------------
 
-    def cut(self, host: int) -> None:
+    def add_cables(self) -> None:
+        """Give every host a second card, eth1, at its ``address1``, on a switch of their own."""
+        self._on_switch("ip", "link", "add", "br1", "type", "bridge")
+        self._on_switch("ip", "link", "set", "br1", "up")
+        for index, host in enumerate(self.hosts):
+            assert host.sshd is not None
+            card = ["type", "veth", "peer", "name", "eth1", "netns", str(host.sshd.pid)]
+            self._on_switch("ip", "link", "add", _port(index, 1), *card)
+            self._on_switch("ip", "link", "set", _port(index, 1), "master", "br1", "up")
+            self.run(index, ["ip", "addr", "add", f"{host.address1}/24", "dev", "eth1"])
+            self.run(index, ["ip", "link", "set", "eth1", "up"])
+
+    def cut(self, host: int, card: int = 0) -> None:
         """Pull its cable: what is sent is lost, nobody is told."""
-        self._on_switch("ip", "link", "set", f"port{host}", "down")
+        self._on_switch("ip", "link", "set", _port(host, card), "down")
 
-    def mend(self, host: int) -> None:
+    def mend(self, host: int, card: int = 0) -> None:
         """Put the cable back."""
-        self._on_switch("ip", "link", "set", f"port{host}", "up")
+        self._on_switch("ip", "link", "set", _port(host, card), "up")
 
-    def shape(self, host: int, rate: str) -> None:
+    def sent_nbytes(self, host: int, card: int = 0) -> int:
+        """What a host has sent through a card so far."""
+        file = f"/sys/class/net/eth{card}/statistics/tx_bytes"
+        return int(self.run(host, ["cat", file]).stdout)
+
+    def shape(self, host: int, rate: str, card: int = 0) -> None:
         """Bound what it sends and what it is sent, e.g. ``1gbit``; "" ends that."""
         words = ["root", "tbf", "rate", rate, "burst", "256kb", "latency", "50ms"]
         words = ["replace", *words] if rate else ["del", "root"]
-        self.run(host, ["tc", "qdisc", words[0], "dev", "eth0", *words[1:]])
-        self._on_switch("tc", "qdisc", words[0], "dev", f"port{host}", *words[1:])
+        self.run(host, ["tc", "qdisc", words[0], "dev", f"eth{card}", *words[1:]])
+        self._on_switch("tc", "qdisc", words[0], "dev", _port(host, card), *words[1:])
 
     def block(self, source: int, host: int, ports: str = "1-65534") -> None:
         """Let a host silently drop what another sends to these tcp ports; ssh is let through."""

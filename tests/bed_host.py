@@ -95,6 +95,7 @@ class BedHost:
     def __init__(self, name: str, number: int, folder: Path) -> None:
         self.name = name
         self.address = f"10.77.0.{number}"
+        self.address1 = f"10.77.1.{number}"  # of a second card, where there is one
         self.address6 = f"fd77::{number}"
         self.folder = folder
         self.fds: dict[str, int] = {}

@@ -12,9 +12,16 @@ import pytest
 PIDFD_GETFD = 438  # of every architecture that has it: asm-generic/unistd.h
 
 
-def cut(one: int, other: int) -> int:
-    """Shut down every tcp connection that two processes have with each other; how many."""
-    ours = {(c.laddr, c.raddr): c.fd for c in _connections(one)}
+def cut(one: int, other: int, address: str = "") -> int:
+    """Shut down every tcp connection that two processes have with each other; how many.
+
+    With an address only those between that one and itself.
+    """
+    ours = {
+        (c.laddr, c.raddr): c.fd
+        for c in _connections(one)
+        if not address or c.laddr.ip == c.raddr.ip == address
+    }
     theirs = {(c.raddr, c.laddr) for c in _connections(other)}
     shared = [fd for ends, fd in ours.items() if ends in theirs]
     for fd in shared:

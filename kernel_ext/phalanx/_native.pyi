@@ -145,9 +145,10 @@ class Group:
     """One epoch of one group: ranks ``0..size-1`` of which this process is ``rank``.
 
     Parameters: ``hosts[r]`` is the host index of rank r; ``slots[r]`` its arena slot where it is
-    on this rank's host, else -1; ``links`` maps a peer to a connected stream socket whose
-    ownership passes to the group; ranks without a common arena need a link. ``pair_links`` are
-    the same for messages, between any two ranks without a common arena.
+    on this rank's host, else -1; ``links`` maps a peer to connected stream sockets whose
+    ownership passes to the group, in the same order at both ends: one stream is divided among
+    them. Ranks without a common arena need a link. ``pair_links`` are for messages, one socket for
+    any two ranks without a common arena.
     ``channel`` picks the part of each region that this group uses (0 .. CHANNELS-1). Of a split
     ``members[r]`` is the world's number of rank r, by which errors call it, and ``tag`` a number
     of its own, the same on all its ranks. ``ranks_here`` counts the ranks on this machine where
@@ -172,7 +173,7 @@ class Group:
         slots: Sequence[int] = (),
         host_names: Sequence[str] = (),
         arena: Arena | None = None,
-        links: Mapping[int, int] = ...,
+        links: Mapping[int, Sequence[int]] = ...,
         page: AbortPage | None = None,
         wake_fd: int = -1,
         pair_links: Mapping[int, int] = ...,

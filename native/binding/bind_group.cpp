@@ -81,10 +81,12 @@ void pass(Group& group, const py::handle& array, int peer, bool is_recv,
     run(group, call);
 }
 
+using Sockets = std::map<int, std::vector<int>>;  // by peer, in the same order at both ends
+
 std::shared_ptr<Group> make_group(
     int rank, int size, std::uint64_t epoch, int channel, std::uint64_t tag,
     std::vector<int> members, std::vector<int> hosts, std::vector<int> slots,
-    std::vector<std::string> host_names, const PyArena* arena, const std::map<int, int>& links,
+    std::vector<std::string> host_names, const PyArena* arena, const Sockets& links,
     const PyPage* page, int wake_fd, const std::map<int, int>& pair_links, int ranks_here,
     std::vector<int> page_slots, const std::optional<double>& silence_s,
     std::shared_ptr<Recorder> recorder, const SelectorTable& selector) {
@@ -94,8 +96,8 @@ std::shared_ptr<Group> make_group(
     const std::chrono::milliseconds silence(
         is_watched ? std::max<std::int64_t>(std::llround(*silence_s * 1000), 1) : 0);
     GroupOptions options;
-    for (const auto& [peer, fd] : links)
-        options.links.emplace(peer, make_socket_link(peer, fd, silence));
+    for (const auto& [peer, fds] : links)
+        options.links.emplace(peer, make_striped_link(peer, fds, silence));
     for (const auto& [peer, fd] : pair_links) {
         options.pair_links.emplace(peer, make_pair_wire(peer, fd, silence));
     }
@@ -146,6 +148,7 @@ py::dict describe(const Group& group, const std::vector<std::uint64_t>& sizes) {
     result["channel"] = group.channel();
     result["members"] = group.members();
     result["nodes"] = group.formation().nodes;
+    result["stripes"] = group.stripes();
     result["algorithms"] = algorithms;
     result["selector"] = table_of(group.tuning());
     result["operations"] = counters.operations;

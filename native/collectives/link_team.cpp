@@ -186,7 +186,7 @@ void LinkTeam::advance_until(std::size_t expected, std::size_t wanted, bool judg
             const int events = (is_coming(node) ? POLLIN : 0) | (is_sending(node) ? POLLOUT : 0);
             if (events == 0) continue;
             check_alive(waiter, node);
-            polled_.push_back({link(node).descriptor(), static_cast<short>(events), 0});
+            link(node).add_polled(polled_, events);
         }
         return polled_;
     };

@@ -222,11 +222,11 @@ void LinkTeam::stream(int to, std::span<Outgoing> outgoing, std::size_t n_own, i
         polled_.clear();
         if (!receiver.is_done()) {
             check_alive(waiter, from);
-            polled_.push_back({link(from).descriptor(), POLLIN, 0});
+            link(from).add_polled(polled_, POLLIN);
         }
         if (sender.may_send(allowed(), vouched())) {
             check_alive(waiter, to);
-            polled_.push_back({link(to).descriptor(), POLLOUT, 0});
+            link(to).add_polled(polled_, POLLOUT);
         }
         return polled_;
     };
@@ -279,7 +279,7 @@ void LinkTeam::trade(std::span<const Trade> by_node, Waiter& waiter) {
             check_alive(waiter, node);
             const int events =
                 (is_awaited(node) ? POLLIN : 0) | (senders[index(node)].is_done() ? 0 : POLLOUT);
-            polled_.push_back({link(node).descriptor(), static_cast<short>(events), 0});
+            link(node).add_polled(polled_, events);
         }
         return polled_;
     };

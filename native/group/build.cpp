@@ -144,6 +144,9 @@ void Group::build_team(GroupOptions& options) {
             const auto link = options.links.find(node.front());
             found.push_back(link == options.links.end() ? nullptr : std::move(link->second));
             if (found.back() == nullptr) continue;
+            if (auto paths = found.back()->paths(); !paths.empty()) {
+                stripes_.emplace(node.front(), std::move(paths));
+            }
             const int peer = world_rank(node.front());
             found.back()->count_in(page_->wire(bell, peer, false), page_->wire(bell, peer, true));
         }

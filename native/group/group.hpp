@@ -152,6 +152,10 @@ class Group {
     // Of a group of more than one.
     [[nodiscard]] const Recorder& recorder() const noexcept { return *recorder_; }
     [[nodiscard]] Counters counters() const noexcept;
+    // "address to address" of each connection, by rank of those that are reached over several.
+    [[nodiscard]] const std::map<int, std::vector<std::string>>& stripes() const noexcept {
+        return stripes_;
+    }
 
   private:
     static constexpr Clock::rep kNoTimeout = -1;
@@ -218,6 +222,7 @@ class Group {
     int pid_;
     std::vector<int> members_;
     std::vector<std::string> host_names_;
+    std::map<int, std::vector<std::string>> stripes_;
     std::shared_ptr<Arena> arena_;
     std::shared_ptr<AbortPage> page_;
     Fd wake_;

@@ -56,7 +56,7 @@ void Group::learn_sites(Reason& reason, Here& here, Pairs::Lane* lane) {
         std::vector<pollfd> polled{{wake_.get(), POLLIN, 0}};
         for (const int rank : site_gaps(reason.message)) {
             const Link* link = voice_of(rank, lane);
-            if (link != nullptr) polled.push_back({link->descriptor(), POLLIN, 0});
+            if (link != nullptr) link->add_polled(polled, POLLIN);
         }
         ::poll(polled.data(), polled.size(), static_cast<int>(kSiteBite.count()));
     }

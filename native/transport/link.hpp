@@ -1,6 +1,8 @@
 // A two-way stream of bytes to one peer. Algorithms see only this interface.
 #pragma once
 
+#include <poll.h>
+
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -10,6 +12,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "base/error.hpp"
 
@@ -56,6 +59,12 @@ class Link {
     void check_alive();
     // What poll() can wait on, or -1 for a link in memory.
     [[nodiscard]] virtual int descriptor() const noexcept { return -1; }
+    // What this thread is to poll for `events` now: one that is negative for a link in memory.
+    virtual void add_polled(std::vector<pollfd>& polled, int events) const {
+        polled.push_back({descriptor(), static_cast<short>(events), 0});
+    }
+    // "address to address" of each connection, where there are several.
+    [[nodiscard]] virtual std::vector<std::string> paths() const { return {}; }
 
     // Says why this rank gives up and ends this direction. Only the first words count.
     void say_last_words(std::uint64_t epoch, const Reason& reason) noexcept;
@@ -80,6 +89,8 @@ class Link {
     [[noreturn]] void lose(const std::string& why) const { throw PeerLost(peer_, why); }
 
   private:
+    friend class StripedLink;  // is made of links, whose halves may fail one by one
+
     struct LastWords {
         std::array<char, 504> text;
         std::array<char, 200> site;
@@ -113,6 +124,15 @@ class Link {
 // A connected stream socket; takes ownership of fd. A host that says nothing for `silence` (to the
 // kernel's questions as well, so a frozen process does not count) is taken for lost; 0: never.
 std::unique_ptr<Link> make_socket_link(int peer, int fd, std::chrono::milliseconds silence = {});
+// One stream over several connected sockets, in the same order at both ends; over one, the link
+// above. Takes ownership of all, also if it throws.
+std::unique_ptr<Link> make_striped_link(int peer, std::span<const int> fds,
+                                        std::chrono::milliseconds silence = {});
+// Two ends agree on `block`, the bytes on one stripe before the next has its turn.
+inline constexpr std::size_t kStripeBlock = std::size_t{64} << 10;
+std::unique_ptr<Link> make_striped_link(int peer, std::vector<std::unique_ptr<Link>> stripes,
+                                        std::vector<std::string> paths = {},
+                                        std::size_t block = kStripeBlock);
 // Makes a socket take that many bytes at once, whether or not the other end reads, as far as the
 // system allows it (net.core.wmem_max).
 void reserve_send_buffer(int fd, std::size_t nbytes) noexcept;

@@ -30,6 +30,10 @@ _HERE = Path(__file__).resolve().parent
             "boot_hosts.py", ["--hosts", "1", "--ranks", "1", "--rounds", "1", "--peers", "phalanx"], ["phalanx", "1 hosts"],
             marks=pytest.mark.skipif(bool(why_not()), reason=why_not() or "it can be had"),
         ),
+        pytest.param(
+            "striped_hosts.py", ["--nbytes", "400000", "--rounds", "1"], ["cards", "1", "2"],
+            marks=pytest.mark.skipif(bool(why_not()), reason=why_not() or "it can be had"),
+        ),
         ("all_sum_vs_mlx.py", ["--end", "64K", "--rounds", "1", "--budget", "0.01"], ["64 KiB"]),
     ],
 )  # fmt: skip
@@ -61,6 +65,7 @@ def test_it_runs(script, arguments, words, tmp_path):
         "watching_cost.py",
         "restart.py",
         "soak.py",
+        "striped_hosts.py",
     ],
 )
 def test_help(script):

@@ -132,6 +132,13 @@ def describe() -> dict[str, Any]:
     return px.init().describe()
 
 
+def stripes_of_split() -> list[int]:
+    """How many connections a split of all has with each of its other ranks."""
+    with px.init().split(0) as part:
+        px.all_sum(np.ones(100_003), group=part)
+        return [len(paths) for paths in part.describe()["engine"]["stripes"].values()]
+
+
 def identity_across_epochs() -> tuple[int, bool]:
     """The public group's identity and whether `init` keeps to it."""
     return id(px.init()), px.init() is px.init(strict=True)

@@ -182,14 +182,16 @@ class Farm:
         *,
         with_memory: bool = True,
         reroute: Callable[[int, int, bytes], bytes] | None = None,
+        **links: Any,
     ) -> World:
         """Return a new world that its ranks have not joined yet.
 
-        ``reroute(round, rank, share)`` may change what ranks tell each other when they meet.
+        ``reroute(round, rank, share)`` may change what ranks tell each other when they meet;
+        ``links`` are the plan's ``addresses`` and ``connections_per_ip``.
         """
         with self._lock:
             epoch = self._plan.epoch + 1
-            self._plan = Plan(size, tuple(hosts), transport, epoch, with_memory)
+            self._plan = Plan(size, tuple(hosts), transport, epoch, with_memory, **links)
             if reroute is not None:
                 self._plan.reroute = reroute
         for rank in range(size):
@@ -276,7 +278,9 @@ class Farm:
             hosts=plan.hosts,
             slots=plan.slots,
             host_names=tuple(f"host{number}" for number in range(HOSTS)),
-            addresses=("127.0.0.1",),
+            addresses=plan.addresses,
+            at_once=len(plan.addresses),
+            connections_per_ip=plan.connections_per_ip,
             transport=plan.transport,
             page_fd=host.page_fd if plan.with_memory else -1,
             region_fds=host.region_fds if plan.with_memory else (),

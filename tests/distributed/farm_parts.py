@@ -42,6 +42,8 @@ class Plan:
     transport: str
     epoch: int
     with_memory: bool = True
+    addresses: tuple[str, ...] = ("127.0.0.1",)  # all at once
+    connections_per_ip: int = 1
     reroute: Callable[[int, int, bytes], bytes] = lambda number, rank, data: data
     rounds: dict[int, dict[int, Gather]] = field(default_factory=dict)
     aborts: list[tuple[int, EpochAborted]] = field(default_factory=list)

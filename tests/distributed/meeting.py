@@ -6,11 +6,12 @@ import socket
 import struct
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import msgspec
 
 from phalanx.distributed._connect import connect_links
-from phalanx.distributed._handshake import Identity, Initiator, Lane
+from phalanx.distributed._handshake import ONLY, Acceptor, Identity, Initiator, Lane, Stripe
 from phalanx.distributed._listen import Endpoint, Share
 from phalanx.distributed._rendezvous import MemoryRendezvous, Rendezvous
 
@@ -40,19 +41,26 @@ class Meeting:
         lanes = peers if isinstance(peers, dict) else {Lane.COLLECTIVE: peers}
 
         def connect() -> Links:
-            links = connect_links(me, lanes, addresses, rendezvous, **options)
-            assert links.keys() == lanes.keys()
+            made = connect_links(me, lanes, addresses, rendezvous, **options)
+            assert made.keys() == lanes.keys()
+            if "ways" in options:
+                return made
+            links = {lane: {peer: one for peer, (one,) in made[lane].items()} for lane in lanes}
             return links if isinstance(peers, dict) else links[Lane.COLLECTIVE]
 
         return self._executor.submit(connect)
 
-    def stand_in(self, *ranks: int, port: int = 1) -> list[Share]:
-        """Take the place of ranks in the rendezvous; nobody listens at port 1."""
+    def stand_in(
+        self, *ranks: int, port: int = 1, gone: Any = None, at_once: int = 0
+    ) -> list[Share]:
+        """Take the place of ranks in the rendezvous; nobody listens at port 1, or at ``gone``."""
 
         def give(rank: int) -> list[bytes]:
             peers = tuple(r for r in range(self.size) if r != rank)
-            mine = msgspec.msgpack.encode(Share((peers, ()), (Endpoint("127.0.0.1", port),)))
-            return self.rendezvous[rank].all_gather(mine, timeout=PATIENCE)
+            endpoints = [Endpoint("127.0.0.1", port)]
+            endpoints += [Endpoint(*gone)] if gone else endpoints * (at_once - 1)
+            share = Share((peers, ()), tuple(endpoints), at_once=len(endpoints))
+            return self.rendezvous[rank].all_gather(msgspec.msgpack.encode(share), timeout=PATIENCE)
 
         parts = next(iter(list(self._executor.map(give, ranks))))
         return [msgspec.msgpack.decode(part, type=Share) for part in parts]
@@ -85,9 +93,18 @@ class Late:
         return parts
 
 
-def talk(sock: socket.socket, me: Identity | None = None) -> socket.socket:
+def answer(sock: socket.socket) -> Stripe:
+    """Let rank 1 prove itself to rank 0; which of its connections it is."""
+    two = Acceptor(identity(0), lambda *_: True)
+    while two.needs:
+        two.receive(sock.recv(two.needs, socket.MSG_WAITALL))
+        sock.sendall(two.take())
+    return two.stripe
+
+
+def talk(sock: socket.socket, me: Identity | None = None, stripe: Stripe = ONLY) -> socket.socket:
     """Prove ourselves to rank 0, as rank 1."""
-    one = Initiator(me or identity(1), peer=0)
+    one = Initiator(me or identity(1), peer=0, stripe=stripe)
     while one.needs:
         sock.sendall(one.take())
         message = sock.recv(one.needs, socket.MSG_WAITALL)

@@ -11,7 +11,7 @@ import psutil
 import pytest
 from distributed.meeting import PATIENCE, Links, check_links, identity, talk
 
-from phalanx.distributed._handshake import Acceptor, Lane
+from phalanx.distributed._handshake import ONLY, Acceptor, Lane
 from phalanx.distributed._listen import Share
 from phalanx.errors import CollectiveTimeout, DistributedError, RankFailure
 
@@ -192,7 +192,7 @@ def test_bytes_right_behind_the_proof_are_left_for_the_engine(meet):
         meeting.stand_in(0, port=server.getsockname()[1])
         sock, _ = server.accept()
         with sock:
-            two = Acceptor(identity(0), lambda rank, lane: rank == 1 and lane == Lane.COLLECTIVE)
+            two = Acceptor(identity(0), lambda *link: link == (1, Lane.COLLECTIVE, ONLY))
             while two.needs:
                 two.receive(sock.recv(two.needs, socket.MSG_WAITALL))
                 sock.sendall(two.take() + (b"" if two.needs else b"first of the engine"))

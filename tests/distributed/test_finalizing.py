@@ -22,7 +22,7 @@ mine, theirs = (
         size=2,
         epoch=1,
         hosts=[0, 1],
-        links={1 - rank: wires[0][rank]},
+        links={1 - rank: [wires[0][rank]]},
         pair_links={1 - rank: wires[1][rank]},
     )
     for rank in range(2)

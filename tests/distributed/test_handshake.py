@@ -7,22 +7,24 @@ from hypothesis import given, settings
 from hypothesis.strategies import binary
 
 from phalanx.distributed._handshake import (
+    ONLY,
     Acceptor,
     HandshakeRejected,
     Identity,
     Initiator,
     Lane,
+    Stripe,
 )
 
 KEY = bytes(range(32))
 
 
-def ends(*, low=None, high=None, wanted=(1,), lane=Lane.COLLECTIVE):
+def ends(*, low=None, high=None, wanted=(1,), lane=Lane.COLLECTIVE, stripe=ONLY):
     low = low or Identity("lab", 7, 0, KEY)
     high = high or Identity("lab", 7, 1, KEY)
     return (
-        Initiator(high, peer=low.rank, lane=lane),
-        Acceptor(low, lambda rank, for_lane: rank in wanted and for_lane == lane),
+        Initiator(high, peer=low.rank, lane=lane, stripe=stripe),
+        Acceptor(low, lambda rank, *link: rank in wanted and link == (lane, stripe)),
     )
 
 
@@ -146,6 +148,18 @@ def test_a_lane_that_is_not_awaited_or_not_known_is_refused_without_an_answer():
         with pytest.raises(HandshakeRejected, match=why):
             two.receive(one.take())
         assert two.take() == b""
+
+
+def test_which_connection_of_how_many_is_said_and_proven():
+    one, two = ends(stripe=Stripe(1, 3))
+    for sender, receiver in [(one, two), (two, one), (one, two), (two, one)]:
+        receiver.receive(sender.take())
+    assert (two.peer, two.stripe, two.needs) == (1, (1, 3), 0)
+    for said in (Stripe(2, 3), Stripe(1, 2), ONLY):
+        _, other = ends(stripe=Stripe(1, 3))
+        with pytest.raises(HandshakeRejected, match="no collective link .*is missing"):
+            other.receive(ends(stripe=said)[0].take())
+        assert other.take() == b""
 
 
 @settings(max_examples=300, deadline=None)

@@ -89,7 +89,7 @@ def engines() -> Iterator[list[_native.Group]]:
     for rank in range(SIZE):
         for peer in range(rank):
             one, other = socket.socketpair()
-            links[rank][peer], links[peer][rank] = one.detach(), other.detach()
+            links[rank][peer], links[peer][rank] = [one.detach()], [other.detach()]
     groups = [
         _native.Group(rank=rank, size=SIZE, epoch=1, hosts=range(SIZE), links=links[rank])
         for rank in range(SIZE)

@@ -44,7 +44,7 @@ def _me(rank: int, key: bytes = _KEY) -> Identity:
 
 def _overheard() -> tuple[bytes, bytes, bytes, bytes]:
     """All that two true ranks say to each other, as somebody who listens has it."""
-    one, two = Initiator(_me(1), peer=0), Acceptor(_me(0), lambda rank, lane: True)
+    one, two = Initiator(_me(1), peer=0), Acceptor(_me(0), lambda *link: True)
     said = [one.take()]
     two.receive(said[0])
     for here, there in ((two, one), (one, two), (two, one)):
@@ -77,7 +77,7 @@ def _stranger(supply: Supply) -> None:
         is_acceptor = supply.below(2) == 0
         wanted = supply.below(4)
         machine: Any = (
-            Acceptor(_me(0), lambda rank, lane: rank == wanted)
+            Acceptor(_me(0), lambda rank, lane, stripe: rank == wanted)
             if is_acceptor
             else Initiator(_me(1), peer=0, lane=Lane(supply.below(2)))
         )
@@ -103,8 +103,8 @@ def _stranger(supply: Supply) -> None:
 def _between(supply: Supply) -> None:
     """Two true ends, and somebody who changes, swaps or replays what they say."""
     one = Initiator(_me(1), peer=0, lane=Lane(supply.below(2)))
-    two = Acceptor(_me(0), lambda rank, lane: True)
-    twin, mirror = Initiator(_me(2), peer=0), Acceptor(_me(0), lambda rank, lane: True)
+    two = Acceptor(_me(0), lambda *link: True)
+    twin, mirror = Initiator(_me(2), peer=0), Acceptor(_me(0), lambda *link: True)
     mirror.receive(said := twin.take())
     others = [said, mirror.take(), *_TAPE]
     is_true = True

@@ -29,6 +29,19 @@ Pair socket_pair() {
     REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM, 0, fds) == 0);
     return {make_socket_link(1, fds[0]), make_socket_link(0, fds[1]), {}};
 }
+// Blocks of a size that nothing else has: whatever is sent lies across some.
+Pair striped_pair() {
+    std::vector<std::unique_ptr<Link>> here, there;
+    for (int i = 0; i < 3; ++i) {
+        int fds[2];
+        REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM, 0, fds) == 0);
+        here.push_back(make_socket_link(1, fds[0]));
+        there.push_back(make_socket_link(0, fds[1]));
+    }
+    return {make_striped_link(1, std::move(here), {}, 97),
+            make_striped_link(0, std::move(there), {}, 97),
+            {}};
+}
 Pair arena_pair() {
     Pair pair;
     for (int i = 0; i < 2; ++i) pair.memory.push_back(Mapping::anonymous(4096));
@@ -63,8 +76,10 @@ struct Kind {
     std::string name;
     std::function<Pair()> make;
 };
-const std::vector<Kind> kKinds{
-    {"memory", memory_pair}, {"socket", socket_pair}, {"arena", arena_pair}};
+const std::vector<Kind> kKinds{{"memory", memory_pair},
+                               {"socket", socket_pair},
+                               {"arena", arena_pair},
+                               {"striped", striped_pair}};
 
 }  // namespace
 

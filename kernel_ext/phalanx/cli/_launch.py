@@ -121,7 +121,7 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
         return 0
     # Checked before anything is started: a mistake is one line, not one per rank.
     hostfile = read_hosts(options)
-    notes = idle_options(options)
+    notes = idle_options(options, has_hosts=hostfile is not None)
     options.backend, note = _chosen_backend(options, hostfile)
     is_mpi = options.backend == "mpi"
     if options.mpi_arg and not is_mpi:
@@ -131,7 +131,7 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
         msg = "--transport is for --backend ring; what MPI uses is said with --mpi-arg"
         raise ValueError(msg)
     if is_mpi:
-        _check_mpi(options)
+        _check_mpi(options, hostfile)
     _check_detach(options)
     settings = [*(hostfile.envs if hostfile else ()), *options.env]
     env = {**terminal_size(), **environment(settings, os.environ)}
@@ -183,11 +183,12 @@ def _job(
     return Job(command, tuple(words), at, str(cwd), env, is_checked)
 
 
-def _check_mpi(options: argparse.Namespace) -> None:
+def _check_mpi(options: argparse.Namespace, hostfile: Hostfile | None) -> None:
     """Refuse what mpirun, which reaches hosts by itself, would not be told."""
     ours = {
         "--interface": options.interface, "--ssh-arg": options.ssh_arg,
         "--launcher": options.launcher, "--boot-timeout": options.boot_timeout,
+        "--connections-per-ip": hostfile and options.connections_per_ip,
     }  # fmt: skip
     said = [name for name, value in ours.items() if value]
     if said:

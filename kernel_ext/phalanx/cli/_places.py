@@ -36,7 +36,6 @@ _PORTS = "the system gives the ports of this engine"
 _IDLE = {
     "starting_port": _PORTS,
     "nccl_port": "there is no NCCL here",
-    "connections_per_ip": "this engine opens as many connections as it needs",
 }
 
 
@@ -100,15 +99,21 @@ def add_place_arguments(parser: argparse.ArgumentParser) -> None:
         "--no-verify-script", action="store_true",
         help="do not look first whether the script is there on every host",
     )  # fmt: skip
-    for names in (("--starting-port", "-p"), ("--connections-per-ip",), ("--nccl-port",)):
+    add(
+        "--connections-per-ip", type=_count, metavar="N",
+        help="connections over each address of a host (default 1); all its ips in the hostfile are "
+        "used at once",
+    )  # fmt: skip
+    for names in (("--starting-port", "-p"), ("--nccl-port",)):
         add(*names, type=_count, metavar="N", help="as mlx.launch has it; not needed here")
 
 
-def idle_options(options: argparse.Namespace) -> list[str]:
+def idle_options(options: argparse.Namespace, *, has_hosts: bool) -> list[str]:
     """Say of each option that has no effect why not."""
+    idle = dict(_IDLE) if has_hosts else {**_IDLE, "connections_per_ip": "all ranks run here"}
     return [
         f"--{name.replace('_', '-')} has no effect: {why}"
-        for name, why in _IDLE.items()
+        for name, why in idle.items()
         if getattr(options, name) is not None
     ]
 
@@ -167,6 +172,7 @@ def place(options: argparse.Namespace, hostfile: Hostfile | None, env: Mapping[s
         interface=options.interface,
         launcher=options.launcher,
         boot_timeout=options.boot_timeout,
+        connections_per_ip=options.connections_per_ip,
     )
     is_here = len(found.hosts) == 1 and found.hosts[0].is_local
     return replace(found, hosts=()) if is_here else found

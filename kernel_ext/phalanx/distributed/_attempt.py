@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from ._deadline import Deadline
 from ._handshake import Acceptor, HandshakeRejected, Initiator, Lane
-from ._listen import Endpoint
+from ._stripes import Route
 
 __all__ = ["Attempt", "Target", "is_open"]
 
@@ -69,9 +69,9 @@ class Attempt:
                 self.handshake.receive(message)
 
     @property
-    def key(self) -> tuple[Lane, int]:
-        """Which link this is to become, as far as the handshake knows."""
-        return self.handshake.lane, self.handshake.peer
+    def key(self) -> tuple[Lane, int, int]:
+        """Which connection of which link this is to become, as far as the handshake knows."""
+        return self.handshake.lane, self.handshake.peer, self.handshake.stripe.number
 
     @property
     def knows_key(self) -> bool:
@@ -86,24 +86,33 @@ class Attempt:
 
 
 class Target:
-    """A lower rank to connect to: its endpoints are tried in turn until the deadline."""
+    """A connection to a lower rank: its routes are tried in turn until the deadline."""
 
-    def __init__(self, endpoints: Sequence[Endpoint]) -> None:
-        self.endpoints = endpoints
+    def __init__(self, routes: Sequence[Route]) -> None:
+        self.routes = routes
         self.tries = 0
         self.not_before = 0.0
         self.last_error = ""
+        self.direct_error = ""  # why it needs a detour
 
-    def next_endpoint(self) -> Endpoint:
-        """Take the endpoint to try now."""
-        endpoint = self.endpoints[self.tries % len(self.endpoints)]
+    @property
+    def route(self) -> Route:
+        """What is being tried."""
+        return self.routes[(self.tries - 1) % len(self.routes)]
+
+    def next_route(self) -> Route:
+        """Take the route to try now."""
         self.tries += 1
-        return endpoint
+        return self.route
 
-    def delay(self) -> None:
-        """Try the next endpoint at once, but rest after each round of all of them."""
-        rounds = self.tries // len(self.endpoints)
-        if self.tries % len(self.endpoints) == 0:
+    def fail(self, why: object) -> None:
+        """Try the next route at once, but rest after each round of all of them."""
+        endpoint, _, is_detour = self.route
+        self.last_error = f"{endpoint.host} port {endpoint.port}: {why}"
+        if not is_detour:
+            self.direct_error = self.last_error
+        rounds = self.tries // len(self.routes)
+        if self.tries % len(self.routes) == 0:
             self.not_before = time.monotonic() + min(RETRY_DELAY_MAX_S, RETRY_DELAY_S * 2**rounds)
 
 

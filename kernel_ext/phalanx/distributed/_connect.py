@@ -1,7 +1,8 @@
 """From addresses to proven sockets: a link to every peer that needs one, for each lane.
 
 It knows sockets, the handshake and the rendezvous; what the links carry is the engine's.
-The lower rank of a pair listens, the higher one connects; both at once, for all peers.
+The lower rank of a pair listens, the higher one connects; both at once, for all peers. A link may
+be made of several connections, over several addresses.
 
 A plain selector in the calling thread, not asyncio: a cell already runs inside a loop, and here
 Ctrl-C ends the wait at once. Sockets are read only up to the last byte of the handshake.
@@ -15,6 +16,7 @@ import os
 import selectors
 import socket
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 import msgspec
@@ -23,10 +25,11 @@ from phalanx.errors import CollectiveTimeout, DistributedError
 
 from ._attempt import Attempt, Target, is_open
 from ._deadline import Deadline
-from ._handshake import Acceptor, HandshakeRejected, Identity, Initiator, Lane
+from ._handshake import Acceptor, HandshakeRejected, Identity, Initiator, Lane, Stripe
 from ._listen import Endpoint, Share, close_all, listen, open_socket, read_shares
 from ._machine import bound_send_buffer, machine
 from ._rendezvous import Rendezvous, name_ranks
+from ._stripes import ONE_WAY, Route, Ways, n_stripes, routes_of
 
 __all__ = ["Links", "connect_links"]
 
@@ -36,6 +39,7 @@ __all__ = ["Links", "connect_links"]
 # as those who have not shown the key go first. What is dropped is told a few times, then counted.
 STRANGER_LIMIT_S = 2.0
 ATTEMPT_LIMIT_S = 5.0
+BOUND_LIMIT_S = 2.0  # from an address of our own: if it is of another network, no answer comes
 MAX_UNPROVEN = 64
 ACCEPTS_AT_ONCE = 64  # then the others have their turn
 DROPS_TOLD = 8
@@ -43,8 +47,8 @@ CHECK_INTERVAL_S = 0.02  # a rank that waits to connect learns as soon of a deat
 
 _log = logging.getLogger(__name__)
 
-Links = dict[Lane, dict[int, socket.socket]]
-_Key = tuple[Lane, int]
+Links = dict[Lane, dict[int, tuple[socket.socket, ...]]]
+_Key = tuple[Lane, int, int]  # the last: which connection of the link
 
 
 def _nothing() -> None:
@@ -61,6 +65,7 @@ def connect_links(
     host_names: Sequence[str] = (),
     check: Callable[[], None] = _nothing,
     names: Sequence[int] = (),
+    ways: Ways = ONE_WAY,
 ) -> Links:
     """Connect to every peer, prove both ends, and return the sockets by lane and rank.
 
@@ -84,12 +89,14 @@ def connect_links(
         Called about every 20 ms; what it raises ends the attempt (a rank died meanwhile).
     names : sequence of int, by rank, optional
         What error texts call a rank; its own number if left out.
+    ways : Ways, optional
+        How many of the addresses are used together, and with how many connections each.
 
     Returns
     -------
-    dict of Lane to dict of int to socket
-        Of every lane that was asked for. Connected, not inheritable, nothing read or written
-        beyond the handshake.
+    dict of Lane to dict of int to tuple of socket
+        Of every lane that was asked for; a link's connections in the same order at both ends.
+        Connected, not inheritable, nothing read or written beyond the handshake.
 
     Raises
     ------
@@ -102,7 +109,7 @@ def connect_links(
     listeners: list[tuple[socket.socket, Endpoint]] = []
     problem = ""
     try:
-        wanted = {(lane, peer) for lane in peers for peer in peers[lane]}
+        wanted = [(lane, peer) for lane in peers for peer in peers[lane]]
         if any(peer > me.rank for _, peer in wanted):
             try:
                 listeners = listen(addresses)
@@ -110,19 +117,27 @@ def connect_links(
                 problem = str(error)  # told to all, so that nobody waits for this rank
         endpoints = tuple(endpoint for _, endpoint in listeners)
         ranks = tuple(tuple(sorted(peers.get(lane, ()))) for lane in Lane)
-        mine = Share(ranks, endpoints, problem, machine())
+        at_once = max(1, min(ways.at_once, len(endpoints or addresses)))
+        mine = Share(ranks, endpoints, problem, at_once, ways.per_address, machine())
         packed = rendezvous.all_gather(msgspec.msgpack.encode(mine), timeout=deadline.remaining())
         names = names or range(len(packed))
         shares = read_shares(packed, names)
-        targets = {key: shares[key[1]].endpoints for key in wanted if key[1] < me.rank}
-        awaited = {key for key in wanted if key[1] > me.rank}
+        counts = {(lane, peer): n_stripes(lane, mine, shares[peer]) for lane, peer in wanted}
+        every = [(*link, number) for link, count in counts.items() for number in range(count)]
+        theirs = {key: shares[key[1]] for key in every if key[1] < me.rank}
+        targets = {k: routes_of(k[0], k[2], mine, s, addresses) for k, s in theirs.items()}
+        awaited = {key for key in every if key[1] > me.rank}
         meeting = _Meeting(me, [sock for sock, _ in listeners], awaited, targets, names)
         made = meeting.run(deadline, check, host_names)
-        for (lane, peer), sock in made.items():
-            # Lanes of messages have a size of their own (`pairs.cpp`).
-            if lane is Lane.COLLECTIVE and machine() and shares[peer].machine == machine():
-                bound_send_buffer(sock)
-        return {lane: {rank: made[lane, rank] for rank in peers[lane]} for lane in peers}
+        for (lane, peer, _), sock in made.items():
+            bound_send_buffer(sock, lane, shares[peer].machine)
+        return {
+            lane: {
+                peer: tuple(made[lane, peer, number] for number in range(counts[lane, peer]))
+                for peer in peers[lane]
+            }
+            for lane in peers
+        }
     finally:
         close_all(sock for sock, _ in listeners)
 
@@ -135,14 +150,15 @@ class _Meeting:
         me: Identity,
         listeners: Sequence[socket.socket],
         awaited: Collection[_Key],
-        targets: Mapping[_Key, Sequence[Endpoint]],
+        targets: Mapping[_Key, Sequence[Route]],
         names: Sequence[int],
     ) -> None:
         self._me = me
         self._names = names
         self._listeners = listeners
         self._awaited = frozenset(awaited)
-        self._targets = {key: Target(endpoints) for key, endpoints in targets.items()}
+        self._targets = {key: Target(routes) for key, routes in targets.items()}
+        self._counts = Counter(key[:2] for key in (*awaited, *targets))
         self._max_unproven = max(MAX_UNPROVEN, 2 * len(self._awaited))
         self._links: dict[_Key, socket.socket] = {}
         self._attempts: list[Attempt] = []
@@ -181,7 +197,7 @@ class _Meeting:
     ) -> None:
         if not deadline.is_over():
             return
-        by_rank = {peer: (lane, peer) for lane, peer in missing}
+        by_rank = {key[1]: key for key in missing}
         ranks = sorted(by_rank)
         who = name_ranks([self._names[peer] for peer in ranks])
         text = f"rank {self._names[self._me.rank]}: {who} did not connect within {deadline}"
@@ -232,9 +248,9 @@ class _Meeting:
             if self._start(attempt):
                 self._advance(attempt)  # its hello is there already, most often
 
-    def _is_wanted(self, rank: int, lane: Lane) -> bool:
-        key = (lane, rank)
-        if key not in self._awaited:
+    def _is_wanted(self, rank: int, lane: Lane, stripe: Stripe) -> bool:
+        key = (lane, rank, stripe.number)
+        if key not in self._awaited or stripe.of != self._counts[lane, rank]:
             return False
         return key not in self._links or not is_open(self._links[key])
 
@@ -251,15 +267,19 @@ class _Meeting:
         for key, target in self._targets.items():
             if key in self._links or key in self._connecting or now < target.not_before:
                 continue
-            lane, peer = key
-            endpoint = target.next_endpoint()
+            lane, peer, number = key
+            endpoint, source, _ = target.next_route()
             try:
-                sock, address = open_socket(endpoint.host, endpoint.port, passive=False)
+                sock, address = open_socket(
+                    endpoint.host, endpoint.port, passive=False, source=source
+                )
             except OSError as error:
-                self._note(target, endpoint, error)
+                self._note(target, error)
                 continue
             self._connecting.add(key)
-            attempt = Attempt(sock, Initiator(self._me, peer=peer, lane=lane), ATTEMPT_LIMIT_S)
+            stripe = Stripe(number, self._counts[lane, peer])
+            initiator = Initiator(self._me, peer=peer, lane=lane, stripe=stripe)
+            attempt = Attempt(sock, initiator, BOUND_LIMIT_S if source else ATTEMPT_LIMIT_S)
             code = sock.connect_ex(address)
             if code not in {0, errno.EINPROGRESS}:
                 self._attempts.append(attempt)
@@ -295,6 +315,14 @@ class _Meeting:
         if key in self._links:  # only a closed one is replaced, see _is_wanted
             self._links[key].close()
         self._links[key] = attempt.sock
+        target = self._targets.get(key)
+        if target is not None and target.route.is_detour:
+            _log.warning(
+                "rank %d: a path to rank %d cannot be used (%s): what should go there goes over "
+                "%s as well, and is slower",
+                self._names[self._me.rank], self._names[key[1]],
+                target.direct_error, target.route.endpoint.host,
+            )  # fmt: skip
 
     def _drop_late(self) -> None:
         for attempt in [a for a in self._attempts if a.deadline.is_over()]:
@@ -305,8 +333,7 @@ class _Meeting:
         attempt.sock.close()
         handshake = attempt.handshake
         if isinstance(handshake, Initiator):
-            target = self._targets[attempt.key]
-            self._note(target, target.endpoints[(target.tries - 1) % len(target.endpoints)], why)
+            self._note(self._targets[attempt.key], why)
             return
         self._n_dropped += 1
         if self._n_dropped <= DROPS_TOLD:
@@ -318,7 +345,6 @@ class _Meeting:
         if attempt.sock in self._selector.get_map():
             self._selector.unregister(attempt.sock)
 
-    def _note(self, target: Target, endpoint: Endpoint, why: object) -> None:
-        target.last_error = f"{endpoint.host} port {endpoint.port}: {why}"
-        target.delay()
+    def _note(self, target: Target, why: object) -> None:
+        target.fail(why)
         _log.debug("rank %d: %s", self._me.rank, target.last_error)

@@ -21,6 +21,7 @@ from pathlib import Path
 import msgspec
 
 from phalanx.errors import CollectiveTimeout, DistributedError
+from phalanx.protocol import MOST_CONNECTIONS
 
 from ._deadline import Deadline
 from ._epoch import is_over, next_epoch
@@ -33,6 +34,7 @@ from ._listen import open_socket
 from ._meeting import MeetingRendezvous
 from ._meeting_point import Host
 from ._one import group_of_one
+from ._stripes import ONE_WAY, Ways
 from ._world import HostMemory, WorldSpec
 
 __all__ = ["INSECURE_VARIABLE", "RingEnvironment", "join_ring", "ring_environment"]
@@ -46,13 +48,20 @@ _RETRY_S = 0.05  # rank 0 may start later than we: a connection to nobody costs 
 
 @dataclass(frozen=True)
 class RingEnvironment:
-    """A world as the variables tell it: each rank's first address."""
+    """A world as the variables tell it: each rank's first address; all of ours in ``own``."""
 
     rank: int
     addresses: tuple[tuple[str, int], ...]
     is_insecure: bool = False
     key: bytes | None = field(default=None, repr=False)
     launcher: Launcher = NOBODY
+    own: tuple[str, ...] = ()
+
+    @property
+    def ways(self) -> Ways:
+        """All addresses at once; MLX repeats one with as many ports as it is to have connections."""
+        at_once = min(max(1, len(set(self.own))), MOST_CONNECTIONS)
+        return Ways(at_once, min(max(1, len(self.own) // at_once), MOST_CONNECTIONS))
 
     @property
     def size(self) -> int:
@@ -92,7 +101,8 @@ def ring_environment(env: Mapping[str, str]) -> RingEnvironment | None:
         with Path(env[_HOSTFILE]).open("rb") as file:
             text = file.read(_HOSTFILE_MAX_NBYTES).decode()
         hosts = json.loads(text) if text.strip() else []
-        addresses = tuple(_address(of_rank[0]) for of_rank in hosts)
+        entries = [[_address(text) for text in of_rank] for of_rank in hosts]
+        addresses = tuple(of_rank[0] for of_rank in entries)
         rank = int(env[_RANK])
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         msg = f"{where}: not a ring as mlx.launch describes it ({_first_line(error)})"
@@ -103,6 +113,7 @@ def ring_environment(env: Mapping[str, str]) -> RingEnvironment | None:
         env.get(INSECURE_VARIABLE) == "1",
         read_key(env[KEY_FILE_VARIABLE]) if KEY_FILE_VARIABLE in env else None,
         launched_by(_RANK),
+        tuple(host for host, _ in entries[rank]) if 0 <= rank < len(entries) else (),
     )
     if not 0 <= rank < ring.size:
         msg = f"{where}: there is no rank {rank} among {ring.size}"
@@ -111,7 +122,8 @@ def ring_environment(env: Mapping[str, str]) -> RingEnvironment | None:
         twice = next(address for address in addresses if addresses.count(address) > 1)
         msg = f"{where}: two ranks have the address {twice[0]} port {twice[1]}"
         raise DistributedError(msg)
-    far = [host for host, _ in addresses if not ipaddress.ip_address(host).is_loopback]
+    every = [*(host for host, _ in addresses), *ring.own]
+    far = [host for host in every if not ipaddress.ip_address(host).is_loopback]
     if far and ring.key is None and not ring.is_insecure:
         msg = (
             f"{where}: ranks of a bare environment have no key, and {far[0]} can be reached by "
@@ -146,7 +158,7 @@ def join_ring(
     """Meet the other ranks and form the group of all; ``group``: form it anew if it is over.
 
     They meet at the file's first address; this rank's links are made at ``addresses``, by default
-    those it had before, or the file's.
+    those it had before, or all that the file says for it, which are used at once.
 
     Ranks tell each other which epoch they are in: the next one is after all of these. Where all
     have the same, and it is good everywhere, the group is left as it is.
@@ -183,8 +195,9 @@ def join_ring(
             hosts=tuple(names.index(host) for host, _ in ring.addresses),
             slots=tuple(range(ring.size)),
             host_names=tuple(names),
-            addresses=addresses or kept or (ring.addresses[ring.rank][0],),
+            addresses=addresses or kept or tuple(dict.fromkeys(ring.own)),
             transport="tcp",
+            ways=ONE_WAY if addresses else ring.ways if group is None else group._spec.ways,
         )
         return next_epoch(spec, meeting, HostMemory(spec), group, deadline=deadline)
 

@@ -145,7 +145,7 @@ class Family:
             if not self._is_over:
                 return make_group(spec, self.memory, links)
         for lane in links.values():
-            close_all(lane.values())
+            close_all(sock for stripes in lane.values() for sock in stripes)
         msg = f"epoch {self.world.epoch} is over"
         raise DistributedError(msg)
 

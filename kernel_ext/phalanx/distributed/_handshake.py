@@ -5,14 +5,15 @@ size: they know no socket, no clock and no rank but the two of the link.
 
 The connecting end proves itself first: its first message is sealed with the key, so a stranger
 that knocks learns nothing and is told from a rank at once; one that replays a rank's message
-learns one random number. Each proof covers role, protocol version, workspace, epoch, both ranks,
-the lane and both nonces: none can be reflected, replayed, or carried to another link. What it does
-not do is hide or seal the bytes that follow.
+learns one random number. Each proof covers role, protocol version, workspace, epoch, both ranks, the
+lane, which connection of how many it is, and both nonces: none can be reflected, replayed, or
+carried to another link. What it does not do is hide or seal the bytes that follow.
 
     initiator                                acceptor
       hello: magic, version, workspace,
-             epoch, from, to, lane, nonce,
-             HMAC("hello", all of it)  ->    compares; checks that it waits for this rank and lane
+             epoch, from, to, lane,
+             stripe, of how many, nonce,
+             HMAC("hello", all of it)  ->    compares; checks that it waits for this very link
                                        <-    nonce
       HMAC("initiator", hello, nonce)  ->    compares; the link stands here
     compares; the link stands here     <-    HMAC("acceptor", hello, nonce)
@@ -27,15 +28,16 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import NamedTuple
 
-__all__ = ["Acceptor", "HandshakeRejected", "Identity", "Initiator", "Lane"]
+__all__ = ["ONLY", "Acceptor", "HandshakeRejected", "Identity", "Initiator", "Lane", "Stripe"]
 
-VERSION = 4  # of this handshake and of the bytes that the engine puts behind it
+VERSION = 5  # of this handshake and of the bytes that the engine puts behind it
 KEY_MIN_NBYTES = 16  # 128 bits: out of reach of guessing
 _MAGIC = b"phalanx\x00"
 _NONCE_NBYTES = 32
 _PROOF_NBYTES = hashlib.sha256().digest_size
-_HELLO = struct.Struct("<8sI32sQIII32s")  # and its seal
+_HELLO = struct.Struct("<8sI32sQIIIHH32s")  # and its seal
 
 
 class Lane(IntEnum):
@@ -43,6 +45,16 @@ class Lane(IntEnum):
 
     COLLECTIVE = 0  # operations of the whole group
     PAIR = 1  # messages from one rank to another
+
+
+class Stripe(NamedTuple):
+    """Which of a link's connections: ``number`` ``of`` so many, counted from 0."""
+
+    number: int
+    of: int
+
+
+ONLY = Stripe(0, 1)
 
 
 class HandshakeRejected(Exception):
@@ -80,7 +92,7 @@ class Initiator:
     --------
     >>> key = bytes(32)
     >>> one = Initiator(Identity("lab", 1, 2, key), peer=0)
-    >>> two = Acceptor(Identity("lab", 1, 0, key), lambda rank, lane: rank == 2)
+    >>> two = Acceptor(Identity("lab", 1, 0, key), lambda rank, lane, stripe: rank == 2)
     >>> two.receive(one.take())
     >>> one.receive(two.take())
     >>> two.receive(one.take())
@@ -89,13 +101,21 @@ class Initiator:
     (0, 0, 0, 2)
     """
 
-    def __init__(self, me: Identity, *, peer: int, lane: Lane = Lane.COLLECTIVE) -> None:
+    def __init__(
+        self,
+        me: Identity,
+        *,
+        peer: int,
+        lane: Lane = Lane.COLLECTIVE,
+        stripe: Stripe = ONLY,
+    ) -> None:
         self._me = me
         self.peer = peer
         self.lane = lane
-        hello = _HELLO.pack(
-            _MAGIC, VERSION, me.digest(), me.epoch, me.rank, peer, lane, os.urandom(_NONCE_NBYTES)
-        )
+        self.stripe = stripe
+        link = (me.epoch, me.rank, peer, lane, *stripe)
+        nonce = os.urandom(_NONCE_NBYTES)
+        hello = _HELLO.pack(_MAGIC, VERSION, me.digest(), *link, nonce)
         self._hello = hello + me.prove(b"hello", hello, b"")
         self._challenge: bytes | None = None
         self.outgoing = self._hello
@@ -121,15 +141,16 @@ class Initiator:
 
 
 class Acceptor:
-    """The listening end; ``is_wanted`` says whether a rank's link for that lane is still missing."""
+    """The listening end; ``is_wanted`` says whether that connection of a rank is still missing."""
 
-    def __init__(self, me: Identity, is_wanted: Callable[[int, Lane], bool]) -> None:
+    def __init__(self, me: Identity, is_wanted: Callable[[int, Lane, Stripe], bool]) -> None:
         self._me = me
         self._is_wanted = is_wanted
         self._hello: bytes | None = None
         self._challenge = b""
         self.peer = -1
         self.lane = Lane.COLLECTIVE
+        self.stripe = ONLY
         self.outgoing = b""
         self.needs = _HELLO.size + _PROOF_NBYTES
 
@@ -156,7 +177,7 @@ class Acceptor:
             msg = f"a claim to be rank {self.peer} without proof"
             raise HandshakeRejected(msg)
         # Asked again: another connection may have proved the same rank in the meantime.
-        if not self._is_wanted(self.peer, self.lane):
+        if not self._is_wanted(self.peer, self.lane, self.stripe):
             msg = f"rank {self.peer} is connected already"
             raise HandshakeRejected(msg)
         self.outgoing = self._me.prove(b"acceptor", self._hello, self._challenge)
@@ -164,7 +185,8 @@ class Acceptor:
 
     def _check_hello(self, message: bytes) -> None:
         hello, seal = message[: _HELLO.size], message[_HELLO.size :]
-        magic, version, digest, epoch, source, target, lane, _nonce = _HELLO.unpack(hello)
+        magic, version, digest, epoch, source, target, lane, *which, _nonce = _HELLO.unpack(hello)
+        stripe = Stripe(*which)
         if magic != _MAGIC:
             wrong = "not a rank"
         elif version != VERSION:
@@ -179,9 +201,12 @@ class Acceptor:
             wrong = f"a rank that looks for rank {target}, this is {self._me.rank}"
         elif lane not in tuple(Lane):
             wrong = f"rank {source} with a connection of kind {lane}, which is not known"
-        elif not self._is_wanted(source, Lane(lane)):
-            wrong = f"rank {source}, to which no {Lane(lane).name.lower()} link is missing"
+        elif not self._is_wanted(source, Lane(lane), stripe):
+            name = f"{Lane(lane).name.lower()} link"
+            if stripe != ONLY:
+                name += f" {stripe.number + 1} of {stripe.of}"
+            wrong = f"rank {source}, to which no {name} is missing"
         else:
-            self.peer, self.lane = source, Lane(lane)
+            self.peer, self.lane, self.stripe = source, Lane(lane), stripe
             return
         raise HandshakeRejected(wrong)

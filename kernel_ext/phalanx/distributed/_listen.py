@@ -13,6 +13,7 @@ from typing import Annotated
 import msgspec
 
 from phalanx.errors import DistributedError
+from phalanx.protocol import MOST_CONNECTIONS
 
 from ._handshake import Lane
 
@@ -33,23 +34,38 @@ class Share(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a rank tells all others before links are made.
 
     ``peers`` are the ranks it wants a link with, by lane; all ranks check that both ends agree. A
-    ``problem`` makes all of them fail at once instead of waiting for one that cannot come.
+    ``problem`` makes all of them fail at once instead of waiting for one that cannot come. It uses
+    its first ``at_once`` addresses together, with ``per_address`` connections over each.
     ``machine`` is the kernel it runs under, see `_machine`.
     """
 
     peers: tuple[tuple[int, ...], ...]
     endpoints: tuple[Endpoint, ...]
     problem: str = ""
+    at_once: Annotated[int, msgspec.Meta(ge=1, le=MOST_CONNECTIONS)] = 1
+    per_address: Annotated[int, msgspec.Meta(ge=1, le=MOST_CONNECTIONS)] = 1
     machine: str = ""
 
 
-def open_socket(host: str, port: int, *, passive: bool) -> tuple[socket.socket, tuple[object, ...]]:
-    """Make a non-blocking stream socket for a numeric address or a name, and its full address."""
+def open_socket(
+    host: str, port: int, *, passive: bool, source: str = ""
+) -> tuple[socket.socket, tuple[object, ...]]:
+    """Make a non-blocking stream socket for a numeric address or a name, and its full address.
+
+    It is bound to ``source``, a numeric address of this machine, if there is one.
+    """
     flags = socket.AI_PASSIVE if passive else socket.AI_NUMERICHOST
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
     family, kind, protocol, _name, address = found[0]
     sock = socket.socket(family, kind, protocol)
     sock.setblocking(False)
+    if source:
+        try:
+            at = socket.getaddrinfo(source, 0, family, kind, flags=socket.AI_NUMERICHOST)
+            sock.bind(at[0][4])
+        except OSError:
+            sock.close()
+            raise
     return sock, address
 
 
@@ -108,7 +124,11 @@ def read_shares(packed: Sequence[bytes], names: Sequence[int]) -> list[Share]:
             share = msgspec.msgpack.decode(part, type=Share)
         except (ValueError, RecursionError):
             share = None
-        if share is None or len(share.peers) != len(Lane):
+        if (
+            share is None
+            or len(share.peers) != len(Lane)
+            or 0 < len(share.endpoints) < share.at_once
+        ):
             msg = f"rank {names[rank]} said where it listens in a form that this phalanx does not read"
             raise DistributedError(msg)
         shares.append(share)

@@ -16,6 +16,8 @@ import socket
 from functools import cache
 from pathlib import Path
 
+from ._handshake import Lane
+
 __all__ = ["bound_send_buffer", "machine"]
 
 # The kernel doubles it. Measured with 64 to 512 KiB: 128 and 256 are equal, 512 varies, and less
@@ -35,7 +37,12 @@ def machine() -> str:
     return ""
 
 
-def bound_send_buffer(sock: socket.socket) -> None:
-    """Let a link hold what fits a cache, and no more; where it cannot be bounded, it is slower."""
-    with contextlib.suppress(OSError):
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_NBYTES)
+def bound_send_buffer(sock: socket.socket, lane: Lane, there: str) -> None:
+    """Let a link hold what fits a cache, and no more, if its other end's machine is this one.
+
+    Lanes of messages have a size of their own (`pairs.cpp`). Where it cannot be bounded, the link
+    is slower.
+    """
+    if lane is Lane.COLLECTIVE and there and there == machine():
+        with contextlib.suppress(OSError):
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_NBYTES)

@@ -47,7 +47,7 @@ class _Knock:
         self._proven: int | None = None  # rank
         if world.key is not None:
             self._proof = Attempt(
-                sock, Acceptor(world.identity(0), lambda rank, lane: True), _KNOCK_S
+                sock, Acceptor(world.identity(0), lambda rank, lane, stripe: True), _KNOCK_S
             )
 
     def hear(self) -> bytes | None:

@@ -267,11 +267,13 @@ def form_part(
         host_names=spec.rank_host_names(),
         check=check,
         names=spec.members,
+        ways=spec.ways,
     )
     if new is None or part is None:
         return None
     own = {
-        lane: {part.ranks.index(peer): sock for peer, sock in links[lane].items()} for lane in Lane
+        lane: {part.ranks.index(peer): socks for peer, socks in links[lane].items()}
+        for lane in Lane
     }
     return family.make(new, own)
 

@@ -14,6 +14,7 @@ from phalanx.protocol import Channel, ChannelClosed, Join, Recover, Refused, ToR
 
 from ._deadline import Deadline
 from ._rendezvous import refusal
+from ._stripes import ONE_WAY, Ways
 from ._world import WorldSpec
 
 __all__ = ["CHANNEL_VARIABLE", "ask_for_world", "open_channel", "spec_of_world"]
@@ -117,4 +118,5 @@ def spec_of_world(welcome: Welcome, addresses: tuple[str, ...] = ()) -> WorldSpe
         region_fds=welcome.region_fds,
         wake_fds=welcome.wake_fds,
         silence_s=welcome.silence_s,
+        ways=ONE_WAY if addresses else Ways(welcome.at_once, welcome.connections_per_ip),
     )

@@ -24,6 +24,7 @@ from ._deadline import Deadline
 from ._handshake import Identity, Lane
 from ._rendezvous import Rendezvous
 from ._selector import SELECTOR_VARIABLE, read_selector
+from ._stripes import ONE_WAY, Ways
 
 __all__ = [
     "TRANSPORTS",
@@ -60,6 +61,8 @@ class WorldSpec:
         For error texts.
     addresses : tuple of str
         Where this rank may listen.
+    ways : Ways
+        How many of these it uses at once, and how.
     transport : {"any", "tcp", "mpi"}
         ``"tcp"``: links between all pairs, as if each rank were a host of its own; ``"mpi"``:
         an MPI library has the ranks, and nothing here is formed.
@@ -95,6 +98,7 @@ class WorldSpec:
     number: int = 0
     silence_s: float = 5.0
     world_host_names: tuple[str, ...] = ()
+    ways: Ways = ONE_WAY
 
     def __post_init__(self) -> None:
         """Refuse a world that contradicts itself, before anything is built on it."""
@@ -249,6 +253,7 @@ def form_group(
             timeout=timeout,
             host_names=spec.rank_host_names(),
             check=_abort_check(spec, memory),
+            ways=spec.ways,
         )
         group = make_group(spec, memory, links)
         try:
@@ -284,8 +289,11 @@ def make_group(spec: WorldSpec, memory: HostMemory, links: Links) -> _native.Gro
         host_names=spec.world_host_names or spec.rank_host_names(),
         arena=memory.arena if neighbours.count(-1) < spec.size - 1 else None,
         # From here on the engine closes them, also if it refuses the group.
-        links={peer: sock.detach() for peer, sock in links[Lane.COLLECTIVE].items()},
-        pair_links={peer: sock.detach() for peer, sock in links[Lane.PAIR].items()},
+        links={
+            peer: [sock.detach() for sock in stripes]
+            for peer, stripes in links[Lane.COLLECTIVE].items()
+        },
+        pair_links={peer: sock.detach() for peer, (sock,) in links[Lane.PAIR].items()},
         page=memory.page,
         wake_fd=memory.wake_fd,
         ranks_here=spec.hosts.count(here),

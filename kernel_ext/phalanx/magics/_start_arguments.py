@@ -72,6 +72,13 @@ def add_start_arguments(
     )
     add("--interface", metavar="NAME", help="the network interface that the ranks use, like eth0")
     add(
+        "--connections-per-ip",
+        type=count,
+        metavar="N",
+        help="connections over each address of a host (default 1); all its ips in the hostfile are "
+        "used at once",
+    )
+    add(
         "--launcher",
         metavar="NAME",
         help="how hosts are reached (default ssh; slurm: by srun, and without --hosts the nodes of "
@@ -101,5 +108,6 @@ def start_options(options: argparse.Namespace) -> dict[str, Any]:
     names = (
         "n", "hosts", "hostfile", "name", "linger", "silence", "transport", "detach",
         "auto_restart", "python", "cwd", "env", "interface", "launcher", "boot_timeout",
+        "connections_per_ip",
     )  # fmt: skip
     return {"ssh_args": ssh_args, **{name: getattr(options, name) for name in names}}

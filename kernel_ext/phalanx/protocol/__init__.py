@@ -22,7 +22,7 @@ from ._attach_messages import (
     WorkspaceRecord,
 )
 from ._channel import MAX_FRAME, Channel, ChannelClosed, FrameReader, pack_frame
-from ._host_records import BootProgress, BootState, HostPlan, RemoteOptions
+from ._host_records import MOST_CONNECTIONS, BootProgress, BootState, HostPlan, RemoteOptions
 from ._input import LineNeed, TypedLine
 from ._rank_messages import (
     CellEnded,
@@ -89,6 +89,7 @@ __all__ = [
     "LINKS_MIME",
     "MAX_FRAME",
     "MEASUREMENT_MIME",
+    "MOST_CONNECTIONS",
     "Activity",
     "BeginCell",
     "BootFailed",

@@ -9,7 +9,9 @@ from typing import Literal
 
 import msgspec
 
-__all__ = ["BootProgress", "BootState", "HostPlan", "RemoteOptions"]
+__all__ = ["MOST_CONNECTIONS", "BootProgress", "BootState", "HostPlan", "RemoteOptions"]
+
+MOST_CONNECTIONS = 64  # of a link over one address, and addresses of a host: more is a mistake
 
 BootState = Literal["starting", "up", "failed"]
 
@@ -18,8 +20,9 @@ class HostPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One host of a world that is to be started, in the hostfile's order.
 
     ``name`` is what ssh is given: ``b``, ``user@b``, a name of ``~/.ssh/config``; ``port`` 0 leaves
-    ssh's own. ``ranks`` run there. Its ranks listen on ``addresses``; where there are none, on the
-    one through which the host has reached the root. ``is_local``: this machine, without ssh.
+    ssh's own. ``ranks`` run there. Its ranks listen on ``addresses`` and use all of them at once;
+    where there are none, the one through which the host has reached the root. ``is_local``: this
+    machine, without ssh.
     """
 
     name: str
@@ -35,7 +38,8 @@ class RemoteOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``python`` is the interpreter there ("": the path of this one); ``cwd`` the folder ("": the
     same as here, or the home folder where that is missing); ``env`` is set for the ranks.
     ``ssh_args`` go to ssh as they are. ``interface`` names the network card whose addresses the
-    ranks use ("": any). A host that is not up after ``timeout_s`` has failed.
+    ranks use ("": any); over each address two hosts have ``connections_per_ip``. A host that is not
+    up after ``timeout_s`` has failed.
     """
 
     python: str = ""
@@ -45,6 +49,7 @@ class RemoteOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     interface: str = ""
     launcher: str = "ssh"
     timeout_s: float = 30.0
+    connections_per_ip: int = 1
 
 
 class BootProgress(msgspec.Struct, frozen=True, tag="boot_progress", forbid_unknown_fields=True):

@@ -98,8 +98,9 @@ class Welcome(msgspec.Struct, frozen=True, tag="welcome", forbid_unknown_fields=
     """Supervisor to rank: the world as it stands, and the descriptors this rank inherited.
 
     ``hosts[r]`` is rank r's host index and ``slots[r]`` its slot there. This rank's own host fills
-    in the last: ``addresses`` to listen on, ``region_fds`` and ``wake_fds`` by slot. A host that
-    does not answer for ``silence_s`` is taken for lost.
+    in the last: ``addresses`` to listen on, of which the first ``at_once`` are used together,
+    ``region_fds`` and ``wake_fds`` by slot. A host that does not answer for ``silence_s`` is taken
+    for lost.
     """
 
     id: int
@@ -117,6 +118,8 @@ class Welcome(msgspec.Struct, frozen=True, tag="welcome", forbid_unknown_fields=
     region_fds: tuple[int, ...] = ()
     wake_fds: tuple[int, ...] = ()
     silence_s: float = 5.0
+    at_once: int = 1
+    connections_per_ip: int = 1
 
     def __repr__(self) -> str:
         """Without the key: a log or a traceback may show it."""

@@ -61,7 +61,7 @@ class HostBoot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     It connects to the first of ``endpoints`` that it reaches, with its keys, which the root has
     made. Where ``cwd`` is missing the home folder stands in, unless it ``is_cwd_asked`` for. Its
     ``ranks``, of ``size``, listen on ``addresses``, or those of ``interface``, or on the one through
-    which the root was reached.
+    which the root was reached; ``connections_per_ip`` is as in `RemoteOptions`.
     """
 
     version: str
@@ -82,6 +82,7 @@ class HostBoot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     interface: str = ""
     env: dict[str, str] = {}
     is_cwd_asked: bool = False
+    connections_per_ip: int = 1
 
     def __repr__(self) -> str:
         """Without the keys: a log or a traceback may show it."""

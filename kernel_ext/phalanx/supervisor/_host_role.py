@@ -95,6 +95,7 @@ class HostRole:
         self._loop = asyncio.get_running_loop()
         self._over = asyncio.Event()
         self._host = HostSupervisor(boot.ranks, self, addresses=addresses, size=boot.size)
+        self._host.use(len(boot.addresses), boot.connections_per_ip)
         self._reports = Reports(self._host)
         self._commands = HostCommands(self._host, self._say, cwd)
         self._samples = SampleAnswers(

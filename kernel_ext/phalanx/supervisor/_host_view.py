@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from phalanx.protocol import Activity, HostClock, HostInfo, Welcome
+from phalanx.protocol import MOST_CONNECTIONS, Activity, HostClock, HostInfo, Welcome
 
 from ._layout import Layout
 from ._memory import HostMemory
@@ -31,6 +31,7 @@ class HostView:
 
     def __init__(self, ranks: Sequence[int], addresses: Sequence[str], size: int) -> None:
         self.addresses = tuple(addresses)
+        self._at_once = self._connections_per_ip = 1
         self.ranks = tuple(ranks)
         self.memory = HostMemory(len(self.ranks), size or len(self.ranks))
         self._slots = {rank: slot for slot, rank in enumerate(self.ranks)}
@@ -49,6 +50,11 @@ class HostView:
             HostInfo(index=0, name=socket.gethostname(), address=self.addresses[0], cores=cores),
         )
 
+    def use(self, n_named: int, connections_per_ip: int) -> None:
+        """Have ranks use the addresses that were named for them at once; others are alternatives."""
+        self._at_once = min(max(1, n_named), MOST_CONNECTIONS)
+        self._connections_per_ip = connections_per_ip
+
     def complete(self, welcome: Welcome) -> Welcome:
         """Say what only this host knows: what its ranks have inherited, and where they listen."""
         return msgspec.structs.replace(
@@ -57,6 +63,8 @@ class HostView:
             page_fd=self.memory.page_fd,
             region_fds=self.memory.region_fds,
             wake_fds=self.memory.wake_fds,
+            at_once=self._at_once,
+            connections_per_ip=self._connections_per_ip,
         )
 
     def abort(self, epoch: int, kind: int, culprit: int, message: str) -> None:

@@ -59,6 +59,7 @@ class Hosts:
                 addresses = plan.addresses or ("127.0.0.1",)
                 self._local.append(HostSupervisor(ranks, events, record, addresses, options.ranks))
                 self._local[-1].env = options.remote.env
+                self._local[-1].use(len(plan.addresses), options.remote.connections_per_ip)
             else:
                 self._remote[index] = self._remote_host(index, plan, name, ranks)
         self._every: tuple[HostSupervisor | RemoteHost, ...] = (
@@ -171,6 +172,7 @@ class Hosts:
             addresses=self._plans[host].addresses,
             interface=remote.interface,
             env=remote.env,
+            connections_per_ip=remote.connections_per_ip,
         )
         return msgspec.json.encode(boot) + b"\n"
 

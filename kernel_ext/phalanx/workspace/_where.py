@@ -22,7 +22,7 @@ from phalanx.hosts import (
     read_hostfile,
     slurm_hosts,
 )
-from phalanx.protocol import HostPlan, RemoteOptions
+from phalanx.protocol import MOST_CONNECTIONS, HostPlan, RemoteOptions
 
 from ._start import HERE
 
@@ -63,6 +63,7 @@ def where(
     interface: str | None = None,
     launcher: str | None = None,
     boot_timeout: float | None = None,
+    connections_per_ip: int | None = None,
 ) -> Where:
     """Read a user's words for where ranks are to run; parameters as of `Workspace.start`.
 
@@ -81,6 +82,7 @@ def where(
         said: dict[str, Any] = {
             "python": python, "ssh-arg": tuple(ssh_args), "interface": interface,
             "launcher": launcher, "boot-timeout": boot_timeout,
+            "connections-per-ip": connections_per_ip,
         }  # fmt: skip
         idle = [f"--{name}" for name, value in said.items() if value not in (None, ())]
         if idle:
@@ -101,6 +103,9 @@ def where(
     if launcher not in LAUNCHERS:
         msg = f"there is no launcher {launcher!r}; there are: {', '.join(LAUNCHERS)}"
         raise ValueError(msg)
+    if connections_per_ip not in (None, *range(1, MOST_CONNECTIONS + 1)):
+        msg = f"{connections_per_ip!r} connections per address; it must be from 1 to {MOST_CONNECTIONS}"
+        raise ValueError(msg)
     if interface is not None:
         interface_addresses(interface)  # ours is reached through it: a name that is wrong ends here
     planned = plan(found, n)
@@ -117,6 +122,7 @@ def where(
         interface=interface or "",
         launcher=launcher,
         timeout_s=timeout_s,
+        connections_per_ip=connections_per_ip or 1,
     )
     return Where(sum(host.ranks for host in planned), planned, remote)
 

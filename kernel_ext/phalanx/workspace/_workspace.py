@@ -59,6 +59,7 @@ class Workspace(WorkspaceLife, CanExchange, CanRestart, CanBench, CanMeasureLink
         interface: str | None = None,
         launcher: str | None = None,
         boot_timeout: float | None = None,
+        connections_per_ip: int | None = None,
         remote: RemoteOptions | None = None,
         progress: Callable[[BootProgress], None] | None = None,
     ) -> Workspace:
@@ -101,6 +102,9 @@ class Workspace(WorkspaceLife, CanExchange, CanRestart, CanBench, CanMeasureLink
             of the job; ``"local"``: not at all, its ranks run here, for a trial.
         boot_timeout : float, optional
             Seconds after which a host that is not up has failed (30).
+        connections_per_ip : int, optional
+            How many connections two hosts have over each of their addresses (1). Where a hostfile
+            has several ``ips`` for a host, all of these are used at once in any case.
         remote : RemoteOptions, optional
             All of these in one, where ``hosts`` are a plan that is made already.
         progress : callable, optional
@@ -124,17 +128,10 @@ class Workspace(WorkspaceLife, CanExchange, CanRestart, CanBench, CanMeasureLink
         ...     ws.run("px.all_sum(rank)")
         """
         at = planned(hosts, remote) or where(
-            n,
-            hosts=hosts,
-            hostfile=hostfile,
-            python=python,
-            cwd=cwd,
-            env=env,
-            ssh_args=ssh_args,
-            interface=interface,
-            launcher=launcher,
-            boot_timeout=boot_timeout,
-        )
+            n, hosts=hosts, hostfile=hostfile, python=python, cwd=cwd, env=env, ssh_args=ssh_args,
+            interface=interface, launcher=launcher, boot_timeout=boot_timeout,
+            connections_per_ip=connections_per_ip,
+        )  # fmt: skip
         options = checked_options(
             at.ranks,
             name,

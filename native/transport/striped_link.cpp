@@ -1,0 +1,231 @@
+// A link over several sockets to one peer: one stream of bytes, dealt out in blocks of one size.
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include "base/fd.hpp"
+#include "transport/link.hpp"
+
+namespace phalanx {
+
+namespace {
+
+// One call moves at most this much, as over one socket.
+constexpr std::size_t kLargestCall = std::size_t{1} << 20;
+// A peer that is gone has closed all its sockets; the word of it comes by several ways.
+constexpr int kEndBites = 20;
+constexpr std::chrono::milliseconds kEndBite{1};
+
+std::string address_of(const sockaddr_storage& address) {
+    std::array<char, INET6_ADDRSTRLEN> text{};
+    if (address.ss_family == AF_INET) {
+        const auto& in = reinterpret_cast<const sockaddr_in&>(address).sin_addr;
+        return ::inet_ntop(AF_INET, &in, text.data(), text.size()) != nullptr ? text.data() : "";
+    }
+    if (address.ss_family == AF_INET6) {
+        const auto& in = reinterpret_cast<const sockaddr_in6&>(address).sin6_addr;
+        return ::inet_ntop(AF_INET6, &in, text.data(), text.size()) != nullptr ? text.data() : "";
+    }
+    return "";
+}
+
+// "10.0.1.1 to 10.0.1.2"; "" where a socket has no such addresses.
+std::string path_of(int fd) {
+    sockaddr_storage here{};
+    sockaddr_storage there{};
+    auto length = static_cast<socklen_t>(sizeof here);
+    if (::getsockname(fd, reinterpret_cast<sockaddr*>(&here), &length) != 0) return "";
+    length = static_cast<socklen_t>(sizeof there);
+    if (::getpeername(fd, reinterpret_cast<sockaddr*>(&there), &length) != 0) return "";
+    const auto from = address_of(here);
+    const auto to = address_of(there);
+    return from.empty() || to.empty() ? "" : from + " to " + to;
+}
+
+}  // namespace
+
+// Block b of the stream travels on stripe b % k, so both ends know without a word where each byte
+// is. The sender runs ahead on every stripe until the one whose turn it is is full; the receiver
+// takes the blocks in order, while those that came early wait in the kernel's buffers. Nobody can
+// wait for ever: while the receiver waits for a stripe, all that was sent before has been taken, so
+// the sender is at the same block, or what is waited for is on its way.
+//
+// The stream is as fast as k times the slowest stripe. Rejected: blocks with a number each, on
+// whichever stripe has room, which would use unequal paths fully; it needs a header per block and
+// memory for what comes early, and paths that differ are no pair in practice (phalanx config pairs
+// equal ones only).
+//
+// What one stripe loses, the link has lost, as there are bytes that nobody has: the text names it.
+class StripedLink final : public Link {
+  public:
+    StripedLink(int peer, std::vector<std::unique_ptr<Link>> stripes,
+                std::vector<std::string> paths, std::size_t block)
+        : Link(peer), stripes_(std::move(stripes)), paths_(std::move(paths)), block_(block) {
+        if (stripes_.size() < 2 || block_ == 0)
+            throw UsageError("a striped link needs two stripes");
+        paths_.resize(stripes_.size());
+        out_.left = in_.left = block_;
+    }
+
+    // Only once all have: what comes on the others is still of this stream.
+    [[nodiscard]] bool has_ended() noexcept override {
+        return std::all_of(stripes_.begin(), stripes_.end(),
+                           [](const auto& stripe) { return stripe->has_ended(); });
+    }
+    void add_polled(std::vector<pollfd>& polled, int events) const override {
+        if ((events & POLLIN) != 0) stripes_[in_.stripe]->add_polled(polled, POLLIN);
+        if ((events & POLLOUT) != 0) stripes_[out_.stripe]->add_polled(polled, POLLOUT);
+    }
+    [[nodiscard]] std::vector<std::string> paths() const override { return paths_; }
+
+  protected:
+    std::size_t do_send(std::span<const std::byte> bytes) override {
+        return do_send_parts(std::span(&bytes, 1));
+    }
+    std::size_t do_recv(std::span<std::byte> bytes) override { return do_recv_both(bytes, {}); }
+
+    std::size_t do_send_parts(Parts parts) override {
+        std::size_t sent = 0;
+        while (sent < kLargestCall) {
+            // Of what is left, as much as lies in this block.
+            std::array<std::span<const std::byte>, kMaxParts> now;
+            std::size_t count = 0;
+            std::size_t gone = sent;
+            std::size_t room = std::min(out_.left, kLargestCall - sent);
+            for (auto part : parts.first(std::min(parts.size(), kMaxParts))) {
+                const auto skipped = std::min(gone, part.size());
+                gone -= skipped;
+                part = part.subspan(skipped).first(std::min(part.size() - skipped, room));
+                room -= part.size();
+                if (!part.empty()) now[count++] = part;
+            }
+            if (count == 0) break;
+            const Parts ready = std::span(now).first(count);
+            const auto moved = on(out_, sent, [&](Link& stripe) {
+                return count == 1 ? stripe.do_send(ready[0]) : stripe.do_send_parts(ready);
+            });
+            sent += moved;
+            std::size_t wanted = 0;
+            for (const auto part : ready) wanted += part.size();
+            if (moved < wanted) break;
+        }
+        return sent;
+    }
+
+    std::size_t do_recv_both(std::span<std::byte> bytes, std::span<std::byte> more) override {
+        std::size_t got = 0;
+        while (got < std::min(bytes.size() + more.size(), kLargestCall)) {
+            const auto first = bytes.subspan(std::min(got, bytes.size()));
+            const auto second = more.subspan(got - std::min(got, bytes.size()));
+            const auto here = first.first(std::min(first.size(), in_.left));
+            const auto there = second.first(std::min(second.size(), in_.left - here.size()));
+            const auto moved = on(in_, got, [&](Link& stripe) {
+                if (here.empty()) return stripe.do_recv(there);
+                return there.empty() ? stripe.do_recv(here) : stripe.do_recv_both(here, there);
+            });
+            got += moved;
+            if (moved < here.size() + there.size()) break;
+        }
+        return got;
+    }
+
+    void do_finish() noexcept override {
+        for (const auto& stripe : stripes_) stripe->do_finish();
+    }
+    void do_check_alive() override {
+        std::size_t silent = 0;
+        std::string why;
+        std::string which;
+        for (std::size_t i = 0; i < stripes_.size(); ++i) {
+            try {
+                stripes_[i]->do_check_alive();
+            } catch (const PeerLost& error) {
+                if (silent++ == 0) which = name(i) + ": ";
+                why = error.what();
+            }
+        }
+        if (silent > 0) lose((silent < stripes_.size() ? which : "") + why);
+    }
+
+  private:
+    // Where one direction of the stream stands.
+    struct Cursor {
+        std::size_t stripe = 0;
+        std::size_t left = 0;  // of the block
+        std::string lost;      // why it goes no further
+    };
+
+    // Moves bytes of this block; `before`: how many this call has moved already, which stay good if
+    // the stripe is lost now. Nothing is asked of a lost one again: a socket tells its error once.
+    template <class Move>
+    std::size_t on(Cursor& at, std::size_t before, const Move& move) {
+        if (!at.lost.empty()) {
+            if (before > 0) return 0;
+            lose(at.lost);
+        }
+        std::size_t moved = 0;
+        try {
+            moved = move(*stripes_[at.stripe]);
+        } catch (const PeerLost& error) {
+            at.lost = have_all_ended() ? error.what() : name(at.stripe) + ": " + error.what();
+            if (before > 0) return 0;
+            lose(at.lost);
+        }
+        at.left -= moved;
+        if (at.left == 0) {
+            at.stripe = (at.stripe + 1) % stripes_.size();
+            at.left = block_;
+        }
+        return moved;
+    }
+
+    // Whether it is the peer that is gone, and not a path to it.
+    bool have_all_ended() {
+        for (int bites = 0; bites < kEndBites; ++bites) {
+            if (has_ended()) return true;
+            std::this_thread::sleep_for(kEndBite);
+        }
+        return false;
+    }
+    [[nodiscard]] std::string name(std::size_t stripe) const {
+        auto text =
+            "connection " + std::to_string(stripe + 1) + " of " + std::to_string(stripes_.size());
+        return paths_[stripe].empty() ? text : text + ", " + paths_[stripe];
+    }
+
+    std::vector<std::unique_ptr<Link>> stripes_;
+    std::vector<std::string> paths_;
+    std::size_t block_;
+    Cursor out_;
+    Cursor in_;
+};
+
+std::unique_ptr<Link> make_striped_link(int peer, std::vector<std::unique_ptr<Link>> stripes,
+                                        std::vector<std::string> paths, std::size_t block) {
+    return std::make_unique<StripedLink>(peer, std::move(stripes), std::move(paths), block);
+}
+
+std::unique_ptr<Link> make_striped_link(int peer, std::span<const int> fds,
+                                        std::chrono::milliseconds silence) {
+    std::vector<Fd> owned;
+    owned.reserve(fds.size());
+    for (const int fd : fds) owned.emplace_back(fd);  // all are closed if one is of no use
+    if (owned.empty()) throw UsageError("there is no socket for rank " + std::to_string(peer));
+    if (owned.size() == 1) return make_socket_link(peer, owned[0].release(), silence);
+    std::vector<std::unique_ptr<Link>> stripes;
+    std::vector<std::string> paths;
+    for (Fd& fd : owned) {
+        paths.push_back(path_of(fd.get()));
+        stripes.push_back(make_socket_link(peer, fd.release(), silence));
+    }
+    return make_striped_link(peer, std::move(stripes), std::move(paths));
+}
+
+}  // namespace phalanx
