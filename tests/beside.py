@@ -19,7 +19,7 @@ BESIDE = (
         for name in (
             "arguments", "bad_input", "bench", "bench_fit", "collectives", "contract", "environment", "farm",
             "frameworks", "handshake", "key_file", "lanes", "meeting", "mpi", "package", "reductions",
-            "rendezvous", "sites", "split", "trace",
+            "rendezvous", "sites", "split", "stripes", "trace",
         )
     ),
     "fuzz",

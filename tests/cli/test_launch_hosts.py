@@ -212,13 +212,14 @@ def test_the_size_of_the_terminal_is_handed_on(script):
 
 def test_options_of_mlx_without_a_use_here(script):
     idle = ("-p", "5000", "--connections-per-ip", "2", "--nccl-port", "12345")
-    said = launch(*HOSTS, *idle, "--backend", "ring", script("print('ran')"))
-    assert lines(said) == ["[0] ran", "[1] ran"]
+    count = "import phalanx as px; n = px.init().describe()['engine']['stripes']\n"
+    said = launch(
+        *HOSTS, *idle, "--backend", "ring", script(count + "print(*map(len, n.values()))")
+    )
+    assert lines(said) == ["[0] 2", "[1] 2"]
     assert said.returncode == 0
     told = complaints(said)
-    assert [line.split()[2] for line in told] == [
-        "--starting-port", "--nccl-port", "--connections-per-ip"
-    ]  # fmt: skip
+    assert [line.split()[2] for line in told] == ["--starting-port", "--nccl-port"]
 
 
 def test_options_that_need_hosts(script):

@@ -83,6 +83,20 @@ def test_ranks_meet_in_any_order(hostfile, host):
 
 
 @pytest.mark.slow
+def test_all_addresses_of_the_file_are_used_at_once(tmp_path):
+    """As mlx.launch writes them: an address as often as it is to have connections."""
+    path = tmp_path / "hosts.json"
+    homes = [f"127.0.0.{number}" for number in (1, 2, 1, 2)]
+    ports = iter(free_ports(8))
+    path.write_text(json.dumps([[f"{home}:{next(ports)}" for home in homes] for _ in range(2)]))
+    code = RANK + "print(px.init().describe()['engine']['stripes'])"
+    said = ends([start(rank, path, code=code) for rank in range(2)])
+    for rank, (out, err, _) in enumerate(said):
+        ways = [f"{home} to {home}" for home in homes]
+        assert out.splitlines()[1:] == [str({1 - rank: ways})], err
+
+
+@pytest.mark.slow
 def test_ranks_send_messages_to_each_other(hostfile):
     path = hostfile(3)
     said = ends([start(rank, path, code=MESSAGES) for rank in range(3)])

@@ -170,7 +170,7 @@ def test_no_split_is_made_of_an_epoch_that_is_over():
     family.settle_epoch(Deadline(1.0))
     ours, theirs = socket.socketpair()
     with pytest.raises(px.DistributedError, match="epoch 1 is over"):
-        family.make(replace(spec, channel=2, number=6), {Lane.PAIR: {1: theirs}})
+        family.make(replace(spec, channel=2, number=6), {Lane.PAIR: {1: (theirs,)}})
     assert theirs.fileno() == -1
     ours.close()
 

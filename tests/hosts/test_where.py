@@ -59,6 +59,8 @@ def test_a_hostfile_says_slots_and_environment(tmp_path, monkeypatch):
         ({"n": 0, "hosts": "a"}, "the number of ranks per host is 0"),
         ({"hosts": "a", "boot_timeout": 0.0}, "the boot timeout is 0.0"),
         ({"hosts": "a", "launcher": "shh"}, "there is no launcher 'shh'; there are: ssh"),
+        ({"connections_per_ip": 2}, "--connections-per-ip: only with --hosts or --hostfile"),
+        ({"hosts": "a", "connections_per_ip": 0}, "0 connections per address; it must be from 1"),
         ({"hosts": "a", "interface": "nope9"}, "this machine has no interface 'nope9'"),
         ({"hosts": "a", "env": ["2=3"]}, "--env 2=3: '2' is no name of a variable"),
         ({"hosts": "a", "env": ["NOT_SET_HERE"]}, "--env NOT_SET_HERE: it is not set here"),
@@ -111,7 +113,7 @@ def test_the_magics_words_reach_the_root(monkeypatch, tmp_path):
     boot = _booted(
         f"--hosts a.invalid,{socket.gethostname()} -n 2 --python /opt/p --cwd {tmp_path} --env A=1 "
         f"--env B= --ssh-arg='-i \"my key\"' --ssh-arg=-4 --interface {loopback} --launcher local "
-        "--boot-timeout 7",
+        "--boot-timeout 7 --connections-per-ip 3",
         monkeypatch,
     )
     assert boot.ranks == 4
@@ -129,6 +131,7 @@ def test_the_magics_words_reach_the_root(monkeypatch, tmp_path):
         loopback,
         "local",
         7.0,
+        3,
     )
 
 

@@ -111,6 +111,12 @@ TEST_CASE("every collective over loopback tcp") {
     check_world({{0, 1, 1}, Wire::kTcp, Tuning{}, 1, nullptr});
 }
 
+TEST_CASE("every collective over links of several sockets") {
+    check_world({{0, 1}, Wire::kStriped, tiny_tuning(), 1, nullptr});
+    check_world({{0, 1, 2}, Wire::kStriped, tiny_tuning(), 1, nullptr});
+    check_world({{0, 1, 1, 2}, Wire::kStriped, Tuning{}, 1, nullptr});
+}
+
 TEST_CASE("every collective over memory links that move a few bytes at a time") {
     auto faults = std::make_shared<LinkFaults>();
     faults->most_per_call = 13;  // never a whole element

@@ -58,7 +58,8 @@ TEST_CASE(
         for (int kind = 0; kind < 6; ++kind) {
             CAPTURE(kind);
             CAPTURE(hosts.size());
-            World world({hosts, Wire::kSockets, tiny_tuning(), 1, nullptr});
+            const Wire wire = kind % 2 == 0 ? Wire::kSockets : Wire::kStriped;
+            World world({hosts, wire, tiny_tuning(), 1, nullptr});
             const auto thrown = world.run([&](Group& group) {
                 const bool is_odd = group.rank() == odd;
                 Array array(is_odd && kind == 1 ? 500 : 400);

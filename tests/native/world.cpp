@@ -54,6 +54,17 @@ std::pair<PairWire, PairWire> make_wires(const WorldOptions& options, int rank, 
 std::pair<std::unique_ptr<Link>, std::unique_ptr<Link>> make_links(const WorldOptions& options,
                                                                    int rank, int peer) {
     if (options.wire == Wire::kMemory) return make_memory_links(rank, peer, 4096, options.faults);
+    if (options.wire == Wire::kStriped) {
+        std::vector<std::unique_ptr<Link>> ours, theirs;
+        for (int i = 0; i < 3; ++i) {
+            const auto fds = sockets(Wire::kSockets);
+            ours.push_back(make_socket_link(peer, fds.first));
+            theirs.push_back(make_socket_link(rank, fds.second));
+        }
+        constexpr std::size_t kBlock = 61;  // no header, element or segment is a part of it
+        return {make_striped_link(peer, std::move(ours), {}, kBlock),
+                make_striped_link(rank, std::move(theirs), {}, kBlock)};
+    }
     const auto fds = sockets(options.wire);
     return {make_socket_link(peer, fds.first), make_socket_link(rank, fds.second)};
 }

@@ -14,7 +14,7 @@
 
 namespace phalanx::test {
 
-enum class Wire { kSockets, kTcp, kMemory };
+enum class Wire { kSockets, kTcp, kMemory, kStriped };
 
 struct WorldOptions {
     std::vector<int> hosts;

@@ -302,8 +302,8 @@ class Group:
         dict
             ``rank``, ``size``, ``epoch``, ``hosts`` (host name by rank), ``transports`` (by
             peer: ``"arena"``, ``"tcp"``, ``"mpi"`` or ``"self"``), ``members`` (the world's rank
-            of each rank), and ``engine``: algorithms and counts. Of a split also ``color`` and
-            ``key``.
+            of each rank), and ``engine``: algorithms, counts, and ``stripes`` (by peer, from where
+            to where the connections of a link go that has several). Of a split also ``color`` and ``key``.
 
         Examples
         --------
