@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 import phalanx
 from phalanx.protocol import Activity, BootOptions, EngineReady, HostPlan, Notice, RemoteOptions
 from phalanx.protocol.host_commands import RunCommand
+from phalanx.protocol.host_letters import FromHostLetter, ToHostLetter
 from phalanx.protocol.host_samples import HostSample, HostSamples
 from phalanx.protocol.hosts import (
     Beaten,
     Disowned,
-    FromHost,
     HostBoot,
     HostReport,
     HostUp,
@@ -27,12 +27,13 @@ from phalanx.protocol.hosts import (
     RankGone,
     RankReport,
     RankSaid,
+    Rejoin,
     Spawn,
-    ToHost,
 )
 from phalanx.supervisor import _host_line
 from phalanx.supervisor._beats import ClockOffset
 from phalanx.supervisor._hosts import Hosts
+from phalanx.supervisor._letters import Letters
 
 OPTIONS = BootOptions(
     "test", 2, 0, b"", "any", 0.0, 1.0, "/",
@@ -70,6 +71,7 @@ class Process:
         self.boot = msgspec.json.decode(line, type=HostBoot)
         self.over = asyncio.get_running_loop().create_future()
         self.is_killed = False
+        self.is_over = True  # as soon as it has ended
 
     async def ended(self):
         return await asyncio.shield(self.over)
@@ -84,18 +86,28 @@ class Far:
     """A host's end of the line, over a real socket."""
 
     def __init__(self, context, process, *, keys=None):
-        boot = process.boot
-        self.socket = context.socket(zmq.DEALER)
+        self.context, self.boot = context, process.boot
+        self.keys = keys or (self.boot.public_key, self.boot.secret_key)
+        self.letters = Letters()
+        self.turn = 0
+        self.connect()
+
+    def connect(self):
+        self.socket = self.context.socket(zmq.DEALER)
         self.socket.linger = 0
-        self.socket.curve_serverkey = boot.root_key
-        self.socket.curve_publickey, self.socket.curve_secretkey = keys or (
-            boot.public_key,
-            boot.secret_key,
-        )
-        self.socket.connect(boot.endpoints[0])
+        self.socket.curve_serverkey = self.boot.root_key
+        self.socket.curve_publickey, self.socket.curve_secretkey = self.keys
+        self.socket.connect(self.boot.endpoints[0])
+
+    def rejoin(self):
+        """Come in by another connection."""
+        self.socket.close()
+        self.connect()
+        self.turn += 1
+        self.say_bytes(self.letters.note(Rejoin(self.turn)))
 
     def say(self, message):
-        self.say_bytes(msgspec.msgpack.encode(message))
+        self.say_bytes(self.letters.write(message))
 
     def say_bytes(self, *bodies):
         self.socket.send_multipart(bodies)
@@ -109,9 +121,9 @@ class Far:
         async def wait():
             while True:
                 (body,) = await self.socket.recv_multipart()
-                message = msgspec.msgpack.decode(body, type=ToHost)
-                if isinstance(message, kind):
-                    return message
+                letter = msgspec.msgpack.decode(body, type=ToHostLetter)
+                if self.letters.read(letter) and isinstance(letter.message, kind):
+                    return letter.message
 
         return await asyncio.wait_for(wait(), timeout_s)
 
@@ -292,7 +304,7 @@ def test_another_version_is_not_up_and_both_are_named(monkeypatch):
 @given(st.binary(max_size=200))
 def test_what_a_host_says_is_understood_or_refused(data):
     try:
-        message = msgspec.msgpack.decode(data, type=FromHost)
+        message = msgspec.msgpack.decode(data, type=FromHostLetter)
     except (ValueError, RecursionError):
         return
     assert isinstance(message, msgspec.Struct)
@@ -316,4 +328,4 @@ def test_a_clock_is_never_said_to_be_nearer_than_it_is(offset_ns, trips):
 
 def test_notices_are_no_part_of_what_hosts_say():
     with pytest.raises(msgspec.ValidationError):
-        msgspec.msgpack.decode(msgspec.msgpack.encode(Notice("x")), type=FromHost)
+        msgspec.msgpack.decode(msgspec.msgpack.encode((1, 0, Notice("x"))), type=FromHostLetter)

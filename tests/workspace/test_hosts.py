@@ -178,8 +178,9 @@ def test_stop_leaves_nothing():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("linger_s", [0.0, 2.0])
-def test_a_host_whose_root_is_killed_frees_its_ranks_and_ends_after_the_linger_time(linger_s):
+@pytest.mark.parametrize("linger_s", [0.0, 60.0])
+def test_a_host_whose_root_is_killed_ends_at_once(linger_s):
+    """Also where it may linger: whoever is refused knows that there is no root any more."""
     ws = start(linger=linger_s)
     try:
         Cell(ws, "world.barrier()\npx.recv((1,), np.float32, 0)")
@@ -187,14 +188,8 @@ def test_a_host_whose_root_is_killed_frees_its_ranks_and_ends_after_the_linger_t
         host = host_of(ws, 2)
         there = [host, *host.children(recursive=True)]
         family = family_of(ws)
-        killed_s = time.monotonic()
         psutil.Process(ws._root.pid).kill()
-        here = [process for process in family if process not in there]
-        assert wait_gone(here, BOUND_S) == []
-        if linger_s:
-            assert host.is_running()
-        assert wait_gone(there, linger_s + BOUND_S) == []
-        assert time.monotonic() - killed_s >= linger_s
+        assert wait_gone([*family, *there], BOUND_S) == []
     finally:
         ws.stop()
 
