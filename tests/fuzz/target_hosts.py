@@ -36,8 +36,8 @@ from phalanx.protocol import (
     pack_frame,
 )
 from phalanx.protocol.host_commands import FromCommand
-from phalanx.protocol.host_samples import HostSamples
 from phalanx.protocol.host_letters import ToHostLetter
+from phalanx.protocol.host_samples import HostSamples
 from phalanx.protocol.hosts import (
     Beat,
     Beaten,

@@ -33,7 +33,6 @@ AGAIN_S = 0.1  # between tries to reach it
 REACH_S = 1.5  # for tcp's first two packets, and one tried again
 JOIN_S = 5.0  # for its answer on a new connection: a root that is busy, or stopped for a while
 
-_NOT_OURS = zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
 
 
 class RootLink:
@@ -49,7 +48,6 @@ class RootLink:
         self._has_heard = False
         self._is_joined = True  # the first connection needs no more words
         self._stale = asyncio.Event()
-        self._refused_since_s: float | None = None
         self._socket = self._connect(endpoint)
 
     @property
@@ -96,12 +94,14 @@ class RootLink:
             Whether the root had ever said anything.
         """
         while True:
-            is_other = await self._serve(take)
+            await self._serve(take)
             if not self._has_heard:
                 return False
+            if not self._is_joined:  # it was let in by nobody
+                await asyncio.sleep(AGAIN_S)
             self._is_joined = False
             self._socket.close(linger=0)
-            endpoint = await self._find(is_refused=is_other)
+            endpoint = await self._find()
             if not endpoint:
                 return True
             self._endpoint = endpoint
@@ -109,17 +109,11 @@ class RootLink:
             self._socket = self._connect(endpoint)
             self._socket.send_multipart([self._letters.note(Rejoin(self._turn))])
 
-    async def _serve(self, take: Callable[[ToHost], None]) -> bool:
-        """Hand on what comes on this connection, until it has broken, or nothing comes.
-
-        Returns
-        -------
-        bool
-            Whether somebody else listens there.
-        """
+    async def _serve(self, take: Callable[[ToHost], None]) -> None:
+        """Hand on what comes on this connection, until it has broken, or nothing comes."""
         root = self._socket
         self._stale.clear()
-        monitor = root.get_monitor_socket(zmq.EVENT_DISCONNECTED | _NOT_OURS)
+        monitor = root.get_monitor_socket(zmq.EVENT_DISCONNECTED)
         joined = asyncio.Event()
         reading = asyncio.ensure_future(self._read(root, take, joined))
         broken = asyncio.ensure_future(recv_monitor_message(monitor))
@@ -132,7 +126,6 @@ class RootLink:
                 await asyncio.sleep(0)
             if reading.done():
                 reading.result()  # a mistake of ours
-            return broken.done() and bool(broken.result()["event"] & _NOT_OURS)
         finally:
             for task in every:
                 task.cancel()
@@ -160,31 +153,30 @@ class RootLink:
             self._has_heard = True
             if isinstance(letter.message, Rejoined):
                 self._is_joined = True
-                self._refused_since_s = None
                 joined.set()
                 for kept in self._letters.unheard:
                     self._send(kept)
             if is_new:
                 take(letter.message)
 
-    async def _find(self, *, is_refused: bool) -> str:
+    async def _find(self) -> str:
         """Wait until the root can be reached again; "" when it does not listen there any more."""
         loop = asyncio.get_running_loop()
         others = [other for other in self._boot.endpoints if other != self._endpoint]
+        refused_since_s: float | None = None
         while True:
-            if not is_refused:
-                found = await reach((self._endpoint, *others), REACH_S)
-                if found.endpoint:
-                    return found.endpoint
-                is_refused = found.is_refused
+            found = await reach((self._endpoint,), REACH_S)
+            if not found.endpoint and not found.is_refused:
+                found = (await reach(others, REACH_S))._replace(is_refused=False)
+            if found.endpoint:
+                return found.endpoint
             now_s = loop.time()
-            if not is_refused:
-                self._refused_since_s = None
-            elif self._refused_since_s is None:
-                self._refused_since_s = now_s
-            elif now_s - self._refused_since_s >= REFUSED_S:
+            if not found.is_refused:
+                refused_since_s = None
+            elif refused_since_s is None:
+                refused_since_s = now_s
+            elif now_s - refused_since_s >= REFUSED_S:
                 return ""
-            is_refused = False
             await asyncio.sleep(AGAIN_S)
 
     def close(self) -> None:
