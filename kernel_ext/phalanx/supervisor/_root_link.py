@@ -34,7 +34,6 @@ REACH_S = 1.5  # for tcp's first two packets, and one tried again
 JOIN_S = 5.0  # for its answer on a new connection: a root that is busy, or stopped for a while
 
 
-
 class RootLink:
     """What a host says to its root and hears from it; ``endpoint`` is the one it has reached."""
 
