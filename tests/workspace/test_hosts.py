@@ -87,6 +87,14 @@ def test_ranks_of_two_hosts_that_disagree_are_told(ws):
     assert ws.run("px.all_sum(1)")[3].value == "4"
 
 
+def test_this_machine_is_no_limit_for_ranks_of_two_hosts(ws):
+    sweep = ws.bench(begin=8, end=64, factor=8, iterations=1)
+    assert [m.n_wrong for m in sweep] == [0, 0]
+    (limit,) = sweep.limits
+    assert limit.gbs == 0.0
+    assert "the ranks are on 2 hosts" in limit.how
+
+
 def test_where_ranks_of_another_host_are_while_they_run(ws):
     cell = Cell(ws, "if rank == 3:\n    while not go: pass\npx.all_sum(1)".replace("go", "False"))
     try:
