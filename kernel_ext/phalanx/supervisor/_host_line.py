@@ -295,10 +295,12 @@ class HostLine:
             self._ended.cancel()
 
     async def _over(self) -> None:
-        """Wait for its goodbye, or for its end without."""
+        """Wait for its goodbye, or for its end without; what has started it may have gone before."""
         bye = self._loop.create_task(self._bye.wait())
         waits = {bye} if self._ended is None else {bye, self._ended}
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        if not self._why_over():
+            await asyncio.wait({bye})
         bye.cancel()
         if self._ended is not None:
             await asyncio.wait({self._ended})
