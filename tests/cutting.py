@@ -8,6 +8,7 @@ import socket
 
 import psutil
 import pytest
+from bed import Bed
 
 PIDFD_GETFD = 438  # of every architecture that has it: asm-generic/unistd.h
 
@@ -44,3 +45,13 @@ def _borrow(pid: int, fd: int) -> int:
     if got < 0:
         pytest.skip(f"no descriptors of other processes here: {os.strerror(ctypes.get_errno())}")
     return got
+
+
+def reset(bed: Bed, host: int, pid: int) -> int:
+    """Reset every tcp connection of a process on a host of a bed; how many."""
+    lines = bed.run(host, ["ss", "-tnpH"]).stdout.splitlines()
+    ports = [line.split()[3].rpartition(":")[2] for line in lines if f"pid={pid}," in line]
+    killed = [bed.run(host, ["ss", "-KtnH", "sport", "=", f":{port}"]).stdout for port in ports]
+    if any(not said for said in killed):
+        pytest.skip("this kernel resets no connections (CONFIG_INET_DIAG_DESTROY)")
+    return len(killed)

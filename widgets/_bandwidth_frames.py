@@ -145,7 +145,11 @@ def frame_of(
         asked=asked,
         run=None if run is None else _told(run),
         earlier=tuple(_told(one) for one in same[-MOST_EARLIER:]),
-        limits=tuple(_Limit(clean(one.name), one.gbs) for one in (run.limits if run else ())),
+        limits=tuple(
+            _Limit(clean(one.name), one.gbs)
+            for one in (run.limits if run else ())
+            if one.gbs > 0  # else it is told in words
+        ),
         fit=None
         if fit is None or run is None
         else _Fit(fit.alpha_s * 1e6, fit.beta_s * 1e9, busbw_factor(run.op, run.ranks)),

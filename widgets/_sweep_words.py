@@ -24,7 +24,8 @@ __all__ = ["change_words", "limit_words", "sweep_csv", "sweep_json", "sweep_mode
 
 def limit_words(limit: Limit) -> str:
     """Name a limit and its number: memory copy 8.21 GB/s."""
-    return f"{clean(limit.name)} {limit.gbs:.3g} GB/s"
+    number = f"{limit.gbs:.3g} GB/s" if limit.gbs > 0 else "not known"
+    return f"{clean(limit.name)} {number}"
 
 
 def change_words(points: Iterable[Measurement]) -> list[str]:
@@ -44,7 +45,7 @@ def sweep_words(points: Sequence[Measurement], limits: Sequence[Limit] = ()) -> 
     points : sequence of Measurement
         Of one operation.
     limits : sequence of Limit, optional
-        What this machine can do without us.
+        What the machine of the ranks can do without us.
 
     Returns
     -------

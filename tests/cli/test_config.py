@@ -164,13 +164,18 @@ def test_help_names_every_option_and_a_pipe_may_close():
 
 
 def _answered(monkeypatch, world, **changes):
-    """Hosts that say what was recorded."""
+    """Hosts that say what was recorded; of sudo, if they are asked."""
     names, outputs = phalanx.hosts.load_outputs(SAVED / world)
     told = [
         {key: text for key, text in {**said, **changes}.items() if text is not None}
         for said in outputs
     ]
-    monkeypatch.setattr(phalanx.hosts, "gather", lambda *_, **__: (told, {}))
+
+    def gather(*_, asks_sudo, **__):
+        left_out = () if asks_sudo else ("sudo",)
+        return [{k: text for k, text in said.items() if k not in left_out} for said in told], {}
+
+    monkeypatch.setattr(phalanx.hosts, "gather", gather)
     return ",".join(names)
 
 

@@ -90,6 +90,33 @@ def test_what_differs_is_named_with_what_mends_it(facts, said):
     assert line.startswith(said)
 
 
+def _silent(name):
+    probe = Probe(HostPlan(name, 2))
+    probe.why_not = "it does not answer ssh"
+    return probe
+
+
+def test_what_is_well_is_said_only_of_hosts_that_have_answered():
+    here = _probe("a", 0, is_local=True)
+    lines = list(map(str, find([here, _probe("b"), _silent("c")], _task())))
+    assert lines[:2] == [
+        "fail  ssh        c: it does not answer ssh",
+        "ok    ssh        without a prompt to b",
+    ]
+    assert len(lines) > 8
+    assert all(line[17:].startswith("this machine, b: ") for line in lines[2:])
+
+
+def test_where_no_host_has_answered_only_this_machine_is_spoken_of():
+    lines = list(map(str, find([_probe("a", 0, is_local=True), _silent("b")], _task())))
+    assert lines[0] == "fail  ssh        b: it does not answer ssh"
+    assert all(
+        line.startswith("ok  ") and line[17:].startswith("this machine: ") for line in lines[1:]
+    )
+    # It has no ranks: what they would need of it is of no interest.
+    assert not any("cores" in line or "memory" in line for line in lines)
+
+
 def test_a_script_that_is_missing_here_is_said_once():
     here = _probe("a", is_local=True, script="! No such file or directory")
     found = find([here, _probe("b", script="1")], _task(script="/x.py"))

@@ -222,7 +222,7 @@ def test_in_the_background_the_terminal_s_input_is_the_shell_s(script):
         (["--python", "/nowhere/python", "-m", "x"], "there is no program '/nowhere/python'"),
         (["--env", "BAD-KEY=1", "x.py"], "'BAD-KEY' is no name of a variable"),
         (["--env", "NOT_SET_ANYWHERE", "x.py"], "it is not set here"),
-        (["--backend", "nccl", "x.py"], "'nccl' comes in a later release"),
+        (["--backend", "nccl", "x.py"], "'nccl' is not in this release"),
         (["--hots", "a,b", "x.py"], "did you mean '--hosts'?"),
         (["--backend", "mpi", "--interface", "lo", "x.py"], "--interface: not with --backend mpi"),
         (["--labl", "rank", "x.py"], "did you mean '--label'?"),

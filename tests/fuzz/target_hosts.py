@@ -36,6 +36,7 @@ from phalanx.protocol import (
     pack_frame,
 )
 from phalanx.protocol.host_commands import FromCommand
+from phalanx.protocol.host_letters import ToHostLetter
 from phalanx.protocol.host_samples import HostSamples
 from phalanx.protocol.hosts import (
     Beat,
@@ -52,6 +53,7 @@ from phalanx.protocol.hosts import (
 )
 from phalanx.supervisor import _host_door, _host_line
 from phalanx.supervisor._host_door import HostDoor
+from phalanx.supervisor._letters import Letters
 from phalanx.supervisor._root import RootSupervisor
 
 __all__ = ["one"]
@@ -77,6 +79,7 @@ class _Process:
 
     def __init__(self) -> None:
         self._over = asyncio.Event()
+        self.is_over = True  # as soon as it has ended
 
     async def ended(self) -> str:
         await self._over.wait()
@@ -92,22 +95,27 @@ class _Door(HostDoor):
     def __init__(self) -> None:
         super().__init__()
         self.told: list[Any] = []
+        self._theirs = Letters()
 
     def open(self, addresses: Any) -> tuple[str, ...]:
         self.endpoints = ("tcp://127.0.0.1:1",)
         return tuple(addresses)
 
     def hear(self, body: bytes) -> None:
-        """Let the newest host say something."""
+        """Let the newest host send something."""
         self._hear(list(self._visitors)[-1], b"b", [body])
 
     def says(self, message: Any) -> None:
-        self.hear(msgspec.msgpack.encode(message))
+        self.hear(self._theirs.write(message))
 
-    def say(self, key: bytes, message: Any) -> None:
-        self.told.append(message)
-        if isinstance(message, Beat):
-            asyncio.get_running_loop().call_soon(self.says, Beaten(message.number, 1))
+    def _send(self, visitor: Any, identity: bytes, body: bytes) -> None:
+        if not identity:
+            return
+        letter = msgspec.msgpack.decode(body, type=ToHostLetter)
+        self._theirs.read(letter)
+        self.told.append(letter.message)
+        if isinstance(letter.message, Beat):
+            asyncio.get_running_loop().call_soon(self.says, Beaten(letter.message.number, 1))
 
 
 def _names_others(message: Any) -> bool:
@@ -155,7 +163,7 @@ class _Play(Play):
         else:
             is_own = supply.below(4) > 0
             body = _own(supply) if is_own else encoded(supply, FromHost)
-            self.door.hear(body)
+            self.door.says(msgspec.Raw(body))
             try:
                 message = msgspec.msgpack.decode(body, type=FromHost)
             except (ValueError, RecursionError):

@@ -42,7 +42,7 @@ def far(tmp_path, monkeypatch):
         scripts = dict.fromkeys(("ifconfig", "route", "ping", "ip"), "")
         scripts = {name: f"{_LOGS}\n{text}" for name, text in {**scripts, **commands}.items()}
         scripts["ssh"] = commands.get("ssh", _SSH)
-        scripts["sudo"] = '[ "$1" = -n ] && shift; exec "$@"'
+        scripts["sudo"] = commands.get("sudo", '[ "$1" = -n ] && shift; exec "$@"')
         # ask_hosts puts the system's folders after: ours come first.
         monkeypatch.setenv("PATH", make_commands(tmp_path / "bin", **scripts))
         monkeypatch.setenv("LOG", str(log))
@@ -170,6 +170,16 @@ def test_a_talkative_login_is_not_taken_for_output(far):
 def test_a_shell_that_breaks_off_is_a_failure(far):
     far(ssh="head -n 5 | sh -s")
     assert "to the end" in gather([Host("b")])[1][0]
+
+
+def test_sudo_is_asked_only_for_a_setup(far, tmp_path):
+    """A host may write down each use of it."""
+    asked = tmp_path / "asked"
+    far(sudo=f"echo >> {asked}", id="echo 1000")
+    assert "sudo" not in gather([Host("b")])[0][0]
+    assert not asked.exists()
+    assert "sudo" in gather([Host("b")], asks_sudo=True)[0][0]
+    assert asked.exists()
 
 
 def test_ssh_never_asks_and_is_given_the_port(far):

@@ -85,11 +85,26 @@ def test_slots_and_n_together_are_refused(tmp_path):
         where(2, hostfile=path)
 
 
-def test_a_backend_that_cells_have_not_is_refused(tmp_path):
+@pytest.mark.parametrize(
+    ("backend", "why"),
+    [
+        ("jaccl", "RDMA between Macs is not in this release"),
+        ("jaccl-ring", "RDMA between Macs is not in this release"),
+        ("nccl", "NCCL, between NVIDIA's GPUs, is not in this release"),
+        ("mpi", "mpirun starts scripts (phalanx launch --backend mpi script.py)"),
+    ],
+)
+def test_a_backend_that_cells_have_not_is_refused_and_what_to_do_is_said(tmp_path, backend, why):
     path = tmp_path / "hosts.json"
-    path.write_text('{"backend": "jaccl", "hosts": [{"ssh": "a"}]}')
-    with pytest.raises(NotSupported, match="backend 'jaccl' is not for cells"):
+    path.write_text(f'{{"backend": "{backend}", "hosts": [{{"ssh": "a"}}]}}')
+    with pytest.raises(NotSupported) as refused:
         where(None, hostfile=path)
+    assert str(refused.value) == (
+        f"{path}: backend '{backend}' is not for cells: {why}; "
+        'with "backend": "ring" in that file its hosts are joined by this engine, over tcp'
+    )
+    path.write_text(path.read_text().replace(f'"{backend}"', '"ring"'))  # as it says
+    assert where(None, hostfile=path).hosts[0].name == "a"
 
 
 class _Seen(Exception):

@@ -3,158 +3,38 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import signal
 
 import msgspec
 import pytest
 import zmq
 import zmq.asyncio
+from far_hosts import OPTIONS, Events, play, until
 from hypothesis import given
 from hypothesis import strategies as st
 
 import phalanx
-from phalanx.protocol import Activity, BootOptions, EngineReady, HostPlan, Notice, RemoteOptions
-from phalanx.protocol.host_commands import RunCommand
+from phalanx.protocol import Activity, EngineReady, Notice
+from phalanx.protocol.host_commands import CommandOutput, OutputDone, RunCommand
+from phalanx.protocol.host_letters import FromHostLetter
 from phalanx.protocol.host_samples import HostSample, HostSamples
 from phalanx.protocol.hosts import (
+    Beat,
     Beaten,
     Disowned,
-    FromHost,
-    HostBoot,
     HostReport,
     HostUp,
     RankFrozen,
     RankGone,
     RankReport,
     RankSaid,
+    Rejoined,
+    SignalRank,
     Spawn,
-    ToHost,
 )
-from phalanx.supervisor import _host_line
+from phalanx.protocol.scripts import cost
 from phalanx.supervisor._beats import ClockOffset
 from phalanx.supervisor._hosts import Hosts
-
-OPTIONS = BootOptions(
-    "test", 2, 0, b"", "any", 0.0, 1.0, "/",
-    hosts=(HostPlan("b", 1), HostPlan("c", 1)),
-    remote=RemoteOptions(launcher="local", timeout_s=5.0),
-)  # fmt: skip
-
-
-class Events:
-    """What a root is told."""
-
-    def __init__(self):
-        self.lost, self.said, self.frozen, self.news, self.not_up = [], [], [], [], []
-
-    def on_message(self, rank, message):
-        self.said.append((rank, message))
-
-    def on_lost(self, rank, reason, tail):
-        self.lost.append((rank, reason))
-
-    def on_frozen(self, rank, reason):
-        self.frozen.append((rank, reason))
-
-    def on_news(self, message):
-        self.news.append(message)
-
-    def on_not_up(self, reasons):
-        self.not_up += reasons
-
-
-class Process:
-    """What has started a host; the host is the test."""
-
-    def __init__(self, line):
-        self.boot = msgspec.json.decode(line, type=HostBoot)
-        self.over = asyncio.get_running_loop().create_future()
-        self.is_killed = False
-
-    async def ended(self):
-        return await asyncio.shield(self.over)
-
-    def kill(self):
-        self.is_killed = True
-        if not self.over.done():
-            self.over.set_result("its supervisor was killed by signal 9 (SIGKILL)")
-
-
-class Far:
-    """A host's end of the line, over a real socket."""
-
-    def __init__(self, context, process, *, keys=None):
-        boot = process.boot
-        self.socket = context.socket(zmq.DEALER)
-        self.socket.linger = 0
-        self.socket.curve_serverkey = boot.root_key
-        self.socket.curve_publickey, self.socket.curve_secretkey = keys or (
-            boot.public_key,
-            boot.secret_key,
-        )
-        self.socket.connect(boot.endpoints[0])
-
-    def say(self, message):
-        self.say_bytes(msgspec.msgpack.encode(message))
-
-    def say_bytes(self, *bodies):
-        self.socket.send_multipart(bodies)
-
-    def come(self):
-        self.say(HostUp(phalanx.__version__, 1, "far", 2, ("127.0.0.1",)))
-
-    async def hear(self, kind, timeout_s=3.0):
-        """Return the next message of a kind."""
-
-        async def wait():
-            while True:
-                (body,) = await self.socket.recv_multipart()
-                message = msgspec.msgpack.decode(body, type=ToHost)
-                if isinstance(message, kind):
-                    return message
-
-        return await asyncio.wait_for(wait(), timeout_s)
-
-
-async def until(condition, timeout_s=5.0):
-    async def wait():
-        while not condition():
-            await asyncio.sleep(0.005)
-
-    await asyncio.wait_for(wait(), timeout_s)
-
-
-def play(monkeypatch, scene):
-    """Run a scene with two hosts, b with rank 0 and c with rank 1, that are about to come."""
-    processes = []
-
-    async def launch(plan, line, remote, *, on_slow):
-        processes.append(Process(line))
-        return processes[-1]
-
-    monkeypatch.setattr(_host_line, "launch_host", launch)
-
-    async def main():
-        events = Events()
-        hosts = Hosts(OPTIONS, events)
-        try:
-            hosts.spawn(0)
-            hosts.spawn(1)
-            await until(lambda: len(processes) == 2)
-            with zmq.asyncio.Context() as context, contextlib.ExitStack() as undo:
-
-                def visit(process, **options):
-                    far = Far(context, process, **options)
-                    undo.callback(far.socket.close)
-                    return far
-
-                await scene(hosts, events, visit, processes)
-        finally:
-            for process in processes:
-                process.kill()
-            await hosts.stop()
-
-    asyncio.run(main())
 
 
 def report(rank):
@@ -194,6 +74,34 @@ def test_a_host_that_speaks_for_others_or_nonsense_is_put_out(monkeypatch, bad):
         await far.hear(Disowned)
         assert events.said == []
         assert not processes[1].is_killed
+
+    play(monkeypatch, scene)
+
+
+def test_a_host_that_fills_its_roots_memory_is_put_out(monkeypatch):
+    """It goes on saying what its rank prints, and nothing of that has been written out."""
+
+    async def scene(hosts, events, visit, processes):
+        taken = []
+        hosts.take_commands(taken.append)
+        far = visit(processes[0])
+        far.come()
+        await far.hear(Spawn)
+        piece = bytes(1 << 16)
+        for _ in range(8):  # as a host of ours may: four, and as many again at an end
+            far.say(CommandOutput(0, "stdout", piece))
+        await until(lambda: len(taken) == 8)
+        hosts.command(0, OutputDone(0, "stdout", 8 * cost(piece)))
+        await far.hear(OutputDone)
+        for _ in range(40):
+            far.say(CommandOutput(0, "stdout", piece))
+        await far.hear(Disowned)
+        await until(lambda: events.lost)
+        assert events.lost == [
+            (0, "lost its host: it has sent more output than it may before that is written out")
+        ]
+        assert 8 + 4 <= len(taken) < 8 + 24
+        assert processes[0].is_killed
 
     play(monkeypatch, scene)
 
@@ -276,6 +184,44 @@ def test_a_host_that_says_nothing_is_lost_in_time_and_told_when_it_comes_back(mo
     play(monkeypatch, scene)
 
 
+def test_a_host_comes_in_again_and_neither_end_misses_a_word(monkeypatch):
+    async def scene(hosts, events, visit, processes):
+        far = visit(processes[0])
+        far.come()
+        await far.hear(Spawn)
+        far.socket.close()  # what is said now finds no way
+        far.letters.write(RankSaid(0, EngineReady()))
+        hosts.signal(0, signal.SIGUSR1)
+        hosts.signal(0, signal.SIGUSR2)
+        far.rejoin()
+        await far.hear(Rejoined)
+        for body in far.letters.unheard * 2:  # the second time for nothing
+            far.say_bytes(body)
+        assert [(await far.hear(SignalRank)).number for _ in range(2)] == [
+            signal.SIGUSR1,
+            signal.SIGUSR2,
+        ]
+        await until(lambda: events.said)
+        await far.hear(Beat)
+        assert events.said == [(0, EngineReady())]
+        assert events.lost == []
+
+    play(monkeypatch, scene)
+
+
+def test_a_host_that_leaves_words_out_is_put_out(monkeypatch):
+    async def scene(hosts, events, visit, processes):
+        far = visit(processes[0])
+        far.come()
+        await far.hear(Spawn)
+        far.letters.write(RankSaid(0, EngineReady()))
+        far.say(RankSaid(0, EngineReady()))
+        await far.hear(Disowned)
+        assert events.said == []
+
+    play(monkeypatch, scene)
+
+
 def test_another_version_is_not_up_and_both_are_named(monkeypatch):
     async def scene(hosts, events, visit, processes):
         far = visit(processes[0])
@@ -292,7 +238,7 @@ def test_another_version_is_not_up_and_both_are_named(monkeypatch):
 @given(st.binary(max_size=200))
 def test_what_a_host_says_is_understood_or_refused(data):
     try:
-        message = msgspec.msgpack.decode(data, type=FromHost)
+        message = msgspec.msgpack.decode(data, type=FromHostLetter)
     except (ValueError, RecursionError):
         return
     assert isinstance(message, msgspec.Struct)
@@ -316,4 +262,4 @@ def test_a_clock_is_never_said_to_be_nearer_than_it_is(offset_ns, trips):
 
 def test_notices_are_no_part_of_what_hosts_say():
     with pytest.raises(msgspec.ValidationError):
-        msgspec.msgpack.decode(msgspec.msgpack.encode(Notice("x")), type=FromHost)
+        msgspec.msgpack.decode(msgspec.msgpack.encode((1, 0, Notice("x"))), type=FromHostLetter)

@@ -9,11 +9,15 @@ import pytest
 from restarting import wait_for
 from worlds import NASTY, make_sweep
 
+from phalanx.distributed.bench import unknown_limit
 from phalanx.errors import DistributedError
 from phalanx.protocol import Limit, SweepProgress, SweepRun
 from phalanx.widgets import Asked, Bandwidth
 
 COPY = Limit("memory copy", "arena", 25.0, 1 << 30, 0.2, "one core")
+
+
+UNKNOWN = unknown_limit(2)  # is said, and not drawn
 
 
 class Sweep:
@@ -34,7 +38,7 @@ class Sweep:
     @property
     def run(self):
         return SweepRun(
-            self.op, "float32", 4, self.state, "2026-11-21T10:00:00", self.points, (COPY,)
+            self.op, "float32", 4, self.state, "2026-11-21T10:00:00", self.points, (COPY, UNKNOWN)
         )
 
     def __iter__(self):
@@ -137,6 +141,7 @@ def test_points_appear_as_they_are_measured(widget, ws):
     assert "80 timed calls, no wrong element" in seen["words"]
     assert ask(widget, "csv").count("\n") == 5
     assert json.loads(ask(widget, "json"))["state"] == "done"
+    assert "wire between hosts not known" in widget.still().text
     assert "all_sum" in widget.still().text
 
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from worlds import NASTY, make_sweep, make_world
 
+from phalanx.distributed.bench import unknown_limit
 from phalanx.protocol import HostPlan, Limit, Measurement, RankInfo, SweepRun, Topology
 from phalanx.widgets import (
     HEADER,
@@ -176,6 +177,15 @@ def test_limit_model_and_changes_stand_beside_the_curve():
         assert said in texts
         assert f"# {said}" in picture.text
     assert "<b>" not in picture.svg
+
+
+def test_a_limit_that_is_not_known_is_said_and_not_drawn():
+    unknown = unknown_limit(3)
+    picture = bandwidth(_changing(), limits=[unknown])
+    said = f"limit: wire between hosts not known ({unknown.how})"
+    assert f"# {said}" in picture.text
+    assert "the ranks are on 3 hosts" in said
+    assert [text for text in _texts(picture) if "wire between hosts" in text] == [said]
 
 
 def test_earlier_sweeps_are_laid_over():

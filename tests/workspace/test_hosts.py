@@ -87,6 +87,14 @@ def test_ranks_of_two_hosts_that_disagree_are_told(ws):
     assert ws.run("px.all_sum(1)")[3].value == "4"
 
 
+def test_this_machine_is_no_limit_for_ranks_of_two_hosts(ws):
+    sweep = ws.bench(begin=8, end=64, factor=8, iterations=1)
+    assert [m.n_wrong for m in sweep] == [0, 0]
+    (limit,) = sweep.limits
+    assert limit.gbs == 0.0
+    assert "the ranks are on 2 hosts" in limit.how
+
+
 def test_where_ranks_of_another_host_are_while_they_run(ws):
     cell = Cell(ws, "if rank == 3:\n    while not go: pass\npx.all_sum(1)".replace("go", "False"))
     try:
@@ -178,8 +186,9 @@ def test_stop_leaves_nothing():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("linger_s", [0.0, 2.0])
-def test_a_host_whose_root_is_killed_frees_its_ranks_and_ends_after_the_linger_time(linger_s):
+@pytest.mark.parametrize("linger_s", [0.0, 60.0])
+def test_a_host_whose_root_is_killed_ends_at_once(linger_s):
+    """Also where it may linger: whoever is refused knows that there is no root any more."""
     ws = start(linger=linger_s)
     try:
         Cell(ws, "world.barrier()\npx.recv((1,), np.float32, 0)")
@@ -187,14 +196,8 @@ def test_a_host_whose_root_is_killed_frees_its_ranks_and_ends_after_the_linger_t
         host = host_of(ws, 2)
         there = [host, *host.children(recursive=True)]
         family = family_of(ws)
-        killed_s = time.monotonic()
         psutil.Process(ws._root.pid).kill()
-        here = [process for process in family if process not in there]
-        assert wait_gone(here, BOUND_S) == []
-        if linger_s:
-            assert host.is_running()
-        assert wait_gone(there, linger_s + BOUND_S) == []
-        assert time.monotonic() - killed_s >= linger_s
+        assert wait_gone([*family, *there], BOUND_S) == []
     finally:
         ws.stop()
 

@@ -33,7 +33,8 @@ def find(probes: Sequence[Probe], task: Task) -> list[Finding]:
     Returns
     -------
     list of Finding
-        One line a check where all is well, else one for each host where it is not.
+        One line a check where all is well (with its hosts, if others have not answered), else one
+        for each host where it is not.
     """
     findings = list(_reached(probes))
     there = [probe for probe in probes if probe.has_answered]
@@ -56,17 +57,23 @@ def find(probes: Sequence[Probe], task: Task) -> list[Finding]:
         ("nccl", _nccl, "is there" if all(p.facts["nccl"] for p in there) else "is not there"),
         ("rdma", _rdma, ", ".join(there[0].facts["rdma"]) or "no device"),
     ]
+    # Of a host that has not answered nothing is known: what is well is well on the others.
+    where = "" if len(there) == len(probes) else ", ".join(map(_called, there))
     for name, check, text in checks:
         if not _matters(name, there, task):
             continue
         found = list(check(there, task))
-        findings += found or [Finding(name, "ok", "", text)]
+        findings += found or [Finding(name, "ok", where, text)]
     return findings
 
 
+def _called(probe: Probe) -> str:
+    return "this machine" if probe.plan.is_local else probe.plan.name
+
+
 def _matters(name: str, there: Sequence[Probe], task: Task) -> bool:
-    needs_two = {"names", "ports", "clocks"}
-    if name in needs_two and len(there) < 2:
+    needs_two, needs_ranks = {"names", "ports", "clocks"}, {"memory", "cores"}
+    if (name in needs_two and len(there) < 2) or (name in needs_ranks and not _ranks(there)):
         return False
     if name == "logins":
         return task.question.is_both_ways and len(there) > 1

@@ -183,7 +183,7 @@ def _surveys(
     else:
         local = room.local_hosts(named)
         outputs, failures = room.gather(
-            named, local, timeout_s=options.timeout,
+            named, local, timeout_s=options.timeout, asks_sudo=options.auto_setup,
             say=lambda text: _say(text, is_shown=options.verbose),
         )  # fmt: skip
         told = [f"{named[i].ssh}: {why}" for i, why in sorted(failures.items())]

@@ -160,7 +160,9 @@ def _chosen_backend(
     if theirs in BACKENDS:
         return theirs, ()
     assert hostfile is not None
-    return "any", [f"{hostfile.source}: backend {theirs} is not here; the ranks use this engine"]
+    return "any", [
+        f"{hostfile.source}: backend {theirs} is not here; the ranks use this engine, over tcp"
+    ]
 
 
 def _job(

@@ -59,7 +59,9 @@ def _seconds(text: str) -> float:
 
 def _backend(text: str) -> str:
     if text in _LATER:
-        msg = f"'{text}' comes in a later release; 'any', 'ring' and 'mpi' are here"
+        msg = (
+            f"'{text}' is not in this release; 'any' and 'ring' (tcp, shared memory) and 'mpi' are"
+        )
         raise argparse.ArgumentTypeError(msg)
     if text not in BACKENDS:
         msg = f"there is no backend '{text}'; there are: any, ring, mpi"

@@ -15,7 +15,7 @@ import numpy as np
 
 from phalanx.protocol import Limit
 
-__all__ = ["measure_limits"]
+__all__ = ["measure_limits", "unknown_limit"]
 
 # Beyond what last-level caches hold (a copy in a cache is no limit of memory), half a breath long.
 _COPY_NBYTES = 64 << 20
@@ -54,6 +54,21 @@ def measure_limits(
     if "tcp" in transports:
         limits.append(_stream(seconds))
     return tuple(limits)
+
+
+def unknown_limit(n_hosts: int) -> Limit:
+    """Return what is known of the limit of ranks that are not on this machine: why it is not.
+
+    Examples
+    --------
+    >>> unknown_limit(2).name, unknown_limit(2).gbs
+    ('wire between hosts', 0.0)
+    """
+    if n_hosts == 1:
+        how = "the ranks are on another host, of which this machine tells nothing"
+        return Limit("memory copy there", "arena", 0.0, 0, 0.0, how)
+    how = f"the ranks are on {n_hosts} hosts; phalanx config --measure times the paths between"
+    return Limit("wire between hosts", "tcp", 0.0, 0, 0.0, how)
 
 
 def _copy(seconds: float) -> Limit:

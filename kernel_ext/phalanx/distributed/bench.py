@@ -25,7 +25,7 @@ from ._bench_fit import (
     fit_measurements,
     time_left,
 )
-from ._bench_limits import measure_limits
+from ._bench_limits import measure_limits, unknown_limit
 from ._bench_links import measure_links
 from ._bench_request import (
     available_memory,
@@ -55,6 +55,7 @@ __all__ = [
     "sizes_between",
     "sweep",
     "time_left",
+    "unknown_limit",
 ]
 
 _FEWEST = 5  # iterations that a budget leaves at least

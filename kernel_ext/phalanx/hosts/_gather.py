@@ -47,6 +47,7 @@ def gather(
     *,
     timeout_s: float = 20.0,
     sys: str = "/sys",
+    asks_sudo: bool = False,
     say: Callable[[str], None] = lambda _: None,
 ) -> tuple[list[dict[str, str]], dict[int, str]]:
     """Survey all hosts at once.
@@ -61,6 +62,8 @@ def gather(
         For all of it.
     sys : str
         Where a Linux host's devices are listed.
+    asks_sudo : bool
+        Whether to ask, too, if commands can be run as root there: for `run_setup`.
     say : callable
         Hears what is done, line by line.
 
@@ -70,7 +73,8 @@ def gather(
         Each host's outputs by command (empty where it failed), and by place why a host failed.
     """
     mark = secrets.token_hex(16)
-    answers = ask_hosts(hosts, local, [survey_script(mark, sys)] * len(hosts), timeout_s, say=say)
+    script = survey_script(mark, sys, asks_sudo=asks_sudo)
+    answers = ask_hosts(hosts, local, [script] * len(hosts), timeout_s, say=say)
     outputs: list[dict[str, str]] = []
     failures = {}
     for place, answer in enumerate(answers):

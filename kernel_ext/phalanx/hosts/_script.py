@@ -65,7 +65,7 @@ sys_infiniband() {
     done
 }
 ask uname uname -s
-ask sudo sh -c '[ "$(id -u)" = 0 ] || sudo -n true'
+@SUDO@
 if [ "$(uname -s)" = Darwin ]; then
     ask system_profiler system_profiler SPThunderboltDataType -json
     ask networksetup networksetup -listallhardwareports
@@ -80,8 +80,11 @@ fi
 printf '%s all\n' "$MARK"
 """
 
+# Asked only where it matters: a host may write each use of sudo down, and mail it to somebody.
+_SUDO = """ask sudo sh -c '[ "$(id -u)" = 0 ] || sudo -n true'"""
 
-def survey_script(mark: str, sys: str = "/sys") -> str:
+
+def survey_script(mark: str, sys: str = "/sys", *, asks_sudo: bool = False) -> str:
     """Return the script, for a POSIX shell's standard input.
 
     Parameters
@@ -90,8 +93,11 @@ def survey_script(mark: str, sys: str = "/sys") -> str:
         Stands at the edges of each output; letters and digits that nobody can guess.
     sys : str
         Where the system's devices are listed.
+    asks_sudo : bool
+        Whether commands can be run as root there is asked as well.
     """
-    return _SCRIPT.replace("@MARK@", mark).replace("@SYS@", sys)
+    sudo = _SUDO if asks_sudo else ""
+    return _SCRIPT.replace("@SUDO@", sudo).replace("@MARK@", mark).replace("@SYS@", sys)
 
 
 def read_outputs(text: str, mark: str) -> dict[str, str] | None:

@@ -69,7 +69,10 @@ class RdmaDevice:
 
 @dataclass(frozen=True)
 class Survey:
-    """What one host has; ``notes`` are lines about what could not be read there."""
+    """What one host has; ``notes`` are lines about what could not be read there.
+
+    ``has_sudo``: commands can be run as root there without a password, as far as that was asked.
+    """
 
     name: str
     system: str

@@ -17,10 +17,11 @@ SweepState = Literal["waiting", "measuring", "done", "stopped", "failed"]
 
 
 class Limit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What this machine can do without us, over the path that a transport takes.
+    """What the machine of all ranks can do without us, over the path that a transport takes.
 
     ``gbs`` is 1e9 bytes that arrived a second: a copy of n bytes counts n, though it reads n and
     writes n. ``nbytes`` and ``seconds`` say how much was moved to find that out, ``how`` in words.
+    Where it is not known ``gbs`` is 0, and ``how`` says why.
     """
 
     name: str

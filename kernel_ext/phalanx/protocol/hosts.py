@@ -40,6 +40,8 @@ __all__ = [
     "ReadShown",
     "Refresh",
     "Refreshed",
+    "Rejoin",
+    "Rejoined",
     "ReleaseOutput",
     "Shown",
     "SignalRank",
@@ -193,6 +195,15 @@ class Refreshed(msgspec.Struct, frozen=True, tag="refreshed", forbid_unknown_fie
     id: int
 
 
+class Rejoin(msgspec.Struct, frozen=True, tag="rejoin", forbid_unknown_fields=True):
+    """Host, first of all on a connection that is not its first one: here I am again.
+
+    What was said before its ``turn`` is of an older connection, wherever it has been meanwhile.
+    """
+
+    turn: Annotated[int, msgspec.Meta(ge=1, lt=1 << 62)]
+
+
 class Bye(msgspec.Struct, frozen=True, tag="bye", forbid_unknown_fields=True):
     """Host: my ranks are gone, and so am I in a moment."""
 
@@ -289,6 +300,10 @@ class Beat(msgspec.Struct, frozen=True, tag="beat", forbid_unknown_fields=True):
     number: int
 
 
+class Rejoined(msgspec.Struct, frozen=True, tag="rejoined", forbid_unknown_fields=True):
+    """Root: so you are; each of us says again what the other has not heard."""
+
+
 class StopHost(msgspec.Struct, frozen=True, tag="stop_host", forbid_unknown_fields=True):
     """Root: end your ranks and yourself."""
 
@@ -309,6 +324,7 @@ FromHost = (
     | Traces
     | Shown
     | Refreshed
+    | Rejoin
     | Bye
     | HostSamples
     | FromCommand
@@ -327,6 +343,7 @@ ToHost = (
     | GiveBack
     | ReleaseOutput
     | Beat
+    | Rejoined
     | StopHost
     | Disowned
     | SampleRanks

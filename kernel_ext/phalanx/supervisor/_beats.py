@@ -37,6 +37,11 @@ class Silence:
         self._looked_s = now_s
         self._lasts_s = 0.0
 
+    @property
+    def lasts_s(self) -> float:
+        """How long it has lasted at the last look."""
+        return self._lasts_s
+
     def heard(self) -> None:
         """Note that the other side has said something."""
         self._lasts_s = 0.0

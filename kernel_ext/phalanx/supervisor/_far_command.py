@@ -112,6 +112,7 @@ class FarCommand:
         self._line = b""
         loop = asyncio.get_running_loop()
         self._news = asyncio.Event()
+        self.is_over = False  # the far command itself: it has told its own exit status
         self._ended: asyncio.Future[str] = loop.create_future()
         self._stdout = ForwardedPipe(self._on_stdout)
         self._stderr = OutputPipe()
@@ -153,6 +154,7 @@ class FarCommand:
 
     def _on_exit(self, status: int) -> None:
         is_in, has_python = _IN in self._seen, _FOUND in self._seen
+        self.is_over = is_in and 0 <= status != _LOST
         way, stderr = self._way, self._stderr.tail
         heard = Heard(way.command[0], way.plan, way.python, is_in, has_python, status, stderr)
         self._ended.set_result(why_ended(heard) if is_in or status < 0 else way.why(heard))

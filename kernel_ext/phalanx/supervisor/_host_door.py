@@ -1,7 +1,8 @@
 """The root's door for the supervisors of other hosts: each comes in by the key it was given.
 
-It knows the socket and keys; what hosts say is theirs who expect them. Opened when there is a host
-to expect: a world of one host never listens beyond this machine.
+It knows the socket and keys, and has a host whose connection has broken come in again, with nothing
+lost; what hosts say is theirs who expect them. Opened when there is a host to expect: a world of
+one host never listens beyond this machine.
 """
 
 from __future__ import annotations
@@ -18,9 +19,11 @@ import zmq.asyncio
 
 from phalanx.errors import DistributedError
 from phalanx.protocol import MAX_FRAME
-from phalanx.protocol.hosts import FromHost, ToHost
+from phalanx.protocol.host_letters import FromHostLetter
+from phalanx.protocol.hosts import Disowned, FromHost, HostUp, Rejoin, Rejoined, ToHost
 
 from ._curve import only_clients
+from ._letters import Letters
 
 __all__ = ["HostDoor"]
 
@@ -32,12 +35,18 @@ MESSAGE_MAX_NBYTES = MAX_FRAME + (1 << 20)  # what a rank may say, and what its 
 
 
 class _Visitor:
-    """One host that may come: whom to hand what it says, and how to reach it once it has come."""
+    """One host that may come: whom to hand what it says, and how to reach it once it has come.
+
+    ``identity`` is that of its newest connection, empty while it has none.
+    """
 
     def __init__(self, take: Callable[[FromHost], None], fail: Callable[[str], None]) -> None:
         self.take = take
         self.fail = fail
+        self.letters = Letters()
         self.identity = b""
+        self.turn = 0
+        self.is_given_up = False
 
 
 class HostDoor:
@@ -48,7 +57,7 @@ class HostDoor:
         self._undo = contextlib.ExitStack()
         self._socket: zmq.asyncio.Socket | None = None
         self._task: asyncio.Task[None] | None = None
-        self._decoder = msgspec.msgpack.Decoder(FromHost)
+        self._decoder = msgspec.msgpack.Decoder(FromHostLetter)
         self.public_key = b""
         self.endpoints: tuple[str, ...] = ()
 
@@ -86,7 +95,8 @@ class HostDoor:
     ) -> None:
         """Let in whoever has this (Z85) key.
 
-        ``take`` gets what it says; ``fail`` is told when it says what it may not, or has gone.
+        ``take`` gets what it says; ``fail`` is told when it says what it may not, or, with no words
+        for it, when its connection has broken: it may come in again, which is a `Rejoin`.
         """
         self._visitors[key] = _Visitor(take, fail)
 
@@ -108,28 +118,60 @@ class HostDoor:
         visitor = self._visitors.get(key)
         if visitor is None:
             return
-        visitor.identity = identity
+        if visitor.is_given_up:
+            self._send(visitor, identity, visitor.letters.note(Disowned()))
+            return
         try:
             (body,) = bodies
-            message = self._decoder.decode(body)
+            letter = self._decoder.decode(body)
+            is_new = visitor.letters.read(letter)
         except (ValueError, RecursionError) as error:  # also a text that is no UTF-8
             log.warning("a host said what cannot be understood: %s", error)
             visitor.fail("it has said what its root cannot understand")
             return
+        if isinstance(letter.message, Rejoin):
+            is_new = self._rejoin(visitor, identity, letter.message.turn)
+        elif isinstance(letter.message, HostUp) and not visitor.turn:
+            visitor.identity = identity
+        if not is_new:
+            return
         try:
-            visitor.take(message)
+            visitor.take(letter.message)
         except Exception:  # a mistake of ours must not cost the other hosts
             log.exception("what a host said could not be taken")
             visitor.fail("its root could not take what it said")
 
+    def _rejoin(self, visitor: _Visitor, identity: bytes, turn: int) -> bool:
+        """Go on with a host on its new connection; False if there is a newer one."""
+        if turn <= visitor.turn:
+            return False
+        visitor.turn, visitor.identity = turn, identity
+        for body in (visitor.letters.note(Rejoined()), *visitor.letters.unheard):
+            self._send(visitor, identity, body)
+        return True
+
     def say(self, key: bytes, message: ToHost) -> None:
-        """Send to the host that has this key; one that has gone is told of to ``fail``."""
+        """Say something to the host that has this key; it hears it when it has a connection."""
         visitor = self._visitors[key]
-        if self._socket is None or not visitor.identity:
+        self._send(visitor, visitor.identity, visitor.letters.write(message))
+
+    def note(self, key: bytes, message: ToHost) -> None:
+        """Say something that is of no use later: it may be lost."""
+        visitor = self._visitors[key]
+        self._send(visitor, visitor.identity, visitor.letters.note(message))
+
+    def give_up(self, key: bytes) -> None:
+        """Take what a host says no more: it is told so now, and whenever it says something."""
+        visitor = self._visitors[key]
+        visitor.is_given_up = True
+        visitor.letters = Letters()  # what it has not heard it need not hear
+        self.note(key, Disowned())
+
+    def _send(self, visitor: _Visitor, identity: bytes, body: bytes) -> None:
+        if self._socket is None or not identity:
             return
-        body = msgspec.msgpack.encode(message)
-        sent = asyncio.ensure_future(self._socket.send_multipart([visitor.identity, body]))
-        sent.add_done_callback(lambda done: _check(done, visitor))
+        sent = asyncio.ensure_future(self._socket.send_multipart([identity, body]))
+        sent.add_done_callback(lambda done: _check(done, visitor, identity))
 
     def close(self) -> None:
         """Close the socket; idempotent."""
@@ -140,8 +182,10 @@ class HostDoor:
         self._undo.close()
 
 
-def _check(sent: asyncio.Task[Any], visitor: _Visitor) -> None:
-    if not sent.cancelled() and isinstance(sent.exception(), zmq.ZMQError):
+def _check(sent: asyncio.Task[Any], visitor: _Visitor, identity: bytes) -> None:
+    has_failed = not sent.cancelled() and isinstance(sent.exception(), zmq.ZMQError)
+    if has_failed and identity == visitor.identity:
+        visitor.identity = b""
         visitor.fail("")
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -19,17 +19,17 @@ import zmq.asyncio
 import phalanx
 from phalanx.errors import DistributedError
 from phalanx.hosts import interface_addresses
-from phalanx.protocol import MAX_FRAME
 from phalanx.protocol.hosts import HostBoot
 
 from ._host_process import BEGUN
 from ._host_role import HostRole
 from ._limits import allow_descriptors
+from ._reach import reach
+from ._root_link import RootLink
 
 __all__ = ["run_host"]
 
 REACH_S = 3.0  # for one of the root's addresses: tcp's first two packets, and one tried again
-MESSAGE_MAX_NBYTES = MAX_FRAME + (1 << 20)
 
 
 class _Version(msgspec.Struct):
@@ -60,10 +60,10 @@ def run_host(line: bytes) -> None:
 
 
 async def _serve(boot: HostBoot) -> str:
-    endpoint, own = await _reach(boot.endpoints)
-    if not endpoint:
-        return own
-    addresses = boot.addresses or (own,)
+    found = await reach(boot.endpoints, REACH_S)
+    if not found.endpoint:
+        return f"it cannot reach the supervisor at {found.why_not}"
+    addresses = boot.addresses or (found.own,)
     if boot.interface and not boot.addresses:
         try:
             addresses = interface_addresses(boot.interface)
@@ -74,18 +74,11 @@ async def _serve(boot: HostBoot) -> str:
     if boot.is_cwd_asked and not is_there:
         return f"it has no folder {boot.cwd}: make it there, or name another with --cwd"
     cwd = boot.cwd if is_there else str(Path.home())
-    with zmq.asyncio.Context() as context, context.socket(zmq.DEALER) as root:
-        root.linger = 500  # ms: the last word still goes out
-        root.sndhwm = root.rcvhwm = 0
-        root.maxmsgsize = MESSAGE_MAX_NBYTES
-        root.ipv6 = True
-        # A connection that has broken is a root that is gone: what was under way on it is lost.
-        root.reconnect_ivl = -1
-        root.curve_serverkey = boot.root_key
-        root.curve_publickey, root.curve_secretkey = boot.public_key, boot.secret_key
-        root.connect(endpoint)
-        root_address = endpoint.removeprefix("tcp://").rpartition(":")[0].strip("[]")
-        role = HostRole(boot, root, addresses, cwd, root_address)
+    with (
+        zmq.asyncio.Context() as context,
+        closing(RootLink(context, boot, found.endpoint)) as root,
+    ):
+        role = HostRole(boot, root, addresses, cwd)
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, role.end)
         # Whoever has started us may go: it is the root whom we serve. (A handler, not SIG_IGN: that
@@ -95,32 +88,3 @@ async def _serve(boot: HostBoot) -> str:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
         await role.run()
         return role.problem
-
-
-async def _reach(endpoints: tuple[str, ...]) -> tuple[str, str]:
-    """Find an endpoint that can be reached, and our address towards it; "" and why not."""
-    refused = []
-    for endpoint in endpoints:
-        host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
-        try:
-            _, writer = await asyncio.wait_for(
-                asyncio.open_connection(host.strip("[]"), int(port)), REACH_S
-            )
-        except asyncio.TimeoutError:
-            refused.append(f"{host}:{port} (no answer: blocked by a firewall?)")
-            continue
-        except OSError as error:
-            refused.append(f"{host}:{port} ({_words(error)})")
-            continue
-        own = str(writer.get_extra_info("sockname")[0])
-        writer.close()
-        return endpoint, own
-    return "", f"it cannot reach the supervisor at {', '.join(refused)}"
-
-
-def _words(error: OSError) -> str:
-    if isinstance(error, ConnectionRefusedError):
-        return "refused"
-    return (
-        error.strerror or str(error) if not isinstance(error, socket.gaierror) else "no such name"
-    )

@@ -21,12 +21,12 @@ from phalanx.protocol.hosts import (
     Beat,
     Beaten,
     Bye,
-    Disowned,
     FromHost,
     HostUp,
     Killed,
     Looked,
     Refreshed,
+    Rejoin,
     Shown,
     StopHost,
     ToHost,
@@ -44,12 +44,14 @@ log = logging.getLogger(__name__)
 Answer = TypeVar("Answer", Killed, Looked, Traces, Shown, Refreshed)
 
 LOOK_EVERY_S = 0.2  # for a silence: as exact as for one rank
-WHY_S = 0.5  # so long a line that has broken waits for words on why its process has ended
 STOP_S = 2.0  # to end ranks (0.5 s for those that take their time), and to sweep up
 
 
 class HostLine:
     """One start of one host's supervisor, until it is stopped or lost.
+
+    A connection that breaks is no loss: the host comes in again, and nothing is missing. It is lost
+    when it is known to have ended, or has not been heard for ``silence_s``.
 
     Parameters
     ----------
@@ -85,6 +87,7 @@ class HostLine:
         self._asked: dict[int, asyncio.Future[Any]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self.is_up = False
+        self._is_broken = False  # its connection, for now
 
     # -- its start ----------------------------------------------------------------------------
 
@@ -148,9 +151,10 @@ class HostLine:
                 self._up.set_result(message)
         elif isinstance(message, Bye):
             self._bye.set()
-        elif not self.is_up:  # it was taken for lost, and does not know it
-            if self._up.done():
-                self.say(Disowned())
+        elif isinstance(message, Rejoin):
+            self._is_broken = False
+        elif not self.is_up:
+            return
         elif isinstance(message, Beaten):
             self._on_beaten(message)
         elif isinstance(message, Killed | Looked | Traces | Shown | Refreshed):
@@ -161,33 +165,32 @@ class HostLine:
             self._take(message)
 
     def _on_failed(self, problem: str) -> None:
-        """Take it that this host said what it may not, or cannot be reached any more."""
+        """Take it that this host said what it may not, or that its connection has broken."""
         if not self.is_up:
             return
         if problem:
             self.refuse(problem)
-        else:
-            self._spawn_task(self._lose_after_words())
+            return
+        self._is_broken = True
+        if why := self._why_over():
+            self._lose(why)
 
     def refuse(self, problem: str) -> None:
         """End a supervisor that cannot be trusted any more."""
         self._lose(problem)
         self.disown()
 
-    async def _lose_after_words(self) -> None:
-        if self._ended is not None:
-            await asyncio.wait({self._ended}, timeout=WHY_S)
-        self._lose(self._why() or "its connection has broken")
-
-    def _why(self) -> str:
-        if self._ended is None or not self._ended.done():
+    def _why_over(self) -> str:
+        """Say how it has ended; "" if it may live, with or without what has started it."""
+        if self._process is None or self._ended is None or not self._ended.done():
             return ""
-        return self._ended.result()
+        return self._ended.result() if self._process.is_over else ""
 
     def _lose(self, reason: str) -> None:
         if not self.is_up:
             return
         self._finish()
+        self._door.give_up(self._key)
         self._lost(reason)
 
     def _finish(self) -> None:
@@ -207,7 +210,8 @@ class HostLine:
         while True:
             now_s = self._loop.time()
             if self._silence.is_over(now_s):
-                self._lose(f"it has not answered for {self._silence_s:g} s")
+                how = " (its connection has broken)" if self._is_broken else ""
+                self._lose(f"it has not answered for {self._silence_s:g} s{how}")
                 return
             if now_s >= beat_at_s:
                 beat_at_s = now_s + beat_every_s(self._silence_s)
@@ -217,7 +221,7 @@ class HostLine:
     def _say_beat(self) -> None:
         number = next(self._beats)
         self._sent[number] = time.monotonic_ns()
-        self.say(Beat(number))
+        self._door.note(self._key, Beat(number))
 
     def _on_beaten(self, message: Beaten) -> None:
         sent_ns = self._sent.pop(message.number, None)
@@ -228,19 +232,19 @@ class HostLine:
     async def _watch_process(self, ended: asyncio.Task[str]) -> None:
         """When what has started it ends: it has died, or it goes on without."""
         await asyncio.wait({ended})
-        # A broken connection is known when the next word cannot be sent; one that holds, by an
-        # answer. Where neither comes it is as silent as one that is cut off.
+        # Its last words may be on their way: until its connection is known to have broken, which
+        # it is when the next word cannot be sent.
         until_s = self._loop.time() + min(1.0, self._silence_s)
-        n_unanswered = len(self._sent)
-        while self._loop.time() < until_s and len(self._sent) >= n_unanswered:
+        while (why := self._why_over()) and self._loop.time() < until_s and not self._is_broken:
             self._say_beat()
-            n_unanswered += 1
             await asyncio.sleep(0.02)
+        if why:
+            self._lose(why)
 
     # -- talking ------------------------------------------------------------------------------
 
     def say(self, message: ToHost) -> None:
-        """Tell it something; nothing is lost by telling one that is gone."""
+        """Tell it something, also while its connection is broken; one that is gone never hears it."""
         self._door.say(self._key, message)
 
     async def ask(
@@ -291,10 +295,12 @@ class HostLine:
             self._ended.cancel()
 
     async def _over(self) -> None:
-        """Wait for its goodbye, or for its end without."""
+        """Wait for its goodbye, or for its end without; what has started it may have gone before."""
         bye = self._loop.create_task(self._bye.wait())
         waits = {bye} if self._ended is None else {bye, self._ended}
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        if not self._why_over():
+            await asyncio.wait({bye})
         bye.cancel()
         if self._ended is not None:
             await asyncio.wait({self._ended})
@@ -302,7 +308,6 @@ class HostLine:
     def disown(self) -> None:
         """Let it end by itself, wherever it is, and end what of it is here."""
         self._finish()
-        if self._up.done():
-            self.say(Disowned())
+        self._door.give_up(self._key)
         if self._process is not None:
             self._process.kill()

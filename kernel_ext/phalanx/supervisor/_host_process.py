@@ -28,6 +28,10 @@ class HostUnreachable(Exception):
 class HostProcess(Protocol):
     """What the root holds of a started host supervisor."""
 
+    @property
+    def is_over(self) -> bool:
+        """Whether that supervisor is known to have ended, and not only what has started it."""
+
     async def ended(self) -> str:
         """Wait for its end; say why: ``its supervisor was killed by signal 9 (SIGKILL)``."""
 

@@ -1,7 +1,8 @@
 """The process of a host's supervisor where the root is on another host.
 
 It starts, watches and ends the ranks of its machine as its root says, and tells it what happens
-there. Without a root it frees its ranks, and ends them after the linger time.
+there. Where it cannot hear its root it frees its ranks, and ends them after the linger time; where
+there is none any more, at once.
 """
 
 from __future__ import annotations
@@ -15,11 +16,6 @@ import time
 from collections.abc import Coroutine
 from typing import Any
 
-import msgspec
-import zmq
-import zmq.asyncio
-from zmq.utils.monitor import recv_monitor_message
-
 import phalanx
 from phalanx.distributed import AbortKind
 from phalanx.protocol import Join, ToSupervisor, Welcome
@@ -31,7 +27,6 @@ from phalanx.protocol.hosts import (
     Beaten,
     Bye,
     Disowned,
-    FromHost,
     GetTraces,
     GiveBack,
     HostBoot,
@@ -46,6 +41,7 @@ from phalanx.protocol.hosts import (
     ReadShown,
     Refresh,
     Refreshed,
+    Rejoined,
     ReleaseOutput,
     Shown,
     SignalRank,
@@ -63,6 +59,7 @@ from ._health import HealthWatch
 from ._host import HostSupervisor
 from ._host_commands import HostCommands
 from ._reports import Reports
+from ._root_link import RootLink
 
 __all__ = ["HostRole"]
 
@@ -76,32 +73,25 @@ FIRST_WORD_S = 10.0  # the root answers a host that has come in milliseconds, or
 class HostRole:
     """One host of a world, until its root says so or is gone for too long.
 
-    ``root`` is connected to the root, at ``root_address``; ``addresses`` are those on which its
-    ranks listen.
+    ``root`` is its way to the root; ``addresses`` are those on which its ranks listen.
     """
 
     def __init__(
-        self,
-        boot: HostBoot,
-        root: zmq.asyncio.Socket,
-        addresses: tuple[str, ...],
-        cwd: str,
-        root_address: str,
+        self, boot: HostBoot, root: RootLink, addresses: tuple[str, ...], cwd: str
     ) -> None:
         self._boot = boot
         self._root = root
         self._cwd = cwd
-        self._root_address = root_address
         self._loop = asyncio.get_running_loop()
         self._over = asyncio.Event()
         self._host = HostSupervisor(boot.ranks, self, addresses=addresses, size=boot.size)
         self._host.use(len(boot.addresses), boot.connections_per_ip)
         self._reports = Reports(self._host)
+        self._say = root.say
         self._commands = HostCommands(self._host, self._say, cwd)
         self._samples = SampleAnswers(
             self._host, lambda: self._report(*self._host.ranks), self._say
         )
-        self._decoder = msgspec.msgpack.Decoder(ToHost)
         self._silence = Silence(boot.silence_s, self._loop.time())
         self._clock: asyncio.TimerHandle | None = None
         self._watching = asyncio.Event()
@@ -112,18 +102,14 @@ class HostRole:
     async def run(self) -> None:
         """Serve until it is over; then end the ranks."""
         health = HealthWatch(self._host, self._boot.silence_s, self._on_frozen)
-        disconnected = self._root.get_monitor_socket(
-            zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_AUTH
-        )
         cores = len(os.sched_getaffinity(0))
         name = socket.gethostname()
         addresses = self._host.addresses
         self._say(
-            HostUp(phalanx.__version__, os.getpid(), name, cores, addresses, self._root_address)
+            HostUp(phalanx.__version__, os.getpid(), name, cores, addresses, self._root.address)
         )
         try:
             self._spawn_task(self._serve())
-            self._spawn_task(self._watch_connection(disconnected))
             self._spawn_task(self._watch_silence())
             self._spawn_task(self._watch_ranks())
             self._spawn_task(health.run(lambda: self._host.ranks))
@@ -131,7 +117,6 @@ class HostRole:
         finally:
             for task in self._tasks:
                 task.cancel()
-            self._root.disable_monitor()
             await self._host.stop()
             self._say(Bye())
 
@@ -150,26 +135,27 @@ class HostRole:
             log.critical("a task of the supervisor failed", exc_info=task.exception())
             self.end()
 
-    def _say(self, message: FromHost) -> None:
-        self._root.send_multipart([msgspec.msgpack.encode(message)])
-
     # -- the root -----------------------------------------------------------------------------
 
     async def _serve(self) -> None:
-        while True:
-            (body,) = await self._root.recv_multipart()
-            message = self._decoder.decode(body)
-            self._has_heard = True
-            self._silence.heard()
-            if self._clock is not None:  # it was only silent for a while
-                self._clock.cancel()
-                self._clock = None
-            self._do(message)
+        if await self._root.run(self._hear):
+            self._free_ranks()
+            self.end()
+        else:
+            self._give_up("has not let this host in (another job's?)")
+
+    def _hear(self, message: ToHost) -> None:
+        self._has_heard = True
+        self._silence.heard()
+        if self._clock is not None:  # it was only silent for a while
+            self._clock.cancel()
+            self._clock = None
+        self._do(message)
 
     def _do(self, message: ToHost) -> None:
         host = self._host
         if isinstance(message, Beat):
-            self._say(Beaten(message.number, time.monotonic_ns()))
+            self._root.note(Beaten(message.number, time.monotonic_ns()))
         elif isinstance(message, TellRank):
             if isinstance(message.message, Welcome):
                 self._reports.epoch = message.message.epoch
@@ -196,6 +182,8 @@ class HostRole:
             self._say(Traces(message.id, host.traces_here()))
         elif isinstance(message, StopHost | Disowned):
             self.end()
+        elif isinstance(message, Rejoined):
+            return
         elif isinstance(message, SampleRanks):
             self._spawn_task(self._samples.answer())
         elif isinstance(message, ToCommand):
@@ -229,14 +217,6 @@ class HostRole:
 
     # -- a root that is gone ------------------------------------------------------------------
 
-    async def _watch_connection(self, events: zmq.asyncio.Socket) -> None:
-        """Learn that the connection has broken: the root is dead. It comes back to nobody."""
-        event = await recv_monitor_message(events)
-        if event["event"] == zmq.EVENT_DISCONNECTED and self._has_heard:
-            self._on_root_gone()
-        else:
-            self._give_up("has not let this host in (another job's?)")
-
     async def _watch_silence(self) -> None:
         waited_s = 0.0
         while True:
@@ -246,19 +226,22 @@ class HostRole:
             if not self._has_heard:
                 if waited_s > FIRST_WORD_S:
                     self._give_up(f"did not answer within {FIRST_WORD_S:g} s")
-            elif is_over and self._clock is None:
-                self._on_root_gone()
+                continue
+            if self._silence.lasts_s >= self._boot.silence_s / 2:
+                self._root.doubt()  # a connection may break without a word: another may not
+            if is_over and self._clock is None:
+                self._free_ranks()
+                self._clock = self._loop.call_later(self._boot.linger_s, self.end)
 
     def _give_up(self, why: str) -> None:
         self.problem = f"the supervisor at {', '.join(self._boot.endpoints)} {why}"
         self.end()
 
-    def _on_root_gone(self) -> None:
-        """Free the ranks, which wait for others in vain, and start the linger clock."""
+    def _free_ranks(self) -> None:
+        """Free the ranks, which wait for others in vain."""
         if self._reports.epoch:
             text = f"the supervisor of this workspace, on {self._boot.root_name}, is gone"
             self._host.abort(self._reports.epoch, AbortKind.ERROR, -1, text)
-        self._clock = self._loop.call_later(self._boot.linger_s, self.end)
 
     # -- the ranks ----------------------------------------------------------------------------
 

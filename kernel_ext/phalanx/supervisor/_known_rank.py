@@ -1,4 +1,4 @@
-"""What the root knows of a rank of another host: its status, and its newest report.
+"""What the root knows of the ranks of another host: their status, and their newest reports.
 
 And of which ranks a host speaks. Records only.
 """
@@ -19,7 +19,7 @@ from phalanx.protocol.hosts import (
     RankSaid,
 )
 
-__all__ = ["KnownRank", "named_in"]
+__all__ = ["KnownRank", "KnownRanks", "named_in"]
 
 
 class KnownRank:
@@ -33,6 +33,38 @@ class KnownRank:
     def is_there(self) -> bool:
         """Whether its host has started it, and it is not known to be over."""
         return self.status is None and self.report.pid > 0
+
+
+class KnownRanks:
+    """What is read at once of the ranks of one host, as of its newest report."""
+
+    def __init__(self, ranks: Sequence[int]) -> None:
+        self.ranks = tuple(ranks)
+        self._ranks = {rank: KnownRank(rank, status=0) for rank in ranks}
+
+    def status(self, rank: int) -> int | None:
+        """As `Host.status`."""
+        return self._ranks[rank].status
+
+    def pid(self, rank: int) -> int:
+        """As `Host.pid`."""
+        return self._ranks[rank].report.pid
+
+    def activity(self, rank: int) -> Activity:
+        """As `Host.activity`."""
+        return self._ranks[rank].report.activity
+
+    def doing(self, rank: int) -> str:
+        """As `Host.doing`."""
+        return self._ranks[rank].report.doing
+
+    def rss_nbytes(self, rank: int) -> int:
+        """As `Host.rss_nbytes`."""
+        return self._ranks[rank].report.rss_nbytes
+
+    def shown_nbytes(self, rank: int) -> int:
+        """As `Host.shown_nbytes`."""
+        return self._ranks[rank].report.shown_nbytes
 
 
 def named_in(message: FromHost) -> Sequence[int]:

@@ -66,6 +66,10 @@ class _LocalProcess:
             on_exit=lambda status: None,
         )
 
+    @property
+    def is_over(self) -> bool:
+        return self._child.status is not None
+
     async def ended(self) -> str:
         await self._child.exited.wait()
         status = self._child.status or 0

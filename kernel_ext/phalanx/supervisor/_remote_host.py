@@ -15,7 +15,6 @@ import zmq
 
 from phalanx.errors import DistributedError
 from phalanx.protocol import (
-    Activity,
     BootProgress,
     BootState,
     HostClock,
@@ -24,7 +23,14 @@ from phalanx.protocol import (
     RemoteOptions,
     ToRank,
 )
-from phalanx.protocol.host_commands import CommandRuns, FromCommand, RunCommand, ToCommand
+from phalanx.protocol.host_commands import (
+    CommandOutput,
+    CommandRuns,
+    FromCommand,
+    OutputDone,
+    RunCommand,
+    ToCommand,
+)
 from phalanx.protocol.host_samples import HostSamples
 from phalanx.protocol.hosts import (
     AbortEpoch,
@@ -57,8 +63,9 @@ from ._any_host import RemoteHosts, WorldEvents
 from ._far_samples import FarSamples
 from ._host_door import HostDoor
 from ._host_line import Answer, HostLine
-from ._known_rank import KnownRank, named_in
+from ._known_rank import KnownRank, KnownRanks, named_in
 from ._launch_host import HostUnreachable
+from ._output_window import OutputWindow
 from ._shown import Piece
 
 __all__ = ["RemoteHost"]
@@ -69,7 +76,7 @@ ANSWER_S = 5.0  # a host answers in milliseconds; the client has 10 s for the ro
 REFRESH_S = 0.5  # a picture is drawn of what is known when the time is over
 
 
-class RemoteHost:
+class RemoteHost(KnownRanks):
     """A host of the world, with its ranks; its supervisor is started with its first rank.
 
     After a loss the next rank that is spawned starts the supervisor anew.
@@ -88,7 +95,7 @@ class RemoteHost:
         keeper: RemoteHosts,
         events: WorldEvents,
     ) -> None:
-        self.ranks = tuple(ranks)
+        super().__init__(ranks)
         self._index = index
         self._plan = plan
         self._name = name
@@ -98,12 +105,12 @@ class RemoteHost:
         self._keeper = keeper
         self._events = events
         self._loop = asyncio.get_running_loop()
-        self._ranks = {rank: KnownRank(rank, status=0) for rank in ranks}
         self._wanted: list[int] = []  # to be spawned once the supervisor is up
         self._booting: asyncio.Task[None] | None = None
         self._line: HostLine | None = None
         self._lost_lines: list[HostLine] = []
         self._is_watching = False
+        self._window = OutputWindow()
         self._aborted: tuple[int, int, int, str] | None = None
         self.info = HostInfo(index, name, next(iter(plan.addresses), ""), 0)
         self.root_address = ""  # where it has reached the root
@@ -212,6 +219,8 @@ class RemoteHost:
                 self._events.on_lost(message.rank, message.reason, message.tail)
         elif isinstance(message, RankFrozen):
             self._events.on_frozen(message.rank, message.reason)
+        elif isinstance(message, CommandOutput) and not self._window.take(message):
+            problem = "it has sent more output than it may before that is written out"
         elif isinstance(message, FromCommand):
             if isinstance(message, CommandRuns):
                 known = self._ranks[message.rank]
@@ -235,6 +244,8 @@ class RemoteHost:
 
     def command(self, message: ToCommand) -> None:
         """Say something of the commands that run there."""
+        if isinstance(message, OutputDone):
+            self._window.done(message)
         self._say(message)
 
     def signal(self, rank: int, number: signal.Signals) -> None:
@@ -264,30 +275,6 @@ class RemoteHost:
 
     def speaks(self, rank: int, pid: int) -> None:
         """Nothing: its own host has heard it, too."""
-
-    def status(self, rank: int) -> int | None:
-        """As `Host.status`."""
-        return self._ranks[rank].status
-
-    def pid(self, rank: int) -> int:
-        """As `Host.pid`."""
-        return self._ranks[rank].report.pid
-
-    def activity(self, rank: int) -> Activity:
-        """As `Host.activity`."""
-        return self._ranks[rank].report.activity
-
-    def doing(self, rank: int) -> str:
-        """As `Host.doing`."""
-        return self._ranks[rank].report.doing
-
-    def rss_nbytes(self, rank: int) -> int:
-        """As `Host.rss_nbytes`."""
-        return self._ranks[rank].report.rss_nbytes
-
-    def shown_nbytes(self, rank: int) -> int:
-        """As `Host.shown_nbytes`."""
-        return self._ranks[rank].report.shown_nbytes
 
     async def kill(self, rank: int, timeout_s: float) -> bool:
         """As `Host.kill`."""

@@ -14,9 +14,9 @@ from phalanx.protocol.scripts import WINDOW_COST, cost
 
 from ._input_log import InputLog
 
-__all__ = ["ForwardedPipe", "InputPipe"]
+__all__ = ["READ_NBYTES", "ForwardedPipe", "InputPipe"]
 
-_READ_NBYTES = 1 << 16  # a pipe's capacity on Linux
+READ_NBYTES = 1 << 16  # a pipe's capacity on Linux
 _GETPIPE_SZ = getattr(fcntl, "F_GETPIPE_SZ", None)  # Python 3.10 has it, not every system
 
 
@@ -63,7 +63,7 @@ class ForwardedPipe:
     def _read(self) -> int:
         """Hand on one piece; how much it was, 0 when there is none for now, or ever."""
         try:
-            data = os.read(self.read_fd, _READ_NBYTES)
+            data = os.read(self.read_fd, READ_NBYTES)
         except BlockingIOError:
             return 0
         if not data:
@@ -79,7 +79,7 @@ class ForwardedPipe:
         At most what fits into the pipe: something the child left behind may go on writing.
         """
         if self.read_fd >= 0:
-            left = _READ_NBYTES if _GETPIPE_SZ is None else fcntl.fcntl(self.read_fd, _GETPIPE_SZ)
+            left = READ_NBYTES if _GETPIPE_SZ is None else fcntl.fcntl(self.read_fd, _GETPIPE_SZ)
             while left > 0 and (nbytes := self._read()):
                 left -= nbytes
             self._loop.remove_reader(self.read_fd)

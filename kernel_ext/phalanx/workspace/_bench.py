@@ -6,6 +6,7 @@ It knows the engine's call as code for a cell, and the MIME type the measurement
 from __future__ import annotations
 
 import queue
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ from phalanx.distributed.bench import (
     measure_limits,
     sizes_between,
     time_left,
+    unknown_limit,
 )
 from phalanx.errors import CellError, DistributedError
 from phalanx.protocol import (
@@ -330,8 +332,11 @@ class CanBench:
     def _known_limits(self) -> tuple[Limit, ...]:
         """Measure once in a workspace's life: machines stay what they are."""
         if not self._limits:
-            transports = {link.transport for link in self.topology().links}
-            self._limits = measure_limits(transports)
+            world = self.topology()
+            if [host.name for host in world.hosts] == [socket.gethostname()]:
+                self._limits = measure_limits({link.transport for link in world.links})
+            else:
+                self._limits = (unknown_limit(len(world.hosts)),)
         return self._limits
 
     def _keep_sweep(self, run: SweepRun) -> None:

@@ -31,6 +31,14 @@ __all__ = ["BOOT_TIMEOUT_S", "LAUNCHERS", "Where", "planned", "where"]
 BOOT_TIMEOUT_S = 30.0  # ten times what a host takes over ssh (reference/jupyter.md 1.8)
 LAUNCHERS = ("ssh", "slurm", "local")
 RANKS_HERE = 4
+_RDMA = "RDMA between Macs is not in this release"
+# MLX's hostfiles name how their ranks talk; of these there is nothing that cells could use.
+_NOT_FOR_CELLS = {
+    "mpi": "mpirun starts scripts (phalanx launch --backend mpi script.py)",
+    "nccl": "NCCL, between NVIDIA's GPUs, is not in this release",
+    "jaccl": _RDMA,
+    "jaccl-ring": _RDMA,
+}
 # What is set here and must hold there as well: how figures are drawn, and how many threads a
 # library takes. The rest of an environment belongs to its host.
 _HANDED_ON = (
@@ -92,8 +100,12 @@ def where(
         here = RemoteOptions(cwd=_absolute(cwd), env=environment(settings, os.environ))
         return Where(RANKS_HERE if n is None else n, (), here)
     _check_count(n)
-    if found.backend not in {"", "any", "ring"}:
-        msg = f"{found.source}: backend {found.backend!r} is not for cells; 'any' and 'ring' are"
+    if found.backend in _NOT_FOR_CELLS:
+        msg = (
+            f"{found.source}: backend {found.backend!r} is not for cells: "
+            f'{_NOT_FOR_CELLS[found.backend]}; with "backend": "ring" in that file its hosts are '
+            "joined by this engine, over tcp"
+        )
         raise NotSupported(msg)
     timeout_s = BOOT_TIMEOUT_S if boot_timeout is None else boot_timeout
     if not (math.isfinite(timeout_s) and timeout_s > 0):

@@ -1,0 +1,99 @@
+"""Hosts that cannot be reached for a while, or whose connections break: what becomes of them."""
+
+from __future__ import annotations
+
+import pytest
+from cutting import reset
+from hosts.world_over_ssh import BOUND_S, SILENCE_S, SLACK_S, World, check_named
+
+LINGER_S = 2.0
+LONG_S = 600.0
+# A host tries to reach its root again each 1.6 s at most, and ends its ranks in half a second.
+BACK_S = 1.6 + BOUND_S + SLACK_S
+SSHD = "sshd: "  # it cannot know that its connection has broken before its cable is back
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def start(bed, tmp_path):
+    worlds = []
+
+    def start(**options):
+        worlds.append(World(bed, tmp_path, **options))
+        worlds[-1].boot()
+        return worlds[-1]
+
+    yield start
+    for world in worlds:
+        with world:
+            pass
+    assert bed.left(BACK_S) == []
+
+
+def _eth0(bed, host, state):
+    bed.run(host, ["ip", "link", "set", "eth0", state])
+
+
+def test_a_host_whose_own_interface_goes_down_is_named_and_leaves_nothing(bed, start):
+    world = start(linger=LINGER_S)
+    world.wait_together()
+    _eth0(bed, 2, "down")
+    try:
+        check_named(world, "c", SILENCE_S + 0.5 + SLACK_S)
+        # It does not know whether its root is gone: its ranks are there for a while.
+        assert world.find(2, "phalanx.supervisor._engine")
+        assert bed.left(LINGER_S + SILENCE_S + BOUND_S + SLACK_S, 2, but=SSHD) == []
+    finally:
+        _eth0(bed, 2, "up")
+    assert "stopped" in world.stop()
+
+
+def test_all_hosts_are_named_when_the_roots_interface_goes_down(bed, start):
+    world = start(linger=0)
+    world.wait_together()
+    _eth0(bed, 0, "down")
+    try:
+        said = world.answer()
+        assert "lost its host: it has not answered for 2 s" in said["problem"]
+        assert said["seconds"] - world.waited_s < SILENCE_S + 0.5 + SLACK_S
+        assert bed.left(SILENCE_S + BOUND_S + SLACK_S, 1, 2, but=SSHD) == []
+    finally:
+        _eth0(bed, 0, "up")
+    assert "stopped" in world.stop()
+
+
+def test_hosts_that_were_given_up_or_missed_the_stop_end_when_they_are_back(bed, start):
+    world = start(linger=LONG_S)
+    world.wait_together()
+    bed.cut(2)
+    try:
+        check_named(world, "c", SILENCE_S + 0.5 + SLACK_S)
+        bed.mend(2)
+        assert bed.left(BACK_S, 2) == []  # it was told
+        bed.cut(1)
+        assert "stopped" in world.stop()
+        assert bed.left(BOUND_S + SLACK_S, 0) == []
+        assert world.find(1, "phalanx.supervisor._engine")
+    finally:
+        bed.mend(1)
+        bed.mend(2)
+    assert bed.left(BACK_S) == []  # nobody listens where its root was
+
+
+def test_a_host_whose_connections_are_reset_stays_and_is_stopped(bed, start):
+    """Also without its ssh, which is how a router that forgets its connections looks."""
+    world = start(linger=LONG_S)
+    (host,) = world.find(2, "-m phalanx.supervisor host")
+    ranks = world.find(2, "phalanx.supervisor._engine")
+    for process in bed.processes(0):
+        if process.name() == "ssh":
+            process.kill()
+    assert reset(bed, 2, host.pid) == 1
+    # For longer than a host that is gone is given.
+    said = world.run(f"import time; time.sleep({SILENCE_S + 1}); px.all_sum(1)")
+    assert said["values"] == ["6"] * 6
+    assert world.find(2, "phalanx.supervisor._engine") == ranks
+    assert reset(bed, 2, host.pid) == 1
+    assert "stopped" in world.stop()
+    assert bed.left(BOUND_S) == []
