@@ -113,7 +113,7 @@ def _together(found: Sequence[PathTimes], networks: Sequence[Network]) -> list[P
     known = {network.prefix: network for network in networks}
     order = {prefix: place for place, prefix in enumerate(known)}
     alike = [path for path in found if _rate(path) >= _ALIKE * _rate(found[0])]
-    first = {}
+    first: dict[str, frozenset[tuple[int, str]]] = {}
     for path in sorted(alike, key=lambda path: order[path.network]):
         members = known[path.network].members
         own = frozenset((host, members[host][0]) for host in (path.a, path.b))
