@@ -1,4 +1,4 @@
-"""Files (and folders) whose tests may run beside others: `tests/run` runs them first, two at a time.
+"""Files (and folders) whose tests may run beside others: `tests/run` runs them first, three at a time.
 
 They hold nobody to a time that is short, look at no processes but their own, and do not fork (JAX,
 once some test has loaded it, warns of that). A new file runs alone until it is named here.

@@ -45,7 +45,8 @@ def pytest_collection_modifyitems(config, items) -> None:
     parted: dict[bool, list] = {True: [], False: []}
     for item in items:
         parted[is_beside(item.path) == (part == "beside")].append(item)
-    items[:] = parted[True]
+    # First what is long and in one piece, so that no core waits for it at the end.
+    items[:] = sorted(parted[True], key=lambda item: item.get_closest_marker("browser") is None)
     config.hook.pytest_deselected(items=parted[False])
 
 

@@ -81,6 +81,7 @@ class Actor:
     ) -> None:
         self.pid = _NO_PID
         self.status: int | None = None
+        self._has_ended = False
         self.exited = asyncio.Event()
         self._on_exit = on_exit
         self._input = stdin
@@ -110,11 +111,13 @@ class Actor:
         return b""
 
     def end(self, status: int) -> None:
-        if self.status is None:
-            self.status = status
-            asyncio.get_running_loop().call_soon(self._bury)
+        """End the process; its supervisor learns it a moment later, and all of it at once."""
+        if not self._has_ended:
+            self._has_ended = True
+            asyncio.get_running_loop().call_soon(self._bury, status)
 
-    def _bury(self) -> None:
+    def _bury(self, status: int) -> None:
+        self.status = status
         self.sock.close()
         os.close(self.stacks)
         if self._input is not None:
@@ -122,7 +125,7 @@ class Actor:
         for pipe in self._pipes:
             pipe.finish()
         self.exited.set()
-        self._on_exit(self.status or 0)
+        self._on_exit(status)
 
     def terminate(self) -> None:
         self.end(-signal.SIGTERM)

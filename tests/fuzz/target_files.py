@@ -44,15 +44,10 @@ def _refused(read: Callable[[], object], *, is_quoted: bool = False) -> bool:
 
 
 def _file(data: bytes) -> str:
-    fd, path = tempfile.mkstemp(dir=_FOLDER)
+    fd, path = tempfile.mkstemp()
     os.write(fd, data)
     os.close(fd)
     return path
-
-
-_FOLDER = tempfile.mkdtemp(
-    prefix="phalanx-fuzz-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None
-)
 
 
 def _record(supply: Supply) -> None:
@@ -107,7 +102,7 @@ def _header(supply: Supply) -> None:
 
 def _shown(supply: Supply) -> None:
     data = supply.piece()
-    with tempfile.TemporaryFile(dir=_FOLDER) as file:
+    with tempfile.TemporaryFile() as file:
         file.write(data)
         file.flush()
         since, most = supply.byte(), supply.below(6)

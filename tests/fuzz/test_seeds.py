@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import subprocess
+from base64 import b64encode
 from pathlib import Path
 
 import pytest
@@ -22,10 +23,16 @@ def test_every_seed_passes(target):
     one = importlib.import_module(f"fuzz.target_{target}").one
     failed = {}
     for seed in [None, *seeds]:
+        data = seed.read_bytes() if seed is not None else b""
         try:
-            one(seed.read_bytes() if seed is not None else b"")
+            one(data)
         except BaseException as error:  # noqa: BLE001 - all of them are told at once
-            failed[seed.name if seed is not None else ""] = f"{type(error).__name__}: {error}"
+            # With what it takes to replay it elsewhere: a fuzzer may have put it here just now.
+            is_new = seed is not None and seed.name.startswith("crash-")
+            found = f" (base64 {b64encode(data).decode()})" if is_new else ""
+            failed[seed.name if seed is not None else ""] = (
+                f"{type(error).__name__}: {error}{found}"
+            )
     assert not failed
 
 

@@ -59,7 +59,9 @@ def test_paths_are_measured_and_a_slow_host_shows(bed):
     finally:
         bed.run(2, ["tc", "qdisc", "del", "dev", "eth0", "root"])
         bed._on_switch("tc", "qdisc", "del", "dev", "port2", "root")
-    assert addresses(run) == {host.name: [host.address] for host in bed.hosts}
+    for host in bed.hosts:  # both are of one card: on a busy machine the other may be much faster
+        (chosen,) = addresses(run)[host.name]
+        assert chosen in {host.address, host.address6}
     rates = {}
     for line in run.stderr.splitlines():
         if "GB/s, back" in line:

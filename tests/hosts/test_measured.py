@@ -69,6 +69,22 @@ def test_the_ring_goes_over_the_fast_pairs_and_their_addresses():
     assert "10.00 GB/s" in plan.remarks[-1]
 
 
+def test_of_two_addresses_of_a_card_all_use_the_same_unless_one_is_faster_by_much():
+    addresses = [(f"10.0.0.{i}/24", f"fd77::{i}/64") for i in (1, 2, 3)]
+    surveys = [
+        Survey(f"h{i}", "Linux", (Interface("eth0", "ethernet", True, found),))
+        for i, found in enumerate(addresses)
+    ]
+    found = Discovery([Host(f"h{i}") for i in range(3)], surveys)
+    for factor, ips in (
+        (1.1, ["10.0.0.1", "10.0.0.2", "10.0.0.3"]),
+        (2.0, ["fd77::1", "fd77::2", "10.0.0.3"]),
+    ):
+        faster = {(0, 2, "fd77::/64"), (0, 1, "fd77::/64")}
+        plan = _plan(found, _times(found, faster, factor=factor))
+        assert [ip for host in plan.hostfile.hosts for ip in host.ips] == ips
+
+
 def test_paths_that_are_about_as_fast_are_used_together():
     found = _discovery(3)
     plan = _plan(found, _times(found, {(0, 1, "10.1.0.0/24")}, factor=1.1))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import psutil
 import pytest
@@ -163,11 +166,24 @@ with Workspace.attach({name!r}, watch=True) as ws:
     subprocess.run([sys.executable, "-c", code], env={**os.environ, **env}, check=True)
 
 
+def kill_and_wait(kernel: KernelDriver, folder: dict[str, str]) -> None:
+    """Kill a kernel, and wait until its ranks' supervisor has seen that nobody is there.
+
+    What the ranks show before that, it takes for seen.
+    """
+    kernel.kill()
+    record = Path(folder["XDG_RUNTIME_DIR"], "phalanx", "ours.json")
+    deadline = time.monotonic() + PATIENCE_S
+    while json.loads(record.read_text())["owner_pid"]:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
 def test_a_cell_that_ended_meanwhile_is_told_of(kernel, other, folder, tmp_path):
     code = STEPS.replace('print("through", rank)', 'print("last words")\nif rank: 1 / 0')
     kernel.run(f"%%distributed\nflag = {str(tmp_path / 'flag')!r}")
     kernel.submit(code).until(lambda result: "six" in result.stdout)
-    kernel.kill()
+    kill_and_wait(kernel, folder)
     (tmp_path / "flag").touch()
     wait_idle("ours", folder)
     result = attach(other)
@@ -187,7 +203,7 @@ def test_much_that_was_printed_is_cut_and_counted(kernel, other, folder, tmp_pat
     code = STEPS.replace('print("through", rank)', "for i in range(1000): print('line', i)")
     kernel.run(f"%%distributed\nflag = {str(tmp_path / 'flag')!r}")
     kernel.submit(code).until(lambda result: "six" in result.stdout)
-    kernel.kill()
+    kill_and_wait(kernel, folder)
     (tmp_path / "flag").touch()
     wait_idle("ours", folder)
     result = attach(other)

@@ -14,6 +14,7 @@ import termios
 import time
 
 import pytest
+from patience import LONG_HELP
 
 pytestmark = pytest.mark.slow
 
@@ -31,7 +32,8 @@ class Terminal:
         if has_editor:
             # Nobody here tells prompt_toolkit where the cursor is.
             environment |= {"TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1"}
-            kind = ["--no-tip"]
+            # What it suggests from history looks as what it has completed.
+            kind = ["--no-tip", "--TerminalInteractiveShell.autosuggestions_provider=None"]
         self.process = subprocess.Popen(
             ["setsid", "--ctty", sys.executable, "-m", "IPython", "--no-banner", *kind],
             stdin=other, stdout=other, stderr=other, env=environment,
@@ -104,21 +106,24 @@ def test_completion_in_a_terminal(tmp_path):
         terminal.until("In [2]:")
         terminal.type("%distributed start -n 2 --linger 0\r")
         terminal.until("In [3]:")
-        terminal.type("ws.run('only_there = 4')\r")
+        terminal.type(f"{LONG_HELP}\r")
         terminal.until("In [4]:")
+        terminal.type("ws.run('only_there = 4')\r")
+        terminal.until("In [5]:")
         terminal.type("%%distributed\ronly_th\t")
         terminal.until("only_there")
         terminal.type("\r\r\r")  # a cell magic ends with empty lines
         terminal.until("[0-1] Out: 4")
-        terminal.until("In [5]:")
-        terminal.type("%distributed inter\t\r")
-        terminal.until("%distributed interrupt")
         terminal.until("In [6]:")
+        terminal.type("%distributed inter\t")
+        terminal.until("rupt")
+        terminal.type("\r")
+        terminal.until("In [7]:")
         terminal.type("%%local --help\r\r\r")
         terminal.until("usage: %%local")
-        terminal.until("In [7]:")
-        terminal.type("%autodistributed on\r")
         terminal.until("In [8]:")
+        terminal.type("%autodistributed on\r")
+        terminal.until("In [9]:")
         terminal.type("only_th\t")
         terminal.until("only_there")
         terminal.type(" + 1\r")  # and another cell at once

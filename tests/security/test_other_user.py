@@ -38,7 +38,7 @@ INTRUDER = textwrap.dedent(
         try:
             os.kill(int(pid), 0)
             opened.append(f"signal to {pid}")
-        except PermissionError:
+        except (PermissionError, ProcessLookupError):  # closed to us, or it has ended
             pass
         try:
             fd = os.pidfd_open(int(pid))

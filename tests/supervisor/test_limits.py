@@ -51,10 +51,17 @@ def test_what_a_start_is_refused_is_one_line(tmp_path, name, limit, words):
     assert said.endswith(" 1\n")
 
 
-def test_memory_that_a_rank_is_refused_is_named(tmp_path):
-    said = said_with(tmp_path, "RLIMIT_AS", 900 << 20, 900 << 20, 2)
-    assert not said.startswith("ran")
-    assert "memory" in said or "thread" in said
+@pytest.mark.parametrize("mib", [600, 800])
+def test_address_space_that_a_rank_is_refused_is_named(tmp_path, mib):
+    said = said_with(tmp_path, "RLIMIT_AS", mib << 20, mib << 20, 2)
+    assert "cannot map the 528 MiB of address space that the ranks of a host share" in said
+    assert f"a process may have {mib} MiB here; raise that limit (ulimit -v)" in said
+    assert said.endswith(" 1\n")
+
+
+def test_two_ranks_run_in_a_gib_of_address_space_each(tmp_path):
+    said = said_with(tmp_path, "RLIMIT_AS", 1 << 30, 1 << 30, 2)
+    assert said == "ran ['2', '2']\n"
 
 
 def test_a_soft_limit_of_descriptors_is_raised(tmp_path):

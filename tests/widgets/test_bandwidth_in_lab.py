@@ -124,18 +124,21 @@ def _measure(reader: Reader) -> None:
 
 
 def _stop_and_run_again(reader: Reader) -> None:
-    # So many calls that the budget of 5 s a size makes it the longest test of all, unstopped.
+    # So many calls that the last sizes take their 5 s each, on any machine; how many of the first
+    # are over between two frames is the machine's affair.
     reader.write("timed calls per size", "100000")
     reader.write("last size", "8M")
     reader.press("Run")
     reader.see("measuring")
-    reader.widget.locator(".px-far").get_by_text(re.compile(r"^1 of 11 sizes, about")).wait_for(
+    reader.widget.locator(".px-far").get_by_text(re.compile(r"^\d+ of 11 sizes, about")).wait_for(
         timeout=_LONG_MS
     )
     reader.look("measuring")
     reader.press("Stop")
     reader.see("stopped")
-    assert re.match(r"stopped after [1-3] of 11 sizes", reader.far)
+    stopped = re.match(r"stopped after (\d+) of 11 sizes", reader.far)
+    assert stopped
+    assert 1 <= int(stopped[1]) < 11
     reader.write("timed calls per size", "3")
     reader.write("last size", "256K")
     reader.press("Run")

@@ -23,6 +23,7 @@ from ._control import AbortKind, accused
 from ._deadline import Deadline
 from ._handshake import Identity, Lane
 from ._rendezvous import Rendezvous
+from ._room import check_room
 from ._selector import SELECTOR_VARIABLE, read_selector
 from ._stripes import ONE_WAY, Ways
 
@@ -160,6 +161,7 @@ class HostMemory:
         self.recorder = _native.Recorder(self.page)
         self.selector = read_selector(os.environ.get(SELECTOR_VARIABLE, ""))
         if spec.region_fds:
+            check_room(sum(os.fstat(fd).st_size for fd in spec.region_fds))
             self.arena = _native.Arena(spec.region_fds, own=spec.slot)
 
     def fits(self, spec: WorldSpec) -> bool:

@@ -105,14 +105,18 @@ def _rate(path: PathTimes) -> float:
 
 
 def _together(found: Sequence[PathTimes], networks: Sequence[Network]) -> list[PathTimes]:
-    """Return the fastest path, and those that are about as fast and on cards of their own."""
+    """Return the paths that are about as fast as the fastest, each on cards of its own.
+
+    On the same cards the network that comes first is taken: which of two addresses of a card was
+    faster today is chance, and neighbours should agree.
+    """
     known = {network.prefix: network for network in networks}
-    chosen: list[PathTimes] = []
-    cards: set[tuple[int, str]] = set()
-    for path in found:
+    order = {prefix: place for place, prefix in enumerate(known)}
+    alike = [path for path in found if _rate(path) >= _ALIKE * _rate(found[0])]
+    first: dict[str, frozenset[tuple[int, str]]] = {}
+    for path in sorted(alike, key=lambda path: order[path.network]):
         members = known[path.network].members
-        own = {(host, members[host][0]) for host in (path.a, path.b)}
-        if not own & cards and (not chosen or _rate(path) >= _ALIKE * _rate(chosen[0])):
-            chosen.append(path)
-            cards |= own
-    return chosen
+        own = frozenset((host, members[host][0]) for host in (path.a, path.b))
+        if not any(own & taken for taken in first.values()):
+            first[path.network] = own
+    return [path for path in alike if path.network in first]

@@ -23,7 +23,7 @@ from phalanx.protocol import BootOptions, RootAddress
 from phalanx.protocol.scripts import ScriptOptions
 
 from ._curve import only_client
-from ._limits import allow_descriptors
+from ._limits import allow_descriptors, save_address_space
 from ._runtime_folder import RecordFile
 
 # What a stranger may cost before its handshake fails: a descriptor for so long (libzmq: 30 s), and
@@ -113,6 +113,7 @@ def main() -> None:
     boot = options.boot if isinstance(options, ScriptOptions) else options
     try:
         allow_descriptors(boot.ranks)
+        save_address_space()
         asyncio.run(_serve(options))
     except (DistributedError, OSError, MemoryError) as error:
         if boot.record_path:  # it may be too early for anybody to have taken it

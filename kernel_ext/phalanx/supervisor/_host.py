@@ -172,7 +172,7 @@ class HostSupervisor(HostView):
                 process = make(
                     {**env, **mark, **said},
                     (*fds, *self.memory.fds),
-                    lambda status: self._on_exit(rank, status),
+                    lambda status: self._on_exit(rank, child, status),
                 )
         except BaseException:
             ours.close()
@@ -183,8 +183,9 @@ class HostSupervisor(HostView):
         ours.setblocking(False)
         if rank in self._children:
             self.memory.vacate(self._slots[rank])
-        self._children[rank] = _Rank(process, ours, stacks)
-        self._loop.add_reader(ours, self._read, rank)
+        # What comes of it is this process's, whoever has its rank by then.
+        child = self._children[rank] = _Rank(process, ours, stacks)
+        self._loop.add_reader(ours, self._read, rank, child)
         self._sweeper.started(process.pid, serial)
         self._oom.look(process.pid, self._loop.time())
 
@@ -241,8 +242,7 @@ class HostSupervisor(HostView):
             return False
         return True
 
-    def _read(self, rank: int) -> None:
-        child = self._children[rank]
+    def _read(self, rank: int, child: _Rank) -> None:
         try:
             data = child.channel.recv(1 << 16)
             bodies = child.reader.feed(data)
@@ -280,9 +280,8 @@ class HostSupervisor(HostView):
             with contextlib.suppress(OSError):  # it was closed with its rank
                 child.channel.setblocking(False)
 
-    def _on_exit(self, rank: int, status: int) -> None:
-        child = self._children[rank]
-        self._read(rank)  # its last words: what it aborted, which cell it ended
+    def _on_exit(self, rank: int, child: _Rank, status: int) -> None:
+        self._read(rank, child)  # its last words: what it aborted, which cell it ended
         self._loop.remove_reader(child.channel)
         child.channel.close()
         child.stacks.close()

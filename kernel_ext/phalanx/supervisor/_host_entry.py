@@ -23,7 +23,7 @@ from phalanx.protocol.hosts import HostBoot
 
 from ._host_process import BEGUN
 from ._host_role import HostRole
-from ._limits import allow_descriptors
+from ._limits import allow_descriptors, save_address_space
 from ._reach import reach
 from ._root_link import RootLink
 
@@ -52,6 +52,7 @@ def run_host(line: bytes) -> None:
     os.environ.update(boot.env)
     try:
         allow_descriptors(len(boot.ranks))
+        save_address_space()
         problem = asyncio.run(_serve(boot))
     except (DistributedError, OSError, MemoryError, zmq.ZMQError) as error:
         sys.exit(f"it cannot run there: {error}")
