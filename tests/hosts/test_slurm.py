@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 
 import pytest
 from slurm_cluster import SlurmCluster, why_no_slurm
 
-from phalanx.hosts import slurm_hosts
+from phalanx.hosts import job_hosts
 
 BOUND_S = 4.0  # as in test_over_ssh
 WORLD = """
@@ -16,7 +17,9 @@ import json, sys
 from phalanx.errors import DistributedError
 from phalanx.workspace import Workspace
 try:
-    with Workspace.start(**json.loads(sys.argv[1]), launcher="slurm", linger=0) as workspace:
+    news = lambda its: print(f"{its.name}: {its.state} {its.text}", file=sys.stderr)
+    options = json.loads(sys.argv[1])
+    with Workspace.start(**options, launcher="slurm", linger=0, progress=news) as workspace:
         code = "import socket; socket.gethostname(), int(px.all_sum(rank))"
         print(json.dumps([result.value for result in workspace.run(code)]))
 except (DistributedError, ValueError) as error:
@@ -78,8 +81,40 @@ def test_a_node_that_is_none_of_the_job(bed, slurm):
 def test_no_job(bed, slurm):
     said = _world(slurm, n=1)
     assert said == (
-        "this is no Slurm job: start it in salloc or sbatch, or name nodes with --hosts"
+        "this is no Slurm job: start it in salloc or sbatch, name nodes with --hosts, or say "
+        "--nodes N, and a job is submitted"
     )
+
+
+# -- jobs that are submitted ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def jobs(bed, slurm, monkeypatch):
+    """The folder of keys; no job and no file is left in it when a test is over."""
+    folder = bed.folder / "jobs"
+    monkeypatch.setitem(slurm.env, "PHALANX_JOB_DIR", str(folder))
+    yield folder
+    assert bed.left(BOUND_S, but="slurmscriptd") == []
+    assert slurm.run("squeue", "-h", "-t", "all", "-o", "%T").stdout.split().count("PENDING") == 0
+    deadline_s = time.monotonic() + BOUND_S
+    while list(folder.glob("*")):
+        assert time.monotonic() < deadline_s
+        time.sleep(0.02)
+
+
+def test_a_job_is_submitted(bed, slurm, jobs):
+    options = {"n": 2, "job": {"nodes": 3, "queue": "all", "time": "10"}}
+    done = slurm.run(sys.executable, "-c", WORLD, json.dumps(options))
+    assert done.stdout, done.stderr
+    assert _hosts(json.loads(done.stdout)) == (["a", "a", "b", "b", "c", "c"], {"15)"})
+    assert "node0: starting Slurm's job" in done.stderr
+    assert "c: up" in done.stderr
+
+
+def test_a_job_that_is_refused(slurm, jobs):
+    said = _world(slurm, job={"nodes": 2, "queue": "nope"})
+    assert said.startswith("node0: Slurm refuses the job: invalid partition specified: nope (--queue")
 
 
 def test_a_script_on_the_nodes_of_a_job(bed, slurm, tmp_path):
@@ -100,4 +135,4 @@ def test_a_script_on_the_nodes_of_a_job(bed, slurm, tmp_path):
 def test_no_slurm_here(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ValueError, match=r"scontrol does not say which nodes 'a\[1-2\]' are"):
-        slurm_hosts({"SLURM_JOB_NODELIST": "a[1-2]"})
+        job_hosts("slurm", {"SLURM_JOB_NODELIST": "a[1-2]"})

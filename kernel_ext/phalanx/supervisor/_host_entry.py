@@ -24,12 +24,17 @@ from phalanx.protocol.hosts import HostBoot
 
 from ._host_process import BEGUN
 from ._host_role import HostRole
+from ._key_folder import say_in, take_key
 from ._limits import allow_descriptors
 
-__all__ = ["run_host"]
+__all__ = ["run_host", "run_host_of_job"]
 
 REACH_S = 3.0  # for one of the root's addresses: tcp's first two packets, and one tried again
 MESSAGE_MAX_NBYTES = MAX_FRAME + (1 << 20)
+
+
+# What mpirun tells the one process of its world: the ranks are none of that world.
+_OF_MPI = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "HYDI_", "HYDRA_", "MPI_LOCAL")
 
 
 class _Version(msgspec.Struct):
@@ -49,6 +54,7 @@ def run_host(line: bytes) -> None:
     os.dup2(null, 0)
     os.dup2(null, 1)
     os.close(null)
+    _leave_mpi()
     os.environ.update(boot.env)
     try:
         allow_descriptors(len(boot.ranks))
@@ -57,6 +63,25 @@ def run_host(line: bytes) -> None:
         sys.exit(f"it cannot run there: {error}")
     if problem:
         sys.exit(problem)
+
+
+def _leave_mpi() -> None:
+    for name in [name for name in os.environ if name.startswith(_OF_MPI)]:
+        del os.environ[name]
+
+
+def run_host_of_job(path: str) -> None:
+    """Serve as `run_host` does, with the line of a key's file; what goes wrong is left beside it."""
+    key = Path(path)
+    try:
+        line = take_key(key)
+        if not line:  # tried again by the scheduler, or the one who waited for it is gone
+            sys.exit("nobody waits for this job any more")
+        run_host(line)
+    except SystemExit as error:
+        if isinstance(error.code, str):
+            say_in(key, error.code)
+        raise
 
 
 async def _serve(boot: HostBoot) -> str:

@@ -31,5 +31,8 @@ class HostProcess(Protocol):
     async def ended(self) -> str:
         """Wait for its end; say why: ``its supervisor was killed by signal 9 (SIGKILL)``."""
 
+    def farewell(self) -> None:
+        """Learn that it has said goodbye: no rank of it runs any more, and it ends."""
+
     def kill(self) -> None:
         """End it, or what of it is here, at once; idempotent."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from os import PathLike
 
 from phalanx.hosts import Hostfile
-from phalanx.protocol import BootProgress, HostPlan, RemoteOptions
+from phalanx.protocol import BootProgress, HostPlan, JobOptions, RemoteOptions
 
 from ._bench import CanBench
 from ._connect import Mode, choose_record, connect_to, start_root
@@ -59,6 +59,7 @@ class Workspace(WorkspaceLife, CanExchange, CanRestart, CanBench, CanMeasureLink
         interface: str | None = None,
         launcher: str | None = None,
         boot_timeout: float | None = None,
+        job: JobOptions | Mapping[str, object] | None = None,
         remote: RemoteOptions | None = None,
         progress: Callable[[BootProgress], None] | None = None,
     ) -> Workspace:
@@ -75,8 +76,8 @@ class Workspace(WorkspaceLife, CanExchange, CanRestart, CanBench, CanMeasureLink
         name : str, optional
             What to call the workspace; by default made from this process's id.
         linger : float
-            Seconds that the ranks outlive a process that was killed, or a Jupyter kernel: so long
-            they can be found with `attach`. A normal end of any other process ends them.
+            Seconds that ranks outlive a killed process, or a Jupyter kernel: so long `attach` finds
+            them. A normal end of any other process ends them.
         silence : float
             Seconds after which a rank that is frozen is named and the others are freed.
         transport : {"any", "tcp"}
@@ -90,17 +91,17 @@ class Workspace(WorkspaceLife, CanExchange, CanRestart, CanBench, CanMeasureLink
         cwd : str or path, optional
             Where the ranks begin; by default here, or in a host's home folder if it lacks that.
         env : mapping, or iterable of str, optional
-            Variables for the ranks; ``"KEY"`` alone hands on what is set here. How figures are
-            drawn and how many threads libraries take is handed on in any case.
+            Variables for the ranks; ``"KEY"`` alone: as it is set here.
         ssh_args : iterable of str, optional
             Words for ssh.
         interface : str, optional
             The network interface that the ranks use, by its name.
-        launcher : {"ssh", "slurm", "local"}, optional
-            How a host is reached; ``"slurm"``: by srun, and without ``hosts`` these are the nodes
-            of the job; ``"local"``: not at all, its ranks run here, for a trial.
+        launcher : str, optional
+            How a host is reached (`hosts.LAUNCHERS`); without ``hosts``, those of the job we are in.
+        job : JobOptions or mapping, optional
+            What a scheduler is asked for: ``{"nodes": 2, "queue": "short"}`` submits a job.
         boot_timeout : float, optional
-            Seconds after which a host that is not up has failed (30).
+            Seconds after which a host that is not up has failed (30; in a queue 600).
         remote : RemoteOptions, optional
             All of these in one, where ``hosts`` are a plan that is made already.
         progress : callable, optional
@@ -134,6 +135,7 @@ class Workspace(WorkspaceLife, CanExchange, CanRestart, CanBench, CanMeasureLink
             interface=interface,
             launcher=launcher,
             boot_timeout=boot_timeout,
+            job=job,
         )
         options = checked_options(
             at.ranks,
@@ -314,9 +316,7 @@ class Workspace(WorkspaceLife, CanExchange, CanRestart, CanBench, CanMeasureLink
         return {rank: stack.text for rank, stack in seen.items()}
 
     def trace(self, path: str | PathLike[str] | None = None) -> Trace:
-        """Return what all ranks did last, on one clock; their flight recorders are always on.
-
-        It needs nothing of the ranks: they may run a cell, be frozen, or dead (until replaced).
+        """Return what all ranks did last, on one clock; they may run, be frozen, or dead.
 
         Parameters
         ----------
