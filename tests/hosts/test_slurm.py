@@ -3,29 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
+import signal
+import subprocess
 import sys
-import time
 
 import pytest
+from job_world import WORLD, hosts_of, wait_empty, wait_line
 from slurm_cluster import SlurmCluster, why_no_slurm
 
 from phalanx.hosts import job_hosts
 
 BOUND_S = 4.0  # as in test_over_ssh
-WORLD = """
-import json, sys
-from phalanx.errors import DistributedError
-from phalanx.workspace import Workspace
-try:
-    news = lambda its: print(f"{its.name}: {its.state} {its.text}", file=sys.stderr)
-    options = json.loads(sys.argv[1])
-    with Workspace.start(**options, launcher="slurm", linger=0, progress=news) as workspace:
-        code = "import socket; socket.gethostname(), int(px.all_sum(rank))"
-        print(json.dumps([result.value for result in workspace.run(code)]))
-except (DistributedError, ValueError) as error:
-    print(json.dumps(str(error)))
-"""
-
 pytestmark = pytest.mark.slow
 
 
@@ -37,29 +26,26 @@ def slurm(bed):
 
 
 def _world(slurm, *job, **options):
+    options = {"launcher": "slurm", **options}
     done = slurm.run(*job, sys.executable, "-c", WORLD, json.dumps(options))
     assert done.stdout, done.stderr
     return json.loads(done.stdout)
 
 
-def _hosts(said):
-    return [value.split("'")[1] for value in said], {value.split()[-1] for value in said}
-
-
 def test_the_nodes_and_tasks_of_a_job(bed, slurm):
     said = _world(slurm, "salloc", "-N3", "--ntasks-per-node=2")
-    assert _hosts(said) == (["a", "a", "b", "b", "c", "c"], {"15)"})
+    assert hosts_of(said) == (["a", "a", "b", "b", "c", "c"], {"15)"})
     assert bed.left(BOUND_S, but="slurmscriptd") == []
 
 
 def test_another_number_of_ranks(bed, slurm):
     said = _world(slurm, "salloc", "--nodelist=b,c", n=2)
-    assert _hosts(said) == (["b", "b", "c", "c"], {"6)"})
+    assert hosts_of(said) == (["b", "b", "c", "c"], {"6)"})
     assert bed.left(BOUND_S, but="slurmscriptd") == []
 
 
 def test_nodes_outside_of_a_job(bed, slurm):
-    assert _hosts(_world(slurm, hosts="b,c", n=1)) == (["b", "c"], {"1)"})
+    assert hosts_of(_world(slurm, hosts="b,c", n=1)) == (["b", "c"], {"1)"})
     assert bed.left(BOUND_S, but="slurmscriptd") == []
     assert slurm.run("squeue", "-h").stdout == ""
 
@@ -68,7 +54,9 @@ def test_nothing_is_left_of_a_killed_root(bed, slurm):
     killing = WORLD.replace(
         "code = ", "import os, signal; os.kill(workspace._root.pid, signal.SIGKILL); code = "
     )
-    slurm.run("salloc", "-N3", sys.executable, "-c", killing, json.dumps({"n": 1}))
+    slurm.run(
+        "salloc", "-N3", sys.executable, "-c", killing, json.dumps({"n": 1, "launcher": "slurm"})
+    )
     assert bed.left(BOUND_S, but="slurmscriptd") == []
 
 
@@ -97,24 +85,47 @@ def jobs(bed, slurm, monkeypatch):
     yield folder
     assert bed.left(BOUND_S, but="slurmscriptd") == []
     assert slurm.run("squeue", "-h", "-t", "all", "-o", "%T").stdout.split().count("PENDING") == 0
-    deadline_s = time.monotonic() + BOUND_S
-    while list(folder.glob("*")):
-        assert time.monotonic() < deadline_s
-        time.sleep(0.02)
+    wait_empty(folder)
 
 
 def test_a_job_is_submitted(bed, slurm, jobs):
-    options = {"n": 2, "job": {"nodes": 3, "queue": "all", "time": "10"}}
+    options = {"n": 2, "launcher": "slurm", "job": {"nodes": 3, "queue": "all", "time": "10"}}
     done = slurm.run(sys.executable, "-c", WORLD, json.dumps(options))
     assert done.stdout, done.stderr
-    assert _hosts(json.loads(done.stdout)) == (["a", "a", "b", "b", "c", "c"], {"15)"})
+    assert hosts_of(json.loads(done.stdout)) == (["a", "a", "b", "b", "c", "c"], {"15)"})
     assert "node0: starting Slurm's job" in done.stderr
     assert "c: up" in done.stderr
 
 
 def test_a_job_that_is_refused(slurm, jobs):
     said = _world(slurm, job={"nodes": 2, "queue": "nope"})
-    assert said.startswith("node0: Slurm refuses the job: invalid partition specified: nope (--queue")
+    assert said.startswith(
+        "node0: Slurm refuses the job: invalid partition specified: nope (--queue"
+    )
+
+
+def test_a_job_that_waits_too_long(slurm, jobs):
+    said = _world(slurm, job={"nodes": 2, "args": ["--hold"]}, boot_timeout=2)
+    waits = (
+        r"Slurm's job \d+ waits in Slurm's queue \(pending: JobHeldUser\) after 2 s, and was canc"
+    )
+    assert re.match(f"node0: {waits}elled: wait longer.*\nnode1: the same job$", said)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_start_that_is_stopped_in_the_queue(bed, slurm, jobs, number):
+    options = json.dumps({"launcher": "slurm", "job": {"nodes": 1, "args": ["--hold"]}})
+    command = [sys.executable, "-c", WORLD, options]
+    starting = bed.popen(0, command, env=slurm.env, stderr=subprocess.PIPE, text=True)
+    with starting:
+        wait_line(starting.stderr, "JobHeldUser")
+        starting.send_signal(number)
+        starting.communicate()
+
+
+def test_a_supervisor_that_cannot_start_in_the_job(slurm, jobs):
+    said = _world(slurm, python="/no/python3", job={"nodes": 1})
+    assert "/no/python3: not found" in said
 
 
 def test_a_script_on_the_nodes_of_a_job(bed, slurm, tmp_path):
@@ -135,4 +146,4 @@ def test_a_script_on_the_nodes_of_a_job(bed, slurm, tmp_path):
 def test_no_slurm_here(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ValueError, match=r"scontrol does not say which nodes 'a\[1-2\]' are"):
-        job_hosts("slurm", {"SLURM_JOB_NODELIST": "a[1-2]"})
+        jobhosts_of("slurm", {"SLURM_JOB_NODELIST": "a[1-2]"})

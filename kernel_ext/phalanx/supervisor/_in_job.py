@@ -7,6 +7,7 @@ lines, as data; a job that has still to be submitted is `_batch`'s.
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -36,6 +37,7 @@ class _Start(NamedTuple):
     has_shell: bool = False
     is_fed: bool = True
     variables: tuple[str, ...] = ()  # one of which is set where it can be used
+    folder: str = ""  # the variable with its folder: a job's PATH may lack it
 
 
 _STARTS = {
@@ -48,8 +50,10 @@ _STARTS = {
     ),
     # Neither pbsdsh nor PBS's TM hands an input on.
     "pbs": _Start(("pbsdsh", "-n", "{index}"), ("--",), is_fed=False, variables=("PBS_NODEFILE",)),
-    "sge": _Start(("qrsh", "-inherit"), ("{host}",), variables=("PE_HOSTFILE",)),
-    "lsf": _Start(("blaunch",), ("{host}",), variables=("LSB_JOBID",)),
+    "sge": _Start(
+        ("qrsh", "-inherit"), ("{host}",), variables=("PE_HOSTFILE",), folder="SGE_BINARY_PATH"
+    ),
+    "lsf": _Start(("blaunch",), ("{host}",), variables=("LSB_JOBID",), folder="LSF_BINDIR"),
     # A world of one process, whose input is that of mpirun.
     "mpi": _Start(("mpirun", "-n", "1"), ("--host", "{host}"), has_shell=True),
 }
@@ -102,8 +106,12 @@ def start_words(
         said = {"partition": job.queue, "account": job.account, "time": job.time}
         asked = [f"--cpus-per-task={plan.ranks}"]
         asked += [f"--{name}={value}" for name, value in said.items() if value]
-    words = {"host": plan.name, "index": _first_place(plan.name, environ)}
-    return [word.format(**words) for word in (*start.words, *asked, *job.args, *start.end)]
+    places = {"host": plan.name, "index": _first_place(plan.name, environ)}
+    program, *words = start.words
+    if shutil.which(program) is None and environ.get(start.folder, ""):
+        program = f"{environ[start.folder]}/{program}"
+    ours = [word.format(**places) for word in (*words, *asked)]
+    return [program, *ours, *job.args, *(word.format(**places) for word in start.end)]
 
 
 def _first_place(name: str, environ: Mapping[str, str]) -> int:
