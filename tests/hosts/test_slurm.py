@@ -146,4 +146,4 @@ def test_a_script_on_the_nodes_of_a_job(bed, slurm, tmp_path):
 def test_no_slurm_here(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ValueError, match=r"scontrol does not say which nodes 'a\[1-2\]' are"):
-        jobhosts_of("slurm", {"SLURM_JOB_NODELIST": "a[1-2]"})
+        job_hosts("slurm", {"SLURM_JOB_NODELIST": "a[1-2]"})
