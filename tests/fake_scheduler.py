@@ -128,7 +128,7 @@ class Fake:
         nodes = os.environ["PBS_NODEFILE"]
         host = Path(nodes).read_text().split()[int(index)]
         env = [f"{name}={os.environ[name]}" for name in (_MARK, "PBS_JOBID") if name in os.environ]
-        with open(os.devnull, "r+b") as null:  # what a task prints is in the job's own output
+        with Path(os.devnull).open("r+b") as null:  # what a task prints is in the job's own output
             return on_host(host, ["env", *env, *words], stdin=null, stdout=null, stderr=null)
 
     # -- LSF --------------------------------------------------------------------------------------

@@ -7,6 +7,8 @@ It knows Grid Engine's daemons and their settings, nothing of phalanx. Its progr
 from __future__ import annotations
 
 import os
+import platform
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -15,6 +17,15 @@ from typing import Any
 from bed import Bed
 
 _ROOT = Path(os.environ.get("PHALANX_TEST_GRID_ENGINE") or Path(sys.prefix, "gridengine"))
+_SHOWN = [
+    "mount",
+    "-t",
+    "overlay",
+    "overlay",
+    "-o",
+    f"lowerdir={_ROOT}/usr/lib:/usr/lib",
+    "/usr/lib",
+]
 _BOOTSTRAP = """\
 admin_user none
 default_domain none
@@ -86,9 +97,16 @@ h_vmem INFINITY
 
 def why_no_grid_engine() -> str:
     """Why there is no Grid Engine here; empty if there is."""
+    if platform.machine() != "x86_64":
+        return "Grid Engine is started on x86_64 only"
     if not (_ROOT / "usr/lib/gridengine/sge_qmaster").exists():
         return f"Grid Engine is not unpacked in {_ROOT} (tests/run does it)"
-    return "Grid Engine's daemons want to be root" if os.geteuid() else ""
+    if os.geteuid():
+        return "Grid Engine's daemons want to be root"
+    tried = subprocess.run(
+        ["unshare", "-m", "--propagation", "private", *_SHOWN], capture_output=True, check=False
+    )
+    return f"no overlay can be mounted here: {tried.stderr.decode()}" if tried.returncode else ""
 
 
 class GridEngine:
@@ -100,8 +118,7 @@ class GridEngine:
         cell = folder / "default"
         programs, shared = Path("/usr/lib/gridengine"), _ROOT / "usr/share/gridengine"
         for index in range(len(bed.hosts)):  # where its programs look for each other, on hosts only
-            layers = f"lowerdir={_ROOT}/usr/lib:/usr/lib"
-            bed.run(index, ["mount", "-t", "overlay", "overlay", "-o", layers, "/usr/lib"])
+            bed.run(index, _SHOWN)
         for path in (cell / "common", folder / "qmaster/job_scripts", folder / "spool"):
             path.mkdir(parents=True)
         for name in ("bin", "lib", "utilbin"):

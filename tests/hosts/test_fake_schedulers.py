@@ -55,7 +55,7 @@ def test_a_job_is_submitted(cluster, launcher):
     assert hosts_of(said)[1] == {"15)"}
     assert sorted(hosts_of(said)[0]) == ["a", "a", "b", "b", "c", "c"]
     name = NAMES[launcher]
-    assert f"starting {name}'s job 11 waits in {name}'s queue" in news
+    assert f"starting job 11 waits in {name}'s queue" in news
 
 
 @pytest.mark.parametrize("launcher", ["pbs", "lsf"])

@@ -70,7 +70,7 @@ def test_jobs_are_submitted(sge, jobs):
     said, news = _start(sge, n=2, job={"nodes": 3, "queue": "all.q", "time": "0:10:0"})
     hosts, sums = hosts_of(said)
     assert (len(hosts), sums) == (6, {"15)"})
-    assert re.search(r"node0: starting Grid Engine's job \d+ waits in Grid Engine's queue", news)
+    assert re.search(r"node0: starting job \d+ waits in Grid Engine's queue", news)
 
 
 def test_a_job_that_is_refused(sge, jobs):

@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 from job_world import WORLD, hosts_of, wait_empty, wait_line
@@ -93,7 +94,7 @@ def test_a_job_is_submitted(bed, slurm, jobs):
     done = slurm.run(sys.executable, "-c", WORLD, json.dumps(options))
     assert done.stdout, done.stderr
     assert hosts_of(json.loads(done.stdout)) == (["a", "a", "b", "b", "c", "c"], {"15)"})
-    assert "node0: starting Slurm's job" in done.stderr
+    assert "node0: starting job" in done.stderr
     assert "c: up" in done.stderr
 
 
@@ -106,9 +107,7 @@ def test_a_job_that_is_refused(slurm, jobs):
 
 def test_a_job_that_waits_too_long(slurm, jobs):
     said = _world(slurm, job={"nodes": 2, "args": ["--hold"]}, boot_timeout=2)
-    waits = (
-        r"Slurm's job \d+ waits in Slurm's queue \(pending: JobHeldUser\) after 2 s, and was canc"
-    )
+    waits = r"job \d+ waits in Slurm's queue \(pending: JobHeldUser\) after 2 s, and was canc"
     assert re.match(f"node0: {waits}elled: wait longer.*\nnode1: the same job$", said)
 
 
@@ -121,6 +120,56 @@ def test_a_start_that_is_stopped_in_the_queue(bed, slurm, jobs, number):
         wait_line(starting.stderr, "JobHeldUser")
         starting.send_signal(number)
         starting.communicate()
+
+
+RESTARTED = """
+import json, sys
+from phalanx.errors import DistributedError
+from phalanx.workspace import Workspace
+options = {"launcher": "slurm", "job": {"nodes": 2}, "linger": 0}
+with Workspace.start(**options) as workspace:
+    try:
+        workspace.run("if rank == 1: import os; os.kill(os.getppid(), 9)\\npx.all_sum(1)")
+    except DistributedError as error:
+        print(error)
+    workspace.restart()
+    print([result.value for result in workspace.run("int(px.all_sum(1))")])
+"""
+
+
+def test_a_host_that_is_lost_gets_a_job_of_its_own(slurm, jobs):
+    done = slurm.run(sys.executable, "-c", RESTARTED)
+    assert "rank 1 on b: lost its host: " in done.stdout, done.stdout + done.stderr
+    assert done.stdout.splitlines()[-1] == "['2', '2']", done.stdout + done.stderr
+
+
+def test_a_killed_root_leaves_no_job(slurm, jobs):
+    killing = WORLD.replace(
+        "code = ", "import os, signal; os.kill(workspace._root.pid, signal.SIGKILL); code = "
+    )
+    options = json.dumps({"launcher": "slurm", "job": {"nodes": 1}})
+    slurm.run(sys.executable, "-c", killing, options)
+    deadline_s = time.monotonic() + BOUND_S
+    while slurm.run("squeue", "-h").stdout:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
+
+
+def test_a_script_in_a_job_that_is_submitted(slurm, jobs, tmp_path):
+    launch = [sys.executable, "-m", "phalanx.cli", "launch", "--launcher", "slurm", "--nodes", "2"]
+    said = slurm.run(*launch, "-n", "2", "--label", "none", "--", "hostname")
+    assert sorted(said.stdout.split()) == ["a", "a", "b", "b"], said.stderr
+    assert said.returncode == 0
+
+
+def test_a_job_of_several_hosts_is_recognised(bed, slurm, tmp_path):
+    launch = [sys.executable, "-m", "phalanx.cli", "launch", "--label", "none"]
+    said = slurm.run("salloc", "-N2", *launch, "--", "hostname")
+    assert sorted(said.stdout.split()) == ["a", "b"], said.stderr
+    assert "ranks start on its hosts, a, b (--hosts localhost: only here)" in said.stderr
+    said = slurm.run("salloc", "-N2", *launch, "-n", "1", "--", "hostname")
+    assert said.stdout.split() == ["a"]
+    assert "-n 1 alone starts ranks on this one: --launcher slurm starts 1 on each" in said.stderr
 
 
 def test_a_supervisor_that_cannot_start_in_the_job(slurm, jobs):

@@ -10,7 +10,7 @@ from ._cables import Cable
 from ._gather import gather
 from ._host import Fault, Host, Hostfile, HostfileError, is_address
 from ._interfaces import interface_addresses, own_addresses
-from ._job_arguments import add_job_arguments, job_options, launcher_lines
+from ._job_arguments import add_job_arguments, check_job, job_options, launcher_lines
 from ._jobs import LAUNCHERS, TITLES, found_job, job_hosts, recognised
 from ._json_form import to_json
 from ._measured import cable_networks, measured_plan
@@ -52,6 +52,7 @@ __all__ = [
     "Survey",
     "add_job_arguments",
     "cable_networks",
+    "check_job",
     "environment",
     "find_ring",
     "found_job",

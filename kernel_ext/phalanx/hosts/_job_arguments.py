@@ -14,7 +14,7 @@ from phalanx.protocol import JobOptions
 
 from ._jobs import LAUNCHERS, TITLES
 
-__all__ = ["add_job_arguments", "job_options", "launcher_lines"]
+__all__ = ["add_job_arguments", "check_job", "job_options", "launcher_lines"]
 
 
 def add_job_arguments(add: Callable[..., Any], count: Callable[[str], int]) -> None:
@@ -68,12 +68,23 @@ def job_options(options: argparse.Namespace) -> JobOptions:
     found = JobOptions(
         options.nodes or 0, options.queue or "", options.account or "", options.time or "", args
     )
-    if found != JobOptions() and options.launcher not in TITLES:
-        said = {
-            "nodes": found.nodes, "queue": found.queue, "account": found.account,
-            "time": found.time, "launcher-arg": found.args,
-        }  # fmt: skip
-        words = " and ".join(f"--{name}" for name, value in said.items() if value)
-        msg = f"{words}: which scheduler is asked? say --launcher {'|'.join(TITLES)}"
-        raise ValueError(msg)
+    check_job(found, options.launcher)
     return found
+
+
+def check_job(job: JobOptions, launcher: str | None) -> None:
+    """Check that there is a scheduler that is asked for this; `ValueError` in one line if not."""
+    said = {
+        "nodes": job.nodes, "queue": job.queue, "account": job.account, "time": job.time,
+        "launcher-arg": job.args,
+    }  # fmt: skip
+    words = [f"--{name}" for name, value in said.items() if value]
+    schedulers = [name for name in TITLES if not (job.nodes and name == "mpi")]
+    if words and launcher not in schedulers:
+        msg = f"{' and '.join(words)}: which scheduler is asked? say --launcher {'|'.join(schedulers)}"
+        raise ValueError(msg)
+    # Of them all only srun, outside of a job, asks for one of its own.
+    late = [word for word in words if word not in {"--nodes", "--launcher-arg"}]
+    if late and not job.nodes and launcher != "slurm":
+        msg = f"{' and '.join(late)}: only with --nodes N, for a job that is submitted"
+        raise ValueError(msg)

@@ -88,8 +88,7 @@ async def _wait_running(host: BatchHost, job: BatchJob, timeout_s: float) -> Non
     until_s = loop.time() + timeout_s
     told = ""
     while job.standing.state == "waits" and not host.over.done():
-        text = f"{job} waits in {job.queue}"
-        text += f" ({job.standing.text})" if job.standing.text else ""
+        text = job.waiting
         if text != told and not host.number:
             told = text
             host.on_slow(text)

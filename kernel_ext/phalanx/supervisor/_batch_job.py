@@ -93,9 +93,10 @@ class BatchJob:
         return f"{self._title}'s job {self._id}"
 
     @property
-    def queue(self) -> str:
-        """Where it waits."""
-        return f"{self._title}'s queue"
+    def waiting(self) -> str:
+        """That it waits, and for what."""
+        why = f" ({self.standing.text})" if self.standing.text else ""
+        return f"job {self._id} waits in {self._title}'s queue{why}"
 
     # -- its beginning ------------------------------------------------------------------------
 
@@ -211,8 +212,12 @@ class BatchJob:
     def _why_over(self) -> str:
         if self.standing.state == "held":
             return f"{self} is held and will not start: {self.standing.text}"
-        said = last_words(Path(str(self._folder)) / "output")
-        return f"{self} has ended{f': {said}' if said else ' and said nothing'}"
+        said = last_words(self._folder.path / "output")
+        if said:
+            return f"{self} has ended: {said}"
+        base = self._folder.path.parent
+        text = f"{self} has ended and said nothing: do its nodes see {base}?"
+        return f"{text} (PHALANX_JOB_DIR names another folder)"
 
     async def _ask(self) -> Standing:
         words = list(self._form.ask)

@@ -33,8 +33,9 @@ REACH_S = 3.0  # for one of the root's addresses: tcp's first two packets, and o
 MESSAGE_MAX_NBYTES = MAX_FRAME + (1 << 20)
 
 
-# What mpirun tells the one process of its world: the ranks are none of that world.
+# What an mpirun tells a process of its world, and by which that is known.
 _OF_MPI = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "HYDI_", "HYDRA_", "MPI_LOCAL")
+_IN_MPI = ("PMIX_RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK")
 
 
 class _Version(msgspec.Struct):
@@ -66,6 +67,9 @@ def run_host(line: bytes) -> None:
 
 
 def _leave_mpi() -> None:
+    """Forget the mpirun that has started us: ranks are no processes of its world."""
+    if not any(name in os.environ for name in _IN_MPI):
+        return
     for name in [name for name in os.environ if name.startswith(_OF_MPI)]:
         del os.environ[name]
 

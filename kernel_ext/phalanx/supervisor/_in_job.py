@@ -77,6 +77,7 @@ async def launch_in_job(
         )
         raise HostUnreachable(plan.name, text)
     python = remote.python or sys.executable
+    words = start_words(plan, remote)
     folder = None if start.is_fed else KeyFolder([first_line])
     far = [python, "-m", "phalanx.supervisor", "host", *([str(folder.key(0))] if folder else [])]
     if start.has_shell:
@@ -84,7 +85,7 @@ async def launch_in_job(
     way = Way(
         plan,
         python,
-        [*start_words(plan, remote), *far],
+        [*words, *far],
         missing=f"there is no {start.words[0]} on this machine: is it part of a {title} cluster?",
         waiting=f"{title} has not started it yet",
         why=lambda heard: _why_not_started(title, heard, folder),
@@ -97,7 +98,13 @@ async def launch_in_job(
 def start_words(
     plan: HostPlan, remote: RemoteOptions, environ: Mapping[str, str] = os.environ
 ) -> list[str]:
-    """Return the words that stand before a command that is to run on a node."""
+    """Return the words that stand before a command that is to run on a node.
+
+    Raises
+    ------
+    HostUnreachable
+        It is none of the job's.
+    """
     start, job = _STARTS[remote.launcher], remote.job
     asked = []
     if remote.launcher == "slurm" and "SLURM_JOB_ID" in environ:
@@ -106,7 +113,8 @@ def start_words(
         said = {"partition": job.queue, "account": job.account, "time": job.time}
         asked = [f"--cpus-per-task={plan.ranks}"]
         asked += [f"--{name}={value}" for name, value in said.items() if value]
-    places = {"host": plan.name, "index": _first_place(plan.name, environ)}
+    index = _first_place(plan.name, environ) if remote.launcher == "pbs" else 0
+    places = {"host": plan.name, "index": index}
     program, *words = start.words
     if shutil.which(program) is None and environ.get(start.folder, ""):
         program = f"{environ[start.folder]}/{program}"
@@ -116,9 +124,12 @@ def start_words(
 
 def _first_place(name: str, environ: Mapping[str, str]) -> int:
     """Return the number of the first line of a host in PBS's list: pbsdsh counts them."""
-    path = environ.get("PBS_NODEFILE", "")
-    lines = Path(path).read_text().split() if path else []
-    return lines.index(name) if name in lines else 0
+    lines = Path(environ["PBS_NODEFILE"]).read_text().split()
+    short = [line.partition(".")[0] for line in lines]
+    try:
+        return lines.index(name) if name in lines else short.index(name.partition(".")[0])
+    except ValueError:
+        raise HostUnreachable(name, "it is no node of this PBS job") from None
 
 
 def _why_not_started(title: str, heard: Heard, folder: KeyFolder | None) -> str:

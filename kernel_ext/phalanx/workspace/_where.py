@@ -19,6 +19,7 @@ from phalanx.hosts import (
     LAUNCHERS,
     TITLES,
     Hostfile,
+    check_job,
     environment,
     interface_addresses,
     job_hosts,
@@ -83,9 +84,10 @@ def where(
     if launcher is not None and launcher not in LAUNCHERS:
         msg = f"there is no launcher {launcher!r}; there are: {', '.join(LAUNCHERS)}"
         raise ValueError(msg)
+    check_job(asked, launcher)
     found = _hostfile(hosts, hostfile)
     if asked.nodes:
-        _check_nodes(asked.nodes, launcher, found)
+        _check_nodes(asked.nodes, found)
     elif found is None and launcher in TITLES:
         found = job_hosts(launcher, os.environ, with_slots=n is None)
     if found is None and not asked.nodes:
@@ -160,16 +162,12 @@ def _check_count(n: int | None) -> None:
         raise ValueError(msg)
 
 
-def _check_nodes(nodes: int, launcher: str | None, found: Hostfile | None) -> None:
+def _check_nodes(nodes: int, found: Hostfile | None) -> None:
     if nodes < 1:
         msg = f"the number of nodes is {nodes!r}; it must be a whole number, 1 or more"
         raise ValueError(msg)
     if found is not None:
         msg = "--nodes asks a scheduler for nodes of its choice: leave out --hosts and --hostfile"
-        raise ValueError(msg)
-    if launcher not in TITLES or launcher == "mpi":
-        with_queue = "|".join(name for name in TITLES if name != "mpi")
-        msg = f"--nodes: which scheduler is asked? say --launcher {with_queue}"
         raise ValueError(msg)
 
 
