@@ -201,7 +201,8 @@ def test_a_word_that_a_scheduler_has_not_is_a_line():
     [
         ("slurm", "PENDING|Resources\n", Standing("waits", "pending: Resources")),
         ("slurm", "PENDING|None\n", Standing("waits", "pending")),
-        ("slurm", "RUNNING|None\n", Standing("runs", "running")),
+        ("slurm", "RUNNING|None\n", Standing("runs")),
+        ("slurm", "COMPLETING|TimeLimit\n", Standing("over", "completing: TimeLimit")),
         ("slurm", "", Standing("over")),
         ("pbs", "    job_state = Q\n    comment = Not Running: no\n\t nodes\n", Standing("waits", "Not Running: no nodes")),
         ("pbs", "    job_state = R\n", Standing("runs")),

@@ -143,6 +143,15 @@ def test_a_host_that_is_lost_gets_a_job_of_its_own(slurm, jobs):
     assert done.stdout.splitlines()[-1] == "['2', '2']", done.stdout + done.stderr
 
 
+def test_the_end_of_a_job_is_the_reason_of_a_loss(slurm, jobs):
+    code = RESTARTED.replace("os.kill(os.getppid(), 9)", "os.system('scancel $SLURM_JOB_ID')")
+    code = code.replace("px.all_sum(1)\")\n    except", "while True: px.all_sum(1)\")\n    except")
+    assert "scancel" in code
+    assert "while" in code
+    done = slurm.run(sys.executable, "-c", code.partition("    workspace.restart")[0])
+    assert re.search(r": lost its host: Slurm's job \d+ has ended", done.stdout), done
+
+
 def test_a_killed_root_leaves_no_job(slurm, jobs):
     killing = WORLD.replace(
         "code = ", "import os, signal; os.kill(workspace._root.pid, signal.SIGKILL); code = "

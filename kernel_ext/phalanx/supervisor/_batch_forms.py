@@ -80,10 +80,10 @@ def _read_slurm(_: str, out: str) -> Standing:
     if not lines:
         return Standing("over")
     state, reason = lines[0][0], lines[0][1].strip()
+    text = f"{state.lower()}{f': {reason}' if reason not in {'None', ''} else ''}"
     if state in {"PENDING", "CONFIGURING", "REQUEUED", "SUSPENDED"}:
-        text = "" if reason == "None" else reason
-        return Standing("waits", f"{state.lower()}{f': {text}' if text else ''}")
-    return Standing("runs" if state in {"RUNNING", "COMPLETING"} else "over", state.lower())
+        return Standing("waits", text)
+    return Standing("runs") if state == "RUNNING" else Standing("over", text)
 
 
 def _read_pbs(_: str, out: str) -> Standing:

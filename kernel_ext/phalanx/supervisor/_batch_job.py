@@ -54,6 +54,11 @@ class BatchHost:
         if not self.over.done():
             self.over.set_result(why)
 
+    def look(self) -> None:
+        """Ask the scheduler now."""
+        if self.job is not None:
+            self.job.nudge.set()
+
     def farewell(self) -> None:
         """It is done: the job ends with the last of its hosts."""
         self.kill()
@@ -85,6 +90,7 @@ class BatchJob:
         self._guard: subprocess.Popen[bytes] | None = None
         self._ending: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
+        self.nudge = asyncio.Event()
         self.standing = Standing("waits")
         self.changed: asyncio.Future[None] = self._loop.create_future()
 
@@ -203,7 +209,9 @@ class BatchJob:
                 changed.set_result(None)
             if standing.state in {"over", "held"}:
                 break
-            await asyncio.sleep(every_s)
+            with contextlib.suppress(asyncio.TimeoutError, TimeoutError):
+                await asyncio.wait_for(self.nudge.wait(), every_s)
+            self.nudge.clear()
             every_s = min(ASK_AT_LAST_S, every_s * ASK_SLOWER)
         for host in list(self._left):
             why = self._folder.said(host.number) or self._why_over()
@@ -213,8 +221,9 @@ class BatchJob:
         if self.standing.state == "held":
             return f"{self} is held and will not start: {self.standing.text}"
         said = last_words(self._folder.path / "output")
-        if said:
-            return f"{self} has ended: {said}"
+        why = f" ({self.standing.text})" if self.standing.text else ""
+        if said or why:
+            return f"{self} has ended{why}{f': {said}' if said else ''}"
         base = self._folder.path.parent
         text = f"{self} has ended and said nothing: do its nodes see {base}?"
         return f"{text} (PHALANX_JOB_DIR names another folder)"
@@ -241,7 +250,7 @@ class BatchJob:
             return
         self._left.discard(host)
         if self._left:
-            host.end(f"{self} goes on without it")
+            host.end("its supervisor has ended")
             return
         self.end()
         if self._ending is not None:

@@ -196,8 +196,11 @@ class FarCommand:
         """Wait for its end; words for why."""
         return await asyncio.shield(self._ended)
 
+    def look(self) -> None:
+        """Nothing: its end is known at once."""
+
     def farewell(self) -> None:
-        """It ends by itself, and the command with it."""
+        """Nothing: it ends by itself, and the command with it."""
 
     def kill(self) -> None:
         """End the command; idempotent. The supervisor sees to itself."""

@@ -150,7 +150,7 @@ class HostLine:
                 self._up.set_result(message)
         elif isinstance(message, Bye):
             self._bye.set()
-            if self._process is not None:
+            if self._process is not None and not self.is_up:
                 self._process.farewell()
         elif not self.is_up:  # it was taken for lost, and does not know it
             if self._up.done():
@@ -179,7 +179,8 @@ class HostLine:
         self.disown()
 
     async def _lose_after_words(self) -> None:
-        if self._ended is not None:
+        if self._process is not None and self._ended is not None:
+            self._process.look()
             await asyncio.wait({self._ended}, timeout=WHY_S)
         self._lose(self._why() or "its connection has broken")
 
