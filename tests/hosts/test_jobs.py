@@ -17,6 +17,8 @@ from phalanx.hosts import (
     launcher_lines,
     recognised,
 )
+from phalanx.magics._arguments import line_parser, parse
+from phalanx.magics._start_arguments import recognise_job
 from phalanx.protocol import HostPlan, JobOptions, RemoteOptions
 from phalanx.supervisor._batch_forms import FORMS, Standing, directives
 from phalanx.supervisor._host_process import HostUnreachable
@@ -104,6 +106,19 @@ def test_no_job_or_one_of_one_host_or_two_changes_nothing(environ):
     assert recognised({}, None) == (None, "")
     assert recognised(environ("pbs", "a\na\n"), None) == (None, "")
     assert recognised({**environ("pbs"), **environ("sge")}, None) == (None, "")
+
+
+def test_the_magic_takes_it_from_the_environment_and_nothing_that_is_said(environ, monkeypatch):
+    for name, value in environ("sge").items():
+        monkeypatch.setenv(name, value)
+    options = parse(line_parser(), "start")
+    assert "Grid Engine's job 12: ranks start on its hosts" in recognise_job(options)
+    assert options.launcher == "sge"
+    for line in ("--hosts a", "--launcher ssh", "--launcher slurm --nodes 2"):
+        options = parse(line_parser(), f"start {line}")
+        said = options.launcher
+        assert recognise_job(options) == ""
+        assert options.launcher == said
 
 
 # -- options --------------------------------------------------------------------------------------

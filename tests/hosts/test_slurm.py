@@ -145,7 +145,7 @@ def test_a_host_that_is_lost_gets_a_job_of_its_own(slurm, jobs):
 
 def test_the_end_of_a_job_is_the_reason_of_a_loss(slurm, jobs):
     code = RESTARTED.replace("os.kill(os.getppid(), 9)", "os.system('scancel $SLURM_JOB_ID')")
-    code = code.replace("px.all_sum(1)\")\n    except", "while True: px.all_sum(1)\")\n    except")
+    code = code.replace('px.all_sum(1)")\n    except', 'while True: px.all_sum(1)")\n    except')
     assert "scancel" in code
     assert "while" in code
     done = slurm.run(sys.executable, "-c", code.partition("    workspace.restart")[0])
@@ -166,8 +166,9 @@ def test_a_killed_root_leaves_no_job(slurm, jobs):
 
 def test_a_script_in_a_job_that_is_submitted(slurm, jobs, tmp_path):
     launch = [sys.executable, "-m", "phalanx.cli", "launch", "--launcher", "slurm", "--nodes", "2"]
-    said = slurm.run(*launch, "-n", "2", "--label", "none", "--", "hostname")
-    assert sorted(said.stdout.split()) == ["a", "a", "b", "b"], said.stderr
+    said = slurm.run(*launch, "-n", "2", "--label", "host", "--", "hostname")
+    lines = [f"[{host} {rank}] {host}" for rank, host in enumerate("aabb")]
+    assert sorted(said.stdout.splitlines()) == lines, said.stderr
     assert said.returncode == 0
 
 
