@@ -23,6 +23,7 @@ BESIDE = (
         )
     ),
     "fuzz",
+    "hosts/test_jobs.py",
     *(
         f"magics/test_{name}.py"
         for name in (

@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
+import signal
+import subprocess
 import sys
+import time
 
 import pytest
+from job_world import WORLD, hosts_of, wait_empty, wait_line
 from slurm_cluster import SlurmCluster, why_no_slurm
 
-from phalanx.hosts import slurm_hosts
+from phalanx.hosts import job_hosts
 
 BOUND_S = 4.0  # as in test_over_ssh
-WORLD = """
-import json, sys
-from phalanx.errors import DistributedError
-from phalanx.workspace import Workspace
-try:
-    with Workspace.start(**json.loads(sys.argv[1]), launcher="slurm", linger=0) as workspace:
-        code = "import socket; socket.gethostname(), int(px.all_sum(rank))"
-        print(json.dumps([result.value for result in workspace.run(code)]))
-except (DistributedError, ValueError) as error:
-    print(json.dumps(str(error)))
-"""
-
 pytestmark = pytest.mark.slow
 
 
@@ -34,29 +27,26 @@ def slurm(bed):
 
 
 def _world(slurm, *job, **options):
+    options = {"launcher": "slurm", **options}
     done = slurm.run(*job, sys.executable, "-c", WORLD, json.dumps(options))
     assert done.stdout, done.stderr
     return json.loads(done.stdout)
 
 
-def _hosts(said):
-    return [value.split("'")[1] for value in said], {value.split()[-1] for value in said}
-
-
 def test_the_nodes_and_tasks_of_a_job(bed, slurm):
     said = _world(slurm, "salloc", "-N3", "--ntasks-per-node=2")
-    assert _hosts(said) == (["a", "a", "b", "b", "c", "c"], {"15)"})
+    assert hosts_of(said) == (["a", "a", "b", "b", "c", "c"], {"15)"})
     assert bed.left(BOUND_S, but="slurmscriptd") == []
 
 
 def test_another_number_of_ranks(bed, slurm):
     said = _world(slurm, "salloc", "--nodelist=b,c", n=2)
-    assert _hosts(said) == (["b", "b", "c", "c"], {"6)"})
+    assert hosts_of(said) == (["b", "b", "c", "c"], {"6)"})
     assert bed.left(BOUND_S, but="slurmscriptd") == []
 
 
 def test_nodes_outside_of_a_job(bed, slurm):
-    assert _hosts(_world(slurm, hosts="b,c", n=1)) == (["b", "c"], {"1)"})
+    assert hosts_of(_world(slurm, hosts="b,c", n=1)) == (["b", "c"], {"1)"})
     assert bed.left(BOUND_S, but="slurmscriptd") == []
     assert slurm.run("squeue", "-h").stdout == ""
 
@@ -65,7 +55,9 @@ def test_nothing_is_left_of_a_killed_root(bed, slurm):
     killing = WORLD.replace(
         "code = ", "import os, signal; os.kill(workspace._root.pid, signal.SIGKILL); code = "
     )
-    slurm.run("salloc", "-N3", sys.executable, "-c", killing, json.dumps({"n": 1}))
+    slurm.run(
+        "salloc", "-N3", sys.executable, "-c", killing, json.dumps({"n": 1, "launcher": "slurm"})
+    )
     assert bed.left(BOUND_S, but="slurmscriptd") == []
 
 
@@ -78,8 +70,121 @@ def test_a_node_that_is_none_of_the_job(bed, slurm):
 def test_no_job(bed, slurm):
     said = _world(slurm, n=1)
     assert said == (
-        "this is no Slurm job: start it in salloc or sbatch, or name nodes with --hosts"
+        "this is no Slurm job: start it in salloc or sbatch, name nodes with --hosts, or say "
+        "--nodes N, and a job is submitted"
     )
+
+
+# -- jobs that are submitted ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def jobs(bed, slurm, monkeypatch):
+    """The folder of keys; no job and no file is left in it when a test is over."""
+    folder = bed.folder / "jobs"
+    monkeypatch.setitem(slurm.env, "PHALANX_JOB_DIR", str(folder))
+    yield folder
+    assert bed.left(BOUND_S, but="slurmscriptd") == []
+    assert slurm.run("squeue", "-h", "-t", "all", "-o", "%T").stdout.split().count("PENDING") == 0
+    wait_empty(folder)
+
+
+def test_a_job_is_submitted(bed, slurm, jobs):
+    options = {"n": 2, "launcher": "slurm", "job": {"nodes": 3, "queue": "all", "time": "10"}}
+    done = slurm.run(sys.executable, "-c", WORLD, json.dumps(options))
+    assert done.stdout, done.stderr
+    assert hosts_of(json.loads(done.stdout)) == (["a", "a", "b", "b", "c", "c"], {"15)"})
+    assert "node0: starting job" in done.stderr
+    assert "c: up" in done.stderr
+
+
+def test_a_job_that_is_refused(slurm, jobs):
+    said = _world(slurm, job={"nodes": 2, "queue": "nope"})
+    assert said.startswith(
+        "node0: Slurm refuses the job: invalid partition specified: nope (--queue"
+    )
+
+
+def test_a_job_that_waits_too_long(slurm, jobs):
+    said = _world(slurm, job={"nodes": 2, "args": ["--hold"]}, boot_timeout=2)
+    waits = r"job \d+ waits in Slurm's queue \(pending: JobHeldUser\) after 2 s, and was canc"
+    assert re.match(f"node0: {waits}elled: wait longer.*\nnode1: the same job$", said)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_start_that_is_stopped_in_the_queue(bed, slurm, jobs, number):
+    options = json.dumps({"launcher": "slurm", "job": {"nodes": 1, "args": ["--hold"]}})
+    command = [sys.executable, "-c", WORLD, options]
+    starting = bed.popen(0, command, env=slurm.env, stderr=subprocess.PIPE, text=True)
+    with starting:
+        wait_line(starting.stderr, "JobHeldUser")
+        starting.send_signal(number)
+        starting.communicate()
+
+
+RESTARTED = """
+import json, sys
+from phalanx.errors import DistributedError
+from phalanx.workspace import Workspace
+options = {"launcher": "slurm", "job": {"nodes": 2}, "linger": 0}
+with Workspace.start(**options) as workspace:
+    try:
+        workspace.run("if rank == 1: import os; os.kill(os.getppid(), 9)\\npx.all_sum(1)")
+    except DistributedError as error:
+        print(error)
+    workspace.restart()
+    print([result.value for result in workspace.run("int(px.all_sum(1))")])
+"""
+
+
+def test_a_host_that_is_lost_gets_a_job_of_its_own(slurm, jobs):
+    done = slurm.run(sys.executable, "-c", RESTARTED)
+    assert "rank 1 on b: lost its host: " in done.stdout, done.stdout + done.stderr
+    assert done.stdout.splitlines()[-1] == "['2', '2']", done.stdout + done.stderr
+
+
+def test_the_end_of_a_job_is_the_reason_of_a_loss(slurm, jobs):
+    code = RESTARTED.replace("os.kill(os.getppid(), 9)", "os.system('scancel $SLURM_JOB_ID')")
+    code = code.replace('px.all_sum(1)")\n    except', 'while True: px.all_sum(1)")\n    except')
+    assert "scancel" in code
+    assert "while" in code
+    done = slurm.run(sys.executable, "-c", code.partition("    workspace.restart")[0])
+    assert re.search(r": lost its host: Slurm's job \d+ has ended", done.stdout), done
+
+
+def test_a_killed_root_leaves_no_job(slurm, jobs):
+    killing = WORLD.replace(
+        "code = ", "import os, signal; os.kill(workspace._root.pid, signal.SIGKILL); code = "
+    )
+    options = json.dumps({"launcher": "slurm", "job": {"nodes": 1}})
+    slurm.run(sys.executable, "-c", killing, options)
+    deadline_s = time.monotonic() + BOUND_S
+    while slurm.run("squeue", "-h").stdout:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
+
+
+def test_a_script_in_a_job_that_is_submitted(slurm, jobs, tmp_path):
+    launch = [sys.executable, "-m", "phalanx.cli", "launch", "--launcher", "slurm", "--nodes", "2"]
+    said = slurm.run(*launch, "-n", "2", "--label", "host", "--", "hostname")
+    lines = [f"[{host} {rank}] {host}" for rank, host in enumerate("aabb")]
+    assert sorted(said.stdout.splitlines()) == lines, said.stderr
+    assert said.returncode == 0
+
+
+def test_a_job_of_several_hosts_is_recognised(bed, slurm, tmp_path):
+    launch = [sys.executable, "-m", "phalanx.cli", "launch", "--label", "none"]
+    said = slurm.run("salloc", "-N2", *launch, "--", "hostname")
+    assert sorted(said.stdout.split()) == ["a", "b"], said.stderr
+    assert "ranks start on its hosts, a, b (--hosts localhost: only here)" in said.stderr
+    said = slurm.run("salloc", "-N2", *launch, "-n", "1", "--", "hostname")
+    assert said.stdout.split() == ["a"]
+    assert "-n 1 alone starts ranks on this one: --launcher slurm starts 1 on each" in said.stderr
+
+
+def test_a_supervisor_that_cannot_start_in_the_job(slurm, jobs):
+    said = _world(slurm, python="/no/python3", job={"nodes": 1})
+    assert "/no/python3: not found" in said
 
 
 def test_a_script_on_the_nodes_of_a_job(bed, slurm, tmp_path):
@@ -100,4 +205,4 @@ def test_a_script_on_the_nodes_of_a_job(bed, slurm, tmp_path):
 def test_no_slurm_here(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ValueError, match=r"scontrol does not say which nodes 'a\[1-2\]' are"):
-        slurm_hosts({"SLURM_JOB_NODELIST": "a[1-2]"})
+        job_hosts("slurm", {"SLURM_JOB_NODELIST": "a[1-2]"})

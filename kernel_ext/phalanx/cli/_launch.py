@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from phalanx.hosts import Hostfile, environment, resolve
+from phalanx.hosts import Hostfile, environment, launcher_lines, resolve
 
 from ._command import checked_cwd, split
 from ._places import (
@@ -24,6 +24,7 @@ from ._places import (
     idle_options,
     place,
     read_hosts,
+    recognise_job,
     terminal_size,
 )
 
@@ -40,13 +41,16 @@ DESCRIPTION = (
     "The exit status is that of the first rank that failed (128 + number for a signal). What "
     "follows the script's name belongs to the script."
 )
-EPILOG = """\
+EPILOG = f"""\
+{launcher_lines()}
+
 examples:
   phalanx launch -n 4 train.py --epochs 3
   phalanx launch -n 2 -m package.module
   phalanx launch -n 4 --label none -- ./program -v
   phalanx launch --hosts a,b -n 2 train.py
   phalanx launch --hostfile hosts.json --env OMP_NUM_THREADS=4 train.py
+  phalanx launch --launcher slurm --nodes 2 -n 8 --queue short --time 30 train.py
   phalanx launch -n 4 --backend mpi --mpi-arg='--bind-to none' train.py
 """
 PASSES_ON = True
@@ -120,8 +124,9 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
         print(python)
         return 0
     # Checked before anything is started: a mistake is one line, not one per rank.
+    notes = recognise_job(options)
     hostfile = read_hosts(options)
-    notes = idle_options(options, has_hosts=hostfile is not None)
+    notes += idle_options(options, has_hosts=hostfile is not None or bool(options.nodes))
     options.backend, note = _chosen_backend(options, hostfile)
     is_mpi = options.backend == "mpi"
     if options.mpi_arg and not is_mpi:
@@ -191,6 +196,7 @@ def _check_mpi(options: argparse.Namespace, hostfile: Hostfile | None) -> None:
         "--interface": options.interface, "--ssh-arg": options.ssh_arg,
         "--launcher": options.launcher, "--boot-timeout": options.boot_timeout,
         "--connections-per-ip": hostfile and options.connections_per_ip,
+        "--nodes": options.nodes,
     }  # fmt: skip
     said = [name for name, value in ours.items() if value]
     if said:

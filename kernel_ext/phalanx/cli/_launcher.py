@@ -35,7 +35,8 @@ class Launcher:
     def __init__(self, options: argparse.Namespace, job: Job) -> None:
         self._options = options
         self._job = job
-        self._screen = Screen(options.label, host_names(job.at), is_verbose=options.verbose)
+        self._hosts = list(host_names(job.at))  # by rank
+        self._screen = Screen(options.label, self._hosts, is_verbose=options.verbose)
         self._reasons: dict[int, str] = {}  # how ranks ended
         self._line_typed = False
         self._wants_stacks = False
@@ -133,6 +134,11 @@ class Launcher:
         if event.state == "starting" and event.text:
             self._screen.say(f"{event.name}: {event.text}")
         elif event.state == "up":
+            plans = self._job.at.hosts
+            first = sum(plan.ranks for plan in plans[: event.host])
+            if self._job.at.remote.job.nodes:  # it had no name before
+                for rank in range(first, first + plans[event.host].ranks):
+                    self._hosts[rank] = event.name
             self._screen.say_verbose(f"{event.name} is up after {event.seconds:.1f} s")
 
     def _interrupted(self) -> int:

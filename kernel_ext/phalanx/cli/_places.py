@@ -14,6 +14,8 @@ import socket
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from phalanx.hosts import add_job_arguments, job_options, recognised
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -27,6 +29,7 @@ __all__ = [
     "idle_options",
     "place",
     "read_hosts",
+    "recognise_job",
     "terminal_size",
 ]
 
@@ -88,14 +91,10 @@ def add_place_arguments(parser: argparse.ArgumentParser) -> None:
     add("--python", help="runs scripts and modules, and the hosts' supervisors (default: this one)")
     add("--interface", metavar="NAME", help="the network interface that the ranks use")
     add("--ssh-arg", action="append", default=[], metavar="WORD", help="for ssh; may be repeated")
-    add(
-        "--launcher",
-        help="how hosts are reached: ssh (default); slurm: by srun, and without --hosts the nodes "
-        "of this job; local: a trial without",
-    )
+    add_job_arguments(add, _count)
     add(
         "--boot-timeout", type=_seconds, metavar="S",
-        help="seconds after which a host that is not up has failed (default 30)",
+        help="seconds after which a host that is not up has failed (default 30; in a queue: 600)",
     )  # fmt: skip
     add(
         "--no-verify-script", action="store_true",
@@ -120,8 +119,21 @@ def idle_options(options: argparse.Namespace, *, has_hosts: bool) -> list[str]:
     ]
 
 
+def recognise_job(options: argparse.Namespace) -> list[str]:
+    """Start on the hosts of the job that we are in, where nothing else is said; tell what is done.
+
+    MPI's own launcher sees to that by itself.
+    """
+    said = (options.hosts, options.hostfile, options.launcher, options.nodes)
+    if any(value is not None for value in said) or options.backend == "mpi":
+        return []
+    found = recognised(os.environ, options.repeat_hosts)
+    options.launcher = found.launcher
+    return [found.note] if found.note else []
+
+
 def read_hosts(options: argparse.Namespace) -> Hostfile | None:
-    """Read the hosts that the options name; None where all ranks run here.
+    """Read the hosts that the options name; None where all ranks run here, or in a job to come.
 
     A backend that is not here is left out of a hostfile, and said: it may be MLX's.
 
@@ -130,15 +142,15 @@ def read_hosts(options: argparse.Namespace) -> Hostfile | None:
     ValueError
         The list or the file is wrong, or there are both.
     """
-    from phalanx.hosts import parse_hosts, read_hostfile, slurm_hosts
+    from phalanx.hosts import TITLES, job_hosts, parse_hosts, read_hostfile
 
     if options.hosts is not None and options.hostfile is not None:
         msg = "give --hosts or --hostfile, not both"
         raise ValueError(msg)
     if options.hosts is not None:
         return parse_hosts(options.hosts)
-    if options.hostfile is None and options.launcher == "slurm":
-        return slurm_hosts(os.environ, with_slots=options.repeat_hosts is None)
+    if options.hostfile is None and options.launcher in TITLES and not options.nodes:
+        return job_hosts(options.launcher, os.environ, with_slots=options.repeat_hosts is None)
     return None if options.hostfile is None else read_hostfile(options.hostfile)
 
 
@@ -152,7 +164,8 @@ def place(options: argparse.Namespace, hostfile: Hostfile | None, env: Mapping[s
     """
     from phalanx.workspace import Where, where
 
-    if hostfile is None:
+    job = job_options(options)
+    if hostfile is None and not job.nodes:
         idle = {
             "--interface": options.interface, "--ssh-arg": options.ssh_arg,
             "--launcher": options.launcher, "--boot-timeout": options.boot_timeout,
@@ -166,7 +179,7 @@ def place(options: argparse.Namespace, hostfile: Hostfile | None, env: Mapping[s
 
     found = where(
         options.repeat_hosts,
-        hostfile=msgspec.structs.replace(hostfile, backend="", envs=()),
+        hostfile=hostfile and msgspec.structs.replace(hostfile, backend="", envs=()),
         python=options.python,
         cwd=options.cwd,
         env=env,
@@ -175,6 +188,7 @@ def place(options: argparse.Namespace, hostfile: Hostfile | None, env: Mapping[s
         launcher=options.launcher,
         boot_timeout=options.boot_timeout,
         connections_per_ip=options.connections_per_ip,
+        job=job,
     )
     is_here = len(found.hosts) == 1 and found.hosts[0].is_local
     return replace(found, hosts=()) if is_here else found

@@ -10,6 +10,8 @@ from ._cables import Cable
 from ._gather import gather
 from ._host import Fault, Host, Hostfile, HostfileError, is_address
 from ._interfaces import interface_addresses, own_addresses
+from ._job_arguments import add_job_arguments, check_job, job_options, launcher_lines
+from ._jobs import LAUNCHERS, TITLES, found_job, job_hosts, recognised
 from ._json_form import to_json
 from ._measured import cable_networks, measured_plan
 from ._networks import Network
@@ -25,11 +27,12 @@ from ._rings import RingSearch, find_ring
 from ._script import read_survey
 from ._settings import environment
 from ._setup import SetupError, run_setup, setup_steps, undo_setup
-from ._slurm import slurm_hosts
 from ._survey import Interface, Port, RdmaDevice, Survey
 from ._text_form import parse_hosts
 
 __all__ = [
+    "LAUNCHERS",
+    "TITLES",
     "Cable",
     "Discovery",
     "DiscoveryError",
@@ -47,12 +50,18 @@ __all__ = [
     "RingSearch",
     "SetupError",
     "Survey",
+    "add_job_arguments",
     "cable_networks",
+    "check_job",
     "environment",
     "find_ring",
+    "found_job",
     "gather",
     "interface_addresses",
     "is_address",
+    "job_hosts",
+    "job_options",
+    "launcher_lines",
     "load_outputs",
     "local_hosts",
     "measure",
@@ -64,11 +73,11 @@ __all__ = [
     "read_hostfile",
     "read_hosts_text",
     "read_survey",
+    "recognised",
     "resolve",
     "run_setup",
     "save_outputs",
     "setup_steps",
-    "slurm_hosts",
     "to_json",
     "undo_setup",
 ]

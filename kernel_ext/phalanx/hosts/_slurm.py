@@ -26,7 +26,10 @@ def slurm_hosts(environ: Mapping[str, str], *, with_slots: bool = True) -> Hostf
     """
     nodes = environ.get("SLURM_JOB_NODELIST", "")
     if not nodes:
-        msg = "this is no Slurm job: start it in salloc or sbatch, or name nodes with --hosts"
+        msg = (
+            "this is no Slurm job: start it in salloc or sbatch, name nodes with --hosts, or say "
+            "--nodes N, and a job is submitted"
+        )
         raise ValueError(msg)
     try:
         said = subprocess.run(

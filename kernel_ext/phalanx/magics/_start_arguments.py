@@ -6,17 +6,22 @@ It declares them; what they mean is the workspace's.
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["add_start_arguments", "start_options"]
+from phalanx.hosts import add_job_arguments, job_options, launcher_lines, recognised
+
+__all__ = ["add_start_arguments", "recognise_job", "start_options"]
 
 
 def add_start_arguments(
     start: argparse.ArgumentParser, count: Callable[[str], int], seconds: Callable[[str], float]
 ) -> None:
     """Declare them on a parser; ``count`` and ``seconds`` parse such values."""
+    start.epilog = launcher_lines()
+    start.formatter_class = argparse.RawDescriptionHelpFormatter
     add = start.add_argument
     add("-n", type=count, help="number of ranks (default 4), or of ranks per host (default 1)")
     add("--hosts", metavar="A,B", help="start them on these hosts, over ssh: a,b,user@c:2222")
@@ -60,7 +65,7 @@ def add_start_arguments(
         metavar="KEY[=VAL]",
         help="set a variable for the ranks; may be repeated; a bare KEY must be set here",
     )
-    far = start.add_argument_group("with --hosts or --hostfile")
+    far = start.add_argument_group("on several hosts")
     add = far.add_argument
     add("--python", metavar="PATH", help="the interpreter there (default: the path of this one)")
     add(
@@ -78,18 +83,23 @@ def add_start_arguments(
         help="connections over each address of a host (default 1); all its ips in the hostfile are "
         "used at once",
     )
-    add(
-        "--launcher",
-        metavar="NAME",
-        help="how hosts are reached (default ssh; slurm: by srun, and without --hosts the nodes of "
-        "this job; local: a trial here)",
-    )
+    add_job_arguments(add, count)
     add(
         "--boot-timeout",
         type=seconds,
         metavar="S",
-        help="seconds after which a host that is not up has failed (default 30)",
+        help="seconds after which a host that is not up has failed (default 30; in a queue: 600)",
     )
+
+
+def recognise_job(options: argparse.Namespace) -> str:
+    """Start on the hosts of the job that we are in, where nothing else is said; tell what is done."""
+    said = (options.hosts, options.hostfile, options.launcher, options.nodes)
+    if any(value is not None for value in said):
+        return ""
+    found = recognised(os.environ, options.n)
+    options.launcher = found.launcher
+    return found.note
 
 
 def start_options(options: argparse.Namespace) -> dict[str, Any]:
@@ -98,7 +108,7 @@ def start_options(options: argparse.Namespace) -> dict[str, Any]:
     Raises
     ------
     ValueError
-        Words for ssh whose quotes do not match.
+        Words for ssh whose quotes do not match, or for a scheduler that is not named.
     """
     try:
         ssh_args = [word for words in options.ssh_arg for word in shlex.split(words)]
@@ -110,4 +120,5 @@ def start_options(options: argparse.Namespace) -> dict[str, Any]:
         "auto_restart", "python", "cwd", "env", "interface", "launcher", "boot_timeout",
         "connections_per_ip",
     )  # fmt: skip
-    return {"ssh_args": ssh_args, **{name: getattr(options, name) for name in names}}
+    job = job_options(options)
+    return {"ssh_args": ssh_args, "job": job, **{name: getattr(options, name) for name in names}}

@@ -22,7 +22,14 @@ from ._attach_messages import (
     WorkspaceRecord,
 )
 from ._channel import MAX_FRAME, Channel, ChannelClosed, FrameReader, pack_frame
-from ._host_records import MOST_CONNECTIONS, BootProgress, BootState, HostPlan, RemoteOptions
+from ._host_records import (
+    MOST_CONNECTIONS,
+    BootProgress,
+    BootState,
+    HostPlan,
+    JobOptions,
+    RemoteOptions,
+)
 from ._input import LineNeed, TypedLine
 from ._rank_messages import (
     CellEnded,
@@ -120,6 +127,7 @@ __all__ = [
     "HostClock",
     "HostInfo",
     "HostPlan",
+    "JobOptions",
     "Join",
     "KeepCell",
     "LateRank",

@@ -9,7 +9,14 @@ from typing import Literal
 
 import msgspec
 
-__all__ = ["MOST_CONNECTIONS", "BootProgress", "BootState", "HostPlan", "RemoteOptions"]
+__all__ = [
+    "MOST_CONNECTIONS",
+    "BootProgress",
+    "BootState",
+    "HostPlan",
+    "JobOptions",
+    "RemoteOptions",
+]
 
 MOST_CONNECTIONS = 64  # of a link over one address, and addresses of a host: more is a mistake
 
@@ -32,6 +39,21 @@ class HostPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     is_local: bool = False
 
 
+class JobOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a scheduler is asked for: of a job that is submitted, or of its start of processes.
+
+    ``nodes`` above 0: a job with so many is submitted, and the plan's names are placeholders until
+    they are up. ``queue``, ``account`` and ``time`` are in the scheduler's own words; ``args`` are
+    any more of them.
+    """
+
+    nodes: int = 0
+    queue: str = ""
+    account: str = ""
+    time: str = ""
+    args: tuple[str, ...] = ()
+
+
 class RemoteOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How the far side of a start is to be: the same for all its hosts.
 
@@ -39,7 +61,7 @@ class RemoteOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     same as here, or the home folder where that is missing); ``env`` is set for the ranks.
     ``ssh_args`` go to ssh as they are. ``interface`` names the network card whose addresses the
     ranks use ("": any); over each address two hosts have ``connections_per_ip``. A host that is not
-    up after ``timeout_s`` has failed.
+    up after ``timeout_s`` has failed; one that a ``job`` is submitted for, when it has waited so long.
     """
 
     python: str = ""
@@ -50,6 +72,7 @@ class RemoteOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     launcher: str = "ssh"
     timeout_s: float = 30.0
     connections_per_ip: int = 1
+    job: JobOptions = JobOptions()
 
 
 class BootProgress(msgspec.Struct, frozen=True, tag="boot_progress", forbid_unknown_fields=True):

@@ -1,8 +1,9 @@
-"""The process of a supervisor: `python -m phalanx.supervisor [script | host]`.
+"""The process of a supervisor: `python -m phalanx.supervisor [script | host [KEY] | job FOLDER]`.
 
 It reads one line of options from its standard input. A root answers with its address on its
 standard output, and serves one workspace, or one launcher of a script, until that is over; a host
-serves its root. Started by these, not by hand.
+serves its root, and where a batch system started it, it reads its line from a file. A job starts
+the hosts of a batch job. Started by these, not by hand.
 """
 
 from __future__ import annotations
@@ -99,14 +100,23 @@ def main() -> None:
     # A Ctrl-C in the workspace's terminal is the workspace's to handle.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     logging.basicConfig(level=logging.WARNING, format="phalanx supervisor: %(message)s")
-    line = sys.stdin.buffer.readline()
-    if sys.argv[1:] == ["host"]:
-        from ._host_entry import run_host
+    role, *words = sys.argv[1:] or [""]
+    if role == "job":
+        from ._job_head import run_job
 
-        run_host(line)
+        run_job(*words)
         return
+    if role == "host":
+        from ._host_entry import run_host, run_host_of_job
+
+        if words:
+            run_host_of_job(words[0])
+        else:
+            run_host(sys.stdin.buffer.readline())
+        return
+    line = sys.stdin.buffer.readline()
     options: BootOptions | ScriptOptions
-    if sys.argv[1:] == ["script"]:
+    if role == "script":
         options = msgspec.json.decode(line, type=ScriptOptions)
     else:
         options = msgspec.json.decode(line, type=BootOptions)

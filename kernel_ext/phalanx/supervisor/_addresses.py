@@ -38,6 +38,8 @@ async def addresses_towards(plans: Sequence[HostPlan], remote: RemoteOptions) ->
             raise DistributedError(str(error)) from None
     if remote.launcher == "local":
         return ("127.0.0.1",)
+    if remote.job.nodes:  # nobody knows yet which they are
+        return tuple(_all_addresses()) or ("127.0.0.1",)
     loop = asyncio.get_running_loop()
     found = await asyncio.gather(
         *(loop.run_in_executor(None, _towards, plan, remote.ssh_args) for plan in plans)

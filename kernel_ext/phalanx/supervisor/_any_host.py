@@ -119,6 +119,9 @@ class RemoteHosts(Protocol):
     async def first_line(self, host: int, public_key: bytes, secret_key: bytes) -> bytes:
         """Return what a host's supervisor is to read first; listens for it, too."""
 
+    def named(self, host: int, name: str) -> str:
+        """Learn a host's own name; return what it is called."""
+
     def on_settled(self, host: int, problem: str, ranks: Sequence[int]) -> None:
         """Learn that a host is up, or why it cannot be; ``ranks`` were to run there."""
 

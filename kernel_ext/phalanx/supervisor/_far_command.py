@@ -1,4 +1,4 @@
-"""Starting a host's supervisor by a command of this machine whose far end it is: ssh, srun.
+"""Starting a host's supervisor by a command of this machine whose far end it is: ssh, srun, mpirun.
 
 The command is ours and dies with us. What is secret goes over its standard input; the far side says
 on its standard output how far it has got, in lines that no banner or shell start-up file would say.
@@ -42,7 +42,8 @@ class Way(NamedTuple):
     """How one host is reached: the command, and words for what it says.
 
     ``missing``: why there is no such command here; ``waiting``: that it has not got in yet;
-    ``why``: of what was heard of one that ended before the far shell had begun.
+    ``why``: of what was heard of one that ended before the far shell had begun. One that
+    ``is_silent`` hands on neither its input nor its output. ``on_end`` is called when it has ended.
     """
 
     plan: HostPlan
@@ -51,6 +52,8 @@ class Way(NamedTuple):
     missing: str
     waiting: str
     why: Callable[[Heard], str]
+    is_silent: bool = False
+    on_end: Callable[[], None] | None = None
 
 
 class Heard(NamedTuple):
@@ -122,19 +125,21 @@ class FarCommand:
                 env=os.environ,
                 cwd=".",
                 pass_fds=(),
-                stdin=_FirstLine(first_line.rstrip(b"\n") + b"\n"),
+                stdin=None if way.is_silent else _FirstLine(first_line.rstrip(b"\n") + b"\n"),
                 stdout=self._stdout,
                 stderr=self._stderr,
                 on_exit=self._on_exit,
                 tied=True,
             )
         except FileNotFoundError:
+            if way.on_end is not None:
+                way.on_end()
             raise HostUnreachable(way.plan.name, way.missing) from None
 
     @property
     def has_begun(self) -> bool:
-        """Whether the supervisor runs, and goes on to reach the root."""
-        return _BEGUN in self._seen
+        """Whether the supervisor runs, as far as we hear of it, and goes on to reach the root."""
+        return self._way.is_silent or _BEGUN in self._seen
 
     @property
     def _phase(self) -> str:
@@ -153,11 +158,14 @@ class FarCommand:
             self._news.set()
 
     def _on_exit(self, status: int) -> None:
-        is_in, has_python = _IN in self._seen, _FOUND in self._seen
-        self.is_over = is_in and 0 <= status != _LOST
+        has_begun = _BEGUN in self._seen
+        is_in, has_python = has_begun or _IN in self._seen, has_begun or _FOUND in self._seen
+        self.is_over = (is_in or self._way.is_silent) and 0 <= status != _LOST
         way, stderr = self._way, self._stderr.tail
         heard = Heard(way.command[0], way.plan, way.python, is_in, has_python, status, stderr)
         self._ended.set_result(why_ended(heard) if is_in or status < 0 else way.why(heard))
+        if way.on_end is not None:
+            way.on_end()
         self._news.set()
 
     async def wait_begun(self, timeout_s: float, on_slow: Callable[[str], None]) -> None:
@@ -189,6 +197,12 @@ class FarCommand:
     async def ended(self) -> str:
         """Wait for its end; words for why."""
         return await asyncio.shield(self._ended)
+
+    def look(self) -> None:
+        """Nothing: its end is known at once."""
+
+    def farewell(self) -> None:
+        """Nothing: it ends by itself, and the command with it."""
 
     def kill(self) -> None:
         """End the command; idempotent. The supervisor sees to itself."""

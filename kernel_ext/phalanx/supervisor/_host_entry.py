@@ -23,13 +23,19 @@ from phalanx.protocol.hosts import HostBoot
 
 from ._host_process import BEGUN
 from ._host_role import HostRole
+from ._key_folder import say_in, take_key
 from ._limits import allow_descriptors, save_address_space
 from ._reach import reach
 from ._root_link import RootLink
 
-__all__ = ["run_host"]
+__all__ = ["run_host", "run_host_of_job"]
 
 REACH_S = 3.0  # for one of the root's addresses: tcp's first two packets, and one tried again
+
+
+# What an mpirun tells a process of its world, and by which that is known.
+_OF_MPI = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "HYDI_", "HYDRA_", "MPI_LOCAL")
+_IN_MPI = ("PMIX_RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK")
 
 
 class _Version(msgspec.Struct):
@@ -49,6 +55,7 @@ def run_host(line: bytes) -> None:
     os.dup2(null, 0)
     os.dup2(null, 1)
     os.close(null)
+    _leave_mpi()
     os.environ.update(boot.env)
     try:
         allow_descriptors(len(boot.ranks))
@@ -58,6 +65,28 @@ def run_host(line: bytes) -> None:
         sys.exit(f"it cannot run there: {error}")
     if problem:
         sys.exit(problem)
+
+
+def _leave_mpi() -> None:
+    """Forget the mpirun that has started us: ranks are no processes of its world."""
+    if not any(name in os.environ for name in _IN_MPI):
+        return
+    for name in [name for name in os.environ if name.startswith(_OF_MPI)]:
+        del os.environ[name]
+
+
+def run_host_of_job(path: str) -> None:
+    """Serve as `run_host` does, with the line of a key's file; what goes wrong is left beside it."""
+    key = Path(path)
+    try:
+        line = take_key(key)
+        if not line:  # tried again by the scheduler, or the one who waited for it is gone
+            sys.exit("nobody waits for this job any more")
+        run_host(line)
+    except SystemExit as error:
+        if isinstance(error.code, str):
+            say_in(key, error.code)
+        raise
 
 
 async def _serve(boot: HostBoot) -> str:

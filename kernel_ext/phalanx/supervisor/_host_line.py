@@ -44,6 +44,7 @@ log = logging.getLogger(__name__)
 Answer = TypeVar("Answer", Killed, Looked, Traces, Shown, Refreshed)
 
 LOOK_EVERY_S = 0.2  # for a silence: as exact as for one rank
+UP_S = 10.0  # from its start to its first word, at least: ten times what that takes
 STOP_S = 2.0  # to end ranks (0.5 s for those that take their time), and to sweep up
 
 
@@ -108,6 +109,7 @@ class HostLine:
         self._door.expect(self._key, self._on_message, self._on_failed)
         until_s = self._loop.time() + remote.timeout_s
         self._process = await launch_host(plan, first_line, remote, on_slow=on_slow)
+        until_s = max(until_s, self._loop.time() + UP_S)  # what a queue took is no fault of its own
         self._ended = self._loop.create_task(self._process.ended())
         ended_or_up: set[asyncio.Future[Any]] = {self._ended, self._up}
         await asyncio.wait(
@@ -151,6 +153,8 @@ class HostLine:
                 self._up.set_result(message)
         elif isinstance(message, Bye):
             self._bye.set()
+            if self._process is not None and not self.is_up:
+                self._process.farewell()
         elif isinstance(message, Rejoin):
             self._is_broken = False
         elif not self.is_up:
@@ -174,6 +178,8 @@ class HostLine:
         self._is_broken = True
         if why := self._why_over():
             self._lose(why)
+        elif self._process is not None:
+            self._process.look()
 
     def refuse(self, problem: str) -> None:
         """End a supervisor that cannot be trusted any more."""

@@ -35,5 +35,11 @@ class HostProcess(Protocol):
     async def ended(self) -> str:
         """Wait for its end; say why: ``its supervisor was killed by signal 9 (SIGKILL)``."""
 
+    def look(self) -> None:
+        """Find out soon whether it has ended: it cannot be spoken with any more."""
+
+    def farewell(self) -> None:
+        """Learn that it was stopped: no rank of it runs any more, and it ends."""
+
     def kill(self) -> None:
         """End it, or what of it is here, at once; idempotent."""

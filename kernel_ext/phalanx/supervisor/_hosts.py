@@ -176,6 +176,12 @@ class Hosts:
         )
         return msgspec.json.encode(boot) + b"\n"
 
+    def named(self, host: int, name: str) -> str:
+        """Return what a host is called: by its own ``name``, where a job to come had none for it."""
+        if self._options.remote.job.nodes:
+            self.layout = self.layout.renamed(host, name)
+        return self.layout.names[host]
+
     def on_settled(self, host: int, problem: str, ranks: Sequence[int]) -> None:
         """Learn that a host is up, or why it cannot be; ``ranks`` were to run there."""
         is_first = len(self._settled) < len(self._remote)

@@ -11,12 +11,13 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from phalanx.hosts import TITLES
 from phalanx.protocol import HostPlan, RemoteOptions
 
 from ._host_process import HostProcess, HostUnreachable
+from ._in_job import launch_in_job
 from ._output import OutputPipe
 from ._process import ChildProcess, exit_reason
-from ._slurm import launch_by_srun
 from ._ssh import launch_over_ssh
 
 __all__ = ["HostProcess", "HostUnreachable", "launch_host"]
@@ -40,8 +41,12 @@ async def launch_host(
     """
     if remote.launcher == "ssh":
         return await launch_over_ssh(plan, first_line, remote, on_slow=on_slow)
-    if remote.launcher == "slurm":
-        return await launch_by_srun(plan, first_line, remote, on_slow=on_slow)
+    if remote.job.nodes:
+        from ._batch import launch_as_job
+
+        return await launch_as_job(plan, first_line, remote, on_slow=on_slow)
+    if remote.launcher in TITLES:
+        return await launch_in_job(plan, first_line, remote, on_slow=on_slow)
     if remote.launcher != "local":
         raise HostUnreachable(plan.name, f"there is no launcher {remote.launcher!r}")
     try:
@@ -77,6 +82,12 @@ class _LocalProcess:
         if status < 0:
             return f"its supervisor was {exit_reason(status)}"
         return said[-1] if said and status else f"its supervisor {exit_reason(status)}"
+
+    def look(self) -> None:
+        pass  # its end is known at once
+
+    def farewell(self) -> None:
+        pass  # it ends by itself
 
     def kill(self) -> None:
         self._child.kill()

@@ -47,6 +47,11 @@ class Layout:
             ),
         )
 
+    def renamed(self, host: int, name: str) -> Layout:
+        """Return it with another name for a host."""
+        names = (*self.names[:host], name, *self.names[host + 1 :])
+        return Layout(self.hosts, self.slots, names)
+
     def ranks_of(self, host: int) -> tuple[int, ...]:
         """Return the ranks of one host, in the order of their slots."""
         return tuple(rank for rank, its in enumerate(self.hosts) if its == host)

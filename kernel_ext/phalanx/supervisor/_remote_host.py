@@ -172,6 +172,7 @@ class RemoteHost(KnownRanks):
 
     def _on_up(self, up: HostUp, wanted: Sequence[int]) -> None:
         assert self._line is not None
+        self._name = self._keeper.named(self._index, up.name)
         self.info = HostInfo(self._index, self._name, next(iter(up.addresses), ""), up.cores)
         self.root_address = up.root_address
         if self._is_watching:

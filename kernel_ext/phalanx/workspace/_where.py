@@ -12,24 +12,29 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from phalanx.errors import NotSupported
 from phalanx.hosts import (
+    LAUNCHERS,
+    TITLES,
     Hostfile,
+    check_job,
     environment,
     interface_addresses,
+    job_hosts,
     parse_hosts,
     plan,
     read_hostfile,
-    slurm_hosts,
 )
-from phalanx.protocol import MOST_CONNECTIONS, HostPlan, RemoteOptions
+from phalanx.protocol import MOST_CONNECTIONS, HostPlan, JobOptions, RemoteOptions
 
 from ._start import HERE
 
-__all__ = ["BOOT_TIMEOUT_S", "LAUNCHERS", "Where", "planned", "where"]
+__all__ = ["BOOT_TIMEOUT_S", "Where", "planned", "where"]
 
 BOOT_TIMEOUT_S = 30.0  # ten times what a host takes over ssh (reference/jupyter.md 1.8)
-LAUNCHERS = ("ssh", "slurm", "local")
+QUEUE_TIMEOUT_S = 600.0  # in a scheduler's: whoever sits before a notebook waits no longer
 RANKS_HERE = 4
 _RDMA = "RDMA between Macs is not in this release"
 # MLX's hostfiles name how their ranks talk; of these there is nothing that cells could use.
@@ -72,6 +77,7 @@ def where(
     launcher: str | None = None,
     boot_timeout: float | None = None,
     connections_per_ip: int | None = None,
+    job: JobOptions | Mapping[str, object] | None = None,
 ) -> Where:
     """Read a user's words for where ranks are to run; parameters as of `Workspace.start`.
 
@@ -83,10 +89,17 @@ def where(
         The hostfile is for a backend that notebooks have not.
     """
     settings = [f"{k}={v}" for k, v in env.items()] if isinstance(env, Mapping) else list(env)
+    asked = job if isinstance(job, JobOptions) else msgspec.convert(job or {}, JobOptions)
+    if launcher is not None and launcher not in LAUNCHERS:
+        msg = f"there is no launcher {launcher!r}; there are: {', '.join(LAUNCHERS)}"
+        raise ValueError(msg)
+    check_job(asked, launcher)
     found = _hostfile(hosts, hostfile)
-    if found is None and launcher == "slurm":
-        found = slurm_hosts(os.environ, with_slots=n is None)
-    if found is None:
+    if asked.nodes:
+        _check_nodes(asked.nodes, found)
+    elif found is None and launcher in TITLES:
+        found = job_hosts(launcher, os.environ, with_slots=n is None)
+    if found is None and not asked.nodes:
         said: dict[str, Any] = {
             "python": python, "ssh-arg": tuple(ssh_args), "interface": interface,
             "launcher": launcher, "boot-timeout": boot_timeout,
@@ -100,27 +113,27 @@ def where(
         here = RemoteOptions(cwd=_absolute(cwd), env=environment(settings, os.environ))
         return Where(RANKS_HERE if n is None else n, (), here)
     _check_count(n)
-    if found.backend in _NOT_FOR_CELLS:
+    if found is not None and found.backend in _NOT_FOR_CELLS:
         msg = (
             f"{found.source}: backend {found.backend!r} is not for cells: "
             f'{_NOT_FOR_CELLS[found.backend]}; with "backend": "ring" in that file its hosts are '
             "joined by this engine, over tcp"
         )
         raise NotSupported(msg)
-    timeout_s = BOOT_TIMEOUT_S if boot_timeout is None else boot_timeout
+    usual_s = QUEUE_TIMEOUT_S if asked.nodes else BOOT_TIMEOUT_S
+    timeout_s = usual_s if boot_timeout is None else boot_timeout
     if not (math.isfinite(timeout_s) and timeout_s > 0):
         msg = f"the boot timeout is {timeout_s!r}; it must be a number of seconds above 0"
-        raise ValueError(msg)
-    launcher = LAUNCHERS[0] if launcher is None else launcher
-    if launcher not in LAUNCHERS:
-        msg = f"there is no launcher {launcher!r}; there are: {', '.join(LAUNCHERS)}"
         raise ValueError(msg)
     if connections_per_ip not in (None, *range(1, MOST_CONNECTIONS + 1)):
         msg = f"{connections_per_ip!r} connections per address; it must be from 1 to {MOST_CONNECTIONS}"
         raise ValueError(msg)
     if interface is not None:
         interface_addresses(interface)  # ours is reached through it: a name that is wrong ends here
-    planned = plan(found, n)
+    if found is None:  # which nodes they are is known when they are up
+        planned = tuple(HostPlan(f"node{index}", n or 1) for index in range(asked.nodes))
+    else:
+        planned = plan(found, n)
     if any(host.is_local for host in planned):
         _check_folder(cwd)
     remote = RemoteOptions(
@@ -128,13 +141,14 @@ def where(
         cwd=_absolute(cwd),
         env={
             **{name: os.environ[name] for name in _HANDED_ON if name in os.environ},
-            **environment([*found.envs, *settings], os.environ),
+            **environment([*(found.envs if found else ()), *settings], os.environ),
         },
         ssh_args=tuple(ssh_args),
         interface=interface or "",
-        launcher=launcher,
+        launcher=launcher or "ssh",
         timeout_s=timeout_s,
         connections_per_ip=connections_per_ip or 1,
+        job=asked,
     )
     return Where(sum(host.ranks for host in planned), planned, remote)
 
@@ -163,6 +177,15 @@ def _check_folder(cwd: str | os.PathLike[str] | None) -> None:
 def _check_count(n: int | None) -> None:
     if n is not None and (type(n) is not int or n < 1):
         msg = f"the number of ranks per host is {n!r}; it must be a whole number, 1 or more"
+        raise ValueError(msg)
+
+
+def _check_nodes(nodes: int, found: Hostfile | None) -> None:
+    if nodes < 1:
+        msg = f"the number of nodes is {nodes!r}; it must be a whole number, 1 or more"
+        raise ValueError(msg)
+    if found is not None:
+        msg = "--nodes asks a scheduler for nodes of its choice: leave out --hosts and --hostfile"
         raise ValueError(msg)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from os import PathLike
 
 from phalanx.hosts import Hostfile
-from phalanx.protocol import BootProgress, HostPlan, RemoteOptions
+from phalanx.protocol import BootProgress, HostPlan, JobOptions, RemoteOptions
 
 from ._bench import CanBench
 from ._connect import Mode, choose_record, connect_to, start_root
@@ -60,6 +60,7 @@ class Workspace(WorkspaceLife, CanExchange, CanRestart, CanBench, CanMeasureLink
         launcher: str | None = None,
         boot_timeout: float | None = None,
         connections_per_ip: int | None = None,
+        job: JobOptions | Mapping[str, object] | None = None,
         remote: RemoteOptions | None = None,
         progress: Callable[[BootProgress], None] | None = None,
     ) -> Workspace:
@@ -76,8 +77,8 @@ class Workspace(WorkspaceLife, CanExchange, CanRestart, CanBench, CanMeasureLink
         name : str, optional
             What to call the workspace; by default made from this process's id.
         linger : float
-            Seconds that the ranks outlive a process that was killed, or a Jupyter kernel: so long
-            they can be found with `attach`. A normal end of any other process ends them.
+            Seconds that ranks outlive a killed process, or a Jupyter kernel: so long `attach` finds
+            them. A normal end of any other process ends them.
         silence : float
             Seconds after which a rank that is frozen is named and the others are freed.
         transport : {"any", "tcp"}
@@ -91,17 +92,17 @@ class Workspace(WorkspaceLife, CanExchange, CanRestart, CanBench, CanMeasureLink
         cwd : str or path, optional
             Where the ranks begin; by default here, or in a host's home folder if it lacks that.
         env : mapping, or iterable of str, optional
-            Variables for the ranks; ``"KEY"`` alone hands on what is set here. How figures are
-            drawn and how many threads libraries take is handed on in any case.
+            Variables for the ranks; ``"KEY"`` alone: as it is set here.
         ssh_args : iterable of str, optional
             Words for ssh.
         interface : str, optional
             The network interface that the ranks use, by its name.
-        launcher : {"ssh", "slurm", "local"}, optional
-            How a host is reached; ``"slurm"``: by srun, and without ``hosts`` these are the nodes
-            of the job; ``"local"``: not at all, its ranks run here, for a trial.
+        launcher : str, optional
+            How a host is reached (`hosts.LAUNCHERS`); without ``hosts``, those of the job we are in.
+        job : JobOptions or mapping, optional
+            What a scheduler is asked for: ``{"nodes": 2, "queue": "short"}`` submits a job.
         boot_timeout : float, optional
-            Seconds after which a host that is not up has failed (30).
+            Seconds after which a host that is not up has failed (30; in a queue 600).
         connections_per_ip : int, optional
             How many connections two hosts have over each of their addresses (1). Where a hostfile
             has several ``ips`` for a host, all of these are used at once in any case.
@@ -129,7 +130,7 @@ class Workspace(WorkspaceLife, CanExchange, CanRestart, CanBench, CanMeasureLink
         """
         at = planned(hosts, remote) or where(
             n, hosts=hosts, hostfile=hostfile, python=python, cwd=cwd, env=env, ssh_args=ssh_args,
-            interface=interface, launcher=launcher, boot_timeout=boot_timeout,
+            interface=interface, launcher=launcher, boot_timeout=boot_timeout, job=job,
             connections_per_ip=connections_per_ip,
         )  # fmt: skip
         options = checked_options(
@@ -311,9 +312,7 @@ class Workspace(WorkspaceLife, CanExchange, CanRestart, CanBench, CanMeasureLink
         return {rank: stack.text for rank, stack in seen.items()}
 
     def trace(self, path: str | PathLike[str] | None = None) -> Trace:
-        """Return what all ranks did last, on one clock; their flight recorders are always on.
-
-        It needs nothing of the ranks: they may run a cell, be frozen, or dead (until replaced).
+        """Return what all ranks did last, on one clock; they may run, be frozen, or dead.
 
         Parameters
         ----------

@@ -1,0 +1,46 @@
+"""A workspace in a process of its own, for schedulers' jobs: its hosts and sums, or why there is none.
+
+The options of `Workspace.start` are its argument; its answer is one line of JSON, its progress goes
+to the standard error.
+"""
+
+from __future__ import annotations
+
+import time
+
+WORLD = """
+import json, sys
+from phalanx.errors import DistributedError
+from phalanx.workspace import Workspace
+try:
+    news = lambda its: print(f"{its.name}: {its.state} {its.text}", file=sys.stderr)
+    options = json.loads(sys.argv[1])
+    with Workspace.start(**options, linger=0, progress=news) as workspace:
+        code = "import socket; socket.gethostname(), int(px.all_sum(rank))"
+        print(json.dumps([result.value for result in workspace.run(code)]))
+except (DistributedError, ValueError) as error:
+    print(json.dumps(str(error)))
+"""
+
+
+def hosts_of(said):
+    """Return the hosts of all ranks, and their sums."""
+    return [value.split("'")[1] for value in said], {value.split()[-1] for value in said}
+
+
+def wait_empty(folder, timeout_s=4.0):
+    """Wait until no key and no job's script is left."""
+    deadline_s = time.monotonic() + timeout_s
+    while left := list(folder.glob("*")):
+        assert time.monotonic() < deadline_s, left
+        time.sleep(0.02)
+
+
+def wait_line(stream, words):
+    """Read lines until these words have come."""
+    said = ""
+    for line in stream:
+        said += line
+        if words in line:
+            return
+    raise AssertionError(said)
