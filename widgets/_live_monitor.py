@@ -7,6 +7,7 @@ It knows the workspace and the records that are sent (`_monitor_frames`); how th
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import threading
 import time
 from collections import deque
@@ -72,6 +73,7 @@ class Monitor(LiveWidget):
         self._numbers: deque[tuple[int, int]] = deque(maxlen=MOST_NUMBERS)
         self._kept: deque[bytes] = deque(maxlen=KEPT_FRAMES)
         self._kept_nbytes = 0
+        self._has_paused = False
         self._came_s = time.monotonic()
         self._last = Frame("live", "", 0, 0.0, time.time(), 0)
         self._sent_s = 0.0
@@ -123,11 +125,19 @@ class Monitor(LiveWidget):
 
     # -- frames -----------------------------------------------------------------------------------
 
+    def begins(self) -> None:
+        """Note a pause: samples that others had meanwhile were not for this view."""
+        with self._looking:
+            self._has_paused = True
+
     def tick(self) -> None:
         """Look, and send what is new."""
         with self._looking:
             try:
-                frame = self._lanes.take(self._workspace.samples(self._lanes.number))
+                view = self._workspace.samples(self._lanes.number)
+                if self._has_paused and view.samples:
+                    self._has_paused, view = False, dataclasses.replace(view, dropped=0)
+                frame = self._lanes.take(view)
             except DistributedError as error:
                 frame = self._gone(str(error))
             now_s = time.monotonic()

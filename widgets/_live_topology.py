@@ -19,6 +19,7 @@ from phalanx.workspace import Workspace, say_replaced
 
 from ._link_words import judge, say_links
 from ._live import STATIC, LiveWidget
+from ._operation_words import say_operations
 from ._rates import Rates
 from ._still import StillPicture
 from ._topology import topology
@@ -133,9 +134,11 @@ class Topology(LiveWidget):
             self._look()
             return say_links(judge(workspace.measured_links, self._seen))
         rank = args.get("rank")
-        if action not in {"stacks", "restart"} or not isinstance(rank, int):
+        if action not in {"operations", "stacks", "restart"} or not isinstance(rank, int):
             msg = f"nothing is known of {action!r} for rank {rank!r}"
             raise ValueError(msg)
+        if action == "operations":
+            return say_operations(workspace.trace(), rank)
         if action == "stacks":
             return workspace.stacks(rank)[rank]
         return say_replaced(

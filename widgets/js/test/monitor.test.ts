@@ -42,6 +42,8 @@ function frame(number: number, more: Partial<Frame> = {}): Frame {
     waits: [],
     missed: 0,
     dropped: 0,
+    unsure: 0,
+    unsure_ms: 0,
     ...more,
   };
 }
@@ -97,6 +99,16 @@ describe("history", () => {
     history.add(frame(50));
     history.add(frame(1, { now: 90_000 }));
     expect(history.newest?.number).toBe(1);
+  });
+  it("knows when nobody looked, and forgets that, too", () => {
+    const history = new History();
+    for (const now of [1000, 1200, 1400, 61_400, 61_600]) history.add(frame(now, { now }));
+    expect(history.gaps).toEqual([[1400, 61_400]]);
+    history.add(frame(61_700, { now: 61_500 + HISTORY_MS }));
+    expect(history.gaps).toEqual([[61_600, 61_500 + HISTORY_MS]]);
+    history.reset();
+    history.add(frame(70_000, { now: 900_000 }));
+    expect(history.gaps).toEqual([]);
   });
   it("forgets what is old, and never grows without end", () => {
     const history = new History();
@@ -186,6 +198,16 @@ describe("words", () => {
     const ranks = [rank("busy"), rank("dead", {}, "killed")];
     expect(say_late(frame(1, { ranks }), 0)).toEqual(["rank 1 is dead: killed"]);
     expect(say_late(frame(1, { waits: [[[0], [1], "barrier #1", 1100]] }), 0)).toEqual([]);
+  });
+  it("name nobody where the hosts' clocks do not tell", () => {
+    const doubt = "who came last to 70 of 80 collectives is within the uncertainty of the hosts' clocks (120 µs)";
+    expect(say_late(frame(1, { compared: 80, unsure: 70, unsure_ms: 0.12 }), 0)).toEqual([doubt]);
+    const late: Frame["late"] = [[1, 10, 2120, 65]];
+    expect(say_late(frame(1, { compared: 80, unsure: 70, unsure_ms: 0.12, late }), 0)).toEqual([
+      expect.stringContaining("rank 1 came last to 10 of 80 collectives"),
+      doubt,
+    ]);
+    expect(say_late(frame(1, { compared: 80, unsure: 7, unsure_ms: 0.12 }), 0)).toEqual([]);
   });
   it("say what a rank does, what moves, and what nobody saw", () => {
     expect(say_rank(3, rank("busy", { share: 0.5, waiting: 0.25, arena: 2e9 }))).toBe(

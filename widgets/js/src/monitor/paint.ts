@@ -85,6 +85,7 @@ export function paint(context: CanvasRenderingContext2D, history: History, view:
   const hatch = hatched(context, theme);
   for (const row of rows) ground.rect(theme["sunk"] as string, 1, 0, row.y, view.width, height);
   history.lanes.forEach((lane, rank) => put_cells(ground, lane, rows[rank] as Row, theme));
+  for (const row of rows) put_gaps(ground, brush, history.gaps, row, theme);
   ground.flush(context);
   history.lanes.forEach((lane, rank) => put_states(context, brush, lane, rows[rank] as Row, theme, hatch));
   const strip = height > 15 ? 4 : 2;
@@ -130,6 +131,17 @@ function put_cells(brush: Brush, lane: Lane, row: Row, theme: Theme): void {
     const width = Math.max(1, Math.min(row.width, row.place(end)) - x);
     brush.rect(theme["busy"] as string, 0.13, x, row.y, width, row.height);
     brush.rect(theme["busy"] as string, 1, x, row.y + row.height - strip, width, strip);
+  }
+}
+
+/** What nobody has looked at: what is drawn there is what the ranks still knew later. */
+function put_gaps(ground: Brush, brush: Brush, gaps: History["gaps"], row: Row, theme: Theme): void {
+  for (const [from, until] of gaps) {
+    if (until < row.left || from > row.right) continue;
+    const x = Math.max(0, row.place(from));
+    const width = Math.max(1, Math.min(row.width, row.place(until)) - x);
+    ground.rect(theme["edge"] as string, 0.7, x, row.y, width, row.height);
+    if (row.y === 0) write(brush, "nobody looked", x, width, { ...row, height: Math.max(14, row.height) }, theme["ink"] as string);
   }
 }
 

@@ -69,7 +69,15 @@ export function say_late(frame: Frame, since_frame_ms: number): string[] {
         `rank ${rank} came last to ${n} of ${count(frame.compared, "collective")}: the others lost ` +
         `${duration(total)}${n > 1 ? `, ${duration(worst)} at worst` : ""}`,
     );
-  return [...dead, ...lately];
+  // Whoever is named is named beyond doubt; of the others nobody can tell.
+  const unsure =
+    2 * frame.unsure > frame.compared
+      ? [
+          `who came last to ${frame.unsure} of ${count(frame.compared, "collective")} is within the uncertainty ` +
+            `of the hosts' clocks (${duration(frame.unsure_ms)})`,
+        ]
+      : [];
+  return [...dead, ...lately, ...unsure];
 }
 
 /** A rank's lane in a line, for its label and those who hear it. */
