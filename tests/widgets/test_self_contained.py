@@ -76,7 +76,7 @@ def test_the_text_itself_is_sent():
 @pytest.mark.browser
 @pytest.mark.parametrize("name", NAMES)
 def test_it_runs_where_there_is_nothing_else(name):
-    """In a page whose policy is that of VS Code's web views, and that reaches nobody."""
+    """In a narrow page whose policy is that of VS Code's web views, and that reaches nobody."""
     policy = (
         "default-src 'none'; script-src 'unsafe-inline' blob:; style-src 'unsafe-inline';"
         " connect-src 'none'; img-src data:"
@@ -88,7 +88,7 @@ def test_it_runs_where_there_is_nothing_else(name):
     }
     asked: list[str] = []
     errors: list[str] = []
-    with chromium_page() as page:
+    with chromium_page(viewport={"width": 480, "height": 900}) as page:
         page.on("request", lambda request: asked.append(request.url))
         page.on("pageerror", lambda error: errors.append(str(error)))
         page.on("console", lambda said: errors.append(said.text) if said.type == "error" else None)
@@ -104,6 +104,7 @@ def test_it_runs_where_there_is_nothing_else(name):
             ],
         )
         page.locator(f".px-{name}").wait_for()
+        assert page.evaluate("() => document.documentElement.scrollWidth") <= 480
         page.evaluate("() => window.close_it()")
     assert errors == []
     assert [url for url in asked if not url.startswith("blob:")] == []

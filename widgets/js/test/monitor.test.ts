@@ -1,4 +1,4 @@
-import { beforeEach, describe, expect, it, vi } from "vitest";
+import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import monitor from "../src/monitor";
 import { colour_of, height_of, rank_at, rows_of } from "../src/monitor/paint";
 import {
@@ -233,7 +233,7 @@ describe("words", () => {
 describe("view", () => {
   let model: FakeModel;
   let root: HTMLElement;
-  let close: () => void;
+  let close: () => void = () => undefined;
 
   const show = (n = 2): void => {
     model = new FakeModel();
@@ -251,6 +251,7 @@ describe("view", () => {
     for (let at = 0; at < 4; at++) await Promise.resolve();
   };
 
+  afterEach(() => close()); // its timers go on after the page that they are of
   beforeEach(() => {
     document.body.replaceChildren();
     HTMLCanvasElement.prototype.getContext = (() => null) as never; // jsdom draws nothing
@@ -264,6 +265,29 @@ describe("view", () => {
     expect(late()).toContain("rank 2 holds up ranks 0-1 in all_sum");
     expect(root.querySelector("script")).toBeNull();
     expect(root.querySelector(".px-late.px-alarm")).not.toBeNull();
+  });
+
+  it("tells who listens what is new, not each time", () => {
+    show(3);
+    const status = [...root.querySelectorAll("[role=status]")].find((its) => its.classList.contains("px-unseen"));
+    const said = new MutationObserver(() => undefined);
+    said.observe(status as Element, { childList: true });
+    const waits: Frame["waits"] = [[[0, 1], [2], "all_sum #3", 400]];
+    for (const number of [2, 3, 4]) model.set("frame", packed(frame(number, { waits })));
+    expect(said.takeRecords().length).toBe(1);
+    expect(status?.textContent).toBe("rank 2 holds up ranks 0-1 in all_sum #3");
+    model.set("frame", packed(frame(5)));
+    expect(status?.textContent).toBe("");
+    said.disconnect();
+  });
+
+  it("says what is not drawn apart from what it answers", () => {
+    show(3);
+    const missed = root.querySelector<HTMLElement>(".px-missed");
+    expect(missed?.hidden).toBe(true);
+    model.set("frame", packed(frame(2, { missed: 3 })));
+    expect(missed?.textContent).toBe("not drawn: 3 operations came and went between two looks");
+    expect(root.querySelector(".px-foot")?.textContent).toBe("");
   });
 
   it("asks once for what was before it came, and goes on from there", async () => {

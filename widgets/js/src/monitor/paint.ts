@@ -15,6 +15,7 @@ const OPS: Record<string, number> = {
 };
 const NAMES = ["page", "sunk", "edge", "ink", "soft", "busy", "input", "dead"] as const;
 const AXIS = 20;
+const LEAST_APART = 48; // pixels between two times on the axis
 const PALE = 0.4;
 
 /** The property of the theme that an operation is drawn in; of those that have none, the soft one. */
@@ -112,10 +113,14 @@ function paint_axis(
 ): void {
   context.font = "11px system-ui, sans-serif";
   context.fillStyle = theme["soft"] as string;
+  let before = Infinity; // from right to left
   for (const [time, words] of ticks(view.left, view.right, view.now)) {
     const x = place(time);
     context.textAlign = x > view.width - 24 ? "right" : x < 24 ? "left" : "center";
-    context.fillText(words, x, foot + 13);
+    if (before - x >= (x < 24 ? 1.4 : 1) * LEAST_APART) {
+      context.fillText(words, x, foot + 13);
+      before = x;
+    }
     context.globalAlpha = 0.35;
     context.fillRect(Math.round(x), 0, 1, foot);
     context.globalAlpha = 1;
