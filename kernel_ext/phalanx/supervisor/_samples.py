@@ -29,8 +29,8 @@ if TYPE_CHECKING:  # a world of one host does not load it
 
 __all__ = ["Samplers"]
 
-# A look costs the supervisor some 0.5 ms for each rank that has done much (the flight recorder is
-# read as a whole): so often, 4 busy ranks on 2 cores lose less than a hundredth to it.
+# A look reads what is new in a rank's flight recorder: 500 operations in 0.1 ms (all 4096 were 0.2).
+# So often, 4 busy ranks on 2 cores lose less than a hundredth to it.
 INTERVAL_S = 0.25
 FAR_S = 0.1  # for other hosts to answer: one that takes longer is heard at the next look
 LEASE_S = 10.0  # the longest that who watches need not say so again
