@@ -1,7 +1,7 @@
 """Memory of all that is there while topology and monitor are left open in JupyterLab, for half an hour.
 
 Four ranks run a cell a second, which is watched in chromium. Every ten seconds: what each process
-has in memory (its share of what is shared, so that ranks' common memory is counted once), and what
+has in memory for itself alone (what it shares depends on what else runs on the machine), and what
 the page has after a garbage collection. A slope is of the later three quarters: caches fill first.
 """
 
@@ -84,7 +84,7 @@ def _look(folder: Path, page: Any, session: Any) -> dict[str, float]:
     found: dict[str, float] = {kind: 0.0 for _, kind in _KINDS}
     for kind, process in _processes(folder):
         try:
-            found[kind] += process.memory_full_info().pss / _MIB
+            found[kind] += process.memory_full_info().uss / _MIB
             if kind == "kernel":
                 found["kernel_rss"] = process.memory_info().rss / _MIB
         except psutil.NoSuchProcess:
@@ -97,16 +97,20 @@ def _look(folder: Path, page: Any, session: Any) -> dict[str, float]:
     return found
 
 
-def _open(page: Any, address: str) -> None:
+def _open(page: Any, address: str, *, has_widgets: bool) -> None:
     """Run the cells that start the ranks and show the widgets."""
     open_notebook(page, address)
-    for at in range(1, _WORK):
+    for at in range(1, _WORK if has_widgets else 2):
         page.evaluate(_RUN_ONE, at)
+    if not has_widgets:
+        return
     page.locator('.px-topology .px-tile[data-state="idle"]').first.wait_for(timeout=30_000)
     page.locator(".px-monitor .px-labels button").first.wait_for(timeout=30_000)
 
 
-def measure(n_ranks: int, minutes: float, every_s: float, pause_s: float) -> list[dict[str, float]]:
+def measure(
+    n_ranks: int, minutes: float, every_s: float, pause_s: float, *, has_widgets: bool
+) -> list[dict[str, float]]:
     """Look again and again; one record for each look."""
     folder = Path(tempfile.mkdtemp(prefix="phalanx-left-open-"))
     path = folder / "notebooks" / "open.ipynb"
@@ -125,7 +129,7 @@ def measure(n_ranks: int, minutes: float, every_s: float, pause_s: float) -> lis
 
         page.on("websocket", lambda socket: socket.on("framereceived", count))
         try:
-            _open(page, address.replace("01_first_ranks", "open"))
+            _open(page, address.replace("01_first_ranks", "open"), has_widgets=has_widgets)
         except BaseException:
             page.screenshot(path=folder / "failed.png")
             print(f"screenshot: {folder / 'failed.png'}")
@@ -168,12 +172,22 @@ def main() -> None:
         minutes=(30.0, "how long"),
         every=(10.0, "seconds between two looks"),
         pause=(0.5, "seconds between two cells"),
+        widgets=(
+            1,
+            "0: the same without them, to see what JupyterLab and the kernel do by themselves",
+        ),
     ).parse_args()
     print_machine()
-    found = measure(options.ranks, options.minutes, options.every, options.pause)
+    found = measure(
+        options.ranks,
+        options.minutes,
+        options.every,
+        options.pause,
+        has_widgets=bool(options.widgets),
+    )
     names = list(found[0])
     step = max(1, len(found) // (_ROWS - 1))
-    print("\nMiB (of the page: JSHeapUsedSize); PSS where nothing else is said\n")
+    print("\nMiB (of the page: JSHeapUsedSize); USS where nothing else is said\n")
     print_table(names, [[f"{its[name]:.5g}" for name in names] for its in found[::step]])
     print()
     print_table(("what", "at a quarter", "at the end", "per hour", "give or take"), slopes(found))

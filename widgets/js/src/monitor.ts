@@ -204,12 +204,12 @@ class MonitorView {
   }
 
   private show_late(frame: Frame, since_ms: number): void {
-    const is_now = frame.waits.length > 0 || frame.ranks.some(({ state }) => state === "dead");
+    const now = say_held_up(frame);
     const said = frame.number ? say_late(frame, since_ms).join("; ") : "waiting for the first look at the ranks …";
-    set_attributes(this.late, { class: is_now && said ? "px-late px-alarm" : "px-late" });
+    set_attributes(this.late, { class: now && said ? "px-late px-alarm" : "px-late" });
     set_text(this.late, said || "nobody holds the others up");
     // Times change with each frame: who listens hears what is new only.
-    set_text(this.told, say_held_up(frame));
+    set_text(this.told, now);
   }
 
   private show_legend(): void {

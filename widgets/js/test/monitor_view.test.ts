@@ -54,6 +54,9 @@ describe("view", () => {
     expect(status?.textContent).toBe("rank 2 holds up ranks 0-1 in all_sum #3");
     model.set("frame", packed(frame(5)));
     expect(status?.textContent).toBe("");
+    // Too short to be said is too short for an alarm.
+    model.set("frame", packed(frame(6, { waits: [[[0], [1], "all_sum #4", 2100]] })));
+    expect(root.querySelector(".px-alarm")).toBeNull();
     said.disconnect();
   });
 

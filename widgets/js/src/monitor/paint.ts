@@ -248,7 +248,19 @@ function put_share(
   if (moving > 0) brush.rect(colour, 1, x, foot - moving, width, moving);
 }
 
+// A pattern is a picture of its own: one for each canvas and colour, not for each time it is drawn.
+const hatches = new WeakMap<CanvasRenderingContext2D, { colour: string; look: CanvasPattern | string }>();
+
 function hatched(context: CanvasRenderingContext2D, theme: Theme): CanvasPattern | string {
+  const colour = theme["dead"] as string;
+  const known = hatches.get(context);
+  if (known?.colour === colour) return known.look;
+  const look = make_hatch(context, theme);
+  hatches.set(context, { colour, look });
+  return look;
+}
+
+function make_hatch(context: CanvasRenderingContext2D, theme: Theme): CanvasPattern | string {
   const tile = document.createElement("canvas");
   tile.width = tile.height = 8;
   const ink = tile.getContext("2d");
