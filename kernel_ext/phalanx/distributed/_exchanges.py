@@ -5,11 +5,10 @@ Each function is its name, its signature and what it means; how it is carried ou
 
 from __future__ import annotations
 
-import operator
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from ._group import Group
-from ._run import Options, collective, group_or_world
+from ._run import Options, collective, group_or_world, rank_number
 from ._work import Work
 
 if TYPE_CHECKING:
@@ -161,7 +160,7 @@ def broadcast(
     >>> px.broadcast(np.arange(3), root=0)
     array([0, 1, 2])
     """
-    root, group = operator.index(root), group_or_world(group)
+    root, group = rank_number("root", root), group_or_world(group)
     if not 0 <= root < group.size():
         msg = f"Invalid root={root} for a group of size {group.size()}"
         raise ValueError(msg)

@@ -13,7 +13,7 @@ from ._arrays import as_source, check_stream, like_dtype
 from ._deadline import call_seconds
 from ._frameworks import Like, is_mlx_dtype, on_stream
 from ._group import Group
-from ._run import group_or_world
+from ._run import group_or_world, rank_number
 
 __all__ = ["recv", "recv_like", "send"]
 
@@ -130,7 +130,7 @@ def recv(
     """
     group = group_or_world(group)
     src = _other(group, src, "Cannot recv from a singleton group", "source")
-    lengths = tuple(operator.index(length) for length in shape)
+    lengths = _lengths(shape)
     if any(length < 0 for length in lengths):
         msg = f"recv: shape {lengths} has a negative length"
         raise ValueError(msg)
@@ -188,8 +188,16 @@ def recv_like(
     return result
 
 
+def _lengths(shape: Sequence[int]) -> tuple[int, ...]:
+    try:
+        return tuple(operator.index(length) for length in shape)
+    except TypeError:
+        msg = f"recv: a shape is written like (3, 4), {shape!r} is none"
+        raise TypeError(msg) from None
+
+
 def _other(group: Group, peer: int, alone: str, role: str) -> int:
-    peer, size = operator.index(peer), group.size()
+    peer, size = rank_number(role, peer), group.size()
     if size == 1:
         raise ValueError(alone)
     if not 0 <= peer < size:

@@ -5,6 +5,7 @@ They hand over what their caller gave. Everything is checked here before any byt
 
 from __future__ import annotations
 
+import operator
 from functools import partial
 from typing import Any, TypedDict
 
@@ -23,7 +24,7 @@ from ._init import init
 from ._supervised import world
 from ._work import Work
 
-__all__ = ["Options", "collective", "group_or_world"]
+__all__ = ["Options", "collective", "group_or_world", "rank_number"]
 
 
 class Options(TypedDict, total=False):
@@ -43,6 +44,15 @@ def group_or_world(group: object) -> Group:
         msg = f"group must be a phalanx.Group or None, not {type(group).__name__}"
         raise TypeError(msg)
     return group
+
+
+def rank_number(role: str, rank: object) -> int:
+    """Take a number of a rank, numpy's too."""
+    try:
+        return operator.index(rank)  # type: ignore[arg-type]
+    except TypeError:
+        msg = f"Invalid {role}={rank!r}; it must be the number of a rank"
+        raise TypeError(msg) from None
 
 
 def collective(

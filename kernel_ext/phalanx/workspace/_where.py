@@ -5,25 +5,17 @@ It knows hostfiles and options; what is done with the plan is the supervisor's.
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from phalanx import hosts as room
 from phalanx.errors import NotSupported
-from phalanx.hosts import (
-    Hostfile,
-    environment,
-    interface_addresses,
-    parse_hosts,
-    plan,
-    read_hostfile,
-    slurm_hosts,
-)
 from phalanx.protocol import HostPlan, RemoteOptions
 
+from ._checks import checked_path, checked_seconds, checked_text, checked_whole, checked_words
 from ._start import HERE
 
 __all__ = ["BOOT_TIMEOUT_S", "LAUNCHERS", "Where", "planned", "where"]
@@ -55,7 +47,7 @@ def where(
     n: int | None,
     *,
     hosts: str | Iterable[str | HostPlan] | None = None,
-    hostfile: str | os.PathLike[str] | Hostfile | None = None,
+    hostfile: str | os.PathLike[str] | room.Hostfile | None = None,
     python: str | None = None,
     cwd: str | os.PathLike[str] | None = None,
     env: Mapping[str, str] | Iterable[str] = (),
@@ -73,13 +65,19 @@ def where(
     NotSupported
         The hostfile is for a backend that notebooks have not.
     """
-    settings = [f"{k}={v}" for k, v in env.items()] if isinstance(env, Mapping) else list(env)
+    pairs = [f"{k}={v}" for k, v in env.items()] if isinstance(env, Mapping) else env
+    settings, ssh_args = checked_words("env", pairs), checked_words("ssh_args", ssh_args)
+    for what, text in (("python", python), ("interface", interface), ("launcher", launcher)):
+        if text is not None:
+            checked_text(what, text)
+    if cwd is not None:
+        checked_path("cwd", cwd)
     found = _hostfile(hosts, hostfile)
     if found is None and launcher == "slurm":
-        found = slurm_hosts(os.environ, with_slots=n is None)
+        found = room.slurm_hosts(os.environ, with_slots=n is None)
     if found is None:
         said: dict[str, Any] = {
-            "python": python, "ssh-arg": tuple(ssh_args), "interface": interface,
+            "python": python, "ssh-arg": ssh_args, "interface": interface,
             "launcher": launcher, "boot-timeout": boot_timeout,
         }  # fmt: skip
         idle = [f"--{name}" for name, value in said.items() if value not in (None, ())]
@@ -87,23 +85,23 @@ def where(
             msg = f"{' and '.join(idle)}: only with --hosts or --hostfile"
             raise ValueError(msg)
         _check_folder(cwd)
-        here = RemoteOptions(cwd=_absolute(cwd), env=environment(settings, os.environ))
+        here = RemoteOptions(cwd=_absolute(cwd), env=room.environment(settings, os.environ))
         return Where(RANKS_HERE if n is None else n, (), here)
     _check_count(n)
     if found.backend not in {"", "any", "ring"}:
         msg = f"{found.source}: backend {found.backend!r} is not for cells; 'any' and 'ring' are"
         raise NotSupported(msg)
     timeout_s = BOOT_TIMEOUT_S if boot_timeout is None else boot_timeout
-    if not (math.isfinite(timeout_s) and timeout_s > 0):
-        msg = f"the boot timeout is {timeout_s!r}; it must be a number of seconds above 0"
-        raise ValueError(msg)
+    checked_seconds("the boot timeout", timeout_s, is_above_0=True)
     launcher = LAUNCHERS[0] if launcher is None else launcher
     if launcher not in LAUNCHERS:
         msg = f"there is no launcher {launcher!r}; there are: {', '.join(LAUNCHERS)}"
         raise ValueError(msg)
     if interface is not None:
-        interface_addresses(interface)  # ours is reached through it: a name that is wrong ends here
-    planned = plan(found, n)
+        room.interface_addresses(
+            interface
+        )  # ours is reached through it: a name that is wrong ends here
+    planned = room.plan(found, n)
     if any(host.is_local for host in planned):
         _check_folder(cwd)
     remote = RemoteOptions(
@@ -111,9 +109,9 @@ def where(
         cwd=_absolute(cwd),
         env={
             **{name: os.environ[name] for name in _HANDED_ON if name in os.environ},
-            **environment([*found.envs, *settings], os.environ),
+            **room.environment([*found.envs, *settings], os.environ),
         },
-        ssh_args=tuple(ssh_args),
+        ssh_args=ssh_args,
         interface=interface or "",
         launcher=launcher,
         timeout_s=timeout_s,
@@ -143,19 +141,20 @@ def _check_folder(cwd: str | os.PathLike[str] | None) -> None:
 
 
 def _check_count(n: int | None) -> None:
-    if n is not None and (type(n) is not int or n < 1):
-        msg = f"the number of ranks per host is {n!r}; it must be a whole number, 1 or more"
-        raise ValueError(msg)
+    if n is not None:
+        checked_whole("the number of ranks per host", n, 1)
 
 
 def _hostfile(
-    hosts: str | Iterable[str | HostPlan] | None, hostfile: str | os.PathLike[str] | Hostfile | None
-) -> Hostfile | None:
+    hosts: str | Iterable[str | HostPlan] | None,
+    hostfile: str | os.PathLike[str] | room.Hostfile | None,
+) -> room.Hostfile | None:
     if hosts is not None and hostfile is not None:
         msg = "give --hosts or --hostfile, not both"
         raise ValueError(msg)
     if hosts is not None:
-        return parse_hosts(hosts if isinstance(hosts, str) else ",".join(map(str, hosts)))
-    if hostfile is None or isinstance(hostfile, Hostfile):
+        text = hosts if isinstance(hosts, str) else ",".join(checked_words("hosts", hosts))
+        return room.parse_hosts(text)
+    if hostfile is None or isinstance(hostfile, room.Hostfile):
         return hostfile
-    return read_hostfile(hostfile)
+    return room.read_hostfile(checked_path("hostfile", hostfile))
