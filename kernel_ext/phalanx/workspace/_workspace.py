@@ -8,8 +8,8 @@ from __future__ import annotations
 import builtins
 from collections.abc import Callable, Iterable, Mapping
 from os import PathLike
+from typing import TYPE_CHECKING
 
-from phalanx.hosts import Hostfile
 from phalanx.protocol import BootProgress, HostPlan, RemoteOptions
 
 from ._bench import CanBench
@@ -28,6 +28,9 @@ from ._restart import CanRestart
 from ._start import LINGER_S, SILENCE_S, checked_options, starting
 from ._view import View
 from ._where import planned, where
+
+if TYPE_CHECKING:
+    from phalanx.hosts import Hostfile
 
 __all__ = ["Workspace"]
 
