@@ -37,7 +37,8 @@ def all_gather(
     Parameters
     ----------
     x : array or number
-        Same shape and dtype on every rank; kinds and dtypes as for `all_sum`.
+        Same shape and dtype on every rank; kinds and dtypes as for `all_sum`. It must stay as it is
+        until the operation is over.
     group, out, timeout, async_op, stream : optional
         As for `all_sum`; ``out`` may not share memory with ``x``.
 
@@ -87,7 +88,7 @@ def all_to_all(
     x : array, shape (n, ...)
         Same shape and dtype on every rank, ``n`` divisible by the number of ranks; kinds and
         dtypes as for `all_sum`. The first axis is divided into as many blocks as there are ranks;
-        block i goes to rank i.
+        block i goes to rank i. It must stay as it is until the operation is over.
     group, out, timeout, async_op, stream : optional
         As for `all_sum`; ``out`` may not be ``x``, though shapes agree.
 
@@ -136,7 +137,7 @@ def broadcast(
     ----------
     x : array or number
         Same shape and dtype on every rank; what it holds matters on ``root`` only. Kinds and dtypes
-        as for `all_sum`.
+        as for `all_sum`. It must stay as it is until the operation is over.
     root : int, optional
         The rank whose array it is, the same on every rank.
     group, out, timeout, async_op, stream : optional
