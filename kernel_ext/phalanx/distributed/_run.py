@@ -98,11 +98,18 @@ def collective(
             else:
                 return result
     check_stream(op, x, stream)
-    if not is_mlx(x) or out is not None or async_op:
+    if not is_mlx(x) or out is not None:
         return _checked(op, group, out, timeout, async_op, root, x)
-    call = partial(_checked, op, group, out, timeout, async_op, root)
+
+    def move(op: str, y: Any) -> Any:
+        return collective(op, y, group, None, timeout, False, stream, root)
+
     with on_stream(stream):
-        return with_gradient(op, x, call, group.rank())
+        if not async_op:
+            call = partial(_checked, op, group, None, timeout, False, root)
+            return with_gradient(op, x, call, move, group.rank())
+        work = _checked(op, group, None, timeout, True, root, x)
+    return work._then(lambda result: with_gradient(op, x, lambda _: result, move, group.rank()))
 
 
 def _checked(
