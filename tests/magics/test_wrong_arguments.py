@@ -231,7 +231,7 @@ MAGICS = [
     ("%distributed stacks 5", "there is no rank 5: the ranks are 0 to 1"),
     ("%distributed trace /nowhere/t.json", "'/nowhere/t.json' cannot be written: No such file"),
     ("%distributed trace ''", "path is ''; it must be the path of a file"),
-    ("%distributed debug", "the following arguments are required: R"),
+    ("%distributed debug", "the following arguments are required: RANKS"),
     ("%distributed debug 1", "nothing to debug: no cell has failed on rank 1 yet"),
     ("%distributed restart 7", "there is no rank 7"),
     ("%distributed restart 0 --all", "name ranks, or say --all, not both"),
