@@ -295,5 +295,25 @@ def test_the_users_own_frames_are_shown_and_tb_shows_all(kernel):
     assert "phalanx/workspace/_values.py" in everything
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        "eval('1 +')",
+        "def f():\n    raise KeyError('x')\n\nf()",
+        "try:\n    1 / 0\nexcept Exception as error:\n    raise ValueError('b') from error",
+        "import asyncio\nawait asyncio.wait_for(asyncio.sleep(9), 0.01)",
+        "raise KeyboardInterrupt",
+        "class E(Exception):\n    def _render_traceback_(self): return ['mine']\n\nraise E",
+    ],
+)
+def test_errors_of_the_users_own_look_as_without_us(bare, code):
+    with_us = bare.run(code).text
+    bare.run("%unload_ext phalanx")
+    without_us = bare.run(code).text
+    bare.run("%load_ext phalanx")
+    numbers = re.compile(r"In\[\d+\]|ipykernel_\d+/\d+")
+    assert numbers.sub("", ANSI.sub("", with_us)) == numbers.sub("", ANSI.sub("", without_us))
+
+
 def test_what_is_no_mistake_of_a_caller_keeps_its_frames(kernel):
     assert "phalanx/workspace/_look.py" in shown(kernel, "Workspace.output(None, 0)")
