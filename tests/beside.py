@@ -18,7 +18,7 @@ BESIDE = (
         f"distributed/test_{name}.py"
         for name in (
             "arguments", "bad_input", "bench", "bench_fit", "collectives", "contract", "environment", "farm",
-            "frameworks", "handshake", "key_file", "lanes", "meeting", "mpi", "package", "reductions",
+            "frameworks", "gradients", "handshake", "key_file", "lanes", "meeting", "mpi", "package", "reductions",
             "rendezvous", "sites", "split", "stripes", "trace",
         )
     ),
@@ -28,6 +28,7 @@ BESIDE = (
         f"magics/test_{name}.py"
         for name in (
             "attach", "bad_input", "bandwidth", "cells", "figures", "restart", "status", "trace", "words",
+            "wrong_arguments",
         )
     ),
     "notebooks",

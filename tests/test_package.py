@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import phalanx
+import phalanx.hosts
 
 _ROOT = Path(__file__).resolve().parents[1]
 _PUBLIC = {
@@ -38,6 +39,25 @@ def test_a_rank_loads_no_client_and_no_widgets():
     )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert said.stdout.strip() == "[]"
+
+
+def test_ranks_of_one_host_are_started_without_discovery():
+    code = (
+        "import sys, phalanx, phalanx.magics\n"
+        "with phalanx.Workspace.start(1, linger=0): pass\n"
+        "print(*(name for name in sys.modules if name.startswith('phalanx.hosts._')))"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = {name.rpartition(".")[2] for name in said.stdout.split()}
+    discovery = {"_cables", "_gather", "_linux", "_macos", "_networks", "_planning", "_probes"}
+    others = {"_interfaces", "_json_form", "_plan", "_reach", "_rings", "_script", "_survey"}
+    assert "_settings" in loaded
+    assert not loaded & (discovery | others)
+
+
+@pytest.mark.parametrize("name", sorted(phalanx.hosts.__all__))
+def test_every_name_of_the_room_of_hosts_is_there(name):
+    assert getattr(phalanx.hosts, name) is not None
 
 
 @pytest.mark.slow

@@ -27,6 +27,7 @@ __all__ = ["STATIC", "LiveWidget"]
 log = logging.getLogger(__name__)
 
 STATIC = Path(__file__).with_name("static")
+_SHOWN = "shown"  # stands for the page until that speaks for itself
 MOST_QUESTIONS = 8  # under way at once: a view asks one at a time, and there are few views
 
 
@@ -45,7 +46,7 @@ class LiveWidget(anywidget.AnyWidget):
         self._asking = threading.BoundedSemaphore(MOST_QUESTIONS)
         self._shell = get_ipython()
         self._is_in_cell = self._shell is not None
-        self._ticker = Ticker(self._tick, is_busy=lambda: self._is_in_cell)
+        self._ticker = Ticker(self._tick, begin=self.begins, is_busy=lambda: self._is_in_cell)
         super().__init__(**traits)
         # ipykernel 7.4 hands a page's message to whichever loop wrote to the page last. Our ticker
         # has no loop, which it takes for the main one: there each click waits for the cell's end.
@@ -60,6 +61,9 @@ class LiveWidget(anywidget.AnyWidget):
     def tick(self) -> None:
         """Set the traits as things stand now; called at most five times a second."""
         raise NotImplementedError
+
+    def begins(self) -> None:
+        """Note that somebody looks again, after nobody did; on the ticker's thread."""
 
     def answer(self, action: str, args: Mapping[str, Any]) -> str:
         """Do what a button asks and say so; DistributedError and ValueError are for the person."""
@@ -90,6 +94,7 @@ class LiveWidget(anywidget.AnyWidget):
         kind, view = content.get("kind"), str(content.get("view", ""))
         if kind == "look":
             self._ticker.look(view)
+            self._ticker.leave(_SHOWN)
         elif kind == "leave":
             self._ticker.leave(view)
         elif kind == "ask":
@@ -140,7 +145,7 @@ class LiveWidget(anywidget.AnyWidget):
 
     def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         """Give the widget's view, and a still picture for a saved notebook or a terminal."""
-        self._ticker.look("shown")  # until the page speaks for itself
+        self._ticker.look(_SHOWN, is_heard=False)
         data, metadata = super()._repr_mimebundle_(**kwargs) or ({}, {})
         return {**data, **self.still()._repr_mimebundle_()}, metadata
 

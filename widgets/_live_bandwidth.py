@@ -21,6 +21,7 @@ from phalanx.workspace import Sweep, Workspace
 from ._bandwidth import bandwidth
 from ._bandwidth_frames import Asked, frame_of
 from ._live import STATIC, LiveWidget
+from ._live_workspace import checked_workspace
 from ._still import StillPicture
 from ._sweep_words import sweep_csv, sweep_json
 
@@ -56,9 +57,9 @@ class Bandwidth(LiveWidget):
     def __init__(self, workspace: Workspace, *, earlier: Sequence[SweepRun] | None = None) -> None:
         # Buttons, the ticker and a cell come on threads of their own; the lock is for what is here.
         self._lock = threading.Lock()
-        self._workspace = workspace
-        self._runs = tuple(workspace.sweeps if earlier is None else earlier)
         self._sweep: Sweep | None = None
+        self._workspace = checked_workspace("Bandwidth", workspace)
+        self._runs = tuple(workspace.sweeps if earlier is None else earlier)
         self._asked = Asked()
         self._error = ""
         self._sent_s = 0.0
@@ -72,7 +73,7 @@ class Bandwidth(LiveWidget):
 
     @workspace.setter
     def workspace(self, workspace: Workspace) -> None:
-        self._workspace = workspace
+        self._workspace = checked_workspace("Bandwidth", workspace)
         self.tick()
 
     @property
@@ -211,6 +212,8 @@ class Bandwidth(LiveWidget):
 
     def close(self) -> None:
         """Take the widget off the page; a sweep that it runs is stopped."""
+        if not hasattr(self, "_lock"):
+            return  # it was never begun
         with self._lock:
             sweep = self._sweep
         if sweep is not None and sweep.progress.state in ("waiting", "measuring"):

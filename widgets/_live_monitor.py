@@ -7,7 +7,7 @@ It knows the workspace and the records that are sent (`_monitor_frames`); how th
 from __future__ import annotations
 
 import contextlib
-import threading
+import dataclasses
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -17,9 +17,9 @@ import msgspec
 import traitlets
 
 from phalanx.errors import DistributedError
-from phalanx.workspace import Workspace
 
-from ._live import STATIC, LiveWidget
+from ._live import STATIC
+from ._live_workspace import WorkspaceWidget
 from ._monitor import monitor
 from ._monitor_frames import Frame, Lanes
 from ._still import StillPicture
@@ -36,7 +36,7 @@ RUNNING = -1  # the number of a cell that has not ended
 MOST_NUMBERS = 256  # cells of the notebook that a lane can lead to
 
 
-class Monitor(LiveWidget):
+class Monitor(WorkspaceWidget):
     """What the ranks of a workspace do, live: a lane each, and who holds the others up.
 
     Parameters
@@ -66,33 +66,17 @@ class Monitor(LiveWidget):
 
     world = traitlets.Bytes(b"").tag(sync=True)
 
-    def __init__(self, workspace: Workspace) -> None:
-        # `_look` and `_kept` are used by the ticker's thread and by those of answers.
-        self._looking = threading.Lock()
+    def _prepare(self) -> None:
         self._numbers: deque[tuple[int, int]] = deque(maxlen=MOST_NUMBERS)
         self._kept: deque[bytes] = deque(maxlen=KEPT_FRAMES)
         self._kept_nbytes = 0
+        self._has_paused = False
         self._came_s = time.monotonic()
         self._last = Frame("live", "", 0, 0.0, time.time(), 0)
         self._sent_s = 0.0
-        self._workspace = workspace
-        self._still = monitor(workspace.trace(), workspace.topology())
-        super().__init__()
-        self._begin()
-
-    @property
-    def workspace(self) -> Workspace:
-        """What is shown."""
-        return self._workspace
-
-    @workspace.setter
-    def workspace(self, workspace: Workspace) -> None:
-        with self._looking:
-            self._workspace = workspace
-            self._begin()
+        self._still = monitor(self._workspace.trace(), self._workspace.topology())
 
     def _begin(self) -> None:
-        """Show this workspace from now on."""
         self._came_s = time.monotonic()
         number_of = (lambda _ns: 0) if self._workspace.is_watching else self._number_of
         self._lanes = Lanes(number_of)
@@ -123,11 +107,19 @@ class Monitor(LiveWidget):
 
     # -- frames -----------------------------------------------------------------------------------
 
+    def begins(self) -> None:
+        """Note a pause: samples that others had meanwhile were not for this view."""
+        with self._looking:
+            self._has_paused = True
+
     def tick(self) -> None:
         """Look, and send what is new."""
         with self._looking:
             try:
-                frame = self._lanes.take(self._workspace.samples(self._lanes.number))
+                view = self._workspace.samples(self._lanes.number)
+                if self._has_paused and view.samples:
+                    self._has_paused, view = False, dataclasses.replace(view, dropped=0)
+                frame = self._lanes.take(view)
             except DistributedError as error:
                 frame = self._gone(str(error))
             now_s = time.monotonic()

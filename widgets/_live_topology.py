@@ -6,7 +6,6 @@ It knows the workspace and the records that are sent (`_topology_frames`); how t
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -15,10 +14,12 @@ import msgspec
 import traitlets
 
 from phalanx.errors import DistributedError
-from phalanx.workspace import Workspace, say_replaced
+from phalanx.workspace import say_replaced
 
 from ._link_words import judge, say_links
-from ._live import STATIC, LiveWidget
+from ._live import STATIC
+from ._live_workspace import WorkspaceWidget
+from ._operation_words import say_operations
 from ._rates import Rates
 from ._still import StillPicture
 from ._topology import topology
@@ -29,7 +30,7 @@ __all__ = ["Topology"]
 REPEAT_S = 2.0  # a view that hears nothing for 8 s says so
 
 
-class Topology(LiveWidget):
+class Topology(WorkspaceWidget):
     """The hosts, ranks and paths of a workspace, live.
 
     Parameters
@@ -59,52 +60,39 @@ class Topology(LiveWidget):
     selected = traitlets.Int(-1).tag(sync=True)
     mode = traitlets.Enum(["", "tiles", "compact", "links"], "").tag(sync=True)
 
-    def __init__(self, workspace: Workspace) -> None:
-        self._looking = threading.Lock()  # `_look` runs on the ticker's thread, and where one waits
-        self._workspace = workspace
+    def _prepare(self) -> None:
         self._timeline = Timeline()
-        self._rates = Rates()
-        self._seen = workspace.topology()
+        self._seen = self._workspace.topology()
         self._last = self._timeline.take(self._seen, time.time())
-        super().__init__()
-        self._look()
 
-    @property
-    def workspace(self) -> Workspace:
-        """What is shown."""
-        return self._workspace
-
-    @workspace.setter
-    def workspace(self, workspace: Workspace) -> None:
-        with self._looking:
-            self._workspace = workspace
-            self._rates = Rates()
+    def _begin(self) -> None:
+        self._rates = Rates()
         self._look()
 
     def tick(self) -> None:
         """Look, and send what has changed."""
-        self._look()
+        with self._looking:
+            self._look()
 
     def _look(self) -> None:
-        with self._looking:
-            now = time.time()
-            try:
-                self._seen = self._workspace.topology()
-                self._rates.take(self._workspace.samples(self._rates.number).samples)
-                frame = msgspec.structs.replace(
-                    self._timeline.take(self._seen, now),
-                    links=self._rates.links(),
-                    arena=tuple(rate.arena for rate in self._rates.ranks()),
-                )
-            except DistributedError as error:
-                # Where its supervisor lives and does not answer, it may yet.
-                status = "silent" if self._workspace.is_running else "gone"
-                frame = msgspec.structs.replace(
-                    self._last, status=status, why=str(error), links=(), arena=()
-                )
-                if status == "silent":
-                    frame = msgspec.structs.replace(frame, now=now)
-            self._publish(frame)
+        now = time.time()
+        try:
+            self._seen = self._workspace.topology()
+            self._rates.take(self._workspace.samples(self._rates.number).samples)
+            frame = msgspec.structs.replace(
+                self._timeline.take(self._seen, now),
+                links=self._rates.links(),
+                arena=tuple(rate.arena for rate in self._rates.ranks()),
+            )
+        except DistributedError as error:
+            # Where its supervisor lives and does not answer, it may yet.
+            status = "silent" if self._workspace.is_running else "gone"
+            frame = msgspec.structs.replace(
+                self._last, status=status, why=str(error), links=(), arena=()
+            )
+            if status == "silent":
+                frame = msgspec.structs.replace(frame, now=now)
+        self._publish(frame)
 
     def _publish(self, frame: Frame) -> None:
         measured = judge(self._workspace.measured_links, self._seen)
@@ -130,12 +118,14 @@ class Topology(LiveWidget):
             return "the ranks were asked to stop"
         if action == "links":
             workspace.measure_links()
-            self._look()
+            self.tick()
             return say_links(judge(workspace.measured_links, self._seen))
         rank = args.get("rank")
-        if action not in {"stacks", "restart"} or not isinstance(rank, int):
+        if action not in {"operations", "stacks", "restart"} or not isinstance(rank, int):
             msg = f"nothing is known of {action!r} for rank {rank!r}"
             raise ValueError(msg)
+        if action == "operations":
+            return say_operations(workspace.trace(), rank)
         if action == "stacks":
             return workspace.stacks(rank)[rank]
         return say_replaced(

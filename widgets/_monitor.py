@@ -13,13 +13,13 @@ from xml.etree import ElementTree as ET
 import numpy as np
 from numpy.typing import NDArray
 
-from phalanx.distributed import ENTERED, Records, late_ranks
+from phalanx.distributed import ENTERED, Compared, Records, late_ranks
 from phalanx.protocol import HostClock, LateRank, RankInfo, Topology
 from phalanx.workspace import Trace
 
 from ._still import StillPicture
 from ._svg import SERIES_COLOURS, clean, fit, group, line, path, picture, rect, render, text
-from ._world import count, headline
+from ._world import count, headline, say_ms
 
 __all__ = ["monitor"]
 
@@ -81,13 +81,12 @@ def monitor(trace: Trace, t: Topology) -> StillPicture:
         np.where((records.state == "running") & (records.op != "send"), ends, records.entered_ns),
     )
     lanes = [_lane(info, records, ends, waits, left, right) for info in t.ranks]
-    compared, late = _late(records, trace.hosts)
-    said = _words(trace, t, lanes, compared, late, (right - left) / 1e9)
+    said = _words(trace, t, lanes, _late(records, trace.hosts), (right - left) / 1e9)
     svg = _draw(t, lanes, records, ends, waits, (left, right), said)
     return StillPicture(render(svg), "\n".join(said))
 
 
-def _late(records: Records, hosts: Sequence[HostClock]) -> tuple[int, tuple[LateRank, ...]]:
+def _late(records: Records, hosts: Sequence[HostClock]) -> Compared:
     its = records[~np.isin(records.op, ("send", "recv"))]
     seen = np.zeros(len(its), ENTERED)
     seen["rank"], seen["group"], seen["entered"], seen["ended"] = (
@@ -99,8 +98,8 @@ def _late(records: Records, hosts: Sequence[HostClock]) -> tuple[int, tuple[Late
     seen["place"] = its["epoch"].astype(np.uint64) << np.uint64(40) | its["seq"].astype(np.uint64)
     seen["host"] = its["host"]
     seen["unsure"] = np.array([host.uncertainty_ns for host in hosts])[its["host"]]
-    found, late = late_ranks(seen)
-    return found, tuple(sorted(late, key=lambda who: -who.late_ns))
+    found = late_ranks(seen)
+    return found._replace(late=tuple(sorted(found.late, key=lambda who: -who.late_ns)))
 
 
 def _lane(
@@ -123,8 +122,7 @@ def _words(
     trace: Trace,
     t: Topology,
     lanes: Sequence[_Lane],
-    compared: int,
-    late: Sequence[LateRank],
+    compared: Compared,
     seconds: float,
 ) -> list[str]:
     said = [f"{clean(t.name)}: {headline(t)}"]
@@ -137,9 +135,14 @@ def _words(
             f"  rank {lane.info.rank:<3} {lane.info.state}{detail}: {count(lane.operations, 'operation')}, "
             f"{lane.share:.0%} of the time in communication, {lane.waiting:.0%} waiting"
         )
+    late = compared.late
     said += [
-        f"  {_say_late(who, compared)}" for who in late[:3] if 5 * who.late_ns > late[0].late_ns
+        f"  {_say_late(who, compared.n_compared)}"
+        for who in late[:3]
+        if 5 * who.late_ns > late[0].late_ns
     ]
+    if 2 * compared.n_unsure > compared.n_compared:
+        said.append(f"  {_say_unsure(compared)}")
     dropped = sum(trace.dropped.values())
     if dropped:
         said.append(f"  {dropped} older operations are not in the recorders any more")
@@ -147,15 +150,18 @@ def _words(
 
 
 def _say_late(who: LateRank, compared: int) -> str:
-    worst = f", {_say_ms(who.worst_ns / 1e6)} at worst" if who.count > 1 else ""
+    worst = f", {say_ms(who.worst_ns / 1e6)} at worst" if who.count > 1 else ""
     return (
-        f"rank {who.rank} held the others up for {_say_ms(who.late_ns / 1e6)}: last to {who.count} "
+        f"rank {who.rank} held the others up for {say_ms(who.late_ns / 1e6)}: last to {who.count} "
         f"of {count(compared, 'collective')}{worst}"
     )
 
 
-def _say_ms(ms: float) -> str:
-    return f"{ms / 1e3:.3g} s" if ms >= 1e3 else f"{ms:.3g} ms" if ms >= 1 else f"{1e3 * ms:.3g} µs"
+def _say_unsure(compared: Compared) -> str:
+    return (
+        f"who came last to {compared.n_unsure} of {count(compared.n_compared, 'collective')} is within "
+        f"the uncertainty of the hosts' clocks ({say_ms(compared.unsure_ns / 1e6)})"
+    )
 
 
 def _draw(

@@ -77,7 +77,11 @@ class WaitFrame(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Frame(msgspec.Struct, frozen=True):
-    """All ranks now. ``missed`` operations and ``dropped`` looks, in all, will never be seen."""
+    """All ranks now. ``missed`` operations and ``dropped`` looks, in all, will never be seen.
+
+    Of ``unsure`` of the ``compared`` collectives the hosts' clocks, wrong by up to ``unsure_ms``,
+    do not tell who came last.
+    """
 
     status: Status
     why: str
@@ -94,6 +98,8 @@ class Frame(msgspec.Struct, frozen=True):
     waits: tuple[WaitFrame, ...] = ()
     missed: int = 0
     dropped: int = 0
+    unsure: int = 0
+    unsure_ms: float = 0.0
 
 
 class Lanes:
@@ -153,6 +159,8 @@ class Lanes:
             ),
             missed=self._missed,
             dropped=self._dropped,
+            unsure=sum(sample.unsure for sample in recent),
+            unsure_ms=_ms(max(sample.unsure_ns for sample in recent)),
         )
 
     def _cells(self, sample: Samples) -> Iterable[CellFrame]:

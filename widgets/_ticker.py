@@ -18,8 +18,11 @@ LEASE_S = 6.0  # a view says every 2 s that it is looked at; three may be lost
 class Ticker:
     """Calls ``tick`` on a thread of its own, which lives only while there is a view.
 
+    ``begin`` is called before the first ``tick`` of those.
+
     A view that is not heard of for ``lease_s`` is gone. While ``is_busy`` it may be there and
-    unheard: the kernel reads no messages then, and leases do not run out.
+    unheard, where the kernel reads no messages then: the lease of a view that has not been heard
+    of at such a time does not run out.
 
     ``_views``, ``_thread`` and ``_is_closed`` belong to the condition's lock; ``tick``
     is called without it, by one thread at a time.
@@ -29,18 +32,21 @@ class Ticker:
         self,
         tick: Callable[[], None],
         *,
+        begin: Callable[[], None] = lambda: None,
         is_busy: Callable[[], bool] = lambda: False,
         interval_s: float = INTERVAL_S,
         lease_s: float = LEASE_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._tick = tick
+        self._begin = begin
         self._is_busy = is_busy
         self._interval_s = interval_s
         self._lease_s = lease_s
         self._clock = clock
         self._changed = threading.Condition()
         self._views: dict[str, float] = {}  # when its lease ends
+        self._heard_while_busy: set[str] = set()
         self._thread: threading.Thread | None = None
         self._is_closed = False
 
@@ -50,11 +56,16 @@ class Ticker:
         with self._changed:
             return self._thread is not None
 
-    def look(self, view: str) -> None:
-        """Note that a view is looked at; the first one starts the thread."""
+    def look(self, view: str, *, is_heard: bool = True) -> None:
+        """Note that a view is looked at; the first one starts the thread.
+
+        ``is_heard``: a message of the view says so.
+        """
         with self._changed:
             if self._is_closed:
                 return
+            if is_heard and self._is_busy():
+                self._heard_while_busy.add(view)
             self._views[view] = self._clock() + self._lease_s
             if self._thread is None:
                 self._thread = threading.Thread(
@@ -65,7 +76,7 @@ class Ticker:
     def leave(self, view: str) -> None:
         """Note that a view is out of sight."""
         with self._changed:
-            self._views.pop(view, None)
+            self._forget(view)
             self._changed.notify()
 
     def close(self) -> None:
@@ -73,17 +84,24 @@ class Ticker:
         with self._changed:
             self._is_closed = True
             self._views.clear()
+            self._heard_while_busy.clear()
             self._changed.notify()
 
+    def _forget(self, view: str) -> None:
+        self._views.pop(view, None)
+        self._heard_while_busy.discard(view)
+
     def _has_views(self) -> bool:
-        now_s = self._clock()
-        if self._is_busy():
-            end_s = now_s + self._lease_s
-            self._views = {view: max(end_s, until_s) for view, until_s in self._views.items()}
-        self._views = {view: until_s for view, until_s in self._views.items() if until_s > now_s}
+        now_s, is_busy = self._clock(), self._is_busy()
+        for view, until_s in [*self._views.items()]:
+            if is_busy and view not in self._heard_while_busy:
+                self._views[view] = max(now_s + self._lease_s, until_s)
+            elif until_s <= now_s:
+                self._forget(view)
         return bool(self._views)
 
     def _run(self) -> None:
+        self._begin()
         while True:
             with self._changed:
                 if not self._has_views():

@@ -12,12 +12,26 @@ from phalanx.protocol import HostInfo, LinkInfo, RankInfo, Topology
 
 from ._svg import clean
 
-__all__ = ["address_and_cores", "arenas", "count", "describe", "headline", "ranges", "wires"]
+__all__ = [
+    "address_and_cores",
+    "arenas",
+    "count",
+    "describe",
+    "headline",
+    "ranges",
+    "say_ms",
+    "wires",
+]
 
 
 def count(n: int, thing: str) -> str:
     """Say how many: 1 rank, 2 ranks."""
     return f"{n} {thing}" if n == 1 else f"{n} {thing}s"
+
+
+def say_ms(ms: float) -> str:
+    """Say how long, in three figures: 1.2 s, 3.45 ms, 67 µs."""
+    return f"{ms / 1e3:.3g} s" if ms >= 1e3 else f"{ms:.3g} ms" if ms >= 1 else f"{1e3 * ms:.3g} µs"
 
 
 def headline(t: Topology) -> str:

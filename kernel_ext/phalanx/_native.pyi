@@ -72,8 +72,12 @@ class AbortPage:
         that of the pair), and ``"train.py:31"`` or ``"cell line 2"``.
         """
 
-    def trace(self, slot: int) -> tuple[bytes, int]:
-        """Return the flight recorder of the rank in ``slot`` as `Recorder.read` does: alive or not."""
+    def trace(self, slot: int, since: int = 0) -> tuple[bytes, int]:
+        """Return the flight recorder of the rank in ``slot`` as `Recorder.read` does: alive or not.
+
+        With ``since`` only the records from that number on, and no count of those before; where
+        there were not as many, another process is the rank: all of its.
+        """
 
     def counters(self, slot: int) -> tuple[int, int, int, int, dict[int, tuple[int, int]]]:
         """What the rank in ``slot`` has moved: ``(operations, arena, inside, waiting, wires)``.

@@ -132,7 +132,7 @@ void register_page(py::module_& module) {
                 page.still(slot);
             },
             py::arg("slot"))
-        .def("trace", &trace_of, py::arg("slot"))
+        .def("trace", &trace_of, py::arg("slot"), py::arg("since") = 0)
         .def("counters", &counters_of, py::arg("slot"))
         .def("close", [](PyPage& self) { self.page.reset(); });
 }

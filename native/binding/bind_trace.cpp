@@ -10,12 +10,12 @@ namespace phalanx::binding {
 namespace {
 
 // Of each record its number << 1 | whether it is open, then its words.
-py::tuple packed(const TraceRing& ring) {
+py::tuple packed(const TraceRing& ring, std::uint64_t since) {
     std::uint64_t dropped = 0;
     std::vector<std::uint64_t> words;
     {
         const py::gil_scoped_release released;  // some 20 us; nothing of Python
-        const auto records = ring.read(dropped);
+        const auto records = since == 0 ? ring.read(dropped) : ring.read_from(since);
         words.reserve(records.size() * (TraceRing::kWords + 1));
         for (const auto& record : records) {
             words.push_back(record.number << 1 | (record.is_open ? 1 : 0));
@@ -57,10 +57,10 @@ void check_slot(const AbortPage& page, int slot) {
 
 }  // namespace
 
-py::tuple trace_of(const PyPage& self, int slot) {
+py::tuple trace_of(const PyPage& self, int slot, std::uint64_t since) {
     const auto held = self.page;  // another thread may close the page meanwhile
     check_slot(self.get(), slot);
-    return packed(held->trace(slot));
+    return packed(held->trace(slot), since);
 }
 
 py::tuple counters_of(const PyPage& self, int slot) {
@@ -96,7 +96,7 @@ void register_trace(py::module_& module) {
                  return std::make_shared<Recorder>(std::move(its));
              }),
              py::arg("page") = py::none())
-        .def("read", [](const Recorder& self) { return packed(self.ring()); });
+        .def("read", [](const Recorder& self) { return packed(self.ring(), 0); });
     module.def("trace_names", &names);
 }
 

@@ -33,7 +33,7 @@ struct PyPage {
     [[nodiscard]] AbortPage& get() const;
 };
 // Of the rank in a slot: its records packed and how many were dropped; its counters.
-py::tuple trace_of(const PyPage& self, int slot);
+py::tuple trace_of(const PyPage& self, int slot, std::uint64_t since);
 py::tuple counters_of(const PyPage& self, int slot);
 struct PyArena {
     std::shared_ptr<Arena> arena;

@@ -35,4 +35,10 @@ class Checksum {
 
 std::uint64_t checksum_of(std::span<const std::byte> bytes) noexcept;
 
+// What to say of a peer whose bytes do not have the sum that it has made of them: it was made as
+// they were sent, so a thread of the peer that writes to them meanwhile looks like a bad wire.
+inline constexpr const char* kWrongSum =
+    "its data was damaged or cut short on the way, or changed while it was being sent: x must stay "
+    "as it is until the operation is over";
+
 }  // namespace phalanx

@@ -108,7 +108,7 @@ void LinkTeam::check_marks() const {
         const std::size_t mark_at = box.size() - sizeof mark;
         std::memcpy(&mark, box.data() + mark_at, sizeof mark);
         if (mark != (mark_ ^ sums_[index(node)].value())) {
-            throw PeerLost(rank(node), "its data was damaged or cut short on the way");
+            throw PeerLost(rank(node), kWrongSum);
         }
     }
 }

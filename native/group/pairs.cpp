@@ -140,9 +140,7 @@ void Pairs::recv(Lane& lane, const Op& op, std::byte* out, FunctionRef<void()> b
     }
     std::uint64_t mark = 0;
     pull(lane, std::as_writable_bytes(std::span(&mark, 1)));
-    if (mark != wanted) {
-        throw PeerLost(lane.peer, "its message was damaged or cut short on the way");
-    }
+    if (mark != wanted) throw PeerLost(lane.peer, kWrongSum);
 }
 
 void Pairs::push(Lane& lane, std::span<const std::byte> bytes) {

@@ -41,26 +41,54 @@ TraceRing::Record* TraceRing::open(const Words& words) noexcept {
     return nullptr;
 }
 
+bool TraceRing::look_at(const Record& record, std::uint64_t first, Seen& seen) noexcept {
+    for (int look = 0; look < kLooks; ++look) {
+        const auto stamp = record.stamp.load(std::memory_order_acquire);
+        const auto state = stamp & kState;
+        if ((state != kOpen && state != kClosed) || stamp >> 2 < first) return false;
+        seen.number = (stamp >> 2) - first;
+        seen.is_open = state == kOpen;
+        for (std::size_t word = 0; word < kWords; ++word) {
+            seen.words[word] = record.words[word].load(std::memory_order_acquire);
+        }
+        if (record.stamp.load(std::memory_order_relaxed) == stamp) return true;
+    }
+    return false;
+}
+
+void TraceRing::sort(std::vector<Seen>& found) {
+    std::sort(found.begin(), found.end(),
+              [](const Seen& one, const Seen& other) { return one.number < other.number; });
+}
+
+std::vector<TraceRing::Seen> TraceRing::read_from(std::uint64_t number) const {
+    const auto first = first_.load(std::memory_order_acquire);
+    const auto next = next_.load(std::memory_order_acquire);
+    const auto made = next - first;
+    const auto from = number > made ? 0 : number;
+    const auto count = std::min(made - from, kRecords);
+    std::vector<Seen> found;
+    found.reserve(count);
+    // The slots of these tickets; one of an older ticket is open still, and passed over.
+    for (auto ticket = next - count; ticket != next; ++ticket) {
+        Seen seen{};
+        if (!look_at(records_[ticket % kRecords], first, seen)) continue;
+        // What has come meanwhile is for the next look: else those before it were never seen.
+        if (seen.number >= from && seen.number < made) found.push_back(seen);
+    }
+    sort(found);
+    return found;
+}
+
 std::vector<TraceRing::Seen> TraceRing::read(std::uint64_t& dropped) const {
     const auto first = first_.load(std::memory_order_acquire);
     std::vector<Seen> found;
     found.reserve(kRecords);
     for (const Record& record : records_) {
-        for (int look = 0; look < kLooks; ++look) {
-            const auto stamp = record.stamp.load(std::memory_order_acquire);
-            const auto state = stamp & kState;
-            if ((state != kOpen && state != kClosed) || stamp >> 2 < first) break;
-            Seen seen{(stamp >> 2) - first, state == kOpen, {}};
-            for (std::size_t word = 0; word < kWords; ++word) {
-                seen.words[word] = record.words[word].load(std::memory_order_acquire);
-            }
-            if (record.stamp.load(std::memory_order_relaxed) != stamp) continue;
-            found.push_back(seen);
-            break;
-        }
+        Seen seen{};
+        if (look_at(record, first, seen)) found.push_back(seen);
     }
-    std::sort(found.begin(), found.end(),
-              [](const Seen& one, const Seen& other) { return one.number < other.number; });
+    sort(found);
     const auto made = next_.load(std::memory_order_acquire) - first -
                       passed_over_.load(std::memory_order_relaxed) +
                       missed_.load(std::memory_order_relaxed);

@@ -53,8 +53,14 @@ class TraceRing {
     Record* open(const Words& words) noexcept;
     // Oldest first. `dropped`: how many there were that are not in it (any more).
     [[nodiscard]] std::vector<Seen> read(std::uint64_t& dropped) const;
+    // Those from a number on: who looks again and again need not read what it knows. Where there
+    // were not as many, another process is the rank: all of its.
+    [[nodiscard]] std::vector<Seen> read_from(std::uint64_t number) const;
 
   private:
+    static bool look_at(const Record& record, std::uint64_t first, Seen& seen) noexcept;
+    static void sort(std::vector<Seen>& found);
+
     static constexpr std::uint64_t kState = 3;
     enum State : std::uint64_t { kNever, kWriting, kOpen, kClosed };
 

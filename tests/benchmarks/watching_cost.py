@@ -1,9 +1,13 @@
 """What it costs the ranks that somebody watches them: the same operation, watched and not, in turns.
 
-One cell runs all_sum without an end; this process reads samples for some seconds as an open monitor
-does, and then not for as long. Ranks note the time after each block of operations, on the clock that
-this process has as well, so each block is of one turn. What is told is the median time of one
-operation in each turn, and the median over pairs of turns of how much longer the watched one is.
+One cell runs all_sum without an end; this process reads samples for a second as an open monitor
+does, and then not for as long: watched, not, not, watched, and the other way round in the next
+four, so that what drifts slowly is in both. Ranks note the time after each block of operations, on
+the clock that this process has as well, so each block is of one turn.
+
+Of a turn the mean time of one operation is taken: a look costs few operations much, which a median
+would not see. What is told is the median over fours of how much longer the watched two are than
+the others, with its 95 % interval from a bootstrap. ``--null 1`` watches in neither: the noise.
 """
 
 from __future__ import annotations
@@ -13,13 +17,15 @@ import time
 from typing import Any
 
 import numpy as np
-from common import arguments, median, numbers, print_machine, print_table, spread, write_json
+from common import arguments, median, numbers, print_machine, print_table, write_json
 
+from phalanx.protocol import WatchSamples
 from phalanx.workspace import Workspace
-from phalanx.workspace._samples import LEASE_S
 
 READ_S = 0.2
-BLOCK = 20  # operations between two looks at the clock: that one costs nothing beside them
+SETTLE_S = 0.35  # a supervisor takes up to 0.25 s to see that nobody watches any more
+BLOCK = 10  # operations between two looks at the clock: that one costs nothing beside them
+RESAMPLES = 4000
 
 _CELL = """
 import time
@@ -32,41 +38,69 @@ while goes_on[0]:
 """
 
 
-def measure(n_ranks: int, nbytes: int, rounds: int, turn_s: float) -> list[dict[str, Any]]:
-    """Microseconds of an operation in each turn, one record per turn."""
+class Watcher:
+    """Reads samples as a widget does, or rests."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        self._workspace = workspace
+        self._number = self.n_samples = 0
+
+    def watch(self, seconds: float) -> None:
+        until_s = time.monotonic() + seconds
+        while (left_s := until_s - time.monotonic()) > 0:
+            for samples in self._workspace.samples(self._number).samples:
+                self.n_samples, self._number = self.n_samples + 1, samples.number
+            time.sleep(min(READ_S, left_s))
+        # The wish outlives its last word by three seconds, which would be in the next turn.
+        log = self._workspace._root._samples
+        log._send(WatchSamples(0))
+        log._renew_at_s = 0.0
+
+
+def measure(
+    n_ranks: int, nbytes: int, rounds: int, turn_s: float, *, is_null: bool
+) -> tuple[list[dict[str, Any]], int]:
+    """Microseconds of an operation in each turn, one record per turn; and how many samples came."""
     turns: list[tuple[bool, int, int]] = []
-    # A wish for samples outlives its last word; that time is of neither.
-    seconds = rounds * (2 * turn_s + LEASE_S + READ_S) + 2
+    seconds = 4 * rounds * (turn_s + SETTLE_S) + 3
     code = _CELL.format(count=nbytes // 4, nanoseconds=int(seconds * 1e9), block=BLOCK)
     with Workspace.start(n=n_ranks, linger=0) as workspace:
+        watcher = Watcher(workspace)
         cell = threading.Thread(target=workspace.run, args=(code,))
         cell.start()
         time.sleep(1.0)
-        n_samples = number = 0
-        for _ in range(rounds):
-            start_ns = time.monotonic_ns()
-            while time.monotonic_ns() < start_ns + turn_s * 1e9:
-                for samples in workspace.samples(number).samples:
-                    n_samples, number = n_samples + 1, samples.number
-                time.sleep(READ_S)
-            turns.append((True, start_ns, time.monotonic_ns()))
-            time.sleep(LEASE_S + READ_S)
-            start_ns = time.monotonic_ns()
-            time.sleep(turn_s)
-            turns.append((False, start_ns, time.monotonic_ns()))
+        for number in range(rounds):
+            for is_watched in (True, False, False, True):
+                is_on = is_watched != bool(number % 2)
+                start_ns = time.monotonic_ns() + int(SETTLE_S * 1e9)
+                if is_on and not is_null:
+                    watcher.watch(SETTLE_S + turn_s)
+                else:
+                    time.sleep(SETTLE_S + turn_s)
+                turns.append((is_on, start_ns, time.monotonic_ns()))
         cell.join()
         marks = np.array(workspace.pull("marks", ranks=0))
-    took_us = np.diff(marks) / BLOCK / 1e3
-    return [
-        {
-            "ranks": n_ranks,
-            "nbytes": nbytes,
-            "watched": is_watched,
-            "us": float(np.median(took_us[(marks[:-1] >= start) & (marks[1:] <= end)])),
-            "samples": n_samples,
-        }
-        for is_watched, start, end in turns
-    ]
+    records = []
+    for is_on, start, end in turns:
+        its = marks[(marks >= start) & (marks <= end)]
+        us = (its[-1] - its[0]) / (len(its) - 1) / BLOCK / 1e3
+        records.append({"ranks": n_ranks, "nbytes": nbytes, "watched": is_on, "us": float(us)})
+    return records, watcher.n_samples
+
+
+def more_of(records: list[dict[str, Any]]) -> np.ndarray:
+    """By how many percent the watched turns of each four are longer than the others."""
+    us = np.log([its["us"] for its in records]).reshape(-1, 4)
+    is_on = np.array([its["watched"] for its in records]).reshape(-1, 4)
+    return 100 * np.expm1((np.where(is_on, us, -us)).sum(axis=1) / 2)
+
+
+def interval(values: np.ndarray) -> tuple[float, float]:
+    """The 95 % interval of the median, from a bootstrap."""
+    dice = np.random.default_rng(1)
+    drawn = np.median(dice.choice(values, (RESAMPLES, len(values))), axis=1)
+    low, high = np.percentile(drawn, (2.5, 97.5))
+    return float(low), float(high)
 
 
 def main() -> None:
@@ -74,28 +108,31 @@ def main() -> None:
         "Time of an operation while somebody watches the ranks, and while nobody does.",
         ranks=("2,4", "numbers of ranks"),
         nbytes=(1 << 20, "bytes of the array"),
-        rounds=(10, "pairs of turns"),
-        turn=(4.0, "seconds of a turn"),
+        rounds=(150, "times four turns"),
+        turn=(1.0, "seconds of a turn"),
+        null=(0, "1: watch in neither, to see the noise"),
     ).parse_args()
     print_machine()
     records, rows = [], []
     for n_ranks in numbers(options.ranks):
-        found = measure(n_ranks, options.nbytes, options.rounds, options.turn)
+        found, n_samples = measure(
+            n_ranks, options.nbytes, options.rounds, options.turn, is_null=bool(options.null)
+        )
         records += found
-        on = [its["us"] for its in found if its["watched"]]
-        off = [its["us"] for its in found if not its["watched"]]
-        more = [100 * (a / b - 1) for a, b in zip(on, off, strict=True)]
+        more = more_of(found)
+        low, high = interval(more)
         rows.append(
             (
                 n_ranks,
                 options.nbytes,
-                found[0]["samples"],
-                f"{median(on):.1f} ({spread(on)})",
-                f"{median(off):.1f} ({spread(off)})",
-                f"{median(more):+.2f} ({spread(more)})",
+                n_samples,
+                f"{median([its['us'] for its in found if its['watched']]):.1f}",
+                f"{median([its['us'] for its in found if not its['watched']]):.1f}",
+                f"{float(np.median(more)):+.2f}",
+                f"{low:+.2f} to {high:+.2f}",
             )
         )
-    header = ("ranks", "bytes", "samples", "watched, us", "not watched, us", "cost, %")
+    header = ("ranks", "bytes", "samples", "watched, us", "not watched, us", "cost, %", "95 %")
     print_table(header, rows)
     write_json(options.json, records)
 

@@ -149,6 +149,28 @@ def test_tensors_that_require_grad(torch):
     assert px.all_sum(x.detach()).tolist() == [1, 1, 1]
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")  # torch's own
+def test_derivatives_of_torch_are_refused_rather_than_dropped(torch):
+    from torch.autograd import forward_ad
+
+    x = torch.ones(3)
+    with forward_ad.dual_level():
+        both = forward_ad.make_dual(x, x)
+        for call in (px.all_sum, lambda both: px.all_sum(x, out=both)):
+            with pytest.raises(px.NotSupported, match=r"would be lost; pass .*unpack_dual\(x\)"):
+                call(both)
+        assert px.all_sum(forward_ad.unpack_dual(both).primal).tolist() == [1, 1, 1]
+    for transform in (
+        lambda f: torch.func.jvp(f, (x,), (x,)),
+        lambda f: torch.func.vmap(f)(x),
+        lambda f: torch.func.grad(lambda x: f(x).sum())(x),
+    ):
+        with pytest.raises(
+            px.NotSupported, match=r"would be lost|inside torch\.func|requires grad"
+        ):
+            transform(px.all_sum)
+
+
 def test_tensors_that_are_more_than_memory(torch):
     conjugate = (1j * torch.ones(2)).conj()
     assert px.all_sum(conjugate).tolist() == [-1j, -1j]
@@ -210,11 +232,27 @@ def test_gradients_of_mlx_are_mlx_s(mx):
     assert mx.jvp(px.all_sum, [x], [x])[1][0].tolist() == [1, 2, 3]
 
 
+def test_gradients_of_mlx_go_through_what_is_waited_for(mx):
+    weights = mx.array([1.0, 2.0, 3.0])
+
+    def loss(x):
+        return (px.all_sum(x, async_op=True).wait() * weights).sum()
+
+    x = mx.array([3.0, 2.0, 1.0])
+    assert mx.grad(loss)(x).tolist() == [1, 2, 3]
+    assert mx.jvp(loss, [x], [weights])[1][0].item() == 14
+
+
 def test_what_mlx_cannot_know_is_refused_rather_than_taken_for_zero(mx):
     x = mx.ones((2, 2))
-    for operation in (px.sum_scatter, px.all_to_all, px.broadcast):
-        with pytest.raises(px.NotSupported, match="has no such derivative"):
-            mx.grad(lambda x, operation=operation: operation(x).sum())(x)
+    for is_async in (False, True):
+
+        def broadcast(x, is_async=is_async):
+            result = px.broadcast(x, async_op=is_async)
+            return (result.wait() if is_async else result).sum()
+
+        with pytest.raises(px.NotSupported, match="broadcast has no such derivative"):
+            mx.grad(broadcast)(x)
     with pytest.raises(px.NotSupported, match="has no such derivative"):
         mx.jvp(px.all_max, [x], [x])
     for transform in (mx.vmap, mx.compile):

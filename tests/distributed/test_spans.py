@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 
 from phalanx import _native
-from phalanx.distributed import ENTERED, ENTRY, Lateness, SpanReader, late_ranks
+from phalanx.distributed import ENTERED, ENTRY, Compared, Lateness, SpanReader, late_ranks
 from phalanx.distributed._spans import MOST_FIRST, MOST_SPANS
 
 _OPS = {name: number for number, name in _native.trace_names()["op"].items()}
@@ -76,6 +76,19 @@ def test_what_was_overwritten_between_two_looks_is_counted():
     assert (len(spans), missed) == (3, 0)
 
 
+def test_what_is_known_need_not_be_read_again():
+    reader = SpanReader()
+    assert reader.since == 0
+    reader.read(_packed(*_quick(0, 5)))
+    assert reader.since == 5
+    runs, others = _record(5, begun=9 * MS), _quick(6, 3, begun=10 * MS)
+    reader.read(_packed(runs, *others))
+    assert reader.since == 5  # as its end is to be seen
+    over = _record(5, begun=9 * MS, arrived=11 * MS, done=12 * MS)
+    assert [span.number for span in reader.read(_packed(over, *others))[0]] == [5]
+    assert reader.since == 9
+
+
 def test_the_first_look_goes_back_ten_seconds():
     old = _quick(0, 50, begun=MS)
     new = _quick(50, 50, begun=20_000 * MS)
@@ -103,11 +116,13 @@ def test_who_came_last_and_by_how_much():
         )
 
     rows = [(0, 1, 10, 60), (1, 1, 50, 60), (2, 1, 20, 60), (3, 1, 30, 60)]
-    compared, (late,) = late_ranks(seen(*rows))
-    assert (compared, late.rank, late.count, late.late_ns) == (1, 1, 1, 30)  # 20 is the median
-    assert late_ranks(seen((0, 1, 10, 0), (1, 1, 50, 0))) == (0, ())  # it runs
-    assert late_ranks(seen((0, 1, 10, 60))) == (0, ())
-    assert late_ranks(np.zeros(0, ENTERED)) == (0, ())
+    found = late_ranks(seen(*rows))
+    (late,) = found.late
+    assert found.n_compared == 1
+    assert (late.rank, late.count, late.late_ns) == (1, 1, 30)  # 20 is the median
+    assert late_ranks(seen((0, 1, 10, 0), (1, 1, 50, 0))) == Compared()  # it runs
+    assert late_ranks(seen((0, 1, 10, 60))) == Compared()
+    assert late_ranks(np.zeros(0, ENTERED)) == Compared()
 
 
 def test_nobody_is_said_to_come_last_where_the_clocks_may_be_wrong():
@@ -118,10 +133,12 @@ def test_nobody_is_said_to_come_last_where_the_clocks_may_be_wrong():
         )
 
     # Ranks 2 and 3 have one clock: that is right, but may be wrong beside that of the others.
-    assert [late_ranks(seen(100, unsure))[1][0].late_ns for unsure in (0, 5, 15)] == [80, 75, 70]
-    assert late_ranks(seen(100, 81)) == (1, ())
-    assert late_ranks(seen(100, 5), members={0: 4})[0] == 1
-    assert late_ranks(seen(100, 5), members={0: 5})[0] == 0
+    assert [late_ranks(seen(100, unsure)).late[0].late_ns for unsure in (0, 5, 15)] == [80, 75, 70]
+    # Nobody can tell, and by how much the clocks may be wrong is said.
+    assert late_ranks(seen(100, 81)) == Compared(1, (), 1, 81)
+    found = late_ranks(seen(100, 5), members={0: 4})
+    assert (found.n_compared, found.n_unsure, found.unsure_ns) == (1, 0, 0)
+    assert late_ranks(seen(100, 5), members={0: 5}).n_compared == 0
 
 
 def test_a_collective_is_counted_once_over_many_looks():
@@ -133,5 +150,6 @@ def test_a_collective_is_counted_once_over_many_looks():
     found = [lateness.take({0: entries((1, 5, 30), (2, 40, 0)), 1: entries((1, 20, 30))}, 50)]
     found += [lateness.take({0: entries((2, 40, 90)), 1: entries((2, 85, 90))}, 100)]
     found += [lateness.take({0: b"", 1: b""}, at) for at in (150, 200)]
-    assert [compared for compared, _ in found] == [0, 1, 1, 0]
-    assert [(its.rank, its.late_ns) for _, late in found for its in late] == [(1, 15), (1, 45)]
+    assert [its.n_compared for its in found] == [0, 1, 1, 0]
+    late = [its for compared in found for its in compared.late]
+    assert [(its.rank, its.late_ns) for its in late] == [(1, 15), (1, 45)]

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 from unittest import mock
 
-from phalanx.supervisor import _host, _hosts, _root
+from phalanx.supervisor import _engines, _host, _hosts
 
 __all__ = ["Actor", "ClientSocket", "JumpingLoop", "actors", "staged"]
 
@@ -201,6 +201,6 @@ def staged() -> Iterator[None]:
         mock.patch.object(_hosts, "HostSupervisor", _Host),
         mock.patch.object(_host, "ChildProcess", Actor),
         mock.patch.object(_host, "Sweeper", _Sweeper),
-        mock.patch.object(_root, "ControllerProcess", _Controller),
+        mock.patch.object(_engines, "ControllerProcess", _Controller),
     ):
         yield

@@ -163,6 +163,58 @@ def _stop(vscode: PlainClient, cell: str) -> None:
     assert vscode.execute("%%distributed\npx.all_sum(1)") == ("ok", "[0-1] Out: 2\n")
 
 
+_SHOW = "%distributed topology"
+_LONG = "%%distributed\nimport time\ntime.sleep(1.5)"
+
+
+def test_a_widget_of_a_client_without_subshells():
+    """The module comes as text; frames come during a cell, clicks are heard after it."""
+    with plain_client("signal") as vscode:
+        for code in START:
+            vscode.execute(code)
+        client = vscode.client
+        opened: list[dict[str, Any]] = []
+        client.execute_interactive(_SHOW, timeout=60, output_hook=opened.append)
+        state = next(
+            message["content"]["data"]["state"]
+            for message in opened
+            if message["msg_type"] == "comm_open" and "_esm" in message["content"]["data"]["state"]
+        )
+        assert "export{" in state["_esm"]
+        assert state["_css"].count("{") > 10
+        shown = next(its for its in opened if its["msg_type"] == "display_data")["content"]["data"]
+        comm = shown["application/vnd.jupyter.widget-view+json"]["model_id"]
+        assert "<svg" in shown["image/svg+xml"]
+        cell = client.execute(_LONG)
+        ask = {"kind": "ask", "id": "7", "action": "stacks", "rank": 1}
+        content = {"comm_id": comm, "data": {"method": "custom", "content": ask}}
+        client.shell_channel.send(client.session.msg("comm_msg", content))
+        seen = list(_until_answered(client, comm, cell))
+        before, after = seen[: seen.index("idle")], seen[seen.index("idle") :]
+        assert "frame" in before
+        assert "heard" not in before
+        assert {"heard", "answer"} <= set(after)
+        assert vscode.execute("%distributed stop")[0] == "ok"
+
+
+def _until_answered(client: Any, comm: str, cell: str) -> Iterator[str]:
+    """What a widget's page is told, and when the cell is over, until its question is answered."""
+    while True:
+        message = client.get_iopub_msg(timeout=30)
+        content = message["content"]
+        if message["msg_type"] == "status" and message["parent_header"].get("msg_id") == cell:
+            if content["execution_state"] == "idle":
+                yield "idle"
+        elif message["msg_type"] == "comm_msg" and content["comm_id"] == comm:
+            data = content["data"]
+            if data["method"] == "custom":
+                yield data["content"]["kind"]
+                if data["content"]["kind"] == "answer":
+                    return
+            elif ["frame"] in data.get("buffer_paths", ()):
+                yield "frame"
+
+
 # -- nobody types -------------------------------------------------------------------------------
 
 

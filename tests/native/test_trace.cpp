@@ -101,6 +101,38 @@ TEST_CASE("what is open is never overwritten, but by another process") {
     CHECK(seen.front().words == words_of(3));
 }
 
+TEST_CASE("who looks again reads what is new, and what was open") {
+    const auto ring = std::make_unique<TraceRing>();
+    const auto numbers = [&](std::uint64_t from) {
+        std::vector<std::uint64_t> found;
+        for (const auto& seen : ring->read_from(from)) {
+            CHECK(seen.words == words_of(seen.number));
+            found.push_back(seen.number);
+        }
+        return found;
+    };
+    CHECK(numbers(0).empty());
+    CHECK(numbers(9).empty());
+    for (std::uint64_t i = 0; i < 5; ++i) ring->open(words_of(i))->close();
+    CHECK(numbers(3) == std::vector<std::uint64_t>{3, 4});
+    CHECK(numbers(5).empty());
+    TraceRing::Record* const hanging = ring->open(words_of(5));
+    for (std::uint64_t i = 6; i < TraceRing::kRecords + 9; ++i) {
+        // The ticket that met the open record became none.
+        ring->open(words_of(i < TraceRing::kRecords + 5 ? i : i + 1))->close();
+    }
+    auto found = numbers(5);
+    CHECK(found.size() == TraceRing::kRecords);
+    CHECK(found.front() == 5);
+    CHECK(ring->read_from(5).front().is_open);
+    CHECK(numbers(TraceRing::kRecords + 8) ==
+          std::vector<std::uint64_t>{TraceRing::kRecords + 8, TraceRing::kRecords + 9});
+    hanging->close();
+    ring->begin();  // another process, which has not done as much yet
+    ring->open(words_of(0))->close();
+    CHECK(numbers(TraceRing::kRecords) == std::vector<std::uint64_t>{0});
+}
+
 TEST_CASE("readers never believe a torn record") {
     const auto ring = std::make_unique<TraceRing>();
     std::atomic<bool> is_over{false};

@@ -90,6 +90,28 @@ def test_a_host_is_asked_once_for_each_look_and_not_when_nobody_watches():
     assert [its.operations for its in sent[-1].ranks] == [0, 7]
 
 
+def test_what_came_and_went_while_nobody_watched_is_not_missed():
+    sent = []
+
+    async def main():
+        line = Line(1, answer=lambda: HostSamples((_sample(1, missed=3),)))
+        samplers = _samplers(sent, line, readers=[_Missing()])
+        for _ in range(2):
+            assert samplers.watch(b"a", 0.3)
+            await asyncio.wait_for(samplers.run(), 5)
+
+    asyncio.run(main())
+    # Of each watch the first look is of the time before it.
+    assert [[its.missed for its in samples.ranks] for samples in sent] == 2 * [[0, 0], [5, 3]]
+
+
+class _Missing:
+    """A reader of a host of which something is missed at each look."""
+
+    def read(self):
+        return (RankSample(0, 7, "starting", "", 0, 0, 0, 0, missed=5),)
+
+
 def test_a_host_that_does_not_answer_is_not_asked_again_and_holds_nobody_up():
     sent = []
 
@@ -106,8 +128,8 @@ def test_a_host_that_does_not_answer_is_not_asked_again_and_holds_nobody_up():
             its = samplers.take().ranks[1]
             return its.operations, its.missed, [span.number for span in its.spans]
 
-        # What is over is told once, what runs at each look; sums stay.
-        assert [told(), told()] == [(7, 3, [1, 2]), (7, 0, [1])]
+        # What is over is told once, what runs at each look; sums stay. Missed was that before.
+        assert [told(), told()] == [(7, 0, [1, 2]), (7, 0, [1])]
         line.far.ask()
         line.stands = None
         line.far.lose()
@@ -185,7 +207,7 @@ def test_a_host_whose_look_fails_says_so_little_and_goes_on():
 
     async def main():
         memory = SimpleNamespace(
-            trace=lambda _: (b"", 0),
+            trace=lambda *_: (b"", 0),
             counters=lambda _: (0, 0, 0, 0, {}),
             activity=lambda _: Activity(1, {}),
         )

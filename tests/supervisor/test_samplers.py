@@ -69,7 +69,7 @@ class _Memory:
     def __init__(self):
         self.operations, self.doing, self.n_read = 0, "", 0
 
-    def trace(self, slot):
+    def trace(self, slot, since=0):
         self.n_read += 1
         return b"", 0
 

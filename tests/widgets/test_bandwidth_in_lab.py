@@ -9,13 +9,10 @@ import csv
 import json
 import re
 from pathlib import Path
-from typing import Any
-from urllib.parse import urlsplit
 
-import nbformat
 import pytest
-from browser import chromium_page
-from jupyter_servers import change_theme, lab, open_notebook, saved_picture
+from jupyter_servers import change_theme, saved_picture
+from lab_notebook import Onlooker, notebook_in_lab
 
 pytestmark = [pytest.mark.slow, pytest.mark.browser, pytest.mark.timeout(240)]
 _ARTIFACTS = Path(__file__).resolve().parents[1] / "artifacts"
@@ -37,16 +34,10 @@ _CELLS = (
 _LONG_MS = 40_000
 
 
-class Reader:
+class Reader(Onlooker):
     """Somebody in front of the page."""
 
-    def __init__(self, page: Any) -> None:
-        self.page = page
-        self.widget = page.locator(".px-bandwidth")
-
-    def look(self, what: str) -> None:
-        _ARTIFACTS.mkdir(exist_ok=True)
-        self.page.screenshot(path=_ARTIFACTS / f"live-bandwidth-{what}.png")
+    kind = "bandwidth"
 
     def see(self, state: str) -> None:
         self.widget.get_by_role("status").get_by_text(state, exact=True).wait_for(timeout=_LONG_MS)
@@ -61,46 +52,15 @@ class Reader:
     def far(self) -> str:
         return self.widget.locator(".px-far").text_content()
 
-    def run_cell(self, index: int) -> None:
-        self.page.evaluate(
-            """index => {
-                window.jupyterapp.shell.currentWidget.content.activeCellIndex = index;
-                window.jupyterapp.commands.execute('notebook:run-cell');
-            }""",
-            index,
-        )
-
 
 def test_measure_stop_and_save(tmp_path):
-    errors: list[str] = []
-    asked: set[str] = set()
-    notebook = tmp_path / "notebooks" / "measure.ipynb"
-    notebook.parent.mkdir()
-    cells = [nbformat.v4.new_code_cell(source) for source in _CELLS]
-    metadata = {"kernelspec": {"name": "python3", "display_name": "Python 3"}}
-    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=metadata), notebook)
-    with (
-        chromium_page(viewport={"width": 1280, "height": 1100}) as page,
-        lab(tmp_path) as address,
-    ):
-        page.on("pageerror", lambda error: errors.append(str(error)))
-        page.on("console", lambda said: errors.append(said.text) if said.type == "error" else None)
-        page.on("request", lambda request: asked.add(urlsplit(request.url).hostname or ""))
-        reader = Reader(page)
-        try:
-            open_notebook(page, address.replace("01_first_ranks", "measure"))
-            _measure(reader)
-            _stop_and_run_again(reader)
-            _save(reader, tmp_path)
-            _refused(reader)
-            _change_theme(reader)
-            _come_back(reader, notebook)
-        except BaseException:
-            reader.look("failed")
-            raise
-        # While the server is there: a page that it leaves complains, rightly.
-        assert asked <= {"127.0.0.1", ""}
-        assert errors == []
+    with notebook_in_lab(tmp_path, Reader, _CELLS) as reader:
+        _measure(reader)
+        _stop_and_run_again(reader)
+        _save(reader, tmp_path)
+        _refused(reader)
+        _change_theme(reader)
+        _come_back(reader)
 
 
 def _measure(reader: Reader) -> None:
@@ -185,8 +145,8 @@ def _change_theme(reader: Reader) -> None:
     reader.look("dark")
 
 
-def _come_back(reader: Reader, notebook: Path) -> None:
-    shown = saved_picture(reader.page, notebook, 2)
+def _come_back(reader: Reader) -> None:
+    shown = saved_picture(reader.page, reader.notebook, 2)
     assert "memory copy" in "".join(shown["data"]["image/svg+xml"])
     assert " all_sum " in "".join(shown["data"]["text/plain"])
     reader.page.reload()

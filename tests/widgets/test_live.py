@@ -17,6 +17,7 @@ from phalanx.errors import CellError, DistributedError
 from phalanx.protocol import LinkMeasurement, RankInfo, Topology
 from phalanx.widgets import Topology as TopologyWidget
 from phalanx.widgets._link_words import judge, say_links
+from phalanx.widgets._operation_words import say_operations
 from phalanx.widgets._ticker import Ticker
 from phalanx.widgets._topology_frames import Timeline, world_of
 from phalanx.workspace import Workspace
@@ -75,10 +76,35 @@ def test_a_view_that_is_not_heard_of_is_gone_but_not_while_the_kernel_is_busy():
         clock.now_s += 1.0
 
     ticker = Ticker(tick, is_busy=lambda: is_busy[0], interval_s=0.0, lease_s=6.0, clock=clock)
-    ticker.look("a")
+    ticker.look("a", is_heard=False)
     wait_for(lambda: n_ticks[0] > 50)
     is_busy[0] = False
     wait_for(lambda: not ticker.is_ticking)
+
+
+def test_a_view_that_speaks_during_a_cell_is_gone_when_it_does_not():
+    clock, n_ticks = Clock(), [0]
+
+    def tick():
+        n_ticks[0] += 1
+        clock.now_s += 1.0
+
+    ticker = Ticker(tick, is_busy=lambda: True, interval_s=0.0, lease_s=6.0, clock=clock)
+    ticker.look("a")  # a message that the kernel has read in a cell: so it would read the next one
+    wait_for(lambda: not ticker.is_ticking)
+    assert n_ticks[0] <= 7
+    # Who was only shown has not said a word.
+    ticker.look("shown", is_heard=False)
+    wait_for(lambda: n_ticks[0] > 50)
+    ticker.close()
+
+
+def test_a_page_speaks_for_itself_from_its_first_word(shared):
+    shared._repr_mimebundle_()
+    shared._on_message(shared, {"kind": "look", "view": "a"}, [])
+    assert set(shared._ticker._views) == {"a"}
+    shared._on_message(shared, {"kind": "leave", "view": "a"}, [])
+    wait_for(lambda: not shared._ticker.is_ticking)
 
 
 def test_at_most_five_times_a_second():
@@ -200,6 +226,26 @@ def test_links_are_measured_when_asked(shared):
     (link,) = msgspec.json.decode(shared.world)["measured"]
     assert (link["a"], link["b"], link["state"]) == (0, 1, "ok")
     assert re.fullmatch(r"\S+ µs, \S+ GB/s", link["words"])
+
+
+def test_the_last_operations_of_a_rank_are_told(own):
+    assert _ask(own, action="operations", rank=1) == (
+        True,
+        "rank 1 has communicated nothing yet",
+    )
+    own.workspace.run(
+        "px.all_sum(np.ones(1 << 14))\n"
+        "px.send(np.ones(2), 1) if rank == 0 else px.recv((2,), np.float64, 0)\n"
+        "for _ in range(12): px.all_max(rank)"
+    )
+    is_ok, text = _ask(own, action="operations", rank=1)
+    lines = text.splitlines()
+    assert is_ok
+    assert len(lines) == 13
+    assert lines[-1].startswith("and 2 before: ")
+    text = say_operations(own.workspace.trace(), 1, most=14)
+    assert re.search(r"^all_sum #\d+, 128 KiB of float64 by \S+, \S+ [µm]?s", text, re.MULTILINE)
+    assert re.search(r"^recv #1 from rank 0, 16 B of float64 by queue, .* ago$", text, re.MULTILINE)
 
 
 def test_slow_and_broken_links_are_told_from_the_others():

@@ -8,16 +8,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
-import nbformat
 import psutil
 import pytest
-from browser import chromium_page
-from jupyter_servers import change_theme, lab, open_notebook, saved_picture
+from jupyter_servers import change_theme, saved_picture
+from lab_notebook import Onlooker, notebook_in_lab
 
 pytestmark = [pytest.mark.slow, pytest.mark.browser, pytest.mark.timeout(240)]
-_ARTIFACTS = Path(__file__).resolve().parents[1] / "artifacts"
 _LATE = """%%distributed
 import time
 x = np.ones(1 << 18)
@@ -37,16 +34,10 @@ _CELLS = (
 _LONG_MS = 60_000
 
 
-class Watcher:
+class Watcher(Onlooker):
     """Somebody in front of the page."""
 
-    def __init__(self, page: Any) -> None:
-        self.page = page
-        self.widget = page.locator(".px-monitor")
-
-    def look(self, what: str) -> None:
-        _ARTIFACTS.mkdir(exist_ok=True)
-        self.page.screenshot(path=_ARTIFACTS / f"live-monitor-{what}.png")
+    kind = "monitor"
 
     def see(self, rank: int, state: str, within_s: float = 60.0) -> None:
         self.label(rank, state).wait_for(timeout=1000 * within_s)
@@ -57,19 +48,6 @@ class Watcher:
 
     def read(self, where: str, words: str, within_s: float = 60.0) -> None:
         self.widget.locator(where).get_by_text(words).first.wait_for(timeout=1000 * within_s)
-
-    def press(self, words: str) -> None:
-        self.widget.get_by_role("button", name=words, exact=True).click()
-
-    def run_cell(self, index: int) -> None:
-        self.page.evaluate(
-            """index => {
-                const panel = window.jupyterapp.shell.currentWidget;
-                panel.content.activeCellIndex = index;
-                window.jupyterapp.commands.execute('notebook:run-cell');
-            }""",
-            index,
-        )
 
     def ink(self) -> int:
         """How many colours the lanes are drawn in."""
@@ -85,33 +63,11 @@ class Watcher:
 
 
 def test_watch_who_is_late_and_who_is_dead(tmp_path):
-    errors: list[str] = []
-    asked: set[str] = set()
-    notebook = tmp_path / "notebooks" / "watch.ipynb"
-    notebook.parent.mkdir()
-    cells = [nbformat.v4.new_code_cell(source) for source in _CELLS]
-    metadata = {"kernelspec": {"name": "python3", "display_name": "Python 3"}}
-    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=metadata), notebook)
-    with (
-        chromium_page(viewport={"width": 1280, "height": 1100}, accept_downloads=True) as page,
-        lab(tmp_path) as address,
-    ):
-        page.on("pageerror", lambda error: errors.append(str(error)))
-        page.on("console", lambda said: errors.append(said.text) if said.type == "error" else None)
-        page.on("request", lambda request: asked.add(urlsplit(request.url).hostname or ""))
-        watcher = Watcher(page)
-        try:
-            open_notebook(page, address.replace("01_first_ranks", "watch"))
-            _see_who_is_late(watcher)
-            _point_pause_zoom_save(watcher)
-            _see_who_is_missing_and_dead(watcher)
-            _change_theme_and_come_back(watcher, notebook)
-        except BaseException:
-            watcher.look("failed")
-            raise
-        # Before the server ends, which the page would complain about.
-        assert asked <= {"127.0.0.1", ""}
-        assert errors == []
+    with notebook_in_lab(tmp_path, Watcher, _CELLS, accept_downloads=True) as watcher:
+        _see_who_is_late(watcher)
+        _point_pause_zoom_save(watcher)
+        _see_who_is_missing_and_dead(watcher)
+        _change_theme_and_come_back(watcher)
 
 
 def _see_who_is_late(watcher: Watcher) -> None:
@@ -177,11 +133,11 @@ def _see_who_is_missing_and_dead(watcher: Watcher) -> None:
     watcher.look("dead")
 
 
-def _change_theme_and_come_back(watcher: Watcher, notebook: Path) -> None:
+def _change_theme_and_come_back(watcher: Watcher) -> None:
     change_theme(watcher.page, ".px-monitor")
     watcher.page.locator("#jupyterlab-splash").wait_for(state="detached", timeout=_LONG_MS)
     watcher.look("dark")
-    shown = saved_picture(watcher.page, notebook, 2)
+    shown = saved_picture(watcher.page, watcher.notebook, 2)
     assert "".join(shown["data"]["image/svg+xml"]).startswith("<svg")
     assert "nothing yet" in "".join(shown["data"]["text/plain"])
     watcher.page.reload()

@@ -5,18 +5,12 @@ Pictures of it are left in ``tests/artifacts``.
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-from urllib.parse import urlsplit
-
-import nbformat
 import psutil
 import pytest
-from browser import chromium_page
-from jupyter_servers import change_theme, lab, open_notebook, saved_picture
+from jupyter_servers import change_theme, saved_picture
+from lab_notebook import Onlooker, notebook_in_lab
 
 pytestmark = [pytest.mark.slow, pytest.mark.browser, pytest.mark.timeout(240)]
-_ARTIFACTS = Path(__file__).resolve().parents[1] / "artifacts"
 _CELLS = (
     "%load_ext phalanx",
     "%distributed start -n 4 --linger 0",
@@ -27,16 +21,10 @@ _CELLS = (
 _LONG_MS = 60_000
 
 
-class Watcher:
+class Watcher(Onlooker):
     """Somebody in front of the page."""
 
-    def __init__(self, page: Any) -> None:
-        self.page = page
-        self.widget = page.locator(".px-topology")
-
-    def look(self, what: str) -> None:
-        _ARTIFACTS.mkdir(exist_ok=True)
-        self.page.screenshot(path=_ARTIFACTS / f"live-topology-{what}.png")
+    kind = "topology"
 
     def see(self, rank: int, state: str, within_s: float = 60.0) -> None:
         self.widget.locator(f'.px-tile[data-state="{state}"][aria-label^="rank {rank}:"]').wait_for(
@@ -49,39 +37,13 @@ class Watcher:
         )
         return int(label.rpartition("process ")[2])
 
-    def press(self, words: str) -> None:
-        self.widget.get_by_role("button", name=words, exact=True).click()
-
 
 def test_watch_break_mend(tmp_path):
-    errors: list[str] = []
-    asked: set[str] = set()
-    notebook = tmp_path / "notebooks" / "watch.ipynb"
-    notebook.parent.mkdir()
-    cells = [nbformat.v4.new_code_cell(source) for source in _CELLS]
-    metadata = {"kernelspec": {"name": "python3", "display_name": "Python 3"}}
-    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=metadata), notebook)
-    with (
-        chromium_page(viewport={"width": 1280, "height": 1100}) as page,
-        lab(tmp_path) as address,
-    ):
-        page.on("pageerror", lambda error: errors.append(str(error)))
-        page.on("console", lambda said: errors.append(said.text) if said.type == "error" else None)
-        page.on("request", lambda request: asked.add(urlsplit(request.url).hostname or ""))
-        watcher = Watcher(page)
-        place = address.replace("01_first_ranks", "watch")
-        try:
-            open_notebook(page, place)
-            _watch(watcher)
-            _mend(watcher)
-            _change_theme(watcher)
-            _come_back(watcher, notebook)
-        except BaseException:
-            watcher.look("failed")
-            raise
-        # Before the server ends, which the page would complain about.
-        assert asked <= {"127.0.0.1", ""}
-        assert errors == []
+    with notebook_in_lab(tmp_path, Watcher, _CELLS) as watcher:
+        _watch(watcher)
+        _mend(watcher)
+        _change_theme(watcher)
+        _come_back(watcher)
 
 
 def _watch(watcher: Watcher) -> None:
@@ -133,8 +95,8 @@ def _change_theme(watcher: Watcher) -> None:
     watcher.look("dark")
 
 
-def _come_back(watcher: Watcher, notebook: Path) -> None:
-    shown = saved_picture(watcher.page, notebook, 2)
+def _come_back(watcher: Watcher) -> None:
+    shown = saved_picture(watcher.page, watcher.notebook, 2)
     assert "".join(shown["data"]["image/svg+xml"]).startswith("<svg")
     assert "rank 3" in "".join(shown["data"]["text/plain"])
     watcher.page.reload()

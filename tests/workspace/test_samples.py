@@ -7,7 +7,7 @@ import signal
 import threading
 
 import pytest
-from restarting import wait_for
+from sampling import Reader
 
 from phalanx.protocol import Samples, WatchSamples
 from phalanx.workspace import Workspace
@@ -18,31 +18,6 @@ from phalanx.workspace._samples import SampleLog
 def ws():
     with Workspace.start(n=3, linger=0) as workspace:
         yield workspace
-
-
-class Reader:
-    """Reads the samples of a workspace as a widget does."""
-
-    def __init__(self, workspace):
-        self._workspace = workspace
-        self.seen = []
-
-    def read(self):
-        after = self.seen[-1].number if self.seen else 0
-        self.seen += self._workspace.samples(after).samples
-        return self.seen
-
-    def until(self, condition):
-        """Read on until a new sample is as asked; that one."""
-        known = len(self.read())
-        found = []
-
-        def comes():
-            found[:] = [its for its in self.read()[known:] if condition(its)]
-            return bool(found)
-
-        wait_for(comes)
-        return found[0]
 
 
 def _missing(sample):

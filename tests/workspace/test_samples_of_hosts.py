@@ -6,7 +6,7 @@ import signal
 
 import pytest
 from hosts_of_one_machine import Cell, host_of, start
-from restarting import wait_for
+from sampling import Reader
 
 from phalanx.widgets import monitor
 from phalanx.widgets._rates import Rates
@@ -16,31 +16,6 @@ from phalanx.widgets._rates import Rates
 def ws():
     with start() as workspace:
         yield workspace
-
-
-class Reader:
-    """Reads the samples of a workspace as a widget does."""
-
-    def __init__(self, workspace):
-        self._workspace = workspace
-        self.seen = []
-
-    def read(self):
-        after = self.seen[-1].number if self.seen else 0
-        self.seen += self._workspace.samples(after).samples
-        return self.seen
-
-    def until(self, condition):
-        """Read on until a new sample is as asked; that one."""
-        known = len(self.read())
-        found = []
-
-        def comes():
-            found[:] = [its for its in self.read()[known:] if condition(its)]
-            return bool(found)
-
-        wait_for(comes)
-        return found[0]
 
 
 def test_ranks_of_the_other_host_are_sampled(ws):

@@ -81,7 +81,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("-b", "--begin", type=_size, default="8", help="smallest size")
     parser.add_argument("-e", "--end", type=_size, default="64M", help="largest size")
-    parser.add_argument("-f", "--factor", type=_at_least_one, default=4, help="between sizes")
+    parser.add_argument(
+        "-f",
+        "--factor",
+        type=_at_least_one,
+        default=4,
+        help="each size is so many times the one before",
+    )
     parser.add_argument(
         "--dtype",
         type=_one_of("dtype", DTYPES),
@@ -90,7 +96,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--iters", type=_at_least_one, default=20, help="timed calls per size")
     parser.add_argument(
-        "--transport", choices=("any", "tcp"), default="any", help="tcp: no shared memory"
+        "--transport",
+        choices=("any", "tcp"),
+        default="any",
+        help="tcp: the ranks do not share memory",
     )
     parser.add_argument(
         "--tune",

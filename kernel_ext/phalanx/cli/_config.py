@@ -10,10 +10,13 @@ import re
 import sys
 from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from phalanx import hosts as room
 from phalanx.errors import DistributedError
-from phalanx.hosts import Discovery, Host, PathTimes, Plan, Survey
+
+if TYPE_CHECKING:
+    from phalanx.hosts import Discovery, Host, PathTimes, Plan, Survey
 
 __all__ = ["DESCRIPTION", "EPILOG", "HELP", "PASSES_ON", "add_arguments", "run"]
 
@@ -112,7 +115,7 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:  # noqa: ARG00
     """Ask, plan, set up and write."""
     _check(options)
     chosen, local, surveys = _surveys(options)
-    discovery = Discovery(chosen, surveys)
+    discovery = room.Discovery(chosen, surveys)
     for survey in surveys:
         for note in survey.notes:
             _say(f"{survey.name}: {note}", is_shown=options.verbose or survey.system == "Linux")
@@ -165,9 +168,9 @@ def _named(options: argparse.Namespace) -> list[Host]:
     elif options.hosts is not None:
         named = room.parse_hosts(options.hosts).hosts
     else:
-        named = () if options.from_saved is not None else (Host("127.0.0.1"),)
+        named = () if options.from_saved is not None else (room.Host("127.0.0.1"),)
     once = {(host.ssh, host.port): host for host in named if host.slots != 0}
-    return [Host(host.ssh, host.ips, port=host.port) for host in once.values()]
+    return [room.Host(host.ssh, host.ips, port=host.port) for host in once.values()]
 
 
 def _surveys(
@@ -178,7 +181,7 @@ def _surveys(
     if options.from_saved is not None:
         names, outputs = room.load_outputs(options.from_saved, [host.ssh for host in named])
         known = {host.ssh: host for host in named}
-        chosen = [known.get(name, Host(name)) for name in names]
+        chosen = [known.get(name, room.Host(name)) for name in names]
         local: Collection[Host] = ()
     else:
         local = room.local_hosts(named)

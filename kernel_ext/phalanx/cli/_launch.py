@@ -84,7 +84,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     add(
         "--transport", choices=("any", "tcp"), default="any",
-        help="tcp: also between ranks of one host",
+        help="tcp: ranks of one host do not share memory",
     )  # fmt: skip
     add("--label", choices=("rank", "host", "none"), default="rank", help="what lines begin with")
     add("--log-dir", type=Path, metavar="DIR", help="also write each rank's output to files there")
@@ -94,15 +94,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "their output goes to --log-dir, or to phalanx-NAME here, and they have no input",
     )  # fmt: skip
     add("--name", help="what to call detached ranks (default: made from the script's name)")
-    add("--timeout", type=_seconds, metavar="S", help="end the ranks after that; exit status 124")
+    add(
+        "--timeout",
+        type=_seconds,
+        metavar="S",
+        help="end the ranks after S seconds; exit status 124",
+    )
     add(
         "--grace", type=_seconds, default=5.0, metavar="S",
         help="seconds between asking a rank to end and killing it",
     )  # fmt: skip
     add(
         "--silence", type=_seconds, default=5.0, metavar="S",
-        help="seconds without a sign of life after which a rank is taken for frozen (default 5; "
-        "more of them to look at a rank in a debugger)",
+        help="seconds without a sign of life after which a rank is taken for frozen; "
+        "give more of them to look at a rank in a debugger",
     )  # fmt: skip
     add("--verbose", action="store_true", help="say on stderr what is started and how it ends")
 

@@ -40,12 +40,19 @@ def machine_header(checkout: Path | None = None) -> dict[str, str]:
     return {
         "phalanx": phalanx.__version__,
         "commit": _commit(checkout or Path(phalanx.__file__).resolve().parent),
-        "machine": f"{_processor()}, {len(os.sched_getaffinity(0))} cores, {_memory()}",
+        "machine": f"{_processor()}, {_cores()} cores, {_memory()}",
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
         "numpy": np.__version__,
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
     }
+
+
+def _cores() -> int:
+    """How many of them this process may use, where the system says so (Linux)."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _processor() -> str:

@@ -52,6 +52,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="phalanx",
         description="One notebook cell, run by every rank, with collectives that never hang.",
+        epilog="phalanx COMMAND --help says what a command takes. In a notebook: %load_ext phalanx, "
+        "then %distributed --help.",
     )
     parser.add_argument("--version", action="version", version=f"phalanx {phalanx.__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)

@@ -19,7 +19,7 @@ from ._control import (
 from ._exchanges import all_gather, all_to_all, broadcast
 from ._group import Group
 from ._init import init, is_available
-from ._lateness import ENTERED, ItsClock, Lateness, late_ranks
+from ._lateness import ENTERED, Compared, ItsClock, Lateness, late_ranks
 from ._pairs import recv, recv_like, send
 from ._recover import recover
 from ._reductions import all_max, all_min, all_sum, sum_scatter
@@ -40,6 +40,7 @@ __all__ = [
     "STACK_SIGNAL",
     "AbortKind",
     "AbortPage",
+    "Compared",
     "Group",
     "ItsClock",
     "Lateness",

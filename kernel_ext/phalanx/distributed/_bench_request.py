@@ -169,7 +169,7 @@ def check_request(
     dtype('float32')
     """
     if op not in OPERATIONS:
-        msg = f"there is no sweep of '{op}'{_nearest(op, OPERATIONS)}"
+        msg = f"there is no sweep of {op!r}{_nearest(str(op), OPERATIONS)}"
         raise ValueError(msg)
     if op == "sendrecv" and ranks < 2:
         msg = "sendrecv needs 2 ranks or more: each sends to the next"
@@ -181,7 +181,7 @@ def check_request(
         if dtype == "bfloat16":
             msg = "numpy has no bfloat16 of its own; install ml_dtypes"
         else:
-            msg = f"'{dtype}' is no dtype that ranks exchange{_nearest(dtype, DTYPES)}"
+            msg = f"{dtype!r} is no dtype that ranks exchange{_nearest(str(dtype), DTYPES)}"
         raise ValueError(msg)
     return dtype_named(dtype)
 

@@ -23,10 +23,18 @@ def seconds(timeout: float | None) -> float | None:
     """
     if timeout is None or timeout == math.inf:
         return None
-    if not timeout >= 0:
+    _check(timeout)
+    return float(timeout)
+
+
+def _check(timeout: float) -> None:
+    try:
+        is_time = timeout >= 0  # not of NaN
+    except TypeError:  # no number, or several
+        is_time = False
+    if not is_time:
         msg = f"timeout must be None or at least 0 seconds, not {timeout!r}"
         raise ValueError(msg)
-    return float(timeout)
 
 
 def call_seconds(timeout: float | None) -> float | None:
@@ -46,9 +54,8 @@ class Deadline:
     __slots__ = ("_at", "_timeout")
 
     def __init__(self, timeout: float | None) -> None:
-        if timeout is not None and not timeout >= 0:  # "not >=" refuses NaN as well
-            msg = f"timeout must be None or at least 0 seconds, not {timeout!r}"
-            raise ValueError(msg)
+        if timeout is not None:
+            _check(timeout)
         self._timeout = timeout
         self._at = None if timeout is None else time.monotonic() + timeout
 

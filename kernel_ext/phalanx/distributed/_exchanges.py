@@ -5,11 +5,10 @@ Each function is its name, its signature and what it means; how it is carried ou
 
 from __future__ import annotations
 
-import operator
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from ._group import Group
-from ._run import Options, collective, group_or_world
+from ._run import Options, collective, group_or_world, rank_number
 from ._work import Work
 
 if TYPE_CHECKING:
@@ -38,7 +37,8 @@ def all_gather(
     Parameters
     ----------
     x : array or number
-        Same shape and dtype on every rank; kinds and dtypes as for `all_sum`.
+        Same shape and dtype on every rank; kinds and dtypes as for `all_sum`. It must stay as it is
+        until the operation is over.
     group, out, timeout, async_op, stream : optional
         As for `all_sum`; ``out`` may not share memory with ``x``.
 
@@ -88,7 +88,7 @@ def all_to_all(
     x : array, shape (n, ...)
         Same shape and dtype on every rank, ``n`` divisible by the number of ranks; kinds and
         dtypes as for `all_sum`. The first axis is divided into as many blocks as there are ranks;
-        block i goes to rank i.
+        block i goes to rank i. It must stay as it is until the operation is over.
     group, out, timeout, async_op, stream : optional
         As for `all_sum`; ``out`` may not be ``x``, though shapes agree.
 
@@ -137,7 +137,7 @@ def broadcast(
     ----------
     x : array or number
         Same shape and dtype on every rank; what it holds matters on ``root`` only. Kinds and dtypes
-        as for `all_sum`.
+        as for `all_sum`. It must stay as it is until the operation is over.
     root : int, optional
         The rank whose array it is, the same on every rank.
     group, out, timeout, async_op, stream : optional
@@ -161,7 +161,7 @@ def broadcast(
     >>> px.broadcast(np.arange(3), root=0)
     array([0, 1, 2])
     """
-    root, group = operator.index(root), group_or_world(group)
+    root, group = rank_number("root", root), group_or_world(group)
     if not 0 <= root < group.size():
         msg = f"Invalid root={root} for a group of size {group.size()}"
         raise ValueError(msg)

@@ -130,9 +130,24 @@ class _Torch:
                 "pass x.detach(), or call it under torch.no_grad()"
             )
             raise NotSupported(msg)
+        if torch.autograd.forward_ad.unpack_dual(x).tangent is not None:
+            msg = (
+                f"{op}: the forward derivative that x carries would be lost; "
+                "pass torch.autograd.forward_ad.unpack_dual(x).primal"
+            )
+            raise NotSupported(msg)
         dtype = check_name(op, str(x.dtype).removeprefix("torch."))
         x = x.detach().resolve_conj().resolve_neg()
-        return View((x.view(torch.uint16) if dtype else x).numpy(), dtype)
+        try:
+            return View((x.view(torch.uint16) if dtype else x).numpy(), dtype)
+        except RuntimeError as error:
+            if "storage" not in str(error):
+                raise
+            msg = (
+                f"{op}: inside torch.func.jvp, grad and vmap a tensor has no values yet that could "
+                "be sent; call it outside"
+            )
+            raise NotSupported(msg) from None
 
     def like(self, x: Any) -> Like:
         return self._like(x.dtype)

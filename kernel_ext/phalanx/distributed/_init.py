@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from phalanx.errors import NotConfigured, NotSupported
 
+from ._deadline import seconds
 from ._environment import join_ring, ring_environment
 from ._group import Group
 from ._mpi._join import ALONE, NOT_INSTALLED, is_installed, is_mpi, join_mpi, was_launched
@@ -90,7 +91,7 @@ def init(
     phalanx.errors.NotConfigured: [distributed] Couldn't initialize any backend: PHALANX_CHANNEL \
 is not set, so no Phalanx supervisor started this process; use %distributed start or phalanx launch
     """
-    _check_options(backend, all_gather_factory)
+    _check_options(backend, timeout, all_gather_factory)
     addresses = () if interface is None else _addresses_of(interface)
     if backend == "mpi":
         _refuse_for_mpi(interface)
@@ -158,7 +159,8 @@ def is_available(backend: str = "any") -> bool:
     return is_installed() if backend == "mpi" else backend in _HERE
 
 
-def _check_options(backend: str, all_gather_factory: object) -> None:
+def _check_options(backend: str, timeout: float | None, all_gather_factory: object) -> None:
+    seconds(timeout)
     if backend not in _BACKENDS:
         near = difflib.get_close_matches(str(backend), _BACKENDS, n=1)
         hint = f" Did you mean '{near[0]}'?" if near else ""

@@ -16,7 +16,7 @@ from phalanx.protocol import LateRank
 
 from ._spans import ENTRY
 
-__all__ = ["ENTERED", "ItsClock", "Lateness", "late_ranks"]
+__all__ = ["ENTERED", "Compared", "ItsClock", "Lateness", "late_ranks"]
 
 _NEVER = np.iinfo(np.int64).max
 ENTERED = np.dtype([("rank", "i8"), *ENTRY.descr, ("host", "i8"), ("unsure", "i8")])
@@ -31,6 +31,19 @@ class ItsClock(NamedTuple):
 
 
 _OURS = ItsClock()
+
+
+class Compared(NamedTuple):
+    """How many collectives were compared, and the ranks that came last to some.
+
+    Of ``n_unsure`` nobody can say who came last: the clocks of its host and of another's may be
+    wrong by more, ``unsure_ns`` at most.
+    """
+
+    n_compared: int = 0
+    late: tuple[LateRank, ...] = ()
+    n_unsure: int = 0
+    unsure_ns: int = 0
 
 
 class Lateness:
@@ -59,8 +72,8 @@ class Lateness:
         clocks: Mapping[int, ItsClock] | None = None,
         members: Mapping[int, int] | None = None,
         is_whole: bool = True,
-    ) -> tuple[int, tuple[LateRank, ...]]:
-        """Return how many collectives were compared, and the ranks that came last to some.
+    ) -> Compared:
+        """Return what the collectives that are over by now tell of who came last.
 
         Parameters
         ----------
@@ -88,7 +101,7 @@ class Lateness:
             self._n_kept += 1
             if self._n_kept > LONGEST_LOOKS:
                 self.restart(now_ns)
-            return 0, ()
+            return Compared()
         now = np.concatenate(parts) if parts else np.zeros(0, ENTERED)
         self._kept, self._n_kept = [], 0
         seen = np.concatenate([self._before, now])
@@ -102,7 +115,7 @@ def late_ranks(
     from_ns: int = -1,
     until_ns: int = int(_NEVER),
     members: Mapping[int, int] | None = None,
-) -> tuple[int, tuple[LateRank, ...]]:
+) -> Compared:
     """Return how many collectives there are among ``seen``, and the ranks that came last to some.
 
     Parameters
@@ -118,10 +131,11 @@ def late_ranks(
     -----
     ``unsure`` is by how much ``entered`` may be wrong beside another ``host``'s: entries of one
     host have one clock. Who came last is told only where that is more than both clocks may be wrong
-    by, and by how much less that; the collective counts among the compared ones all the same.
+    by, and by how much less that; the collective counts among the compared ones all the same, and
+    among those that leave it open.
     """
     if not len(seen):
-        return 0, ()
+        return Compared()
     # An operation that ran at one look and was over at the next is there twice: the last one counts.
     seen = seen[np.lexsort((seen["ended"], seen["rank"], seen["place"], seen["group"]))]
     is_last = np.ones(len(seen), bool)
@@ -142,7 +156,7 @@ def late_ranks(
     is_due = (over > from_ns) & (over <= until_ns) & (over < _NEVER) & (counts > 1)
     for group, n_members in (members or {}).items():
         is_due &= (seen["group"][begins] != group) | (counts >= n_members)
-    entered = _at_latest(seen, begins, ends)
+    entered, doubt = _at_latest(seen, begins, ends)
     begins, ends, others = begins[is_due], ends[is_due], counts[is_due] - 1
     low, high = entered[begins + (others - 1) // 2], entered[begins + others // 2]
     is_sure = entered[ends - 1] >= entered[ends - 2]
@@ -157,19 +171,23 @@ def late_ranks(
         )
         for rank in np.unique(last)
     )
-    return len(begins), ranks
+    open_ns = doubt[ends - 2][~is_sure]
+    return Compared(len(begins), ranks, len(open_ns), int(open_ns.max(initial=0)))
 
 
 def _at_latest(
     seen: NDArray[np.void], begins: NDArray[np.intp], ends: NDArray[np.intp]
-) -> NDArray[np.int64]:
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return when the ranks of each collective entered, as late as that may be beside the last's.
 
-    The last one's comes last, and of the others the latest before it.
+    And by how much that may be wrong. The last one's comes last, and of the others the latest
+    before it.
     """
     entered = seen["entered"].astype(np.int64)
     which = np.repeat(np.arange(len(begins)), ends - begins)
     last = (ends - 1)[which]
     is_apart = seen["host"] != seen["host"][last]
-    entered += np.where(is_apart, seen["unsure"] + seen["unsure"][last], 0)
-    return entered[np.lexsort((entered, np.arange(len(seen)) == last, which))]
+    doubt = np.where(is_apart, seen["unsure"] + seen["unsure"][last], 0)
+    entered += doubt
+    order = np.lexsort((entered, np.arange(len(seen)) == last, which))
+    return entered[order], doubt[order]

@@ -11,9 +11,10 @@ from typing import Any, TypeVar
 
 from ._arrays import as_source, check_stream, like_dtype
 from ._deadline import call_seconds
-from ._frameworks import Like, is_mlx_dtype, on_stream
+from ._frameworks import Like, is_mlx, is_mlx_dtype, on_stream
+from ._gradients import with_gradient
 from ._group import Group
-from ._run import group_or_world
+from ._run import group_or_world, rank_number
 
 __all__ = ["recv", "recv_like", "send"]
 
@@ -33,7 +34,7 @@ def send(
     Parameters
     ----------
     x : array or number
-        Kinds and dtypes as for `all_sum`.
+        Kinds and dtypes as for `all_sum`. It must stay as it is until the call returns.
     dst : int
         The rank that gets it.
     group : Group, optional
@@ -57,7 +58,7 @@ def send(
     RankFailure, CollectiveTimeout
         The other rank was lost, or the time was up.
     NotSupported
-        As for `all_sum`.
+        As for `all_sum`; the derivative of what is returned, which would leave out the other rank.
 
     Notes
     -----
@@ -76,14 +77,21 @@ def send(
     dst = _other(group, dst, "Cannot send to a singleton group", "destination")
     check_stream("send", x, stream)
     limit = call_seconds(timeout)
+
+    def move(y: _T) -> _T:
+        source = as_source("send", y)
+        try:
+            group._engine.send(source.array, dst, limit, source.dtype)
+        except BaseException:
+            group._tell_failure()
+            raise
+        return y
+
     with on_stream(stream):
-        source = as_source("send", x)
-    try:
-        group._engine.send(source.array, dst, limit, source.dtype)
-    except BaseException:
-        group._tell_failure()
-        raise
-    return x
+        if not is_mlx(x):
+            return move(x)
+        sent: _T = with_gradient("send", x, move, lambda _op, y: y, group.rank())
+        return sent
 
 
 def recv(
@@ -130,7 +138,7 @@ def recv(
     """
     group = group_or_world(group)
     src = _other(group, src, "Cannot recv from a singleton group", "source")
-    lengths = tuple(operator.index(length) for length in shape)
+    lengths = _lengths(shape)
     if any(length < 0 for length in lengths):
         msg = f"recv: shape {lengths} has a negative length"
         raise ValueError(msg)
@@ -188,8 +196,16 @@ def recv_like(
     return result
 
 
+def _lengths(shape: Sequence[int]) -> tuple[int, ...]:
+    try:
+        return tuple(operator.index(length) for length in shape)
+    except TypeError:
+        msg = f"recv: a shape is written like (3, 4), {shape!r} is none"
+        raise TypeError(msg) from None
+
+
 def _other(group: Group, peer: int, alone: str, role: str) -> int:
-    peer, size = operator.index(peer), group.size()
+    peer, size = rank_number(role, peer), group.size()
     if size == 1:
         raise ValueError(alone)
     if not 0 <= peer < size:

@@ -40,7 +40,9 @@ def all_sum(
         Same shape and dtype on every rank: bool, int8 to int64, uint8 to uint64, float16, bfloat16,
         float32, float64, complex64 or complex128. An array of numpy, torch, MLX, jax or anything
         else with ``__dlpack__``, in memory of the CPU, in any layout; or a number of Python or
-        numpy, which is int64, float64, complex128 or bool where it is Python's.
+        numpy, which is int64, float64, complex128 or bool where it is Python's. It must stay as it
+        is until the operation is over: where another thread writes to it meanwhile the result is
+        anything, or an error on all ranks.
     group : Group, optional
         Ranks that take part; ``None`` is the group made by `init`.
     out : array, shape and dtype of the result, optional
@@ -109,7 +111,8 @@ def all_max(
     Parameters
     ----------
     x : array or number
-        Same shape and dtype on every rank; kinds and dtypes as for `all_sum`.
+        Same shape and dtype on every rank; kinds and dtypes as for `all_sum`. It must stay as it is
+        until the operation is over.
     group, out, timeout, async_op, stream : optional
         As for `all_sum`.
 
@@ -151,7 +154,8 @@ def all_min(
     Parameters
     ----------
     x : array or number
-        Same shape and dtype on every rank; kinds and dtypes as for `all_sum`.
+        Same shape and dtype on every rank; kinds and dtypes as for `all_sum`. It must stay as it is
+        until the operation is over.
     group, out, timeout, async_op, stream : optional
         As for `all_sum`.
 
@@ -193,7 +197,7 @@ def sum_scatter(
     ----------
     x : array, shape (n, ...)
         Same shape and dtype on every rank, ``n`` divisible by the number of ranks; kinds and
-        dtypes as for `all_sum`.
+        dtypes as for `all_sum`. It must stay as it is until the operation is over.
     group, out, timeout, async_op, stream : optional
         As for `all_sum`; ``out`` may not share memory with ``x``.
 

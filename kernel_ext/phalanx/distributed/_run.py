@@ -5,6 +5,7 @@ They hand over what their caller gave. Everything is checked here before any byt
 
 from __future__ import annotations
 
+import operator
 from functools import partial
 from typing import Any, TypedDict
 
@@ -23,7 +24,7 @@ from ._init import init
 from ._supervised import world
 from ._work import Work
 
-__all__ = ["Options", "collective", "group_or_world"]
+__all__ = ["Options", "collective", "group_or_world", "rank_number"]
 
 
 class Options(TypedDict, total=False):
@@ -43,6 +44,15 @@ def group_or_world(group: object) -> Group:
         msg = f"group must be a phalanx.Group or None, not {type(group).__name__}"
         raise TypeError(msg)
     return group
+
+
+def rank_number(role: str, rank: object) -> int:
+    """Take a number of a rank, numpy's too."""
+    try:
+        return operator.index(rank)  # type: ignore[arg-type]
+    except TypeError:
+        msg = f"Invalid {role}={rank!r}; it must be the number of a rank"
+        raise TypeError(msg) from None
 
 
 def collective(
@@ -88,11 +98,18 @@ def collective(
             else:
                 return result
     check_stream(op, x, stream)
-    if not is_mlx(x) or out is not None or async_op:
+    if not is_mlx(x) or out is not None:
         return _checked(op, group, out, timeout, async_op, root, x)
-    call = partial(_checked, op, group, out, timeout, async_op, root)
+
+    def move(op: str, y: Any) -> Any:
+        return collective(op, y, group, None, timeout, False, stream, root)
+
     with on_stream(stream):
-        return with_gradient(op, x, call, group.rank())
+        if not async_op:
+            call = partial(_checked, op, group, None, timeout, False, root)
+            return with_gradient(op, x, call, move, group.rank())
+        work = _checked(op, group, None, timeout, True, root, x)
+    return work._then(lambda result: with_gradient(op, x, lambda _: result, move, group.rank()))
 
 
 def _checked(

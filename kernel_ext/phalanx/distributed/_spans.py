@@ -41,13 +41,18 @@ class SpanReader:
         """Whether an operation ran at the last look."""
         return bool(self._open)
 
+    @property
+    def since(self) -> int:
+        """Number of the oldest record that is of interest at the next look."""
+        return min([*self._open, self._last + 1])
+
     def read(self, packed: bytes) -> tuple[tuple[Span, ...], int, bytes]:
         """Return the new spans, how many operations nobody will see, and entries to compare.
 
         Parameters
         ----------
         packed : bytes
-            As `AbortPage.trace` gives it.
+            As `AbortPage.trace` gives it, at least from `since` on.
 
         Returns
         -------

@@ -83,6 +83,13 @@ class Work(Generic[_T_co]):
             self._give, self._held = None, ()
         return self._result
 
+    def _then(self, change: Callable[[Any], _T_co]) -> Work[_T_co]:
+        """Have `wait` return what ``change`` makes of the result; before it is waited for."""
+        give = self._give
+        assert give is not None
+        self._give = lambda: change(give())
+        return self
+
     def done(self) -> bool:
         """Tell whether the operation is over, well or not; `wait` then returns at once.
 

@@ -129,11 +129,20 @@ def line_parser() -> argparse.ArgumentParser:
         "--still", action="store_true", help="a picture of the last 10 s, no widget"
     )
     bandwidth = action("bandwidth", "Measure the bandwidth of an operation by size, live.")
-    bandwidth.add_argument("--op", default="all_sum", help="the operation (default all_sum)")
-    bandwidth.add_argument("-b", "--begin", default="8", metavar="SIZE", help="first size (8)")
+    bandwidth.add_argument(
+        "--op", default="all_sum", help="the operation, like all_gather (default all_sum)"
+    )
+    bandwidth.add_argument(
+        "-b", "--begin", default="8", metavar="SIZE", help="first size, like 8, 1K or 64M bytes (8)"
+    )
     bandwidth.add_argument("-e", "--end", default="16M", metavar="SIZE", help="last size (16M)")
     bandwidth.add_argument(
-        "-f", "--factor", type=int, default=4, metavar="K", help="from size to size (4)"
+        "-f",
+        "--factor",
+        type=int,
+        default=4,
+        metavar="K",
+        help="each size is K times the one before (4)",
     )
     bandwidth.add_argument("--dtype", default="float32", help="of the elements (float32)")
     bandwidth.add_argument("--iters", type=int, default=20, help="timed calls per size (20)")
@@ -143,7 +152,9 @@ def line_parser() -> argparse.ArgumentParser:
         help="wait for a cell that runs (default: say which, and end)",
     )
     bandwidth.add_argument("--still", action="store_true", help="rows and a picture, no widget")
-    bandwidth.add_argument("--save", metavar="FILE", help="keep it as .csv, .json or .svg")
+    bandwidth.add_argument(
+        "--save", metavar="FILE", help="also write it to a file: .csv, .json or .svg"
+    )
     output = action("output", "Show all that ranks have printed (the last MiB of each).")
     output.add_argument("ranks", metavar="RANKS", help="like 2 or 0,2-3")
     stacks = action("stacks", "Show where the ranks' Python code is, whatever it does.")
@@ -155,7 +166,7 @@ def line_parser() -> argparse.ArgumentParser:
         "file", metavar="FILE", nargs="?", default="trace.json", help="where (default trace.json)"
     )
     debug = action("debug", "Open a debugger on the last error of a rank (or of several).")
-    debug.add_argument("ranks", metavar="R", help="which, like 2 or 0,2-3")
+    debug.add_argument("ranks", metavar="RANKS", help="like 2 or 0,2-3")
     restart = action("restart", "Put new processes in the place of ranks that are dead.")
     restart.add_argument(
         "ranks", metavar="RANKS", nargs="?", help="like 2 or 0,2-3 (default: those that are dead)"
@@ -179,7 +190,12 @@ def line_parser() -> argparse.ArgumentParser:
     )
     action("interrupt", "Stop the cell that runs, from another thread or a widget.")
     attach = action("attach", "Come back to ranks that run, and to the cell they run.")
-    attach.add_argument("name", metavar="NAME", nargs="?", help="which (may be left out if one)")
+    attach.add_argument(
+        "name",
+        metavar="NAME",
+        nargs="?",
+        help="which, as list shows it (may be left out where one is free)",
+    )
     attach.add_argument(
         "--take", action="store_true", help="take them from another notebook, which is told"
     )
@@ -200,7 +216,7 @@ def cell_parser(*, has_help: bool = True) -> argparse.ArgumentParser:
     parser = _Parser(
         prog="%%distributed", description="Run this cell on the ranks.", add_help=has_help
     )
-    parser.add_argument("--ranks", metavar="R", help="where to run, like 0,2-3 (default: all)")
+    parser.add_argument("--ranks", metavar="RANKS", help="where to run, like 0,2-3 (default: all)")
     parser.add_argument(
         "--timeout", type=_seconds, metavar="S", help="stop the ranks after S seconds"
     )

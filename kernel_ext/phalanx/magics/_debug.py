@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from phalanx.workspace import View, Workspace, name_ranks
+from phalanx.workspace import QuietView, View, Workspace, name_ranks
 
 from ._arguments import UsageMistake
 
@@ -25,7 +25,8 @@ def debug_ranks(workspace: Workspace, ranks: Sequence[int], view: View) -> None:
     UsageMistake
         One of them had no error yet.
     """
-    without = [r.rank for r in workspace.run(HAS_ERROR, ranks=ranks) if r.value is not None]
+    answers = workspace.run(HAS_ERROR, ranks=ranks, view=QuietView())
+    without = [answer.rank for answer in answers if answer.value is not None]
     if without:
         msg = f"nothing to debug: no cell has failed on {name_ranks(without)} yet"
         raise UsageMistake(msg)

@@ -104,7 +104,8 @@ class Samples(msgspec.Struct, frozen=True, tag="samples", forbid_unknown_fields=
     """Root: all ranks as of ``now_ns``, and what they did since the sample before.
 
     ``time`` is the same moment as of `time.time`. ``compared`` collectives were looked at for who
-    came last; ``late`` has the ranks that did, where the hosts' clocks leave no doubt of it.
+    came last; ``late`` has the ranks that did, where the hosts' clocks leave no doubt of it. They
+    leave it of ``unsure`` collectives, being wrong by up to ``unsure_ns``.
     """
 
     number: int
@@ -116,3 +117,5 @@ class Samples(msgspec.Struct, frozen=True, tag="samples", forbid_unknown_fields=
     compared: int
     late: tuple[LateRank, ...]
     waits: tuple[Waiting, ...]
+    unsure: int = 0
+    unsure_ns: int = 0

@@ -7,11 +7,11 @@ is handed on to its host. Input goes to a host once, for all its ranks.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
 import msgspec
 
-from ._bounds import Amount, Pid
+from ._bounds import Amount, Pid, Rank
 
 __all__ = [
     "CloseInput",
@@ -27,7 +27,6 @@ __all__ = [
     "ToCommand",
 ]
 
-Rank = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
 Stream = Literal["stdout", "stderr"]
 
 

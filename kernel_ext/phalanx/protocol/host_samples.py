@@ -10,7 +10,7 @@ from typing import Annotated
 
 import msgspec
 
-from ._bounds import Pid
+from ._bounds import Pid, Rank
 from ._samples import RankSample, Span
 
 __all__ = ["MOST_SPANS_SAID", "HostSample", "HostSamples", "SampleRanks", "said_of"]
@@ -20,7 +20,6 @@ MOST_RANKS = 1 << 16
 # 128 collectives of 32 bytes, as many as a reader gives; the root looks whether it can read them.
 MOST_ENTRIES_NBYTES = 128 * 32
 
-Rank = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
 Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
 
 

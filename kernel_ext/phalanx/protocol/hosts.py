@@ -12,7 +12,7 @@ from typing import Annotated
 import msgspec
 
 from ._activity import Activity
-from ._bounds import Amount, Code, Epoch, Pid
+from ._bounds import Amount, Code, Epoch, Pid, Rank
 from ._rank_messages import ToRank, ToSupervisor
 from .host_commands import FromCommand, ToCommand
 from .host_samples import HostSamples, SampleRanks
@@ -53,7 +53,6 @@ __all__ = [
     "WatchRanks",
 ]
 
-Rank = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
 Time = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]  # of a monotonic clock, in nanoseconds
 
 

@@ -1,17 +1,14 @@
 """Tracebacks that end where the user's code does.
 
-It knows frames by their file, nothing of how they are shown.
+It knows frames by their module, nothing of how they are shown.
 """
 
 from __future__ import annotations
 
 import contextlib
-from pathlib import Path
 from types import TracebackType
 
 __all__ = ["clear_own_frames", "without_own_frames"]
-
-_OWN = str(Path(__file__).resolve().parent.parent)
 
 
 def without_own_frames(traceback: TracebackType | None) -> TracebackType | None:
@@ -55,4 +52,5 @@ def clear_own_frames(error: BaseException | None) -> None:
 
 
 def _is_own(traceback: TracebackType) -> bool:
-    return traceback.tb_frame.f_code.co_filename.startswith(_OWN)
+    # By its name and not its file: installed in place, not all of us lies in one folder.
+    return str(traceback.tb_frame.f_globals.get("__name__")).partition(".")[0] == "phalanx"

@@ -84,6 +84,7 @@ class FarSamples:
         self._is_asked = False
         self._come: HostSamples | None = None
         self._last: dict[int, RankSample] = {}
+        self._n_forgiven = 0  # answers that tell of a time when nobody watched
         self.answered = asyncio.Event()
         self.unsure_ns = 0
 
@@ -100,6 +101,10 @@ class FarSamples:
     def is_asked(self) -> bool:
         """Whether an answer is on its way."""
         return self._is_asked
+
+    def begin(self) -> None:
+        """Expect no word of what came and went until now: nobody watched."""
+        self._n_forgiven = 1 + (self._is_asked or self._come is not None)
 
     def ask(self) -> bool:
         """Have the host look, unless it is to already; whether it is worth waiting for that."""
@@ -140,6 +145,11 @@ class FarSamples:
             return {rank: _still(its) for rank, its in self._last.items()}
         offset_ns, self.unsure_ns = clock
         self._last = {its.rank: _in_our_time(its, offset_ns) for its in come.ranks}
+        if self._n_forgiven:
+            self._n_forgiven -= 1
+            self._last = {
+                rank: msgspec.structs.replace(its, missed=0) for rank, its in self._last.items()
+            }
         return self._last
 
 

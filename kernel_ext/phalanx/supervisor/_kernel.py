@@ -24,7 +24,6 @@ from phalanx.rank import (
     CopyReport,
     DebuggerStopped,
     DescriptorCapture,
-    HelpDesk,
     LastError,
     NoCellRuns,
     TypedLines,
@@ -45,6 +44,8 @@ from phalanx.rank import (
     uninterrupted,
     without_own_frames,
 )
+
+from ._kernel_help import KernelHelp
 
 __all__ = ["RankKernel"]
 
@@ -110,9 +111,7 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         self._gate = CellGate()
         self._lines = TypedLines(rank, self._ask, self._withdraw, current_loss)
         self._stdin = CellInput(self._next_of_stdin)
-        self._help = HelpDesk()
         self._names: dict[str, Any] = {}
-        self._has_jedi = self.shell.Completer.use_jedi
         self._cell_parent: dict[str, Any] = {}
         self.shell_channel_thread = _NoSubshells()
         sys.stdin = self._stdin
@@ -127,8 +126,7 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         self.control_handlers["phalanx_line"] = self._on_line
         self.control_handlers["phalanx_interrupt"] = self._on_interrupt
         self.control_handlers["phalanx_greet"] = self._on_greet
-        self.control_handlers["complete_request"] = self._on_complete
-        self.control_handlers["inspect_request"] = self._on_inspect
+        self._help = KernelHelp(self)
 
     def enter_world(self) -> None:
         """Join the world (again); called by the workspace through a silent cell."""
@@ -309,38 +307,3 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
                 self._nudge(cell, min(2 * after_s, MAX_NUDGE_S))
 
         self.control_thread.io_loop.call_later(after_s, again)
-
-    # -- help while typing --------------------------------------------------------------------
-
-    def _on_complete(self, stream: Any, ident: Any, message: dict[str, Any]) -> None:
-        content = message["content"]
-
-        def answer() -> None:
-            completer = self.shell.Completer
-            # Copies: the main thread may bind names meanwhile.
-            completer.namespace = dict(self.shell.user_ns)
-            completer.global_namespace = dict(self.shell.user_global_ns)
-            # What lives here is found in milliseconds: a draft, for whoever cannot wait for
-            # jedi, which also reads the text (os.path the first time: 1.6 s on two cores).
-            for use_jedi in (False, True)[: 1 + self._has_jedi]:
-                completer.use_jedi = use_jedi
-                reply = self.do_complete(content["code"], content["cursor_pos"])
-                reply["metadata"]["is_draft"] = self._has_jedi and not use_jedi
-                self._reply(stream, "complete_reply", reply, message, ident)
-
-        self._help.take("complete", answer)
-
-    def _on_inspect(self, stream: Any, ident: Any, message: dict[str, Any]) -> None:
-        content = message["content"]
-
-        def answer() -> None:
-            reply = self.do_inspect(content["code"], content["cursor_pos"], content["detail_level"])
-            self._reply(stream, "inspect_reply", reply, message, ident)
-
-        self._help.take("inspect", answer)
-
-    def _reply(self, stream: Any, kind: str, content: Any, message: Any, ident: Any) -> None:
-        """Send from the control thread, whose stream it is."""
-        self.control_thread.io_loop.add_callback(
-            self.session.send, stream, kind, content, message, ident
-        )

@@ -107,12 +107,13 @@ class HostMemory:
         site = self.site(slot)
         return now.doing + (f" at {site[2]}" if site is not None and now.is_at(*site[:2]) else "")
 
-    def trace(self, slot: int) -> tuple[bytes, int]:
+    def trace(self, slot: int, since: int = 0) -> tuple[bytes, int]:
         """Return the flight recorder of the rank in ``slot``, and how many records were dropped.
 
-        It needs nothing of the rank: that may run what it wants, be frozen or dead.
+        It needs nothing of the rank: that may run what it wants, be frozen or dead. With ``since``
+        only the records from that number on, or all where another process has the slot.
         """
-        return (b"", 0) if self._page is None else self._page.trace(slot)
+        return (b"", 0) if self._page is None else self._page.trace(slot, since)
 
     def counters(self, slot: int) -> tuple[int, int, int, int, dict[int, tuple[int, int]]]:
         """What the rank in ``slot`` has moved: operations, bytes, times, wires; as the page has it."""

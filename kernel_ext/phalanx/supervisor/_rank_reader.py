@@ -45,7 +45,7 @@ class RankReader:
         memory, pid = self._host.memory, self._host.pid(rank)
         # First the records: what is over between these two is counted twice for one sample.
         is_news = self._is_news(rank, slot, pid)
-        packed, _ = memory.trace(slot) if is_news else (b"", 0)
+        packed, _ = memory.trace(slot, self._spans[rank].since) if is_news else (b"", 0)
         now_ns = time.monotonic_ns()
         operations, arena_nbytes, inside_ns, waiting_ns, wires = memory.counters(slot)
         spans, missed, entries = self._spans[rank].read(packed)

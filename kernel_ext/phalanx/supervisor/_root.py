@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import uuid
 from collections.abc import Sequence
 from typing import Any
 
@@ -32,7 +31,6 @@ from phalanx.protocol import (
     Notice,
     RankLost,
     Register,
-    Registered,
     Restart,
     RootAddress,
     Settled,
@@ -47,7 +45,7 @@ from ._answers import Answers, Question
 from ._cell_watch import CellWatch
 from ._cells import Cells
 from ._clients import Clients
-from ._controller_process import Connection, ControllerProcess, file_for_rank
+from ._engines import Engines
 from ._hopeless import Hopeless
 from ._hosts import Hosts
 from ._lookout import Lookout
@@ -79,19 +77,19 @@ class RootSupervisor:
         self._over = asyncio.Event()
         self._stop_request: tuple[bytes, int] | None = None
         self._world = World(options.ranks)
-        self._session = str(uuid.uuid4())
-        self._engines = [str(uuid.uuid4()) for _ in range(options.ranks)]
-        self._registering: dict[int, int] = {}  # rank -> request id, until the controller is up
-        self._ready: set[int] = set()
         self._is_given_up = False
-        self._connection: Connection = {}
-        self._controller = ControllerProcess(self._on_controller_up, self._on_controller_lost)
         self._host = Hosts(options, self)
+        self._engines = Engines(
+            options.ranks,
+            self._host,
+            is_new=lambda rank: self._restarts.is_replacement(rank),  # noqa: PLW0108 - made below
+            on_lost=self._on_controller_lost,
+        )
         self._membership = Membership(options, self._world, self._host, self._world.gone)
         self._restarts = Restarts(
             self._world,
             self._host,
-            self._engines,
+            self._engines.names,
             spawn=self._host.spawn,
             lose=self._lose,
             revive=self._revive,
@@ -108,7 +106,12 @@ class RootSupervisor:
             tell=lambda text: self._tell(Notice(text)),
         )
         self._answers = Answers(
-            options, self._world, self._host, self._lookout, self._engines, self._ready
+            options,
+            self._world,
+            self._host,
+            self._lookout,
+            self._engines.names,
+            self._engines.ready,
         )
         self._cells = Cells(
             self._world,
@@ -128,7 +131,7 @@ class RootSupervisor:
             [RankReader(host) for host in self._host.here],
             far=self._host.far_samples,
             activity=self._host.activity,
-            is_ready=self._ready.__contains__,
+            is_ready=self._engines.ready.__contains__,
             send=self._clients.answer,
         )
 
@@ -139,7 +142,7 @@ class RootSupervisor:
             addresses = await self._host.reached_at()  # which may wait for a name server
             if self._over.is_set():
                 return
-            self._controller.start(self._options.cwd, addresses)
+            self._engines.start_controller(self._options.cwd, addresses)
             for rank in range(self._options.ranks):
                 self._host.spawn(rank)
             self._spawn_task(self._host.watch_health(self._awaited))
@@ -161,7 +164,7 @@ class RootSupervisor:
         for task in self._tasks:
             task.cancel()
         await self._host.stop()
-        await self._controller.stop()
+        await self._engines.stop_controller()
 
     def _spawn_task(self, work: Any) -> None:
         task = self._loop.create_task(work)
@@ -176,12 +179,6 @@ class RootSupervisor:
 
     # -- controller ---------------------------------------------------------------------------
 
-    def _on_controller_up(self, connection: Connection) -> None:
-        self._connection = connection
-        for rank, request_id in self._registering.items():
-            self._register(rank, request_id)
-        self._registering.clear()
-
     def _on_controller_lost(self, reason: str, tail: str) -> None:
         if self._over.is_set():
             return
@@ -194,12 +191,6 @@ class RootSupervisor:
                 host = self._host.layout.name_of(rank)
                 self._tell(RankLost(rank, host, f"{message}; unreachable", tail))
         self.end()
-
-    def _register(self, rank: int, request_id: int) -> None:
-        engine = self._engines[rank]
-        file = file_for_rank(self._connection, self._host.root_address(rank))
-        is_new = self._restarts.is_replacement(rank)
-        self._host.send(rank, Registered(request_id, rank, engine, file, is_new))
 
     # -- the workspace ------------------------------------------------------------------------
 
@@ -244,11 +235,10 @@ class RootSupervisor:
 
     @property
     def _is_booted(self) -> bool:
-        return len(self._ready) == self._options.ranks
+        return len(self._engines.ready) == self._options.ranks
 
     def _booted(self) -> Booted:
-        number = self._clients.n_greeted
-        return Booted(self._connection["client"], tuple(self._engines), self._session, number)
+        return self._engines.booted(self._clients.n_greeted)
 
     async def _answer(self, identity: bytes, question: Question) -> None:
         self._clients.answer(identity, await self._answers.answer(question))
@@ -280,13 +270,10 @@ class RootSupervisor:
     def on_message(self, rank: int, message: ToSupervisor) -> None:
         """Answer or note what a rank said."""
         if isinstance(message, Register):
-            if self._connection:
-                self._register(rank, message.id)
-            else:
-                self._registering[rank] = message.id
+            self._engines.register(rank, message.id)
         elif isinstance(message, EngineReady):
             self._host.release_output(rank)
-            self._ready.add(rank)
+            self._engines.ready.add(rank)
             if not self._restarts.on_ready(rank) and self._is_booted:
                 self._tell(self._booted())
         elif isinstance(message, CellEnded):

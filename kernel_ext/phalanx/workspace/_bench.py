@@ -36,6 +36,7 @@ from phalanx.protocol import (
     Topology,
 )
 
+from ._checks import checked_whole
 from ._events import Display
 from ._output import MAX_LINES
 from ._runner import CellRunner
@@ -323,6 +324,9 @@ class CanBench:
         DistributedError
             (by the iteration) The ranks run a cell; says which.
         """
+        numbers = {"begin": begin, "end": end, "factor": factor, "iterations": iterations}
+        for what, number in numbers.items():
+            checked_whole(what, number, 0)
         check_request(op, dtype, iterations, ranks=self.size)
         check_memory(sizes_between(begin, end, factor), self.size, available_memory())
         request = _Request(op, begin, end, factor, dtype, iterations)

@@ -71,4 +71,4 @@ class CanExchange:
         chosen, request = chosen_ranks(ranks, self.size), pull_request([name])
         values = self._up().call(chosen, request, self.make_view().notice)
         found = [value[0] for _, value in sorted(values.items())]
-        return found[0] if isinstance(ranks, int) else found
+        return found if ranks is None or isinstance(ranks, Iterable) else found[0]

@@ -19,6 +19,7 @@ from phalanx.errors import DistributedError
 from phalanx.protocol import BootProgress, FromRoot, Taken, Topology
 
 from ._bystander import Bystander
+from ._checks import checked_whole
 from ._connect import Connection
 from ._io import SocketThread
 from ._root_client import RootClient
@@ -129,6 +130,7 @@ class WorkspaceLife:
             ``samples``, the oldest first; ``dropped`` counts those after ``after`` that are not
             among them any more; ``waiting`` are the ranks that wait for a typed line now.
         """
+        checked_whole("after", after, 0)
         self._check_running()
         view = self._root.samples(after)
         waiting = self._runner.waiting() if self._runner is not None else set()

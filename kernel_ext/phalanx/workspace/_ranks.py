@@ -5,24 +5,33 @@ Pure text and numbers.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from phalanx.protocol import format_ranks, name_ranks
 
-__all__ = ["chosen_ranks", "format_ranks", "grouped", "name_ranks", "parse_ranks"]
+__all__ = ["chosen_rank", "chosen_ranks", "format_ranks", "grouped", "name_ranks", "parse_ranks"]
 
 
-def chosen_ranks(ranks: int | Iterable[int] | None, size: int) -> tuple[int, ...] | None:
+def chosen_ranks(ranks: Any, size: int) -> tuple[int, ...] | None:
     """Check what a caller has named, one rank or several; None (all) stays None.
 
     Raises
     ------
     ValueError
         There is no such rank, or none at all.
+    TypeError
+        They are no numbers.
     """
     if ranks is None:
         return None
-    chosen = (ranks,) if isinstance(ranks, int) else tuple(sorted(set(ranks)))
+    several = ranks if isinstance(ranks, Iterable) and not isinstance(ranks, str) else (ranks,)
+    try:
+        chosen = tuple(sorted({operator.index(rank) for rank in several}))  # numpy's as well
+    except TypeError:
+        msg = f"ranks are a number or several, like 2 or [0, 2]; {ranks!r} is not"
+        raise TypeError(msg) from None
     for rank in chosen:
         if not 0 <= rank < size:
             msg = f"there is no rank {rank}: the ranks are 0 to {size - 1}"
@@ -30,6 +39,15 @@ def chosen_ranks(ranks: int | Iterable[int] | None, size: int) -> tuple[int, ...
     if not chosen:
         msg = "no ranks to run on"
         raise ValueError(msg)
+    return chosen
+
+
+def chosen_rank(rank: Any, size: int) -> int:
+    """Check a rank that a caller has named; likewise."""
+    if rank is None or isinstance(rank, Iterable):
+        msg = f"a rank is a number, like 2; {rank!r} is not"
+        raise TypeError(msg)
+    (chosen,) = chosen_ranks(rank, size) or ()
     return chosen
 
 

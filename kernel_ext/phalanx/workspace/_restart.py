@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from ._newcomers import Wish
-from ._ranks import chosen_ranks
+from ._ranks import chosen_rank, chosen_ranks
 from ._runner import CellRunner
 from ._view import View
 
@@ -70,7 +70,7 @@ class CanRestart:
         """
         chosen = chosen_ranks(range(self.size) if all else ranks, self.size)
         if copy_from is not None:
-            chosen_ranks(copy_from, self.size)
+            copy_from = chosen_rank(copy_from, self.size)
             if chosen is not None and copy_from in chosen:
                 msg = f"rank {copy_from} is to be replaced itself: nothing can be copied from it"
                 raise ValueError(msg)

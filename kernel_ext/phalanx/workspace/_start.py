@@ -5,7 +5,6 @@ It checks a user's options and pings ranks; it starts nothing.
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections.abc import Callable, Collection, Iterator
@@ -19,6 +18,7 @@ from phalanx.protocol import HostPlan, RemoteOptions
 from phalanx.supervisor import check_name
 
 from ._cell import Cell
+from ._checks import checked_seconds, checked_text, checked_whole
 from ._dispatch import Dispatch
 from ._ranks import name_ranks
 
@@ -73,20 +73,14 @@ def checked_options(
     """Check a user's options; `ValueError` in one line where one is out of range."""
     if hosts:
         ranks = sum(plan.ranks for plan in hosts)
-    if type(ranks) is not int or ranks < 1:  # True and 2.0 are no numbers of ranks
-        msg = f"the number of ranks is {ranks!r}; it must be a whole number, 1 or more"
-        raise ValueError(msg)
-    if not (math.isfinite(linger_s) and linger_s >= 0):
-        msg = f"linger is {linger_s!r}; it must be a number of seconds, 0 or more"
-        raise ValueError(msg)
-    if not (math.isfinite(silence_s) and silence_s > 0):
-        msg = f"silence is {silence_s!r}; it must be a number of seconds above 0"
-        raise ValueError(msg)
+    checked_whole("the number of ranks", ranks, 1)
+    checked_seconds("linger", linger_s)
+    checked_seconds("silence", silence_s, is_above_0=True)
     transport = os.environ.get("PHALANX_TRANSPORT", transport)
-    if transport not in {"any", "tcp"}:
+    if transport not in ("any", "tcp"):
         msg = f"transport is {transport!r}; it must be 'any' or 'tcp'"
         raise ValueError(msg)
-    chosen = f"local-{os.getpid()}" if name is None else check_name(name)
+    chosen = f"local-{os.getpid()}" if name is None else check_name(checked_text("name", name))
     return StartOptions(
         chosen,
         ranks,

@@ -74,7 +74,12 @@ class Trace:
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write `to_json` to a file; `OSError` where that cannot be."""
-        Path(path).write_bytes(self.to_json())
+        try:
+            Path(path).write_bytes(self.to_json())
+        except OSError as error:
+            raise OSError(
+                error.errno, error.strerror, str(path)
+            ) from None  # its own frames say no more
 
 
 def merged(answer: TraceIs) -> Trace:

@@ -42,17 +42,24 @@ class Call(Cell):
         super().on_shell(rank, message)
 
 
-def _checked(name: str) -> str:
-    if not name.isidentifier() or keyword.iskeyword(name):
+def _checked(name: Any) -> str:
+    if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):
         msg = f"{name!r} is not the name of a variable"
         raise ValueError(msg)
     return name
 
 
-def push_request(values: Mapping[str, Any]) -> list[Any]:
-    """Buffers of a call that binds the names; `ValueError` for what is no name."""
+def push_request(values: Any) -> list[Any]:
+    """Buffers of a call that binds the names of a mapping; `ValueError` for what is no name."""
+    if not isinstance(values, Mapping):
+        msg = f"push takes values by name, like {{'x': x}}, not {type(values).__name__}"
+        raise TypeError(msg)
     named = {_checked(name): value for name, value in values.items()}
-    return list(pack_apply_message(_push, (), named))
+    try:
+        return list(pack_apply_message(_push, (), named))
+    except Exception as error:  # whatever a value's own pickling raises
+        msg = f"{' or '.join(named)} cannot be sent: {type(error).__name__}: {error}"
+        raise TypeError(msg) from error
 
 
 def report_request() -> list[Any]:

@@ -5,7 +5,6 @@ It knows hostfiles and options; what is done with the plan is the supervisor's.
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -14,21 +13,11 @@ from typing import Any
 
 import msgspec
 
+from phalanx import hosts as room
 from phalanx.errors import NotSupported
-from phalanx.hosts import (
-    LAUNCHERS,
-    TITLES,
-    Hostfile,
-    check_job,
-    environment,
-    interface_addresses,
-    job_hosts,
-    parse_hosts,
-    plan,
-    read_hostfile,
-)
 from phalanx.protocol import MOST_CONNECTIONS, HostPlan, JobOptions, RemoteOptions
 
+from ._checks import checked_path, checked_seconds, checked_text, checked_whole, checked_words
 from ._start import HERE
 
 __all__ = ["BOOT_TIMEOUT_S", "Where", "planned", "where"]
@@ -68,7 +57,7 @@ def where(
     n: int | None,
     *,
     hosts: str | Iterable[str | HostPlan] | None = None,
-    hostfile: str | os.PathLike[str] | Hostfile | None = None,
+    hostfile: str | os.PathLike[str] | room.Hostfile | None = None,
     python: str | None = None,
     cwd: str | os.PathLike[str] | None = None,
     env: Mapping[str, str] | Iterable[str] = (),
@@ -88,20 +77,26 @@ def where(
     NotSupported
         The hostfile is for a backend that notebooks have not.
     """
-    settings = [f"{k}={v}" for k, v in env.items()] if isinstance(env, Mapping) else list(env)
+    pairs = [f"{k}={v}" for k, v in env.items()] if isinstance(env, Mapping) else env
+    settings, ssh_args = checked_words("env", pairs), checked_words("ssh_args", ssh_args)
+    for what, text in (("python", python), ("interface", interface), ("launcher", launcher)):
+        if text is not None:
+            checked_text(what, text)
+    if cwd is not None:
+        checked_path("cwd", cwd)
     asked = job if isinstance(job, JobOptions) else msgspec.convert(job or {}, JobOptions)
-    if launcher is not None and launcher not in LAUNCHERS:
-        msg = f"there is no launcher {launcher!r}; there are: {', '.join(LAUNCHERS)}"
+    if launcher is not None and launcher not in room.LAUNCHERS:
+        msg = f"there is no launcher {launcher!r}; there are: {', '.join(room.LAUNCHERS)}"
         raise ValueError(msg)
-    check_job(asked, launcher)
+    room.check_job(asked, launcher)
     found = _hostfile(hosts, hostfile)
     if asked.nodes:
         _check_nodes(asked.nodes, found)
-    elif found is None and launcher in TITLES:
-        found = job_hosts(launcher, os.environ, with_slots=n is None)
+    elif found is None and launcher in room.TITLES:
+        found = room.job_hosts(launcher, os.environ, with_slots=n is None)
     if found is None and not asked.nodes:
         said: dict[str, Any] = {
-            "python": python, "ssh-arg": tuple(ssh_args), "interface": interface,
+            "python": python, "ssh-arg": ssh_args, "interface": interface,
             "launcher": launcher, "boot-timeout": boot_timeout,
             "connections-per-ip": connections_per_ip,
         }  # fmt: skip
@@ -110,7 +105,7 @@ def where(
             msg = f"{' and '.join(idle)}: only with --hosts or --hostfile"
             raise ValueError(msg)
         _check_folder(cwd)
-        here = RemoteOptions(cwd=_absolute(cwd), env=environment(settings, os.environ))
+        here = RemoteOptions(cwd=_absolute(cwd), env=room.environment(settings, os.environ))
         return Where(RANKS_HERE if n is None else n, (), here)
     _check_count(n)
     if found is not None and found.backend in _NOT_FOR_CELLS:
@@ -122,18 +117,16 @@ def where(
         raise NotSupported(msg)
     usual_s = QUEUE_TIMEOUT_S if asked.nodes else BOOT_TIMEOUT_S
     timeout_s = usual_s if boot_timeout is None else boot_timeout
-    if not (math.isfinite(timeout_s) and timeout_s > 0):
-        msg = f"the boot timeout is {timeout_s!r}; it must be a number of seconds above 0"
-        raise ValueError(msg)
+    checked_seconds("the boot timeout", timeout_s, is_above_0=True)
     if connections_per_ip not in (None, *range(1, MOST_CONNECTIONS + 1)):
         msg = f"{connections_per_ip!r} connections per address; it must be from 1 to {MOST_CONNECTIONS}"
         raise ValueError(msg)
-    if interface is not None:
-        interface_addresses(interface)  # ours is reached through it: a name that is wrong ends here
+    if interface is not None:  # ours is reached through it: a name that is wrong ends here
+        room.interface_addresses(interface)
     if found is None:  # which nodes they are is known when they are up
         planned = tuple(HostPlan(f"node{index}", n or 1) for index in range(asked.nodes))
     else:
-        planned = plan(found, n)
+        planned = room.plan(found, n)
     if any(host.is_local for host in planned):
         _check_folder(cwd)
     remote = RemoteOptions(
@@ -141,9 +134,9 @@ def where(
         cwd=_absolute(cwd),
         env={
             **{name: os.environ[name] for name in _HANDED_ON if name in os.environ},
-            **environment([*(found.envs if found else ()), *settings], os.environ),
+            **room.environment([*(found.envs if found else ()), *settings], os.environ),
         },
-        ssh_args=tuple(ssh_args),
+        ssh_args=ssh_args,
         interface=interface or "",
         launcher=launcher or "ssh",
         timeout_s=timeout_s,
@@ -175,28 +168,27 @@ def _check_folder(cwd: str | os.PathLike[str] | None) -> None:
 
 
 def _check_count(n: int | None) -> None:
-    if n is not None and (type(n) is not int or n < 1):
-        msg = f"the number of ranks per host is {n!r}; it must be a whole number, 1 or more"
-        raise ValueError(msg)
+    if n is not None:
+        checked_whole("the number of ranks per host", n, 1)
 
 
-def _check_nodes(nodes: int, found: Hostfile | None) -> None:
-    if nodes < 1:
-        msg = f"the number of nodes is {nodes!r}; it must be a whole number, 1 or more"
-        raise ValueError(msg)
+def _check_nodes(nodes: int, found: room.Hostfile | None) -> None:
+    checked_whole("the number of nodes", nodes, 1)
     if found is not None:
         msg = "--nodes asks a scheduler for nodes of its choice: leave out --hosts and --hostfile"
         raise ValueError(msg)
 
 
 def _hostfile(
-    hosts: str | Iterable[str | HostPlan] | None, hostfile: str | os.PathLike[str] | Hostfile | None
-) -> Hostfile | None:
+    hosts: str | Iterable[str | HostPlan] | None,
+    hostfile: str | os.PathLike[str] | room.Hostfile | None,
+) -> room.Hostfile | None:
     if hosts is not None and hostfile is not None:
         msg = "give --hosts or --hostfile, not both"
         raise ValueError(msg)
     if hosts is not None:
-        return parse_hosts(hosts if isinstance(hosts, str) else ",".join(map(str, hosts)))
-    if hostfile is None or isinstance(hostfile, Hostfile):
+        text = hosts if isinstance(hosts, str) else ",".join(checked_words("hosts", hosts))
+        return room.parse_hosts(text)
+    if hostfile is None or isinstance(hostfile, room.Hostfile):
         return hostfile
-    return read_hostfile(hostfile)
+    return room.read_hostfile(checked_path("hostfile", hostfile))

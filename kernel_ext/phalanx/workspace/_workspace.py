@@ -8,30 +8,34 @@ from __future__ import annotations
 import builtins
 from collections.abc import Callable, Iterable, Mapping
 from os import PathLike
+from typing import TYPE_CHECKING
 
-from phalanx.hosts import Hostfile
 from phalanx.protocol import BootProgress, HostPlan, JobOptions, RemoteOptions
 
 from ._bench import CanBench
+from ._checks import checked_seconds, checked_text, checked_whole
 from ._connect import Mode, choose_record, connect_to, start_root
 from ._exchange import CanExchange
 from ._help import Help
 from ._life import WorkspaceLife
 from ._listing import WorkspaceInfo, list_workspaces
+from ._look import CanLook
 from ._measured_links import CanMeasureLinks
 from ._outcome import RankResult
 from ._output import MAX_LINES
 from ._ranks import chosen_ranks
 from ._restart import CanRestart
 from ._start import LINGER_S, SILENCE_S, checked_options, starting
-from ._trace import Trace, merged
 from ._view import View
 from ._where import planned, where
+
+if TYPE_CHECKING:
+    from phalanx.hosts import Hostfile
 
 __all__ = ["Workspace"]
 
 
-class Workspace(WorkspaceLife, CanExchange, CanRestart, CanBench, CanMeasureLinks):
+class Workspace(WorkspaceLife, CanLook, CanExchange, CanRestart, CanBench, CanMeasureLinks):
     """Ranks that run cells together; made with `start`, or `attach`.
 
     A context manager: leaving it stops the ranks; those that were attached to, or started with
@@ -185,6 +189,8 @@ class Workspace(WorkspaceLife, CanExchange, CanRestart, CanBench, CanMeasureLink
         if take and watch:
             msg = "a workspace is taken or watched, not both"
             raise ValueError(msg)
+        if name is not None:
+            checked_text("name", name)
         mode: Mode = "take" if take else "watch" if watch else "own"
         self = cls(connect_to(choose_record(name), mode), is_kept=True)
         try:
@@ -273,7 +279,11 @@ class Workspace(WorkspaceLife, CanExchange, CanRestart, CanBench, CanMeasureLink
         ValueError
             ``ranks`` names one that is not there.
         """
+        checked_text("the code of a cell", code)
         chosen = chosen_ranks(ranks, self.size)
+        if timeout is not None:
+            checked_seconds("timeout", timeout)
+        checked_whole("max_lines", max_lines, 1)
         return self._up().run(
             code,
             chosen,
@@ -282,58 +292,6 @@ class Workspace(WorkspaceLife, CanExchange, CanRestart, CanBench, CanMeasureLink
             max_lines=max_lines,
             every_start=every_start,
         )
-
-    def output(self, rank: int) -> str:
-        """Return all that a rank has shown, as text: the last MiB of it."""
-        chosen_ranks(rank, self.size)
-        self._check_running()
-        piece = self._root.output(rank)
-        text = piece.text.decode(errors="replace")
-        if not piece.left_out_nbytes:
-            return text
-        return f"… {piece.left_out_nbytes:,} bytes before this are left out\n{text}"
-
-    def stacks(self, ranks: int | Iterable[int] | None = None) -> dict[int, str]:
-        """Return where ranks are, as seen from outside: also while they run, whatever they run.
-
-        Parameters
-        ----------
-        ranks : int or iterable of int, optional
-            Which; by default all.
-
-        Returns
-        -------
-        dict of int to str
-            By rank: the operation it is in, if any, then its Python stack, innermost line first.
-        """
-        chosen = chosen_ranks(ranks, self.size)
-        self._check_running()
-        seen = self._root.stacks(tuple(range(self.size)) if chosen is None else chosen)
-        return {rank: stack.text for rank, stack in seen.items()}
-
-    def trace(self, path: str | PathLike[str] | None = None) -> Trace:
-        """Return what all ranks did last, on one clock; they may run, be frozen, or dead.
-
-        Parameters
-        ----------
-        path : str or path, optional
-            Where to write it as JSON for https://ui.perfetto.dev or chrome://tracing.
-
-        Returns
-        -------
-        Trace
-            ``records`` as of `px.trace`, with the rank; ``hosts`` says how sure the clock is.
-
-        Raises
-        ------
-        OSError
-            The file cannot be written.
-        """
-        self._check_running()
-        trace = merged(self._root.trace())
-        if path is not None:
-            trace.save(path)
-        return trace
 
     @property
     def help(self) -> Help:

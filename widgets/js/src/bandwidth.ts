@@ -33,7 +33,8 @@ export class BandwidthView {
   private readonly stage = el("div", {
     class: "px-stage",
     tabindex: 0,
-    role: "group",
+    // It is worked with keys: who hears the page is to hand them on.
+    role: "application",
     "aria-label": "bandwidth and time by size; arrow keys go from size to size",
   });
   private readonly said = el("div", { class: "px-said", "aria-live": "polite" });

@@ -14,7 +14,7 @@ import { Labels } from "./monitor/labels";
 import { Lanes } from "./monitor/lanes";
 import { colour_of } from "./monitor/paint";
 import { History, type Cell, type Frame } from "./monitor/state";
-import { duration, percent, say_late, say_missed, say_rank, traffic } from "./monitor/words";
+import { duration, percent, say_held_up, say_late, say_missed, say_rank, traffic } from "./monitor/words";
 
 const SILENT_S = 8; // the kernel sends a frame every 2 s at least to who looks
 const MOST_LINKS = 8;
@@ -27,7 +27,9 @@ class MonitorView {
   private readonly head = el("span", { class: "px-headline" });
   private readonly pill = el("span", { class: "px-pill", role: "status" });
   private readonly why = el("div", { class: "px-why", hidden: true, role: "alert" });
-  private readonly late = el("div", { class: "px-late", role: "status" });
+  private readonly late = el("div", { class: "px-late" });
+  private readonly told = el("div", { class: "px-unseen", role: "status" });
+  private readonly missed = el("div", { class: "px-missed", hidden: true });
   private readonly facts = el("div", { class: "px-facts", hidden: true });
   private readonly legend = el("div", { class: "px-legend" });
   private readonly links = el("ol", { class: "px-links", "aria-label": "traffic between ranks" });
@@ -76,10 +78,12 @@ class MonitorView {
       el("header", { class: "px-bar" }, this.name, this.head, this.pill, buttons),
       this.why,
       this.late,
+      this.told,
       el("div", { class: "px-stage" }, this.labels.element, this.lanes.element),
       this.legend,
       this.facts,
       this.links,
+      this.missed,
       this.foot,
     );
     this.listen();
@@ -194,15 +198,18 @@ class MonitorView {
     this.show_legend();
     this.show_links(frame);
     const missed = say_missed(frame);
-    if (missed) set_text(this.foot, missed);
+    this.missed.hidden = missed === "";
+    set_text(this.missed, missed);
     this.lanes.draw();
   }
 
   private show_late(frame: Frame, since_ms: number): void {
-    const is_now = frame.waits.length > 0 || frame.ranks.some(({ state }) => state === "dead");
+    const now = say_held_up(frame);
     const said = frame.number ? say_late(frame, since_ms).join("; ") : "waiting for the first look at the ranks …";
-    set_attributes(this.late, { class: is_now && said ? "px-late px-alarm" : "px-late" });
+    set_attributes(this.late, { class: now && said ? "px-late px-alarm" : "px-late" });
     set_text(this.late, said || "nobody holds the others up");
+    // Times change with each frame: who listens hears what is new only.
+    set_text(this.told, now);
   }
 
   private show_legend(): void {

@@ -1,5 +1,4 @@
-import { beforeEach, describe, expect, it, vi } from "vitest";
-import monitor from "../src/monitor";
+import { describe, expect, it } from "vitest";
 import { colour_of, height_of, rank_at, rows_of } from "../src/monitor/paint";
 import {
   cell_at,
@@ -11,55 +10,10 @@ import {
   ticks,
   zoomed,
   type Frame,
-  type RankNow,
   type SpanRow,
 } from "../src/monitor/state";
 import { duration, say_late, say_missed, say_rank, say_span, traffic } from "../src/monitor/words";
-import type { State } from "../src/topology/state";
-import { FakeModel, make_world, packed } from "./fakes";
-
-const NASTY = "<script>alert(1)</script>";
-
-function rank(state: State, more: Partial<RankNow["rate"]> = {}, detail = ""): RankNow {
-  const rate = { share: 0, waiting: 0, arena: 0, sent: 0, received: 0, operations: 0, ...more };
-  return { state, detail, pid: 41200, rate };
-}
-
-function frame(number: number, more: Partial<Frame> = {}): Frame {
-  return {
-    status: "live",
-    why: "",
-    number,
-    now: 1000 + 200 * number,
-    time: 0,
-    epoch: 1,
-    ranks: [rank("busy"), rank("busy")],
-    spans: [],
-    cells: [],
-    links: [],
-    compared: 0,
-    late: [],
-    waits: [],
-    missed: 0,
-    dropped: 0,
-    ...more,
-  };
-}
-
-interface Some {
-  rank?: number;
-  number?: number;
-  op?: string;
-  wait?: number;
-  count?: number;
-  failure?: string;
-  peer?: number;
-}
-
-function row(begun: number, done: number, more: Some = {}): SpanRow {
-  const { rank = 0, number = begun, op = "all_sum", wait = 1, count = 1, failure = "", peer = -1 } = more;
-  return [rank, number, op, begun, done, done - begun, wait, 2048, count, 5, "", peer, 0, failure];
-}
+import { frame, rank, row } from "./monitor_frames";
 
 describe("history", () => {
   it("lays what comes into lanes, and an operation that ran into its end", () => {
@@ -97,6 +51,16 @@ describe("history", () => {
     history.add(frame(50));
     history.add(frame(1, { now: 90_000 }));
     expect(history.newest?.number).toBe(1);
+  });
+  it("knows when nobody looked, and forgets that, too", () => {
+    const history = new History();
+    for (const now of [1000, 1200, 1400, 61_400, 61_600]) history.add(frame(now, { now }));
+    expect(history.gaps).toEqual([[1400, 61_400]]);
+    history.add(frame(61_700, { now: 61_500 + HISTORY_MS }));
+    expect(history.gaps).toEqual([[61_600, 61_500 + HISTORY_MS]]);
+    history.reset();
+    history.add(frame(70_000, { now: 900_000 }));
+    expect(history.gaps).toEqual([]);
   });
   it("forgets what is old, and never grows without end", () => {
     const history = new History();
@@ -187,6 +151,16 @@ describe("words", () => {
     expect(say_late(frame(1, { ranks }), 0)).toEqual(["rank 1 is dead: killed"]);
     expect(say_late(frame(1, { waits: [[[0], [1], "barrier #1", 1100]] }), 0)).toEqual([]);
   });
+  it("name nobody where the hosts' clocks do not tell", () => {
+    const doubt = "who came last to 70 of 80 collectives is within the uncertainty of the hosts' clocks (120 µs)";
+    expect(say_late(frame(1, { compared: 80, unsure: 70, unsure_ms: 0.12 }), 0)).toEqual([doubt]);
+    const late: Frame["late"] = [[1, 10, 2120, 65]];
+    expect(say_late(frame(1, { compared: 80, unsure: 70, unsure_ms: 0.12, late }), 0)).toEqual([
+      expect.stringContaining("rank 1 came last to 10 of 80 collectives"),
+      doubt,
+    ]);
+    expect(say_late(frame(1, { compared: 80, unsure: 7, unsure_ms: 0.12 }), 0)).toEqual([]);
+  });
   it("say what a rank does, what moves, and what nobody saw", () => {
     expect(say_rank(3, rank("busy", { share: 0.5, waiting: 0.25, arena: 2e9 }))).toBe(
       "rank 3: running; 50 % of the time in communication, 25 % waiting for the last rank; 2 GB/s",
@@ -205,129 +179,5 @@ describe("words", () => {
   it("give operations the same colour everywhere", () => {
     expect(colour_of("all_sum")).toBe("--px-series-1");
     expect(colour_of("barrier")).toBe("--px-soft");
-  });
-});
-
-describe("view", () => {
-  let model: FakeModel;
-  let root: HTMLElement;
-  let close: () => void;
-
-  const show = (n = 2): void => {
-    model = new FakeModel();
-    root = document.body.appendChild(document.createElement("div"));
-    model.values.set("world", packed(make_world(1, n)));
-    model.values.set("frame", packed(frame(1, { ranks: Array(n).fill(rank("idle")) })));
-    close = monitor.render({ model, el: root });
-  };
-  const button = (words: string): HTMLButtonElement =>
-    [...root.querySelectorAll("button")].find((its) => its.textContent === words) as HTMLButtonElement;
-  const label = (at: number): HTMLButtonElement =>
-    root.querySelectorAll<HTMLButtonElement>(".px-labels button")[at] as HTMLButtonElement;
-  const late = (): string => root.querySelector(".px-late")?.textContent ?? "";
-  const settle = async (): Promise<void> => {
-    for (let at = 0; at < 4; at++) await Promise.resolve();
-  };
-
-  beforeEach(() => {
-    document.body.replaceChildren();
-    HTMLCanvasElement.prototype.getContext = (() => null) as never; // jsdom draws nothing
-  });
-
-  it("says in words what the lanes show", () => {
-    show(3);
-    expect(label(2).getAttribute("aria-label")).toContain("rank 2: idle; 0 % of the time");
-    expect(late()).toBe("nobody holds the others up");
-    model.set("frame", packed(frame(2, { waits: [[[0, 1], [2], `all_sum ${NASTY}`, 400]] })));
-    expect(late()).toContain("rank 2 holds up ranks 0-1 in all_sum");
-    expect(root.querySelector("script")).toBeNull();
-    expect(root.querySelector(".px-late.px-alarm")).not.toBeNull();
-  });
-
-  it("asks once for what was before it came, and goes on from there", async () => {
-    show();
-    expect(model.sent.filter((its) => its["action"] === "history").length).toBe(1);
-    const spans = [row(1100, 1120, { op: "broadcast" })];
-    model.answer(true, JSON.stringify([frame(1, { spans }), frame(2)]));
-    await settle();
-    expect(root.querySelector(".px-legend")?.textContent).toContain("broadcast");
-    model.set("frame", packed(frame(3, { spans: [row(1300, 1310)] })));
-    expect(root.querySelector(".px-legend")?.textContent).toContain("all_sum");
-  });
-
-  it("stops and goes on, and says how much time it shows", () => {
-    show();
-    const pause = button("Pause");
-    pause.click();
-    expect([pause.textContent, pause.getAttribute("aria-pressed")]).toEqual(["Paused", "true"]);
-    button("+").click();
-    expect(root.querySelector(".px-span")?.textContent).toBe("5 s");
-    button("Now").click();
-    expect(pause.textContent).toBe("Pause");
-  });
-
-  it("chooses a rank, with the keyboard as well", () => {
-    show(3);
-    label(1).click();
-    expect(label(1).getAttribute("aria-pressed")).toBe("true");
-    expect(root.querySelector(".px-facts")?.textContent).toContain("process 41200");
-    label(1).dispatchEvent(new KeyboardEvent("keydown", { key: "ArrowDown", bubbles: true }));
-    expect(document.activeElement).toBe(label(2));
-    const canvas = root.querySelector("canvas") as HTMLCanvasElement;
-    canvas.dispatchEvent(new KeyboardEvent("keydown", { key: "ArrowUp" }));
-    expect(label(0).getAttribute("aria-pressed")).toBe("true");
-  });
-
-  it("tells operations one after the other with N and P, and leads to their cell", () => {
-    const page = document.body.appendChild(document.createElement("div"));
-    page.className = "jp-Notebook";
-    page.innerHTML = '<div class="jp-CodeCell"><div class="jp-InputPrompt">[7]:</div></div>';
-    const cell = page.firstElementChild as HTMLElement;
-    cell.scrollIntoView = vi.fn();
-    show();
-    page.append(root);
-    const spans = [row(1100, 1120), row(1150, 1170, { op: "barrier" })];
-    model.set("frame", packed(frame(2, { spans, cells: [[0, "a", 1050, 1180, 7]] })));
-    const press = (key: string): boolean =>
-      (root.querySelector("canvas") as HTMLCanvasElement).dispatchEvent(new KeyboardEvent("keydown", { key }));
-    const tip = root.querySelector(".px-tip") as HTMLElement;
-    press("p");
-    expect(tip.textContent).toContain("barrier #5");
-    expect(tip.textContent).toContain("cell [7]");
-    press("p");
-    expect(tip.textContent).toContain("all_sum #5");
-    press("Enter");
-    expect(cell.scrollIntoView).toHaveBeenCalled();
-    press("Escape");
-    expect(tip.hidden).toBe(true);
-    press("Enter");
-    expect(root.querySelector(".px-foot")?.textContent).toBe("no cell ran there");
-  });
-
-  it("says why it could not save", async () => {
-    show();
-    button("Save a trace").click();
-    model.answer(false, NASTY);
-    await settle();
-    expect(root.querySelector(".px-foot")?.textContent).toBe(NASTY);
-    expect(root.querySelector("script")).toBeNull();
-  });
-
-  it("goes grey with the reason, and comes back", () => {
-    show();
-    model.set("frame", packed(frame(1, { status: "gone", why: "it was stopped" })));
-    expect(root.classList.contains("px-grey")).toBe(true);
-    expect(root.querySelector(".px-why")?.textContent).toBe("it was stopped");
-    model.set("frame", packed(frame(2)));
-    expect(root.classList.contains("px-grey")).toBe(false);
-  });
-
-  it("leaves nothing behind", () => {
-    show(64);
-    expect(root.querySelectorAll(".px-labels.px-small button").length).toBe(64);
-    close();
-    expect(model.n_listeners).toBe(0);
-    expect(root.children.length).toBe(0);
-    expect(model.sent.pop()?.["kind"]).toBe("leave");
   });
 });

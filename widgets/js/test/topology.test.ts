@@ -1,4 +1,4 @@
-import { beforeEach, describe, expect, it, vi } from "vitest";
+import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import topology from "../src/topology";
 import { curve, matrix, runs, width_of } from "../src/topology/links";
 import { age_s, by_state, facts, load, matches, moved, news, peers, say_moved } from "../src/topology/state";
@@ -113,7 +113,7 @@ describe("measured links", () => {
 describe("view", () => {
   let model: FakeModel;
   let root: HTMLElement;
-  let close: () => void;
+  let close: () => void = () => undefined;
 
   const show = (n_hosts: number, per_host: number): void => {
     model = new FakeModel();
@@ -130,6 +130,7 @@ describe("view", () => {
     [...root.querySelectorAll("button")].find((its) => its.textContent === words) as HTMLButtonElement;
   const settle = (): Promise<void> => Promise.resolve();
 
+  afterEach(() => close()); // its timers go on after the page that they are of
   beforeEach(() => document.body.replaceChildren());
 
   it("shows hosts and ranks in words", () => {
@@ -221,6 +222,23 @@ describe("view", () => {
     vi.advanceTimersByTime(9500);
     expect(root.querySelector(".px-why")?.textContent).toContain("no word from the kernel for 9 s");
     vi.useRealTimers();
+  });
+
+  it("asks for a rank's last operations, also of one that is dead", () => {
+    show(1, 2);
+    model.set("frame", packed(make_frame([make_rank("idle"), make_rank("dead")])));
+    tile(1).click();
+    expect(button("Where is it?").disabled).toBe(true);
+    button("Last operations").click();
+    expect(model.sent.filter((its) => its["kind"] === "ask").pop()).toMatchObject({ action: "operations", rank: 1 });
+  });
+
+  it("leaves room for links below the tiles, also where they lead to another host", () => {
+    show(2, 1);
+    expect(root.querySelectorAll(".px-wired").length).toBe(2);
+    close();
+    show(1, 2);
+    expect(root.querySelectorAll(".px-wired").length).toBe(0);
   });
 
   it("is small for many ranks, and shows the matrix of links", () => {

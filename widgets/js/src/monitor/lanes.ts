@@ -6,6 +6,7 @@ import { height_of, paint, rank_at, theme_of } from "./paint";
 import { cell_at, panned, span_at, zoomed, type Cell, type History, type Span, type Window } from "./state";
 import { say_span } from "./words";
 
+const NARROW_PX = 560;
 const TAKEN_PX = 3; // how near a pointer must be to a thin span
 
 export class Lanes {
@@ -14,7 +15,8 @@ export class Lanes {
   chosen = -1;
   private readonly canvas = el("canvas", {
     tabindex: 0,
-    role: "img",
+    // It is worked with keys: who hears the page is to hand them on.
+    role: "application",
     "aria-label": "lanes of the ranks over time",
     "aria-description":
       "arrows move through time and between ranks, plus and minus zoom, N and P go to the next and " +
@@ -47,7 +49,10 @@ export class Lanes {
     cleanup.on<WheelEvent>(this.canvas, "wheel", (event) => this.on_wheel(event));
     cleanup.on<KeyboardEvent>(this.canvas, "keydown", (event) => this.on_key(event));
     if (typeof ResizeObserver !== "undefined") {
-      const observer = new ResizeObserver(() => this.draw());
+      const observer = new ResizeObserver(() => {
+        this.root.classList.toggle("px-narrow", this.root.clientWidth < NARROW_PX);
+        this.draw();
+      });
       observer.observe(this.element);
       cleanup.add(() => observer.disconnect());
     }

@@ -15,6 +15,7 @@ const OPS: Record<string, number> = {
 };
 const NAMES = ["page", "sunk", "edge", "ink", "soft", "busy", "input", "dead"] as const;
 const AXIS = 20;
+const LEAST_APART = 48; // pixels between two times on the axis
 const PALE = 0.4;
 
 /** The property of the theme that an operation is drawn in; of those that have none, the soft one. */
@@ -85,6 +86,7 @@ export function paint(context: CanvasRenderingContext2D, history: History, view:
   const hatch = hatched(context, theme);
   for (const row of rows) ground.rect(theme["sunk"] as string, 1, 0, row.y, view.width, height);
   history.lanes.forEach((lane, rank) => put_cells(ground, lane, rows[rank] as Row, theme));
+  for (const row of rows) put_gaps(ground, brush, history.gaps, row, theme);
   ground.flush(context);
   history.lanes.forEach((lane, rank) => put_states(context, brush, lane, rows[rank] as Row, theme, hatch));
   const strip = height > 15 ? 4 : 2;
@@ -111,10 +113,14 @@ function paint_axis(
 ): void {
   context.font = "11px system-ui, sans-serif";
   context.fillStyle = theme["soft"] as string;
+  let before = Infinity; // from right to left
   for (const [time, words] of ticks(view.left, view.right, view.now)) {
     const x = place(time);
     context.textAlign = x > view.width - 24 ? "right" : x < 24 ? "left" : "center";
-    context.fillText(words, x, foot + 13);
+    if (before - x >= (x < 24 ? 1.4 : 1) * LEAST_APART) {
+      context.fillText(words, x, foot + 13);
+      before = x;
+    }
     context.globalAlpha = 0.35;
     context.fillRect(Math.round(x), 0, 1, foot);
     context.globalAlpha = 1;
@@ -130,6 +136,17 @@ function put_cells(brush: Brush, lane: Lane, row: Row, theme: Theme): void {
     const width = Math.max(1, Math.min(row.width, row.place(end)) - x);
     brush.rect(theme["busy"] as string, 0.13, x, row.y, width, row.height);
     brush.rect(theme["busy"] as string, 1, x, row.y + row.height - strip, width, strip);
+  }
+}
+
+/** What nobody has looked at: what is drawn there is what the ranks still knew later. */
+function put_gaps(ground: Brush, brush: Brush, gaps: History["gaps"], row: Row, theme: Theme): void {
+  for (const [from, until] of gaps) {
+    if (until < row.left || from > row.right) continue;
+    const x = Math.max(0, row.place(from));
+    const width = Math.max(1, Math.min(row.width, row.place(until)) - x);
+    ground.rect(theme["edge"] as string, 0.7, x, row.y, width, row.height);
+    if (row.y === 0) write(brush, "nobody looked", x, width, { ...row, height: Math.max(14, row.height) }, theme["ink"] as string);
   }
 }
 
@@ -231,7 +248,19 @@ function put_share(
   if (moving > 0) brush.rect(colour, 1, x, foot - moving, width, moving);
 }
 
+// A pattern is a picture of its own: one for each canvas and colour, not for each time it is drawn.
+const hatches = new WeakMap<CanvasRenderingContext2D, { colour: string; look: CanvasPattern | string }>();
+
 function hatched(context: CanvasRenderingContext2D, theme: Theme): CanvasPattern | string {
+  const colour = theme["dead"] as string;
+  const known = hatches.get(context);
+  if (known?.colour === colour) return known.look;
+  const look = make_hatch(context, theme);
+  hatches.set(context, { colour, look });
+  return look;
+}
+
+function make_hatch(context: CanvasRenderingContext2D, theme: Theme): CanvasPattern | string {
   const tile = document.createElement("canvas");
   tile.width = tile.height = 8;
   const ink = tile.getContext("2d");

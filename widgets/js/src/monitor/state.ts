@@ -38,6 +38,8 @@ export interface Frame {
   waits: [ranks: number[], missing: number[], what: string, since: number][];
   missed: number;
   dropped: number;
+  unsure: number; // collectives of which the hosts' clocks, wrong by up to unsure_ms, do not tell who came last
+  unsure_ms: number;
 }
 
 export interface Span {
@@ -71,18 +73,23 @@ export interface Lane {
 }
 
 export const HISTORY_MS = 120_000;
+export const GAP_MS = 2000; // frames come five times a second while somebody looks
 export const MOST_SPANS = 3000; // of a lane: 16 a look for a busy rank, longer than HISTORY_MS for others
 
 /** What frames have told, as far back as it is kept. */
 export class History {
   readonly lanes: Lane[] = [];
   readonly ops = new Set<string>(); // all that were ever there
+  readonly gaps: [from: number, to: number][] = []; // when nobody looked
   newest: Frame | null = null;
   private number = 0;
+  private looked = 0; // when, last
 
   /** Forget all, to take it anew. */
   reset(): void {
     this.lanes.length = 0;
+    this.gaps.length = 0;
+    this.looked = 0;
     this.newest = null;
     this.number = 0;
   }
@@ -94,6 +101,8 @@ export class History {
     this.newest = frame;
     this.number = frame.number;
     if (is_again || frame.status !== "live") return;
+    if (this.looked && frame.now - this.looked > GAP_MS) this.gaps.push([this.looked, frame.now]);
+    this.looked = frame.now;
     while (this.lanes.length < frame.ranks.length) this.lanes.push({ spans: [], cells: [], states: [] });
     this.end_untold(frame);
     for (const row of frame.spans) this.put(row);
@@ -135,6 +144,7 @@ export class History {
   }
 
   private cut(oldest: number): void {
+    while ((this.gaps[0]?.[1] ?? oldest) < oldest) this.gaps.shift();
     for (const lane of this.lanes) {
       const first = lane.spans.findIndex((span) => !span.done || span.done >= oldest);
       const gone = Math.max(first < 0 ? lane.spans.length : first, lane.spans.length - MOST_SPANS);

@@ -47,18 +47,30 @@ export function say_span(span: Span, now: number): string {
 
 export const SOON_MS = 500; // a shorter wait is no news
 
-/** Who holds the others up now, or did so lately. */
-export function say_late(frame: Frame, since_frame_ms: number): string[] {
-  const dead = frame.ranks.flatMap((rank, number) =>
+const say_dead = (frame: Frame): string[] =>
+  frame.ranks.flatMap((rank, number) =>
     rank.state === "dead" ? [`rank ${number} is dead${rank.detail ? `: ${rank.detail}` : ""}`] : [],
   );
-  const now = frame.waits
+
+function say_waits(frame: Frame, say_since: (since: number) => string): string[] {
+  return frame.waits
     .filter(([, , , since]) => frame.now - since >= SOON_MS)
     .map(
       ([ranks, missing, what, since]) =>
-        `${with_ranks(missing)} ${missing.length === 1 ? "holds" : "hold"} up ${with_ranks(ranks)} in ${what} ` +
-        `for ${duration(frame.now - since + since_frame_ms)}`,
+        `${with_ranks(missing)} ${missing.length === 1 ? "holds" : "hold"} up ${with_ranks(ranks)} in ${what}` +
+        say_since(since),
     );
+}
+
+/** Who is dead and who holds the others up now, without times: it changes when they do. */
+export function say_held_up(frame: Frame): string {
+  return [...say_dead(frame), ...say_waits(frame, () => "")].join("; ");
+}
+
+/** Who holds the others up now, or did so lately. */
+export function say_late(frame: Frame, since_frame_ms: number): string[] {
+  const dead = say_dead(frame);
+  const now = say_waits(frame, (since) => ` for ${duration(frame.now - since + since_frame_ms)}`);
   if (now.length) return [...dead, ...now];
   const most = frame.late[0]?.[2] ?? 0;
   const lately = frame.late
@@ -69,7 +81,15 @@ export function say_late(frame: Frame, since_frame_ms: number): string[] {
         `rank ${rank} came last to ${n} of ${count(frame.compared, "collective")}: the others lost ` +
         `${duration(total)}${n > 1 ? `, ${duration(worst)} at worst` : ""}`,
     );
-  return [...dead, ...lately];
+  // Whoever is named is named beyond doubt; of the others nobody can tell.
+  const unsure =
+    2 * frame.unsure > frame.compared
+      ? [
+          `who came last to ${frame.unsure} of ${count(frame.compared, "collective")} is within the uncertainty ` +
+            `of the hosts' clocks (${duration(frame.unsure_ms)})`,
+        ]
+      : [];
+  return [...dead, ...lately, ...unsure];
 }
 
 /** A rank's lane in a line, for its label and those who hear it. */

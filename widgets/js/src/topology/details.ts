@@ -14,6 +14,9 @@ export class Details {
   private readonly list = el("dl");
   private readonly said = el("pre", { role: "status", "aria-live": "polite", tabindex: 0 });
   private readonly stacks = this.button("Where is it?", "the rank's stack, as seen from outside", () => this.look());
+  private readonly operations = this.button("Last operations", "what this rank's flight recorder holds", () =>
+    this.do("operations", { rank: this.rank }, LOOK_S, "reading …"),
+  );
   private readonly interrupt = this.button("Interrupt the cell", "stop the cell that runs, on all its ranks", () =>
     this.do("interrupt", {}, LOOK_S, "asking the ranks to stop …"),
   );
@@ -30,7 +33,7 @@ export class Details {
     private readonly requests: Requests,
     private readonly on_close: () => void,
   ) {
-    const buttons = el("div", { class: "px-buttons" }, this.stacks, this.interrupt, this.restart, this.close);
+    const buttons = el("div", { class: "px-buttons" }, this.stacks, this.operations, this.interrupt, this.restart, this.close);
     this.element = el("section", { class: "px-details", hidden: true }, this.title, this.list, buttons, this.said);
   }
 
@@ -69,6 +72,7 @@ export class Details {
   private refresh(): void {
     const is_off = this.is_asking || !this.is_live;
     set_attributes(this.stacks, { disabled: is_off || this.is_dead });
+    set_attributes(this.operations, { disabled: is_off });
     set_attributes(this.interrupt, { disabled: is_off });
     set_attributes(this.restart, { disabled: is_off });
     this.restart.classList.toggle("px-alarm", this.is_sure || this.is_dead);

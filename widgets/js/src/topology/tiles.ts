@@ -48,9 +48,10 @@ export class Tiles {
         const sum = (frame: Frame): number => arena.reduce((all, rank) => all + (frame.arena[rank] ?? 0), 0);
         inner.append(this.tell("px-arena-name", words, sum));
       }
+      // Links hang below the tiles: there they have room of their own.
+      if (world.tcp.some(([a, b]) => ranks.includes(a) || ranks.includes(b))) inner.classList.add("px-wired");
       const wires = world.tcp.filter(([a, b]) => ranks.includes(a) && ranks.includes(b)).length;
       if (wires) {
-        inner.classList.add("px-wired");
         const words = `tcp: ${count(wires, "link")} between these ranks`;
         const sum = (frame: Frame): number =>
           frame.links.reduce((all, [a, b, n]) => all + (ranks.includes(a) && ranks.includes(b) ? n : 0), 0);

@@ -1,0 +1,86 @@
+"""A notebook of given cells, open in JupyterLab in a browser, and somebody in front of the page.
+
+It knows the server and the browser; what is looked at is the test's. Pictures are left in
+``tests/artifacts``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import nbformat
+from browser import chromium_page
+from jupyter_servers import lab, open_notebook
+
+__all__ = ["Onlooker", "notebook_in_lab"]
+
+_ARTIFACTS = Path(__file__).resolve().parent / "artifacts"
+
+
+class Onlooker:
+    """Somebody in front of a page with one of our widgets, named by its `kind`."""
+
+    kind = ""
+
+    def __init__(self, page: Any, address: str, notebook: Path) -> None:
+        self.page = page
+        self.address = address
+        self.notebook = notebook
+        self.widget = page.locator(f".px-{self.kind}")
+
+    def look(self, what: str) -> None:
+        """Keep a picture."""
+        _ARTIFACTS.mkdir(exist_ok=True)
+        self.page.screenshot(path=_ARTIFACTS / f"live-{self.kind}-{what}.png")
+
+    def press(self, words: str, **options: Any) -> None:
+        """Click a button of the widget."""
+        self.widget.get_by_role("button", name=words, exact=True).click(**options)
+
+    def run_cell(self, index: int) -> None:
+        """Run a cell of the notebook, as its menu does."""
+        self.page.evaluate(
+            """index => {
+                window.jupyterapp.shell.currentWidget.content.activeCellIndex = index;
+                window.jupyterapp.commands.execute('notebook:run-cell');
+            }""",
+            index,
+        )
+
+
+Kind = TypeVar("Kind", bound=Onlooker)
+
+
+@contextmanager
+def notebook_in_lab(
+    tmp_path: Path, kind: type[Kind], cells: Sequence[str], **options: Any
+) -> Iterator[Kind]:
+    """Open a notebook of these cells; at the end the page has asked nobody else and had no error."""
+    errors: list[str] = []
+    asked: set[str] = set()
+    notebook = tmp_path / "notebooks" / "watch.ipynb"
+    notebook.parent.mkdir()
+    metadata = {"kernelspec": {"name": "python3", "display_name": "Python 3"}}
+    made = [nbformat.v4.new_code_cell(source) for source in cells]
+    nbformat.write(nbformat.v4.new_notebook(cells=made, metadata=metadata), notebook)
+    with (
+        chromium_page(viewport={"width": 1280, "height": 1100}, **options) as page,
+        lab(tmp_path) as address,
+    ):
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.on("console", lambda said: errors.append(said.text) if said.type == "error" else None)
+        page.on("request", lambda request: asked.add(urlsplit(request.url).hostname or ""))
+        onlooker = kind(page, address.replace("01_first_ranks", "watch"), notebook)
+        try:
+            open_notebook(page, onlooker.address)
+            yield onlooker
+        except BaseException:
+            onlooker.look("failed")
+            raise
+        # Before the server ends, which the page would complain about.
+        assert asked <= {"127.0.0.1", ""}
+        assert errors == []

@@ -1,0 +1,57 @@
+"""What the live widgets of a workspace share: that it is one, and that another may take its place.
+
+It knows the workspace and the lock that looks at it; what is seen is its subclasses'.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from phalanx.workspace import Workspace
+
+from ._live import LiveWidget
+
+__all__ = ["WorkspaceWidget", "checked_workspace"]
+
+
+def checked_workspace(kind: str, workspace: Workspace) -> Workspace:
+    """Refuse with `TypeError` what is no workspace."""
+    if not hasattr(workspace, "topology"):
+        msg = f"{kind} shows a Workspace, not {type(workspace).__name__}"
+        raise TypeError(msg)
+    return workspace
+
+
+class WorkspaceWidget(LiveWidget):
+    """A live widget that looks at a workspace: on the ticker's thread and on those of answers.
+
+    Subclasses say what there is to see before anything is shown (`_prepare`), and what a workspace
+    that is new to them begins with (`_begin`).
+    """
+
+    def __init__(self, workspace: Workspace) -> None:
+        self._looking = threading.Lock()
+        self._workspace = checked_workspace(type(self).__name__, workspace)
+        self._prepare()
+        super().__init__()
+        with self._looking:
+            self._begin()
+
+    @property
+    def workspace(self) -> Workspace:
+        """What is shown."""
+        return self._workspace
+
+    @workspace.setter
+    def workspace(self, workspace: Workspace) -> None:
+        with self._looking:
+            self._workspace = checked_workspace(type(self).__name__, workspace)
+            self._begin()
+
+    def _prepare(self) -> None:
+        """Look for the first time; `DistributedError` where there is nothing to show."""
+        raise NotImplementedError
+
+    def _begin(self) -> None:
+        """Show the workspace from now on; `_looking` is held."""
+        raise NotImplementedError

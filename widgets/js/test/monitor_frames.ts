@@ -1,0 +1,46 @@
+// Frames of the monitor, made up.
+import type { Frame, RankNow, SpanRow } from "../src/monitor/state";
+import type { State } from "../src/topology/state";
+
+export function rank(state: State, more: Partial<RankNow["rate"]> = {}, detail = ""): RankNow {
+  const rate = { share: 0, waiting: 0, arena: 0, sent: 0, received: 0, operations: 0, ...more };
+  return { state, detail, pid: 41200, rate };
+}
+
+export function frame(number: number, more: Partial<Frame> = {}): Frame {
+  return {
+    status: "live",
+    why: "",
+    number,
+    now: 1000 + 200 * number,
+    time: 0,
+    epoch: 1,
+    ranks: [rank("busy"), rank("busy")],
+    spans: [],
+    cells: [],
+    links: [],
+    compared: 0,
+    late: [],
+    waits: [],
+    missed: 0,
+    dropped: 0,
+    unsure: 0,
+    unsure_ms: 0,
+    ...more,
+  };
+}
+
+export interface Some {
+  rank?: number;
+  number?: number;
+  op?: string;
+  wait?: number;
+  count?: number;
+  failure?: string;
+  peer?: number;
+}
+
+export function row(begun: number, done: number, more: Some = {}): SpanRow {
+  const { rank = 0, number = begun, op = "all_sum", wait = 1, count = 1, failure = "", peer = -1 } = more;
+  return [rank, number, op, begun, done, done - begun, wait, 2048, count, 5, "", peer, 0, failure];
+}
