@@ -60,6 +60,12 @@ class Process:
     async def ended(self):
         return await asyncio.shield(self.over)
 
+    def look(self):
+        pass
+
+    def farewell(self):
+        pass
+
     def kill(self):
         self.is_killed = True
         if not self.over.done():

@@ -85,6 +85,12 @@ class _Process:
         await self._over.wait()
         return "its supervisor was killed"
 
+    def look(self) -> None:
+        pass
+
+    def farewell(self) -> None:
+        pass
+
     def kill(self) -> None:
         self._over.set()
 
