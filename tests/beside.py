@@ -1,7 +1,7 @@
 """Files (and folders) whose tests may run beside others: `tests/run` runs them first, three at a time.
 
-They hold nobody to a time that is short, look at no processes but their own, and do not fork (JAX,
-once some test has loaded it, warns of that). A new file runs alone until it is named here.
+They hold nobody to a time that is short, and look at no processes but their own. A new file runs
+alone until it is named here. Those in a browser have one of the three to themselves.
 """
 
 from __future__ import annotations
@@ -13,22 +13,35 @@ __all__ = ["BESIDE", "is_beside"]
 _TESTS = Path(__file__).parent
 BESIDE = (
     "benchmarks",
-    *(f"cli/test_{name}.py" for name in ("cli", "launch_mpi", "launch_parts")),
+    *(
+        f"cli/test_{name}.py"
+        for name in (
+            "cli", "config", "launch_mpi", "launch_parts", "recover", "talking_in_browser", "tune",
+        )
+    ),
     *(
         f"distributed/test_{name}.py"
         for name in (
-            "arguments", "bad_input", "bench", "bench_fit", "collectives", "contract", "environment", "farm",
-            "frameworks", "gradients", "handshake", "key_file", "lanes", "meeting", "mpi", "package", "reductions",
-            "rendezvous", "sites", "split", "stripes", "trace",
+            "arguments", "bad_input", "bench", "bench_fit", "collectives", "connect", "contract",
+            "environment", "farm", "frameworks", "gradients", "handshake", "interface", "key_file", "lanes",
+            "meeting", "mpi", "package", "recover", "reductions", "rendezvous", "sites", "split", "stripes",
+            "trace",
         )
     ),
     "fuzz",
     "hosts/test_jobs.py",
     *(
+        f"hosts/test_{name}.py"
+        for name in (
+            "discovery", "hostfile", "linux_hosts", "measured", "notebook_over_ssh", "over_ssh", "plan",
+            "rings", "setup", "where",
+        )
+    ),
+    *(
         f"magics/test_{name}.py"
         for name in (
-            "attach", "bad_input", "bandwidth", "cells", "figures", "restart", "status", "trace", "words",
-            "wrong_arguments",
+            "attach", "bad_input", "bandwidth", "cells", "config", "figures", "hosts", "restart", "stacks",
+            "start_options", "status", "terminal", "trace", "words", "wrong_arguments",
         )
     ),
     "notebooks",
@@ -37,8 +50,8 @@ BESIDE = (
     *(
         f"supervisor/test_{name}.py"
         for name in (
-            "hopeless_simulated", "places", "quiet", "runtime_folder", "script_parts", "shown",
-            "sweeper", "world",
+            "dumps", "far_samples", "hopeless", "hopeless_simulated", "hopeless_worlds", "places", "quiet",
+            "refused", "runtime_folder", "samplers", "script_parts", "shown", "sweeper", "world",
         )
     ),
     "test_errors.py",
@@ -46,11 +59,13 @@ BESIDE = (
     "test_kernel_driver.py",
     "test_layers.py",
     "test_package.py",
-    "widgets/test_live_bandwidth.py",
-    "widgets/test_pictures.py",
+    "widgets",
     *(
         f"workspace/test_{name}.py"
-        for name in ("asking", "bench", "io", "merge", "questions", "run", "status", "stopping", "text")
+        for name in (
+            "asking", "attach", "bench", "come_back", "io", "leaks", "merge", "newcomers", "questions",
+            "restart", "run", "splits", "status", "stopping", "text", "trace", "watch",
+        )
     ),
 )  # fmt: skip
 

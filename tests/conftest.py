@@ -45,9 +45,29 @@ def pytest_collection_modifyitems(config, items) -> None:
     parted: dict[bool, list] = {True: [], False: []}
     for item in items:
         parted[is_beside(item.path) == (part == "beside")].append(item)
-    # First what is long and in one piece, so that no core waits for it at the end.
-    items[:] = sorted(parted[True], key=lambda item: item.get_closest_marker("browser") is None)
+    # Those in a browser first: they are the longest, and have a worker to themselves.
+    items[:] = sorted(parted[True], key=lambda item: lane_of(item.nodeid) != "browser")
     config.hook.pytest_deselected(items=parted[False])
+
+
+def lane_of(test: str) -> str:
+    """Which tests run on one worker, one after the other: those of a file, and all in a browser.
+
+    Of these one keeps a core busy.
+    """
+    file = test.partition("::")[0]
+    return "browser" if file.endswith(("_in_browser.py", "_in_lab.py")) else file
+
+
+@pytest.hookimpl(optionalhook=True)  # pytest-xdist's
+def pytest_xdist_make_scheduler(config, log):
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Lanes(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return lane_of(nodeid)
+
+    return Lanes(config, log)
 
 
 def pytest_terminal_summary(terminalreporter) -> None:
