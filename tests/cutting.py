@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import socket
 
@@ -36,12 +37,14 @@ def _connections(pid):
 
 
 def _borrow(pid: int, fd: int) -> int:
-    """Another process's descriptor; a skip where the system does not give it."""
+    """Another process's descriptor; a skip where the system does not give it, else `OSError`."""
     pidfd = os.pidfd_open(pid)
     try:
         got: int = ctypes.CDLL(None, use_errno=True).syscall(PIDFD_GETFD, pidfd, fd, 0)
     finally:
         os.close(pidfd)
+    if got < 0 and ctypes.get_errno() == errno.EBADF:  # closed meanwhile
+        raise OSError(errno.EBADF, "it has closed that")
     if got < 0:
         pytest.skip(f"no descriptors of other processes here: {os.strerror(ctypes.get_errno())}")
     return got
