@@ -47,7 +47,7 @@ def save_address_space() -> None:
     """Where a process may have only so much of it (`ulimit -v`), let threads share what is reserved.
 
     glibc reserves 64 MiB for each thread that allocates: 9 of the 16 of a rank, which then has
-    1,400 MiB of addresses (2 ranks on the host; 70 MiB of memory), and 860 with this.
+    1,390 MiB of addresses (2 ranks on the host; 70 MiB of memory), and 820 with this.
     """
     if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
         os.environ.setdefault("MALLOC_ARENA_MAX", "1")
