@@ -75,8 +75,8 @@ def test_a_link_within_a_machine_holds_no_more_than_a_cache(meet):
         for name, links, peer in (("here", here, 1), ("there", there, 0))
         for lane in lanes
     }
-    assert size.pop(("here", Lane.COLLECTIVE)) == 256 << 10
-    assert min(size.values()) > 256 << 10
+    assert size.pop(("here", Lane.COLLECTIVE)) == 384 << 10
+    assert min(size.values()) > 384 << 10
     for links in (here, there):
         for lane in links.values():
             for sock in lane.values():
