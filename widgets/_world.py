@@ -41,8 +41,9 @@ def headline(t: Topology) -> str:
 
 
 def address_and_cores(host: HostInfo) -> str:
-    """Say where a host is and how many cores it has, as far as that is known."""
-    return " · ".join(filter(None, (host.address, count(host.cores, "core") if host.cores else "")))
+    """Say where a host is, on which network card, and how many cores it has, as far as is known."""
+    address = f"{host.address} ({host.device})" if host.device else host.address
+    return " · ".join(filter(None, (address, count(host.cores, "core") if host.cores else "")))
 
 
 def ranges(numbers: Iterable[int]) -> str:

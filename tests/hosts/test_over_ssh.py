@@ -29,6 +29,7 @@ def test_three_hosts_boot_agree_and_stop(bed, tmp_path):
     with World(bed, tmp_path) as world:
         said = world.boot()
         assert sorted(line for line in said["news"] if "up" in line.split()) == ["b: up ", "c: up "]
+        assert said["devices"] == ["eth0"] * 3
         values = world.run(WHERE)["values"]
         assert values == [f"('{host}', 15)" for host in "aabbcc"]
         assert world.run("import os; os.getcwd()")["values"] == [repr(str(tmp_path))] * 6

@@ -39,7 +39,9 @@ def main():
     except DistributedError as error:
         _say(problem=str(error), news=[f"{n.name}: {n.state} {n.text}" for n in news])
         return
-    _say(up=time.monotonic() - start, news=[f"{n.name}: {n.state} {n.text}" for n in news])
+    up_s = time.monotonic() - start
+    devices = [host.device for host in workspace.topology().hosts]
+    _say(up=up_s, news=[f"{n.name}: {n.state} {n.text}" for n in news], devices=devices)
     with workspace:
         while line := sys.stdin.readline():
             _run(workspace, json.loads(line))

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from worlds import NASTY, make_sweep, make_world
 
 from phalanx.distributed.bench import unknown_limit
-from phalanx.protocol import HostPlan, Limit, Measurement, RankInfo, SweepRun, Topology
+from phalanx.protocol import HostInfo, HostPlan, Limit, Measurement, RankInfo, SweepRun, Topology
 from phalanx.widgets import (
     HEADER,
     StillPicture,
@@ -100,6 +100,14 @@ def test_links_between_hosts():
     picture = topology(make_world(3, 2))
     assert "node0 - node1, 1 link" in picture.text
     assert "3 tcp links" in _texts(picture)
+
+
+def test_a_host_is_drawn_with_its_network_card():
+    hosts = tuple(HostInfo(i, f"n{i}", f"10.0.0.{i}", 2, f"eth{i}") for i in range(2))
+    ranks = tuple(RankInfo(i, i, 7, "idle") for i in range(2))
+    picture = topology(Topology("w", 1, hosts, ranks, ()))
+    assert "10.0.0.1 (eth1) · 2 cores" in _texts(picture)
+    assert "10.0.0.0 (eth0), 2 cores" in picture.text
 
 
 def test_a_plan_is_drawn_before_anything_is_started():

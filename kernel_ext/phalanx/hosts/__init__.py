@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ._cables import Cable
     from ._gather import gather
     from ._host import Fault, Host, Hostfile, HostfileError, is_address
-    from ._interfaces import interface_addresses, own_addresses
+    from ._interfaces import interface_addresses, interface_of, own_addresses
     from ._job_arguments import add_job_arguments, check_job, job_options, launcher_lines
     from ._jobs import LAUNCHERS, TITLES, found_job, job_hosts, recognised
     from ._json_form import to_json
@@ -63,6 +63,7 @@ __all__ = [
     "found_job",
     "gather",
     "interface_addresses",
+    "interface_of",
     "is_address",
     "job_hosts",
     "job_options",
@@ -115,6 +116,7 @@ _FILES = {
     "found_job": "_jobs",
     "gather": "_gather",
     "interface_addresses": "_interfaces",
+    "interface_of": "_interfaces",
     "is_address": "_host",
     "job_hosts": "_jobs",
     "job_options": "_job_arguments",

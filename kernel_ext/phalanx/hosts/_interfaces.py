@@ -11,7 +11,7 @@ import socket
 
 import psutil
 
-__all__ = ["interface_addresses", "own_addresses"]
+__all__ = ["interface_addresses", "interface_of", "own_addresses"]
 
 
 def own_addresses() -> dict[str, tuple[str, ...]]:
@@ -32,6 +32,22 @@ def own_addresses() -> dict[str, tuple[str, ...]]:
         if is_up.get(name, True):
             found[name] = (*by_family[socket.AF_INET], *by_family[socket.AF_INET6])
     return found
+
+
+def interface_of(address: str) -> str:
+    """Return the name of the network card of this machine that has an address; "" if none has.
+
+    Examples
+    --------
+    >>> interface_of("127.0.0.1"), interface_of("192.0.2.1")
+    ('', '')
+    """
+    try:
+        if ipaddress.ip_address(address.partition("%")[0]).is_loopback:
+            return ""  # no card
+    except ValueError:  # a name
+        return ""
+    return next((name for name, found in own_addresses().items() if address in found), "")
 
 
 def interface_addresses(interface: str) -> tuple[str, ...]:

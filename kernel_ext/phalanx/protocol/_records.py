@@ -31,12 +31,16 @@ RankState = Literal["planned", "starting", "idle", "busy", "input", "dead"]
 
 
 class HostInfo(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One machine of a world: its place in the hostfile, its name, address and usable cores."""
+    """One machine of a world: its place in the hostfile, its name, address and usable cores.
+
+    ``device`` is the network card that has the address; "" where it is not known, or there is none.
+    """
 
     index: int
     name: str
     address: str
     cores: int
+    device: str = ""
 
 
 class HostClock(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -96,8 +96,7 @@ class HostBoot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class HostUp(msgspec.Struct, frozen=True, tag="host_up", forbid_unknown_fields=True):
     """Host, first of all: I am there, and my ranks will listen on ``addresses``.
 
-    ``root_address`` is the one at which it has reached the root: its ranks will reach the
-    controller there, too.
+    ``device`` has the first. At ``root_address`` it has reached the root, and ranks the controller.
     """
 
     version: str
@@ -106,6 +105,7 @@ class HostUp(msgspec.Struct, frozen=True, tag="host_up", forbid_unknown_fields=T
     cores: Annotated[int, msgspec.Meta(ge=1, lt=1 << 31)]
     addresses: tuple[str, ...]
     root_address: str = ""
+    device: str = ""
 
 
 class RankReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -104,10 +104,8 @@ class HostRole:
         health = HealthWatch(self._host, self._boot.silence_s, self._on_frozen)
         cores = len(os.sched_getaffinity(0))
         name = socket.gethostname()
-        addresses = self._host.addresses
-        self._say(
-            HostUp(phalanx.__version__, os.getpid(), name, cores, addresses, self._root.address)
-        )
+        at = self._host.addresses, self._root.address, self._host.device
+        self._say(HostUp(phalanx.__version__, os.getpid(), name, cores, *at))
         try:
             self._spawn_task(self._serve())
             self._spawn_task(self._watch_silence())

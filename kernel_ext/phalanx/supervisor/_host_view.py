@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from phalanx.hosts import interface_of
 from phalanx.protocol import MOST_CONNECTIONS, Activity, HostClock, HostInfo, Welcome
 
 from ._layout import Layout
@@ -30,7 +31,7 @@ class HostView:
     """
 
     def __init__(self, ranks: Sequence[int], addresses: Sequence[str], size: int) -> None:
-        self.addresses = tuple(addresses)
+        self.listen_on(addresses)
         self._at_once = self._connections_per_ip = 1
         self.ranks = tuple(ranks)
         self.memory = HostMemory(len(self.ranks), size or len(self.ranks))
@@ -46,9 +47,12 @@ class HostView:
     def infos(self) -> tuple[HostInfo, ...]:
         """This machine, for a picture."""
         cores = len(os.sched_getaffinity(0))
-        return (
-            HostInfo(index=0, name=socket.gethostname(), address=self.addresses[0], cores=cores),
-        )
+        return (HostInfo(0, socket.gethostname(), self.addresses[0], cores, self.device),)
+
+    def listen_on(self, addresses: Sequence[str]) -> None:
+        """Have ranks listen on these addresses, for links."""
+        self.addresses = tuple(addresses)
+        self.device = interface_of(self.addresses[0])  # once: a picture is asked for often
 
     def use(self, n_named: int, connections_per_ip: int) -> None:
         """Have ranks use the addresses that were named for them at once; others are alternatives."""

@@ -142,7 +142,7 @@ class Hosts:
                 self._addresses = self._door.open(found)
                 for local in self._local:
                     if local.addresses == ("127.0.0.1",):
-                        local.addresses = self._addresses
+                        local.listen_on(self._addresses)
         return self._addresses
 
     # -- what remote hosts need (RemoteHosts) -------------------------------------------------

@@ -173,7 +173,8 @@ class RemoteHost(KnownRanks):
     def _on_up(self, up: HostUp, wanted: Sequence[int]) -> None:
         assert self._line is not None
         self._name = self._keeper.named(self._index, up.name)
-        self.info = HostInfo(self._index, self._name, next(iter(up.addresses), ""), up.cores)
+        address = next(iter(up.addresses), "")
+        self.info = HostInfo(self._index, self._name, address, up.cores, up.device)
         self.root_address = up.root_address
         if self._is_watching:
             self._line.say(WatchRanks(is_on=True))
