@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
+import os
+import shutil
 import signal
+import tempfile
 from collections import Counter
 
 import pytest
@@ -17,6 +21,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 for number in (signal.SIGHUP, signal.SIGQUIT):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, signal.SIG_DFL)
+
+# Tests that run at the same time: a workspace of one is not for another to find, or to stop.
+if worker := os.environ.get("PYTEST_XDIST_WORKER"):
+    os.environ["XDG_RUNTIME_DIR"] = tempfile.mkdtemp(prefix=f"px-{worker}-")
+    atexit.register(shutil.rmtree, os.environ["XDG_RUNTIME_DIR"], ignore_errors=True)
 
 N_SLOWEST = 25
 

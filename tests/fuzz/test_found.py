@@ -144,7 +144,7 @@ def test_a_rank_that_dies_as_it_says_that_it_is_ready_is_told_of():
         actors[0].say(pack_frame(Register(1, 1)) + pack_frame(EngineReady()))
         await asyncio.sleep(0.1)
         actors[1].say(pack_frame(EngineReady()))
-        actors[1]._bury()
+        actors[1]._bury(0)
 
     told = told_by(workspace, story, is_up=False)
     assert [said["rank"] for said in told if said["type"] == "rank_lost"] == [1]

@@ -37,6 +37,9 @@ FAIL = "px.all_sum(np.ones(1 + rank))"  # it ends the epoch on all ranks
 @pytest.fixture(autouse=True)
 def _folder(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    # Where those without that variable are: of somebody else's tests, which run at the same time.
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     yield
     for info in list_workspaces():
         stop_workspace(info.name)
