@@ -29,6 +29,7 @@ BESIDE = (
         )
     ),
     "fuzz",
+    "hosts/test_batch_job.py",
     "hosts/test_jobs.py",
     *(
         f"hosts/test_{name}.py"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import shlex
@@ -11,6 +12,8 @@ import time
 import pytest
 from fake_scheduler import jobs_of, make_commands
 from job_world import WORLD, hosts_of, wait_empty
+
+from phalanx.hosts import add_job_arguments, job_options
 
 BOUND_S = 4.0
 NAMES = {"pbs": "PBS", "lsf": "LSF", "htcondor": "HTCondor"}
@@ -100,7 +103,11 @@ def test_what_a_scheduler_refuses(cluster):
 
 
 def test_a_job_that_is_held_fails_at_once(cluster):
-    said, _ = cluster.start(launcher="htcondor", job={"nodes": 1, "args": ["hold = True"]})
+    parser = argparse.ArgumentParser()
+    add_job_arguments(parser.add_argument, int)
+    words = ["--launcher", "htcondor", "--nodes", "1", "--launcher-arg", "hold = True"]
+    args = job_options(parser.parse_args(words)).args
+    said, _ = cluster.start(launcher="htcondor", job={"nodes": 1, "args": args})
     assert said == (
         "node0: HTCondor's job 11 is held and will not start: submitted on hold at user's request"
     )

@@ -133,6 +133,10 @@ def _options(line):
 def test_what_a_scheduler_is_asked_for():
     line = ["--launcher", "pbs", "--nodes", "3", "--partition", "q", "--launcher-arg=-l mem='2 gb'"]
     assert _options(line) == JobOptions(3, "q", args=("-l", "mem=2 gb"))
+    line = ["--launcher", "htcondor", "--nodes", "3", "--launcher-arg", "request_memory = 2GB"]
+    assert _options([*line, "--launcher-arg", '+What = "it\'s"']) == JobOptions(
+        3, args=("request_memory = 2GB", '+What = "it\'s"')
+    )
     assert _options([]) == JobOptions()
 
 
@@ -198,11 +202,12 @@ def test_srun_outside_of_a_job_asks_for_what_the_user_does():
 
 @pytest.mark.parametrize("launcher", FORMS)
 def test_directives(launcher):
-    job = JobOptions(2, "" if launcher == "htcondor" else "q", "lab", "30", ("-a", "b"))
+    job = JobOptions(2, "" if launcher == "htcondor" else "q", "lab", "30", ("-a", "b [c]"))
     lines = directives(FORMS[launcher], job).splitlines()
     assert any("lab" in line for line in lines)
     assert any("30" in line for line in lines)
-    more = ["-a", "b"] if launcher == "htcondor" else [FORMS[launcher].line.format("-a b")]
+    one = FORMS[launcher].line.format("-a 'b [c]'")
+    more = ["-a", "b [c]"] if launcher == "htcondor" else [one]
     assert lines[-len(more) :] == more
 
 

@@ -61,7 +61,9 @@ def job_options(options: argparse.Namespace) -> JobOptions:
         They make no sense without one; or quotes do not match.
     """
     try:
-        args = tuple(word for text in options.launcher_arg for word in shlex.split(text))
+        args = tuple(options.launcher_arg)
+        if options.launcher != "htcondor":  # whose words are lines: request_memory = 2GB
+            args = tuple(word for text in options.launcher_arg for word in shlex.split(text))
     except ValueError as error:
         msg = f"--launcher-arg: {error}"
         raise ValueError(msg) from None

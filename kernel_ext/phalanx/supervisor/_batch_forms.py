@@ -8,12 +8,13 @@ word on nodes, and none of them can tell how a job stands: that is here.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 from phalanx.protocol import JobOptions
 
-__all__ = ["FORMS", "Form", "Standing", "directives"]
+__all__ = ["FORMS", "Form", "Standing", "directives", "doubled", "is_unknown"]
 
 State = Literal["waits", "runs", "held", "over", "unknown"]
 
@@ -29,10 +30,12 @@ class Form(NamedTuple):
     """A scheduler's jobs.
 
     ``script`` has the places {n} (nodes), {cores}, {output_file}, {folder}, {directives} and
-    {program_and_args} of ipyparallel's templates. ``is_array``: it starts {n} jobs, each of which
+    {program_and_args} of ipyparallel's templates, and `quote` and `doubled` for what has spaces in
+    it. ``is_array``: it starts {n} jobs, each of which
     is one supervisor; else one job, whose first node starts one on each. ``line`` is one more
     directive, ``queue``, ``account`` and ``time`` such a word ("": there is none). ``ask`` is the
-    command, before the job's number, whose output (with its exit status and errors) `read` takes.
+    command, before the job's number, whose output (with its exit status and errors) `read` takes;
+    ``gone`` is what it says where it fails because there is no such job, with {0} for the number.
     """
 
     script: str
@@ -44,7 +47,7 @@ class Form(NamedTuple):
     read: Callable[[str, str], Standing]
     is_array: bool = False
     has_stdin: bool = False
-    gone: str = r"(?i)invalid job id|unknown job|not found|has finished|does not exist"
+    gone: str = r"(?!)"  # without a word of its own: `read` sees it
 
 
 def directives(form: Form, job: JobOptions) -> str:
@@ -61,6 +64,8 @@ def directives(form: Form, job: JobOptions) -> str:
     #PBS -q short
     #PBS -l walltime=1:00:00
     #PBS -V
+    >>> print(directives(FORMS["pbs"], JobOptions(2, args=("-l", "mem=2 gb"))))
+    #PBS -l 'mem=2 gb'
     """
     words = []
     for name, text in (("queue", form.queue), ("account", form.account), ("time", form.time)):
@@ -71,8 +76,26 @@ def directives(form: Form, job: JobOptions) -> str:
         if value:
             words.append(text.format(value))
     if job.args:
-        words += job.args if form.line == "{}" else [" ".join(job.args)]
+        words += job.args if form.line == "{}" else [shlex.join(job.args)]
     return "\n".join(form.line.format(word) for word in words)
+
+
+def is_unknown(form: Form, job: str, said: str) -> bool:
+    """Whether a scheduler says that it has no such job, and not that something else is missing.
+
+    Examples
+    --------
+    >>> is_unknown(FORMS["lsf"], "12", "Job <12> is not found")
+    True
+    >>> is_unknown(FORMS["lsf"], "12", "bjobs: command not found")
+    False
+    """
+    return re.search(form.gone.format(job), said, re.IGNORECASE) is not None
+
+
+def doubled(words: str) -> str:
+    """Write a shell's words as HTCondor wants them between its own quotes, single in double ones."""
+    return words.replace("'", "''").replace('"', '""')
 
 
 def _read_slurm(_: str, out: str) -> Standing:
@@ -135,7 +158,7 @@ FORMS = {
     "slurm": Form(
         """#!/bin/sh
 #SBATCH --job-name=phalanx
-#SBATCH --output={output_file}
+#SBATCH --output={quote(output_file)}
 #SBATCH --nodes={n}
 #SBATCH --ntasks-per-node=1
 #SBATCH --cpus-per-task={cores}
@@ -148,13 +171,14 @@ exec {program_and_args}
         "--time={}",
         ("squeue", "--noheader", "--format=%T|%r", "--jobs"),
         _read_slurm,
+        gone="invalid job id specified",
     ),
     # Torque's words, which OpenPBS and PBS Pro know, too.
     "pbs": Form(
         """#!/bin/sh
 #PBS -N phalanx
 #PBS -j oe
-#PBS -o {output_file}
+#PBS -o {quote(output_file)}
 #PBS -l nodes={n}:ppn={cores}
 {directives}
 exec {program_and_args}
@@ -165,6 +189,7 @@ exec {program_and_args}
         "-l walltime={}",
         ("qstat", "-f"),
         _read_pbs,
+        gone=r"unknown job id (?:error )?{0}\b|\b{0}\b\S* job has finished",
     ),
     # A job of several hosts needs a parallel environment, whose name is each site's own; an array
     # needs nothing. (--launcher-arg='-pe smp 8' asks for eight slots for each of its tasks.)
@@ -173,10 +198,10 @@ exec {program_and_args}
 #$ -S /bin/sh
 #$ -N phalanx
 #$ -j y
-#$ -o {output_file}
+#$ -o {quote(output_file)}
 #$ -t 1-{n}
 {directives}
-exec {program_and_args} {folder}/host-$((SGE_TASK_ID - 1))
+exec {program_and_args} {quote(folder)}/host-$((SGE_TASK_ID - 1))
 """,
         "#$ {}",
         "-q {}",
@@ -189,7 +214,7 @@ exec {program_and_args} {folder}/host-$((SGE_TASK_ID - 1))
     "lsf": Form(
         """#!/bin/sh
 #BSUB -J phalanx
-#BSUB -oo {output_file}
+#BSUB -oo {quote(output_file)}
 #BSUB -n {n * cores}
 #BSUB -R "span[ptile={cores}]"
 {directives}
@@ -202,6 +227,7 @@ exec {program_and_args}
         ("bjobs", "-noheader", "-o", "stat"),
         _read_lsf,
         has_stdin=True,
+        gone="job <{0}> is not found",
     ),
     # A shell, as ipyparallel's own words on its launcher say: HTCondor starts Python so that it does
     # not find its modules.
@@ -210,7 +236,7 @@ exec {program_and_args}
 executable = /bin/sh
 transfer_executable = False
 should_transfer_files = NO
-arguments = "-c 'exec {program_and_args} {folder}/host-$(Process)'"
+arguments = "-c 'exec {doubled(program_and_args)} {doubled(quote(folder))}/host-$(Process)'"
 output = {output_file}
 error = {output_file}
 log = {folder}/log

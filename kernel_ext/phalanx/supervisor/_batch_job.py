@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -20,8 +21,8 @@ from typing import Any
 from phalanx.hosts import TITLES
 from phalanx.protocol import HostPlan, RemoteOptions
 
-from ._batch_forms import FORMS, Standing, directives
-from ._host_process import HostUnreachable
+from ._batch_forms import FORMS, Standing, directives, doubled, is_unknown
+from ._host_process import BEGUN, HostUnreachable
 from ._key_folder import KeyFolder, last_words
 
 __all__ = ["BatchHost", "BatchJob"]
@@ -31,8 +32,13 @@ SUBMIT_S = 60.0
 # How often a scheduler is asked: soon after something has changed, then ever less often. (Slurm's
 # own manual asks for no loops around squeue.)
 ASK_AT_FIRST_S, ASK_AT_LAST_S, ASK_SLOWER = 0.5, 30.0, 1.3
-# The job ends with us, whatever ends us: the guard is told so by the end of its input.
-_GUARD = 'trap "" INT HUP TERM; read -r _; "$@" >/dev/null 2>&1; rm -rf -- "$0"'
+# The job ends with us, whatever ends us: the guard is told so by the end of its input. It is there
+# before the job, whose number is its first line: what ends us meanwhile leaves no keys, without
+# which a job that is submitted nevertheless ends at once.
+_GUARD = (
+    'trap "" INT HUP TERM; read -r id; read -r _; '
+    '[ -n "$id" ] && "$@" "$id" >/dev/null 2>&1; rm -rf -- "$0"'
+)
 
 
 class BatchHost:
@@ -131,20 +137,26 @@ class BatchJob:
             self.end()
 
     def _submit(self) -> None:
-        """Submit it, and set its guard; `ValueError` says why it cannot be."""
+        """Set its guard, and submit it; `ValueError` says why it cannot be."""
         try:
             launcher = self._written()
-            said = self._handed_over(launcher)
-            self._id = launcher.parse_job_id(said)
+            guard = subprocess.Popen(
+                ["/bin/sh", "-c", _GUARD, str(self._folder), *launcher.delete_command],
+                stdin=subprocess.PIPE,
+                start_new_session=True,
+            )
         except BaseException:
             self._folder.remove()
             raise
-        command = [*launcher.delete_command, self._id]
-        self._guard = subprocess.Popen(
-            ["/bin/sh", "-c", _GUARD, str(self._folder), *command],
-            stdin=subprocess.PIPE,
-            start_new_session=True,
-        )
+        assert guard.stdin is not None
+        try:
+            self._id = launcher.parse_job_id(self._handed_over(launcher))
+            guard.stdin.write(f"{self._id}\n".encode())
+            guard.stdin.flush()
+        except BaseException:
+            guard.communicate()  # it removes the folder
+            raise
+        self._guard = guard  # not before: it is ended only when it knows the job
 
     def _handed_over(self, launcher: Any) -> str:
         """Run the command that submits it; what that says has the job's number in it."""
@@ -191,6 +203,8 @@ class BatchJob:
             program_args=[],
             namespace={
                 "folder": folder,
+                "quote": shlex.quote,
+                "doubled": doubled,
                 "cores": max(host.plan.ranks for host in self._hosts),
                 "directives": self._asked,
             },
@@ -202,18 +216,31 @@ class BatchJob:
 
     async def _watch(self) -> None:
         every_s = ASK_AT_FIRST_S
+        over: Standing | None = None
         while True:
             for host in self._left:
                 if said := self._folder.said(host.number):
                     host.end(said)
             standing = await self._ask()
+            if standing.state != "over":
+                over = None
+            elif over is None:  # one answer may be a busy scheduler's mistake
+                over = standing
+                await asyncio.sleep(ASK_AT_FIRST_S)
+                continue
+            elif not standing.text:
+                standing = over
             if standing.state != "unknown" and standing != self.standing:
                 every_s = ASK_AT_FIRST_S
                 self.standing = standing
                 changed, self.changed = self.changed, self._loop.create_future()
                 changed.set_result(None)
-            if standing.state in {"over", "held"}:
+            if standing.state == "over":
                 break
+            if standing.state == "held":  # maybe one of many, or long after its start
+                for host in self._left:
+                    if self._folder.key(host.number).exists():
+                        host.end(f"{self} is held and will not start: {standing.text}")
             with contextlib.suppress(asyncio.TimeoutError, TimeoutError):
                 await asyncio.wait_for(self.nudge.wait(), every_s)
             self.nudge.clear()
@@ -223,9 +250,7 @@ class BatchJob:
             host.end(why)
 
     def _why_over(self) -> str:
-        if self.standing.state == "held":
-            return f"{self} is held and will not start: {self.standing.text}"
-        said = last_words(self._folder.path / "output")
+        said = last_words(self._folder.path / "output", but=BEGUN)
         why = f" ({self.standing.text})" if self.standing.text else ""
         if said or why:
             return f"{self} has ended{why}{f': {said}' if said else ''}"
@@ -244,7 +269,8 @@ class BatchJob:
         except (asyncio.TimeoutError, OSError):
             return Standing("unknown")
         if status:
-            return Standing("over" if re.search(self._form.gone, out + err) else "unknown")
+            is_gone = is_unknown(self._form, self._id, out + err)
+            return Standing("over" if is_gone else "unknown")
         return self._form.read(self._id, out)
 
     # -- its end ------------------------------------------------------------------------------

@@ -117,9 +117,9 @@ class FarCommand:
         self._news = asyncio.Event()
         self.is_over = False  # the far command itself: it has told its own exit status
         self._ended: asyncio.Future[str] = loop.create_future()
-        self._stdout = ForwardedPipe(self._on_stdout)
-        self._stderr = OutputPipe()
         try:
+            self._stdout = ForwardedPipe(self._on_stdout)
+            self._stderr = OutputPipe()
             self._child = ChildProcess(
                 way.command,
                 env=os.environ,
@@ -131,10 +131,12 @@ class FarCommand:
                 on_exit=self._on_exit,
                 tied=True,
             )
-        except FileNotFoundError:
+        except BaseException as error:
             if way.on_end is not None:
                 way.on_end()
-            raise HostUnreachable(way.plan.name, way.missing) from None
+            if isinstance(error, FileNotFoundError):
+                raise HostUnreachable(way.plan.name, way.missing) from None
+            raise
 
     @property
     def has_begun(self) -> bool:

@@ -39,6 +39,8 @@ def run_job(folder: str, launcher: str) -> None:
         sys.exit(f"the job has {len(hosts)} nodes, and {len(keys)} were asked for")
     own = socket.gethostname().partition(".")[0]
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # its end is also theirs
+    # Blocked until now (`__main__`); a child would inherit that, and outlive our word to end.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     threads = []
     started: list[subprocess.Popen[bytes]] = []
     try:

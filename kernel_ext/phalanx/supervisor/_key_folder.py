@@ -83,15 +83,15 @@ def say_in(path: Path, words: str) -> None:
         file.write(words[:_WORDS_MAX_NBYTES])
 
 
-def last_words(path: Path) -> str:
-    """Return the last line of a file that says something; "" without one."""
+def last_words(path: Path, *, but: str = "") -> str:
+    """Return the last line of a file that says something, ``but`` for this one; "" without one."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - _WORDS_MAX_NBYTES))
             text = file.read(_WORDS_MAX_NBYTES).decode(errors="replace")
     except OSError:
         return ""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    lines = [line.strip() for line in text.splitlines() if line.strip() not in {"", but}]
     return lines[-1] if lines else ""
 
 

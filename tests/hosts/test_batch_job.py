@@ -1,0 +1,272 @@
+"""A submitted job without any scheduler: its script, how it is watched, its guard and its head."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from phalanx.protocol import HostPlan, JobOptions, RemoteOptions
+from phalanx.supervisor import _batch_job
+from phalanx.supervisor._batch_forms import FORMS, Standing, is_unknown
+from phalanx.supervisor._batch_job import BatchHost, BatchJob
+from phalanx.supervisor._far_command import FarCommand, Way
+from phalanx.supervisor._host_process import BEGUN
+from phalanx.supervisor._key_folder import take_key
+
+DEADLINE_S = 30.0
+SUBMIT = """
+import asyncio
+from phalanx.protocol import HostPlan, JobOptions, RemoteOptions
+from phalanx.supervisor._batch_job import BatchHost, BatchJob
+
+async def submit():
+    host = BatchHost(0, HostPlan("node0", 1), print)
+    remote = RemoteOptions(launcher="pbs", job=JobOptions(1))
+    await BatchJob(remote, [host], [b"key"]).submit()
+    print("submitted", flush=True)
+    await host.ended()
+
+asyncio.run(submit())
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    folder = tmp_path / "some jobs' keys"
+    monkeypatch.setenv("PHALANX_JOB_DIR", str(folder))
+    monkeypatch.setattr(_batch_job, "ASK_AT_FIRST_S", 0.0)
+    return folder
+
+
+@pytest.fixture
+def programs(tmp_path, monkeypatch):
+    """Make programs of that name, in front of all others."""
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+
+    def make(name, text):
+        path = tmp_path / "bin" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f"#!/bin/sh\n{text}\n")
+        path.chmod(0o755)
+        return path
+
+    return make
+
+
+def _job(launcher, n=1, python=""):
+    hosts = [BatchHost(number, HostPlan(f"node{number}", 1), print) for number in range(n)]
+    remote = RemoteOptions(python, launcher=launcher, job=JobOptions(n))
+    job = BatchJob(remote, hosts, [b"key"] * n)
+    job._id = "12"
+    return job, hosts
+
+
+def _wait(is_so):
+    until_s = time.monotonic() + DEADLINE_S
+    while not is_so():
+        assert time.monotonic() < until_s
+        time.sleep(0.02)
+
+
+# -- its script -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("launcher", FORMS)
+def test_a_script_whose_paths_have_spaces_and_quotes(launcher, folder, programs):
+    python = programs("my python's", 'printf "%s\\n" "$@"')
+
+    async def written():
+        job, _ = _job(launcher, 2, str(python))
+        return Path(job._written().batch_file)
+
+    script = asyncio.run(written())
+    text, its = script.read_text(), script.parent
+    words = ["/bin/sh", str(script)]
+    if launcher == "htcondor":
+        assert f"\noutput = {its}/output\n" in text
+        assert f"\nlog = {its}/log\n" in text
+        words = ["/bin/sh", *_words_of_htcondor(re.search(r"arguments = (.*)", text)[1], 1)]
+    else:
+        line = next(line for line in text.splitlines() if "/output" in line)
+        quoted = f"{its}/output".replace("'", "'\"'\"'")
+        assert line.endswith(f"'{quoted}'")
+    env = {**os.environ, "SGE_TASK_ID": "2"}
+    said = subprocess.run(words, env=env, capture_output=True, text=True, check=True).stdout
+    role = ["host", f"{its}/host-1"] if FORMS[launcher].is_array else ["job", str(its), launcher]
+    assert said.splitlines() == ["-m", "phalanx.supervisor", *role]
+
+
+def _words_of_htcondor(text, process):
+    """Read arguments as condor_submit's manual says, in the new syntax."""
+    assert text[0] == text[-1] == '"'
+    inner = text[1:-1].replace("$(Process)", str(process))
+    assert not re.search(r'(?<!")"(?:"")*(?!")', inner)
+    words = re.findall(r"(?:[^\s']|'(?:[^']|'')*')+", inner.replace('""', '"'))
+    return [
+        re.sub(r"'((?:[^']|'')*)'", lambda found: found[1].replace("''", "'"), word)
+        for word in words
+    ]
+
+
+# -- watching -------------------------------------------------------------------------------------
+
+
+def _watched(launcher, standings, n=1, begun=()):
+    """Watch a job that stands so; say for each answer which hosts were over before, and the words."""
+    left, seen = list(standings), []
+
+    async def watch():
+        job, hosts = _job(launcher, n)
+
+        async def ask():
+            seen.append([host.number for host in hosts if host.is_over])
+            job.nudge.set()
+            return left.pop(0)
+
+        job._ask = ask
+        for number in begun:
+            take_key(job._folder.key(number))
+        (job._folder.path / "output").write_text(f"no such disk\n{BEGUN}\n{BEGUN}\n")
+        await job._watch()
+        return [host.over.result() for host in hosts]
+
+    said = asyncio.run(watch())
+    assert left == []
+    return seen, said
+
+
+def test_one_that_is_held_ends_no_host_that_has_begun():
+    held, over = Standing("held", "out of memory"), Standing("over")
+    states = [Standing("runs"), held, held, over, over]
+    seen, said = _watched("htcondor", states, 3, begun=(0, 2))
+    assert seen == [[], [], [1], [1], [1]]
+    ended = "HTCondor's job 12 has ended: no such disk"
+    assert said == [ended, "HTCondor's job 12 is held and will not start: out of memory", ended]
+
+
+def test_it_is_over_when_that_is_said_twice_in_a_row():
+    over, runs = Standing("over", "completing: TimeLimit"), Standing("runs")
+    _, said = _watched(
+        "slurm", [runs, over, runs, over, Standing("unknown"), over, Standing("over")]
+    )
+    assert said == ["Slurm's job 12 has ended (completing: TimeLimit): no such disk"]
+
+
+@pytest.mark.parametrize(
+    ("launcher", "said"),
+    [
+        ("slurm", "slurm_load_jobs error: Invalid job id specified"),
+        ("pbs", "qstat: Unknown Job Id 12.server"),
+        ("pbs", "qstat: Unknown Job Id Error 12.server"),
+        ("pbs", "qstat: 12.server Job has finished, use -x or -H to obtain information"),
+        ("lsf", "Job <12> is not found"),
+    ],
+)
+def test_a_scheduler_that_has_no_such_job(launcher, said):
+    assert is_unknown(FORMS[launcher], "12", said)
+    assert "12" not in said or not is_unknown(FORMS[launcher], "1", said)
+
+
+@pytest.mark.parametrize("launcher", FORMS)
+@pytest.mark.parametrize("said", ["sh: 1: qstat: not found", "host 12 does not exist", ""])
+def test_what_is_no_word_on_a_job(launcher, said):
+    assert not is_unknown(FORMS[launcher], "12", said)
+
+
+# -- its beginning and its end --------------------------------------------------------------------
+
+
+def _submitting(programs, tmp_path, qsub):
+    programs("qsub", qsub)
+    programs("qstat", "echo '    job_state = Q'")
+    programs("qdel", f'echo "$@" >"{tmp_path}/deleted"')
+    return subprocess.Popen([sys.executable, "-c", SUBMIT], stdout=subprocess.PIPE)
+
+
+def test_whoever_is_killed_while_it_is_submitted_leaves_no_keys(programs, tmp_path, folder):
+    told = tmp_path / "told"
+    with _submitting(programs, tmp_path, f'echo $$ >"{told}"; exec sleep 600') as root:
+        _wait(lambda: told.exists() and told.read_text().endswith("\n"))
+        try:
+            assert len(list(folder.glob("job-*/host-0"))) == 1
+            root.kill()
+            _wait(lambda: not list(folder.iterdir()))
+        finally:
+            root.kill()
+            os.kill(int(told.read_text()), signal.SIGKILL)
+    assert not (tmp_path / "deleted").exists()
+
+
+def test_whoever_is_killed_afterwards_leaves_no_job(programs, tmp_path, folder):
+    with _submitting(programs, tmp_path, "echo 12.server") as root:
+        assert root.stdout.readline() == b"submitted\n"
+        assert len(list(folder.glob("job-*/host-0"))) == 1
+        root.kill()
+        _wait(lambda: not list(folder.iterdir()))
+    assert (tmp_path / "deleted").read_text() == "12\n"
+
+
+def test_a_job_that_is_refused_leaves_no_keys(programs, folder):
+    programs("qsub", "echo 'qsub: Unknown queue' >&2; exit 170")
+
+    async def submit():
+        job, _ = _job("pbs")
+        with pytest.raises(_batch_job.HostUnreachable, match="PBS refuses the job: Unknown queue"):
+            await job.submit()
+
+    asyncio.run(submit())
+    assert list(folder.iterdir()) == []
+
+
+def test_the_first_process_of_a_job_ends_by_sigterm_and_its_commands_with_it(
+    programs, tmp_path, monkeypatch
+):
+    told, key, nodes = tmp_path / "told", tmp_path / "host-0", tmp_path / "nodes"
+    programs("pbsdsh", f'echo $$ >"{told}"; exec sleep 600')
+    key.write_text("key\n")
+    nodes.write_text("some-other-host\n")
+    monkeypatch.setenv("PBS_NODEFILE", str(nodes))
+    words = [sys.executable, "-m", "phalanx.supervisor", "job", str(tmp_path), "pbs"]
+    with subprocess.Popen(words) as head:
+        _wait(lambda: told.exists() and told.read_text().endswith("\n"))
+        pid = int(told.read_text())
+        try:
+            head.terminate()
+            assert head.wait(DEADLINE_S) == 143
+            _wait(lambda: _is_dead(pid))
+        finally:
+            head.kill()
+            if not _is_dead(pid):
+                os.kill(pid, signal.SIGKILL)
+
+
+def _is_dead(pid):
+    """Whether it is gone, or waits to be reaped."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes() == b""
+    except OSError:
+        return True
+
+
+def test_a_command_that_cannot_be_started_is_over(programs):
+    """Its keys are removed, whatever it is that hinders."""
+    path, ended = programs("qrsh", ""), []
+    path.chmod(0o644)
+
+    async def start():
+        def on_end():
+            ended.append(True)
+
+        FarCommand(Way(HostPlan("a", 1), "python", [str(path)], "", "", str, on_end=on_end), b"key")
+
+    with pytest.raises(PermissionError):
+        asyncio.run(start())
+    assert ended == [True]
