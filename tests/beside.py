@@ -41,8 +41,8 @@ BESIDE = (
     *(
         f"magics/test_{name}.py"
         for name in (
-            "attach", "bad_input", "bandwidth", "cells", "config", "figures", "hosts", "restart", "stacks",
-            "start_options", "status", "terminal", "trace", "words", "wrong_arguments",
+            "attach", "bad_input", "bandwidth", "cells", "config", "figures", "hosts", "restart", "shown_errors",
+            "stacks", "start_options", "status", "terminal", "trace", "words", "wrong_arguments",
         )
     ),
     "notebooks",
@@ -60,6 +60,7 @@ BESIDE = (
     "test_kernel_driver.py",
     "test_layers.py",
     "test_package.py",
+    "test_runners.py",
     "widgets",
     *(
         f"workspace/test_{name}.py"

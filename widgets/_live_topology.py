@@ -125,7 +125,11 @@ class Topology(WorkspaceWidget):
             msg = f"nothing is known of {action!r} for rank {rank!r}"
             raise ValueError(msg)
         if action == "operations":
-            return say_operations(workspace.trace(), rank)
+            trace = workspace.trace()
+            is_dead = any(
+                its.rank == rank and its.state == "dead" for its in workspace.topology().ranks
+            )
+            return say_operations(trace, rank, is_dead=is_dead)
         if action == "stacks":
             return workspace.stacks(rank)[rank]
         return say_replaced(

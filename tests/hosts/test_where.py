@@ -6,14 +6,17 @@ import getpass
 import socket
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from phalanx.errors import NotSupported
 from phalanx.hosts import HostfileError, own_addresses
 from phalanx.magics._arguments import UsageMistake, line_parser, parse
 from phalanx.magics._start_arguments import start_options
-from phalanx.protocol import BootOptions, HostPlan, RemoteOptions
+from phalanx.protocol import BootOptions, HostPlan, JobOptions, RemoteOptions
 from phalanx.workspace import Workspace, _connect
+from phalanx.workspace._checks import checked_whole
+from phalanx.workspace._start import checked_options
 from phalanx.workspace._where import Where, where
 
 
@@ -22,6 +25,22 @@ def test_without_hosts_it_is_this_machine():
     assert where(2) == Where(2)
     at = where(2, env={"A": "1"}, cwd="/tmp", ssh_args=())
     assert at == Where(2, (), RemoteOptions(cwd="/tmp", env={"A": "1"}))
+
+
+def test_whole_numbers_may_be_numpys():
+    at = where(np.int64(3), hosts="a.invalid,b.invalid", connections_per_ip=np.int32(2))
+    remote = at.remote
+    numbers = [at.ranks, at.hosts[1].ranks, remote.connections_per_ip]
+    numbers.append(checked_options(np.int64(2), None, 0.0, 1.0, "any").ranks)
+    asked = where(None, launcher="slurm", job=JobOptions(nodes=np.uint8(4)))
+    numbers.append(asked.remote.job.nodes)
+    assert [(number, type(number)) for number in numbers] == [(n, int) for n in (6, 3, 2, 2, 4)]
+
+
+@pytest.mark.parametrize("value", [True, np.True_, 2.0, np.float64(2), "2", None, 0, np.int64(0)])
+def test_what_is_no_whole_number_is_refused(value):
+    with pytest.raises(ValueError, match=r"^n is .*; it must be a whole number, 1 or more$"):
+        checked_whole("n", value, 1)
 
 
 def test_n_is_per_host_and_one_without():

@@ -14,9 +14,8 @@ from restarting import wait_for
 from worlds import NASTY, make_world
 
 from phalanx.errors import CellError, DistributedError
-from phalanx.protocol import LinkMeasurement, RankInfo, Topology
+from phalanx.protocol import RankInfo, Topology
 from phalanx.widgets import Topology as TopologyWidget
-from phalanx.widgets._link_words import judge, say_links
 from phalanx.widgets._operation_words import say_operations
 from phalanx.widgets._ticker import Ticker
 from phalanx.widgets._topology_frames import Timeline, world_of
@@ -248,21 +247,6 @@ def test_the_last_operations_of_a_rank_are_told(own):
     assert re.search(r"^recv #1 from rank 0, 16 B of float64 by queue, .* ago$", text, re.MULTILINE)
 
 
-def test_slow_and_broken_links_are_told_from_the_others():
-    world = make_world(1, 4, states=("idle", "idle", "idle", "dead"))
-    fast = [LinkMeasurement(a, b, 10.0, 2.0, 64, 0) for a, b in ((0, 1), (0, 3))]
-    slow = [LinkMeasurement(0, 2, 10.0, 0.9, 64, 0), LinkMeasurement(1, 2, 600.0, 2.0, 64, 0)]
-    found = {(one.a, one.b): (one.state, one.words) for one in judge(fast + slow, world)}
-    assert found[0, 1] == ("ok", "10 µs, 2 GB/s")
-    assert found[0, 2] == ("slow", "slow: 10 µs, 0.9 GB/s; others 2 GB/s")
-    assert found[1, 2] == ("slow", "slow: 600 µs, 2 GB/s; others 10 µs")
-    for pair in ((0, 3), (1, 3), (2, 3)):  # the last two are not measured
-        assert found[pair] == ("broken", "broken: rank 3 is dead")
-    (wrong,) = judge([LinkMeasurement(0, 1, 10.0, 2.0, 64, 3)], make_world(1, 2))
-    assert wrong.words == "broken: 3 bytes came back wrong; 10 µs, 2 GB/s"
-    assert say_links(judge(slow, make_world(1, 4))) == "2 links measured, none slow or broken"
-
-
 def test_a_question_that_comes_too_late_is_dropped(shared):
     before = _frame(shared)["ranks"]
     late = {"kind": "ask", "id": "1", "action": "restart", "rank": 1, "force": True}
@@ -312,8 +296,21 @@ def test_what_moves_is_told_by_link_while_it_does():
 
 def test_a_dead_rank_is_named_and_replaced(own):
     own._on_message(own, {"kind": "look", "view": "a"}, [])
+
+    def run():
+        with pytest.raises(DistributedError):
+            own.workspace.run("px.all_gather(rank)", ranks=[1])
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    operations = {"action": "operations", "rank": 1}
+    wait_for(lambda: _ask(own, **operations)[1].startswith("all_gather"))
+    assert ", runs for " in _ask(own, **operations)[1]
     psutil.Process(_frame(own)["ranks"][1]["pid"]).kill()
     wait_for(lambda: _frame(own)["ranks"][1]["state"] == "dead", 2.0)
+    last, *_ = _ask(own, **operations)[1].splitlines()
+    assert last.endswith(", had not ended when the rank died: the last rank had not come")
+    thread.join(10)
     assert "SIGKILL" in _frame(own)["ranks"][1]["detail"]
     assert _ask(own, action="restart", rank=1) == (True, "rank 1 is new; rank 0 has all it had")
     wait_for(lambda: _frame(own)["ranks"][1]["state"] == "idle")

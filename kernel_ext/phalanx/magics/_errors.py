@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import linecache
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any
 
 from phalanx.errors import CellError, DistributedError
@@ -60,8 +60,9 @@ def _show(
     if not _is_said(error, traceback, users):
         show(etype, error, traceback)
         return
-    with _without_causes(error):
-        if _is_one_line(shell, users):
+    with _users_causes(shell, error) as is_alone:
+        # A debugger, if the user wants one, is opened by what shows tracebacks.
+        if is_alone and not shell.call_pdb and _is_one_line(shell, users):
             text = str(error)
             shell._showtraceback(
                 etype, error, [f"{etype.__name__}: {text}" if text else etype.__name__]
@@ -91,20 +92,93 @@ def _is_said(
 
 def _is_one_line(shell: Any, users: TracebackType | None) -> bool:
     """Whether the call stands in the cell itself, and is all of it."""
-    last = _last(users)
-    if last is None or last.tb_frame.f_globals is not shell.user_ns:
+    last, first = _last(users), _first_of(shell, users)
+    if last is None or first is None or last.tb_frame.f_globals is not shell.user_ns:
         return False
     code = last.tb_frame.f_code
+    while first is not None:  # a lambda of another cell is not in this one
+        if first.tb_frame.f_code.co_filename != code.co_filename:
+            return False
+        first = first.tb_next
     lines = [line for line in linecache.getlines(code.co_filename) if line.strip()]
     return code.co_name.startswith("<") and len(lines) == 1
 
 
+def _first_of(
+    shell: Any, traceback: TracebackType | None, frames: Collection[FrameType] = ()
+) -> TracebackType | None:
+    """Where the code of cells begins, or one of some frames."""
+    while traceback is not None:
+        frame = traceback.tb_frame
+        if frame.f_globals is shell.user_ns or frame in frames:
+            break
+        traceback = traceback.tb_next
+    return traceback
+
+
+def _users_cause(
+    shell: Any, error: BaseException, through: set[FrameType], seen: set[int]
+) -> tuple[BaseException, TracebackType] | None:
+    """The nearest of what an error came from that is the user's, and where in it that begins.
+
+    It has come to a frame ``through`` which the error came later, or through the code of cells
+    that we had called. What is ours alone may hide one that was handled when we were called.
+    """
+    is_from_none = error.__suppress_context__ and error.__cause__ is None
+    for cause in (error.__cause__, error.__context__):
+        if cause is None or id(cause) in seen:
+            continue
+        seen.add(id(cause))
+        begin = _first_of(shell, cause.__traceback__, through)
+        if begin is None:
+            found = _users_cause(shell, cause, through, seen)
+            if found is not None:
+                return found
+        elif not is_from_none:
+            return cause, begin
+    return None
+
+
+def _frames(traceback: TracebackType | None) -> set[FrameType]:
+    frames = set()
+    while traceback is not None:
+        frames.add(traceback.tb_frame)
+        traceback = traceback.tb_next
+    return frames
+
+
 @contextmanager
-def _without_causes(error: BaseException) -> Iterator[None]:
-    """Show it alone: what it was made of has happened in our frames."""
-    cause, is_alone = error.__cause__, error.__suppress_context__
-    error.__cause__, error.__suppress_context__ = None, True
+def _users_causes(shell: Any, error: BaseException) -> Iterator[bool]:
+    """Show an error of ours with only what the user's code did before; yields whether it is alone.
+
+    The rest of what it was made of has happened in our frames.
+    """
+    kept: list[tuple[BaseException, Any, Any, bool, Any]] = []
+
+    def keep(one: BaseException) -> None:
+        is_alone = one.__suppress_context__
+        kept.append((one, one.__cause__, one.__context__, is_alone, one.__traceback__))
+
+    keep(error)
+    seen = {id(error)}
+    one: BaseException | None = error
+    through = _frames(without_own_frames(error.__traceback__))
     try:
-        yield
+        while one is not None:
+            found = _users_cause(shell, one, through, seen)
+            is_cause = found is not None and found[0] is one.__cause__
+            shown, begin = found or (None, None)
+            one.__cause__, one.__context__ = (shown, None) if is_cause else (None, shown)
+            one.__suppress_context__ = is_cause
+            one = None
+            if shown is not None:
+                keep(shown)
+                users = without_own_frames(begin)
+                is_said = _is_said(shown, begin, users)  # one more of ours; else all is the user's
+                shown.__traceback__ = users if is_said else begin
+                one, through = (shown, _frames(users)) if is_said else (None, through)
+        yield error.__cause__ is None and error.__context__ is None
     finally:
-        error.__cause__, error.__suppress_context__ = cause, is_alone
+        for each, cause, context, is_alone, traceback in kept:
+            each.__cause__, each.__context__ = cause, context
+            each.__suppress_context__, each.__traceback__ = is_alone, traceback

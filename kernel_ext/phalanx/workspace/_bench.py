@@ -325,8 +325,9 @@ class CanBench:
             (by the iteration) The ranks run a cell; says which.
         """
         numbers = {"begin": begin, "end": end, "factor": factor, "iterations": iterations}
-        for what, number in numbers.items():
-            checked_whole(what, number, 0)
+        begin, end, factor, iterations = (
+            checked_whole(what, number, 0) for what, number in numbers.items()
+        )
         check_request(op, dtype, iterations, ranks=self.size)
         check_memory(sizes_between(begin, end, factor), self.size, available_memory())
         request = _Request(op, begin, end, factor, dtype, iterations)

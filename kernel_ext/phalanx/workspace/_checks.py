@@ -6,6 +6,7 @@ Each check returns the value, or raises one line in the caller's words. Pure.
 from __future__ import annotations
 
 import math
+import operator
 import os
 from collections.abc import Iterable
 from numbers import Real
@@ -49,10 +50,14 @@ def checked_words(what: str, values: Any) -> tuple[str, ...]:
 
 def checked_whole(what: str, value: Any, least: int) -> int:
     """Refuse with `ValueError` what is no whole number of at least so much."""
-    if type(value) is not int or value < least:  # True and 2.0 are none
+    try:
+        whole = operator.index(value)  # of numpy's, too; 2.0 is none
+    except TypeError:
+        whole = least - 1
+    if whole < least or isinstance(value, bool):
         msg = f"{what} is {value!r}; it must be a whole number, {least} or more"
         raise ValueError(msg)
-    return value
+    return whole
 
 
 def checked_seconds(what: str, value: Any, *, is_above_0: bool = False) -> float:

@@ -130,7 +130,7 @@ class WorkspaceLife:
             ``samples``, the oldest first; ``dropped`` counts those after ``after`` that are not
             among them any more; ``waiting`` are the ranks that wait for a typed line now.
         """
-        checked_whole("after", after, 0)
+        after = checked_whole("after", after, 0)
         self._check_running()
         view = self._root.samples(after)
         waiting = self._runner.waiting() if self._runner is not None else set()

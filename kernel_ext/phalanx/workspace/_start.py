@@ -73,7 +73,7 @@ def checked_options(
     """Check a user's options; `ValueError` in one line where one is out of range."""
     if hosts:
         ranks = sum(plan.ranks for plan in hosts)
-    checked_whole("the number of ranks", ranks, 1)
+    ranks = checked_whole("the number of ranks", ranks, 1)
     checked_seconds("linger", linger_s)
     checked_seconds("silence", silence_s, is_above_0=True)
     transport = os.environ.get("PHALANX_TRANSPORT", transport)

@@ -84,14 +84,14 @@ def where(
             checked_text(what, text)
     if cwd is not None:
         checked_path("cwd", cwd)
-    asked = job if isinstance(job, JobOptions) else msgspec.convert(job or {}, JobOptions)
+    asked = _job(job)
     if launcher is not None and launcher not in room.LAUNCHERS:
         msg = f"there is no launcher {launcher!r}; there are: {', '.join(room.LAUNCHERS)}"
         raise ValueError(msg)
     room.check_job(asked, launcher)
     found = _hostfile(hosts, hostfile)
     if asked.nodes:
-        _check_nodes(asked.nodes, found)
+        asked = msgspec.structs.replace(asked, nodes=_nodes(asked.nodes, found))
     elif found is None and launcher in room.TITLES:
         found = room.job_hosts(launcher, os.environ, with_slots=n is None)
     if found is None and not asked.nodes:
@@ -107,7 +107,8 @@ def where(
         _check_folder(cwd)
         here = RemoteOptions(cwd=_absolute(cwd), env=room.environment(settings, os.environ))
         return Where(RANKS_HERE if n is None else n, (), here)
-    _check_count(n)
+    if n is not None:
+        n = checked_whole("the number of ranks per host", n, 1)
     if found is not None and found.backend in _NOT_FOR_CELLS:
         msg = (
             f"{found.source}: backend {found.backend!r} is not for cells: "
@@ -140,7 +141,7 @@ def where(
         interface=interface or "",
         launcher=launcher or "ssh",
         timeout_s=timeout_s,
-        connections_per_ip=connections_per_ip or 1,
+        connections_per_ip=int(connections_per_ip or 1),
         job=asked,
     )
     return Where(sum(host.ranks for host in planned), planned, remote)
@@ -167,16 +168,21 @@ def _check_folder(cwd: str | os.PathLike[str] | None) -> None:
         raise ValueError(msg)
 
 
-def _check_count(n: int | None) -> None:
-    if n is not None:
-        checked_whole("the number of ranks per host", n, 1)
+def _job(said: JobOptions | Mapping[str, object] | None) -> JobOptions:
+    if isinstance(said, JobOptions):
+        return said
+    try:
+        return msgspec.convert(said or {}, JobOptions)
+    except msgspec.ValidationError as error:
+        msg = f"job: {error}"
+        raise ValueError(msg) from None
 
 
-def _check_nodes(nodes: int, found: room.Hostfile | None) -> None:
-    checked_whole("the number of nodes", nodes, 1)
+def _nodes(nodes: int, found: room.Hostfile | None) -> int:
     if found is not None:
         msg = "--nodes asks a scheduler for nodes of its choice: leave out --hosts and --hostfile"
         raise ValueError(msg)
+    return checked_whole("the number of nodes", nodes, 1)
 
 
 def _hostfile(

@@ -283,7 +283,7 @@ class Workspace(WorkspaceLife, CanLook, CanExchange, CanRestart, CanBench, CanMe
         chosen = chosen_ranks(ranks, self.size)
         if timeout is not None:
             checked_seconds("timeout", timeout)
-        checked_whole("max_lines", max_lines, 1)
+        max_lines = checked_whole("max_lines", max_lines, 1)
         return self._up().run(
             code,
             chosen,
