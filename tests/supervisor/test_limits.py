@@ -9,6 +9,8 @@ import pytest
 from launching import LAUNCH
 from leftovers import Family
 
+from phalanx.supervisor import _limits
+
 pytestmark = pytest.mark.slow
 
 BOUND_S = 2.0  # design.md section 5: on one machine
@@ -67,6 +69,18 @@ def test_two_ranks_run_in_a_gib_of_address_space_each(tmp_path):
 def test_a_soft_limit_of_descriptors_is_raised(tmp_path):
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     assert said_with(tmp_path, "RLIMIT_NOFILE", 30, hard, 2) == "ran ['2', '2']\n"
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "raised"),
+    [(100, 4096, [648]), (300, 500, [500]), (1024, 4096, []), (100, resource.RLIM_INFINITY, [648])],
+)
+def test_links_to_other_hosts_get_what_the_hard_limit_leaves(monkeypatch, soft, hard, raised):
+    new = []
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, hard))
+    monkeypatch.setattr(resource, "setrlimit", lambda _, both: new.append(both))
+    _limits.allow_descriptors(2, 500)
+    assert new == [(limit, hard) for limit in raised]
 
 
 @pytest.mark.parametrize("limit", [14, 20, 30])

@@ -33,8 +33,10 @@ from phalanx.protocol.hosts import (
     Spawn,
 )
 from phalanx.protocol.scripts import cost
+from phalanx.supervisor import _output_window
 from phalanx.supervisor._beats import ClockOffset
 from phalanx.supervisor._hosts import Hosts
+from phalanx.supervisor._output_window import OutputWindow
 
 
 def report(rank):
@@ -80,6 +82,7 @@ def test_a_host_that_speaks_for_others_or_nonsense_is_put_out(monkeypatch, bad):
 
 def test_a_host_that_fills_its_roots_memory_is_put_out(monkeypatch):
     """It goes on saying what its rank prints, and nothing of that has been written out."""
+    monkeypatch.setattr(_output_window, "_MOST_COST", 20 << 16)
 
     async def scene(hosts, events, visit, processes):
         taken = []
@@ -101,6 +104,23 @@ def test_a_host_that_fills_its_roots_memory_is_put_out(monkeypatch):
             (0, "lost its host: it has sent more output than it may before that is written out")
         ]
         assert 8 + 4 <= len(taken) < 8 + 24
+        assert processes[0].is_killed
+
+    play(monkeypatch, scene)
+
+
+def test_what_an_enlarged_pipe_still_holds_at_its_end_may_be_said():
+    window, piece = OutputWindow(), CommandOutput(0, "stdout", bytes(1 << 16))
+    assert all(window.take(piece) for _ in range(4 + (32 << 20 >> 16)))
+
+
+def test_nonsense_before_a_host_is_up_is_why_it_is_not(monkeypatch):
+    async def scene(hosts, events, visit, processes):
+        far = visit(processes[0])
+        far.say_bytes(b"nonsense")
+        processes[1].over.set_result("no phalanx")
+        await until(lambda: events.not_up)
+        assert events.not_up == ["b: it has said what its root cannot understand", "c: no phalanx"]
         assert processes[0].is_killed
 
     play(monkeypatch, scene)

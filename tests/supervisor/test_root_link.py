@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import types
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -15,8 +17,9 @@ from hypothesis import strategies as st
 
 from phalanx.protocol.host_letters import FromHostLetter, ToHostLetter
 from phalanx.protocol.hosts import Beat, Bye, Disowned, HostBoot, HostUp, Refreshed, SignalRank
-from phalanx.supervisor import _root_link
+from phalanx.supervisor import _host_door, _host_role, _root_link
 from phalanx.supervisor._host_door import HostDoor
+from phalanx.supervisor._host_role import HostRole
 from phalanx.supervisor._letters import Letters, Nonsense
 from phalanx.supervisor._reach import Reached
 from phalanx.supervisor._root_link import RootLink
@@ -208,10 +211,10 @@ def test_who_cannot_reach_the_root_goes_on_trying(monkeypatch):
         real = _root_link.reach
         is_cut = True
 
-        async def cut(endpoints, timeout_s):
-            if is_cut or not endpoints:
+        async def cut(endpoints, timeout_s, **options):
+            if is_cut:
                 return Reached("", "", "no way", is_refused=False)
-            return await real(endpoints, timeout_s)
+            return await real(endpoints, timeout_s, **options)
 
         monkeypatch.setattr(_root_link, "reach", cut)
         line.proxy.reset()
@@ -235,6 +238,65 @@ def test_who_was_given_up_is_told_on_its_new_connection():
         assert Bye() not in line.at_root
 
     play(scene)
+
+
+def test_a_connection_that_was_replaced_leaves_nothing_open():
+    async def scene(line):
+        n_open = []
+        for number in range(30):
+            line.proxy.reset()
+            line.link.say(Refreshed(number))
+            await until(lambda number=number: Refreshed(number) in line.at_root)
+            n_open.append(len([*Path("/proc/self/fd").iterdir()]))
+        assert max(n_open[-5:]) <= max(n_open[:10]) + 5
+
+    play(scene)
+
+
+def test_a_host_that_never_tells_what_it_has_heard_is_put_out(monkeypatch):
+    monkeypatch.setattr(_host_door, "KEPT_MAX_NBYTES", 2000)
+
+    async def scene(line):
+        for number in range(100):  # more than that, and heard
+            line.door.say(line.key, SignalRank(number, 1))
+            line.link.say(Refreshed(number))
+            await until(lambda number=number: SignalRank(number, 1) in line.at_host)
+            await until(lambda number=number: Refreshed(number) in line.at_root)
+        assert line.failures == []
+        line.proxy.swallow()
+        for number in range(N):
+            line.door.say(line.key, SignalRank(number, 1))
+        assert line.failures == []  # not below who says something
+        await until(lambda: line.failures)
+        assert "what it has heard" in line.failures[0]
+        line.door.give_up(line.key)
+        for number in range(N):
+            line.door.say(line.key, SignalRank(number, 1))
+        assert line.door._visitors[line.key].letters.unheard == ()
+
+    play(scene)
+
+
+def test_a_host_looks_at_its_ranks_only_while_its_root_hears_it(monkeypatch):
+    """What it says is kept until then, and it looks twenty times a second."""
+    monkeypatch.setattr(_host_role, "LOOK_EVERY_S", 0.001)
+
+    async def main():
+        looked = []
+        role = HostRole.__new__(HostRole)
+        role._watching = asyncio.Event()
+        role._watching.set()
+        role._root = types.SimpleNamespace(is_joined=False)
+        role._host = types.SimpleNamespace(ranks=(0,))
+        role._report = looked.append
+        watch = asyncio.ensure_future(role._watch_ranks())
+        await asyncio.sleep(0.05)
+        assert looked == []
+        role._root.is_joined = True
+        await until(lambda: looked)
+        watch.cancel()
+
+    asyncio.run(main())
 
 
 # -- numbers --------------------------------------------------------------------------------------

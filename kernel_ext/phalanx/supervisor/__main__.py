@@ -24,7 +24,7 @@ from phalanx.protocol import BootOptions, RootAddress
 from phalanx.protocol.scripts import ScriptOptions
 
 from ._curve import only_client
-from ._limits import allow_descriptors, save_address_space
+from ._limits import allow_descriptors, save_address_space, stripe_sockets
 from ._runtime_folder import RecordFile
 
 # What a stranger may cost before its handshake fails: a descriptor for so long (libzmq: 30 s), and
@@ -122,7 +122,11 @@ def main() -> None:
         options = msgspec.json.decode(line, type=BootOptions)
     boot = options.boot if isinstance(options, ScriptOptions) else options
     try:
-        allow_descriptors(boot.ranks)
+        here = [plan for plan in boot.hosts if plan.is_local]
+        elsewhere = boot.ranks - sum(plan.ranks for plan in here) if here else 0
+        n_addresses = max((len(plan.addresses) for plan in here), default=0)
+        sockets = stripe_sockets(elsewhere, n_addresses, boot.remote.connections_per_ip)
+        allow_descriptors(boot.ranks, sockets)
         save_address_space()
         asyncio.run(_serve(options))
     except (DistributedError, OSError, MemoryError) as error:

@@ -32,6 +32,9 @@ log = logging.getLogger(__name__)
 DOMAIN = "phalanx"  # of zmq's authentication
 HANDSHAKE_MS = 5000  # what a stranger may hold a descriptor for
 MESSAGE_MAX_NBYTES = MAX_FRAME + (1 << 20)  # what a rank may say, and what its host adds
+# What is kept for one host. One of ours says with each beat what it has heard; what is said to it
+# meanwhile is commands, and input by the window.
+KEPT_MAX_NBYTES = 64 << 20
 
 
 class _Visitor:
@@ -153,7 +156,13 @@ class HostDoor:
     def say(self, key: bytes, message: ToHost) -> None:
         """Say something to the host that has this key; it hears it when it has a connection."""
         visitor = self._visitors[key]
+        if visitor.is_given_up:
+            return
         self._send(visitor, visitor.identity, visitor.letters.write(message))
+        if visitor.letters.kept_nbytes > KEPT_MAX_NBYTES:
+            # Later: who says something does not expect to lose the host by that.
+            why = "it does not tell what it has heard of its root"
+            asyncio.get_running_loop().call_soon(visitor.fail, why)
 
     def note(self, key: bytes, message: ToHost) -> None:
         """Say something that is of no use later: it may be lost."""

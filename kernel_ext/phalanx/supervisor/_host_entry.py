@@ -24,7 +24,7 @@ from phalanx.protocol.hosts import HostBoot
 from ._host_process import BEGUN
 from ._host_role import HostRole
 from ._key_folder import say_in, take_key
-from ._limits import allow_descriptors, save_address_space
+from ._limits import allow_descriptors, save_address_space, stripe_sockets
 from ._reach import reach
 from ._root_link import RootLink
 
@@ -58,7 +58,9 @@ def run_host(line: bytes) -> None:
     _leave_mpi()
     os.environ.update(boot.env)
     try:
-        allow_descriptors(len(boot.ranks))
+        elsewhere = boot.size - len(boot.ranks)
+        sockets = stripe_sockets(elsewhere, len(boot.addresses), boot.connections_per_ip)
+        allow_descriptors(len(boot.ranks), sockets)
         save_address_space()
         problem = asyncio.run(_serve(boot))
     except (DistributedError, OSError, MemoryError, zmq.ZMQError) as error:

@@ -79,6 +79,7 @@ class HostLine:
         self._process: HostProcess | None = None
         self._ended: asyncio.Task[str] | None = None
         self._up: asyncio.Future[HostUp] = self._loop.create_future()
+        self._refused: asyncio.Future[str] = self._loop.create_future()  # before it was up
         self._bye = asyncio.Event()
         self._silence = Silence(silence_s, self._loop.time())
         self._offset = ClockOffset()
@@ -111,14 +112,16 @@ class HostLine:
         self._process = await launch_host(plan, first_line, remote, on_slow=on_slow)
         until_s = max(until_s, self._loop.time() + UP_S)  # what a queue took is no fault of its own
         self._ended = self._loop.create_task(self._process.ended())
-        ended_or_up: set[asyncio.Future[Any]] = {self._ended, self._up}
+        news: set[asyncio.Future[Any]] = {self._ended, self._up, self._refused}
         await asyncio.wait(
-            ended_or_up,
+            news,
             timeout=max(0.0, until_s - self._loop.time()),
             return_when=asyncio.FIRST_COMPLETED,
         )
         problem = ""
-        if self._up.done():
+        if self._refused.done():
+            problem = self._refused.result()
+        elif self._up.done():
             up = self._up.result()
             if up.version == phalanx.__version__:
                 self.is_up = True
@@ -171,6 +174,8 @@ class HostLine:
     def _on_failed(self, problem: str) -> None:
         """Take it that this host said what it may not, or that its connection has broken."""
         if not self.is_up:
+            if problem and not self._refused.done():
+                self._refused.set_result(problem)
             return
         if problem:
             self.refuse(problem)

@@ -246,7 +246,9 @@ class HostRole:
     async def _watch_ranks(self) -> None:
         while True:
             await self._watching.wait()
-            self._report(*self._host.ranks)
+            # What is said is kept until it is heard, and a later look tells all that this one would.
+            if self._root.is_joined:
+                self._report(*self._host.ranks)
             await asyncio.sleep(LOOK_EVERY_S)
 
     def _report(self, *ranks: int, with_memory: bool = False) -> None:

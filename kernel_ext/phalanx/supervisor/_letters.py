@@ -35,12 +35,14 @@ class Letters:
         self._n_said = 0
         self._n_heard = 0
         self._kept: deque[tuple[int, bytes]] = deque()
+        self.kept_nbytes = 0
 
     def write(self, message: FromHost | ToHost) -> bytes:
         """Number a message, and keep it until it is known to be heard."""
         self._n_said += 1
         body = msgspec.msgpack.encode((self._n_said, self._n_heard, message))
         self._kept.append((self._n_said, body))
+        self.kept_nbytes += len(body)
         return body
 
     def note(self, message: FromHost | ToHost) -> bytes:
@@ -59,7 +61,8 @@ class Letters:
             msg = f"a letter with the number {letter.number} cannot come now"
             raise Nonsense(msg)
         while self._kept and self._kept[0][0] <= letter.heard:
-            self._kept.popleft()
+            _, body = self._kept.popleft()
+            self.kept_nbytes -= len(body)
         if not letter.number:
             return True
         is_new = letter.number == self._n_heard + 1

@@ -13,9 +13,9 @@ from ._streams import READ_NBYTES
 
 __all__ = ["OutputWindow"]
 
-# Linux's /proc/sys/fs/pipe-max-size: what a pipe may still hold when its writer has ended, which is
-# said whatever the window says.
-_LAST_NBYTES = 1 << 20
+# What a pipe may still hold when its writer has ended, which is said whatever the window says: it
+# may be the user's who has enlarged it, beyond /proc/sys/fs/pipe-max-size where he is root.
+_LAST_NBYTES = 64 << 20
 _MOST_COST = WINDOW_COST + (1 + _LAST_NBYTES // READ_NBYTES) * cost(bytes(READ_NBYTES))
 
 
@@ -26,10 +26,10 @@ class OutputWindow:
     --------
     >>> window = OutputWindow()
     >>> piece = CommandOutput(3, "stdout", bytes(1 << 16))
-    >>> said = [window.take(piece) for _ in range(30)]
+    >>> said = [window.take(piece) for _ in range(1100)]
     >>> said.index(False) * cost(piece.data) > WINDOW_COST
     True
-    >>> window.done(OutputDone(3, "stdout", 20 << 16)); window.take(piece)
+    >>> window.done(OutputDone(3, "stdout", 100 << 16)); window.take(piece)
     True
     """
 

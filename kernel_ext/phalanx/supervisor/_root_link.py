@@ -54,6 +54,11 @@ class RootLink:
         """Where the root is reached."""
         return self._endpoint.removeprefix("tcp://").rpartition(":")[0].strip("[]")
 
+    @property
+    def is_joined(self) -> bool:
+        """Whether the root hears what is said now, as far as is known."""
+        return self._is_joined
+
     def _connect(self, endpoint: str) -> zmq.asyncio.Socket:
         root = self._context.socket(zmq.DEALER)
         root.linger = 500  # ms: the last word still goes out
@@ -121,7 +126,8 @@ class RootLink:
         try:
             await asyncio.wait(every, return_when=asyncio.FIRST_COMPLETED)
             # What came before its end is read as well: it may be the root's last word.
-            while not reading.done() and await root.poll(0):
+            # Asked so, the socket tells its readers as well; a poll takes the signal from them.
+            while not reading.done() and int(root.get(zmq.EVENTS)) & zmq.POLLIN:
                 await asyncio.sleep(0)
             if reading.done():
                 reading.result()  # a mistake of ours
@@ -131,6 +137,7 @@ class RootLink:
             await asyncio.wait(every)
             with contextlib.suppress(zmq.ZMQError):
                 root.disable_monitor()
+            monitor.close(linger=0)  # that has only forgotten it
 
     async def _wait_silent(self, joined: asyncio.Event) -> None:
         """Wait until this connection has been silent for too long."""
@@ -164,9 +171,7 @@ class RootLink:
         others = [other for other in self._boot.endpoints if other != self._endpoint]
         refused_since_s: float | None = None
         while True:
-            found = await reach((self._endpoint,), REACH_S)
-            if not found.endpoint and not found.is_refused:
-                found = (await reach(others, REACH_S))._replace(is_refused=False)
+            found = await reach((self._endpoint, *others), REACH_S, is_refusal_final=True)
             if found.endpoint:
                 return found.endpoint
             now_s = loop.time()
