@@ -21,7 +21,12 @@ Heart::Heart(Pulse& pulse) noexcept : pulse_(pulse) {
     ::pthread_attr_setstacksize(&attributes, kStackBytes);
     {
         const SignalsBlocked blocked;
-        if (::pthread_create(&thread_, &attributes, &Heart::beat, this) == 0) pid_ = ::getpid();
+        if (::pthread_create(&thread_, &attributes, &Heart::beat, this) == 0) {
+            pid_ = ::getpid();
+            // Here and not only there: a process that is stopped before its new thread had a core
+            // would be one without a heart, which nobody misses.
+            pulse_.beats.fetch_add(1, std::memory_order_release);
+        }
     }
     ::pthread_attr_destroy(&attributes);
 #ifdef __linux__
