@@ -24,7 +24,7 @@ BESIDE = (
         for name in (
             "arguments", "bad_input", "bench", "bench_fit", "collectives", "connect", "contract",
             "environment", "farm", "frameworks", "gradients", "handshake", "interface", "key_file", "lanes",
-            "meeting", "mpi", "package", "recover", "reductions", "rendezvous", "sites", "split", "stripes",
+            "meeting", "mpi", "package", "reductions", "rendezvous", "sites", "split", "stripes",
             "trace",
         )
     ),
@@ -34,8 +34,7 @@ BESIDE = (
     *(
         f"hosts/test_{name}.py"
         for name in (
-            "discovery", "hostfile", "linux_hosts", "measured", "notebook_over_ssh", "over_ssh", "plan",
-            "rings", "setup", "where",
+            "discovery", "hostfile", "linux_hosts", "measured", "plan", "rings", "setup", "where",
         )
     ),
     *(

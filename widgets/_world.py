@@ -42,7 +42,7 @@ def headline(t: Topology) -> str:
 
 def address_and_cores(host: HostInfo) -> str:
     """Say where a host is, on which network card, and how many cores it has, as far as is known."""
-    address = f"{host.address} ({host.device})" if host.device else host.address
+    address = f"{host.address} on {host.device}" if host.device else host.address
     return " · ".join(filter(None, (address, count(host.cores, "core") if host.cores else "")))
 
 

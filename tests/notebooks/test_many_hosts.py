@@ -126,7 +126,9 @@ def test_the_picture_has_the_hosts(shown):
     assert svg.count('class="px-tile"') == 6
     assert "12 tcp links" in svg
     for words in (picture.data["text/plain"], shown.text("%distributed status")):
-        found = re.findall(r"^  (\w) \((10\.77\.0\.1\d), \d+ cores?\)", words, re.MULTILINE)
+        found = re.findall(
+            r"^  (\w) \((10\.77\.0\.1\d)(?: on eth0)?, \d+ cores?\)", words, re.MULTILINE
+        )
         assert found == [("a", "10.77.0.11"), ("b", "10.77.0.12"), ("c", "10.77.0.13")]
         assert re.findall(r"rank (\d) ", words) == list("012345")
 

@@ -106,8 +106,8 @@ def test_a_host_is_drawn_with_its_network_card():
     hosts = tuple(HostInfo(i, f"n{i}", f"10.0.0.{i}", 2, f"eth{i}") for i in range(2))
     ranks = tuple(RankInfo(i, i, 7, "idle") for i in range(2))
     picture = topology(Topology("w", 1, hosts, ranks, ()))
-    assert "10.0.0.1 (eth1) · 2 cores" in _texts(picture)
-    assert "10.0.0.0 (eth0), 2 cores" in picture.text
+    assert "10.0.0.1 on eth1 · 2 cores" in _texts(picture)
+    assert "10.0.0.0 on eth0, 2 cores" in picture.text
 
 
 def test_a_plan_is_drawn_before_anything_is_started():
