@@ -10,6 +10,7 @@
 
 #include "group/work.hpp"
 #include "transport/abort_page.hpp"
+#include "transport/pulse_watch.hpp"
 #include "transport/waiter.hpp"
 
 namespace phalanx {
@@ -43,7 +44,17 @@ class Here final : public Caller {
     [[nodiscard]] const Call& call() const noexcept { return call_; }
     [[nodiscard]] std::uint64_t word() const noexcept { return word_; }
 
-    bool wants_to_leave() override { return call_.interrupt && call_.interrupt(); }
+    // For how long the process of another slot has not run, as far as this wait has seen.
+    [[nodiscard]] Clock::duration silence_of(int slot) {
+        const auto now = Clock::now();
+        pulses_.look(*own_.page, now);
+        return pulses_.silence_of(slot, now);
+    }
+
+    bool wants_to_leave() override {
+        pulses_.look(*own_.page, Clock::now());
+        return call_.interrupt && call_.interrupt();
+    }
     void tell_site() override { show(); }
 
   private:
@@ -51,6 +62,7 @@ class Here final : public Caller {
     const Call& call_;
     std::uint64_t word_;
     std::optional<std::string> site_;
+    PulseWatch pulses_;
 };
 
 }  // namespace phalanx

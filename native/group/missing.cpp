@@ -113,14 +113,32 @@ std::vector<int> Group::come_of(const Timeout& error) const {
     return come;
 }
 
+// Whoever waits in a ring sees its neighbours only, which wait as well: for one that has stopped.
+std::vector<int> Group::silent_ranks(Here& here) const {
+    std::vector<int> silent;
+    for (int rank = 0; rank < size_; ++rank) {
+        const int slot = page_slots_[static_cast<std::size_t>(rank)];
+        if (here.silence_of(slot) > Clock::duration::zero()) silent.push_back(world_rank(rank));
+    }
+    return silent;
+}
+
+// The leader of this host is in the operation, and waits for another host.
+bool Group::waits_for_leader(const Timeout& error, const Here& here) const {
+    const int node = formation_.node_of(rank_);
+    const int leader = formation_.nodes[static_cast<std::size_t>(node)].front();
+    if (Activity::is_message(here.word()) || team_->links() == nullptr || leader == rank_ ||
+        error.missing != std::vector<int>{leader}) {
+        return false;
+    }
+    const int slot = page_slots_[static_cast<std::size_t>(leader)];
+    return page_->activity(slot).of(channel_).current.load() == here.word();
+}
+
 Reason Group::reason_of_timeout(const Timeout& error, const std::string& what, Here& here,
                                 bool has_begun) {
-    // The leader of this host is in the operation, and waits for another host.
-    const bool is_for_leader =
-        !has_begun && !Activity::is_message(here.word()) && team_->links() != nullptr &&
-        error.missing.size() == 1 && slot_of(world_rank(error.missing.front())) >= 0 &&
-        page_->activity(slot_of(world_rank(error.missing.front()))).of(channel_).current.load() ==
-            here.word();
+    const auto silent = silent_ranks(here);
+    const bool is_for_leader = silent.empty() && waits_for_leader(error, here);
     if (is_for_leader) {
         const auto give_up_at = Clock::now() + kLeaderPatience;
         while (Clock::now() < give_up_at) {
@@ -136,7 +154,8 @@ Reason Group::reason_of_timeout(const Timeout& error, const std::string& what, H
                 .count()
          << " s; ";
     if (is_for_leader) {
-        text << "missing: a rank of another host (rank " << world_rank(error.missing.front())
+        text << (has_begun ? "all ranks had come; it waits for " : "missing: ")
+             << "a rank of another host (rank " << world_rank(error.missing.front())
              << " waits for it)";
         return {AbortKind::kTimeout, -1, text.str()};
     }
@@ -145,6 +164,11 @@ Reason Group::reason_of_timeout(const Timeout& error, const std::string& what, H
          << describe_missing(error, here.word());
     const auto come = come_of(error);
     if (!has_begun && !is_message && come.size() > 1) text << "; had come: " << list_ranks(come);
+    if (!silent.empty()) {
+        text << "; " << list_ranks(silent) << (silent.size() == 1 ? " has" : " have")
+             << " given no sign of life";
+    }
+    if (silent.size() == 1) return {AbortKind::kTimeout, silent.front(), text.str()};
     const auto& nodes = formation_.nodes;
     const bool is_one =
         error.missing.size() == 1 &&

@@ -67,7 +67,7 @@ def wait_begun(world, phase: str, victim: int) -> None:
 def names(text: str, rank: int) -> bool:
     """Whether a timeout names a rank: as missing or late, or as somebody of a host that is."""
     missing = re.split("missing: |it waits for ", text)[-1]
-    return str(rank) in re.findall(r"\d+", missing) or "or a rank of the same host" in missing
+    return str(rank) in re.findall(r"\d+", missing) or "a rank of another host" in missing
 
 
 def cpu_s(pid: int) -> float:
@@ -119,7 +119,9 @@ def test_a_frozen_rank_is_missed_in_time_and_wakes_to_an_error(fault_farm, where
     world = fault_farm.world(size, hosts, transport)
     others = [rank for rank in range(size) if rank != victim]
     in_split = [rank for rank in others if rank % 2 == victim % 2]
-    world.start(phases.run, phase, victim, 1.0)
+    # That a heart stands still takes a while to see.
+    limit_s = 2.0 if phase in {"large", "async_op"} else 1.0
+    world.start(phases.run, phase, victim, limit_s)
     wait_begun(world, phase, victim)
     begin_s = time.monotonic()
     world.kill(victim, signal.SIGSTOP)
@@ -129,8 +131,12 @@ def test_a_frozen_rank_is_missed_in_time_and_wakes_to_an_error(fault_farm, where
         world.kill(victim, signal.SIGCONT)
     for ending in endings:
         assert ending.error == "CollectiveTimeout", ending
-        assert ending.when_s - begin_s < 1.0 + BOUND_S
-    assert any(names(ending.text, victim) for ending in endings), endings
+        assert ending.when_s - begin_s < limit_s + BOUND_S
+    texts = [ending.text for ending in endings]
+    assert any(names(text, victim) for text in texts), texts
+    if phase in {"large", "async_op"} and hosts == (0,) * size:
+        # Also where the first to give up is in the ring's other half, and waits for its neighbours.
+        assert all(f"rank {victim} has given no sign of life" in text for text in texts), texts
     if phase in {"small", "large", "async_op"}:
         (woken,) = world.outcomes([victim], timeout=10)
         assert woken.error in {"CollectiveTimeout", "DistributedError"}, woken

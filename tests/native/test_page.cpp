@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "transport/abort_page.hpp"
+#include "transport/pulse_watch.hpp"
 
 using namespace phalanx;
 
@@ -179,4 +180,26 @@ TEST_CASE(
         for (const auto& text : seen) CHECK(text == seen[0]);
         CHECK(seen[0].size() == 100 + static_cast<std::size_t>(seen[0][0] - 'a') * 20);
     }
+}
+
+TEST_CASE("a heart that stands still is a silence, one that beats or that is not there is none") {
+    using namespace std::chrono_literals;
+    auto page = AbortPage::in_process(2, 0);  // slot 0 has a heart, slot 1 has none
+    const auto start = Clock::now();
+    PulseWatch watch;
+    CHECK(watch.silence_of(0, start) == 0s);
+    std::uint64_t beats = 0;
+    do {  // until no beat falls between the looks
+        beats = page.beats(0);
+        watch = PulseWatch();
+        watch.look(page, start);
+        watch.look(page, start + 1s);
+    } while (page.beats(0) != beats);
+    CHECK(watch.silence_of(0, start + 1s) == 1s);
+    CHECK(watch.silence_of(0, start + PulseWatch::kSilence - 1ns) == 0s);
+    CHECK(watch.silence_of(1, start + 1s) == 0s);
+    CHECK(watch.silence_of(2, start + 1s) == 0s);
+    while (page.beats(0) == beats) std::this_thread::yield();
+    watch.look(page, start + 2s);
+    CHECK(watch.silence_of(0, start + 2s) == 0s);
 }
