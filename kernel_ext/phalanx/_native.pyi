@@ -19,7 +19,7 @@ ABORT_LINK_BROKEN: int  # its culprit is two ranks: the one lost << 16 | the one
 
 @final
 class AbortPage:
-    """Abort flags and doorbells that the supervisor and the ranks of one host share (a memfd).
+    """Abort flags and doorbells that the supervisor and the ranks of one host share (a memory file).
 
     There are ``slots`` rank slots and one more author, number ``slots``: the supervisor.
     """
@@ -28,13 +28,13 @@ class AbortPage:
     def nbytes(slots: int, ranks: int = 0) -> int: ...
     @staticmethod
     def format(fd: int, slots: int, ranks: int = 0) -> None:
-        """Size the memfd (if needed) and write an empty page; once, by its owner.
+        """Size the file (if needed) and write an empty page; once, by its owner.
 
         ``ranks`` are those of the world; 0: as many as slots.
         """
 
     def __init__(self, fd: int, *, slots: int, author: int, wake_fds: Sequence[int] = ()) -> None:
-        """Map the page (``fd`` stays the caller's); ``wake_fds[slot]`` are eventfds, duplicated."""
+        """Map the page (``fd`` stays the caller's); ``wake_fds[slot]`` are `make_wake`'s, duplicated."""
 
     def abort(self, epoch: int, kind: int, culprit: int, message: str) -> bool:
         """Free every rank of this host that waits in ``epoch`` or an older one.
@@ -308,6 +308,15 @@ class Work:
 
 def supported_dtypes() -> tuple[str, ...]:
     """Names; all but bfloat16, which is that of ml_dtypes, are numpy's."""
+
+def make_memory_file(name: str) -> int:
+    """Make memory without a name in any file system; a descriptor that is the caller's."""
+
+def keep_size(fd: int) -> None:
+    """Let nobody shrink it from now on, where the system can see to that."""
+
+def make_wake() -> int:
+    """Make a descriptor by which a rank is woken out of a wait on its links; the caller's."""
 
 def flag_latency_ns() -> float:
     """One-way latency of a flag between the two placements of the cores, measured in ~50 us."""

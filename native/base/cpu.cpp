@@ -6,14 +6,16 @@
 #include <chrono>
 #include <thread>
 
-#ifdef __linux__
+#include "base/platform.hpp"
+
+#if PHALANX_LINUX
 #include <sched.h>
 #endif
 
 namespace phalanx {
 
 int usable_cores() noexcept {
-#ifdef __linux__
+#if PHALANX_LINUX
     cpu_set_t set;
     CPU_ZERO(&set);
     if (::sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
@@ -29,7 +31,7 @@ double flag_latency_ns() {
     const auto give_up = Clock::now() + std::chrono::milliseconds(20);
     alignas(128) std::atomic<int> ball{0};
     std::atomic<bool> stop{false};
-    std::jthread partner([&] {
+    std::thread partner([&] {
         for (int spins = 0; !stop.load(std::memory_order_relaxed); ++spins) {
             const int seen = ball.load(std::memory_order_acquire);
             if ((seen & 1) != 0) ball.store(seen + 1, std::memory_order_release);
@@ -57,6 +59,7 @@ double flag_latency_ns() {
         if (best < 0 || one_way < best) best = one_way;
     }
     stop.store(true, std::memory_order_relaxed);
+    partner.join();
     return best;
 }
 

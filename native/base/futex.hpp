@@ -1,5 +1,5 @@
-// Sleeping on a word of shared memory. Where the system has no shared futex, sleeping is a short
-// sleep: callers check their condition again in any case.
+// Sleeping on a word of shared memory. Where the system has no shared futex, one looks at the word
+// now and then: whoever wakes must have changed it, and callers check their condition in any case.
 #pragma once
 
 #include <atomic>

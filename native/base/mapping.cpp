@@ -10,7 +10,9 @@
 #include <string>
 #include <utility>
 
+#include "base/deadline.hpp"
 #include "base/error.hpp"
+#include "base/platform.hpp"
 
 namespace phalanx {
 
@@ -48,6 +50,45 @@ void Mapping::reset() noexcept {
     if (data_ != nullptr) ::munmap(std::exchange(data_, nullptr), std::exchange(size_, 0));
 }
 
+#if PHALANX_LINUX
+
+Fd make_memory_file(const char* name) {
+    Fd file(::memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    if (!file) throw SystemError("cannot make a memory file", errno);
+    // The kernel gives it 0777, and /proc/PID/fd alone keeps others out.
+    if (::fchmod(file.get(), 0600) != 0) throw SystemError("cannot close a memory file", errno);
+    return file;
+}
+
+void keep_size(int fd) {
+    if (::fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK) != 0) {
+        throw SystemError("cannot keep a memory file's size", errno);
+    }
+}
+
+#else
+
+// It has a name for some microseconds, of at most 31 characters (macOS).
+Fd make_memory_file(const char*) {
+    auto number = static_cast<std::uint64_t>(Clock::now().time_since_epoch().count());
+    while (true) {
+        const std::string path =
+            "/phx" + std::to_string(::getpid()) + "." + std::to_string(number++ & 0xFFFF'FFFFU);
+        Fd file(::shm_open(path.c_str(), O_CREAT | O_EXCL | O_RDWR, 0600));
+        if (!file && errno == EEXIST) continue;
+        if (!file) throw SystemError("cannot make shared memory", errno);
+        ::shm_unlink(path.c_str());
+        if (::fcntl(file.get(), F_SETFD, FD_CLOEXEC) != 0) {
+            throw SystemError("cannot keep shared memory from other programs", errno);
+        }
+        return file;
+    }
+}
+
+void keep_size(int) {}  // macOS: the size of shared memory is set once
+
+#endif
+
 std::size_t file_size(int fd) {
     struct stat status{};
     if (::fstat(fd, &status) != 0) {
@@ -66,7 +107,7 @@ void grow_file(int fd, std::size_t nbytes) {
 
 void punch_file([[maybe_unused]] int fd, [[maybe_unused]] std::size_t begin,
                 [[maybe_unused]] std::size_t end) {
-#ifdef FALLOC_FL_PUNCH_HOLE
+#if PHALANX_LINUX
     if (end > begin &&
         ::fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(begin),
                     static_cast<off_t>(end - begin)) != 0) {

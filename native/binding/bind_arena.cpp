@@ -20,6 +20,11 @@ void register_arena(py::module_& module) {
                                             [](const PyArena& self) { return self.get().nbytes(); })
                      .def("close", [](PyArena& self) { self.arena.reset(); });
     arena.attr("DEFAULT_NBYTES") = Arena::kDefaultBytes;
+    module.def(
+        "make_memory_file",
+        [](const std::string& name) { return make_memory_file(name.c_str()).release(); },
+        py::arg("name"));
+    module.def("keep_size", &keep_size, py::arg("fd"));
 }
 
 }  // namespace phalanx::binding

@@ -135,6 +135,7 @@ void register_page(py::module_& module) {
         .def("trace", &trace_of, py::arg("slot"), py::arg("since") = 0)
         .def("counters", &counters_of, py::arg("slot"))
         .def("close", [](PyPage& self) { self.page.reset(); });
+    module.def("make_wake", [] { return make_wake().release(); });
 }
 
 }  // namespace phalanx::binding

@@ -1,5 +1,4 @@
 // How a group is put together: who stands with whom, and with what they reach each other.
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -100,8 +99,7 @@ Group::Group(GroupOptions options)
     if (options.wake_fd >= 0) {
         wake_ = Fd::duplicate(options.wake_fd);
     } else {
-        wake_ = Fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-        if (!wake_) throw SystemError("cannot make an eventfd", errno);
+        wake_ = make_wake();
     }
     build_team(options);
 }

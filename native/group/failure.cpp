@@ -94,7 +94,7 @@ void Group::say_last_words(const Reason& reason) noexcept {
 
 bool Group::abort(const Reason& reason) noexcept {
     const bool is_first = page_->abort(epoch_, reason);
-    if (wake_) ring_eventfd(wake_.get());
+    if (wake_) ring_wake(wake_.get());
     const Reason first = page_->reason(epoch_).value_or(reason);
     // An operation that runs says the last words itself, when it has left.
     if (turn_.try_take()) {
@@ -163,7 +163,7 @@ bool Group::take_all_turns(const Reason& reason, Clock::time_point give_up_at) n
     }
     if (awaited_->empty() && queue_.is_idle()) return true;
     page_->abort(epoch_, reason);
-    if (wake_) ring_eventfd(wake_.get());
+    if (wake_) ring_wake(wake_.get());
     while (!awaited_->empty() && take_until(*awaited_->back(), give_up_at)) awaited_->pop_back();
     if (!awaited_->empty()) return false;
     queue_.sleep_until_idle(left_until(give_up_at));

@@ -78,7 +78,7 @@ struct Counters {
 // below team_ belongs to it. send() and recv() likewise, with a turn per peer and direction and
 // pairs_ below it: a message never waits for a collective, nor the other way round. abort(),
 // failure(), close(), is_closed() may be called at any time by any thread: they touch only the
-// page, the eventfd and atomics, and take the turn before they touch links; close() takes all
+// page, the wake and atomics, and take the turn before they touch links; close() takes all
 // turns. Counters are atomics, relaxed: statistics.
 //
 // Where the program has called is asked of `site` (options) only once an operation fails or waits

@@ -8,6 +8,7 @@
 #include <cerrno>
 
 #include "base/site_text.hpp"
+#include "base/sockets.hpp"
 #include "collectives/checksum.hpp"
 #include "transport/memory_link.hpp"
 
@@ -205,7 +206,7 @@ void Pairs::wait(Lane& lane, const Ready& ready, const Try& attempt) {
     };
     if (lane.is_local) return lane.waiter.until(ready, missing);
     pollfd polled{lane.link->descriptor(), POLLIN, 0};
-    if (!lane.is_recv) polled.events = POLLOUT | POLLRDHUP;
+    if (!lane.is_recv) polled.events = POLLOUT | kPeerEnds;
     lane.waiter.until_moved(
         attempt,
         [&]() -> std::span<const pollfd> {

@@ -78,12 +78,6 @@ std::string_view cut_text(std::string_view text, std::size_t limit) noexcept {
     return text.substr(0, limit);
 }
 
-void ring_eventfd(int fd) noexcept {
-    const std::uint64_t one = 1;
-    // It can fail only if the counter is full, and then the poller wakes anyhow.
-    [[maybe_unused]] const auto written = ::write(fd, &one, sizeof one);
-}
-
 std::size_t AbortPage::nbytes(int slots, int ranks) {
     check_slots(slots, 0);
     const int known = ranks_of(slots, ranks);
@@ -263,7 +257,7 @@ bool AbortPage::abort(std::uint64_t epoch, const Reason& reason) noexcept {
     record.claim.store(0, std::memory_order_release);
     if (!won) return false;
     for (int slot = 0; slot < slots_; ++slot) doorbells_[slot].ring();
-    for (const Fd& wake : wake_fds_) ring_eventfd(wake.get());
+    for (const Fd& wake : wake_fds_) ring_wake(wake.get());
     return true;
 }
 

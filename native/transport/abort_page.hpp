@@ -19,6 +19,7 @@
 #include "base/fd.hpp"
 #include "base/futex.hpp"
 #include "base/mapping.hpp"
+#include "base/wake.hpp"
 #include "transport/heart.hpp"
 #include "transport/trace_ring.hpp"
 
@@ -295,7 +296,5 @@ class AbortPage {
 
 // At most `limit` bytes of `text`, cut between two characters of UTF-8.
 std::string_view cut_text(std::string_view text, std::size_t limit) noexcept;
-// Makes a poll() on the eventfd return.
-void ring_eventfd(int fd) noexcept;
 
 }  // namespace phalanx

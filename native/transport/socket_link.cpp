@@ -1,8 +1,6 @@
 // A link over a connected stream socket: tcp between hosts, a socketpair in tests.
-#include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <poll.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -17,6 +15,7 @@
 
 #include "base/deadline.hpp"
 #include "base/fd.hpp"
+#include "base/sockets.hpp"
 #include "transport/link.hpp"
 
 namespace phalanx {
@@ -32,31 +31,6 @@ constexpr milliseconds kBetweenLooks{40};
 // Looks further apart are not of one wait.
 constexpr milliseconds kOneWait{1000};
 
-void set_option(int fd, int level, int name, int value) noexcept {
-    ::setsockopt(fd, level, name, &value, sizeof value);  // what a system lacks is done without
-}
-
-// Has the kernel ask an idle peer for a sign of life, and give the link up after `silence`. Not
-// TCP_USER_TIMEOUT: that also ends a link whose peer lives and is too busy to read for so long.
-void keep_alive(int fd, milliseconds silence) noexcept {
-#ifdef __linux__
-    const auto seconds = static_cast<int>(std::chrono::ceil<std::chrono::seconds>(silence).count());
-    const int idle = std::clamp(seconds / 2, 1, 32767);
-    const int every = std::clamp((seconds - idle) / 3, 1, 32767);
-    set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
-    set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, idle);
-    set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, every);
-    set_option(fd, IPPROTO_TCP, TCP_KEEPCNT, std::clamp((seconds - idle) / every, 1, 127));
-    // Since Linux 6.15: without it the kernel asks a peer with a full window every two minutes.
-    constexpr int kTcpRtoMaxMs = 44;
-    set_option(fd, IPPROTO_TCP, kTcpRtoMaxMs,
-               static_cast<int>(std::clamp<std::int64_t>(silence.count() / 4, 1000, 120'000)));
-#else
-    static_cast<void>(silence);
-    set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
-#endif
-}
-
 class SocketLink final : public Link {
   public:
     SocketLink(int peer, Fd fd, milliseconds silence)
@@ -68,27 +42,21 @@ class SocketLink final : public Link {
             throw UsageError("the descriptor for rank " + std::to_string(peer) +
                              " is not a stream socket");
         }
-        const int flags = ::fcntl(fd_.get(), F_GETFL);
-        if (flags < 0 || ::fcntl(fd_.get(), F_SETFL, flags | O_NONBLOCK) != 0 ||
-            ::fcntl(fd_.get(), F_SETFD, FD_CLOEXEC) != 0) {
+        if (!prepare_stream(fd_.get())) {
             throw SystemError("cannot prepare the socket to rank " + std::to_string(peer), errno);
         }
-        // These fail on a unix socket, which has no delay and no host that vanishes.
-        set_option(fd_.get(), IPPROTO_TCP, TCP_NODELAY, 1);
+        // A unix socket has no host that vanishes, and takes none of the options.
         if (silence_.count() > 0) keep_alive(fd_.get(), silence_);
     }
 
     [[nodiscard]] int descriptor() const noexcept override { return fd_.get(); }
 
-    [[nodiscard]] bool has_ended() noexcept override {
-        pollfd one{fd_.get(), POLLRDHUP, 0};
-        return ::poll(&one, 1, 0) > 0;
-    }
+    [[nodiscard]] bool has_ended() noexcept override { return peer_has_ended(fd_.get()); }
 
   protected:
     std::size_t do_send(std::span<const std::byte> bytes) override {
         const auto size = std::min(bytes.size(), kLargestCall);
-        return moved(::send(fd_.get(), bytes.data(), size, MSG_NOSIGNAL | MSG_DONTWAIT));
+        return moved(::send(fd_.get(), bytes.data(), size, kSendQuietly | MSG_DONTWAIT));
     }
     std::size_t do_recv(std::span<std::byte> bytes) override {
         if (bytes.empty()) return 0;
@@ -109,8 +77,8 @@ class SocketLink final : public Link {
         }
         msghdr message{};
         message.msg_iov = pieces.data();
-        message.msg_iovlen = count;
-        return moved(::sendmsg(fd_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT));
+        message.msg_iovlen = static_cast<decltype(message.msg_iovlen)>(count);
+        return moved(::sendmsg(fd_.get(), &message, kSendQuietly | MSG_DONTWAIT));
     }
     std::size_t do_recv_both(std::span<std::byte> bytes, std::span<std::byte> more) override {
         if (bytes.empty() || bytes.size() > kLargestCall) return do_recv(bytes);
@@ -125,7 +93,7 @@ class SocketLink final : public Link {
     void do_finish() noexcept override { ::shutdown(fd_.get(), SHUT_WR); }
     // The kernel's questions (keep_alive) are only for links on which nothing is under way.
     void do_check_alive() override {
-#ifdef __linux__
+#ifdef __linux__  // elsewhere the kernel sees to these too (keep_alive)
         const auto now = Clock::now();
         if (silence_.count() <= 0 || now - looked_ < kBetweenLooks) return;
         tcp_info info{};

@@ -98,12 +98,12 @@ void Waiter::rest_on(Descriptors descriptors, WhoIsMissing missing) {
         limit = std::min<Clock::duration>(limit, std::chrono::milliseconds(1));
     polled_.push_back({wake_fd_, POLLIN, 0});
     const auto ms = std::chrono::ceil<std::chrono::milliseconds>(limit).count();
-    const int result = ::poll(polled_.data(), polled_.size(), static_cast<int>(ms));
+    const int result =
+        ::poll(polled_.data(), static_cast<nfds_t>(polled_.size()), static_cast<int>(ms));
     has_slept_ = true;
     if (result < 0 && errno == EINTR) next_signal_check_ = Clock::time_point::min();
     if (result > 0 && (polled_.back().revents & POLLIN) != 0) {
-        std::uint64_t count = 0;  // drained, or an abort of an older epoch would keep us awake
-        [[maybe_unused]] const auto got = ::read(wake_fd_, &count, sizeof count);
+        silence_wake(wake_fd_);  // or an abort of an older epoch would keep us awake
     }
 }
 

@@ -44,7 +44,7 @@ void check_contract(std::span<const std::unique_ptr<Arena>> arenas) {
 std::vector<Fd> make_regions(int slots) {
     std::vector<Fd> regions;
     for (int i = 0; i < slots; ++i) {
-        regions.emplace_back(::memfd_create("region", MFD_CLOEXEC));
+        regions.push_back(make_memory_file("region"));
         Arena::format(regions.back().get(), kSmallRegion);
     }
     return regions;
@@ -135,7 +135,7 @@ TEST_CASE(
 }
 
 TEST_CASE("what is no region is refused") {
-    const Fd memory(::memfd_create("nothing", MFD_CLOEXEC));
+    const Fd memory = make_memory_file("nothing");
     const std::array fds{memory.get()};
     CHECK_THROWS_AS(Arena(fds, 0), UsageError);
     CHECK_THROWS_AS(Arena::format(memory.get(), 100), UsageError);

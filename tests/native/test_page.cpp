@@ -39,7 +39,7 @@ TEST_CASE("long texts are cut between characters") {
 }
 
 TEST_CASE("a page is refused if it is not what was said") {
-    const Fd memory(::memfd_create("page", MFD_CLOEXEC));
+    const Fd memory = make_memory_file("page");
     CHECK_THROWS_AS(AbortPage(memory.get(), 2, 0, {}), UsageError);
     AbortPage::format(memory.get(), 2);
     CHECK_THROWS_AS(AbortPage(memory.get(), 2, 3, {}), UsageError);
@@ -49,7 +49,7 @@ TEST_CASE("a page is refused if it is not what was said") {
 }
 
 TEST_CASE("a page has room for what each slot counts of each rank of the world") {
-    const Fd memory(::memfd_create("page", MFD_CLOEXEC));
+    const Fd memory = make_memory_file("page");
     AbortPage::format(memory.get(), 2, 5);
     AbortPage page(memory.get(), 2, 0, {});
     CHECK(page.ranks() == 5);
@@ -77,7 +77,7 @@ TEST_CASE("a page has room for what each slot counts of each rank of the world")
 }
 
 TEST_CASE("another process sees the reason and wakes the sleeper") {
-    const Fd memory(::memfd_create("page", MFD_CLOEXEC));
+    const Fd memory = make_memory_file("page");
     AbortPage::format(memory.get(), 2);
     AbortPage page(memory.get(), 2, 0, {});
     const pid_t child = ::fork();
@@ -109,7 +109,7 @@ std::uint64_t next_beat(const AbortPage& page, int slot, std::uint64_t seen) {
 }  // namespace
 
 TEST_CASE("a slot's heart beats while its page is mapped; the supervisor has none") {
-    const Fd memory(::memfd_create("page", MFD_CLOEXEC));
+    const Fd memory = make_memory_file("page");
     AbortPage::format(memory.get(), 2);
     AbortPage supervisor(memory.get(), 2, 2, {});
     CHECK(supervisor.beats(0) == 0);
@@ -130,7 +130,7 @@ TEST_CASE("a slot's heart beats while its page is mapped; the supervisor has non
 }
 
 TEST_CASE("a child of fork has no heart, and leaves its parent's alone") {
-    const Fd memory(::memfd_create("page", MFD_CLOEXEC));
+    const Fd memory = make_memory_file("page");
     AbortPage::format(memory.get(), 1);
     auto page = std::make_unique<AbortPage>(memory.get(), 1, 0, std::span<const int>());
     const AbortPage supervisor(memory.get(), 1, 1, {});

@@ -258,7 +258,7 @@ TEST_CASE("bytes on wires are counted by peer, and ended with the process that b
             CHECK((*sent >= 4000) == (peer != rank));
         }
     }
-    const Fd memory(::memfd_create("page", MFD_CLOEXEC));
+    const Fd memory = make_memory_file("page");
     AbortPage::format(memory.get(), 2, 3);
     std::uint64_t dropped = 0;
     {

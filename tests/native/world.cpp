@@ -16,7 +16,7 @@ namespace {
 thread_local std::string here;
 
 std::pair<int, int> tcp_pair() {
-    const int listener = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const int listener = ::socket(AF_INET, SOCK_STREAM, 0);
     sockaddr_in address{};
     address.sin_family = AF_INET;
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -25,7 +25,7 @@ std::pair<int, int> tcp_pair() {
     REQUIRE(::bind(listener, generic, length) == 0);
     REQUIRE(::listen(listener, 1) == 0);
     REQUIRE(::getsockname(listener, generic, &length) == 0);
-    const int one = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const int one = ::socket(AF_INET, SOCK_STREAM, 0);
     REQUIRE(::connect(one, generic, length) == 0);
     const int other = ::accept(listener, nullptr, nullptr);
     REQUIRE(other >= 0);

@@ -1,4 +1,4 @@
-"""What a supervisor owns for its ranks: shared memory, the abort page and the eventfds.
+"""What a supervisor owns for its ranks: shared memory, the abort page and the descriptors that wake them.
 
 It makes descriptors that ranks inherit; when to use them is the supervisor's business.
 """
@@ -6,10 +6,7 @@ It makes descriptors that ranks inherit; when to use them is the supervisor's bu
 from __future__ import annotations
 
 import enum
-import fcntl
 import os
-import tempfile
-from pathlib import Path
 
 from phalanx import _native
 from phalanx._native import AbortPage
@@ -91,10 +88,10 @@ def create_region(nbytes: int | None = None) -> int:
     (True, False)
     >>> os.close(fd)
     """
-    fd = _anonymous_file("phalanx-region")
+    fd = _native.make_memory_file("phalanx-region")
     try:
         _native.Arena.format(fd, region_nbytes() if nbytes is None else nbytes)
-        _seal(fd)
+        _native.keep_size(fd)
     except BaseException:
         os.close(fd)
         raise
@@ -154,10 +151,10 @@ def create_page(slots: int, ranks: int = 0) -> int:
     >>> page.close()
     >>> os.close(fd)
     """
-    fd = _anonymous_file("phalanx-page")
+    fd = _native.make_memory_file("phalanx-page")
     try:
         _native.AbortPage.format(fd, slots, ranks)
-        _seal(fd)
+        _native.keep_size(fd)
     except BaseException:
         os.close(fd)
         raise
@@ -165,28 +162,11 @@ def create_page(slots: int, ranks: int = 0) -> int:
 
 
 def create_wake() -> int:
-    """Make the eventfd that wakes one rank slot out of a wait on its links.
+    """Make the descriptor that wakes one rank slot out of a wait on its links.
 
     Returns
     -------
     int
         A descriptor that is closed on exec and never blocks; the caller owns it.
     """
-    return os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-
-
-def _anonymous_file(name: str) -> int:
-    """Memory without a name in any file system; an unlinked file where memfd does not exist."""
-    if hasattr(os, "memfd_create"):
-        fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        os.fchmod(fd, 0o600)  # the kernel gives it 0777, and /proc/PID/fd alone keeps others out
-        return fd
-    fd, path = tempfile.mkstemp(prefix=name)
-    Path(path).unlink()
-    return fd
-
-
-def _seal(fd: int) -> None:
-    """Keep anyone from shrinking it: a peer that reads beyond the end would get SIGBUS."""
-    if hasattr(os, "memfd_create"):
-        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+    return _native.make_wake()
