@@ -7,7 +7,8 @@ import signal
 import subprocess
 import sys
 
-from phalanx.supervisor._freeze import LEAST_SILENCE_S, MOST_STEP_S, FreezeWatch, is_stopped
+from phalanx.supervisor._freeze import LEAST_SILENCE_S, MOST_STEP_S, FreezeWatch
+from phalanx.supervisor._system import is_stopped
 
 LOOK_S = 0.2
 

@@ -22,6 +22,8 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from phalanx.supervisor import open_pidfd
+
 from ._launcher import SIGNALS, TIMED_OUT
 from ._mpirun import find_mpirun, mpi_arguments
 from ._places import host_names
@@ -104,14 +106,17 @@ class MpiLauncher:
         """Make three pipes for each rank; the proof of the first."""
         for rank in range(self._size):
             place = self._first_fd + 3 * rank
-            read, write = os.pipe2(os.O_CLOEXEC)
+            read, write = os.pipe()
             self._keep(read, place, stack)
             self._inputs.append(write)
             for offset, stream in enumerate(STREAMS, start=1):
-                read, write = os.pipe2(os.O_CLOEXEC)
+                read, write = os.pipe()
                 self._keep(write, place + offset, stack)
                 self._watch(read, (rank, stream), stack)
-        return str(Path(f"/proc/self/fd/{self._first_fd}").readlink())
+        try:
+            return str(Path(f"/proc/self/fd/{self._first_fd}").readlink())
+        except OSError:  # no /proc: all comes through mpirun
+            return "none"
 
     def _keep(self, fd: int, place: int, stack: ExitStack) -> None:
         """Put the rank's end where it looks for it."""
@@ -128,8 +133,9 @@ class MpiLauncher:
         self._selector.register(fd, selectors.EVENT_READ, source)
 
     def _start(self, words: Sequence[str], stack: ExitStack) -> subprocess.Popen[bytes]:
-        libc = ctypes.CDLL(None, use_errno=True)
-        libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        prctl = getattr(ctypes.CDLL(None, use_errno=True), "prctl", None)  # Linux
+        if prctl is not None:
+            prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         # A group of its own: what a terminal sends to ours comes to it from us, once.
         self._process = process = subprocess.Popen(
             words,
@@ -140,7 +146,7 @@ class MpiLauncher:
             env=self._env,
             start_new_session=True,
             # If we are killed it ends its ranks.
-            preexec_fn=lambda: libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0),  # noqa: PLW1509
+            preexec_fn=prctl and (lambda: prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)),  # noqa: PLW1509
         )
         stack.enter_context(_handling_signals(self._on_signal))
         for stream, file in (("stdout", process.stdout), ("stderr", process.stderr)):
@@ -148,7 +154,7 @@ class MpiLauncher:
             fd = os.dup(file.fileno())
             file.close()
             self._watch(fd, (LAUNCHER, stream), stack)
-        gone = os.pidfd_open(process.pid)
+        gone = open_pidfd(process.pid)
         stack.callback(os.close, gone)
         self._selector.register(gone, selectors.EVENT_READ)
         given = RankInput(self._inputs, self._on_cut)

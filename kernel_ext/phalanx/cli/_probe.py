@@ -142,7 +142,7 @@ def facts(asked: dict[str, Any]) -> dict[str, Any]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     infinite = resource.RLIM_INFINITY
     cores = os.cpu_count() or 1
-    with contextlib.suppress(AttributeError):
+    if hasattr(os, "sched_getaffinity"):
         cores = len(os.sched_getaffinity(0))
     return {
         "hostname": socket.gethostname(),

@@ -11,6 +11,7 @@ from ._launch import RootProcess, launch_root
 from ._limits import needed_descriptors
 from ._runtime_folder import check_name, claim_name, find_record, list_records
 from ._ssh import ssh_command, why_not_in
+from ._system import open_pidfd
 
 __all__ = [
     "FoundRoot",
@@ -22,6 +23,7 @@ __all__ = [
     "launch_root",
     "list_records",
     "needed_descriptors",
+    "open_pidfd",
     "ssh_command",
     "why_ended",
     "why_not_in",

@@ -26,6 +26,7 @@ from phalanx.protocol import (
 )
 
 from ._runtime_folder import RecordFile
+from ._system import open_pidfd
 
 __all__ = ["Clients"]
 
@@ -135,7 +136,7 @@ class Clients:
         if not pid:  # it does not say; the clock never starts
             return
         try:
-            self._pidfd = os.pidfd_open(pid)
+            self._pidfd = open_pidfd(pid)
         except ProcessLookupError:
             self._on_gone()
             return

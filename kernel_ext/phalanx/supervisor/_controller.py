@@ -23,7 +23,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
-from ._process import die_with_parent
+from ._system import die_with_parent
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -89,9 +89,11 @@ def listen_to_own_user_only(bound: Callable[[zmq.Socket[bytes], int], None]) -> 
 def main() -> None:
     """Run the controller until the parent (its pid is the first argument) ends.
 
-    The second argument is the descriptor to report on; the others, the addresses for other hosts.
+    The second argument is the descriptor to report on; the third a folder for Unix sockets, or
+    empty; the others, the addresses for other hosts.
     """
-    die_with_parent(int(sys.argv[1]))
+    folder = sys.argv[3]  # of its sockets, where they must have names in one
+    die_with_parent(int(sys.argv[1]), folder)
     report_fd = int(sys.argv[2])
 
     import zmq
@@ -102,7 +104,7 @@ def main() -> None:
     from ._doors import Doors, tcp_interface
 
     app.Process = HeartThread
-    doors = Doors(tuple(sys.argv[3:]))
+    doors = Doors(tuple(sys.argv[4:]))
     numbers = itertools.count(1)
 
     class Controller(app.IPController):  # type: ignore[misc]
@@ -157,10 +159,11 @@ def main() -> None:
     files: dict[str, dict[str, Any]] = {}
     listen_to_own_user_only(on_bound)
     config = Config()
-    # In no file system, so that nothing is left of it when we are killed.
+    # In no file system if that can be, so that nothing is left of it when we are killed.
     config.IPController.transport = "ipc"
     config.IPController.enable_curve = False  # whatever the user's environment says
-    config.IPController.ip = name = f"@phalanx-{secrets.token_hex(16)}"
+    name = f"{folder}/c" if folder else f"@phalanx-{secrets.token_hex(16)}"
+    config.IPController.ip = name
     # A profile without a place: one with a folder would be left behind by a kill at this moment.
     controller = Controller(profile_dir=ProfileDir(), config=config)
     try:

@@ -9,13 +9,17 @@ import asyncio
 import json
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from ._output import OutputPipe
 from ._process import ChildProcess, exit_reason
+from ._system import has_abstract_sockets, remove_folder
 
 __all__ = ["Connection", "ControllerProcess", "file_for_rank"]
+
+MOST_CHARACTERS = 75  # of a folder: the path of a socket in it has 103 at most (macOS)
 
 # "client", "engine": ipyparallel's connection files, for this machine; "remote": those for ranks of
 # other hosts, by the address at which they reach this one. They hold keys.
@@ -38,6 +42,7 @@ class ControllerProcess:
         self._loop = asyncio.get_running_loop()
         self._child: ChildProcess | None = None
         self._report = bytearray()
+        self._folder = ""  # of its sockets, where they must have names in one
 
     def start(self, cwd: str, addresses: Iterable[str] = ()) -> None:
         """Start the process; ``on_up`` is called when all its ports are bound.
@@ -47,10 +52,14 @@ class ControllerProcess:
         read_fd, write_fd = os.pipe()
         os.set_blocking(read_fd, False)
         output = OutputPipe()
+        if not has_abstract_sockets():
+            place = tempfile.gettempdir()
+            place = place if len(place) <= MOST_CHARACTERS else "/tmp"  # noqa: S108
+            self._folder = tempfile.mkdtemp(prefix="phalanx-", dir=place)  # this user's alone
         command = [sys.executable, "-m", "phalanx.supervisor._controller"]
         try:
             self._child = ChildProcess(
-                [*command, str(os.getpid()), str(write_fd), *addresses],
+                [*command, str(os.getpid()), str(write_fd), self._folder, *addresses],
                 env=os.environ,
                 cwd=cwd,
                 pass_fds=[write_fd],
@@ -60,6 +69,7 @@ class ControllerProcess:
             )
         except BaseException:
             os.close(read_fd)
+            remove_folder(self._folder)
             raise
         finally:
             os.close(write_fd)
@@ -75,6 +85,7 @@ class ControllerProcess:
                 self._on_up(json.loads(self._report))
 
     def _on_exit(self, status: int) -> None:
+        remove_folder(self._folder)
         self._on_lost(exit_reason(status), self._child.tail if self._child else "")
 
     async def stop(self) -> None:

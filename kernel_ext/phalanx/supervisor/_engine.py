@@ -13,7 +13,7 @@ import os
 import sys
 from typing import Any
 
-from ._process import die_with_parent
+from ._system import die_with_parent
 
 __all__ = ["main"]
 

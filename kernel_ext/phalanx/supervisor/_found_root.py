@@ -10,6 +10,8 @@ import threading
 from phalanx.errors import DistributedError
 from phalanx.protocol import RootAddress, WorkspaceRecord
 
+from ._system import open_pidfd, signal_pidfd
+
 __all__ = ["FoundRoot"]
 
 
@@ -26,11 +28,11 @@ class FoundRoot:
         self.address = RootAddress(record.endpoint, record.public_key)
         self.pid = record.pid
         try:
-            self._pidfd = os.pidfd_open(record.pid)
+            self._pidfd = open_pidfd(record.pid)
         except ProcessLookupError:
             msg = f"the workspace {record.name!r} has just ended"
             raise DistributedError(msg) from None
-        self._wake = os.eventfd(0)
+        self._woken, self._wake = os.pipe()
         self._waits = threading.Lock()  # held by whoever waits, so that nothing closes below it
 
     def poll(self) -> int | None:
@@ -45,7 +47,7 @@ class FoundRoot:
     def signal(self, number: int) -> None:
         """Send it a signal; nothing if it has ended."""
         try:
-            signal.pidfd_send_signal(self._pidfd, number)
+            signal_pidfd(self._pidfd, self.pid, number)
         except ProcessLookupError:
             return
 
@@ -58,7 +60,7 @@ class FoundRoot:
         with self._waits:
             if self._pidfd >= 0:
                 poller = select.poll()
-                for fd in (self._pidfd, self._wake):
+                for fd in (self._pidfd, self._woken):
                     poller.register(fd, select.POLLIN)
                 poller.poll()
         return 0
@@ -73,8 +75,8 @@ class FoundRoot:
     def let_go(self) -> None:
         """Leave it as it is; idempotent."""
         if self._pidfd >= 0:
-            os.eventfd_write(self._wake, 1)
+            os.write(self._wake, b".")
             with self._waits:
-                os.close(self._pidfd)
-                os.close(self._wake)
-                self._pidfd = self._wake = -1
+                for fd in (self._pidfd, self._woken, self._wake):
+                    os.close(fd)
+                self._pidfd = self._woken = self._wake = -1

@@ -1,6 +1,6 @@
 """Ranks that live and do nothing: stopped by a signal, a debugger, or with their whole machine.
 
-It knows the counts of ranks' hearts and the clock, and asks the kernel for an explanation; what
+It knows the counts of ranks' hearts and the clock, and asks its user for an explanation; what
 follows from a freeze is its user's.
 """
 
@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
-__all__ = ["FreezeWatch", "is_stopped"]
+__all__ = ["FreezeWatch"]
 
 # Four beats of a heart (native/transport/heart.hpp): less is no silence on a busy machine, unless
 # the kernel says that the process is stopped.
@@ -18,16 +17,6 @@ LEAST_SILENCE_S = 1.0
 # The most that counts between two looks: a supervisor that was stopped itself, or whose machine
 # slept, knows nothing of that time.
 MOST_STEP_S = 0.5
-
-
-def is_stopped(pid: int) -> bool:
-    """Whether a process is stopped (Linux; elsewhere and for one that is gone, False)."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-    except OSError:
-        return False
-    # "pid (name) state ...": the name may hold anything, also brackets.
-    return stat.rpartition(")")[2].split()[0] in {"T", "t"}
 
 
 @dataclass

@@ -8,9 +8,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection
 
-from ._freeze import FreezeWatch, is_stopped
+from ._freeze import FreezeWatch
 from ._host import HostSupervisor
 from ._steady import Steady
+from ._system import is_stopped
 
 __all__ = ["HealthWatch"]
 

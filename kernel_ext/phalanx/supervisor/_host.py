@@ -22,7 +22,6 @@ from phalanx.distributed import STACKS_VARIABLE
 from phalanx.protocol import FrameReader, ToRank, ToSupervisor, Welcome, pack_frame
 
 from ._any_host import HostEvents
-from ._freeze import is_stopped
 from ._host_view import HostView
 from ._oom import REASON as OUT_OF_MEMORY
 from ._oom import OutOfMemory
@@ -31,6 +30,7 @@ from ._process import ChildInput, ChildOutput, ChildProcess, exit_reason
 from ._shown import create_shown
 from ._stack_pipe import StackPipe
 from ._sweeper import Sweeper
+from ._system import is_stopped
 
 __all__ = ["HostEvents", "HostSupervisor"]
 

@@ -60,6 +60,7 @@ from ._host import HostSupervisor
 from ._host_commands import HostCommands
 from ._reports import Reports
 from ._root_link import RootLink
+from ._system import usable_cores
 
 __all__ = ["HostRole"]
 
@@ -102,10 +103,9 @@ class HostRole:
     async def run(self) -> None:
         """Serve until it is over; then end the ranks."""
         health = HealthWatch(self._host, self._boot.silence_s, self._on_frozen)
-        cores = len(os.sched_getaffinity(0))
         name = socket.gethostname()
         at = self._host.addresses, self._root.address, self._host.device
-        self._say(HostUp(phalanx.__version__, os.getpid(), name, cores, *at))
+        self._say(HostUp(phalanx.__version__, os.getpid(), name, usable_cores(), *at))
         try:
             self._spawn_task(self._serve())
             self._spawn_task(self._watch_silence())

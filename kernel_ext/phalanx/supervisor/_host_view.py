@@ -9,7 +9,6 @@ import asyncio
 import os
 import socket
 from collections.abc import Sequence
-from pathlib import Path
 
 import msgspec
 
@@ -19,6 +18,7 @@ from phalanx.protocol import MOST_CONNECTIONS, Activity, HostClock, HostInfo, We
 from ._layout import Layout
 from ._memory import HostMemory
 from ._shown import Piece, read_shown
+from ._system import rss_nbytes, usable_cores
 
 __all__ = ["HostView"]
 
@@ -46,8 +46,8 @@ class HostView:
     @property
     def infos(self) -> tuple[HostInfo, ...]:
         """This machine, for a picture."""
-        cores = len(os.sched_getaffinity(0))
-        return (HostInfo(0, socket.gethostname(), self.addresses[0], cores, self.device),)
+        name, at = socket.gethostname(), self.addresses[0]
+        return (HostInfo(0, name, at, usable_cores(), self.device),)
 
     def listen_on(self, addresses: Sequence[str]) -> None:
         """Have ranks listen on these addresses, for links."""
@@ -118,12 +118,8 @@ class HostView:
         raise NotImplementedError
 
     def rss_nbytes(self, rank: int) -> int:
-        """Memory that a rank's process has in use, as Linux tells it; 0 elsewhere."""
-        try:
-            resident = Path(f"/proc/{self.pid(rank)}/statm").read_bytes().split()[1]
-        except (OSError, IndexError):
-            return 0
-        return int(resident) * os.sysconf("SC_PAGE_SIZE")
+        """Memory that a rank's process has in use; 0 if it has none."""
+        return rss_nbytes(self.pid(rank))
 
     def watch(self, *, is_on: bool) -> None:
         """Nothing: what is here is seen as it is."""

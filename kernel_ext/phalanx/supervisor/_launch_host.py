@@ -6,6 +6,7 @@ way. Here is the launcher of this very machine, for worlds of several "hosts" on
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 from collections.abc import Callable
@@ -97,18 +98,35 @@ class _Line:
     """A child's standard input that is one line: in memory only, for it holds keys."""
 
     def __init__(self, line: bytes) -> None:
-        self.read_fd = os.memfd_create("phalanx-first-line")
-        try:
-            os.write(self.read_fd, line)  # of memory: all of it, or an error
-            os.lseek(self.read_fd, 0, os.SEEK_SET)
-        except BaseException:
-            self.close()
-            raise
+        self.read_fd, self._write_fd = os.pipe()
+        os.set_blocking(self._write_fd, False)
+        self._left = line
+        self._loop = asyncio.get_running_loop()
 
     def child_started(self) -> None:
-        os.close(self.read_fd)
-        self.read_fd = -1
+        self._close_read_fd()
+        self._loop.add_writer(self._write_fd, self._write)
+        self._write()
+
+    def _write(self) -> None:
+        """Give what the pipe takes, the rest when the child has read that; then its input ends."""
+        try:
+            while self._left:
+                self._left = self._left[os.write(self._write_fd, self._left) :]
+        except BlockingIOError:
+            return
+        except OSError:  # it has ended, which says why by itself
+            pass
+        self.close()
+
+    def _close_read_fd(self) -> None:
+        if self.read_fd >= 0:
+            os.close(self.read_fd)
+            self.read_fd = -1
 
     def close(self) -> None:
-        if self.read_fd >= 0:
-            self.child_started()
+        self._close_read_fd()
+        if self._write_fd >= 0:
+            self._loop.remove_writer(self._write_fd)
+            os.close(self._write_fd)
+            self._write_fd = -1

@@ -7,65 +7,27 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import logging
 import os
 import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
 from typing import Protocol
+
+from ._system import end_with_parent, open_pidfd
 
 __all__ = [
     "ChildInput",
     "ChildOutput",
     "ChildProcess",
-    "die_with_parent",
     "exit_reason",
-    "signal_thread",
 ]
 
 log = logging.getLogger(__name__)
 
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 # What a program that has ended well left behind in its pipes' other processes (`> >(tee log)`)
 # may still be written for so long; nobody waits for it meanwhile but the end of the launch.
 LAST_WORDS_S = 0.5
-
-
-@cache
-def _libc() -> ctypes.CDLL:
-    return ctypes.CDLL(None, use_errno=True)
-
-
-def die_with_parent(parent_pid: int) -> None:
-    """Ask the kernel to kill this process when its parent dies; called first of all in a child.
-
-    Where the parent is gone already, the process ends here. (Linux; elsewhere the closed
-    channel to the parent tells.)
-    """
-    with contextlib.suppress(AttributeError):
-        _libc().prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent_pid:
-        os._exit(1)
-
-
-def signal_thread(pid: int, thread: int, number: int) -> None:
-    """Send a signal to one thread of a process; where that cannot be, to the process.
-
-    Raises
-    ------
-    OSError
-        There is no such thread any more.
-    """
-    try:
-        tgkill = _libc().tgkill  # glibc; other C libraries do not have it
-    except AttributeError:
-        os.kill(pid, number)
-        return
-    if tgkill(pid, thread, number) != 0:
-        error = ctypes.get_errno()
-        raise OSError(error, os.strerror(error))
 
 
 def exit_reason(status: int) -> str:
@@ -152,8 +114,6 @@ class ChildProcess:
         self._stdin = stdin
         self._is_tied = tied
         self._pipes = (stdout,) if stdout is stderr else (stdout, stderr)
-        parent_pid = os.getpid()
-        _libc()  # loaded before the fork, not in the child
         try:
             # start_new_session: a Ctrl-C in the terminal is not the ranks' business, and the
             # whole group (with what a rank started) can be killed at once.
@@ -166,9 +126,9 @@ class ChildProcess:
                 cwd=cwd,
                 pass_fds=pass_fds,
                 start_new_session=True,
-                # It outlasts exec, so any program dies with us. The supervisor's own code runs on
-                # one thread, so a fork is safe; a wrapper process would cost 20 ms a rank.
-                preexec_fn=(lambda: die_with_parent(parent_pid)) if tied else None,  # noqa: PLW1509
+                # Where there is such a thing the supervisor's own code runs on one thread, so a fork
+                # is safe; a wrapper process would cost 20 ms a rank.
+                preexec_fn=end_with_parent(os.getpid()) if tied else None,  # noqa: PLW1509
             )
         except BaseException:
             if stdin is not None:
@@ -182,7 +142,7 @@ class ChildProcess:
             pipe.child_started()
         self.pid = self._popen.pid
         try:
-            self._pidfd = os.pidfd_open(self.pid)
+            self._pidfd = open_pidfd(self.pid)
         except OSError:  # no descriptor is left: a child that cannot be watched must not live
             self._popen.kill()
             self._popen.wait()

@@ -51,6 +51,7 @@ from ._log_keeper import LogKeeper, script_record
 from ._lookout import Lookout
 from ._membership import Membership
 from ._next_message import next_message
+from ._system import open_pidfd
 from ._verdict import Verdict
 from ._world import World
 
@@ -165,7 +166,7 @@ class ScriptRoot:
     def _watch_client(self, pid: int) -> None:
         """End with the process that started us."""
         try:
-            pidfd = os.pidfd_open(pid)
+            pidfd = open_pidfd(pid)
         except ProcessLookupError:
             self._over.set()
             return

@@ -13,7 +13,7 @@ from pathlib import Path
 from phalanx.distributed import LISTENER, STACK_SIGNAL
 
 from ._dumps import looks_whole
-from ._process import signal_thread
+from ._system import signal_thread
 
 __all__ = ["StackPipe"]
 

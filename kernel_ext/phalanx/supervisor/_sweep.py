@@ -2,7 +2,7 @@
 
 A process belongs to a world if it carries the world's mark in its environment, which it has from
 the rank that started it, however deep and detached, or if it is in a rank's process group. This
-file imports nothing but the standard library, so that it is up in 10 ms and stays small.
+file imports nothing but the standard library on Linux, so that it is up in 10 ms and stays small.
 
 The supervisor of WORLD is the parent, and writes to the standard input: ``+pid serial`` when it
 has started a child, ``-pid serial`` when that one is gone (what it left behind goes now). The end
@@ -21,16 +21,29 @@ import os
 import select
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 MARK = b"PHALANX_WORLD="
 PATIENCE_MS = 2000  # for what does not even die of SIGKILL: it waits for a disk or a device
 _PROC = Path("/proc")
 
 
+# Where there is no /proc, psutil knows a way; it is not in the standard library.
+HAS_PROC = hasattr(os, "pidfd_open")
+ELSEWHERE = "t"  # before a start in microseconds, so that none is taken for one in ticks
+FLAGS = ("-I", "-S") if HAS_PROC else ("-I",)
+
+
 def start_of(pid: int) -> str:
-    """When a process was started, in the kernel's ticks; empty if it is gone, or a zombie."""
+    """When a process was started, in the system's own count; empty if it is gone, or a zombie."""
+    return _start_in_proc(pid) if HAS_PROC else _start_elsewhere(pid)
+
+
+def _start_in_proc(pid: int) -> str:
     try:
         stat = (_PROC / str(pid) / "stat").read_text(errors="replace")
     except OSError:
@@ -38,6 +51,17 @@ def start_of(pid: int) -> str:
     # "pid (name) state ...": the name may hold anything, also brackets.
     fields = stat.rpartition(")")[2].split()
     return "" if fields[0] in "ZX" else fields[19]
+
+
+def _start_elsewhere(pid: int) -> str:
+    import psutil
+
+    try:
+        process = psutil.Process(pid)
+        is_zombie = process.status() == psutil.STATUS_ZOMBIE
+        return "" if is_zombie else f"{ELSEWHERE}{round(process.create_time() * 1e6)}"
+    except psutil.Error:
+        return ""
 
 
 def mark_of(pid: int) -> str:
@@ -52,8 +76,14 @@ def mark_of(pid: int) -> str:
     return ""
 
 
-def _marked() -> Iterator[tuple[int, int, str]]:
-    """Pidfd, pid and mark of each process that has one; the pidfd is open for that long."""
+# Pid and mark of a process that has one, and how to kill it: waits up to so many ms for its end,
+# and says whether that has come. What is killed is what was looked at.
+_Found = tuple[int, str, Callable[[int], bool]]
+
+
+def _marked() -> Iterator[_Found]:
+    """The processes that have a mark; each can be killed until the next one is asked for."""
+    assert hasattr(os, "pidfd_open")
     for folder in _PROC.iterdir() if _PROC.is_dir() else ():
         name = folder.name
         if not name.isdecimal():
@@ -65,36 +95,74 @@ def _marked() -> Iterator[tuple[int, int, str]]:
             continue
         try:
             if mark := mark_of(int(name)):
-                yield pidfd, int(name), mark
+                yield int(name), mark, partial(_kill_pidfd, pidfd)
         finally:
             os.close(pidfd)
 
 
+def _kill_pidfd(pidfd: int, wait_ms: int) -> bool:
+    assert hasattr(signal, "pidfd_send_signal")
+    with contextlib.suppress(OSError):
+        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+    poller = select.poll()
+    poller.register(pidfd, select.POLLIN)
+    return bool(poller.poll(wait_ms))
+
+
+def _marked_elsewhere() -> Iterator[_Found]:
+    """As `_marked`."""
+    import psutil
+
+    variable = MARK.decode().rstrip("=")
+    for process in psutil.process_iter():
+        try:
+            mark = process.environ().get(variable, "")
+        except (psutil.Error, OSError):  # another user's, or the system's, or it has just ended
+            continue
+        if mark:
+            yield process.pid, mark, partial(_kill_elsewhere, process)
+
+
+def _kill_elsewhere(process: Any, wait_ms: int) -> bool:
+    import psutil
+
+    try:
+        process.kill()  # looks whether it is the same still
+        process.wait(wait_ms / 1000)
+    except psutil.NoSuchProcess:
+        return True
+    except psutil.Error:
+        return False
+    return True
+
+
 def sweep(is_ours: Callable[[int, str], bool]) -> None:
     """Kill the processes that are ours by ``is_ours(pid, mark)``, until there is none."""
-    poller = select.poll()
     left_ms = PATIENCE_MS
     found = True
     while found and left_ms > 0:
         found = False
-        for pidfd, pid, mark in _marked():
+        for pid, mark, kill in _marked() if HAS_PROC else _marked_elsewhere():
             if pid == os.getpid() or not is_ours(pid, mark):
                 continue
             found = True
-            with contextlib.suppress(OSError):
-                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-            poller.register(pidfd, select.POLLIN)
-            if not poller.poll(min(left_ms, 50)):
+            if not kill(min(left_ms, 50)):
                 left_ms -= 50
-            poller.unregister(pidfd)
 
 
 def _is_orphan(pid: int, mark: str) -> bool:
     """Whether the supervisor that gave this mark is gone; only of our user, in our namespace."""
     root, _, rest = mark.partition(".")
     start = rest.partition(".")[0]
-    if not root.isdecimal() or not start.isdecimal():
+    count = start if HAS_PROC else start.removeprefix(ELSEWHERE)
+    # One that is counted otherwise is of a world of the other kind, which has its own sweepers.
+    if not root.isdecimal() or not count.isdecimal() or (count == start) is not HAS_PROC:
         return False
+    is_like_us = _is_of_us_in_proc if HAS_PROC else _is_of_us_elsewhere
+    return is_like_us(pid) and start_of(int(root)) != start
+
+
+def _is_of_us_in_proc(pid: int) -> bool:
     try:
         folder = _PROC / str(pid)
         is_same_user = folder.stat().st_uid == os.geteuid()
@@ -102,7 +170,16 @@ def _is_orphan(pid: int, mark: str) -> bool:
         is_near = (folder / "ns/pid").readlink() == (_PROC / "self/ns/pid").readlink()
     except OSError:
         return False
-    return is_same_user and is_near and start_of(int(root)) != start
+    return is_same_user and is_near
+
+
+def _is_of_us_elsewhere(pid: int) -> bool:
+    import psutil
+
+    try:
+        return bool(psutil.Process(pid).uids().effective == os.geteuid())
+    except psutil.Error:
+        return False
 
 
 def _kill_group(pid: int) -> None:
@@ -112,9 +189,10 @@ def _kill_group(pid: int) -> None:
 
 def _remove_record(path: Path, supervisor: int) -> None:
     """Remove the record of the supervisor that is gone; not that of one which has its name now."""
-    poller = select.poll()
-    poller.register(supervisor, select.POLLIN)
-    poller.poll(PATIENCE_MS)  # the end of our input comes a little before its locks are free
+    until_s = time.monotonic() + PATIENCE_MS / 1000
+    # The end of our input comes a little before its locks are free.
+    while os.getppid() == supervisor and time.monotonic() < until_s:
+        time.sleep(0.005)
     with contextlib.suppress(OSError), path.open("rb") as file:
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         if os.path.samestat(os.fstat(file.fileno()), path.lstat()):
@@ -127,7 +205,7 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     world, record = sys.argv[1:]
-    supervisor = os.pidfd_open(os.getppid())
+    supervisor = os.getppid()
     is_regular = False
     children: set[int] = set()
     sweep(_is_orphan)

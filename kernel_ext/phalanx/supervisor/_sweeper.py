@@ -17,7 +17,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ._process import exit_reason
-from ._sweep import MARK, start_of
+from ._sweep import FLAGS, MARK, start_of
+from ._system import open_pidfd
 
 __all__ = ["Sweeper"]
 
@@ -55,7 +56,7 @@ class Sweeper:
         self._n_starts += 1
         script = str(Path(__file__).with_name("_sweep.py"))
         self._popen = subprocess.Popen(
-            [sys.executable, "-I", "-S", script, self._world, self._record_path],
+            [sys.executable, *FLAGS, script, self._world, self._record_path],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             # Not marked itself: a supervisor that a rank of another world has started goes with
@@ -65,7 +66,7 @@ class Sweeper:
         )
         assert self._popen.stdin is not None
         os.set_blocking(self._popen.stdin.fileno(), False)
-        self._pidfd = os.pidfd_open(self._popen.pid)
+        self._pidfd = open_pidfd(self._popen.pid)
         self._loop.add_reader(self._pidfd, self._reap, env)
         for pid, serial in self._children.items():
             self._say(f"+{pid} {serial}")
