@@ -27,9 +27,9 @@ constexpr std::size_t kLargestCall = std::size_t{1} << 20;
 
 using std::chrono::milliseconds;
 // A look at a link's state costs a system call (1 us): not with every wake-up of a long stream.
-constexpr milliseconds kBetweenLooks{40};
+[[maybe_unused]] constexpr milliseconds kBetweenLooks{40};
 // Looks further apart are not of one wait.
-constexpr milliseconds kOneWait{1000};
+[[maybe_unused]] constexpr milliseconds kOneWait{1000};
 
 class SocketLink final : public Link {
   public:
@@ -140,8 +140,8 @@ class SocketLink final : public Link {
 
     Fd fd_;
     milliseconds silence_;
-    Clock::time_point looked_;
-    Clock::time_point unanswered_;  // since when, as far as was looked
+    [[maybe_unused]] Clock::time_point looked_;
+    [[maybe_unused]] Clock::time_point unanswered_;  // since when, as far as was looked
 };
 
 }  // namespace
