@@ -58,7 +58,8 @@ void Group::learn_sites(Reason& reason, Here& here, Pairs::Lane* lane) {
             const Link* link = voice_of(rank, lane);
             if (link != nullptr) link->add_polled(polled, POLLIN);
         }
-        ::poll(polled.data(), polled.size(), static_cast<int>(kSiteBite.count()));
+        ::poll(polled.data(), static_cast<nfds_t>(polled.size()),
+               static_cast<int>(kSiteBite.count()));
     }
     close_site_gaps(reason.message);
 }
