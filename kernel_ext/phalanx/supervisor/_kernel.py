@@ -46,6 +46,7 @@ from phalanx.rank import (
 )
 
 from ._kernel_help import KernelHelp
+from ._once import OnceOnly
 
 __all__ = ["RankKernel"]
 
@@ -108,6 +109,7 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         self.rank = rank
         self._threads = UserThreads()
         self._channel = channel
+        self._once = OnceOnly()
         self._gate = CellGate()
         self._lines = TypedLines(rank, self._ask, self._withdraw, current_loss)
         self._stdin = CellInput(self._next_of_stdin)
@@ -140,6 +142,25 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         """Copy the names of one rank to others; called likewise, on all of them."""
         shell = self.shell
         self.copied = copy_names(shell.user_ns, shell.user_ns_hidden, source, ranks, self.rank)
+
+    def should_handle(self, stream: Any, msg: dict[str, Any], idents: Any) -> bool:
+        """Run each request once; whoever sends it again has missed its end, and gets that again."""
+        if self._once.is_new(msg):
+            return bool(super().should_handle(stream, msg, idents))
+        reply = self._once.reply_to(msg)
+        if reply is not None:
+            content, metadata = reply
+            self.session.send(stream, "execute_reply", content, msg, idents, metadata=metadata)
+        return False
+
+    def finish_metadata(
+        self, parent: dict[str, Any], metadata: dict[str, Any], reply_content: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Keep the reply that this is for, which is about to be sent."""
+        finished: dict[str, Any] = super().finish_metadata(parent, metadata, reply_content)
+        if parent["header"]["msg_type"] == "execute_request":  # values of a call may be large
+            self._once.keep(parent, reply_content, finished)
+        return finished
 
     # The parameters are ipykernel's, which looks at their names.
     async def do_execute(

@@ -15,7 +15,7 @@ from phalanx.errors import DistributedError, RankFailure
 from phalanx.protocol import Booted, FromRoot, Notice, RankLost, Replaced
 
 from ._arrivals import prepare
-from ._cell import Cell
+from ._cell import Cell, UnannouncedCell
 from ._dispatch import Dispatch
 from ._events import Lost, Told
 from ._io import SocketThread
@@ -23,7 +23,7 @@ from ._newcomers import EveryStart, Newcomers
 from ._outcome import raise_for
 from ._output import MAX_LINES
 from ._root_client import RootClient
-from ._run import CellOutcome, run_cell
+from ._run import CellOutcome, Mend, run_cell
 from ._sayings import say_without
 from ._start import wait_answering
 from ._turns import Turns
@@ -128,11 +128,20 @@ class Steps:
                 max_lines=max_lines,
                 look=self._root.look,
                 see=self._root.see,
+                mend=self._mend(cell),
             )
             self._left.update(outcome.abandoned)
             return outcome
         finally:
             self._dispatch.forget(cell)
+
+    def _mend(self, cell: Cell) -> Mend:
+        """What it takes to have a cell go on that a connection has lost something of."""
+
+        def send_again(rank: int, is_whole: bool) -> None:
+            self._dispatch.again(cell, rank, is_whole=is_whole)
+
+        return self._root.see_cells, send_again
 
     def part(self, code: str, ranks: tuple[int, ...], view: View, *, silent: bool = False) -> None:
         """Run a cell of our own as a step of something else, which holds the ranks."""
@@ -145,11 +154,13 @@ class Steps:
 
     def ask(self, ranks: tuple[int, ...], buffers: list[Any]) -> dict[int, Any]:
         """Call a function on ranks as a step of something that holds them."""
-        call = Call(self._next("call"), ranks)
+        call = Call(self._next("call"), ranks, sum(memoryview(buffer).nbytes for buffer in buffers))
         try:
             for rank in ranks:
                 self._dispatch.apply(call, rank, buffers)
-            outcome = run_cell(call, QuietView(), self._dispatch, see=self._root.see)
+            outcome = run_cell(
+                call, QuietView(), self._dispatch, see=self._root.see, mend=self._mend(call)
+            )
         finally:
             self._dispatch.forget(call)
         raise_for(outcome)
@@ -159,7 +170,7 @@ class Steps:
 
     def _enter(self) -> None:
         """Have every rank join the world as it stands."""
-        cell = Cell(self._next("enter"), self._ranks)
+        cell = UnannouncedCell(self._next("enter"), self._ranks)
         raise_for(self._execute(cell, ENTER_CODE, QuietView(), silent=True))
 
     def _settle(
@@ -198,7 +209,7 @@ class Steps:
         if is_reformed:
             self._enter()
         elif here:
-            cell = Cell(self._next("introduce"), here)
+            cell = UnannouncedCell(self._next("introduce"), here)
             code = INTRODUCE_CODE.format(size=len(self._ranks))
             raise_for(self._execute(cell, code, QuietView(), silent=True))
         self._newcomers.met(absent)
