@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from phalanx.protocol import CellStanding, StandingIs
-from phalanx.workspace._again import AskAgain
+from phalanx.workspace._again import AskAgain, Mend
 from phalanx.workspace._cell import Cell, UnannouncedCell
 
 RANKS = (0, 1, 2)
@@ -19,7 +19,9 @@ class Told:
         self.n_asked = 0
         self.sent: list[tuple[int, bool]] = []
         self.said: list[str] = []
-        self.again = AskAgain(self.cell, self.ask, self.send, self.said.append, 0.0)
+        self.stopped: list[tuple[int, ...]] = []
+        mend = Mend(lambda take: None, self.send, self.stopped.append)
+        self.again = AskAgain(self.cell, self.ask, mend, self.said.append, 0.0)
 
     def ask(self):
         self.n_asked += 1
@@ -92,6 +94,15 @@ def test_a_stop_sends_at_once_what_has_not_come():
     told.cell.heard.update({0, 1})
     assert told.at(0.1) == []
     assert told.at(0.2, is_stopping=True) == [(2, True)]
+    assert told.stopped == [(2,)]
+
+
+def test_a_stop_is_sent_once_more_to_whoever_runs_yet():
+    told = Told()
+    told.cell.heard.update(RANKS)
+    for now_s in (0.1, 0.5, 0.9, 1.3, 1.7):
+        told.at(now_s, is_stopping=True, running=(0, 2))
+    assert told.stopped == [(0, 2)]
 
 
 def test_what_the_root_does_not_know_by_name_is_sent_as_long_as_nothing_is_heard():

@@ -163,6 +163,58 @@ def test_a_value_arrives_though_its_request_was_lost(ws, losing):
     assert runs(ws, "here") == ["42"] * 4
 
 
+def control_to(ws, rank, kind):
+    """Whether a message is of this kind on the control channel to this rank."""
+    fits = request_to(ws, rank)
+    return lambda frames: fits(frames) and any(b'"' + kind + b'"' in part for part in frames)
+
+
+def test_a_stop_that_is_lost_is_sent_again(ws, losing):
+    lost = losing("out", control_to(ws, 3, b"phalanx_interrupt"))
+    cell = Cell(ws, "import time\nprint('here', flush=True)\ntime.sleep(60)")
+    deadline_s = time.monotonic() + 10
+    while "line 3" not in (at := ws.stacks(3)[3]):
+        assert time.monotonic() < deadline_s, at
+    begin_s = time.monotonic()
+    ws.interrupt()
+    assert isinstance(cell.end(), CellError)
+    assert time.monotonic() - begin_s < 2.0
+    assert len(lost) == 1
+    assert runs(ws, "'free'") == ["'free'"] * 4
+
+
+class Typing(Notices):
+    """Answers each question with the next letter."""
+
+    def ask(self, question):
+        self.said.append(question.prompt)
+        return Answered(chr(ord("a") + len(self.said) - 1))
+
+
+class Answered:
+    def __init__(self, line):
+        self._line = line
+
+    def poll(self, timeout_s):
+        return (self._line,)
+
+    def close(self):
+        pass
+
+
+@pytest.mark.parametrize("what", ["need", "line"])
+def test_a_question_or_a_line_that_is_lost_is_said_again(ws, losing, what):
+    if what == "need":
+        lost = losing("in", of_rank(2, "phalanx_need_line"))
+    else:
+        lost = losing("out", control_to(ws, 2, b"phalanx_line"))
+    view = Typing()
+    code = "input('1? ') + input('2? ') if rank == 2 else 0"
+    assert runs(ws, code, view=view) == ["0", "0", "'ab'", "0"]
+    assert len(lost) == 1
+    assert view.said == ["1? ", "2? "]
+
+
 def controller_of(ws):
     root = psutil.Process(ws._root.pid)
     return next(c for c in root.children() if "phalanx.supervisor._controller" in c.cmdline())

@@ -9,6 +9,7 @@ import bdb
 import signal
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
@@ -110,6 +111,7 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         self._threads = UserThreads()
         self._channel = channel
         self._once = OnceOnly()
+        self._stops: deque[str] = deque(maxlen=16)  # the last that came; on the control thread
         self._gate = CellGate()
         self._lines = TypedLines(rank, self._ask, self._withdraw, current_loss)
         self._stdin = CellInput(self._next_of_stdin)
@@ -314,7 +316,10 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         self.session.send(stream, "phalanx_greeting", content, message, ident)
 
     def _on_interrupt(self, stream: Any, ident: Any, message: dict[str, Any]) -> None:
-        cell = str(message["content"]["cell"])
+        cell, stop = str(message["content"]["cell"]), str(message["content"]["stop"])
+        if stop in self._stops:  # sent again, in case that it was lost
+            return
+        self._stops.append(stop)
         self._lines.stop(cell)
         self._gate.interrupt(cell)
         self._nudge(cell, NUDGE_S)

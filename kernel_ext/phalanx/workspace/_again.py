@@ -6,24 +6,36 @@ sending is its user's. That nothing runs twice is the rank's doing (`phalanx.sup
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection
+from typing import NamedTuple
 
 from phalanx.protocol import StandingIs
 
 from ._cell import Cell
 from ._ranks import name_ranks
 
-__all__ = ["AskAgain", "SendAgain"]
+__all__ = ["AskAgain", "Mend"]
 
 UNHEARD_S = 2.0  # a rank says at once that it begins: some milliseconds later, over any network
 ENDED_S = 0.5  # the root hears of an end as we do, on another connection
 LOOK_S = 1.0
 MOST_S = 60.0  # copies for a rank that cannot be heard wait there, each of them, for its cell's end
 FRESH_S = 1.0  # older answers say little: this process may have been stopped since
+STOP_AGAIN_S = 0.7  # soon enough to be heard before a rank is called stuck (`Stopping`)
 SLOWEST = 10e6  # bytes/s: a network on which a large value is not yet called lost
 
-# (rank, whole): send the whole request again, or only ask for its end.
-SendAgain = Callable[[int, bool], None]
+
+class Mend(NamedTuple):
+    """How to ask the root how cells stand, and to send again what may have been lost.
+
+    ``send_again(rank, is_whole)`` sends the request of this cell, or only asks for its end;
+    ``stop_again(ranks)`` sends the interrupt that was sent last.
+    """
+
+    see_cells: Callable[[Callable[[StandingIs], None]], None]
+    send_again: Callable[[int, bool], None]
+    stop_again: Callable[[tuple[int, ...]], None]
 
 
 class AskAgain:
@@ -42,17 +54,18 @@ class AskAgain:
         self,
         cell: Cell,
         ask: Callable[[], None],
-        send_again: SendAgain,
+        mend: Mend,
         notice: Callable[[str], None],
         started_s: float,
     ) -> None:
         self._cell = cell
         self._ask = ask
-        self._send_again = send_again
+        self._mend = mend
         self._notice = notice
         self._unheard_s = started_s + UNHEARD_S + cell.nbytes / SLOWEST
         self._next_s = started_s + UNHEARD_S
         self._is_asking = self._is_hurried = False
+        self._stop_again_s = math.inf
         self._due_s: dict[int, float] = {}
         self._n_sent: dict[int, int] = {}
 
@@ -62,6 +75,10 @@ class AskAgain:
             # What never came to a rank cannot be stopped there: it comes, and is stopped.
             self._is_hurried = True
             self._next_s = self._unheard_s = now_s
+            self._stop_again_s = now_s + STOP_AGAIN_S
+        if running and now_s >= self._stop_again_s:
+            self._stop_again_s = math.inf
+            self._mend.stop_again(tuple(sorted(running)))
         if running and now_s >= self._next_s and not self._is_asking:
             self._next_s = now_s + LOOK_S
             self._is_asking = True
@@ -86,7 +103,9 @@ class AskAgain:
                 continue
             n_sent = self._n_sent[rank] = self._n_sent.get(rank, 0) + 1
             self._due_s[rank] = now_s + min(UNHEARD_S * 2**n_sent, MOST_S)
-            self._send_again(rank, not is_over)
+            if self._is_hurried and not is_over:  # it must not begin in earnest
+                self._mend.stop_again((rank,))
+            self._mend.send_again(rank, not is_over)
             if n_sent == 2 and not is_over:
                 missed.append(rank)
         if missed:

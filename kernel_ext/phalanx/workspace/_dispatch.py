@@ -59,6 +59,7 @@ class Dispatch:
         self._lock = threading.Lock()
         self._requests: dict[str, tuple[Cell, int]] = {}  # message id -> cell, rank
         self._sent: dict[tuple[str, int], _Request] = {}  # by the cell's name
+        self._stop = "", ""  # the last interrupt: of which cell, and its name
         self._taken: TakenAway | None = None  # also for a cell that was about to be sent then
         self._channels = RankChannels(thread, connection, session, self._on_message)
 
@@ -157,8 +158,16 @@ class Dispatch:
 
     def interrupt_cell(self, cell: str, ranks: Iterable[int]) -> None:
         """Raise KeyboardInterrupt in the cell on these ranks."""
-        for rank in ranks:
-            self._channels.control(self._engines[rank], "phalanx_interrupt", {"cell": cell})
+        self._stop = cell, uuid.uuid4().hex
+        self.interrupt_again(cell, ranks)
+
+    def interrupt_again(self, cell: str, ranks: Iterable[int]) -> None:
+        """Send the last interrupt again, which ranks that have heard of it leave alone."""
+        named, stop = self._stop
+        if named == cell:
+            content = {"cell": cell, "stop": stop}
+            for rank in ranks:
+                self._channels.control(self._engines[rank], "phalanx_interrupt", content)
 
     def _ask(self, rank: int, kind: str, content: Message, register: Callable[[str], None]) -> None:
         self._channels.control(self._engines[rank], kind, content, register)

@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from phalanx.protocol import RankStack, StandingIs, Topology, TypedLine
+from phalanx.protocol import RankStack, Topology, TypedLine
 
-from ._again import AskAgain, SendAgain
+from ._again import AskAgain, Mend
 from ._asking import Asking, LineSender
 from ._cell import Cell
 from ._ctrl_c import ctrl_c
@@ -42,7 +42,7 @@ from ._status import CellStatus
 from ._stopping import Stopping
 from ._view import View
 
-__all__ = ["CellOutcome", "CellSender", "Look", "Mend", "See", "run_cell"]
+__all__ = ["CellOutcome", "CellSender", "Look", "See", "run_cell"]
 
 IDLE_WAIT_S = 0.25  # how long to sleep without news: bounds how late a deadline is seen
 PROMPT_POLL_S = 0.02
@@ -50,8 +50,6 @@ PROMPT_POLL_S = 0.02
 # Asks the root what ranks do, and where they are; the answers come later, on another thread.
 Look = Callable[[Callable[[Topology], None]], None]
 See = Callable[[tuple[int, ...], bool, Callable[[dict[int, RankStack]], None]], None]
-# Asks the root how cells stand, and sends what was lost again.
-Mend = tuple[Callable[[Callable[[StandingIs], None]], None], SendAgain]
 
 
 class CellSender(LineSender, Protocol):
@@ -219,13 +217,13 @@ def run_cell(
     status = CellStatus(cell.ranks, view, ask, started_s)
     loop = _CellLoop(cell, view, sender, output, status, see, typed)
     if mend is not None:
-        see_cells, send_again = mend
+        see_cells = mend.see_cells
 
         def ask_how_it_stands() -> None:
             asked_s = clock()
             see_cells(lambda standing: cell.events.put(SeenCells(standing, asked_s)))
 
-        loop.again = AskAgain(cell, ask_how_it_stands, send_again, loop.notice, started_s)
+        loop.again = AskAgain(cell, ask_how_it_stands, mend, loop.notice, started_s)
     stopping = loop.stopping
     deadline_s = None if timeout_s is None else started_s + timeout_s
 

@@ -14,6 +14,7 @@ from typing import Any
 from phalanx.errors import DistributedError, RankFailure
 from phalanx.protocol import Booted, FromRoot, Notice, RankLost, Replaced
 
+from ._again import Mend
 from ._arrivals import prepare
 from ._cell import Cell, UnannouncedCell
 from ._dispatch import Dispatch
@@ -23,7 +24,7 @@ from ._newcomers import EveryStart, Newcomers
 from ._outcome import raise_for
 from ._output import MAX_LINES
 from ._root_client import RootClient
-from ._run import CellOutcome, Mend, run_cell
+from ._run import CellOutcome, run_cell
 from ._sayings import say_without
 from ._start import wait_answering
 from ._turns import Turns
@@ -141,7 +142,10 @@ class Steps:
         def send_again(rank: int, is_whole: bool) -> None:
             self._dispatch.again(cell, rank, is_whole=is_whole)
 
-        return self._root.see_cells, send_again
+        def stop_again(ranks: tuple[int, ...]) -> None:
+            self._dispatch.interrupt_again(cell.name, ranks)
+
+        return Mend(self._root.see_cells, send_again, stop_again)
 
     def part(self, code: str, ranks: tuple[int, ...], view: View, *, silent: bool = False) -> None:
         """Run a cell of our own as a step of something else, which holds the ranks."""
