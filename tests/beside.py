@@ -64,7 +64,7 @@ BESIDE = (
     *(
         f"workspace/test_{name}.py"
         for name in (
-            "asking", "attach", "bench", "come_back", "io", "leaks", "merge", "newcomers", "questions",
+            "again", "asking", "attach", "bench", "come_back", "io", "leaks", "merge", "newcomers", "questions",
             "restart", "run", "splits", "status", "stopping", "text", "trace", "watch",
         )
     ),

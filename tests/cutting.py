@@ -51,10 +51,13 @@ def _borrow(pid: int, fd: int) -> int:
 
 
 def reset(bed: Bed, host: int, pid: int) -> int:
-    """Reset every tcp connection of a process on a host of a bed; how many."""
+    """Reset every tcp connection of a process on a host of a bed, all at once; how many."""
     lines = bed.run(host, ["ss", "-tnpH"]).stdout.splitlines()
     ports = [line.split()[3].rpartition(":")[2] for line in lines if f"pid={pid}," in line]
-    killed = [bed.run(host, ["ss", "-KtnH", "sport", "=", f":{port}"]).stdout for port in ports]
-    if any(not said for said in killed):
+    if not ports:
+        return 0
+    which = " or ".join(f"sport = :{port}" for port in ports)
+    killed = bed.run(host, ["ss", "-KtnH", which]).stdout.splitlines()
+    if len(killed) < len(ports):
         pytest.skip("this kernel resets no connections (CONFIG_INET_DIAG_DESTROY)")
     return len(killed)

@@ -10,6 +10,7 @@ LINGER_S = 2.0
 LONG_S = 600.0
 # A host tries to reach its root again each 1.6 s at most, and ends its ranks in half a second.
 BACK_S = 1.6 + BOUND_S + SLACK_S
+HEARD_S = 6.0  # a cell that is lost on its way, and its end as well, are asked for in 2 s each
 SSHD = "sshd: "  # it cannot know that its connection has broken before its cable is back
 
 pytestmark = pytest.mark.slow
@@ -97,3 +98,24 @@ def test_a_host_whose_connections_are_reset_stays_and_is_stopped(bed, start):
     assert reset(bed, 2, host.pid) == 1
     assert "stopped" in world.stop()
     assert bed.left(BOUND_S) == []
+
+
+def test_a_cell_that_is_sent_as_connections_are_reset_runs_once_everywhere(bed, start):
+    world = start(linger=LONG_S)
+    world.run("n_runs = 0")
+    count = "n_runs += 1; n_runs"
+    ranks = world.find(2, "phalanx.supervisor._engine")
+    for n_runs in range(1, 3):
+        assert reset(bed, 2, ranks[n_runs % 2].pid) > 1
+        said = world.run(count)
+        assert said.get("values") == [str(n_runs)] * 6, said
+        assert said["seconds"] < HEARD_S
+    # A reset as the cell ends: its reply, its last words, or nothing is lost.
+    for n_runs in range(3, 5):
+        world.say(f"import time; time.sleep(0.1); print('x' * 10_000)\n{count}")
+        reset(bed, 2, ranks[n_runs % 2].pid)
+        said = world.answer()
+        assert "seconds" in said, said
+        assert said["seconds"] < HEARD_S
+    assert world.run(count)["values"] == ["5"] * 6
+    assert "stopped" in world.stop()

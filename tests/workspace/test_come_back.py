@@ -19,6 +19,7 @@ from phalanx.errors import CellError, DistributedError
 from phalanx.workspace import Workspace, list_workspaces, stop_workspace
 from phalanx.workspace._catch_up import CatchUp
 from phalanx.workspace._cell import Cell
+from phalanx.workspace._joined import JoinedCell
 from phalanx.workspace._steps import ENTER_CODE, Steps
 
 pytestmark = pytest.mark.slow
@@ -198,4 +199,32 @@ def test_a_rank_that_returns_while_somebody_comes_is_there(monkeypatch):
         thread.join(20.0)
         with ws:
             assert_sound(ws)
+            ws.stop()
+
+
+def test_a_cell_that_was_joined_is_over_though_its_last_word_was_lost(monkeypatch):
+    lost = []
+    take = JoinedCell._take
+
+    def take_some(cell, rank, message):
+        if rank == 1 and not lost and "reply" in (message["metadata"].get("phalanx") or {}):
+            lost.append(message)
+        else:
+            take(cell, rank, message)
+
+    monkeypatch.setattr(JoinedCell, "_take", take_some)
+    with Workspace.start(n=2, name="ours", linger=0) as first:
+
+        def run():
+            with contextlib.suppress(DistributedError):  # it is taken away meanwhile
+                first.run("import time; time.sleep(1.5); kept = 1")
+
+        cell = threading.Thread(target=run)
+        cell.start()
+        wait_for(lambda: first.topology().ranks[1].state == "busy")
+        ws, _ = come(take=True)
+        cell.join()
+        with ws:
+            assert len(lost) == 1
+            assert values(ws, "kept") == ["1", "1"]
             ws.stop()

@@ -14,7 +14,8 @@ class LineNeed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A rank waits: its copy of the log has nothing for it before entry ``index``.
 
     ``is_command`` says that an interpreter's prompt asks (pdb's, `code.interact`'s) and not a
-    program that reads data.
+    program that reads data, ``is_again`` that it has said so before and waits yet: this, or the
+    line, may have been lost.
     """
 
     cell: str
@@ -22,6 +23,7 @@ class LineNeed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     prompt: str
     password: bool
     is_command: bool
+    is_again: bool = False
 
 
 class TypedLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

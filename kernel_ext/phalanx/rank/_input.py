@@ -7,8 +7,11 @@ a read takes is `_log`'s rule.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
+
+import msgspec
 
 from phalanx.distributed import Loss
 from phalanx.errors import RankFailure
@@ -22,6 +25,9 @@ __all__ = ["DebuggerStopped", "NoCellRuns", "TypedLines"]
 # wait in the main thread returns on a signal only when it has a timeout on some platforms), and
 # the loss of a rank as soon as in an operation. A look costs 15 us.
 POLL_S = 0.04
+# A connection that breaks takes along what is on its way, a need or a line: who waits says so again
+# after a second, and each time after twice as long.
+AGAIN_S, MOST_S = 1.0, 30.0
 
 
 class NoCellRuns(RuntimeError):
@@ -177,6 +183,7 @@ class TypedLines:
     def _next(self, read: _Read, prompt: str, password: bool) -> str:
         cell, is_command = read.cell, read.is_command
         is_asked = False
+        again_s = after_s = AGAIN_S
         try:
             while isinstance(found := self._logs[cell].read(is_command=is_command), Missing):
                 if cell in self._refusals:
@@ -187,6 +194,11 @@ class TypedLines:
                     self._needs[is_command] = need
                     self._ask(need)
                     is_asked = True
+                    again_s = time.monotonic() + after_s
+                elif time.monotonic() >= again_s:
+                    self._ask(msgspec.structs.replace(need, index=found.index, is_again=True))
+                    after_s = min(2 * after_s, MOST_S)
+                    again_s = time.monotonic() + after_s
                 self._wait(read)
         except RankFailure:
             if is_asked:

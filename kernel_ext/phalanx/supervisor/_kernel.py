@@ -9,6 +9,7 @@ import bdb
 import signal
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
@@ -46,6 +47,7 @@ from phalanx.rank import (
 )
 
 from ._kernel_help import KernelHelp
+from ._once import OnceOnly
 
 __all__ = ["RankKernel"]
 
@@ -108,6 +110,8 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         self.rank = rank
         self._threads = UserThreads()
         self._channel = channel
+        self._once = OnceOnly()
+        self._stops: deque[str] = deque(maxlen=16)  # the last that came; on the control thread
         self._gate = CellGate()
         self._lines = TypedLines(rank, self._ask, self._withdraw, current_loss)
         self._stdin = CellInput(self._next_of_stdin)
@@ -140,6 +144,25 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         """Copy the names of one rank to others; called likewise, on all of them."""
         shell = self.shell
         self.copied = copy_names(shell.user_ns, shell.user_ns_hidden, source, ranks, self.rank)
+
+    def should_handle(self, stream: Any, msg: dict[str, Any], idents: Any) -> bool:
+        """Run each request once; whoever sends it again has missed its end, and gets that again."""
+        if self._once.is_new(msg):
+            return bool(super().should_handle(stream, msg, idents))
+        reply = self._once.reply_to(msg)
+        if reply is not None:
+            content, metadata = reply
+            self.session.send(stream, "execute_reply", content, msg, idents, metadata=metadata)
+        return False
+
+    def finish_metadata(
+        self, parent: dict[str, Any], metadata: dict[str, Any], reply_content: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Keep the reply that this is for, which is about to be sent."""
+        finished: dict[str, Any] = super().finish_metadata(parent, metadata, reply_content)
+        if parent["header"]["msg_type"] == "execute_request":  # values of a call may be large
+            self._once.keep(parent, reply_content, finished)
+        return finished
 
     # The parameters are ipykernel's, which looks at their names.
     async def do_execute(
@@ -293,7 +316,10 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         self.session.send(stream, "phalanx_greeting", content, message, ident)
 
     def _on_interrupt(self, stream: Any, ident: Any, message: dict[str, Any]) -> None:
-        cell = str(message["content"]["cell"])
+        cell, stop = str(message["content"]["cell"]), str(message["content"]["stop"])
+        if stop in self._stops:  # sent again, in case that it was lost
+            return
+        self._stops.append(stop)
         self._lines.stop(cell)
         self._gate.interrupt(cell)
         self._nudge(cell, NUDGE_S)

@@ -5,6 +5,7 @@ It knows Jupyter's messages; the file they are noted in is the rank room's.
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 from phalanx.rank import OutputRecord
@@ -19,11 +20,13 @@ def note_outgoing(session: Any, record: OutputRecord) -> None:
 
     Each such message says in its metadata (``{"phalanx": {"end": ...}}``) where it ends in the
     record: a client that has read that far has seen it. The idle status that follows a cell's
-    reply has what the reply says (``{"phalanx": {"reply": ...}}``): a reply goes to the client
-    that asked, which may be gone, and what is published to whoever listens.
+    reply has what the reply says (``{"phalanx": {"reply": ..., "shown": ...}}``): a reply goes to
+    the client that asked, which may be gone, and what is published to whoever listens. And it has
+    how many such messages the cell has shown: some may be lost with a connection that breaks.
     """
     send = session.send
     last_reply: list[tuple[Any, Message]] = []  # one at most: its parent's id, and what it says
+    shown = _Counts()
 
     def send_noted(
         stream: Any,
@@ -47,6 +50,8 @@ def note_outgoing(session: Any, record: OutputRecord) -> None:
                 asked, outcome = last_reply[0]
                 if asked is not None and asked == _parent_id(parent):
                     ours = {"reply": outcome}
+                    if n_shown := shown.of(asked):
+                        ours["shown"] = n_shown
                     last_reply.clear()
         elif (text := _text_of(kind, said)) and (end := record.append(text)) is not None:
             ours = {"end": end}
@@ -54,9 +59,32 @@ def note_outgoing(session: Any, record: OutputRecord) -> None:
             msg_or_type["metadata"] = {**msg_or_type["metadata"], "phalanx": ours}
         elif ours:
             metadata = {**(metadata or {}), "phalanx": ours}
-        return send(stream, msg_or_type, content, parent, ident, buffers, track, header, metadata)
+        sent = send(stream, msg_or_type, content, parent, ident, buffers, track, header, metadata)
+        if "end" in ours:  # only now: an idle status that counts it must not overtake it
+            shown.add(_parent_id(msg_or_type.get("parent_header") if is_made else parent))
+        return sent
 
     session.send = send_noted
+
+
+class _Counts:
+    """How many messages each of the last cells has shown; its threads may outlive a cell."""
+
+    KEPT = 8
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts: dict[Any, int] = {}
+
+    def add(self, cell: Any) -> None:
+        with self._lock:
+            self._counts[cell] = self._counts.get(cell, 0) + 1
+            if len(self._counts) > self.KEPT:
+                del self._counts[next(iter(self._counts))]
+
+    def of(self, cell: Any) -> int:
+        with self._lock:
+            return self._counts.get(cell, 0)
 
 
 def _parent_id(parent: Message | None) -> Any:

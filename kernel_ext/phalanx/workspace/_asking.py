@@ -69,6 +69,9 @@ class Asking:
         if self._has_stopped:
             self._sender.refuse_line(self._cell, "the cell was stopped: nobody is asked any more")
             return
+        if need.is_again:  # a second time an entry changes nothing
+            for index, entry in self._questions.typed_since(need.index):
+                self._sender.send_line(self._cell, index, entry)
         self._questions.need(rank, need, now_s)
 
     def forget(self, rank: int) -> None:

@@ -17,7 +17,7 @@ from ._events import Clear, Display, Ended, Event, Failure, Lost, NeedLine, Need
 from ._lines import StreamName
 from ._messages import Message
 
-__all__ = ["Cell"]
+__all__ = ["Cell", "UnannouncedCell"]
 
 # A widget's model is in its rank, whom no front end reaches: shown is the text that comes with it.
 WIDGET = "application/vnd.jupyter.widget-view+json"
@@ -27,9 +27,13 @@ class Cell:
     """The events of one cell.
 
     A rank's part is over when both its reply (shell) and its idle status (iopub) have come: they
-    travel apart, and all output lies before the idle. The two maps are touched by the socket
-    thread only; the queue joins the threads.
+    travel apart, and all output lies before the idle. Either may come twice, where a rank was asked
+    again. The maps are touched by the socket thread only; the queue joins the threads. `heard` are
+    the ranks that have said anything about it: the thread that waits looks there now and then.
     """
+
+    is_announced = True  # the root knows it by name
+    nbytes = 0  # of what is sent to each rank, where it is long
 
     def __init__(
         self,
@@ -45,10 +49,15 @@ class Cell:
         self.waiting: tuple[int, ...] = ()  # for a line; the thread that waits says so
         self._replies: dict[int, Failure | None] = {}
         self._idle: set[int] = set()
+        self.heard: set[int] = set()
+        self._n_shown = dict.fromkeys(ranks, 0)  # messages that have come, of what it shows
+        self._n_said = dict.fromkeys(ranks, 0)  # and that were sent
         self._tracebacks: dict[int, str] = {}  # the last that each rank showed
 
     def on_shell(self, rank: int, message: Message) -> None:
         """Take a rank's reply."""
+        if rank in self._replies:
+            return
         content = message["content"]
         failure = None
         if content["status"] != "ok":
@@ -71,7 +80,11 @@ class Cell:
 
     def on_iopub(self, rank: int, message: Message) -> None:
         """Take what a rank published."""
+        self.heard.add(rank)
         kind, content = message["header"]["msg_type"], message["content"]
+        ours = (message.get("metadata") or {}).get("phalanx") or {}
+        if "end" in ours:
+            self._n_shown[rank] += 1
         if kind == "stream":
             stream: StreamName = "stderr" if content["name"] == "stderr" else "stdout"
             self.events.put(Text(rank, stream, str(content["text"])))
@@ -95,8 +108,9 @@ class Cell:
             self.events.put(NeedLine(rank, msgspec.convert(content, LineNeed)))
         elif kind == "phalanx_need_over":
             self.events.put(NeedOver(rank))
-        elif kind == "status" and content["execution_state"] == "idle":
+        elif kind == "status" and content["execution_state"] == "idle" and rank not in self._idle:
             self._idle.add(rank)
+            self._n_said[rank] = ours.get("shown", 0)
             self._end_if_over(rank)
 
     def wait_ended(self, ranks: set[int], timeout_s: float) -> set[int]:
@@ -120,7 +134,8 @@ class Cell:
         if rank in self._replies and rank in self._idle:
             if self._replies[rank] is None:
                 self._show_traceback(rank)
-            self.events.put(Ended(rank, self._replies[rank]))
+            n_missing = max(0, self._n_said[rank] - self._n_shown[rank])
+            self.events.put(Ended(rank, self._replies[rank], n_missing))
 
     def _show_traceback(self, rank: int) -> None:
         """Show a traceback that the rank's part of the cell did not end in.
@@ -131,3 +146,9 @@ class Cell:
         traceback = self._tracebacks.pop(rank, "")
         if traceback:
             self.events.put(Text(rank, "stderr", traceback))
+
+
+class UnannouncedCell(Cell):
+    """A cell of our own that the root does not know of."""
+
+    is_announced = False

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -29,6 +29,17 @@ def _message_id(cell: str, rank: int) -> str:
     return f"{cell}#{rank}"
 
 
+class _Request(NamedTuple):
+    """What was sent to a rank, to be sent again if need be: to the same engine, or to nobody."""
+
+    engine: str
+    kind: str
+    content: Message
+    metadata: Message
+    message_id: str
+    buffers: list[Any]
+
+
 class Dispatch:
     """Sends cells to the engines of all ranks and hands their messages to the cells.
 
@@ -47,6 +58,8 @@ class Dispatch:
         self._engines = list(engines)  # a replaced rank has another
         self._lock = threading.Lock()
         self._requests: dict[str, tuple[Cell, int]] = {}  # message id -> cell, rank
+        self._sent: dict[tuple[str, int], _Request] = {}  # by the cell's name
+        self._stop = "", ""  # the last interrupt: of which cell, and its name
         self._taken: TakenAway | None = None  # also for a cell that was about to be sent then
         self._channels = RankChannels(thread, connection, session, self._on_message)
 
@@ -70,8 +83,26 @@ class Dispatch:
 
     def apply(self, call: Cell, rank: int, buffers: list[Any]) -> None:
         """Send ipyparallel's request to call a function, packed in ``buffers``."""
+        metadata = {"phalanx": {"cell": call.name}}
         # ipyparallel makes names of variables of it; no other client waits for the answer.
-        self._request(str(uuid.uuid4()), call, rank, "apply_request", {}, buffers=buffers)
+        message_id = str(uuid.uuid4())
+        self._request(
+            message_id, call, rank, "apply_request", {}, metadata=metadata, buffers=buffers
+        )
+
+    def again(self, cell: Cell, rank: int, *, is_whole: bool) -> None:
+        """Send a rank its request again, or (not ``is_whole``) have it say again how it ended."""
+        with self._lock:
+            sent = self._sent.get((cell.name, rank))
+        if sent is None:  # another client's
+            sent = _Request(self._engines[rank], "", {}, {}, _message_id(cell.name, rank), [])
+        kind, content, metadata, buffers = sent.kind, sent.content, sent.metadata, sent.buffers
+        if not is_whole:
+            kind, content, buffers = "execute_request", {}, []
+            metadata = {"phalanx": {"cell": cell.name, "again": True}}
+        if kind:
+            # Signed anew: a kernel takes no message twice that is the same to the last bit.
+            self._channels.shell(sent.engine, kind, content, metadata, sent.message_id, buffers)
 
     def _request(
         self,
@@ -81,16 +112,19 @@ class Dispatch:
         kind: str,
         content: Message,
         *,
-        metadata: Message | None = None,
+        metadata: Message,
         buffers: list[Any] | None = None,
     ) -> None:
+        buffers = buffers or []
+        engine = self._engines[rank]
         with self._lock:
             self._requests[message_id] = (cell, rank)
+            self._sent[cell.name, rank] = _Request(
+                engine, kind, content, metadata, message_id, buffers
+            )
             if self._taken is not None:
                 cell.events.put(self._taken)
-        self._channels.shell(
-            self._engines[rank], kind, content, metadata or {}, message_id, buffers or []
-        )
+        self._channels.shell(engine, kind, content, metadata, message_id, buffers)
 
     def adopt(self, cell: Cell) -> None:
         """Take what still comes for a cell that another client has sent."""
@@ -111,6 +145,7 @@ class Dispatch:
         """Drop what still comes for a cell that nobody waits for any more."""
         with self._lock:
             self._requests = {k: v for k, v in self._requests.items() if v[0] is not cell}
+            self._sent = {k: v for k, v in self._sent.items() if k[0] != cell.name}
 
     def send_line(self, cell: str, index: int, entry: TypedLine) -> None:
         """Tell all ranks an entry of the cell's log."""
@@ -123,8 +158,16 @@ class Dispatch:
 
     def interrupt_cell(self, cell: str, ranks: Iterable[int]) -> None:
         """Raise KeyboardInterrupt in the cell on these ranks."""
-        for rank in ranks:
-            self._channels.control(self._engines[rank], "phalanx_interrupt", {"cell": cell})
+        self._stop = cell, uuid.uuid4().hex
+        self.interrupt_again(cell, ranks)
+
+    def interrupt_again(self, cell: str, ranks: Iterable[int]) -> None:
+        """Send the last interrupt again, which ranks that have heard of it leave alone."""
+        named, stop = self._stop
+        if named == cell:
+            content = {"cell": cell, "stop": stop}
+            for rank in ranks:
+                self._channels.control(self._engines[rank], "phalanx_interrupt", content)
 
     def _ask(self, rank: int, kind: str, content: Message, register: Callable[[str], None]) -> None:
         self._channels.control(self._engines[rank], kind, content, register)

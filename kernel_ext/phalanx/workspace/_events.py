@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from phalanx.protocol import LineNeed, RankStack, Topology
+from phalanx.protocol import LineNeed, RankStack, StandingIs, Topology
 
 from ._lines import StreamName
 
@@ -24,6 +24,7 @@ __all__ = [
     "NeedLine",
     "NeedOver",
     "Seen",
+    "SeenCells",
     "SeenStacks",
     "StopRequest",
     "TakenAway",
@@ -109,10 +110,11 @@ class NeedOver:
 
 @dataclass(frozen=True)
 class Ended:
-    """A rank's part of the cell is over, and all its output has come."""
+    """A rank's part of the cell is over, and all its output has come but for ``n_missing`` pieces."""
 
     rank: int
     failure: Failure | None
+    n_missing: int = 0
 
 
 @dataclass(frozen=True)
@@ -131,6 +133,14 @@ class Seen:
     """What the root sees: the answer to a status line's question."""
 
     topology: Topology
+
+
+@dataclass(frozen=True)
+class SeenCells:
+    """How the root says that cells stand: the answer to a question that was asked at ``asked_s``."""
+
+    standing: StandingIs
+    asked_s: float
 
 
 @dataclass(frozen=True)
@@ -173,6 +183,7 @@ Event = (
     | Ended
     | Lost
     | Seen
+    | SeenCells
     | SeenStacks
     | Told
     | Interrupted

@@ -33,6 +33,7 @@ class JoinedCell(Cell):
 
     def __init__(self, name: str, ranks: tuple[int, ...]) -> None:
         super().__init__(name, ranks)
+        self.heard.update(ranks)  # whether a rank has it at all is known from elsewhere (`CatchUp`)
         self._lock = threading.Lock()
         self._held: list[tuple[int, Message]] | None = []
         self._shown: Mapping[int, int] = {}
@@ -66,12 +67,11 @@ class JoinedCell(Cell):
         end = ours.get("end")
         if end is not None and end <= self._shown.get(rank, 0):
             return
-        content = message["content"]
         if message["header"]["msg_type"] != "status":
             super().on_iopub(rank, message)
-        elif content["execution_state"] == "idle" and rank not in self._is_over:
+        elif "reply" in ours and rank not in self._is_over:
             self._is_over.add(rank)
-            self.events.put(Ended(rank, _failure(ours.get("reply") or {})))
+            self.events.put(Ended(rank, _failure(ours["reply"])))
 
 
 class WatchedCell(JoinedCell):

@@ -72,6 +72,10 @@ class Questions:
             self._since_s = now_s
         self._needs[rank, need.is_command] = need
 
+    def typed_since(self, index: int) -> list[tuple[int, TypedLine]]:
+        """Return the entries of the log from this one on."""
+        return list(enumerate(self._log))[index:]
+
     def forget(self, rank: int, *, commands: bool = True) -> None:
         """Drop the needs of a rank that is done or gone; only those of data without ``commands``."""
         self._needs.pop((rank, False), None)

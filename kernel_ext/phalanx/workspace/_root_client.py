@@ -214,6 +214,15 @@ class RootClient:
 
         self._request(GetTopology, answered)
 
+    def see_cells(self, take: Callable[[StandingIs], None]) -> None:
+        """Ask how cells stand and do not wait, as `look`."""
+
+        def answered(answer: FromRoot) -> None:
+            if isinstance(answer, StandingIs):
+                take(answer)
+
+        self._request(GetStanding, answered)
+
     def stacks(self, ranks: tuple[int, ...]) -> dict[int, RankStack]:
         """Ask where ranks are."""
         return self._ask(lambda id_: GetStacks(id_, ranks), StacksAre).stacks

@@ -13,6 +13,7 @@ from typing import Protocol
 
 from phalanx.protocol import RankStack, Topology, TypedLine
 
+from ._again import AskAgain, Mend
 from ._asking import Asking, LineSender
 from ._cell import Cell
 from ._ctrl_c import ctrl_c
@@ -27,6 +28,7 @@ from ._events import (
     NeedLine,
     NeedOver,
     Seen,
+    SeenCells,
     SeenStacks,
     StopRequest,
     TakenAway,
@@ -34,6 +36,7 @@ from ._events import (
     Told,
 )
 from ._output import MAX_LINES, CellOutput
+from ._ranks import name_ranks
 from ._sayings import say_lost
 from ._status import CellStatus
 from ._stopping import Stopping
@@ -93,6 +96,8 @@ class _CellLoop:
         self.status = status
         self.asking = Asking(cell.name, cell.ranks, view, sender, output.break_here, typed)
         self.n_stops = 0
+        self.again: AskAgain | None = None
+        self.missing: set[int] = set()  # ranks of whose output something was lost
 
         def ask(ranks: tuple[int, ...], is_twice: bool) -> None:
             assert see is not None
@@ -126,6 +131,9 @@ class _CellLoop:
         self.asking.step(self.running, now_s)
         self.cell.waiting = self.asking.waiting
         self.status.step(self.running, self.asking.waiting, self.outcome.lost, now_s)
+        if self.again is not None:
+            is_stopping = self.n_stops > 0 or self.stopping.has_begun
+            self.again.step(self.running, now_s, is_stopping=is_stopping)
 
     def take(self, event: Event, now_s: float) -> None:
         if isinstance(event, Text):
@@ -144,6 +152,8 @@ class _CellLoop:
             self.end(event.rank)
             if event.failure is not None:
                 self.outcome.failures[event.rank] = event.failure
+            if event.n_missing:
+                self.missing.add(event.rank)
         elif isinstance(event, Lost):
             if event.rank in self.running:
                 self.end(event.rank)
@@ -153,6 +163,9 @@ class _CellLoop:
                     self.output.text(Text(event.rank, "stderr", event.tail), now_s)
         elif isinstance(event, Seen):
             self.status.take(event.topology)
+        elif isinstance(event, SeenCells):
+            if self.again is not None:
+                self.again.take(event.standing, event.asked_s, self.running, now_s)
         elif isinstance(event, SeenStacks):
             self.stopping.take(event.stacks)
         elif isinstance(event, Told):
@@ -164,6 +177,11 @@ class _CellLoop:
             self.running.clear()
         elif isinstance(event, StopRequest):
             self.n_stops += 1
+
+    def say_missing(self) -> None:
+        if self.missing:
+            where = f"%distributed output {min(self.missing)} shows it all"
+            self.notice(f"some output of {name_ranks(self.missing)} was lost on its way; {where}")
 
     def end(self, rank: int) -> None:
         self.running.discard(rank)
@@ -179,6 +197,7 @@ def run_cell(
     max_lines: int = MAX_LINES,
     look: Look | None = None,
     see: See | None = None,
+    mend: Mend | None = None,
     typed: Iterable[TypedLine] = (),
     clock: Callable[[], float] = time.monotonic,
 ) -> CellOutcome:
@@ -187,8 +206,9 @@ def run_cell(
     A Ctrl-C (the stop button) or the end of ``timeout_s`` interrupts the ranks and waits for all
     of them to be idle, so that the next cell runs; a second Ctrl-C, or ranks that do not react
     (`Stopping`), end the waiting and are named. ``look`` asks the root what ranks do, for the
-    status line of a long cell, ``see`` where they are; the answers come as events. ``typed`` are
-    the lines that were typed for a cell which another client began.
+    status line of a long cell, ``see`` where they are; the answers come as events. ``mend`` is for
+    what a connection that breaks takes along. ``typed`` are the lines that were typed for a cell
+    which another client began.
     """
     view.begin(cell.ranks)
     output = CellOutput(view, max_lines)
@@ -196,6 +216,14 @@ def run_cell(
     ask = None if look is None else lambda: look(lambda seen: cell.events.put(Seen(seen)))
     status = CellStatus(cell.ranks, view, ask, started_s)
     loop = _CellLoop(cell, view, sender, output, status, see, typed)
+    if mend is not None:
+        see_cells = mend.see_cells
+
+        def ask_how_it_stands() -> None:
+            asked_s = clock()
+            see_cells(lambda standing: cell.events.put(SeenCells(standing, asked_s)))
+
+        loop.again = AskAgain(cell, ask_how_it_stands, mend, loop.notice, started_s)
     stopping = loop.stopping
     deadline_s = None if timeout_s is None else started_s + timeout_s
 
@@ -217,6 +245,7 @@ def run_cell(
         loop.asking.close()
         status.close()
         output.finish()
+        loop.say_missing()
     stopping.say(loop.running)
     loop.outcome.places = stopping.before
     loop.outcome.abandoned = tuple(sorted(loop.running))

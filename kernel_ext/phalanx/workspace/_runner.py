@@ -129,6 +129,7 @@ class CellRunner(Steps):
                     self._dispatch,
                     look=self._root.look,
                     see=self._root.see,
+                    mend=self._mend(cell),
                     typed=missed.typed,
                 )
                 self._left.update(outcome.abandoned)

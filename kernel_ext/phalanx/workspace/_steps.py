@@ -14,8 +14,9 @@ from typing import Any
 from phalanx.errors import DistributedError, RankFailure
 from phalanx.protocol import Booted, FromRoot, Notice, RankLost, Replaced
 
+from ._again import Mend
 from ._arrivals import prepare
-from ._cell import Cell
+from ._cell import Cell, UnannouncedCell
 from ._dispatch import Dispatch
 from ._events import Lost, Told
 from ._io import SocketThread
@@ -128,11 +129,23 @@ class Steps:
                 max_lines=max_lines,
                 look=self._root.look,
                 see=self._root.see,
+                mend=self._mend(cell),
             )
             self._left.update(outcome.abandoned)
             return outcome
         finally:
             self._dispatch.forget(cell)
+
+    def _mend(self, cell: Cell) -> Mend:
+        """What it takes to have a cell go on that a connection has lost something of."""
+
+        def send_again(rank: int, is_whole: bool) -> None:
+            self._dispatch.again(cell, rank, is_whole=is_whole)
+
+        def stop_again(ranks: tuple[int, ...]) -> None:
+            self._dispatch.interrupt_again(cell.name, ranks)
+
+        return Mend(self._root.see_cells, send_again, stop_again)
 
     def part(self, code: str, ranks: tuple[int, ...], view: View, *, silent: bool = False) -> None:
         """Run a cell of our own as a step of something else, which holds the ranks."""
@@ -145,11 +158,13 @@ class Steps:
 
     def ask(self, ranks: tuple[int, ...], buffers: list[Any]) -> dict[int, Any]:
         """Call a function on ranks as a step of something that holds them."""
-        call = Call(self._next("call"), ranks)
+        call = Call(self._next("call"), ranks, sum(memoryview(buffer).nbytes for buffer in buffers))
         try:
             for rank in ranks:
                 self._dispatch.apply(call, rank, buffers)
-            outcome = run_cell(call, QuietView(), self._dispatch, see=self._root.see)
+            outcome = run_cell(
+                call, QuietView(), self._dispatch, see=self._root.see, mend=self._mend(call)
+            )
         finally:
             self._dispatch.forget(call)
         raise_for(outcome)
@@ -159,7 +174,7 @@ class Steps:
 
     def _enter(self) -> None:
         """Have every rank join the world as it stands."""
-        cell = Cell(self._next("enter"), self._ranks)
+        cell = UnannouncedCell(self._next("enter"), self._ranks)
         raise_for(self._execute(cell, ENTER_CODE, QuietView(), silent=True))
 
     def _settle(
@@ -198,7 +213,7 @@ class Steps:
         if is_reformed:
             self._enter()
         elif here:
-            cell = Cell(self._next("introduce"), here)
+            cell = UnannouncedCell(self._next("introduce"), here)
             code = INTRODUCE_CODE.format(size=len(self._ranks))
             raise_for(self._execute(cell, code, QuietView(), silent=True))
         self._newcomers.met(absent)

@@ -27,8 +27,11 @@ class Call(Cell):
     sign runs code of this user anyway.
     """
 
-    def __init__(self, name: str, ranks: tuple[int, ...]) -> None:
+    is_announced = False
+
+    def __init__(self, name: str, ranks: tuple[int, ...], nbytes: int = 0) -> None:
         super().__init__(name, ranks)
+        self.nbytes = nbytes
         self.values: dict[int, Any] = {}
 
     def on_shell(self, rank: int, message: Message) -> None:
