@@ -14,8 +14,9 @@ from restarting import wait_for
 from worlds import NASTY, make_world
 
 from phalanx.errors import CellError, DistributedError
-from phalanx.protocol import RankInfo, Topology
+from phalanx.protocol import RankInfo, RankSample, Samples, Topology, Use
 from phalanx.widgets import Topology as TopologyWidget
+from phalanx.widgets._in_use import InUse, UseFrame
 from phalanx.widgets._operation_words import say_operations
 from phalanx.widgets._ticker import Ticker
 from phalanx.widgets._topology_frames import Timeline, world_of
@@ -106,6 +107,19 @@ def test_a_page_speaks_for_itself_from_its_first_word(shared):
     wait_for(lambda: not shared._ticker.is_ticking)
 
 
+def test_a_view_is_not_gone_because_the_whole_process_stood_still():
+    clock, n_ticks = Clock(), [0]
+
+    def tick():
+        n_ticks[0] += 1
+        clock.now_s += 20.0 if n_ticks[0] == 3 else 0.5
+
+    ticker = Ticker(tick, interval_s=0.0, lease_s=6.0, clock=clock)
+    ticker.look("a")
+    wait_for(lambda: not ticker.is_ticking)
+    assert n_ticks[0] > 10  # the lease of 6 s goes on after the 20 s
+
+
 def test_at_most_five_times_a_second():
     times: list[float] = []
     ticker = Ticker(lambda: times.append(time.monotonic()))
@@ -136,6 +150,30 @@ def test_a_rank_is_in_a_collective_since_and_then_was():
     assert (rank.state, rank.since, rank.last) == ("idle", 105.0, "all_sum #2")
     (rank,) = timeline.take(_one("idle", pid=8), 106.0).ranks
     assert rank.last == ""
+
+
+def _sample(at_s, *uses, epoch=1):
+    ranks = tuple(RankSample(rank, 7, "busy", "", 0, 0, 0, 0, uses=uses) for rank in range(2))
+    return Samples(1, int(at_s * 1e9), 0.0, epoch, ranks, (), 0, (), ())
+
+
+def test_which_algorithms_are_in_use_and_which_were():
+    in_use = InUse()
+    small, large = Use("all_sum", "mesh", 8, 64), Use("all_sum", "ring", 1 << 20, 1 << 22)
+    in_use.take([_sample(1, large), _sample(2, small), _sample(3, Use("all_sum", "mesh", 32, 96))])
+    mesh = UseFrame("all_sum", "mesh", 8, 96, is_split=False, is_now=True)
+    ring = UseFrame("all_sum", "ring", 1 << 20, 1 << 22, is_split=False, is_now=True)
+    assert in_use.frames() == (mesh, ring)
+    in_use.take([_sample(12.5)])
+    assert [use.is_now for use in in_use.frames()] == [True, False]
+    in_use.take([_sample(13, epoch=2)])  # other ranks: nothing is known of what they will take
+    assert in_use.frames() == ()
+
+
+def test_a_host_says_its_network_card():
+    world = make_world(1, 1)
+    host = msgspec.structs.replace(world.hosts[0], device="eth7")
+    assert world_of(msgspec.structs.replace(world, hosts=(host,))).hosts[0].device == "eth7"
 
 
 def test_the_world_is_sent_in_short():
@@ -290,6 +328,8 @@ def test_what_moves_is_told_by_link_while_it_does():
 
         wait_for(lambda: moves() == {(0, 1): True, (1, 0): True})
         cell.join()
+        uses = [use for use in _frame(widget)["uses"] if use[0] == "all_sum"]
+        assert uses == [["all_sum", "ring", 1 << 19, 1 << 19, False, True]]
         wait_for(lambda: not moves())
         widget.close()
 
