@@ -61,7 +61,7 @@ class Bandwidth(LiveWidget):
         self._workspace = checked_workspace("Bandwidth", workspace)
         self._runs = tuple(workspace.sweeps if earlier is None else earlier)
         self._asked = Asked()
-        self._error = ""
+        self._error = self._first_reason = ""
         self._sent_s = 0.0
         super().__init__()
         self.tick()
@@ -74,6 +74,7 @@ class Bandwidth(LiveWidget):
     @workspace.setter
     def workspace(self, workspace: Workspace) -> None:
         self._workspace = checked_workspace("Bandwidth", workspace)
+        self._first_reason = ""
         self.tick()
 
     @property
@@ -155,12 +156,14 @@ class Bandwidth(LiveWidget):
 
     def _why_gone(self) -> str:
         if self._workspace.is_running:
-            return ""
-        try:
-            self._workspace.topology()
-        except DistributedError as error:
-            return str(error)
-        return ""
+            self._first_reason = ""
+        elif not self._first_reason:
+            # Whoever cleans up what has died says only that it is stopped.
+            try:
+                self._workspace.topology()
+            except DistributedError as error:
+                self._first_reason = str(error)
+        return self._first_reason
 
     def answer(self, action: str, args: Mapping[str, Any]) -> str:
         """Do what a button asks; see `LiveWidget.answer`."""

@@ -85,7 +85,7 @@ class Monitor(WorkspaceWidget):
         try:
             self.world = msgspec.json.encode(world_of(self._workspace.topology()))
         except DistributedError as error:
-            self._publish(self._gone(str(error)))
+            self._publish(self._gone(self._reason(error)))
         else:
             self._publish(msgspec.structs.replace(self._last, status="live", why="", spans=()))
 
@@ -125,7 +125,7 @@ class Monitor(WorkspaceWidget):
                     self._has_paused, view = False, dataclasses.replace(view, dropped=0)
                 frame = self._lanes.take(view)
             except DistributedError as error:
-                frame = self._gone(str(error))
+                frame = self._gone(self._reason(error))
             now_s = time.monotonic()
             if frame is not None and frame.status == "live":
                 self._came_s = now_s

@@ -93,7 +93,7 @@ class Topology(WorkspaceWidget):
             # Where its supervisor lives and does not answer, it may yet.
             status = "silent" if self._workspace.is_running else "gone"
             frame = msgspec.structs.replace(
-                self._last, status=status, why=str(error), links=(), arena=()
+                self._last, status=status, why=self._reason(error), links=(), arena=()
             )
             if status == "silent":
                 frame = msgspec.structs.replace(frame, now=now)

@@ -194,10 +194,10 @@ def test_the_monitor_is_paused_and_read_with_keys() -> None:
         page.get_by_role("button", name="Pause", exact=True).wait_for()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("name", _TRAITS)
-def test_forced_colours_and_no_motion(name: str, scheme: str) -> None:
-    options = {"forced_colors": "active", "reduced_motion": "reduce", "color_scheme": scheme}
+def test_forced_colours_and_no_motion(name: str) -> None:
+    # Chromium's palette for it is one of light on black.
+    options = {"forced_colors": "active", "reduced_motion": "reduce", "color_scheme": "dark"}
     with chromium_page(viewport={"width": 1100, "height": 900}, **options) as page:
         play(page, name, _TRAITS[name]())
         # As where JupyterLab has its light theme, whatever the palette.
@@ -206,7 +206,7 @@ def test_forced_colours_and_no_motion(name: str, scheme: str) -> None:
         page.evaluate(
             "() => new Promise(done => requestAnimationFrame(() => setTimeout(done, 100)))"
         )
-        page.screenshot(path=ARTIFACTS / f"forced-{name}-{scheme}.png", full_page=True)
+        page.screenshot(path=ARTIFACTS / f"forced-{name}.png", full_page=True)
         assert page.evaluate("() => document.getAnimations().length") == 0
         seen = page.evaluate(
             """name => {

@@ -15,6 +15,7 @@ from worlds import NASTY, make_world
 
 from phalanx.errors import CellError, DistributedError
 from phalanx.protocol import RankInfo, RankSample, Samples, Topology, Use
+from phalanx.widgets import Bandwidth, Monitor
 from phalanx.widgets import Topology as TopologyWidget
 from phalanx.widgets._in_use import InUse, UseFrame
 from phalanx.widgets._operation_words import say_operations
@@ -354,6 +355,21 @@ def test_a_dead_rank_is_named_and_replaced(own):
     assert "SIGKILL" in _frame(own)["ranks"][1]["detail"]
     assert _ask(own, action="restart", rank=1) == (True, "rank 1 is new; rank 0 has all it had")
     wait_for(lambda: _frame(own)["ranks"][1]["state"] == "idle")
+
+
+def test_what_was_said_first_of_a_workspace_that_died_stays():
+    with Workspace.start(n=1, linger=0) as ws:
+        made = [TopologyWidget(ws), Monitor(ws), Bandwidth(ws)]
+        psutil.Process(psutil.Process(ws.topology().ranks[0].pid).ppid()).kill()
+        wait_for(lambda: not ws.is_running)
+        for widget in made:
+            widget.tick()
+    for widget in made:
+        widget.tick()
+        frame = _frame(widget)
+        assert frame["status"] == "gone"
+        assert "the supervisor of this workspace is gone" in frame["why"]
+        widget.close()
 
 
 def test_a_stopped_workspace_is_gone_and_another_takes_its_place():

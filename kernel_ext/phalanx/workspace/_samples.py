@@ -17,7 +17,7 @@ __all__ = ["SampleLog", "SampleView"]
 
 LEASE_S = 8.0  # a kernel that is kept from reading by a cell so long has all that came meanwhile
 RENEW_S = 1.0
-KEPT = 300  # more than a minute of samples; of 64 busy ranks some 15 MB
+KEPT = 64  # twice what comes in that time; of 64 busy ranks some 3 MB
 
 
 @dataclass(frozen=True)

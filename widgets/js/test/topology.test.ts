@@ -1,7 +1,7 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import topology from "../src/topology";
 import { arrows, curve, matrix, runs, width_of } from "../src/topology/links";
-import { age_s, by_state, facts, load, matches, moved, news, peers, say_moved } from "../src/topology/state";
+import { age_s, by_state, facts, load, matches, moved, news, peers, say_moved, type Use } from "../src/topology/state";
 import { say_use } from "../src/topology/uses";
 import { FakeModel, make_frame, make_rank, make_world, packed } from "./fakes";
 
@@ -82,11 +82,11 @@ describe("links", () => {
   });
   it("have an arrow for each way that something moves", () => {
     const [left, right, below] = [box(0, 0), box(100, 0), box(0, 50)];
-    expect(arrows(left, right, true, false)).toBe("M61.0 20.2 L49.0 24.4 L49.0 15.9 Z");
-    expect(arrows(right, left, true, false)).toMatch(/^M49.0 20.2 /); // to the left
+    expect(arrows(left, right, true, false)).toBe("M62.0 20.2 L48.0 25.2 L48.0 15.2 Z");
+    expect(arrows(right, left, true, false)).toMatch(/^M48.0 20.2 /); // to the left
     expect(arrows(left, right, true, true).match(/M/g)).toHaveLength(2);
-    expect(arrows(left, below, true, false)).toMatch(/^M5.0 36.0 /); // down
-    expect(arrows(below, left, true, false)).toMatch(/^M5.0 24.0 /);
+    expect(arrows(left, below, true, false)).toMatch(/^M5.0 37.0 /); // down
+    expect(arrows(below, left, true, false)).toMatch(/^M5.0 23.0 /);
     expect(arrows(left, right, false, false)).toBe("");
   });
   it("make a matrix", () => {
@@ -308,12 +308,15 @@ describe("view", () => {
     show(3, 1);
     expect(root.querySelector<HTMLElement>(".px-uses")?.hidden).toBe(true);
     const ranks = Array(3).fill(make_rank("busy"));
-    const links: [number, number, number][] = [[0, 1, 5e6], [1, 0, 2e3], [1, 2, 5e6]];
+    const links: [number, number, number][] = [[0, 1, 5e6], [1, 0, 2e3], [1, 2, 5e6], [2, 0, 3e3]];
     model.set("frame", packed(make_frame(ranks, { links, uses: [["all_sum", "ring", 8, 8, false, true]] })));
     expect(root.querySelector(".px-uses li")?.textContent).toContain("all_sum of 8 B: ring");
     expect([...root.querySelectorAll(".px-arrow")].map((its) => its.getAttribute("d")?.match(/M/g)?.length)).toEqual([1, 1]);
+    const gone = { links, status: "gone" as const, uses: [["all_sum", "ring", 8, 8, false, true]] as Use[] };
+    model.set("frame", packed(make_frame(ranks, gone)));
+    expect(root.querySelector(".px-uses li")?.textContent).toMatch(/earlier$/);
     button("Links").click();
-    expect(root.querySelectorAll(".px-flows circle")).toHaveLength(3);
+    expect(root.querySelectorAll(".px-flows circle")).toHaveLength(4);
     model.set("frame", packed(make_frame(ranks)));
     expect(root.querySelectorAll(".px-flows circle")).toHaveLength(0);
   });

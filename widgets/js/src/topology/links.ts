@@ -31,7 +31,7 @@ export function curve(a: Box, b: Box): string {
   return `M${at(xh)} ${at(yh)} C${at(xh)} ${at(middle)} ${at(xl)} ${at(middle)} ${at(xl)} ${at(low.y)}`;
 }
 
-const ARROW = 6; // pixels, half of its length
+const ARROW = 7; // pixels, half of its length
 
 /** Arrow heads in the middle of a curve: from `a` to `b`, from `b` to `a`, or both back to back. */
 export function arrows(a: Box, b: Box, is_there: boolean, is_back: boolean): string {
@@ -61,6 +61,7 @@ export function arrows(a: Box, b: Box, is_there: boolean, is_back: boolean): str
 }
 
 const AWAY = 0.1; // of what goes the other way: less is answers, not traffic
+const LITTLE = 0.001; // of the busiest link: less is no part of the way that the bytes take
 
 /** Draw the tcp links that have room, and those of the rank a person looks at. */
 export function draw_curves(
@@ -79,10 +80,11 @@ export function draw_curves(
     const state = found.get(`${Math.min(a, b)},${Math.max(a, b)}`)?.state ?? "ok";
     const look = state === "ok" ? kind : `${kind} px-${state}`;
     const words = frame ? say_moved(frame, a, b) : "";
-    const path = svg("path", { d: curve(from, to), class: words ? `${look} px-moving` : look });
-    if (frame && words) {
+    const is_moving = !!frame && Math.max(...moved(frame, a, b)) > LITTLE * most;
+    const path = svg("path", { d: curve(from, to), class: is_moving ? `${look} px-moving` : look });
+    if (words) path.append(svg("title", {}, words));
+    if (frame && is_moving) {
       path.style.strokeWidth = `${width_of(Math.max(...moved(frame, a, b)), most)}px`;
-      path.append(svg("title", {}, words));
       const [there, back] = moved(frame, a, b);
       // The dashes run from left to right, or down.
       if ((from.x <= to.x) === back > there) path.classList.add("px-against");
@@ -92,8 +94,8 @@ export function draw_curves(
     overlay.prepend(path);
   };
   // Of very many links those that something moves on say which way it goes.
-  const is_moving = ([a, b]: [number, number]): boolean => !!frame && moved(frame, a, b).some((rate) => rate > 0);
-  const shown = world.tcp.length <= MOST_CURVES ? world.tcp : world.tcp.filter(is_moving);
+  const has_traffic = ([a, b]: [number, number]): boolean => !!frame && moved(frame, a, b).some((rate) => rate > 0);
+  const shown = world.tcp.length <= MOST_CURVES ? world.tcp : world.tcp.filter(has_traffic);
   if (shown.length <= MOST_CURVES) {
     for (const [a, b] of shown) {
       if (a !== marked && b !== marked) add(a, b, "px-tcp");

@@ -144,7 +144,7 @@ export class Matrix {
       svg("circle", {
         cx: HEAD + (target + 0.5) * this.cell - 0.5,
         cy: HEAD + (source + 0.5) * this.cell - 0.5,
-        r: (width_of(bytes, most) * this.cell) / 18,
+        r: (width_of(bytes, most) * this.cell) / 24,
       }),
     );
     this.flows.replaceChildren(...marks);

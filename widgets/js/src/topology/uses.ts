@@ -64,8 +64,10 @@ export class Uses {
   );
   private shown = "";
 
-  show(world: World, frame: Frame): void {
-    const uses = [...frame.uses].sort((one, other) => Number(other[5]) - Number(one[5]));
+  show(world: World, frame: Frame, is_live: boolean): void {
+    // Of ranks that nobody hears of, nothing is known to go on.
+    const known = is_live ? frame.uses : frame.uses.map((use): Use => [use[0], use[1], use[2], use[3], use[4], false]);
+    const uses = [...known].sort((one, other) => Number(other[5]) - Number(one[5]));
     const lines = uses.slice(0, MOST).map((use) => say_use(use, world));
     if (uses.length > lines.length) lines.push(`and ${uses.length - lines.length} more`);
     this.element.hidden = lines.length === 0;
