@@ -62,6 +62,7 @@ class Bandwidth(LiveWidget):
         self._runs = tuple(workspace.sweeps if earlier is None else earlier)
         self._asked = Asked()
         self._error = self._first_reason = ""
+        self._waits_for_ranks = False  # as the error says that they are not free
         self._sent_s = 0.0
         super().__init__()
         self.tick()
@@ -114,6 +115,7 @@ class Bandwidth(LiveWidget):
             if before is not None and before.points:
                 self._runs = (*self._runs, before.run)[-_MOST_KEPT:]
             self._sweep, self._asked, self._error = sweep, asked, ""
+            self._waits_for_ranks = False
         return sweep
 
     def follow(self, sweep: Sweep) -> SweepRun:
@@ -122,8 +124,10 @@ class Bandwidth(LiveWidget):
             for _ in sweep:
                 pass
         except Exception as error:
+            are_busy = not self._are_idle()
             with self._lock:
                 self._error = str(error) or type(error).__name__
+                self._waits_for_ranks = not sweep.points and are_busy
                 if self._sweep is sweep and not sweep.points:
                     self._sweep = None  # refused: what was measured before is shown again
             raise
@@ -135,7 +139,10 @@ class Bandwidth(LiveWidget):
 
     def tick(self) -> None:
         """Send what has changed."""
+        is_free = self._waits_for_ranks and self._are_idle()
         with self._lock:
+            if is_free and self._waits_for_ranks:
+                self._error, self._waits_for_ranks = "", False  # it would not be true any more
             now = time.monotonic()
             sweep = self._sweep
             runs = self._runs
@@ -153,6 +160,12 @@ class Bandwidth(LiveWidget):
             if msgspec.json.encode(frame) != self.frame or now > self._sent_s + _REPEAT_S:
                 self._sent_s = now
                 self.frame = msgspec.json.encode(msgspec.structs.replace(frame, now=now))
+
+    def _are_idle(self) -> bool:
+        try:
+            return all(rank.state == "idle" for rank in self._workspace.topology().ranks)
+        except DistributedError:
+            return False
 
     def _why_gone(self) -> str:
         if self._workspace.is_running:
@@ -192,7 +205,7 @@ class Bandwidth(LiveWidget):
         try:
             sweep = self.begin(asked)
         except (DistributedError, ValueError) as error:
-            self._error = str(error)
+            self._error, self._waits_for_ranks = str(error), False
             raise
 
         def work() -> None:
