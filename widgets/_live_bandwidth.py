@@ -61,7 +61,8 @@ class Bandwidth(LiveWidget):
         self._workspace = checked_workspace("Bandwidth", workspace)
         self._runs = tuple(workspace.sweeps if earlier is None else earlier)
         self._asked = Asked()
-        self._error = ""
+        self._error = self._first_reason = ""
+        self._waits_for_ranks = False  # as the error says that they are not free
         self._sent_s = 0.0
         super().__init__()
         self.tick()
@@ -74,6 +75,7 @@ class Bandwidth(LiveWidget):
     @workspace.setter
     def workspace(self, workspace: Workspace) -> None:
         self._workspace = checked_workspace("Bandwidth", workspace)
+        self._first_reason = ""
         self.tick()
 
     @property
@@ -113,6 +115,7 @@ class Bandwidth(LiveWidget):
             if before is not None and before.points:
                 self._runs = (*self._runs, before.run)[-_MOST_KEPT:]
             self._sweep, self._asked, self._error = sweep, asked, ""
+            self._waits_for_ranks = False
         return sweep
 
     def follow(self, sweep: Sweep) -> SweepRun:
@@ -121,8 +124,10 @@ class Bandwidth(LiveWidget):
             for _ in sweep:
                 pass
         except Exception as error:
+            are_busy = not self._are_idle()
             with self._lock:
                 self._error = str(error) or type(error).__name__
+                self._waits_for_ranks = not sweep.points and are_busy
                 if self._sweep is sweep and not sweep.points:
                     self._sweep = None  # refused: what was measured before is shown again
             raise
@@ -134,7 +139,10 @@ class Bandwidth(LiveWidget):
 
     def tick(self) -> None:
         """Send what has changed."""
+        is_free = self._waits_for_ranks and self._are_idle()
         with self._lock:
+            if is_free and self._waits_for_ranks:
+                self._error, self._waits_for_ranks = "", False  # it would not be true any more
             now = time.monotonic()
             sweep = self._sweep
             runs = self._runs
@@ -153,14 +161,22 @@ class Bandwidth(LiveWidget):
                 self._sent_s = now
                 self.frame = msgspec.json.encode(msgspec.structs.replace(frame, now=now))
 
+    def _are_idle(self) -> bool:
+        try:
+            return all(rank.state == "idle" for rank in self._workspace.topology().ranks)
+        except DistributedError:
+            return False
+
     def _why_gone(self) -> str:
         if self._workspace.is_running:
-            return ""
-        try:
-            self._workspace.topology()
-        except DistributedError as error:
-            return str(error)
-        return ""
+            self._first_reason = ""
+        elif not self._first_reason:
+            # Whoever cleans up what has died says only that it is stopped.
+            try:
+                self._workspace.topology()
+            except DistributedError as error:
+                self._first_reason = str(error)
+        return self._first_reason
 
     def answer(self, action: str, args: Mapping[str, Any]) -> str:
         """Do what a button asks; see `LiveWidget.answer`."""
@@ -189,7 +205,7 @@ class Bandwidth(LiveWidget):
         try:
             sweep = self.begin(asked)
         except (DistributedError, ValueError) as error:
-            self._error = str(error)
+            self._error, self._waits_for_ranks = str(error), False
             raise
 
         def work() -> None:

@@ -18,6 +18,7 @@ import traitlets
 
 from phalanx.errors import DistributedError
 
+from ._attention import Attention
 from ._live import STATIC
 from ._live_workspace import WorkspaceWidget
 from ._monitor import monitor
@@ -54,7 +55,7 @@ class Monitor(WorkspaceWidget):
     The workspace's supervisor looks at the ranks four times a second, only while somebody sees
     this; it needs nothing of the ranks, which may be busy, frozen or dead. Operations that lie too
     close to be told apart are drawn as one, with their number; what nobody could look at in time is
-    counted. A saved notebook keeps a still picture (SVG, text).
+    counted; why nothing is known of a time is said. A saved notebook keeps a still picture (SVG, text).
 
     Examples
     --------
@@ -71,6 +72,7 @@ class Monitor(WorkspaceWidget):
         self._kept: deque[bytes] = deque(maxlen=KEPT_FRAMES)
         self._kept_nbytes = 0
         self._has_paused = False
+        self._attention = Attention()
         self._came_s = time.monotonic()
         self._last = Frame("live", "", 0, 0.0, time.time(), 0)
         self._sent_s = 0.0
@@ -79,11 +81,11 @@ class Monitor(WorkspaceWidget):
     def _begin(self) -> None:
         self._came_s = time.monotonic()
         number_of = (lambda _ns: 0) if self._workspace.is_watching else self._number_of
-        self._lanes = Lanes(number_of)
+        self._lanes = Lanes(number_of, self._attention.why_none)
         try:
             self.world = msgspec.json.encode(world_of(self._workspace.topology()))
         except DistributedError as error:
-            self._publish(self._gone(str(error)))
+            self._publish(self._gone(self._reason(error)))
         else:
             self._publish(msgspec.structs.replace(self._last, status="live", why="", spans=()))
 
@@ -111,17 +113,19 @@ class Monitor(WorkspaceWidget):
         """Note a pause: samples that others had meanwhile were not for this view."""
         with self._looking:
             self._has_paused = True
+            self._attention.begin()
 
     def tick(self) -> None:
         """Look, and send what is new."""
         with self._looking:
+            self._attention.look()
             try:
                 view = self._workspace.samples(self._lanes.number)
                 if self._has_paused and view.samples:
                     self._has_paused, view = False, dataclasses.replace(view, dropped=0)
                 frame = self._lanes.take(view)
             except DistributedError as error:
-                frame = self._gone(str(error))
+                frame = self._gone(self._reason(error))
             now_s = time.monotonic()
             if frame is not None and frame.status == "live":
                 self._came_s = now_s

@@ -16,6 +16,7 @@ import traitlets
 from phalanx.errors import DistributedError
 from phalanx.workspace import say_replaced
 
+from ._in_use import InUse
 from ._link_words import judge, say_links
 from ._live import STATIC
 from ._live_workspace import WorkspaceWidget
@@ -67,6 +68,7 @@ class Topology(WorkspaceWidget):
 
     def _begin(self) -> None:
         self._rates = Rates()
+        self._in_use = InUse()
         self._look()
 
     def tick(self) -> None:
@@ -78,17 +80,20 @@ class Topology(WorkspaceWidget):
         now = time.time()
         try:
             self._seen = self._workspace.topology()
-            self._rates.take(self._workspace.samples(self._rates.number).samples)
+            samples = self._workspace.samples(self._rates.number).samples
+            self._rates.take(samples)
+            self._in_use.take(samples)
             frame = msgspec.structs.replace(
                 self._timeline.take(self._seen, now),
                 links=self._rates.links(),
                 arena=tuple(rate.arena for rate in self._rates.ranks()),
+                uses=self._in_use.frames(),
             )
         except DistributedError as error:
             # Where its supervisor lives and does not answer, it may yet.
             status = "silent" if self._workspace.is_running else "gone"
             frame = msgspec.structs.replace(
-                self._last, status=status, why=str(error), links=(), arena=()
+                self._last, status=status, why=self._reason(error), links=(), arena=()
             )
             if status == "silent":
                 frame = msgspec.structs.replace(frame, now=now)

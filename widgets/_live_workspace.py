@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 
+from phalanx.errors import DistributedError
 from phalanx.workspace import Workspace
 
 from ._live import LiveWidget
@@ -31,6 +32,7 @@ class WorkspaceWidget(LiveWidget):
 
     def __init__(self, workspace: Workspace) -> None:
         self._looking = threading.Lock()
+        self._why_gone = ""
         self._workspace = checked_workspace(type(self).__name__, workspace)
         self._prepare()
         super().__init__()
@@ -46,7 +48,18 @@ class WorkspaceWidget(LiveWidget):
     def workspace(self, workspace: Workspace) -> None:
         with self._looking:
             self._workspace = checked_workspace(type(self).__name__, workspace)
+            self._why_gone = ""
             self._begin()
+
+    def _reason(self, error: DistributedError) -> str:
+        """Say why nothing is to be seen; of a workspace that is gone, what was said first.
+
+        Whoever clears away what has died can say only that it was stopped.
+        """
+        if self._workspace.is_running:
+            return str(error)
+        self._why_gone = self._why_gone or str(error)
+        return self._why_gone
 
     def _prepare(self) -> None:
         """Look for the first time; `DistributedError` where there is nothing to show."""

@@ -6,18 +6,21 @@ the root's monotonic clock.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
 from phalanx.protocol import RankSample, Samples, Span
 from phalanx.workspace import SampleView
 
+from ._attention import NOBODY_LOOKED
 from ._rates import LinkRate, RankRate, Rates
 from ._svg import clean
 from ._topology_frames import Status
 
-__all__ = ["CellFrame", "Frame", "Lanes", "LateFrame", "RankNow", "SpanFrame"]
+__all__ = ["CellFrame", "Frame", "GapFrame", "Lanes", "LateFrame", "RankNow", "SpanFrame"]
+
+GAP_NS = 2_000_000_000  # samples come four times a second while somebody looks
 
 
 class RankNow(msgspec.Struct, frozen=True):
@@ -76,6 +79,14 @@ class WaitFrame(msgspec.Struct, frozen=True, array_like=True):
     since: float
 
 
+class GapFrame(msgspec.Struct, frozen=True, array_like=True):
+    """A time that nothing is known of, and why."""
+
+    begun: float
+    done: float
+    why: str
+
+
 class Frame(msgspec.Struct, frozen=True):
     """All ranks now. ``missed`` operations and ``dropped`` looks, in all, will never be seen.
 
@@ -100,6 +111,7 @@ class Frame(msgspec.Struct, frozen=True):
     dropped: int = 0
     unsure: int = 0
     unsure_ms: float = 0.0
+    gaps: tuple[GapFrame, ...] = ()
 
 
 class Lanes:
@@ -109,10 +121,18 @@ class Lanes:
     ----------
     number_of : callable
         The number of the notebook's cell that ran at a time (ns); 0 for none.
+    why_none : callable
+        Why there is no sample between two times (ns) while a third is the present.
     """
 
-    def __init__(self, number_of: Callable[[int], int] = lambda _ns: 0) -> None:
+    def __init__(
+        self,
+        number_of: Callable[[int], int] = lambda _ns: 0,
+        why_none: Callable[[int, int, int], str] = lambda *_ns: NOBODY_LOOKED,
+    ) -> None:
         self._number_of = number_of
+        self._why_none = why_none
+        self._seen_ns = 0
         self._rates = Rates()
         self._missed = self._dropped = 0
 
@@ -161,7 +181,15 @@ class Lanes:
             dropped=self._dropped,
             unsure=sum(sample.unsure for sample in recent),
             unsure_ms=_ms(max(sample.unsure_ns for sample in recent)),
+            gaps=tuple(self._gaps(view.samples)),
         )
+
+    def _gaps(self, samples: Sequence[Samples]) -> Iterable[GapFrame]:
+        for sample in samples:
+            if self._seen_ns and sample.now_ns > self._seen_ns + GAP_NS:
+                why = self._why_none(self._seen_ns, sample.now_ns, samples[-1].now_ns)
+                yield GapFrame(self._seen_ns / 1e6, sample.now_ns / 1e6, why)
+            self._seen_ns = sample.now_ns
 
     def _cells(self, sample: Samples) -> Iterable[CellFrame]:
         for its in sample.cells:

@@ -13,6 +13,7 @@ __all__ = ["Ticker"]
 
 INTERVAL_S = 0.2  # five times a second is as often as an eye needs a number
 LEASE_S = 6.0  # a view says every 2 s that it is looked at; three may be lost
+LATE_S = 1.5  # a tick that is so late was kept back, and so were the messages of views
 
 
 class Ticker:
@@ -22,9 +23,10 @@ class Ticker:
 
     A view that is not heard of for ``lease_s`` is gone. While ``is_busy`` it may be there and
     unheard, where the kernel reads no messages then: the lease of a view that has not been heard
-    of at such a time does not run out.
+    of at such a time does not run out. No lease does while all of this process stands still, as
+    where foreign code keeps the interpreter.
 
-    ``_views``, ``_thread`` and ``_is_closed`` belong to the condition's lock; ``tick``
+    ``_views``, ``_thread``, ``_checked_s`` and ``_is_closed`` belong to the condition's lock; ``tick``
     is called without it, by one thread at a time.
     """
 
@@ -48,6 +50,7 @@ class Ticker:
         self._views: dict[str, float] = {}  # when its lease ends
         self._heard_while_busy: set[str] = set()
         self._thread: threading.Thread | None = None
+        self._checked_s = 0.0
         self._is_closed = False
 
     @property
@@ -68,6 +71,7 @@ class Ticker:
                 self._heard_while_busy.add(view)
             self._views[view] = self._clock() + self._lease_s
             if self._thread is None:
+                self._checked_s = self._clock()
                 self._thread = threading.Thread(
                     target=self._run, name="phalanx-widget", daemon=True
                 )
@@ -93,6 +97,10 @@ class Ticker:
 
     def _has_views(self) -> bool:
         now_s, is_busy = self._clock(), self._is_busy()
+        late_s = now_s - self._checked_s - self._interval_s
+        self._checked_s = now_s
+        if late_s > LATE_S:
+            self._views = {view: until_s + late_s for view, until_s in self._views.items()}
         for view, until_s in [*self._views.items()]:
             if is_busy and view not in self._heard_while_busy:
                 self._views[view] = max(now_s + self._lease_s, until_s)

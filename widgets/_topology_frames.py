@@ -11,6 +11,7 @@ import msgspec
 
 from phalanx.protocol import RankInfo, Topology
 
+from ._in_use import UseFrame
 from ._link_words import LinkFrame
 from ._rates import LinkRate
 from ._svg import clean
@@ -30,6 +31,7 @@ class HostFrame(msgspec.Struct, frozen=True):
     name: str
     address: str
     cores: int
+    device: str = ""
 
 
 class WorldFrame(msgspec.Struct, frozen=True):
@@ -57,7 +59,8 @@ class RankFrame(msgspec.Struct, frozen=True):
 class Frame(msgspec.Struct, frozen=True):
     """All ranks now; ``why`` says what a person has to know where the status is not "live".
 
-    ``links`` are the wires that something moves on, ``arena`` bytes per second of each rank.
+    ``links`` are the wires that something moves on, ``arena`` bytes per second of each rank,
+    ``uses`` the algorithms that their operations took.
     """
 
     status: Status
@@ -67,6 +70,7 @@ class Frame(msgspec.Struct, frozen=True):
     ranks: tuple[RankFrame, ...]
     links: tuple[LinkRate, ...] = ()
     arena: tuple[float, ...] = ()
+    uses: tuple[UseFrame, ...] = ()
 
 
 def world_of(t: Topology, measured: tuple[LinkFrame, ...] = ()) -> WorldFrame:
@@ -77,7 +81,10 @@ def world_of(t: Topology, measured: tuple[LinkFrame, ...] = ()) -> WorldFrame:
         shared += [tuple(sorted(found)) for found in arenas(here, t.links)]
     return WorldFrame(
         clean(t.name),
-        tuple(HostFrame(h.index, clean(h.name), clean(h.address), h.cores) for h in t.hosts),
+        tuple(
+            HostFrame(h.index, clean(h.name), clean(h.address), h.cores, clean(h.device))
+            for h in t.hosts
+        ),
         tuple(r.host for r in t.ranks),
         tuple(shared),
         tuple((link.a, link.b) for link in t.links if link.transport == "tcp"),

@@ -9,6 +9,7 @@ import numpy as np
 from phalanx import _native
 from phalanx.distributed import ENTERED, ENTRY, Compared, Lateness, SpanReader, late_ranks
 from phalanx.distributed._spans import MOST_FIRST, MOST_SPANS
+from phalanx.protocol import Use
 
 _OPS = {name: number for number, name in _native.trace_names()["op"].items()}
 MS = 1_000_000
@@ -44,7 +45,7 @@ def _quick(first, count, *, begun=1, op="all_sum"):
 def test_a_record_comes_once_and_one_that_runs_until_it_is_over():
     reader = SpanReader()
     first = _record(0, begun=5 * MS, arrived=7 * MS, done=8 * MS)
-    spans, missed, entries = reader.read(_packed(first, _record(1, begun=9 * MS)))
+    spans, missed, entries, _ = reader.read(_packed(first, _record(1, begun=9 * MS)))
     runs, over = spans
     assert (over.op, over.seq, over.inside_ns, over.wait_ns) == ("all_sum", 1, 3 * MS, 2 * MS)
     assert (runs.number, runs.done_ns, runs.wait_ns) == (1, 0, -1)
@@ -53,12 +54,12 @@ def test_a_record_comes_once_and_one_that_runs_until_it_is_over():
     assert [(span.number, span.wait_ns) for span in again] == [(1, MS)]
     ended = _record(1, begun=9 * MS, arrived=10 * MS, done=12 * MS)
     assert [span.done_ns for span in reader.read(_packed(first, ended))[0]] == [12 * MS]
-    assert reader.read(_packed(first, ended)) == ((), 0, b"")
+    assert reader.read(_packed(first, ended)) == ((), 0, b"", ())
 
 
 def test_many_are_laid_together_and_none_is_lost():
     reader = SpanReader()
-    spans, _, _ = reader.read(_packed(*_quick(0, 1000)))
+    spans, *_ = reader.read(_packed(*_quick(0, 1000)))
     assert len(spans) == MOST_SPANS
     assert sum(span.count for span in spans) == 1000
     assert sum(span.wait_ns for span in spans) == 1000 * 4000
@@ -72,7 +73,7 @@ def test_what_was_overwritten_between_two_looks_is_counted():
     reader.read(_packed(*_quick(0, 5)))
     assert reader.read(_packed(*_quick(12, 5)))[1] == 7
     # A new process begins anew, and has missed nothing.
-    spans, missed, _ = reader.read(_packed(*_quick(0, 3)))
+    spans, missed, *_ = reader.read(_packed(*_quick(0, 3)))
     assert (len(spans), missed) == (3, 0)
 
 
@@ -92,7 +93,7 @@ def test_what_is_known_need_not_be_read_again():
 def test_the_first_look_goes_back_ten_seconds():
     old = _quick(0, 50, begun=MS)
     new = _quick(50, 50, begun=20_000 * MS)
-    spans, missed, _ = SpanReader().read(_packed(*old, *new))
+    spans, missed, *_ = SpanReader().read(_packed(*old, *new))
     assert (sum(span.count for span in spans), missed) == (50, 0)
     seconds = [
         _record(i, begun=i * 100 * MS + 1, arrived=i * 100 * MS + 2, done=i * 100 * MS + 9)
@@ -107,6 +108,25 @@ def test_mixed_operations_and_failures_are_told_of():
     spans = SpanReader().read(_packed(*mixed))[0]
     assert {span.op for span in spans} == {"all_sum", "barrier"}
     assert [bool(span.failure) for span in spans].count(True) == 1
+
+
+def test_which_algorithm_was_used_for_which_sizes():
+    algorithms = {name: code for code, name in _native.trace_names()["algorithm"].items()}
+    records = [
+        _record(0, begun=1, done=2, nbytes=64),
+        _record(1, begun=3, done=4, nbytes=4096),
+        _record(2, begun=5, done=6, nbytes=1 << 20),
+        _record(3, "all_gather", begun=7, done=0, nbytes=8, group=5),
+    ]
+    for record, name in zip(records, ("mesh", "mesh", "ring", "staged+ring"), strict=True):
+        record[-1] |= algorithms[name] << 8
+    reader = SpanReader()
+    assert set(reader.read(_packed(*records)).uses) == {
+        Use("all_sum", "mesh", 64, 4096),
+        Use("all_sum", "ring", 1 << 20, 1 << 20),
+        Use("all_gather", "staged+ring", 8, 8, is_split=True),
+    }
+    assert [use.op for use in reader.read(_packed(*records)).uses] == ["all_gather"]  # it runs
 
 
 def test_who_came_last_and_by_how_much():

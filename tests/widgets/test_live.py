@@ -14,106 +14,13 @@ from restarting import wait_for
 from worlds import NASTY, make_world
 
 from phalanx.errors import CellError, DistributedError
-from phalanx.protocol import RankInfo, Topology
+from phalanx.protocol import RankInfo, RankSample, Samples, Topology, Use
+from phalanx.widgets import Bandwidth, Monitor
 from phalanx.widgets import Topology as TopologyWidget
+from phalanx.widgets._in_use import InUse, UseFrame
 from phalanx.widgets._operation_words import say_operations
-from phalanx.widgets._ticker import Ticker
 from phalanx.widgets._topology_frames import Timeline, world_of
 from phalanx.workspace import Workspace
-
-# -- the ticker -------------------------------------------------------------------------------------
-
-
-class Clock:
-    """Seconds that pass when a tick is waited for."""
-
-    def __init__(self):
-        self.now_s = 0.0
-
-    def __call__(self):
-        return self.now_s
-
-
-def _n_threads():
-    return sum(thread.name == "phalanx-widget" for thread in threading.enumerate())
-
-
-def test_nobody_looks_nothing_runs():
-    ticks = []
-    ticker = Ticker(lambda: ticks.append(1))
-    assert not ticker.is_ticking
-    assert ticks == []
-
-
-def test_ticks_while_a_view_looks_and_no_more():
-    before = _n_threads()
-    ticked = threading.Event()
-    ticker = Ticker(ticked.set, interval_s=0.01)
-    ticker.look("a")
-    ticker.look("b")
-    assert _n_threads() == before + 1
-    ticker.leave("a")
-    ticked.clear()
-    assert ticked.wait(5)
-    ticker.leave("b")
-    wait_for(lambda: not ticker.is_ticking)
-    ticker.look("a")
-    ticked.clear()
-    assert ticked.wait(5)
-    ticker.close()
-    wait_for(lambda: not ticker.is_ticking)
-    ticker.look("a")
-    assert not ticker.is_ticking
-
-
-def test_a_view_that_is_not_heard_of_is_gone_but_not_while_the_kernel_is_busy():
-    clock, is_busy = Clock(), [True]
-    n_ticks = [0]
-
-    def tick():
-        n_ticks[0] += 1
-        clock.now_s += 1.0
-
-    ticker = Ticker(tick, is_busy=lambda: is_busy[0], interval_s=0.0, lease_s=6.0, clock=clock)
-    ticker.look("a", is_heard=False)
-    wait_for(lambda: n_ticks[0] > 50)
-    is_busy[0] = False
-    wait_for(lambda: not ticker.is_ticking)
-
-
-def test_a_view_that_speaks_during_a_cell_is_gone_when_it_does_not():
-    clock, n_ticks = Clock(), [0]
-
-    def tick():
-        n_ticks[0] += 1
-        clock.now_s += 1.0
-
-    ticker = Ticker(tick, is_busy=lambda: True, interval_s=0.0, lease_s=6.0, clock=clock)
-    ticker.look("a")  # a message that the kernel has read in a cell: so it would read the next one
-    wait_for(lambda: not ticker.is_ticking)
-    assert n_ticks[0] <= 7
-    # Who was only shown has not said a word.
-    ticker.look("shown", is_heard=False)
-    wait_for(lambda: n_ticks[0] > 50)
-    ticker.close()
-
-
-def test_a_page_speaks_for_itself_from_its_first_word(shared):
-    shared._repr_mimebundle_()
-    shared._on_message(shared, {"kind": "look", "view": "a"}, [])
-    assert set(shared._ticker._views) == {"a"}
-    shared._on_message(shared, {"kind": "leave", "view": "a"}, [])
-    wait_for(lambda: not shared._ticker.is_ticking)
-
-
-def test_at_most_five_times_a_second():
-    times: list[float] = []
-    ticker = Ticker(lambda: times.append(time.monotonic()))
-    ticker.look("a")
-    wait_for(lambda: len(times) >= 4)
-    ticker.close()
-    assert times[3] - times[0] >= 0.55
-
 
 # -- what is sent -----------------------------------------------------------------------------------
 
@@ -136,6 +43,30 @@ def test_a_rank_is_in_a_collective_since_and_then_was():
     assert (rank.state, rank.since, rank.last) == ("idle", 105.0, "all_sum #2")
     (rank,) = timeline.take(_one("idle", pid=8), 106.0).ranks
     assert rank.last == ""
+
+
+def _sample(at_s, *uses, epoch=1):
+    ranks = tuple(RankSample(rank, 7, "busy", "", 0, 0, 0, 0, uses=uses) for rank in range(2))
+    return Samples(1, int(at_s * 1e9), 0.0, epoch, ranks, (), 0, (), ())
+
+
+def test_which_algorithms_are_in_use_and_which_were():
+    in_use = InUse()
+    small, large = Use("all_sum", "mesh", 8, 64), Use("all_sum", "ring", 1 << 20, 1 << 22)
+    in_use.take([_sample(1, large), _sample(2, small), _sample(3, Use("all_sum", "mesh", 32, 96))])
+    mesh = UseFrame("all_sum", "mesh", 8, 96, is_split=False, is_now=True)
+    ring = UseFrame("all_sum", "ring", 1 << 20, 1 << 22, is_split=False, is_now=True)
+    assert in_use.frames() == (mesh, ring)
+    in_use.take([_sample(12.5)])
+    assert [use.is_now for use in in_use.frames()] == [True, False]
+    in_use.take([_sample(13, epoch=2)])  # other ranks: nothing is known of what they will take
+    assert in_use.frames() == ()
+
+
+def test_a_host_says_its_network_card():
+    world = make_world(1, 1)
+    host = msgspec.structs.replace(world.hosts[0], device="eth7")
+    assert world_of(msgspec.structs.replace(world, hosts=(host,))).hosts[0].device == "eth7"
 
 
 def test_the_world_is_sent_in_short():
@@ -172,6 +103,14 @@ def own():
         widget = TopologyWidget(ws)
         yield widget
         widget.close()
+
+
+def test_a_page_speaks_for_itself_from_its_first_word(shared):
+    shared._repr_mimebundle_()
+    shared._on_message(shared, {"kind": "look", "view": "a"}, [])
+    assert set(shared._ticker._views) == {"a"}
+    shared._on_message(shared, {"kind": "leave", "view": "a"}, [])
+    wait_for(lambda: not shared._ticker.is_ticking)
 
 
 def test_what_a_new_widget_shows(shared):
@@ -290,6 +229,8 @@ def test_what_moves_is_told_by_link_while_it_does():
 
         wait_for(lambda: moves() == {(0, 1): True, (1, 0): True})
         cell.join()
+        uses = [use for use in _frame(widget)["uses"] if use[0] == "all_sum"]
+        assert uses == [["all_sum", "ring", 1 << 19, 1 << 19, False, True]]
         wait_for(lambda: not moves())
         widget.close()
 
@@ -314,6 +255,21 @@ def test_a_dead_rank_is_named_and_replaced(own):
     assert "SIGKILL" in _frame(own)["ranks"][1]["detail"]
     assert _ask(own, action="restart", rank=1) == (True, "rank 1 is new; rank 0 has all it had")
     wait_for(lambda: _frame(own)["ranks"][1]["state"] == "idle")
+
+
+def test_what_was_said_first_of_a_workspace_that_died_stays():
+    with Workspace.start(n=1, linger=0) as ws:
+        made = [TopologyWidget(ws), Monitor(ws), Bandwidth(ws)]
+        psutil.Process(psutil.Process(ws.topology().ranks[0].pid).ppid()).kill()
+        wait_for(lambda: not ws.is_running)
+        for widget in made:
+            widget.tick()
+    for widget in made:
+        widget.tick()
+        frame = _frame(widget)
+        assert frame["status"] == "gone"
+        assert "the supervisor of this workspace is gone" in frame["why"]
+        widget.close()
 
 
 def test_a_stopped_workspace_is_gone_and_another_takes_its_place():

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 from restarting import wait_for
-from worlds import NASTY, make_sweep
+from worlds import NASTY, make_sweep, make_world
 
 from phalanx.distributed.bench import unknown_limit
 from phalanx.errors import DistributedError
@@ -65,6 +65,7 @@ class Workspace:
 
     def __init__(self):
         self.made = []
+        self.states = ("idle",) * 4
 
     def bench(self, op="all_sum", **options):
         if op == "all_som":
@@ -75,6 +76,8 @@ class Workspace:
         return self.made[-1]
 
     def topology(self):
+        if self.is_running:
+            return make_world(1, 4, states=self.states)
         msg = "this workspace was stopped"
         raise DistributedError(msg)
 
@@ -198,6 +201,22 @@ def test_a_failure_is_shown_and_another_sweep_takes_it_away(widget, ws):
     wait_for(lambda: "a cell runs already" in frame(widget)["error"])
     ask(widget, "run", **FORM)
     assert frame(widget)["error"] == ""
+
+
+def test_that_ranks_were_busy_is_not_told_once_they_are_free(widget, ws):
+    def refused(words):
+        ask(widget, "run", **FORM)
+        ws.made[-1].failure = DistributedError(words)
+        ws.made[-1].go.release()
+        wait_for(lambda: words in frame(widget)["error"])
+
+    ws.states = ("busy",) * 4
+    refused("a cell runs already on ranks 0-3")
+    assert frame(widget)["error"]
+    ws.states = ("idle",) * 4
+    assert frame(widget)["error"] == ""
+    refused("no shared memory is left")  # what is no matter of being free stays
+    assert "no shared memory" in frame(widget)["error"]
 
 
 def test_ranks_that_are_gone_and_come_back(widget, ws):

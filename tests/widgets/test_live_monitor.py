@@ -20,6 +20,7 @@ from worlds import NASTY, make_trace, make_world
 from phalanx.errors import DistributedError
 from phalanx.protocol import CellTime, HostClock, LateRank, RankSample, Samples, Span, Waiting
 from phalanx.widgets import Monitor, monitor
+from phalanx.widgets._attention import KERNEL_BUSY, NOBODY_LOOKED, SUPERVISOR_BUSY, Attention
 from phalanx.widgets._live_monitor import KEPT_NBYTES
 from phalanx.widgets._monitor_frames import Lanes
 from phalanx.widgets._rates import Rates
@@ -141,6 +142,31 @@ def test_a_frame_has_what_is_new():
     assert (frame.compared, frame.missed, frame.dropped) == (2, 4, 4)
     assert frame.waits[0].since == 7000.0
     assert lanes.number == 2
+
+
+def test_a_time_that_nothing_is_known_of_is_told_with_the_reason():
+    now_s = [100.0]
+    attention = Attention(lambda: int(now_s[0] * S))
+    lanes = Lanes(why_none=attention.why_none)
+
+    def look(*samples, at_s):
+        now_s[0] = at_s
+        attention.look()
+        frame = lanes.take(SampleView(samples))
+        return [msgspec.to_builtins(gap) for gap in frame.gaps] if frame else []
+
+    # The root's clock is another one: 400 s behind.
+    assert look(_sample(1, at_s=-300 + 400), at_s=500.0) == []
+    # Kept from looking for six seconds, but the samples of that time have come all the same.
+    told = [_sample(n, at_s=100 + n / 4) for n in range(2, 25)]
+    assert look(*told, at_s=506.1) == []
+    assert look(at_s=515.0) == []  # a lease has run out meanwhile
+    assert look(_sample(25, at_s=115.1), at_s=515.2) == [[106000.0, 115100.0, KERNEL_BUSY]]
+    attention.begin()
+    assert look(_sample(26, at_s=175.0), at_s=575.0) == [[115100.0, 175000.0, NOBODY_LOOKED]]
+    for at_s in range(576, 590):
+        assert look(at_s=float(at_s)) == []
+    assert look(_sample(27, at_s=190.0), at_s=590.0) == [[175000.0, 190000.0, SUPERVISOR_BUSY]]
 
 
 # -- a real one -------------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ The committed bundle runs on a page of its own with a model that the test plays.
 
 from __future__ import annotations
 
-import base64
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import msgspec
 import pytest
 from browser import chromium_page
 from msgspec.structs import replace
+from widget_page import ARTIFACTS, play
 from worlds import make_world
 
 from phalanx.protocol import LinkMeasurement
@@ -20,37 +20,12 @@ from phalanx.widgets._link_words import judge
 from phalanx.widgets._topology_frames import Timeline, world_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.browser]
-_ROOT = Path(__file__).resolve().parents[2]
-_ARTIFACTS = _ROOT / "tests" / "artifacts"
-_PLAY = """async ([code, css, values]) => {
-    const style = document.createElement('style');
-    style.textContent = css;
-    const root = document.createElement('div');
-    document.body.append(style, root);
-    const bytes = text => new DataView(Uint8Array.from(atob(text), c => c.charCodeAt(0)).buffer);
-    const known = {selected: -1, mode: '', world: bytes(values.world), frame: bytes(values.frame)};
-    const heard = {};
-    const model = {
-        get: name => known[name],
-        set: (name, value) => { known[name] = value; for (const h of heard['change:' + name] ?? []) h(); },
-        save_changes() {}, send() {}, off() {},
-        on: (name, handle) => { (heard[name] ??= []).push(handle); },
-    };
-    const url = URL.createObjectURL(new Blob([code], {type: 'text/javascript'}));
-    (await import(url)).default.render({model, el: root});
-}"""
 
 
 def _open(page: Any, t: Any, links: list[LinkMeasurement]) -> None:
-    static = _ROOT / "widgets" / "static"
-    packed = {
-        "world": msgspec.json.encode(world_of(t, judge(links, t))),
-        "frame": msgspec.json.encode(Timeline().take(t, 100.0)),
-    }
-    values = {name: base64.b64encode(record).decode() for name, record in packed.items()}
-    page.set_content("<body style='margin:0'></body>")
-    page.evaluate(
-        _PLAY, [(static / "topology.js").read_text(), (static / "topology.css").read_text(), values]
+    world = msgspec.json.encode(world_of(t, judge(links, t)))
+    play(
+        page, "topology", {"world": world, "frame": msgspec.json.encode(Timeline().take(t, 100.0))}
     )
 
 
@@ -61,7 +36,7 @@ def test_64_ranks(tmp_path: Path) -> None:
         LinkMeasurement(link.a, link.b, 20.0, 0.1 if link.b == 16 else 2.0, 1 << 20, 0)
         for link in t.links
     ]
-    _ARTIFACTS.mkdir(exist_ok=True)
+    ARTIFACTS.mkdir(exist_ok=True)
     with chromium_page(viewport={"width": 1000, "height": 900}) as page:
         _open(page, t, links)
         tiles = page.locator(".px-tile")
@@ -72,7 +47,7 @@ def test_64_ranks(tmp_path: Path) -> None:
             " [parseFloat(getComputedStyle(n).fontSize), n.scrollWidth <= n.parentElement.clientWidth])"
         )
         assert all(size >= 11 and fits for size, fits in sizes)
-        page.screenshot(path=_ARTIFACTS / "topology-64-live.png", full_page=True)
+        page.screenshot(path=ARTIFACTS / "topology-64-live.png", full_page=True)
         # What is looked for stands out from the others.
         page.get_by_label("find ranks").fill("node3")
         assert page.locator(".px-tile:not(.px-elsewhere)").count() == 8
@@ -110,7 +85,7 @@ def _see_matrix(page: Any) -> None:
     assert read(0, 1).startswith("rank 0 \u2013 rank 1: shared memory, 20 µs, 2 GB/s")
     assert "slow: 20 µs, 0.1 GB/s; others 2 GB/s" in read(8, 16)
     assert read(6, 7) == "rank 6 \u2013 rank 7: broken: rank 7 is dead"
-    page.screenshot(path=_ARTIFACTS / "topology-64-matrix.png", full_page=True)
+    page.screenshot(path=ARTIFACTS / "topology-64-matrix.png", full_page=True)
 
 
 def test_one_zero_and_odd_worlds_are_no_error() -> None:

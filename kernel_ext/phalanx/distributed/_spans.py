@@ -5,12 +5,14 @@ It knows the words of a record (as `_trace`); whose recorder it is and who wants
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
-from phalanx.protocol import Span
+from phalanx.protocol import Span, Use
 
-from ._trace import _FAILURES, _OPS, _PACKED, _WITH_PEER
+from ._trace import _ALGORITHMS, _FAILURES, _OPS, _PACKED, _WITH_PEER
 
 __all__ = ["ENTRY", "MOST_SPANS", "SpanReader"]
 
@@ -24,6 +26,20 @@ _IS_MESSAGE = np.isin(_OPS, ("send", "recv"))
 _SEQ = np.uint64((1 << 40) - 1)
 
 Words = NDArray[np.void]
+
+
+class NewSpans(NamedTuple):
+    """What a look has found.
+
+    ``spans``: at most `MOST_SPANS` of what is over (`MOST_FIRST` after a pause), and all that runs.
+    ``missed``: operations that were begun, over and overwritten since the last look.
+    ``entries``: the newest collectives, in words of `ENTRY`. ``uses``: how all that are new are done.
+    """
+
+    spans: tuple[Span, ...] = ()
+    missed: int = 0
+    entries: bytes = b""
+    uses: tuple[Use, ...] = ()
 
 
 class SpanReader:
@@ -46,26 +62,11 @@ class SpanReader:
         """Number of the oldest record that is of interest at the next look."""
         return min([*self._open, self._last + 1])
 
-    def read(self, packed: bytes) -> tuple[tuple[Span, ...], int, bytes]:
-        """Return the new spans, how many operations nobody will see, and entries to compare.
-
-        Parameters
-        ----------
-        packed : bytes
-            As `AbortPage.trace` gives it, at least from `since` on.
-
-        Returns
-        -------
-        spans : tuple of Span
-            At most `MOST_SPANS` of what is over (`MOST_FIRST` after a pause), and all that runs.
-        missed : int
-            Operations that were begun, over and overwritten since the last look.
-        entries : bytes
-            The newest collectives, in words of `ENTRY`.
-        """
+    def read(self, packed: bytes) -> NewSpans:
+        """Return what is new in what `AbortPage.trace` gives, at least from `since` on."""
         words = np.frombuffer(packed, _PACKED)
         if not len(words):
-            return (), 0, b""
+            return NewSpans()
         numbers = (words["number"] >> 1).astype(np.int64)
         if int(numbers[-1]) < self._last:  # another process is the rank
             self._last, self._open = -1, set()
@@ -86,7 +87,7 @@ class SpanReader:
             spans += [_single(record) for record in over]
         else:
             spans += _together(over)
-        return tuple(spans), missed, _entries(new)
+        return NewSpans(tuple(spans), missed, _entries(new), _uses(new))
 
 
 def _kinds(words: Words) -> NDArray[np.intp]:
@@ -185,3 +186,14 @@ def _entries(new: Words) -> bytes:
         entries[name] = collectives[name]
     entries["ended"] = np.where(runs, 0, collectives["ended"])
     return entries.tobytes()
+
+
+def _uses(new: Words) -> tuple[Use, ...]:
+    # Neighbours are often alike: one number says operation, algorithm and whether it is a split's.
+    alike = new["what"] & 0xFFFF | (new["group"] > 0).astype(np.uint64) << np.uint64(16)
+    found = []
+    for kind in np.unique(alike).tolist():
+        nbytes = new["nbytes"][alike == kind]
+        op, algorithm = str(_OPS[kind & 0xFF]), str(_ALGORITHMS[kind >> 8 & 0xFF])
+        found.append(Use(op, algorithm, int(nbytes.min()), int(nbytes.max()), bool(kind >> 16)))
+    return tuple(found)

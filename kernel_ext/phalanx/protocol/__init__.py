@@ -62,7 +62,7 @@ from ._records import (
     RankState,
     Topology,
 )
-from ._samples import CellTime, LateRank, RankSample, Samples, Span, Waiting, WatchSamples
+from ._samples import CellTime, LateRank, RankSample, Samples, Span, Use, Waiting, WatchSamples
 from ._stacks import RankStack, say_busy, say_late, say_where, way_out
 from ._sweeps import Limit, SweepProgress, SweepRun, SweepState
 from ._workspace_messages import (
@@ -178,6 +178,7 @@ __all__ = [
     "TopologyIs",
     "TraceIs",
     "TypedLine",
+    "Use",
     "Waiting",
     "WatchSamples",
     "Welcome",

@@ -11,7 +11,16 @@ import msgspec
 
 from ._records import RankState
 
-__all__ = ["CellTime", "LateRank", "RankSample", "Samples", "Span", "Waiting", "WatchSamples"]
+__all__ = [
+    "CellTime",
+    "LateRank",
+    "RankSample",
+    "Samples",
+    "Span",
+    "Use",
+    "Waiting",
+    "WatchSamples",
+]
 
 
 # A host's supervisor says spans, too: what is decoded beyond these bounds is refused as a whole.
@@ -50,11 +59,25 @@ class Span(msgspec.Struct, frozen=True, array_like=True):
     failure: _Word = ""
 
 
+class Use(msgspec.Struct, frozen=True, array_like=True):
+    """A way that an operation was done, of messages of ``low`` to ``high`` bytes.
+
+    ``algorithm`` as in `px.trace`; ``is_split``: by a group that is not the world.
+    """
+
+    op: _Word
+    algorithm: _Word
+    low: _Time
+    high: _Time
+    is_split: bool = False
+
+
 class RankSample(msgspec.Struct, frozen=True, array_like=True):
     """A rank as it stands; sums grow from its slot's first process on.
 
     ``inside_ns`` and ``waiting_ns`` count also what still runs. ``wires`` is
     ``{peer: (sent, received)}`` in bytes. ``missed`` operations were over before anybody looked.
+    ``uses`` are those of the operations that are new.
     ``entries`` are for whoever compares ranks: group, place, entered, ended (0) of the newest
     collectives, in words of 64 bits; not sent to clients.
     """
@@ -71,6 +94,7 @@ class RankSample(msgspec.Struct, frozen=True, array_like=True):
     spans: tuple[Span, ...] = ()
     missed: int = 0
     entries: bytes = b""
+    uses: tuple[Use, ...] = ()
 
 
 class CellTime(msgspec.Struct, frozen=True, array_like=True):

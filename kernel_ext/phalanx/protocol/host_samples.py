@@ -11,7 +11,7 @@ from typing import Annotated
 import msgspec
 
 from ._bounds import Pid, Rank
-from ._samples import RankSample, Span
+from ._samples import RankSample, Span, Use
 
 __all__ = ["MOST_SPANS_SAID", "HostSample", "HostSamples", "SampleRanks", "said_of"]
 
@@ -19,6 +19,7 @@ MOST_SPANS_SAID = 256  # of a rank for one look: a reader gives 64, and as many 
 MOST_RANKS = 1 << 16
 # 128 collectives of 32 bytes, as many as a reader gives; the root looks whether it can read them.
 MOST_ENTRIES_NBYTES = 128 * 32
+MOST_USES = 128  # 9 operations in a few ways each, by the world and by splits
 
 Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
 
@@ -40,6 +41,7 @@ class HostSample(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
     spans: Annotated[tuple[Span, ...], msgspec.Meta(max_length=MOST_SPANS_SAID)]
     missed: Count
     entries: Annotated[bytes, msgspec.Meta(max_length=MOST_ENTRIES_NBYTES)]
+    uses: Annotated[tuple[Use, ...], msgspec.Meta(max_length=MOST_USES)] = ()
 
 
 class HostSamples(msgspec.Struct, frozen=True, tag="host_samples", forbid_unknown_fields=True):
@@ -62,4 +64,5 @@ def said_of(its: RankSample) -> HostSample:
         spans,
         its.missed + sum(span.count for span in left_out),
         its.entries,
+        its.uses[:MOST_USES],
     )

@@ -133,7 +133,8 @@ class FarSamples:
         """Expect no answer any more; what was seen last stays."""
         self._is_asked, self._come = False, None
         self._last = {
-            rank: msgspec.structs.replace(its, spans=()) for rank, its in self._last.items()
+            rank: msgspec.structs.replace(its, spans=(), uses=())
+            for rank, its in self._last.items()
         }
         self.answered.set()
 
@@ -156,7 +157,7 @@ class FarSamples:
 def _still(its: RankSample) -> RankSample:
     """Return a rank as it was: what is over is told once, what runs at each look."""
     spans = tuple(span for span in its.spans if not span.done_ns)
-    return msgspec.structs.replace(its, spans=spans, missed=0, entries=b"")
+    return msgspec.structs.replace(its, spans=spans, missed=0, entries=b"", uses=())
 
 
 def _in_our_time(its: HostSample, offset_ns: int) -> RankSample:
@@ -180,6 +181,7 @@ def _in_our_time(its: HostSample, offset_ns: int) -> RankSample:
         ),
         its.missed,
         _entries(its.entries, offset_ns),
+        its.uses,
     )
 
 

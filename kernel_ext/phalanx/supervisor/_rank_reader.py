@@ -48,9 +48,9 @@ class RankReader:
         packed, _ = memory.trace(slot, self._spans[rank].since) if is_news else (b"", 0)
         now_ns = time.monotonic_ns()
         operations, arena_nbytes, inside_ns, waiting_ns, wires = memory.counters(slot)
-        spans, missed, entries = self._spans[rank].read(packed)
+        found = self._spans[rank].read(packed)
         self._seen[rank] = pid, operations
-        for span in spans:
+        for span in found.spans:
             if not span.done_ns:
                 inside_ns += now_ns - span.begun_ns
                 waiting_ns += now_ns - span.begun_ns if span.wait_ns < 0 else span.wait_ns
@@ -64,7 +64,5 @@ class RankReader:
             inside_ns,
             waiting_ns,
             wires,
-            spans,
-            missed,
-            entries,
+            *found,
         )

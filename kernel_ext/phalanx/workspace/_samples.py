@@ -15,9 +15,9 @@ from phalanx.protocol import Samples, ToRoot, WatchSamples
 
 __all__ = ["SampleLog", "SampleView"]
 
-LEASE_S = 3.0  # who reads has so long until the next time
+LEASE_S = 8.0  # a kernel that is kept from reading by a cell so long has all that came meanwhile
 RENEW_S = 1.0
-KEPT = 300  # more than a minute of samples; of 64 busy ranks some 15 MB
+KEPT = 64  # twice what comes in that time; of 64 busy ranks some 3 MB
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ import { make_chart, type Chart, type MakeChart } from "./bandwidth/chart";
 import { Form } from "./bandwidth/form";
 import { save_png, save_text } from "./shared/save";
 import { is_running, NO_SWEEP, say_point, type Frame, type Kind } from "./bandwidth/state";
-import { Cleanup, el, set_attributes, set_text } from "./shared/dom";
+import { Cleanup, disable, el, guard, set_attributes, set_text } from "./shared/dom";
 import { decode } from "./shared/frames";
 import type { Model, View } from "./shared/model";
 import { tell_presence } from "./shared/presence";
@@ -55,6 +55,7 @@ export class BandwidthView {
     root.classList.add("phalanx", "px-bandwidth");
     // JupyterLab's keys for cells are not for what is typed here.
     root.setAttribute("data-lm-suppress-shortcuts", "true");
+    guard(root, this.cleanup);
     this.requests = new Requests(model, this.cleanup);
     this.form = new Form(this.cleanup, {
       run: (asked) => this.ask("run", { ...asked }),
@@ -158,7 +159,7 @@ export class BandwidthView {
     this.bar.parentElement?.toggleAttribute("hidden", frame.state === "none");
     this.fill.style.width = `${frame.n_points ? (100 * frame.n_done) / frame.n_points : 0}%`;
     const has_points = (frame.run?.points.length ?? 0) > 0;
-    for (const [form, button] of this.saving) button.disabled = !has_points || (form !== "png" && !is_live);
+    for (const [form, button] of this.saving) disable(button, !has_points || (form !== "png" && !is_live));
   }
 
   private ask(action: string, args: Record<string, unknown>): void {

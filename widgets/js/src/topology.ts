@@ -1,16 +1,17 @@
 // The live Topology widget: hosts, ranks by what they do, the paths between them.
 // It draws what phalanx.widgets.Topology sends, and turns clicks into requests.
 
-import { Cleanup, el, set_attributes, set_text } from "./shared/dom";
+import { Cleanup, el, guard, set_attributes, set_text } from "./shared/dom";
 import { decode } from "./shared/frames";
 import type { Model, View } from "./shared/model";
 import { tell_presence } from "./shared/presence";
 import { Requests } from "./shared/requests";
 import { Details } from "./topology/details";
-import { draw_matrix } from "./topology/links";
+import { Matrix } from "./topology/matrix";
 import { by_state, headline, MANY, matches, news, STATES, type Frame, type World } from "./topology/state";
 import { Measure } from "./topology/measure";
 import { Tiles } from "./topology/tiles";
+import { Uses } from "./topology/uses";
 import { Zoom } from "./topology/zoom";
 
 const SILENT_S = 8; // the kernel sends a frame every 2 s at least to who looks
@@ -35,11 +36,13 @@ class TopologyView {
   private readonly stage = el("div", { class: "px-stage" });
   private readonly legend = el("div", { class: "px-legend" });
   private readonly told = el("div", { class: "px-unseen", "aria-live": "assertive" });
+  private readonly uses = new Uses();
   private readonly details: Details;
   private readonly measure: Measure;
   private readonly zoom: Zoom;
   private drawn = new Cleanup();
   private tiles: Tiles | null = null;
+  private matrix: Matrix | null = null;
   private world: World | null = null;
   private frame: Frame | null = null;
   private came_ms = performance.now();
@@ -52,6 +55,7 @@ class TopologyView {
     root.classList.add("phalanx", "px-topology");
     // JupyterLab's keys for cells are not for what is typed here.
     root.setAttribute("data-lm-suppress-shortcuts", "true");
+    guard(root, this.cleanup);
     const requests = new Requests(model, this.cleanup);
     this.details = new Details(requests, () => this.choose(this.chosen));
     this.measure = new Measure(requests);
@@ -65,7 +69,8 @@ class TopologyView {
     }
     modes.append(this.zoom.element);
     const bar = el("header", { class: "px-bar" }, this.name, this.head, this.pill, this.search, modes);
-    root.append(bar, this.why, this.stage, this.legend, this.measure.element, this.details.element, this.told);
+    root.append(bar, this.why, this.stage, this.legend, this.uses.element, this.measure.element);
+    root.append(this.details.element, this.told);
     this.listen();
     this.on_world();
   }
@@ -110,7 +115,9 @@ class TopologyView {
   private choose(rank: number): void {
     const is_over = rank === this.chosen;
     this.put("selected", is_over ? -1 : rank);
-    if (is_over) this.tiles?.focus(rank);
+    if (!is_over) return;
+    if (this.tiles) this.tiles.focus(rank);
+    else this.search.focus();
   }
 
   private on_world(): void {
@@ -143,12 +150,14 @@ class TopologyView {
     this.drawn.run();
     this.drawn = new Cleanup();
     this.tiles = null;
+    this.matrix = null;
     if (!this.world) {
       this.stage.replaceChildren(el("p", { class: "px-soft" }, "nothing is known of these ranks yet"));
       return;
     }
     if (this.mode === "links") {
-      this.stage.replaceChildren(draw_matrix(this.world, () => this.frame, this.zoom.scale));
+      this.matrix = new Matrix(this.world, this.zoom.scale);
+      this.stage.replaceChildren(this.matrix.element);
     } else {
       const choose = (rank: number): void => this.choose(rank);
       this.tiles = new Tiles(this.world, this.mode === "compact", choose, this.drawn);
@@ -179,6 +188,8 @@ class TopologyView {
     this.why.hidden = why === "";
     set_text(this.why, why);
     this.tiles?.update(frame, since_s, this.chosen, this.search.value);
+    this.matrix?.update(frame);
+    this.uses.show(world, frame, is_live);
     this.measure.enable(is_live);
     this.details.show(world, frame, this.chosen, since_s, is_live);
     this.show_legend(frame);

@@ -64,6 +64,7 @@ export function make_world(n_hosts: number, per_host: number): World {
       name: `node${index}`,
       address: `10.0.0.${index}`,
       cores: 2,
+      device: "",
     })),
     home: ranks.map((rank) => Math.floor(rank / per_host)),
     arenas: Array.from({ length: n_hosts }, (_, host) =>
@@ -78,5 +79,5 @@ export function make_rank(state: State, more: Partial<RankNow> = {}): RankNow {
 }
 
 export function make_frame(ranks: RankNow[], more: Partial<Frame> = {}): Frame {
-  return { status: "live", why: "", epoch: 1, now: 1012, ranks, links: [], arena: [], ...more };
+  return { status: "live", why: "", epoch: 1, now: 1012, ranks, links: [], arena: [], uses: [], ...more };
 }

@@ -10,6 +10,7 @@ import {
   ticks,
   zoomed,
   type Frame,
+  type Gap,
   type SpanRow,
 } from "../src/monitor/state";
 import { duration, say_late, say_missed, say_rank, say_span, traffic } from "../src/monitor/words";
@@ -52,14 +53,13 @@ describe("history", () => {
     history.add(frame(1, { now: 90_000 }));
     expect(history.newest?.number).toBe(1);
   });
-  it("knows when nobody looked, and forgets that, too", () => {
+  it("knows when nothing was seen and why, once, and forgets that, too", () => {
     const history = new History();
-    for (const now of [1000, 1200, 1400, 61_400, 61_600]) history.add(frame(now, { now }));
-    expect(history.gaps).toEqual([[1400, 61_400]]);
-    history.add(frame(61_700, { now: 61_500 + HISTORY_MS }));
-    expect(history.gaps).toEqual([[61_600, 61_500 + HISTORY_MS]]);
-    history.reset();
-    history.add(frame(70_000, { now: 900_000 }));
+    const gap: Gap = [1400, 61_400, "this kernel was busy"];
+    history.add(frame(1, { now: 1400 }));
+    for (const now of [61_400, 61_400]) history.add(frame(2, { now, gaps: [gap] }));
+    expect(history.gaps).toEqual([gap]);
+    history.add(frame(3, { now: 61_500 + HISTORY_MS }));
     expect(history.gaps).toEqual([]);
   });
   it("forgets what is old, and never grows without end", () => {

@@ -26,6 +26,7 @@ export function frame(number: number, more: Partial<Frame> = {}): Frame {
     dropped: 0,
     unsure: 0,
     unsure_ms: 0,
+    gaps: [],
     ...more,
   };
 }

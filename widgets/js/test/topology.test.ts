@@ -1,7 +1,8 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import topology from "../src/topology";
-import { curve, matrix, runs, width_of } from "../src/topology/links";
-import { age_s, by_state, facts, load, matches, moved, news, peers, say_moved } from "../src/topology/state";
+import { arrows, curve, matrix, runs, width_of } from "../src/topology/links";
+import { age_s, by_state, facts, load, matches, moved, news, peers, say_moved, type Use } from "../src/topology/state";
+import { say_use } from "../src/topology/uses";
 import { FakeModel, make_frame, make_rank, make_world, packed } from "./fakes";
 
 const NASTY = "<script>alert(1)</script>";
@@ -74,10 +75,19 @@ describe("traffic", () => {
 });
 
 describe("links", () => {
+  const box = (x: number, y: number) => ({ x, y, w: 10, h: 10 });
   it("hang below a row, and go down between rows", () => {
-    const box = (x: number, y: number) => ({ x, y, w: 10, h: 10 });
     expect(curve(box(100, 0), box(0, 0))).toMatch(/^M5.0 10.0 C.* 105.0 10.0$/);
     expect(curve(box(0, 50), box(20, 0))).toMatch(/^M25.0 10.0 C.* 5.0 50.0$/);
+  });
+  it("have an arrow for each way that something moves", () => {
+    const [left, right, below] = [box(0, 0), box(100, 0), box(0, 50)];
+    expect(arrows(left, right, true, false)).toBe("M62.0 20.2 L48.0 25.2 L48.0 15.2 Z");
+    expect(arrows(right, left, true, false)).toMatch(/^M48.0 20.2 /); // to the left
+    expect(arrows(left, right, true, true).match(/M/g)).toHaveLength(2);
+    expect(arrows(left, below, true, false)).toMatch(/^M5.0 37.0 /); // down
+    expect(arrows(below, left, true, false)).toMatch(/^M5.0 23.0 /);
+    expect(arrows(left, right, false, false)).toBe("");
   });
   it("make a matrix", () => {
     expect(matrix(make_world(2, 2))).toEqual([
@@ -90,6 +100,22 @@ describe("links", () => {
       [0, 2, "tcp"],
       [2, 1, ""],
     ]);
+  });
+});
+
+describe("ways in use", () => {
+  it("are told with what they mean, and the way around", () => {
+    const flat = { ...make_world(1, 4), arenas: [] };
+    expect(say_use(["all_sum", "ring", 1 << 20, 4 << 20, false, true], flat)).toBe(
+      "all_sum of 1 MiB to 4 MiB: ring (each passes on to the next, all the way around: 0 → 1 → 2 → 3 → 0)",
+    );
+    expect(say_use(["all_max", "staged+ring", 1 << 20, 1 << 20, false, false], make_world(3, 2))).toBe(
+      "all_max of 1 MiB: staged (in shared memory, each rank works on its share) on each host, between hosts " +
+        "ring (each passes on to the next, all the way around: node0 → node1 → node2 → node0) – earlier",
+    );
+    expect(say_use(["all_sum", "ring", 8, 8, true, true], flat)).not.toContain("→");
+    expect(say_use(["all_sum", "ring", 8, 8, false, true], make_world(64, 1))).toContain(": 0 → 1 → … → 63 → 0)");
+    expect(say_use(["barrier", "something new", 0, 0, false, true], flat)).toBe("barrier: something new");
   });
 });
 
@@ -276,6 +302,42 @@ describe("view", () => {
     model.set("frame", packed(make_frame(ranks)));
     expect(names()[0]).toBe("arena: memory that ranks 0-1 share");
     expect(root.querySelector(".px-moving")).toBeNull();
+  });
+
+  it("says which algorithms are in use, and shows which way a ring goes", () => {
+    show(3, 1);
+    expect(root.querySelector<HTMLElement>(".px-uses")?.hidden).toBe(true);
+    const ranks = Array(3).fill(make_rank("busy"));
+    const links: [number, number, number][] = [[0, 1, 5e6], [1, 0, 2e3], [1, 2, 5e6], [2, 0, 3e3]];
+    model.set("frame", packed(make_frame(ranks, { links, uses: [["all_sum", "ring", 8, 8, false, true]] })));
+    expect(root.querySelector(".px-uses li")?.textContent).toContain("all_sum of 8 B: ring");
+    expect([...root.querySelectorAll(".px-arrow")].map((its) => its.getAttribute("d")?.match(/M/g)?.length)).toEqual([1, 1]);
+    const gone = { links, status: "gone" as const, uses: [["all_sum", "ring", 8, 8, false, true]] as Use[] };
+    model.set("frame", packed(make_frame(ranks, gone)));
+    expect(root.querySelector(".px-uses li")?.textContent).toMatch(/earlier$/);
+    button("Links").click();
+    expect(root.querySelectorAll(".px-flows circle")).toHaveLength(4);
+    model.set("frame", packed(make_frame(ranks)));
+    expect(root.querySelectorAll(".px-flows circle")).toHaveLength(0);
+  });
+
+  it("has a matrix that is read with the keyboard", () => {
+    show(1, 3);
+    button("Links").click();
+    const drawing = root.querySelector(".px-matrix svg") as SVGSVGElement;
+    const said = (): string | null | undefined => root.querySelector(".px-read")?.textContent;
+    drawing.dispatchEvent(new FocusEvent("focus"));
+    const press = (key: string): boolean => drawing.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
+    press("ArrowRight");
+    expect(said()).toBe("rank 0 – rank 1: shared memory");
+    press("End");
+    press("ArrowDown");
+    expect(said()).toBe("rank 1 – rank 2: shared memory");
+    press("ArrowRight"); // the edge
+    expect(said()).toBe("rank 1 – rank 2: shared memory");
+    expect(root.querySelector(".px-cursor")?.getAttribute("visibility")).toBe("visible");
+    drawing.dispatchEvent(new FocusEvent("blur"));
+    expect(root.querySelector(".px-cursor")?.getAttribute("visibility")).toBe("hidden");
   });
 
   it("leaves nothing behind", () => {

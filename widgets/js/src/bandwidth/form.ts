@@ -1,6 +1,6 @@
 // What a sweep is asked for, and its two buttons. It knows frames and elements, no kernel.
 
-import { type Cleanup, el, set_text } from "../shared/dom";
+import { type Cleanup, disable, el, set_text } from "../shared/dom";
 import type { Asked, Frame } from "./state";
 
 export interface Wishes {
@@ -45,9 +45,13 @@ export class Form {
     );
     cleanup.on(this.element, "submit", (event) => {
       event.preventDefault();
-      if (!this.run.disabled) wishes.run(this.asked());
+      if (this.can_run) wishes.run(this.asked());
     });
     cleanup.on(this.stop, "click", () => wishes.stop());
+  }
+
+  private get can_run(): boolean {
+    return this.is_live && !this.is_on && this.waits === "";
   }
 
   private asked(): Asked {
@@ -90,8 +94,8 @@ export class Form {
   }
 
   private enable(): void {
-    this.run.disabled = !this.is_live || this.is_on || this.waits !== "";
-    this.stop.disabled = !this.is_live || !this.is_on || this.waits === "stop";
+    disable(this.run, !this.can_run);
+    disable(this.stop, !this.is_live || !this.is_on || this.waits === "stop");
     set_text(this.run, this.waits === "run" ? "Starting…" : "Run");
     set_text(this.stop, this.waits === "stop" ? "Stopping…" : "Stop");
   }

@@ -139,14 +139,14 @@ function put_cells(brush: Brush, lane: Lane, row: Row, theme: Theme): void {
   }
 }
 
-/** What nobody has looked at: what is drawn there is what the ranks still knew later. */
+/** What was not looked at, and why: what is drawn there is what the ranks still knew later. */
 function put_gaps(ground: Brush, brush: Brush, gaps: History["gaps"], row: Row, theme: Theme): void {
-  for (const [from, until] of gaps) {
+  for (const [from, until, why] of gaps) {
     if (until < row.left || from > row.right) continue;
     const x = Math.max(0, row.place(from));
     const width = Math.max(1, Math.min(row.width, row.place(until)) - x);
     ground.rect(theme["edge"] as string, 0.7, x, row.y, width, row.height);
-    if (row.y === 0) write(brush, "nobody looked", x, width, { ...row, height: Math.max(14, row.height) }, theme["ink"] as string);
+    if (row.y === 0) write(brush, why, x, width, { ...row, height: Math.max(14, row.height) }, theme["ink"] as string);
   }
 }
 

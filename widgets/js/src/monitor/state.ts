@@ -40,7 +40,11 @@ export interface Frame {
   dropped: number;
   unsure: number; // collectives of which the hosts' clocks, wrong by up to unsure_ms, do not tell who came last
   unsure_ms: number;
+  gaps: Gap[];
 }
+
+/** A time that nothing is known of, and why. */
+export type Gap = [from: number, to: number, why: string];
 
 export interface Span {
   rank: number;
@@ -73,23 +77,20 @@ export interface Lane {
 }
 
 export const HISTORY_MS = 120_000;
-export const GAP_MS = 2000; // frames come five times a second while somebody looks
 export const MOST_SPANS = 3000; // of a lane: 16 a look for a busy rank, longer than HISTORY_MS for others
 
 /** What frames have told, as far back as it is kept. */
 export class History {
   readonly lanes: Lane[] = [];
   readonly ops = new Set<string>(); // all that were ever there
-  readonly gaps: [from: number, to: number][] = []; // when nobody looked
+  readonly gaps: Gap[] = [];
   newest: Frame | null = null;
   private number = 0;
-  private looked = 0; // when, last
 
   /** Forget all, to take it anew. */
   reset(): void {
     this.lanes.length = 0;
     this.gaps.length = 0;
-    this.looked = 0;
     this.newest = null;
     this.number = 0;
   }
@@ -101,8 +102,7 @@ export class History {
     this.newest = frame;
     this.number = frame.number;
     if (is_again || frame.status !== "live") return;
-    if (this.looked && frame.now - this.looked > GAP_MS) this.gaps.push([this.looked, frame.now]);
-    this.looked = frame.now;
+    this.gaps.push(...frame.gaps);
     while (this.lanes.length < frame.ranks.length) this.lanes.push({ spans: [], cells: [], states: [] });
     this.end_untold(frame);
     for (const row of frame.spans) this.put(row);

@@ -47,6 +47,24 @@ export function set_text(element: Element, text: string): void {
   if (element.textContent !== text) element.textContent = text;
 }
 
+/** Put a button out of use, or in use. One that has the focus keeps it: keys must not go astray. */
+export function disable(button: HTMLButtonElement, is_off: boolean): void {
+  const has_focus = document.activeElement === button;
+  button.disabled = is_off && !has_focus;
+  set_attributes(button, { "aria-disabled": is_off && has_focus ? "true" : null });
+}
+
+/** What `disable` has put out of use hears no click. */
+export function guard(root: HTMLElement, cleanup: Cleanup): void {
+  const stop = (event: Event): void => {
+    if (!(event.target instanceof Element) || !event.target.closest('[aria-disabled="true"]')) return;
+    event.preventDefault();
+    event.stopImmediatePropagation();
+  };
+  root.addEventListener("click", stop, true);
+  cleanup.add(() => root.removeEventListener("click", stop, true));
+}
+
 /** Things to undo when a view goes: listeners, timers, observers. */
 export class Cleanup {
   private readonly undo: (() => void)[] = [];

@@ -1,6 +1,6 @@
 // The panel of the rank that a person has chosen: what is known of it, and what can be done.
 
-import { el, set_attributes, set_text } from "../shared/dom";
+import { disable, el, set_attributes, set_text } from "../shared/dom";
 import type { Answer, Requests } from "../shared/requests";
 import { facts, STATES, type Frame, type World } from "./state";
 
@@ -71,10 +71,10 @@ export class Details {
 
   private refresh(): void {
     const is_off = this.is_asking || !this.is_live;
-    set_attributes(this.stacks, { disabled: is_off || this.is_dead });
-    set_attributes(this.operations, { disabled: is_off });
-    set_attributes(this.interrupt, { disabled: is_off });
-    set_attributes(this.restart, { disabled: is_off });
+    disable(this.stacks, is_off || this.is_dead);
+    disable(this.operations, is_off);
+    disable(this.interrupt, is_off);
+    disable(this.restart, is_off);
     this.restart.classList.toggle("px-alarm", this.is_sure || this.is_dead);
     set_text(this.restart, this.is_sure ? "Restart: its variables go" : "Restart");
     this.said.hidden = this.said.textContent === "";

@@ -1,6 +1,6 @@
-// Paths between ranks: curves between tiles, and the matrix of who reaches whom how.
+// Paths between ranks: curves between tiles, and who reaches whom how. The matrix draws the latter.
 
-import { set_text, svg, el } from "../shared/dom";
+import { svg } from "../shared/dom";
 import { moved, peers, say_moved, type Frame, type MeasuredLink, type World } from "./state";
 
 export interface Box {
@@ -31,6 +31,38 @@ export function curve(a: Box, b: Box): string {
   return `M${at(xh)} ${at(yh)} C${at(xh)} ${at(middle)} ${at(xl)} ${at(middle)} ${at(xl)} ${at(low.y)}`;
 }
 
+const ARROW = 7; // pixels, half of its length
+
+/** Arrow heads in the middle of a curve: from `a` to `b`, from `b` to `a`, or both back to back. */
+export function arrows(a: Box, b: Box, is_there: boolean, is_back: boolean): string {
+  const [from, to, forth, back] = a.x <= b.x ? [a, b, is_there, is_back] : [b, a, is_back, is_there];
+  const x1 = from.x + from.w / 2;
+  const x2 = to.x + to.w / 2;
+  let [x, y, dx, dy] = [(x1 + x2) / 2, 0, 1, 0];
+  if (Math.abs(a.y - b.y) < 1) {
+    y = from.y + from.h + 0.75 * Math.min(30, 9 + (x2 - x1) / 22);
+  } else {
+    const is_down = from.y < to.y;
+    const [high, low] = is_down ? [from, to] : [to, from];
+    y = (high.y + high.h + low.y) / 2;
+    [dx, dy] = [2 * (x2 - x1), (is_down ? 1 : -1) * (low.y - high.y - high.h)];
+    const length = Math.hypot(dx, dy) || 1;
+    [dx, dy] = [dx / length, dy / length];
+  }
+  const n = (value: number): string => value.toFixed(1);
+  const head = (way: 1 | -1, at: number): string => {
+    const [tx, ty] = [x + dx * (at + way * ARROW), y + dy * (at + way * ARROW)];
+    const [bx, by] = [x + dx * (at - way * ARROW), y + dy * (at - way * ARROW)];
+    const [sx, sy] = [(-dy * ARROW) / 1.4, (dx * ARROW) / 1.4];
+    return `M${n(tx)} ${n(ty)} L${n(bx + sx)} ${n(by + sy)} L${n(bx - sx)} ${n(by - sy)} Z`;
+  };
+  const apart = forth && back ? ARROW + 1 : 0;
+  return [forth ? head(1, apart) : "", back ? head(-1, -apart) : ""].filter(Boolean).join(" ");
+}
+
+const AWAY = 0.1; // of what goes the other way: less is answers, not traffic
+const LITTLE = 0.001; // of the busiest link: less is no part of the way that the bytes take
+
 /** Draw the tcp links that have room, and those of the rank a person looks at. */
 export function draw_curves(
   overlay: SVGSVGElement,
@@ -48,15 +80,24 @@ export function draw_curves(
     const state = found.get(`${Math.min(a, b)},${Math.max(a, b)}`)?.state ?? "ok";
     const look = state === "ok" ? kind : `${kind} px-${state}`;
     const words = frame ? say_moved(frame, a, b) : "";
-    const path = svg("path", { d: curve(from, to), class: words ? `${look} px-moving` : look });
-    if (frame && words) {
+    const is_moving = !!frame && Math.max(...moved(frame, a, b)) > LITTLE * most;
+    const path = svg("path", { d: curve(from, to), class: is_moving ? `${look} px-moving` : look });
+    if (words) path.append(svg("title", {}, words));
+    if (frame && is_moving) {
       path.style.strokeWidth = `${width_of(Math.max(...moved(frame, a, b)), most)}px`;
-      path.append(svg("title", {}, words));
+      const [there, back] = moved(frame, a, b);
+      // The dashes run from left to right, or down.
+      if ((from.x <= to.x) === back > there) path.classList.add("px-against");
+      const d = arrows(from, to, there > AWAY * back, back > AWAY * there);
+      overlay.append(svg("path", { d, class: "px-arrow" }));
     }
-    overlay.append(path);
+    overlay.prepend(path);
   };
-  if (world.tcp.length <= MOST_CURVES) {
-    for (const [a, b] of world.tcp) {
+  // Of very many links those that something moves on say which way it goes.
+  const has_traffic = ([a, b]: [number, number]): boolean => !!frame && moved(frame, a, b).some((rate) => rate > 0);
+  const shown = world.tcp.length <= MOST_CURVES ? world.tcp : world.tcp.filter(has_traffic);
+  if (shown.length <= MOST_CURVES) {
+    for (const [a, b] of shown) {
       if (a !== marked && b !== marked) add(a, b, "px-tcp");
     }
   }
@@ -111,78 +152,4 @@ export function runs(row: readonly Kind[]): [number, number, Kind][] {
     else found.push([at, 1, kind]);
   });
   return found;
-}
-
-const WORDS: Record<Kind, string> = {
-  self: "itself",
-  arena: "shared memory",
-  tcp: "tcp",
-  slow: "slow",
-  broken: "broken",
-  "": "no path",
-};
-const HEAD = 26;
-
-/** The matrix as a drawing, with a line below it that says what the pointer is over. */
-export function draw_matrix(world: World, frame: () => Frame | null, zoom = 1): HTMLElement {
-  const n = world.home.length;
-  const cell = Math.round(zoom * Math.max(8, Math.min(28, Math.floor(560 / Math.max(1, n)))));
-  const side = HEAD + n * cell + 8; // half of the last number stands out
-  const rows = matrix(world);
-  const kinds = (["arena", "tcp", "slow", "broken"] as const).filter((kind) => rows.flat().includes(kind));
-  const words = kinds.map((kind) => WORDS[kind]).join(" and ") || "none";
-  const drawing = svg("svg", {
-    width: side,
-    height: side,
-    viewBox: `0 0 ${side} ${side}`,
-    role: "img",
-    "aria-label": `paths between ${n} ranks: ${words}`,
-  });
-  rows.forEach((row, a) => {
-    for (const [b, length, kind] of runs(row)) {
-      drawing.append(
-        svg("rect", {
-          x: HEAD + b * cell,
-          y: HEAD + a * cell,
-          width: length * cell - 1,
-          height: cell - 1,
-          class: `px-path-${kind || "none"}`,
-        }),
-      );
-    }
-  });
-  const step = Math.ceil(18 / cell);
-  for (let rank = 0; rank < n; rank += step) {
-    const middle = HEAD + rank * cell + cell / 2;
-    drawing.append(
-      svg("text", { x: middle, y: HEAD - 7, "text-anchor": "middle" }, String(rank)),
-      svg("text", { x: HEAD - 6, y: middle + 4, "text-anchor": "end" }, String(rank)),
-    );
-  }
-  const nothing = "point at a field to read it";
-  const found = measured_by_pair(world);
-  const say = (a: number, b: number, kind: Kind): string => {
-    const link = found.get(`${Math.min(a, b)},${Math.max(a, b)}`);
-    const path = kind === "slow" || kind === "broken" ? "" : WORDS[kind];
-    return `rank ${a} – rank ${b}: ${[path, link?.words ?? ""].filter(Boolean).join(", ")}`;
-  };
-  const said = el("div", { class: "px-read" }, nothing);
-  drawing.addEventListener("pointermove", (event) => {
-    const place = drawing.getBoundingClientRect();
-    const scale = place.width / side || 1;
-    const b = Math.floor(((event.clientX - place.left) / scale - HEAD) / cell);
-    const a = Math.floor(((event.clientY - place.top) / scale - HEAD) / cell);
-    const kind = rows[a]?.[b];
-    const now = frame();
-    const is_wire = kind === "tcp" || kind === "slow" || kind === "broken";
-    const traffic = is_wire && now ? say_moved(now, a, b) : "";
-    const words = kind === undefined ? nothing : say(a, b, kind);
-    set_text(said, traffic ? `${words}; ${traffic}` : words);
-  });
-  drawing.addEventListener("pointerleave", () => set_text(said, nothing));
-  const legend = el("div", { class: "px-legend" });
-  for (const kind of kinds) {
-    legend.append(el("span", { class: `px-swatch px-path-${kind}` }), el("span", {}, WORDS[kind]));
-  }
-  return el("div", { class: "px-matrix" }, el("div", { class: "px-scroll" }, drawing), legend, said);
 }

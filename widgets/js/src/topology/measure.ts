@@ -1,6 +1,6 @@
 // A button that measures each link, and what came of it in words.
 
-import { el, set_text } from "../shared/dom";
+import { disable, el, set_text } from "../shared/dom";
 import type { Requests } from "../shared/requests";
 
 const MEASURE_S = 300; // 64 ranks have 2016 links
@@ -21,7 +21,7 @@ export class Measure {
   }
 
   enable(is_live: boolean): void {
-    this.press.disabled = !is_live || this.press.dataset["asking"] === "yes";
+    disable(this.press, !is_live || this.press.dataset["asking"] === "yes");
   }
 
   private say(text: string, is_failure: boolean): void {
@@ -32,11 +32,11 @@ export class Measure {
 
   private async ask(): Promise<void> {
     this.press.dataset["asking"] = "yes";
-    this.press.disabled = true;
+    disable(this.press, true);
     this.say("measuring …", false);
     const answer = await this.requests.ask("links", {}, MEASURE_S, (text) => this.say(text, false));
     this.press.dataset["asking"] = "";
-    this.press.disabled = false;
+    disable(this.press, false);
     this.say(answer.text, !answer.ok);
   }
 }

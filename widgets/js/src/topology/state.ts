@@ -7,7 +7,7 @@ export type State = "planned" | "starting" | "idle" | "busy" | "collective" | "i
 /** What does not change while a world stands. */
 export interface World {
   name: string;
-  hosts: { index: number; name: string; address: string; cores: number }[];
+  hosts: { index: number; name: string; address: string; cores: number; device: string }[];
   home: number[]; // host index, by rank
   arenas: number[][];
   tcp: [number, number][];
@@ -39,6 +39,15 @@ export interface Frame {
   ranks: RankNow[];
   links: [source: number, target: number, rate: number][]; // bytes a second over wires
   arena: number[]; // bytes a second of each rank
+  uses: Use[]; // by operation, the small messages first
+}
+
+/** How messages of `low` to `high` bytes went; `is_now`: in the last seconds. */
+export type Use = [op: string, algorithm: string, low: number, high: number, is_split: boolean, is_now: boolean];
+
+/** Where a host is, and on which network card, as far as is known. */
+export function where(host: World["hosts"][number]): string {
+  return host.device ? `${host.address} on ${host.device}` : host.address;
 }
 
 /** What moves between two ranks over a wire, there and back. */
@@ -140,7 +149,7 @@ export function facts(
     ["state", `${state.sign} ${state.words} for ${age(age_s(rank, frame, since_frame_s))}`],
     ["now", rank.detail],
     ["last operation", rank.last],
-    ["host", host ? `${host.name} (${host.address})` : ""],
+    ["host", host ? `${host.name} (${where(host)})` : ""],
     ["process", rank.state === "dead" ? `${rank.pid} (gone)` : String(rank.pid)],
     ["memory", rank.rss ? size(rank.rss) : ""],
     ["shares memory with", arena.length ? `rank${arena.length > 1 ? "s" : ""} ${ranges(arena)}` : ""],

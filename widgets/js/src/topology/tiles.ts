@@ -3,7 +3,7 @@
 import { Cleanup, el, set_attributes, set_text, svg } from "../shared/dom";
 import { age, count, ranges, rate, size } from "../shared/words";
 import { draw_curves, type Box } from "./links";
-import { age_s, doing, load, matches, spoken, STATES, type Frame, type World } from "./state";
+import { age_s, doing, load, matches, spoken, STATES, where, type Frame, type World } from "./state";
 
 interface Tile {
   button: HTMLButtonElement;
@@ -65,7 +65,7 @@ export class Tiles {
             "header",
             {},
             el("strong", {}, host.name),
-            el("span", {}, host.address),
+            el("span", {}, where(host)),
             el("span", {}, load(host.cores, ranks.length)),
           ),
           inner,

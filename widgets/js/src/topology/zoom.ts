@@ -1,6 +1,6 @@
 // How large the ranks are drawn: two buttons, the keys + - 0, and the wheel with Ctrl.
 
-import { el, set_attributes, type Cleanup } from "../shared/dom";
+import { disable, el, type Cleanup } from "../shared/dom";
 
 const STEPS = [0.6, 0.75, 1, 1.25, 1.5, 2, 3];
 
@@ -44,8 +44,8 @@ export class Zoom {
     const to = Math.min(STEPS.length - 1, Math.max(0, this.at + by));
     if (to === this.at) return;
     this.at = to;
-    set_attributes(this.out, { disabled: to === 0 });
-    set_attributes(this.into, { disabled: to === STEPS.length - 1 });
+    disable(this.out, to === 0);
+    disable(this.into, to === STEPS.length - 1);
     this.on_change();
   }
 }
