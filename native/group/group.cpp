@@ -141,8 +141,7 @@ void Group::run_now(const Call& call, Deadline deadline) {
         const Choice choice = choice_of(op);
         Here here(own_sites_, call, word);
         activity_->enter(channel_, word);
-        Recording recording(recorder_->ring(), op, tag_, algorithm_of(op, choice),
-                            world_rank(call.root));
+        Recording recording(*recorder_, op, tag_, algorithm_of(op, choice), world_rank(call.root));
         try {
             waiter_->begin(deadline, &here);
             team_->begin(op, choice, call.x, *waiter_);
