@@ -20,6 +20,11 @@ std::uint64_t mix(std::uint64_t hash, std::uint64_t word) noexcept {
     return (hash ^ word) * 0x100000001b3U;
 }
 
+// To a sum that only the holder of the turn adds to, and anybody reads: nothing is locked.
+void add(std::atomic<std::uint64_t>& sum, std::uint64_t more) noexcept {
+    sum.store(sum.load(std::memory_order_relaxed) + more, std::memory_order_relaxed);
+}
+
 }  // namespace
 
 void Group::check_usable() const {
@@ -141,8 +146,7 @@ void Group::run_now(const Call& call, Deadline deadline) {
         const Choice choice = choice_of(op);
         Here here(own_sites_, call, word);
         activity_->enter(channel_, word);
-        Recording recording(recorder_->ring(), op, tag_, algorithm_of(op, choice),
-                            world_rank(call.root));
+        Recording recording(*recorder_, op, tag_, algorithm_of(op, choice), world_rank(call.root));
         try {
             waiter_->begin(deadline, &here);
             team_->begin(op, choice, call.x, *waiter_);
@@ -178,17 +182,14 @@ void Group::run_now(const Call& call, Deadline deadline) {
         count(op, recording);
         activity_->leave(channel_, word, true);
     }
-    operations_.fetch_add(1, std::memory_order_relaxed);
-    bytes_.fetch_add(op.nbytes(), std::memory_order_relaxed);
+    add(operations_, 1);
+    add(bytes_, op.nbytes());
     if (team_ != nullptr && team_->links() != nullptr) {
         link_bytes_.store(team_->links()->bytes_sent(), std::memory_order_relaxed);
     }
 }
 
 void Group::count(const Op& op, const Recording& recording) noexcept {
-    const auto add = [](std::atomic<std::uint64_t>& sum, std::uint64_t more) {
-        sum.store(sum.load(std::memory_order_relaxed) + more, std::memory_order_relaxed);
-    };
     Totals::Sums& sums = totals_->channels[channel_ % kActivityChannels];
     add(sums.operations, 1);
     if (team_->host() != nullptr) add(sums.arena_bytes, op.nbytes());

@@ -43,7 +43,7 @@ void Group::pass(const Call& call, bool is_recv) {
               Activity::word_of(channel_, is_recv, world_rank(call.root), lane.seq));
     Op shown = op;
     if (is_recv) shown.kind = OpKind::kRecv;
-    Recording recording(recorder_->ring(), shown, tag_, lane.is_local ? kQueue : kWire,
+    Recording recording(*recorder_, shown, tag_, lane.is_local ? kQueue : kWire,
                         world_rank(call.root));
     try {
         lane.waiter.begin(deadline, &here);

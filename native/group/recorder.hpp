@@ -6,8 +6,8 @@
 #include <memory>
 #include <string>
 
-#include "base/deadline.hpp"
 #include "base/error.hpp"
+#include "base/tick_clock.hpp"
 #include "collectives/op.hpp"
 #include "transport/abort_page.hpp"
 #include "transport/trace_ring.hpp"
@@ -30,28 +30,31 @@ constexpr std::uint64_t record_place(std::uint64_t epoch, std::uint64_t seq) noe
 }
 constexpr int kRecordFailure = 32;  // where in kRecordWhat the AbortKind is; 0: none
 
-// The ring of one rank process, which all its groups share.
+// The ring of one rank process, which all its groups share, and its clock.
 class Recorder {
   public:
     // In the page, at this rank's slot, where the supervisor sees it; without a page, in own
     // memory.
     explicit Recorder(std::shared_ptr<AbortPage> page);
     [[nodiscard]] TraceRing& ring() const noexcept { return *ring_; }
+    [[nodiscard]] TickClock<>& clock() const noexcept { return clock_; }
 
   private:
+    mutable TickClock<> clock_;
     std::shared_ptr<AbortPage> page_;
     std::unique_ptr<TraceRing> own_;
     TraceRing* ring_;
 };
 
 // One operation from its beginning to its end, on the thread that carries it out. Costs three looks
-// at the clock (two for a small array on one host) and two atomic read-modify-writes.
+// at the clock (two for a small array on one host) and one atomic read-modify-write; it writes to
+// one cache line of its own, and to that of the ring's counters.
 class Recording {
   public:
-    using Nanoseconds = std::uint64_t;
+    using Nanoseconds = TickClock<>::Nanoseconds;
 
     // Entered now; `peer` is a rank of the world.
-    Recording(TraceRing& ring, const Op& op, std::uint64_t tag, std::uint8_t algorithm,
+    Recording(const Recorder& recorder, const Op& op, std::uint64_t tag, std::uint8_t algorithm,
               int peer) noexcept;
     Recording(const Recording&) = delete;
     Recording& operator=(const Recording&) = delete;
@@ -60,7 +63,7 @@ class Recording {
     }
 
     void arrive() noexcept {
-        arrived_ = now();
+        arrived_ = clock_.now_after_reads();
         if (record_ != nullptr) record_->set(kRecordArrived, arrived_);
     }
     // What is left takes no time worth a look at the clock: the end is the time of arrival, too.
@@ -77,13 +80,9 @@ class Recording {
     }
 
   private:
-    static Nanoseconds now() noexcept {
-        const auto time = Clock::now().time_since_epoch();
-        return static_cast<Nanoseconds>(
-            std::chrono::duration_cast<std::chrono::nanoseconds>(time).count());
-    }
     void end(std::uint64_t what) noexcept;
 
+    TickClock<>& clock_;
     std::uint64_t what_;
     Nanoseconds entered_;
     Nanoseconds arrived_ = 0;

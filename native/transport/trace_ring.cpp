@@ -1,13 +1,20 @@
 // See trace_ring.hpp for why this is right.
 #include "transport/trace_ring.hpp"
 
+#include <sched.h>
+
 #include <algorithm>
+
+#include "base/cpu.hpp"
 
 namespace phalanx {
 
 namespace {
 // Open records in a row that are passed over: as many threads would be in operations at once.
-constexpr int kTries = 64;
+constexpr std::uint64_t kTries = 64;
+// Looks at a claim that is taken, and how many of them busily: some 3 us.
+constexpr int kPatience = 200;
+constexpr int kBusyLooks = 100;
 // Of a record that is overwritten while it is read; it is not again for another 4095 operations.
 constexpr int kLooks = 4;
 }  // namespace
@@ -15,30 +22,65 @@ constexpr int kLooks = 4;
 void TraceRing::begin() noexcept {
     passed_over_.store(0, std::memory_order_relaxed);
     missed_.store(0, std::memory_order_relaxed);
+    claim_.store(0, std::memory_order_relaxed);  // whoever had it is gone
     first_.store(next_.load(std::memory_order_acquire), std::memory_order_release);
 }
 
-TraceRing::Record* TraceRing::open(const Words& words) noexcept {
-    const auto first = first_.load(std::memory_order_relaxed);
-    for (int tries = 0; tries < kTries; ++tries) {
-        const auto ticket = next_.fetch_add(1, std::memory_order_relaxed);
-        Record& record = records_[ticket % kRecords];
-        auto seen = record.stamp.load(std::memory_order_relaxed);
-        const auto state = seen & kState;
-        const bool is_taken = (state == kWriting || state == kOpen) && seen >> 2 >= first;
-        if (!is_taken && seen >> 2 <= ticket &&
-            record.stamp.compare_exchange_strong(seen, ticket << 2 | kWriting,
-                                                 std::memory_order_acq_rel)) {
-            for (std::size_t word = 0; word < kWords; ++word) record.set(word, words[word]);
-            record.stamp.store(ticket << 2 | kOpen, std::memory_order_release);
-            // By the time it is wanted it will be here.
-            __builtin_prefetch(&records_[(ticket + 1) % kRecords], 1);
-            return &record;
+bool TraceRing::claim() noexcept {
+    for (int look = 0; look < kPatience; ++look) {
+        if (claim_.load(std::memory_order_relaxed) == 0 &&
+            claim_.exchange(1, std::memory_order_acquire) == 0) {
+            return true;
         }
-        passed_over_.fetch_add(1, std::memory_order_relaxed);
+        // The holder needs some 10 ns. If it has lost its core, it may be this one that it waits
+        // for.
+        look < kBusyLooks ? cpu_relax() : static_cast<void>(::sched_yield());
     }
-    missed_.fetch_add(1, std::memory_order_relaxed);
+    return false;
+}
+
+// By whoever holds the claim, so loads and stores will do.
+TraceRing::Record* TraceRing::take_next() noexcept {
+    const auto first = first_.load(std::memory_order_relaxed);
+    const auto next = next_.load(std::memory_order_relaxed);
+    for (std::uint64_t passed = 0; passed < kTries; ++passed) {
+        const auto ticket = next + passed;
+        Record& record = records_[ticket % kRecords];
+        // Acquire: what its last writer has put there was before what is put there now.
+        const auto seen = record.stamp.load(std::memory_order_acquire);
+        const auto state = seen & kState;
+        if ((state == kWriting || state == kOpen) && seen >> 2 >= first) continue;
+        record.stamp.store(ticket << 2 | kWriting, std::memory_order_relaxed);
+        pass_to(ticket + 1, passed);
+        // By the time it is wanted it will be here.
+        __builtin_prefetch(&records_[(ticket + 1) % kRecords], 1);
+        return &record;
+    }
+    pass_to(next + kTries, kTries);
     return nullptr;
+}
+
+void TraceRing::pass_to(std::uint64_t next, std::uint64_t passed) noexcept {
+    if (passed != 0) {
+        passed_over_.store(passed_over_.load(std::memory_order_relaxed) + passed,
+                           std::memory_order_relaxed);
+    }
+    next_.store(next, std::memory_order_release);
+}
+
+TraceRing::Record* TraceRing::open(const Words& words) noexcept {
+    Record* record = nullptr;
+    if (claim()) {
+        record = take_next();
+        claim_.store(0, std::memory_order_release);
+    }
+    if (record == nullptr) {
+        missed_.fetch_add(1, std::memory_order_relaxed);
+        return nullptr;
+    }
+    for (std::size_t word = 0; word < kWords; ++word) record->set(word, words[word]);
+    record->pass_into(kOpen);
+    return record;
 }
 
 bool TraceRing::look_at(const Record& record, std::uint64_t first, Seen& seen) noexcept {

@@ -1,6 +1,6 @@
-// What the flight recorder costs an operation: recorder_cost [loops]. Prints a line for each part,
-// with the median and the least of so many rounds in nanoseconds; tests/benchmarks/recorder_cost.py
-// builds and runs it.
+// What the flight recorder costs an operation: recorder_cost [loops]. Prints a
+// line for each part, with the median and the least of so many rounds in
+// nanoseconds; tests/benchmarks/recorder_cost.py builds and runs it.
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -41,6 +41,10 @@ int main(int n_arguments, char** arguments) {
     measure("a look at the clock", loops, [&](std::uint64_t) {
         sum += static_cast<std::uint64_t>(Clock::now().time_since_epoch().count());
     });
+    measure("a look at the recorder's clock", loops,
+            [&](std::uint64_t) { sum += recorder.clock().now(); });
+    measure("... after what was read", loops,
+            [&](std::uint64_t) { sum += recorder.clock().now_after_reads(); });
     measure("a record, no clock", loops, [&](std::uint64_t i) {
         TraceRing::Record* const record = ring.open({i, op.nbytes(), 0, i, 0, 0, 1});
         record->set(kRecordArrived, i);
@@ -49,14 +53,14 @@ int main(int n_arguments, char** arguments) {
     });
     measure("an operation: begun, arrived, done", loops, [&](std::uint64_t i) {
         op.seq = i;
-        Recording recording(ring, op, 0, 1, 0);
+        Recording recording(recorder, op, 0, 1, 0);
         recording.arrive();
         recording.finish();
         sum += recording.inside();
     });
     measure("a small one on one host: begun, done", loops, [&](std::uint64_t i) {
         op.seq = i;
-        Recording recording(ring, op, 0, 1, 0);
+        Recording recording(recorder, op, 0, 1, 0);
         recording.arrive_with_end();
         recording.finish();
         sum += recording.inside();

@@ -168,6 +168,43 @@ TEST_CASE("readers never believe a torn record") {
     CHECK(seen.size() + dropped == 6 * TraceRing::kRecords);
 }
 
+TEST_CASE("times in a ring never go back, in a record or from one of a thread to its next") {
+    const Recorder recorder(nullptr);
+    constexpr int kThreads = 2;
+    constexpr std::uint64_t kEach = 20 * TraceRing::kRecords;
+    std::atomic<int> ready{0};
+    std::vector<std::thread> threads;
+    for (int thread = 0; thread < kThreads; ++thread) {
+        threads.emplace_back([&recorder, &ready, thread] {
+            Op op{};
+            ++ready;
+            while (ready.load() < kThreads) std::this_thread::yield();  // all at once
+            for (op.seq = 1; op.seq <= kEach; ++op.seq) {
+                Recording recording(recorder, op, 0, 1, thread);
+                if (op.seq % 2 == 0) recording.arrive();
+                if (op.seq % 2 == 1) recording.arrive_with_end();
+                recording.finish();
+            }
+        });
+    }
+    for (auto& thread : threads) thread.join();
+    std::uint64_t dropped = 0;
+    const auto seen = recorder.ring().read(dropped);
+    CHECK(seen.size() == TraceRing::kRecords);
+    CHECK(seen.size() + dropped == kThreads * kEach);
+    std::uint64_t last[kThreads] = {};
+    int backward = 0;
+    for (const auto& record : seen) {
+        const auto& words = record.words;
+        std::uint64_t& before = last[words[kRecordWhat] >> 40];
+        if (words[kRecordEntered] < before) ++backward;
+        if (words[kRecordArrived] < words[kRecordEntered]) ++backward;
+        if (words[kRecordEnded] < words[kRecordArrived]) ++backward;
+        before = words[kRecordEnded];
+    }
+    CHECK(backward == 0);
+}
+
 TEST_CASE("a group writes what it does, where the supervisor reads it") {
     for (const auto& hosts : {std::vector<int>{0, 0}, {0, 1}, {0, 0, 1}}) {
         World world(on(hosts));

@@ -79,12 +79,16 @@ def collective(
     if type(x) is ndarray and timeout is stream is None and not async_op and type(engine) is Native:
         keeps_shape = op in _SAME_SHAPE
         shape = x.shape if keeps_shape else _shape(op, x.shape, group.size())
-        result = empty(shape, x.dtype) if out is None else out
-        if (
-            type(result) is ndarray
-            and result.shape == shape
-            and (keeps_shape or out is None or not may_share_memory(out, x))
+        result = out
+        if out is None:
+            result = empty(shape, x.dtype)
+        elif (
+            type(out) is not ndarray
+            or out.shape != shape
+            or (not keeps_shape and may_share_memory(out, x))
         ):
+            result = None
+        if result is not None:
             try:
                 if op == "broadcast":
                     engine.broadcast(x, result, root)
