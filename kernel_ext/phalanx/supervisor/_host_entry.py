@@ -24,6 +24,7 @@ from phalanx.protocol.hosts import HostBoot
 from ._host_process import BEGUN
 from ._host_role import HostRole
 from ._key_folder import say_in, take_key
+from ._leave import leave
 from ._limits import allow_descriptors, save_address_space, stripe_sockets
 from ._reach import reach
 from ._root_link import RootLink
@@ -67,6 +68,7 @@ def run_host(line: bytes) -> None:
         sys.exit(f"it cannot run there: {error}")
     if problem:
         sys.exit(problem)
+    leave()
 
 
 def _leave_mpi() -> None:
