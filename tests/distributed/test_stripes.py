@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
+import time
 
 import pytest
 from distributed.meeting import PATIENCE, answer, identity, talk
 
 from phalanx.distributed._handshake import Lane, Stripe
+from phalanx.distributed._outages import Outages
 from phalanx.distributed._stripes import Ways
 
 HOME = ["127.0.0.1", "127.0.0.2", "127.0.0.3"]
@@ -88,6 +91,56 @@ def test_a_path_that_is_out_is_gone_around_and_told(meet, caplog):
     assert "goes over 127.0.0.1 as well, and is slower" in caplog.text
     for sock in accepted:
         sock.close()
+
+
+@contextlib.contextmanager
+def silence(address):
+    """A port that neither lets anybody in nor refuses, as a host behind a cable that is out."""
+    with contextlib.ExitStack() as undo:
+        full = undo.enter_context(socket.create_server((address, 0), backlog=0))
+        for _ in range(3):  # more than it holds; what comes then is dropped
+            knock = undo.enter_context(socket.socket())
+            knock.setblocking(False)
+            knock.connect_ex(full.getsockname())
+        yield full.getsockname()[1]
+
+
+def past_silence(meeting, port, outages):
+    """Form rank 1's link of two connections, one of which gets no answer; the seconds it takes."""
+    theirs = meeting.start(1, ways=Ways(2), addresses=HOME[:2], outages=outages)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        meeting.stand_in(0, port=server.getsockname()[1], gone=("127.0.0.2", port))
+        start_s = time.monotonic()
+        accepted = [server.accept()[0] for _ in range(2)]
+        assert sorted(map(answer, accepted)) == [Stripe(0, 2), Stripe(1, 2)]
+        ends(theirs.result(PATIENCE)[Lane.COLLECTIVE][0])
+        for sock in accepted:
+            sock.close()
+        return time.monotonic() - start_s
+
+
+def test_a_path_without_an_answer_is_not_waited_for_again_and_again(meet, caplog):
+    outages = Outages()
+    with silence("127.0.0.2") as port:
+        first_s = past_silence(meet(2), port, outages)
+        assert "cannot be used (127.0.0.2 port" in caplog.text
+        assert "from 127.0.0.2: no answer within 0.5 s): what should go there" in caplog.text
+        caplog.clear()
+        again_s = past_silence(meet(2), port, outages)
+        assert "cannot be used" not in caplog.text  # it was told a moment ago
+    assert first_s < 2.5
+    assert again_s < first_s - 0.5
+
+
+def test_a_path_that_answers_again_is_as_good_as_before():
+    outages = Outages()
+    fresh_s = outages.patience_s("10.0.1.1", "")
+    outages.note("10.0.1.1", "")
+    assert (
+        outages.patience_s("10.0.1.1", "") < fresh_s == outages.patience_s("10.0.1.1", "10.0.1.2")
+    )
+    outages.forget("10.0.1.1", "")
+    assert outages.patience_s("10.0.1.1", "") == fresh_s
 
 
 def test_a_connection_that_is_not_of_this_link_is_not_let_in(meet, knock):
