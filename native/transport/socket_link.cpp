@@ -18,6 +18,7 @@
 #include "base/deadline.hpp"
 #include "base/fd.hpp"
 #include "transport/link.hpp"
+#include "transport/path.hpp"
 
 namespace phalanx {
 
@@ -76,6 +77,7 @@ class SocketLink final : public Link {
         // These fail on a unix socket, which has no delay and no host that vanishes.
         set_option(fd_.get(), IPPROTO_TCP, TCP_NODELAY, 1);
         if (silence_.count() > 0) keep_alive(fd_.get(), silence_);
+        path_ = Path::of(fd_.get());
     }
 
     [[nodiscard]] int descriptor() const noexcept override { return fd_.get(); }
@@ -84,6 +86,7 @@ class SocketLink final : public Link {
         pollfd one{fd_.get(), POLLRDHUP, 0};
         return ::poll(&one, 1, 0) > 0;
     }
+    [[nodiscard]] std::string path() const override { return path_.text_with_card(); }
 
   protected:
     std::size_t do_send(std::span<const std::byte> bytes) override {
@@ -172,6 +175,7 @@ class SocketLink final : public Link {
 
     Fd fd_;
     milliseconds silence_;
+    Path path_;
     Clock::time_point looked_;
     Clock::time_point unanswered_;  // since when, as far as was looked
 };

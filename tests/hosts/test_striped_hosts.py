@@ -81,7 +81,8 @@ def test_a_card_that_goes_away_is_named(two_cards, launch):
         own, at_s, accused, text = line.split(" ", 3)
         assert (own, accused) == (f"[{rank}]", str(1 - rank)), line
         assert float(at_s) - cut_s < SILENCE_S + 0.5
-        assert "the link between rank 0 and rank 1 broke (connection 2 of 2, 10.77.1.1" in text
+        way = f"10.77.1.1{1 + rank} on eth1 to 10.77.1.1{2 - rank}"
+        assert f"the link between rank 0 and rank 1 broke (connection 2 of 2, {way}: " in text
 
 
 def test_the_card_of_the_supervisors_line_is_told_from_its_host(two_cards, launch):
