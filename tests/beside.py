@@ -16,7 +16,7 @@ BESIDE = (
     *(
         f"cli/test_{name}.py"
         for name in (
-            "cli", "config", "launch_mpi", "launch_parts", "recover", "talking_in_browser", "tune",
+            "cli", "config", "doctor_launchers", "launch_mpi", "launch_parts", "recover", "talking_in_browser", "tune",
         )
     ),
     *(
@@ -51,7 +51,8 @@ BESIDE = (
         f"supervisor/test_{name}.py"
         for name in (
             "dumps", "far_samples", "hopeless", "hopeless_simulated", "hopeless_worlds", "places", "quiet",
-            "refused", "runtime_folder", "samplers", "script_parts", "shown", "sweeper", "world",
+            "process", "refused", "runtime_folder", "samplers", "script_parts", "shown", "silent_line",
+            "sweeper", "world",
         )
     ),
     "test_errors.py",

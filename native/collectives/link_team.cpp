@@ -108,7 +108,7 @@ void LinkTeam::check_marks() const {
         const std::size_t mark_at = box.size() - sizeof mark;
         std::memcpy(&mark, box.data() + mark_at, sizeof mark);
         if (mark != (mark_ ^ sums_[index(node)].value())) {
-            throw PeerLost(rank(node), kWrongSum);
+            links_[index(node)]->give_up(kWrongSum);
         }
     }
 }
@@ -230,7 +230,7 @@ void LinkTeam::judge(const Op& own) const {
         const Op op = node == me_ ? own : header(node);
         // No header at all: perhaps last words; whoever catches this will listen for them.
         if (op.magic != Op::kMagic || op.end != Op::kEnd) {
-            throw PeerLost(rank(node), "it sent something that is no header");
+            links_[index(node)]->give_up("it sent something that is no header");
         }
         if (first < 0) {
             first = node;

@@ -161,7 +161,7 @@ class Receiver {
     void end_piece_if_over() {
         if (mark_received_ < sizeof came_) return;
         if (came_ != (end_mark_ ^ sum_.value())) {
-            throw PeerLost(link_->peer(), kWrongSum);
+            link_->give_up(kWrongSum);
         }
         if (piece_ < passed_on_.size()) {
             passed_on_[piece_].sum = (pieces_[piece_].own == nullptr ? sum_ : made_).value();

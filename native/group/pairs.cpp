@@ -117,7 +117,7 @@ void Pairs::recv(Lane& lane, const Op& op, std::byte* out, FunctionRef<void()> b
     pull(lane, std::as_writable_bytes(std::span(&met, 1)));
     // No header at all: perhaps last words; whoever catches this will listen for them.
     if (met.magic != op.magic || met.end != op.end) {
-        throw PeerLost(lane.peer, "it sent something that is no header");
+        lane.link->give_up("it sent something that is no header");
     }
     if (met != op) {
         lane.was_put_aside = met.nbytes() <= kBufferedBytes;
@@ -141,7 +141,7 @@ void Pairs::recv(Lane& lane, const Op& op, std::byte* out, FunctionRef<void()> b
     }
     std::uint64_t mark = 0;
     pull(lane, std::as_writable_bytes(std::span(&mark, 1)));
-    if (mark != wanted) throw PeerLost(lane.peer, kWrongSum);
+    if (mark != wanted) lane.link->give_up(kWrongSum);
 }
 
 void Pairs::push(Lane& lane, std::span<const std::byte> bytes) {
@@ -173,7 +173,7 @@ void Pairs::pull(Lane& lane, std::span<std::byte> bytes) {
 // Where the peer has ended its direction, a message whose end mark has not gone will never be
 // received.
 void Pairs::check_wanted(Lane& lane) {
-    if (lane.link->has_ended()) throw PeerLost(lane.peer, "the other end closed it");
+    if (lane.link->has_ended()) lane.link->give_up("the other end closed it");
 }
 
 // Returns when something has moved (a wire), or can be moved (a queue in the arena).

@@ -19,49 +19,35 @@ constexpr std::chrono::milliseconds kRoomBite{1};
 constexpr int kDrainReads = 4096;  // 64 MiB: more than any socket holds
 }  // namespace
 
+void Link::give_up(const std::string& why) {
+    const auto where = path();
+    broken_ = where.empty() ? why : where + ": " + why;
+    lose(broken_);
+}
+
 std::size_t Link::try_send(std::span<const std::byte> bytes) {
-    if (!broken_.empty()) lose(broken_);
-    try {
-        return count(sent_in_, do_send(bytes));
-    } catch (const PeerLost& error) {
-        broken_ = error.what();
-        throw;
-    }
+    return guarded([&] { return count(sent_in_, do_send(bytes)); });
 }
 
 std::size_t Link::try_recv(std::span<std::byte> bytes) {
-    if (!broken_.empty()) lose(broken_);
-    try {
+    return guarded([&] {
         const std::size_t got = count(received_in_, do_recv(bytes));
         if (got > 0) remember(bytes.first(got));
         return got;
-    } catch (const PeerLost& error) {
-        broken_ = error.what();
-        throw;
-    }
+    });
 }
 
 std::size_t Link::try_send(Parts parts) {
-    if (!broken_.empty()) lose(broken_);
-    try {
-        return count(sent_in_, do_send_parts(parts));
-    } catch (const PeerLost& error) {
-        broken_ = error.what();
-        throw;
-    }
+    return guarded([&] { return count(sent_in_, do_send_parts(parts)); });
 }
 
 std::size_t Link::try_recv(std::span<std::byte> bytes, std::span<std::byte> more) {
-    if (!broken_.empty()) lose(broken_);
-    try {
+    return guarded([&] {
         const std::size_t got = count(received_in_, do_recv_both(bytes, more));
         remember(bytes.first(std::min(got, bytes.size())));
         remember(more.first(got - std::min(got, bytes.size())));
         return got;
-    } catch (const PeerLost& error) {
-        broken_ = error.what();
-        throw;
-    }
+    });
 }
 
 std::size_t Link::do_send_parts(Parts parts) {
@@ -107,13 +93,7 @@ std::uint64_t Link::checksum(const LastWords& words) noexcept {
 }
 
 void Link::check_alive() {
-    if (!broken_.empty()) lose(broken_);
-    try {
-        do_check_alive();
-    } catch (const PeerLost& error) {
-        broken_ = error.what();
-        throw;
-    }
+    guarded([this] { do_check_alive(); });
 }
 
 void Link::finish() noexcept {

@@ -65,6 +65,11 @@ class Link {
     }
     // "address to address" of each connection, where there are several.
     [[nodiscard]] virtual std::vector<std::string> paths() const { return {}; }
+    // "address on card to address" of a connection for an error; "" without, or of several.
+    [[nodiscard]] virtual std::string path() const { return ""; }
+    // Takes it that this link is of no use any more, for what was read from it: as if it had failed
+    // by itself.
+    [[noreturn]] void give_up(const std::string& why);
 
     // Says why this rank gives up and ends this direction. Only the first words count.
     void say_last_words(std::uint64_t epoch, const Reason& reason) noexcept;
@@ -110,6 +115,17 @@ class Link {
     static std::size_t count(std::atomic<std::uint64_t>* where, std::size_t moved) noexcept {
         if (where != nullptr && moved > 0) where->fetch_add(moved, std::memory_order_relaxed);
         return moved;
+    }
+
+    // Runs `body`; a failure in it is that of this link, from now on, and names its addresses.
+    template <class Body>
+    auto guarded(const Body& body) {
+        if (!broken_.empty()) lose(broken_);
+        try {
+            return body();
+        } catch (const PeerLost& error) {
+            give_up(error.what());
+        }
     }
 
     int peer_;

@@ -17,6 +17,7 @@
 #include "base/fd.hpp"
 #include "base/sockets.hpp"
 #include "transport/link.hpp"
+#include "transport/path.hpp"
 
 namespace phalanx {
 
@@ -47,11 +48,13 @@ class SocketLink final : public Link {
         }
         // A unix socket has no host that vanishes, and takes none of the options.
         if (silence_.count() > 0) keep_alive(fd_.get(), silence_);
+        path_ = Path::of(fd_.get());
     }
 
     [[nodiscard]] int descriptor() const noexcept override { return fd_.get(); }
 
     [[nodiscard]] bool has_ended() noexcept override { return peer_has_ended(fd_.get()); }
+    [[nodiscard]] std::string path() const override { return path_.text_with_card(); }
 
   protected:
     std::size_t do_send(std::span<const std::byte> bytes) override {
@@ -140,6 +143,7 @@ class SocketLink final : public Link {
 
     Fd fd_;
     milliseconds silence_;
+    Path path_;
     [[maybe_unused]] Clock::time_point looked_;
     [[maybe_unused]] Clock::time_point unanswered_;  // since when, as far as was looked
 };

@@ -1,6 +1,4 @@
 // A link over several sockets to one peer: one stream of bytes, dealt out in blocks of one size.
-#include <arpa/inet.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
 
@@ -12,6 +10,7 @@
 
 #include "base/fd.hpp"
 #include "transport/link.hpp"
+#include "transport/path.hpp"
 
 namespace phalanx {
 
@@ -22,32 +21,6 @@ constexpr std::size_t kLargestCall = std::size_t{1} << 20;
 // A peer that is gone has closed all its sockets; the word of it comes by several ways.
 constexpr int kEndBites = 20;
 constexpr std::chrono::milliseconds kEndBite{1};
-
-std::string address_of(const sockaddr_storage& address) {
-    std::array<char, INET6_ADDRSTRLEN> text{};
-    if (address.ss_family == AF_INET) {
-        const auto& in = reinterpret_cast<const sockaddr_in&>(address).sin_addr;
-        return ::inet_ntop(AF_INET, &in, text.data(), text.size()) != nullptr ? text.data() : "";
-    }
-    if (address.ss_family == AF_INET6) {
-        const auto& in = reinterpret_cast<const sockaddr_in6&>(address).sin6_addr;
-        return ::inet_ntop(AF_INET6, &in, text.data(), text.size()) != nullptr ? text.data() : "";
-    }
-    return "";
-}
-
-// "10.0.1.1 to 10.0.1.2"; "" where a socket has no such addresses.
-std::string path_of(int fd) {
-    sockaddr_storage here{};
-    sockaddr_storage there{};
-    auto length = static_cast<socklen_t>(sizeof here);
-    if (::getsockname(fd, reinterpret_cast<sockaddr*>(&here), &length) != 0) return "";
-    length = static_cast<socklen_t>(sizeof there);
-    if (::getpeername(fd, reinterpret_cast<sockaddr*>(&there), &length) != 0) return "";
-    const auto from = address_of(here);
-    const auto to = address_of(there);
-    return from.empty() || to.empty() ? "" : from + " to " + to;
-}
 
 }  // namespace
 
@@ -197,7 +170,9 @@ class StripedLink final : public Link {
     [[nodiscard]] std::string name(std::size_t stripe) const {
         auto text =
             "connection " + std::to_string(stripe + 1) + " of " + std::to_string(stripes_.size());
-        return paths_[stripe].empty() ? text : text + ", " + paths_[stripe];
+        const auto path = stripes_[stripe]->path();
+        const auto& known = path.empty() ? paths_[stripe] : path;
+        return known.empty() ? text : text + ", " + known;
     }
 
     std::vector<std::unique_ptr<Link>> stripes_;
@@ -222,7 +197,7 @@ std::unique_ptr<Link> make_striped_link(int peer, std::span<const int> fds,
     std::vector<std::unique_ptr<Link>> stripes;
     std::vector<std::string> paths;
     for (Fd& fd : owned) {
-        paths.push_back(path_of(fd.get()));
+        paths.push_back(Path::of(fd.get()).text());
         stripes.push_back(make_socket_link(peer, fd.release(), silence));
     }
     return make_striped_link(peer, std::move(stripes), std::move(paths));

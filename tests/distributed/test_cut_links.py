@@ -55,7 +55,7 @@ def test_a_message_that_waits_is_freed_by_a_cut(rank_pool):
     (error,) = world.outcomes([0], timeout=2)
     assert isinstance(error, px.RankFailure), error
     assert error.rank == 1
-    assert "the link between rank 0 and rank 1 broke" in error.reason
+    assert "the link between rank 0 and rank 1 broke (127.0.0.1 to 127.0.0.1: " in error.reason
 
 
 class TwoHosts:
@@ -155,7 +155,9 @@ def test_a_host_that_vanishes_without_a_word_is_noticed(hosts, what, tmp_path):
         said, _ = ranks[0].communicate(timeout=30)
         accused, at_s, reason = said.decode().split(" ", 2)
         assert accused == "1", said
-        assert "the link between rank 0 and rank 1 broke" in reason
+        here, there = hosts.addresses
+        way = f"{here} on {hosts.cable} to {there}"
+        assert f"the link between rank 0 and rank 1 broke ({way}: no answer for 5 s)" in reason
         assert float(at_s) - pulled_s < SILENCE_S + 0.5
     finally:
         for rank in ranks:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 
 import pytest
 from distributed.meeting import PATIENCE, answer, identity, talk
 
 from phalanx.distributed._handshake import Lane, Stripe
+from phalanx.distributed._outages import Outages
 from phalanx.distributed._stripes import Ways
 
 HOME = ["127.0.0.1", "127.0.0.2", "127.0.0.3"]
@@ -88,6 +90,56 @@ def test_a_path_that_is_out_is_gone_around_and_told(meet, caplog):
     assert "goes over 127.0.0.1 as well, and is slower" in caplog.text
     for sock in accepted:
         sock.close()
+
+
+@contextlib.contextmanager
+def silence(address):
+    """A port that neither lets anybody in nor refuses, as a host behind a cable that is out."""
+    with contextlib.ExitStack() as undo:
+        full = undo.enter_context(socket.create_server((address, 0), backlog=0))
+        for _ in range(3):  # more than it holds; what comes then is dropped
+            knock = undo.enter_context(socket.socket())
+            knock.setblocking(False)
+            knock.connect_ex(full.getsockname())
+        yield full.getsockname()[1]
+
+
+def past_silence(meeting, port, outages):
+    """Form rank 1's link of two connections, one of which gets no answer."""
+    theirs = meeting.start(1, ways=Ways(2), addresses=HOME[:2], outages=outages)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        meeting.stand_in(0, port=server.getsockname()[1], gone=("127.0.0.2", port))
+        accepted = [server.accept()[0] for _ in range(2)]
+        assert sorted(map(answer, accepted)) == [Stripe(0, 2), Stripe(1, 2)]
+        ends(theirs.result(PATIENCE)[Lane.COLLECTIVE][0])
+        for sock in accepted:
+            sock.close()
+
+
+def test_a_path_without_an_answer_is_not_waited_for_again_and_again(meet, caplog):
+    """Half a second each way at first, which was 2 s and 5 s; then hardly at all, and told once."""
+    caplog.set_level("DEBUG", "phalanx.distributed")
+    outages = Outages()
+    told = "rank 1: a path to rank 0 cannot be used (127.0.0.2 port {} from 127.0.0.2: no answer "
+    with silence("127.0.0.2") as port:
+        for limit_s, is_told in ((0.5, True), (0.1, False)):
+            caplog.clear()
+            past_silence(meet(2), port, outages)
+            for source in (" from 127.0.0.2", ""):
+                tried = f"127.0.0.2 port {port}{source}: no answer within {limit_s:g} s"
+                assert f"rank 1: {tried}" in caplog.messages
+            assert (told.format(port) in caplog.text) is is_told
+
+
+def test_a_path_that_answers_again_is_as_good_as_before():
+    outages = Outages()
+    fresh_s = outages.patience_s("10.0.1.1", "")
+    outages.note("10.0.1.1", "")
+    assert (
+        outages.patience_s("10.0.1.1", "") < fresh_s == outages.patience_s("10.0.1.1", "10.0.1.2")
+    )
+    outages.forget("10.0.1.1", "")
+    assert outages.patience_s("10.0.1.1", "") == fresh_s
 
 
 def test_a_connection_that_is_not_of_this_link_is_not_let_in(meet, knock):

@@ -109,7 +109,7 @@ class _Door(HostDoor):
 
     def hear(self, body: bytes) -> None:
         """Let the newest host send something."""
-        self._hear(list(self._visitors)[-1], b"b", [body])
+        self._hear(list(self._visitors)[-1], b"b", "", [body])
 
     def says(self, message: Any) -> None:
         self.hear(self._theirs.write(message))

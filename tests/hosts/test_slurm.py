@@ -206,3 +206,22 @@ def test_no_slurm_here(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ValueError, match=r"scontrol does not say which nodes 'a\[1-2\]' are"):
         job_hosts("slurm", {"SLURM_JOB_NODELIST": "a[1-2]"})
+
+
+def test_the_doctor_asks_the_nodes_of_the_job_it_is_in(bed, slurm):
+    doctor = [sys.executable, "-m", "phalanx.cli", "doctor"]
+    said = slurm.run("salloc", "-Q", "-N3", "--ntasks-per-node=2", *doctor)
+    assert said.returncode == 0, said
+    for line in (
+        "ok    launcher   /usr/bin/srun is Slurm's (slurm",
+        "ok    scheduler  Slurm answers sinfo",
+        "its hosts and slots: a 2, b 2, c 2",
+        "ok    slurm      Slurm starts processes on b, c",
+        "each host reaches each other (6 ways)",
+        "for 6 ranks",
+    ):
+        assert line in said.stdout
+    said = slurm.run(*doctor, "--launcher", "slurm", "--hosts", "b,nope", "--timeout", "10")
+    assert said.returncode == 1
+    assert "fail  slurm      nope: Slurm does not start a process there: " in said.stdout
+    assert "Slurm starts processes on b\n" in said.stdout

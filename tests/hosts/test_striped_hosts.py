@@ -81,7 +81,25 @@ def test_a_card_that_goes_away_is_named(two_cards, launch):
         own, at_s, accused, text = line.split(" ", 3)
         assert (own, accused) == (f"[{rank}]", str(1 - rank)), line
         assert float(at_s) - cut_s < SILENCE_S + 0.5
-        assert "the link between rank 0 and rank 1 broke (connection 2 of 2, 10.77.1.1" in text
+        way = f"10.77.1.1{1 + rank} on eth1 to 10.77.1.1{2 - rank}"
+        assert f"the link between rank 0 and rank 1 broke (connection 2 of 2, {way}: " in text
+
+
+def test_the_card_of_the_supervisors_line_is_told_from_its_host(two_cards, launch):
+    ranks = launch(until="on")
+    said = [ranks.stdout.readline() for _ in range(2)]
+    try:
+        two_cards.cut(1, card=0)
+        more, _ = ranks.communicate(timeout=30)
+    finally:
+        two_cards.mend(1, card=0)
+    assert (
+        "lost its host: it has not answered for 2 s: nothing comes from 10.77.0.12 to " in more
+    ), (
+        said,
+        more,
+    )
+    assert "10.77.0.11 on eth0, while it answers at 10.77.1.12: the host lives" in more
 
 
 def test_a_card_that_is_down_at_the_start_is_gone_around_and_told(two_cards, launch):

@@ -1,5 +1,6 @@
 // The contract of Link, on every kind of link.
 #include <doctest/doctest.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 
 #include <functional>
@@ -83,6 +84,40 @@ const std::vector<Kind> kKinds{{"memory", memory_pair},
 
 }  // namespace
 
+TEST_CASE("a lost link over tcp names its addresses, also when it is given up") {
+    const int listener = ::socket(AF_INET, SOCK_STREAM, 0);
+    const int one = ::socket(AF_INET, SOCK_STREAM, 0);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t length = sizeof address;
+    auto* generic = reinterpret_cast<sockaddr*>(&address);
+    REQUIRE(::bind(listener, generic, length) == 0);
+    REQUIRE(::listen(listener, 1) == 0);
+    REQUIRE(::getsockname(listener, generic, &length) == 0);
+    REQUIRE(::connect(one, generic, length) == 0);
+    const auto here = make_socket_link(1, one);
+    auto there = make_socket_link(0, ::accept(listener, nullptr, nullptr));
+    ::close(listener);
+    CHECK(here->path() == "127.0.0.1 to 127.0.0.1");  // no card
+    const auto why = [](const auto& body) -> std::string {
+        try {
+            body();
+        } catch (const PeerLost& error) {
+            return error.what();
+        }
+        return "nothing";
+    };
+    std::vector<std::byte> got(3);
+    CHECK(why([&] { there->give_up("nonsense came"); }) == "127.0.0.1 to 127.0.0.1: nonsense came");
+    CHECK(why([&] { there->try_recv(got); }) == "127.0.0.1 to 127.0.0.1: nonsense came");
+    there.reset();
+    for (int i = 0; i < 2; ++i) {
+        CHECK(why([&] { here->try_recv(got); }) ==
+              "127.0.0.1 to 127.0.0.1: the other end closed it");
+    }
+}
+
 TEST_CASE("link contract: bytes arrive whole and in order, both ways at once") {
     for (const Kind& kind : kKinds) {
         CAPTURE(kind.name);
@@ -140,7 +175,9 @@ TEST_CASE(
     }
 }
 
-TEST_CASE("last words can be overheard while what was sent before them is still to come") {
+TEST_CASE(
+    "last words can be overheard while what was sent before them is "
+    "still to come") {
     auto pair = socket_pair();
     const auto sent = noise(70'000, 4);
     CHECK(pair.here->try_send(sent) == sent.size());
@@ -164,7 +201,9 @@ TEST_CASE("last words can be overheard while what was sent before them is still 
     CHECK_FALSE(bare.there->overhear(7));
 }
 
-TEST_CASE("a queue in the arena ends in its own epoch only, and knows when trying is of use") {
+TEST_CASE(
+    "a queue in the arena ends in its own epoch only, and knows when "
+    "trying is of use") {
     auto pair = arena_pair();
     std::vector<std::byte> bytes(2000);
     CHECK(pair.here->can_send());

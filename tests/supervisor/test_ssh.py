@@ -183,7 +183,8 @@ def test_the_last_words_of_the_far_side(bed):
     )
     assert why(bed, _plan(), python) == "it cannot run here: no memory"
     python = bed.python("silent", "exit 5")
-    assert why(bed, _plan(), python) == "its supervisor exited with status 5 and said nothing"
+    said = f"its supervisor exited with status 5 and said nothing: is {python} a Python?"
+    assert why(bed, _plan(), python) == said
     traceback = "echo 'Traceback (most recent call last):' >&2; echo 'KeyError: 3' >&2; exit 1"
     text = why(bed, _plan(), bed.python("broken", traceback))
     assert text == "its supervisor failed (KeyError: 3): has it the same version of phalanx?"
@@ -195,7 +196,8 @@ def test_a_slow_host_is_told_of_and_given_up(bed):
     with Launcher(bed, (_plan(), remote, "secret")) as launcher:
         answer = launcher.answer()
     assert answer["slow"] == ["it has let us in, its Python has not answered yet"]
-    assert answer["text"] == "it has let us in, its Python has not answered yet, after 3.2 s"
+    said = "it has let us in, its Python has not answered yet, after 3.2 s"
+    assert answer["text"] == f"{said} (--boot-timeout S waits longer)"
     assert bed.left(2.0) == []
 
 

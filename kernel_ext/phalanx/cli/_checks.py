@@ -8,6 +8,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 
+from phalanx.hosts import TITLES
 from phalanx.supervisor import needed_descriptors
 
 from ._checks_between import (
@@ -19,7 +20,7 @@ from ._checks_between import (
     say_ports,
 )
 from ._finding import Finding, Status, Task, odd, on
-from ._probing import Probe
+from ._probing import FED, Probe
 
 __all__ = ["find"]
 
@@ -36,7 +37,7 @@ def find(probes: Sequence[Probe], task: Task) -> list[Finding]:
         One line a check where all is well (with its hosts, if others have not answered), else one
         for each host where it is not.
     """
-    findings = list(_reached(probes))
+    findings = list(_reached(probes, task))
     there = [probe for probe in probes if probe.has_answered]
     if not there:
         return findings
@@ -88,14 +89,16 @@ def _said(there: Sequence[Probe], fact: str) -> str:
     return str(there[0].facts[fact]) or "none"
 
 
-def _reached(probes: Sequence[Probe]) -> Iterator[Finding]:
+def _reached(probes: Sequence[Probe], task: Task) -> Iterator[Finding]:
     far = [probe for probe in probes if not probe.plan.is_local]
     failed = [probe for probe in probes if not probe.has_answered]
     for probe in failed:
         yield Finding(probe.stage, "fail", probe.plan.name, probe.why_not)
     let_in = [probe.plan.name for probe in far if probe not in failed]
     if let_in:
-        yield Finding("ssh", "ok", "", f"without a prompt to {', '.join(let_in)}")
+        way = task.question.remote.launcher
+        how = f"{TITLES[way]} starts processes on" if way in FED else "without a prompt to"
+        yield Finding(way if way in FED else "ssh", "ok", "", f"{how} {', '.join(let_in)}")
 
 
 def _python(there: Sequence[Probe], _task: Task) -> Iterator[Finding]:

@@ -6,6 +6,7 @@ It parses, prints and writes files; what is asked of hosts and made of it is the
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import sys
 from collections.abc import Collection, Sequence
@@ -35,6 +36,7 @@ examples:
   phalanx config --hosts a,b,c --save said && phalanx config --from-saved said --svg hosts.svg
 """
 PASSES_ON = False
+_OF_JOBS = ("slurm", "pbs", "sge", "lsf")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(=.*)?", re.DOTALL)
 
 
@@ -65,6 +67,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="names, addresses or user@name:port (default: this machine)",
     )
     add("--hostfile", metavar="PATH", help="the hosts of a file: MLX's JSON, or Open MPI's text")
+    add(
+        "--launcher", choices=_OF_JOBS, metavar="NAME",
+        help="the hosts of the job that this runs in, instead: slurm, pbs, sge, lsf (asked by ssh)",
+    )  # fmt: skip
     add(
         "--over", choices=("thunderbolt", "ethernet", "any"), default="any",
         help="what joins the hosts; any: cables where they join all, else their common network",
@@ -146,6 +152,9 @@ def _check(options: argparse.Namespace) -> None:
     if options.hosts is not None and options.hostfile is not None:
         msg = "--hosts and --hostfile both name the hosts; give one"
         raise ValueError(msg)
+    if options.launcher is not None and (options.hosts or options.hostfile):
+        msg = "--launcher takes the hosts of a job; leave --hosts and --hostfile out"
+        raise ValueError(msg)
     if options.from_saved is not None:
         for name in ("auto_setup", "undo_setup"):
             if getattr(options, name):
@@ -167,6 +176,8 @@ def _named(options: argparse.Namespace) -> list[Host]:
         named = room.read_hostfile(options.hostfile).hosts
     elif options.hosts is not None:
         named = room.parse_hosts(options.hosts).hosts
+    elif options.launcher is not None:
+        named = room.job_hosts(options.launcher, os.environ).hosts
     else:
         named = () if options.from_saved is not None else (room.Host("127.0.0.1"),)
     once = {(host.ssh, host.port): host for host in named if host.slots != 0}

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import math
+import os
 import shlex
 import socket
 import subprocess
@@ -17,18 +19,23 @@ from pathlib import Path
 import msgspec
 
 from phalanx.hosts import (
+    LAUNCHERS,
+    TITLES,
     Hostfile,
     interface_addresses,
     is_address,
+    job_hosts,
     parse_hosts,
     plan,
     read_hostfile,
+    recognised,
 )
 from phalanx.protocol import HostPlan, RemoteOptions
 
 from ._checks import find
 from ._finding import Finding, Task
-from ._probing import Probe, Question, look
+from ._launchers import check_launcher
+from ._probing import FED, Probe, Question, look
 
 __all__ = ["DESCRIPTION", "EPILOG", "HELP", "PASSES_ON", "add_arguments", "run"]
 
@@ -44,6 +51,8 @@ examples:
   phalanx doctor
   phalanx doctor --hosts a,b,user@c:2222 -n 2
   phalanx doctor --hostfile hosts.json --backend mpi --script train.py
+  salloc -N 3 phalanx doctor                 (the hosts of the job, by srun)
+  phalanx doctor --launcher pbs --nodes 3    (what is needed here to submit a job)
 """
 PASSES_ON = False
 _BACKENDS = ("any", "ring", "mpi", "nccl", "jaccl", "jaccl-ring")
@@ -72,6 +81,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--hosts", metavar="A,B", help="hosts, as ssh takes them: a,b,user@c:2222")
     add("--hostfile", metavar="FILE", help="the same from a file of MLX's, Open MPI's or MPICH's")
+    add(
+        "--launcher", metavar="NAME",
+        help="how ranks will be started: checks its commands and folder here, and the hosts of the "
+        f"job that this runs in, which is recognised; {', '.join(LAUNCHERS)}",
+    )  # fmt: skip
+    add("--nodes", type=_count, metavar="N", help="with --launcher: a job of N is to be submitted")
     add("-n", type=_count, metavar="N", help="ranks per host (default: its slots, else 1)")
     add("--python", metavar="PATH", help="the interpreter there (default: the path of this one)")
     add("--cwd", metavar="DIR", help="the folder there (default: this one)")
@@ -93,17 +108,32 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:  # noqa: ARG00
         raise ValueError(msg)
     if options.interface is not None:
         interface_addresses(options.interface)
-    hostfile = _hostfile(options)
+    launcher = _launcher(options)
+    findings: list[Finding] = []
+    if launcher in TITLES:
+        has_hosts = options.hosts is not None or options.hostfile is not None
+        nodes = options.nodes or 0
+        findings += check_launcher(launcher, nodes, os.environ, has_hosts=has_hosts)
+    hostfile = _hostfile(options, launcher)
     backend = options.backend or hostfile.backend or "any"
     plans = plan(hostfile, options.n)
     # First of all this machine, where the supervisor of all would run: also without ranks.
     here = [its for its in plans if its.is_local] or [HostPlan(_own_name(), 0, is_local=True)]
     far = [its for its in plans if not its.is_local]
+    if far and launcher in TITLES and launcher not in FED:
+        every = ",".join(its.name for its in far)
+        text = (
+            f"{every}: not asked, as {TITLES[launcher]} hands nothing back; "
+            f"phalanx doctor --launcher ssh --hosts {every} asks by ssh"
+        )
+        findings.append(Finding("hosts", "note", "", text))
+        far = []
     remote = RemoteOptions(
         python=options.python or "",
         ssh_args=tuple(word for words in options.ssh_arg for word in _words(words)),
         interface=options.interface or "",
         timeout_s=options.timeout,
+        launcher=launcher,
     )
     question = Question(
         remote,
@@ -111,9 +141,12 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:  # noqa: ARG00
         script="" if options.script is None else str(Path(options.script).absolute()),
         is_both_ways=backend == "mpi",
     )
-    names = sorted({name for its in far if not is_address(name := _real_name(its, remote))})
+    known = [its.name if launcher in FED else _real_name(its, remote) for its in far]
+    if far and launcher in FED:  # who says at which address a host is reached is another host
+        known.append(here[0].name)
+    names = sorted({name for name in known if not is_address(name)})
     probes = asyncio.run(look([*here, *far], names, question, options.timeout))
-    findings = find(probes, Task(question, backend))
+    findings += find(probes, Task(question, backend))
     has_failed = any(finding.status == "fail" for finding in findings)
     if options.json:
         print(msgspec.json.format(msgspec.json.encode(_told(probes, findings)), indent=2).decode())
@@ -122,11 +155,28 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:  # noqa: ARG00
     return int(has_failed)
 
 
-def _hostfile(options: argparse.Namespace) -> Hostfile:
+def _launcher(options: argparse.Namespace) -> str:
+    """Return how hosts are to be reached: as said, else as the job we are in does it, else by ssh."""
+    known = ", ".join(LAUNCHERS)
+    if options.launcher is not None and options.launcher not in LAUNCHERS:
+        msg = f"there is no launcher {options.launcher!r}; there are: {known}"
+        raise ValueError(msg)
+    if options.nodes and options.launcher not in set(TITLES) - {"mpi"}:
+        msg = "--nodes: which scheduler is asked? say --launcher slurm, pbs, sge, lsf or htcondor"
+        raise ValueError(msg)
+    if options.launcher is None and options.hosts is None and options.hostfile is None:
+        return recognised(os.environ, None).launcher or "ssh"
+    return options.launcher or "ssh"
+
+
+def _hostfile(options: argparse.Namespace, launcher: str) -> Hostfile:
     if options.hosts is not None:
         return parse_hosts(options.hosts)
     if options.hostfile is not None:
         return read_hostfile(options.hostfile)
+    if launcher in TITLES and not options.nodes:
+        with contextlib.suppress(ValueError):  # which is one of the findings
+            return job_hosts(launcher, os.environ, with_slots=options.n is None)
     return parse_hosts("localhost")
 
 

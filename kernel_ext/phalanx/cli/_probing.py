@@ -1,6 +1,7 @@
 """Runs the doctor's script on all hosts at once and asks it: each with a time limit of its own.
 
-It knows ssh and the script; what the answers mean is decided in `_checks`.
+It knows ssh, what starts processes within a job, and the script; what the answers mean is decided
+in `_checks`.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
+import ipaddress
 import json
 import shlex
 import sys
@@ -16,12 +18,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from phalanx.hosts import TITLES
 from phalanx.protocol import HostPlan, RemoteOptions
-from phalanx.supervisor import Heard, ssh_command, why_ended, why_not_in
+from phalanx.supervisor import (
+    Heard,
+    HostUnreachable,
+    ssh_command,
+    start_words,
+    why_ended,
+    why_not_in,
+)
 
 from . import _probe
 
-__all__ = ["Probe", "Question", "look"]
+__all__ = ["FED", "Probe", "Question", "look"]
+
+FED = ("slurm", "mpi")  # launchers that hand an input on, and words as they are
 
 _IN, _FOUND = "phalanx-doctor: in", "phalanx-doctor: python"
 _LINE_MAX_NBYTES = 4 << 20
@@ -76,6 +88,9 @@ class _Talk:
     def __init__(self, probe: Probe, question: Question) -> None:
         self._probe = probe
         self._remote = question.remote
+        is_far = not probe.plan.is_local and self._remote.launcher in FED
+        self._way = self._remote.launcher if is_far else "ssh"
+        probe.stage = self._way
         far = "" if probe.plan.is_local else question.remote.python
         self._python = far or sys.executable  # what is here is what the others are compared with
         self._process: asyncio.subprocess.Process | None = None
@@ -85,7 +100,12 @@ class _Talk:
         """Start it and send it its code."""
         script = ["/bin/sh", "-c", _SCRIPT, "phalanx", self._python]
         plan = self._probe.plan
-        if not plan.is_local:
+        if self._way != "ssh":
+            try:
+                script = [*start_words(plan, self._remote), *script]
+            except HostUnreachable as error:
+                raise _Silent(error.text) from None
+        elif not plan.is_local:
             script = ssh_command(plan, self._remote, f"exec {shlex.join(script)}")
         pipe = asyncio.subprocess.PIPE
         self._process = await asyncio.create_subprocess_exec(
@@ -119,19 +139,28 @@ class _Talk:
         stderr = (await self._process.stderr.read()).decode(errors="replace")
         status = await self._process.wait()
         is_in, has_python = _IN in self._seen, _FOUND in self._seen
-        self._probe.stage = "python" if is_in else "ssh"
+        self._probe.stage = "python" if is_in else self._way
         if has_python:
             lines = stderr.strip().splitlines() or ["it said nothing"]
             return f"its Python does not run the checks: {lines[-1]}"
-        heard = Heard("ssh", self._probe.plan, self._python, is_in, has_python, status, stderr)
+        if self._way != "ssh" and not is_in:
+            lines = [line.strip() for line in stderr.splitlines() if line.strip(" -*\t")]
+            return f"{TITLES[self._way]} does not start a process there: {(lines or ['it said nothing'])[0]}"
+        heard = Heard(self._way, self._probe.plan, self._python, is_in, has_python, status, stderr)
         return why_ended(heard) if is_in or status < 0 else why_not_in(heard)
+
+    @property
+    def is_by_ssh(self) -> bool:
+        """Whether ssh has brought us there."""
+        return self._way == "ssh" and not self._probe.plan.is_local
 
     def phase(self) -> str:
         """How far it has got, for a time that is over."""
         if _FOUND in self._seen:
             return "its Python has not answered"
-        self._probe.stage = "python" if _IN in self._seen else "ssh"
-        return "its shell has not answered" if _IN in self._seen else "ssh has not got in"
+        self._probe.stage = "python" if _IN in self._seen else self._way
+        way = "ssh" if self._way == "ssh" else TITLES[self._way]
+        return "its shell has not answered" if _IN in self._seen else f"{way} has not got in"
 
     async def end(self) -> None:
         """End it: its input ends, and what does not heed that is killed."""
@@ -189,6 +218,8 @@ async def look(
             error_s = (time.time() - begun) / 2
             if error_s < probe.clock_error_s:
                 probe.clock_s, probe.clock_error_s = there - begun - error_s, error_s
+        if not talk.is_by_ssh:
+            told["came_by"] = []  # that of the shell in which the job was begun
         probe.facts = told
 
     async def listen(index: int) -> None:
@@ -249,6 +280,19 @@ def _addresses(probes: Sequence[Probe], index: int) -> list[str]:
     if probe.plan.is_local:
         # Where the others have seen us come from.
         seen = [other.facts["came_by"][:1] for other in probes if other.has_answered]
-        return sorted({address for words in seen for address in words})
+        found = {address for words in seen for address in words}
+        return sorted(found) or _known(probes, probe)
     came_by: list[str] = probe.facts["came_by"]
-    return came_by[2:3]
+    return came_by[2:3] or _known(probes, probe)
+
+
+def _known(probes: Sequence[Probe], probe: Probe) -> list[str]:
+    """What the other hosts take its name for, but for loopback."""
+    name = probe.plan.name.rpartition("@")[2]
+    found = [
+        address
+        for other in probes
+        if other is not probe and other.has_answered
+        for address in other.facts["names"].get(name, [])
+    ]
+    return [text for text in dict.fromkeys(found) if not ipaddress.ip_address(text).is_loopback]

@@ -23,11 +23,12 @@ import msgspec
 
 from phalanx.errors import CollectiveTimeout, DistributedError
 
-from ._attempt import Attempt, Target, is_open
+from ._attempt import Attempt, Target, is_open, why_late
 from ._deadline import Deadline
 from ._handshake import Acceptor, HandshakeRejected, Identity, Initiator, Lane, Stripe
 from ._listen import Endpoint, Share, close_all, listen, open_socket, read_shares
 from ._machine import bound_send_buffer, machine
+from ._outages import Outages
 from ._rendezvous import Rendezvous, name_ranks
 from ._stripes import ONE_WAY, Route, Ways, n_stripes, routes_of
 
@@ -39,7 +40,6 @@ __all__ = ["Links", "connect_links"]
 # as those who have not shown the key go first. What is dropped is told a few times, then counted.
 STRANGER_LIMIT_S = 2.0
 ATTEMPT_LIMIT_S = 5.0
-BOUND_LIMIT_S = 2.0  # from an address of our own: if it is of another network, no answer comes
 MAX_UNPROVEN = 64
 ACCEPTS_AT_ONCE = 64  # then the others have their turn
 DROPS_TOLD = 8
@@ -66,6 +66,7 @@ def connect_links(
     check: Callable[[], None] = _nothing,
     names: Sequence[int] = (),
     ways: Ways = ONE_WAY,
+    outages: Outages | None = None,
 ) -> Links:
     """Connect to every peer, prove both ends, and return the sockets by lane and rank.
 
@@ -91,6 +92,8 @@ def connect_links(
         What error texts call a rank; its own number if left out.
     ways : Ways, optional
         How many of the addresses are used together, and with how many connections each.
+    outages : Outages, optional
+        What this process knows of paths that are out.
 
     Returns
     -------
@@ -127,7 +130,8 @@ def connect_links(
         theirs = {key: shares[key[1]] for key in every if key[1] < me.rank}
         targets = {k: routes_of(k[0], k[2], mine, s, addresses) for k, s in theirs.items()}
         awaited = {key for key in every if key[1] > me.rank}
-        meeting = _Meeting(me, [sock for sock, _ in listeners], awaited, targets, names)
+        outages = outages or Outages()
+        meeting = _Meeting(me, [sock for sock, _ in listeners], awaited, targets, names, outages)
         made = meeting.run(deadline, check, host_names)
         for (lane, peer, _), sock in made.items():
             bound_send_buffer(sock, lane, shares[peer].machine)
@@ -152,9 +156,11 @@ class _Meeting:
         awaited: Collection[_Key],
         targets: Mapping[_Key, Sequence[Route]],
         names: Sequence[int],
+        outages: Outages,
     ) -> None:
         self._me = me
         self._names = names
+        self._outages = outages
         self._listeners = listeners
         self._awaited = frozenset(awaited)
         self._targets = {key: Target(routes) for key, routes in targets.items()}
@@ -197,19 +203,10 @@ class _Meeting:
     ) -> None:
         if not deadline.is_over():
             return
-        by_rank = {key[1]: key for key in missing}
-        ranks = sorted(by_rank)
-        who = name_ranks([self._names[peer] for peer in ranks])
+        by_rank = {key[1]: self._targets.get(key) for key in missing}
+        who = name_ranks([self._names[peer] for peer in sorted(by_rank)])
         text = f"rank {self._names[self._me.rank]}: {who} did not connect within {deadline}"
-        details = []
-        for peer in ranks:
-            name = self._names[peer]
-            where = f"rank {name} runs on {host_names[peer]}" if peer < len(host_names) else ""
-            target = self._targets.get(by_rank[peer])
-            why = "" if target is None else target.last_error
-            detail = ": ".join(part for part in (where, why) if part)
-            details += [detail] if detail else []
-        raise CollectiveTimeout(f"{text} ({'; '.join(details)})" if details else text)
+        raise CollectiveTimeout(text + why_late(by_rank, self._names, host_names))
 
     def _wait(self, deadline: Deadline) -> None:
         now = time.monotonic()
@@ -279,7 +276,9 @@ class _Meeting:
             self._connecting.add(key)
             stripe = Stripe(number, self._counts[lane, peer])
             initiator = Initiator(self._me, peer=peer, lane=lane, stripe=stripe)
-            attempt = Attempt(sock, initiator, BOUND_LIMIT_S if source else ATTEMPT_LIMIT_S)
+            patience_s = self._outages.patience_s(endpoint.host, source)
+            connect_s = patience_s if target.has_another else None
+            attempt = Attempt(sock, initiator, ATTEMPT_LIMIT_S, connect_s)
             code = sock.connect_ex(address)
             if code not in {0, errno.EINPROGRESS}:
                 self._attempts.append(attempt)
@@ -316,17 +315,16 @@ class _Meeting:
             self._links[key].close()
         self._links[key] = attempt.sock
         target = self._targets.get(key)
-        if target is not None and target.route.is_detour:
-            _log.warning(
-                "rank %d: a path to rank %d cannot be used (%s): what should go there goes over "
-                "%s as well, and is slower",
-                self._names[self._me.rank], self._names[key[1]],
-                target.direct_error, target.route.endpoint.host,
-            )  # fmt: skip
+        if target is not None:
+            target.came(self._outages, self._names[self._me.rank], self._names[key[1]])
 
     def _drop_late(self) -> None:
         for attempt in [a for a in self._attempts if a.deadline.is_over()]:
-            self._drop(attempt, "it did not finish the handshake in time")
+            why = "it did not finish the handshake in time"
+            if attempt.is_connecting:
+                why = f"no answer within {attempt.deadline}"
+                self._targets[attempt.key].was_silent(self._outages)
+            self._drop(attempt, why)
 
     def _drop(self, attempt: Attempt, why: str) -> None:
         self._forget(attempt)

@@ -268,6 +268,7 @@ def form_part(
         check=check,
         names=spec.members,
         ways=spec.ways,
+        outages=family.memory.outages,
     )
     if new is None or part is None:
         return None

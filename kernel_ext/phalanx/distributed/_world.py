@@ -22,6 +22,7 @@ from ._connect import Links, connect_links
 from ._control import AbortKind, accused
 from ._deadline import Deadline
 from ._handshake import Identity, Lane
+from ._outages import Outages
 from ._rendezvous import Rendezvous
 from ._room import check_room
 from ._selector import SELECTOR_VARIABLE, read_selector
@@ -139,11 +140,13 @@ class HostMemory:
     """What the ranks of one host share: arena and abort page, mapped once per process.
 
     They stay mapped from epoch to epoch, because slots outlive the ranks in them. A world
-    without shared memory has neither (``None``). The flight recorder goes on with them.
+    without shared memory has neither (``None``). The flight recorder goes on with them, and so does
+    what is known of paths to other hosts.
     """
 
     def __init__(self, spec: WorldSpec) -> None:
         self._source = _memory_of(spec)
+        self.outages = Outages()
         self._slot = spec.slot
         self.arena: _native.Arena | None = None
         self.page: _native.AbortPage | None = None
@@ -256,6 +259,7 @@ def form_group(
             host_names=spec.rank_host_names(),
             check=_abort_check(spec, memory),
             ways=spec.ways,
+            outages=memory.outages,
         )
         group = make_group(spec, memory, links)
         try:

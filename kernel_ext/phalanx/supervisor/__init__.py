@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from ._far_command import Heard, why_ended
 from ._found_root import FoundRoot
+from ._host_process import HostUnreachable
+from ._in_job import start_words
+from ._key_folder import job_folder
 from ._launch import RootProcess, launch_root
 from ._limits import needed_descriptors
 from ._runtime_folder import check_name, claim_name, find_record, list_records
@@ -16,15 +19,18 @@ from ._system import open_pidfd
 __all__ = [
     "FoundRoot",
     "Heard",
+    "HostUnreachable",
     "RootProcess",
     "check_name",
     "claim_name",
     "find_record",
+    "job_folder",
     "launch_root",
     "list_records",
     "needed_descriptors",
     "open_pidfd",
     "ssh_command",
+    "start_words",
     "why_ended",
     "why_not_in",
 ]

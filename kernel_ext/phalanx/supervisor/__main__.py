@@ -24,6 +24,7 @@ from phalanx.protocol import BootOptions, RootAddress
 from phalanx.protocol.scripts import ScriptOptions
 
 from ._curve import only_client
+from ._leave import leave
 from ._limits import allow_descriptors, save_address_space, stripe_sockets
 from ._runtime_folder import RecordFile
 
@@ -135,6 +136,7 @@ def main() -> None:
                 RecordFile(boot.record_fd, boot.record_path).close()
         # What this machine refuses is no mistake of ours: a line, which whoever started us says.
         sys.exit(f"it cannot run here: {error}")
+    leave()
 
 
 if __name__ == "__main__":

@@ -185,7 +185,8 @@ class FarCommand:
                 raise HostUnreachable(self._way.plan.name, self._ended.result())
             spent = loop.time() - start
             if spent >= timeout_s:
-                raise HostUnreachable(self._way.plan.name, f"{self._phase}, after {timeout_s:g} s")
+                text = f"{self._phase}, after {timeout_s:g} s (--boot-timeout S waits longer)"
+                raise HostUnreachable(self._way.plan.name, text)
             if spent >= SLOW_S and not was_slow:
                 was_slow = True
                 on_slow(self._phase)
@@ -248,7 +249,8 @@ def why_ended(heard: Heard) -> str:
         return f"its supervisor failed ({line}): has it the same version of phalanx?"
     if heard.status == _LOST:
         return f"its {heard.by} connection was lost{f': {line}' if line else ''}"
-    return line or f"its supervisor {exit_reason(heard.status)} and said nothing"
+    silent = f"its supervisor {exit_reason(heard.status)} and said nothing"
+    return line or f"{silent}: is {heard.python} a Python?"
 
 
 def last_line(text: str) -> str:

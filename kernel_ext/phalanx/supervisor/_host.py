@@ -320,6 +320,7 @@ class HostSupervisor(HostView):
     async def stop(self) -> None:
         """End all ranks: SIGTERM, a moment, SIGKILL; then free their memory."""
         self._is_stopping = True
+        self._sweeper.ending()
         processes = [child.process for child in self._children.values()]
         for process in processes:
             process.terminate()

@@ -40,7 +40,8 @@ KEPT_MAX_NBYTES = 64 << 20
 class _Visitor:
     """One host that may come: whom to hand what it says, and how to reach it once it has come.
 
-    ``identity`` is that of its newest connection, empty while it has none.
+    ``identity`` is that of its newest connection, empty while it has none; ``address`` is where
+    that comes from.
     """
 
     def __init__(self, take: Callable[[FromHost], None], fail: Callable[[str], None]) -> None:
@@ -48,6 +49,7 @@ class _Visitor:
         self.fail = fail
         self.letters = Letters()
         self.identity = b""
+        self.address = ""
         self.turn = 0
         self.is_given_up = False
 
@@ -107,7 +109,9 @@ class HostDoor:
         while True:
             frames = await sock.recv_multipart(copy=False)
             key = str(frames[-1].get("User-Id")).encode()
-            self._hear(key, frames[0].bytes, [frame.bytes for frame in frames[1:]])
+            # One of IPv4 is told in the form of IPv6, which this socket speaks too.
+            address = str(frames[-1].get("Peer-Address")).removeprefix("::ffff:")
+            self._hear(key, frames[0].bytes, address, [frame.bytes for frame in frames[1:]])
 
     def _on_served(self, task: asyncio.Task[None]) -> None:
         """After a mistake of ours: nobody is heard any more, which must not look like silence."""
@@ -116,7 +120,7 @@ class HostDoor:
             for visitor in self._visitors.values():
                 visitor.fail("its root cannot hear it any more")
 
-    def _hear(self, key: bytes, identity: bytes, bodies: Sequence[bytes]) -> None:
+    def _hear(self, key: bytes, identity: bytes, address: str, bodies: Sequence[bytes]) -> None:
         """Take one message of whoever has this key; what it is, is checked here."""
         visitor = self._visitors.get(key)
         if visitor is None:
@@ -138,6 +142,8 @@ class HostDoor:
             visitor.identity = identity
         if not is_new:
             return
+        if identity == visitor.identity:
+            visitor.address = address
         try:
             visitor.take(letter.message)
         except Exception:  # a mistake of ours must not cost the other hosts
@@ -152,6 +158,10 @@ class HostDoor:
         for body in (visitor.letters.note(Rejoined()), *visitor.letters.unheard):
             self._send(visitor, identity, body)
         return True
+
+    def address_of(self, key: bytes) -> str:
+        """Return where the host that has this key comes from; "" before it has come."""
+        return self._visitors[key].address
 
     def say(self, key: bytes, message: ToHost) -> None:
         """Say something to the host that has this key; it hears it when it has a connection."""

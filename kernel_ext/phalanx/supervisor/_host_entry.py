@@ -24,6 +24,7 @@ from phalanx.protocol.hosts import HostBoot
 from ._host_process import BEGUN
 from ._host_role import HostRole
 from ._key_folder import say_in, take_key
+from ._leave import leave
 from ._limits import allow_descriptors, save_address_space, stripe_sockets
 from ._reach import reach
 from ._root_link import RootLink
@@ -48,7 +49,8 @@ def run_host(line: bytes) -> None:
         sys.exit("nobody has told it what to do: what has started it is gone")
     theirs = msgspec.json.decode(line, type=_Version).version
     if theirs != phalanx.__version__:
-        sys.exit(f"its phalanx is {phalanx.__version__}, the one that starts it is {theirs}")
+        text = f"its phalanx is {phalanx.__version__}, the one that starts it is {theirs}"
+        sys.exit(f"{text}: there, {sys.executable} -m pip install phalanx=={theirs}")
     boot = msgspec.json.decode(line, type=HostBoot)
     os.write(1, f"{BEGUN}\n".encode())
     null = os.open(os.devnull, os.O_RDWR)
@@ -67,6 +69,7 @@ def run_host(line: bytes) -> None:
         sys.exit(f"it cannot run there: {error}")
     if problem:
         sys.exit(problem)
+    leave()
 
 
 def _leave_mpi() -> None:
@@ -94,7 +97,8 @@ def run_host_of_job(path: str) -> None:
 async def _serve(boot: HostBoot) -> str:
     found = await reach(boot.endpoints, REACH_S)
     if not found.endpoint:
-        return f"it cannot reach the supervisor at {found.why_not}"
+        text = f"it cannot reach the supervisor at {found.why_not}"
+        return f"{text}: phalanx doctor --hosts {boot.name} says what lets it through"
     addresses = boot.addresses or (found.own,)
     if boot.interface and not boot.addresses:
         try:

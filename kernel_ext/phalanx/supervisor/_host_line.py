@@ -36,6 +36,7 @@ from phalanx.protocol.hosts import (
 from ._beats import ClockOffset, Silence, beat_every_s
 from ._host_door import HostDoor
 from ._launch_host import HostProcess, HostUnreachable, launch_host
+from ._silent_line import SilentLine
 
 __all__ = ["Answer", "HostLine"]
 
@@ -90,6 +91,7 @@ class HostLine:
         self._tasks: set[asyncio.Task[None]] = set()
         self.is_up = False
         self._is_broken = False  # its connection, for now
+        self._way = SilentLine("", "")
 
     # -- its start ----------------------------------------------------------------------------
 
@@ -126,6 +128,8 @@ class HostLine:
             if up.version == phalanx.__version__:
                 self.is_up = True
                 self._silence = Silence(self._silence_s, self._loop.time())
+                there = self._door.address_of(self._key)
+                self._way = SilentLine(up.root_address, there, up.addresses)
                 self._spawn_task(self._beat())
                 self._spawn_task(self._watch_process(self._ended))
                 return up
@@ -222,8 +226,12 @@ class HostLine:
             now_s = self._loop.time()
             if self._silence.is_over(now_s):
                 how = " (its connection has broken)" if self._is_broken else ""
-                self._lose(f"it has not answered for {self._silence_s:g} s{how}")
+                self._lose(f"it has not answered for {self._silence_s:g} s{how}{self._way}")
                 return
+            if self._silence.lasts_s < self._silence_s / 2:
+                self._way.forget()
+            elif not self._way.is_asked:
+                self._spawn_task(self._way.ask(self._silence_s / 3))
             if now_s >= beat_at_s:
                 beat_at_s = now_s + beat_every_s(self._silence_s)
                 self._say_beat()

@@ -14,23 +14,28 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-__all__ = ["KeyFolder", "last_words", "say_in", "take_key"]
+__all__ = ["KeyFolder", "job_folder", "last_words", "say_in", "take_key"]
 
 _WORDS_MAX_NBYTES = 4096
 
 
-class KeyFolder:
-    """The first lines of some supervisors, each in a file of its own; removed with `remove`.
+def job_folder() -> Path:
+    """Return the folder in which those of jobs are made, which need not be there yet.
 
-    It is made in ``PHALANX_JOB_DIR``, else in the user's cache folder: home folders are what
-    clusters share.
+    ``PHALANX_JOB_DIR``, else in the user's cache folder: home folders are what clusters share.
     """
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    base = Path(os.environ.get("PHALANX_JOB_DIR") or cache / "phalanx" / "jobs")
+    return base.absolute()
+
+
+class KeyFolder:
+    """The first lines of some supervisors, each in a file of its own; removed with `remove`."""
 
     def __init__(self, lines: Sequence[bytes]) -> None:
-        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        base = Path(os.environ.get("PHALANX_JOB_DIR") or cache / "phalanx" / "jobs")
+        base = job_folder()
         base.mkdir(parents=True, exist_ok=True)
-        self.path = Path(tempfile.mkdtemp(prefix="job-", dir=base.absolute()))  # 0700
+        self.path = Path(tempfile.mkdtemp(prefix="job-", dir=base))  # 0700
         for number, line in enumerate(lines):
             fd = os.open(self.key(number), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             with os.fdopen(fd, "wb") as file:

@@ -26,14 +26,15 @@ class OutputPipe:
         self.read_fd, self.write_fd = os.pipe()
         os.set_blocking(self.read_fd, False)
         self.tail = ""
+        self._has_ended = False
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self.read_fd, self._read)
 
     @property
     def is_over(self) -> bool:
-        """Whether this pipe has been closed."""
-        return self.read_fd < 0
+        """Whether nobody holds the writing end any more, as far as was read; or it was closed."""
+        return self._has_ended or self.read_fd < 0
 
     def child_started(self) -> None:
         """Close our writing end: the child has its own now."""
@@ -42,7 +43,7 @@ class OutputPipe:
 
     def release(self) -> None:
         """Stop reading; what was read so far was start-up noise."""
-        if self.is_over:  # it said that it is up, and was gone before that was read
+        if self.read_fd < 0:  # it said that it is up, and was gone before that was read
             return
         self._loop.remove_reader(self.read_fd)
         self.tail = ""
@@ -54,6 +55,7 @@ class OutputPipe:
         except BlockingIOError:
             return False
         if not data:
+            self._has_ended = True
             self._loop.remove_reader(self.read_fd)
             return False
         self.tail = (self.tail + self._decoder.decode(data))[-TAIL_CHARACTERS:]

@@ -163,8 +163,8 @@ class RootSupervisor:
     async def _close(self) -> None:
         for task in self._tasks:
             task.cancel()
-        await self._host.stop()
-        await self._engines.stop_controller()
+        # At once: without the controller nobody has to be told of each rank that leaves it.
+        await asyncio.gather(self._engines.stop_controller(), self._host.stop())
 
     def _spawn_task(self, work: Any) -> None:
         task = self._loop.create_task(work)

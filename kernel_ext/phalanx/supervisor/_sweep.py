@@ -5,8 +5,10 @@ the rank that started it, however deep and detached, or if it is in a rank's pro
 file imports nothing but the standard library on Linux, so that it is up in 10 ms and stays small.
 
 The supervisor of WORLD is the parent, and writes to the standard input: ``+pid serial`` when it
-has started a child, ``-pid serial`` when that one is gone (what it left behind goes now). The end
-of the input is the end of the supervisor, whatever it was: all of the world goes. So does its file
+has started a child, ``-pid serial`` when that one is gone (what it left behind goes now; after a
+``~``, when all are being ended, with all the rest: a look at all processes of a machine takes
+milliseconds, and there is one anyway). The end of the input is the end of the supervisor, whatever
+it was: all of the world goes. So does its file
 RECORD in the runtime folder (empty: it has none), but for a supervisor that said ``.`` before the
 end: it sees to that itself. First of all,
 worlds whose supervisor is gone and that nobody has swept are (after a power cut there is nothing;
@@ -206,12 +208,15 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)
     world, record = sys.argv[1:]
     supervisor = os.getppid()
-    is_regular = False
+    is_regular = is_ending = False
     children: set[int] = set()
     sweep(_is_orphan)
     for line in sys.stdin:
         if line[0] == ".":
             is_regular = True
+            continue
+        if line[0] == "~":
+            is_ending = True
             continue
         pid, serial = line[1:].split()
         if line[0] == "+":
@@ -219,7 +224,8 @@ def main() -> None:
         else:
             children.discard(int(pid))
             gone = f"{world}.{serial}"
-            sweep(lambda _, mark, gone=gone: mark == gone)  # type: ignore[misc]
+            if not is_ending:
+                sweep(lambda _, mark, gone=gone: mark == gone)  # type: ignore[misc]
     for child in children:
         _kill_group(child)
     sweep(lambda _, mark: mark.startswith(f"{world}."))

@@ -81,6 +81,11 @@ class Sweeper:
         serial = self._children.pop(pid)
         self._say(f"-{pid} {serial}")
 
+    def ending(self) -> None:
+        """Learn that all children are being ended: what they leave behind goes with the last."""
+        if not self._is_stopping:
+            self._say("~")
+
     def _say(self, line: str) -> None:
         if self._popen is not None and self._popen.stdin is not None:
             # To one that is being killed (the next one is told all), or that was stopped.

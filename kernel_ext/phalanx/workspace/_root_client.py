@@ -79,6 +79,7 @@ _ANSWERS = (
 
 ANSWER_S = 10.0  # the root answers in milliseconds; a cell's begin may wait 2 s for the last one
 STOP_S = 5.0
+END_S = 1.0  # from its last word to its end
 RESTART_S = 90.0  # to end a rank, and to start one: what the root gives both, and more
 POLL_S = 0.1
 
@@ -260,7 +261,9 @@ class RootClient:
             # Where it hangs or has just died, close() below kills it, and its children with it.
             with contextlib.suppress(DistributedError):
                 self._ask(Stop, Stopped, STOP_S)
-        self._root.close(timeout_s=1.0)
+        # Its end wakes the watcher at once; `close` would look for it now and then.
+        self._watcher.join(timeout=END_S)
+        self._root.close(timeout_s=0.0)
         self._watcher.join()
 
     def leave(self) -> None:
