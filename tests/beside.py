@@ -1,14 +1,16 @@
-"""Files (and folders) whose tests may run beside others: `tests/run` runs them first, three at a time.
+"""Which tests may run at the same time: `tests/run` runs three parts, one after the other.
 
-They hold nobody to a time that is short, and look at no processes but their own. A new file runs
-alone until it is named here. Those in a browser have one of the three to themselves.
+BESIDE, three files at a time: they hold nobody to a time that is short, and look at no processes but
+their own. Those in a browser have one of the three to themselves. IN_PAIRS, two at a time: they hold
+to times of seconds, and wait for most of theirs; the longest first. A new file runs alone, one by
+one, until it is named here.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["BESIDE", "is_beside"]
+__all__ = ["PARTS", "place_of"]
 
 _TESTS = Path(__file__).parent
 BESIDE = (
@@ -65,14 +67,51 @@ BESIDE = (
     *(
         f"workspace/test_{name}.py"
         for name in (
-            "again", "asking", "attach", "bench", "come_back", "io", "leaks", "merge", "newcomers", "questions",
-            "restart", "run", "splits", "status", "stopping", "text", "trace", "watch",
+            "again", "asking", "bench", "come_back", "io", "leaks", "merge", "newcomers", "questions",
+            "restart", "run", "status", "stopping", "text", "trace", "watch",
         )
     ),
 )  # fmt: skip
 
+IN_PAIRS = (
+    "supervisor/test_nothing_left.py",
+    "hosts/test_slurm.py",
+    "hosts/test_fake_schedulers.py",
+    "cli/test_launch_hosts.py",
+    "workspace/test_hosts.py",
+    "hosts/test_cut_off.py",
+    "hosts/test_over_ssh.py",
+    *(f"cli/test_{name}.py" for name in ("detach", "doctor", "launch_ssh", "lab_in_browser")),
+    *(
+        f"hosts/test_{name}.py"
+        for name in ("grid_engine", "mpirun", "notebook_over_ssh")
+    ),
+    *(f"magics/test_{name}.py" for name in ("front_ends", "magics", "stdin", "tmux", "typing")),
+    "security",
+    *(
+        f"supervisor/test_{name}.py"
+        for name in ("reach", "remote_host", "root_link", "ssh", "stack_pipe")
+    ),
+    "test_bed.py",
+    "test_jupyter_servers.py",
+    "test_readme.py",
+    *(
+        f"workspace/test_{name}.py"
+        for name in (
+            "attach", "help", "life", "lone_messages", "samples", "samples_of_hosts", "splits",
+        )
+    ),
+)  # fmt: skip
 
-def is_beside(path: Path) -> bool:
-    """Whether the tests of a file may run beside others."""
+PARTS = {"beside": BESIDE, "pairs": IN_PAIRS, "alone": ()}
+
+
+def place_of(path: Path) -> tuple[str, int]:
+    """The part of a run that a file's tests belong to, and where the file is named in it."""
     within = path.relative_to(_TESTS)
-    return any(str(way) in BESIDE for way in (within, *within.parents))
+    ways = {str(way) for way in (within, *within.parents)}
+    for part, names in PARTS.items():
+        for index, name in enumerate(names):
+            if name in ways:
+                return part, index
+    return "alone", 0

@@ -8,10 +8,11 @@ import shutil
 import signal
 import tempfile
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from bed import Bed, why_not
-from beside import is_beside
+from beside import PARTS, place_of
 from mpis import Mpi
 
 # A shell that runs us in the background, or nohup, has signals ignored, which every process we start
@@ -42,21 +43,30 @@ def mpi(request) -> Mpi:
 def pytest_addoption(parser) -> None:
     parser.addoption(
         "--part",
-        choices=["beside", "alone"],
-        help="only the tests that may run beside others (with -n of pytest-xdist), or only the rest",
+        choices=PARTS,
+        help="only the tests that may run beside others, or in pairs (-n of pytest-xdist), or alone",
     )
+    parser.addoption(
+        "--failed-to", metavar="FILE", help="write here which tests failed, one a line"
+    )
+
+
+def pytest_ignore_collect(collection_path, config) -> bool | None:
+    """Whether a file need not be read: none of its tests belongs to the part that is to run."""
+    part = config.getoption("part")
+    is_other = collection_path.suffix == ".py" and place_of(collection_path)[0] != part
+    return True if part is not None and is_other else None
 
 
 def pytest_collection_modifyitems(config, items) -> None:
     part = config.getoption("part")
     if part is None:
         return
-    parted: dict[bool, list] = {True: [], False: []}
-    for item in items:
-        parted[is_beside(item.path) == (part == "beside")].append(item)
+    places = {item: place_of(item.path) for item in items}
+    config.hook.pytest_deselected(items=[item for item in items if places[item][0] != part])
+    items[:] = [item for item in items if places[item][0] == part]
     # Those in a browser first: they are the longest, and have a worker to themselves.
-    items[:] = sorted(parted[True], key=lambda item: lane_of(item.nodeid) != "browser")
-    config.hook.pytest_deselected(items=parted[False])
+    items.sort(key=lambda item: (lane_of(item.nodeid) != "browser", places[item][1]))
 
 
 def lane_of(test: str) -> str:
@@ -81,6 +91,10 @@ def pytest_xdist_make_scheduler(config, log):
 
 def pytest_terminal_summary(terminalreporter) -> None:
     """Say which files took longest: where to look when a run takes too long."""
+    if path := terminalreporter.config.getoption("failed_to"):
+        reports = [r for kind in ("failed", "error") for r in terminalreporter.stats.get(kind, ())]
+        failed = dict.fromkeys(report.nodeid for report in reports)
+        Path(path).write_text("".join(f"{test}\n" for test in failed))
     seconds: Counter[str] = Counter()
     for reports in terminalreporter.stats.values():
         for report in reports:

@@ -47,13 +47,78 @@ def ran(place, *command, **env):
 
 
 @pytest.mark.parametrize(
-    ("beside", "alone", "ends"), [(5, 5, 1), (0, 5, 0), (5, 0, 0), (0, 0, 0), (1, 5, 1), (5, 1, 1)]
+    ("beside", "pairs", "alone", "ends"),
+    [
+        (5, 5, 5, 1),
+        (0, 5, 5, 0),
+        (5, 0, 5, 0),
+        (5, 5, 0, 0),
+        (0, 0, 0, 0),
+        (1, 5, 5, 1),
+        (5, 5, 1, 1),
+    ],
 )
-def test_a_part_may_be_without_tests_and_not_both(place, beside, alone, ends):
-    tool(place, "python", f'case "$*" in *"--part beside"*) exit {beside} ;; esac; exit {alone}')
+def test_a_part_may_be_without_tests_and_not_all(place, beside, pairs, alone, ends):
+    parts = f"*part\\ beside*) exit {beside} ;; *part\\ pairs*) exit {pairs} ;;"
+    tool(place, "python", f'case "$*" in {parts} esac; exit {alone}')
     code, said = ran(place, "tests/run", "python", "-k", "nobody")
     assert code == ends, said
-    assert f"{2 - ends} passed, {ends} failed" in said
+    assert f"{3 - ends} passed, {ends} failed" in said
+
+
+# pytest as it is seen from tests/run: it writes those that fail, from `failing`, and how they went.
+PYTEST = """
+while [ $# -gt 0 ]; do
+    case $1 in --failed-to) to=$2 ;; esac
+    tests="$tests<$1>"
+    shift
+done
+cp "failing/${to##*/}" "$to" 2>/dev/null || : >"$to"
+echo "ran ${to##*/}: $tests"
+[ ! -s "$to" ]
+"""
+ODD = "tests/a.py::test_x[import time; time.sleep(600)-a b]"
+
+
+def failing(place, **parts):
+    tool(place, "python", PYTEST)
+    (place / "failing").mkdir()
+    for name, tests in parts.items():
+        (place / "failing" / name).write_text("".join(f"{test}\n" for test in tests))
+    return ran(place, "tests/run", "python")
+
+
+def test_what_passes_at_its_second_try_is_named_and_no_failure(place):
+    code, said = failing(place, beside=[ODD], pairs=["tests/b.py::test_y"])
+    assert code == 0, said
+    assert (
+        f"ran second: <-m><pytest><--failed-to><build/tries/second><-ra><{ODD}><tests/b.py::test_y>"
+        in said
+    )
+    assert said.count("ok, but for 1 to be tried again") == 4  # after each part, and in the summary
+    assert said.endswith(
+        f"passed at the second try only:\n{ODD}\ntests/b.py::test_y\n\n4 passed, 0 failed\n"
+    )
+
+
+def test_what_fails_again_has_failed(place):
+    code, said = failing(place, alone=["tests/b.py::test_y", ODD], second=[ODD])
+    assert code == 1, said
+    assert said.endswith("second try only:\ntests/b.py::test_y\n\n3 passed, 1 failed\n")
+
+
+def test_where_nothing_fails_nothing_is_tried_again(place):
+    code, said = failing(place)
+    assert code == 0, said
+    assert "ran second" not in said
+    assert "second try" not in said
+
+
+def test_many_failures_are_no_bad_moment(place):
+    code, said = failing(place, beside=[f"tests/a.py::test_{i}" for i in range(41)])
+    assert code == 1, said
+    assert "ran second" not in said
+    assert "41 tests failed" in said
 
 
 def test_lint_that_cannot_begin_has_failed(place):

@@ -109,12 +109,13 @@ def test_a_message_that_a_rank_left_for_good(script, transport, how, is_recv):
 def test_what_a_rank_had_queued_when_it_vanished_is_not_waited_for(script):
     path = script(
         """
-        import os, numpy as np, phalanx as px
+        import os, time, numpy as np, phalanx as px
         world = px.init()
         if world.rank() == 1:
             works = [px.all_sum(np.ones(3), async_op=True) for _ in range(3)]
             os._exit(0)
         if world.rank() == 0: px.all_sum(np.ones(3))
+        time.sleep(600)  # rank 2: that it closes the group would be a reason as well
         """
     )
     said = launch("-n", "3", path)  # which waits a minute for it, no longer

@@ -1,6 +1,6 @@
 """What ranks under mpirun do in the tests of the mpi backend: `python mpi_cells.py CELL[:ARG] ...`.
 
-Each function here is a cell; one that raises makes its rank, and so mpirun, end with an error.
+One that raises ends its rank, and so mpirun, with an error. Within 10 s: other tests run beside.
 """
 
 from __future__ import annotations
@@ -233,7 +233,7 @@ def timeout():
     x, out = np.ones(3), np.zeros(3)
     error = _raised(px.CollectiveTimeout, engine.all_sum, x, out, timeout=0.5)
     took = time.monotonic() - start
-    assert 0.5 <= took < 1.5, took
+    assert 0.5 <= took < 10, took
     say(error)
 
 
@@ -252,7 +252,7 @@ def interrupt():
         threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
         start = time.monotonic()
         _raised(KeyboardInterrupt, engine.barrier)
-        assert time.monotonic() - start < 2
+        assert time.monotonic() - start < 10
         error = _raised(px.DistributedError, engine.barrier)
     elif engine.rank == 1:
         error = _raised(px.DistributedError, engine.recv, np.empty(1), 2)
@@ -269,7 +269,7 @@ def leave():
         return
     start = time.monotonic()
     error = _raised(px.DistributedError, engine.barrier)
-    assert time.monotonic() - start < 2
+    assert time.monotonic() - start < 10
     say(error)
 
 

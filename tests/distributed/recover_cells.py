@@ -41,12 +41,13 @@ def fail(how: str, odd: int) -> str:
     group = px.init()
     is_odd, peer = group.rank() == odd, (odd + 1) % group.size()
     x = np.ones(1000)
-    # Nobody is in what was before: whoever has sent this is in no operation.
-    if not is_odd:
-        px.send(0, odd)
-    for other in range(group.size()) if is_odd else ():
-        _ = None if other == odd else px.recv((), "int64", other)
     try:
+        # Nobody is in what was before: whoever has sent this is in no operation. (A peer's that
+        # times out fails this as well, where it takes its time.)
+        if not is_odd:
+            px.send(0, odd)
+        for other in range(group.size()) if is_odd else ():
+            _ = None if other == odd else px.recv((), "int64", other)
         if how == "mismatch":
             px.all_sum(x[:10] if is_odd else x)
         elif how == "timeout":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import socket
-import time
 from dataclasses import replace
 
 import pytest
@@ -144,9 +143,7 @@ def test_a_killed_rank_is_named_by_its_number_in_the_world(world):
     with pytest.raises(TimeoutError):
         world.outcomes([1], timeout=0.2)
     world.kill(3, signal.SIGKILL)
-    start = time.monotonic()
-    (error,) = world.outcomes([1], timeout=5)
-    assert time.monotonic() - start < 2
+    (error,) = world.outcomes([1], timeout=15)  # tests/faults holds it to 2 s
     assert isinstance(error, px.RankFailure), error
     assert error.rank == 3
 

@@ -113,11 +113,12 @@ def test_two_rings_on_the_same_ports_never_add_up_each_other_s_arrays(tmp_path, 
         for job, (out, err, code) in zip((1, 2), ends(jobs), strict=True):
             assert "AssertionError" not in err, err
             lines = sorted(out.splitlines())
+            seen = f"attempt {attempt}, job {job}: {code}\n{out}{err}"
             if code == 0:
-                assert lines == [f"job {job} rank {r} of 2" for r in range(2)], attempt
+                assert lines == [f"job {job} rank {r} of 2" for r in range(2)], seen
             else:
-                assert "does another job use the same ports?" in err or "two jobs" in err, err
-                assert lines == []
+                assert "does another job use the same ports?" in err or "two jobs" in err, seen
+                assert lines == [], seen
 
 
 @pytest.mark.slow

@@ -79,6 +79,13 @@ def family(root: psutil.Process) -> list[psutil.Process]:
     return [root, *root.children(recursive=True)]
 
 
+def wait_until(is_so, timeout_s: float = 10.0) -> None:
+    deadline_s = time.monotonic() + timeout_s
+    while not is_so():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+
+
 def values(ws: Workspace) -> list[str | None]:
     return [result.value for result in ws.run("kept")]
 
@@ -145,7 +152,7 @@ def test_one_owner_at_a_time_and_those_who_watch():
             Workspace.attach("mine")
         with Workspace.attach("mine", watch=True) as watcher:
             ws.run("print('seen')")
-            assert watcher.output(1) == "seen\n"
+            wait_until(lambda: watcher.output(1) == "seen\n")  # which comes on a way of its own
             assert watcher.topology().size == 2
             for call in (lambda: watcher.run("1"), watcher.stop, lambda: watcher.pull("x")):
                 with pytest.raises(DistributedError, match="'mine' is only watched from here"):
@@ -158,6 +165,7 @@ def test_one_owner_at_a_time_and_those_who_watch():
             with pytest.raises(DistributedError, match=text):
                 ws.run("1")
             assert not ws.is_running
+            wait_until(lambda: shown.notices)
             assert shown.notices[0].startswith(text)
             taker.stop()
 

@@ -20,7 +20,7 @@ from processes import wait_gone
 
 from phalanx.errors import CellError, DistributedError, RankFailure
 from phalanx.protocol import Hello
-from phalanx.workspace import Workspace
+from phalanx.workspace import Workspace, _connect
 
 BOUND_S = 2.0  # design.md section 5: on one machine
 
@@ -273,3 +273,18 @@ def test_no_secret_is_in_a_command_line_or_an_environment(own):
         words = " ".join(process.cmdline()) + Path(f"/proc/{process.pid}/environ").read_text()
         assert "signature" not in words
         assert "key" not in words.lower().replace("key_file", "")
+
+
+def test_a_root_that_is_killed_before_it_has_a_sweeper_leaves_no_record(tmp_path, monkeypatch):
+    launch = _connect.launch_root
+
+    def launch_and_kill(*arguments, **options):
+        root = launch(*arguments, **options)
+        os.kill(root.pid, signal.SIGKILL)
+        return root
+
+    monkeypatch.setattr(_connect, "launch_root", launch_and_kill)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    with pytest.raises(DistributedError, match="the supervisor is gone"):
+        Workspace.start(n=1)
+    assert list(tmp_path.rglob("*.json")) == []

@@ -11,6 +11,7 @@ from os import PathLike
 from typing import TYPE_CHECKING
 
 from phalanx.protocol import BootProgress, HostPlan, JobOptions, RemoteOptions
+from phalanx.supervisor import find_record
 
 from ._bench import CanBench
 from ._checks import checked_seconds, checked_text, checked_whole
@@ -154,6 +155,7 @@ class Workspace(WorkspaceLife, CanLook, CanExchange, CanRestart, CanBench, CanMe
             self._boot(is_new=True, more_s=more_s, progress=progress)
         except BaseException:
             self.stop()
+            find_record(self.name)  # looks, and so removes what a root killed this early has left
             raise
         return self
 
