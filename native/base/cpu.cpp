@@ -23,6 +23,46 @@ int usable_cores() noexcept {
     return static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
 }
 
+std::vector<int> usable_core_list() {
+    std::vector<int> cores;
+#ifdef __linux__
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    if (::sched_getaffinity(0, sizeof set, &set) != 0) return cores;
+    for (int core = 0; core < CPU_SETSIZE; ++core) {
+        if (CPU_ISSET(core, &set)) cores.push_back(core);
+    }
+#endif
+    return cores;
+}
+
+int current_core() noexcept {
+#ifdef __linux__
+    return ::sched_getcpu();
+#else
+    return -1;
+#endif
+}
+
+bool move_to_core(int core) noexcept {
+#ifdef __linux__
+    cpu_set_t before;
+    cpu_set_t only;
+    CPU_ZERO(&before);
+    CPU_ZERO(&only);
+    CPU_SET(core, &only);
+    if (::sched_getaffinity(0, sizeof before, &before) != 0 || !CPU_ISSET(core, &before)) {
+        return false;
+    }
+    const bool has_moved = ::sched_setaffinity(0, sizeof only, &only) == 0;
+    ::sched_setaffinity(0, sizeof before, &before);
+    return has_moved;
+#else
+    static_cast<void>(core);
+    return false;
+#endif
+}
+
 double flag_latency_ns() {
     if (usable_cores() < 2) return -1.0;
     using Clock = std::chrono::steady_clock;

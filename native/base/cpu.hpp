@@ -1,6 +1,8 @@
 // What the waiting policy must know about the processor.
 #pragma once
 
+#include <vector>
+
 namespace phalanx {
 
 inline void cpu_relax() noexcept {
@@ -23,6 +25,11 @@ inline void order_reads() noexcept {
 
 // Cores this thread may run on (the affinity mask, not the machine).
 int usable_cores() noexcept;
+std::vector<int> usable_core_list();
+// The one that this thread is on; -1 where that is not known.
+int current_core() noexcept;
+// Has this thread go on there, and leaves its affinity mask as it is. False if it cannot be.
+bool move_to_core(int core) noexcept;
 
 // One-way latency of a flag between two cores in ns, measured with a helper thread in about 50 us
 // of flag time; a negative number where there is only one core.

@@ -15,6 +15,8 @@ namespace {
 // once that piece was found good. So data may run ahead of the check that it came unchanged, but
 // nobody finishes with what was made of damaged data: its maker gives no mark.
 
+constexpr std::size_t kNearBytes = 8 << 10;  // and as much of x, and of the result: half of L1
+
 // The sending half: walks the pieces, but never past what may be sent.
 class Sender {
   public:
@@ -121,6 +123,7 @@ class Receiver {
             const std::span room(piece.out + at_,
                                  static_cast<std::size_t>(std::min(left, kGoBytes)));
             const auto moved = receive(room, room.size() == left);
+            sum_.add(room.first(moved.of_data));
             finish(moved.of_data);
             end_piece_if_over();
             return moved.all;
@@ -128,16 +131,7 @@ class Receiver {
         const auto room = std::min<std::uint64_t>(left, scratch_.size()) - held_;
         const auto moved = receive(scratch_.subspan(held_, static_cast<std::size_t>(room)),
                                    left <= scratch_.size());
-        held_ += moved.of_data;
-        const std::size_t whole = held_ / size_of(dtype_) * size_of(dtype_);
-        if (whole > 0) {
-            const std::byte* inputs[] = {scratch_.data(), piece.own + at_};
-            reduce(reduction_, dtype_, piece.out + at_, nullptr, inputs, whole / size_of(dtype_));
-            if (piece_ < passed_on_.size()) made_.add({piece.out + at_, whole});
-            held_ -= whole;
-            std::memmove(scratch_.data(), scratch_.data() + whole, held_);
-            finish(whole);
-        }
+        reduce_held(piece, moved.of_data);
         end_piece_if_over();
         return moved.all;
     }
@@ -154,9 +148,34 @@ class Receiver {
                            : bytes.empty() ? link_->try_recv(mark)
                                            : link_->try_recv(bytes, mark);
         const auto of_data = std::min(moved, bytes.size());
-        sum_.add(bytes.first(of_data));
         mark_received_ += moved - of_data;
         return {moved, of_data};
+    }
+    // What has come into the scratch, `n_new` bytes of it just now: summed, reduced, and the result
+    // summed, a few KiB at a time, so that all but the first reads are of the nearest cache.
+    void reduce_held(const Incoming& piece, std::size_t n_new) {
+        std::size_t summed = held_;
+        const auto sum_up_to = [&](std::size_t end) {
+            if (end <= summed) return;
+            sum_.add(scratch_.subspan(summed, end - summed));
+            summed = end;
+        };
+        held_ += n_new;
+        const std::size_t width = size_of(dtype_);
+        const std::size_t whole = held_ / width * width;
+        for (std::size_t from = 0; from < whole; from += kNearBytes) {
+            const std::size_t size = std::min(kNearBytes, whole - from);
+            sum_up_to(from + size);
+            std::byte* const out = piece.out + at_ + from;
+            const std::byte* inputs[] = {scratch_.data() + from, piece.own + at_ + from};
+            reduce(reduction_, dtype_, out, nullptr, inputs, size / width);
+            if (piece_ < passed_on_.size()) made_.add({out, size});
+        }
+        sum_up_to(held_);
+        if (whole == 0) return;
+        held_ -= whole;
+        std::memmove(scratch_.data(), scratch_.data() + whole, held_);
+        finish(whole);
     }
     void end_piece_if_over() {
         if (mark_received_ < sizeof came_) return;

@@ -236,6 +236,7 @@ class AbortPage {
                                                   std::uint64_t word) const;
     // One of those that it is in at this moment.
     [[nodiscard]] std::optional<Site::Seen> current_site(int slot) const;
+    [[nodiscard]] Seat& seat(int slot) const noexcept { return pulses_[slot].seat; }
     // The sign of life of a slot's process: it grows while that runs; 0: it gives none.
     [[nodiscard]] std::uint64_t beats(int slot) const noexcept {
         return pulses_[slot].beats.load(std::memory_order_acquire);

@@ -9,12 +9,15 @@
 #include <chrono>
 #include <cstdint>
 
+#include "transport/seats.hpp"
+
 namespace phalanx {
 
 // In shared memory: 0 where there is no heart (no rank yet, one that has left). Written by the
 // rank's heart, read by anybody.
 struct alignas(128) Pulse {
     std::atomic<std::uint64_t> beats;
+    Seat seat;  // by whichever thread of the rank waits
 };
 
 // Concurrency. The thread touches `pulse_` and `stop_` only, calls no Python, takes no lock and no

@@ -34,6 +34,13 @@ void Waiter::throw_aborted() const {
     throw Aborted(reason ? std::move(*reason) : Reason{AbortKind::kError, -1, "unknown"});
 }
 
+void Waiter::look_for_seat(Clock::time_point now) {
+    if (!policy_.is_full || !seats_.is_due(now)) return;
+    std::vector<Seat*> seats;
+    for (int slot = 0; slot < page_.slots(); ++slot) seats.push_back(&page_.seat(slot));
+    seats_.look(seats, slot_, now);
+}
+
 void Waiter::look_around(Clock::time_point now, WhoIsMissing missing) {
     check_abort();
     if (deadline_.has_passed(now)) {
@@ -54,6 +61,7 @@ void Waiter::check(WhoIsMissing missing) { look_around(Clock::now(), missing); }
 void Waiter::rest(FunctionRef<bool()> ready, WhoIsMissing missing) {
     auto now = Clock::now();
     look_around(now, missing);
+    look_for_seat(now);
     const auto waited = now - started_;
     if (!policy_.is_crowded && waited < policy_.spin) {
         for (int look = 0; look < kLooksPerClock && !ready(); ++look) cpu_relax();
@@ -74,6 +82,7 @@ void Waiter::rest(FunctionRef<bool()> ready, WhoIsMissing missing) {
 void Waiter::rest_on(Descriptors descriptors, WhoIsMissing missing) {
     auto now = Clock::now();
     look_around(now, missing);
+    look_for_seat(now);
     const auto waited = now - started_;
     if (!policy_.is_crowded && waited < policy_.spin) {
         cpu_relax();

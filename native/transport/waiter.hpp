@@ -13,6 +13,7 @@
 #include "base/error.hpp"
 #include "base/function_ref.hpp"
 #include "transport/abort_page.hpp"
+#include "transport/seats.hpp"
 
 namespace phalanx {
 
@@ -34,10 +35,13 @@ struct WaitPolicy {
     // operation on 64 KiB-1 MiB is this long, and sleeping would add a wake-up to each phase.
     std::chrono::nanoseconds yield{std::chrono::microseconds(200)};
     bool is_crowded = false;  // more ranks here than cores: do not spin at all
+    bool is_full = false;     // no fewer ranks than cores, and more than one: they are worth a move
 
     static WaitPolicy for_ranks(int ranks_here) noexcept {
         WaitPolicy policy;
-        policy.is_crowded = ranks_here > usable_cores();
+        const int cores = usable_cores();
+        policy.is_crowded = ranks_here > cores;
+        policy.is_full = ranks_here >= cores && cores > 1;
         return policy;
     }
 };
@@ -63,6 +67,7 @@ class Waiter {
     Waiter(AbortPage& page, int slot, std::uint64_t epoch, int wake_fd, WaitPolicy policy)
         : page_(page),
           bell_(page.doorbell(slot)),
+          slot_(slot),
           epoch_(epoch),
           wake_fd_(wake_fd),
           policy_(policy) {}
@@ -119,14 +124,17 @@ class Waiter {
     void start();
     void rest(FunctionRef<bool()> ready, WhoIsMissing missing);
     void rest_on(Descriptors descriptors, WhoIsMissing missing);
+    void look_for_seat(Clock::time_point now);
     void look_around(Clock::time_point now, WhoIsMissing missing);
     [[noreturn]] void throw_aborted() const;
 
     AbortPage& page_;
     Doorbell& bell_;
+    int slot_;
     std::uint64_t epoch_;
     int wake_fd_;
     WaitPolicy policy_;
+    Seats seats_;
     Deadline deadline_;
     Caller* caller_ = nullptr;
     Clock::time_point started_;     // of this wait

@@ -1,0 +1,76 @@
+// See seats.hpp.
+#include "transport/seats.hpp"
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include "base/cpu.hpp"
+
+namespace phalanx {
+
+namespace {
+
+constexpr int kCoreBits = 16;
+
+std::uint64_t ms_of(Clock::time_point now) noexcept {
+    return static_cast<std::uint64_t>(
+        std::chrono::duration_cast<std::chrono::milliseconds>(now.time_since_epoch()).count());
+}
+
+}  // namespace
+
+std::uint64_t SeatView::word_of(int core, Clock::time_point now) noexcept {
+    return ms_of(now) << kCoreBits | static_cast<std::uint64_t>(core + 1);
+}
+
+int SeatView::better_core(std::span<const std::uint64_t> words, int me, Clock::time_point now,
+                          std::span<const int> usable) {
+    const std::uint64_t now_ms = ms_of(now);
+    const auto core_of = [&](std::uint64_t word) {
+        const bool is_fresh = now_ms <= (word >> kCoreBits) + kFresh.count();
+        const int core = static_cast<int>(word & ((1U << kCoreBits) - 1)) - 1;
+        return is_fresh && core < kMostCores ? core : -1;
+    };
+    std::array<int, kMostCores> n_ranks{};
+    for (const std::uint64_t word : words) {
+        if (core_of(word) >= 0) ++n_ranks[static_cast<std::size_t>(core_of(word))];
+    }
+    const int here = core_of(words[static_cast<std::size_t>(me)]);
+    if (here < 0) return -1;
+    for (std::size_t other = static_cast<std::size_t>(me) + 1; other < words.size(); ++other) {
+        if (core_of(words[other]) == here) return -1;
+    }
+    const auto of = [&](int core) { return n_ranks[static_cast<std::size_t>(core)]; };
+    int best = -1;
+    for (const int core : usable) {
+        if (core < kMostCores && (best < 0 || of(core) < of(best))) best = core;
+    }
+    return best >= 0 && of(best) + 2 <= of(here) ? best : -1;
+}
+
+void Seats::look(std::span<Seat* const> seats, int me, Clock::time_point now) {
+    next_look_ = now + kBetweenLooks;
+    const int core = current_core();
+    if (core < 0) return;
+    Seat& own = *seats[static_cast<std::size_t>(me)];
+    own.store(SeatView::word_of(core, now), std::memory_order_relaxed);
+    if (now < next_move_) return;
+    std::vector<std::uint64_t> words;
+    int n_here = 0;
+    for (Seat* seat : seats) {
+        words.push_back(seat->load(std::memory_order_relaxed));
+        n_here += (words.back() & ((1U << kCoreBits) - 1)) == static_cast<std::uint64_t>(core + 1);
+    }
+    // Before the kernel is asked for anything: is there somebody to leave?
+    const int better = n_here < 2 ? -1 : SeatView::better_core(words, me, now, usable_core_list());
+    n_wanted_ = better < 0 ? 0 : n_wanted_ + 1;
+    if (n_wanted_ < kLooksForMove) return;
+    n_wanted_ = 0;
+    next_move_ = now + kBetweenMoves;
+    if (move_to_core(better)) {
+        own.store(SeatView::word_of(better, now), std::memory_order_relaxed);
+    }
+}
+
+}  // namespace phalanx
