@@ -311,3 +311,6 @@ def supported_dtypes() -> tuple[str, ...]:
 
 def flag_latency_ns() -> float:
     """One-way latency of a flag between the two placements of the cores, measured in ~50 us."""
+
+def is_cell_file(file: str, /) -> bool:
+    """Whether a file's name is that of a notebook's cell: of a rank's, ipykernel's or IPython's."""

@@ -15,8 +15,16 @@ if TYPE_CHECKING:
     from ._gather import gather
     from ._host import Fault, Host, Hostfile, HostfileError, is_address
     from ._interfaces import interface_addresses, interface_of, own_addresses
-    from ._job_arguments import add_job_arguments, check_job, job_options, launcher_lines
-    from ._jobs import LAUNCHERS, TITLES, found_job, job_hosts, recognised
+    from ._job_arguments import (
+        add_far_arguments,
+        add_ssh_argument,
+        check_job,
+        job_options,
+        launcher_lines,
+        recognise_job,
+        ssh_words,
+    )
+    from ._jobs import LAUNCHERS, TITLES, found_job, job_hosts
     from ._json_form import to_json
     from ._measured import cable_networks, measured_plan
     from ._networks import Network
@@ -55,7 +63,8 @@ __all__ = [
     "RingSearch",
     "SetupError",
     "Survey",
-    "add_job_arguments",
+    "add_far_arguments",
+    "add_ssh_argument",
     "cable_networks",
     "check_job",
     "environment",
@@ -79,11 +88,12 @@ __all__ = [
     "read_hostfile",
     "read_hosts_text",
     "read_survey",
-    "recognised",
+    "recognise_job",
     "resolve",
     "run_setup",
     "save_outputs",
     "setup_steps",
+    "ssh_words",
     "to_json",
     "undo_setup",
 ]
@@ -108,7 +118,8 @@ _FILES = {
     "RingSearch": "_rings",
     "SetupError": "_setup",
     "Survey": "_survey",
-    "add_job_arguments": "_job_arguments",
+    "add_far_arguments": "_job_arguments",
+    "add_ssh_argument": "_job_arguments",
     "cable_networks": "_measured",
     "check_job": "_job_arguments",
     "environment": "_settings",
@@ -132,11 +143,12 @@ _FILES = {
     "read_hostfile": "_read",
     "read_hosts_text": "_read",
     "read_survey": "_script",
-    "recognised": "_jobs",
+    "recognise_job": "_job_arguments",
     "resolve": "_program",
     "run_setup": "_setup",
     "save_outputs": "_recording",
     "setup_steps": "_setup",
+    "ssh_words": "_job_arguments",
     "to_json": "_json_form",
     "undo_setup": "_setup",
 }

@@ -47,14 +47,26 @@ class _Parser(argparse.ArgumentParser):
         self, args: Sequence[str] | None = None, namespace: Any = None
     ) -> tuple[argparse.Namespace, list[str]]:
         """Refuse what is not known here, where the options are: an action's parser has its own."""
-        known, rest = super().parse_known_args(args, namespace)
-        if not rest:
-            return known, rest
-        word = rest[0].partition("=")[0]
-        if not word.startswith("-"):
-            self.error(f"{self.prog} takes no {word!r}")
-        msg = f"{self.prog} has no {word}; {_nearest(word, self._option_string_actions)}"
-        raise UsageMistake(msg)
+        try:
+            known, rest = super().parse_known_args(args, namespace)
+        except UsageMistake:
+            if not subcommands(self):  # a word that is missing may be misspelled, and no option
+                self._refuse_unknown(args or ())
+            raise
+        self._refuse_unknown(rest)
+        if rest:
+            self.error(f"{self.prog} takes no {rest[0]!r}")
+        return known, rest
+
+    def _refuse_unknown(self, words: Sequence[str]) -> None:
+        """Name the nearest option for the first word that looks like one and is none."""
+        for word in words:
+            name = word.partition("=")[0]
+            if name.startswith("--") and not any(
+                option.startswith(name) for option in self._option_string_actions
+            ):
+                msg = f"{self.prog} has no {name}; {_nearest(name, self._option_string_actions)}"
+                raise UsageMistake(msg)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:

@@ -82,10 +82,15 @@ class _BeforeCode:
 def _show_error(
     shell: Any, etype: Any, error: BaseException, traceback: Any, tb_offset: int | None = None
 ) -> Any:
-    """Show an error of a cell as IPython does, without our own frames (`set_custom_exc`)."""
+    """Show an error of a cell as IPython does, without our own frames (`set_custom_exc`).
+
+    A debugger begins where the error's own traceback ends: in the user's code.
+    """
+    users = without_own_frames(traceback)
+    clear_own_frames(error)
+    error.__traceback__ = users
     with nullcontext() if shell.call_pdb else uninterrupted():  # of %pdb: it may be stopped
-        shell.showtraceback((etype, error, without_own_frames(traceback)), tb_offset=tb_offset)
-        clear_own_frames(error)
+        shell.showtraceback((etype, error, users), tb_offset=tb_offset)
     return shell._last_traceback
 
 
