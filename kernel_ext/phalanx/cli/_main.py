@@ -121,7 +121,8 @@ def _unknown(word: str, parser: argparse.ArgumentParser, command: str) -> str:
     """Say that a command has no such word, and which option is the nearest."""
     if not word.startswith("-"):
         return f"unknown argument '{word}'"
-    known = subcommands(parser)[command]._option_string_actions
+    (commands,) = (a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
+    known = commands.choices[command]._option_string_actions
     near = difflib.get_close_matches(word.partition("=")[0], known, n=1)
     hint = f"did you mean '{near[0]}'?" if near else f"there are: {', '.join(known)}"
     return f"there is no option '{word}'; {hint}"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import re
 import shlex
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
@@ -50,22 +51,23 @@ class _Parser(argparse.ArgumentParser):
         try:
             known, rest = super().parse_known_args(args, namespace)
         except UsageMistake:
-            if not subcommands(self):  # a word that is missing may be misspelled, and no option
-                self._refuse_unknown(args or ())
+            if not subcommands(self):  # which has seen to its own words
+                self._refuse_option(args or ())
             raise
-        self._refuse_unknown(rest)
+        self._refuse_option(rest)
         if rest:
             self.error(f"{self.prog} takes no {rest[0]!r}")
         return known, rest
 
-    def _refuse_unknown(self, words: Sequence[str]) -> None:
-        """Name the nearest option for the first word that looks like one and is none."""
+    def _refuse_option(self, words: Sequence[str]) -> None:
+        """Name the nearest option for the first word that looks like one and is none.
+
+        What else is wrong, as a word that is missing, may follow from that.
+        """
         for word in words:
-            name = word.partition("=")[0]
-            if name.startswith("--") and not any(
-                option.startswith(name) for option in self._option_string_actions
-            ):
-                msg = f"{self.prog} has no {name}; {_nearest(name, self._option_string_actions)}"
+            name, known = word.partition("=")[0], self._option_string_actions
+            if re.match("--?[a-z]", name) and not any(one.startswith(name) for one in known):
+                msg = f"{self.prog} has no {name}; {_nearest(name, known)}"
                 raise UsageMistake(msg)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:

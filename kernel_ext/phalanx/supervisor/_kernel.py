@@ -37,8 +37,10 @@ from phalanx.rank import (
     leave_debuggers,
     packs_anything,
     prepare_bars,
+    prepare_cell_names,
     prepare_debuggers,
     prepare_exit,
+    prepare_own_magics,
     put_back,
     say_left,
     uninterrupted,
@@ -123,8 +125,10 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         self._own_streams = {"stdout": sys.stdout, "stderr": sys.stderr}
         self.session.pack = packs_anything(self.session.pack)
         prepare_bars()
+        prepare_cell_names(self.shell)
         prepare_debuggers(self.shell)
         prepare_exit(self.shell)
+        prepare_own_magics(self.shell)
         self.shell.set_custom_exc((Exception, KeyboardInterrupt), _show_error)
         self.shell.show_usage_error = self._show_usage_error
         self.shell.ast_transformers.append(_BeforeCode(self._gate.begin_code))
