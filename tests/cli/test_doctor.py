@@ -279,7 +279,7 @@ def test_a_machine_without_ssh_says_so(monkeypatch, tmp_path, capsys):
         (["--hosts", "a,-b"], "--hosts: item 2: expected a host's name"),
         (["--hostfile", "/nowhere"], "/nowhere: it cannot be read: No such file"),
         (["--interface", "nope9"], "this machine has no interface 'nope9'"),
-        (["--hosts", "a", "--ssh-arg='"], "--ssh-arg: No closing quotation"),
+        (["--hosts", "a", "--ssh-arg='"], "--ssh-arg ': No closing quotation"),
     ],
 )
 def test_mistakes_are_a_line(words, said, capsys):

@@ -16,8 +16,8 @@ from phalanx.hosts import (
     job_options,
     launcher_lines,
     recognise_job,
+    recognised,
 )
-from phalanx.hosts._jobs import recognised
 from phalanx.magics._arguments import line_parser, parse
 from phalanx.protocol import HostPlan, JobOptions, RemoteOptions
 from phalanx.supervisor._batch_forms import FORMS, Standing, directives

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import math
+import shlex
 import socket
 import subprocess
 from collections.abc import Sequence
@@ -17,13 +18,11 @@ import msgspec
 
 from phalanx.hosts import (
     Hostfile,
-    add_ssh_argument,
     interface_addresses,
     is_address,
     parse_hosts,
     plan,
     read_hostfile,
-    ssh_words,
 )
 from phalanx.protocol import HostPlan, RemoteOptions
 
@@ -79,7 +78,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--script", metavar="FILE", help="a script that is to be the same everywhere")
     add("--backend", choices=_BACKENDS, help="what the ranks will use (default: the hostfile's)")
     add("--interface", metavar="NAME", help="the network interface that the ranks will use")
-    add_ssh_argument(add)
+    add(
+        "--ssh-arg", action="append", default=[], metavar="ARG",
+        help="words for ssh, as in --ssh-arg='-i key'; may be repeated",
+    )  # fmt: skip
     add("--timeout", type=_seconds, default=15.0, metavar="S", help="for each step at each host")
     add("--json", action="store_true", help="print everything as one JSON object")
 
@@ -99,7 +101,7 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:  # noqa: ARG00
     far = [its for its in plans if not its.is_local]
     remote = RemoteOptions(
         python=options.python or "",
-        ssh_args=ssh_words(options),
+        ssh_args=tuple(word for words in options.ssh_arg for word in _words(words)),
         interface=options.interface or "",
         timeout_s=options.timeout,
     )
@@ -130,6 +132,14 @@ def _hostfile(options: argparse.Namespace) -> Hostfile:
 
 def _own_name() -> str:
     return socket.gethostname() or "localhost"
+
+
+def _words(words: str) -> list[str]:
+    try:
+        return shlex.split(words)
+    except ValueError as error:
+        msg = f"--ssh-arg {words}: {error}"
+        raise ValueError(msg) from None
 
 
 def _real_name(its: HostPlan, remote: RemoteOptions) -> str:

@@ -17,14 +17,13 @@ if TYPE_CHECKING:
     from ._interfaces import interface_addresses, interface_of, own_addresses
     from ._job_arguments import (
         add_far_arguments,
-        add_ssh_argument,
         check_job,
         job_options,
         launcher_lines,
         recognise_job,
         ssh_words,
     )
-    from ._jobs import LAUNCHERS, TITLES, found_job, job_hosts
+    from ._jobs import LAUNCHERS, TITLES, found_job, job_hosts, recognised
     from ._json_form import to_json
     from ._measured import cable_networks, measured_plan
     from ._networks import Network
@@ -64,7 +63,6 @@ __all__ = [
     "SetupError",
     "Survey",
     "add_far_arguments",
-    "add_ssh_argument",
     "cable_networks",
     "check_job",
     "environment",
@@ -89,6 +87,7 @@ __all__ = [
     "read_hosts_text",
     "read_survey",
     "recognise_job",
+    "recognised",
     "resolve",
     "run_setup",
     "save_outputs",
@@ -119,7 +118,6 @@ _FILES = {
     "SetupError": "_setup",
     "Survey": "_survey",
     "add_far_arguments": "_job_arguments",
-    "add_ssh_argument": "_job_arguments",
     "cable_networks": "_measured",
     "check_job": "_job_arguments",
     "environment": "_settings",
@@ -144,6 +142,7 @@ _FILES = {
     "read_hosts_text": "_read",
     "read_survey": "_script",
     "recognise_job": "_job_arguments",
+    "recognised": "_jobs",
     "resolve": "_program",
     "run_setup": "_setup",
     "save_outputs": "_recording",

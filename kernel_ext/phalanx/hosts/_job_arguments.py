@@ -17,7 +17,6 @@ from ._jobs import LAUNCHERS, TITLES, recognised
 
 __all__ = [
     "add_far_arguments",
-    "add_ssh_argument",
     "check_job",
     "job_options",
     "launcher_lines",
@@ -30,7 +29,13 @@ def add_far_arguments(
     add: Callable[..., Any], count: Callable[[str], int], seconds: Callable[[str], float]
 ) -> None:
     """Declare them; ``add`` is a parser's, or a group's; ``count`` and ``seconds`` parse values."""
-    add_ssh_argument(add)
+    add(
+        "--ssh-arg",
+        action="append",
+        default=[],
+        metavar="ARG",
+        help="words for ssh, as in --ssh-arg='-i key'; may be repeated",
+    )
     add("--interface", metavar="NAME", help="the network interface that the ranks use, like eth0")
     add(
         "--connections-per-ip",
@@ -45,17 +50,6 @@ def add_far_arguments(
         type=seconds,
         metavar="S",
         help="seconds after which a host that is not up has failed (default 30; in a queue: 600)",
-    )
-
-
-def add_ssh_argument(add: Callable[..., Any]) -> None:
-    """Declare the option whose values `ssh_words` reads."""
-    add(
-        "--ssh-arg",
-        action="append",
-        default=[],
-        metavar="ARG",
-        help="words for ssh, as in --ssh-arg='-i key'; may be repeated",
     )
 
 

@@ -34,7 +34,8 @@ from phalanx.protocol.hosts import (
 
 from ._beats import ClockOffset, Silence, beat_every_s
 from ._host_door import HostDoor
-from ._launch_host import HostProcess, HostStart, HostUnreachable, launch_host
+from ._host_process import HostStart
+from ._launch_host import HostProcess, HostUnreachable, launch_host
 
 __all__ = ["Answer", "HostLine"]
 
