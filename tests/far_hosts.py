@@ -133,8 +133,8 @@ def play(monkeypatch, scene):
     """Run a scene with two hosts, b with rank 0 and c with rank 1, that are about to come."""
     processes = []
 
-    async def launch(plan, line, remote, *, on_slow):
-        processes.append(Process(line))
+    async def launch(wanted):
+        processes.append(Process(wanted.first_line))
         return processes[-1]
 
     monkeypatch.setattr(_host_line, "launch_host", launch)

@@ -10,11 +10,11 @@ import os
 import platform
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 from bed import Bed
+from cluster import Cluster
 
 _ROOT = Path(os.environ.get("PHALANX_TEST_GRID_ENGINE") or Path(sys.prefix, "gridengine"))
 _SHOWN = [
@@ -109,12 +109,14 @@ def why_no_grid_engine() -> str:
     return f"no overlay can be mounted here: {tried.stderr.decode()}" if tried.returncode else ""
 
 
-class GridEngine:
+class GridEngine(Cluster):
     """All hosts of a bed with four slots each; it ends with its bed."""
 
+    logs = ("*.log", "**/messages")
+
     def __init__(self, bed: Bed) -> None:
-        self._bed = bed
-        self.folder = folder = bed.folder / "sge"
+        super().__init__(bed, "sge")
+        folder = self.folder
         cell = folder / "default"
         programs, shared = Path("/usr/lib/gridengine"), _ROOT / "usr/share/gridengine"
         for index in range(len(bed.hosts)):  # where its programs look for each other, on hosts only
@@ -138,8 +140,7 @@ class GridEngine:
             assert old in configuration
             configuration = configuration.replace(old, new)
         (folder / "configuration").write_text(configuration)
-        self.env = {
-            **os.environ,
+        self.env |= {
             "PATH": f"{programs}:{os.environ['PATH']}",
             "LD_LIBRARY_PATH": f"{programs}:{_ROOT}/usr/lib/x86_64-linux-gnu",
             "SGE_ROOT": str(folder),
@@ -163,15 +164,15 @@ class GridEngine:
             ("managers", "root"),
         ):
             self._ok("spooldefaults.bin", kind, path)
-        self._daemon(0, "sge_qmaster")
-        self._wait(lambda: self.run("qconf", "-sm").returncode == 0)
+        self.daemon(0, "sge_qmaster")
+        self.wait(lambda: self.run("qconf", "-sm").returncode == 0)
 
     def _configure(self) -> None:
         names = [host.name for host in self._bed.hosts]
         for kind in ("-ah", "-as"):
             self._ok("qconf", kind, ",".join(names))
         for index in range(len(names)):
-            self._daemon(index, "sge_execd")
+            self.daemon(index, "sge_execd")
         group = f"group_name @allhosts\nhostlist {' '.join(names)}\n"
         environment = (_ROOT / "usr/share/gridengine/util/resources/pe/mpi").read_text()
         # One slot a host, then the next one: a job of three slots has three hosts.
@@ -193,28 +194,11 @@ class GridEngine:
             path.write_text(text)
             self._ok("qconf", kind, path)
         n = len(names)
-        self._wait(lambda: self.run("qstat", "-f").stdout.count(" 0/0/4 ") == n and self._is_up())
+        self.wait(lambda: self.run("qstat", "-f").stdout.count(" 0/0/4 ") == n and self._is_up())
 
     def _is_up(self) -> bool:
         return "-NA-" not in self.run("qstat", "-f").stdout
 
-    def _daemon(self, host: int, command: str) -> None:
-        with (self.folder / f"{command}-{host}.log").open("wb") as log:
-            daemon = self._bed.popen(host, [command], env=self.env, stdout=log, stderr=log)
-        self._bed.servers.add(daemon)
-
-    def _wait(self, is_there: Any) -> None:
-        deadline_s = time.monotonic() + 30
-        while not is_there():
-            logs = [path.read_text()[-2000:] for path in self.folder.glob("*.log")]
-            logs += [path.read_text()[-2000:] for path in self.folder.glob("**/messages")]
-            assert time.monotonic() < deadline_s, "\n".join(logs) + self.run("qstat", "-f").stdout
-            time.sleep(0.05)
-
     def _ok(self, *command: Any) -> None:
         done = self.run(*command)
         assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
-
-    def run(self, *command: Any, host: int = 0, **options: Any) -> Any:
-        """Run a program that knows this cluster, on a host."""
-        return self._bed.run(host, command, env=self.env, check=False, **options)

@@ -6,6 +6,8 @@ to the standard error.
 
 from __future__ import annotations
 
+import json
+import sys
 import time
 
 WORLD = """
@@ -21,6 +23,13 @@ try:
 except (DistributedError, ValueError) as error:
     print(json.dumps(str(error)))
 """
+
+
+def run_world(cluster, *job, **options):
+    """Run it on a cluster, within a ``job`` if there is one; returns its answer and its progress."""
+    done = cluster.run(*job, sys.executable, "-c", WORLD, json.dumps(options))
+    assert done.stdout, done.stderr
+    return json.loads(done.stdout), done.stderr
 
 
 def hosts_of(said):

@@ -16,9 +16,41 @@ import nbformat
 from browser import chromium_page
 from jupyter_servers import lab, open_notebook
 
-__all__ = ["Onlooker", "notebook_in_lab"]
+__all__ = ["Onlooker", "PageSizes", "notebook_in_lab", "write_notebook"]
 
 _ARTIFACTS = Path(__file__).resolve().parent / "artifacts"
+_HELD = ("JSHeapUsedSize", "Nodes", "JSEventListeners")  # in bytes, and two counts
+
+
+def write_notebook(path: Path, cells: Sequence[str]) -> None:
+    """Write a notebook of these cells, never run."""
+    path.parent.mkdir(exist_ok=True)
+    made = [nbformat.v4.new_code_cell(source) for source in cells]
+    metadata = {"kernelspec": {"name": "python3", "display_name": "Python 3"}}
+    nbformat.write(nbformat.v4.new_notebook(cells=made, metadata=metadata), path)
+
+
+class PageSizes:
+    """What a page holds, and how many frames it has been sent; made before it goes anywhere."""
+
+    def __init__(self, page: Any) -> None:
+        self.n_frames = 0
+        self._page = page
+        self._session: Any = None
+        page.on("websocket", lambda socket: socket.on("framereceived", self._count))
+
+    def _count(self, _: Any) -> None:
+        self.n_frames += 1
+
+    def look(self) -> dict[str, float]:
+        """Sizes by Chrome's names for them, once what nobody needs has been collected."""
+        if self._session is None:
+            self._session = self._page.context.new_cdp_session(self._page)
+            self._session.send("Performance.enable")
+        self._session.send("HeapProfiler.collectGarbage")
+        said = self._session.send("Performance.getMetrics")["metrics"]
+        found = {its["name"]: its["value"] for its in said}
+        return {name: found[name] for name in _HELD}
 
 
 class Onlooker:
@@ -63,10 +95,7 @@ def notebook_in_lab(
     errors: list[str] = []
     asked: set[str] = set()
     notebook = tmp_path / "notebooks" / "watch.ipynb"
-    notebook.parent.mkdir()
-    metadata = {"kernelspec": {"name": "python3", "display_name": "Python 3"}}
-    made = [nbformat.v4.new_code_cell(source) for source in cells]
-    nbformat.write(nbformat.v4.new_notebook(cells=made, metadata=metadata), notebook)
+    write_notebook(notebook, cells)
     with (
         chromium_page(viewport={"width": 1280, "height": 1100}, **options) as page,
         lab(tmp_path) as address,

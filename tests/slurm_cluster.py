@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import os
 import shutil
-import time
-from typing import Any
 
 from bed import Bed
+from cluster import Cluster
 
 _DAEMONS = ("munged", "slurmctld", "slurmd", "srun", "salloc", "scontrol", "sinfo")
 _CONFIG = """
@@ -47,16 +46,15 @@ def _path() -> str:
     return f"{os.environ['PATH']}:/usr/sbin"
 
 
-class SlurmCluster:
+class SlurmCluster(Cluster):
     """All hosts of a bed as nodes with four processors each; it ends with its bed."""
 
     def __init__(self, bed: Bed) -> None:
-        self._bed = bed
-        self.folder = bed.folder / "slurm"
+        super().__init__(bed, "slurm")
         for name in ("state", *(f"spool-{host.name}" for host in bed.hosts)):
-            (self.folder / name).mkdir(parents=True)
+            (self.folder / name).mkdir()
         config = self.folder / "slurm.conf"
-        self.env = {**os.environ, "PATH": _path(), "SLURM_CONF": str(config)}
+        self.env |= {"PATH": _path(), "SLURM_CONF": str(config)}
         nodes = [f"NodeName={host.name} NodeAddr={host.address} CPUs=4" for host in bed.hosts]
         words = {"name": bed.hosts[0].name, "address": bed.hosts[0].address, "folder": self.folder}
         config.write_text(_CONFIG.format(**words) + "\n".join(nodes) + "\n")
@@ -64,15 +62,10 @@ class SlurmCluster:
         key.write_bytes(os.urandom(128))
         key.chmod(0o400)
         self._start_munge()
-        self._daemon(0, "slurmctld", "-D")
+        self.daemon(0, "slurmctld", "-D")
         for index, host in enumerate(bed.hosts):
-            self._daemon(index, "slurmd", "-D", "-N", host.name)
+            self.daemon(index, "slurmd", "-D", "-N", host.name)
         self._wait_idle()
-
-    def _daemon(self, host: int, *command: Any) -> None:
-        with (self.folder / f"{command[0]}-{host}.log").open("wb") as log:
-            daemon = self._bed.popen(host, command, env=self.env, stdout=log, stderr=log)
-        self._bed.servers.add(daemon)
 
     def _start_munge(self) -> None:
         socket = self.folder / "munge.socket"
@@ -84,20 +77,9 @@ class SlurmCluster:
                 f"{self.folder}/munge.{kind}",
             )
         ]
-        self._daemon(0, "munged", "--foreground", "--force", *files)
-        self._wait(socket.exists)
+        self.daemon(0, "munged", "--foreground", "--force", *files)
+        self.wait(socket.exists)
 
     def _wait_idle(self) -> None:
         n_nodes = len(self._bed.hosts)
-        self._wait(lambda: self.run("sinfo", "-hNo", "%T").stdout.split() == ["idle"] * n_nodes)
-
-    def _wait(self, is_there: Any) -> None:
-        deadline_s = time.monotonic() + 20
-        while not is_there():
-            logs = [path.read_text()[-2000:] for path in self.folder.glob("*.log")]
-            assert time.monotonic() < deadline_s, "\n".join(logs)
-            time.sleep(0.02)
-
-    def run(self, *command: Any, host: int = 0, **options: Any) -> Any:
-        """Run a program that knows this cluster, on a host."""
-        return self._bed.run(host, command, env=self.env, check=False, **options)
+        self.wait(lambda: self.run("sinfo", "-hNo", "%T").stdout.split() == ["idle"] * n_nodes)

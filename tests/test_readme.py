@@ -86,3 +86,19 @@ def test_every_help_says_what_each_option_is_for(name):
         assert action.help, f"{name} {action.option_strings or action.dest}"
     text = re.sub(r"\s+", " ", PARSERS[name].format_help())
     assert not re.search(r"\(default[^)]*\) \(default", text)  # said by hand, and by argparse
+
+
+@pytest.mark.parametrize("name", sorted(PARSERS))
+def test_every_option_is_in_its_row_of_the_readme(name):
+    options = [
+        action.option_strings
+        for action in PARSERS[name]._actions
+        if action.option_strings and action.option_strings != ["-h", "--help"]
+    ]
+    if name == "%distributed config":  # as `phalanx config`
+        return
+    rows = [line for line in README.splitlines() if line.startswith(f"| `{name}")]
+    if "as for `start`" in " ".join(rows):
+        rows += [line for line in README.splitlines() if line.startswith("| `%distributed start`")]
+    said = set(re.findall(r"(?<![\w-])-{1,2}[a-z][a-z-]*", " ".join(rows)))
+    assert [names for names in options if not said & set(names)] == []

@@ -320,3 +320,6 @@ def make_wake() -> int:
 
 def flag_latency_ns() -> float:
     """One-way latency of a flag between the two placements of the cores, measured in ~50 us."""
+
+def is_cell_file(file: str, /) -> bool:
+    """Whether a file's name is that of a notebook's cell: of a rank's, ipykernel's or IPython's."""

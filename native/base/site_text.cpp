@@ -7,7 +7,28 @@ namespace phalanx {
 
 namespace {
 constexpr char kMark = '\x1e';
+
+// Whether a text is `begin`, one or more of `digits`, and `end`.
+bool is_between(std::string_view text, std::string_view begin, std::string_view digits,
+                std::string_view end) {
+    if (text.size() <= begin.size() + end.size()) return false;
+    const auto middle = text.substr(begin.size(), text.size() - begin.size() - end.size());
+    return text.starts_with(begin) && text.ends_with(end) &&
+           middle.find_first_not_of(digits) == std::string_view::npos;
+}
 }  // namespace
+
+bool is_cell_file(std::string_view file) {
+    constexpr std::string_view kDecimal = "0123456789";
+    if (is_between(file, "<cell ", "0123456789abcdef", ">")) return true;
+    if (file.starts_with("<ipython-input-") && file.ends_with(">")) return true;
+    const auto slash = file.rfind('/');  // ipykernel's: /tmp/ipykernel_123/456.py
+    if (slash == std::string_view::npos || slash == 0) return false;
+    const auto before = file.rfind('/', slash - 1);
+    if (before == std::string_view::npos) return false;
+    return is_between(file.substr(before, slash - before), "/ipykernel_", kDecimal, "") &&
+           is_between(file.substr(slash), "/", kDecimal, ".py");
+}
 
 std::string site_gap(int rank) { return kMark + std::to_string(rank) + kMark; }
 

@@ -8,6 +8,9 @@
 
 namespace phalanx {
 
+// Whether a file's name is that of a notebook's cell: our ranks' own (`phalanx.rank`: a hash of its
+// text), ipykernel's or IPython's.
+bool is_cell_file(std::string_view file);
 // Stands for where that rank has called, until this is known.
 std::string site_gap(int rank);
 // The ranks whose places are not known yet, as they appear.

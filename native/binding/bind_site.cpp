@@ -2,6 +2,7 @@
 // Python code would run the handlers of signals here, whose exceptions are an operation's to see.
 #include <string_view>
 
+#include "base/site_text.hpp"
 #include "binding/binding.hpp"
 
 namespace phalanx::binding {
@@ -14,15 +15,10 @@ std::string& own_folder() {
     return folder;
 }
 
-// Our ranks' name for a cell, ipykernel's and IPython's, as phalanx.supervisor knows them.
-bool is_cell(std::string_view file) {
-    return file.starts_with("<cell ") || file.starts_with("<ipython-input-") ||
-           (file.find("/ipykernel_") != std::string_view::npos && file.ends_with(".py"));
-}
-
 std::string describe(std::string_view file, int line) {
-    std::string text = is_cell(file) ? std::string("cell line ")
-                                     : std::string(file.substr(file.rfind('/') + 1)).append(":");
+    std::string text = is_cell_file(file)
+                           ? std::string("cell line ")
+                           : std::string(file.substr(file.rfind('/') + 1)).append(":");
     return text.append(std::to_string(line));
 }
 
@@ -60,9 +56,10 @@ std::string current_site_of_thread() noexcept {
 }
 
 // Not __path__, which where the package is edited in place also has the folder above it.
-void register_site() {
+void register_site(py::module_& module) {
     const auto file = py::module_::import("phalanx").attr("__file__").cast<std::string>();
     own_folder() = file.substr(0, file.rfind('/') + 1);
+    module.def("is_cell_file", &is_cell_file, py::arg("file"), py::pos_only());
 }
 
 }  // namespace phalanx::binding

@@ -18,7 +18,7 @@ namespace phalanx::binding {
 
 namespace py = pybind11;
 
-void register_site();
+void register_site(py::module_& module);
 void register_errors(py::module_& module);
 void register_page(py::module_& module);
 void register_trace(py::module_& module);

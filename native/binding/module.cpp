@@ -4,7 +4,7 @@
 PYBIND11_MODULE(_native, module) {
     using namespace phalanx::binding;
     module.doc() = "The native engine of phalanx: moves bytes between descriptors and mappings.";
-    register_site();
+    register_site(module);
     register_errors(module);
     register_convert(module);
     register_page(module);

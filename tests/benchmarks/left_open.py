@@ -16,12 +16,12 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import nbformat
 import numpy as np
 import psutil
 from browser import chromium_page
 from common import arguments, print_machine, print_table, write_json
 from jupyter_servers import lab, open_notebook
+from lab_notebook import PageSizes, write_notebook
 
 _CELLS = (
     "%load_ext phalanx",
@@ -44,7 +44,6 @@ _KINDS = (  # of a command line: the first that is in it
     ("jupyter", "server"),
     ("--type=renderer", "renderer"),
 )
-_PAGE = ("JSHeapUsedSize", "Nodes", "JSEventListeners")
 _MIB = 1 << 20
 _ROWS = 31  # of the table that is printed
 _RUN_ONE = """async at => {
@@ -79,7 +78,7 @@ def _processes(folder: Path) -> Iterator[tuple[str, psutil.Process]]:
             yield kind, process
 
 
-def _look(folder: Path, page: Any, session: Any) -> dict[str, float]:
+def _look(folder: Path, page: Any, sizes: PageSizes) -> dict[str, float]:
     """Sizes in MiB by kind, and what the page has."""
     found: dict[str, float] = {kind: 0.0 for _, kind in _KINDS}
     for kind, process in _processes(folder):
@@ -89,9 +88,7 @@ def _look(folder: Path, page: Any, session: Any) -> dict[str, float]:
                 found["kernel_rss"] = process.memory_info().rss / _MIB
         except psutil.NoSuchProcess:
             continue
-    session.send("HeapProfiler.collectGarbage")
-    metrics = {m["name"]: m["value"] for m in session.send("Performance.getMetrics")["metrics"]}
-    found |= {name: metrics[name] for name in _PAGE}
+    found |= sizes.look()
     found["JSHeapUsedSize"] /= _MIB
     found["cells"] = page.evaluate("() => window.cells")
     return found
@@ -113,34 +110,22 @@ def measure(
 ) -> list[dict[str, float]]:
     """Look again and again; one record for each look."""
     folder = Path(tempfile.mkdtemp(prefix="phalanx-left-open-"))
-    path = folder / "notebooks" / "open.ipynb"
-    path.parent.mkdir()
-    cells = [
-        nbformat.v4.new_code_cell(source.replace("{ranks}", str(n_ranks))) for source in _CELLS
-    ]
-    metadata = {"kernelspec": {"name": "python3", "display_name": "Python 3"}}
-    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=metadata), path)
+    cells = [source.replace("{ranks}", str(n_ranks)) for source in _CELLS]
+    write_notebook(folder / "notebooks" / "open.ipynb", cells)
     # So high that both widgets are in sight, or they would rest.
     with chromium_page(viewport={"width": 1280, "height": 2200}) as page, lab(folder) as address:
-        frames = [0]
-
-        def count(_: Any) -> None:
-            frames[0] += 1
-
-        page.on("websocket", lambda socket: socket.on("framereceived", count))
+        sizes = PageSizes(page)
         try:
             _open(page, address.replace("01_first_ranks", "open"), has_widgets=has_widgets)
         except BaseException:
             page.screenshot(path=folder / "failed.png")
             print(f"screenshot: {folder / 'failed.png'}")
             raise
-        session = page.context.new_cdp_session(page)
-        session.send("Performance.enable")
         page.evaluate(_RUN, [_WORK, 1000 * pause_s])
         found: list[dict[str, float]] = []
         begun_s = time.monotonic()
         while (at_s := time.monotonic() - begun_s) < 60 * minutes:
-            found.append({"s": at_s, **_look(folder, page, session), "frames": frames[0]})
+            found.append({"s": at_s, **_look(folder, page, sizes), "frames": sizes.n_frames})
             print(", ".join(f"{name} {value:.5g}" for name, value in found[-1].items()), flush=True)
             page.wait_for_timeout(
                 1000 * max(0.0, begun_s + len(found) * every_s - time.monotonic())

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from phalanx.cli._command import split
 from phalanx.cli._labels import QUIET_S, LabelledLines, rank_label
+from phalanx.cli._main import _parser
+from phalanx.cli._places import place, read_hosts
 from phalanx.hosts import environment, resolve
 
 ONE_SCREEN = {"stdout": 1, "stderr": 1}
@@ -174,3 +176,12 @@ def test_scripts_get_their_python(tmp_path):
 def test_settings_that_cannot_be(setting, words):
     with pytest.raises(ValueError, match=words):
         environment([setting], {})
+
+
+def test_words_for_ssh_are_split_as_a_shell_does():
+    words = ["launch", "--hosts", "a.invalid", "--ssh-arg", "-i 'my key'", "--ssh-arg=-4"]
+    options = _parser().parse_args(words)
+    assert place(options, read_hosts(options), {}).remote.ssh_args == ("-i", "my key", "-4")
+    options = _parser().parse_args(["launch", "--hosts", "a.invalid", "--ssh-arg", "'"])
+    with pytest.raises(ValueError, match="--ssh-arg: No closing quotation"):
+        place(options, read_hosts(options), {})

@@ -13,7 +13,7 @@ import pytest
 from fake_scheduler import jobs_of, make_commands
 from job_world import WORLD, hosts_of, wait_empty
 
-from phalanx.hosts import add_job_arguments, job_options
+from phalanx.hosts import add_far_arguments, job_options
 
 BOUND_S = 4.0
 NAMES = {"pbs": "PBS", "lsf": "LSF", "htcondor": "HTCondor"}
@@ -104,7 +104,7 @@ def test_what_a_scheduler_refuses(cluster):
 
 def test_a_job_that_is_held_fails_at_once(cluster):
     parser = argparse.ArgumentParser()
-    add_job_arguments(parser.add_argument, int)
+    add_far_arguments(parser.add_argument, int, float)
     words = ["--launcher", "htcondor", "--nodes", "1", "--launcher-arg", "hold = True"]
     args = job_options(parser.parse_args(words)).args
     said, _ = cluster.start(launcher="htcondor", job={"nodes": 1, "args": args})

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 from grid_engine import GridEngine, why_no_grid_engine
-from job_world import WORLD, hosts_of, wait_empty
+from job_world import WORLD, hosts_of, run_world, wait_empty
 
 BOUND_S = 6.0  # its daemons look every second
 pytestmark = pytest.mark.slow
@@ -34,10 +34,7 @@ def jobs(bed, sge, monkeypatch):
 
 
 def _start(sge, **options):
-    options = {"launcher": "sge", **options}
-    done = sge.run(sys.executable, "-c", WORLD, json.dumps(options))
-    assert done.stdout, done.stderr
-    return json.loads(done.stdout), done.stderr
+    return run_world(sge, launcher="sge", **options)
 
 
 def test_the_hosts_of_a_job(bed, sge, tmp_path):

@@ -10,15 +10,15 @@ import pytest
 from phalanx.hosts import (
     LAUNCHERS,
     TITLES,
-    add_job_arguments,
+    add_far_arguments,
     found_job,
     job_hosts,
     job_options,
     launcher_lines,
+    recognise_job,
     recognised,
 )
 from phalanx.magics._arguments import line_parser, parse
-from phalanx.magics._start_arguments import recognise_job
 from phalanx.protocol import HostPlan, JobOptions, RemoteOptions
 from phalanx.supervisor._batch_forms import FORMS, Standing, directives
 from phalanx.supervisor._host_process import HostUnreachable
@@ -112,12 +112,12 @@ def test_the_magic_takes_it_from_the_environment_and_nothing_that_is_said(enviro
     for name, value in environ("sge").items():
         monkeypatch.setenv(name, value)
     options = parse(line_parser(), "start")
-    assert "Grid Engine's job 12: ranks start on its hosts" in recognise_job(options)
+    assert "Grid Engine's job 12: ranks start on its hosts" in recognise_job(options, options.n)
     assert options.launcher == "sge"
     for line in ("--hosts a", "--launcher ssh", "--launcher slurm --nodes 2"):
         options = parse(line_parser(), f"start {line}")
         said = options.launcher
-        assert recognise_job(options) == ""
+        assert recognise_job(options, options.n) == ""
         assert options.launcher == said
 
 
@@ -126,7 +126,7 @@ def test_the_magic_takes_it_from_the_environment_and_nothing_that_is_said(enviro
 
 def _options(line):
     parser = argparse.ArgumentParser()
-    add_job_arguments(parser.add_argument, int)
+    add_far_arguments(parser.add_argument, int, float)
     return job_options(parser.parse_args(line))
 
 

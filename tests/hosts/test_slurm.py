@@ -10,7 +10,7 @@ import sys
 import time
 
 import pytest
-from job_world import WORLD, hosts_of, wait_empty, wait_line
+from job_world import WORLD, hosts_of, run_world, wait_empty, wait_line
 from slurm_cluster import SlurmCluster, why_no_slurm
 
 from phalanx.hosts import job_hosts
@@ -27,10 +27,8 @@ def slurm(bed):
 
 
 def _world(slurm, *job, **options):
-    options = {"launcher": "slurm", **options}
-    done = slurm.run(*job, sys.executable, "-c", WORLD, json.dumps(options))
-    assert done.stdout, done.stderr
-    return json.loads(done.stdout)
+    said, _ = run_world(slurm, *job, launcher="slurm", **options)
+    return said
 
 
 def test_the_nodes_and_tasks_of_a_job(bed, slurm):
@@ -90,12 +88,11 @@ def jobs(bed, slurm, monkeypatch):
 
 
 def test_a_job_is_submitted(bed, slurm, jobs):
-    options = {"n": 2, "launcher": "slurm", "job": {"nodes": 3, "queue": "all", "time": "10"}}
-    done = slurm.run(sys.executable, "-c", WORLD, json.dumps(options))
-    assert done.stdout, done.stderr
-    assert hosts_of(json.loads(done.stdout)) == (["a", "a", "b", "b", "c", "c"], {"15)"})
-    assert "node0: starting job" in done.stderr
-    assert "c: up" in done.stderr
+    job = {"nodes": 3, "queue": "all", "time": "10"}
+    said, news = run_world(slurm, launcher="slurm", n=2, job=job)
+    assert hosts_of(said) == (["a", "a", "b", "b", "c", "c"], {"15)"})
+    assert "node0: starting job" in news
+    assert "c: up" in news
 
 
 def test_a_job_that_is_refused(slurm, jobs):

@@ -56,7 +56,7 @@ def test_a_cell_that_is_no_python_is_told_once(ranks, code, kind, shown):
     result = ranks.run(f"%%distributed\n{code}")
     assert result.error.startswith(f"{kind}: ranks 0-1: {kind}: ")
     text = ANSI.sub("", result.text)
-    assert text.startswith("ranks 0-1:\n  Cell In[")
+    assert text.startswith("ranks 0-1:\n  This cell, line ")
     assert shown in text
     assert text.count(f"{kind}: ") == 1
     assert "Traceback" not in text

@@ -241,6 +241,30 @@ def test_a_widget_of_a_rank_is_its_text(ranks):
     assert result.mimes() == set()
 
 
+def test_a_traceback_tells_this_cell_from_an_earlier_one(ranks):
+    assert run(ranks, "def fails():\n    1 / 0").status == "ok"
+    text = re.sub(r"\x1b\[[0-9;]*m", "", run(ranks, "x = 1\nfails()").text)
+    assert "\nThis cell, line 2\n" in text
+    assert "\nEarlier cell, line 2, in fails()\n" in text
+
+
+@pytest.mark.parametrize(
+    ("code", "magic"),
+    [
+        ("%distributed status", "%distributed"),
+        ("%%distributed\n1", "%%distributed"),
+        ("%%local\n1", "%%local"),
+        ("x = 1\n%autodistributed off", "%autodistributed"),
+    ],
+)
+def test_our_magics_are_the_notebooks(ranks, code, magic):
+    result = run(ranks, code)
+    assert result.error.endswith(
+        f": ranks 0-1: UsageError: {magic} is the notebook's, and this cell runs on the ranks: "
+        "give it a cell of its own"
+    )
+
+
 @pytest.mark.parametrize("code", ["%nothing", "%%nothing\n1", "%timeit -z 1"])
 def test_a_mistake_in_a_magic_is_told_once(ranks, code):
     result = run(ranks, code)

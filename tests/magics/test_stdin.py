@@ -238,6 +238,14 @@ def test_post_mortem(ranks):
     assert "[0] 7" in shown(ranks.run("%distributed debug 0", stdin=["p x", "q"]))
 
 
+def test_post_mortem_of_a_wrong_call_begins_in_the_cell(ranks):
+    code = "%%distributed\ndef f(words): return px.all_sum(words)\nf(object)"
+    assert "all_sum takes arrays" in ranks.run(code).error
+    result = ranks.run("%distributed debug 1", stdin=["p words", "w", "q"])
+    assert "[1] <class 'object'>" in shown(result)
+    assert "_arrays.py" not in result.stdout
+
+
 def test_pdb_at_every_error(ranks):
     code = "%%distributed --ranks 0\n%pdb on\nx = 5\n1 / 0"
     result = ranks.run(code, stdin=["p x + 1", "q"])

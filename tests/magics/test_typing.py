@@ -96,7 +96,7 @@ def test_tab_in_the_middle_of_a_cell(kernel):
     [
         ("%%distributed\nparrot", 0, ["Parrot", "It is not dead.", "Rank:        0"]),
         ("%%distributed --ranks 1\nown", 0, ["String form:", " 1\n", "Rank:        1"]),
-        ("%%distributed\nparrot.nail", 0, ["(perch)"]),
+        ("%%distributed\nparrot.nail", 0, ["(perch)", "a cell of the notebook\n"]),
         ("%%distributed\npx.all_sum(", 1, ["Source:", "def all_sum("]),
         ("cheese", 0, ["Cheese"]),
         ("%%distributed", 0, ["Run a cell on the ranks"]),

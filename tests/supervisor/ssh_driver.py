@@ -13,7 +13,7 @@ import sys
 import msgspec
 
 from phalanx.protocol import HostPlan, RemoteOptions
-from phalanx.supervisor._host_process import HostUnreachable
+from phalanx.supervisor._host_process import HostStart, HostUnreachable
 from phalanx.supervisor._ssh import launch_over_ssh
 
 
@@ -24,7 +24,7 @@ async def _serve(plan, remote, first_line, hosts):
         print(json.dumps({"name": plan.name, **words}), flush=True)
 
     try:
-        host = await launch_over_ssh(plan, first_line.encode(), remote, on_slow=slow.append)
+        host = await launch_over_ssh(HostStart(plan, first_line.encode(), remote, slow.append))
     except HostUnreachable as problem:
         say(is_up=False, text=problem.text, slow=slow)
         return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from phalanx.distributed import is_cell_file
 from phalanx.supervisor._dumps import Frame, Stack
 from phalanx.supervisor._places import _OWN, place_of
 
@@ -72,6 +73,29 @@ def main(*frames):
 def test_the_innermost_place_of_the_users_own(frames, text):
     place = place_of(main(*frames))
     assert (place.text, place.is_asking) == (text, False)
+
+
+@pytest.mark.parametrize(
+    ("file", "is_cell"),
+    [
+        (CELL, True),
+        ("<ipython-input-3-0a1b2c>", True),
+        ("/tmp/ipykernel_123/456.py", True),
+        ("/var/folders/x1/T/ipykernel_9/1.py", True),
+        ("/home/ada/ipykernel_tools/step.py", False),
+        ("/home/ada/ipykernel_12/step.py", False),
+        ("/home/ada/ipykernel_12/sub/7.py", False),
+        ("/home/ada/my_ipykernel_12/7.py", False),
+        ("ipykernel_12/7.py", False),
+        ("<cell >", False),
+        ("<cell of mine>", False),
+        ("<string>", False),
+        ("/7.py", False),
+        ("", False),
+    ],
+)
+def test_which_files_are_cells(file, is_cell):
+    assert is_cell_file(file) is is_cell
 
 
 def test_no_dump_is_no_place():

@@ -8,10 +8,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import nbformat
 import pytest
 from browser import chromium_page
 from jupyter_servers import lab, notebook_7, open_notebook
+from lab_notebook import write_notebook
 
 pytestmark = [pytest.mark.slow, pytest.mark.browser, pytest.mark.timeout(240)]
 _ARTIFACTS = Path(__file__).resolve().parents[1] / "artifacts"
@@ -24,14 +24,6 @@ _CELLS = (
 )
 _LONG_MS = 60_000
 _AT_ONCE_MS = 15_000  # far less than the cell takes
-
-
-def write_notebook(path: Path, cells: tuple[str, ...]) -> None:
-    """Write a notebook of these cells, never run."""
-    path.parent.mkdir(exist_ok=True)
-    made = [nbformat.v4.new_code_cell(source) for source in cells]
-    metadata = {"kernelspec": {"name": "python3", "display_name": "Python 3"}}
-    nbformat.write(nbformat.v4.new_notebook(cells=made, metadata=metadata), path)
 
 
 @pytest.mark.parametrize("server", [lab, notebook_7], ids=lambda server: server.__name__)

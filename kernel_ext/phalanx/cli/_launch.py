@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from phalanx.hosts import Hostfile, environment, launcher_lines, resolve
+from phalanx.hosts import Hostfile, environment, launcher_lines, recognise_job, resolve
 
 from ._command import checked_cwd, split
 from ._places import (
@@ -24,7 +24,6 @@ from ._places import (
     idle_options,
     place,
     read_hosts,
-    recognise_job,
     terminal_size,
 )
 
@@ -129,10 +128,12 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
         print(python)
         return 0
     # Checked before anything is started: a mistake is one line, not one per rank.
-    notes = recognise_job(options)
+    # MPI's own launcher recognises a job by itself.
+    note = "" if options.backend == "mpi" else recognise_job(options, options.repeat_hosts)
+    notes = [note] if note else []
     hostfile = read_hosts(options)
     notes += idle_options(options, has_hosts=hostfile is not None or bool(options.nodes))
-    options.backend, note = _chosen_backend(options, hostfile)
+    options.backend, of_backend = _chosen_backend(options, hostfile)
     is_mpi = options.backend == "mpi"
     if options.mpi_arg and not is_mpi:
         msg = "--mpi-arg is for --backend mpi"
@@ -147,7 +148,7 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
     env = {**terminal_size(), **environment(settings, os.environ)}
     at = place(options, hostfile, env)
     job = _job(options, rest, python, at, env)
-    for line in [*notes, *note]:
+    for line in [*notes, *of_backend]:
         print(f"phalanx launch: {line}", file=sys.stderr)
     if is_mpi:
         from ._mpi_launcher import MpiLauncher

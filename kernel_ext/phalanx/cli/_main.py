@@ -100,7 +100,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     rest += kept
     command = _COMMANDS[options.command]
     if rest and not command.PASSES_ON:
-        parser.error(f"{options.command}: unknown argument '{rest[0]}'")
+        parser.error(f"{options.command}: {_unknown(rest[0], parser, options.command)}")
     try:
         code: int = command.run(options, rest)
         return code
@@ -115,6 +115,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"phalanx {options.command}: {_one_line(error)}", file=sys.stderr)
         is_asked_wrongly = isinstance(error, ValueError) and not isinstance(error, DistributedError)
         return 2 if is_asked_wrongly else 1
+
+
+def _unknown(word: str, parser: argparse.ArgumentParser, command: str) -> str:
+    """Say that a command has no such word, and which option is the nearest."""
+    if not word.startswith("-"):
+        return f"unknown argument '{word}'"
+    (commands,) = (a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
+    known = commands.choices[command]._option_string_actions
+    near = difflib.get_close_matches(word.partition("=")[0], known, n=1)
+    hint = f"did you mean '{near[0]}'?" if near else f"there are: {', '.join(known)}"
+    return f"there is no option '{word}'; {hint}"
 
 
 def _split(words: list[str], asked: str | None) -> tuple[list[str], list[str]]:

@@ -14,7 +14,7 @@ import socket
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from phalanx.hosts import add_job_arguments, job_options, recognised
+from phalanx.hosts import add_far_arguments, job_options, ssh_words
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,7 +29,6 @@ __all__ = [
     "idle_options",
     "place",
     "read_hosts",
-    "recognise_job",
     "terminal_size",
 ]
 
@@ -89,21 +88,10 @@ def add_place_arguments(parser: argparse.ArgumentParser) -> None:
         "beside this Python), and its exit status is ours (default: the hostfile's, else any)",
     )  # fmt: skip
     add("--python", help="runs scripts and modules, and the hosts' supervisors (default: this one)")
-    add("--interface", metavar="NAME", help="the network interface that the ranks use")
-    add("--ssh-arg", action="append", default=[], metavar="WORD", help="for ssh; may be repeated")
-    add_job_arguments(add, _count)
-    add(
-        "--boot-timeout", type=_seconds, metavar="S",
-        help="seconds after which a host that is not up has failed (default 30; in a queue: 600)",
-    )  # fmt: skip
+    add_far_arguments(add, _count, _seconds)
     add(
         "--no-verify-script", action="store_true",
         help="do not look first whether the script is there on every host",
-    )  # fmt: skip
-    add(
-        "--connections-per-ip", type=_count, metavar="N",
-        help="connections over each address of a host (default 1); all its ips in the hostfile are "
-        "used at once",
     )  # fmt: skip
     for names in (("--starting-port", "-p"), ("--nccl-port",)):
         add(*names, type=_count, metavar="N", help="as mlx.launch has it; not needed here")
@@ -117,19 +105,6 @@ def idle_options(options: argparse.Namespace, *, has_hosts: bool) -> list[str]:
         for name, why in idle.items()
         if getattr(options, name) is not None
     ]
-
-
-def recognise_job(options: argparse.Namespace) -> list[str]:
-    """Start on the hosts of the job that we are in, where nothing else is said; tell what is done.
-
-    MPI's own launcher sees to that by itself.
-    """
-    said = (options.hosts, options.hostfile, options.launcher, options.nodes)
-    if any(value is not None for value in said) or options.backend == "mpi":
-        return []
-    found = recognised(os.environ, options.repeat_hosts)
-    options.launcher = found.launcher
-    return [found.note] if found.note else []
 
 
 def read_hosts(options: argparse.Namespace) -> Hostfile | None:
@@ -183,7 +158,7 @@ def place(options: argparse.Namespace, hostfile: Hostfile | None, env: Mapping[s
         python=options.python,
         cwd=options.cwd,
         env=env,
-        ssh_args=options.ssh_arg,
+        ssh_args=ssh_words(options),
         interface=options.interface,
         launcher=options.launcher,
         boot_timeout=options.boot_timeout,

@@ -6,6 +6,8 @@ take the others from here. Only this room imports the native engine.
 
 from __future__ import annotations
 
+from phalanx._native import is_cell_file
+
 from ._control import (
     AbortKind,
     AbortPage,
@@ -63,6 +65,7 @@ __all__ = [
     "give_back_region",
     "init",
     "is_available",
+    "is_cell_file",
     "is_supervised",
     "join",
     "late_ranks",

@@ -15,7 +15,14 @@ if TYPE_CHECKING:
     from ._gather import gather
     from ._host import Fault, Host, Hostfile, HostfileError, is_address
     from ._interfaces import interface_addresses, interface_of, own_addresses
-    from ._job_arguments import add_job_arguments, check_job, job_options, launcher_lines
+    from ._job_arguments import (
+        add_far_arguments,
+        check_job,
+        job_options,
+        launcher_lines,
+        recognise_job,
+        ssh_words,
+    )
     from ._jobs import LAUNCHERS, TITLES, found_job, job_hosts, recognised
     from ._json_form import to_json
     from ._measured import cable_networks, measured_plan
@@ -55,7 +62,7 @@ __all__ = [
     "RingSearch",
     "SetupError",
     "Survey",
-    "add_job_arguments",
+    "add_far_arguments",
     "cable_networks",
     "check_job",
     "environment",
@@ -79,11 +86,13 @@ __all__ = [
     "read_hostfile",
     "read_hosts_text",
     "read_survey",
+    "recognise_job",
     "recognised",
     "resolve",
     "run_setup",
     "save_outputs",
     "setup_steps",
+    "ssh_words",
     "to_json",
     "undo_setup",
 ]
@@ -108,7 +117,7 @@ _FILES = {
     "RingSearch": "_rings",
     "SetupError": "_setup",
     "Survey": "_survey",
-    "add_job_arguments": "_job_arguments",
+    "add_far_arguments": "_job_arguments",
     "cable_networks": "_measured",
     "check_job": "_job_arguments",
     "environment": "_settings",
@@ -132,11 +141,13 @@ _FILES = {
     "read_hostfile": "_read",
     "read_hosts_text": "_read",
     "read_survey": "_script",
+    "recognise_job": "_job_arguments",
     "recognised": "_jobs",
     "resolve": "_program",
     "run_setup": "_setup",
     "save_outputs": "_recording",
     "setup_steps": "_setup",
+    "ssh_words": "_job_arguments",
     "to_json": "_json_form",
     "undo_setup": "_setup",
 }

@@ -6,19 +6,88 @@ The magics and the command line have them both; what they mean is the workspace'
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
 from collections.abc import Callable
 from typing import Any
 
 from phalanx.protocol import JobOptions
 
-from ._jobs import LAUNCHERS, TITLES
+from ._jobs import LAUNCHERS, TITLES, recognised
 
-__all__ = ["add_job_arguments", "check_job", "job_options", "launcher_lines"]
+__all__ = [
+    "add_far_arguments",
+    "check_job",
+    "job_options",
+    "launcher_lines",
+    "recognise_job",
+    "ssh_words",
+]
 
 
-def add_job_arguments(add: Callable[..., Any], count: Callable[[str], int]) -> None:
-    """Declare them; ``add`` is a parser's, or a group's, ``count`` parses a number."""
+def add_far_arguments(
+    add: Callable[..., Any], count: Callable[[str], int], seconds: Callable[[str], float]
+) -> None:
+    """Declare them; ``add`` is a parser's, or a group's; ``count`` and ``seconds`` parse values."""
+    add(
+        "--ssh-arg",
+        action="append",
+        default=[],
+        metavar="ARG",
+        help="words for ssh, as in --ssh-arg='-i key'; may be repeated",
+    )
+    add("--interface", metavar="NAME", help="the network interface that the ranks use, like eth0")
+    add(
+        "--connections-per-ip",
+        type=count,
+        metavar="N",
+        help="connections over each address of a host (default 1); all its ips in the hostfile are "
+        "used at once",
+    )
+    _add_job_arguments(add, count)
+    add(
+        "--boot-timeout",
+        type=seconds,
+        metavar="S",
+        help="seconds after which a host that is not up has failed (default 30; in a queue: 600)",
+    )
+
+
+def ssh_words(options: argparse.Namespace) -> tuple[str, ...]:
+    """Return the words that ssh is to get.
+
+    Raises
+    ------
+    ValueError
+        Quotes do not match.
+
+    Examples
+    --------
+    >>> ssh_words(argparse.Namespace(ssh_arg=["-i 'my key'", "-4"]))
+    ('-i', 'my key', '-4')
+    """
+    return _words("--ssh-arg", options.ssh_arg)
+
+
+def _words(option: str, texts: list[str]) -> tuple[str, ...]:
+    try:
+        return tuple(word for text in texts for word in shlex.split(text))
+    except ValueError as error:
+        msg = f"{option}: {error}"
+        raise ValueError(msg) from None
+
+
+def recognise_job(options: argparse.Namespace, n: int | None) -> str:
+    """Start on the hosts of the job that we are in, where nothing else is said; tell what is done."""
+    said = (options.hosts, options.hostfile, options.launcher, options.nodes)
+    if any(value is not None for value in said):
+        return ""
+    found = recognised(os.environ, n)
+    options.launcher = found.launcher
+    return found.note
+
+
+def _add_job_arguments(add: Callable[..., Any], count: Callable[[str], int]) -> None:
     known = ", ".join(LAUNCHERS)
     add("--launcher", metavar="NAME", help=f"how hosts are reached: {known} (see below)")
     add(
@@ -60,13 +129,9 @@ def job_options(options: argparse.Namespace) -> JobOptions:
     ValueError
         They make no sense without one; or quotes do not match.
     """
-    try:
-        args = tuple(options.launcher_arg)
-        if options.launcher != "htcondor":  # whose words are lines: request_memory = 2GB
-            args = tuple(word for text in options.launcher_arg for word in shlex.split(text))
-    except ValueError as error:
-        msg = f"--launcher-arg: {error}"
-        raise ValueError(msg) from None
+    args = tuple(options.launcher_arg)
+    if options.launcher != "htcondor":  # whose words are lines: request_memory = 2GB
+        args = _words("--launcher-arg", options.launcher_arg)
     found = JobOptions(
         options.nodes or 0, options.queue or "", options.account or "", options.time or "", args
     )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import re
 import shlex
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
@@ -47,14 +48,27 @@ class _Parser(argparse.ArgumentParser):
         self, args: Sequence[str] | None = None, namespace: Any = None
     ) -> tuple[argparse.Namespace, list[str]]:
         """Refuse what is not known here, where the options are: an action's parser has its own."""
-        known, rest = super().parse_known_args(args, namespace)
-        if not rest:
-            return known, rest
-        word = rest[0].partition("=")[0]
-        if not word.startswith("-"):
-            self.error(f"{self.prog} takes no {word!r}")
-        msg = f"{self.prog} has no {word}; {_nearest(word, self._option_string_actions)}"
-        raise UsageMistake(msg)
+        try:
+            known, rest = super().parse_known_args(args, namespace)
+        except UsageMistake:
+            if not subcommands(self):  # which has seen to its own words
+                self._refuse_option(args or ())
+            raise
+        self._refuse_option(rest)
+        if rest:
+            self.error(f"{self.prog} takes no {rest[0]!r}")
+        return known, rest
+
+    def _refuse_option(self, words: Sequence[str]) -> None:
+        """Name the nearest option for the first word that looks like one and is none.
+
+        What else is wrong, as a word that is missing, may follow from that.
+        """
+        for word in words:
+            name, known = word.partition("=")[0], self._option_string_actions
+            if re.match("--?[a-z]", name) and not any(one.startswith(name) for one in known):
+                msg = f"{self.prog} has no {name}; {_nearest(name, known)}"
+                raise UsageMistake(msg)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:

@@ -16,6 +16,7 @@ from IPython.display import display
 
 from phalanx import widgets
 from phalanx.errors import DistributedError
+from phalanx.hosts import recognise_job
 from phalanx.workspace import (
     Workspace,
     format_workspaces,
@@ -40,7 +41,7 @@ from ._boot_line import BootLine
 from ._config import show_config
 from ._debug import debug_ranks
 from ._figures import Named
-from ._start_arguments import recognise_job, start_options
+from ._start_arguments import start_options
 from ._sweeps import Sweeps
 from ._typing import TypingHelp
 from ._view import Label, NotebookView, hosts_of, in_one_line
@@ -168,7 +169,7 @@ class DistributedMagics(Magics):  # type: ignore[misc]
 
     def _do_start(self, options: Any) -> None:
         self._make_room()
-        if note := recognise_job(options):
+        if note := recognise_job(options, options.n):
             print(note)  # noqa: T201 - the answer
         line = BootLine(self.shell)
         try:

@@ -6,14 +6,12 @@ It declares them; what they mean is the workspace's.
 from __future__ import annotations
 
 import argparse
-import os
-import shlex
 from collections.abc import Callable
 from typing import Any
 
-from phalanx.hosts import add_job_arguments, job_options, launcher_lines, recognised
+from phalanx.hosts import add_far_arguments, job_options, launcher_lines, ssh_words
 
-__all__ = ["add_start_arguments", "recognise_job", "start_options"]
+__all__ = ["add_start_arguments", "start_options"]
 
 
 def add_start_arguments(
@@ -68,38 +66,7 @@ def add_start_arguments(
     far = start.add_argument_group("on several hosts")
     add = far.add_argument
     add("--python", metavar="PATH", help="the interpreter there (default: the path of this one)")
-    add(
-        "--ssh-arg",
-        action="append",
-        default=[],
-        metavar="ARG",
-        help="words for ssh, as in --ssh-arg='-i key'; may be repeated",
-    )
-    add("--interface", metavar="NAME", help="the network interface that the ranks use, like eth0")
-    add(
-        "--connections-per-ip",
-        type=count,
-        metavar="N",
-        help="connections over each address of a host (default 1); all its ips in the hostfile are "
-        "used at once",
-    )
-    add_job_arguments(add, count)
-    add(
-        "--boot-timeout",
-        type=seconds,
-        metavar="S",
-        help="seconds after which a host that is not up has failed (default 30; in a queue: 600)",
-    )
-
-
-def recognise_job(options: argparse.Namespace) -> str:
-    """Start on the hosts of the job that we are in, where nothing else is said; tell what is done."""
-    said = (options.hosts, options.hostfile, options.launcher, options.nodes)
-    if any(value is not None for value in said):
-        return ""
-    found = recognised(os.environ, options.n)
-    options.launcher = found.launcher
-    return found.note
+    add_far_arguments(add, count, seconds)
 
 
 def start_options(options: argparse.Namespace) -> dict[str, Any]:
@@ -110,15 +77,10 @@ def start_options(options: argparse.Namespace) -> dict[str, Any]:
     ValueError
         Words for ssh whose quotes do not match, or for a scheduler that is not named.
     """
-    try:
-        ssh_args = [word for words in options.ssh_arg for word in shlex.split(words)]
-    except ValueError as error:
-        msg = f"--ssh-arg: {error}"
-        raise ValueError(msg) from None
     names = (
         "n", "hosts", "hostfile", "name", "linger", "silence", "transport", "detach",
         "auto_restart", "python", "cwd", "env", "interface", "launcher", "boot_timeout",
         "connections_per_ip",
     )  # fmt: skip
-    job = job_options(options)
-    return {"ssh_args": ssh_args, "job": job, **{name: getattr(options, name) for name in names}}
+    said = {name: getattr(options, name) for name in names}
+    return {"ssh_args": ssh_words(options), "job": job_options(options), **said}

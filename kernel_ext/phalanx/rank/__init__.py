@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from ._bars import prepare_bars
 from ._capture import DescriptorCapture
+from ._cell_names import prepare_cell_names
 from ._copying import CopyReport, copy_names, copy_report
 from ._debugger import LastError, asks_for_commands, leave_debuggers, prepare_debuggers
 from ._enter import enter, introduce, put_back
@@ -15,6 +16,7 @@ from ._gate import CellGate, uninterrupted
 from ._help import HelpDesk
 from ._input import DebuggerStopped, NoCellRuns, TypedLines
 from ._log import LogOfRank, Missing
+from ._own_magics import prepare_own_magics
 from ._record import OutputRecord
 from ._stdin import CellInput
 from ._sweep import publish_links, publish_sweep
@@ -48,8 +50,10 @@ __all__ = [
     "leave_debuggers",
     "packs_anything",
     "prepare_bars",
+    "prepare_cell_names",
     "prepare_debuggers",
     "prepare_exit",
+    "prepare_own_magics",
     "publish_links",
     "publish_sweep",
     "put_back",

@@ -8,16 +8,16 @@ from __future__ import annotations
 import bdb
 import cmd
 import code
-import hashlib
 import os
 import pdb  # noqa: T100 - for the user, not for us
 import sys
 from types import CodeType, FrameType
 from typing import Any
 
+from ._cell_names import CELL
+
 __all__ = ["LastError", "asks_for_commands", "leave_debuggers", "prepare_debuggers"]
 
-CELL = "<cell "  # how the file names of cells begin
 SHELL = frozenset({"IPython", "ipykernel", "ipyparallel", "traitlets"})
 SHELL_OF_RANK = "phalanx.supervisor._kernel"
 LOOP = frozenset({"asyncio", "selectors", "concurrent"})
@@ -40,7 +40,6 @@ def prepare_debuggers(shell: Any) -> None:
     - pdb leaves SIGINT alone: its handler would swallow a stop while the program runs on after
       ``c``, and stay behind.
     - Stepping goes from one statement of a cell to the next, not into the shell around them.
-    - A cell has the same file name on all ranks, so that equal output is equal.
     """
 
     def break_into_debugger(*, header: str | None = None, **_: Any) -> None:
@@ -67,10 +66,6 @@ def prepare_debuggers(shell: Any) -> None:
         if not (is_statement(frame) and getattr(self, "stopped_in", None) is frame.f_code):
             leave(self, frame, value)
 
-    def name_of(_raw: str, transformed_code: str, _number: int) -> str:
-        digest = hashlib.sha256(transformed_code.encode(errors="replace")).hexdigest()
-        return f"{CELL}{digest[:8]}>"
-
     call, line, leave = pdb.Pdb.user_call, pdb.Pdb.user_line, pdb.Pdb.user_return
     if not os.environ.get("PYTHONBREAKPOINT"):
         sys.breakpointhook = break_into_debugger
@@ -83,7 +78,6 @@ def prepare_debuggers(shell: Any) -> None:
     }
     for name, method in pdb_methods.items():
         setattr(pdb.Pdb, name, method)
-    shell.compile.get_code_name = name_of
 
 
 def is_statement(frame: FrameType) -> bool:

@@ -6,14 +6,13 @@ It knows when a job is asked for and how long it may wait; the job is `_batch_jo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from phalanx.protocol import HostPlan, RemoteOptions
+from phalanx.protocol import RemoteOptions
 
 from ._batch_job import BatchHost, BatchJob
-from ._host_process import HostUnreachable
+from ._host_process import HostStart, HostUnreachable
 
 __all__ = ["launch_as_job"]
 
@@ -57,9 +56,7 @@ class _Gathering:
 _gatherings: WeakKeyDictionary[asyncio.AbstractEventLoop, _Gathering] = WeakKeyDictionary()
 
 
-async def launch_as_job(
-    plan: HostPlan, first_line: bytes, remote: RemoteOptions, *, on_slow: Callable[[str], None]
-) -> BatchHost:
+async def launch_as_job(asked: HostStart) -> BatchHost:
     """Start the supervisor of a node by a job, and wait until that runs.
 
     Raises
@@ -68,15 +65,15 @@ async def launch_as_job(
         It does not; the text says why, and what to do next.
     """
     gathering = _gatherings.setdefault(asyncio.get_running_loop(), _Gathering())
-    host = BatchHost(0, plan, on_slow)
+    host = BatchHost(0, asked.plan, asked.on_slow)
     try:
-        job = await gathering.join(host, first_line, remote)
-        await _wait_running(host, job, remote.timeout_s)
+        job = await gathering.join(host, asked.first_line, asked.remote)
+        await _wait_running(host, job, asked.remote.timeout_s)
     except HostUnreachable as error:
         host.kill()
         if host.number:  # one line is enough
-            raise HostUnreachable(plan.name, "the same job") from None
-        raise HostUnreachable(plan.name, error.text) from None
+            raise HostUnreachable(asked.plan.name, "the same job") from None
+        raise HostUnreachable(asked.plan.name, error.text) from None
     except BaseException:
         host.kill()
         raise

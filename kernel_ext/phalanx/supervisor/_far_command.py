@@ -16,7 +16,7 @@ from typing import NamedTuple
 from phalanx.protocol import HostPlan
 from phalanx.protocol.scripts import cost
 
-from ._host_process import BEGUN, HostUnreachable
+from ._host_process import BEGUN, HostStart, HostUnreachable
 from ._output import OutputPipe
 from ._process import ChildProcess, exit_reason
 from ._streams import ForwardedPipe
@@ -212,9 +212,7 @@ class FarCommand:
         self._child.kill()
 
 
-async def launch_by(
-    way: Way, first_line: bytes, timeout_s: float, on_slow: Callable[[str], None]
-) -> FarCommand:
+async def launch_by(way: Way, asked: HostStart) -> FarCommand:
     """Start the supervisor of a host and wait until it runs there.
 
     Raises
@@ -222,9 +220,9 @@ async def launch_by(
     HostUnreachable
         It does not; the text says why, and what to do next.
     """
-    host = FarCommand(way, first_line)
+    host = FarCommand(way, asked.first_line)
     try:
-        await host.wait_begun(timeout_s, on_slow)
+        await host.wait_begun(asked.remote.timeout_s, asked.on_slow)
     except BaseException:
         host.kill()
         raise

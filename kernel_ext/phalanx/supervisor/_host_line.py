@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 import zmq
 
 import phalanx
-from phalanx.protocol import HostPlan, RemoteOptions
 from phalanx.protocol.hosts import (
     Beat,
     Beaten,
@@ -35,6 +34,7 @@ from phalanx.protocol.hosts import (
 
 from ._beats import ClockOffset, Silence, beat_every_s
 from ._host_door import HostDoor
+from ._host_process import HostStart
 from ._launch_host import HostProcess, HostUnreachable, launch_host
 from ._silent_line import SilentLine
 
@@ -95,13 +95,7 @@ class HostLine:
 
     # -- its start ----------------------------------------------------------------------------
 
-    async def boot(
-        self,
-        plan: HostPlan,
-        remote: RemoteOptions,
-        first_line: bytes,
-        on_slow: Callable[[str], None],
-    ) -> HostUp:
+    async def boot(self, asked: HostStart) -> HostUp:
         """Start it with its first line, in which its keys are, and wait for it.
 
         Raises
@@ -110,8 +104,8 @@ class HostLine:
             Says why not.
         """
         self._door.expect(self._key, self._on_message, self._on_failed)
-        until_s = self._loop.time() + remote.timeout_s
-        self._process = await launch_host(plan, first_line, remote, on_slow=on_slow)
+        until_s = self._loop.time() + asked.remote.timeout_s
+        self._process = await launch_host(asked)
         until_s = max(until_s, self._loop.time() + UP_S)  # what a queue took is no fault of its own
         self._ended = self._loop.create_task(self._process.ended())
         news: set[asyncio.Future[Any]] = {self._ended, self._up, self._refused}
@@ -137,8 +131,8 @@ class HostLine:
         elif self._ended.done():
             problem = self._ended.result()
         self.disown()
-        text = problem or f"its supervisor was not up within {remote.timeout_s:g} s"
-        raise HostUnreachable(plan.name, text)
+        text = problem or f"its supervisor was not up within {asked.remote.timeout_s:g} s"
+        raise HostUnreachable(asked.plan.name, text)
 
     def _spawn_task(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)

@@ -1,15 +1,31 @@
-"""What is known of the supervisor of another host that was started, by whichever launcher.
+"""What is known of the supervisor of another host that is started, by whichever launcher.
 
 It knows no launcher.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
 
-__all__ = ["BEGUN", "HostProcess", "HostUnreachable"]
+from phalanx.protocol import HostPlan, RemoteOptions
+
+__all__ = ["BEGUN", "HostProcess", "HostStart", "HostUnreachable"]
 
 BEGUN = "phalanx-host: begun"  # its only line on its standard output: it runs, and reaches out
+
+
+class HostStart(NamedTuple):
+    """A host's supervisor that is to be started, with what any launcher needs for that.
+
+    ``first_line`` is what it is to read first, and holds keys. ``on_slow`` is told what takes long;
+    a launcher gives up after ``remote.timeout_s``.
+    """
+
+    plan: HostPlan
+    first_line: bytes
+    remote: RemoteOptions
+    on_slow: Callable[[str], None]
 
 
 class HostUnreachable(Exception):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ from phalanx.hosts import TITLES
 from phalanx.protocol import HostPlan, RemoteOptions
 
 from ._far_command import SCRIPT, FarCommand, Heard, Way, last_line, launch_by
-from ._host_process import HostUnreachable
+from ._host_process import HostStart, HostUnreachable
 from ._key_folder import KeyFolder
 
 __all__ = ["launch_in_job", "start_words"]
@@ -59,9 +59,7 @@ _STARTS = {
 }
 
 
-async def launch_in_job(
-    plan: HostPlan, first_line: bytes, remote: RemoteOptions, *, on_slow: Callable[[str], None]
-) -> FarCommand:
+async def launch_in_job(asked: HostStart) -> FarCommand:
     """Start the supervisor of a node and wait until it runs there.
 
     Raises
@@ -69,8 +67,8 @@ async def launch_in_job(
     HostUnreachable
         It does not; the text says why.
     """
-    launcher = remote.launcher
-    start, title = _STARTS[launcher], TITLES[launcher]
+    plan, remote = asked.plan, asked.remote
+    start, title = _STARTS[remote.launcher], TITLES[remote.launcher]
     if start.variables and not any(os.environ.get(name) for name in start.variables):
         text = (
             f"this is no {title} job any more, and {start.words[0]} starts nothing outside of one"
@@ -78,7 +76,7 @@ async def launch_in_job(
         raise HostUnreachable(plan.name, text)
     python = remote.python or sys.executable
     words = start_words(plan, remote)
-    folder = None if start.is_fed else KeyFolder([first_line])
+    folder = None if start.is_fed else KeyFolder([asked.first_line])
     far = [python, "-m", "phalanx.supervisor", "host", *([str(folder.key(0))] if folder else [])]
     if start.has_shell:
         far = ["/bin/sh", "-c", SCRIPT, "phalanx", python]
@@ -92,7 +90,7 @@ async def launch_in_job(
         is_silent=not start.is_fed,
         on_end=folder.remove if folder else None,
     )
-    return await launch_by(way, first_line if start.is_fed else b"", remote.timeout_s, on_slow)
+    return await launch_by(way, asked)
 
 
 def start_words(

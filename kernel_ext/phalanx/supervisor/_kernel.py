@@ -38,8 +38,10 @@ from phalanx.rank import (
     leave_debuggers,
     packs_anything,
     prepare_bars,
+    prepare_cell_names,
     prepare_debuggers,
     prepare_exit,
+    prepare_own_magics,
     put_back,
     say_left,
     uninterrupted,
@@ -84,10 +86,15 @@ class _BeforeCode:
 def _show_error(
     shell: Any, etype: Any, error: BaseException, traceback: Any, tb_offset: int | None = None
 ) -> Any:
-    """Show an error of a cell as IPython does, without our own frames (`set_custom_exc`)."""
+    """Show an error of a cell as IPython does, without our own frames (`set_custom_exc`).
+
+    A debugger begins where the error's own traceback ends: in the user's code.
+    """
+    users = without_own_frames(traceback)
+    clear_own_frames(error)
+    error.__traceback__ = users
     with nullcontext() if shell.call_pdb else uninterrupted():  # of %pdb: it may be stopped
-        shell.showtraceback((etype, error, without_own_frames(traceback)), tb_offset=tb_offset)
-        clear_own_frames(error)
+        shell.showtraceback((etype, error, users), tb_offset=tb_offset)
     return shell._last_traceback
 
 
@@ -122,8 +129,10 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         self._own_streams = {"stdout": sys.stdout, "stderr": sys.stderr}
         self.session.pack = packs_anything(self.session.pack)
         prepare_bars()
+        prepare_cell_names(self.shell)
         prepare_debuggers(self.shell)
         prepare_exit(self.shell)
+        prepare_own_magics(self.shell)
         self.shell.set_custom_exc((Exception, KeyboardInterrupt), _show_error)
         self.shell.show_usage_error = self._show_usage_error
         self.shell.ast_transformers.append(_BeforeCode(self._gate.begin_code))

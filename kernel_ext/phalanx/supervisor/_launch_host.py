@@ -9,49 +9,41 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 from phalanx.hosts import TITLES
-from phalanx.protocol import HostPlan, RemoteOptions
+from phalanx.protocol import RemoteOptions
 
-from ._host_process import HostProcess, HostUnreachable
+from ._host_process import HostProcess, HostStart, HostUnreachable
 from ._in_job import launch_in_job
 from ._output import OutputPipe
 from ._process import ChildProcess, exit_reason
 from ._ssh import launch_over_ssh
 
-__all__ = ["HostProcess", "HostUnreachable", "launch_host"]
+__all__ = ["HostProcess", "HostStart", "HostUnreachable", "launch_host"]
 
 
-async def launch_host(
-    plan: HostPlan,
-    first_line: bytes,
-    remote: RemoteOptions,
-    *,
-    on_slow: Callable[[str], None],
-) -> HostProcess:
+async def launch_host(asked: HostStart) -> HostProcess:
     """Start the supervisor of a host and give it its first line.
-
-    ``on_slow`` is told what takes long; it fails after ``remote.timeout_s``.
 
     Raises
     ------
     HostUnreachable
         It cannot be started there.
     """
+    plan, remote = asked.plan, asked.remote
     if remote.launcher == "ssh":
-        return await launch_over_ssh(plan, first_line, remote, on_slow=on_slow)
+        return await launch_over_ssh(asked)
     if remote.job.nodes:
         from ._batch import launch_as_job
 
-        return await launch_as_job(plan, first_line, remote, on_slow=on_slow)
+        return await launch_as_job(asked)
     if remote.launcher in TITLES:
-        return await launch_in_job(plan, first_line, remote, on_slow=on_slow)
+        return await launch_in_job(asked)
     if remote.launcher != "local":
         raise HostUnreachable(plan.name, f"there is no launcher {remote.launcher!r}")
     try:
-        return _LocalProcess(first_line, remote)
+        return _LocalProcess(asked.first_line, remote)
     except OSError as error:
         raise HostUnreachable(plan.name, f"it could not be started: {error}") from error
 

@@ -1,7 +1,7 @@
 """Where a rank's code is, in the words of whoever wrote that code.
 
-Pure: threads and frames in, words out. It knows which packages run a cell or a script and which
-files hold cells; it knows neither ranks nor operations.
+Pure: threads and frames in, words out. It knows which packages run a cell or a script; it knows
+neither ranks nor operations.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
+
+from phalanx.distributed import is_cell_file
 
 from ._dumps import Frame, Stack
 
@@ -24,8 +26,6 @@ _PLUMBING = re.compile(
     r"<frozen |" + _LIBRARIES + r"(?:IPython|asyncio|ipykernel|ipyparallel|jupyter_client|"
     r"runpy\.py|selectors\.py|tornado|traitlets|zmq)(?:/|$)"
 )
-# Our ranks' name for a cell (`phalanx.rank`: a hash of its text), ipykernel's and IPython's.
-_CELL = re.compile(r"<cell [0-9a-f]+>|.*/ipykernel_\d+/\d+\.py|<ipython-input-.*>")
 # Where the main thread waits for another thread of the user's.
 _JOINING = re.compile(_LIBRARIES + r"(?:threading|queue|concurrent/futures/\w+)\.py")
 _ASKING = "rank/_input.py"
@@ -104,7 +104,7 @@ def _is_asking(frames: Sequence[Frame]) -> bool:
 
 def _cell_of(users: Sequence[Frame]) -> str:
     """The file of the cell that runs: of the outermost frame, "" if that is in no cell."""
-    return users[-1].file if users and _CELL.fullmatch(users[-1].file) else ""
+    return users[-1].file if users and is_cell_file(users[-1].file) else ""
 
 
 def _words(frames: Sequence[Frame], users: Sequence[Frame], cell: str) -> str:
@@ -132,6 +132,6 @@ def _place(file: str, frame: Frame, cell: str) -> str:
     function = "" if frame.function.startswith(("<module>", "<cell line")) else frame.function
     inside = f" in {function}" if function else ""
     line = str(frame.line) if frame.line else "?"
-    if not _CELL.fullmatch(frame.file):
+    if not is_cell_file(frame.file):
         return f"{file}:{line}{inside}"
     return f"{'' if frame.file == cell else 'earlier '}cell line {line}{inside}"

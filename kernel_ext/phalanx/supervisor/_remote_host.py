@@ -6,6 +6,7 @@ It hands on what happens there; what follows from it is the root's business.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import signal
 from collections.abc import Callable, Sequence
@@ -64,7 +65,7 @@ from ._far_samples import FarSamples
 from ._host_door import HostDoor
 from ._host_line import Answer, HostLine
 from ._known_rank import KnownRank, KnownRanks, named_in
-from ._launch_host import HostUnreachable
+from ._launch_host import HostStart, HostUnreachable
 from ._output_window import OutputWindow
 from ._shown import Piece
 
@@ -148,9 +149,8 @@ class RemoteHost(KnownRanks):
             line = HostLine(self._door, self._silence_s, self._take, self._on_lost)
             first_line = await self._keeper.first_line(self._index, *line.keys)
             self._line = line
-            up = await line.boot(
-                self._plan, self._remote, first_line, lambda text: tell("starting", text)
-            )
+            on_slow = functools.partial(tell, "starting")
+            up = await line.boot(HostStart(self._plan, first_line, self._remote, on_slow))
         except HostUnreachable as error:
             problem = error.text
         except (DistributedError, OSError, zmq.ZMQError) as error:

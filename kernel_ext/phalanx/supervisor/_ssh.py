@@ -9,11 +9,11 @@ import math
 import re
 import shlex
 import sys
-from collections.abc import Callable
 
 from phalanx.protocol import HostPlan, RemoteOptions
 
 from ._far_command import SCRIPT, FarCommand, Heard, Way, last_line, launch_by
+from ._host_process import HostStart
 from ._process import exit_reason
 
 __all__ = ["launch_over_ssh", "ssh_command", "why_not_in"]
@@ -65,9 +65,7 @@ _SSH_WORDS = (
 )
 
 
-async def launch_over_ssh(
-    plan: HostPlan, first_line: bytes, remote: RemoteOptions, *, on_slow: Callable[[str], None]
-) -> FarCommand:
+async def launch_over_ssh(asked: HostStart) -> FarCommand:
     """Start the supervisor of a host over ssh and wait until it runs there.
 
     Raises
@@ -75,18 +73,17 @@ async def launch_over_ssh(
     HostUnreachable
         It does not; the text says why, and what to do next.
     """
-    python = remote.python or sys.executable
+    python = asked.remote.python or sys.executable
+    far = f"exec /bin/sh -c {shlex.quote(SCRIPT)} phalanx {shlex.quote(python)}"
     way = Way(
-        plan,
+        asked.plan,
         python,
-        ssh_command(
-            plan, remote, f"exec /bin/sh -c {shlex.quote(SCRIPT)} phalanx {shlex.quote(python)}"
-        ),
+        ssh_command(asked.plan, asked.remote, far),
         missing="there is no ssh on this machine: install OpenSSH's client",
         waiting="ssh has not got in yet",
         why=why_not_in,
     )
-    return await launch_by(way, first_line, remote.timeout_s, on_slow)
+    return await launch_by(way, asked)
 
 
 def ssh_command(plan: HostPlan, remote: RemoteOptions, far: str) -> list[str]:

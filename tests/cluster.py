@@ -1,0 +1,55 @@
+"""What the clusters of schedulers in a bed of hosts have in common: daemons, their logs, programs.
+
+It knows processes on hosts; which daemons there are is each scheduler's.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+from bed import Bed
+
+__all__ = ["Cluster"]
+
+_UP_S = 30.0
+
+
+class Cluster:
+    """A scheduler's daemons on the hosts of a bed; they end with it.
+
+    ``folder`` holds all their files, ``env`` is what its programs need; ``logs`` are patterns of the
+    files in ``folder`` that say why it does not come up.
+    """
+
+    logs: tuple[str, ...] = ("*.log",)
+
+    def __init__(self, bed: Bed, name: str) -> None:
+        self._bed = bed
+        self.folder = bed.folder / name
+        self.folder.mkdir()
+        self.env = dict(os.environ)
+
+    def daemon(self, host: int, *command: Any) -> None:
+        """Start a program that stays, on a host."""
+        with (self.folder / f"{command[0]}-{host}.log").open("wb") as log:
+            daemon = self._bed.popen(host, command, env=self.env, stdout=log, stderr=log)
+        self._bed.servers.add(daemon)
+
+    def wait(self, is_there: Callable[[], bool]) -> None:
+        """Wait until something is there; fails with what the daemons have said."""
+        deadline_s = time.monotonic() + _UP_S
+        while not is_there():
+            said = [
+                path.read_text()[-2000:]
+                for pattern in self.logs
+                for path in self.folder.glob(pattern)
+            ]
+            assert time.monotonic() < deadline_s, "\n".join(said)
+            time.sleep(0.05)
+
+    def run(self, *command: Any, host: int = 0, **options: Any) -> Any:
+        """Run a program that knows this cluster, on a host."""
+        return self._bed.run(host, command, env=self.env, check=False, **options)
