@@ -25,7 +25,7 @@ int usable_cores() noexcept {
 
 std::vector<int> usable_core_list() {
     std::vector<int> cores;
-#ifdef __linux__
+#if PHALANX_LINUX
     cpu_set_t set;
     CPU_ZERO(&set);
     if (::sched_getaffinity(0, sizeof set, &set) != 0) return cores;
@@ -37,7 +37,7 @@ std::vector<int> usable_core_list() {
 }
 
 int current_core() noexcept {
-#ifdef __linux__
+#if PHALANX_LINUX
     return ::sched_getcpu();
 #else
     return -1;
@@ -45,7 +45,7 @@ int current_core() noexcept {
 }
 
 bool move_to_core(int core) noexcept {
-#ifdef __linux__
+#if PHALANX_LINUX
     cpu_set_t before;
     cpu_set_t only;
     CPU_ZERO(&before);
