@@ -92,9 +92,14 @@ def pytest_xdist_make_scheduler(config, log):
 def pytest_terminal_summary(terminalreporter) -> None:
     """Say which files took longest: where to look when a run takes too long."""
     if path := terminalreporter.config.getoption("failed_to"):
-        reports = [r for kind in ("failed", "error") for r in terminalreporter.stats.get(kind, ())]
+        stats, session = terminalreporter.stats, terminalreporter._session
+        # At the second try, who is asked for by name: one that skips itself has not passed.
+        kinds = ("failed", "error", *(("skipped",) if Path(path).name == "second" else ()))
+        reports = [report for kind in kinds for report in stats.get(kind, ())]
         failed = dict.fromkeys(report.nodeid for report in reports)
-        Path(path).write_text("".join(f"{test}\n" for test in failed))
+        # -x or --maxfail: what comes after those was not run at all.
+        if not (session.shouldfail or session.shouldstop):
+            Path(path).write_text("".join(f"{test}\n" for test in failed))
     seconds: Counter[str] = Counter()
     for reports in terminalreporter.stats.values():
         for report in reports:

@@ -10,9 +10,18 @@
 
 #if PHALANX_LINUX
 #include <sched.h>
+#include <unistd.h>
 #endif
 
 namespace phalanx {
+
+#if PHALANX_LINUX
+namespace {
+void fill(cpu_set_t& set) noexcept {
+    for (int core = 0; core < CPU_SETSIZE; ++core) CPU_SET(core, &set);
+}
+}  // namespace
+#endif
 
 int usable_cores() noexcept {
 #if PHALANX_LINUX
@@ -54,8 +63,14 @@ bool move_to_core(int core) noexcept {
     if (::sched_getaffinity(0, sizeof before, &before) != 0 || !CPU_ISSET(core, &before)) {
         return false;
     }
+    // The kernel does not tell cores that are offline, or not in the cpuset yet: who was bound to
+    // none is not bound afterwards.
+    if (CPU_COUNT(&before) >= ::sysconf(_SC_NPROCESSORS_ONLN)) fill(before);
     const bool has_moved = ::sched_setaffinity(0, sizeof only, &only) == 0;
-    ::sched_setaffinity(0, sizeof before, &before);
+    if (::sched_setaffinity(0, sizeof before, &before) != 0) {  // the cpuset is another one now
+        fill(before);
+        ::sched_setaffinity(0, sizeof before, &before);
+    }
     return has_moved;
 #else
     static_cast<void>(core);

@@ -28,7 +28,8 @@ int usable_cores() noexcept;
 std::vector<int> usable_core_list();
 // The one that this thread is on; -1 where that is not known.
 int current_core() noexcept;
-// Has this thread go on there, and leaves its affinity mask as it is. False if it cannot be.
+// Has this thread go on there, and leaves its affinity mask as it is. False if it cannot be. A
+// thread that is bound to a part of a cpuset which grows meanwhile stays bound to what it had.
 bool move_to_core(int core) noexcept;
 
 // One-way latency of a flag between two cores in ns, measured with a helper thread in about 50 us

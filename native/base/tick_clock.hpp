@@ -130,6 +130,7 @@ class TickClock {
         if constexpr (!Source::kExists) return Source::steady_ns();
         const auto version = version_.load(std::memory_order_acquire);
         const Line line = read_line();
+        if (line.span == 0) return renew();      // there may be none, and a look at it may be fatal
         const auto since = ticks() - line.tick;  // huge where the counter has gone back
         // The line again after the counter: an old line is for times when it was the last one.
         if (since < line.span && (version & 1) == 0 &&

@@ -191,7 +191,8 @@ class Group {
     [[nodiscard]] std::string describe_missing(const Timeout& error, std::uint64_t word) const;
     [[nodiscard]] std::string doing_of(int slot, std::uint64_t word) const;
     [[nodiscard]] std::vector<int> come_of(const Timeout& error) const;
-    [[nodiscard]] std::vector<int> silent_ranks(Here& here) const;
+    [[nodiscard]] std::vector<int> silent_ranks(const Timeout& error, Here& here,
+                                                bool has_begun) const;
     [[nodiscard]] bool waits_for_leader(const Timeout& error, const Here& here) const;
     // Fills the gaps of a mismatch (base/site_text.hpp); `lane` of a message, else null.
     void learn_sites(Reason& reason, Here& here, Pairs::Lane* lane);

@@ -114,9 +114,18 @@ std::vector<int> Group::come_of(const Timeout& error) const {
 }
 
 // Whoever waits in a ring sees its neighbours only, which wait as well: for one that has stopped.
-std::vector<int> Group::silent_ranks(Here& here) const {
+// One that has come, or that is no end of this message, holds nobody up.
+std::vector<int> Group::silent_ranks(const Timeout& error, Here& here, bool has_begun) const {
+    const bool may_be_any = has_begun && !Activity::is_message(here.word());
+    const auto is_missing = [&](int rank) {
+        return std::any_of(error.missing.begin(), error.missing.end(), [&](int one) {
+            return one == rank ||
+                   (error.whole_hosts && formation_.node_of(one) == formation_.node_of(rank));
+        });
+    };
     std::vector<int> silent;
     for (int rank = 0; rank < size_; ++rank) {
+        if (rank == rank_ || (!may_be_any && !is_missing(rank))) continue;
         const int slot = page_slots_[static_cast<std::size_t>(rank)];
         if (here.silence_of(slot) > Clock::duration::zero()) silent.push_back(world_rank(rank));
     }
@@ -137,7 +146,7 @@ bool Group::waits_for_leader(const Timeout& error, const Here& here) const {
 
 Reason Group::reason_of_timeout(const Timeout& error, const std::string& what, Here& here,
                                 bool has_begun) {
-    const auto silent = silent_ranks(here);
+    const auto silent = silent_ranks(error, here, has_begun);
     const bool is_for_leader = silent.empty() && waits_for_leader(error, here);
     if (is_for_leader) {
         const auto give_up_at = Clock::now() + kLeaderPatience;

@@ -18,6 +18,10 @@ class PulseWatch {
     static constexpr Clock::duration kSilence = 3 * Heart::kBeat;
 
     void look(const AbortPage& page, Clock::time_point now) {
+        // Who has not looked for so long has not run itself, and others with it: a machine that
+        // was suspended, a container that was paused.
+        if (now - looked_ > 2 * Heart::kBeat) seen_.clear();
+        looked_ = now;
         seen_.resize(static_cast<std::size_t>(page.slots()), {0, now});
         for (int slot = 0; slot < page.slots(); ++slot) {
             Seen& seen = seen_[static_cast<std::size_t>(slot)];
@@ -39,6 +43,7 @@ class PulseWatch {
         Clock::time_point since;
     };
     std::vector<Seen> seen_;  // by slot
+    Clock::time_point looked_{};
 };
 
 }  // namespace phalanx

@@ -3,9 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <vector>
-
-#include "base/cpu.hpp"
 
 namespace phalanx {
 
@@ -49,9 +46,9 @@ int SeatView::better_core(std::span<const std::uint64_t> words, int me, Clock::t
     return best >= 0 && of(best) + 2 <= of(here) ? best : -1;
 }
 
-void Seats::look(std::span<Seat* const> seats, int me, Clock::time_point now) {
+void Seats::look(std::span<Seat* const> seats, int me, int core, Clock::time_point now,
+                 FunctionRef<std::vector<int>()> usable, FunctionRef<bool(int)> move) {
     next_look_ = now + kBetweenLooks;
-    const int core = current_core();
     if (core < 0) return;
     Seat& own = *seats[static_cast<std::size_t>(me)];
     own.store(SeatView::word_of(core, now), std::memory_order_relaxed);
@@ -62,13 +59,15 @@ void Seats::look(std::span<Seat* const> seats, int me, Clock::time_point now) {
         words.push_back(seat->load(std::memory_order_relaxed));
         n_here += (words.back() & ((1U << kCoreBits) - 1)) == static_cast<std::uint64_t>(core + 1);
     }
+    // Another thread of this rank may wait as well, on another core.
+    words[static_cast<std::size_t>(me)] = SeatView::word_of(core, now);
     // Before the kernel is asked for anything: is there somebody to leave?
-    const int better = n_here < 2 ? -1 : SeatView::better_core(words, me, now, usable_core_list());
+    const int better = n_here < 2 ? -1 : SeatView::better_core(words, me, now, usable());
     n_wanted_ = better < 0 ? 0 : n_wanted_ + 1;
     if (n_wanted_ < kLooksForMove) return;
     n_wanted_ = 0;
     next_move_ = now + kBetweenMoves;
-    if (move_to_core(better)) {
+    if (move(better)) {
         own.store(SeatView::word_of(better, now), std::memory_order_relaxed);
     }
 }

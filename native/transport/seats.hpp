@@ -12,8 +12,10 @@
 #include <chrono>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "base/deadline.hpp"
+#include "base/function_ref.hpp"
 
 namespace phalanx {
 
@@ -47,8 +49,10 @@ class Seats {
 
     // True if it is time to look: no more than a comparison.
     [[nodiscard]] bool is_due(Clock::time_point now) const noexcept { return now >= next_look_; }
-    // Shows the core of this thread as the seat of `me`, and moves where that is better.
-    void look(std::span<Seat* const> seats, int me, Clock::time_point now);
+    // Shows `core`, on which this thread is (-1: not known), as the seat of `me`, and calls `move`
+    // with a better one of those that `usable` tells.
+    void look(std::span<Seat* const> seats, int me, int core, Clock::time_point now,
+              FunctionRef<std::vector<int>()> usable, FunctionRef<bool(int)> move);
 
   private:
     Clock::time_point next_look_{};

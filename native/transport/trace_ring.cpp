@@ -23,7 +23,10 @@ void TraceRing::begin() noexcept {
     passed_over_.store(0, std::memory_order_relaxed);
     missed_.store(0, std::memory_order_relaxed);
     claim_.store(0, std::memory_order_relaxed);  // whoever had it is gone
-    first_.store(next_.load(std::memory_order_acquire), std::memory_order_release);
+    // Nor is the ticket that it may have had in hand anybody's: its record stays as it left it.
+    const auto next = next_.load(std::memory_order_acquire) + 1;
+    next_.store(next, std::memory_order_release);
+    first_.store(next, std::memory_order_release);
 }
 
 bool TraceRing::claim() noexcept {
@@ -134,7 +137,9 @@ std::vector<TraceRing::Seen> TraceRing::read(std::uint64_t& dropped) const {
     const auto made = next_.load(std::memory_order_acquire) - first -
                       passed_over_.load(std::memory_order_relaxed) +
                       missed_.load(std::memory_order_relaxed);
-    dropped = made > found.size() ? made - found.size() : 0;
+    // Read one by one, while it is written: it may come out below nothing.
+    const auto more = static_cast<std::int64_t>(made - found.size());
+    dropped = more > 0 ? static_cast<std::uint64_t>(more) : 0;
     return found;
 }
 

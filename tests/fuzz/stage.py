@@ -164,6 +164,9 @@ class _Sweeper:
     def gone(self, pid: int) -> None:
         pass
 
+    def ending(self) -> None:
+        pass
+
     async def stop(self) -> None:
         pass
 

@@ -45,9 +45,10 @@ def test_a_time_limit_says_where_the_ranks_were(ranks):
 
 def test_the_stop_button_on_a_rank_that_does_not_react(ranks):
     cell = ranks.submit(
-        "%%distributed\nimport ctypes\nmine = rank\n"
-        "def solve(): ctypes.PyDLL(None).sleep(9)\n"
-        "print('go', flush=True)\nif rank == 1: solve()\nelse: px.all_sum(1)"
+        "%%distributed\nimport ctypes, time\nmine, library = rank, ctypes.PyDLL(None)\n"
+        "def solve(): library.sleep(9)\n"
+        # Others say when: rank 1 has been in there for a while by then, and Python says nothing of it.
+        "if rank == 1: solve()\ntime.sleep(0.5)\nprint('go', flush=True)\npx.all_sum(1)"
     )
     cell.until(lambda result: "go" in result.stdout)
     ranks.interrupt()
@@ -81,6 +82,6 @@ def test_a_wait_of_ten_seconds_is_told_of_in_one_line_that_stays(ranks):
     assert result.stdout == "[0-2] 3\n"
     assert re.fullmatch(
         r"phalanx: ranks 0,2 have waited 10 s in all_sum #\d+; "
-        r"missing: rank 1, at cell line 2, last completed #\d+\n",
+        r"missing: rank 1, at cell line 2, (last completed #\d+|has completed none)\n",
         result.stderr,
     )

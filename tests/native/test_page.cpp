@@ -192,14 +192,17 @@ TEST_CASE("a heart that stands still is a silence, one that beats or that is not
     do {  // until no beat falls between the looks
         beats = page.beats(0);
         watch = PulseWatch();
-        watch.look(page, start);
-        watch.look(page, start + 1s);
+        for (auto now = 0ms; now <= 1s; now += 100ms) watch.look(page, start + now);
     } while (page.beats(0) != beats);
     CHECK(watch.silence_of(0, start + 1s) == 1s);
     CHECK(watch.silence_of(0, start + PulseWatch::kSilence - 1ns) == 0s);
     CHECK(watch.silence_of(1, start + 1s) == 0s);
     CHECK(watch.silence_of(2, start + 1s) == 0s);
+    const PulseWatch before = watch;
+    watch.look(page, start + 1s + 2 * Heart::kBeat + 1ms);  // who looks so late has not run itself
+    CHECK(watch.silence_of(0, start + 1s + 2 * Heart::kBeat + 1ms) == 0s);
+    watch = before;
     while (page.beats(0) == beats) std::this_thread::yield();
-    watch.look(page, start + 2s);
-    CHECK(watch.silence_of(0, start + 2s) == 0s);
+    watch.look(page, start + 1100ms);
+    CHECK(watch.silence_of(0, start + 1100ms) == 0s);
 }

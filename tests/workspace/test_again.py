@@ -85,8 +85,10 @@ def test_an_old_answer_sends_nothing():
 def test_without_an_answer_there_is_one_question():
     told = Told()
     told.again.step(RANKS, 2.0, is_stopping=False)
-    told.again.step(RANKS, 20.0, is_stopping=False)
+    told.again.step(RANKS, 6.9, is_stopping=False)
     assert told.n_asked == 1
+    told.again.step(RANKS, 7.0, is_stopping=False)  # the root has failed at it
+    assert told.n_asked == 2
 
 
 def test_a_stop_sends_at_once_what_has_not_come():
@@ -111,7 +113,24 @@ def test_what_the_root_does_not_know_by_name_is_sent_as_long_as_nothing_is_heard
     assert told.at(2.0, listed=False) == [(1, True), (2, True)]
 
 
-@pytest.mark.parametrize(("nbytes", "at"), [(1000, 3.0), (30_000_000, 6.0)])
+def test_a_stop_also_hurries_what_was_sent_again_already():
+    told = Told()
+    told.cell.heard.update({0, 1})
+    assert told.at(2.0) == [(2, True)]
+    assert told.at(3.0) == []
+    assert told.at(3.1, is_stopping=True) == [(2, True)]
+
+
+def test_a_large_value_is_not_sent_again_while_it_may_be_on_its_way():
+    """To all ranks over one wire: 3 x 100 MB at 10 MB/s."""
+    cell = Cell("cell", RANKS)
+    cell.nbytes = 100_000_000
+    told = Told(cell)
+    at = [now_s for now_s in range(140) if told.at(float(now_s), is_stopping=now_s > 1)]
+    assert at == [32, 66, 104]
+
+
+@pytest.mark.parametrize(("nbytes", "at"), [(1000, 3.0), (10_000_000, 6.0)])
 def test_a_large_value_has_more_time(nbytes, at):
     cell = Cell("cell", RANKS)
     cell.nbytes = nbytes

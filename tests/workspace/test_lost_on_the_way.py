@@ -163,6 +163,16 @@ def test_a_value_arrives_though_its_request_was_lost(ws, losing):
     assert runs(ws, "here") == ["42"] * 4
 
 
+def test_a_value_whose_reply_was_lost_ends_in_an_error_that_says_so(ws, losing):
+    ws.run("there = rank * 10")
+    losing("in", lambda found: found[1]["header"]["msg_type"] == "apply_reply")
+    begin_s = time.monotonic()
+    with pytest.raises(CellError, match="the answer was lost on its way: ask again"):
+        ws.pull("there")
+    assert time.monotonic() - begin_s < BOUND_S
+    assert ws.pull("there") == [0, 10, 20, 30]
+
+
 def control_to(ws, rank, kind):
     """Whether a message is of this kind on the control channel to this rank."""
     fits = request_to(ws, rank)

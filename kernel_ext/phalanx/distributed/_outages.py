@@ -2,7 +2,7 @@
 
 A cable that is pulled refuses nothing, it is silent: what is lost there is waited for. That wait
 has a bound where another way is left, a shorter one on a path that was silent a moment ago, and
-none of it is the peer's doing: its kernel answers the first packet, however busy the peer is.
+none of it is the peer's doing: its kernel answers, however busy the peer is.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from ._listen import Endpoint
 __all__ = ["Outages", "where"]
 
 # Judgement: an answer takes less than 1 ms in a machine room and 0.3 s around the world. The first
-# packet may be lost as well, which takes 1 s to be repeated: rarely, and then the other way is taken.
-FIRST_S = 0.5
-AGAIN_S = 0.1  # as often as a new group is made, and at once good again when the cable is back
+# packet may be lost, also by a kernel with hundreds of connections that wait to be taken, and is
+# repeated after 1 s.
+FIRST_S = 1.5
+AGAIN_S = 0.4  # as often as a new group is made, and at once good again when the cable is back
 REMEMBERED_S = 60.0
 
 _log = logging.getLogger(__name__)

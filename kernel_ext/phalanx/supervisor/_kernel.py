@@ -169,6 +169,7 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
     ) -> dict[str, Any]:
         """Keep the reply that this is for, which is about to be sent."""
         finished: dict[str, Any] = super().finish_metadata(parent, metadata, reply_content)
+        self._once.finish(parent)
         if parent["header"]["msg_type"] == "execute_request":  # values of a call may be large
             self._once.keep(parent, reply_content, finished)
         return finished

@@ -17,9 +17,18 @@ KEPT = 1024
 Message = dict[str, Any]
 Reply = tuple[Message, Message]  # content, metadata
 
+_LOST: Message = {
+    "status": "error",
+    "ename": "AnswerLost",
+    "evalue": "what was asked was done, but the answer was lost on its way: ask again",
+    "traceback": [],
+}
+
 
 class OnceOnly:
     """Tells the first copy of a request from those that follow, and keeps the last reply.
+
+    Of one whose reply is kept no more, or was too large to be, it is known that it was run.
 
     A connection that breaks takes along what is on its way. So a client that hears nothing sends
     its request again, under the same id (``phalanx.workspace._again``); one that misses the end of a
@@ -35,10 +44,15 @@ class OnceOnly:
     >>> once.keep(request("a#0"), {"status": "ok"}, {})
     >>> once.is_new(request("a#0")), once.reply_to(request("a#0"))
     (False, ({'status': 'ok'}, {}))
+    >>> once.is_new(request("b#0")), once.reply_to(request("b#0", again=True))
+    (True, None)
+    >>> once.finish(request("b#0"))
+    >>> once.reply_to(request("b#0", again=True))[0]["ename"]
+    'AnswerLost'
     """
 
     def __init__(self) -> None:
-        self._seen: dict[str, None] = {}  # in their order
+        self._seen: dict[str, bool] = {}  # in their order; whether it is over
         self._last: tuple[str, Reply] | None = None
 
     def is_new(self, message: Message) -> bool:
@@ -51,17 +65,24 @@ class OnceOnly:
         message_id = message["header"]["msg_id"]
         if message_id in self._seen:
             return False
-        self._seen[message_id] = None
+        self._seen[message_id] = False
         if len(self._seen) > KEPT:
             del self._seen[next(iter(self._seen))]
         return True
+
+    def finish(self, message: Message) -> None:
+        """Note that a request was run."""
+        message_id = message["header"]["msg_id"]
+        if message_id in self._seen:
+            self._seen[message_id] = True
 
     def keep(self, message: Message, content: Message, metadata: Message) -> None:
         """Keep the reply to a request that was run."""
         self._last = message["header"]["msg_id"], (content, metadata)
 
     def reply_to(self, message: Message) -> Reply | None:
-        """Return the reply to this request if it was the last one that was run."""
-        if self._last is None or self._last[0] != message["header"]["msg_id"]:
-            return None
-        return self._last[1]
+        """Return the reply to a request that was run; None where it was not, or not yet."""
+        message_id = message["header"]["msg_id"]
+        if self._last is not None and self._last[0] == message_id:
+            return self._last[1]
+        return (_LOST, {}) if self._seen.get(message_id) else None

@@ -24,6 +24,7 @@ MOST_S = 60.0  # copies for a rank that cannot be heard wait there, each of them
 FRESH_S = 1.0  # older answers say little: this process may have been stopped since
 STOP_AGAIN_S = 0.7  # soon enough to be heard before a rank is called stuck (`Stopping`)
 SLOWEST = 10e6  # bytes/s: a network on which a large value is not yet called lost
+ANSWER_S = 5.0  # the root is asked anew then: it may have failed at the question
 
 
 class Mend(NamedTuple):
@@ -62,9 +63,12 @@ class AskAgain:
         self._ask = ask
         self._mend = mend
         self._notice = notice
-        self._unheard_s = started_s + UNHEARD_S + cell.nbytes / SLOWEST
+        # All ranks may be behind one wire, and a copy of a large value is as long on its way.
+        self._on_way_s = cell.nbytes * len(cell.ranks) / SLOWEST
+        self._unheard_s = started_s + UNHEARD_S + self._on_way_s
         self._next_s = started_s + UNHEARD_S
-        self._is_asking = self._is_hurried = False
+        self._is_hurried = False
+        self._asked_s = -math.inf  # and not answered
         self._stop_again_s = math.inf
         self._due_s: dict[int, float] = {}
         self._n_sent: dict[int, int] = {}
@@ -74,21 +78,23 @@ class AskAgain:
         if is_stopping and not self._is_hurried:
             # What never came to a rank cannot be stopped there: it comes, and is stopped.
             self._is_hurried = True
-            self._next_s = self._unheard_s = now_s
+            self._next_s = now_s
+            self._unheard_s = min(self._unheard_s, now_s + self._on_way_s)
+            self._due_s.clear()
             self._stop_again_s = now_s + STOP_AGAIN_S
         if running and now_s >= self._stop_again_s:
             self._stop_again_s = math.inf
             self._mend.stop_again(tuple(sorted(running)))
-        if running and now_s >= self._next_s and not self._is_asking:
+        if running and now_s >= self._next_s and now_s >= self._asked_s + ANSWER_S:
             self._next_s = now_s + LOOK_S
-            self._is_asking = True
+            self._asked_s = now_s
             self._ask()
 
     def take(
         self, standing: StandingIs, asked_s: float, running: Collection[int], now_s: float
     ) -> None:
         """Take the root's answer, and send what is due."""
-        self._is_asking = False
+        self._asked_s = -math.inf
         if now_s - asked_s > FRESH_S:
             return
         over = self._over(standing)
@@ -102,7 +108,7 @@ class AskAgain:
             if now_s < self._due_s.setdefault(rank, first_s):
                 continue
             n_sent = self._n_sent[rank] = self._n_sent.get(rank, 0) + 1
-            self._due_s[rank] = now_s + min(UNHEARD_S * 2**n_sent, MOST_S)
+            self._due_s[rank] = now_s + min(UNHEARD_S * 2**n_sent, MOST_S) + self._on_way_s
             if self._is_hurried and not is_over:  # it must not begin in earnest
                 self._mend.stop_again((rank,))
             self._mend.send_again(rank, not is_over)
