@@ -38,7 +38,9 @@ void Waiter::look_for_seat(Clock::time_point now) {
     if (!policy_.is_full || !seats_.is_due(now)) return;
     std::vector<Seat*> seats;
     for (int slot = 0; slot < page_.slots(); ++slot) seats.push_back(&page_.seat(slot));
-    seats_.look(seats, slot_, current_core(), now, usable_core_list, move_to_core);
+    seats_.look(
+        seats, slot_, current_core(), now, [] { return usable_core_list(); },
+        [](int core) { return move_to_core(core); });
 }
 
 void Waiter::look_around(Clock::time_point now, WhoIsMissing missing) {
