@@ -77,7 +77,6 @@ IN_PAIRS = (
     "supervisor/test_nothing_left.py",
     "hosts/test_slurm.py",
     "hosts/test_fake_schedulers.py",
-    "cli/test_launch_hosts.py",
     "workspace/test_hosts.py",
     "hosts/test_cut_off.py",
     "hosts/test_over_ssh.py",
