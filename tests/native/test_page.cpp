@@ -184,7 +184,9 @@ TEST_CASE(
 
 TEST_CASE("a heart that stands still is a silence, one that beats or that is not there is none") {
     using namespace std::chrono_literals;
-    auto page = AbortPage::in_process(2, 0);  // slot 0 has a heart, slot 1 has none
+    const Fd memory = make_memory_file("page");
+    AbortPage::format(memory.get(), 2);
+    const AbortPage page(memory.get(), 2, 0, {});  // slot 0 has a heart, slot 1 has none
     const auto start = Clock::now();
     PulseWatch watch;
     CHECK(watch.silence_of(0, start) == 0s);
