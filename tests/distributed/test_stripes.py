@@ -9,7 +9,7 @@ import pytest
 from distributed.meeting import PATIENCE, answer, identity, talk
 
 from phalanx.distributed._handshake import Lane, Stripe
-from phalanx.distributed._outages import Outages
+from phalanx.distributed._outages import AGAIN_S, FIRST_S, Outages
 from phalanx.distributed._stripes import Ways
 
 HOME = ["127.0.0.1", "127.0.0.2", "127.0.0.3"]
@@ -117,12 +117,12 @@ def past_silence(meeting, port, outages):
 
 
 def test_a_path_without_an_answer_is_not_waited_for_again_and_again(meet, caplog):
-    """Half a second each way at first, which was 2 s and 5 s; then hardly at all, and told once."""
+    """Each way has its bound at first (it was 2 s and 5 s once); then hardly any, and it is told once."""
     caplog.set_level("DEBUG", "phalanx.distributed")
     outages = Outages()
     told = "rank 1: a path to rank 0 cannot be used (127.0.0.2 port {} from 127.0.0.2: no answer "
     with silence("127.0.0.2") as port:
-        for limit_s, is_told in ((0.5, True), (0.1, False)):
+        for limit_s, is_told in ((FIRST_S, True), (AGAIN_S, False)):
             caplog.clear()
             past_silence(meet(2), port, outages)
             for source in (" from 127.0.0.2", ""):

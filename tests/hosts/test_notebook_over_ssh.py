@@ -15,10 +15,12 @@ CELLS = [
     "%%distributed\nimport socket\nprint(socket.gethostname(), 'says', int(px.all_sum(rank)))",
     "%distributed topology",
     # Of host b, which shares our processes.
-    "import os, signal, time\nos.kill(ws.topology().ranks[3].pid, signal.SIGKILL)\n"
-    "deadline = time.monotonic() + 10\n"
-    "while ws.topology().ranks[3].state != 'dead':\n"
-    "    assert time.monotonic() < deadline\n    time.sleep(0.01)",
+    (
+        "import os, signal, time\nos.kill(ws.topology().ranks[3].pid, signal.SIGKILL)\n"
+        "deadline = time.monotonic() + 10\n"
+        "while ws.topology().ranks[3].state != 'dead':\n"
+        "    assert time.monotonic() < deadline\n    time.sleep(0.01)"
+    ),
     "%distributed restart",
     "%%distributed\nsocket.gethostname() if rank != 3 else 'anew', int(px.all_sum(rank))",
     "%distributed status",

@@ -56,7 +56,7 @@ def test_the_stop_button_on_a_rank_that_does_not_react(ranks):
     assert result.error.startswith("KeyboardInterrupt")
     assert (
         "phalanx: rank 1 does not react to the stop: in C code called from "
-        "cell line 3 in solve <- cell line 5; wait, use --ranks to run on the others, "
+        "cell line 3 in solve <- cell line 4; wait, use --ranks to run on the others, "
         "or replace it: %distributed restart 1 --force\n"
     ) in result.stderr
     kept = ranks.run("%%distributed --ranks 0,2\nprint(mine)")
@@ -65,7 +65,7 @@ def test_the_stop_button_on_a_rank_that_does_not_react(ranks):
     refused = ranks.run("%%distributed\nprint(mine)")
     assert "rank 1 still runs the cell before (in C code called from" in refused.error
     stacks = ranks.run("%distributed stacks 1")
-    assert stacks.stdout == "rank 1: runs\n    cell line 3 in solve\n    cell line 5\n"
+    assert stacks.stdout == "rank 1: runs\n    cell line 3 in solve\n    cell line 4\n"
     for _ in range(10):  # each looks for 2 s
         result = ranks.run("%%distributed\nprint(px.all_sum(1))")
         if result.status == "ok":

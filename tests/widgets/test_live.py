@@ -240,7 +240,10 @@ def test_a_dead_rank_is_named_and_replaced(own):
 
     def run():
         with pytest.raises(DistributedError):
-            own.workspace.run("px.all_gather(rank)", ranks=[1])
+            # Rank 0 is late, so that rank 1 waits in it; both are asked, or nobody would come.
+            own.workspace.run(
+                "import time\nif rank == 0: time.sleep(3)\npx.all_gather(rank)", ranks=[0, 1]
+            )
 
     thread = threading.Thread(target=run)
     thread.start()
