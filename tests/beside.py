@@ -76,10 +76,6 @@ BESIDE = (
 IN_PAIRS = (
     "supervisor/test_nothing_left.py",
     "hosts/test_slurm.py",
-    "hosts/test_fake_schedulers.py",
-    "workspace/test_hosts.py",
-    "hosts/test_cut_off.py",
-    "hosts/test_over_ssh.py",
     *(f"cli/test_{name}.py" for name in ("detach", "doctor", "launch_ssh", "lab_in_browser")),
     *(
         f"hosts/test_{name}.py"
