@@ -75,13 +75,13 @@ class World:
         return said
 
     def find(self, host, words):
-        """Return the processes on a host with these words in their command line."""
+        """Return the processes on a host with these words in their command line, by pid."""
         found = []
         for process in self.bed.processes(host):
             line = " ".join(process.cmdline())
             if words in line and "sh -c" not in line:
                 found.append(process)
-        return found
+        return sorted(found, key=lambda process: process.pid)
 
     def __enter__(self):
         return self

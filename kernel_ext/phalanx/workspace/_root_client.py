@@ -82,6 +82,7 @@ STOP_S = 5.0
 END_S = 1.0  # from its last word to its end
 RESTART_S = 90.0  # to end a rank, and to start one: what the root gives both, and more
 POLL_S = 0.1
+LAST_WORD_S = 0.5  # through a socket and two threads, on a machine that has much else to do
 
 
 class RootClient:
@@ -314,12 +315,19 @@ class RootClient:
             try:
                 return inbox.get(timeout=POLL_S)
             except queue.Empty:
-                if not self.is_alive and inbox.empty():
-                    log = self._root.log_tail()
-                    msg = f"the supervisor is gone{': ' + log if log else ''}"
-                    raise DistributedError(msg) from None
+                if not self.is_alive:
+                    return self._last_word(inbox)
         msg = f"waited {timeout_s:g} s for {what}"
         raise DistributedError(msg)
+
+    def _last_word(self, inbox: queue.SimpleQueue[FromRoot]) -> FromRoot:
+        """Wait for what the supervisor, which is gone, may have said before."""
+        try:
+            return inbox.get(timeout=LAST_WORD_S)
+        except queue.Empty:
+            log = self._root.log_tail()
+            msg = f"the supervisor is gone{': ' + log if log else ''}"
+            raise DistributedError(msg) from None
 
     def _send(self, message: ToRoot) -> None:
         self._thread.send(self._socket, [msgspec.msgpack.encode(message)])
