@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RootGone", "Script", "ScriptEvent", "Woken", "script_options"]
 
+LAST_WORD_S = 0.5  # of a supervisor that has ended: its words may be heard later than its end
 CLOSE_S = 2.0  # design.md section 5: the supervisor needs half a second at most
 
 
@@ -136,7 +137,7 @@ class Script:
         self._untold: dict[tuple[int, str], int] = {}  # cost of output that is done with
         self._input_room = threading.Condition()
         self._input_nbytes = WINDOW_COST  # that may be sent now; the condition's lock guards it
-        self._is_closed = False
+        self._closed = threading.Event()
         self._n_started = 0
         self._decoder = msgspec.msgpack.Decoder(FromScriptRoot)
         with starting(), ExitStack() as stack:
@@ -200,9 +201,9 @@ class Script:
 
     def close(self) -> None:
         """End everything; idempotent."""
-        if self._is_closed:
+        if self._closed.is_set():
             return
-        self._is_closed = True
+        self._closed.set()
         self._send(Bye())
         self._root.close(CLOSE_S)
         self._thread.close()
@@ -227,6 +228,7 @@ class Script:
 
     def _watch_root(self) -> None:
         self._root.wait()
+        self._closed.wait(LAST_WORD_S)
         self._events.put(RootGone())
 
     def _send(self, message: ToScriptRoot) -> None:
