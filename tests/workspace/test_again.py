@@ -18,6 +18,7 @@ class Told:
         self.cell = cell or Cell("cell", RANKS)
         self.n_asked = 0
         self.sent: list[tuple[int, bool]] = []
+        self.sent_stopped: list[int] = []
         self.said: list[str] = []
         self.stopped: list[tuple[int, ...]] = []
         mend = Mend(lambda take: None, self.send, self.stopped.append)
@@ -26,8 +27,9 @@ class Told:
     def ask(self):
         self.n_asked += 1
 
-    def send(self, rank, whole):
+    def send(self, rank, whole, stopped):
         self.sent.append((rank, whole))
+        self.sent_stopped += [rank] * stopped
 
     def at(self, now_s, *, ended=(), listed=True, asked_s=None, running=RANKS, is_stopping=False):
         """Step; the root, if asked, answers that some have ended; what was sent then."""
@@ -97,6 +99,7 @@ def test_a_stop_sends_at_once_what_has_not_come():
     assert told.at(0.1) == []
     assert told.at(0.2, is_stopping=True) == [(2, True)]
     assert told.stopped == [(2,)]
+    assert told.sent_stopped == [2]
 
 
 def test_a_stop_is_sent_once_more_to_whoever_runs_yet():

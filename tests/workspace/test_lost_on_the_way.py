@@ -145,6 +145,21 @@ def test_a_cell_that_is_stopped_before_it_came_is_not_run(ws, losing):
     assert runs(ws)[2] == "1"
 
 
+def test_a_copy_of_a_stopped_cell_ends_as_one_though_no_stop_came(ws, losing, monkeypatch):
+    """The stop takes another way, and may be the later."""
+    ws.run("n_runs = 0")
+    losing("out", request_to(ws, 2))
+    dispatch = ws._runner._dispatch
+    again = dispatch.again
+    monkeypatch.setattr(
+        dispatch, "again", lambda *said, **named: again(*said, **{**named, "is_stopped": True})
+    )
+    with pytest.raises(CellError) as caught:
+        ws.run(COUNT)
+    assert [failure[0] for failure in caught.value.failures.values()] == ["KeyboardInterrupt"]
+    assert runs(ws) == ["2", "2", "1", "2"]
+
+
 def test_lost_output_is_told_of_in_one_line(ws, losing):
     view = Notices()
     losing("in", of_rank(3, "stream"))

@@ -201,6 +201,8 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         put_back(self.shell.user_ns, self._names)
         tracer, last_error = sys.gettrace(), LastError()
         reply: dict[str, Any] = {}
+        if said.get("stopped"):  # before it came here
+            self._gate.interrupt(cell)
         try:
             self._gate.begin(cell)
             reply = await super().do_execute(*arguments, cell_meta=cell_meta, cell_id=cell_id)

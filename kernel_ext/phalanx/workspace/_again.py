@@ -30,12 +30,13 @@ ANSWER_S = 5.0  # the root is asked anew then: it may have failed at the questio
 class Mend(NamedTuple):
     """How to ask the root how cells stand, and to send again what may have been lost.
 
-    ``send_again(rank, is_whole)`` sends the request of this cell, or only asks for its end;
+    ``send_again(rank, is_whole, is_stopped)`` sends the request of this cell, which is not to begin
+    any more if it ``is_stopped``, or only asks for its end;
     ``stop_again(ranks)`` sends the interrupt that was sent last.
     """
 
     see_cells: Callable[[Callable[[StandingIs], None]], None]
-    send_again: Callable[[int, bool], None]
+    send_again: Callable[[int, bool, bool], None]
     stop_again: Callable[[tuple[int, ...]], None]
 
 
@@ -109,9 +110,9 @@ class AskAgain:
                 continue
             n_sent = self._n_sent[rank] = self._n_sent.get(rank, 0) + 1
             self._due_s[rank] = now_s + min(UNHEARD_S * 2**n_sent, MOST_S) + self._on_way_s
-            if self._is_hurried and not is_over:  # it must not begin in earnest
+            if self._is_hurried and not is_over:  # it may have begun, unheard
                 self._mend.stop_again((rank,))
-            self._mend.send_again(rank, not is_over)
+            self._mend.send_again(rank, not is_over, self._is_hurried)
             if n_sent == 2 and not is_over:
                 missed.append(rank)
         if missed:

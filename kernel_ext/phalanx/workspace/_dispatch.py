@@ -90,13 +90,18 @@ class Dispatch:
             message_id, call, rank, "apply_request", {}, metadata=metadata, buffers=buffers
         )
 
-    def again(self, cell: Cell, rank: int, *, is_whole: bool) -> None:
-        """Send a rank its request again, or (not ``is_whole``) have it say again how it ended."""
+    def again(self, cell: Cell, rank: int, *, is_whole: bool, is_stopped: bool = False) -> None:
+        """Send a rank its request again, or (not ``is_whole``) have it say again how it ended.
+
+        One that ``is_stopped`` ends as a stopped cell does if it has not begun there.
+        """
         with self._lock:
             sent = self._sent.get((cell.name, rank))
         if sent is None:  # another client's
             sent = _Request(self._engines[rank], "", {}, {}, _message_id(cell.name, rank), [])
         kind, content, metadata, buffers = sent.kind, sent.content, sent.metadata, sent.buffers
+        if is_stopped and "phalanx" in metadata:
+            metadata = {**metadata, "phalanx": {**metadata["phalanx"], "stopped": True}}
         if not is_whole:
             kind, content, buffers = "execute_request", {}, []
             metadata = {"phalanx": {"cell": cell.name, "again": True}}

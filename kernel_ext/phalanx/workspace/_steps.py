@@ -139,8 +139,8 @@ class Steps:
     def _mend(self, cell: Cell) -> Mend:
         """What it takes to have a cell go on that a connection has lost something of."""
 
-        def send_again(rank: int, is_whole: bool) -> None:
-            self._dispatch.again(cell, rank, is_whole=is_whole)
+        def send_again(rank: int, is_whole: bool, is_stopped: bool) -> None:
+            self._dispatch.again(cell, rank, is_whole=is_whole, is_stopped=is_stopped)
 
         def stop_again(ranks: tuple[int, ...]) -> None:
             self._dispatch.interrupt_again(cell.name, ranks)
