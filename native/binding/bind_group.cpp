@@ -36,33 +36,10 @@ void check_overlap(const View& x, const View& out, OpKind kind, int rank) {
     }
 }
 
-// The operation of a call, or the message.
-void run(Group& group, Call& call) {
-    std::optional<std::string> site;
-    if (group.has_submitted()) {
-        if (group.has_finished()) group.drop_finished();
-        // It will run on the group's thread, which has no frames.
-        if (!group.is_idle()) call.site = &site.emplace(current_site());
-    }
-    run_released(group, [&](const std::function<bool()>& interrupt) {
-        call.interrupt = interrupt;
-        switch (call.kind) {
-            case OpKind::kSend:
-                group.send(call);
-                break;
-            case OpKind::kRecv:
-                group.recv(call);
-                break;
-            default:
-                group.run(call);
-        }
-    });
-}
-
 void run_on(Group& group, OpKind kind, const py::handle& x, const py::handle& out, int root,
             const std::optional<double>& timeout, std::string_view dtype) {
     Prepared prepared = prepare(group, kind, x, out, root, timeout, dtype);
-    run(group, prepared.call);
+    run_call(group, prepared.call);
 }
 
 // A message, to or from rank `peer`.
@@ -78,7 +55,7 @@ void pass(Group& group, const py::handle& array, int peer, bool is_recv,
     call.x = view.data;
     call.out = view.writable;
     call.timeout = to_duration(timeout);
-    run(group, call);
+    run_call(group, call);
 }
 
 using Sockets = std::map<int, std::vector<int>>;  // by peer, in the same order at both ends
@@ -202,6 +179,28 @@ void run_released(Group& group, FunctionRef<void(const std::function<bool()>&)> 
     }
 }
 
+void run_call(Group& group, Call& call) {
+    std::optional<std::string> site;
+    if (group.has_submitted()) {
+        if (group.has_finished()) group.drop_finished();
+        // It will run on the group's thread, which has no frames.
+        if (!group.is_idle()) call.site = &site.emplace(current_site());
+    }
+    run_released(group, [&](const std::function<bool()>& interrupt) {
+        call.interrupt = interrupt;
+        switch (call.kind) {
+            case OpKind::kSend:
+                group.send(call);
+                break;
+            case OpKind::kRecv:
+                group.recv(call);
+                break;
+            default:
+                group.run(call);
+        }
+    });
+}
+
 Prepared prepare(const Group& group, OpKind kind, const py::handle& x_array,
                  const py::handle& out_array, int root, const std::optional<double>& timeout,
                  std::string_view dtype) {
@@ -277,7 +276,7 @@ void register_group(py::module_& module) {
                 [](Group& self, const std::optional<double>& timeout) {
                     Call call;
                     call.timeout = to_duration(timeout);
-                    run(self, call);
+                    run_call(self, call);
                 },
                 py::arg("timeout") = py::none())
             .def(

@@ -24,6 +24,7 @@ void register_page(py::module_& module);
 void register_trace(py::module_& module);
 void register_arena(py::module_& module);
 void register_group(py::module_& module);
+void register_short_way(py::module_& module);
 void register_work(py::module_& module);
 void register_convert(py::module_& module);
 
@@ -65,6 +66,10 @@ std::optional<Clock::duration> to_duration(const std::optional<double>& timeout)
 // entered again only through the signal check, with the GIL.
 void run_released(Group& group, FunctionRef<void(const std::function<bool()>&)> body);
 
+// An operation that was called and found right: runs it (or the message), and raises what it
+// throws.
+void run_call(Group& group, Call& call);
+
 // The first frame of the calling thread that is not ours: "train.py:31", "cell line 2"; ""
 // where there is none.
 std::string current_site() noexcept;
@@ -76,6 +81,8 @@ bool is_finalizing() noexcept;
 // Sets the Python exception for a reason and throws py::error_already_set.
 [[noreturn]] void raise_reason(const Reason& reason, int accused, const std::string& host);
 [[noreturn]] void raise_distributed_error(const std::string& text);
+// What C++ has thrown as Python's current exception, for functions that pybind11 does not wrap.
+void set_python_error(const std::exception_ptr& thrown);
 
 // Text from another process may have been cut or torn: it must not raise a UnicodeError.
 py::object to_text(const std::string& text);

@@ -29,7 +29,32 @@ const Classes& classes() {
     throw py::error_already_set();
 }
 
+// Of the engine's errors; throws on what is none.
+void translate(const std::exception_ptr& thrown) {
+    try {
+        std::rethrow_exception(thrown);
+    } catch (const UsageError& error) {
+        PyErr_SetString(PyExc_ValueError, error.what());
+    } catch (const SystemError& error) {
+        PyErr_SetString(PyExc_OSError, error.what());
+    } catch (const Error& error) {
+        PyErr_SetObject(classes().base.ptr(), py::str(error.what()).ptr());
+    }
+}
+
 }  // namespace
+
+void set_python_error(const std::exception_ptr& thrown) {
+    try {
+        translate(thrown);
+    } catch (py::error_already_set& error) {
+        error.restore();
+    } catch (const std::bad_alloc&) {
+        PyErr_NoMemory();
+    } catch (const std::exception& error) {
+        PyErr_SetString(PyExc_RuntimeError, error.what());
+    }
+}
 
 py::object to_text(const std::string& text) {
     auto decoded = py::reinterpret_steal<py::object>(
@@ -73,15 +98,7 @@ void register_errors(py::module_& module) {
     add("ABORT_CLOSED", AbortKind::kClosed);
     add("ABORT_LINK_BROKEN", AbortKind::kLinkBroken);
     py::register_exception_translator([](std::exception_ptr thrown) {
-        try {
-            if (thrown) std::rethrow_exception(thrown);
-        } catch (const UsageError& error) {
-            PyErr_SetString(PyExc_ValueError, error.what());
-        } catch (const SystemError& error) {
-            PyErr_SetString(PyExc_OSError, error.what());
-        } catch (const Error& error) {
-            PyErr_SetObject(classes().base.ptr(), py::str(error.what()).ptr());
-        }
+        if (thrown) translate(thrown);
     });
 }
 

@@ -11,5 +11,6 @@ PYBIND11_MODULE(_native, module) {
     register_trace(module);
     register_arena(module);
     register_group(module);
+    register_short_way(module);
     register_work(module);
 }

@@ -25,6 +25,7 @@ _HERE = Path(__file__).resolve().parent
         ("restart.py", ["--ranks", "2", "--rounds", "2"], ["it is there", "first right sum"]),
         ("soak.py", ["--seconds", "2", "--only", "stop", "--legs", "2"], ["operations", "wrong values", "recoveries", "median s"]),
         ("watching_cost.py", ["--ranks", "2", "--rounds", "2", "--turn", "0.3"], ["not watched, us", "1048576"]),
+        ("call_cost.py", ["--loops", "100"], ["in place", "long way"]),
         ("monitor_frames.py", ["--ranks", "64", "--seconds", "1"], ["shown", "64"]),
         pytest.param(
             "boot_hosts.py", ["--hosts", "1", "--ranks", "1", "--rounds", "1", "--peers", "phalanx"], ["phalanx", "1 hosts"],

@@ -9,10 +9,10 @@ import operator
 from functools import partial
 from typing import Any, TypedDict
 
-from numpy import empty, may_share_memory, ndarray
+from numpy import may_share_memory
 from numpy.typing import NDArray
 
-from phalanx._native import Group as Native
+from phalanx._native import short_way
 
 from ._arrays import as_source, check_stream, spoil, target_of
 from ._deadline import call_seconds
@@ -68,39 +68,38 @@ def collective(
     """Carry out a collective, or start it.
 
     The first lines are the short way for what programs mostly pass, arrays of numpy and no other
-    option: every name looked up there is paid for by small arrays, so the native engine's own
-    checks are relied on. What it refuses, before any byte has moved, goes the long way.
+    option: every name looked up there is paid for by small arrays. The native engine takes what is
+    plainly right, and leaves alone all that is not, which goes the long way.
     """
     if group is None:
         group = world() or init()
     else:
         group_or_world(group)
-    engine = group._engine
-    if type(x) is ndarray and timeout is stream is None and not async_op and type(engine) is Native:
-        keeps_shape = op in _SAME_SHAPE
-        shape = x.shape if keeps_shape else _shape(op, x.shape, group.size())
-        result = out
-        if out is None:
-            result = empty(shape, x.dtype)
-        elif (
-            type(out) is not ndarray
-            or out.shape != shape
-            or (not keeps_shape and may_share_memory(out, x))
-        ):
-            result = None
-        if result is not None:
-            try:
-                if op == "broadcast":
-                    engine.broadcast(x, result, root)
-                else:
-                    getattr(engine, op)(x, result)
-            except BaseException as error:
-                # What a signal handler has raised may look like a refusal, but ends the epoch.
-                if type(error) not in _REFUSALS or engine.failure is not None:
-                    _fail(group, engine, x, result, "", result is out)
-                    raise
+    if timeout is stream is None and not async_op:
+        engine = group._engine
+        try:
+            result = short_way(op, engine, x, out, root)
+        except BaseException:
+            if out is None:
+                group._tell_failure()
             else:
-                return result
+                _fail(group, engine, x, out, "", True)
+            raise
+        if result is not NotImplemented:
+            return result
+    return _by_the_long_way(op, x, group, out, timeout, async_op, stream, root)
+
+
+def _by_the_long_way(
+    op: str,
+    x: Any,
+    group: Group,
+    out: Any,
+    timeout: float | None,
+    async_op: bool,
+    stream: object,
+    root: int,
+) -> Any:
     check_stream(op, x, stream)
     if not is_mlx(x) or out is not None:
         return _checked(op, group, out, timeout, async_op, root, x)
@@ -142,8 +141,6 @@ def _checked(
     return target.give()
 
 
-# Of the native engine, for what it has not begun; the errors of operations are classes of ours.
-_REFUSALS = (TypeError, ValueError)
 _SAME_SHAPE = frozenset(("all_sum", "all_max", "all_min", "broadcast"))
 _SUMS = frozenset(("all_sum", "sum_scatter"))
 

@@ -1,0 +1,197 @@
+// The short way in, for what programs mostly pass: plain arrays of numpy and no other option. It
+// looks at each argument once, with comparisons of pointers, and leaves everything else, and all
+// that is to be refused, to the long way and its texts.
+//
+// pybind11's own functions look up each argument's converter; a call of eight bytes spent half of
+// its time there and in the Python code around it (tests/benchmarks/call_cost.py).
+#include <array>
+
+#include "binding/binding.hpp"
+
+namespace phalanx::binding {
+
+namespace {
+
+constexpr std::size_t kMostDims = 64;  // NPY_MAXDIMS of numpy 2
+
+struct NamedKind {
+    OpKind kind;
+    bool keeps_shape;
+    PyObject* name;  // interned, so mostly the same object as the caller's
+};
+
+struct NamedDtype {
+    Dtype dtype;
+    PyObject* descr;  // numpy has one object of each
+};
+
+// Made once, and kept: no destructor runs after the interpreter's end.
+struct Known {
+    std::array<NamedKind, 7> kinds;
+    std::vector<NamedDtype> dtypes;
+};
+
+NamedKind named(OpKind kind) {
+    const bool keeps_shape = kind == OpKind::kAllSum || kind == OpKind::kAllMax ||
+                             kind == OpKind::kAllMin || kind == OpKind::kBroadcast;
+    return {kind, keeps_shape, PyUnicode_InternFromString(name_of(kind).c_str())};
+}
+
+const Known& known() {
+    static const Known* const it = [] {
+        auto* made =
+            new Known{{named(OpKind::kAllSum), named(OpKind::kAllMax), named(OpKind::kAllMin),
+                       named(OpKind::kBroadcast), named(OpKind::kAllGather),
+                       named(OpKind::kSumScatter), named(OpKind::kAllToAll)},
+                      {}};
+        for (const Dtype dtype : all_dtypes()) {
+            if (dtype == Dtype::bfloat16) continue;  // not numpy's own
+            const std::string name(name_of(dtype));
+            made->dtypes.push_back({dtype, py::dtype(name).release().ptr()});
+        }
+        return made;
+    }();
+    return *it;
+}
+
+const NamedKind* kind_of(PyObject* name) {
+    for (const NamedKind& its : known().kinds) {
+        if (its.name == name) return &its;
+    }
+    return nullptr;
+}
+
+Dtype dtype_of(PyObject* descr) {
+    for (const NamedDtype& its : known().dtypes) {
+        if (its.descr == descr) return its.dtype;
+    }
+    return Dtype::none;
+}
+
+using Array = py::detail::PyArray_Proxy;
+using Api = py::detail::npy_api;
+
+// An array of numpy itself (a subclass may mean something else by its bytes), in one piece.
+const Array* plain_array(PyObject* object, int flags) {
+    if (Py_TYPE(object) != Api::get().PyArray_Type_) return nullptr;
+    const Array* array = py::detail::array_proxy(object);
+    const int needed = flags | Api::NPY_ARRAY_C_CONTIGUOUS_ | Api::NPY_ARRAY_ALIGNED_;
+    return (array->flags & needed) == needed ? array : nullptr;
+}
+
+struct Shape {
+    std::array<Py_intptr_t, kMostDims> dims;
+    int ndim;
+};
+
+// Of the result; false where there is none.
+bool shape_of_result(const NamedKind& op, const Array& x, int size, Shape& shape) {
+    if (x.nd > static_cast<int>(kMostDims)) return false;
+    shape.ndim = x.nd;
+    std::copy_n(x.dimensions, x.nd, shape.dims.begin());
+    if (op.keeps_shape || size == 1) return true;
+    if (op.kind == OpKind::kAllGather) {
+        if (x.nd == 0) {
+            shape.ndim = 1;
+            shape.dims[0] = 1;
+        }
+        shape.dims[0] *= size;
+        return true;
+    }
+    if (x.nd == 0 || x.dimensions[0] % size != 0) return false;
+    if (op.kind == OpKind::kSumScatter) shape.dims[0] /= size;
+    return true;
+}
+
+bool fits(const Array& out, const Array& x, const Shape& shape) {
+    return out.descr == x.descr && out.nd == shape.ndim &&
+           std::equal(shape.dims.begin(), shape.dims.begin() + shape.ndim, out.dimensions);
+}
+
+// The result, or null where the long way is to be gone.
+py::object take(PyObject* name, PyObject* engine, PyObject* x_object, PyObject* out_object,
+                PyObject* root) {
+    const NamedKind* op = kind_of(name);
+    const Array* x = op == nullptr ? nullptr : plain_array(x_object, 0);
+    if (x == nullptr) return {};
+    const Dtype dtype = dtype_of(x->descr);
+    py::detail::make_caster<Group> caster;
+    if (dtype == Dtype::none || !caster.load(engine, false)) return {};
+    auto& group = py::detail::cast_op<Group&>(caster);
+
+    Shape shape;
+    if (!shape_of_result(*op, *x, group.size(), shape)) return {};
+    Call call;
+    call.kind = op->kind;
+    call.dtype = dtype;
+    call.count = 1;
+    for (int axis = 0; axis < x->nd; ++axis) {
+        call.count *= static_cast<std::uint64_t>(x->dimensions[axis]);
+    }
+    static_assert(sizeof(*x->dimensions) == sizeof(std::uint64_t));
+    call.shape = {reinterpret_cast<const std::uint64_t*>(x->dimensions),
+                  static_cast<std::size_t>(x->nd)};
+    call.x = reinterpret_cast<const std::byte*>(x->data);
+    if (op->kind == OpKind::kBroadcast) {
+        const long number = PyLong_AsLong(root);
+        if (number < 0 || number >= group.size()) {
+            PyErr_Clear();
+            return {};
+        }
+        call.root = static_cast<int>(number);
+    }
+
+    py::object out;
+    if (out_object == Py_None) {
+        Py_INCREF(x->descr);  // taken over by the new array
+        out = py::reinterpret_steal<py::object>(
+            Api::get().PyArray_NewFromDescr_(Api::get().PyArray_Type_, x->descr, shape.ndim,
+                                             shape.dims.data(), nullptr, nullptr, 0, nullptr));
+        if (!out) throw py::error_already_set();
+        call.out = reinterpret_cast<std::byte*>(py::detail::array_proxy(out.ptr())->data);
+    } else {
+        const Array* given = plain_array(out_object, Api::NPY_ARRAY_WRITEABLE_);
+        if (given == nullptr || !fits(*given, *x, shape)) return {};
+        call.out = reinterpret_cast<std::byte*>(given->data);
+        const std::uint64_t width = size_of(dtype);
+        const bool is_apart =
+            call.x + call.count * width <= call.out ||
+            call.out + out_count(call.kind, call.count, group.size()) * width <= call.x;
+        if (!is_apart && !(op->keeps_shape && call.x == call.out)) return {};
+        out = py::reinterpret_borrow<py::object>(out_object);
+    }
+    run_call(group, call);
+    return out;
+}
+
+constexpr Py_ssize_t kArguments = 5;
+
+PyObject* short_way(PyObject* /*module*/, PyObject* const* args, Py_ssize_t n_args) {
+    if (n_args != kArguments) {
+        PyErr_Format(PyExc_TypeError, "short_way takes %zd arguments, not %zd", kArguments, n_args);
+        return nullptr;
+    }
+    try {
+        py::object result = take(args[0], args[1], args[2], args[3], args[4]);
+        if (!result) return Py_NewRef(Py_NotImplemented);
+        return result.release().ptr();
+    } catch (...) {
+        set_python_error(std::current_exception());
+        return nullptr;
+    }
+}
+
+PyMethodDef short_ways[] = {
+    {"short_way",
+     // What the table's type has no word for, but the flag beside it says.
+     reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&short_way)), METH_FASTCALL,
+     "short_way($module, op, engine, x, out, root, /)\n--\n\n"},
+    {nullptr, nullptr, 0, nullptr}};
+
+}  // namespace
+
+void register_short_way(py::module_& module) {
+    if (PyModule_AddFunctions(module.ptr(), short_ways) != 0) throw py::error_already_set();
+}
+
+}  // namespace phalanx::binding

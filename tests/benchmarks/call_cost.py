@@ -1,0 +1,52 @@
+"""What a call of a small collective costs around the operation itself, in nanoseconds.
+
+A group of one copies eight bytes, so what is left is the way in: Python's function, its arguments,
+the binding. The same with the options of the long way, for what the short one saves.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+from common import arguments, median, print_machine, print_table, write_json
+
+import phalanx as px
+
+ROUNDS = 15
+
+
+def nanoseconds(call: Callable[[], object], loops: int) -> float:
+    """Of one call, without the loop's own: the median of the rounds."""
+    taken = []
+    for _ in range(ROUNDS):
+        begun = time.perf_counter_ns()
+        for _ in range(loops):
+            call()
+        taken.append((time.perf_counter_ns() - begun) / loops)
+    return median(taken)
+
+
+def main() -> None:
+    options = arguments(
+        "What a call of a small collective costs.", loops=(20_000, "calls of a round")
+    ).parse_args()
+    x = np.zeros(2, np.float32)
+    px.all_sum(x)
+    calls: dict[str, Callable[[], object]] = {
+        "a function that does nothing": lambda: None,
+        "all_sum, in place": lambda: px.all_sum(x, out=x),
+        "all_sum, a new array": lambda: px.all_sum(x),
+        "all_sum, the long way (a timeout)": lambda: px.all_sum(x, out=x, timeout=10),
+        "numpy.add, in place": lambda: np.add(x, x, out=x),
+    }
+    print_machine()
+    told = {what: nanoseconds(call, options.loops) for what, call in calls.items()}
+    assert not x.any()  # zeros: the sums are right, however often
+    print_table(("what", "ns a call"), [(what, f"{ns:.0f}") for what, ns in told.items()])
+    write_json(options.json, [{"what": what, "ns": ns} for what, ns in told.items()])
+
+
+if __name__ == "__main__":
+    main()
