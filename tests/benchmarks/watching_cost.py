@@ -23,7 +23,7 @@ from phalanx.protocol import WatchSamples
 from phalanx.workspace import Workspace
 
 READ_S = 0.2
-SETTLE_S = 0.35  # a supervisor takes up to 0.25 s to see that nobody watches any more
+SETTLE_S = 0.45  # a supervisor takes up to 0.34 s to see that nobody watches any more
 BLOCK = 10  # operations between two looks at the clock: that one costs nothing beside them
 RESAMPLES = 4000
 

@@ -23,7 +23,7 @@ from phalanx.protocol.hosts import FromHost
 from phalanx.supervisor._cell_times import CellTimes
 from phalanx.supervisor._far_samples import FarSamples, SampleAnswers
 from phalanx.supervisor._hopeless import Activity
-from phalanx.supervisor._samples import Samplers
+from phalanx.supervisor._samples import INTERVAL_S, Samplers
 from phalanx.supervisor._world import World
 
 RANK = RankSample(0, 1, "idle", "", 0, 0, 0, 0)
@@ -80,7 +80,7 @@ def test_a_host_is_asked_once_for_each_look_and_not_when_nobody_watches():
         samplers = _samplers(sent, line)
         await asyncio.sleep(0.05)
         assert line.asked == []
-        samplers.watch(b"a", 0.3)
+        samplers.watch(b"a", 1.5 * INTERVAL_S)
         await asyncio.wait_for(samplers.run(), 5)
         assert line.asked == [SampleRanks()] * len(sent)
         await asyncio.sleep(0.3)
@@ -97,7 +97,7 @@ def test_what_came_and_went_while_nobody_watched_is_not_missed():
         line = Line(1, answer=lambda: HostSamples((_sample(1, missed=3),)))
         samplers = _samplers(sent, line, readers=[_Missing()])
         for _ in range(2):
-            assert samplers.watch(b"a", 0.3)
+            assert samplers.watch(b"a", 1.5 * INTERVAL_S)
             await asyncio.wait_for(samplers.run(), 5)
 
     asyncio.run(main())
@@ -118,7 +118,7 @@ def test_a_host_that_does_not_answer_is_not_asked_again_and_holds_nobody_up():
     async def main():
         line = Line(1)
         samplers = _samplers(sent, line)
-        samplers.watch(b"a", 0.7)
+        samplers.watch(b"a", 3.5 * INTERVAL_S)
         await asyncio.wait_for(samplers.run(), 5)
         assert len(line.asked) == 1
         spans = _span(1), _span(2, 6_000, 9_000)

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from phalanx.supervisor._cell_times import KEPT_NS, CellTimes
 from phalanx.supervisor._hopeless import Activity, Standing
 from phalanx.supervisor._rank_reader import RankReader
-from phalanx.supervisor._samples import Samplers
+from phalanx.supervisor._samples import INTERVAL_S, Samplers
 from phalanx.supervisor._world import World
 
 
@@ -28,7 +28,7 @@ def test_samples_go_to_who_watches_and_end_with_the_wish():
 
     async def main():
         samplers = _samplers(sent)
-        assert samplers.watch(b"a", 0.4)
+        assert samplers.watch(b"a", 1.5 * INTERVAL_S)
         assert not samplers.watch(b"b", 0.05)
         await asyncio.wait_for(samplers.run(), 5)  # nobody has said it again
         n_sent = len(sent)

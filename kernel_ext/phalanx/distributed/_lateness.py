@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from phalanx.protocol import LateRank
 
-from ._spans import ENTRY
+from ._spans import ENTRY, begins_of
 
 __all__ = ["ENTERED", "Compared", "ItsClock", "Lateness", "late_ranks"]
 
@@ -138,18 +138,10 @@ def late_ranks(
         return Compared()
     # An operation that ran at one look and was over at the next is there twice: the last one counts.
     seen = seen[np.lexsort((seen["ended"], seen["rank"], seen["place"], seen["group"]))]
-    is_last = np.ones(len(seen), bool)
-    is_last[:-1] = (
-        (seen["group"][1:] != seen["group"][:-1])
-        | (seen["place"][1:] != seen["place"][:-1])
-        | (seen["rank"][1:] != seen["rank"][:-1])
-    )
-    seen = seen[is_last]
+    seen = seen[np.append(begins_of(seen["group"], seen["place"], seen["rank"])[1:], len(seen)) - 1]
     seen = seen[np.lexsort((seen["entered"], seen["place"], seen["group"]))]
-    begins = np.flatnonzero(
-        np.r_[True, (np.diff(seen["group"]) != 0) | (np.diff(seen["place"]) != 0)]
-    )
-    ends = np.r_[begins[1:], len(seen)]
+    begins = begins_of(seen["group"], seen["place"])
+    ends = np.append(begins[1:], len(seen))
     ended = seen["ended"].astype(np.int64)
     over = np.minimum.reduceat(np.where(ended > 0, ended, _NEVER), begins)
     counts = ends - begins
@@ -169,7 +161,7 @@ def late_ranks(
             int(late[last == rank].sum()),
             int(late[last == rank].max()),
         )
-        for rank in np.unique(last)
+        for rank in sorted(set(last.tolist()))
     )
     open_ns = doubt[ends - 2][~is_sure]
     return Compared(len(begins), ranks, len(open_ns), int(open_ns.max(initial=0)))

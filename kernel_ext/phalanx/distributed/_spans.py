@@ -5,7 +5,7 @@ It knows the words of a record (as `_trace`); whose recorder it is and who wants
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from phalanx.protocol import Span, Use
 
 from ._trace import _ALGORITHMS, _FAILURES, _OPS, _PACKED, _WITH_PEER
 
-__all__ = ["ENTRY", "MOST_SPANS", "SpanReader"]
+__all__ = ["ENTRY", "MOST_SPANS", "SpanReader", "begins_of"]
 
 MOST_SPANS = 16  # of a rank for one sample: in 0.2 s, each is wider than an eye tells apart
 MOST_FIRST = 64  # after a pause, or at the first look: there is more time to tell of
@@ -73,8 +73,8 @@ class SpanReader:
         is_new = numbers > self._last
         if self._last < 0:
             is_new &= words["entered"] + FIRST_NS >= words["entered"][-1]
-        if self._open:
-            is_new |= np.isin(numbers, list(self._open))
+        for number in self._open:  # few; numpy's own sets would be a fifth of a look
+            is_new |= numbers == number
         new, first = words[is_new], int(numbers[numbers > self._last][:1].sum())
         # At the first look, what is not there any more is older than anybody's interest.
         missed = max(0, first - self._last - 1) if self._last >= 0 and first else 0
@@ -88,6 +88,15 @@ class SpanReader:
         else:
             spans += _together(over)
         return NewSpans(tuple(spans), missed, _entries(new), _uses(new))
+
+
+def begins_of(*columns: NDArray[Any]) -> NDArray[np.intp]:
+    """Return where rows begin that differ from those before them in one of the columns."""
+    is_begin = np.ones(len(columns[0]), bool)
+    np.not_equal(columns[0][1:], columns[0][:-1], out=is_begin[1:])
+    for column in columns[1:]:
+        is_begin[1:] |= column[1:] != column[:-1]
+    return np.flatnonzero(is_begin)
 
 
 def _kinds(words: Words) -> NDArray[np.intp]:
@@ -123,11 +132,11 @@ def _together(over: Words) -> list[Span]:
     length = max(1, int(begun.max() - begun.min()))
     most = MOST_FIRST if length > PAUSE_NS else MOST_SPANS
     slices = (begun - begun.min()) * most // (length + 1)
-    if (np.diff(slices) < 0).any():  # threads
+    if (slices[1:] < slices[:-1]).any():  # threads
         order = np.argsort(slices, kind="stable")
         over, begun, slices = over[order], begun[order], slices[order]
-    starts = np.flatnonzero(np.r_[True, np.diff(slices) != 0])
-    counts = np.diff(np.r_[starts, len(over)])
+    starts = begins_of(slices)
+    counts = np.diff(starts, append=len(over))
     arrived, ended = (over[name].astype(np.int64) for name in ("arrived", "ended"))
     inside = np.maximum(0, ended - begun)
     wait = np.where(arrived > 0, np.maximum(0, arrived - begun), 0)
@@ -192,7 +201,7 @@ def _uses(new: Words) -> tuple[Use, ...]:
     # Neighbours are often alike: one number says operation, algorithm and whether it is a split's.
     alike = new["what"] & 0xFFFF | (new["group"] > 0).astype(np.uint64) << np.uint64(16)
     found = []
-    for kind in np.unique(alike).tolist():
+    for kind in sorted(set(alike.tolist())):  # numpy.unique loads numpy.ma, 0.1 s of a core
         nbytes = new["nbytes"][alike == kind]
         op, algorithm = str(_OPS[kind & 0xFF]), str(_ALGORITHMS[kind >> 8 & 0xFF])
         found.append(Use(op, algorithm, int(nbytes.min()), int(nbytes.max()), bool(kind >> 16)))

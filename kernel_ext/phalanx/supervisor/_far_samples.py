@@ -16,6 +16,7 @@ from phalanx.distributed import ENTRY
 from phalanx.protocol import RankSample
 from phalanx.protocol.host_samples import HostSample, HostSamples, SampleRanks, said_of
 
+from ._courtesy import Courtesy
 from ._host import HostSupervisor
 from ._rank_reader import RankReader
 from ._steady import Steady
@@ -45,11 +46,13 @@ class SampleAnswers:
         self._say = say
         self._steady = Steady("a sample of the ranks")
         self._loop = asyncio.get_running_loop()
+        self._courtesy = Courtesy(self._loop)
         self._not_before_s = 0.0
 
     async def answer(self) -> None:
         """Look at all ranks, and tell of them."""
         await asyncio.sleep(max(0.0, self._not_before_s - self._loop.time()))
+        self._courtesy.show()
         begun_s = self._loop.time()
         found: tuple[HostSample, ...] = ()
         with self._steady.look():

@@ -14,6 +14,7 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+from ._courtesy import pushing_in
 from ._system import end_with_parent, open_pidfd
 
 __all__ = [
@@ -117,19 +118,20 @@ class ChildProcess:
         try:
             # start_new_session: a Ctrl-C in the terminal is not the ranks' business, and the
             # whole group (with what a rank started) can be killed at once.
-            self._popen = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL if stdin is None else stdin.read_fd,
-                stdout=stdout.write_fd,
-                stderr=stderr.write_fd,
-                env=dict(env),
-                cwd=cwd,
-                pass_fds=pass_fds,
-                start_new_session=True,
-                # Where there is such a thing the supervisor's own code runs on one thread, so a fork
-                # is safe; a wrapper process would cost 20 ms a rank.
-                preexec_fn=end_with_parent(os.getpid()) if tied else None,  # noqa: PLW1509
-            )
+            with pushing_in():
+                self._popen = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL if stdin is None else stdin.read_fd,
+                    stdout=stdout.write_fd,
+                    stderr=stderr.write_fd,
+                    env=dict(env),
+                    cwd=cwd,
+                    pass_fds=pass_fds,
+                    start_new_session=True,
+                    # Where there is such a thing the supervisor's own code runs on one thread, so a fork
+                    # is safe; a wrapper process would cost 20 ms a rank.
+                    preexec_fn=end_with_parent(os.getpid()) if tied else None,  # noqa: PLW1509
+                )
         except BaseException:
             if stdin is not None:
                 stdin.close()
