@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from types import SimpleNamespace
 
@@ -213,7 +214,12 @@ def test_a_host_whose_look_fails_says_so_little_and_goes_on():
         )
         host = SimpleNamespace(ranks=(4,), memory=memory, pid=lambda _: 9)
         answers = SampleAnswers(host, lambda: said.append("report"), said.append)
-        await answers.answer()
+        try:
+            await answers.answer()
+            assert answers._courtesy.is_shown == sys.platform.startswith("linux")
+        finally:
+            answers._courtesy.end()  # else all of pytest goes on being courteous
+        answers._courtesy = SimpleNamespace(show=lambda: None)
         memory.counters = None  # as a mistake of ours
         await answers.answer()
 

@@ -57,6 +57,11 @@ class Courtesy:
         self._end: asyncio.TimerHandle | None = None
         self._others: set[int] = set()  # threads that have a policy of their own
 
+    @property
+    def is_shown(self) -> bool:
+        """Whether it lasts now."""
+        return self._end is not None
+
     def show(self, seconds: float = LASTS_S) -> None:
         """Be courteous from now on; ``seconds`` after the last word it ends."""
         if not _CAN:
