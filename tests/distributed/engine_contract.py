@@ -154,6 +154,21 @@ def cases(size: int, counts: tuple[int, ...], dtypes: tuple[str, ...] = DTYPES) 
                     yield Case(op, name, n, 2, root=size - 1, in_place=True)
 
 
+def check_truths(engine) -> None:
+    """Any byte but 0 is true, as numpy has it, in arrays of every size; a result's is 1."""
+    rank, size = engine.rank, engine.size
+    mine = np.array([0, 1 << rank % 8, rank, 255, 128 if rank else 0, 0 if rank else 7], np.uint8)
+    some, every = bytes([0, 1, 1, 1, 1, 1]), bytes([0, 1, 0, 1, 0, 0])
+    for rounds in (size, 1000 * size):
+        x, out = np.tile(mine, rounds).view(bool), np.empty(6 * rounds, bool)
+        for op, expected in (("all_sum", some), ("all_max", some), ("all_min", every)):
+            getattr(engine, op)(x, out)
+            assert out.tobytes() == expected * rounds, (op, x.size)
+        share = out[: x.size // size]
+        engine.sum_scatter(x, share)
+        assert share.tobytes() == some * (rounds // size), x.size
+
+
 def check_same_bits(engine, result: np.ndarray) -> None:
     """All ranks have the very same bytes."""
     data = np.frombuffer(result.tobytes() or b"\0", np.uint8).copy()

@@ -1,16 +1,14 @@
 """What ranks under mpirun do in the tests of the mpi backend: `python mpi_cells.py CELL[:ARG] ...`.
 
 One that raises ends its rank, and so mpirun, with an error. Within 10 s: other tests run beside.
+Those that fail are in mpi_failing.py.
 """
 
 from __future__ import annotations
 
 import gc
 import os
-import signal
 import sys
-import threading
-import time
 from pathlib import Path
 
 import numpy as np
@@ -20,28 +18,12 @@ from phalanx.distributed._mpi import _moves
 
 sys.path.insert(0, str(Path(__file__).parent))
 import engine_contract
-
-
-def _engine():
-    return px.init(strict=True, backend="mpi")._engine
-
-
-def say(*words) -> None:
-    """Write one line at once: the lines of ranks shall not mix."""
-    os.write(1, (" ".join(map(str, words)) + "\n").encode())
-
-
-def _raised(kind, call, *arguments, **options):
-    try:
-        call(*arguments, **options)
-    except kind as error:
-        return error
-    msg = f"nothing was raised by rank {px.init().rank()}"
-    raise AssertionError(msg)
+import mpi_failing
+from mpi_saying import engine_of_world, raised, say
 
 
 def contract(*dtypes):
-    engine = _engine()
+    engine = engine_of_world()
     size = engine.size
     counts = tuple(sorted({0, 1, max(1, size - 1), size, 211, 1009}))
     n = engine_contract.check_collectives(engine, counts, dtypes or engine_contract.DTYPES)
@@ -49,16 +31,21 @@ def contract(*dtypes):
 
 
 def brief(*dtypes):
-    engine = _engine()
+    engine = engine_of_world()
     n = engine_contract.check_collectives(engine, (engine.size, 211), dtypes)
     say(f"rank {engine.rank}: {n} cases")
+
+
+def truths():
+    engine_contract.check_truths(engine_of_world())
+    say("truths")
 
 
 def cut():
     """The ways of large arrays, with limits so low that small ones take them."""
     usual = _moves.MAX_COUNT, _moves.PIECE_NBYTES, _moves._UNIT_NBYTES
     _moves.MAX_COUNT, _moves.PIECE_NBYTES, _moves._UNIT_NBYTES = 500, 600, 64
-    engine = _engine()
+    engine = engine_of_world()
     n = engine_contract.check_collectives(engine, (401, 1009))
     n += engine_contract.check_pairs(engine, (3000,))
     engine.barrier()
@@ -68,7 +55,7 @@ def cut():
 
 def large():
     """More bytes than an int can count."""
-    engine = _engine()
+    engine = engine_of_world()
     n = (1 << 31) + 4097
     x = np.full(n, engine.rank + 1, np.uint8)
     engine.all_sum(x, x)
@@ -87,13 +74,13 @@ def large():
 
 
 def pairs():
-    engine = _engine()
+    engine = engine_of_world()
     say(f"rank {engine.rank}: {engine_contract.check_pairs(engine, (0, 1, 1000, 9001))} cases")
 
 
 def dimensions():
     """A message with more dimensions than a header shows."""
-    engine = _engine()
+    engine = engine_of_world()
     x = np.arange(6.0).reshape((1,) * 8 + (2, 3))
     engine.send(x + engine.rank, (engine.rank + 1) % engine.size)
     engine.recv(out := np.empty_like(x), src := (engine.rank - 1) % engine.size)
@@ -129,7 +116,7 @@ def forked():
 
 
 def submitted():
-    engine = _engine()
+    engine = engine_of_world()
     say(f"rank {engine.rank}: {engine_contract.check_submitted(engine)} cases")
 
 
@@ -168,114 +155,14 @@ def splits():
             assert px.all_sum(1, group=part) == size
     half.close()
     assert px.all_sum(1) == size
-    error = _raised(px.DistributedError, half.barrier)
+    error = raised(px.DistributedError, half.barrier)
     assert "the group is closed" in str(error)
     say("splits")
 
 
-def mismatch(where):
-    engine = _engine()
-    rank = engine.rank
-    if where == "split":
-        engine = engine.part(0 if rank else 1)
-        if rank == 0:
-            # Not in it, and told all the same: an epoch ends for the world and all its parts.
-            error = _raised(px.DistributedError, _wait_for_failure)
-            say(error)
-            return
-    x = np.ones((2, 300) if rank == 1 else 600, np.float32)
-    out = np.zeros_like(x)
-    error = _raised(px.CollectiveMismatch, engine.all_sum, x, out)
-    assert not out.any()
-    again = _raised(px.CollectiveMismatch, engine.barrier)
-    assert str(again) == str(error)
-    say(error)
-
-
-def mismatch_and_missing():
-    """Two that differ are told so, though the third never comes."""
-    engine = _engine()
-    if engine.rank == 2:
-        say(_raised(px.CollectiveMismatch, _wait_for_failure))
-        return
-    x = np.ones(1 + engine.rank, np.float32)
-    say(_raised(px.CollectiveMismatch, engine.all_sum, x, x.copy()))
-
-
-def _wait_for_failure():
-    engine = px.init()._engine
-    deadline = time.monotonic() + 10
-    while engine.failure is None and time.monotonic() < deadline:
-        engine._world.listen()
-        time.sleep(0.001)
-    engine.barrier()
-
-
-def pair_mismatch():
-    engine = _engine()
-    x = np.ones(9 + engine.rank * 20_000)
-    call = engine.recv if engine.rank else engine.send
-    if engine.rank == 0:
-        engine.send(x, 1)
-        say(_raised(px.CollectiveMismatch, engine.barrier))
-    else:
-        say(_raised(px.CollectiveMismatch, call, x, 0))
-
-
-def timeout():
-    """Rank 1 does not come; of three, two can tell."""
-    engine = _engine()
-    if engine.rank == 1:
-        # It learns of it in what it does next, whenever that is.
-        say(_raised(px.CollectiveTimeout, _wait_for_failure))
-        return
-    start = time.monotonic()
-    x, out = np.ones(3), np.zeros(3)
-    error = _raised(px.CollectiveTimeout, engine.all_sum, x, out, timeout=0.5)
-    took = time.monotonic() - start
-    assert 0.5 <= took < 10, took
-    say(error)
-
-
-def pair_timeout():
-    engine = _engine()
-    if engine.rank == 1:
-        say(_raised(px.CollectiveTimeout, engine.recv, np.empty(3), 0, timeout=0.3))
-    else:
-        say(_raised(px.CollectiveTimeout, _wait_for_failure))
-
-
-def interrupt():
-    """Ctrl-C in one rank frees all."""
-    engine = _engine()
-    if engine.rank == 0:
-        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
-        start = time.monotonic()
-        _raised(KeyboardInterrupt, engine.barrier)
-        assert time.monotonic() - start < 10
-        error = _raised(px.DistributedError, engine.barrier)
-    elif engine.rank == 1:
-        error = _raised(px.DistributedError, engine.recv, np.empty(1), 2)
-    else:
-        error = _raised(px.DistributedError, _wait_for_failure)
-    say(error)
-
-
-def leave():
-    """A rank whose script has ended is named by those that wait for it."""
-    engine = _engine()
-    engine.barrier()
-    if engine.rank == 0:
-        return
-    start = time.monotonic()
-    error = _raised(px.DistributedError, engine.barrier)
-    assert time.monotonic() - start < 10
-    say(error)
-
-
 def buffered():
     """What a rank has sent arrives, though its script ends at once."""
-    engine = _engine()
+    engine = engine_of_world()
     if engine.rank == 0:
         engine.send(np.arange(8000.0), 1)
         return
@@ -287,22 +174,22 @@ def buffered():
 
 def bad_input():
     """Mistakes are told before a byte moves, and the group stays good."""
-    engine = _engine()
+    engine = engine_of_world()
     rank, size = engine.rank, engine.size
     x, out = np.ones(4 * size, np.float32), np.ones(4 * size, np.float32)
     said = [
-        _raised(ValueError, engine.all_sum, x, out[1:]),
-        _raised(TypeError, engine.all_sum, x, out.astype(np.float64)),
-        _raised(TypeError, engine.all_sum, x.astype("g"), out.astype("g")),
-        _raised(TypeError, engine.all_sum, x, out, dtype="bfloat16"),
-        _raised(ValueError, engine.all_sum, x[:-1], x[1:]),
-        _raised(ValueError, engine.all_sum, x[::2], out[::2]),
-        _raised(ValueError, engine.sum_scatter, x[: size + 1], out[:1]),
-        _raised(ValueError, engine.broadcast, x, out, size),
-        _raised(ValueError, engine.send, x, size),
-        _raised(ValueError, engine.recv, x, -1),
-        _raised(ValueError, engine.send, x, rank),
-        _raised(ValueError, engine.submit, "all_prod", x, out),
+        raised(ValueError, engine.all_sum, x, out[1:]),
+        raised(TypeError, engine.all_sum, x, out.astype(np.float64)),
+        raised(TypeError, engine.all_sum, x.astype("g"), out.astype("g")),
+        raised(TypeError, engine.all_sum, x, out, dtype="bfloat16"),
+        raised(ValueError, engine.all_sum, x[:-1], x[1:]),
+        raised(ValueError, engine.all_sum, x[::2], out[::2]),
+        raised(ValueError, engine.sum_scatter, x[: size + 1], out[:1]),
+        raised(ValueError, engine.broadcast, x, out, size),
+        raised(ValueError, engine.send, x, size),
+        raised(ValueError, engine.recv, x, -1),
+        raised(ValueError, engine.send, x, rank),
+        raised(ValueError, engine.submit, "all_prod", x, out),
     ]
     engine.all_sum(x, out)
     assert (out == size).all()
@@ -311,40 +198,8 @@ def bad_input():
             say(error)
 
 
-def raises():
-    """An error that nobody catches, in one rank of a few that wait for it."""
-    engine = _engine()
-    if engine.rank == 1:
-        raise ZeroDivisionError
-    engine.barrier()
-
-
-def exit_status(status):
-    px.init(backend="mpi").barrier()
-    sys.exit(int(status))
-
-
-def killed():
-    engine = _engine()
-    engine.barrier()
-    if engine.rank == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
-    engine.barrier()
-
-
-def hold(path):
-    """Say who we are and wait for ever."""
-    engine = _engine()
-    Path(path, str(engine.rank)).write_text(str(os.getpid()))
-    engine.barrier()
-    if engine.rank == 0:
-        say("holding")
-        engine.recv(np.empty(1), 1)
-    else:
-        engine.recv(np.empty(1), 0)
-
-
 if __name__ == "__main__":
+    cells = {**vars(mpi_failing), **globals()}
     for word in sys.argv[1:]:
         cell, *given = word.split(":")
-        globals()[cell](*given)
+        cells[cell](*given)

@@ -9,14 +9,16 @@ import sys
 import pytest
 from mpis import CELLS
 
-from phalanx.distributed._mpi._elements import fold
+from phalanx.distributed._mpi._elements import DTYPES, fold, spoil
 from phalanx.distributed._mpi._header import Header, describe_mismatch
 
 pytestmark = pytest.mark.slow
 
 
 def test_all_that_leaves_the_group_good(mpi):
-    lines = mpi.cells(3, "public", "bad_input", "pairs", "submitted", "splits", "contract", "cut")
+    lines = mpi.cells(
+        3, "public", "bad_input", "truths", "pairs", "submitted", "splits", "contract", "cut"
+    )
     assert lines.count("splits") == 3
     assert "rank 2: 1800 cases" in lines
     assert "x has 4 elements, which 3 ranks cannot share" in lines
@@ -45,6 +47,7 @@ def test_eight_ranks(mpi):
         (2, "pair_mismatch", "rank 1: recv #1 (float64, shape (20009,)) met rank 0: send #1 (float64, shape (9,))"),
         (3, "mismatch_and_missing", "rank 1: all_sum #2 (float32, shape (2,)) met rank 0: all_sum #2 (float32, shape (1,))"),
         (2, "pair_timeout", "rank 1: recv #1 (float64, shape (3,)) timed out after 0.3 s; missing: rank 0"),
+        (2, "spoiled", "rank 1 has had enough; its output was invalidated"),
         (3, "interrupt", "rank 0 was interrupted in barrier #2"),
     ],
 )  # fmt: skip
@@ -136,6 +139,20 @@ def test_headers_come_back_as_they_were():
     assert describe_mismatch([0, 1], [header.pack(), longer.pack()])
     with pytest.raises(ValueError, match="no header"):
         Header.unpack(bytes(len(header.pack())))
+
+
+def test_what_a_failed_operation_leaves_is_no_likely_value():
+    np = pytest.importorskip("numpy")
+    for name in DTYPES:
+        out = np.zeros(3, np.uint16 if name == "bfloat16" else name)
+        spoil(out, name)
+        if out.dtype.kind in "fc":
+            assert np.isnan(out.real).all()
+            assert np.isnan(out.imag).all() == (out.dtype.kind == "c")
+            continue
+        worst = {"b": 1, "i": 1 << (8 * out.itemsize - 1), "u": (1 << (8 * out.itemsize)) - 1}
+        bits = 0x7FC0 if name == "bfloat16" else worst[out.dtype.kind]
+        assert out.view(f"u{out.itemsize}").tolist() == [bits] * 3, name
 
 
 def test_bfloat16_is_rounded_once_to_the_nearest_even():

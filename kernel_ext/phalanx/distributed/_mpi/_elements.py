@@ -109,10 +109,12 @@ def native(mpi: Any, how: str, name: str) -> tuple[MPI.Datatype, MPI.Op] | None:
 
     Integers are added as unsigned ones: they wrap, which C does not promise for signed ones.
     Narrow ones are not: Open MPI 5.0 adds 8 and 16 bits with saturation where it has AVX.
+    Bools are integers to MPI, as any byte but 0 is true: of bits, 1 and 2 have none in common, and
+    C lets a library take it that the bytes of `C_BOOL` are 0 and 1.
     """
     dtype = _storage(name)
     if name == "bool":
-        return mpi.BYTE, mpi.BAND if how == "min" else mpi.BOR
+        return mpi.UINT8_T, mpi.LAND if how == "min" else mpi.LOR
     if name in {"float16", "bfloat16"} or (how != "sum" and dtype.kind in "fc"):
         return None
     if how == "sum" and dtype.kind in "iu" and dtype.itemsize < 4:
@@ -127,13 +129,17 @@ def native(mpi: Any, how: str, name: str) -> tuple[MPI.Datatype, MPI.Op] | None:
 
 
 def spoil(out: Array, name: str) -> None:
-    """Make the output of a failed operation visibly invalid."""
+    """Make the output of a failed operation visibly invalid.
+
+    NaN; of integers, which have none, the smallest, of unsigned ones the largest, of bool True.
+    """
     held = flat(out, name)
     if name == "bfloat16":
         held.fill(_BFLOAT16_NAN)
     elif held.dtype.kind in "fc":
         held.fill(complex(np.nan, np.nan) if held.dtype.kind == "c" else np.nan)
     elif held.dtype.kind in "iu":
-        held.fill(np.iinfo(held.dtype).min)
+        bounds = np.iinfo(held.dtype)
+        held.fill(bounds.min or bounds.max)
     else:
-        held.fill(False)
+        held.fill(True)
