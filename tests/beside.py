@@ -76,6 +76,7 @@ BESIDE = (
 IN_PAIRS = (
     "supervisor/test_nothing_left.py",
     "hosts/test_slurm.py",
+    "distributed/test_mpi_work.py",
     *(f"cli/test_{name}.py" for name in ("detach", "doctor", "launch_ssh", "lab_in_browser")),
     *(
         f"hosts/test_{name}.py"

@@ -31,7 +31,7 @@ if worker := os.environ.get("PYTEST_XDIST_WORKER"):
 N_SLOWEST = 25
 
 
-@pytest.fixture(params=["openmpi", "mpich"])
+@pytest.fixture(scope="module", params=["openmpi", "mpich"])
 def mpi(request) -> Mpi:
     found = Mpi(request.param)
     pytest.importorskip("mpi4py", reason="mpi4py is not installed", exc_type=ImportError)

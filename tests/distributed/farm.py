@@ -21,7 +21,7 @@ from typing import Any
 
 import msgspec
 from distributed import cells
-from distributed.farm_parts import Host, Plan
+from distributed.farm_parts import PATIENCE, Cells, Host, Plan
 
 from phalanx.distributed import AbortKind
 from phalanx.protocol import (
@@ -39,16 +39,14 @@ from phalanx.protocol import (
 )
 
 HOSTS = 3
-PATIENCE = 60.0  # with what hangs; two cores that have much else to do take their time
 KEY = bytes(range(100, 132))
 TESTS = Path(__file__).parents[1]
 
 
-class Member:
+class Member(Cells):
     """One process of the farm."""
 
     def __init__(self, rank: int, fds: Sequence[int]) -> None:
-        self.rank = rank
         self.channel, channel = socket.socketpair()
         control, theirs = socket.socketpair()
         env = os.environ | {
@@ -64,23 +62,7 @@ class Member:
         )
         channel.close()
         theirs.close()
-        self.control = Connection(control.detach())
-        self.is_busy = False
-
-    def send(self, cell: Callable[..., Any], *args: Any) -> None:
-        self.control.send((cell, args))
-        self.is_busy = True
-
-    def receive(self, timeout: float = PATIENCE) -> Any:
-        """Return what the cell returned or raised; TimeoutError if it is still running."""
-        if not self.control.poll(timeout):
-            msg = f"rank {self.rank} is still busy after {timeout} s"
-            raise TimeoutError(msg)
-        self.is_busy = False
-        try:
-            return self.control.recv()
-        except (EOFError, ConnectionResetError):
-            return ProcessLookupError(f"rank {self.rank} is gone")
+        super().__init__(rank, Connection(control.detach()))
 
     def close(self) -> None:
         self.process.kill()

@@ -6,12 +6,39 @@ import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from typing import Any
 
 from phalanx import distributed
 from phalanx.distributed import AbortPage
 from phalanx.protocol import EpochAborted, Gather, Recover
 
 CAPACITY = 8
+PATIENCE = 60.0  # with what hangs; two cores that have much else to do take their time
+
+
+class Cells:
+    """A rank's process that runs the cells it is sent (`farm_rank.serve`), at a connection's end."""
+
+    def __init__(self, rank: int, control: Connection) -> None:
+        self.rank = rank
+        self.control = control
+        self.is_busy = False
+
+    def send(self, cell: Callable[..., Any], *args: Any) -> None:
+        self.control.send((cell, args))
+        self.is_busy = True
+
+    def receive(self, timeout: float = PATIENCE) -> Any:
+        """Return what the cell returned or raised; TimeoutError if it is still running."""
+        if not self.control.poll(timeout):
+            msg = f"rank {self.rank} is still busy after {timeout} s"
+            raise TimeoutError(msg)
+        self.is_busy = False
+        try:
+            return self.control.recv()
+        except (EOFError, ConnectionResetError):
+            return ProcessLookupError(f"rank {self.rank} is gone")
 
 
 class Host:

@@ -1,4 +1,7 @@
-"""The main of a rank in the farm: runs the cells it is sent, in its main thread, until told to end."""
+"""The main of a rank in the farm: runs the cells it is sent, in its main thread, until told to end.
+
+Ranks of mpirun do so, too (mpi_rank.py).
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,11 @@ def main() -> None:
     faulthandler.register(signal.SIGUSR1)
     control = Connection(int(os.environ.pop("FARM_CONTROL")))
     os.set_inheritable(control.fileno(), False)
+    serve(control)
+
+
+def serve(control: Connection) -> None:
+    """Run cells until the other end is closed."""
     while True:
         try:
             cell, args = control.recv()

@@ -153,6 +153,8 @@ def splits():
     for _ in range(200):
         with group.split(0) as part:
             assert px.all_sum(1, group=part) == size
+    group.barrier()
+    assert len(group._engine._world.heard) == 2, "news of groups that are closed are kept"
     half.close()
     assert px.all_sum(1) == size
     error = raised(px.DistributedError, half.barrier)

@@ -37,6 +37,10 @@ def test_arrays_live_until_their_operation_is_over(world):
     assert [after for _, after in outcomes] == [10] * 3
 
 
+def test_nobody_holds_the_arrays_of_what_was_waited_for(world):
+    assert world.run(work_cells.arrays_left) == [0] * 3
+
+
 def test_a_wait_that_is_too_short_ends_only_itself(world):
     world.start(work_cells.wait_too_short, 0.1, ranks=[0])
     with pytest.raises(TimeoutError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import weakref
 from typing import Any
 
 import numpy as np
@@ -67,6 +68,16 @@ def dropped_arrays() -> list[int]:
     assert gone[0] == size
     found.append(Noted.freed)
     return found
+
+
+def arrays_left() -> int:
+    """How many of the arrays of an operation live after it, which nobody else holds."""
+    x = np.ones(100_000)
+    out = np.empty_like(x)
+    held = [weakref.ref(x), weakref.ref(out)]
+    px.all_sum(x, out=out, async_op=True).wait()
+    del x, out
+    return sum(array() is not None for array in held)
 
 
 def wait_too_short(wait_s: float) -> list[Any]:

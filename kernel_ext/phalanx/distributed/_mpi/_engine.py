@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -21,7 +22,7 @@ from . import _moves
 from ._elements import flat, fold, name_of, reduction
 from ._header import HEADER_NBYTES, Header, describe_mismatch
 from ._moves import Mover
-from ._operation import EPOCH, RECORD_NBYTES, Operations
+from ._operation import EPOCH, INLINE_NBYTES, Operations
 from ._pairs import Wait
 from ._usage import check_arrays, check_peer, check_root
 from ._work import MpiWork, Worker
@@ -33,9 +34,6 @@ if TYPE_CHECKING:
 __all__ = ["MpiEngine"]
 
 Array = NDArray[Any]
-
-# What a record has room for beside the header.
-_INLINE_NBYTES = RECORD_NBYTES - HEADER_NBYTES
 
 
 class MpiEngine(Operations):
@@ -136,10 +134,12 @@ class MpiEngine(Operations):
         check_root(root, self.size)
         name = name_of(x, dtype)
         check_arrays(op, x, out, name, name_of(out, dtype), self.rank, self.size)
+        deadline = self._deadline(timeout)
         with self._worker_lock:
             if self._worker is None:
                 self._worker = Worker("phalanx-mpi")
-            work = MpiWork(op, lambda: self._collective(op, x, out, root, timeout, dtype))
+            run = partial(self._collective, op, x, out, root, deadline, dtype)
+            work = MpiWork(op, run, deadline, self, self._me)
             self._worker.submit(work)
         return work
 
@@ -159,6 +159,9 @@ class MpiEngine(Operations):
                     if other_color == color
                 )
                 ranks = [rank for _, rank in order]
+                channel = self._channel_of(header, color)
+                if color >= 0:
+                    self._world.hear_of(channel)
                 # MPI's int has no room for every color: the lowest rank of each part stands for it.
                 undefined: int = self._world.mpi.UNDEFINED
                 # Blocks, but only until the others, which are all here, have come as far.
@@ -167,11 +170,14 @@ class MpiEngine(Operations):
                 )
         if color < 0:
             return None
-        made = hashlib.blake2b(f"{self._channel}/{header.seq}/{color}".encode(), digest_size=8)
         members = [self.members[rank] for rank in ranks]
-        channel = int.from_bytes(made.digest(), "little")
         part = cast("MPI.Intracomm", comm)
         return MpiEngine(self._world, part, members, channel, self.host_names)
+
+    def _channel_of(self, header: Header, color: int) -> int:
+        """Number the part that a split makes of the ranks with this color, alike on all."""
+        made = hashlib.blake2b(f"{self._channel}/{header.seq}/{color}".encode(), digest_size=8)
+        return int.from_bytes(made.digest(), "little")
 
     # -- one collective -----------------------------------------------------------------------
 
@@ -180,7 +186,13 @@ class MpiEngine(Operations):
         return Header(kind, seq, self._channel, EPOCH, name, shape, count)
 
     def _collective(
-        self, op: str, x: Array, out: Array, root: int, timeout: float | None, dtype: str
+        self,
+        op: str,
+        x: Array,
+        out: Array,
+        root: int,
+        timeout: float | Deadline | None,
+        dtype: str,
     ) -> None:
         name = name_of(x, dtype)
         check_arrays(op, x, out, name, name_of(out, dtype), self.rank, self.size)
@@ -189,7 +201,7 @@ class MpiEngine(Operations):
             header = Header(op, self._seq, self._channel, EPOCH, name, x.shape, x.size, root)
             with self._guard(header, x, out) as begun:
                 # All judge by the same header, so all choose the same way.
-                is_inline = x.nbytes <= _INLINE_NBYTES
+                is_inline = x.nbytes <= INLINE_NBYTES
                 source, result = flat(x, name), flat(out, name)
                 records = self._meet(header, deadline, source if is_inline else None)
                 begun.append((out, name))

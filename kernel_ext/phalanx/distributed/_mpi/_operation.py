@@ -7,7 +7,7 @@ told. MPI cannot take back what was started: it keeps the arrays it was given (`
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -19,30 +19,29 @@ from phalanx.errors import CollectiveTimeout, DistributedError, NotSupported
 
 from .._deadline import Deadline
 from ._elements import spoil
-from ._header import Header, describe_mismatch
+from ._header import HEADER_NBYTES, Header
 from ._pairs import Pairs
-from ._waiting import wait_until
-from ._work import Worker
+from ._usage import COLLECTIVES
+from ._waits import Waits
+from ._work import Worker, interrupted, late_behind
 from ._world import AbortedError, MpiWorld, Reason
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-__all__ = ["EPOCH", "RECORD_NBYTES", "Operations"]
+__all__ = ["EPOCH", "INLINE_NBYTES", "Operations"]
 
 Array = NDArray[Any]
 
 EPOCH = 1  # MPI's world stands once
 RECORD_NBYTES = 512  # of a rank, in the exchange that every collective begins with
+INLINE_NBYTES = RECORD_NBYTES - HEADER_NBYTES  # what a record has room for beside the header
+_TOLD_NBYTES = (8, 1 << 10, 1 << 14, 1 << 20, 1 << 26)  # as the native engine has it
 _TURN_BITE_S = 0.05
-_TELL_AFTER_S = 0.05  # in an operation: the others learn where we wait
-_ANSWER_S = 0.15  # after a deadline: who waits has told by then
-_IN_FLIGHT_S = 0.2  # what a rank sent before it closed has come by then
-_BUSY_RATE = 2e8  # bytes per second: what moves more slowly need not be hurried
 _CLOSE_S = 5.0
 
 
-class Operations:
+class Operations(Waits):
     """One MPI group without its operations.
 
     Parameters
@@ -67,16 +66,12 @@ class Operations:
         channel: int = 0,
         host_names: Sequence[str] = (),
     ) -> None:
-        self.rank: int = comm.Get_rank()
-        self.size: int = comm.Get_size()
+        super().__init__(world, comm, members, channel)
         self.epoch = EPOCH
-        self.members = tuple(members)
         self.host_names = tuple(host_names)
         self.is_closed = False
         self.timeout: float | None = None
-        self._world = world
         self._comm = comm
-        self._channel = channel
         self._turn = threading.Lock()
         self._worker: Worker | None = None
         self._worker_lock = threading.Lock()
@@ -86,7 +81,6 @@ class Operations:
         self._records = np.empty((self.size, RECORD_NBYTES), np.uint8)
         self._pairs = Pairs(world.mpi, comm)
         self._held: list[object] = []
-        self._me = self.members[self.rank]  # in every text: the world's ranks
         world.engines.add(self)
 
     # -- turn ---------------------------------------------------------------------------------
@@ -120,17 +114,21 @@ class Operations:
         if world.reason is not None:
             raise self._error(world.reason)
 
+    def _deadline(self, timeout: float | Deadline | None) -> Deadline:
+        """Begin to count, unless that was begun."""
+        if isinstance(timeout, Deadline):
+            return timeout
+        return Deadline(self.timeout if timeout is None else timeout)
+
     @contextmanager
-    def _operation(self, op: str, timeout: float | None) -> Iterator[Deadline]:
-        """One thread at a time, after all that was submitted; until then no harm is done."""
+    def _operation(self, op: str, timeout: float | Deadline | None) -> Iterator[Deadline]:
+        """One thread at a time, after all that was submitted."""
         self._check_usable()
-        deadline = Deadline(self.timeout if timeout is None else timeout)
-        worker = self._worker
-        is_mine = worker is None or worker.is_current()
-        while not (
-            (is_mine or worker is None or worker.wait_idle(_TURN_BITE_S))
-            and self._turn.acquire(timeout=_TURN_BITE_S)
-        ):
+        deadline = self._deadline(timeout)
+        if self._worker is not None and not self._worker.is_current():
+            self._wait_behind(self._worker, op, deadline)
+        # For another thread: nothing was begun, so leaving does the group no harm.
+        while not self._turn.acquire(timeout=_TURN_BITE_S):
             self._check_usable()
             if deadline.is_over():
                 msg = (
@@ -143,96 +141,21 @@ class Operations:
         finally:
             self._turn.release()
 
-    # -- waiting ------------------------------------------------------------------------------
+    def _wait_behind(self, worker: Worker, op: str, deadline: Deadline) -> None:
+        """Wait for what this rank began before; to leave out an operation would be the epoch's end.
 
-    def _wait(
-        self,
-        is_done: Callable[[], object],
-        header: Header,
-        deadline: Deadline,
-        *,
-        nbytes: int = 0,
-        has_met: bool = False,
-        peer: int | None = None,
-    ) -> None:
-        """Wait for MPI, with an eye on the deadline, the news and (by itself) signals.
-
-        ``has_met``: all ranks are in the operation. ``peer``: the one rank that is waited for.
+        The others have it in their order, and would take our next one for it.
         """
-        world = self._world
-        others = [r for r in range(self.size) if r != self.rank] if peer is None else [peer]
-        is_exact = peer is not None or len(others) == 1
-        has_told = has_met or is_exact
-        seen: dict[str, float] = {}
-
-        def check(waited_s: float) -> None:
-            nonlocal has_told
-            world.listen()
-            if world.reason is not None:
-                raise AbortedError(world.reason)
-            if not has_met:
-                self._check_closed(header, others, waited_s, seen, is_pair=peer is not None)
-                if peer is None and world.waiting:
-                    self._check_visible(header)
-            is_over = deadline.is_over()
-            if not has_told and (is_over or waited_s > _TELL_AFTER_S):
-                has_told = True
-                members = [self.members[rank] for rank in others]
-                world.tell_waiting(members, self._channel, header.pack())
-            if is_over:
-                over_s = seen.setdefault("deadline", waited_s)
-                if has_met or is_exact or waited_s - over_s > _ANSWER_S:
-                    missing = others if is_exact else self._missing(header, others)
-                    raise AbortedError(self._late(header, deadline, [] if has_met else missing))
-
-        wait_until(is_done, check, busy_s=nbytes / _BUSY_RATE)
-
-    def _check_closed(
-        self,
-        header: Header,
-        others: Sequence[int],
-        waited_s: float,
-        seen: dict[str, float],
-        *,
-        is_pair: bool,
-    ) -> None:
-        for rank in others:
-            member = self.members[rank]
-            done = self._world.closed.get((self._channel, member))
-            if done is None or (not is_pair and done >= header.seq):
-                continue
-            first_s = seen.setdefault("closed", waited_s)
-            if waited_s - first_s >= _IN_FLIGHT_S:
-                text = f"rank {member} closed the group; rank {self._me} was in {header}"
-                raise AbortedError(Reason(_native.ABORT_CLOSED, member, text))
-
-    def _visible(self, header: Header) -> dict[int, bytes]:
-        """Return the headers of the members that are known to wait in this operation, by rank."""
-        found = {self.rank: header.pack()}
-        for rank, member in enumerate(self.members):
-            came = self._world.waiting.get((self._channel, member))
-            if came is not None and Header.unpack(came).seq == header.seq:
-                found[rank] = came
-        return dict(sorted(found.items()))
-
-    def _check_visible(self, header: Header) -> None:
-        """See a mismatch among those that have come, whoever never comes."""
-        found = self._visible(header)
-        text = describe_mismatch([self.members[r] for r in found], tuple(found.values()))
-        if text:
-            raise AbortedError(Reason(_native.ABORT_MISMATCH, -1, text))
-
-    def _missing(self, header: Header, others: Sequence[int]) -> list[int]:
-        found = self._visible(header)
-        return [rank for rank in others if rank not in found]
-
-    def _late(self, header: Header, deadline: Deadline, missing: Sequence[int]) -> Reason:
-        ranks = [self.members[rank] for rank in missing]
-        names = ", ".join(map(str, ranks))
-        who = f"missing: rank{'s' if len(ranks) > 1 else ''} {names}" if ranks else "none missing"
-        text = f"rank {self._me}: {header} timed out after {deadline}; {who}"
-        culprit = ranks[0] if len(ranks) == 1 else -1
-        return Reason(_native.ABORT_TIMEOUT, culprit, text)
+        try:
+            while not worker.wait_idle(_TURN_BITE_S):
+                self._check_usable()
+                if deadline.is_over():
+                    self.abort(_native.ABORT_TIMEOUT, -1, late_behind(self._me, op, deadline))
+        except DistributedError:
+            raise
+        except BaseException:
+            self.abort(_native.ABORT_INTERRUPTED, self._me, interrupted(self._me, op))
+            raise
 
     # -- failure ------------------------------------------------------------------------------
 
@@ -251,7 +174,7 @@ class Operations:
             raise self._give_up(reason, header, begun) from error
         except BaseException:
             # Raised by a handler of a signal, as Ctrl-C's, while we waited.
-            text = f"rank {self._me} was interrupted in {header}"
+            text = interrupted(self._me, header)
             self._give_up(Reason(_native.ABORT_INTERRUPTED, self._me, text), header, begun)
             raise
         self._held = []
@@ -299,6 +222,7 @@ class Operations:
         if self._worker is not None:
             self._worker.close()
         world = self._world
+        world.forget(self._channel)
         if world.is_ended:
             return
         if world.reason is None:
@@ -311,11 +235,16 @@ class Operations:
 
     def __del__(self) -> None:
         """Note a group that nobody holds any more, which `MpiWorld.reap` closes."""
-        if hasattr(self, "_me") and not self.is_closed:
+        if hasattr(self, "_held") and not self.is_closed:  # made in full
             self._world.left.append(self)
 
     def describe(self, sizes: Sequence[int] = ()) -> dict[str, Any]:
-        """Tell which MPI it is, and what was done; algorithms are its own business."""
+        """Tell which MPI it is, what was done, and what is ours of it: small arrays, with headers.
+
+        For arrays beyond that an operation is named "mpi": how it is done is the library's business.
+        """
+        told = (*_TOLD_NBYTES, *sizes)
+        ways = {n: "inline" if n <= INLINE_NBYTES else "mpi" for n in told}
         library = self._world.mpi.Get_library_version().split("\n")[0].rstrip("\0")
         return {
             "rank": self.rank,
@@ -323,6 +252,8 @@ class Operations:
             "epoch": self.epoch,
             "library": library,
             "has_threads": self._world.has_threads,
+            "algorithms": {op: dict(ways) for op in (*COLLECTIVES, "barrier")},
+            "stripes": {},
             "operations": self._counts[0],
             "bytes": self._counts[1],
         }

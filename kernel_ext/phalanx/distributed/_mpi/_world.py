@@ -67,6 +67,13 @@ class AbortedError(Exception):
         self.reason = reason
 
 
+class Heard(NamedTuple):
+    """What the members of one group have told this rank of it, by world rank."""
+
+    closed: dict[int, int]  # after how many operations
+    waiting: dict[int, bytes]  # the header of the operation
+
+
 class MpiWorld:
     """The world of mpirun as this rank sees it.
 
@@ -82,8 +89,7 @@ class MpiWorld:
         self.comm = self._duplicate(deadline)
         self.reason: Reason | None = None
         self.engines: weakref.WeakSet[Operations] = weakref.WeakSet()
-        self.closed: dict[tuple[int, int], int] = {}  # (channel, world rank) -> operations done
-        self.waiting: dict[tuple[int, int], bytes] = {}  # (channel, world rank) -> header
+        self.heard: dict[int, Heard] = {}  # by channel, of the groups that stand here
         # MPI may write into these for ever: what a failed operation had handed to it.
         self.quarantine: list[object] = []
         # Groups that nobody held any more: a garbage collection runs in the midst of anything, so
@@ -164,6 +170,14 @@ class MpiWorld:
 
     # -- news ---------------------------------------------------------------------------------
 
+    def hear_of(self, channel: int) -> Heard:
+        """Keep news of a group; from before any member has it, as one may close it at once."""
+        return self.heard.setdefault(channel, Heard({}, {}))
+
+    def forget(self, channel: int) -> None:
+        """Keep no news any more of a group that this rank has left: there may be many."""
+        self.heard.pop(channel, None)
+
     def _receive(self) -> MPI.Request:
         mpi = self.mpi
         request: MPI.Request = self._control.Irecv([self._news, mpi.BYTE], mpi.ANY_SOURCE)
@@ -186,10 +200,11 @@ class MpiWorld:
     def _take(self, data: bytes) -> None:
         news, kind, rank, length, channel, seq = _NEWS.unpack_from(data)
         text = data[_NEWS.size : _NEWS.size + length]
-        if news == _CLOSED:
-            self.closed[channel, rank] = seq
-        elif news == _WAITS:
-            self.waiting[channel, rank] = text
+        heard = self.heard.get(channel)
+        if news == _CLOSED and heard is not None:
+            heard.closed[rank] = seq
+        elif news == _WAITS and heard is not None:
+            heard.waiting[rank] = text
         elif news == _FAILED and self.reason is None:
             self.reason = Reason(kind, rank, text.decode(errors="ignore"))
 
