@@ -40,6 +40,13 @@ def split_by(colors: list[int | None], keys: list[int] | None = None) -> Any:
         return found, group.rank(), group.describe()["transports"]
 
 
+def described_split() -> dict[str, Any]:
+    """What the one half of a split, turned around, says of itself."""
+    with world().split(7, key=world().size() - world().rank()) as group:
+        group.barrier()
+        return group.describe()
+
+
 def split_of_a_split() -> list[Any]:
     """Halves, then pairs turned around, then one by one; every one works in between."""
     rank = world().rank()
@@ -114,14 +121,23 @@ def split_or_sum(who_sums: int) -> None:
         world().split(0)
 
 
+WRONG = [
+    "TypeError: color must be an int or None, not str",
+    "TypeError: color must be an int or None, not float",
+    "TypeError: key must be an int, not str",
+    f"ValueError: color must be less than 2**63, not {1 << 63}",
+]
+
+
 def wrong_splits() -> list[str]:
+    """What is refused, then what is just no color."""
     said = []
     for arguments in (("red",), (1.5,), (0, "first"), (1 << 63,)):
         try:
             world().split(*arguments)
         except (TypeError, ValueError) as error:
             said.append(f"{type(error).__name__}: {error}")
-    world().barrier()
+    assert world().split(-(1 << 64)) is None
     return said
 
 

@@ -223,7 +223,7 @@ class Group:
             raise DistributedError(msg)
         if isinstance(self._engine, MpiEngine):
             part = split_mpi(self._engine, color, key)
-            return None if part is None else self._with_my_timeout(Group(*part, self._on_failure))
+            return None if part is None else self._adopt(Group(*part, self._on_failure), color, key)
         family = self._family
         if family is None:
             msg = f"{self!r} cannot be split: its backend has no splits"
@@ -237,11 +237,11 @@ class Group:
             return None
         engine, spec = made
         group = Group(engine, spec, self._on_failure, family)
-        group._origin = (int(color or 0), key)
         group._leave = family.add_split(group, engine, spec)
-        return self._with_my_timeout(group)
+        return self._adopt(group, color, key)
 
-    def _with_my_timeout(self, part: Group) -> Group:
+    def _adopt(self, part: Group, color: int | None, key: int) -> Group:
+        part._origin = (int(color or 0), key)
         part.timeout = self._timeout
         return part
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import operator
-
+from .._split import check_color
 from .._world import WorldSpec
 from ._engine import MpiEngine
 
@@ -25,11 +24,11 @@ def spec_of(engine: MpiEngine) -> WorldSpec:
         host_names=tuple(names),
         addresses=(),
         transport="mpi",
+        members=engine.members,
     )
 
 
 def split_mpi(engine: MpiEngine, color: int | None, key: int) -> tuple[MpiEngine, WorldSpec] | None:
     """Split as `Group.split` says; None for a rank without a color."""
-    number = -1 if color is None else operator.index(color)
-    part = engine.part(number, operator.index(key))
+    part = engine.part(*check_color(color, key))
     return None if part is None else (part, spec_of(part))
