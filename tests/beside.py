@@ -26,7 +26,7 @@ BESIDE = (
         for name in (
             "arguments", "bad_input", "bench", "bench_fit", "collectives", "connect", "contract",
             "environment", "farm", "frameworks", "gradients", "handshake", "interface", "key_file", "lanes",
-            "meeting", "mpi", "package", "reductions", "rendezvous", "sites", "split", "stripes",
+            "meeting", "mpi", "mpi_contract", "package", "reductions", "rendezvous", "sites", "split", "stripes",
             "trace",
         )
     ),

@@ -289,7 +289,7 @@ def several_dimensions(size: int) -> list[Case]:
     for op in OPS:
         shapes = [(2, 3), (0, 3), (1, 0), (2, 1, 4)] + ([] if op in DIVIDED else [()])
         cases += [Case(op, shape, "float64", root=size - 1) for shape in shapes]
-        cases += [Case(op, (2, 3), "int16", layout=layout) for layout in LAYOUTS]
+        cases += [Case(op, (n, 3), "int16", layout=way) for way in LAYOUTS for n in (2, 1009)]
         cases += [Case(op, (37,), dtype, with_nan=True) for dtype in (*FLOATS, *COMPLEX)]
         if op != "send":
             cases += [Case(op, (5,), dtype, use_out="new") for dtype in ("bfloat16", "int32")]

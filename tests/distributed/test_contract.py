@@ -6,6 +6,7 @@ import os
 
 import pytest
 from distributed import contract
+from distributed.any_call import any_calls
 from distributed.contract import Case
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -33,26 +34,7 @@ def test_arrays_of_many_segments(few_worlds):
 )
 @given(data=st.data())
 def test_any_call_gives_what_numpy_gives(few_worlds, data):
-    n = few_worlds.size
-    op = data.draw(st.sampled_from(contract.OPS))
-    is_divided = op in contract.DIVIDED
-    lengths = st.lists(st.integers(0, 7), min_size=int(is_divided), max_size=3)
-    layout = data.draw(st.sampled_from(contract.LAYOUTS))
-    outs = ["none", "new"]
-    if layout == "C" and op in ("all_sum", "all_max", "all_min", "broadcast"):
-        outs.append("x")
-    case = Case(
-        op,
-        shape=tuple(data.draw(lengths)),
-        dtype=data.draw(st.sampled_from(contract.DTYPES)),
-        seed=data.draw(st.integers(0, 2**32)),
-        root=data.draw(st.integers(0, n - 1)),
-        layout=layout,
-        use_out=data.draw(st.sampled_from(outs)),
-        with_nan=data.draw(st.booleans()),
-        async_op=data.draw(st.booleans()),
-    )
-    contract.check_all(few_worlds, [case])
+    contract.check_all(few_worlds, [data.draw(any_calls(few_worlds.size))])
 
 
 @pytest.mark.parametrize("op", contract.REDUCTIONS)

@@ -302,7 +302,8 @@ def exchange_kinds(names):
     """Sum, gather and send one array of each framework; what came, as text, by framework."""
     import importlib
 
-    rank = px.init().rank()
+    rank, size = px.init().rank(), px.init().size()
+    right, left = (rank + 1) % size, (rank - 1) % size
     said = {}
     for name in names:
         module = importlib.import_module(name)
@@ -310,11 +311,11 @@ def exchange_kinds(names):
         x = make([1.0, 2.0]) * (rank + 1)
         results = [px.all_sum(x), px.all_gather(x), px.all_sum(x, async_op=True).wait()]
         if rank == 0:
-            results += [px.send(x, 1), px.recv_like(x, 1)]
+            results += [px.send(x, right), px.recv_like(x, left)]
         else:
             is_numpys = isinstance(x.dtype, np.dtype)  # jax has no dtypes of its own
-            received = px.recv_like(x, 0) if is_numpys else px.recv((2,), x.dtype, 0)
-            results += [received, px.send(x, 0)]
+            received = px.recv_like(x, left) if is_numpys else px.recv((2,), x.dtype, left)
+            results += [received, px.send(x, right)]
         assert all(type(result) is type(x) for result in results[:4]), results
         said[name] = [np.asarray(result).tolist() for result in results]
     return said
