@@ -78,6 +78,8 @@ def all_sum(
     -----
     bool sums as logical or; integers wrap, as in numpy, but a Python int so large that the sum
     could is refused; float16 and bfloat16 are summed in float32 and rounded once.
+    With ``backend="mpi"`` the library of MPI may add float32, float64 and complex numbers in another
+    order than the ring does, so that the last bits differ; all its ranks get the same ones.
     `mx.grad` knows this function as it knows MLX's own: the gradient passes through as it is.
     Between hosts a ring: 2 (size - 1) steps, ``2 x.nbytes (size - 1) / size`` bytes sent per rank.
     Source: Patarasuk and Yuan 2009, doi:10.1016/j.jpdc.2008.09.002.

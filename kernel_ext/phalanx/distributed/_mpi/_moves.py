@@ -2,6 +2,14 @@
 
 Each function starts MPI's nonblocking operation (or several, one after the other) and waits with
 `wait`. Counts that MPI's int cannot hold are cut up, or made one element of a large datatype.
+
+The order of summation: ranks 0, 1, ..., p - 1, one after the other, for arrays that travel with
+the headers (INLINE_NBYTES), halves, integers of 8 and 16 bits, and max and min of floats and
+complex numbers, which `fold` reduces. All other sums are added in the order that the library
+chooses, by its own rules and the places of the ranks. All ranks get the same bits; that the same
+call gives them again, MPI recommends strongly to its libraries, and does not demand (MPI 4.1,
+section 6.9.1). So sums of floats may differ in the last bits between two libraries, and from those
+of the ring backend; integers never do.
 """
 
 from __future__ import annotations
