@@ -35,6 +35,15 @@ def test_the_contract(mpi, n):
     assert sum(line.endswith("cases") for line in lines) == n
 
 
+@pytest.mark.timeout(300)
+def test_arrays_of_more_than_2_gib(mpi):
+    """Of two ranks that have one array each; a library may copy it once."""
+    needed = 4 * (1 << 31) + (1 << 30)
+    if os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") < needed:
+        pytest.skip("needs more memory than this machine has to spare")
+    assert mpi.cells(2, "large", timeout_s=250) == ["large"] * 2
+
+
 def test_eight_ranks(mpi):
     assert mpi.cells(8, "public", "brief:float32:bfloat16").count("rank 5: 80 cases") == 1
 
