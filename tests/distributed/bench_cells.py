@@ -10,6 +10,7 @@ from distributed.split_cells import resources
 
 import phalanx as px
 from phalanx import distributed
+from phalanx.distributed import bench
 from phalanx.distributed._bench_case import Case, dtype_named
 from phalanx.distributed.bench import sweep
 from phalanx.protocol import Measurement
@@ -19,6 +20,16 @@ def swept(ops: list[str], dtypes: list[str], sizes: list[int]) -> list[Measureme
     return [
         m for op in ops for dtype in dtypes for m in sweep(op, sizes, dtype=dtype, iterations=1)
     ]
+
+
+def refused(nbytes: int, free: int) -> str:
+    """Why there is no sweep of that size where each machine has so much memory free; ""."""
+    with patch.object(bench, "available_memory", lambda: free):
+        try:
+            sweep("all_sum", [nbytes])
+        except ValueError as error:
+            return str(error)
+    return ""
 
 
 def sweep_broken(op: str, nbytes: int) -> int:

@@ -14,6 +14,7 @@ from phalanx.distributed.bench import (
     OPERATIONS,
     busbw_factor,
     check_memory,
+    check_memory_of_hosts,
     parse_size,
     physical_memory,
     sizes_between,
@@ -67,6 +68,25 @@ def test_absurd_sizes_are_refused():
         check_memory([8 << 30], 4, 24 << 30)
     with pytest.raises(ValueError, match="this machine has"):
         sweep("all_sum", [physical_memory()])
+
+
+def test_each_machine_holds_the_arrays_of_its_own_ranks():
+    hosts, free = ["a", "a", "b"], [12 << 20, 12 << 20, 9 << 20]
+    check_memory_of_hosts([8, 2 << 20], hosts, free)  # 12 MiB on a, 6 on b
+    with pytest.raises(ValueError, match=r"^3 MiB on 2 ranks .* 18 MiB in all; a has 12 MiB free"):
+        check_memory_of_hosts([3 << 20], hosts, free)
+    with pytest.raises(ValueError, match=r"^4 MiB on 1 rank .* b has 9 MiB free; .* fits is 3M$"):
+        check_memory_of_hosts([4 << 20], hosts, [48 << 20, 48 << 20, 9 << 20])
+    with pytest.raises(ValueError, match="this machine has 12 MiB free"):
+        check_memory_of_hosts([3 << 20], ["a", "a"], free[:2])
+    check_memory([1 << 60], 0, 0)  # of nobody's arrays nothing is asked
+
+
+def test_ranks_of_two_hosts_refuse_what_one_of_them_cannot_hold(rank_pool):
+    world = rank_pool(3, (0, 0, 1))
+    assert world.run(bench_cells.refused, 2 << 20, 12 << 20) == [""] * 3
+    (said,) = set(world.run(bench_cells.refused, 3 << 20, 12 << 20))
+    assert said.startswith("3 MiB on 2 ranks needs 9 MiB of memory per rank, 18 MiB in all; host0 ")
 
 
 @pytest.mark.parametrize(

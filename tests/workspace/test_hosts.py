@@ -12,7 +12,7 @@ from processes import wait_gone
 
 from phalanx.errors import CellError, CollectiveMismatch, DistributedError
 from phalanx.protocol import HostPlan, RemoteOptions
-from phalanx.workspace import Workspace
+from phalanx.workspace import Workspace, _bench
 
 BOUND_S = 2.0  # design.md section 5: on one machine
 
@@ -85,6 +85,13 @@ def test_ranks_of_two_hosts_that_disagree_are_told(ws):
     with pytest.raises(CollectiveMismatch, match="all_sum #1"):
         ws.run("px.all_sum(np.ones(3 if rank < 2 else 4))")
     assert ws.run("px.all_sum(1)")[3].value == "4"
+
+
+def test_this_machine_is_to_hold_the_arrays_of_its_own_ranks(ws, monkeypatch):
+    monkeypatch.setattr(_bench, "available_memory", lambda: 2 * 3 * 64)
+    assert [m.nbytes for m in ws.bench(begin=64, end=64, iterations=1)] == [64]
+    with pytest.raises(ValueError, match="^128 B on 2 ranks needs 384 B of memory per rank"):
+        ws.bench(begin=128, end=128)
 
 
 def test_this_machine_is_no_limit_for_ranks_of_two_hosts(ws):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from ._bench_case import DTYPES, OPERATIONS, dtype_named
 __all__ = [
     "available_memory",
     "check_memory",
+    "check_memory_of_hosts",
     "check_request",
     "parse_size",
     "physical_memory",
@@ -118,32 +120,63 @@ def available_memory() -> int:
     return physical_memory()
 
 
-def check_memory(sizes: Sequence[int], ranks: int, memory: int) -> None:
-    """Refuse a sweep that the machine could not hold.
+def check_memory(
+    sizes: Sequence[int], ranks: int, memory: int, machine: str = "this machine"
+) -> None:
+    """Refuse a sweep that a machine could not hold.
 
     Parameters
     ----------
     sizes : sequence of int
         Bytes.
     ranks : int
-        How many hold arrays of that size at a time, all on one machine at worst.
+        How many hold arrays of that size at a time on that machine; of none nothing is asked.
     memory : int
-        Bytes of the smallest machine.
+        Bytes that it has.
+    machine : str, optional
+        What the error text calls it.
 
     Raises
     ------
     ValueError
         The largest size needs more than that; the text names the largest that fits.
     """
+    if not ranks:
+        return
     largest = max(sizes, default=0)
     most = memory // (ranks * _COPIES)
     if largest > most:
         msg = (
             f"{_say(largest)} on {ranks} {'rank' if ranks == 1 else 'ranks'} needs "
             f"{_say(largest * _COPIES)} of memory per rank, {_say(largest * _COPIES * ranks)} in all; "
-            f"this machine has {_say(memory)} free; the largest size that fits is {most >> 20}M"
+            f"{machine} has {_say(memory)} free; the largest size that fits is {most >> 20}M"
         )
         raise ValueError(msg)
+
+
+def check_memory_of_hosts(
+    sizes: Sequence[int], hosts: Sequence[str], memory: Sequence[float]
+) -> None:
+    """Refuse a sweep that one of the ranks' machines could not hold; every rank decides alike.
+
+    Parameters
+    ----------
+    sizes : sequence of int
+        Bytes.
+    hosts : sequence of str, by rank
+        The names of their machines.
+    memory : sequence of float, by rank
+        Bytes that its machine has.
+
+    Raises
+    ------
+    ValueError
+        As `check_memory`, of the machine that has the least for each of its ranks.
+    """
+    ranks = Counter(hosts)
+    worst = min(range(len(hosts)), key=lambda rank: memory[rank] / ranks[hosts[rank]])
+    name = hosts[worst] if len(ranks) > 1 and hosts[worst] else "this machine"
+    check_memory(sizes, ranks[hosts[worst]], int(memory[worst]), name)
 
 
 def _say(nbytes: int) -> str:

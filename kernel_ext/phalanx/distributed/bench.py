@@ -30,6 +30,7 @@ from ._bench_links import measure_links
 from ._bench_request import (
     available_memory,
     check_memory,
+    check_memory_of_hosts,
     check_request,
     parse_size,
     physical_memory,
@@ -117,7 +118,7 @@ def sweep(
     ------
     ValueError
         An unknown operation or dtype, fewer than one iteration, too few ranks, or more memory than
-        there is.
+        is free on a machine of the ranks.
 
     Examples
     --------
@@ -126,8 +127,9 @@ def sweep(
     """
     world = px.init() if group is None else group
     kind = check_request(op, dtype, iterations, warmup, ranks=world.size())
-    smallest = int(_all_of(world, physical_memory()).min())
-    check_memory(sizes, world.size(), smallest)
+    # Each machine is to hold the arrays of its own ranks, of which the caller may have seen none.
+    free = _all_of(world, available_memory())
+    check_memory_of_hosts(sizes, world.describe()["hosts"], free.tolist())
     wanted = (0,) if op == "barrier" else tuple(sizes)
     return (_measure(op, nbytes, kind, iterations, warmup, budget_s, world) for nbytes in wanted)
 

@@ -1,20 +1,16 @@
 """Running the ranks' sweep engine and taking its measurements as they come.
 
-It knows the engine's call as code for a cell, and the MIME type the measurements travel in.
+It knows how far a sweep is and what ends it; what the ranks run and say is `_bench_cell`'s.
 """
 
 from __future__ import annotations
 
-import queue
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime, timezone
-
-import msgspec
 
 from phalanx.distributed.bench import (
     available_memory,
@@ -27,7 +23,6 @@ from phalanx.distributed.bench import (
 )
 from phalanx.errors import CellError, DistributedError
 from phalanx.protocol import (
-    MEASUREMENT_MIME,
     Limit,
     Measurement,
     SweepProgress,
@@ -36,57 +31,17 @@ from phalanx.protocol import (
     Topology,
 )
 
+from ._bench_cell import BenchView, Request, refusal_of
 from ._checks import checked_whole
-from ._events import Display
 from ._output import MAX_LINES
 from ._runner import CellRunner
 from ._turns import CellRuns
-from ._view import QuietView
 
 __all__ = ["CanBench", "Sweep"]
 
 _LOOK_S = 0.2  # how often who waits for its turn looks whether it was stopped
 _MOST_S = 12.0  # that a size takes: twice the 5 s of `sweep`, and the checks
 _MOST_KEPT = 16  # sweeps of a workspace
-
-
-@dataclass(frozen=True)
-class _Request:
-    """What `publish_sweep` is asked for."""
-
-    op: str
-    begin: int
-    end: int
-    factor: int
-    dtype: str
-    iterations: int
-
-    @property
-    def code(self) -> str:
-        arguments = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
-        return f"__import__('phalanx.rank').rank.publish_sweep({arguments})"
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        return (0,) if self.op == "barrier" else sizes_between(self.begin, self.end, self.factor)
-
-
-class _BenchView(QuietView):
-    """Takes measurements out of what the ranks display, and knows when they have begun."""
-
-    def __init__(self, begun: Callable[[], None]) -> None:
-        self.measured: queue.SimpleQueue[Measurement | None] = queue.SimpleQueue()
-        self._begun = begun
-
-    def begin(self, ranks: tuple[int, ...]) -> None:
-        """Say so: from here on the ranks can be interrupted."""
-        self._begun()
-
-    def display(self, ranks: tuple[int, ...], event: Display) -> None:
-        """Keep a measurement."""
-        data = event.data.get(MEASUREMENT_MIME)
-        if data is not None:
-            self.measured.put(msgspec.convert(data, Measurement))
 
 
 class Sweep:
@@ -102,7 +57,7 @@ class Sweep:
 
     def __init__(
         self,
-        request: _Request,
+        request: Request,
         ranks: int,
         runner: Callable[[], CellRunner],
         limits: Callable[[], tuple[Limit, ...]],
@@ -117,7 +72,7 @@ class Sweep:
         self._request = request
         self._runner, self._measure_limits, self._keep = runner, limits, keep
         self._wait = wait
-        self._view = _BenchView(self._on_begin)
+        self._view = BenchView(self._on_begin)
         self._lock = threading.Lock()
         self._is_running = False  # the ranks have the cell
         self._stop = threading.Event()
@@ -249,7 +204,7 @@ class Sweep:
                     if not self._wait:
                         raise
         except BaseException as error:  # noqa: BLE001 - raised on the iterating thread
-            self._failure = error
+            self._failure = refusal_of(error) or error
         finally:
             self._view.measured.put(None)
 
@@ -320,7 +275,8 @@ class CanBench:
         Raises
         ------
         ValueError
-            An unknown operation or dtype, an empty range, or more memory than there is.
+            An unknown operation or dtype, an empty range, or more memory than the ranks of this
+            machine find free. Those of others look for themselves, as the iteration begins.
         DistributedError
             (by the iteration) The ranks run a cell; says which.
         """
@@ -329,10 +285,17 @@ class CanBench:
             checked_whole(what, number, 0) for what, number in numbers.items()
         )
         check_request(op, dtype, iterations, ranks=self.size)
-        check_memory(sizes_between(begin, end, factor), self.size, available_memory())
-        request = _Request(op, begin, end, factor, dtype, iterations)
+        sizes = sizes_between(begin, end, factor)
         self._up()
+        # Those of other hosts ask theirs, as the sweep begins.
+        check_memory(sizes, self._ranks_here(), available_memory())
+        request = Request(op, begin, end, factor, dtype, iterations)
         return Sweep(request, self.size, self._up, self._known_limits, self._keep_sweep, wait=wait)
+
+    def _ranks_here(self) -> int:
+        world = self.topology()
+        here = {host.index for host in world.hosts if host.name == socket.gethostname()}
+        return sum(rank.host in here for rank in world.ranks)
 
     def _known_limits(self) -> tuple[Limit, ...]:
         """Measure once in a workspace's life: machines stay what they are."""
