@@ -24,7 +24,7 @@ from phalanx.distributed.bench import (
 
 @pytest.mark.parametrize(
     ("text", "nbytes"),
-    [("0", 0), ("8", 8), ("8B", 8), ("1K", 1024), ("1k", 1024), ("3KiB", 3072), (" 64M ", 64 << 20),
+    [("0", 0), ("00008", 8), ("7E", 7 << 60), ("8", 8), ("8B", 8), ("1K", 1024), ("1k", 1024), ("3KiB", 3072), (" 64M ", 64 << 20),
      ("2 GiB", 2 << 30), ("1T", 1 << 40)],
 )  # fmt: skip
 def test_parse_size(text, nbytes):
@@ -37,10 +37,23 @@ def test_not_a_size(text):
         parse_size(text)
 
 
+@pytest.mark.parametrize("text", ["9" * 400, "9" * 5000, "8E", str(1 << 63), f"{1 << 61}K"])
+def test_sizes_that_no_machine_can_hold(text):
+    with pytest.raises(ValueError, match="longer than any machine can hold") as caught:
+        parse_size(text)
+    assert len(str(caught.value)) < 120
+    assert parse_size("0" * 5000) == 0
+
+
 def test_sizes_between():
     assert sizes_between(8, 64 << 20, 4)[-1] == 32 << 20
     assert sizes_between(8, 8, 2) == (8,)
     assert sizes_between(1, 1 << 62, 1 << 31) == (1, 1 << 31, 1 << 62)
+
+
+def test_a_range_that_no_machine_can_hold():
+    with pytest.raises(ValueError, match=r"a message of 2\*\*1328 or more bytes is longer than any"):
+        sizes_between(8, 10**400, 4)
 
 
 @pytest.mark.parametrize("bad", [(0, 8, 2), (-8, 8, 2), (9, 8, 2), (8, 64, 1), (8, 64, 0)])

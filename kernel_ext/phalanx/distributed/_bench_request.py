@@ -27,6 +27,7 @@ __all__ = [
     "sizes_between",
 ]
 
+_MOST = 1 << 63  # bytes: of so many no length can be said in a machine's numbers
 # Arrays of a message's size that one rank may hold at a time: input, output, staging.
 _COPIES = 3
 _SIZE = re.compile(r"(\d+)\s*(?:([KMGTPE])(?:iB)?|B)?", re.IGNORECASE | re.ASCII)
@@ -48,7 +49,7 @@ def parse_size(text: str) -> int:
     Raises
     ------
     ValueError
-        It is not such a size.
+        It is not such a size, or 8 EiB and more.
 
     Examples
     --------
@@ -60,7 +61,23 @@ def parse_size(text: str) -> int:
         msg = f"'{text}' is not a size; write bytes as 8, 1K, 64M or 2G (powers of 1024)"
         raise ValueError(msg)
     number, unit = match.groups()
-    return int(number) << (10 * (" KMGTPE".index(unit.upper())) if unit else 0)
+    digits = number.lstrip("0") or "0"
+    # Python converts 4300 digits at most, and says so in words of its own.
+    nbytes = _MOST if len(digits) > len(str(_MOST)) else int(digits)
+    nbytes <<= 10 * (" KMGTPE".index(unit.upper())) if unit else 0
+    _check_length(nbytes, _short(text.strip()))
+    return nbytes
+
+
+def _check_length(nbytes: int, said: str) -> None:
+    if nbytes >= _MOST:
+        msg = f"a message of {said} bytes is longer than any machine can hold; give less than 8E"
+        raise ValueError(msg)
+
+
+def _short(text: str) -> str:
+    """As much of a long number as tells it."""
+    return text if len(text) <= 24 else f"{text[:12]}… ({len(text)} characters)"
 
 
 def sizes_between(begin: int, end: int, factor: int) -> tuple[int, ...]:
@@ -81,13 +98,14 @@ def sizes_between(begin: int, end: int, factor: int) -> tuple[int, ...]:
     Raises
     ------
     ValueError
-        The range is empty or would not grow.
+        The range is empty, would not grow, or ends at 8 EiB or more.
 
     Examples
     --------
     >>> sizes_between(8, 100, 4)
     (8, 32)
     """
+    _check_length(max(begin, end), f"2**{max(begin, end).bit_length() - 1} or more")
     if begin < 1:
         msg = f"a sweep begins at 1 byte or more, not at {begin}"
         raise ValueError(msg)
