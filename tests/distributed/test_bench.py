@@ -19,6 +19,7 @@ from phalanx.distributed.bench import (
     physical_memory,
     sizes_between,
     sweep,
+    unknown_limit,
 )
 
 
@@ -52,7 +53,9 @@ def test_sizes_between():
 
 
 def test_a_range_that_no_machine_can_hold():
-    with pytest.raises(ValueError, match=r"a message of 2\*\*1328 or more bytes is longer than any"):
+    with pytest.raises(
+        ValueError, match=r"a message of 2\*\*1328 or more bytes is longer than any"
+    ):
         sizes_between(8, 10**400, 4)
 
 
@@ -180,6 +183,35 @@ def test_an_output_that_was_not_written_is_wrong(rank_pool, op, dtype):
     n_elements = 40_000 // np.dtype(dtype).itemsize // (2 if op == "sum_scatter" else 1)
     assert lazy > n_elements * (0.4 if dtype == "bool" else 0.9)
     assert busy == 0
+
+
+@pytest.mark.parametrize("hosts", [(0, 1), (0, 0, 1), (0, 1, 2)])
+def test_the_wire_between_hosts_is_measured(rank_pool, hosts):
+    (limit,), *others = rank_pool(len(hosts), hosts).run(bench_cells.limits)
+    assert set(others) == {()}  # rank 0 tells
+    assert (limit.name, limit.transport) == ("wire between hosts", "tcp")
+    assert 0.01 < limit.gbs < 1000
+    assert limit.gbs == pytest.approx(limit.nbytes / limit.seconds / 1e9)
+    assert limit.seconds == pytest.approx(0.05, rel=0.9)
+    if max(hosts) == 1:
+        assert limit.how.startswith("one plain tcp stream from host0 to host1; ")
+    else:
+        assert "the slowest of 3 such ways around the hosts" in limit.how
+
+
+@pytest.mark.parametrize(("transport", "name"), [("any", "memory copy"), ("tcp", "tcp loopback")])
+def test_ranks_of_one_host_measure_what_bounds_them_there(rank_pool, transport, name):
+    (limit,), none = rank_pool(2, (0, 0), transport).run(bench_cells.limits)
+    assert (limit.name, none) == (name, ())
+    assert limit.gbs > 0.01
+
+
+@pytest.mark.parametrize(
+    ("what", "rank"), [("connect_links", 0), ("connect_links", 1), ("_send", 0)]
+)
+def test_a_wire_that_lets_no_stream_through_is_not_known(rank_pool, what, rank):
+    found = rank_pool(2, (0, 1)).run(bench_cells.limits_without, what, rank)
+    assert found == [((unknown_limit("host0", "host1"),), 2), ((), 2)]
 
 
 @pytest.mark.slow

@@ -188,11 +188,11 @@ def test_limit_model_and_changes_stand_beside_the_curve():
 
 
 def test_a_limit_that_is_not_known_is_said_and_not_drawn():
-    unknown = unknown_limit(3)
+    unknown = unknown_limit("a", "b")
     picture = bandwidth(_changing(), limits=[unknown])
     said = f"limit: wire between hosts not known ({unknown.how})"
     assert f"# {said}" in picture.text
-    assert "the ranks are on 3 hosts" in said
+    assert "came through from a to b" in said
     assert [text for text in _texts(picture) if "wire between hosts" in text] == [said]
 
 

@@ -36,6 +36,7 @@ from ._bench_request import (
     physical_memory,
     sizes_between,
 )
+from ._bench_wire import limits_of_ranks
 
 __all__ = [
     "DTYPES",
@@ -49,6 +50,7 @@ __all__ = [
     "check_request",
     "fit_alpha_beta",
     "fit_measurements",
+    "limits_of_ranks",
     "measure_limits",
     "measure_links",
     "parse_size",

@@ -19,7 +19,6 @@ from phalanx.distributed.bench import (
     measure_limits,
     sizes_between,
     time_left,
-    unknown_limit,
 )
 from phalanx.errors import CellError, DistributedError
 from phalanx.protocol import (
@@ -60,7 +59,8 @@ class Sweep:
         request: Request,
         ranks: int,
         runner: Callable[[], CellRunner],
-        limits: Callable[[], tuple[Limit, ...]],
+        limits: Callable[[], tuple[Limit, ...] | None],
+        learn: Callable[[tuple[Limit, ...]], None],
         keep: Callable[[SweepRun], None],
         *,
         wait: bool,
@@ -70,9 +70,10 @@ class Sweep:
         self.points: tuple[Measurement, ...] = ()
         self.limits: tuple[Limit, ...] = ()
         self._request = request
-        self._runner, self._measure_limits, self._keep = runner, limits, keep
+        self._runner, self._keep = runner, keep
+        self._find_limits, self._learn = limits, learn
         self._wait = wait
-        self._view = BenchView(self._on_begin)
+        self._view = BenchView(self._on_begin, self._on_limits)
         self._lock = threading.Lock()
         self._is_running = False  # the ranks have the cell
         self._stop = threading.Event()
@@ -189,6 +190,11 @@ class Sweep:
         self._state = "measuring"
         self._begun_s = self._last_s = time.monotonic()
 
+    def _on_limits(self, limits: tuple[Limit, ...]) -> None:
+        self.limits = limits
+        self._last_s = time.monotonic()  # the first size takes its time from here
+        self._learn(limits)
+
     def _work(self) -> None:
         try:
             while not self._stop.is_set():
@@ -197,8 +203,9 @@ class Sweep:
                     continue
                 try:
                     runner.check_idle()
-                    self.limits = self.limits or self._measure_limits()
-                    self._run(runner)
+                    known = self._find_limits()
+                    self.limits = known or ()
+                    self._run(runner, with_limits=known is None)
                     return
                 except CellRuns:
                     if not self._wait:
@@ -208,12 +215,11 @@ class Sweep:
         finally:
             self._view.measured.put(None)
 
-    def _run(self, runner: CellRunner) -> None:
+    def _run(self, runner: CellRunner, *, with_limits: bool) -> None:
+        code = self._request.code(with_limits=with_limits)
         what = f"a bandwidth sweep of {self.op}"
         try:
-            runner.run(
-                self._request.code, None, self._view, timeout=None, max_lines=MAX_LINES, what=what
-            )
+            runner.run(code, None, self._view, timeout=None, max_lines=MAX_LINES, what=what)
         finally:
             with self._lock:
                 self._is_running = False
@@ -290,22 +296,31 @@ class CanBench:
         # Those of other hosts ask theirs, as the sweep begins.
         check_memory(sizes, self._ranks_here(), available_memory())
         request = Request(op, begin, end, factor, dtype, iterations)
-        return Sweep(request, self.size, self._up, self._known_limits, self._keep_sweep, wait=wait)
+        return Sweep(
+            request, self.size, self._up, self._known_limits, self._learn_limits, self._keep_sweep,
+            wait=wait,
+        )  # fmt: skip
 
     def _ranks_here(self) -> int:
         world = self.topology()
         here = {host.index for host in world.hosts if host.name == socket.gethostname()}
         return sum(rank.host in here for rank in world.ranks)
 
-    def _known_limits(self) -> tuple[Limit, ...]:
-        """Measure once in a workspace's life: machines stay what they are."""
+    def _known_limits(self) -> tuple[Limit, ...] | None:
+        """Measure once in a workspace's life: machines stay what they are.
+
+        None where the ranks are not on this one: they are to measure, as they begin.
+        """
         if not self._limits:
             world = self.topology()
-            if [host.name for host in world.hosts] == [socket.gethostname()]:
-                self._limits = measure_limits({link.transport for link in world.links})
-            else:
-                self._limits = (unknown_limit(len(world.hosts)),)
+            if [host.name for host in world.hosts] != [socket.gethostname()]:
+                return None
+            self._limits = measure_limits({link.transport for link in world.links})
         return self._limits
+
+    def _learn_limits(self, limits: tuple[Limit, ...]) -> None:
+        if all(limit.gbs > 0 for limit in limits):  # else the next sweep may find out
+            self._limits = limits
 
     def _keep_sweep(self, run: SweepRun) -> None:
         self._sweeps = (*self._sweeps, run)[-_MOST_KEPT:]

@@ -1,6 +1,6 @@
 """What the ranks run for a bandwidth sweep, what they say meanwhile, and how they refuse one.
 
-It knows the engine's call as code for a cell, and the MIME type the measurements travel in.
+It knows the engine's call as code for a cell, and the MIME types in which what they measure travels.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import msgspec
 
 from phalanx.distributed.bench import sizes_between
 from phalanx.errors import CellError
-from phalanx.protocol import MEASUREMENT_MIME, Measurement
+from phalanx.protocol import LIMITS_MIME, MEASUREMENT_MIME, Limit, Measurement
 
 from ._events import Display
 from ._view import QuietView
@@ -32,10 +32,10 @@ class Request:
     dtype: str
     iterations: int
 
-    @property
-    def code(self) -> str:
-        """The cell."""
-        arguments = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
+    def code(self, *, with_limits: bool) -> str:
+        """Return the cell, in which the ranks may measure what bounds them as well."""
+        words = {**vars(self), "with_limits": with_limits}
+        arguments = ", ".join(f"{name}={value!r}" for name, value in words.items())
         return f"__import__('phalanx.rank').rank.publish_sweep({arguments})"
 
     @property
@@ -47,19 +47,24 @@ class Request:
 class BenchView(QuietView):
     """Takes measurements out of what the ranks display, and knows when they have begun."""
 
-    def __init__(self, begun: Callable[[], None]) -> None:
+    def __init__(
+        self, begun: Callable[[], None], limited: Callable[[tuple[Limit, ...]], None]
+    ) -> None:
         self.measured: queue.SimpleQueue[Measurement | None] = queue.SimpleQueue()
-        self._begun = begun
+        self._begun, self._limited = begun, limited
 
     def begin(self, ranks: tuple[int, ...]) -> None:
         """Say so: from here on the ranks can be interrupted."""
         self._begun()
 
     def display(self, ranks: tuple[int, ...], event: Display) -> None:
-        """Keep a measurement."""
+        """Keep a measurement, or hand on what bounds the ranks."""
         data = event.data.get(MEASUREMENT_MIME)
         if data is not None:
             self.measured.put(msgspec.convert(data, Measurement))
+        limits = event.data.get(LIMITS_MIME)
+        if limits is not None:
+            self._limited(msgspec.convert(limits, tuple[Limit, ...]))
 
 
 def refusal_of(error: BaseException) -> ValueError | None:
