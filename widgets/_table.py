@@ -1,4 +1,4 @@
-"""The columns of nccl-tests: the one place where a measurement becomes a line of text.
+"""The columns of nccl-tests, and how it was done: where a measurement becomes a line of text.
 
 It knows `Measurement` and nothing of how one is made.
 """
@@ -20,6 +20,7 @@ _COLUMNS = (
     ("type", "", 12),
     ("op", "", 13),
     ("transport", "", 10),
+    ("algorithm", "", 11),
     ("time", "(us)", 11),
     ("p99", "(us)", 11),
     ("algbw", "(GB/s)", 8),
@@ -59,6 +60,7 @@ def _cells(m: Measurement) -> tuple[str, ...]:
         clean(m.dtype),
         clean(m.op),
         clean(m.transport),
+        clean(m.algorithm) or "-",  # the engine of an MPI library does not tell
         _digits(m.time_us),
         _digits(m.p99_us),
         _digits(m.algbw_gbs),

@@ -7,8 +7,12 @@ import subprocess
 import sys
 
 import pytest
+from msgspec.structs import replace
+from worlds import make_sweep
 
-pytestmark = pytest.mark.slow
+from phalanx.cli._main import main
+from phalanx.workspace import Workspace
+
 _BENCH = [sys.executable, "-m", "phalanx.cli", "bench"]
 
 
@@ -18,6 +22,7 @@ def _bench(*words):
     )
 
 
+@pytest.mark.slow
 def test_a_table_is_measured_and_written(tmp_path):
     path = tmp_path / "selector.json"
     said = _bench(
@@ -37,12 +42,54 @@ def test_a_table_is_measured_and_written(tmp_path):
     ]
 
 
+class Wrong:
+    """Ranks whose results are wrong from the second size on."""
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def bench(self, op, **_):
+        first, second, third = make_sweep(op, 3)
+        yield first
+        yield replace(second, n_wrong=7)
+        yield third
+
+
+def test_no_table_comes_of_wrong_results(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(Workspace, "start", lambda *_, **__: Wrong())
+    path = tmp_path / "selector.json"
+    assert main(["bench", "-n", "2", "--tune", str(path)]) == 1
+    assert not path.exists()
+    told = capsys.readouterr()
+    assert told.err.startswith(f"phalanx bench: 7 wrong elements of inline; {path} is not written")
+    rows = [line for line in told.out.splitlines() if not line.startswith("#")]
+    assert len(rows) == 2  # and it ends there
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [(("--op", "broadcast"), "--op"), (("--dtype", "float64", "--json"), "--dtype and --json"),
+     (("--op", "all_sum"), "--op")],
+)  # fmt: skip
+def test_what_a_table_is_not_measured_of_is_refused(tmp_path, capsys, words, said):
+    path = tmp_path / "selector.json"
+    assert main(["bench", "-n", "2", "--tune", str(path), *words]) == 2
+    told = capsys.readouterr()
+    assert told.err == (
+        "phalanx bench: --tune measures all_sum and broadcast of float32 and prints rows; "
+        f"leave out {said}\n"
+    )
+    assert told.out == ""
+    assert not path.exists()
+
+
 @pytest.mark.parametrize(
     ("words", "why"),
     [(("-n", "1"), "one rank has no algorithm"), (("-n", "2"), "there is no folder for")],
 )
-def test_what_cannot_be_tuned(tmp_path, words, why):
-    said = _bench(*words, "--tune", str(tmp_path / "nowhere" / "table.json"))
-    assert said.returncode == 2
-    assert why in said.stderr
-    assert "Traceback" not in said.stderr
+def test_what_cannot_be_tuned(tmp_path, capsys, words, why):
+    assert main(["bench", *words, "--tune", str(tmp_path / "nowhere" / "table.json")]) == 2
+    assert why in capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 from unittest.mock import patch
 
@@ -10,15 +11,51 @@ from distributed.split_cells import resources
 
 import phalanx as px
 from phalanx import distributed
+from phalanx.distributed import _bench_wire, bench
 from phalanx.distributed._bench_case import Case, dtype_named
-from phalanx.distributed.bench import sweep
-from phalanx.protocol import Measurement
+from phalanx.distributed._handshake import Lane
+from phalanx.distributed.bench import limits_of_ranks, sweep
+from phalanx.protocol import Limit, Measurement
 
 
 def swept(ops: list[str], dtypes: list[str], sizes: list[int]) -> list[Measurement]:
     return [
         m for op in ops for dtype in dtypes for m in sweep(op, sizes, dtype=dtype, iterations=1)
     ]
+
+
+def refused(nbytes: int, free: int) -> str:
+    """Why there is no sweep of that size where each machine has so much memory free; ""."""
+    with patch.object(bench, "available_memory", lambda: free):
+        try:
+            sweep("all_sum", [nbytes])
+        except ValueError as error:
+            return str(error)
+    return ""
+
+
+def limits(seconds: float = 0.05) -> tuple[Limit, ...]:
+    return limits_of_ranks(seconds=seconds)
+
+
+def limits_without(what: str, rank: int) -> tuple[tuple[Limit, ...], int]:
+    """What is found where a rank cannot connect, or its streams break; and a sum after that."""
+    right = _bench_wire.connect_links
+
+    def fails(*args: Any, **options: Any) -> Any:
+        for socks in right(*args, **options)[Lane.PAIR].values():
+            socks[0].close()
+        msg = "no way there"
+        raise OSError(msg)
+
+    def ends(sock: Any, seconds: float) -> None:
+        sock.close()
+
+    broken = {"connect_links": fails, "_send": ends}[what]
+    there = patch.object(_bench_wire, what, broken) if px.init().rank() == rank else nullcontext()
+    with there, patch.object(_bench_wire, "_PATIENCE_S", 0.5):
+        found = limits_of_ranks(seconds=0.05)
+    return found, px.all_sum(1)
 
 
 def sweep_broken(op: str, nbytes: int) -> int:

@@ -14,16 +14,18 @@ from phalanx.distributed.bench import (
     OPERATIONS,
     busbw_factor,
     check_memory,
+    check_memory_of_hosts,
     parse_size,
     physical_memory,
     sizes_between,
     sweep,
+    unknown_limit,
 )
 
 
 @pytest.mark.parametrize(
     ("text", "nbytes"),
-    [("0", 0), ("8", 8), ("8B", 8), ("1K", 1024), ("1k", 1024), ("3KiB", 3072), (" 64M ", 64 << 20),
+    [("0", 0), ("00008", 8), ("7E", 7 << 60), ("8", 8), ("8B", 8), ("1K", 1024), ("1k", 1024), ("3KiB", 3072), (" 64M ", 64 << 20),
      ("2 GiB", 2 << 30), ("1T", 1 << 40)],
 )  # fmt: skip
 def test_parse_size(text, nbytes):
@@ -36,10 +38,25 @@ def test_not_a_size(text):
         parse_size(text)
 
 
+@pytest.mark.parametrize("text", ["9" * 400, "9" * 5000, "8E", str(1 << 63), f"{1 << 61}K"])
+def test_sizes_that_no_machine_can_hold(text):
+    with pytest.raises(ValueError, match="longer than any machine can hold") as caught:
+        parse_size(text)
+    assert len(str(caught.value)) < 120
+    assert parse_size("0" * 5000) == 0
+
+
 def test_sizes_between():
     assert sizes_between(8, 64 << 20, 4)[-1] == 32 << 20
     assert sizes_between(8, 8, 2) == (8,)
     assert sizes_between(1, 1 << 62, 1 << 31) == (1, 1 << 31, 1 << 62)
+
+
+def test_a_range_that_no_machine_can_hold():
+    with pytest.raises(
+        ValueError, match=r"a message of 2\*\*1328 or more bytes is longer than any"
+    ):
+        sizes_between(8, 10**400, 4)
 
 
 @pytest.mark.parametrize("bad", [(0, 8, 2), (-8, 8, 2), (9, 8, 2), (8, 64, 1), (8, 64, 0)])
@@ -67,6 +84,25 @@ def test_absurd_sizes_are_refused():
         check_memory([8 << 30], 4, 24 << 30)
     with pytest.raises(ValueError, match="this machine has"):
         sweep("all_sum", [physical_memory()])
+
+
+def test_each_machine_holds_the_arrays_of_its_own_ranks():
+    hosts, free = ["a", "a", "b"], [12 << 20, 12 << 20, 9 << 20]
+    check_memory_of_hosts([8, 2 << 20], hosts, free)  # 12 MiB on a, 6 on b
+    with pytest.raises(ValueError, match=r"^3 MiB on 2 ranks .* 18 MiB in all; a has 12 MiB free"):
+        check_memory_of_hosts([3 << 20], hosts, free)
+    with pytest.raises(ValueError, match=r"^4 MiB on 1 rank .* b has 9 MiB free; .* fits is 3M$"):
+        check_memory_of_hosts([4 << 20], hosts, [48 << 20, 48 << 20, 9 << 20])
+    with pytest.raises(ValueError, match="this machine has 12 MiB free"):
+        check_memory_of_hosts([3 << 20], ["a", "a"], free[:2])
+    check_memory([1 << 60], 0, 0)  # of nobody's arrays nothing is asked
+
+
+def test_ranks_of_two_hosts_refuse_what_one_of_them_cannot_hold(rank_pool):
+    world = rank_pool(3, (0, 0, 1))
+    assert world.run(bench_cells.refused, 2 << 20, 12 << 20) == [""] * 3
+    (said,) = set(world.run(bench_cells.refused, 3 << 20, 12 << 20))
+    assert said.startswith("3 MiB on 2 ranks needs 9 MiB of memory per rank, 18 MiB in all; host0 ")
 
 
 @pytest.mark.parametrize(
@@ -147,6 +183,35 @@ def test_an_output_that_was_not_written_is_wrong(rank_pool, op, dtype):
     n_elements = 40_000 // np.dtype(dtype).itemsize // (2 if op == "sum_scatter" else 1)
     assert lazy > n_elements * (0.4 if dtype == "bool" else 0.9)
     assert busy == 0
+
+
+@pytest.mark.parametrize("hosts", [(0, 1), (0, 0, 1), (0, 1, 2)])
+def test_the_wire_between_hosts_is_measured(rank_pool, hosts):
+    (limit,), *others = rank_pool(len(hosts), hosts).run(bench_cells.limits)
+    assert set(others) == {()}  # rank 0 tells
+    assert (limit.name, limit.transport) == ("wire between hosts", "tcp")
+    assert 0.01 < limit.gbs < 1000
+    assert limit.gbs == pytest.approx(limit.nbytes / limit.seconds / 1e9)
+    assert limit.seconds == pytest.approx(0.05, rel=0.9)
+    if max(hosts) == 1:
+        assert limit.how.startswith("one plain tcp stream from host0 to host1; ")
+    else:
+        assert "the slowest of 3 such ways around the hosts" in limit.how
+
+
+@pytest.mark.parametrize(("transport", "name"), [("any", "memory copy"), ("tcp", "tcp loopback")])
+def test_ranks_of_one_host_measure_what_bounds_them_there(rank_pool, transport, name):
+    (limit,), none = rank_pool(2, (0, 0), transport).run(bench_cells.limits)
+    assert (limit.name, none) == (name, ())
+    assert limit.gbs > 0.01
+
+
+@pytest.mark.parametrize(
+    ("what", "rank"), [("connect_links", 0), ("connect_links", 1), ("_send", 0)]
+)
+def test_a_wire_that_lets_no_stream_through_is_not_known(rank_pool, what, rank):
+    found = rank_pool(2, (0, 1)).run(bench_cells.limits_without, what, rank)
+    assert found == [((unknown_limit("host0", "host1"),), 2), ((), 2)]
 
 
 @pytest.mark.slow

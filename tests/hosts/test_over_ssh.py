@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import signal
 import sys
 import time
@@ -35,6 +36,21 @@ def test_three_hosts_boot_agree_and_stop(bed, tmp_path):
         assert world.run("import os; os.getcwd()")["values"] == [repr(str(tmp_path))] * 6
         assert "stopped" in world.stop()
     assert bed.left(BOUND_S) == []
+
+
+def test_the_limit_of_three_hosts_is_their_slowest_wire(bed, world):
+    code = (
+        "from phalanx.distributed.bench import limits_of_ranks\n"
+        "[(limit.gbs, limit.how) for limit in limits_of_ranks()]"
+    )
+    bed.shape(1, "100mbit")
+    try:
+        (((gbs, how),), *others) = map(ast.literal_eval, world.run(code)["values"])
+    finally:
+        bed.shape(1, "")
+    assert others == [[]] * 5  # the first rank tells
+    assert 0.001 < gbs < 0.0135, how  # 100 Mbit/s are 0.0125 GB/s
+    assert " from a to b," in how or " from b to c," in how
 
 
 def test_hosts_that_have_only_ipv6(bed, tmp_path):

@@ -72,6 +72,10 @@ def fits(cell, reply):
         ("%%distributed --ma", ["--max-lines"]),
         ("%distributed st", ["start", "status", "stacks", "stop"]),
         ("1\n%distributed start --transport ", ["any", "tcp"]),
+        (
+            "%distributed bandwidth --op all_",
+            ["all_sum", "all_max", "all_min", "all_gather", "all_to_all"],
+        ),
         ("%autodistributed o", ["on", "off"]),
         ("%%local --", ["--help"]),
         ("%autodis", ["%autodistributed"]),

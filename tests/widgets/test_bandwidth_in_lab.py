@@ -121,6 +121,9 @@ def _save(reader: Reader, folder: Path) -> None:
     ]
     assert json.loads(found["json"])["state"] == "done"
     assert found["png"].startswith(b"\x89PNG")
+    # Beside the panels a title, their units, and a legend below them.
+    tallest = max(reader.widget.locator("canvas").evaluate_all("all => all.map(c => c.height)"))
+    assert int.from_bytes(found["png"][20:24]) >= tallest + 40 + 18 + 20
     (_ARTIFACTS / "live-bandwidth-saved.png").write_bytes(found["png"])
 
 

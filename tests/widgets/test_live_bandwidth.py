@@ -17,7 +17,7 @@ from phalanx.widgets import Asked, Bandwidth
 COPY = Limit("memory copy", "arena", 25.0, 1 << 30, 0.2, "one core")
 
 
-UNKNOWN = unknown_limit(2)  # is said, and not drawn
+UNKNOWN = unknown_limit("a", "b")  # is said, and not drawn
 
 
 class Sweep:

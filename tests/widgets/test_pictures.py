@@ -188,11 +188,11 @@ def test_limit_model_and_changes_stand_beside_the_curve():
 
 
 def test_a_limit_that_is_not_known_is_said_and_not_drawn():
-    unknown = unknown_limit(3)
+    unknown = unknown_limit("a", "b")
     picture = bandwidth(_changing(), limits=[unknown])
     said = f"limit: wire between hosts not known ({unknown.how})"
     assert f"# {said}" in picture.text
-    assert "the ranks are on 3 hosts" in said
+    assert "came through from a to b" in said
     assert [text for text in _texts(picture) if "wire between hosts" in text] == [said]
 
 
@@ -277,6 +277,7 @@ def test_table_has_nccl_tests_columns():
         "type",
         "op",
         "transport",
+        "algorithm",
         "time",
         "p99",
         "algbw",
@@ -289,7 +290,17 @@ def test_table_has_nccl_tests_columns():
 
 def test_columns_never_run_together():
     m = Measurement("all_sum", "", "arena+tcp+more", "float32", 4, 1 << 60, 1 << 62, 1e12, 1e12, 0.1, 0.1, 0, 1)  # fmt: skip
-    assert len(format_measurement(m).split()) == 10
+    assert len(format_measurement(m).split()) == 11
+
+
+def test_the_table_shows_where_the_algorithm_changes():
+    column = HEADER.splitlines()[0].split().index("algorithm") - 1  # less the "#"
+    rows = [format_measurement(m).split()[column] for m in _changing()]
+    assert set(rows) == {"inline", "staged"}
+    assert rows == sorted(rows)
+    told = replace(_changing()[0], algorithm="<b>")
+    assert '<td style="text-align:right">&lt;b&gt;</td>' in table_html([told])
+    assert format_measurement(replace(told, algorithm="")).split()[column] == "-"
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,10 @@ import threading
 
 import pytest
 from restarting import wait_for
+from worlds import make_world
 
 from phalanx.errors import CellError, DistributedError, RankFailure
-from phalanx.workspace import Workspace
+from phalanx.workspace import Workspace, _bench
 from phalanx.workspace._turns import CellRuns, Turn, Turns
 
 
@@ -169,6 +170,34 @@ def test_a_cell_that_comes_meanwhile_hears_of_the_sweep(ws):
 def test_what_makes_no_sense_is_told_at_once(ws, options, words):
     with pytest.raises(ValueError, match=words):
         ws.bench(**options)
+
+
+class Elsewhere(_bench.CanBench):
+    """64 ranks, none of them on this machine."""
+
+    size = 64
+
+    def _up(self):
+        return None
+
+    def topology(self):
+        return make_world(8, 8)
+
+
+def test_ranks_of_other_hosts_need_no_memory_of_this_one(monkeypatch):
+    monkeypatch.setattr(_bench, "available_memory", lambda: 4 << 30)
+    assert Elsewhere().bench().sizes[-1] == 32 << 20
+
+
+def test_what_the_ranks_refuse_is_told_as_one_line(ws, monkeypatch):
+    monkeypatch.setattr(_bench, "available_memory", lambda: 1 << 60)
+    sweep = ws.bench(begin=1 << 50, end=1 << 50)
+    with pytest.raises(
+        ValueError, match=r"^1 PiB on 2 ranks needs 3 PiB of memory per rank.* free"
+    ):
+        list(sweep)
+    assert sweep.progress.state == "failed"
+    still_runs(ws)
 
 
 def test_a_rank_that_dies_is_named(own):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import time
 
 import psutil
@@ -12,7 +13,7 @@ from processes import wait_gone
 
 from phalanx.errors import CellError, CollectiveMismatch, DistributedError
 from phalanx.protocol import HostPlan, RemoteOptions
-from phalanx.workspace import Workspace
+from phalanx.workspace import Workspace, _bench
 
 BOUND_S = 2.0  # design.md section 5: on one machine
 
@@ -87,12 +88,23 @@ def test_ranks_of_two_hosts_that_disagree_are_told(ws):
     assert ws.run("px.all_sum(1)")[3].value == "4"
 
 
-def test_this_machine_is_no_limit_for_ranks_of_two_hosts(ws):
+def test_this_machine_is_to_hold_the_arrays_of_its_own_ranks(ws, monkeypatch):
+    monkeypatch.setattr(_bench, "available_memory", lambda: 2 * 3 * 64)
+    assert [m.nbytes for m in ws.bench(begin=64, end=64, iterations=1)] == [64]
+    with pytest.raises(ValueError, match="^128 B on 2 ranks needs 384 B of memory per rank"):
+        ws.bench(begin=128, end=128)
+
+
+def test_the_limit_of_two_hosts_is_that_of_the_wire_and_measured_once(ws):
     sweep = ws.bench(begin=8, end=64, factor=8, iterations=1)
     assert [m.n_wrong for m in sweep] == [0, 0]
     (limit,) = sweep.limits
-    assert limit.gbs == 0.0
-    assert "the ranks are on 2 hosts" in limit.how
+    assert limit.name == "wire between hosts"
+    assert limit.gbs > 0.01
+    assert limit.how.startswith(f"one plain tcp stream from {socket.gethostname()} to b; ")
+    again = ws.bench(end=8, iterations=1)
+    assert [m.n_wrong for m in again] == [0]
+    assert again.limits == sweep.limits == ws.sweeps[-1].limits
 
 
 def test_where_ranks_of_another_host_are_while_they_run(ws):

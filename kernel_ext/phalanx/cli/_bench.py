@@ -42,6 +42,7 @@ DESCRIPTION = (
     "what this machine can do without us, the cost model that fits, and where the algorithm changes."
 )
 PASSES_ON = False
+_OP, _DTYPE = "all_sum", "float32"
 
 
 def _size(text: str) -> int:
@@ -76,8 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--op",
         type=_one_of("operation", OPERATIONS),
-        default="all_sum",
-        help=f"{', '.join(OPERATIONS)}; sendrecv: each rank to the next, at once",
+        help=f"{', '.join(OPERATIONS)} (default all_sum); sendrecv: each rank to the next, at once",
     )
     parser.add_argument("-b", "--begin", type=_size, default="8", help="smallest size")
     parser.add_argument("-e", "--end", type=_size, default="64M", help="largest size")
@@ -91,8 +91,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dtype",
         type=_one_of("dtype", DTYPES),
-        default="float32",
-        help=f"of the elements: {', '.join(DTYPES)}",
+        help=f"of the elements: {', '.join(DTYPES)} (default float32)",
     )
     parser.add_argument("--iters", type=_at_least_one, default=20, help="timed calls per size")
     parser.add_argument(
@@ -113,6 +112,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, rest: Sequence[str]) -> int:  # noqa: ARG001
     """Measure and print; 1 if any element was wrong."""
     # Checked before anything is started: a mistake costs no boot.
+    if options.tune is not None and (problem := _not_with_tune(options)):
+        print(f"phalanx bench: {problem}", file=sys.stderr)
+        return 2
+    options.op, options.dtype = options.op or _OP, options.dtype or _DTYPE
     sizes = sizes_between(options.begin, options.end, options.factor)
     check_request(options.op, options.dtype, options.iters, ranks=options.ranks)
     check_memory(sizes, options.ranks, available_memory())
@@ -146,18 +149,25 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:  # noqa: ARG00
     return 1 if n_wrong else 0
 
 
+def _not_with_tune(options: argparse.Namespace) -> str:
+    """Say what stands in the way of a table, in one line; "" for nothing."""
+    given = [f"--{name}" for name in ("op", "dtype", "json") if getattr(options, name)]
+    if given:
+        return (
+            f"--tune measures all_sum and broadcast of {_DTYPE} and prints rows; "
+            f"leave out {' and '.join(given)}"
+        )
+    if options.ranks < 2:
+        return "one rank has no algorithm to choose; give -n 2 or more"
+    if not options.tune.resolve().parent.is_dir():
+        return f"there is no folder for {options.tune}"
+    return ""
+
+
 def _tune(options: argparse.Namespace) -> int:
     from ._tune import tune
 
-    if options.ranks < 2:
-        print(
-            "phalanx bench: one rank has no algorithm to choose; give -n 2 or more", file=sys.stderr
-        )
-        return 2
-    if not options.tune.resolve().parent.is_dir():
-        print(f"phalanx bench: there is no folder for {options.tune}", file=sys.stderr)
-        return 2
-    tune(
+    found = tune(
         options.tune,
         ranks=options.ranks,
         begin=options.begin,
@@ -166,7 +176,7 @@ def _tune(options: argparse.Namespace) -> int:
         iterations=options.iters,
         transport=options.transport,
     )
-    return 0
+    return 1 if found is None else 0
 
 
 class _Progress:

@@ -7,6 +7,7 @@ part which ways (native/group/selector.hpp), nothing of how they work.
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -44,8 +45,12 @@ _WAYS = {
 
 def tune(
     path: Path, *, ranks: int, begin: int, end: int, factor: int, iterations: int, transport: str
-) -> Selector:
-    """Measure and write; what is measured is printed as it comes."""
+) -> Selector | None:
+    """Measure and write; what is measured is printed as it comes.
+
+    None, and nothing written, where an element was wrong: an algorithm that is fast and wrong must
+    not be chosen for it.
+    """
     from phalanx.workspace import Workspace
 
     taken: dict[str, Times] = {}
@@ -60,6 +65,13 @@ def tune(
                 op, begin=begin, end=last, factor=factor, iterations=iterations
             ):
                 print(format_measurement(m), flush=True)
+                if m.n_wrong:
+                    print(
+                        f"phalanx bench: {m.n_wrong} wrong elements of {way}; {path} is not written, "
+                        "and this machine's results are not to be trusted",
+                        file=sys.stderr,
+                    )
+                    return None
                 rows.append(m)
                 taken[way] = {**taken.get(way, {}), m.nbytes: m.time_us}
     found = table_from(taken, ranks)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,12 +20,14 @@ from ._bench_case import DTYPES, OPERATIONS, dtype_named
 __all__ = [
     "available_memory",
     "check_memory",
+    "check_memory_of_hosts",
     "check_request",
     "parse_size",
     "physical_memory",
     "sizes_between",
 ]
 
+_MOST = 1 << 63  # bytes: of so many no length can be said in a machine's numbers
 # Arrays of a message's size that one rank may hold at a time: input, output, staging.
 _COPIES = 3
 _SIZE = re.compile(r"(\d+)\s*(?:([KMGTPE])(?:iB)?|B)?", re.IGNORECASE | re.ASCII)
@@ -46,7 +49,7 @@ def parse_size(text: str) -> int:
     Raises
     ------
     ValueError
-        It is not such a size.
+        It is not such a size, or 8 EiB and more.
 
     Examples
     --------
@@ -58,7 +61,23 @@ def parse_size(text: str) -> int:
         msg = f"'{text}' is not a size; write bytes as 8, 1K, 64M or 2G (powers of 1024)"
         raise ValueError(msg)
     number, unit = match.groups()
-    return int(number) << (10 * (" KMGTPE".index(unit.upper())) if unit else 0)
+    digits = number.lstrip("0") or "0"
+    # Python converts 4300 digits at most, and says so in words of its own.
+    nbytes = _MOST if len(digits) > len(str(_MOST)) else int(digits)
+    nbytes <<= 10 * (" KMGTPE".index(unit.upper())) if unit else 0
+    _check_length(nbytes, _short(text.strip()))
+    return nbytes
+
+
+def _check_length(nbytes: int, said: str) -> None:
+    if nbytes >= _MOST:
+        msg = f"a message of {said} bytes is longer than any machine can hold; give less than 8E"
+        raise ValueError(msg)
+
+
+def _short(text: str) -> str:
+    """As much of a long number as tells it."""
+    return text if len(text) <= 24 else f"{text[:12]}… ({len(text)} characters)"
 
 
 def sizes_between(begin: int, end: int, factor: int) -> tuple[int, ...]:
@@ -79,13 +98,14 @@ def sizes_between(begin: int, end: int, factor: int) -> tuple[int, ...]:
     Raises
     ------
     ValueError
-        The range is empty or would not grow.
+        The range is empty, would not grow, or ends at 8 EiB or more.
 
     Examples
     --------
     >>> sizes_between(8, 100, 4)
     (8, 32)
     """
+    _check_length(max(begin, end), f"2**{max(begin, end).bit_length() - 1} or more")
     if begin < 1:
         msg = f"a sweep begins at 1 byte or more, not at {begin}"
         raise ValueError(msg)
@@ -118,32 +138,63 @@ def available_memory() -> int:
     return physical_memory()
 
 
-def check_memory(sizes: Sequence[int], ranks: int, memory: int) -> None:
-    """Refuse a sweep that the machine could not hold.
+def check_memory(
+    sizes: Sequence[int], ranks: int, memory: int, machine: str = "this machine"
+) -> None:
+    """Refuse a sweep that a machine could not hold.
 
     Parameters
     ----------
     sizes : sequence of int
         Bytes.
     ranks : int
-        How many hold arrays of that size at a time, all on one machine at worst.
+        How many hold arrays of that size at a time on that machine; of none nothing is asked.
     memory : int
-        Bytes of the smallest machine.
+        Bytes that it has.
+    machine : str, optional
+        What the error text calls it.
 
     Raises
     ------
     ValueError
         The largest size needs more than that; the text names the largest that fits.
     """
+    if not ranks:
+        return
     largest = max(sizes, default=0)
     most = memory // (ranks * _COPIES)
     if largest > most:
         msg = (
             f"{_say(largest)} on {ranks} {'rank' if ranks == 1 else 'ranks'} needs "
             f"{_say(largest * _COPIES)} of memory per rank, {_say(largest * _COPIES * ranks)} in all; "
-            f"this machine has {_say(memory)} free; the largest size that fits is {most >> 20}M"
+            f"{machine} has {_say(memory)} free; the largest size that fits is {most >> 20}M"
         )
         raise ValueError(msg)
+
+
+def check_memory_of_hosts(
+    sizes: Sequence[int], hosts: Sequence[str], memory: Sequence[float]
+) -> None:
+    """Refuse a sweep that one of the ranks' machines could not hold; every rank decides alike.
+
+    Parameters
+    ----------
+    sizes : sequence of int
+        Bytes.
+    hosts : sequence of str, by rank
+        The names of their machines.
+    memory : sequence of float, by rank
+        Bytes that its machine has.
+
+    Raises
+    ------
+    ValueError
+        As `check_memory`, of the machine that has the least for each of its ranks.
+    """
+    ranks = Counter(hosts)
+    worst = min(range(len(hosts)), key=lambda rank: memory[rank] / ranks[hosts[rank]])
+    name = hosts[worst] if len(ranks) > 1 and hosts[worst] else "this machine"
+    check_memory(sizes, ranks[hosts[worst]], int(memory[worst]), name)
 
 
 def _say(nbytes: int) -> str:

@@ -30,11 +30,13 @@ from ._bench_links import measure_links
 from ._bench_request import (
     available_memory,
     check_memory,
+    check_memory_of_hosts,
     check_request,
     parse_size,
     physical_memory,
     sizes_between,
 )
+from ._bench_wire import limits_of_ranks
 
 __all__ = [
     "DTYPES",
@@ -48,6 +50,7 @@ __all__ = [
     "check_request",
     "fit_alpha_beta",
     "fit_measurements",
+    "limits_of_ranks",
     "measure_limits",
     "measure_links",
     "parse_size",
@@ -117,7 +120,7 @@ def sweep(
     ------
     ValueError
         An unknown operation or dtype, fewer than one iteration, too few ranks, or more memory than
-        there is.
+        is free on a machine of the ranks.
 
     Examples
     --------
@@ -126,8 +129,9 @@ def sweep(
     """
     world = px.init() if group is None else group
     kind = check_request(op, dtype, iterations, warmup, ranks=world.size())
-    smallest = int(_all_of(world, physical_memory()).min())
-    check_memory(sizes, world.size(), smallest)
+    # Each machine is to hold the arrays of its own ranks, of which the caller may have seen none.
+    free = _all_of(world, available_memory())
+    check_memory_of_hosts(sizes, world.describe()["hosts"], free.tolist())
     wanted = (0,) if op == "barrier" else tuple(sizes)
     return (_measure(op, nbytes, kind, iterations, warmup, budget_s, world) for nbytes in wanted)
 

@@ -12,6 +12,7 @@ import shlex
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
+from phalanx.distributed.bench import DTYPES, OPERATIONS
 from phalanx.workspace import MAX_LINES
 
 from ._start_arguments import add_start_arguments
@@ -120,6 +121,11 @@ def _rank(text: str) -> int:
     return int(text)
 
 
+def _completed(action: argparse.Action, words: Iterable[str]) -> None:
+    """Have an option's values complete; what it may be is checked where it is used."""
+    action.completed = tuple(words)  # type: ignore[attr-defined]
+
+
 def line_parser() -> argparse.ArgumentParser:
     """Build the parser of `%distributed`."""
     parser = _Parser(
@@ -143,8 +149,11 @@ def line_parser() -> argparse.ArgumentParser:
         "--still", action="store_true", help="a picture of the last 10 s, no widget"
     )
     bandwidth = action("bandwidth", "Measure the bandwidth of an operation by size, live.")
-    bandwidth.add_argument(
-        "--op", default="all_sum", help="the operation, like all_gather (default all_sum)"
+    _completed(
+        bandwidth.add_argument(
+            "--op", default="all_sum", help="the operation, like all_gather (default all_sum)"
+        ),
+        OPERATIONS,
     )
     bandwidth.add_argument(
         "-b", "--begin", default="8", metavar="SIZE", help="first size, like 8, 1K or 64M bytes (8)"
@@ -158,7 +167,10 @@ def line_parser() -> argparse.ArgumentParser:
         metavar="K",
         help="each size is K times the one before (4)",
     )
-    bandwidth.add_argument("--dtype", default="float32", help="of the elements (float32)")
+    _completed(
+        bandwidth.add_argument("--dtype", default="float32", help="of the elements (float32)"),
+        DTYPES,
+    )
     bandwidth.add_argument("--iters", type=int, default=20, help="timed calls per size (20)")
     bandwidth.add_argument(
         "--wait",

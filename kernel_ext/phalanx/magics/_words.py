@@ -43,7 +43,8 @@ def _candidates(parser: argparse.ArgumentParser, before: list[str]) -> Iterable[
         return () if chosen is None else _candidates(chosen, before[1:])
     options = parser._option_string_actions
     if before and before[-1] in options and options[before[-1]].nargs is None:
-        return map(str, options[before[-1]].choices or ())
+        option = options[before[-1]]
+        return map(str, getattr(option, "completed", None) or option.choices or ())
     positional = [
         str(choice)
         for action in parser._actions

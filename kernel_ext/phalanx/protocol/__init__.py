@@ -64,7 +64,7 @@ from ._records import (
 )
 from ._samples import CellTime, LateRank, RankSample, Samples, Span, Use, Waiting, WatchSamples
 from ._stacks import RankStack, say_busy, say_late, say_where, way_out
-from ._sweeps import Limit, SweepProgress, SweepRun, SweepState
+from ._sweeps import LIMITS_MIME, Limit, SweepProgress, SweepRun, SweepState
 from ._workspace_messages import (
     BeginCell,
     Booted,
@@ -93,6 +93,7 @@ from ._workspace_messages import (
 )
 
 __all__ = [
+    "LIMITS_MIME",
     "LINKS_MIME",
     "MAX_FRAME",
     "MEASUREMENT_MIME",

@@ -11,7 +11,10 @@ import msgspec
 
 from ._records import Measurement
 
-__all__ = ["Limit", "SweepProgress", "SweepRun", "SweepState"]
+__all__ = ["LIMITS_MIME", "Limit", "SweepProgress", "SweepRun", "SweepState"]
+
+# In which a rank displays what bounds it to whoever runs the sweep.
+LIMITS_MIME = "application/vnd.phalanx.limits+json"
 
 SweepState = Literal["waiting", "measuring", "done", "stopped", "failed"]
 

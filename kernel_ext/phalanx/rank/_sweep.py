@@ -9,19 +9,34 @@ import msgspec
 from IPython.display import display
 
 from phalanx.distributed import init
-from phalanx.distributed.bench import measure_links, sizes_between, sweep
-from phalanx.protocol import LINKS_MIME, MEASUREMENT_MIME
+from phalanx.distributed.bench import limits_of_ranks, measure_links, sizes_between, sweep
+from phalanx.protocol import LIMITS_MIME, LINKS_MIME, MEASUREMENT_MIME
 
 __all__ = ["publish_links", "publish_sweep"]
 
 
 def publish_sweep(
-    *, op: str, begin: int, end: int, factor: int, dtype: str, iterations: int
+    *,
+    op: str,
+    begin: int,
+    end: int,
+    factor: int,
+    dtype: str,
+    iterations: int,
+    with_limits: bool = False,
 ) -> None:
-    """Sweep with all ranks; rank 0 publishes each measurement (`phalanx.distributed.bench`)."""
+    """Sweep with all ranks; rank 0 publishes each measurement (`phalanx.distributed.bench`).
+
+    And before them what bounds the ranks where they are, if that is asked for.
+    """
     is_first = init().rank() == 0
     sizes = sizes_between(begin, end, factor)
-    for measurement in sweep(op, sizes, dtype=dtype, iterations=iterations):
+    measurements = sweep(op, sizes, dtype=dtype, iterations=iterations)  # refused before all else
+    if with_limits:
+        limits = limits_of_ranks()
+        if is_first:
+            display({LIMITS_MIME: msgspec.to_builtins(limits)}, raw=True)
+    for measurement in measurements:
         if is_first:
             display({MEASUREMENT_MIME: msgspec.to_builtins(measurement)}, raw=True)
 

@@ -1,20 +1,16 @@
 """Running the ranks' sweep engine and taking its measurements as they come.
 
-It knows the engine's call as code for a cell, and the MIME type the measurements travel in.
+It knows how far a sweep is and what ends it; what the ranks run and say is `_bench_cell`'s.
 """
 
 from __future__ import annotations
 
-import queue
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime, timezone
-
-import msgspec
 
 from phalanx.distributed.bench import (
     available_memory,
@@ -23,11 +19,9 @@ from phalanx.distributed.bench import (
     measure_limits,
     sizes_between,
     time_left,
-    unknown_limit,
 )
 from phalanx.errors import CellError, DistributedError
 from phalanx.protocol import (
-    MEASUREMENT_MIME,
     Limit,
     Measurement,
     SweepProgress,
@@ -36,57 +30,17 @@ from phalanx.protocol import (
     Topology,
 )
 
+from ._bench_cell import BenchView, Request, refusal_of
 from ._checks import checked_whole
-from ._events import Display
 from ._output import MAX_LINES
 from ._runner import CellRunner
 from ._turns import CellRuns
-from ._view import QuietView
 
 __all__ = ["CanBench", "Sweep"]
 
 _LOOK_S = 0.2  # how often who waits for its turn looks whether it was stopped
 _MOST_S = 12.0  # that a size takes: twice the 5 s of `sweep`, and the checks
 _MOST_KEPT = 16  # sweeps of a workspace
-
-
-@dataclass(frozen=True)
-class _Request:
-    """What `publish_sweep` is asked for."""
-
-    op: str
-    begin: int
-    end: int
-    factor: int
-    dtype: str
-    iterations: int
-
-    @property
-    def code(self) -> str:
-        arguments = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
-        return f"__import__('phalanx.rank').rank.publish_sweep({arguments})"
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        return (0,) if self.op == "barrier" else sizes_between(self.begin, self.end, self.factor)
-
-
-class _BenchView(QuietView):
-    """Takes measurements out of what the ranks display, and knows when they have begun."""
-
-    def __init__(self, begun: Callable[[], None]) -> None:
-        self.measured: queue.SimpleQueue[Measurement | None] = queue.SimpleQueue()
-        self._begun = begun
-
-    def begin(self, ranks: tuple[int, ...]) -> None:
-        """Say so: from here on the ranks can be interrupted."""
-        self._begun()
-
-    def display(self, ranks: tuple[int, ...], event: Display) -> None:
-        """Keep a measurement."""
-        data = event.data.get(MEASUREMENT_MIME)
-        if data is not None:
-            self.measured.put(msgspec.convert(data, Measurement))
 
 
 class Sweep:
@@ -102,10 +56,11 @@ class Sweep:
 
     def __init__(
         self,
-        request: _Request,
+        request: Request,
         ranks: int,
         runner: Callable[[], CellRunner],
-        limits: Callable[[], tuple[Limit, ...]],
+        limits: Callable[[], tuple[Limit, ...] | None],
+        learn: Callable[[tuple[Limit, ...]], None],
         keep: Callable[[SweepRun], None],
         *,
         wait: bool,
@@ -115,9 +70,10 @@ class Sweep:
         self.points: tuple[Measurement, ...] = ()
         self.limits: tuple[Limit, ...] = ()
         self._request = request
-        self._runner, self._measure_limits, self._keep = runner, limits, keep
+        self._runner, self._keep = runner, keep
+        self._find_limits, self._learn = limits, learn
         self._wait = wait
-        self._view = _BenchView(self._on_begin)
+        self._view = BenchView(self._on_begin, self._on_limits)
         self._lock = threading.Lock()
         self._is_running = False  # the ranks have the cell
         self._stop = threading.Event()
@@ -234,6 +190,11 @@ class Sweep:
         self._state = "measuring"
         self._begun_s = self._last_s = time.monotonic()
 
+    def _on_limits(self, limits: tuple[Limit, ...]) -> None:
+        self.limits = limits
+        self._last_s = time.monotonic()  # the first size takes its time from here
+        self._learn(limits)
+
     def _work(self) -> None:
         try:
             while not self._stop.is_set():
@@ -242,23 +203,23 @@ class Sweep:
                     continue
                 try:
                     runner.check_idle()
-                    self.limits = self.limits or self._measure_limits()
-                    self._run(runner)
+                    known = self._find_limits()
+                    self.limits = known or ()
+                    self._run(runner, with_limits=known is None)
                     return
                 except CellRuns:
                     if not self._wait:
                         raise
         except BaseException as error:  # noqa: BLE001 - raised on the iterating thread
-            self._failure = error
+            self._failure = refusal_of(error) or error
         finally:
             self._view.measured.put(None)
 
-    def _run(self, runner: CellRunner) -> None:
+    def _run(self, runner: CellRunner, *, with_limits: bool) -> None:
+        code = self._request.code(with_limits=with_limits)
         what = f"a bandwidth sweep of {self.op}"
         try:
-            runner.run(
-                self._request.code, None, self._view, timeout=None, max_lines=MAX_LINES, what=what
-            )
+            runner.run(code, None, self._view, timeout=None, max_lines=MAX_LINES, what=what)
         finally:
             with self._lock:
                 self._is_running = False
@@ -320,7 +281,8 @@ class CanBench:
         Raises
         ------
         ValueError
-            An unknown operation or dtype, an empty range, or more memory than there is.
+            An unknown operation or dtype, an empty range, or more memory than the ranks of this
+            machine find free. Those of others look for themselves, as the iteration begins.
         DistributedError
             (by the iteration) The ranks run a cell; says which.
         """
@@ -329,20 +291,36 @@ class CanBench:
             checked_whole(what, number, 0) for what, number in numbers.items()
         )
         check_request(op, dtype, iterations, ranks=self.size)
-        check_memory(sizes_between(begin, end, factor), self.size, available_memory())
-        request = _Request(op, begin, end, factor, dtype, iterations)
+        sizes = sizes_between(begin, end, factor)
         self._up()
-        return Sweep(request, self.size, self._up, self._known_limits, self._keep_sweep, wait=wait)
+        # Those of other hosts ask theirs, as the sweep begins.
+        check_memory(sizes, self._ranks_here(), available_memory())
+        request = Request(op, begin, end, factor, dtype, iterations)
+        return Sweep(
+            request, self.size, self._up, self._known_limits, self._learn_limits, self._keep_sweep,
+            wait=wait,
+        )  # fmt: skip
 
-    def _known_limits(self) -> tuple[Limit, ...]:
-        """Measure once in a workspace's life: machines stay what they are."""
+    def _ranks_here(self) -> int:
+        world = self.topology()
+        here = {host.index for host in world.hosts if host.name == socket.gethostname()}
+        return sum(rank.host in here for rank in world.ranks)
+
+    def _known_limits(self) -> tuple[Limit, ...] | None:
+        """Measure once in a workspace's life: machines stay what they are.
+
+        None where the ranks are not on this one: they are to measure, as they begin.
+        """
         if not self._limits:
             world = self.topology()
-            if [host.name for host in world.hosts] == [socket.gethostname()]:
-                self._limits = measure_limits({link.transport for link in world.links})
-            else:
-                self._limits = (unknown_limit(len(world.hosts)),)
+            if [host.name for host in world.hosts] != [socket.gethostname()]:
+                return None
+            self._limits = measure_limits({link.transport for link in world.links})
         return self._limits
+
+    def _learn_limits(self, limits: tuple[Limit, ...]) -> None:
+        if all(limit.gbs > 0 for limit in limits):  # else the next sweep may find out
+            self._limits = limits
 
     def _keep_sweep(self, run: SweepRun) -> None:
         self._sweeps = (*self._sweeps, run)[-_MOST_KEPT:]

@@ -3,6 +3,7 @@
 
 import { make_chart, type Chart, type MakeChart } from "./bandwidth/chart";
 import { Form } from "./bandwidth/form";
+import { legend } from "./bandwidth/legend";
 import { save_png, save_text } from "./shared/save";
 import { is_running, NO_SWEEP, say_point, type Frame, type Kind } from "./bandwidth/state";
 import { Cleanup, disable, el, guard, set_attributes, set_text } from "./shared/dom";
@@ -10,6 +11,7 @@ import { decode } from "./shared/frames";
 import type { Model, View } from "./shared/model";
 import { tell_presence } from "./shared/presence";
 import { Requests } from "./shared/requests";
+import { colour, on_theme } from "./shared/theme";
 
 const SILENT_S = 8; // the kernel sends a frame every 2 s at least to who looks
 const ANSWER_S = 10;
@@ -88,12 +90,7 @@ export class BandwidthView {
     this.cleanup.add(() => this.model.off("change:frame", on_frame));
     this.cleanup.on<KeyboardEvent>(this.stage, "keydown", (event) => this.on_key(event));
     this.cleanup.every(1, () => this.is_seen && this.update());
-    if (typeof MutationObserver !== "undefined") {
-      // A page that changes its theme: canvases have their colours from when they were drawn.
-      const themes = new MutationObserver(() => this.frame && this.draw(this.frame));
-      themes.observe(document.body, { attributes: true, attributeFilter: ["data-jp-theme-light", "class"] });
-      this.cleanup.add(() => themes.disconnect());
-    }
+    on_theme(this.cleanup, () => this.frame && this.draw(this.frame));
     tell_presence(this.model, this.root, this.cleanup, (is_seen) => {
       this.is_seen = is_seen;
       this.came_ms = performance.now();
@@ -120,12 +117,13 @@ export class BandwidthView {
     }
     this.stage.hidden = !has_points;
     if (has_points) for (const chart of this.charts) chart.draw(frame);
-    const names = [frame.run?.name ?? "", ...frame.earlier.map((run) => run.name)];
-    // Earlier runs have the colours after the first, five in turn, as the chart has.
-    const items = names.map((name, i) =>
-      el("span", { class: `px-count px-line-${i ? 2 + ((i - 1) % 5) : 1}`, "data-earlier": i > 0 }, name),
-    );
-    this.legend.replaceChildren(...items.filter((_, i) => names[i]));
+    const items = legend(frame).map((entry) => {
+      const [drawn] = entry.dash;
+      const dash = drawn === undefined ? null : drawn > 1 ? "dashed" : "dotted";
+      const kind = `px-count px-line-${entry.colour.replace("series-", "")}`;
+      return el("span", { class: kind, "data-earlier": entry.is_earlier, "data-dash": dash }, entry.words);
+    });
+    this.legend.replaceChildren(...items);
     const words = has_points ? frame.words : [NO_SWEEP];
     this.words.replaceChildren(...words.map((line) => el("li", {}, line)));
   }
@@ -178,8 +176,13 @@ export class BandwidthView {
   private async save(form: string): Promise<void> {
     const name = `phalanx-${this.frame?.asked.op ?? "sweep"}.${form}`;
     if (form === "png") {
-      const canvases = this.charts.map((chart) => chart.canvas()).filter((c) => c !== null);
-      save_png(name, this.title.textContent ?? "", canvases, this.root);
+      const panels = this.charts.flatMap((chart) => {
+        const canvas = chart.canvas();
+        return canvas ? [{ caption: chart.caption, canvas }] : [];
+      });
+      const lines = this.frame ? legend(this.frame) : [];
+      const named = lines.map((entry) => ({ ...entry, colour: colour(this.root, entry.colour) }));
+      save_png(name, this.title.textContent ?? "", panels, named, this.root);
       return;
     }
     const answer = await this.requests.ask(form, {}, ANSWER_S);

@@ -4,34 +4,24 @@ import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import { BandwidthView } from "../src/bandwidth";
 import type { Chart, MakeChart } from "../src/bandwidth/chart";
 import {
-  between, decades, fitted, panel, say_point, short, ticks, type Frame, type Kind, type Point,
+  between, decades, fitted, panel, say_point, short, ticks, type Frame, type Kind,
 } from "../src/bandwidth/state";
 import { FakeModel, packed } from "./fakes";
+import { FakeContext, make_frame, make_point } from "./sweeps";
 
 // jsdom has no canvas, and uPlot asks for more of a browser as it is loaded.
 vi.mock("uplot", () => ({ default: class {} }));
 
+const media = new Map<string, EventTarget>();
+vi.stubGlobal("matchMedia", (query: string) => {
+  const known = media.get(query) ?? new EventTarget();
+  media.set(query, known);
+  return known;
+});
+vi.stubGlobal("devicePixelRatio", 1);
+
 function last<T>(all: T[] | undefined): T | undefined {
   return all?.[all.length - 1];
-}
-
-function make_point(nbytes: number, more: Partial<Point> = {}): Point {
-  const time_us = 3 + nbytes / 8e3;
-  const busbw_gbs = (1.5 * nbytes) / time_us / 1e3;
-  return { nbytes, time_us, p99_us: 2 * time_us, busbw_gbs, n_wrong: 0, algorithm: "staged", transport: "arena", ...more };
-}
-
-function make_frame(n_points: number, more: Partial<Frame> = {}): Frame {
-  return {
-    status: "live", why: "", state: "measuring", n_done: n_points, n_points: 8, error: "",
-    progress: `${n_points} of 8 sizes, about 4 s left`, title: "all_sum · arena · float32 · 4 ranks",
-    asked: { op: "all_sum", begin: "8", end: "16M", factor: 4, dtype: "float32", iters: 20 },
-    ops: ["all_sum", "all_max"], dtypes: ["float32", "float64"],
-    run: { name: "this", points: Array.from({ length: n_points }, (_, i) => make_point(8 * 4 ** i)) },
-    earlier: [], limits: [{ name: "memory copy", gbs: 25 }],
-    fit: { alpha_us: 3, ns_per_byte: 0.125, factor: 1.5 }, changes: [], words: ["limit: memory copy"],
-    ...more,
-  };
 }
 
 describe("what a chart needs", () => {
@@ -77,6 +67,7 @@ describe("what a chart needs", () => {
 });
 
 class FakeChart implements Chart {
+  readonly caption = "in its unit";
   readonly element = document.createElement("figure");
   readonly drawn: Frame[] = [];
   at: number | null = null;
@@ -213,9 +204,47 @@ describe("the widget", () => {
   });
 
   it("names lines in the legend, never as HTML", () => {
-    show(make_frame(3, { earlier: [{ name: "<i>before</i>", points: [make_point(8)] }] }));
-    expect([...root.querySelectorAll(".px-legend span")].map((e) => e.textContent)).toEqual(["this", "<i>before</i>"]);
+    const changes = [{ below: 8, above: 32, before: "inline", after: "staged" }];
+    show(make_frame(3, { changes, earlier: [{ name: "<i>before</i>", points: [make_point(8)] }] }));
+    const told = [...root.querySelectorAll<HTMLElement>(".px-legend span")];
+    expect(told.map((e) => [e.textContent, e.dataset["dash"]])).toEqual([
+      ["this", undefined], ["the model that fits it", "dashed"], ["where its algorithm changes", "dotted"],
+      ["<i>before</i>", undefined],
+    ]);
     expect(root.querySelector("i")).toBeNull();
+    show(make_frame(1)); // one point has no model
+    expect(root.querySelectorAll(".px-legend span").length).toBe(1);
+  });
+
+  it("draws anew when the reader takes another scheme", () => {
+    show(make_frame(3));
+    const n_drawn = charts[0]?.drawn.length ?? 0;
+    media.get("(prefers-color-scheme: dark)")?.dispatchEvent(new Event("change"));
+    expect(charts[0]?.drawn.length).toBe(n_drawn + 1);
+    view.close();
+    media.get("(prefers-color-scheme: dark)")?.dispatchEvent(new Event("change"));
+    expect(charts[0]?.drawn.length).toBe(n_drawn + 1);
+  });
+
+  it("saves a picture with the units of its panels and the names of its lines", () => {
+    const [context, made] = [new FakeContext(), document.createElement("canvas")];
+    made.width = made.height = 300;
+    vi.spyOn(HTMLCanvasElement.prototype, "getContext").mockReturnValue(context as never);
+    vi.spyOn(HTMLCanvasElement.prototype, "toDataURL").mockReturnValue("data:,");
+    const clicked = vi.spyOn(HTMLAnchorElement.prototype, "click").mockImplementation(() => undefined);
+    show(make_frame(3, { earlier: [{ name: "before", points: [make_point(8)] }] }));
+    for (const chart of charts) chart.canvas = () => made as never;
+    button("PNG").click();
+    const at = new Map(context.texts.map(({ words, x, y }) => [words, { x, y }]));
+    expect([...at.keys()]).toEqual([
+      "all_sum · arena · float32 · 4 ranks", "in its unit", "this", "the model that fits it", "before",
+    ]);
+    expect(context.texts.filter(({ words }) => words === "in its unit").map(({ x }) => x)).toEqual([16, 332]);
+    expect(at.get("in its unit")?.y).toBeLessThan(context.top); // above the panels
+    for (const words of ["this", "before"]) expect(at.get(words)?.y).toBeGreaterThan(context.top + 300); // and below
+    expect(context.dashes).toEqual([[], [4, 4], []]);
+    expect(clicked).toHaveBeenCalledOnce();
+    vi.restoreAllMocks();
   });
 
   it("leaves nothing behind", () => {

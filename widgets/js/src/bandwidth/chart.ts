@@ -4,15 +4,21 @@
 import uPlot from "uplot";
 
 import { el } from "../shared/dom";
+import { colour } from "../shared/theme";
 import { size } from "../shared/words";
-import { decades, panel, short, ticks, type Frame, type Kind } from "./state";
+import { CHANGE_DASH, colour_of_earlier, MODEL_DASH, OWN } from "./legend";
+import { decades, panel, short, ticks, type Frame, type Kind, type Panel } from "./state";
 
 const HEIGHT = 260;
 const LEAST_WIDTH = 260;
-const TITLES: Record<Kind, string> = { bandwidth: "bus bandwidth, GB/s", time: "time, µs" };
+const TITLES: Record<Kind, string> = { bandwidth: "bus bandwidth, GB/s", time: "time, µs (whisker: p99)" };
+// Whoever is drawn with another of these is another plot.
+const COLOURS = ["ink", "soft", "edge", "input", "dead", ...[1, 2, 3, 4, 5, 6].map((i) => `series-${i}`)];
 
 export interface Chart {
   readonly element: HTMLElement;
+  /** What the panel shows, in which unit. */
+  readonly caption: string;
   draw(frame: Frame): void;
   /** Point at a size, or at none. */
   point_at(nbytes: number | null): void;
@@ -22,15 +28,12 @@ export interface Chart {
 
 export type MakeChart = (kind: Kind, on_point: (nbytes: number | null) => void) => Chart;
 
-function colour(element: Element, name: string): string {
-  return getComputedStyle(element).getPropertyValue(`--px-${name}`).trim() || "#888";
-}
-
 class PlotChart implements Chart {
   readonly element = el("figure", { class: "px-chart" });
   private readonly stage = el("div", { class: "px-plot" });
   private plot: uPlot | null = null;
   private frame: Frame | null = null;
+  private shown: Panel = { sizes: [], now: [], fit: [], earlier: [] }; // of that frame
   private shape = "";
   private readonly watch: ResizeObserver;
 
@@ -38,12 +41,16 @@ class PlotChart implements Chart {
     private readonly kind: Kind,
     private readonly on_point: (nbytes: number | null) => void,
   ) {
-    this.element.append(el("figcaption", {}, TITLES[kind]), this.stage);
+    this.element.append(el("figcaption", {}, this.caption), this.stage);
     this.watch = new ResizeObserver(() => {
       this.plot?.setSize({ width: this.width, height: HEIGHT });
       if (this.frame) this.draw(this.frame); // only on a page are there colours to read
     });
     this.watch.observe(this.element);
+  }
+
+  get caption(): string {
+    return TITLES[this.kind];
   }
 
   private get width(): number {
@@ -52,9 +59,10 @@ class PlotChart implements Chart {
 
   draw(frame: Frame): void {
     this.frame = frame;
-    const { sizes, now, fit, earlier } = panel(this.kind, frame);
-    const dark = colour(this.element, "ink");
-    const shape = `${earlier.length} ${dark}`; // what makes another plot of it: series and colours
+    this.shown = panel(this.kind, frame);
+    const { sizes, now, fit, earlier } = this.shown;
+    // What makes another plot of it: series and colours.
+    const shape = [earlier.length, ...COLOURS.map((name) => colour(this.element, name))].join(" ");
     if (!this.plot || shape !== this.shape) {
       this.plot?.destroy();
       this.shape = shape;
@@ -69,13 +77,13 @@ class PlotChart implements Chart {
     const grid = { stroke: colour(this.element, "edge"), width: 1 };
     const axis = { stroke: ink, grid, ticks: grid, font: "11px system-ui" };
     const old = Array.from({ length: n_earlier }, (_, i): uPlot.Series => ({
-      stroke: colour(this.element, `series-${2 + (i % 5)}`),
+      stroke: colour(this.element, colour_of_earlier(i)),
       width: 1.2,
       alpha: 0.7,
       spanGaps: true,
       points: { show: true, size: 4 }, // one that was stopped may have no line
     }));
-    const own = colour(this.element, "series-1");
+    const own = colour(this.element, OWN);
     return {
       width: this.width,
       height: HEIGHT,
@@ -104,7 +112,7 @@ class PlotChart implements Chart {
       series: [
         {},
         ...old,
-        { stroke: own, width: 1.2, dash: [4, 4], spanGaps: true, points: { show: false } },
+        { stroke: own, width: 1.2, dash: MODEL_DASH, spanGaps: true, points: { show: false } },
         { stroke: own, width: 2, spanGaps: true, points: { show: true, size: 7, fill: own } },
       ],
       hooks: {
@@ -115,7 +123,7 @@ class PlotChart implements Chart {
   }
 
   private x_range(): [number, number] {
-    const { sizes } = this.frame ? panel(this.kind, this.frame) : { sizes: [] };
+    const { sizes } = this.shown;
     const low = sizes[0] ?? 8;
     const high = sizes[sizes.length - 1] ?? 1024;
     return low < high ? [low / 1.5, high * 1.5] : [low / 4, high * 4];
@@ -123,12 +131,20 @@ class PlotChart implements Chart {
 
   private y_range(): [number, number] {
     if (!this.frame) return [0.1, 10];
-    const { now, earlier } = panel(this.kind, this.frame);
+    const { now, earlier } = this.shown;
     const limits = this.kind === "bandwidth" ? this.frame.limits.map((limit) => limit.gbs) : [];
-    return decades([...now, ...earlier.flat(), ...limits]);
+    return decades([...now, ...earlier.flat(), ...limits, ...this.whiskers().map((one) => one.high)]);
   }
 
-  /** The limits, where the algorithm changes, and what is wrong. */
+  /** From the median to the 99th percentile of a size's times: how much they vary. */
+  private whiskers(): { nbytes: number; low: number; high: number }[] {
+    if (this.kind === "bandwidth") return [];
+    return (this.frame?.run?.points ?? [])
+      .filter((point) => point.nbytes > 0 && point.time_us > 0 && point.p99_us > point.time_us)
+      .map((point) => ({ nbytes: point.nbytes, low: point.time_us, high: point.p99_us }));
+  }
+
+  /** The limits, where the algorithm changes, how times vary, and what is wrong. */
   private draw_beside(u: uPlot): void {
     const { frame } = this;
     if (!frame) return;
@@ -156,9 +172,9 @@ class PlotChart implements Chart {
     frame.changes.forEach((change, i) => {
       const x = u.valToPos(Math.sqrt(change.below * change.above), "x", true);
       const is_left = x < bbox.left + bbox.width / 2;
-      ctx.strokeStyle = colour(this.element, "series-1");
+      ctx.strokeStyle = colour(this.element, OWN);
       ctx.fillStyle = colour(this.element, "soft");
-      ctx.setLineDash([1 * ratio, 4 * ratio]);
+      ctx.setLineDash(CHANGE_DASH.map((pixels) => pixels * ratio));
       ctx.beginPath();
       ctx.moveTo(x, bbox.top);
       ctx.lineTo(x, bbox.top + bbox.height);
@@ -167,6 +183,17 @@ class PlotChart implements Chart {
       const y = bbox.top + bbox.height - (8 + 14 * (i % 3)) * ratio;
       ctx.fillText(`${change.before} → ${change.after}`, x + (is_left ? 4 : -4) * ratio, y);
     });
+    ctx.setLineDash([]);
+    ctx.strokeStyle = colour(this.element, OWN);
+    ctx.globalAlpha = 0.55;
+    for (const { nbytes, low, high } of this.whiskers()) {
+      const x = u.valToPos(nbytes, "x", true);
+      ctx.beginPath();
+      ctx.moveTo(x, u.valToPos(low, "y", true));
+      ctx.lineTo(x, u.valToPos(high, "y", true));
+      ctx.stroke();
+    }
+    ctx.globalAlpha = 1;
     ctx.textAlign = "center";
     ctx.fillStyle = colour(this.element, "dead");
     ctx.font = `bold ${15 * ratio}px system-ui`;
