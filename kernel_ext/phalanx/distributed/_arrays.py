@@ -32,6 +32,7 @@ class Source(NamedTuple):
     array: NDArray[Any]
     dtype: str  # what to read the bits as, where numpy has no name for it
     like: Like  # makes room for results of the same kind
+    of: object  # as it was given
 
 
 def check_stream(op: str, x: object, stream: object) -> None:
@@ -60,7 +61,7 @@ def as_source(op: str, x: object, *, addends: int = 1) -> Source:
     if isinstance(x, (bool, int, float, complex)) and not isinstance(x, np.generic):
         finish = None if op == "all_gather" else _as_number
         number = np.asarray(x, _dtype_of(op, x, addends))
-        return Source(number, "", partial(_room, number.dtype, finish))
+        return Source(number, "", partial(_room, number.dtype, finish), x)
     if isinstance(x, np.ndarray):
         if type(x) is not np.ndarray:
             _refuse_subclass(op, x)
@@ -73,7 +74,7 @@ def as_source(op: str, x: object, *, addends: int = 1) -> Source:
         if adapter is None:
             _refuse(op, x)
         (array, dtype), like = adapter.view(op, x), adapter.like(x)
-    return Source(_in_order(array), dtype, like)
+    return Source(_in_order(array), dtype, like, x)
 
 
 def _dtype_of(op: str, x: complex, addends: int) -> type[Any]:
@@ -181,7 +182,7 @@ def target_of(op: str, out: object, shape: tuple[int, ...], source: Source) -> T
         wrong = ""
     elif op in _APART:
         wrong = "memory in common with x; it must lie apart"
-    elif array.ctypes.data != x.ctypes.data:
+    elif out is not source.of and array.ctypes.data != x.ctypes.data:
         wrong = "memory in common with a part of x; only x itself may be its own out"
     else:
         wrong = ""
