@@ -324,9 +324,20 @@ def flag_latency_ns() -> float:
 def is_cell_file(file: str, /) -> bool:
     """Whether a file's name is that of a notebook's cell: of a rank's, ipykernel's or IPython's."""
 
-def short_way(op: str, engine: object, x: object, out: object, root: int, /) -> Any:
+def short_way(
+    op: str,
+    engine: object,
+    x: object,
+    out: object,
+    root: int,
+    timeout: object,
+    dtype: str,
+    /,
+) -> Any:
     """Carry out a collective on what is plainly right for a `Group`, and return its result.
 
-    Right are C-contiguous arrays that are numpy's own, ``out`` of the result's shape or None. For
-    all else NotImplemented, before anything has happened. Raises what the operation raises.
+    Right are C-contiguous arrays that are numpy's own, or of ml_dtypes' bfloat16, ``out`` of the
+    result's shape or None; a timeout of None or a number of Python. ``dtype`` is "bfloat16" for
+    such bits in uint16, else "". For all else NotImplemented, before anything has happened. Raises
+    what the operation raises.
     """

@@ -21,10 +21,8 @@ constexpr int kFirstCustomNumber = 256;  // NPY_USERDEF: numbers of dtypes that 
 Dtype dtype_of(const py::dtype& dtype) {
     if (dtype.byteorder() != '=' && dtype.byteorder() != '|') return Dtype::none;
     const auto size = dtype.itemsize();
-    if (dtype.num() >= kFirstCustomNumber) {  // ml_dtypes, which need not be imported to ask
-        const bool is_bfloat16 =
-            size == 2 && dtype.attr("name").cast<std::string_view>() == name_of(Dtype::bfloat16);
-        return is_bfloat16 ? Dtype::bfloat16 : Dtype::none;
+    if (dtype.num() >= kFirstCustomNumber) {
+        return is_bfloat16(dtype) ? Dtype::bfloat16 : Dtype::none;
     }
     switch (dtype.kind()) {
         case 'b':
@@ -75,6 +73,16 @@ Dtype dtype_as(const py::array& array, const char* name, std::string_view wanted
 }
 
 }  // namespace
+
+// By the name of its scalars: ml_dtypes need not be imported to ask.
+bool is_bfloat16(const py::dtype& dtype) {
+    if (dtype.num() < kFirstCustomNumber || dtype.itemsize() != 2 || dtype.byteorder() != '=') {
+        return false;
+    }
+    const PyObject* scalar = py::detail::array_descriptor_proxy(dtype.ptr())->typeobj;
+    const std::string_view name = reinterpret_cast<const PyTypeObject*>(scalar)->tp_name;
+    return name.substr(name.rfind('.') + 1) == name_of(Dtype::bfloat16);
+}
 
 View view_of(const py::handle& object, const char* name, bool is_output, std::string_view dtype) {
     if (!py::isinstance<py::array>(object)) {

@@ -1,6 +1,6 @@
-// The short way in, for what programs mostly pass: plain arrays of numpy and no other option. It
-// looks at each argument once, with comparisons of pointers, and leaves everything else, and all
-// that is to be refused, to the long way and its texts.
+// The short way in, for what programs mostly pass: plain arrays of numpy. It looks at each argument
+// once, with comparisons of pointers, and leaves everything else, and all that is to be refused, to
+// the long way and its texts. The long way comes back here with the memory it has found.
 //
 // pybind11's own functions look up each argument's converter; a call of eight bytes spent half of
 // its time there and in the Python code around it (tests/benchmarks/call_cost.py).
@@ -45,7 +45,7 @@ const Known& known() {
                        named(OpKind::kSumScatter), named(OpKind::kAllToAll)},
                       {}};
         for (const Dtype dtype : all_dtypes()) {
-            if (dtype == Dtype::bfloat16) continue;  // not numpy's own
+            if (dtype == Dtype::bfloat16) continue;  // not numpy's own: is_bfloat16
             const std::string name(name_of(dtype));
             made->dtypes.push_back({dtype, py::dtype(name).release().ptr()});
         }
@@ -61,11 +61,32 @@ const NamedKind* kind_of(PyObject* name) {
     return nullptr;
 }
 
-Dtype dtype_of(PyObject* descr) {
+// `as` says how to read the bytes where numpy has no name for it, "" where it has.
+Dtype dtype_of(PyObject* descr, std::string_view as) {
     for (const NamedDtype& its : known().dtypes) {
-        if (its.descr == descr) return its.dtype;
+        if (its.descr != descr) continue;
+        if (as.empty()) return its.dtype;
+        const bool is_bits = its.dtype == Dtype::uint16 && as == name_of(Dtype::bfloat16);
+        return is_bits ? Dtype::bfloat16 : Dtype::none;
     }
-    return Dtype::none;
+    const bool is_given =
+        as.empty() && is_bfloat16(py::reinterpret_borrow<py::dtype>(py::handle(descr)));
+    return is_given ? Dtype::bfloat16 : Dtype::none;
+}
+
+// Of a call, in Python's own numbers; false where the long way is to look at it.
+bool timeout_of(PyObject* seconds, std::optional<Clock::duration>& timeout) {
+    if (seconds == Py_None) return true;
+    double number = -1;
+    if (PyFloat_CheckExact(seconds)) {
+        number = PyFloat_AS_DOUBLE(seconds);
+    } else if (PyLong_CheckExact(seconds)) {
+        number = PyLong_AsDouble(seconds);
+        PyErr_Clear();  // too large: -1
+    }
+    if (!(number >= 0)) return false;  // nor of NaN
+    timeout = to_duration(number);
+    return true;
 }
 
 using Array = py::detail::PyArray_Proxy;
@@ -108,20 +129,28 @@ bool fits(const Array& out, const Array& x, const Shape& shape) {
            std::equal(shape.dims.begin(), shape.dims.begin() + shape.ndim, out.dimensions);
 }
 
+// As Python has given them.
+struct Arguments {
+    PyObject *name, *engine, *x, *out, *root, *timeout, *dtype;
+};
+
 // The result, or null where the long way is to be gone.
-py::object take(PyObject* name, PyObject* engine, PyObject* x_object, PyObject* out_object,
-                PyObject* root) {
-    const NamedKind* op = kind_of(name);
-    const Array* x = op == nullptr ? nullptr : plain_array(x_object, 0);
-    if (x == nullptr) return {};
-    const Dtype dtype = dtype_of(x->descr);
+py::object take(const Arguments& given) {
+    const NamedKind* op = kind_of(given.name);
+    const Array* x = op == nullptr ? nullptr : plain_array(given.x, 0);
+    if (x == nullptr || !PyUnicode_Check(given.dtype)) return {};
+    Py_ssize_t length = 0;
+    const char* as = PyUnicode_AsUTF8AndSize(given.dtype, &length);
+    if (as == nullptr) throw py::error_already_set();
+    const Dtype dtype = dtype_of(x->descr, {as, static_cast<std::size_t>(length)});
     py::detail::make_caster<Group> caster;
-    if (dtype == Dtype::none || !caster.load(engine, false)) return {};
+    if (dtype == Dtype::none || !caster.load(given.engine, false)) return {};
     auto& group = py::detail::cast_op<Group&>(caster);
 
     Shape shape;
     if (!shape_of_result(*op, *x, group.size(), shape)) return {};
     Call call;
+    if (!timeout_of(given.timeout, call.timeout)) return {};
     call.kind = op->kind;
     call.dtype = dtype;
     call.count = 1;
@@ -133,7 +162,7 @@ py::object take(PyObject* name, PyObject* engine, PyObject* x_object, PyObject* 
                   static_cast<std::size_t>(x->nd)};
     call.x = reinterpret_cast<const std::byte*>(x->data);
     if (op->kind == OpKind::kBroadcast) {
-        const long number = PyLong_AsLong(root);
+        const long number = PyLong_AsLong(given.root);
         if (number < 0 || number >= group.size()) {
             PyErr_Clear();
             return {};
@@ -142,7 +171,7 @@ py::object take(PyObject* name, PyObject* engine, PyObject* x_object, PyObject* 
     }
 
     py::object out;
-    if (out_object == Py_None) {
+    if (given.out == Py_None) {
         Py_INCREF(x->descr);  // taken over by the new array
         out = py::reinterpret_steal<py::object>(
             Api::get().PyArray_NewFromDescr_(Api::get().PyArray_Type_, x->descr, shape.ndim,
@@ -150,21 +179,21 @@ py::object take(PyObject* name, PyObject* engine, PyObject* x_object, PyObject* 
         if (!out) throw py::error_already_set();
         call.out = reinterpret_cast<std::byte*>(py::detail::array_proxy(out.ptr())->data);
     } else {
-        const Array* given = plain_array(out_object, Api::NPY_ARRAY_WRITEABLE_);
-        if (given == nullptr || !fits(*given, *x, shape)) return {};
-        call.out = reinterpret_cast<std::byte*>(given->data);
+        const Array* array = plain_array(given.out, Api::NPY_ARRAY_WRITEABLE_);
+        if (array == nullptr || !fits(*array, *x, shape)) return {};
+        call.out = reinterpret_cast<std::byte*>(array->data);
         const std::uint64_t width = size_of(dtype);
         const bool is_apart =
             call.x + call.count * width <= call.out ||
             call.out + out_count(call.kind, call.count, group.size()) * width <= call.x;
         if (!is_apart && !(op->keeps_shape && call.x == call.out)) return {};
-        out = py::reinterpret_borrow<py::object>(out_object);
+        out = py::reinterpret_borrow<py::object>(given.out);
     }
     run_call(group, call);
     return out;
 }
 
-constexpr Py_ssize_t kArguments = 5;
+constexpr Py_ssize_t kArguments = 7;
 
 PyObject* short_way(PyObject* /*module*/, PyObject* const* args, Py_ssize_t n_args) {
     if (n_args != kArguments) {
@@ -172,7 +201,7 @@ PyObject* short_way(PyObject* /*module*/, PyObject* const* args, Py_ssize_t n_ar
         return nullptr;
     }
     try {
-        py::object result = take(args[0], args[1], args[2], args[3], args[4]);
+        py::object result = take({args[0], args[1], args[2], args[3], args[4], args[5], args[6]});
         if (!result) return Py_NewRef(Py_NotImplemented);
         return result.release().ptr();
     } catch (...) {
@@ -185,7 +214,7 @@ PyMethodDef short_ways[] = {
     {"short_way",
      // What the table's type has no word for, but the flag beside it says.
      reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&short_way)), METH_FASTCALL,
-     "short_way($module, op, engine, x, out, root, /)\n--\n\n"},
+     "short_way($module, op, engine, x, out, root, timeout, dtype, /)\n--\n\n"},
     {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace

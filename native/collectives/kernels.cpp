@@ -40,14 +40,18 @@ PHALANX_CLONES void narrow_bfloat16(const float* from, std::byte* to, std::size_
     narrow_as<BFloat16>(from, to, count);
 }
 
+// What is least likely to be taken for a result. Not 0, the least of unsigned ones: a black picture
+// and an array of False look like results.
 template <class T>
 struct Poison {
     using Limits = std::numeric_limits<T>;
-    static constexpr T value = Limits::has_quiet_NaN ? Limits::quiet_NaN() : Limits::min();
+    static constexpr T value = Limits::has_quiet_NaN ? Limits::quiet_NaN()
+                               : Limits::is_signed   ? Limits::min()
+                                                     : Limits::max();
 };
 template <>
 struct Poison<Bool> {
-    static constexpr Bool value{0};
+    static constexpr Bool value{1};
 };
 template <>
 struct Poison<Half> {

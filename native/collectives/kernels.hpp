@@ -25,8 +25,8 @@ void reduce(Reduction reduction, Dtype dtype, std::byte* out, std::byte* out_too
 void widen(Dtype half, const std::byte* from, float* to, std::size_t count) noexcept;
 void narrow(Dtype half, const float* from, std::byte* to, std::size_t count) noexcept;
 
-// Fills an array with what nobody takes for a result: NaN (in both parts), or the least integer.
-// bool has no such value, and unsigned integers' least is as good as any other: those become 0.
+// Fills an array with what nobody takes for a result: NaN (in both parts), the least integer, the
+// largest unsigned one, true.
 void poison(Dtype dtype, std::byte* out, std::size_t count) noexcept;
 
 }  // namespace phalanx

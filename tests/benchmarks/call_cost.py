@@ -1,11 +1,13 @@
 """What a call of a small collective costs around the operation itself, in nanoseconds.
 
 A group of one copies eight bytes, so what is left is the way in: Python's function, its arguments,
-the binding. The same with the options of the long way, for what the short one saves.
+the binding. The same for what goes the long way, and, where torch is installed, for a tensor, beside
+what must be paid for tensors in any case.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import time
 from collections.abc import Callable
 
@@ -28,19 +30,41 @@ def nanoseconds(call: Callable[[], object], loops: int) -> float:
     return median(taken)
 
 
+def calls_of_torch() -> dict[str, Callable[[], object]]:
+    """Sums of a tensor, and what they cannot be had without: it as an array, and another."""
+    import torch
+
+    x = torch.zeros(2)
+
+    def convert() -> None:
+        x.numpy()
+        torch.empty((2,), dtype=torch.float32, device="cpu").numpy()
+
+    return {
+        "all_sum, a tensor in place": lambda: px.all_sum(x, out=x),
+        "all_sum, a new tensor": lambda: px.all_sum(x),
+        "its conversions alone": convert,
+    }
+
+
 def main() -> None:
     options = arguments(
         "What a call of a small collective costs.", loops=(20_000, "calls of a round")
     ).parse_args()
     x = np.zeros(2, np.float32)
+    every_other = np.zeros(4, np.float32)[::2]
     px.all_sum(x)
     calls: dict[str, Callable[[], object]] = {
         "a function that does nothing": lambda: None,
         "all_sum, in place": lambda: px.all_sum(x, out=x),
         "all_sum, a new array": lambda: px.all_sum(x),
-        "all_sum, the long way (a timeout)": lambda: px.all_sum(x, out=x, timeout=10),
+        "all_sum, in place, with a timeout": lambda: px.all_sum(x, out=x, timeout=10),
+        "all_sum, the long way (strides)": lambda: px.all_sum(every_other, out=x),
+        "all_sum, the long way (a number)": lambda: px.all_sum(0.0),
         "numpy.add, in place": lambda: np.add(x, x, out=x),
     }
+    if importlib.util.find_spec("torch") is not None:
+        calls |= calls_of_torch()
     print_machine()
     told = {what: nanoseconds(call, options.loops) for what, call in calls.items()}
     assert not x.any()  # zeros: the sums are right, however often

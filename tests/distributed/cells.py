@@ -12,7 +12,7 @@ import time
 from typing import Any
 
 import numpy as np
-from distributed.contract import Case, perform
+from distributed.contract import DTYPES, Case, dtype_of, perform
 
 import phalanx as px
 from phalanx import distributed
@@ -92,13 +92,31 @@ def after_failure() -> list[str]:
     return said
 
 
-def failing_out(timeout: float, dtype: str) -> list[np.ndarray]:
-    x, out = np.ones(4, dtype), np.ones(4, dtype)
-    for where in (out, x):
-        with contextlib.suppress(px.CollectiveTimeout):
-            px.all_sum(x, out=where, timeout=timeout)
-            raise AssertionError
-    return [out, x]
+def failing_outs(timeout: float) -> list[tuple[str, bytes, bytes]]:
+    """Sums to which nobody comes, of each dtype and by each way in; what is in ``out``, and in x."""
+    found = []
+    for dtype in DTYPES:
+        plain, strided = np.zeros(4, dtype_of(dtype)), np.zeros(8, dtype_of(dtype))[::2]
+        for x, is_async in ((plain, False), (strided, False), (plain, True)):
+            out = np.zeros_like(plain)
+            for where in (out, plain) if x is plain else (out,):
+                with contextlib.suppress(px.DistributedError):
+                    result = px.all_sum(x, out=where, timeout=timeout, async_op=is_async)
+                    if is_async:
+                        result.wait()
+                    raise AssertionError
+            found.append((dtype, out.tobytes(), plain.tobytes() if x is plain else b""))
+    return found
+
+
+def largest_in_place(length: int, dtype: str) -> tuple[str, list[int]]:
+    """Over and over the largest of equal arrays, until it fails: what is said, and what is left."""
+    x = np.full(length, 3, dtype)
+    while True:
+        try:
+            px.all_max(x, out=x)
+        except px.DistributedError as error:
+            return str(error), np.unique(x).tolist()
 
 
 def close() -> str:

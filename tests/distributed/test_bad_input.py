@@ -27,6 +27,7 @@ def refused() -> list[str]:
         lambda: px.recv_like(x, -1),
         lambda: px.recv((2, -1), "float32", (rank + 1) % size),
         lambda: px.recv((2,), "float8", (rank + 1) % size),
+        lambda: px.recv((2,), None, (rank + 1) % size),
         lambda: px.recv((2,), "longdouble", (rank + 1) % size),
         lambda: px.recv((2,), "float32", (rank + 1) % size, stream="gpu"),
         lambda: px.broadcast(x, size),
@@ -67,7 +68,8 @@ def check_refused(texts: list[str]) -> None:
         "ValueError: Invalid source=-1 for a group of size 3",
         "ValueError: recv: shape (2, -1) has a negative length",
         "TypeError: data type 'float8' not understood",
-        texts[12],  # names the platform's longdouble, and all that are supported
+        "TypeError: recv: dtype None says nothing; give the one that is sent, such as 'float32'",
+        texts[13],  # names the platform's longdouble, and all that are supported
         "NotSupported: recv: stream is for arrays of MLX, x is str; leave it out",
         "ValueError: Invalid root=3 for a group of size 3",
         "ValueError: all_gather: out has shape (4,); the result has (12,)",
@@ -80,7 +82,7 @@ def check_refused(texts: list[str]) -> None:
         ),
         "ValueError: Invalid type list received in array initialization. Pass np.asarray(x).",
     ]
-    assert texts[12].startswith("NotSupported: recv: dtype float128 is not supported; bool, ")
+    assert texts[13].startswith("NotSupported: recv: dtype float128 is not supported; bool, ")
 
 
 def test_bad_calls_are_refused_in_the_words_of_mlx_and_the_group_stays_good(rank_pool):

@@ -10,6 +10,7 @@ import psutil
 import pytest
 from distributed import cells
 from distributed.cells import Case
+from distributed.contract import DTYPES, INTEGERS, dtype_of
 
 import phalanx as px
 from phalanx.distributed import AbortKind
@@ -170,14 +171,31 @@ def test_an_interrupt_frees_a_stuck_rank(world):
         assert all("interrupt" in line.lower() for line in said), said
 
 
-@pytest.mark.parametrize("dtype", ["float32", "int64"])
-def test_what_a_failed_operation_left_looks_invalid(world, dtype):
-    world.start(cells.failing_out, 0.1, dtype, ranks=[0])
-    ((out, x),) = world.outcomes([0])
+def test_what_a_failed_operation_left_looks_invalid(world):
+    world.start(cells.failing_outs, 0.1, ranks=[0])
+    (found,) = world.outcomes([0])
     world.is_good = False
-    spoilt = np.isnan(out) if dtype == "float32" else out == np.iinfo("int64").min
-    assert spoilt.all()
-    assert (x == 1).all()  # nobody came, so nothing was begun
+    assert {dtype for dtype, _, _ in found} == set(DTYPES)
+    for dtype, out, x in found:
+        spoilt = np.frombuffer(out, dtype_of(dtype))
+        if dtype == "bool":
+            assert spoilt.all()
+        elif dtype in INTEGERS:
+            bounds = np.iinfo(dtype)
+            assert (spoilt == (bounds.min or bounds.max)).all()
+        else:
+            assert np.isnan(spoilt).all(), dtype
+        assert not any(x)  # nobody came, so nothing was begun
+
+
+@pytest.mark.slow
+def test_an_array_that_was_its_own_out_looks_invalid_if_it_was_begun(world):
+    world.start(cells.largest_in_place, 30_000_000, "uint8")
+    wait_for_cpu(world, 2)
+    world.kill(2, signal.SIGKILL)
+    for text, values in world.outcomes([0, 1], timeout=5):
+        assert "rank 2" in text
+        assert values == ([255] if "its output was invalidated" in text else [3])
 
 
 def test_a_closed_group_says_so_and_the_others_are_told(world):

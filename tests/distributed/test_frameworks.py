@@ -1,19 +1,21 @@
-"""Arrays of torch, MLX, jax and DLPack: the same kind comes back, whatever it holds.
+"""Arrays of MLX, jax and DLPack: the same kind comes back, whatever it holds; of torch: `test_torch`.
 
 Alone, where every operation is a copy; `test_kinds_through_two_ranks` is not.
 """
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from distributed.contract import DTYPES, dtype_of
+from distributed.contract import DTYPES
 
 import phalanx as px
+from phalanx.distributed._arrays import as_source
 
 OPERATIONS = [px.all_sum, px.all_max, px.all_gather, px.sum_scatter, px.all_to_all, px.broadcast]
 every_operation = pytest.mark.parametrize("operation", OPERATIONS)
@@ -70,6 +72,16 @@ def test_an_array_of_a_module_without_from_dlpack_is_refused():
         px.all_sum(Lonely(np.ones(2)))
 
 
+def address_of(x):
+    """Where the source of a sum of ``x`` is read."""
+    return as_source("all_sum", x).array.ctypes.data
+
+
+def test_an_array_of_dlpack_is_read_where_it_is():
+    array = np.arange(6.0)
+    assert address_of(Foreign(array)) == array.ctypes.data
+
+
 def test_no_framework_is_imported():
     code = (
         "import sys, numpy as np, phalanx as px; px.all_sum(np.ones(2)); px.all_sum(2.0)\n"
@@ -78,114 +90,6 @@ def test_no_framework_is_imported():
     )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert said.stdout.strip() == "[]"
-
-
-# torch
-
-
-@pytest.fixture(scope="module")
-def torch():
-    return pytest.importorskip("torch")
-
-
-@every_operation
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_tensors(torch, operation, dtype):
-    whole = torch.arange(6).reshape(2, 3).to(getattr(torch, dtype))
-    for x in (
-        whole,
-        whole.T,
-        whole[:0],
-        whole[1, 2],
-        whole[:, ::2],
-        torch.nn.Parameter(whole, False),
-    ):
-        result = operation(x)
-        assert type(result) is torch.Tensor
-        assert (result.dtype, result.shape) == (x.dtype, x.shape)
-        assert torch.equal(result, x.detach())
-        assert result.data_ptr() != x.data_ptr() or not x.numel()
-        out = torch.empty(x.shape, dtype=x.dtype)
-        assert operation(x, out=out) is out
-        assert torch.equal(out, x.detach())
-
-
-def test_a_tensor_is_read_where_it_is(torch):
-    from phalanx.distributed._arrays import as_source, target_of
-
-    for dtype in (torch.float32, torch.bfloat16):
-        x = torch.ones(4, dtype=dtype)
-        source = as_source("all_sum", x)
-        assert source.array.ctypes.data == x.data_ptr()
-        assert target_of("all_sum", x, (4,), source).array.ctypes.data == x.data_ptr()
-
-
-def test_tensors_and_arrays_mix_by_out(torch):
-    assert px.all_sum(torch.ones(2), out=(out := np.empty(2, "float32"))) is out
-    bits = np.empty(2, dtype_of("bfloat16"))
-    px.all_sum(torch.full((2,), 1.5, dtype=torch.bfloat16), out=bits)
-    assert bits.tolist() == [1.5, 1.5]
-    x = torch.arange(8.0)
-    assert px.all_sum(x, out=x) is x
-    with pytest.raises(ValueError, match="memory in common"):
-        px.all_sum(x[:4], out=x[2:6])
-    with pytest.raises(ValueError, match="C-contiguous"):
-        px.all_sum(x[:4], out=torch.empty(8)[::2])
-    conjugated = torch.zeros(3, dtype=torch.complex64).conj()
-    with pytest.raises(ValueError, match=r"pass out\.resolve_conj\(\)"):
-        px.all_sum(torch.ones(3, dtype=torch.complex64), out=conjugated)
-
-
-def test_tensors_that_require_grad(torch):
-    x = torch.ones(3, requires_grad=True)
-    for refused in (x, x * 2, torch.nn.Parameter(torch.ones(2))):
-        with pytest.raises(px.NotSupported, match=r"cut off from the graph.*pass x\.detach\(\)"):
-            px.all_sum(refused)
-        with pytest.raises(px.NotSupported, match="requires grad"):
-            px.all_sum(torch.ones(3), out=refused)
-    with torch.no_grad():
-        assert px.broadcast(x, out=x) is x
-        assert not px.all_sum(x).requires_grad
-    assert px.all_sum(x.detach()).tolist() == [1, 1, 1]
-
-
-@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")  # torch's own
-def test_derivatives_of_torch_are_refused_rather_than_dropped(torch):
-    from torch.autograd import forward_ad
-
-    x = torch.ones(3)
-    with forward_ad.dual_level():
-        both = forward_ad.make_dual(x, x)
-        for call in (px.all_sum, lambda both: px.all_sum(x, out=both)):
-            with pytest.raises(px.NotSupported, match=r"would be lost; pass .*unpack_dual\(x\)"):
-                call(both)
-        assert px.all_sum(forward_ad.unpack_dual(both).primal).tolist() == [1, 1, 1]
-    for transform in (
-        lambda f: torch.func.jvp(f, (x,), (x,)),
-        lambda f: torch.func.vmap(f)(x),
-        lambda f: torch.func.grad(lambda x: f(x).sum())(x),
-    ):
-        with pytest.raises(
-            px.NotSupported, match=r"would be lost|inside torch\.func|requires grad"
-        ):
-            transform(px.all_sum)
-
-
-def test_tensors_that_are_more_than_memory(torch):
-    conjugate = (1j * torch.ones(2)).conj()
-    assert px.all_sum(conjugate).tolist() == [-1j, -1j]
-    negative = conjugate.imag
-    assert negative.is_neg()
-    assert px.all_sum(negative).tolist() == [-1, -1]
-    refused = [
-        (torch.ones(2, device="meta"), "on meta, not in memory of the CPU; it has no values"),
-        (torch.ones(2).to_sparse(), r"layout torch\.sparse_coo .*to_dense"),
-        (torch.ones(2, dtype=torch.float8_e4m3fn), "float8_e4m3fn is not supported"),
-        (torch.ones(2).as_subclass(type("Mine", (torch.Tensor,), {})), "Mine would lose"),
-    ]
-    for x, text in refused:
-        with pytest.raises(px.NotSupported, match=text):
-            px.all_sum(x)
 
 
 # MLX
@@ -217,6 +121,26 @@ def test_the_arguments_of_mlx_arrays(mx):
         px.all_sum(mx.ones(2), out=mx.ones(2))
     out = np.empty(2, "float32")
     assert px.all_sum(mx.ones(2), out=out) is out
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "bool"])
+def test_an_array_of_mlx_is_read_where_it_is(mx, dtype):
+    x = mx.zeros(4, getattr(mx, "bool_" if dtype == "bool" else dtype))
+    mx.eval(x)
+    held = memoryview(x)
+    assert address_of(x) == np.frombuffer(held.cast("B"), np.uint8).ctypes.data
+
+
+def test_room_of_mlx_is_made_by_the_cpu_whatever_the_default_device_is(mx, monkeypatch):
+    made = []
+
+    def zeros(*args, _zeros=mx.zeros, **options):
+        made.append(options.get("stream"))
+        return _zeros(*args, **options)
+
+    monkeypatch.setattr(mx, "zeros", zeros)  # a GPU has no float64
+    assert px.all_sum(mx.ones(2)).tolist() == [1, 1]
+    assert made == [mx.cpu]
 
 
 def test_gradients_of_mlx_are_mlx_s(mx):
@@ -284,6 +208,48 @@ def test_64_bits_of_jax_stay_64_where_it_would_make_32(jax):
     with jax.enable_x64(True):
         x = jax.numpy.arange(3.0)
     assert px.all_sum(x).dtype == x.dtype == "float64"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "bool"])
+def test_an_array_of_jax_is_read_where_it_is(jax, dtype):
+    x = jax.numpy.zeros(4, dtype)
+    assert address_of(x) == x.unsafe_buffer_pointer()
+
+
+def test_an_array_of_jax_on_a_gpu_is_refused_and_not_touched(jax, monkeypatch):
+    x = jax.numpy.ones(2)
+    for platform, text in (
+        ("gpu", r"on cuda:3, .*that is for backend='nccl'.*; pass np\.asarray\(x\)"),
+        ("tpu", r"on tpu:3, not in memory of the CPU; pass np\.asarray\(x\)"),
+    ):
+        elsewhere = SimpleNamespace(platform=platform, id=3)
+        monkeypatch.setattr(type(x), "devices", lambda _, there=elsewhere: [there])
+        monkeypatch.setattr(np, "asarray", None)
+        with pytest.raises(px.NotSupported, match=text):
+            px.all_sum(x)
+        monkeypatch.undo()
+
+
+JAX_ON_TWO_DEVICES = """
+import jax, phalanx as px
+here, default = jax.devices()
+x = jax.device_put(jax.numpy.arange(2.0), here)
+spread = jax.device_put(x, jax.sharding.NamedSharding(
+    jax.make_mesh((2,), ("i",)), jax.sharding.PartitionSpec("i")))
+assert px.all_sum(spread).tolist() == [0, 1]
+for device in (default, None):
+    jax.config.update("jax_default_device", device)
+    assert px.all_sum(x).devices() == {here}
+    there = jax.device_put(x, default)
+    assert px.all_sum(there).devices() == {default}
+    assert (px.all_sum(there) + there).tolist() == [0, 2]
+"""
+
+
+@pytest.mark.slow
+def test_a_result_of_jax_lies_where_x_does(jax):
+    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    subprocess.run([sys.executable, "-c", JAX_ON_TWO_DEVICES], env=os.environ | flags, check=True)
 
 
 def test_what_jax_traces_is_refused(jax):

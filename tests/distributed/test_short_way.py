@@ -5,6 +5,8 @@ What it carries out is tested by everything that passes arrays of numpy; here st
 
 from __future__ import annotations
 
+import math
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -22,6 +24,10 @@ class Own(np.ndarray):
     """May mean something else by its bytes."""
 
 
+def take(op, engine, x, out=None, root=0, timeout=None, dtype=""):
+    return short_way(op, engine, x, out, root, timeout, dtype)
+
+
 @pytest.fixture
 def engine():
     return px.init()._engine
@@ -32,13 +38,13 @@ def n_operations(engine):
 
 
 @pytest.mark.parametrize("op", OPS)
-@pytest.mark.parametrize("dtype", [name for name in DTYPES if name != "bfloat16"])
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 3), (1,) * 64])
 def test_numpys_own_arrays_are_taken(engine, op, dtype, shape):
     x = np.ones(shape, dtype_of(dtype))
     for out in (None, np.zeros_like(x)):
         before = n_operations(engine)
-        result = short_way(op, engine, x, out, 0)
+        result = take(op, engine, x, out)
         assert n_operations(engine) == before + 1
         assert out is None or result is out
         assert type(result) is np.ndarray
@@ -51,7 +57,7 @@ def test_numpys_own_arrays_are_taken(engine, op, dtype, shape):
 @pytest.mark.parametrize("op", KEEP_SHAPE)
 def test_an_array_may_be_its_own_out(engine, op):
     x = np.arange(5.0)
-    assert short_way(op, engine, x, x, 0) is x
+    assert take(op, engine, x, x) is x
     assert np.array_equal(x, np.arange(5.0))
 
 
@@ -63,7 +69,9 @@ LEFT_ALONE = {
     "long long": (np.zeros(3, np.longlong), None),
     "longdouble": (np.zeros(3, np.longdouble), None),
     "object": (np.zeros(3, object), None),
-    "bfloat16": (np.zeros(3, ml_dtypes.bfloat16), None),
+    "swapped bfloat16": (np.zeros(3, np.dtype(ml_dtypes.bfloat16).newbyteorder()), None),
+    "float8": (np.zeros(3, ml_dtypes.float8_e4m3), None),
+    "out is bits": (np.zeros(3, ml_dtypes.bfloat16), np.zeros(3, np.uint16)),
     "subclass": (np.zeros(3).view(Own), None),
     "masked": (np.ma.zeros(3), None),
     "scalar": (np.float64(1), None),
@@ -85,30 +93,53 @@ LEFT_ALONE = {
 def test_all_else_is_left_alone(engine, op, case):
     x, out = LEFT_ALONE[case]
     before = n_operations(engine)
-    assert short_way(op, engine, x, out, 0) is NotImplemented
+    assert take(op, engine, x, out) is NotImplemented
     assert n_operations(engine) == before
 
 
 @pytest.mark.parametrize("op", [op for op in OPS if op not in KEEP_SHAPE])
 def test_blocks_may_not_be_their_own_out(engine, op):
     x = np.zeros(3)
-    assert short_way(op, engine, x, x, 0) is NotImplemented
+    assert take(op, engine, x, x) is NotImplemented
 
 
 @pytest.mark.parametrize("root", [-1, 1, 2**80, "0"])
 def test_a_root_that_is_no_rank_is_left_alone(engine, root):
-    assert short_way("broadcast", engine, np.zeros(3), None, root) is NotImplemented
+    assert take("broadcast", engine, np.zeros(3), None, root) is NotImplemented
+
+
+@pytest.mark.parametrize("timeout", [0, 1, 0.5, math.inf, 2**62, 0.0])
+def test_a_timeout_in_numbers_of_python_is_taken(engine, timeout):
+    assert take("all_sum", engine, np.ones(3), timeout=timeout).tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("timeout", [-1, -0.5, math.nan, True, "1", np.float64(1), 10**400])
+def test_another_timeout_is_left_alone(engine, timeout):
+    assert take("all_sum", engine, np.ones(3), timeout=timeout) is NotImplemented
+
+
+def test_bits_are_read_as_they_are_named(engine):
+    bits = np.full(3, 0x3FC0, np.uint16)
+    assert take("all_sum", engine, bits, dtype="bfloat16").tolist() == [0x3FC0] * 3
+    for x, dtype in [
+        (bits, "float16"),
+        (bits, "uint16"),
+        (np.zeros(3, np.int16), "bfloat16"),
+        (np.zeros(3, ml_dtypes.bfloat16), "bfloat16"),
+        (bits, None),
+    ]:
+        assert take("all_sum", engine, x, dtype=dtype) is NotImplemented
 
 
 def test_an_engine_of_another_kind_or_an_unknown_operation_is_left_alone(engine):
     x = np.zeros(3)
-    assert short_way("all_sum", object(), x, None, 0) is NotImplemented
-    assert short_way("all_sum", None, x, None, 0) is NotImplemented
-    assert short_way("send", engine, x, None, 0) is NotImplemented
+    assert take("all_sum", object(), x, None) is NotImplemented
+    assert take("all_sum", None, x) is NotImplemented
+    assert take("send", engine, x, None) is NotImplemented
 
 
 def test_a_wrong_number_of_arguments_is_an_error(engine):
-    with pytest.raises(TypeError, match="takes 5 arguments, not 3"):
+    with pytest.raises(TypeError, match="takes 7 arguments, not 3"):
         short_way("all_sum", engine, np.zeros(3))
 
 
@@ -116,11 +147,11 @@ def test_nothing_is_kept(engine):
     import sys
 
     x, out = np.zeros(300), np.zeros(300)
-    short_way("all_sum", engine, x, out, 0)
+    take("all_sum", engine, x, out)
     before = [sys.getrefcount(its) for its in (x, out, x.dtype, engine)]
     for _ in range(1000):
-        short_way("all_sum", engine, x, out, 0)
-        short_way("all_sum", engine, x, None, 0)
-        short_way("all_sum", engine, x, out[1:], 0)
-        short_way("all_sum", object(), x, None, 0)
+        take("all_sum", engine, x, out)
+        take("all_sum", engine, x, None)
+        take("all_sum", engine, x, out[1:])
+        take("all_sum", object(), x, None)
     assert [sys.getrefcount(its) for its in (x, out, x.dtype, engine)] == before

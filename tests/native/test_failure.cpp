@@ -6,6 +6,8 @@
 #include <latch>
 #include <thread>
 
+#include "collectives/kernels.hpp"
+#include "reference.hpp"
 #include "world.hpp"
 
 using namespace phalanx;
@@ -258,6 +260,31 @@ TEST_CASE("an output that was begun is poisoned") {
         CHECK(std::isnan(arrays[rank].out.front()));
         CHECK(std::isnan(arrays[rank].out.back()));
         CHECK(arrays[rank].x.back() == 1.F);
+    }
+}
+
+TEST_CASE("an array that is its own output is poisoned, too, and does not look like a result") {
+    constexpr std::size_t kBytes = 80'000;
+    for (const Dtype dtype : {Dtype::boolean, Dtype::uint8, Dtype::uint64, Dtype::int16}) {
+        auto faults = std::make_shared<LinkFaults>();
+        faults->bytes_left = 4000;
+        World world({{0, 1}, Wire::kMemory, tiny_tuning(), 1, faults});
+        std::vector<Bytes> arrays(2, Bytes(kBytes, std::byte{1}));
+        const auto thrown = world.run([&](Group& group) {
+            Bytes& x = arrays[static_cast<std::size_t>(group.rank())];
+            const std::uint64_t shape[] = {kBytes / size_of(dtype)};
+            Call call = call_of(OpKind::kAllSum, dtype, x, x, shape);
+            call.count = shape[0];
+            call.timeout = 60ms;
+            group.run(call);
+        });
+        Bytes poisoned(kBytes);
+        poison(dtype, poisoned.data(), kBytes / size_of(dtype));
+        CHECK(poisoned != Bytes(kBytes));
+        for (std::size_t rank = 0; rank < 2; ++rank) {
+            REQUIRE(reason_of(thrown[rank]));
+            CHECK(arrays[rank] == poisoned);
+        }
     }
 }
 

@@ -170,7 +170,7 @@ TEST_CASE("halves are rounded once, after the last input") {
     CHECK(decode(Half{out[0]}) == 2052.0);
 }
 
-TEST_CASE("poison is NaN in both parts, the least integer, or nothing") {
+TEST_CASE("poison is NaN in both parts, the least integer, the largest unsigned one, or true") {
     for (const Dtype dtype : all_dtypes()) {
         with_type(dtype, [&](auto type) {
             using T = decltype(type);
@@ -182,11 +182,13 @@ TEST_CASE("poison is NaN in both parts, the least integer, or nothing") {
                 } else if constexpr (requires { x.imag; }) {
                     CHECK((std::isnan(x.real) && std::isnan(x.imag)));
                 } else if constexpr (std::is_same_v<T, Bool>) {
-                    CHECK((x == Bool{0}));
+                    CHECK((x == Bool{1}));
                 } else if constexpr (std::is_floating_point_v<T>) {
                     CHECK(std::isnan(x));
-                } else {
+                } else if constexpr (std::is_signed_v<T>) {
                     CHECK(x == std::numeric_limits<T>::min());
+                } else {
+                    CHECK(x == std::numeric_limits<T>::max());
                 }
             }
         });

@@ -7,6 +7,8 @@ only their size.
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -14,21 +16,11 @@ from numpy.typing import NDArray
 
 from phalanx.errors import NotSupported
 
-from ._frameworks import (
-    DTYPE_NAMES,
-    Like,
-    Target,
-    View,
-    adapter_of,
-    adapter_of_dtype,
-    check_name,
-    is_mlx,
-)
+from ._frameworks import adapter_of, adapter_of_dtype, is_mlx
+from ._views import BITS, DTYPES, Adapter, Like, Target, View, check_name, view_of_numpy
 
-__all__ = ["DTYPES", "Source", "as_source", "check_stream", "like_dtype", "spoil", "target_of"]
+__all__ = ["Source", "as_source", "check_stream", "like_dtype", "spoil", "target_of"]
 
-DTYPES = frozenset(np.dtype(name) for name in DTYPE_NAMES if name != "bfloat16")
-_BITS = np.dtype(np.uint16)
 _BFLOAT16_NAN = 0x7FC0
 _APART = ("all_gather", "sum_scatter", "all_to_all")  # the engine reads x while it writes out
 _INT64_MAX = np.iinfo(np.int64).max
@@ -40,6 +32,7 @@ class Source(NamedTuple):
     array: NDArray[Any]
     dtype: str  # what to read the bits as, where numpy has no name for it
     like: Like  # makes room for results of the same kind
+    of: object  # as it was given
 
 
 def check_stream(op: str, x: object, stream: object) -> None:
@@ -66,27 +59,22 @@ def as_source(op: str, x: object, *, addends: int = 1) -> Source:
     """
     like: Like
     if isinstance(x, (bool, int, float, complex)) and not isinstance(x, np.generic):
-        kind = _LikeArray if op == "all_gather" else _LikeNumber
+        finish = None if op == "all_gather" else _as_number
         number = np.asarray(x, _dtype_of(op, x, addends))
-        return Source(number, "", kind(number.dtype))
+        return Source(number, "", partial(_room, number.dtype, finish), x)
     if isinstance(x, np.ndarray):
         if type(x) is not np.ndarray:
-            msg = (
-                f"{op}: {type(x).__name__} would lose what it has beyond a plain array; "
-                "pass np.asarray(x)"
-            )
-            raise NotSupported(msg)
-        (array, dtype), like = _view(op, x), _LikeArray(x.dtype)
+            _refuse_subclass(op, x)
+        (array, dtype), like = view_of_numpy(op, x), partial(_room, x.dtype, None)
     elif isinstance(x, np.generic):
-        kind = _LikeArray if op == "all_gather" else _LikeScalar
-        (array, dtype), like = _view(op, np.asarray(x)), kind(x.dtype)
+        finish = None if op == "all_gather" else _as_scalar
+        (array, dtype), like = view_of_numpy(op, np.asarray(x)), partial(_room, x.dtype, finish)
     else:
         adapter = adapter_of(x)
         if adapter is None:
             _refuse(op, x)
         (array, dtype), like = adapter.view(op, x), adapter.like(x)
-        array = _view(op, array).array
-    return Source(_in_order(array), dtype, like)
+    return Source(_in_order(array), dtype, like, x)
 
 
 def _dtype_of(op: str, x: complex, addends: int) -> type[Any]:
@@ -100,6 +88,15 @@ def _dtype_of(op: str, x: complex, addends: int) -> type[Any]:
     return np.float64 if isinstance(x, float) else np.complex128
 
 
+def _refuse_subclass(op: str, x: NDArray[Any]) -> NoReturn:
+    kind = type(x).__name__
+    if isinstance(x, np.ma.MaskedArray):  # np.asarray(x) has what lies under the mask
+        msg = f"{op}: {kind} would lose its mask; pass x.filled(value), of what is to stand there"
+    else:
+        msg = f"{op}: {kind} would lose what it has beyond a plain array; pass np.asarray(x)"
+    raise NotSupported(msg)
+
+
 def _refuse(op: str, x: object) -> NoReturn:
     msg = f"Invalid type {type(x).__name__} received in array initialization."
     if isinstance(x, (list, tuple)):
@@ -109,52 +106,26 @@ def _refuse(op: str, x: object) -> NoReturn:
     raise ValueError(msg)
 
 
-def _view(op: str, x: NDArray[Any]) -> View:
-    if not x.dtype.isnative:
-        msg = (
-            f"{op}: dtype {x.dtype.str} has its bytes swapped; "
-            f"pass x.astype({x.dtype.newbyteorder('=').name!r})"
-        )
-        raise NotSupported(msg)
-    if x.dtype in DTYPES:
-        return View(x)
-    name = check_name(op, str(x.dtype))
-    return View(x.view(_BITS), name)
-
-
 def _in_order(x: NDArray[Any]) -> NDArray[Any]:
     flags = x.flags
     return x if flags.c_contiguous and flags.aligned else x.copy(order="C")
 
 
-class _LikeArray:
-    """Results that are arrays of numpy."""
-
-    def __init__(self, dtype: np.dtype[Any]) -> None:
-        self._dtype = dtype
-
-    def __call__(self, shape: tuple[int, ...]) -> Target:
-        result: NDArray[Any] = np.empty(shape, self._dtype)
-        return Target(
-            result if self._dtype in DTYPES else result.view(_BITS), lambda: self._give(result)
-        )
-
-    def _give(self, result: NDArray[Any]) -> Any:
-        return result
+def _room(
+    dtype: np.dtype[Any],
+    finish: Callable[[NDArray[Any]], Any] | None,
+    shape: tuple[int, ...],
+) -> Target:
+    result: NDArray[Any] = np.empty(shape, dtype)
+    return Target(result if dtype in DTYPES else result.view(BITS), result, finish)
 
 
-class _LikeScalar(_LikeArray):
-    """Results that are scalars of numpy, where they have no dimension."""
-
-    def _give(self, result: NDArray[Any]) -> Any:
-        return result[()]
+def _as_scalar(result: NDArray[Any]) -> Any:
+    return result[()]
 
 
-class _LikeNumber(_LikeArray):
-    """Results that are numbers of Python, where they have no dimension."""
-
-    def _give(self, result: NDArray[Any]) -> Any:
-        return result if result.ndim else result.item()
+def _as_number(result: NDArray[Any]) -> Any:
+    return result if result.ndim else result.item()
 
 
 def like_dtype(op: str, dtype: object) -> tuple[Like, str]:
@@ -165,6 +136,9 @@ def like_dtype(op: str, dtype: object) -> tuple[Like, str]:
     TypeError, NotSupported
         It is no dtype, or none that ranks can exchange.
     """
+    if dtype is None:  # which numpy takes for float64
+        msg = f"{op}: dtype None says nothing; give the one that is sent, such as 'float32'"
+        raise TypeError(msg)
     adapter = adapter_of_dtype(dtype)
     like = None if adapter is None else adapter.like_dtype(dtype)
     if like is not None:
@@ -172,7 +146,7 @@ def like_dtype(op: str, dtype: object) -> tuple[Like, str]:
     if isinstance(dtype, str) and dtype == "bfloat16":
         dtype = _bfloat16(op)
     kind: np.dtype[Any] = np.dtype(dtype)  # type: ignore[call-overload]
-    return _LikeArray(kind), _view(op, np.empty(0, kind)).dtype
+    return partial(_room, kind, None), view_of_numpy(op, np.empty(0, kind)).dtype
 
 
 def _bfloat16(op: str) -> object:
@@ -194,7 +168,7 @@ def target_of(op: str, out: object, shape: tuple[int, ...], source: Source) -> T
     ValueError
         Shape, dtype, layout or memory do not fit.
     """
-    array, dtype = _writable(op, out)
+    (array, dtype), adapter = _writable(op, out)
     x = source.array
     if array.shape != shape:
         wrong = f"shape {array.shape}; the result has {shape}"
@@ -204,24 +178,30 @@ def target_of(op: str, out: object, shape: tuple[int, ...], source: Source) -> T
         wrong = "gaps or another order; the result needs a C-contiguous, aligned array"
     elif not array.flags.writeable:
         wrong = "no permission to be written to"
-    elif op in _APART and np.may_share_memory(array, x):
+    elif not np.may_share_memory(array, x):
+        wrong = ""
+    elif op in _APART:
         wrong = "memory in common with x; it must lie apart"
-    elif np.may_share_memory(array, x) and array.ctypes.data != x.ctypes.data:
+    elif out is not source.of and array.ctypes.data != x.ctypes.data:
         wrong = "memory in common with a part of x; only x itself may be its own out"
     else:
-        return Target(array, lambda: out)
+        wrong = ""
+    if not wrong:
+        if adapter is not None:
+            adapter.note_change(out)
+        return Target(array, out)
     msg = f"{op}: out has {wrong}"
     raise ValueError(msg)
 
 
-def _writable(op: str, out: object) -> View:
+def _writable(op: str, out: object) -> tuple[View, Adapter | None]:
     if type(out) is np.ndarray:
-        return _view(op, out)
+        return view_of_numpy(op, out), None
     adapter = None if isinstance(out, (np.ndarray, np.generic)) else adapter_of(out)
     if adapter is None:
         msg = f"{op}: out must be a plain numpy array or a tensor, not {type(out).__name__}"
         raise TypeError(msg)
-    return adapter.out(op, out)
+    return adapter.out(op, out), adapter
 
 
 def _kind(x: object) -> str:
@@ -229,16 +209,17 @@ def _kind(x: object) -> str:
 
 
 def spoil(target: NDArray[Any], dtype: str) -> None:
-    """Make what a failed operation left in the caller's array visibly invalid.
+    """Make what a failed operation left in the caller's array visibly invalid, as the engine does.
 
-    NaN; of integers, which have none, the smallest, and of unsigned ones the largest.
+    NaN; of integers, which have none, the smallest, of unsigned ones the largest; True.
     """
+    kind = target.dtype.kind
     if dtype:
         target.fill(_BFLOAT16_NAN)
-    elif target.dtype.kind in "fc":
-        target.fill(np.nan)
-    elif target.dtype.kind == "b":
+    elif kind == "b":
         target.fill(True)
-    else:
+    elif kind in "iu":
         bounds = np.iinfo(target.dtype)
         target.fill(bounds.min or bounds.max)
+    else:  # also bfloat16 of ml_dtypes, whose kind is none of numpy's
+        target.fill(complex(np.nan, np.nan) if kind == "c" else np.nan)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from phalanx import distributed as px
 
 from ._arrays import like_dtype
-from ._frameworks import DTYPE_NAMES
+from ._views import DTYPE_NAMES
 
 __all__ = ["DTYPES", "OPERATIONS", "Case", "dtype_named"]
 

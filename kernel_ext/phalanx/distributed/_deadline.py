@@ -21,25 +21,28 @@ def seconds(timeout: float | None) -> float | None:
     ValueError
         It is negative or not a number.
     """
-    if timeout is None or timeout == math.inf:
+    if timeout is None:
         return None
     _check(timeout)
-    return float(timeout)
+    return None if timeout == math.inf else float(timeout)
 
 
 def _check(timeout: float) -> None:
+    shape = getattr(timeout, "shape", ())
     try:
-        is_time = timeout >= 0  # not of NaN
-    except TypeError:  # no number, or several
+        is_time = not shape and timeout >= 0  # not of NaN
+    except (TypeError, ValueError):  # no number
         is_time = False
     if not is_time:
-        msg = f"timeout must be None or at least 0 seconds, not {timeout!r}"
+        what = f"an array of shape {tuple(shape)}" if shape else repr(timeout)
+        msg = f"timeout must be None or at least 0 seconds, not {what}"
         raise ValueError(msg)
 
 
 def call_seconds(timeout: float | None) -> float | None:
     """Check the timeout of a call, where infinity is no limit whatever that of the group is."""
-    return _FOREVER_S if timeout == math.inf else seconds(timeout)
+    limit = seconds(timeout)
+    return _FOREVER_S if limit is None and timeout is not None else limit
 
 
 class Deadline:

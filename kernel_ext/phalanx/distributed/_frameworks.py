@@ -9,164 +9,33 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple, NoReturn, Protocol
+from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from phalanx import _native
 from phalanx.errors import NotSupported
 
-__all__ = [
-    "DTYPE_NAMES",
-    "Like",
-    "Target",
-    "View",
-    "adapter_of",
-    "adapter_of_dtype",
-    "check_name",
-    "is_mlx",
-    "is_mlx_dtype",
-    "on_stream",
-]
+from ._torch import Torch
+from ._views import (
+    BITS,
+    DTYPES,
+    Adapter,
+    Like,
+    Target,
+    View,
+    check_name,
+    refuse_device,
+    refuse_out,
+    view_of_numpy,
+)
 
-DTYPE_NAMES = _native.supported_dtypes()
-# numpy has no bfloat16 of its own: the engine is given the bits and this name.
-BITS = np.dtype(np.uint16)
+__all__ = ["adapter_of", "adapter_of_dtype", "is_mlx", "is_mlx_dtype", "on_stream"]
 
 # DLPack's device types whose memory the CPU reads: CPU, and pinned memory of CUDA and ROCm.
 _ON_CPU = (1, 3, 11)
 _DEVICES = {2: "cuda", 8: "metal", 10: "rocm", 13: "cuda"}
-# Which backend moves arrays of a device; none of them is in this release.
-_BACKENDS = {"cuda": "nccl", "metal": "jaccl", "mps": "jaccl"}
-
-
-class View(NamedTuple):
-    """Memory of an array, and the name of its dtype where numpy has none."""
-
-    array: NDArray[Any]
-    dtype: str = ""
-
-
-class Target(NamedTuple):
-    """Memory for a result, and how it becomes what the caller gets."""
-
-    array: NDArray[Any]
-    give: Callable[[], Any]
-
-
-class Like(Protocol):
-    """Makes room for results like a certain array."""
-
-    def __call__(self, shape: tuple[int, ...]) -> Target: ...
-
-
-class Adapter(Protocol):
-    """What one framework's arrays need."""
-
-    def view(self, op: str, x: Any) -> View:
-        """See what an array holds, without a copy where numpy can describe its layout."""
-
-    def out(self, op: str, x: Any) -> View:
-        """See an array that is to be written to."""
-
-    def like(self, x: Any) -> Like:
-        """Make results of the dtype of ``x`` and where ``x`` is."""
-
-    def like_dtype(self, dtype: Any) -> Like | None:
-        """Make results of this dtype, if it is one of the framework's."""
-
-
-def check_name(op: str, name: str) -> str:
-    """Return what the engine must be told of a dtype beyond its bytes.
-
-    Raises
-    ------
-    NotSupported
-        It is none of those that ranks can exchange.
-    """
-    if name not in DTYPE_NAMES:
-        msg = f"{op}: dtype {name} is not supported; {', '.join(DTYPE_NAMES)} are; convert it first"
-        raise NotSupported(msg)
-    return name if name == "bfloat16" else ""
-
-
-def _refuse_device(op: str, device: str, hint: str) -> NoReturn:
-    backend = _BACKENDS.get(device.partition(":")[0])
-    other = f"that is for backend='{backend}', which is not in this release; " if backend else ""
-    msg = f"{op}: the array is on {device}, not in memory of the CPU; {other}{hint}"
-    raise NotSupported(msg)
-
-
-def _refuse_out(op: str, framework: str) -> NoReturn:
-    msg = f"{op}: arrays of {framework} are never changed; out must be a numpy array or a tensor"
-    raise TypeError(msg)
-
-
-class _Torch:
-    def out(self, op: str, x: Any) -> View:
-        if x.is_conj() or x.is_neg():
-            msg = (
-                f"{op}: out is a view that conjugates or negates what is put into it; "
-                "pass out.resolve_conj().resolve_neg()"
-            )
-            raise ValueError(msg)
-        return self.view(op, x)
-
-    def view(self, op: str, x: Any) -> View:
-        torch = sys.modules["torch"]
-        if type(x) not in (torch.Tensor, torch.nn.Parameter):
-            msg = f"{op}: {type(x).__name__} would lose what it has beyond a plain tensor"
-            raise NotSupported(msg)
-        if x.device.type != "cpu":
-            hint = "it has no values" if x.is_meta else "pass x.cpu()"
-            _refuse_device(op, str(x.device), hint)
-        if x.layout is not torch.strided:
-            msg = f"{op}: a tensor of layout {x.layout} is not supported; pass x.to_dense()"
-            raise NotSupported(msg)
-        if x.requires_grad and torch.is_grad_enabled():
-            msg = (
-                f"{op}: the result would be cut off from the graph of x, which requires grad; "
-                "pass x.detach(), or call it under torch.no_grad()"
-            )
-            raise NotSupported(msg)
-        if torch.autograd.forward_ad.unpack_dual(x).tangent is not None:
-            msg = (
-                f"{op}: the forward derivative that x carries would be lost; "
-                "pass torch.autograd.forward_ad.unpack_dual(x).primal"
-            )
-            raise NotSupported(msg)
-        dtype = check_name(op, str(x.dtype).removeprefix("torch."))
-        x = x.detach().resolve_conj().resolve_neg()
-        try:
-            return View((x.view(torch.uint16) if dtype else x).numpy(), dtype)
-        except RuntimeError as error:
-            if "storage" not in str(error):
-                raise
-            msg = (
-                f"{op}: inside torch.func.jvp, grad and vmap a tensor has no values yet that could "
-                "be sent; call it outside"
-            )
-            raise NotSupported(msg) from None
-
-    def like(self, x: Any) -> Like:
-        return self._like(x.dtype)
-
-    def _like(self, dtype: Any) -> Like:
-        torch = sys.modules["torch"]
-
-        def make(shape: tuple[int, ...]) -> Target:
-            result = torch.empty(shape, dtype=dtype)
-            bits = result.view(torch.uint16) if dtype is torch.bfloat16 else result
-            return Target(bits.numpy(), lambda: result)
-
-        return make
-
-    def like_dtype(self, dtype: Any) -> Like | None:
-        if not isinstance(dtype, sys.modules["torch"].dtype):
-            return None
-        check_name("recv", str(dtype).removeprefix("torch."))
-        return self._like(dtype)
 
 
 class _Mlx:
@@ -186,31 +55,33 @@ class _Mlx:
         return View(np.asarray(x.view(mx.uint16) if dtype else x), dtype)
 
     def out(self, op: str, x: Any) -> View:
-        _refuse_out(op, "MLX")
+        refuse_out(op, "MLX")
+
+    def note_change(self, out: Any) -> None:
+        """Never come here: `out` has refused it."""
 
     def like(self, x: Any) -> Like:
-        return self._like(x.dtype)
-
-    def _like(self, dtype: Any) -> Like:
-        mx = sys.modules["mlx.core"]
-
-        def make(shape: tuple[int, ...]) -> Target:
-            # MLX has no empty(): its memory is filled once for nothing, which is cheaper than
-            # copying a result into it.
-            result = mx.zeros(shape, mx.uint16 if dtype == mx.bfloat16 else dtype)
-            mx.eval(result)
-            array = np.array(result, copy=False)
-            if dtype == mx.bfloat16:
-                return Target(array, lambda: result.view(mx.bfloat16))
-            return Target(array, lambda: result)
-
-        return make
+        return partial(_room_of_mlx, x.dtype)
 
     def like_dtype(self, dtype: Any) -> Like | None:
         if not isinstance(dtype, sys.modules["mlx.core"].Dtype):
             return None
         check_name("recv", str(dtype).rpartition(".")[2])
-        return self._like(dtype)
+        return partial(_room_of_mlx, dtype)
+
+
+def _room_of_mlx(dtype: Any, shape: tuple[int, ...]) -> Target:
+    mx = sys.modules["mlx.core"]
+    is_bfloat16 = dtype == mx.bfloat16
+    # MLX has no empty(): its memory is filled once for nothing, which is cheaper than copying a
+    # result into it. By the CPU: the default device may be a GPU, which has no float64.
+    result = mx.zeros(shape, mx.uint16 if is_bfloat16 else dtype, stream=mx.cpu)
+    mx.eval(result)
+    return Target(np.array(result, copy=False), result, _as_bfloat16 if is_bfloat16 else None)
+
+
+def _as_bfloat16(bits: Any) -> Any:
+    return bits.view(sys.modules["mlx.core"].bfloat16)
 
 
 class _Jax:
@@ -225,33 +96,53 @@ class _Jax:
         for device in x.devices():
             if device.platform != "cpu":
                 name = "cuda" if device.platform == "gpu" else device.platform
-                _refuse_device(op, f"{name}:{device.id}", "pass np.asarray(x)")
+                refuse_device(op, f"{name}:{device.id}", "pass np.asarray(x)")
         dtype = check_name(op, x.dtype.name)
         array = np.asarray(x)  # read-only, and no copy unless x lies on several devices
         return View(array.view(BITS) if dtype else array, dtype)
 
     def out(self, op: str, x: Any) -> View:
-        _refuse_out(op, "jax")
+        refuse_out(op, "jax")
+
+    def note_change(self, out: Any) -> None:
+        """Never come here: `out` has refused it."""
 
     def like(self, x: Any) -> Like:
-        def make(shape: tuple[int, ...]) -> Target:
-            result = np.empty(shape, x.dtype)
-            bits = result.view(BITS) if x.dtype.name == "bfloat16" else result
-            return Target(bits, lambda: _as_jax(result))
-
-        return make
+        return partial(_room_of_jax, x.dtype, x.devices())
 
     def like_dtype(self, dtype: Any) -> Like | None:
         return None  # they are numpy's
 
 
-def _as_jax(result: NDArray[Any]) -> Any:
+def _room_of_jax(dtype: np.dtype[Any], devices: set[Any], shape: tuple[int, ...]) -> Target:
+    result: NDArray[Any] = np.empty(shape, dtype)
+    bits = result if dtype in DTYPES else result.view(BITS)
+    return Target(bits, result, partial(_as_jax, devices))
+
+
+def _as_jax(devices: set[Any], result: NDArray[Any]) -> Any:
     """Make it jax's, as it is: without this jax makes 32 bits of 64 where x64 is off just now."""
     jax = sys.modules["jax"]
+    device = _device_beside(devices)
     if result.dtype.itemsize < 8 or jax.config.jax_enable_x64:
-        return jax.numpy.asarray(result)
+        return jax.numpy.asarray(result, device=device)
     with jax.enable_x64(True):
-        return jax.numpy.asarray(result)
+        return jax.numpy.asarray(result, device=device)
+
+
+def _device_beside(devices: set[Any]) -> Any:
+    """Choose where the result of an array on these devices is to lie; None: on the default one.
+
+    What is put on a device by name stays there, and jax refuses to add up what stays on different
+    ones: so it is named only where the default device is another, a GPU perhaps.
+    """
+    jax = sys.modules["jax"]
+    default = jax.config.jax_default_device
+    if default is None or isinstance(default, str):
+        default = jax.local_devices(backend=default)[0]
+    if default in devices:
+        return None
+    return next(iter(devices)) if len(devices) == 1 else jax.local_devices(backend="cpu")[0]
 
 
 class _DLPack:
@@ -261,29 +152,32 @@ class _DLPack:
         device, number = x.__dlpack_device__()
         if int(device) not in _ON_CPU:
             name = _DEVICES.get(int(device), f"device {int(device)} of DLPack")
-            _refuse_device(op, f"{name}:{number}", "pass a copy on the CPU")
+            refuse_device(op, f"{name}:{number}", "pass a copy on the CPU")
         try:
             array = np.from_dlpack(x)
         except (BufferError, RuntimeError, TypeError, ValueError) as error:
             msg = f"{op}: this {type(x).__name__} cannot be read through __dlpack__ ({error})"
             raise NotSupported(msg) from error
-        return View(array)
+        return view_of_numpy(op, array)
 
     def out(self, op: str, x: Any) -> View:
         return self.view(op, x)
 
+    def note_change(self, out: Any) -> None:
+        """Tell nobody: DLPack has no word for it."""
+
     def like(self, x: Any) -> Like:
-        from_dlpack = _from_dlpack(x)
-        dtype = np.from_dlpack(x).dtype
-
-        def make(shape: tuple[int, ...]) -> Target:
-            result = np.empty(shape, dtype)
-            return Target(result, lambda: from_dlpack(result))
-
-        return make
+        return partial(_room_by_dlpack, np.from_dlpack(x).dtype, _from_dlpack(x))
 
     def like_dtype(self, dtype: Any) -> Like | None:
         return None
+
+
+def _room_by_dlpack(
+    dtype: np.dtype[Any], from_dlpack: Callable[[Any], Any], shape: tuple[int, ...]
+) -> Target:
+    result: NDArray[Any] = np.empty(shape, dtype)
+    return Target(result, result, from_dlpack)
 
 
 def _from_dlpack(x: Any) -> Callable[[Any], Any]:
@@ -301,7 +195,7 @@ def _from_dlpack(x: Any) -> Callable[[Any], Any]:
     return namespace.from_dlpack  # type: ignore[no-any-return]
 
 
-_TORCH, _MLX, _JAX, _ANY = _Torch(), _Mlx(), _Jax(), _DLPack()
+_TORCH, _MLX, _JAX, _ANY = Torch(), _Mlx(), _Jax(), _DLPack()
 # By the first part of the name of the module that a type, or a type it derives from, is from.
 _ADAPTERS: dict[str, Adapter] = {"torch": _TORCH, "mlx": _MLX, "jax": _JAX, "jaxlib": _JAX}
 
@@ -327,6 +221,9 @@ def adapter_of(x: object) -> Adapter | None:
     """Return what its framework's arrays need, None if it is no array of a framework."""
     if not hasattr(x, "__dlpack__"):
         return None
+    adapter = _ADAPTERS.get(type(x).__module__)  # of a tensor, the name is no longer
+    if adapter is not None:
+        return adapter
     for kind in type(x).__mro__:
         adapter = _ADAPTERS.get(kind.__module__.partition(".")[0])
         if adapter is not None:

@@ -11,10 +11,11 @@ from typing import Any, TypeVar
 
 from ._arrays import as_source, check_stream, like_dtype
 from ._deadline import call_seconds
-from ._frameworks import Like, is_mlx, is_mlx_dtype, on_stream
+from ._frameworks import is_mlx, is_mlx_dtype, on_stream
 from ._gradients import with_gradient
 from ._group import Group
 from ._run import group_or_world, rank_number
+from ._views import Like
 
 __all__ = ["recv", "recv_like", "send"]
 
@@ -125,6 +126,8 @@ def recv(
     ------
     ValueError
         ``src`` is no other rank of the group, or a length is negative.
+    TypeError
+        ``dtype`` is none, or None.
     DistributedError
         As for `send`.
 

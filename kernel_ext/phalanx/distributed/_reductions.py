@@ -47,8 +47,8 @@ def all_sum(
         Ranks that take part; ``None`` is the group made by `init`.
     out : array, shape and dtype of the result, optional
         Where the result is put, an array of numpy or a tensor; it may be ``x`` itself. After a
-        failure it holds NaN (integers: their smallest number, unsigned ones the largest), unless
-        it is ``x`` and was not touched yet.
+        failure it holds NaN (integers: their smallest number, unsigned ones the largest; bool:
+        True), unless it is ``x`` and was not touched yet.
     timeout : float, optional
         Seconds the operation may take in all; ``None``: as `Group.timeout` says.
     async_op : bool, optional

@@ -67,18 +67,18 @@ def collective(
 ) -> Any:
     """Carry out a collective, or start it.
 
-    The first lines are the short way for what programs mostly pass, arrays of numpy and no other
-    option: every name looked up there is paid for by small arrays. The native engine takes what is
-    plainly right, and leaves alone all that is not, which goes the long way.
+    The first lines are the short way for what programs mostly pass, arrays of numpy: every name
+    looked up there is paid for by small arrays. The native engine takes what is plainly right, and
+    leaves alone all that is not, which goes the long way.
     """
     if group is None:
         group = world() or init()
     else:
         group_or_world(group)
-    if timeout is stream is None and not async_op:
+    if stream is None and not async_op:
         engine = group._engine
         try:
-            result = short_way(op, engine, x, out, root)
+            result = short_way(op, engine, x, out, root, timeout, "")
         except BaseException:
             if out is None:
                 group._tell_failure()
@@ -100,8 +100,9 @@ def _by_the_long_way(
     stream: object,
     root: int,
 ) -> Any:
-    check_stream(op, x, stream)
-    if not is_mlx(x) or out is not None:
+    if stream is not None:
+        check_stream(op, x, stream)
+    if out is not None or not is_mlx(x):
         return _checked(op, group, out, timeout, async_op, root, x)
 
     def move(op: str, y: Any) -> Any:
@@ -121,7 +122,7 @@ def _checked(
     """Carry out a collective on whatever came; only what fits goes to the engine."""
     size = group.size()
     source = as_source(op, x, addends=size if op in _SUMS else 1)
-    limit = call_seconds(timeout)
+    limit = None if timeout is None else call_seconds(timeout)
     array, dtype = source.array, source.dtype
     shape = _shape(op, array.shape, size)
     target = source.like(shape) if out is None else target_of(op, out, shape, source)
@@ -131,10 +132,11 @@ def _checked(
         if async_op:
             work = engine.submit(op, array, target.array, root, limit, dtype)
             return Work(work, target.give, partial(_fail, *failed), (array, target.array))
-        if op == "broadcast":
-            engine.broadcast(array, target.array, root, limit, dtype)
-        else:
-            getattr(engine, op)(array, target.array, limit, dtype)
+        if short_way(op, engine, array, target.array, root, limit, dtype) is NotImplemented:
+            if op == "broadcast":
+                engine.broadcast(array, target.array, root, limit, dtype)
+            else:
+                getattr(engine, op)(array, target.array, limit, dtype)
     except BaseException:
         _fail(*failed)
         raise
@@ -173,6 +175,8 @@ def _fail(
     # An array that is its own out is the engine's to spoil, which knows whether it was touched. So
     # is any of a closed engine: nothing was begun there, or its epoch is over, and what a late
     # `wait` hears of is an array that another operation may have been given since.
-    if is_callers and not engine.is_closed and not may_share_memory(target, source):
-        spoil(target, dtype)
-    group._tell_failure()
+    try:
+        if is_callers and not engine.is_closed and not may_share_memory(target, source):
+            spoil(target, dtype)
+    finally:
+        group._tell_failure()
