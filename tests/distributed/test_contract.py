@@ -7,6 +7,7 @@ import os
 import pytest
 from distributed import cells, contract
 from distributed.contract import Case
+from distributed.large_cells import large
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -112,5 +113,25 @@ def test_arrays_of_more_than_2_gib(rank_pool, op, transport):
     if not _has_memory(5 * count):
         pytest.skip("needs more memory than this machine has to spare")
     world = rank_pool(2, transport=transport)
-    world.start(contract.large, op, count)
+    world.start(large, op, count)
     assert world.outcomes(timeout=240) == [0, 0]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("op", "hosts", "async_op"),
+    [
+        ("all_gather", (0, 0), False),  # what one gives is less: only the result is more
+        ("sum_scatter", (0, 1), False),
+        ("all_max", (0, 0, 1), True),
+    ],
+)
+def test_other_ways_to_more_than_2_gib(rank_pool, op, hosts, async_op):
+    size = len(hosts)
+    count = size * (2**31 // size + 2**20 + 1)
+    if not _has_memory(2 * size * count):
+        pytest.skip("needs more memory than this machine has to spare")
+    world = rank_pool(size, hosts)
+    world.start(large, op, count, async_op)
+    assert world.outcomes(timeout=240) == [0] * size
