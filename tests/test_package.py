@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import zipfile
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,18 @@ def test_public_names():
 @pytest.mark.parametrize("name", sorted(_PUBLIC))
 def test_every_public_name_is_there(name):
     assert getattr(phalanx, name) is not None
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        *("all_sum", "all_max", "all_min", "all_gather", "sum_scatter", "all_to_all", "broadcast"),
+        *("send", "recv", "recv_like", "recover", "Group.barrier", "Group.split"),
+    ],
+)
+def test_every_operation_says_what_it_costs(operation):
+    said = attrgetter(operation)(phalanx).__doc__
+    assert "Cost" in said.partition("Notes\n")[2]
 
 
 def test_a_rank_loads_no_client_and_no_widgets():

@@ -287,7 +287,7 @@ class Group:
         """
 
     def describe(self, sizes: list[int] = []) -> dict[str, Any]:
-        """Algorithms by operation and size (some, and ``sizes``), transports, counts of bytes and operations."""
+        """Algorithms by operation and size (some, and ``sizes``), those of sums of halves apart; counts."""
 
 @final
 class Work:

@@ -154,6 +154,16 @@ def cell_error(failures: Failures) -> CellError:
     So ``except ZeroDivisionError`` around a cell works, where all causes are one built-in type
     that can be combined (Python forbids some, like `OSError`) or one of ours.
 
+    Parameters
+    ----------
+    failures : dict of int to (str, str, tuple of str)
+        As for `CellError`.
+
+    Returns
+    -------
+    CellError
+        Of both types where that can be.
+
     Examples
     --------
     >>> isinstance(cell_error({1: ("KeyError", "'x'", ())}), KeyError)

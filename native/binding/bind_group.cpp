@@ -107,16 +107,17 @@ std::shared_ptr<Group> make_group(
 py::dict describe(const Group& group, const std::vector<std::uint64_t>& sizes) {
     std::vector<std::uint64_t> told{8, 1U << 10, 1U << 14, 1U << 20, 1U << 26};
     told.insert(told.end(), sizes.begin(), sizes.end());
-    py::dict algorithms;
-    for (const OpKind kind :
-         {OpKind::kBarrier, OpKind::kAllSum, OpKind::kAllMax, OpKind::kAllMin, OpKind::kAllGather,
-          OpKind::kSumScatter, OpKind::kAllToAll, OpKind::kBroadcast}) {
-        py::dict by_size;
-        for (const std::uint64_t nbytes : told) {
-            by_size[py::int_(nbytes)] = group.algorithm(kind, nbytes);
+    const auto algorithms_of = [&](std::initializer_list<OpKind> kinds, Dtype dtype) {
+        py::dict algorithms;
+        for (const OpKind kind : kinds) {
+            py::dict by_size;
+            for (const std::uint64_t nbytes : told) {
+                by_size[py::int_(nbytes)] = group.algorithm(kind, nbytes, dtype);
+            }
+            algorithms[name_of(kind).c_str()] = by_size;
         }
-        algorithms[name_of(kind).c_str()] = by_size;
-    }
+        return algorithms;
+    };
     const Counters counters = group.counters();
     py::dict result;
     result["rank"] = group.rank();
@@ -126,7 +127,13 @@ py::dict describe(const Group& group, const std::vector<std::uint64_t>& sizes) {
     result["members"] = group.members();
     result["nodes"] = group.formation().nodes;
     result["stripes"] = group.stripes();
-    result["algorithms"] = algorithms;
+    result["algorithms"] = algorithms_of(
+        {OpKind::kBarrier, OpKind::kAllSum, OpKind::kAllMax, OpKind::kAllMin, OpKind::kAllGather,
+         OpKind::kSumScatter, OpKind::kAllToAll, OpKind::kBroadcast},
+        Dtype::none);
+    // Only sums of halves are done in another way: in float32, as which they may have to travel.
+    result["algorithms_of_halves"] =
+        algorithms_of({OpKind::kAllSum, OpKind::kSumScatter}, Dtype::float16);
     result["selector"] = table_of(group.tuning());
     result["operations"] = counters.operations;
     result["bytes"] = counters.bytes;

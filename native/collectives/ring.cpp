@@ -144,7 +144,8 @@ void Team::ring_gather(const Op& op, std::byte* out, Waiter& waiter) {
 }
 
 // A chain from the root's node to the right, each byte passed on as soon as it has come: n bytes
-// sent per node, n / bandwidth + (m-1) latencies.
+// sent per node, n / bandwidth + (m-1) latencies. Source: the pipeline of Pjesivac-Grbovic et al.
+// 2007, doi:10.1007/s10586-007-0012-0.
 void Team::chain_broadcast(const Op& op, const std::byte* x, std::byte* out, Waiter& waiter) {
     const int nodes = links_->size();
     const int root_node = formation_.node_of(static_cast<int>(op.root));

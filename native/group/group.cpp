@@ -213,10 +213,11 @@ std::string Group::host_of(int world_rank) const {
     return world_rank >= 0 && index < host_names_.size() ? host_names_[index] : "";
 }
 
-std::string Group::algorithm(OpKind kind, std::uint64_t nbytes) const {
+std::string Group::algorithm(OpKind kind, std::uint64_t nbytes, Dtype dtype) const {
     Op op;
     op.kind = kind;
-    op.count = nbytes;
+    op.dtype = dtype;
+    op.count = nbytes / size_of(dtype);
     if (size_ == 1) return name_of_algorithm(0);
     // As the group does it, also where this rank has no neighbour and others have.
     const bool has_host = !formation_.has_single_ranks_only();

@@ -148,7 +148,9 @@ class Group {
     [[nodiscard]] bool is_left_by_all() noexcept;
     [[nodiscard]] const Formation& formation() const noexcept { return formation_; }
     [[nodiscard]] const Tuning& tuning() const noexcept { return tuning_; }
-    [[nodiscard]] std::string algorithm(OpKind kind, std::uint64_t nbytes) const;
+    // How an operation of so many bytes is done; the dtype matters for sums of halves only.
+    [[nodiscard]] std::string algorithm(OpKind kind, std::uint64_t nbytes,
+                                        Dtype dtype = Dtype::none) const;
     // Of a group of more than one.
     [[nodiscard]] const Recorder& recorder() const noexcept { return *recorder_; }
     [[nodiscard]] Counters counters() const noexcept;

@@ -1,4 +1,5 @@
-// Which algorithm, from (op, bytes, ranks, hosts) only: the same call gives the same bits.
+// Which algorithm, from (op, bytes, ranks, hosts) only, and of sums whether they are of halves: the
+// same call gives the same bits.
 #pragma once
 
 #include <cstdint>

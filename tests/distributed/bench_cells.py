@@ -58,6 +58,15 @@ def limits_without(what: str, rank: int) -> tuple[tuple[Limit, ...], int]:
     return found, px.all_sum(1)
 
 
+def named_and_traced(op: str, dtype: str, nbytes: int) -> tuple[str, set[str]]:
+    """The algorithm that a sweep names, and those that the flight recorder has seen."""
+    before = int(px.trace().number.max(initial=-1))
+    (m,) = sweep(op, [nbytes], dtype=dtype, iterations=1)
+    done = px.trace()
+    done = done[(done.number > before) & (done.op == op) & (done.element == dtype)]
+    return m.algorithm, {str(name) for name in done.algorithm}
+
+
 def sweep_broken(op: str, nbytes: int) -> int:
     """Wrong elements of a sweep in which one element of rank 1's results is not right."""
     name = "recv_like" if op == "sendrecv" else op

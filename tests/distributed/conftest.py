@@ -8,9 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 import pytest
+from distributed import cells
 from distributed.farm import Farm, World
 from distributed.meeting import PATIENCE, Meeting
 
+from phalanx.distributed import Selector
 from phalanx.distributed._listen import Share
 
 # One, a pair, powers of two, odd, and even without being such a power: the others take their ways.
@@ -23,6 +25,12 @@ WORLDS = {
     "2+2 interleaved": (4, (0, 1, 0, 1), "any"),
     "3+1+1 composed": (5, (0, 0, 0, 1, 2), "any"),
     "4+4 composed": (8, (0,) * 4 + (1,) * 4, "any"),
+}
+# Sizes that differ from those in nothing but their number: for these a part of the contract.
+OTHERS = {
+    "5 arena": (5, (0,) * 5, "any"),
+    "5 tcp": (5, (0,) * 5, "tcp"),
+    "8 tcp": (8, (0,) * 8, "tcp"),
 }
 FEW = ["1 arena", "2 arena", "4 arena", "2 tcp", "3 tcp", "2+1 composed", "2+2 interleaved"]
 
@@ -69,6 +77,27 @@ def marked(name: str) -> object:
 def world(request, rank_pool):
     size, hosts, transport = WORLDS[request.param]
     return rank_pool(size, hosts, transport)
+
+
+@pytest.fixture(params=OTHERS)
+def other_sizes(request, rank_pool):
+    return rank_pool(*OTHERS[request.param])
+
+
+@pytest.fixture
+def ring_only(farm):
+    """Give worlds of single ranks that go around the ring with the smallest array, too."""
+
+    def make(size: int) -> World:
+        usual = farm.world(size, transport="tcp")
+        usual.run(cells.follow, Selector(mesh_bytes=0, direct_bytes=0, mesh_broadcast_bytes=0))
+        world = farm.unformed(size, (0,) * size, "tcp")
+        world.run(cells.join)
+        return world
+
+    yield make
+    farm._world.run(cells.follow, Selector())
+    farm._world.is_good = False  # of no use to other tests
 
 
 @pytest.fixture(params=FEW)

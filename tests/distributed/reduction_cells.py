@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -116,4 +117,8 @@ def refusals() -> list[str]:
 
 
 def described() -> dict[str, dict[int, str]]:
-    return px.init()._engine.describe()["algorithms"]
+    return described_engine()["algorithms"]
+
+
+def described_engine() -> dict[str, Any]:
+    return px.init()._engine.describe()

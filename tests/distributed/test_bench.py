@@ -170,6 +170,24 @@ def test_a_sweep_of_every_dtype(world):
         assert [m for m in measured if m.n_wrong] == []
 
 
+@pytest.mark.parametrize(
+    ("op", "dtype", "nbytes"),
+    [
+        # Halves are summed in float32, which is nothing that could have come with the header.
+        ("all_sum", "bfloat16", 1024),
+        ("sum_scatter", "float16", 1024),
+        ("all_max", "bfloat16", 1024),
+        ("all_sum", "float32", 1024),
+        # What all ranks give is more than goes inline or through the mesh, what one gives is not.
+        ("all_gather", "float32", 24 << 10),
+        ("all_gather", "float32", 120 << 10),
+    ],
+)
+def test_the_algorithm_that_is_named_is_the_one_that_was_taken(world, op, dtype, nbytes):
+    for named, seen in world.run(bench_cells.named_and_traced, op, dtype, nbytes):
+        assert seen == {named}
+
+
 @pytest.mark.parametrize("op", [op for op in OPERATIONS if op not in ("barrier", "all_gather")])
 def test_one_wrong_element_on_one_rank_is_counted(rank_pool, op):
     world = rank_pool(2)

@@ -5,15 +5,49 @@ from __future__ import annotations
 import os
 
 import pytest
-from distributed import contract
+from distributed import cells, contract
 from distributed.any_call import any_calls
 from distributed.contract import Case
+from distributed.large_cells import large
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 
 def test_every_op_and_dtype_at_sizes_around_every_share_and_segment(world):
     contract.check_all(world, contract.grid(world.size))
+
+
+RING = dict.fromkeys((*contract.REDUCTIONS, "all_gather"), "ring") | {"broadcast": "chain"}
+SEGMENT_NBYTES = 256 << 10  # HostTuning and the streams of native/collectives
+A_FEW = ("bfloat16", "float64")
+
+
+@pytest.mark.parametrize("size", range(1, 9))
+def test_the_grid_has_an_array_of_more_than_a_segment_of_each_width(size):
+    most: dict[tuple[str, str], int] = {}
+    for case in contract.grid(size):
+        count = case.shape[0] * (size if case.op in contract.DIVIDED else 1)
+        nbytes = count * contract.dtype_of(case.dtype).itemsize
+        most[case.op, case.dtype] = max(nbytes, most.get((case.op, case.dtype), 0))
+    for op in contract.OPS:
+        for dtype in contract.WIDTHS:
+            assert most[op, dtype] > SEGMENT_NBYTES, (op, dtype)
+
+
+@pytest.mark.slow
+def test_groups_of_other_sizes(other_sizes):
+    contract.check_all(other_sizes, contract.grid(other_sizes.size, dtypes=A_FEW))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [3, 5, 8])
+def test_a_ring_of_any_size_with_any_count(ring_only, size):
+    world = ring_only(size)
+    for told in world.run(cells.describe):
+        algorithms = told["engine"]["algorithms"]
+        for op, way in RING.items():
+            assert set(algorithms[op].values()) == {way}, op
+    contract.check_all(world, contract.grid(size, tuple(RING), A_FEW))
 
 
 def test_every_shape_layout_and_way_to_call(world):
@@ -27,6 +61,8 @@ def test_arrays_of_many_segments(few_worlds):
         dtype = "float32" if op in contract.REDUCTIONS else "int64"
         count = 1_300_003 // (n if op in contract.DIVIDED else 1)
         contract.check_all(few_worlds, [Case(op, (count,), dtype, root=n - 1)])
+    # As float32, which halves travel as, this is more than one block of scratch (4 MiB).
+    contract.check_all(few_worlds, [Case("all_sum", (1_300_003,), "bfloat16")])
 
 
 @settings(
@@ -59,5 +95,25 @@ def test_arrays_of_more_than_2_gib(rank_pool, op, transport):
     if not _has_memory(5 * count):
         pytest.skip("needs more memory than this machine has to spare")
     world = rank_pool(2, transport=transport)
-    world.start(contract.large, op, count)
+    world.start(large, op, count)
     assert world.outcomes(timeout=240) == [0, 0]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("op", "hosts", "async_op"),
+    [
+        ("all_gather", (0, 0), False),  # what one gives is less: only the result is more
+        ("sum_scatter", (0, 1), False),
+        ("all_max", (0, 0, 1), True),
+    ],
+)
+def test_other_ways_to_more_than_2_gib(rank_pool, op, hosts, async_op):
+    size = len(hosts)
+    count = size * (2**31 // size + 2**20 + 1)
+    if not _has_memory(2 * size * count):
+        pytest.skip("needs more memory than this machine has to spare")
+    world = rank_pool(size, hosts)
+    world.start(large, op, count, async_op)
+    assert world.outcomes(timeout=240) == [0] * size

@@ -171,3 +171,13 @@ def test_describe_names_the_same_algorithms_on_every_rank(rank_pool):
     assert said[2]["all_gather"][8] == "inline+ring"
     direct = rank_pool(3, transport="tcp").run(cells.described)[0]
     assert direct["all_sum"][1 << 20] == "direct"
+
+
+def test_describe_tells_halves_apart(rank_pool):
+    """What is widened for the way between hosts does not come with the header."""
+    for told in rank_pool(3, (0, 0, 1)).run(cells.described_engine):
+        assert told["algorithms"]["all_sum"][1024] == "inline+mesh"
+        assert told["algorithms_of_halves"]["all_sum"][1024] == "staged+mesh"
+        assert set(told["algorithms_of_halves"]) == {"all_sum", "sum_scatter"}
+    for told in rank_pool(2).run(cells.described_engine):
+        assert told["algorithms_of_halves"]["sum_scatter"][1024] == "inline"

@@ -41,7 +41,7 @@ def stripes(world, rank):
 )
 def test_a_striped_world_keeps_the_contract(striped, size, hosts, transport, per_ip):
     world = striped(size, hosts, transport, per_ip)
-    cases = contract.grid(size, large=LARGE)[::7] + contract.several_dimensions(size)[::5]
+    cases = contract.grid(size, large_nbytes=LARGE)[::7] + contract.several_dimensions(size)[::5]
     cases += [Case(op, (LARGE,), "float32") for op in ("all_sum", "all_gather", "broadcast")]
     contract.check_all(world, cases)
     ways = [f"{address} to {address}" for address in HOME] * per_ip

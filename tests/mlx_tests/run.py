@@ -3,6 +3,7 @@
     python tests/mlx_tests/run.py --mlx-tests MLX/python/tests
 
 where MLX is a checkout of ml-explore/mlx; nothing of it is kept here. It needs the package mlx.
+`test_mlx` runs the same where PHALANX_MLX_CHECKOUT names that checkout.
 Every file is run by as many ranks as MLX means it for, and a table says which tests passed on all.
 """
 

@@ -63,6 +63,7 @@ class Case:
         n_in = self.count * (1 if op == "all_gather" else shares)
         n_out = self.count * (1 if op == "sum_scatter" else shares)
         self._x = _repeat(_pattern(rank, dtype), n_in)
+        self.nbytes_given = self._x.nbytes  # by one rank, by which the engine chooses
         self._out = np.empty(n_out, dtype)
         self._expected = _expected(op, rank, size, self.count, dtype)
         self._call = self._bound_call()

@@ -50,14 +50,22 @@ def all_gather(
 
     Raises
     ------
-    DistributedError, ValueError, TypeError
+    DistributedError, ValueError, TypeError, OverflowError
         As for `all_sum`.
 
     Notes
     -----
     `mx.grad` passes each rank its own part of the gradient.
-    Between hosts a ring: size - 1 steps, ``x.nbytes (size - 1)`` bytes sent per rank.
-    Source: Chan et al. 2007, doi:10.1002/cpe.1206.
+
+    Cost, in the words of `all_sum` (n is what one rank gives):
+
+    - inline: 1 step, in which every rank reads ``(p - 1) n`` bytes;
+    - staged: a step for each 256 KiB of n, ``2 (p + 1) n`` bytes read and written per rank;
+    - mesh, between hosts of one rank each: 1 step, ``(m - 1) n`` bytes sent per rank;
+    - ring: m - 1 steps, ``(size - k) n`` bytes sent by a host, k being the ranks of the next one.
+      Source: Chan et al. 2007, doi:10.1002/cpe.1206;
+    - several ranks on each of several hosts: one of the first two, the ring, and a copy of
+      ``size n`` bytes to all ranks but each host's first.
 
     Examples
     --------
@@ -103,6 +111,17 @@ def all_to_all(
         The first axis cannot be divided by the number of ranks, or as for `all_sum`.
     DistributedError, TypeError
         As for `all_sum`.
+
+    Notes
+    -----
+    Cost, in the words of `all_sum`:
+
+    - inline: 1 step, in which every rank reads its part of the others' arrays, n bytes in all;
+    - staged: a step for each 256 KiB, ``4 n`` bytes read and written per rank;
+    - pairwise, between hosts of one rank each: 1 step, all pairs at once, ``n (m - 1) / m`` bytes
+      sent per rank. Source: Thakur, Rabenseifner and Gropp 2005, doi:10.1177/1094342005051521;
+    - several ranks on each of several hosts: gathered at each host's first rank (one of the first
+      two of `all_gather`), pairwise between those, and handed out; in blocks of a few MiB.
 
     Examples
     --------
@@ -152,8 +171,22 @@ def broadcast(
     ------
     ValueError
         ``root`` is no rank of the group, or as for `all_sum`.
-    DistributedError, TypeError
+    DistributedError, TypeError, OverflowError
         As for `all_sum`; ranks that name different roots get a `CollectiveMismatch`.
+
+    Notes
+    -----
+    Cost, in the words of `all_sum`:
+
+    - inline: 1 step, in which every rank reads n bytes;
+    - staged: a step for each 256 KiB, ``2 n`` bytes read and written per rank;
+    - mesh, between hosts of one rank each, up to 1 KiB / (m - 1): 1 step, as every host sends n
+      bytes to all others;
+    - chain, between hosts: n bytes sent per host but the last, each as soon as it has come; the
+      last one has them m - 1 hops after the first. Source: Pjesivac-Grbovic et al. 2007,
+      doi:10.1007/s10586-007-0012-0 (pipeline);
+    - several ranks on each of several hosts: one of the first two at the root's host, the chain,
+      and staged at the others.
 
     Examples
     --------

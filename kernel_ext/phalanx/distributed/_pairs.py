@@ -60,11 +60,17 @@ def send(
         The other rank was lost, or the time was up.
     NotSupported
         As for `all_sum`; the derivative of what is returned, which would leave out the other rank.
+    TypeError, OverflowError
+        ``dst`` or ``group`` is none; ``x`` is a Python int that int64 cannot hold.
 
     Notes
     -----
     Arrays between two ranks arrive in the order in which they were sent. Up to 64 KiB a rank does
     not wait for the other, so that two that send to each other first both go on.
+
+    Cost, of n = ``x.nbytes``: on one host a copy into a queue of 64 KiB in shared memory and, at
+    the receiver, one out of it; between hosts ``n`` bytes and a header over a socket of the pair's
+    own. One step either way, and one way only: no answer is waited for.
 
     Examples
     --------
@@ -127,9 +133,13 @@ def recv(
     ValueError
         ``src`` is no other rank of the group, or a length is negative.
     TypeError
-        ``dtype`` is none, or None.
+        ``src``, ``shape``, ``dtype`` (also None) or ``group`` is none.
     DistributedError
         As for `send`.
+
+    Notes
+    -----
+    Cost is that of `send`, and the memory of the result.
 
     Examples
     --------
@@ -179,8 +189,12 @@ def recv_like(
     ------
     ValueError
         ``src`` is no other rank of the group, or ``x`` is no array.
-    DistributedError
+    DistributedError, TypeError, OverflowError
         As for `send`.
+
+    Notes
+    -----
+    Cost is that of `send`, and the memory of the result.
 
     Examples
     --------

@@ -55,6 +55,11 @@ def recover(timeout: float | None = 30.0) -> Group:
     DistributedError
         The group cannot be formed.
 
+    Notes
+    -----
+    Cost: a round trip to the supervisor where nothing has failed; else another one, connections
+    anew between hosts, and as much for each split that stands again.
+
     Examples
     --------
     >>> import numpy as np, phalanx as px

@@ -72,17 +72,35 @@ def all_sum(
         A dtype, device or subclass that cannot be sent, a tensor that requires grad, or an array
         inside a transformation (`jax.jit`, `mx.vmap`, `mx.compile`), where it has no values.
     ValueError, TypeError
-        ``x`` is no array (a list is none), or ``out`` does not fit it.
+        ``x`` is no array (a list is none), or ``out`` does not fit it; ``timeout`` is no number.
+    OverflowError
+        A Python int so large that int64 might not hold the sum.
 
     Notes
     -----
-    bool sums as logical or; integers wrap, as in numpy, but a Python int so large that the sum
-    could is refused; float16 and bfloat16 are summed in float32 and rounded once.
+    bool sums as logical or; integers of arrays wrap, as in numpy; float16 and bfloat16 are summed
+    in float32 and rounded once.
     With ``backend="mpi"`` the library of MPI may add float32, float64 and complex numbers in another
     order than the ring does, so that the last bits differ; all its ranks get the same ones.
     `mx.grad` knows this function as it knows MLX's own: the gradient passes through as it is.
-    Between hosts a ring: 2 (size - 1) steps, ``2 x.nbytes (size - 1) / size`` bytes sent per rank.
-    Source: Patarasuk and Yuan 2009, doi:10.1016/j.jpdc.2008.09.002.
+
+    Cost, of n = ``x.nbytes``, p ranks on a host and m hosts (over tcp each rank is one). Sizes are
+    those that ship (``phalanx bench --tune``); `Group.describe` says which way is taken:
+
+    - inline, on a host up to 16 KiB: 1 step, in which every rank reads ``(p - 1) n`` bytes;
+    - staged, on a host: a step for each 256 KiB, ``(5 - 2/p) n`` bytes read and written per rank.
+      Source: Rabenseifner 2004, doi:10.1007/978-3-540-24685-5_1, in shared memory;
+    - mesh, between hosts up to 96 KiB / (m - 1): 1 step, ``(m - 1) n`` bytes sent per host;
+    - direct, between three hosts or more of one rank each, up to 2 MiB: 2 steps,
+      ``2 n (m - 1) / m`` bytes sent per rank. Source: Thakur, Rabenseifner and Gropp 2005,
+      doi:10.1177/1094342005051521;
+    - ring, between hosts: ``2 (m - 1)`` steps, ``2 n (m - 1) / m`` bytes sent per host.
+      Source: Patarasuk and Yuan 2009, doi:10.1016/j.jpdc.2008.09.002;
+    - several ranks on each of several hosts: one of the first two, mesh or ring between the hosts'
+      first ranks, and a copy of n bytes from these to the others.
+
+    Where partial sums travel (the last two) those of float16 and bfloat16 travel as float32, which
+    is twice the bytes.
 
     Examples
     --------
@@ -126,8 +144,12 @@ def all_max(
 
     Raises
     ------
-    DistributedError, ValueError, TypeError
+    DistributedError, ValueError, TypeError, OverflowError
         As for `all_sum`.
+
+    Notes
+    -----
+    Cost and sources are those of `all_sum`; halves travel as they are.
 
     Examples
     --------
@@ -168,8 +190,12 @@ def all_min(
 
     Raises
     ------
-    DistributedError, ValueError, TypeError
+    DistributedError, ValueError, TypeError, OverflowError
         As for `all_sum`.
+
+    Notes
+    -----
+    Cost and sources are those of `all_sum`; halves travel as they are.
 
     Examples
     --------
@@ -217,8 +243,17 @@ def sum_scatter(
 
     Notes
     -----
-    Between hosts a ring: size - 1 steps, ``x.nbytes (size - 1) / size`` bytes sent per rank.
-    Source: Patarasuk and Yuan 2009, doi:10.1016/j.jpdc.2008.09.002.
+    Cost, in the words of `all_sum`:
+
+    - inline: 1 step, in which every rank reads ``(p - 1) n / p`` bytes;
+    - staged: a step for each 256 KiB, ``3 n`` bytes read and written per rank;
+    - mesh: 1 step, ``(m - 1) n`` bytes sent per host;
+    - ring: m - 1 steps, ``n (m - 1) / m`` bytes sent per host. Source: the first half of
+      Patarasuk and Yuan 2009, doi:10.1016/j.jpdc.2008.09.002;
+    - several ranks on each of several hosts: as `all_sum` to each host's first rank, mesh or ring
+      between those, which then hand out the shares.
+
+    The order of the sum is not that of `all_sum`, so the last bits may differ.
 
     Examples
     --------

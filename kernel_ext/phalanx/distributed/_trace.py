@@ -55,7 +55,23 @@ _FAILURES = _table({kind.value: kind.name.lower() for kind in AbortKind})
 
 
 def records_of(packed: bytes) -> Records:
-    """Unpack records as the engine gives them; the meaning of the fields is told at `trace`."""
+    """Unpack records as the engine gives them; the meaning of the fields is told at `trace`.
+
+    Parameters
+    ----------
+    packed : bytes
+        What `Recorder.read` gives.
+
+    Returns
+    -------
+    record array
+        In the same order.
+
+    Examples
+    --------
+    >>> len(records_of(b""))
+    0
+    """
     words = np.frombuffer(packed, _PACKED)
     records = np.zeros(len(words), RECORD)
     what = words["what"]

@@ -93,6 +93,11 @@ class Work(Generic[_T_co]):
     def done(self) -> bool:
         """Tell whether the operation is over, well or not; `wait` then returns at once.
 
+        Returns
+        -------
+        bool
+            True also where `wait` will raise.
+
         Examples
         --------
         >>> import phalanx as px

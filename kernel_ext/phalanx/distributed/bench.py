@@ -37,6 +37,7 @@ from ._bench_request import (
     sizes_between,
 )
 from ._bench_wire import limits_of_ranks
+from ._describe import algorithms_by_size
 
 __all__ = [
     "DTYPES",
@@ -165,7 +166,7 @@ def _measure(
     n_wrong += int(_all_of(group, case.count_wrong()).sum())
     seconds = float(np.median(times))
     algbw = case.nbytes / seconds / 1e9
-    algorithm, transport = _path_of(group, op, case.nbytes)
+    algorithm, transport = _path_of(group, op, dtype.name, case.nbytes_given)
     return Measurement(
         op=op,
         algorithm=algorithm,
@@ -183,14 +184,14 @@ def _measure(
     )
 
 
-def _path_of(group: px.Group, op: str, nbytes: int) -> tuple[str, str]:
+def _path_of(group: px.Group, op: str, dtype: str, nbytes: int) -> tuple[str, str]:
     """Algorithm and transport that the group says it takes.
 
     Where it does not tell of this very size (MPI does not at all), its neighbours are named.
     """
     said = group.describe([nbytes])
     transport = "+".join(sorted(set(said["transports"]) - {"self"})) or "self"
-    by_size: dict[int, str] = said["engine"].get("algorithms", {}).get(op, {})
+    by_size = algorithms_by_size(said, op, dtype)
     below = [by_size[size] for size in sorted(by_size) if size <= nbytes]
     above = [by_size[size] for size in sorted(by_size) if size >= nbytes]
     return " or ".join(dict.fromkeys(below[-1:] + above[:1])), transport

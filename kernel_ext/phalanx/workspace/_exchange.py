@@ -51,6 +51,7 @@ class CanExchange:
         Parameters
         ----------
         name : str
+            The variable's.
         ranks : int or iterable of int, optional
             Whose; by default of every rank that lives.
 

@@ -26,7 +26,18 @@ class CanLook:
         raise NotImplementedError
 
     def output(self, rank: int) -> str:
-        """Return all that a rank has shown, as text: the last MiB of it."""
+        """Return all that a rank has shown, as text: the last MiB of it.
+
+        Parameters
+        ----------
+        rank : int
+            Whose.
+
+        Returns
+        -------
+        str
+            It begins with how much was left out, if anything was.
+        """
         rank = chosen_rank(rank, self.size)
         self._check_running()
         piece = self._root.output(rank)

@@ -104,13 +104,13 @@ class Workspace(WorkspaceLife, CanLook, CanExchange, CanRestart, CanBench, CanMe
             The network interface that the ranks use, by its name.
         launcher : str, optional
             How a host is reached (`hosts.LAUNCHERS`); without ``hosts``, those of the job we are in.
-        job : JobOptions or mapping, optional
-            What a scheduler is asked for: ``{"nodes": 2, "queue": "short"}`` submits a job.
         boot_timeout : float, optional
             Seconds after which a host that is not up has failed (30; in a queue 600).
         connections_per_ip : int, optional
             How many connections two hosts have over each of their addresses (1). Where a hostfile
             has several ``ips`` for a host, all of these are used at once in any case.
+        job : JobOptions or mapping, optional
+            What a scheduler is asked for: ``{"nodes": 2, "queue": "short"}`` submits a job.
         remote : RemoteOptions, optional
             All of these in one, where ``hosts`` are a plan that is made already.
         progress : callable, optional
