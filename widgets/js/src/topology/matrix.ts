@@ -21,50 +21,65 @@ const ARROWS: Record<string, [down: number, right: number]> = {
   ArrowRight: [0, 1],
 };
 
-/** One drawing of a world; `update` marks the fields that something moves in. */
+/** The drawing of a world; `update` marks the fields that something moves in. */
 export class Matrix {
-  readonly element: HTMLElement;
-  private readonly rows: Kind[][];
-  private readonly cell: number;
-  private readonly side: number;
-  private readonly drawing: SVGSVGElement;
+  private world: World | null = null;
+  private rows: Kind[][] = [];
+  private cell = 0;
+  private side = 0;
+  // One drawing for all worlds and sizes: it has the focus, which a new one would not have.
+  private readonly drawing = svg("svg", { tabindex: 0, role: "application" });
   private readonly flows = svg("g", { class: "px-flows" });
   private readonly cursor = svg("rect", { class: "px-cursor", visibility: "hidden" });
+  private readonly legend = el("div", { class: "px-legend" });
   private readonly said = el("div", { class: "px-read", "aria-live": "polite" }, NOTHING);
+  readonly element = el("div", { class: "px-matrix" }, el("div", { class: "px-scroll" }, this.drawing), this.legend, this.said);
   private at: [a: number, b: number] = [0, 0];
   private frame: Frame | null = null;
 
-  constructor(
-    private readonly world: World,
-    zoom: number,
-  ) {
-    const n = world.home.length;
-    this.cell = Math.round(zoom * Math.max(8, Math.min(28, Math.floor(560 / Math.max(1, n)))));
-    this.side = HEAD + n * this.cell + 8; // half of the last number stands out
+  constructor(private scale: number) {
+    this.listen();
+  }
+
+  /** Draw a world; who reads the one before stays in their field. */
+  show(world: World): void {
+    this.world = world;
     this.rows = matrix(world);
+    const n = world.home.length;
     const kinds = (["arena", "tcp", "slow", "broken"] as const).filter((kind) => this.rows.flat().includes(kind));
     const words = kinds.map((kind) => WORDS[kind]).join(" and ") || "none";
-    this.drawing = svg("svg", {
-      width: this.side,
-      height: this.side,
-      viewBox: `0 0 ${this.side} ${this.side}`,
-      tabindex: 0,
-      // It is worked with keys: who hears the page is to hand them on.
-      role: "application",
+    set_attributes(this.drawing, {
+      // It is worked with keys (role: application): who hears the page is to hand them on.
       "aria-label": `paths between ${n} ranks: ${words}; arrow keys go from pair to pair`,
     });
-    this.draw();
-    this.listen();
-    const legend = el("div", { class: "px-legend" });
+    this.legend.replaceChildren();
     for (const kind of kinds) {
-      legend.append(el("span", { class: `px-swatch px-path-${kind}` }), el("span", {}, WORDS[kind]));
+      this.legend.append(el("span", { class: `px-swatch px-path-${kind}` }), el("span", {}, WORDS[kind]));
     }
-    legend.append(el("span", { class: "px-swatch px-flow-swatch" }), el("span", {}, "something moves, from row to column"));
-    this.element = el("div", { class: "px-matrix" }, el("div", { class: "px-scroll" }, this.drawing), legend, this.said);
+    this.legend.append(
+      el("span", { class: "px-swatch px-flow-swatch" }),
+      el("span", {}, "something moves, from row to column"),
+    );
+    this.draw();
+  }
+
+  /** Draw it as large as this. */
+  zoom(scale: number): void {
+    this.scale = scale;
+    this.draw();
+  }
+
+  focus(): void {
+    this.drawing.focus();
   }
 
   private draw(): void {
-    const { cell } = this;
+    const n = this.rows.length;
+    const cell = Math.round(this.scale * Math.max(8, Math.min(28, Math.floor(560 / Math.max(1, n)))));
+    this.cell = cell;
+    this.side = HEAD + n * cell + 8; // half of the last number stands out
+    set_attributes(this.drawing, { width: this.side, height: this.side, viewBox: `0 0 ${this.side} ${this.side}` });
+    this.drawing.replaceChildren();
     this.rows.forEach((row, a) => {
       for (const [b, length, kind] of runs(row)) {
         this.drawing.append(
@@ -88,6 +103,8 @@ export class Matrix {
     }
     set_attributes(this.cursor, { width: cell - 1, height: cell - 1 });
     this.drawing.append(this.flows, this.cursor);
+    if (this.frame) this.mark(this.frame);
+    if (document.activeElement === this.drawing) this.go(0, 0);
   }
 
   private listen(): void {
@@ -126,7 +143,7 @@ export class Matrix {
   private say(a: number, b: number): string {
     const kind = this.rows[a]?.[b];
     if (kind === undefined) return NOTHING;
-    const link = measured_by_pair(this.world).get(`${Math.min(a, b)},${Math.max(a, b)}`);
+    const link = this.world && measured_by_pair(this.world).get(`${Math.min(a, b)},${Math.max(a, b)}`);
     const is_wire = kind === "tcp" || kind === "slow" || kind === "broken";
     const path = kind === "slow" || kind === "broken" ? "" : WORDS[kind];
     const words = `rank ${a} – rank ${b}: ${[path, link?.words ?? ""].filter(Boolean).join(", ")}`;
@@ -138,7 +155,10 @@ export class Matrix {
   update(frame: Frame): void {
     const is_same = String(frame.links) === String(this.frame?.links);
     this.frame = frame;
-    if (is_same) return;
+    if (!is_same) this.mark(frame);
+  }
+
+  private mark(frame: Frame): void {
     const most = Math.max(1, ...frame.links.map(([, , bytes]) => bytes));
     const marks = frame.links.map(([source, target, bytes]) =>
       svg("circle", {

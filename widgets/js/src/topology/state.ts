@@ -50,6 +50,17 @@ export function where(host: World["hosts"][number]): string {
   return host.device ? `${host.address} on ${host.device}` : host.address;
 }
 
+/** The host of a rank, by name. */
+export function host_of(world: World, number: number): string {
+  return world.hosts.find((its) => its.index === world.home[number])?.name ?? "";
+}
+
+/** Whether two worlds are drawn in the same places: they may differ in what was measured of them. */
+export function is_same_place(one: World, other: World): boolean {
+  const place = (world: World): string => JSON.stringify({ ...world, measured: null });
+  return place(one) === place(other);
+}
+
 /** What moves between two ranks over a wire, there and back. */
 export function moved(frame: Frame, a: number, b: number): [there: number, back: number] {
   const over = (from: number, to: number): number =>

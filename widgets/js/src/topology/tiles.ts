@@ -29,9 +29,10 @@ export class Tiles {
   private boxes = new Map<number, Box>();
   private frame: Frame | null = null;
   private marked = -1;
+  private at = 0; // the rank that Tab leads to
 
   constructor(
-    private readonly world: World,
+    private world: World,
     is_small: boolean,
     private readonly on_choose: (rank: number) => void,
     cleanup: Cleanup,
@@ -99,7 +100,10 @@ export class Tiles {
     const mark = (): void => this.mark(rank);
     const unmark = (): void => this.mark(-1);
     button.addEventListener("pointerenter", mark);
-    button.addEventListener("focus", mark);
+    button.addEventListener("focus", () => {
+      this.go(rank);
+      this.mark(rank);
+    });
     button.addEventListener("pointerleave", unmark);
     button.addEventListener("blur", unmark);
     this.tiles[rank] = { button, sign, words, foot, host };
@@ -135,8 +139,32 @@ export class Tiles {
     });
   }
 
+  /** The same world with other measurements: what has the focus keeps it. */
+  show(world: World): void {
+    this.world = world;
+    this.draw_links();
+  }
+
   focus(rank: number): void {
     this.tiles[rank]?.button.focus();
+  }
+
+  /** Where a person is: the rank that Tab leads to, and whether it has the focus. */
+  get place(): { rank: number; has_focus: boolean } {
+    return { rank: this.at, has_focus: this.tiles[this.at]?.button === document.activeElement };
+  }
+
+  /** Put a person back in a place that was theirs in a world before. */
+  set place({ rank, has_focus }: { rank: number; has_focus: boolean }) {
+    const to = Math.min(rank, this.tiles.length - 1);
+    if (to < 0) return;
+    this.go(to);
+    if (has_focus) this.focus(to);
+  }
+
+  private go(to: number): void {
+    this.at = to;
+    this.tiles.forEach(({ button }, rank) => set_attributes(button, { tabindex: rank === to ? 0 : -1 }));
   }
 
   private mark(rank: number): void {
@@ -171,7 +199,6 @@ export class Tiles {
     const target = this.tiles[to];
     if (!target) return;
     event.preventDefault();
-    this.tiles.forEach(({ button }, rank) => set_attributes(button, { tabindex: rank === to ? 0 : -1 }));
     target.button.focus();
   }
 }
