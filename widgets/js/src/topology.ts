@@ -8,7 +8,7 @@ import { tell_presence } from "./shared/presence";
 import { Requests } from "./shared/requests";
 import { Details } from "./topology/details";
 import { Matrix } from "./topology/matrix";
-import { by_state, headline, is_same_place, MANY, matches, news, STATES, type Frame, type World } from "./topology/state";
+import { by_state, headline, host_of, is_same_place, MANY, matches, news, STATES, type Frame, type World } from "./topology/state";
 import { Measure } from "./topology/measure";
 import { Tiles } from "./topology/tiles";
 import { Uses } from "./topology/uses";
@@ -149,7 +149,7 @@ class TopologyView {
     if (event.key !== "Enter" || !this.world || !this.frame) return;
     const { world, frame } = this;
     const found = frame.ranks.findIndex((rank, number) =>
-      matches(this.search.value, number, rank, world.hosts[world.home[number] ?? 0]?.name ?? ""),
+      matches(this.search.value, number, rank, host_of(world, number)),
     );
     if (found >= 0 && found !== this.chosen) this.choose(found);
   }
@@ -165,13 +165,13 @@ class TopologyView {
       this.stage.replaceChildren(el("p", { class: "px-soft" }, "nothing is known of these ranks yet"));
       return;
     }
+    const choose = (rank: number): void => this.choose(rank);
     if (this.mode === "links") {
-      this.matrix = this.matrix ?? new Matrix(this.zoom.scale);
+      this.matrix = this.matrix ?? new Matrix(this.zoom.scale, choose);
       this.matrix.show(this.world);
       if (this.matrix.element.parentElement !== this.stage) this.stage.replaceChildren(this.matrix.element);
     } else {
       this.matrix = null;
-      const choose = (rank: number): void => this.choose(rank);
       this.tiles = new Tiles(this.world, this.mode === "compact", choose, this.drawn);
       this.stage.replaceChildren(this.tiles.element);
       if (place) this.tiles.place = place;
@@ -208,7 +208,7 @@ class TopologyView {
     this.why.hidden = why === "";
     set_text(this.why, why);
     this.tiles?.update(frame, since_s, this.chosen, this.search.value);
-    this.matrix?.update(frame);
+    this.matrix?.update(frame, this.chosen, this.search.value);
     this.uses.show(world, frame, is_live);
     this.measure.enable(is_live);
     this.details.show(world, frame, this.chosen, since_s, is_live);

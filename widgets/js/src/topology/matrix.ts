@@ -2,7 +2,7 @@
 
 import { el, set_attributes, set_text, svg } from "../shared/dom";
 import { matrix, measured_by_pair, runs, width_of, type Kind } from "./links";
-import { say_moved, type Frame, type World } from "./state";
+import { host_of, matches, say_moved, type Frame, type World } from "./state";
 
 const WORDS: Record<Kind, string> = {
   self: "itself",
@@ -13,13 +13,34 @@ const WORDS: Record<Kind, string> = {
   "": "no path",
 };
 const HEAD = 26;
-const NOTHING = "point at a field, or go to it with the arrow keys, to read it";
+const NOTHING = "point at a field, or go to it with the arrow keys, to read it; a click or Enter chooses its row's rank";
 const ARROWS: Record<string, [down: number, right: number]> = {
   ArrowUp: [-1, 0],
   ArrowDown: [1, 0],
   ArrowLeft: [0, -1],
   ArrowRight: [0, 1],
 };
+
+/** The ranks whose numbers have room, `step` apart: those that are wanted first. */
+export function numbered(n: number, step: number, wanted: readonly number[]): number[] {
+  const shown: number[] = [];
+  const regular = Array.from({ length: Math.ceil(n / step) }, (_, at) => at * step);
+  for (const rank of [...wanted, ...regular]) {
+    if (shown.every((other) => Math.abs(other - rank) >= step)) shown.push(rank);
+  }
+  return shown.sort((one, other) => one - other);
+}
+
+/** Neighbours together: first and number of each run. */
+export function stretches(ranks: readonly number[]): [number, number][] {
+  const found: [number, number][] = [];
+  for (const rank of ranks) {
+    const last = found[found.length - 1];
+    if (last && last[0] + last[1] === rank) last[1] += 1;
+    else found.push([rank, 1]);
+  }
+  return found;
+}
 
 /** The drawing of a world; `update` marks the fields that something moves in. */
 export class Matrix {
@@ -30,14 +51,21 @@ export class Matrix {
   // One drawing for all worlds and sizes: it has the focus, which a new one would not have.
   private readonly drawing = svg("svg", { tabindex: 0, role: "application" });
   private readonly flows = svg("g", { class: "px-flows" });
+  private readonly numbers = svg("g");
+  private readonly veil = svg("path", { class: "px-veil" });
+  private readonly chosen = svg("path", { class: "px-chosen" });
   private readonly cursor = svg("rect", { class: "px-cursor", visibility: "hidden" });
   private readonly legend = el("div", { class: "px-legend" });
   private readonly said = el("div", { class: "px-read", "aria-live": "polite" }, NOTHING);
   readonly element = el("div", { class: "px-matrix" }, el("div", { class: "px-scroll" }, this.drawing), this.legend, this.said);
   private at: [a: number, b: number] = [0, 0];
   private frame: Frame | null = null;
+  private wanted: { found: number[]; chosen: number } = { found: [], chosen: -1 };
 
-  constructor(private scale: number) {
+  constructor(
+    private scale: number,
+    private readonly on_choose: (rank: number) => void,
+  ) {
     this.listen();
   }
 
@@ -50,7 +78,7 @@ export class Matrix {
     const words = kinds.map((kind) => WORDS[kind]).join(" and ") || "none";
     set_attributes(this.drawing, {
       // It is worked with keys (role: application): who hears the page is to hand them on.
-      "aria-label": `paths between ${n} ranks: ${words}; arrow keys go from pair to pair`,
+      "aria-label": `paths between ${n} ranks: ${words}; arrow keys go from pair to pair, Enter chooses the row's rank`,
     });
     this.legend.replaceChildren();
     for (const kind of kinds) {
@@ -93,27 +121,59 @@ export class Matrix {
         );
       }
     });
-    const step = Math.ceil(18 / cell);
-    for (let rank = 0; rank < this.rows.length; rank += step) {
-      const middle = HEAD + rank * cell + cell / 2;
-      this.drawing.append(
-        svg("text", { x: middle, y: HEAD - 7, "text-anchor": "middle" }, String(rank)),
-        svg("text", { x: HEAD - 6, y: middle + 4, "text-anchor": "end" }, String(rank)),
-      );
-    }
     set_attributes(this.cursor, { width: cell - 1, height: cell - 1 });
-    this.drawing.append(this.flows, this.cursor);
+    this.drawing.append(this.flows, this.veil, this.numbers, this.chosen, this.cursor);
     if (this.frame) this.mark(this.frame);
+    this.point_out();
     if (document.activeElement === this.drawing) this.go(0, 0);
   }
 
+  /** What was found stands out from the others, and the chosen rank from all. */
+  private point_out(): void {
+    const { cell } = this;
+    const n = this.rows.length;
+    const { found, chosen } = this.wanted;
+    if (!this.frame) return;
+    const others = stretches(this.rows.map((_, rank) => rank).filter((rank) => !found.includes(rank)));
+    const rect = (x: number, y: number, w: number, h: number): string =>
+      `M${HEAD + x * cell} ${HEAD + y * cell}h${w * cell - 1}v${h * cell - 1}h${1 - w * cell}z`;
+    // A path concerns the ranks at both its ends: it stays where one of them was found.
+    const veil = others.flatMap(([y, h]) => others.map(([x, w]) => rect(x, y, w, h)));
+    set_attributes(this.veil, { d: veil.join("") });
+    set_attributes(this.chosen, { d: chosen < 0 ? "" : rect(0, chosen, n, 1) + rect(chosen, 0, 1, n) });
+    const is_narrow = found.length < n;
+    const wanted = [...(chosen < 0 ? [] : [chosen]), ...(is_narrow ? found : [])];
+    this.numbers.replaceChildren();
+    for (const rank of numbered(n, Math.ceil(18 / cell), wanted)) {
+      const middle = HEAD + rank * cell + cell / 2;
+      const look = rank === chosen ? "px-chosen" : found.includes(rank) ? "" : "px-elsewhere";
+      this.numbers.append(
+        svg("text", { x: middle, y: HEAD - 7, "text-anchor": "middle", class: look }, String(rank)),
+        svg("text", { x: HEAD - 6, y: middle + 4, "text-anchor": "end", class: look }, String(rank)),
+      );
+    }
+  }
+
+  /** The field under a pointer; -1 where its row or column begins, or none is. */
+  private under(event: MouseEvent): [a: number, b: number] {
+    const place = this.drawing.getBoundingClientRect();
+    const scale = place.width / this.side || 1;
+    const at = (pixels: number): number => {
+      const found = Math.floor((pixels / scale - HEAD) / this.cell);
+      return found < this.rows.length ? Math.max(-1, found) : -1;
+    };
+    return [at(event.clientY - place.top), at(event.clientX - place.left)];
+  }
+
   private listen(): void {
-    this.drawing.addEventListener("pointermove", (event) => {
-      const place = this.drawing.getBoundingClientRect();
-      const scale = place.width / this.side || 1;
-      const b = Math.floor(((event.clientX - place.left) / scale - HEAD) / this.cell);
-      const a = Math.floor(((event.clientY - place.top) / scale - HEAD) / this.cell);
-      set_text(this.said, this.say(a, b));
+    this.drawing.addEventListener("pointermove", (event) => set_text(this.said, this.say(...this.under(event))));
+    this.drawing.addEventListener("click", (event) => {
+      const [a, b] = this.under(event);
+      const rank = a >= 0 ? a : b; // of the numbers above, the column's
+      if (rank < 0) return;
+      this.at = [rank, Math.max(0, b)];
+      this.go(0, 0);
+      this.on_choose(rank);
     });
     this.drawing.addEventListener("pointerleave", () => set_text(this.said, NOTHING));
     this.drawing.addEventListener("focus", () => this.go(0, 0));
@@ -123,6 +183,11 @@ export class Matrix {
     });
     this.drawing.addEventListener("keydown", (event) => {
       const n = this.rows.length;
+      if (event.key === "Enter" || event.key === " ") {
+        event.preventDefault();
+        this.on_choose(this.at[0]);
+        return;
+      }
       const step = event.key === "Home" ? [0, -n] : event.key === "End" ? [0, n] : ARROWS[event.key];
       if (!step || event.ctrlKey || event.metaKey || event.altKey) return;
       event.preventDefault();
@@ -151,11 +216,18 @@ export class Matrix {
     return traffic ? `${words}; ${traffic}` : words;
   }
 
-  /** Mark what moves. */
-  update(frame: Frame): void {
+  /** Mark what moves, who was chosen, and who is looked for. */
+  update(frame: Frame, chosen: number, query: string): void {
     const is_same = String(frame.links) === String(this.frame?.links);
     this.frame = frame;
     if (!is_same) this.mark(frame);
+    const world = this.world;
+    const found = frame.ranks.flatMap((rank, number) =>
+      world && matches(query, number, rank, host_of(world, number)) ? [number] : [],
+    );
+    if (chosen === this.wanted.chosen && String(found) === String(this.wanted.found)) return;
+    this.wanted = { found, chosen };
+    this.point_out();
   }
 
   private mark(frame: Frame): void {
