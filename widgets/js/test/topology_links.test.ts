@@ -1,7 +1,10 @@
 // The view of links: searched, and a way to each rank.
-import { afterEach, describe, expect, it } from "vitest";
+import { afterEach, describe, expect, it, vi } from "vitest";
+import { svg } from "../src/shared/dom";
+import { draw_curves, measured_by_pair } from "../src/topology/links";
 import { numbered, stretches } from "../src/topology/matrix";
-import { make_world } from "./fakes";
+import { moves_alike, type Frame, type World } from "../src/topology/state";
+import { make_frame, make_rank, make_world, packed } from "./fakes";
 import { Page } from "./topology_page";
 
 describe("numbers beside the matrix", () => {
@@ -18,6 +21,47 @@ describe("numbers beside the matrix", () => {
       [7, 2],
     ]);
     expect(stretches([])).toEqual([]);
+  });
+});
+
+describe("64 ranks that all send to all", () => {
+  const pairs = Array.from({ length: 64 }, (_, a) => Array.from({ length: a }, (__, b): [number, number] => [b, a])).flat();
+  const world: World = { ...make_world(1, 64), arenas: [], tcp: pairs };
+  const links = pairs.map(([a, b], at): Frame["links"][number] => [a, b, 1e6 + at]);
+  const frame = make_frame(Array(64).fill(make_rank("busy")), { links });
+  const boxes = new Map(world.home.map((_, rank) => [rank, { x: 10 * rank, y: 0, w: 8, h: 8 }]));
+
+  it("are drawn with a few looks at what moves and what was measured, not some for each link", () => {
+    let n_looks = 0;
+    const watched = <T extends object, K extends keyof T>(record: T, name: K): T =>
+      Object.defineProperty({ ...record }, name, { get: () => (n_looks++, record[name]) });
+    const seen = watched(frame, "links");
+    const known = watched({ ...world, measured: [] }, "measured");
+    const overlay = svg("svg");
+    draw_curves(overlay, known, boxes, -1, seen);
+    draw_curves(overlay, known, boxes, 5, seen);
+    expect(overlay.querySelectorAll(".px-marked.px-moving")).toHaveLength(63);
+    expect(n_looks).toBeLessThan(10);
+    expect(measured_by_pair(known)).toBe(measured_by_pair(known));
+  });
+  it("are drawn again only where something has changed", () => {
+    const copy = { ...frame, links: links.map((link): Frame["links"][number] => [...link]) };
+    expect(moves_alike(copy, frame)).toBe(true);
+    expect(moves_alike(frame, null)).toBe(false);
+    copy.links[7] = [0, 1, 5];
+    expect(moves_alike(copy, frame)).toBe(false);
+    expect(moves_alike({ ...frame, links: [] }, frame)).toBe(false);
+  });
+  it("stay where they are under a pointer: nothing is laid out anew", () => {
+    const page = new Page(world, "compact");
+    page.model.set("frame", packed(frame));
+    const look = vi.spyOn(Element.prototype, "getBoundingClientRect");
+    page.tile(5).dispatchEvent(new Event("pointerenter"));
+    page.tile(5).dispatchEvent(new Event("pointerleave"));
+    expect(look).not.toHaveBeenCalled();
+    look.mockRestore();
+    page.close();
+    document.body.replaceChildren();
   });
 });
 

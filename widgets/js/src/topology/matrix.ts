@@ -2,7 +2,7 @@
 
 import { el, set_attributes, set_text, svg } from "../shared/dom";
 import { matrix, measured_by_pair, runs, width_of, type Kind } from "./links";
-import { host_of, matches, say_moved, type Frame, type World } from "./state";
+import { busiest, host_of, matches, moves_alike, say_moved, type Frame, type World } from "./state";
 
 const WORDS: Record<Kind, string> = {
   self: "itself",
@@ -218,7 +218,7 @@ export class Matrix {
 
   /** Mark what moves, who was chosen, and who is looked for. */
   update(frame: Frame, chosen: number, query: string): void {
-    const is_same = String(frame.links) === String(this.frame?.links);
+    const is_same = moves_alike(frame, this.frame);
     this.frame = frame;
     if (!is_same) this.mark(frame);
     const world = this.world;
@@ -231,7 +231,7 @@ export class Matrix {
   }
 
   private mark(frame: Frame): void {
-    const most = Math.max(1, ...frame.links.map(([, , bytes]) => bytes));
+    const most = busiest(frame);
     const marks = frame.links.map(([source, target, bytes]) =>
       svg("circle", {
         cx: HEAD + (target + 0.5) * this.cell - 0.5,

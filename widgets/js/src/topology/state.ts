@@ -61,11 +61,35 @@ export function is_same_place(one: World, other: World): boolean {
   return place(one) === place(other);
 }
 
+const MOST_RANKS = 1 << 16;
+// A frame does not change: who draws 2016 links, or a pointer that goes over them, searches it once.
+const rates = new WeakMap<Frame, Map<number, number>>();
+
+function rates_of(frame: Frame): Map<number, number> {
+  let found = rates.get(frame);
+  if (!found) {
+    found = new Map(frame.links.map(([source, target, bytes]) => [source * MOST_RANKS + target, bytes]));
+    rates.set(frame, found);
+  }
+  return found;
+}
+
 /** What moves between two ranks over a wire, there and back. */
 export function moved(frame: Frame, a: number, b: number): [there: number, back: number] {
-  const over = (from: number, to: number): number =>
-    frame.links.find(([source, target]) => source === from && target === to)?.[2] ?? 0;
-  return [over(a, b), over(b, a)];
+  const found = rates_of(frame);
+  return [found.get(a * MOST_RANKS + b) ?? 0, found.get(b * MOST_RANKS + a) ?? 0];
+}
+
+/** What the busiest wire moves; 1 where nothing does. */
+export function busiest(frame: Frame | null): number {
+  return (frame?.links ?? []).reduce((most, [, , bytes]) => Math.max(most, bytes), 1);
+}
+
+/** Whether the same moves on the same wires as in another frame. */
+export function moves_alike(frame: Frame, other: Frame | null): boolean {
+  if (frame === other) return true;
+  if (!other || frame.links.length !== other.links.length) return false;
+  return frame.links.every((link, at) => link.every((value, part) => value === other.links[at]?.[part]));
 }
 
 /** The traffic of a wire in words; empty where nothing moves. */

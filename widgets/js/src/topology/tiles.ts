@@ -3,7 +3,7 @@
 import { Cleanup, el, set_attributes, set_text, svg } from "../shared/dom";
 import { age, count, ranges, rate, size } from "../shared/words";
 import { draw_curves, type Box } from "./links";
-import { age_s, doing, load, matches, spoken, STATES, where, type Frame, type World } from "./state";
+import { age_s, doing, load, matches, moves_alike, spoken, STATES, where, type Frame, type World } from "./state";
 
 interface Tile {
   button: HTMLButtonElement;
@@ -40,7 +40,8 @@ export class Tiles {
     const hosts = el("div", { class: "px-hosts" });
     for (const host of world.hosts) {
       const ranks = world.home.flatMap((its, rank) => (its === host.index ? [rank] : []));
-      const arenas = world.arenas.filter((arena) => arena.some((rank) => ranks.includes(rank)));
+      const here = new Set(ranks);
+      const arenas = world.arenas.filter((arena) => arena.some((rank) => here.has(rank)));
       const grid = el("div", { class: "px-grid" });
       ranks.forEach((rank) => grid.append(this.make(rank, host.name)));
       const inner = el("div", { class: arenas.length ? "px-inside px-has-arena" : "px-inside" }, grid);
@@ -50,12 +51,12 @@ export class Tiles {
         inner.append(this.tell("px-arena-name", words, sum));
       }
       // Links hang below the tiles: there they have room of their own.
-      if (world.tcp.some(([a, b]) => ranks.includes(a) || ranks.includes(b))) inner.classList.add("px-wired");
-      const wires = world.tcp.filter(([a, b]) => ranks.includes(a) && ranks.includes(b)).length;
+      if (world.tcp.some(([a, b]) => here.has(a) || here.has(b))) inner.classList.add("px-wired");
+      const wires = world.tcp.filter(([a, b]) => here.has(a) && here.has(b)).length;
       if (wires) {
         const words = `tcp: ${count(wires, "link")} between these ranks`;
         const sum = (frame: Frame): number =>
-          frame.links.reduce((all, [a, b, n]) => all + (ranks.includes(a) && ranks.includes(b) ? n : 0), 0);
+          frame.links.reduce((all, [a, b, n]) => all + (here.has(a) && here.has(b) ? n : 0), 0);
         inner.append(this.tell("px-tcp-name", words, sum));
       }
       hosts.append(
@@ -111,9 +112,9 @@ export class Tiles {
   }
 
   update(frame: Frame, since_frame_s: number, chosen: number, query: string): void {
-    const is_moved = String(frame.links) !== String(this.frame?.links);
+    const [is_new, is_moved] = [frame !== this.frame, !moves_alike(frame, this.frame)];
     this.frame = frame;
-    for (const { element, words, sum } of this.traffic) {
+    for (const { element, words, sum } of is_new ? this.traffic : []) {
       const bytes = sum(frame);
       set_text(element, bytes ? `${words} · ${rate(bytes)}` : words);
     }
@@ -169,10 +170,10 @@ export class Tiles {
 
   private mark(rank: number): void {
     this.marked = rank;
-    this.draw();
+    this.draw_links(); // the tiles stay where they are
   }
 
-  /** Draw the links anew: after a change of size, or of the rank that is looked at. */
+  /** Find the tiles, and draw the links between them anew: after a change of size. */
   draw(): void {
     const home = this.element.getBoundingClientRect();
     const boxes = new Map<number, Box>();
