@@ -22,6 +22,7 @@ from ._live import STATIC
 from ._live_workspace import WorkspaceWidget
 from ._operation_words import say_operations
 from ._rates import Rates
+from ._seen import Seen
 from ._still import StillPicture
 from ._topology import topology
 from ._topology_frames import Frame, Timeline, world_of
@@ -142,5 +143,6 @@ class Topology(WorkspaceWidget):
         )
 
     def still(self) -> StillPicture:
-        """Return the picture of what was seen last."""
-        return topology(self._seen)
+        """Return the picture of what was seen last, with all that the live one shows."""
+        seen = Seen(self._workspace.measured_links, self._last.links, self._last.uses)
+        return topology(self._seen, seen)

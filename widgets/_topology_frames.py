@@ -15,12 +15,10 @@ from ._in_use import UseFrame
 from ._link_words import LinkFrame
 from ._rates import LinkRate
 from ._svg import clean
-from ._world import arenas
+from ._world import State, arenas, state_of
 
 __all__ = ["Frame", "RankFrame", "Status", "Timeline", "WorldFrame", "world_of"]
 
-# An operation that lasts is also seen as one by a person; "running" is Python of their own.
-State = Literal["planned", "starting", "idle", "busy", "collective", "input", "dead"]
 Status = Literal["live", "silent", "gone"]
 
 
@@ -109,7 +107,7 @@ class Timeline:
 
     def _rank(self, info: RankInfo, now: float) -> RankFrame:
         before = self._ranks.get(info.rank)
-        state, detail = _state_of(info), clean(info.detail)
+        state, detail = state_of(info), clean(info.detail)
         is_same = before is not None and (before.state, before.pid, _key(before.detail)) == (
             state,
             info.pid,
@@ -125,10 +123,6 @@ class Timeline:
         # Three figures: what a person reads, and no news where only a page came or went.
         rss = int(float(f"{info.rss_nbytes:.3g}"))
         return RankFrame(state, since, info.pid, rss, detail, last)
-
-
-def _state_of(info: RankInfo) -> State:
-    return "collective" if info.state == "busy" and info.detail else info.state
 
 
 def _key(detail: str) -> str:

@@ -233,7 +233,9 @@ class DistributedMagics(Magics):  # type: ignore[misc]
     def _do_topology(self, options: Any) -> None:
         workspace = self._running()
         if options.still or not hasattr(self.shell, "kernel"):
-            display(widgets.topology(workspace.topology()))
+            uses = widgets.uses_of(workspace.trace())
+            seen = widgets.Seen(workspace.measured_links, uses=uses)
+            display(widgets.topology(workspace.topology(), seen))
             return
         widget = widgets.Topology(workspace)
         self._live.add(widget)
