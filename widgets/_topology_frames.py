@@ -58,7 +58,8 @@ class Frame(msgspec.Struct, frozen=True):
     """All ranks now; ``why`` says what a person has to know where the status is not "live".
 
     ``links`` are the wires that something moves on, ``arena`` bytes per second of each rank,
-    ``uses`` the algorithms that their operations took.
+    ``uses`` the algorithms that their operations took, ``measuring`` how far a measurement of the
+    links is; empty while there is none.
     """
 
     status: Status
@@ -69,6 +70,7 @@ class Frame(msgspec.Struct, frozen=True):
     links: tuple[LinkRate, ...] = ()
     arena: tuple[float, ...] = ()
     uses: tuple[UseFrame, ...] = ()
+    measuring: str = ""
 
 
 def world_of(t: Topology, measured: tuple[LinkFrame, ...] = ()) -> WorldFrame:

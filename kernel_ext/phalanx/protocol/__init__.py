@@ -51,6 +51,7 @@ from ._rank_messages import (
 )
 from ._ranks import format_ranks, name_ranks
 from ._records import (
+    LINKS_DONE_MIME,
     LINKS_MIME,
     MEASUREMENT_MIME,
     HostClock,
@@ -64,7 +65,7 @@ from ._records import (
 )
 from ._samples import CellTime, LateRank, RankSample, Samples, Span, Use, Waiting, WatchSamples
 from ._stacks import RankStack, say_busy, say_late, say_where, way_out
-from ._sweeps import Limit, SweepProgress, SweepRun, SweepState
+from ._sweeps import Limit, LinksProgress, SweepProgress, SweepRun, SweepState
 from ._workspace_messages import (
     BeginCell,
     Booted,
@@ -93,6 +94,7 @@ from ._workspace_messages import (
 )
 
 __all__ = [
+    "LINKS_DONE_MIME",
     "LINKS_MIME",
     "MAX_FRAME",
     "MEASUREMENT_MIME",
@@ -136,6 +138,7 @@ __all__ = [
     "LineNeed",
     "LinkInfo",
     "LinkMeasurement",
+    "LinksProgress",
     "Measurement",
     "NotYours",
     "Notice",

@@ -210,7 +210,7 @@ class TopologyView {
     this.tiles?.update(frame, since_s, this.chosen, this.search.value);
     this.matrix?.update(frame, this.chosen, this.search.value);
     this.uses.show(world, frame, is_live);
-    this.measure.enable(is_live);
+    this.measure.show(frame, is_live);
     this.details.show(world, frame, this.chosen, since_s, is_live);
     this.show_legend(frame);
   }

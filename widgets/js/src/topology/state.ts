@@ -40,6 +40,7 @@ export interface Frame {
   links: [source: number, target: number, rate: number][]; // bytes a second over wires
   arena: number[]; // bytes a second of each rank
   uses: Use[]; // by operation, the small messages first
+  measuring: string; // how far a measurement of the links is; empty while there is none
 }
 
 /** How messages of `low` to `high` bytes went; `is_now`: in the last seconds. */
