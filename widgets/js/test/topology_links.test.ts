@@ -44,6 +44,20 @@ describe("64 ranks that all send to all", () => {
     expect(n_looks).toBeLessThan(10);
     expect(measured_by_pair(known)).toBe(measured_by_pair(known));
   });
+  it("keep the marks of what goes on in the matrix", () => {
+    const page = new Page(world, "links");
+    const marks = (): Element[] => [...page.root.querySelectorAll(".px-flows circle")];
+    page.model.set("frame", packed({ ...frame, links: links.slice(0, 3) }));
+    const before = marks();
+    page.model.set("frame", packed({ ...frame, links: [links[0], [5, 9, 7e9]] }));
+    expect(marks()).toEqual(before.slice(0, 2));
+    expect(marks()[1]?.getAttribute("cx")).toBe(String(26 + 9.5 * 8 - 0.5));
+    expect(marks()[1]?.getAttribute("cy")).toBe(String(26 + 5.5 * 8 - 0.5));
+    page.model.set("frame", packed({ ...frame, links: [] }));
+    expect(marks()).toEqual([]);
+    page.close();
+    document.body.replaceChildren();
+  });
   it("are drawn again only where something has changed", () => {
     const copy = { ...frame, links: links.map((link): Frame["links"][number] => [...link]) };
     expect(moves_alike(copy, frame)).toBe(true);

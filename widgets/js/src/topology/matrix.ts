@@ -232,13 +232,15 @@ export class Matrix {
 
   private mark(frame: Frame): void {
     const most = busiest(frame);
-    const marks = frame.links.map(([source, target, bytes]) =>
-      svg("circle", {
+    while (this.flows.children.length > frame.links.length) this.flows.lastElementChild?.remove();
+    frame.links.forEach(([source, target, bytes], at) => {
+      // 64 ranks have 4032 of them; from frame to frame few look otherwise.
+      const mark = this.flows.children[at] ?? this.flows.appendChild(svg("circle"));
+      set_attributes(mark, {
         cx: HEAD + (target + 0.5) * this.cell - 0.5,
         cy: HEAD + (source + 0.5) * this.cell - 0.5,
         r: (width_of(bytes, most) * this.cell) / 24,
-      }),
-    );
-    this.flows.replaceChildren(...marks);
+      });
+    });
   }
 }
