@@ -10,8 +10,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from ._bandwidth import bandwidth
+from ._in_use import uses_of
 from ._monitor import monitor
 from ._plan import planned
+from ._seen import Seen
 from ._still import StillPicture
 from ._sweep_words import sweep_csv, sweep_json, sweep_model, sweep_words
 from ._table import HEADER, format_measurement, format_size, table, table_html
@@ -29,6 +31,7 @@ __all__ = [
     "Asked",
     "Bandwidth",
     "Monitor",
+    "Seen",
     "StillPicture",
     "Topology",
     "bandwidth",
@@ -44,6 +47,7 @@ __all__ = [
     "table",
     "table_html",
     "topology",
+    "uses_of",
 ]
 
 _LATER = {

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import traitlets
 
-from phalanx.errors import DistributedError
+from phalanx.errors import CellError, DistributedError
 from phalanx.workspace import say_replaced
 
 from ._in_use import InUse
@@ -22,6 +22,7 @@ from ._live import STATIC
 from ._live_workspace import WorkspaceWidget
 from ._operation_words import say_operations
 from ._rates import Rates
+from ._seen import Seen
 from ._still import StillPicture
 from ._topology import topology
 from ._topology_frames import Frame, Timeline, world_of
@@ -88,12 +89,18 @@ class Topology(WorkspaceWidget):
                 links=self._rates.links(),
                 arena=tuple(rate.arena for rate in self._rates.ranks()),
                 uses=self._in_use.frames(),
+                measuring=self._measuring(),
             )
         except DistributedError as error:
             # Where its supervisor lives and does not answer, it may yet.
             status = "silent" if self._workspace.is_running else "gone"
             frame = msgspec.structs.replace(
-                self._last, status=status, why=self._reason(error), links=(), arena=()
+                self._last,
+                status=status,
+                why=self._reason(error),
+                links=(),
+                arena=(),
+                measuring="",
             )
             if status == "silent":
                 frame = msgspec.structs.replace(frame, now=now)
@@ -122,9 +129,12 @@ class Topology(WorkspaceWidget):
             workspace.interrupt()
             return "the ranks were asked to stop"
         if action == "links":
-            workspace.measure_links()
-            self.tick()
-            return say_links(judge(workspace.measured_links, self._seen))
+            return self._measure_links()
+        if action == "stop_links":
+            if workspace.links_progress is None:
+                return "no link is measured now"
+            workspace.interrupt()
+            return "the measurement was asked to stop"
         rank = args.get("rank")
         if action not in {"operations", "stacks", "restart"} or not isinstance(rank, int):
             msg = f"nothing is known of {action!r} for rank {rank!r}"
@@ -141,6 +151,26 @@ class Topology(WorkspaceWidget):
             workspace.restart(rank, force=args.get("force") is True), workspace.size
         )
 
+    def _measuring(self) -> str:
+        progress = self._workspace.links_progress
+        return progress.text if progress is not None else ""
+
+    def _measure_links(self) -> str:
+        workspace = self._workspace
+        try:
+            workspace.measure_links()
+        except (KeyboardInterrupt, CellError) as error:
+            # Our own code is interrupted by a person only: with Stop, or as any cell.
+            if isinstance(error, CellError) and not any(
+                name == "KeyboardInterrupt" for name, _, _ in error.failures.values()
+            ):
+                raise
+            return "stopped; what was measured until then is not kept"
+        finally:
+            self.tick()
+        return say_links(judge(workspace.measured_links, self._seen))
+
     def still(self) -> StillPicture:
-        """Return the picture of what was seen last."""
-        return topology(self._seen)
+        """Return the picture of what was seen last, with all that the live one shows."""
+        seen = Seen(self._workspace.measured_links, self._last.links, self._last.uses)
+        return topology(self._seen, seen)

@@ -1,18 +1,29 @@
 """Draws a world as it stands: hosts as boxes, ranks in them, and the paths between.
 
-It knows `phalanx.protocol.Topology` only; the numbers behind a click come with a later widget.
+It knows `phalanx.protocol.Topology`, and what else was seen of it (`Seen`), as a live widget shows it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from xml.etree import ElementTree as ET
 
 from phalanx.protocol import HostInfo, LinkInfo, RankInfo, Topology
 
+from ._link_words import LinkFrame
+from ._seen import Seen
 from ._still import StillPicture
-from ._svg import fit, group, line, path, picture, rect, render, text
-from ._world import address_and_cores, arenas, count, describe, headline, ranges, wires
+from ._svg import clean, fit, group, line, path, picture, rect, render, text
+from ._world import (
+    address_and_cores,
+    arenas,
+    count,
+    describe,
+    headline,
+    ranges,
+    state_of,
+    wires,
+)
 
 __all__ = ["topology"]
 
@@ -22,6 +33,7 @@ _STATES = {
     "starting": ("#b0619a", "…"),
     "idle": ("#009e73", "●"),
     "busy": ("#0072b2", "▶"),
+    "collective": ("#6a3fb5", "⇄"),
     "input": ("#c98500", "?"),
     "dead": ("#d55e00", "✕"),
 }
@@ -30,15 +42,18 @@ _TILE_W, _TILE_H, _GAP, _PAD = 104.0, 60.0, 10.0, 14.0
 _COLUMNS = 6  # tiles beside each other: 6 of them are as wide as a notebook's output
 _HEAD, _LABEL = 44.0, 22.0  # a host's title lines; the arena's name
 _MARGIN, _TITLE, _TRUNK = 18.0, 46.0, 76.0
+_ODD = {"slow": ("#c98500", "7 3"), "broken": ("#d55e00", "2 4")}  # colour and dashes of a link
 
 
-def topology(t: Topology) -> StillPicture:
+def topology(t: Topology, seen: Seen | None = None) -> StillPicture:
     """Return a still picture of the world.
 
     Parameters
     ----------
     t : Topology
         1 to 64 ranks stay readable.
+    seen : Seen, optional
+        What else is known: measured links, what moves, the algorithms in use.
 
     Returns
     -------
@@ -54,7 +69,10 @@ def topology(t: Topology) -> StillPicture:
       here (127.0.0.1, 2 cores)
         rank 0   pid 7        idle
     """
-    return StillPicture(render(_draw(t)), describe(t))
+    known = seen or Seen()
+    notes = (*known.lines(t), *known.odd_lines(t))
+    words = "\n".join((describe(t), *(f"  {clean(note)}" for note in notes)))
+    return StillPicture(render(_draw(t, known, words)), words)
 
 
 def _arc_depth(tiles: int) -> float:
@@ -71,8 +89,9 @@ class _HostBox:
         ranks: Sequence[RankInfo],
         links: Sequence[LinkInfo],
         tcp: Sequence[LinkInfo],
+        judged: Mapping[tuple[int, int], LinkFrame],
     ) -> None:
-        self.host, self.ranks, self.tcp = host, list(ranks), list(tcp)
+        self.host, self.ranks, self.tcp, self.judged = host, list(ranks), list(tcp), judged
         self.arenas = arenas(ranks, links)
         self.columns = max(1, min(_COLUMNS, len(ranks)))
         rows = -(-len(ranks) // self.columns) if ranks else 0
@@ -120,12 +139,16 @@ class _HostBox:
             for link in self.tcp:
                 a, b = sorted((centres[link.a], centres[link.b]))
                 depth = _arc_depth(round((b - a) / (_TILE_W + _GAP)))
-                path(
-                    g,
-                    f"M{a:.1f} {foot:.1f} C{a:.1f} {foot + depth:.1f} {b:.1f} {foot + depth:.1f} {b:.1f} {foot:.1f}",
-                    class_="px-link",
-                    stroke_width=1.3,
-                )
+                d = f"M{a:.1f} {foot:.1f} C{a:.1f} {foot + depth:.1f} {b:.1f} {foot + depth:.1f} {b:.1f} {foot:.1f}"
+                its = self.judged.get((link.a, link.b))
+                if its is None or its.state == "ok":
+                    path(g, d, class_="px-link", stroke_width=1.3)
+                else:
+                    colour, dashes = _ODD[its.state]
+                    odd = group(g, label=f"rank {link.a} - rank {link.b}: {its.words}")
+                    path(
+                        odd, d, fill="none", stroke=colour, stroke_width=2, stroke_dasharray=dashes
+                    )
         text(
             g,
             x + self.w - _PAD,
@@ -138,7 +161,8 @@ class _HostBox:
 
 
 def _tile(parent: ET.Element, rank: RankInfo, x: float, y: float) -> None:
-    colour, sign = _STATES[rank.state]
+    state = state_of(rank)
+    colour, sign = _STATES[state]
     label = f"rank {rank.rank}, {f'pid {rank.pid}, ' if rank.pid else ''}{rank.state}"
     g = group(parent, label=f"{label}: {rank.detail}" if rank.detail else label)
     is_dead = rank.state == "dead"
@@ -165,16 +189,17 @@ def _tile(parent: ET.Element, rank: RankInfo, x: float, y: float) -> None:
         g,
         x + 30,
         y + 48,
-        "needs input" if rank.state == "input" else rank.state,
+        "needs input" if state == "input" else state,
         size=11,
         class_="px-ink",
     )
 
 
-def _draw(t: Topology) -> ET.Element:
+def _draw(t: Topology, seen: Seen, words: str) -> ET.Element:
     inside, between = wires(t)
+    judged = seen.links(t)
     boxes = [
-        _HostBox(h, [r for r in t.ranks if r.host == h.index], t.links, inside[h.index])
+        _HostBox(h, [r for r in t.ranks if r.host == h.index], t.links, inside[h.index], judged)
         for h in t.hosts
     ]
     widest = max((b.w for b in boxes), default=250.0)
@@ -192,10 +217,12 @@ def _draw(t: Topology) -> ET.Element:
                 (left + (widest - box.w if has_two and j == 0 else j * (widest + trunk)), y)
             )
         y += max(b.h for b in row) + 2 * _GAP
-    notes = [f"rank {r.rank}: {r.detail}" for r in t.ranks if r.detail][:12]
+    notes = [(f"rank {r.rank}: {r.detail}", "px-alarm") for r in t.ranks if r.detail][:12]
+    notes += [(note, "px-alarm") for note in seen.odd_lines(t)]
+    notes += [(note, "px-soft") for note in seen.lines(t)]
     width = max(2 * _MARGIN + widest * step + trunk, 420.0)
     height = y - _GAP + 18 * len(notes) + 26
-    root = picture(width, height, title=f"{t.name}: {headline(t)}", description=describe(t))
+    root = picture(width, height, title=f"{t.name}: {headline(t)}", description=words)
     text(root, _MARGIN, 34, fit(t.name, width * 0.45, 16), size=16, font_weight=650)
     text(root, width - _MARGIN, 34, headline(t), size=12, class_="px-soft", text_anchor="end")
     if between:
@@ -203,8 +230,8 @@ def _draw(t: Topology) -> ET.Element:
         _draw_trunk(root, x, boxes, places, between)
     for box, (bx, by) in zip(boxes, places, strict=True):
         box.draw(root, bx, by)
-    for i, note in enumerate(notes):
-        text(root, _MARGIN, y + 2 + 18 * i, fit(note, width - 2 * _MARGIN, 12), class_="px-alarm")
+    for i, (note, kind) in enumerate(notes):
+        text(root, _MARGIN, y + 2 + 18 * i, fit(note, width - 2 * _MARGIN, 12), class_=kind)
     _legend(root, _MARGIN, height - 14, t)
     return root
 
@@ -247,7 +274,7 @@ def _draw_trunk(
 
 def _legend(root: ET.Element, x: float, y: float, t: Topology) -> None:
     for state, (colour, sign) in _STATES.items():
-        n = sum(r.state == state for r in t.ranks)
+        n = sum(state_of(r) == state for r in t.ranks)
         if n:
             text(root, x, y, sign, size=11, fill=colour, class_="px-sign", font_weight=700)
             text(root, x + 15, y, f"{n} {state}", size=11, class_="px-soft")

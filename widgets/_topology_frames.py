@@ -15,12 +15,10 @@ from ._in_use import UseFrame
 from ._link_words import LinkFrame
 from ._rates import LinkRate
 from ._svg import clean
-from ._world import arenas
+from ._world import State, arenas, state_of
 
 __all__ = ["Frame", "RankFrame", "Status", "Timeline", "WorldFrame", "world_of"]
 
-# An operation that lasts is also seen as one by a person; "running" is Python of their own.
-State = Literal["planned", "starting", "idle", "busy", "collective", "input", "dead"]
 Status = Literal["live", "silent", "gone"]
 
 
@@ -60,7 +58,8 @@ class Frame(msgspec.Struct, frozen=True):
     """All ranks now; ``why`` says what a person has to know where the status is not "live".
 
     ``links`` are the wires that something moves on, ``arena`` bytes per second of each rank,
-    ``uses`` the algorithms that their operations took.
+    ``uses`` the algorithms that their operations took, ``measuring`` how far a measurement of the
+    links is; empty while there is none.
     """
 
     status: Status
@@ -71,6 +70,7 @@ class Frame(msgspec.Struct, frozen=True):
     links: tuple[LinkRate, ...] = ()
     arena: tuple[float, ...] = ()
     uses: tuple[UseFrame, ...] = ()
+    measuring: str = ""
 
 
 def world_of(t: Topology, measured: tuple[LinkFrame, ...] = ()) -> WorldFrame:
@@ -109,7 +109,7 @@ class Timeline:
 
     def _rank(self, info: RankInfo, now: float) -> RankFrame:
         before = self._ranks.get(info.rank)
-        state, detail = _state_of(info), clean(info.detail)
+        state, detail = state_of(info), clean(info.detail)
         is_same = before is not None and (before.state, before.pid, _key(before.detail)) == (
             state,
             info.pid,
@@ -125,10 +125,6 @@ class Timeline:
         # Three figures: what a person reads, and no news where only a page came or went.
         rss = int(float(f"{info.rss_nbytes:.3g}"))
         return RankFrame(state, since, info.pid, rss, detail, last)
-
-
-def _state_of(info: RankInfo) -> State:
-    return "collective" if info.state == "busy" and info.detail else info.state
 
 
 def _key(detail: str) -> str:

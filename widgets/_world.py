@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from typing import Literal
 
 from phalanx.protocol import HostInfo, LinkInfo, RankInfo, Topology
 
 from ._svg import clean
 
 __all__ = [
+    "State",
     "address_and_cores",
     "arenas",
     "count",
@@ -20,8 +22,18 @@ __all__ = [
     "headline",
     "ranges",
     "say_ms",
+    "say_rate",
+    "state_of",
     "wires",
 ]
+
+# An operation that lasts is also seen as one by a person; "busy" is Python of their own.
+State = Literal["planned", "starting", "idle", "busy", "collective", "input", "dead"]
+
+
+def state_of(rank: RankInfo) -> State:
+    """Return what a person sees a rank in."""
+    return "collective" if rank.state == "busy" and rank.detail else rank.state
 
 
 def count(n: int, thing: str) -> str:
@@ -32,6 +44,20 @@ def count(n: int, thing: str) -> str:
 def say_ms(ms: float) -> str:
     """Say how long, in three figures: 1.2 s, 3.45 ms, 67 µs."""
     return f"{ms / 1e3:.3g} s" if ms >= 1e3 else f"{ms:.3g} ms" if ms >= 1 else f"{1e3 * ms:.3g} µs"
+
+
+def say_rate(nbytes: float) -> str:
+    """Say bytes per second in three figures, with 1 GB = 1e9 bytes: 5 MB/s.
+
+    Examples
+    --------
+    >>> say_rate(2.5e9), say_rate(999.0)
+    ('2.5 GB/s', '999 B/s')
+    """
+    for unit, name in ((1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s")):
+        if nbytes >= unit:
+            return f"{nbytes / unit:.3g} {name}"
+    return f"{nbytes:.3g} B/s"
 
 
 def headline(t: Topology) -> str:

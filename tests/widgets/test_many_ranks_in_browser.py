@@ -86,6 +86,17 @@ def _see_matrix(page: Any) -> None:
     assert "slow: 20 µs, 0.1 GB/s; others 2 GB/s" in read(8, 16)
     assert read(6, 7) == "rank 6 \u2013 rank 7: broken: rank 7 is dead"
     page.screenshot(path=ARTIFACTS / "topology-64-matrix.png", full_page=True)
+    # What is looked for stands out here as well, and each row leads to its rank.
+    page.get_by_label("find ranks").fill("node3")
+    numbers = page.locator(".px-matrix text[text-anchor=end]:not(.px-elsewhere)")
+    assert numbers.all_text_contents() == ["24", "27", "30"]
+    page.mouse.click(box["x"] + 26 + 5.5 * cell, box["y"] + 26 + 27.5 * cell)
+    page.locator(".px-details").get_by_text("rank 27 ·").wait_for()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    page.locator(".px-details").get_by_text("rank 28 ·").wait_for()
+    assert numbers.all_text_contents() == ["24", "28", "31"]  # the chosen one first
+    page.screenshot(path=ARTIFACTS / "topology-64-found.png", full_page=True)
 
 
 def test_one_zero_and_odd_worlds_are_no_error() -> None:

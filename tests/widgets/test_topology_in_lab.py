@@ -5,6 +5,8 @@ Pictures of it are left in ``tests/artifacts``.
 
 from __future__ import annotations
 
+import re
+
 import psutil
 import pytest
 from jupyter_servers import change_theme, saved_picture
@@ -13,11 +15,13 @@ from lab_notebook import Onlooker, notebook_in_lab
 pytestmark = [pytest.mark.slow, pytest.mark.browser, pytest.mark.timeout(240)]
 _CELLS = (
     "%load_ext phalanx",
-    "%distributed start -n 4 --linger 0",
+    "%distributed start -n 4 --linger 0 --transport tcp",
     "%distributed topology",
     "%%distributed\nimport time\nif rank == 2: time.sleep(600)\npx.all_sum(rank)",
+    "%%distributed\nfor _ in range(400): px.all_sum(np.ones(1 << 18))",
     "%distributed stop",
 )
+_MOVE, _STOP = 4, 5  # cells that are run by their number
 _LONG_MS = 60_000
 
 
@@ -42,6 +46,7 @@ def test_watch_break_mend(tmp_path):
     with notebook_in_lab(tmp_path, Watcher, _CELLS) as watcher:
         _watch(watcher)
         _mend(watcher)
+        _see_it_move(watcher)
         _change_theme(watcher)
         _come_back(watcher)
 
@@ -90,6 +95,23 @@ def _mend(watcher: Watcher) -> None:
     watcher.press("Tiles")
 
 
+def _see_it_move(watcher: Watcher) -> None:
+    """What the ranks send each other is on the links, in words and as what moves."""
+    watcher.run_cell(_MOVE)
+    watcher.widget.locator(".px-curves .px-moving").first.wait_for(
+        state="attached", timeout=_LONG_MS
+    )
+    words = re.compile(r"tcp: 6 links between these ranks · \S+ [MG]B/s")
+    watcher.widget.locator(".px-tcp-name").get_by_text(words).wait_for(timeout=_LONG_MS)
+    watcher.widget.locator(".px-uses").get_by_text("all_sum of 2 MiB").wait_for(timeout=_LONG_MS)
+    watcher.look("moving")
+    for rank in range(4):
+        watcher.see(rank, "idle")
+    watcher.widget.locator(".px-curves .px-moving").first.wait_for(
+        state="detached", timeout=_LONG_MS
+    )
+
+
 def _change_theme(watcher: Watcher) -> None:
     change_theme(watcher.page, ".px-topology")
     watcher.look("dark")
@@ -99,13 +121,19 @@ def _come_back(watcher: Watcher) -> None:
     shown = saved_picture(watcher.page, watcher.notebook, 2)
     assert "".join(shown["data"]["image/svg+xml"]).startswith("<svg")
     assert "rank 3" in "".join(shown["data"]["text/plain"])
+    # The view and the rank that were chosen last are there again.
+    watcher.press("Links")
+    watcher.widget.locator(".px-matrix svg").focus()
+    for key in ("ArrowDown", "Enter"):
+        watcher.page.keyboard.press(key)
+    chosen = watcher.widget.locator(".px-details").get_by_text("rank 1 ·")
+    chosen.wait_for()
     watcher.page.reload()
-    watcher.see(2, "idle")
+    chosen.wait_for(timeout=_LONG_MS)
+    watcher.widget.locator(".px-matrix svg").wait_for()
     watcher.look("reloaded")
-    watcher.page.evaluate("""() => {
-        const panel = window.jupyterapp.shell.currentWidget;
-        panel.content.activeCellIndex = 4;
-        return window.jupyterapp.commands.execute('notebook:run-cell');
-    }""")
+    watcher.press("Tiles")
+    watcher.see(2, "idle")
+    watcher.run_cell(_STOP)
     watcher.widget.locator(".px-why").get_by_text("was stopped").wait_for(timeout=_LONG_MS)
     watcher.look("gone")

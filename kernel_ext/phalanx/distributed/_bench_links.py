@@ -6,6 +6,7 @@ It uses the public functions of `phalanx.distributed` only, and prints nothing.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import numpy as np
 
@@ -20,13 +21,17 @@ _SMALL_CALLS, _LARGE_CALLS = 21, 5
 _BUDGET_S = 0.05  # there and back, of a large message: a modem is not sent 1 MiB
 
 
-def measure_links(group: px.Group | None = None) -> tuple[LinkMeasurement, ...]:
+def measure_links(
+    group: px.Group | None = None, *, progress: Callable[[int], None] | None = None
+) -> tuple[LinkMeasurement, ...]:
     """Measure the path between each two ranks, one after the other; every rank calls this alike.
 
     Parameters
     ----------
     group : Group, optional
         None: the one of `init`.
+    progress : callable, optional
+        Told how many pairs are done, before each next one.
 
     Returns
     -------
@@ -49,6 +54,8 @@ def measure_links(group: px.Group | None = None) -> tuple[LinkMeasurement, ...]:
     mine = np.zeros((len(pairs), 4))
     for at, (a, b) in enumerate(pairs):
         world.barrier()  # the pair before has ended, and nothing else moves
+        if progress is not None:
+            progress(at)
         if rank == a:
             mine[at] = _ask(world, b)
         elif rank == b:

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 from phalanx.distributed.bench import DTYPES, OPERATIONS
 from phalanx.workspace import MAX_LINES
 
+from ._plans import add_plan_arguments
 from ._start_arguments import add_start_arguments
 
 __all__ = [
@@ -140,8 +141,11 @@ def line_parser() -> argparse.ArgumentParser:
     start = action("start", "Start ranks on this machine, or on several hosts.")
     add_start_arguments(start, _count_of("ranks"), _seconds)
     action("status", "Show the ranks and what they do, as text.")
-    topology = action("topology", "Show hosts, ranks and the paths between them, live.")
+    topology = action(
+        "topology", "Show hosts, ranks and the paths between them, live; or those of a hostfile."
+    )
     topology.add_argument("--still", action="store_true", help="a picture as of now, no widget")
+    add_plan_arguments(topology, _count_of("ranks"))
     monitor = action(
         "monitor", "Show what each rank does and who holds the others up, over time, live."
     )

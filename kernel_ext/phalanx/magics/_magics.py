@@ -41,6 +41,7 @@ from ._boot_line import BootLine
 from ._config import show_config
 from ._debug import debug_ranks
 from ._figures import Named
+from ._plans import planned_world
 from ._start_arguments import start_options
 from ._sweeps import Sweeps
 from ._typing import TypingHelp
@@ -231,9 +232,14 @@ class DistributedMagics(Magics):  # type: ignore[misc]
         print(widgets.topology(self._running().topology()).text)  # noqa: T201 - the answer
 
     def _do_topology(self, options: Any) -> None:
+        if (plan := planned_world(options)) is not None:
+            display(widgets.topology(plan))
+            return
         workspace = self._running()
         if options.still or not hasattr(self.shell, "kernel"):
-            display(widgets.topology(workspace.topology()))
+            uses = widgets.uses_of(workspace.trace())
+            seen = widgets.Seen(workspace.measured_links, uses=uses)
+            display(widgets.topology(workspace.topology(), seen))
             return
         widget = widgets.Topology(workspace)
         self._live.add(widget)

@@ -51,6 +51,7 @@ from ._rank_messages import (
 )
 from ._ranks import format_ranks, name_ranks
 from ._records import (
+    LINKS_DONE_MIME,
     LINKS_MIME,
     MEASUREMENT_MIME,
     HostClock,
@@ -64,7 +65,7 @@ from ._records import (
 )
 from ._samples import CellTime, LateRank, RankSample, Samples, Span, Use, Waiting, WatchSamples
 from ._stacks import RankStack, say_busy, say_late, say_where, way_out
-from ._sweeps import LIMITS_MIME, Limit, SweepProgress, SweepRun, SweepState
+from ._sweeps import LIMITS_MIME, Limit, LinksProgress, SweepProgress, SweepRun, SweepState
 from ._workspace_messages import (
     BeginCell,
     Booted,
@@ -94,6 +95,7 @@ from ._workspace_messages import (
 
 __all__ = [
     "LIMITS_MIME",
+    "LINKS_DONE_MIME",
     "LINKS_MIME",
     "MAX_FRAME",
     "MEASUREMENT_MIME",
@@ -137,6 +139,7 @@ __all__ = [
     "LineNeed",
     "LinkInfo",
     "LinkMeasurement",
+    "LinksProgress",
     "Measurement",
     "NotYours",
     "Notice",

@@ -10,6 +10,7 @@ from typing import Literal
 import msgspec
 
 __all__ = [
+    "LINKS_DONE_MIME",
     "LINKS_MIME",
     "MEASUREMENT_MIME",
     "HostClock",
@@ -25,6 +26,7 @@ __all__ = [
 # In which a rank displays its measurements to whoever runs the sweep.
 MEASUREMENT_MIME = "application/vnd.phalanx.measurement+json"
 LINKS_MIME = "application/vnd.phalanx.links+json"
+LINKS_DONE_MIME = "application/vnd.phalanx.links-done+json"  # how many there are so far
 
 # A planned rank is one of a hostfile, in a world that nobody has started.
 RankState = Literal["planned", "starting", "idle", "busy", "input", "dead"]

@@ -11,7 +11,7 @@ import msgspec
 
 from ._records import Measurement
 
-__all__ = ["LIMITS_MIME", "Limit", "SweepProgress", "SweepRun", "SweepState"]
+__all__ = ["LIMITS_MIME", "Limit", "LinksProgress", "SweepProgress", "SweepRun", "SweepState"]
 
 # In which a rank displays what bounds it to whoever runs the sweep.
 LIMITS_MIME = "application/vnd.phalanx.limits+json"
@@ -65,6 +65,31 @@ class SweepProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if self.left_s is None:
             return far
         return f"{far}, {_about(self.left_s)} left"
+
+
+class LinksProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How far a measurement of the links between ranks is: pairs done of all, and since when."""
+
+    n_done: int
+    n_links: int
+    elapsed_s: float
+
+    @property
+    def text(self) -> str:
+        """One line in a user's words.
+
+        Examples
+        --------
+        >>> LinksProgress(504, 2016, 8.0).text
+        '504 of 2016 links, about 24 s left'
+        >>> LinksProgress(0, 2016, 0.1).text
+        '0 of 2016 links'
+        """
+        far = f"{self.n_done} of {self.n_links} link{'' if self.n_links == 1 else 's'}"
+        if not self.n_done:
+            return far
+        left_s = self.elapsed_s / self.n_done * (self.n_links - self.n_done)
+        return f"{far}, {_about(left_s)} left"
 
 
 class SweepRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

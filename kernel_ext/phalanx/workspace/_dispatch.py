@@ -195,6 +195,11 @@ class Dispatch:
         for cell in cells.values():
             cell.events.put(event)
 
+    @property
+    def engines(self) -> tuple[str, ...]:
+        """The engine of each rank as of now: another one is another process."""
+        return tuple(self._engines)
+
     def on_replaced(self, rank: int, engine: str) -> None:
         """Send to a rank's new engine from now on; on the socket thread, as `on_lost`."""
         self._engines[rank] = engine

@@ -76,6 +76,11 @@ class Steps:
         """Whether a cell is waited for."""
         return self._turns.is_taken
 
+    @property
+    def engines(self) -> tuple[str, ...]:
+        """Whose process each rank is now, by name: that of a replaced rank is another."""
+        return self._dispatch.engines
+
     def check_idle(self) -> None:
         """Refuse, as `run` would, while something runs."""
         self._turns.check()

@@ -8,7 +8,7 @@ import { tell_presence } from "./shared/presence";
 import { Requests } from "./shared/requests";
 import { Details } from "./topology/details";
 import { Matrix } from "./topology/matrix";
-import { by_state, headline, MANY, matches, news, STATES, type Frame, type World } from "./topology/state";
+import { by_state, headline, host_of, is_same_place, MANY, matches, news, STATES, type Frame, type World } from "./topology/state";
 import { Measure } from "./topology/measure";
 import { Tiles } from "./topology/tiles";
 import { Uses } from "./topology/uses";
@@ -59,7 +59,7 @@ class TopologyView {
     const requests = new Requests(model, this.cleanup);
     this.details = new Details(requests, () => this.choose(this.chosen));
     this.measure = new Measure(requests);
-    this.zoom = new Zoom(this.stage, this.cleanup, () => this.draw());
+    this.zoom = new Zoom(this.stage, this.cleanup, () => this.rescale());
     const modes = el("div", { class: "px-modes", role: "group", "aria-label": "view" });
     for (const [mode, words] of MODES) {
       const button = el("button", { type: "button", class: "px-button" }, words);
@@ -117,13 +117,22 @@ class TopologyView {
     this.put("selected", is_over ? -1 : rank);
     if (!is_over) return;
     if (this.tiles) this.tiles.focus(rank);
+    else if (this.matrix) this.matrix.focus();
     else this.search.focus();
   }
 
   private on_world(): void {
+    const before = this.world;
     this.world = decode<World>(this.model.get("world") as DataView);
     this.frame = decode<Frame>(this.model.get("frame") as DataView);
-    this.draw();
+    // A rank's death, and what was measured, change what is said of links and nothing else: the tiles
+    // stay, and with them the focus.
+    if (this.tiles && before && this.world && is_same_place(before, this.world)) {
+      this.tiles.show(this.world);
+      this.update();
+    } else {
+      this.draw();
+    }
   }
 
   private on_frame(): void {
@@ -140,28 +149,32 @@ class TopologyView {
     if (event.key !== "Enter" || !this.world || !this.frame) return;
     const { world, frame } = this;
     const found = frame.ranks.findIndex((rank, number) =>
-      matches(this.search.value, number, rank, world.hosts[world.home[number] ?? 0]?.name ?? ""),
+      matches(this.search.value, number, rank, host_of(world, number)),
     );
     if (found >= 0 && found !== this.chosen) this.choose(found);
   }
 
-  /** Build the stage anew: another world, or another view of it. */
+  /** Build the stage anew: another world, or another view of it. Who is in it stays where they are. */
   private draw(): void {
+    const place = this.tiles?.place;
     this.drawn.run();
     this.drawn = new Cleanup();
     this.tiles = null;
-    this.matrix = null;
     if (!this.world) {
+      this.matrix = null;
       this.stage.replaceChildren(el("p", { class: "px-soft" }, "nothing is known of these ranks yet"));
       return;
     }
+    const choose = (rank: number): void => this.choose(rank);
     if (this.mode === "links") {
-      this.matrix = new Matrix(this.world, this.zoom.scale);
-      this.stage.replaceChildren(this.matrix.element);
+      this.matrix = this.matrix ?? new Matrix(this.zoom.scale, choose);
+      this.matrix.show(this.world);
+      if (this.matrix.element.parentElement !== this.stage) this.stage.replaceChildren(this.matrix.element);
     } else {
-      const choose = (rank: number): void => this.choose(rank);
+      this.matrix = null;
       this.tiles = new Tiles(this.world, this.mode === "compact", choose, this.drawn);
       this.stage.replaceChildren(this.tiles.element);
+      if (place) this.tiles.place = place;
     }
     this.stage.style.setProperty("--px-zoom", String(this.zoom.scale));
     this.measure.element.hidden = this.mode !== "links";
@@ -169,6 +182,13 @@ class TopologyView {
       set_attributes(button, { "aria-pressed": String(mode === this.mode) });
     }
     this.update();
+    this.tiles?.draw();
+  }
+
+  /** Draw all as large as is wanted now. What has the focus keeps it: the next key is for it, too. */
+  private rescale(): void {
+    this.stage.style.setProperty("--px-zoom", String(this.zoom.scale));
+    this.matrix?.zoom(this.zoom.scale);
     this.tiles?.draw();
   }
 
@@ -188,9 +208,9 @@ class TopologyView {
     this.why.hidden = why === "";
     set_text(this.why, why);
     this.tiles?.update(frame, since_s, this.chosen, this.search.value);
-    this.matrix?.update(frame);
+    this.matrix?.update(frame, this.chosen, this.search.value);
     this.uses.show(world, frame, is_live);
-    this.measure.enable(is_live);
+    this.measure.show(frame, is_live);
     this.details.show(world, frame, this.chosen, since_s, is_live);
     this.show_legend(frame);
   }

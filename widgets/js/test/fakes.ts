@@ -79,5 +79,5 @@ export function make_rank(state: State, more: Partial<RankNow> = {}): RankNow {
 }
 
 export function make_frame(ranks: RankNow[], more: Partial<Frame> = {}): Frame {
-  return { status: "live", why: "", epoch: 1, now: 1012, ranks, links: [], arena: [], uses: [], ...more };
+  return { status: "live", why: "", epoch: 1, now: 1012, ranks, links: [], arena: [], uses: [], measuring: "", ...more };
 }

@@ -1,7 +1,7 @@
 // Paths between ranks: curves between tiles, and who reaches whom how. The matrix draws the latter.
 
 import { svg } from "../shared/dom";
-import { moved, peers, say_moved, type Frame, type MeasuredLink, type World } from "./state";
+import { busiest, moved, peers, say_moved, type Frame, type MeasuredLink, type World } from "./state";
 
 export interface Box {
   x: number;
@@ -72,7 +72,7 @@ export function draw_curves(
   frame: Frame | null,
 ): void {
   overlay.replaceChildren();
-  const most = Math.max(1, ...(frame?.links ?? []).map(([, , bytes]) => bytes));
+  const most = busiest(frame);
   const found = measured_by_pair(world);
   const add = (a: number, b: number, kind: string): void => {
     const [from, to] = [boxes.get(a), boxes.get(b)];
@@ -80,12 +80,12 @@ export function draw_curves(
     const state = found.get(`${Math.min(a, b)},${Math.max(a, b)}`)?.state ?? "ok";
     const look = state === "ok" ? kind : `${kind} px-${state}`;
     const words = frame ? say_moved(frame, a, b) : "";
-    const is_moving = !!frame && Math.max(...moved(frame, a, b)) > LITTLE * most;
+    const [there, back] = frame ? moved(frame, a, b) : [0, 0];
+    const is_moving = Math.max(there, back) > LITTLE * most;
     const path = svg("path", { d: curve(from, to), class: is_moving ? `${look} px-moving` : look });
     if (words) path.append(svg("title", {}, words));
-    if (frame && is_moving) {
-      path.style.strokeWidth = `${width_of(Math.max(...moved(frame, a, b)), most)}px`;
-      const [there, back] = moved(frame, a, b);
+    if (is_moving) {
+      path.style.strokeWidth = `${width_of(Math.max(there, back), most)}px`;
       // The dashes run from left to right, or down.
       if ((from.x <= to.x) === back > there) path.classList.add("px-against");
       const d = arrows(from, to, there > AWAY * back, back > AWAY * there);
@@ -111,9 +111,17 @@ export function width_of(bytes: number, most: number): number {
   return Number((1.5 + 4.5 * Math.min(1, Math.max(0, share))).toFixed(1));
 }
 
+// As a frame, a world does not change.
+const measured = new WeakMap<World, Map<string, MeasuredLink>>();
+
 /** What was measured of each pair, by "a,b" with a < b. */
 export function measured_by_pair(world: World): Map<string, MeasuredLink> {
-  return new Map((world.measured ?? []).map((link) => [`${link.a},${link.b}`, link]));
+  let found = measured.get(world);
+  if (!found) {
+    found = new Map((world.measured ?? []).map((link) => [`${link.a},${link.b}`, link]));
+    measured.set(world, found);
+  }
+  return found;
 }
 
 export type Kind = "self" | "arena" | "tcp" | "slow" | "broken" | "";

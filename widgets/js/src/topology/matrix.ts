@@ -2,7 +2,7 @@
 
 import { el, set_attributes, set_text, svg } from "../shared/dom";
 import { matrix, measured_by_pair, runs, width_of, type Kind } from "./links";
-import { say_moved, type Frame, type World } from "./state";
+import { busiest, host_of, matches, moves_alike, say_moved, type Frame, type World } from "./state";
 
 const WORDS: Record<Kind, string> = {
   self: "itself",
@@ -13,7 +13,7 @@ const WORDS: Record<Kind, string> = {
   "": "no path",
 };
 const HEAD = 26;
-const NOTHING = "point at a field, or go to it with the arrow keys, to read it";
+const NOTHING = "point at a field, or go to it with the arrow keys, to read it; a click or Enter chooses its row's rank";
 const ARROWS: Record<string, [down: number, right: number]> = {
   ArrowUp: [-1, 0],
   ArrowDown: [1, 0],
@@ -21,50 +21,93 @@ const ARROWS: Record<string, [down: number, right: number]> = {
   ArrowRight: [0, 1],
 };
 
-/** One drawing of a world; `update` marks the fields that something moves in. */
+/** The ranks whose numbers have room, `step` apart: those that are wanted first. */
+export function numbered(n: number, step: number, wanted: readonly number[]): number[] {
+  const shown: number[] = [];
+  const regular = Array.from({ length: Math.ceil(n / step) }, (_, at) => at * step);
+  for (const rank of [...wanted, ...regular]) {
+    if (shown.every((other) => Math.abs(other - rank) >= step)) shown.push(rank);
+  }
+  return shown.sort((one, other) => one - other);
+}
+
+/** Neighbours together: first and number of each run. */
+export function stretches(ranks: readonly number[]): [number, number][] {
+  const found: [number, number][] = [];
+  for (const rank of ranks) {
+    const last = found[found.length - 1];
+    if (last && last[0] + last[1] === rank) last[1] += 1;
+    else found.push([rank, 1]);
+  }
+  return found;
+}
+
+/** The drawing of a world; `update` marks the fields that something moves in. */
 export class Matrix {
-  readonly element: HTMLElement;
-  private readonly rows: Kind[][];
-  private readonly cell: number;
-  private readonly side: number;
-  private readonly drawing: SVGSVGElement;
+  private world: World | null = null;
+  private rows: Kind[][] = [];
+  private cell = 0;
+  private side = 0;
+  // One drawing for all worlds and sizes: it has the focus, which a new one would not have.
+  private readonly drawing = svg("svg", { tabindex: 0, role: "application" });
   private readonly flows = svg("g", { class: "px-flows" });
+  private readonly numbers = svg("g");
+  private readonly veil = svg("path", { class: "px-veil" });
+  private readonly chosen = svg("path", { class: "px-chosen" });
   private readonly cursor = svg("rect", { class: "px-cursor", visibility: "hidden" });
+  private readonly legend = el("div", { class: "px-legend" });
   private readonly said = el("div", { class: "px-read", "aria-live": "polite" }, NOTHING);
+  readonly element = el("div", { class: "px-matrix" }, el("div", { class: "px-scroll" }, this.drawing), this.legend, this.said);
   private at: [a: number, b: number] = [0, 0];
   private frame: Frame | null = null;
+  private wanted: { found: number[]; chosen: number } = { found: [], chosen: -1 };
 
   constructor(
-    private readonly world: World,
-    zoom: number,
+    private scale: number,
+    private readonly on_choose: (rank: number) => void,
   ) {
-    const n = world.home.length;
-    this.cell = Math.round(zoom * Math.max(8, Math.min(28, Math.floor(560 / Math.max(1, n)))));
-    this.side = HEAD + n * this.cell + 8; // half of the last number stands out
+    this.listen();
+  }
+
+  /** Draw a world; who reads the one before stays in their field. */
+  show(world: World): void {
+    this.world = world;
     this.rows = matrix(world);
+    const n = world.home.length;
     const kinds = (["arena", "tcp", "slow", "broken"] as const).filter((kind) => this.rows.flat().includes(kind));
     const words = kinds.map((kind) => WORDS[kind]).join(" and ") || "none";
-    this.drawing = svg("svg", {
-      width: this.side,
-      height: this.side,
-      viewBox: `0 0 ${this.side} ${this.side}`,
-      tabindex: 0,
-      // It is worked with keys: who hears the page is to hand them on.
-      role: "application",
-      "aria-label": `paths between ${n} ranks: ${words}; arrow keys go from pair to pair`,
+    set_attributes(this.drawing, {
+      // It is worked with keys (role: application): who hears the page is to hand them on.
+      "aria-label": `paths between ${n} ranks: ${words}; arrow keys go from pair to pair, Enter chooses the row's rank`,
     });
-    this.draw();
-    this.listen();
-    const legend = el("div", { class: "px-legend" });
+    this.legend.replaceChildren();
     for (const kind of kinds) {
-      legend.append(el("span", { class: `px-swatch px-path-${kind}` }), el("span", {}, WORDS[kind]));
+      this.legend.append(el("span", { class: `px-swatch px-path-${kind}` }), el("span", {}, WORDS[kind]));
     }
-    legend.append(el("span", { class: "px-swatch px-flow-swatch" }), el("span", {}, "something moves, from row to column"));
-    this.element = el("div", { class: "px-matrix" }, el("div", { class: "px-scroll" }, this.drawing), legend, this.said);
+    this.legend.append(
+      el("span", { class: "px-swatch px-flow-swatch" }),
+      el("span", {}, "something moves, from row to column"),
+    );
+    this.draw();
+  }
+
+  /** Draw it as large as this. */
+  zoom(scale: number): void {
+    this.scale = scale;
+    this.draw();
+  }
+
+  focus(): void {
+    this.drawing.focus();
   }
 
   private draw(): void {
-    const { cell } = this;
+    const n = this.rows.length;
+    const cell = Math.round(this.scale * Math.max(8, Math.min(28, Math.floor(560 / Math.max(1, n)))));
+    this.cell = cell;
+    this.side = HEAD + n * cell + 8; // half of the last number stands out
+    set_attributes(this.drawing, { width: this.side, height: this.side, viewBox: `0 0 ${this.side} ${this.side}` });
+    this.drawing.replaceChildren();
     this.rows.forEach((row, a) => {
       for (const [b, length, kind] of runs(row)) {
         this.drawing.append(
@@ -78,25 +121,59 @@ export class Matrix {
         );
       }
     });
-    const step = Math.ceil(18 / cell);
-    for (let rank = 0; rank < this.rows.length; rank += step) {
+    set_attributes(this.cursor, { width: cell - 1, height: cell - 1 });
+    this.drawing.append(this.flows, this.veil, this.numbers, this.chosen, this.cursor);
+    if (this.frame) this.mark(this.frame);
+    this.point_out();
+    if (document.activeElement === this.drawing) this.go(0, 0);
+  }
+
+  /** What was found stands out from the others, and the chosen rank from all. */
+  private point_out(): void {
+    const { cell } = this;
+    const n = this.rows.length;
+    const { found, chosen } = this.wanted;
+    if (!this.frame) return;
+    const others = stretches(this.rows.map((_, rank) => rank).filter((rank) => !found.includes(rank)));
+    const rect = (x: number, y: number, w: number, h: number): string =>
+      `M${HEAD + x * cell} ${HEAD + y * cell}h${w * cell - 1}v${h * cell - 1}h${1 - w * cell}z`;
+    // A path concerns the ranks at both its ends: it stays where one of them was found.
+    const veil = others.flatMap(([y, h]) => others.map(([x, w]) => rect(x, y, w, h)));
+    set_attributes(this.veil, { d: veil.join("") });
+    set_attributes(this.chosen, { d: chosen < 0 ? "" : rect(0, chosen, n, 1) + rect(chosen, 0, 1, n) });
+    const is_narrow = found.length < n;
+    const wanted = [...(chosen < 0 ? [] : [chosen]), ...(is_narrow ? found : [])];
+    this.numbers.replaceChildren();
+    for (const rank of numbered(n, Math.ceil(18 / cell), wanted)) {
       const middle = HEAD + rank * cell + cell / 2;
-      this.drawing.append(
-        svg("text", { x: middle, y: HEAD - 7, "text-anchor": "middle" }, String(rank)),
-        svg("text", { x: HEAD - 6, y: middle + 4, "text-anchor": "end" }, String(rank)),
+      const look = rank === chosen ? "px-chosen" : found.includes(rank) ? "" : "px-elsewhere";
+      this.numbers.append(
+        svg("text", { x: middle, y: HEAD - 7, "text-anchor": "middle", class: look }, String(rank)),
+        svg("text", { x: HEAD - 6, y: middle + 4, "text-anchor": "end", class: look }, String(rank)),
       );
     }
-    set_attributes(this.cursor, { width: cell - 1, height: cell - 1 });
-    this.drawing.append(this.flows, this.cursor);
+  }
+
+  /** The field under a pointer; -1 where its row or column begins, or none is. */
+  private under(event: MouseEvent): [a: number, b: number] {
+    const place = this.drawing.getBoundingClientRect();
+    const scale = place.width / this.side || 1;
+    const at = (pixels: number): number => {
+      const found = Math.floor((pixels / scale - HEAD) / this.cell);
+      return found < this.rows.length ? Math.max(-1, found) : -1;
+    };
+    return [at(event.clientY - place.top), at(event.clientX - place.left)];
   }
 
   private listen(): void {
-    this.drawing.addEventListener("pointermove", (event) => {
-      const place = this.drawing.getBoundingClientRect();
-      const scale = place.width / this.side || 1;
-      const b = Math.floor(((event.clientX - place.left) / scale - HEAD) / this.cell);
-      const a = Math.floor(((event.clientY - place.top) / scale - HEAD) / this.cell);
-      set_text(this.said, this.say(a, b));
+    this.drawing.addEventListener("pointermove", (event) => set_text(this.said, this.say(...this.under(event))));
+    this.drawing.addEventListener("click", (event) => {
+      const [a, b] = this.under(event);
+      const rank = a >= 0 ? a : b; // of the numbers above, the column's
+      if (rank < 0) return;
+      this.at = [rank, Math.max(0, b)];
+      this.go(0, 0);
+      this.on_choose(rank);
     });
     this.drawing.addEventListener("pointerleave", () => set_text(this.said, NOTHING));
     this.drawing.addEventListener("focus", () => this.go(0, 0));
@@ -106,6 +183,11 @@ export class Matrix {
     });
     this.drawing.addEventListener("keydown", (event) => {
       const n = this.rows.length;
+      if (event.key === "Enter" || event.key === " ") {
+        event.preventDefault();
+        this.on_choose(this.at[0]);
+        return;
+      }
       const step = event.key === "Home" ? [0, -n] : event.key === "End" ? [0, n] : ARROWS[event.key];
       if (!step || event.ctrlKey || event.metaKey || event.altKey) return;
       event.preventDefault();
@@ -126,7 +208,7 @@ export class Matrix {
   private say(a: number, b: number): string {
     const kind = this.rows[a]?.[b];
     if (kind === undefined) return NOTHING;
-    const link = measured_by_pair(this.world).get(`${Math.min(a, b)},${Math.max(a, b)}`);
+    const link = this.world && measured_by_pair(this.world).get(`${Math.min(a, b)},${Math.max(a, b)}`);
     const is_wire = kind === "tcp" || kind === "slow" || kind === "broken";
     const path = kind === "slow" || kind === "broken" ? "" : WORDS[kind];
     const words = `rank ${a} – rank ${b}: ${[path, link?.words ?? ""].filter(Boolean).join(", ")}`;
@@ -134,19 +216,31 @@ export class Matrix {
     return traffic ? `${words}; ${traffic}` : words;
   }
 
-  /** Mark what moves. */
-  update(frame: Frame): void {
-    const is_same = String(frame.links) === String(this.frame?.links);
+  /** Mark what moves, who was chosen, and who is looked for. */
+  update(frame: Frame, chosen: number, query: string): void {
+    const is_same = moves_alike(frame, this.frame);
     this.frame = frame;
-    if (is_same) return;
-    const most = Math.max(1, ...frame.links.map(([, , bytes]) => bytes));
-    const marks = frame.links.map(([source, target, bytes]) =>
-      svg("circle", {
+    if (!is_same) this.mark(frame);
+    const world = this.world;
+    const found = frame.ranks.flatMap((rank, number) =>
+      world && matches(query, number, rank, host_of(world, number)) ? [number] : [],
+    );
+    if (chosen === this.wanted.chosen && String(found) === String(this.wanted.found)) return;
+    this.wanted = { found, chosen };
+    this.point_out();
+  }
+
+  private mark(frame: Frame): void {
+    const most = busiest(frame);
+    while (this.flows.children.length > frame.links.length) this.flows.lastElementChild?.remove();
+    frame.links.forEach(([source, target, bytes], at) => {
+      // 64 ranks have 4032 of them; from frame to frame few look otherwise.
+      const mark = this.flows.children[at] ?? this.flows.appendChild(svg("circle"));
+      set_attributes(mark, {
         cx: HEAD + (target + 0.5) * this.cell - 0.5,
         cy: HEAD + (source + 0.5) * this.cell - 0.5,
         r: (width_of(bytes, most) * this.cell) / 24,
-      }),
-    );
-    this.flows.replaceChildren(...marks);
+      });
+    });
   }
 }

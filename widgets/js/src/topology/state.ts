@@ -40,6 +40,7 @@ export interface Frame {
   links: [source: number, target: number, rate: number][]; // bytes a second over wires
   arena: number[]; // bytes a second of each rank
   uses: Use[]; // by operation, the small messages first
+  measuring: string; // how far a measurement of the links is; empty while there is none
 }
 
 /** How messages of `low` to `high` bytes went; `is_now`: in the last seconds. */
@@ -50,11 +51,46 @@ export function where(host: World["hosts"][number]): string {
   return host.device ? `${host.address} on ${host.device}` : host.address;
 }
 
+/** The host of a rank, by name. */
+export function host_of(world: World, number: number): string {
+  return world.hosts.find((its) => its.index === world.home[number])?.name ?? "";
+}
+
+/** Whether two worlds are drawn in the same places: they may differ in what was measured of them. */
+export function is_same_place(one: World, other: World): boolean {
+  const place = (world: World): string => JSON.stringify({ ...world, measured: null });
+  return place(one) === place(other);
+}
+
+const MOST_RANKS = 1 << 16;
+// A frame does not change: who draws 2016 links, or a pointer that goes over them, searches it once.
+const rates = new WeakMap<Frame, Map<number, number>>();
+
+function rates_of(frame: Frame): Map<number, number> {
+  let found = rates.get(frame);
+  if (!found) {
+    found = new Map(frame.links.map(([source, target, bytes]) => [source * MOST_RANKS + target, bytes]));
+    rates.set(frame, found);
+  }
+  return found;
+}
+
 /** What moves between two ranks over a wire, there and back. */
 export function moved(frame: Frame, a: number, b: number): [there: number, back: number] {
-  const over = (from: number, to: number): number =>
-    frame.links.find(([source, target]) => source === from && target === to)?.[2] ?? 0;
-  return [over(a, b), over(b, a)];
+  const found = rates_of(frame);
+  return [found.get(a * MOST_RANKS + b) ?? 0, found.get(b * MOST_RANKS + a) ?? 0];
+}
+
+/** What the busiest wire moves; 1 where nothing does. */
+export function busiest(frame: Frame | null): number {
+  return (frame?.links ?? []).reduce((most, [, , bytes]) => Math.max(most, bytes), 1);
+}
+
+/** Whether the same moves on the same wires as in another frame. */
+export function moves_alike(frame: Frame, other: Frame | null): boolean {
+  if (frame === other) return true;
+  if (!other || frame.links.length !== other.links.length) return false;
+  return frame.links.every((link, at) => link.every((value, part) => value === other.links[at]?.[part]));
 }
 
 /** The traffic of a wire in words; empty where nothing moves. */

@@ -3,7 +3,7 @@
 import { Cleanup, el, set_attributes, set_text, svg } from "../shared/dom";
 import { age, count, ranges, rate, size } from "../shared/words";
 import { draw_curves, type Box } from "./links";
-import { age_s, doing, load, matches, spoken, STATES, where, type Frame, type World } from "./state";
+import { age_s, doing, load, matches, moves_alike, spoken, STATES, where, type Frame, type World } from "./state";
 
 interface Tile {
   button: HTMLButtonElement;
@@ -29,9 +29,10 @@ export class Tiles {
   private boxes = new Map<number, Box>();
   private frame: Frame | null = null;
   private marked = -1;
+  private at = 0; // the rank that Tab leads to
 
   constructor(
-    private readonly world: World,
+    private world: World,
     is_small: boolean,
     private readonly on_choose: (rank: number) => void,
     cleanup: Cleanup,
@@ -39,7 +40,8 @@ export class Tiles {
     const hosts = el("div", { class: "px-hosts" });
     for (const host of world.hosts) {
       const ranks = world.home.flatMap((its, rank) => (its === host.index ? [rank] : []));
-      const arenas = world.arenas.filter((arena) => arena.some((rank) => ranks.includes(rank)));
+      const here = new Set(ranks);
+      const arenas = world.arenas.filter((arena) => arena.some((rank) => here.has(rank)));
       const grid = el("div", { class: "px-grid" });
       ranks.forEach((rank) => grid.append(this.make(rank, host.name)));
       const inner = el("div", { class: arenas.length ? "px-inside px-has-arena" : "px-inside" }, grid);
@@ -49,12 +51,12 @@ export class Tiles {
         inner.append(this.tell("px-arena-name", words, sum));
       }
       // Links hang below the tiles: there they have room of their own.
-      if (world.tcp.some(([a, b]) => ranks.includes(a) || ranks.includes(b))) inner.classList.add("px-wired");
-      const wires = world.tcp.filter(([a, b]) => ranks.includes(a) && ranks.includes(b)).length;
+      if (world.tcp.some(([a, b]) => here.has(a) || here.has(b))) inner.classList.add("px-wired");
+      const wires = world.tcp.filter(([a, b]) => here.has(a) && here.has(b)).length;
       if (wires) {
         const words = `tcp: ${count(wires, "link")} between these ranks`;
         const sum = (frame: Frame): number =>
-          frame.links.reduce((all, [a, b, n]) => all + (ranks.includes(a) && ranks.includes(b) ? n : 0), 0);
+          frame.links.reduce((all, [a, b, n]) => all + (here.has(a) && here.has(b) ? n : 0), 0);
         inner.append(this.tell("px-tcp-name", words, sum));
       }
       hosts.append(
@@ -99,7 +101,10 @@ export class Tiles {
     const mark = (): void => this.mark(rank);
     const unmark = (): void => this.mark(-1);
     button.addEventListener("pointerenter", mark);
-    button.addEventListener("focus", mark);
+    button.addEventListener("focus", () => {
+      this.go(rank);
+      this.mark(rank);
+    });
     button.addEventListener("pointerleave", unmark);
     button.addEventListener("blur", unmark);
     this.tiles[rank] = { button, sign, words, foot, host };
@@ -107,9 +112,9 @@ export class Tiles {
   }
 
   update(frame: Frame, since_frame_s: number, chosen: number, query: string): void {
-    const is_moved = String(frame.links) !== String(this.frame?.links);
+    const [is_new, is_moved] = [frame !== this.frame, !moves_alike(frame, this.frame)];
     this.frame = frame;
-    for (const { element, words, sum } of this.traffic) {
+    for (const { element, words, sum } of is_new ? this.traffic : []) {
       const bytes = sum(frame);
       set_text(element, bytes ? `${words} · ${rate(bytes)}` : words);
     }
@@ -135,16 +140,40 @@ export class Tiles {
     });
   }
 
+  /** The same world with other measurements: what has the focus keeps it. */
+  show(world: World): void {
+    this.world = world;
+    this.draw_links();
+  }
+
   focus(rank: number): void {
     this.tiles[rank]?.button.focus();
   }
 
-  private mark(rank: number): void {
-    this.marked = rank;
-    this.draw();
+  /** Where a person is: the rank that Tab leads to, and whether it has the focus. */
+  get place(): { rank: number; has_focus: boolean } {
+    return { rank: this.at, has_focus: this.tiles[this.at]?.button === document.activeElement };
   }
 
-  /** Draw the links anew: after a change of size, or of the rank that is looked at. */
+  /** Put a person back in a place that was theirs in a world before. */
+  set place({ rank, has_focus }: { rank: number; has_focus: boolean }) {
+    const to = Math.min(rank, this.tiles.length - 1);
+    if (to < 0) return;
+    this.go(to);
+    if (has_focus) this.focus(to);
+  }
+
+  private go(to: number): void {
+    this.at = to;
+    this.tiles.forEach(({ button }, rank) => set_attributes(button, { tabindex: rank === to ? 0 : -1 }));
+  }
+
+  private mark(rank: number): void {
+    this.marked = rank;
+    this.draw_links(); // the tiles stay where they are
+  }
+
+  /** Find the tiles, and draw the links between them anew: after a change of size. */
   draw(): void {
     const home = this.element.getBoundingClientRect();
     const boxes = new Map<number, Box>();
@@ -171,7 +200,6 @@ export class Tiles {
     const target = this.tiles[to];
     if (!target) return;
     event.preventDefault();
-    this.tiles.forEach(({ button }, rank) => set_attributes(button, { tabindex: rank === to ? 0 : -1 }));
     target.button.focus();
   }
 }

@@ -1,0 +1,76 @@
+"""Links that are measured: how far it is, stopped, and forgotten where a rank is another process."""
+
+from __future__ import annotations
+
+import signal
+import threading
+
+import psutil
+import pytest
+from restarting import pids, values, wait_for
+
+from phalanx.errors import CellError
+from phalanx.workspace import Workspace
+
+
+@pytest.fixture
+def ws():
+    with Workspace.start(n=4, linger=0, silence=60) as workspace:
+        yield workspace
+
+
+def _pairs(links):
+    return [(link.a, link.b) for link in links]
+
+
+def test_of_a_rank_that_was_replaced_nothing_is_known(ws):
+    assert ws.measured_links == ()
+    found = ws.measure_links()
+    assert ws.measured_links == found
+    assert _pairs(found) == [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)]
+    ws.restart(2, force=True)
+    assert _pairs(ws.measured_links) == [(0, 1), (0, 3), (1, 3)]
+    assert len(ws.measure_links()) == 6
+    assert len(ws.measured_links) == 6
+
+
+def test_how_far_it_is_is_told(ws):
+    ws.run(
+        "from phalanx.distributed.bench import measure_links\n"
+        "said = []\nfound = measure_links(progress=said.append)"
+    )
+    assert values(ws, "(said, len(found))") == ["([0, 1, 2, 3, 4, 5], 6)"] * 4
+    # Each is told, not four a second, and all of them are kept.
+    ws.run("import phalanx.rank._sweep\nphalanx.rank._sweep._TELL_S = 0.0")
+    kept, keep = [], ws._note_links
+    ws._note_links = lambda progress: (kept.append(progress), keep(progress))
+    ws.measure_links()
+    assert [its.n_done for its in kept] == [0, 0, 1, 2, 3, 4, 5]
+    assert {its.n_links for its in kept} == {6}
+    assert kept[-1].text.startswith("5 of 6 links, less than 1 s left")
+    assert ws.links_progress is None
+
+
+def test_it_is_stopped_from_another_thread(ws):
+    errors: list[BaseException] = []
+
+    def measure():
+        try:
+            ws.measure_links()
+        except (CellError, KeyboardInterrupt) as error:
+            errors.append(error)
+
+    frozen = psutil.Process(pids(ws)[3])
+    frozen.send_signal(signal.SIGSTOP)  # or it would be over before anybody could stop it
+    thread = threading.Thread(target=measure)
+    thread.start()
+    try:
+        wait_for(lambda: ws.links_progress is not None)
+        assert ws.links_progress.text == "0 of 6 links"
+        ws.interrupt()
+    finally:
+        frozen.send_signal(signal.SIGCONT)
+    thread.join(20)
+    assert len(errors) == 1
+    assert (ws.links_progress, ws.measured_links) == (None, ())
+    assert len(ws.measure_links()) == 6

@@ -1,0 +1,97 @@
+// Who works the topology with keys stays where they are, whatever is drawn anew under their hands.
+import { afterEach, describe, expect, it } from "vitest";
+import type { MeasuredLink, World } from "../src/topology/state";
+import { make_frame, make_rank, make_world, packed } from "./fakes";
+import { Page } from "./topology_page";
+
+const broken = (a: number, b: number): MeasuredLink => ({
+  a,
+  b,
+  state: "broken",
+  words: `broken: rank ${b} is dead`,
+});
+
+describe("the focus", () => {
+  let page: Page;
+  afterEach(() => {
+    page.close();
+    document.body.replaceChildren();
+  });
+  const zoom = (): string =>
+    (page.root.querySelector(".px-stage") as HTMLElement).style.getPropertyValue("--px-zoom");
+  /** Rank 2 dies: as the kernel sends it, the frame first. */
+  const die = (world: World): void => {
+    const states = world.home.map((_, rank) => make_rank(rank === 2 ? "dead" : "idle"));
+    page.model.set("frame", packed(make_frame(states)));
+    page.model.set("world", packed({ ...world, measured: [broken(0, 2), broken(1, 2)] }));
+  };
+
+  it("stays on a tile that is zoomed, so that each key is heard", () => {
+    page = new Page(make_world(1, 3));
+    page.tile(1).focus();
+    const tile = page.tile(1);
+    page.press("+", "+", "-", "+");
+    expect(zoom()).toBe("1.5");
+    expect(document.activeElement).toBe(tile);
+  });
+
+  it("stays on a tile while another rank dies", () => {
+    const world = make_world(1, 3);
+    page = new Page(world);
+    page.tile(1).focus();
+    const tile = page.tile(1);
+    die(world);
+    expect(page.tile(2).dataset["state"]).toBe("dead");
+    expect(document.activeElement).toBe(tile);
+    page.tile(2).click();
+    expect(page.root.querySelector(".px-details dl")?.textContent).toContain("broken: rank 2 is dead");
+  });
+
+  it("goes to the same rank of a world that is drawn anew", () => {
+    page = new Page(make_world(1, 4));
+    page.tile(3).focus();
+    page.model.set("world", packed(make_world(2, 2)));
+    expect(document.activeElement).toBe(page.tile(3));
+    page.model.set("world", packed(make_world(1, 2))); // which has no rank 3
+    expect(document.activeElement).toBe(page.tile(1));
+  });
+
+  it("is not taken from elsewhere by a world that is drawn anew", () => {
+    page = new Page(make_world(1, 4));
+    page.tile(3).focus();
+    page.button("Compact").focus();
+    page.model.set("world", packed(make_world(2, 2)));
+    expect(document.activeElement).toBe(page.button("Compact"));
+    expect(page.root.querySelector("button.px-tile[tabindex='0']")).toBe(page.tile(3));
+  });
+
+  it("stays in a field of the matrix: zoomed, as a rank dies, and as hosts change", () => {
+    const world = make_world(1, 4);
+    page = new Page(world, "links");
+    page.matrix.focus();
+    page.press("ArrowDown", "ArrowRight", "ArrowRight");
+    expect(page.read).toBe("rank 1 – rank 2: shared memory");
+    page.press("+", "+");
+    expect(zoom()).toBe("1.5");
+    expect(page.read).toBe("rank 1 – rank 2: shared memory");
+    die(world);
+    expect(document.activeElement).toBe(page.matrix);
+    expect(page.read).toBe("rank 1 – rank 2: broken: rank 2 is dead");
+    page.press("ArrowRight");
+    expect(page.read).toBe("rank 1 – rank 3: shared memory");
+    page.model.set("world", packed(make_world(2, 2)));
+    expect(page.read).toBe("rank 1 – rank 3: no path");
+    expect(page.root.querySelector(".px-cursor")?.getAttribute("visibility")).toBe("visible");
+  });
+
+  it("is in its field again for who comes back to the matrix", () => {
+    page = new Page(make_world(1, 3), "links");
+    page.matrix.focus();
+    page.press("ArrowRight", "ArrowRight");
+    page.matrix.blur();
+    page.press("+"); // to nobody
+    page.button("+").click();
+    page.matrix.focus();
+    expect(page.read).toBe("rank 0 – rank 2: shared memory");
+  });
+});

@@ -1,0 +1,48 @@
+// A live topology on a page, with a kernel and a reader that a test plays.
+import topology from "../src/topology";
+import type { World } from "../src/topology/state";
+import { FakeModel, make_frame, make_rank, packed } from "./fakes";
+
+export class Page {
+  readonly model = new FakeModel();
+  readonly root = document.body.appendChild(document.createElement("div"));
+  readonly close: () => void;
+
+  constructor(world: World, mode = "") {
+    this.model.values.set("selected", -1);
+    this.model.values.set("mode", mode);
+    this.model.values.set("world", packed(world));
+    this.model.values.set("frame", packed(make_frame(world.home.map(() => make_rank("idle")))));
+    this.close = topology.render({ model: this.model, el: this.root });
+  }
+
+  tile(rank: number): HTMLButtonElement {
+    return this.root.querySelectorAll<HTMLButtonElement>("button.px-tile")[rank] as HTMLButtonElement;
+  }
+
+  button(words: string): HTMLButtonElement {
+    return [...this.root.querySelectorAll("button")].find((its) => its.textContent === words) as HTMLButtonElement;
+  }
+
+  get matrix(): SVGSVGElement {
+    return this.root.querySelector(".px-matrix svg") as SVGSVGElement;
+  }
+
+  /** What the matrix says of the field that is read. */
+  get read(): string | null | undefined {
+    return this.root.querySelector(".px-read")?.textContent;
+  }
+
+  /** A key, for whatever has the focus: nothing hears it where that is the page itself. */
+  press(...keys: string[]): void {
+    for (const key of keys) {
+      document.activeElement?.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true }));
+    }
+  }
+
+  search(words: string): void {
+    const input = this.root.querySelector("input[type=search]") as HTMLInputElement;
+    input.value = words;
+    input.dispatchEvent(new Event("input"));
+  }
+}
