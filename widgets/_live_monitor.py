@@ -149,6 +149,7 @@ class Monitor(WorkspaceWidget):
         if frame.status == "live" and frame.number:
             self._keep(encoded)
         self.frame = encoded
+        self._keep_who_lives(frame)
 
     def _keep(self, encoded: bytes) -> None:
         if len(self._kept) == KEPT_FRAMES:

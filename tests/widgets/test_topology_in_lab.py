@@ -5,6 +5,8 @@ Pictures of it are left in ``tests/artifacts``.
 
 from __future__ import annotations
 
+import re
+
 import psutil
 import pytest
 from jupyter_servers import change_theme, saved_picture
@@ -98,7 +100,10 @@ def _change_theme(watcher: Watcher) -> None:
 def _come_back(watcher: Watcher) -> None:
     shown = saved_picture(watcher.page, watcher.notebook, 2)
     assert "".join(shown["data"]["image/svg+xml"]).startswith("<svg")
-    assert "rank 3" in "".join(shown["data"]["text/plain"])
+    said = "".join(shown["data"]["text/plain"])
+    new = re.search(r"rank 2   pid (\d+) +idle", said)
+    assert new, said
+    assert int(new[1]) == watcher.pid(2)  # as it was replaced, after the picture was first shown
     watcher.page.reload()
     watcher.see(2, "idle")
     watcher.look("reloaded")

@@ -10,6 +10,7 @@ import { decode } from "./shared/frames";
 import type { Model, View } from "./shared/model";
 import { tell_presence } from "./shared/presence";
 import { Requests } from "./shared/requests";
+import { hide_still } from "./shared/still";
 
 const SILENT_S = 8; // the kernel sends a frame every 2 s at least to who looks
 const ANSWER_S = 10;
@@ -53,6 +54,7 @@ export class BandwidthView {
     make: MakeChart = make_chart,
   ) {
     root.classList.add("phalanx", "px-bandwidth");
+    hide_still(model, root);
     // JupyterLab's keys for cells are not for what is typed here.
     root.setAttribute("data-lm-suppress-shortcuts", "true");
     guard(root, this.cleanup);

@@ -7,6 +7,7 @@ import type { Model, View } from "./shared/model";
 import { tell_presence } from "./shared/presence";
 import { Requests } from "./shared/requests";
 import { save_text } from "./shared/save";
+import { hide_still } from "./shared/still";
 import { count, rate } from "./shared/words";
 import type { World } from "./topology/state";
 import { jump_to_cell, tell_cell } from "./monitor/jump";
@@ -50,6 +51,7 @@ class MonitorView {
     private readonly root: HTMLElement,
   ) {
     root.classList.add("phalanx", "px-monitor");
+    hide_still(model, root);
     // JupyterLab's keys for cells are not for what is typed here.
     root.setAttribute("data-lm-suppress-shortcuts", "true");
     this.requests = new Requests(model, this.cleanup);
