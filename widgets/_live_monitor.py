@@ -17,6 +17,7 @@ import msgspec
 import traitlets
 
 from phalanx.errors import DistributedError
+from phalanx.protocol import Topology
 
 from ._attention import Attention
 from ._live import STATIC
@@ -74,20 +75,31 @@ class Monitor(WorkspaceWidget):
         self._has_paused = False
         self._attention = Attention()
         self._came_s = time.monotonic()
-        self._last = Frame("live", "", 0, 0.0, time.time(), 0)
+        self._seen = self._workspace.topology()
+        self._last = Frame("live", "", 0, 0.0, time.time(), self._seen.epoch)
         self._sent_s = 0.0
-        self._still = monitor(self._workspace.trace(), self._workspace.topology())
+        self._still = monitor(self._workspace.trace(), self._seen)
 
     def _begin(self) -> None:
         self._came_s = time.monotonic()
         number_of = (lambda _ns: 0) if self._workspace.is_watching else self._number_of
         self._lanes = Lanes(number_of, self._attention.why_none)
         try:
-            self.world = msgspec.json.encode(world_of(self._workspace.topology()))
+            found = self._workspace.topology()
         except DistributedError as error:
             self._publish(self._gone(self._reason(error)))
+            return
+        self.world = msgspec.json.encode(world_of(found))
+        if _are_others(found, self._seen):
+            # Their lanes would be taken for these ranks' own, here and in every view.
+            self._kept.clear()
+            self._kept_nbytes = 0
+            self._publish(
+                Frame("live", "", 0, 0.0, time.time(), found.epoch, world=self._last.world + 1)
+            )
         else:
             self._publish(msgspec.structs.replace(self._last, status="live", why="", spans=()))
+        self._seen = found
 
     # -- the notebook's cells ---------------------------------------------------------------------
 
@@ -124,6 +136,8 @@ class Monitor(WorkspaceWidget):
                 if self._has_paused and view.samples:
                     self._has_paused, view = False, dataclasses.replace(view, dropped=0)
                 frame = self._lanes.take(view)
+                if frame is not None:
+                    frame = msgspec.structs.replace(frame, world=self._last.world)
             except DistributedError as error:
                 frame = self._gone(self._reason(error))
             now_s = time.monotonic()
@@ -141,7 +155,11 @@ class Monitor(WorkspaceWidget):
         return msgspec.structs.replace(self._last, status=status, why=why, spans=())
 
     def _publish(self, frame: Frame) -> None:
-        is_new = frame.number != self._last.number or frame.status != self._last.status
+        is_new = (frame.number, frame.status, frame.world) != (
+            self._last.number,
+            self._last.status,
+            self._last.world,
+        )
         if not is_new and self.frame and time.monotonic() < self._sent_s + REPEAT_S:
             return
         self._last, self._sent_s = frame, time.monotonic()
@@ -180,3 +198,16 @@ class Monitor(WorkspaceWidget):
         with contextlib.suppress(DistributedError):  # what was seen last is what there is
             self._still = monitor(self._workspace.trace(), self._workspace.topology())
         return self._still
+
+
+def _are_others(found: Topology, before: Topology) -> bool:
+    """Whether no rank of before is there: others, who may have their workspace's name.
+
+    Ranks that were all replaced are in a later epoch; a new world begins with the first.
+    """
+    if (found.name, found.size) != (before.name, before.size):
+        return True
+    is_later = found.epoch > before.epoch
+    return not is_later and {its.pid for its in found.ranks}.isdisjoint(
+        its.pid for its in before.ranks
+    )

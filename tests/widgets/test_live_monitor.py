@@ -21,7 +21,7 @@ from phalanx.errors import DistributedError
 from phalanx.protocol import CellTime, HostClock, LateRank, RankSample, Samples, Span, Waiting
 from phalanx.widgets import Monitor, monitor
 from phalanx.widgets._attention import KERNEL_BUSY, NOBODY_LOOKED, SUPERVISOR_BUSY, Attention
-from phalanx.widgets._live_monitor import KEPT_NBYTES
+from phalanx.widgets._live_monitor import KEPT_NBYTES, _are_others
 from phalanx.widgets._monitor_frames import Lanes
 from phalanx.widgets._rates import Rates
 from phalanx.workspace import SampleView, Trace, Workspace
@@ -291,4 +291,30 @@ def test_it_is_gone_with_its_workspace_and_comes_back_with_it():
     assert widget.still().text.startswith("monitor-a")  # as it was
     with pytest.raises(DistributedError, match="stopped"):
         Monitor(again)
+    widget.close()
+
+
+def test_other_ranks_of_the_same_name_begin_with_empty_lanes():
+    def names(widget):
+        return {its["number"] for its in json.loads(widget.answer("history", {}))}
+
+    with Workspace.start(n=3, linger=0, name="monitor-b") as ws:
+        ws.run("px.all_sum(1)")
+        widget = Monitor(ws)
+        _tick_until(widget, lambda frame: frame["ranks"])
+        widget.workspace = ws  # the same ranks, as after an attach
+        assert (_frame(widget)["world"], len(names(widget))) == (0, 1)
+    with Workspace.start(n=2, linger=0, name="monitor-b") as other:
+        widget.workspace = other
+        frame = _frame(widget)
+        assert (frame["world"], frame["ranks"], frame["status"]) == (1, [], "live")
+        assert names(widget) == set()
+        assert msgspec.json.decode(widget.world)["home"] == [0, 0]
+        assert len(_tick_until(widget, lambda frame: frame["ranks"])["ranks"]) == 2
+        assert all(its["world"] == 1 for its in json.loads(widget.answer("history", {})))
+        before = other.topology()
+    assert not _are_others(before, before)
+    later = tuple(replace(its, pid=its.pid + 10_000) for its in before.ranks)
+    assert _are_others(replace(before, ranks=later), before)
+    assert not _are_others(replace(before, ranks=later, epoch=2), before)  # all were replaced
     widget.close()

@@ -143,6 +143,7 @@ class MonitorView {
   private on_frame(): void {
     const frame = decode<Frame>(this.model.get("frame") as DataView);
     if (!frame) return;
+    if (this.history.newest && frame.world !== this.history.newest.world) this.lanes.forget();
     this.history.add(frame);
     this.came_ms = performance.now();
     this.update();

@@ -129,6 +129,20 @@ describe("view", () => {
     expect(root.querySelector(".px-foot")?.textContent).toBe("no cell ran there");
   });
 
+  it("shows other ranks in as many lanes as there are, none of them chosen", () => {
+    show(16);
+    label(7).click();
+    model.set("frame", packed(frame(2, { ranks: Array(16).fill(rank("busy")), spans: [row(1100, 1110)] })));
+    button("Pause").click();
+    model.set("world", packed(make_world(1, 2)));
+    model.set("frame", packed(frame(0, { ranks: [], world: 1 })));
+    model.set("frame", packed(frame(1, { spans: [row(1100, 1110, { op: "barrier" })], world: 1 })));
+    expect(root.querySelectorAll(".px-labels button").length).toBe(2);
+    expect(root.querySelector<HTMLElement>(".px-facts")?.hidden).toBe(true);
+    expect(button("Pause").getAttribute("aria-pressed")).toBe("false");
+    expect(root.querySelector(".px-legend")?.textContent).not.toContain("all_sum");
+  });
+
   it("says why it could not save", async () => {
     show();
     button("Save a trace").click();
