@@ -18,6 +18,7 @@ import traitlets
 
 from phalanx.errors import DistributedError
 from phalanx.protocol import Topology
+from phalanx.workspace import say_trace
 
 from ._attention import Attention
 from ._live import STATIC
@@ -33,7 +34,8 @@ REPEAT_S = 2.0  # a view that hears nothing for 8 s says so
 SILENT_S = 3.0  # samples come four times a second from a supervisor that can
 KEPT_NBYTES = 4 << 20  # of frames, for a view that comes later: two minutes of 4 busy ranks
 KEPT_FRAMES = 600
-MOST_SAVED_NBYTES = 64 << 20  # a page takes no more in one piece
+MOST_SAVED = 100_000  # operations: 30 MB, as much as a page takes in one piece, in a second
+SAVED_AS = "trace.json"
 RUNNING = -1  # the number of a cell that has not ended
 MOST_NUMBERS = 256  # cells of the notebook that a lane can lead to
 
@@ -185,13 +187,18 @@ class Monitor(WorkspaceWidget):
             with self._looking:
                 return f"[{b','.join(self._kept).decode()}]"
         if action == "save":
-            saved = self._workspace.trace().to_json()
-            if len(saved) > MOST_SAVED_NBYTES:
-                msg = f"it is {len(saved) >> 20} MiB: write it with %distributed trace trace.json"
-                raise ValueError(msg)
-            return saved.decode()
+            return self._saved()
         msg = f"nothing is known of {action!r}"
         raise ValueError(msg)
+
+    def _saved(self) -> str:
+        """Return in a line what is saved as what, then the file."""
+        whole = self._workspace.trace()
+        trace = whole.newest(MOST_SAVED)
+        said = say_trace(trace, SAVED_AS)
+        if trace is not whole:
+            said += f"; %distributed trace {SAVED_AS} writes all {len(whole.records)}"
+        return f"{said}\n{trace.to_json().decode()}"
 
     def still(self) -> StillPicture:
         """Return the picture of what the ranks did last."""

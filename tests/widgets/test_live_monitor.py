@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 from types import SimpleNamespace
@@ -15,13 +16,14 @@ import psutil
 import pytest
 from msgspec.structs import replace
 from restarting import wait_for
+from tracing import check_trace
 from worlds import NASTY, make_trace, make_world
 
 from phalanx.errors import DistributedError
 from phalanx.protocol import CellTime, HostClock, LateRank, RankSample, Samples, Span, Waiting
 from phalanx.widgets import Monitor, monitor
 from phalanx.widgets._attention import KERNEL_BUSY, NOBODY_LOOKED, SUPERVISOR_BUSY, Attention
-from phalanx.widgets._live_monitor import KEPT_NBYTES, _are_others
+from phalanx.widgets._live_monitor import KEPT_NBYTES, MOST_SAVED, _are_others
 from phalanx.widgets._monitor_frames import Lanes
 from phalanx.widgets._rates import Rates
 from phalanx.workspace import SampleView, Trace, Workspace
@@ -221,9 +223,30 @@ def test_a_view_that_comes_later_has_what_was_and_can_save_it(shared):
     frames = json.loads(shared.answer("history", {}))
     assert frames[-1] == _frame(shared)
     assert [its["number"] for its in frames] == sorted({its["number"] for its in frames})
-    assert json.loads(shared.answer("save", {}))["traceEvents"]
+    shared.workspace.run("px.all_sum(1)")
+    said, _, saved = shared.answer("save", {}).partition("\n")
+    assert re.match(r"trace\.json: \d+ operations of ranks 0-2, the last .*; open it at ", said)
+    assert check_trace(saved.encode())
     with pytest.raises(ValueError, match="nothing is known"):
         shared.answer("rm", {})
+
+
+@pytest.mark.slow
+def test_what_is_too_much_for_a_page_is_saved_in_part_and_in_time(shared, monkeypatch):
+    """64 ranks with full recorders: 41 s of the interpreter, and then a refusal, is what it was."""
+    whole = make_trace(64, seconds=81.91)
+    monkeypatch.setattr(shared.workspace, "trace", lambda: whole)
+    began_s = time.process_time()
+    said, _, saved = shared.answer("save", {}).partition("\n")
+    assert time.process_time() - began_s < 10.0
+    assert said.startswith(f"trace.json: {MOST_SAVED} operations of ranks 0-63 (162144 older ones ")
+    assert said.endswith("; %distributed trace trace.json writes all 262144")
+    assert len(saved) < 64 << 20
+    newest = whole.now_ns - min(whole.records.entered_ns[-MOST_SAVED:])  # one of them runs yet
+    events = json.loads(saved)["traceEvents"]
+    spans = [event for event in events if event["ph"] == "X" and event["cat"] != "wait"]
+    assert len(spans) == MOST_SAVED
+    assert max(its["ts"] + its["dur"] for its in spans) == pytest.approx(newest / 1000)
 
 
 def test_what_is_kept_is_bounded(shared):

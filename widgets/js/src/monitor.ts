@@ -166,8 +166,9 @@ class MonitorView {
   private save(): void {
     set_text(this.foot, "reading the flight recorders …");
     void this.requests.ask("save", {}, SAVE_S).then(({ ok, text }) => {
-      if (ok) save_text("trace.json", text, "application/json");
-      set_text(this.foot, ok ? "saved as trace.json; open it at https://ui.perfetto.dev" : text);
+      const at = text.indexOf("\n"); // what is saved, in a line; then the file
+      if (ok) save_text("trace.json", text.slice(at + 1), "application/json");
+      set_text(this.foot, ok ? text.slice(0, at) : text);
     });
   }
 

@@ -143,6 +143,18 @@ describe("view", () => {
     expect(root.querySelector(".px-legend")?.textContent).not.toContain("all_sum");
   });
 
+  it("saves the file, and says what is in it", async () => {
+    show();
+    const saved: Blob[] = [];
+    URL.createObjectURL = (blob: Blob) => `blob:${saved.push(blob)}`;
+    URL.revokeObjectURL = () => undefined;
+    button("Save a trace").click();
+    model.answer(true, 'trace.json: 3 operations of ranks 0-1\n{"traceEvents":[]}');
+    await settle();
+    expect(root.querySelector(".px-foot")?.textContent).toBe("trace.json: 3 operations of ranks 0-1");
+    expect(await saved[0]?.text()).toBe('{"traceEvents":[]}');
+  });
+
   it("says why it could not save", async () => {
     show();
     button("Save a trace").click();
