@@ -187,8 +187,10 @@ describe("words", () => {
     );
     expect([duration(0.0456), duration(1234), duration(12)]).toEqual(["45.6 µs", "1.23 s", "12 ms"]);
   });
-  it("give operations the same colour everywhere", () => {
-    expect(colour_of("all_sum")).toBe("--px-series-1");
-    expect(colour_of("barrier")).toBe("--px-soft");
+  it("give each operation a colour of its own, the same everywhere", () => {
+    const ops = ["all_sum", "all_max", "all_min", "barrier", "send", "recv"];
+    expect(new Set(ops.map(colour_of)).size).toBe(ops.length);
+    expect(colour_of("all_sum")).toBe("--px-op-all-sum");
+    expect(colour_of("of another engine")).toBe("--px-soft");
   });
 });
