@@ -146,12 +146,13 @@ def change_theme(page: Any, widget: str) -> None:
 
 
 def saved_picture(page: Any, notebook: Path, cell: int) -> dict[str, Any]:
-    """Save the notebook; returns the one thing that the file says a cell has displayed."""
+    """Save the notebook; returns the one picture that the file says a cell has displayed."""
     page.keyboard.press("Escape")
     page.evaluate("() => window.jupyterapp.commands.execute('docmanager:save')")
     page.wait_for_function("() => !document.querySelector('.jp-mod-dirty')", timeout=60_000)
     saved = json.loads(notebook.read_text(encoding="utf-8"))
-    (shown,) = (o for o in saved["cells"][cell]["outputs"] if o["output_type"] == "display_data")
+    outputs = saved["cells"][cell]["outputs"]
+    (shown,) = (its for its in outputs if "image/svg+xml" in its.get("data", {}))
     return shown
 
 

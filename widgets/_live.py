@@ -16,9 +16,11 @@ from typing import Any
 import anywidget
 import traitlets
 from IPython.core.getipython import get_ipython
+from IPython.display import display
 
 from phalanx.errors import DistributedError
 
+from ._kept_still import KeptStill
 from ._still import StillPicture
 from ._ticker import Ticker
 
@@ -28,6 +30,9 @@ log = logging.getLogger(__name__)
 
 STATIC = Path(__file__).with_name("static")
 _SHOWN = "shown"  # stands for the page until that speaks for itself
+STILL_S = (
+    0.5  # a cell's end waits so long for the picture that its file keeps; mostly it takes 10 ms
+)
 MOST_QUESTIONS = 8  # under way at once: a view asks one at a time, and there are few views
 
 
@@ -41,11 +46,15 @@ class LiveWidget(anywidget.AnyWidget):
 
     # What changes, as one record in JSON; JavaScript reads it with `decode`.
     frame = traitlets.Bytes(b"").tag(sync=True)
+    # The next output of the notebook is its still picture, which a page with the widget hides.
+    has_still_beside = traitlets.Bool(False).tag(sync=True)
 
     def __init__(self, **traits: Any) -> None:
         self._asking = threading.BoundedSemaphore(MOST_QUESTIONS)
         self._shell = get_ipython()
         self._is_in_cell = self._shell is not None
+        self._views: set[str] = set()  # that are on some page, in sight or not
+        self._kept_still = KeptStill(self.still)
         self._ticker = Ticker(self._tick, begin=self.begins, is_busy=lambda: self._is_in_cell)
         super().__init__(**traits)
         # ipykernel 7.4 hands a page's message to whichever loop wrote to the page last. Our ticker
@@ -80,6 +89,11 @@ class LiveWidget(anywidget.AnyWidget):
 
     def _on_cell_ends(self, *_: Any) -> None:
         self._is_in_cell = False
+        self.keep_still()  # before the cell is over: nbclient takes nothing after that
+
+    def keep_still(self, wait_s: float = STILL_S) -> None:
+        """Let the notebook's file hold what is true now; waits so long for that at most."""
+        self._kept_still.renew(wait_s)
 
     def _tick(self) -> None:
         try:
@@ -95,12 +109,21 @@ class LiveWidget(anywidget.AnyWidget):
         if kind == "look":
             self._ticker.look(view)
             self._ticker.leave(_SHOWN)
+            self._note_view(view, is_there=True)
         elif kind == "leave":
             self._ticker.leave(view)
+        elif kind == "close":
+            self._ticker.leave(view)
+            self._note_view(view, is_there=False)
         elif kind == "ask":
             # A page that is not told soon knows that its front end keeps clicks until a cell ends.
             self.send({"kind": "heard", "id": content.get("id")})
             self._take(content)
+
+    def _note_view(self, view: str, *, is_there: bool) -> None:
+        """Note a view that came or went; with the last one, its notebook has forgotten the output."""
+        (self._views.add if is_there else self._views.discard)(view)
+        self._kept_still.mark_there(bool(self._views))
 
     def _take(self, question: dict[str, Any]) -> None:
         until = question.get("until")
@@ -143,8 +166,19 @@ class LiveWidget(anywidget.AnyWidget):
 
     # -- being shown ------------------------------------------------------------------------------
 
+    def _ipython_display_(self) -> None:
+        """Show the widget, and beside it the picture that the notebook's file keeps; or that alone."""
+        if not hasattr(self._shell, "kernel"):
+            display(self.still())
+            return
+        self.has_still_beside = True
+        self._ticker.look(_SHOWN, is_heard=False)
+        data, metadata = super()._repr_mimebundle_() or ({}, {})
+        display({**data, "text/plain": ""}, metadata=metadata, raw=True)
+        self._kept_still.show()
+
     def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Give the widget's view, and a still picture for a saved notebook or a terminal."""
+        """Give the widget's view and a still picture in one, for who puts it somewhere else."""
         self._ticker.look(_SHOWN, is_heard=False)
         data, metadata = super()._repr_mimebundle_(**kwargs) or ({}, {})
         return {**data, **self.still()._repr_mimebundle_()}, metadata

@@ -133,6 +133,7 @@ class Bandwidth(LiveWidget):
             raise
         finally:
             self.tick()
+            self.keep_still(wait_s=0.0)
         return sweep.run
 
     # -- what a live widget is --------------------------------------------------------------------

@@ -17,6 +17,8 @@ import msgspec
 import traitlets
 
 from phalanx.errors import DistributedError
+from phalanx.protocol import Topology
+from phalanx.workspace import say_trace
 
 from ._attention import Attention
 from ._live import STATIC
@@ -32,7 +34,8 @@ REPEAT_S = 2.0  # a view that hears nothing for 8 s says so
 SILENT_S = 3.0  # samples come four times a second from a supervisor that can
 KEPT_NBYTES = 4 << 20  # of frames, for a view that comes later: two minutes of 4 busy ranks
 KEPT_FRAMES = 600
-MOST_SAVED_NBYTES = 64 << 20  # a page takes no more in one piece
+MOST_SAVED = 100_000  # operations: 30 MB, as much as a page takes in one piece, in a second
+SAVED_AS = "trace.json"
 RUNNING = -1  # the number of a cell that has not ended
 MOST_NUMBERS = 256  # cells of the notebook that a lane can lead to
 
@@ -74,20 +77,31 @@ class Monitor(WorkspaceWidget):
         self._has_paused = False
         self._attention = Attention()
         self._came_s = time.monotonic()
-        self._last = Frame("live", "", 0, 0.0, time.time(), 0)
+        self._seen = self._workspace.topology()
+        self._last = Frame("live", "", 0, 0.0, time.time(), self._seen.epoch)
         self._sent_s = 0.0
-        self._still = monitor(self._workspace.trace(), self._workspace.topology())
+        self._still = monitor(self._workspace.trace(), self._seen)
 
     def _begin(self) -> None:
         self._came_s = time.monotonic()
         number_of = (lambda _ns: 0) if self._workspace.is_watching else self._number_of
         self._lanes = Lanes(number_of, self._attention.why_none)
         try:
-            self.world = msgspec.json.encode(world_of(self._workspace.topology()))
+            found = self._workspace.topology()
         except DistributedError as error:
             self._publish(self._gone(self._reason(error)))
+            return
+        self.world = msgspec.json.encode(world_of(found))
+        if _are_others(found, self._seen):
+            # Their lanes would be taken for these ranks' own, here and in every view.
+            self._kept.clear()
+            self._kept_nbytes = 0
+            self._publish(
+                Frame("live", "", 0, 0.0, time.time(), found.epoch, world=self._last.world + 1)
+            )
         else:
             self._publish(msgspec.structs.replace(self._last, status="live", why="", spans=()))
+        self._seen = found
 
     # -- the notebook's cells ---------------------------------------------------------------------
 
@@ -124,6 +138,8 @@ class Monitor(WorkspaceWidget):
                 if self._has_paused and view.samples:
                     self._has_paused, view = False, dataclasses.replace(view, dropped=0)
                 frame = self._lanes.take(view)
+                if frame is not None:
+                    frame = msgspec.structs.replace(frame, world=self._last.world)
             except DistributedError as error:
                 frame = self._gone(self._reason(error))
             now_s = time.monotonic()
@@ -141,7 +157,11 @@ class Monitor(WorkspaceWidget):
         return msgspec.structs.replace(self._last, status=status, why=why, spans=())
 
     def _publish(self, frame: Frame) -> None:
-        is_new = frame.number != self._last.number or frame.status != self._last.status
+        is_new = (frame.number, frame.status, frame.world) != (
+            self._last.number,
+            self._last.status,
+            self._last.world,
+        )
         if not is_new and self.frame and time.monotonic() < self._sent_s + REPEAT_S:
             return
         self._last, self._sent_s = frame, time.monotonic()
@@ -149,6 +169,7 @@ class Monitor(WorkspaceWidget):
         if frame.status == "live" and frame.number:
             self._keep(encoded)
         self.frame = encoded
+        self._keep_who_lives(frame)
 
     def _keep(self, encoded: bytes) -> None:
         if len(self._kept) == KEPT_FRAMES:
@@ -166,16 +187,34 @@ class Monitor(WorkspaceWidget):
             with self._looking:
                 return f"[{b','.join(self._kept).decode()}]"
         if action == "save":
-            saved = self._workspace.trace().to_json()
-            if len(saved) > MOST_SAVED_NBYTES:
-                msg = f"it is {len(saved) >> 20} MiB: write it with %distributed trace trace.json"
-                raise ValueError(msg)
-            return saved.decode()
+            return self._saved()
         msg = f"nothing is known of {action!r}"
         raise ValueError(msg)
+
+    def _saved(self) -> str:
+        """Return in a line what is saved as what, then the file."""
+        whole = self._workspace.trace()
+        trace = whole.newest(MOST_SAVED)
+        said = say_trace(trace, SAVED_AS)
+        if trace is not whole:
+            said += f"; %distributed trace {SAVED_AS} writes all {len(whole.records)}"
+        return f"{said}\n{trace.to_json().decode()}"
 
     def still(self) -> StillPicture:
         """Return the picture of what the ranks did last."""
         with contextlib.suppress(DistributedError):  # what was seen last is what there is
             self._still = monitor(self._workspace.trace(), self._workspace.topology())
         return self._still
+
+
+def _are_others(found: Topology, before: Topology) -> bool:
+    """Whether no rank of before is there: others, who may have their workspace's name.
+
+    Ranks that were all replaced are in a later epoch; a new world begins with the first.
+    """
+    if (found.name, found.size) != (before.name, before.size):
+        return True
+    is_later = found.epoch > before.epoch
+    return not is_later and {its.pid for its in found.ranks}.isdisjoint(
+        its.pid for its in before.ranks
+    )

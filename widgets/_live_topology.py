@@ -6,6 +6,7 @@ It knows the workspace and the records that are sent (`_topology_frames`); how t
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -119,6 +120,7 @@ class Topology(WorkspaceWidget):
             self._last = frame
             self.frame = msgspec.json.encode(frame)
             self.world = world
+        self._keep_who_lives(frame)
 
     def answer(self, action: str, args: Mapping[str, Any]) -> str:
         """Do what a button asks; see `LiveWidget.answer`."""
@@ -171,6 +173,13 @@ class Topology(WorkspaceWidget):
         return say_links(judge(workspace.measured_links, self._seen))
 
     def still(self) -> StillPicture:
+<<<<<<< HEAD
         """Return the picture of what was seen last, with all that the live one shows."""
         seen = Seen(self._workspace.measured_links, self._last.links, self._last.uses)
         return topology(self._seen, seen)
+=======
+        """Return the picture of what is there, or was seen last."""
+        with self._looking, contextlib.suppress(DistributedError):
+            self._seen = self._workspace.topology()
+        return topology(self._seen)
+>>>>>>> monitor

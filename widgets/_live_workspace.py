@@ -6,6 +6,7 @@ It knows the workspace and the lock that looks at it; what is seen is its subcla
 from __future__ import annotations
 
 import threading
+from typing import Protocol
 
 from phalanx.errors import DistributedError
 from phalanx.workspace import Workspace
@@ -13,6 +14,18 @@ from phalanx.workspace import Workspace
 from ._live import LiveWidget
 
 __all__ = ["WorkspaceWidget", "checked_workspace"]
+
+
+class _Rank(Protocol):
+    @property
+    def state(self) -> str: ...
+    @property
+    def pid(self) -> int: ...
+
+
+class _Frame(Protocol):
+    @property
+    def ranks(self) -> tuple[_Rank, ...]: ...
 
 
 def checked_workspace(kind: str, workspace: Workspace) -> Workspace:
@@ -33,6 +46,7 @@ class WorkspaceWidget(LiveWidget):
     def __init__(self, workspace: Workspace) -> None:
         self._looking = threading.Lock()
         self._why_gone = ""
+        self._lives: tuple[tuple[int, bool], ...] = ()
         self._workspace = checked_workspace(type(self).__name__, workspace)
         self._prepare()
         super().__init__()
@@ -60,6 +74,13 @@ class WorkspaceWidget(LiveWidget):
             return str(error)
         self._why_gone = self._why_gone or str(error)
         return self._why_gone
+
+    def _keep_who_lives(self, frame: _Frame) -> None:
+        """Let the file know of a rank that died or was replaced: the next cell may be long in coming."""
+        lives = tuple((rank.pid, rank.state == "dead") for rank in frame.ranks)
+        if lives != self._lives:
+            self._lives = lives
+            self.keep_still(wait_s=0.0)
 
     def _prepare(self) -> None:
         """Look for the first time; `DistributedError` where there is nothing to show."""

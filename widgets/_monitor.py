@@ -17,8 +17,9 @@ from phalanx.distributed import ENTERED, Compared, Records, late_ranks
 from phalanx.protocol import HostClock, LateRank, RankInfo, Topology
 from phalanx.workspace import Trace
 
+from ._operation_colours import OPERATION_COLOURS, OTHER
 from ._still import StillPicture
-from ._svg import SERIES_COLOURS, clean, fit, group, line, path, picture, rect, render, text
+from ._svg import clean, fit, group, line, path, picture, rect, render, text
 from ._world import count, headline, say_ms
 
 __all__ = ["monitor"]
@@ -29,17 +30,6 @@ _LEFT, _RIGHT, _WIDTH, _TITLE, _MARGIN = 118.0, 96.0, 600.0, 46.0, 18.0
 _LANE, _GAP = 20.0, 5.0
 _SMALL_LANE, _SMALL_GAP = 9.0, 2.0
 MANY = 16
-# Beside its colour each operation has its name in the legend, and in the live view on the lane.
-_COLOURS = {
-    "all_sum": SERIES_COLOURS[0],
-    "all_gather": SERIES_COLOURS[1],
-    "sum_scatter": SERIES_COLOURS[2],
-    "broadcast": SERIES_COLOURS[3],
-    "all_to_all": SERIES_COLOURS[4],
-    "send": SERIES_COLOURS[5],
-    "recv": SERIES_COLOURS[5],
-}
-_OTHER = "#7a8593"
 
 
 @dataclass(frozen=True)
@@ -196,7 +186,7 @@ def _draw(
         own = records["rank"] == lane.info.rank
         bars = _bars(records[own], ends[own], waits[own], window, names)
         for (name, is_wait), d in _paths(bars, names, y, height).items():
-            colour = _COLOURS.get(name, _OTHER)
+            colour = OPERATION_COLOURS.get(name, OTHER)
             path(g, d, fill=colour, opacity=0.38 if is_wait else 1.0)
     seconds = (window[1] - window[0]) / 1e9
     line(root, _LEFT, foot + 2, _LEFT + _WIDTH, foot + 2, class_="px-axis")
@@ -273,7 +263,7 @@ def _paths(
 def _legend(root: ET.Element, y: float, names: Iterable[str]) -> None:
     x = _LEFT
     for name in names:
-        rect(root, x, y - 9, 10, 10, fill=_COLOURS.get(name, _OTHER), rx=2)
+        rect(root, x, y - 9, 10, 10, fill=OPERATION_COLOURS.get(name, OTHER), rx=2)
         text(root, x + 15, y, name, size=11, class_="px-soft")
         x += 30 + 6.6 * len(name)
     if x > _LEFT:

@@ -90,6 +90,7 @@ class GapFrame(msgspec.Struct, frozen=True, array_like=True):
 class Frame(msgspec.Struct, frozen=True):
     """All ranks now. ``missed`` operations and ``dropped`` looks, in all, will never be seen.
 
+    ``world`` counts the worlds that the widget has shown: of another one, nothing before is its own.
     Of ``unsure`` of the ``compared`` collectives the hosts' clocks, wrong by up to ``unsure_ms``,
     do not tell who came last.
     """
@@ -112,6 +113,7 @@ class Frame(msgspec.Struct, frozen=True):
     unsure: int = 0
     unsure_ms: float = 0.0
     gaps: tuple[GapFrame, ...] = ()
+    world: int = 0
 
 
 class Lanes:

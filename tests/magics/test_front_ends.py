@@ -182,9 +182,11 @@ def test_a_widget_of_a_client_without_subshells():
         )
         assert "export{" in state["_esm"]
         assert state["_css"].count("{") > 10
-        shown = next(its for its in opened if its["msg_type"] == "display_data")["content"]["data"]
+        shown, still = (
+            its["content"]["data"] for its in opened if its["msg_type"] == "display_data"
+        )
         comm = shown["application/vnd.jupyter.widget-view+json"]["model_id"]
-        assert "<svg" in shown["image/svg+xml"]
+        assert "<svg" in still["image/svg+xml"]
         cell = client.execute(_LONG)
         ask = {"kind": "ask", "id": "7", "action": "stacks", "rank": 1}
         content = {"comm_id": comm, "data": {"method": "custom", "content": ask}}

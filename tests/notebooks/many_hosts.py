@@ -75,8 +75,9 @@ def _save() -> None:
     for cell, its in zip(notebook.cells, done.cells, strict=True):
         if cell.cell_type == "code":
             cell.execution_count, cell.outputs = its.execution_count, its.outputs
+        if "outputs" in cell:  # the still picture beside a widget tells as much
+            cell.outputs = [its for its in cell.outputs if WIDGET not in its.get("data", {})]
         for output in cell.get("outputs", []):
-            output.get("data", {}).pop(WIDGET, None)
             if "text" in output:
                 text = output.text.replace(name, "/home/ada/notebooks")
                 output.text = text.replace(sys.prefix, "/home/ada/venv")

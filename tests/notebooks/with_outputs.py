@@ -25,11 +25,11 @@ def kept(outputs: list[dict[str, Any]]) -> list[nbformat.NotebookNode]:
     found: list[nbformat.NotebookNode] = []
     for output in outputs:
         if "data" in output:
-            data = {kind: value for kind, value in output["data"].items() if kind != _LIVE}
             keys = ("output_type", "execution_count")
             own = {key: output[key] for key in keys if key in output}
-            if data:
-                found.append(nbformat.from_dict({**own, "data": data, "metadata": {}}))
+            if output["data"] and _LIVE not in output["data"]:
+                form = {**own, "data": output["data"], "metadata": {}}
+                found.append(nbformat.from_dict(form))
         else:
             found.append(nbformat.from_dict(output))
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 from types import SimpleNamespace
@@ -15,13 +16,14 @@ import psutil
 import pytest
 from msgspec.structs import replace
 from restarting import wait_for
+from tracing import check_trace
 from worlds import NASTY, make_trace, make_world
 
 from phalanx.errors import DistributedError
 from phalanx.protocol import CellTime, HostClock, LateRank, RankSample, Samples, Span, Waiting
 from phalanx.widgets import Monitor, monitor
 from phalanx.widgets._attention import KERNEL_BUSY, NOBODY_LOOKED, SUPERVISOR_BUSY, Attention
-from phalanx.widgets._live_monitor import KEPT_NBYTES
+from phalanx.widgets._live_monitor import KEPT_NBYTES, MOST_SAVED, _are_others
 from phalanx.widgets._monitor_frames import Lanes
 from phalanx.widgets._rates import Rates
 from phalanx.workspace import SampleView, Trace, Workspace
@@ -221,9 +223,30 @@ def test_a_view_that_comes_later_has_what_was_and_can_save_it(shared):
     frames = json.loads(shared.answer("history", {}))
     assert frames[-1] == _frame(shared)
     assert [its["number"] for its in frames] == sorted({its["number"] for its in frames})
-    assert json.loads(shared.answer("save", {}))["traceEvents"]
+    shared.workspace.run("px.all_sum(1)")
+    said, _, saved = shared.answer("save", {}).partition("\n")
+    assert re.match(r"trace\.json: \d+ operations of ranks 0-2, the last .*; open it at ", said)
+    assert check_trace(saved.encode())
     with pytest.raises(ValueError, match="nothing is known"):
         shared.answer("rm", {})
+
+
+@pytest.mark.slow
+def test_what_is_too_much_for_a_page_is_saved_in_part_and_in_time(shared, monkeypatch):
+    """64 ranks with full recorders: 41 s of the interpreter, and then a refusal, is what it was."""
+    whole = make_trace(64, seconds=81.91)
+    monkeypatch.setattr(shared.workspace, "trace", lambda: whole)
+    began_s = time.process_time()
+    said, _, saved = shared.answer("save", {}).partition("\n")
+    assert time.process_time() - began_s < 10.0
+    assert said.startswith(f"trace.json: {MOST_SAVED} operations of ranks 0-63 (162144 older ones ")
+    assert said.endswith("; %distributed trace trace.json writes all 262144")
+    assert len(saved) < 64 << 20
+    newest = whole.now_ns - min(whole.records.entered_ns[-MOST_SAVED:])  # one of them runs yet
+    events = json.loads(saved)["traceEvents"]
+    spans = [event for event in events if event["ph"] == "X" and event["cat"] != "wait"]
+    assert len(spans) == MOST_SAVED
+    assert max(its["ts"] + its["dur"] for its in spans) == pytest.approx(newest / 1000)
 
 
 def test_what_is_kept_is_bounded(shared):
@@ -291,4 +314,30 @@ def test_it_is_gone_with_its_workspace_and_comes_back_with_it():
     assert widget.still().text.startswith("monitor-a")  # as it was
     with pytest.raises(DistributedError, match="stopped"):
         Monitor(again)
+    widget.close()
+
+
+def test_other_ranks_of_the_same_name_begin_with_empty_lanes():
+    def names(widget):
+        return {its["number"] for its in json.loads(widget.answer("history", {}))}
+
+    with Workspace.start(n=3, linger=0, name="monitor-b") as ws:
+        ws.run("px.all_sum(1)")
+        widget = Monitor(ws)
+        _tick_until(widget, lambda frame: frame["ranks"])
+        widget.workspace = ws  # the same ranks, as after an attach
+        assert (_frame(widget)["world"], len(names(widget))) == (0, 1)
+    with Workspace.start(n=2, linger=0, name="monitor-b") as other:
+        widget.workspace = other
+        frame = _frame(widget)
+        assert (frame["world"], frame["ranks"], frame["status"]) == (1, [], "live")
+        assert names(widget) == set()
+        assert msgspec.json.decode(widget.world)["home"] == [0, 0]
+        assert len(_tick_until(widget, lambda frame: frame["ranks"])["ranks"]) == 2
+        assert all(its["world"] == 1 for its in json.loads(widget.answer("history", {})))
+        before = other.topology()
+    assert not _are_others(before, before)
+    later = tuple(replace(its, pid=its.pid + 10_000) for its in before.ranks)
+    assert _are_others(replace(before, ranks=later), before)
+    assert not _are_others(replace(before, ranks=later, epoch=2), before)  # all were replaced
     widget.close()

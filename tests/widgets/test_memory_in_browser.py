@@ -1,4 +1,4 @@
-"""A live topology is left open for a minute while ranks work: the page and the kernel stay as they are.
+"""Live widgets are left open for a minute while ranks work: the page and the kernel stay as they are.
 
 The long form of it is run by hand (issue 7: half an hour); here a minute shows what grows by frames.
 """
@@ -20,11 +20,13 @@ _CELLS = (
     "%load_ext phalanx",
     "%distributed start -n 2 --linger 0\nimport os\nprint('kernel', os.getpid(), 'is up')",
     "%distributed topology",
+    "%distributed monitor",
     # Each tick finds another operation: as many frames as ever there are.
     "%%distributed\nimport time\nwhile True:\n    px.all_sum(rank)\n    time.sleep(0.05 * rank)",
 )
 _WARM_S, _WATCH_S = 15, 45
-# A leak of one tile, listener or frame each tick would be 225 of them.
+# A leak of one tile, listener or frame each tick would be 225 of them. The monitor keeps operations
+# of two minutes on purpose: 20 a second of each rank, which is some 0.5 MB more on the page.
 _MOST_NODES, _MOST_LISTENERS = 60, 60
 _MOST_HEAP, _MOST_KERNEL = 2 << 20, 12 << 20
 
@@ -35,7 +37,8 @@ def test_nothing_grows_while_somebody_looks(tmp_path: Path) -> None:
     cells = [nbformat.v4.new_code_cell(source) for source in _CELLS]
     metadata = {"kernelspec": {"name": "python3", "display_name": "Python 3"}}
     nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=metadata), path)
-    with chromium_page(viewport={"width": 1280, "height": 1100}) as page, lab(tmp_path) as where:
+    # Both widgets are in sight at once: who is out of it is sent nothing.
+    with chromium_page(viewport={"width": 1280, "height": 2000}) as page, lab(tmp_path) as where:
         frames = [0]
 
         def count(_: Any) -> None:
@@ -51,7 +54,14 @@ def test_nothing_grows_while_somebody_looks(tmp_path: Path) -> None:
         widget = page.locator(".px-topology")
         widget.locator('.px-tile[data-state="idle"]').first.wait_for(timeout=60_000)
         page.keyboard.press("Shift+Enter")
+        monitor = page.locator(".px-monitor")
+        monitor.locator('.px-labels button[data-state="idle"]').first.wait_for(timeout=60_000)
+        page.keyboard.press("Shift+Enter")
         widget.locator('.px-tile[data-state="collective"]').first.wait_for(timeout=60_000)
+        monitor.locator(".px-late").get_by_text("rank 1 came last to").wait_for(timeout=60_000)
+        assert widget.locator(".px-tile").first.evaluate(
+            "its => its.getBoundingClientRect().bottom > 0"
+        )
         look = _looker(page, kernel)
         page.wait_for_timeout(1000 * _WARM_S)
         before, n_before = look(), frames[0]

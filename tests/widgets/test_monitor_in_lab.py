@@ -5,9 +5,14 @@ Pictures of it are left in ``tests/artifacts``.
 
 from __future__ import annotations
 
+import base64
 import json
+import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree as ET
 
 import psutil
 import pytest
@@ -133,13 +138,31 @@ def _see_who_is_missing_and_dead(watcher: Watcher) -> None:
     watcher.look("dead")
 
 
+def _see_what_is_kept(watcher: Watcher) -> None:
+    """A reader of the file sees what came after the picture was first shown."""
+    shown = saved_picture(watcher.page, watcher.notebook, 2)
+    said = "".join(shown["data"]["text/plain"])
+    assert "rank 2   dead killed by signal 9 (SIGKILL)" in said
+    assert "all_sum" in "".join(shown["data"]["image/svg+xml"])
+    # Here the widget is seen, and the picture is not.
+    assert watcher.widget.count() == 1
+    pictures = watcher.page.locator('.jp-OutputArea-output[data-mime-type="image/svg+xml"]')
+    assert pictures.count() == 1
+    assert not pictures.is_visible()
+    command = [sys.executable, "-m", "nbconvert", "--to", "html", watcher.notebook]
+    subprocess.run([*command, "--output", "saved.html"], check=True, capture_output=True)
+    html = watcher.notebook.with_name("saved.html").read_text(encoding="utf-8")
+    (picture,) = re.findall(r"<img[^>]+src=\"data:image/svg\+xml;base64,([^\"]+)", html)
+    texts = [its.text for its in ET.fromstring(base64.b64decode(picture)).iter() if its.text]
+    assert {"rank 2 ✕", "all_sum", "all_gather"} <= set(texts)
+    assert any(text.startswith("rank 1 held the others up for ") for text in texts)
+
+
 def _change_theme_and_come_back(watcher: Watcher) -> None:
     change_theme(watcher.page, ".px-monitor")
     watcher.page.locator("#jupyterlab-splash").wait_for(state="detached", timeout=_LONG_MS)
     watcher.look("dark")
-    shown = saved_picture(watcher.page, watcher.notebook, 2)
-    assert "".join(shown["data"]["image/svg+xml"]).startswith("<svg")
-    assert "nothing yet" in "".join(shown["data"]["text/plain"])
+    _see_what_is_kept(watcher)
     watcher.page.reload()
     watcher.see(2, "dead")
     watcher.page.wait_for_function("() => document.querySelector('.px-monitor .px-swatch')")

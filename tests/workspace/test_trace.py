@@ -135,11 +135,25 @@ def test_clocks_of_other_hosts_are_moved_and_their_uncertainty_is_told():
     assert trace.records.dtype.names[2:] == RECORD.names
     assert "(4 older ones were dropped)" in say_trace(trace, "x")
     assert "clocks within 70 us" in say_trace(trace, "x")
+    # Where a viewer shows it: Perfetto reads neither ``process_labels`` nor ``otherData``.
+    names = {e["pid"]: e["args"]["name"] for e in events_of(trace) if e["name"] == "process_name"}
+    assert names == {0: "here", 1: "there (clock ±70 us, 4 older operations dropped)"}
     events = [event for event in events_of(trace) if event["ph"] == "X"]
     assert [(event["pid"], event["tid"], event["ts"]) for event in events] == [
         (1, 1, 0),
         (0, 0, 0.01),
     ]
+
+
+def test_the_newest_are_kept_and_the_others_counted():
+    here = (HostClock("here", 0, 0),)
+    rows = packed((100, 400), (600, 700)), packed((200, 300), (500, 510))
+    trace = merged(TraceIs(1, 2000, here, (0, 0), rows, (3, 0)))
+    assert trace.newest(4) is trace
+    newest = trace.newest(1)
+    assert newest.records.entered_ns.tolist() == [600]
+    assert (newest.dropped, newest.seconds) == ({0: 4, 1: 2}, 1400 / 1e9)
+    assert [event["ts"] for event in events_of(newest) if event["ph"] == "X"] == [0]
 
 
 def test_what_overlaps_lies_on_threads_beside():

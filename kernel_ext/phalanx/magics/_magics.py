@@ -97,11 +97,17 @@ class DistributedMagics(Magics):  # type: ignore[misc]
     def _stop(self) -> None:
         self._auto.set(False)
         if self._workspace is not None:
+            self._keep_stills()
             if self._workspace.is_watching:
                 self._workspace.detach()
             else:
                 self._workspace.stop()
             self._forget()
+
+    def _keep_stills(self) -> None:
+        """Let the file have what the ranks did last, while they can be looked at yet."""
+        for widget in self._live:
+            widget.keep_still()
 
     def _forget(self) -> None:
         self._named.clear()
@@ -213,7 +219,9 @@ class DistributedMagics(Magics):  # type: ignore[misc]
         workspace.join()
 
     def _do_detach(self, options: Any) -> None:
-        self._running().detach()
+        workspace = self._running()
+        self._keep_stills()
+        workspace.detach()
         self._forget()
 
     def _do_list(self, options: Any) -> None:

@@ -64,11 +64,8 @@ class Sweeps:
 
     def _show(self, sweep: Sweep, widget: Bandwidth) -> None:
         self._live.add(widget)
-        shown = display(widget, display_id=True)
-        try:
-            widget.follow(sweep)
-        finally:
-            shown.update(widget)  # with the still picture of what came, which a notebook keeps
+        display(widget)
+        widget.follow(sweep)
 
     def _print(self, sweep: Sweep, widget: Bandwidth) -> None:
         status = status_for(self._shell)

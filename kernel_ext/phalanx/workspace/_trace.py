@@ -1,15 +1,13 @@
 """What all ranks did last, on one clock, and as a file that Perfetto and Chrome show.
 
-Pure but for `Trace.save`; how the records are fetched it does not know.
+Pure but for `Trace.save`; how the records are fetched it does not know, nor how an event is written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -17,9 +15,9 @@ import numpy as np
 from phalanx.distributed import RECORD, Records, records_of
 from phalanx.protocol import HostClock, TraceIs, name_ranks
 
-__all__ = ["Trace", "merged", "say_trace"]
+from ._trace_events import events_of
 
-Event = dict[str, Any]
+__all__ = ["Trace", "merged", "say_trace"]
 
 _MERGED = np.dtype([("rank", "i4"), ("host", "i4"), *RECORD.descr])
 _TIMES = ("entered_ns", "arrived_ns", "done_ns")
@@ -60,17 +58,27 @@ class Trace:
         lies on further ones. Within an operation, the wait for the last rank is an event of its own.
         """
         origin = int(self.records.entered_ns[0]) if len(self.records) else self.now_ns
-        return msgspec.json.encode(
-            {
-                "traceEvents": [*_names(self), *_events(self, origin)],
-                "displayTimeUnit": "ns",
-                "otherData": {
-                    "origin_ns": origin,
-                    "hosts": [msgspec.to_builtins(host) for host in self.hosts],
-                    "dropped": {str(rank): count for rank, count in self.dropped.items()},
-                },
-            }
+        other = {
+            "origin_ns": origin,
+            "hosts": [msgspec.to_builtins(host) for host in self.hosts],
+            "dropped": {str(rank): count for rank, count in self.dropped.items()},
+        }
+        # Event by event: encoding all in one go would keep the interpreter from everybody else.
+        events = b",".join(map(msgspec.json.encode, events_of(self, origin)))
+        return b'{"traceEvents":[%b],"displayTimeUnit":"ns","otherData":%b}' % (
+            events,
+            msgspec.json.encode(other),
         )
+
+    def newest(self, most: int) -> Trace:
+        """Return what is left when only so many operations are kept, the last that were entered."""
+        n_over = len(self.records) - most
+        if n_over <= 0:
+            return self
+        ranks, counts = np.unique(self.records["rank"][:n_over], return_counts=True)
+        over = dict(zip(ranks.tolist(), counts.tolist(), strict=True))
+        dropped = {rank: count + over.get(rank, 0) for rank, count in self.dropped.items()}
+        return replace(self, records=self.records[n_over:].view(np.recarray), dropped=dropped)
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write `to_json` to a file; `OSError` where that cannot be."""
@@ -112,68 +120,3 @@ def say_trace(trace: Trace, path: str) -> str:
         f"{path}: {count} operations of {name_ranks(trace.dropped)}{older}, the last "
         f"{trace.seconds:.3g} s{clock}; open it at https://ui.perfetto.dev"
     )
-
-
-def _lanes(trace: Trace) -> Iterator[tuple[Any, int]]:
-    """Each record with its lane among those of its rank: in one, none overlaps with another."""
-    free_at: dict[int, list[int]] = {}  # by rank, when each lane is free
-    for record in trace.records:
-        lanes = free_at.setdefault(int(record.rank), [])
-        begun, end = int(record.entered_ns), int(record.done_ns) or trace.now_ns
-        lane = next((i for i, free in enumerate(lanes) if free <= begun), len(lanes))
-        lanes[lane:] = [end] if lane == len(lanes) else [end, *lanes[lane + 1 :]]
-        yield record, lane
-
-
-def _tid(trace: Trace, rank: int, lane: int) -> int:
-    return rank + lane * len(trace.dropped)
-
-
-def _names(trace: Trace) -> Iterator[Event]:
-    for index, host in enumerate(trace.hosts):
-        yield _meta("process_name", index, 0, name=host.name)
-    lanes = {(int(record.host), int(record.rank), lane) for record, lane in _lanes(trace)}
-    for host_index, rank, lane in sorted(lanes):
-        tid = _tid(trace, rank, lane)
-        name = f"rank {rank}" + (f", beside it {lane}" if lane else "")
-        yield _meta("thread_name", host_index, tid, name=name)
-        yield _meta("thread_sort_index", host_index, tid, sort_index=rank * 1000 + lane)
-
-
-def _meta(what: str, pid: int, tid: int, **args: object) -> Event:
-    return {"ph": "M", "name": what, "pid": pid, "tid": tid, "args": args}
-
-
-def _events(trace: Trace, origin: int) -> Iterator[Event]:
-    for record, lane in _lanes(trace):
-        begun, end = int(record.entered_ns), int(record.done_ns) or trace.now_ns
-        row = {"ph": "X", "pid": int(record.host), "tid": _tid(trace, int(record.rank), lane)}
-        args = {
-            "seq": int(record.seq),
-            "epoch": int(record.epoch),
-            "algorithm": str(record.algorithm),
-            "dtype": str(record.element),
-            "nbytes": int(record.bytes),
-            # As text: JavaScript's numbers end at 2**53.
-            "group": "world" if not record.group else str(int(record.group)),
-            "state": str(record.state),
-        }
-        if record.peer >= 0:
-            args["peer"] = int(record.peer)
-        if record.failure:
-            args["failure"] = str(record.failure)
-        name, category = (
-            str(record.op),
-            "message" if record.op in ("send", "recv") else "collective",
-        )
-        yield {**row, "name": name, "cat": category, **_span(begun, end, origin), "args": args}
-        arrived = int(record.arrived_ns) or (end if record.op != "send" else 0)
-        if arrived > begun:
-            who = "sender" if record.op == "recv" else "last rank"
-            times = _span(begun, arrived, origin)
-            yield {**row, "name": f"wait for the {who}", "cat": "wait", **times}
-
-
-def _span(begun: int, end: int, origin: int) -> Event:
-    """Microseconds, as the format has it."""
-    return {"ts": (begun - origin) / 1000, "dur": max(end - begun, 0) / 1000}

@@ -11,7 +11,11 @@ import { decode } from "./shared/frames";
 import type { Model, View } from "./shared/model";
 import { tell_presence } from "./shared/presence";
 import { Requests } from "./shared/requests";
+<<<<<<< HEAD
 import { colour, on_theme } from "./shared/theme";
+=======
+import { hide_still } from "./shared/still";
+>>>>>>> monitor
 
 const SILENT_S = 8; // the kernel sends a frame every 2 s at least to who looks
 const ANSWER_S = 10;
@@ -55,6 +59,7 @@ export class BandwidthView {
     make: MakeChart = make_chart,
   ) {
     root.classList.add("phalanx", "px-bandwidth");
+    hide_still(model, root);
     // JupyterLab's keys for cells are not for what is typed here.
     root.setAttribute("data-lm-suppress-shortcuts", "true");
     guard(root, this.cleanup);

@@ -7,6 +7,7 @@ import type { Model, View } from "./shared/model";
 import { tell_presence } from "./shared/presence";
 import { Requests } from "./shared/requests";
 import { save_text } from "./shared/save";
+import { hide_still } from "./shared/still";
 import { count, rate } from "./shared/words";
 import type { World } from "./topology/state";
 import { jump_to_cell, tell_cell } from "./monitor/jump";
@@ -50,6 +51,7 @@ class MonitorView {
     private readonly root: HTMLElement,
   ) {
     root.classList.add("phalanx", "px-monitor");
+    hide_still(model, root);
     // JupyterLab's keys for cells are not for what is typed here.
     root.setAttribute("data-lm-suppress-shortcuts", "true");
     this.requests = new Requests(model, this.cleanup);
@@ -141,6 +143,7 @@ class MonitorView {
   private on_frame(): void {
     const frame = decode<Frame>(this.model.get("frame") as DataView);
     if (!frame) return;
+    if (this.history.newest && frame.world !== this.history.newest.world) this.lanes.forget();
     this.history.add(frame);
     this.came_ms = performance.now();
     this.update();
@@ -163,8 +166,9 @@ class MonitorView {
   private save(): void {
     set_text(this.foot, "reading the flight recorders …");
     void this.requests.ask("save", {}, SAVE_S).then(({ ok, text }) => {
-      if (ok) save_text("trace.json", text, "application/json");
-      set_text(this.foot, ok ? "saved as trace.json; open it at https://ui.perfetto.dev" : text);
+      const at = text.indexOf("\n"); // what is saved, in a line; then the file
+      if (ok) save_text("trace.json", text.slice(at + 1), "application/json");
+      set_text(this.foot, ok ? text.slice(0, at) : text);
     });
   }
 

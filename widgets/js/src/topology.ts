@@ -6,6 +6,7 @@ import { decode } from "./shared/frames";
 import type { Model, View } from "./shared/model";
 import { tell_presence } from "./shared/presence";
 import { Requests } from "./shared/requests";
+import { hide_still } from "./shared/still";
 import { Details } from "./topology/details";
 import { Matrix } from "./topology/matrix";
 import { by_state, headline, host_of, is_same_place, MANY, matches, news, STATES, type Frame, type World } from "./topology/state";
@@ -53,6 +54,7 @@ class TopologyView {
     private readonly root: HTMLElement,
   ) {
     root.classList.add("phalanx", "px-topology");
+    hide_still(model, root);
     // JupyterLab's keys for cells are not for what is typed here.
     root.setAttribute("data-lm-suppress-shortcuts", "true");
     guard(root, this.cleanup);

@@ -53,6 +53,17 @@ describe("history", () => {
     history.add(frame(1, { now: 90_000 }));
     expect(history.newest?.number).toBe(1);
   });
+  it("begins anew with other ranks, though they be fewer, as many, or of a lower number", () => {
+    const history = new History();
+    const ranks = Array.from({ length: 16 }, () => rank("busy"));
+    history.add(frame(40, { ranks, spans: [row(1100, 1120, { op: "barrier" })], gaps: [[1, 2, "busy"]] }));
+    expect(history.lanes.length).toBe(16);
+    history.add(frame(0, { ranks: [], world: 1 }));
+    expect([history.lanes.length, history.gaps.length, history.ops.size]).toEqual([0, 0, 0]);
+    history.add(frame(3, { now: 9000, spans: [row(8900, 8990)], world: 1 }));
+    expect(history.lanes.map((lane) => lane.spans.length)).toEqual([1, 0]);
+    expect([...history.ops]).toEqual(["all_sum"]);
+  });
   it("knows when nothing was seen and why, once, and forgets that, too", () => {
     const history = new History();
     const gap: Gap = [1400, 61_400, "this kernel was busy"];
@@ -176,8 +187,10 @@ describe("words", () => {
     );
     expect([duration(0.0456), duration(1234), duration(12)]).toEqual(["45.6 µs", "1.23 s", "12 ms"]);
   });
-  it("give operations the same colour everywhere", () => {
-    expect(colour_of("all_sum")).toBe("--px-series-1");
-    expect(colour_of("barrier")).toBe("--px-soft");
+  it("give each operation a colour of its own, the same everywhere", () => {
+    const ops = ["all_sum", "all_max", "all_min", "barrier", "send", "recv"];
+    expect(new Set(ops.map(colour_of)).size).toBe(ops.length);
+    expect(colour_of("all_sum")).toBe("--px-op-all-sum");
+    expect(colour_of("of another engine")).toBe("--px-soft");
   });
 });

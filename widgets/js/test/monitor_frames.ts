@@ -27,6 +27,7 @@ export function frame(number: number, more: Partial<Frame> = {}): Frame {
     unsure: 0,
     unsure_ms: 0,
     gaps: [],
+    world: 0,
     ...more,
   };
 }

@@ -129,6 +129,32 @@ describe("view", () => {
     expect(root.querySelector(".px-foot")?.textContent).toBe("no cell ran there");
   });
 
+  it("shows other ranks in as many lanes as there are, none of them chosen", () => {
+    show(16);
+    label(7).click();
+    model.set("frame", packed(frame(2, { ranks: Array(16).fill(rank("busy")), spans: [row(1100, 1110)] })));
+    button("Pause").click();
+    model.set("world", packed(make_world(1, 2)));
+    model.set("frame", packed(frame(0, { ranks: [], world: 1 })));
+    model.set("frame", packed(frame(1, { spans: [row(1100, 1110, { op: "barrier" })], world: 1 })));
+    expect(root.querySelectorAll(".px-labels button").length).toBe(2);
+    expect(root.querySelector<HTMLElement>(".px-facts")?.hidden).toBe(true);
+    expect(button("Pause").getAttribute("aria-pressed")).toBe("false");
+    expect(root.querySelector(".px-legend")?.textContent).not.toContain("all_sum");
+  });
+
+  it("saves the file, and says what is in it", async () => {
+    show();
+    const saved: Blob[] = [];
+    URL.createObjectURL = (blob: Blob) => `blob:${saved.push(blob)}`;
+    URL.revokeObjectURL = () => undefined;
+    button("Save a trace").click();
+    model.answer(true, 'trace.json: 3 operations of ranks 0-1\n{"traceEvents":[]}');
+    await settle();
+    expect(root.querySelector(".px-foot")?.textContent).toBe("trace.json: 3 operations of ranks 0-1");
+    expect(await saved[0]?.text()).toBe('{"traceEvents":[]}');
+  });
+
   it("says why it could not save", async () => {
     show();
     button("Save a trace").click();
@@ -153,6 +179,6 @@ describe("view", () => {
     close();
     expect(model.n_listeners).toBe(0);
     expect(root.children.length).toBe(0);
-    expect(model.sent.pop()?.["kind"]).toBe("leave");
+    expect(model.sent.pop()?.["kind"]).toBe("close");
   });
 });

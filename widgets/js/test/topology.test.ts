@@ -345,6 +345,6 @@ describe("view", () => {
     close();
     expect(model.n_listeners).toBe(0);
     expect(root.children.length).toBe(0);
-    expect(model.sent.pop()?.["kind"]).toBe("leave");
+    expect(model.sent.pop()?.["kind"]).toBe("close");
   });
 });

@@ -189,6 +189,12 @@ export class Lanes {
     this.zoom(event.deltaY > 0 ? 1.25 : 0.8, (event.clientX - place.left) / this.width);
   }
 
+  /** Others' lanes come: what was chosen, pointed at and looked back to is not there. */
+  forget(): void {
+    this.chosen = -1;
+    this.follow(true);
+  }
+
   private point(found: typeof this.pointed): void {
     this.pointed = found;
     this.tip.hidden = !found?.span;

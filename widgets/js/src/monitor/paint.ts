@@ -4,23 +4,18 @@
 import { Brush } from "./brush";
 import { end_of, ticks, type History, type Lane, type Span } from "./state";
 
-const OPS: Record<string, number> = {
-  all_sum: 1,
-  all_gather: 2,
-  sum_scatter: 3,
-  broadcast: 4,
-  all_to_all: 5,
-  send: 6,
-  recv: 6,
-};
+const OPS = [
+  "all_sum", "all_max", "all_min", "all_gather", "sum_scatter", "broadcast", "all_to_all", "send", "recv", "barrier",
+  "split",
+];
 const NAMES = ["page", "sunk", "edge", "ink", "soft", "busy", "input", "dead"] as const;
 const AXIS = 20;
 const LEAST_APART = 48; // pixels between two times on the axis
 const PALE = 0.4;
 
-/** The property of the theme that an operation is drawn in; of those that have none, the soft one. */
+/** The property (operations.css) that an operation is drawn in; of one that has none, the soft one. */
 export function colour_of(op: string): string {
-  return op in OPS ? `--px-series-${OPS[op]}` : "--px-soft";
+  return OPS.includes(op) ? `--px-op-${op.replaceAll("_", "-")}` : "--px-soft";
 }
 
 export type Theme = Record<string, string>;
@@ -30,7 +25,7 @@ export function theme_of(root: Element): Theme {
   const look = getComputedStyle(root);
   const theme: Theme = {};
   for (const name of NAMES) theme[name] = look.getPropertyValue(`--px-${name}`).trim() || "gray";
-  for (let n = 1; n <= 6; n++) theme[`--px-series-${n}`] = look.getPropertyValue(`--px-series-${n}`).trim() || "gray";
+  for (const name of OPS.map(colour_of)) theme[name] = look.getPropertyValue(name).trim() || "gray";
   theme["--px-soft"] = theme["soft"] as string;
   return theme;
 }

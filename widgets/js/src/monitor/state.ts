@@ -41,6 +41,7 @@ export interface Frame {
   unsure: number; // collectives of which the hosts' clocks, wrong by up to unsure_ms, do not tell who came last
   unsure_ms: number;
   gaps: Gap[];
+  world: number; // of those that the widget has shown: of another one, nothing before is its own
 }
 
 /** A time that nothing is known of, and why. */
@@ -82,7 +83,7 @@ export const MOST_SPANS = 3000; // of a lane: 16 a look for a busy rank, longer 
 /** What frames have told, as far back as it is kept. */
 export class History {
   readonly lanes: Lane[] = [];
-  readonly ops = new Set<string>(); // all that were ever there
+  readonly ops = new Set<string>(); // all that were ever there, of these ranks
   readonly gaps: Gap[] = [];
   newest: Frame | null = null;
   private number = 0;
@@ -91,12 +92,14 @@ export class History {
   reset(): void {
     this.lanes.length = 0;
     this.gaps.length = 0;
+    this.ops.clear();
     this.newest = null;
     this.number = 0;
   }
 
   /** Take a frame; one that was taken before, or came late, changes nothing. */
   add(frame: Frame): void {
+    if (this.newest && frame.world !== this.newest.world) this.reset();
     if (frame.number < this.number && frame.now < (this.newest?.now ?? 0)) return;
     const is_again = frame.number === this.number;
     this.newest = frame;

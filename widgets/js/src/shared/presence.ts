@@ -7,7 +7,7 @@ const RENEW_S = 2; // a kernel forgets a view after three of these
 
 let n_views = 0;
 
-/** Watch a view; `on_change` hears when it comes into sight, or goes out of it. */
+/** Watch a view until it is closed; `on_change` hears when it comes into sight, or goes out of it. */
 export function tell_presence(
   model: Model,
   root: HTMLElement,
@@ -38,8 +38,6 @@ export function tell_presence(
   }
   cleanup.on(document, "visibilitychange", tell);
   cleanup.every(RENEW_S, tell);
-  cleanup.add(() => {
-    if (was_seen) send(model, { kind: "leave", view });
-  });
+  cleanup.add(() => void send(model, { kind: "close", view }));
   tell();
 }

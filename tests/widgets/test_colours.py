@@ -1,0 +1,77 @@
+"""The colours of operations: each its own, told apart with every kind of colour vision."""
+
+from __future__ import annotations
+
+import re
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import phalanx.widgets
+from phalanx import _native
+from phalanx.widgets._operation_colours import OPERATION_COLOURS
+
+_STATIC = Path(phalanx.widgets.__file__).with_name("static")
+# Of linear RGB, for who lacks a kind of cones: Machado et al. 2009, doi:10.1109/TVCG.2009.113.
+_VISIONS = {
+    "all": np.eye(3),
+    "no long": [
+        [0.152286, 1.052583, -0.204868],
+        [0.114503, 0.786281, 0.099216],
+        [-0.003882, -0.048116, 1.051998],
+    ],
+    "no middle": [
+        [0.367322, 0.860646, -0.227968],
+        [0.280085, 0.672501, 0.047413],
+        [-0.011820, 0.042940, 0.968881],
+    ],
+    "no short": [
+        [1.255528, -0.076749, -0.178779],
+        [-0.078411, 0.930809, 0.147602],
+        [0.004733, 0.691367, 0.303900],
+    ],
+}
+_XYZ = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
+_WHITE = np.array([0.95047, 1.0, 1.08883])
+LEAST_APART = 10.0  # in CIELAB: 2.3 is what an eye just sees between colours side by side
+
+
+def _lab(colour: str, vision) -> np.ndarray:
+    shown = np.array([int(colour[at : at + 2], 16) for at in (1, 3, 5)]) / 255
+    linear = np.where(shown <= 0.04045, shown / 12.92, ((shown + 0.055) / 1.055) ** 2.4)
+    x, y, z = np.cbrt(_XYZ @ (np.asarray(vision) @ linear).clip(0, 1) / _WHITE)
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+def _themes() -> list[dict[str, str]]:
+    """The colours of the live view: light, dark, and dark by the reader's scheme."""
+    css = (_STATIC / "monitor.css").read_text(encoding="utf-8")
+    found = re.findall(r"--px-op-([a-z-]+):\s*(#[0-9a-f]{3,6})", css)
+    names = len(OPERATION_COLOURS)
+    full = [(name.replace("-", "_"), _full(colour)) for name, colour in found]
+    return [dict(full[at : at + names]) for at in range(0, len(full), names)]
+
+
+def _full(colour: str) -> str:
+    return colour if len(colour) == 7 else "#" + "".join(2 * digit for digit in colour[1:])
+
+
+def test_each_operation_of_the_engine_has_one():
+    assert set(_native.trace_names()["op"].values()) == set(OPERATION_COLOURS)
+    light, dark, by_scheme = _themes()
+    assert light == OPERATION_COLOURS
+    assert dark == by_scheme
+    assert set(dark) == set(light)
+
+
+@pytest.mark.parametrize("theme", [0, 1])
+@pytest.mark.parametrize("vision", _VISIONS)
+def test_no_two_look_alike(theme, vision):
+    colours = {op: _lab(colour, _VISIONS[vision]) for op, colour in _themes()[theme].items()}
+    apart = {
+        pair: float(np.linalg.norm(colours[pair[0]] - colours[pair[1]]))
+        for pair in combinations(colours, 2)
+    }
+    assert min(apart.values()) > LEAST_APART, min(apart, key=apart.__getitem__)
