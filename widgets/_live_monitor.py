@@ -31,7 +31,7 @@ from ._topology_frames import world_of
 __all__ = ["Monitor"]
 
 REPEAT_S = 2.0  # a view that hears nothing for 8 s says so
-SILENT_S = 3.0  # samples come four times a second from a supervisor that can
+SILENT_S = 3.0  # samples come three times a second from a supervisor that can
 KEPT_NBYTES = 4 << 20  # of frames, for a view that comes later: two minutes of 4 busy ranks
 KEPT_FRAMES = 600
 MOST_SAVED = 100_000  # operations: 30 MB, as much as a page takes in one piece, in a second
@@ -55,7 +55,7 @@ class Monitor(WorkspaceWidget):
 
     Notes
     -----
-    The workspace's supervisor looks at the ranks four times a second, only while somebody sees
+    The workspace's supervisor looks at the ranks three times a second, only while somebody sees
     this; it needs nothing of the ranks, which may be busy, frozen or dead. Operations that lie too
     close to be told apart are drawn as one, with their number; what nobody could look at in time is
     counted; why nothing is known of a time is said. A saved notebook keeps a still picture (SVG, text).

@@ -173,13 +173,8 @@ class Topology(WorkspaceWidget):
         return say_links(judge(workspace.measured_links, self._seen))
 
     def still(self) -> StillPicture:
-<<<<<<< HEAD
-        """Return the picture of what was seen last, with all that the live one shows."""
-        seen = Seen(self._workspace.measured_links, self._last.links, self._last.uses)
-        return topology(self._seen, seen)
-=======
-        """Return the picture of what is there, or was seen last."""
+        """Return the picture of what is there, or was seen last, with all that the live one shows."""
         with self._looking, contextlib.suppress(DistributedError):
             self._seen = self._workspace.topology()
-        return topology(self._seen)
->>>>>>> monitor
+        seen = Seen(self._workspace.measured_links, self._last.links, self._last.uses)
+        return topology(self._seen, seen)

@@ -20,7 +20,7 @@ from ._topology_frames import Status
 
 __all__ = ["CellFrame", "Frame", "GapFrame", "Lanes", "LateFrame", "RankNow", "SpanFrame"]
 
-GAP_NS = 2_000_000_000  # samples come four times a second while somebody looks
+GAP_NS = 2_000_000_000  # samples come three times a second while somebody looks
 
 
 class RankNow(msgspec.Struct, frozen=True):

@@ -46,12 +46,11 @@ def _lab(colour: str, vision) -> np.ndarray:
 
 
 def _themes() -> list[dict[str, str]]:
-    """The colours of the live view: light, dark, and dark by the reader's scheme."""
+    """The colours of the live view: light and dark."""
     css = (_STATIC / "monitor.css").read_text(encoding="utf-8")
-    found = re.findall(r"--px-op-([a-z-]+):\s*(#[0-9a-f]{3,6})", css)
-    names = len(OPERATION_COLOURS)
-    full = [(name.replace("-", "_"), _full(colour)) for name, colour in found]
-    return [dict(full[at : at + names]) for at in range(0, len(full), names)]
+    pattern = r"--px-op-([a-z-]+):\s*var\(--px-in-light, (#\w+)\) var\(--px-in-dark, (#\w+)\)"
+    found = [(name.replace("-", "_"), *colours) for name, *colours in re.findall(pattern, css)]
+    return [{name: _full(pair[theme]) for name, *pair in found} for theme in (0, 1)]
 
 
 def _full(colour: str) -> str:
@@ -60,9 +59,8 @@ def _full(colour: str) -> str:
 
 def test_each_operation_of_the_engine_has_one():
     assert set(_native.trace_names()["op"].values()) == set(OPERATION_COLOURS)
-    light, dark, by_scheme = _themes()
+    light, dark = _themes()
     assert light == OPERATION_COLOURS
-    assert dark == by_scheme
     assert set(dark) == set(light)
 
 

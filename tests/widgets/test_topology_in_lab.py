@@ -120,8 +120,10 @@ def _change_theme(watcher: Watcher) -> None:
 def _come_back(watcher: Watcher) -> None:
     shown = saved_picture(watcher.page, watcher.notebook, 2)
     assert "".join(shown["data"]["image/svg+xml"]).startswith("<svg")
-<<<<<<< HEAD
-    assert "rank 3" in "".join(shown["data"]["text/plain"])
+    said = "".join(shown["data"]["text/plain"])
+    new = re.search(r"rank 2   pid (\d+) +idle", said)
+    assert new, said
+    assert int(new[1]) == watcher.pid(2)  # as it was replaced, after the picture was first shown
     # The view and the rank that were chosen last are there again.
     watcher.press("Links")
     watcher.widget.locator(".px-matrix svg").focus()
@@ -129,12 +131,6 @@ def _come_back(watcher: Watcher) -> None:
         watcher.page.keyboard.press(key)
     chosen = watcher.widget.locator(".px-details").get_by_text("rank 1 ·")
     chosen.wait_for()
-=======
-    said = "".join(shown["data"]["text/plain"])
-    new = re.search(r"rank 2   pid (\d+) +idle", said)
-    assert new, said
-    assert int(new[1]) == watcher.pid(2)  # as it was replaced, after the picture was first shown
->>>>>>> monitor
     watcher.page.reload()
     chosen.wait_for(timeout=_LONG_MS)
     watcher.widget.locator(".px-matrix svg").wait_for()

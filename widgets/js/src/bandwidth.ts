@@ -11,11 +11,8 @@ import { decode } from "./shared/frames";
 import type { Model, View } from "./shared/model";
 import { tell_presence } from "./shared/presence";
 import { Requests } from "./shared/requests";
-<<<<<<< HEAD
-import { colour, on_theme } from "./shared/theme";
-=======
 import { hide_still } from "./shared/still";
->>>>>>> monitor
+import { colour, on_theme } from "./shared/theme";
 
 const SILENT_S = 8; // the kernel sends a frame every 2 s at least to who looks
 const ANSWER_S = 10;
