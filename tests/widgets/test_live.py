@@ -89,6 +89,12 @@ def _frame(widget) -> dict[str, Any]:
     return msgspec.json.decode(widget.frame)
 
 
+def _looked_at(widget) -> dict[str, Any]:
+    """The frame of a page that goes on to look, as pages do: who says so once is forgotten in 6 s."""
+    widget._on_message(widget, {"kind": "look", "view": "a"}, [])
+    return _frame(widget)
+
+
 @pytest.fixture(scope="module")
 def shared():
     with Workspace.start(n=2, linger=0) as ws:
@@ -207,12 +213,11 @@ def test_a_cell_runs_and_is_interrupted(own):
 
     thread = threading.Thread(target=run)
     thread.start()
-    own._on_message(own, {"kind": "look", "view": "a"}, [])
-    wait_for(lambda: {rank["state"] for rank in _frame(own)["ranks"]} == {"busy"})
+    wait_for(lambda: {rank["state"] for rank in _looked_at(own)["ranks"]} == {"busy"})
     assert _ask(own, action="interrupt") == (True, "the ranks were asked to stop")
     thread.join(10)
     assert len(errors) == 1
-    wait_for(lambda: {rank["state"] for rank in _frame(own)["ranks"]} == {"idle"})
+    wait_for(lambda: {rank["state"] for rank in _looked_at(own)["ranks"]} == {"idle"})
 
 
 def test_what_moves_is_told_by_link_while_it_does():
@@ -236,8 +241,6 @@ def test_what_moves_is_told_by_link_while_it_does():
 
 
 def test_a_dead_rank_is_named_and_replaced(own):
-    own._on_message(own, {"kind": "look", "view": "a"}, [])
-
     def run():
         with pytest.raises(DistributedError):
             # Rank 0 is late, so that rank 1 waits in it; both are asked, or nobody would come.
@@ -251,13 +254,13 @@ def test_a_dead_rank_is_named_and_replaced(own):
     wait_for(lambda: _ask(own, **operations)[1].startswith("all_gather"))
     assert ", runs for " in _ask(own, **operations)[1]
     psutil.Process(_frame(own)["ranks"][1]["pid"]).kill()
-    wait_for(lambda: _frame(own)["ranks"][1]["state"] == "dead", 2.0)
+    wait_for(lambda: _looked_at(own)["ranks"][1]["state"] == "dead", 2.0)
     last, *_ = _ask(own, **operations)[1].splitlines()
     assert last.endswith(", had not ended when the rank died: the last rank had not come")
     thread.join(10)
     assert "SIGKILL" in _frame(own)["ranks"][1]["detail"]
     assert _ask(own, action="restart", rank=1) == (True, "rank 1 is new; rank 0 has all it had")
-    wait_for(lambda: _frame(own)["ranks"][1]["state"] == "idle")
+    wait_for(lambda: _looked_at(own)["ranks"][1]["state"] == "idle")
 
 
 def test_what_was_said_first_of_a_workspace_that_died_stays():

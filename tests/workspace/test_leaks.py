@@ -51,11 +51,13 @@ def test_cells_leak_nothing():
                     with pytest.raises(Exception, match="ZeroDivisionError"):
                         ws.run("1 / 0")
             gc.collect()
-            return [(p.num_fds(), p.num_threads()) for p in everybody], sum(map(rss_of, everybody))
+            held = [count for p in everybody for count in (p.num_fds(), p.num_threads())]
+            return held, sum(map(rss_of, everybody))
 
         before, rss_before = cells(300)
         after, rss_after = cells(1700)
-        assert after == before
+        # Fewer where a thread of an earlier test has ended meanwhile.
+        assert all(now <= then for now, then in zip(after, before, strict=True)), (before, after)
         # IPython keeps each cell's text and result on purpose, what ranks show is a file.
         assert rss_after - rss_before < 16 * MIB
 

@@ -73,8 +73,10 @@ def unknown_limit(source: str, target: str) -> Limit:
 def _plain(nbytes: int) -> NDArray[np.uint8]:
     """Return memory of this process alone: numpy's is shared with other ranks where this is one."""
     room = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with suppress(AttributeError, OSError):  # not on this system
-        room.madvise(mmap.MADV_HUGEPAGE)  # as numpy's own
+    huge_pages: int | None = getattr(mmap, "MADV_HUGEPAGE", None)  # Linux's; as numpy's own
+    if huge_pages is not None:
+        with suppress(OSError):  # a kernel without them
+            room.madvise(huge_pages)
     return np.frombuffer(room, np.uint8)
 
 

@@ -20,22 +20,27 @@ _TASKS = Path("/proc/self/task")
 _CAN = hasattr(os, "sched_setscheduler") and _TASKS.is_dir()  # Linux
 # The flag says that it was us: a user may have chosen SCHED_BATCH for all of it. It stays, as only
 # root may take it back; to a thread of ordinary priority it makes no difference.
-_MARK = os.SCHED_RESET_ON_FORK if _CAN else 0
-_ORDINARY = os.SCHED_OTHER | _MARK if _CAN else 0
-_COURTEOUS = os.SCHED_BATCH | _MARK if _CAN else 0
+_MARK: int = getattr(os, "SCHED_RESET_ON_FORK", 0)
+_BATCH: int = getattr(os, "SCHED_BATCH", 0)
+_OTHER: int = getattr(os, "SCHED_OTHER", 0)
+_ORDINARY = _OTHER | _MARK
+_COURTEOUS = _BATCH | _MARK
 
 
 def _become(thread: int, policy: int) -> None:
     # A thread may have ended, or a sandbox forbid it: then it is as it was.
-    with contextlib.suppress(OSError):
-        os.sched_setscheduler(thread, policy, os.sched_param(0))
+    if hasattr(os, "sched_setscheduler"):
+        with contextlib.suppress(OSError):
+            os.sched_setscheduler(thread, policy, os.sched_param(0))
 
 
 def _policy(thread: int) -> int:
-    try:
-        return os.sched_getscheduler(thread)
-    except OSError:
-        return -1
+    """Return -1 for a thread that has ended."""
+    policy = -1
+    if hasattr(os, "sched_getscheduler"):
+        with contextlib.suppress(OSError):
+            policy = os.sched_getscheduler(thread)
+    return policy
 
 
 def _threads() -> dict[int, int]:
@@ -68,7 +73,7 @@ class Courtesy:
             return
         if self._end is None:
             found = _threads()
-            self._others = {its for its, policy in found.items() if policy != os.SCHED_OTHER}
+            self._others = {its for its, policy in found.items() if policy != _OTHER}
             for thread in found.keys() - self._others:
                 _become(thread, _COURTEOUS)
         else:
@@ -83,7 +88,7 @@ class Courtesy:
         self._end = None
         # Those that were started meanwhile are courteous, too, without the mark.
         for thread, policy in _threads().items():
-            if policy == os.SCHED_BATCH and thread not in self._others:
+            if policy == _BATCH and thread not in self._others:
                 _become(thread, _ORDINARY)
 
 
