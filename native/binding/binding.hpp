@@ -53,8 +53,8 @@ struct View {
 View view_of(const py::handle& array, const char* name, bool is_output,
              std::string_view dtype = {});
 
-// Whether it is the dtype that numpy has of this name once ml_dtypes is loaded.
-bool is_bfloat16(const py::dtype& dtype);
+// `none` for what the engine does not know, or not with its bytes swapped.
+Dtype dtype_of(const py::dtype& dtype);
 
 // An operation as Python has called it; `call.shape` lies in `x`, which may be moved.
 struct Prepared {

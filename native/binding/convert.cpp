@@ -16,6 +16,41 @@ std::string supported() {
 
 constexpr int kFirstCustomNumber = 256;  // NPY_USERDEF: numbers of dtypes that numpy does not own
 
+// By the name of its scalars: ml_dtypes need not be imported to ask.
+bool is_bfloat16(const py::dtype& dtype) {
+    if (dtype.num() < kFirstCustomNumber || dtype.itemsize() != 2 || dtype.byteorder() != '=') {
+        return false;
+    }
+    const PyObject* scalar = py::detail::array_descriptor_proxy(dtype.ptr())->typeobj;
+    const std::string_view name = reinterpret_cast<const PyTypeObject*>(scalar)->tp_name;
+    return name.substr(name.rfind('.') + 1) == name_of(Dtype::bfloat16);
+}
+
+// The bytes are taken as what the caller says they are; only their size can be checked.
+Dtype dtype_as(const py::array& array, const char* name, std::string_view wanted) {
+    const auto dtype = dtype_named(wanted);
+    if (!dtype) {
+        throw py::value_error("dtype " + std::string(wanted) +
+                              " is not supported; supported: " + supported());
+    }
+    const py::dtype own = array.dtype();
+    const bool has_swapped = own.byteorder() != '=' && own.byteorder() != '|';
+    if (std::string_view("biufcV").find(own.kind()) == std::string_view::npos || has_swapped ||
+        own.attr("hasobject").cast<bool>()) {
+        throw py::type_error(std::string(name) + " has dtype " + py::str(own).cast<std::string>() +
+                             "; only native numbers or raw bytes can be read as " +
+                             std::string(wanted));
+    }
+    if (static_cast<std::size_t>(own.itemsize()) != size_of(*dtype)) {
+        throw py::value_error(std::string(name) + " has elements of " +
+                              std::to_string(own.itemsize()) + " bytes; " + std::string(wanted) +
+                              " has " + std::to_string(size_of(*dtype)));
+    }
+    return *dtype;
+}
+
+}  // namespace
+
 // By kind and size, not by the type number: long and long long are both int64 on Linux. longdouble
 // and clongdouble have the kinds of float64 and complex128, but not their sizes.
 Dtype dtype_of(const py::dtype& dtype) {
@@ -47,41 +82,6 @@ Dtype dtype_of(const py::dtype& dtype) {
         default:
             return Dtype::none;
     }
-}
-
-// The bytes are taken as what the caller says they are; only their size can be checked.
-Dtype dtype_as(const py::array& array, const char* name, std::string_view wanted) {
-    const auto dtype = dtype_named(wanted);
-    if (!dtype) {
-        throw py::value_error("dtype " + std::string(wanted) +
-                              " is not supported; supported: " + supported());
-    }
-    const py::dtype own = array.dtype();
-    const bool has_swapped = own.byteorder() != '=' && own.byteorder() != '|';
-    if (std::string_view("biufcV").find(own.kind()) == std::string_view::npos || has_swapped ||
-        own.attr("hasobject").cast<bool>()) {
-        throw py::type_error(std::string(name) + " has dtype " + py::str(own).cast<std::string>() +
-                             "; only native numbers or raw bytes can be read as " +
-                             std::string(wanted));
-    }
-    if (static_cast<std::size_t>(own.itemsize()) != size_of(*dtype)) {
-        throw py::value_error(std::string(name) + " has elements of " +
-                              std::to_string(own.itemsize()) + " bytes; " + std::string(wanted) +
-                              " has " + std::to_string(size_of(*dtype)));
-    }
-    return *dtype;
-}
-
-}  // namespace
-
-// By the name of its scalars: ml_dtypes need not be imported to ask.
-bool is_bfloat16(const py::dtype& dtype) {
-    if (dtype.num() < kFirstCustomNumber || dtype.itemsize() != 2 || dtype.byteorder() != '=') {
-        return false;
-    }
-    const PyObject* scalar = py::detail::array_descriptor_proxy(dtype.ptr())->typeobj;
-    const std::string_view name = reinterpret_cast<const PyTypeObject*>(scalar)->tp_name;
-    return name.substr(name.rfind('.') + 1) == name_of(Dtype::bfloat16);
 }
 
 View view_of(const py::handle& object, const char* name, bool is_output, std::string_view dtype) {

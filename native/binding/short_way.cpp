@@ -7,6 +7,7 @@
 #include <array>
 
 #include "binding/binding.hpp"
+#include "collectives/kernels.hpp"
 
 namespace phalanx::binding {
 
@@ -22,10 +23,11 @@ struct NamedKind {
 
 struct NamedDtype {
     Dtype dtype;
-    PyObject* descr;  // numpy has one object of each
+    PyObject* descr;  // numpy's own, which most arrays share; those that were unpickled do not
 };
 
-// Made once, and kept: no destructor runs after the interpreter's end.
+// Made as the module is, where no other thread can wait for it with the GIL in its hand (it imports
+// numpy), and kept: no destructor runs after the interpreter's end.
 struct Known {
     std::array<NamedKind, 7> kinds;
     std::vector<NamedDtype> dtypes;
@@ -45,7 +47,7 @@ const Known& known() {
                        named(OpKind::kSumScatter), named(OpKind::kAllToAll)},
                       {}};
         for (const Dtype dtype : all_dtypes()) {
-            if (dtype == Dtype::bfloat16) continue;  // not numpy's own: is_bfloat16
+            if (dtype == Dtype::bfloat16) continue;  // ml_dtypes', not numpy's
             const std::string name(name_of(dtype));
             made->dtypes.push_back({dtype, py::dtype(name).release().ptr()});
         }
@@ -62,16 +64,15 @@ const NamedKind* kind_of(PyObject* name) {
 }
 
 // `as` says how to read the bytes where numpy has no name for it, "" where it has.
-Dtype dtype_of(PyObject* descr, std::string_view as) {
+Dtype dtype_read_as(PyObject* descr, std::string_view as) {
     for (const NamedDtype& its : known().dtypes) {
         if (its.descr != descr) continue;
         if (as.empty()) return its.dtype;
         const bool is_bits = its.dtype == Dtype::uint16 && as == name_of(Dtype::bfloat16);
         return is_bits ? Dtype::bfloat16 : Dtype::none;
     }
-    const bool is_given =
-        as.empty() && is_bfloat16(py::reinterpret_borrow<py::dtype>(py::handle(descr)));
-    return is_given ? Dtype::bfloat16 : Dtype::none;
+    if (!as.empty()) return Dtype::none;
+    return dtype_of(py::reinterpret_borrow<py::dtype>(py::handle(descr)));
 }
 
 // Of a call, in Python's own numbers; false where the long way is to look at it.
@@ -124,8 +125,10 @@ bool shape_of_result(const NamedKind& op, const Array& x, int size, Shape& shape
     return true;
 }
 
-bool fits(const Array& out, const Array& x, const Shape& shape) {
-    return out.descr == x.descr && out.nd == shape.ndim &&
+bool fits(const Array& out, const Array& x, std::string_view as, const Shape& shape) {
+    const bool is_alike =
+        out.descr == x.descr || dtype_read_as(out.descr, as) == dtype_read_as(x.descr, as);
+    return is_alike && out.nd == shape.ndim &&
            std::equal(shape.dims.begin(), shape.dims.begin() + shape.ndim, out.dimensions);
 }
 
@@ -142,7 +145,8 @@ py::object take(const Arguments& given) {
     Py_ssize_t length = 0;
     const char* as = PyUnicode_AsUTF8AndSize(given.dtype, &length);
     if (as == nullptr) throw py::error_already_set();
-    const Dtype dtype = dtype_of(x->descr, {as, static_cast<std::size_t>(length)});
+    const std::string_view read_as(as, static_cast<std::size_t>(length));
+    const Dtype dtype = dtype_read_as(x->descr, read_as);
     py::detail::make_caster<Group> caster;
     if (dtype == Dtype::none || !caster.load(given.engine, false)) return {};
     auto& group = py::detail::cast_op<Group&>(caster);
@@ -154,12 +158,13 @@ py::object take(const Arguments& given) {
     call.kind = op->kind;
     call.dtype = dtype;
     call.count = 1;
+    // A copy: numpy frees its own where another thread gives the array a new shape meanwhile.
+    std::array<std::uint64_t, kMostDims> dims;
     for (int axis = 0; axis < x->nd; ++axis) {
-        call.count *= static_cast<std::uint64_t>(x->dimensions[axis]);
+        dims[axis] = static_cast<std::uint64_t>(x->dimensions[axis]);
+        call.count *= dims[axis];
     }
-    static_assert(sizeof(*x->dimensions) == sizeof(std::uint64_t));
-    call.shape = {reinterpret_cast<const std::uint64_t*>(x->dimensions),
-                  static_cast<std::size_t>(x->nd)};
+    call.shape = {dims.data(), static_cast<std::size_t>(x->nd)};
     call.x = reinterpret_cast<const std::byte*>(x->data);
     if (op->kind == OpKind::kBroadcast) {
         const long number = PyLong_AsLong(given.root);
@@ -171,6 +176,7 @@ py::object take(const Arguments& given) {
     }
 
     py::object out;
+    bool is_to_spoil = false;
     if (given.out == Py_None) {
         Py_INCREF(x->descr);  // taken over by the new array
         out = py::reinterpret_steal<py::object>(
@@ -180,16 +186,25 @@ py::object take(const Arguments& given) {
         call.out = reinterpret_cast<std::byte*>(py::detail::array_proxy(out.ptr())->data);
     } else {
         const Array* array = plain_array(given.out, Api::NPY_ARRAY_WRITEABLE_);
-        if (array == nullptr || !fits(*array, *x, shape)) return {};
+        if (array == nullptr || !fits(*array, *x, read_as, shape)) return {};
         call.out = reinterpret_cast<std::byte*>(array->data);
         const std::uint64_t width = size_of(dtype);
         const bool is_apart =
             call.x + call.count * width <= call.out ||
             call.out + out_count(call.kind, call.count, group.size()) * width <= call.x;
         if (!is_apart && !(op->keeps_shape && call.x == call.out)) return {};
+        is_to_spoil = is_apart;  // what is its own out the engine spoils, if it was touched
         out = py::reinterpret_borrow<py::object>(given.out);
     }
-    run_call(group, call);
+    try {
+        run_call(group, call);
+    } catch (...) {
+        // Of a closed group nothing was begun, or its epoch is over and the array may be another's.
+        if (is_to_spoil && !group.is_closed()) {
+            poison(dtype, call.out, out_count(call.kind, call.count, group.size()));
+        }
+        throw;
+    }
     return out;
 }
 
@@ -220,6 +235,7 @@ PyMethodDef short_ways[] = {
 }  // namespace
 
 void register_short_way(py::module_& module) {
+    known();
     if (PyModule_AddFunctions(module.ptr(), short_ways) != 0) throw py::error_already_set();
 }
 

@@ -6,6 +6,7 @@ What it carries out is tested by everything that passes arrays of numpy; here st
 from __future__ import annotations
 
 import math
+import pickle
 
 import ml_dtypes
 import numpy as np
@@ -14,6 +15,8 @@ from distributed.contract import DTYPES, dtype_of
 
 import phalanx as px
 from phalanx._native import short_way
+from phalanx.distributed import _run
+from phalanx.distributed._deadline import Deadline
 
 KEEP_SHAPE = ["all_sum", "all_max", "all_min", "broadcast"]
 OPS = [*KEEP_SHAPE, "all_gather", "sum_scatter", "all_to_all"]
@@ -61,12 +64,33 @@ def test_an_array_may_be_its_own_out(engine, op):
     assert np.array_equal(x, np.arange(5.0))
 
 
+@pytest.mark.parametrize("dtype", [*DTYPES, "longlong"])
+def test_a_dtype_that_numpy_has_twice_is_known_too(engine, dtype):
+    x = np.ones(3, np.longlong if dtype == "longlong" else dtype_of(dtype))
+    came = pickle.loads(pickle.dumps(x))
+    assert dtype in {"longlong", "bfloat16"} or came.dtype is not x.dtype
+    for source, out in [(x, None), (came, None), (came, np.zeros_like(x)), (x, came.copy())]:
+        result = take("all_sum", engine, source, out)
+        assert (result.dtype, result.tolist()) == (x.dtype, x.tolist())
+
+
+@pytest.mark.parametrize("out", [np.frombuffer(bytes(24), np.float64), [0.0] * 3, np.zeros(3)])
+def test_an_interrupt_before_anything_is_begun_stays_what_it_is(monkeypatch, out):
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(_run, "short_way", interrupted)
+    before = [*out]
+    with pytest.raises(KeyboardInterrupt):
+        px.all_sum(np.ones(6)[::2], out=out)
+    assert [*out] == before
+
+
 LEFT_ALONE = {
     "strided": (np.zeros((4, 4)).T[::2], None),
     "Fortran": (np.asfortranarray(np.ones((2, 3))), None),
     "swapped": (np.zeros(3, ">f8"), None),
     "misaligned": (np.frombuffer(bytes(17), np.uint8)[1:].view(np.float64), None),
-    "long long": (np.zeros(3, np.longlong), None),
     "longdouble": (np.zeros(3, np.longdouble), None),
     "object": (np.zeros(3, object), None),
     "swapped bfloat16": (np.zeros(3, np.dtype(ml_dtypes.bfloat16).newbyteorder()), None),
@@ -116,6 +140,11 @@ def test_a_timeout_in_numbers_of_python_is_taken(engine, timeout):
 @pytest.mark.parametrize("timeout", [-1, -0.5, math.nan, True, "1", np.float64(1), 10**400])
 def test_another_timeout_is_left_alone(engine, timeout):
     assert take("all_sum", engine, np.ones(3), timeout=timeout) is NotImplemented
+
+
+def test_a_number_beyond_all_floats_is_no_limit():
+    assert px.all_sum(np.ones(3), timeout=10**400).tolist() == [1, 1, 1]
+    assert str(Deadline(10**400)) == "inf s"
 
 
 def test_bits_are_read_as_they_are_named(engine):

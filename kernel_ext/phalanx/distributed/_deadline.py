@@ -23,11 +23,11 @@ def seconds(timeout: float | None) -> float | None:
     """
     if timeout is None:
         return None
-    _check(timeout)
-    return None if timeout == math.inf else float(timeout)
+    checked = _checked(timeout)
+    return None if checked == math.inf else checked
 
 
-def _check(timeout: float) -> None:
+def _checked(timeout: float) -> float:
     shape = getattr(timeout, "shape", ())
     try:
         is_time = not shape and timeout >= 0  # not of NaN
@@ -37,6 +37,10 @@ def _check(timeout: float) -> None:
         what = f"an array of shape {tuple(shape)}" if shape else repr(timeout)
         msg = f"timeout must be None or at least 0 seconds, not {what}"
         raise ValueError(msg)
+    try:
+        return float(timeout)
+    except OverflowError:  # an integer beyond all floats
+        return math.inf
 
 
 def call_seconds(timeout: float | None) -> float | None:
@@ -57,10 +61,8 @@ class Deadline:
     __slots__ = ("_at", "_timeout")
 
     def __init__(self, timeout: float | None) -> None:
-        if timeout is not None:
-            _check(timeout)
-        self._timeout = timeout
-        self._at = None if timeout is None else time.monotonic() + timeout
+        self._timeout = None if timeout is None else _checked(timeout)
+        self._at = None if self._timeout is None else time.monotonic() + self._timeout
 
     def remaining(self) -> float | None:
         """Seconds left, at least 0; None without a limit."""

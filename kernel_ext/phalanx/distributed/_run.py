@@ -80,10 +80,7 @@ def collective(
         try:
             result = short_way(op, engine, x, out, root, timeout, "")
         except BaseException:
-            if out is None:
-                group._tell_failure()
-            else:
-                _fail(group, engine, x, out, "", True)
+            group._tell_failure()  # what is in `out` the engine has spoilt, where it was begun
             raise
         if result is not NotImplemented:
             return result
