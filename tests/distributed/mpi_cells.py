@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -113,6 +114,48 @@ def forked():
     assert os.waitpid(pid, 0)[1] == 0
     group.barrier(timeout=20)
     say("forked")
+
+
+def forked_waiting():
+    """A work that was submitted before a fork is refused in the child, which has no such thread."""
+    group = px.init()
+    part = group.split(0)
+    if group.rank() == 0:
+        work = px.all_sum(np.ones(3), group=part, async_op=True)
+        if (pid := os.fork()) == 0:
+            said = ""
+            try:
+                work.wait(timeout=5)
+            except px.DistributedError as error:
+                said = str(error)
+            os._exit(0 if "fork" in said else 1)
+        assert os.waitpid(pid, 0)[1] == 0
+        for rank in range(1, group.size()):
+            px.send(np.ones(1), rank)
+        assert work.wait(timeout=20).tolist() == [group.size()] * 3
+    else:
+        px.recv((1,), np.float64, 0)
+        px.all_sum(np.ones(3), group=part)
+    say("forked_waiting")
+
+
+def closed_as_submitted():
+    """A group that another thread closes just as something is submitted takes it no more."""
+    part = px.init().split(0)
+    engine = part._engine
+    count = engine._deadline
+
+    def count_and_close(timeout):
+        closing = threading.Thread(target=engine.close)
+        closing.start()
+        closing.join()
+        return count(timeout)
+
+    engine._deadline = count_and_close
+    before = threading.active_count()
+    raised(px.DistributedError, px.all_sum, np.ones(3), group=part, async_op=True)
+    assert threading.active_count() == before
+    say("closed_as_submitted")
 
 
 def submitted():

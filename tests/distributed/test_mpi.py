@@ -29,6 +29,12 @@ def test_garbage_forks_and_many_dimensions(mpi):
     assert lines.count("dropped") == lines.count("forked") == 2
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("cell", ["forked_waiting", "closed_as_submitted"])
+def test_what_was_submitted_when(mpi, cell):
+    assert mpi.cells(2, cell).count(cell) == 2
+
+
 @pytest.mark.parametrize("n", [1, 2, 4])
 def test_the_contract(mpi, n):
     lines = mpi.cells(n, "public", "brief:bool:int16:float16:bfloat16:float32:complex64")

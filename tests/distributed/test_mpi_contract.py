@@ -90,6 +90,7 @@ def test_a_split_says_who_is_in_it(world):
         engine = described["engine"]
         assert engine["algorithms"]["all_sum"][8] == "inline"
         assert engine["algorithms"]["sum_scatter"][1 << 26] == "mpi"
+        assert engine["algorithms"]["barrier"][1 << 26] == "inline"
         assert engine["stripes"] == {}
 
 

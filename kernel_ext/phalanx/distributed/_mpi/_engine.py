@@ -136,6 +136,7 @@ class MpiEngine(Operations):
         check_arrays(op, x, out, name, name_of(out, dtype), self.rank, self.size)
         deadline = self._deadline(timeout)
         with self._worker_lock:
+            self._check_open()  # again: `close` ends the thread with this lock
             if self._worker is None:
                 self._worker = Worker("phalanx-mpi")
             run = partial(self._collective, op, x, out, root, deadline, dtype)

@@ -95,17 +95,24 @@ class Operations(Waits):
         known = 0 <= reason.culprit < len(self.host_names)
         return reason.error(self.host_names[reason.culprit] if known else "")
 
-    def _check_usable(self) -> None:
+    def _check_open(self) -> None:
         if self.is_closed:
             msg = (
                 f"rank {self._me}: the group is closed and cannot be used any more; "
                 "of a part of the ranks make a new one with split"
             )
             raise DistributedError(msg)
-        world = self._world
-        if world.is_forked:
+
+    def check_process(self) -> None:
+        """Refuse what a fork of the rank asks for."""
+        if self._world.is_forked:
             msg = "this process is a fork of the rank, which MPI belongs to; call collectives there"
             raise DistributedError(msg)
+
+    def _check_usable(self) -> None:
+        self._check_open()
+        self.check_process()
+        world = self._world
         world.reap()
         if not world.has_threads and threading.get_ident() != world.thread:
             msg = "this MPI lets only the thread in that called init (no MPI_THREAD_MULTIPLE)"
@@ -153,6 +160,11 @@ class Operations(Waits):
                     self.abort(_native.ABORT_TIMEOUT, -1, late_behind(self._me, op, deadline))
         except DistributedError:
             raise
+        except self._world.mpi.Exception as error:
+            text = f"rank {self._me}: {op} failed: {error}"
+            reason = self._world.fail(Reason(_native.ABORT_ERROR, self._me, text))
+            self._world.flush()
+            raise self._error(reason) from error
         except BaseException:
             self.abort(_native.ABORT_INTERRUPTED, self._me, interrupted(self._me, op))
             raise
@@ -219,8 +231,9 @@ class Operations(Waits):
             self._world.fail(Reason(_native.ABORT_CLOSED, self._me, text))
             if not self._turn.acquire(timeout=_CLOSE_S):
                 return
-        if self._worker is not None:
-            self._worker.close()
+        with self._worker_lock:  # nobody submits behind the end
+            if self._worker is not None:
+                self._worker.close()
         world = self._world
         world.forget(self._channel)
         if world.is_ended:
@@ -252,7 +265,10 @@ class Operations(Waits):
             "epoch": self.epoch,
             "library": library,
             "has_threads": self._world.has_threads,
-            "algorithms": {op: dict(ways) for op in (*COLLECTIVES, "barrier")},
+            "algorithms": {
+                **{op: dict(ways) for op in COLLECTIVES},
+                "barrier": dict.fromkeys(told, "inline"),
+            },
             "stripes": {},
             "operations": self._counts[0],
             "bytes": self._counts[1],

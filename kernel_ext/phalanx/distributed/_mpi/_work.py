@@ -40,6 +40,7 @@ class _Ending(Protocol):
     """Whose end of an epoch it is."""
 
     def abort(self, kind: int, culprit: int, message: str) -> bool: ...
+    def check_process(self) -> None: ...
 
 
 class MpiWork:
@@ -54,7 +55,7 @@ class MpiWork:
         them would hold them as long as the traceback of what it raises.)
     deadline : Deadline
         By when it must be done: its time counts from its submission.
-    engine : has ``abort``
+    engine : has ``abort`` and ``check_process``
         The group.
     rank : int
         This rank's number in the world.
@@ -84,9 +85,11 @@ class MpiWork:
         CollectiveTimeout
             It is not complete yet and goes on; or its own time is up, and the epoch is over.
         DistributedError
-            What the operation raised.
+            What the operation raised; or this is a fork of the rank, without the thread.
         """
         limit = Deadline(timeout)
+        if not self.done:
+            self._engine.check_process()
         try:
             is_over = self._wait_for_its_time(limit) or self.ended.wait(limit.remaining())
         except BaseException:
