@@ -76,6 +76,8 @@ def _wire(world: px.Group, spec: WorldSpec, leaders: Sequence[int], seconds: flo
     pairs = [(leaders[i], leaders[(i + 1) % n]) for i in range(n if n > 2 else 1)]
     seconds = min(seconds, _ALL_SECONDS / len(pairs))
     mine = np.zeros((len(pairs), 2))
+    # All are here: who waited in vain for others to connect would end the epoch.
+    world.barrier()
     links = _connect(world, spec, pairs)
     try:
         for at, (source, target) in enumerate(pairs):

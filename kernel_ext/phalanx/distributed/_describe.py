@@ -47,7 +47,7 @@ def algorithms_by_size(told: dict[str, Any], op: str, dtype: str) -> dict[int, s
     >>> engine["algorithms_of_halves"] = {"all_sum": {8: "staged+mesh"}}
     >>> algorithms_by_size({"engine": engine}, "all_sum", "bfloat16")
     {8: 'staged+mesh'}
-    >>> algorithms_by_size({"engine": {}}, "all_sum", "float32")  # MPI tells of none
+    >>> algorithms_by_size({"engine": {}}, "all_sum", "float32")  # an engine that tells of none
     {}
     """
     engine = told["engine"]

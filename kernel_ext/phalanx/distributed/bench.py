@@ -187,7 +187,7 @@ def _measure(
 def _path_of(group: px.Group, op: str, dtype: str, nbytes: int) -> tuple[str, str]:
     """Algorithm and transport that the group says it takes.
 
-    Where it does not tell of this very size (MPI does not at all), its neighbours are named.
+    Where it does not tell of this very size, its neighbours are named.
     """
     said = group.describe([nbytes])
     transport = "+".join(sorted(set(said["transports"]) - {"self"})) or "self"
