@@ -18,7 +18,7 @@ from phalanx.errors import CellError, DistributedError
 from phalanx.workspace import say_replaced
 
 from ._in_use import InUse
-from ._link_words import judge, say_links
+from ._link_words import Judge, say_links
 from ._live import STATIC
 from ._live_workspace import WorkspaceWidget
 from ._operation_words import say_operations
@@ -65,6 +65,7 @@ class Topology(WorkspaceWidget):
 
     def _prepare(self) -> None:
         self._timeline = Timeline()
+        self._judge = Judge()
         self._seen = self._workspace.topology()
         self._last = self._timeline.take(self._seen, time.time())
 
@@ -108,7 +109,7 @@ class Topology(WorkspaceWidget):
         self._publish(frame)
 
     def _publish(self, frame: Frame) -> None:
-        measured = judge(self._workspace.measured_links, self._seen)
+        measured = self._judge.take(self._workspace.measured_links, self._seen)
         world = msgspec.json.encode(world_of(self._seen, measured))
         is_news = msgspec.structs.replace(frame, now=self._last.now) != self._last
         if (
@@ -170,7 +171,8 @@ class Topology(WorkspaceWidget):
             return "stopped; what was measured until then is not kept"
         finally:
             self.tick()
-        return say_links(judge(workspace.measured_links, self._seen))
+        with self._looking:
+            return say_links(self._judge.take(workspace.measured_links, self._seen))
 
     def still(self) -> StillPicture:
         """Return the picture of what is there, or was seen last, with all that the live one shows."""

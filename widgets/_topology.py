@@ -11,7 +11,7 @@ from xml.etree import ElementTree as ET
 from phalanx.protocol import HostInfo, LinkInfo, RankInfo, Topology
 
 from ._link_words import LinkFrame
-from ._seen import Seen
+from ._seen import Seen, odd_lines
 from ._still import StillPicture
 from ._svg import clean, fit, group, line, path, picture, rect, render, text
 from ._world import (
@@ -70,9 +70,10 @@ def topology(t: Topology, seen: Seen | None = None) -> StillPicture:
         rank 0   pid 7        idle
     """
     known = seen or Seen()
-    notes = (*known.lines(t), *known.odd_lines(t))
-    words = "\n".join((describe(t), *(f"  {clean(note)}" for note in notes)))
-    return StillPicture(render(_draw(t, known, words)), words)
+    judged = known.links(t)
+    odd, rest = odd_lines(judged), known.lines(judged)
+    words = "\n".join((describe(t), *(f"  {clean(note)}" for note in (*rest, *odd))))
+    return StillPicture(render(_draw(t, judged, odd, rest, words)), words)
 
 
 def _arc_depth(tiles: int) -> float:
@@ -195,9 +196,14 @@ def _tile(parent: ET.Element, rank: RankInfo, x: float, y: float) -> None:
     )
 
 
-def _draw(t: Topology, seen: Seen, words: str) -> ET.Element:
+def _draw(
+    t: Topology,
+    judged: Mapping[tuple[int, int], LinkFrame],
+    odd: Sequence[str],
+    rest: Sequence[str],
+    words: str,
+) -> ET.Element:
     inside, between = wires(t)
-    judged = seen.links(t)
     boxes = [
         _HostBox(h, [r for r in t.ranks if r.host == h.index], t.links, inside[h.index], judged)
         for h in t.hosts
@@ -218,8 +224,8 @@ def _draw(t: Topology, seen: Seen, words: str) -> ET.Element:
             )
         y += max(b.h for b in row) + 2 * _GAP
     notes = [(f"rank {r.rank}: {r.detail}", "px-alarm") for r in t.ranks if r.detail][:12]
-    notes += [(note, "px-alarm") for note in seen.odd_lines(t)]
-    notes += [(note, "px-soft") for note in seen.lines(t)]
+    notes += [(note, "px-alarm") for note in odd]
+    notes += [(note, "px-soft") for note in rest]
     width = max(2 * _MARGIN + widest * step + trunk, 420.0)
     height = y - _GAP + 18 * len(notes) + 26
     root = picture(width, height, title=f"{t.name}: {headline(t)}", description=words)

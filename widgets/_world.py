@@ -43,7 +43,10 @@ def count(n: int, thing: str) -> str:
 
 def say_ms(ms: float) -> str:
     """Say how long, in three figures: 1.2 s, 3.45 ms, 67 µs."""
-    return f"{ms / 1e3:.3g} s" if ms >= 1e3 else f"{ms:.3g} ms" if ms >= 1 else f"{1e3 * ms:.3g} µs"
+    # What rounds to 1000 of a unit is 1 of the next.
+    if ms >= 999.5:
+        return f"{ms / 1e3:.3g} s"
+    return f"{ms:.3g} ms" if ms >= 0.9995 else f"{1e3 * ms:.3g} µs"
 
 
 def say_rate(nbytes: float) -> str:
