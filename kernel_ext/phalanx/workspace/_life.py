@@ -147,6 +147,11 @@ class WorkspaceLife:
         return self._mode == "watch"
 
     @property
+    def was_left(self) -> bool:
+        """Whether this process has stopped the workspace or let it go, and did not lose it."""
+        return self._is_closed and not self._why_lost
+
+    @property
     def why_lost(self) -> str:
         """Who has taken the workspace over, in one line; empty where nobody has."""
         return self._why_lost
