@@ -15,6 +15,7 @@ from ._seen import Seen, odd_lines
 from ._still import StillPicture
 from ._svg import clean, fit, group, line, path, picture, rect, render, text
 from ._world import (
+    MOST_PAIRS,
     address_and_cores,
     arenas,
     count,
@@ -88,12 +89,12 @@ class _HostBox:
         self,
         host: HostInfo,
         ranks: Sequence[RankInfo],
-        links: Sequence[LinkInfo],
+        shared: Sequence[set[int]],
         tcp: Sequence[LinkInfo],
         judged: Mapping[tuple[int, int], LinkFrame],
     ) -> None:
         self.host, self.ranks, self.tcp, self.judged = host, list(ranks), list(tcp), judged
-        self.arenas = arenas(ranks, links)
+        self.arenas = shared
         self.columns = max(1, min(_COLUMNS, len(ranks)))
         rows = -(-len(ranks) // self.columns) if ranks else 0
         self.arcs = bool(tcp) and rows == 1
@@ -204,8 +205,15 @@ def _draw(
     words: str,
 ) -> ET.Element:
     inside, between = wires(t)
+    shared = arenas(t)
     boxes = [
-        _HostBox(h, [r for r in t.ranks if r.host == h.index], t.links, inside[h.index], judged)
+        _HostBox(
+            h,
+            [r for r in t.ranks if r.host == h.index],
+            shared.get(h.index, ()),
+            inside[h.index],
+            judged,
+        )
         for h in t.hosts
     ]
     widest = max((b.w for b in boxes), default=250.0)
@@ -250,7 +258,9 @@ def _draw_trunk(
     between: dict[tuple[int, int], int],
 ) -> None:
     wired = {host for pair in between for host in pair}
-    said = ", ".join(f"{a}-{b}: {count(n, 'link')}" for (a, b), n in sorted(between.items()))
+    pairs = sorted(between.items())[:MOST_PAIRS]
+    said = ", ".join(f"{a}-{b}: {count(n, 'link')}" for (a, b), n in pairs)
+    said += f" and {len(between) - MOST_PAIRS} more pairs" if len(between) > MOST_PAIRS else ""
     g = group(root, label=f"tcp between hosts {said}")
     ends = []
     for box, (bx, by) in zip(boxes, places, strict=True):
