@@ -56,10 +56,11 @@ class InUse:
                     low, high, _ = self._seen.get(key, (use.low, use.high, 0))
                     self._seen[key] = (min(low, use.low), max(high, use.high), sample.now_ns)
 
-    def frames(self) -> tuple[UseFrame, ...]:
-        """Return what was seen: by operation, the small messages first."""
+    def frames(self, later_ns: int = 0) -> tuple[UseFrame, ...]:
+        """Return what was seen, so much later than the last sample: by operation, the small first."""
+        lately_ns = self._now_ns + later_ns - LATELY_NS
         return tuple(
-            UseFrame(op, algorithm, low, high, is_split, at_ns > self._now_ns - LATELY_NS)
+            UseFrame(op, algorithm, low, high, is_split, at_ns > lately_ns)
             for (op, algorithm, is_split), (low, high, at_ns) in sorted(
                 self._seen.items(), key=lambda its: (its[0][0], its[0][2], its[1])
             )

@@ -6,7 +6,6 @@ It knows the workspace and the records that are sent (`_monitor_frames`); how th
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import time
 from collections import deque
@@ -25,7 +24,7 @@ from ._live import STATIC
 from ._live_workspace import WorkspaceWidget
 from ._monitor import monitor
 from ._monitor_frames import Frame, Lanes
-from ._still import StillPicture
+from ._still import StillPicture, with_alarm
 from ._topology_frames import world_of
 
 __all__ = ["Monitor"]
@@ -201,9 +200,13 @@ class Monitor(WorkspaceWidget):
         return f"{said}\n{trace.to_json().decode()}"
 
     def still(self) -> StillPicture:
-        """Return the picture of what the ranks did last."""
-        with contextlib.suppress(DistributedError):  # what was seen last is what there is
+        """Return the picture of what the ranks did last, or of what was seen of it."""
+        try:
             self._still = monitor(self._workspace.trace(), self._workspace.topology())
+        except DistributedError as error:
+            with self._looking:
+                why = self._why_absent(error)
+            return with_alarm(self._still, why) if why else self._still
         return self._still
 
 

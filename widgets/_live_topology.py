@@ -6,31 +6,33 @@ It knows the workspace and the records that are sent (`_topology_frames`); how t
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 import traitlets
 
 from phalanx.errors import CellError, DistributedError
+from phalanx.protocol import Samples
+from phalanx.protocol import Topology as World
 from phalanx.workspace import say_replaced
 
 from ._in_use import InUse
-from ._link_words import judge, say_links
+from ._link_words import Judge, say_links
 from ._live import STATIC
 from ._live_workspace import WorkspaceWidget
 from ._operation_words import say_operations
-from ._rates import Rates
+from ._rates import LinkRate, Rates
 from ._seen import Seen
-from ._still import StillPicture
+from ._still import StillPicture, with_alarm
 from ._topology import topology
 from ._topology_frames import Frame, Timeline, world_of
 
 __all__ = ["Topology"]
 
 REPEAT_S = 2.0  # a view that hears nothing for 8 s says so
+NOW_S = 2.0  # what moves is told of the last second, by samples that come four times in one
 
 
 class Topology(WorkspaceWidget):
@@ -65,12 +67,14 @@ class Topology(WorkspaceWidget):
 
     def _prepare(self) -> None:
         self._timeline = Timeline()
+        self._judge = Judge()
         self._seen = self._workspace.topology()
         self._last = self._timeline.take(self._seen, time.time())
 
     def _begin(self) -> None:
         self._rates = Rates()
         self._in_use = InUse()
+        self._looked_s = self._sampled_s = 0.0
         self._look()
 
     def tick(self) -> None:
@@ -82,13 +86,11 @@ class Topology(WorkspaceWidget):
         now = time.time()
         try:
             self._seen = self._workspace.topology()
-            samples = self._workspace.samples(self._rates.number).samples
-            self._rates.take(samples)
-            self._in_use.take(samples)
+            self._take_samples(self._workspace.samples(self._rates.number).samples)
             frame = msgspec.structs.replace(
                 self._timeline.take(self._seen, now),
-                links=self._rates.links(),
-                arena=tuple(rate.arena for rate in self._rates.ranks()),
+                links=self._moving(),
+                arena=self._moving_shared(),
                 uses=self._in_use.frames(),
                 measuring=self._measuring(),
             )
@@ -107,8 +109,36 @@ class Topology(WorkspaceWidget):
                 frame = msgspec.structs.replace(frame, now=now)
         self._publish(frame)
 
+    def _take_samples(self, samples: Sequence[Samples]) -> None:
+        looked_s, self._looked_s = self._looked_s, time.monotonic()
+        self._rates.take(samples)
+        self._in_use.take(samples)
+        if samples:  # they have come since the last look, be it minutes ago
+            self._sampled_s = looked_s
+
+    def _is_of_now(self) -> bool:
+        return time.monotonic() < self._sampled_s + NOW_S
+
+    def _dead(self) -> set[int]:
+        return {rank.rank for rank in self._seen.ranks if rank.state == "dead"}
+
+    def _moving(self) -> tuple[LinkRate, ...]:
+        """The wires that something moves on now; what a dead rank did last is over."""
+        if not self._is_of_now():
+            return ()
+        dead = self._dead()
+        return tuple(its for its in self._rates.links() if not {its.source, its.target} & dead)
+
+    def _moving_shared(self) -> tuple[float, ...]:
+        """The same through the memory that ranks share, of each rank."""
+        is_of_now, dead = self._is_of_now(), self._dead()
+        return tuple(
+            rate.arena if is_of_now and rank not in dead else 0.0
+            for rank, rate in enumerate(self._rates.ranks())
+        )
+
     def _publish(self, frame: Frame) -> None:
-        measured = judge(self._workspace.measured_links, self._seen)
+        measured = self._judge.take(self._workspace.measured_links, self._seen)
         world = msgspec.json.encode(world_of(self._seen, measured))
         is_news = msgspec.structs.replace(frame, now=self._last.now) != self._last
         if (
@@ -170,11 +200,26 @@ class Topology(WorkspaceWidget):
             return "stopped; what was measured until then is not kept"
         finally:
             self.tick()
-        return say_links(judge(workspace.measured_links, self._seen))
+        with self._looking:
+            return say_links(self._judge.take(workspace.measured_links, self._seen))
 
     def still(self) -> StillPicture:
         """Return the picture of what is there, or was seen last, with all that the live one shows."""
-        with self._looking, contextlib.suppress(DistributedError):
-            self._seen = self._workspace.topology()
-        seen = Seen(self._workspace.measured_links, self._last.links, self._last.uses)
-        return topology(self._seen, seen)
+        with self._looking:
+            moving: tuple[LinkRate, ...] = ()
+            why = ""
+            try:
+                self._seen = self._workspace.topology()
+                moving = _of_busy(self._moving(), self._seen)
+            except DistributedError as error:
+                why = self._why_absent(error)
+            uses = self._in_use.frames(int(1e9 * (time.monotonic() - self._sampled_s)))
+            t, seen = self._seen, Seen(self._workspace.measured_links, moving, uses)
+        picture = topology(t, seen)
+        return with_alarm(picture, why) if why else picture
+
+
+def _of_busy(links: Sequence[LinkRate], t: World) -> tuple[LinkRate, ...]:
+    """Those that can be of now: nothing moves between ranks that run no cell."""
+    busy = {rank.rank for rank in t.ranks if rank.state == "busy"}
+    return tuple(its for its in links if {its.source, its.target} & busy)

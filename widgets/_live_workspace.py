@@ -25,6 +25,8 @@ class _Rank(Protocol):
 
 class _Frame(Protocol):
     @property
+    def status(self) -> str: ...
+    @property
     def ranks(self) -> tuple[_Rank, ...]: ...
 
 
@@ -46,6 +48,7 @@ class WorkspaceWidget(LiveWidget):
     def __init__(self, workspace: Workspace) -> None:
         self._looking = threading.Lock()
         self._why_gone = ""
+        self._was_left = False
         self._lives: tuple[tuple[int, bool], ...] = ()
         self._workspace = checked_workspace(type(self).__name__, workspace)
         self._prepare()
@@ -72,12 +75,25 @@ class WorkspaceWidget(LiveWidget):
         """
         if self._workspace.is_running:
             return str(error)
-        self._why_gone = self._why_gone or str(error)
+        if not self._why_gone:
+            self._why_gone, self._was_left = str(error), self._workspace.was_left
         return self._why_gone
 
+    def _why_absent(self, error: DistributedError) -> str:
+        """Say for a still picture why it is of before; nothing where a person has ended what it shows."""
+        why = self._reason(error)
+        if self._workspace.is_running:  # its supervisor lives, and may answer yet
+            return f"the workspace is silent: {why}"
+        return "" if self._was_left else f"the workspace has gone: {why}"
+
     def _keep_who_lives(self, frame: _Frame) -> None:
-        """Let the file know of a rank that died or was replaced: the next cell may be long in coming."""
-        lives = tuple((rank.pid, rank.state == "dead") for rank in frame.ranks)
+        """Let the file know of a rank that died or was replaced, or of the end of all of them.
+
+        The next cell may be long in coming.
+        """
+        lives = tuple(
+            (rank.pid, rank.state == "dead" or frame.status == "gone") for rank in frame.ranks
+        )
         if lives != self._lives:
             self._lives = lives
             self.keep_still(wait_s=0.0)

@@ -5,7 +5,7 @@ Pure; where the lines stand on a picture it does not know.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from phalanx.protocol import LinkMeasurement, Topology
@@ -15,7 +15,7 @@ from ._link_words import LinkFrame, judge
 from ._rates import LinkRate
 from ._world import count, say_rate
 
-__all__ = ["Seen"]
+__all__ = ["Seen", "odd_lines"]
 
 _MOST = 6  # lines of a kind: a still picture is looked at, not searched
 
@@ -34,18 +34,8 @@ class Seen:
         judged = judge(self.measured, t)[: len(self.measured)]
         return {(its.a, its.b): its for its in judged if not {its.a, its.b} & dead}
 
-    def odd_lines(self, t: Topology) -> tuple[str, ...]:
-        """Say which links are slow or broken."""
-        odd = [
-            f"rank {its.a} - rank {its.b}: {its.words}"
-            for its in self.links(t).values()
-            if its.state != "ok"
-        ]
-        return tuple(_first(odd))
-
-    def lines(self, t: Topology) -> tuple[str, ...]:
-        """Say the rest."""
-        links = self.links(t)
+    def lines(self, links: Mapping[tuple[int, int], LinkFrame]) -> tuple[str, ...]:
+        """Say what there is beside the odd ones; ``links`` is what `links` returned."""
         found = []
         if links:
             n_odd = sum(its.state != "ok" for its in links.values())
@@ -63,6 +53,14 @@ class Seen:
         now_first = sorted(self.uses, key=lambda its: not its.is_now)
         found += [f"in use: {words}" for words in _first([say_use(use) for use in now_first])]
         return tuple(found)
+
+
+def odd_lines(links: Mapping[tuple[int, int], LinkFrame]) -> tuple[str, ...]:
+    """Say which links are slow or broken."""
+    odd = [
+        f"rank {its.a} - rank {its.b}: {its.words}" for its in links.values() if its.state != "ok"
+    ]
+    return tuple(_first(odd))
 
 
 def _first(words: list[str]) -> Iterator[str]:

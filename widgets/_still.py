@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["StillPicture"]
+from ._svg import clean, extended
+
+__all__ = ["StillPicture", "with_alarm"]
 
 
 @dataclass(frozen=True)
@@ -60,3 +62,17 @@ class StillPicture:
             raise ValueError(msg)
         target.write_text(forms[target.suffix], encoding="utf-8")
         return target
+
+
+def with_alarm(picture: StillPicture, words: str) -> StillPicture:
+    """Return the picture with a line below it that somebody has to know of.
+
+    Examples
+    --------
+    >>> from ._svg import picture, render
+    >>> card = render(picture(420, 100, title="", description=""))
+    >>> print(with_alarm(StillPicture(card, "a: 1 rank"), "it has gone"))
+    a: 1 rank
+      it has gone
+    """
+    return StillPicture(extended(picture.svg, words), f"{picture.text}\n  {clean(words)}")

@@ -6,12 +6,14 @@ Everything goes through ElementTree, which escapes; it knows nothing of ranks or
 from __future__ import annotations
 
 import re
+import textwrap
 import unicodedata
 from xml.etree import ElementTree as ET
 
 __all__ = [
     "SERIES_COLOURS",
     "clean",
+    "extended",
     "fit",
     "group",
     "line",
@@ -45,6 +47,9 @@ _STYLE = """
 # wider ones. A window of 1280 pixels with the files beside the notebook leaves 790.
 _WIDEST = 776.0
 _FONT = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif"
+_SVG = "http://www.w3.org/2000/svg"
+_WIDTH_EM = 0.56  # of a character, see `fit`
+_SIZE, _LINE, _MARGIN = 12.0, 18.0, 18.0  # of what is written below a picture
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
@@ -72,10 +77,10 @@ def fit(outside: str, room: float, size: float) -> str:
     'abcdef…'
     """
     words = clean(outside)
-    widths = [size * (1.0 if unicodedata.east_asian_width(c) in "WF" else 0.56) for c in words]
+    widths = [size * (1.0 if unicodedata.east_asian_width(c) in "WF" else _WIDTH_EM) for c in words]
     if sum(widths) <= room:
         return words
-    used, kept = size * 0.56, ""
+    used, kept = size * _WIDTH_EM, ""
     for character, width in zip(words, widths, strict=True):
         used += width
         if used > room:
@@ -103,7 +108,7 @@ def picture(width: float, height: float, *, title: str, description: str) -> ET.
     root = ET.Element(
         "svg",
         {
-            "xmlns": "http://www.w3.org/2000/svg",
+            "xmlns": _SVG,
             "width": _number(width * scale),
             "height": _number(height * scale),
             "viewBox": f"0 0 {_number(width)} {_number(height)}",
@@ -167,3 +172,23 @@ def text(
 def render(root: ET.Element) -> str:
     """Return the picture as SVG text."""
     return ET.tostring(root, encoding="unicode")
+
+
+def extended(svg: str, words: str) -> str:
+    """Return a picture of `render` with an alarm below all else, in as many lines as it needs."""
+    root = ET.fromstring(svg)  # noqa: S314 - ours: what came from outside was escaped in it
+    for element in root.iter():
+        element.tag = element.tag.rpartition("}")[2]
+    root.set("xmlns", _SVG)
+    width, height = (float(n) for n in root.attrib["viewBox"].split()[2:])
+    said = textwrap.wrap(clean(words), int((width - 2 * _MARGIN) / (_SIZE * _WIDTH_EM)))
+    taller = height + _LINE * len(said)
+    root.set("viewBox", f"0 0 {_number(width)} {_number(taller)}")
+    root.set("height", _number(float(root.attrib["width"]) * taller / width))
+    for card in root.iterfind("rect[@class='px-card']"):
+        card.set("height", _number(taller - 1))
+    for description in root.iterfind("desc"):
+        description.text = f"{description.text or ''} {clean(words)}"
+    for row, line_ in enumerate(said):
+        text(root, _MARGIN, height + _LINE * row, line_, size=_SIZE, class_="px-alarm")
+    return render(root)

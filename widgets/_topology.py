@@ -11,10 +11,11 @@ from xml.etree import ElementTree as ET
 from phalanx.protocol import HostInfo, LinkInfo, RankInfo, Topology
 
 from ._link_words import LinkFrame
-from ._seen import Seen
+from ._seen import Seen, odd_lines
 from ._still import StillPicture
 from ._svg import clean, fit, group, line, path, picture, rect, render, text
 from ._world import (
+    MOST_PAIRS,
     address_and_cores,
     arenas,
     count,
@@ -70,9 +71,10 @@ def topology(t: Topology, seen: Seen | None = None) -> StillPicture:
         rank 0   pid 7        idle
     """
     known = seen or Seen()
-    notes = (*known.lines(t), *known.odd_lines(t))
-    words = "\n".join((describe(t), *(f"  {clean(note)}" for note in notes)))
-    return StillPicture(render(_draw(t, known, words)), words)
+    judged = known.links(t)
+    odd, rest = odd_lines(judged), known.lines(judged)
+    words = "\n".join((describe(t), *(f"  {clean(note)}" for note in (*rest, *odd))))
+    return StillPicture(render(_draw(t, judged, odd, rest, words)), words)
 
 
 def _arc_depth(tiles: int) -> float:
@@ -87,12 +89,12 @@ class _HostBox:
         self,
         host: HostInfo,
         ranks: Sequence[RankInfo],
-        links: Sequence[LinkInfo],
+        shared: Sequence[set[int]],
         tcp: Sequence[LinkInfo],
         judged: Mapping[tuple[int, int], LinkFrame],
     ) -> None:
         self.host, self.ranks, self.tcp, self.judged = host, list(ranks), list(tcp), judged
-        self.arenas = arenas(ranks, links)
+        self.arenas = shared
         self.columns = max(1, min(_COLUMNS, len(ranks)))
         rows = -(-len(ranks) // self.columns) if ranks else 0
         self.arcs = bool(tcp) and rows == 1
@@ -195,11 +197,23 @@ def _tile(parent: ET.Element, rank: RankInfo, x: float, y: float) -> None:
     )
 
 
-def _draw(t: Topology, seen: Seen, words: str) -> ET.Element:
+def _draw(
+    t: Topology,
+    judged: Mapping[tuple[int, int], LinkFrame],
+    odd: Sequence[str],
+    rest: Sequence[str],
+    words: str,
+) -> ET.Element:
     inside, between = wires(t)
-    judged = seen.links(t)
+    shared = arenas(t)
     boxes = [
-        _HostBox(h, [r for r in t.ranks if r.host == h.index], t.links, inside[h.index], judged)
+        _HostBox(
+            h,
+            [r for r in t.ranks if r.host == h.index],
+            shared.get(h.index, ()),
+            inside[h.index],
+            judged,
+        )
         for h in t.hosts
     ]
     widest = max((b.w for b in boxes), default=250.0)
@@ -218,8 +232,8 @@ def _draw(t: Topology, seen: Seen, words: str) -> ET.Element:
             )
         y += max(b.h for b in row) + 2 * _GAP
     notes = [(f"rank {r.rank}: {r.detail}", "px-alarm") for r in t.ranks if r.detail][:12]
-    notes += [(note, "px-alarm") for note in seen.odd_lines(t)]
-    notes += [(note, "px-soft") for note in seen.lines(t)]
+    notes += [(note, "px-alarm") for note in odd]
+    notes += [(note, "px-soft") for note in rest]
     width = max(2 * _MARGIN + widest * step + trunk, 420.0)
     height = y - _GAP + 18 * len(notes) + 26
     root = picture(width, height, title=f"{t.name}: {headline(t)}", description=words)
@@ -244,7 +258,9 @@ def _draw_trunk(
     between: dict[tuple[int, int], int],
 ) -> None:
     wired = {host for pair in between for host in pair}
-    said = ", ".join(f"{a}-{b}: {count(n, 'link')}" for (a, b), n in sorted(between.items()))
+    pairs = sorted(between.items())[:MOST_PAIRS]
+    said = ", ".join(f"{a}-{b}: {count(n, 'link')}" for (a, b), n in pairs)
+    said += f" and {len(between) - MOST_PAIRS} more pairs" if len(between) > MOST_PAIRS else ""
     g = group(root, label=f"tcp between hosts {said}")
     ends = []
     for box, (bx, by) in zip(boxes, places, strict=True):

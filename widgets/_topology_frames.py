@@ -75,10 +75,8 @@ class Frame(msgspec.Struct, frozen=True):
 
 def world_of(t: Topology, measured: tuple[LinkFrame, ...] = ()) -> WorldFrame:
     """Return what there is to draw once; ``measured`` are links that somebody has asked about."""
-    shared: list[tuple[int, ...]] = []
-    for host in t.hosts:
-        here = [r for r in t.ranks if r.host == host.index]
-        shared += [tuple(sorted(found)) for found in arenas(here, t.links)]
+    found = arenas(t)
+    shared = [tuple(sorted(its)) for host in t.hosts for its in found.get(host.index, ())]
     return WorldFrame(
         clean(t.name),
         tuple(

@@ -6,7 +6,7 @@ Pure functions of `phalanx.protocol.Topology`; how it looks is `_topology`'s.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Literal
 
 from phalanx.protocol import HostInfo, LinkInfo, RankInfo, Topology
@@ -14,6 +14,7 @@ from phalanx.protocol import HostInfo, LinkInfo, RankInfo, Topology
 from ._svg import clean
 
 __all__ = [
+    "MOST_PAIRS",
     "State",
     "address_and_cores",
     "arenas",
@@ -30,6 +31,8 @@ __all__ = [
 # An operation that lasts is also seen as one by a person; "busy" is Python of their own.
 State = Literal["planned", "starting", "idle", "busy", "collective", "input", "dead"]
 
+MOST_PAIRS = 128  # of hosts, named: all of 16 hosts; of 1000 they would be half a million lines
+
 
 def state_of(rank: RankInfo) -> State:
     """Return what a person sees a rank in."""
@@ -43,7 +46,10 @@ def count(n: int, thing: str) -> str:
 
 def say_ms(ms: float) -> str:
     """Say how long, in three figures: 1.2 s, 3.45 ms, 67 µs."""
-    return f"{ms / 1e3:.3g} s" if ms >= 1e3 else f"{ms:.3g} ms" if ms >= 1 else f"{1e3 * ms:.3g} µs"
+    # What rounds to 1000 of a unit is 1 of the next.
+    if ms >= 999.5:
+        return f"{ms / 1e3:.3g} s"
+    return f"{ms:.3g} ms" if ms >= 0.9995 else f"{1e3 * ms:.3g} µs"
 
 
 def say_rate(nbytes: float) -> str:
@@ -83,14 +89,25 @@ def ranges(numbers: Iterable[int]) -> str:
     return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
 
 
-def arenas(ranks: Sequence[RankInfo], links: Sequence[LinkInfo]) -> list[set[int]]:
-    """Return the ranks that share memory, as sets (a link is a pair, an arena their closure)."""
-    here = {r.rank for r in ranks}
-    found: list[set[int]] = []
-    for link in links:
-        if link.transport == "arena" and link.a in here and link.b in here:
-            joined = {link.a, link.b}.union(*(s for s in found if link.a in s or link.b in s))
-            found = [s for s in found if not s & joined] + [joined]
+def arenas(t: Topology) -> dict[int, list[set[int]]]:
+    """Return the ranks that share memory, as sets by host (a link is a pair, an arena their closure).
+
+    One pass over the links: there are as many as pairs of ranks.
+    """
+    home = {r.rank: r.host for r in t.ranks}
+    of: dict[int, set[int]] = {}
+    for link in t.links:
+        host = home.get(link.a)
+        if link.transport != "arena" or host is None or host != home.get(link.b):
+            continue
+        a, b = (of.setdefault(rank, {rank}) for rank in (link.a, link.b))
+        if a is not b:
+            few, many = sorted((a, b), key=len)
+            many |= few
+            of.update(dict.fromkeys(few, many))
+    found: dict[int, list[set[int]]] = defaultdict(list)
+    for shared in sorted({id(its): its for its in of.values()}.values(), key=min):
+        found[home[min(shared)]].append(shared)
     return found
 
 
@@ -113,6 +130,7 @@ def describe(t: Topology) -> str:
     """Say everything that the picture shows, a line for each rank."""
     inside, between = wires(t)
     names = {h.index: clean(h.name) for h in t.hosts}
+    shared = arenas(t)
     lines = [f"{clean(t.name)}: {headline(t)}"]
     for host in t.hosts:
         where = clean(address_and_cores(host)).replace(" · ", ", ")
@@ -122,11 +140,14 @@ def describe(t: Topology) -> str:
             said = f"  {clean(r.detail)}" if r.detail else ""
             pid = f"pid {r.pid:<8} " if r.pid else ""
             lines.append(f"    rank {r.rank:<3} {pid}{r.state}{said}")
-        lines += [f"    arena: ranks {ranges(a)} share memory" for a in arenas(ranks, t.links)]
+        lines += [f"    arena: ranks {ranges(a)} share memory" for a in shared.get(host.index, ())]
         if inside[host.index]:
             lines.append(f"    tcp: {count(len(inside[host.index]), 'link')} between these ranks")
     lines += [
         f"  tcp: {names.get(a, a)} - {names.get(b, b)}, {count(n, 'link')}"
-        for (a, b), n in sorted(between.items())
+        for (a, b), n in sorted(between.items())[:MOST_PAIRS]
     ]
+    if len(between) > MOST_PAIRS:
+        all_ = count(sum(between.values()), "link")
+        lines.append(f"  tcp: and {len(between) - MOST_PAIRS} more pairs of hosts, {all_} in all")
     return "\n".join(lines)

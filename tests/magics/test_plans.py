@@ -48,6 +48,11 @@ def test_hosts_are_drawn_by_name(kernel):
         ("--hosts a --hostfile b", "UsageError: give --hosts or --hostfile, not both"),
         ("--hostfile /nowhere", "UsageError: /nowhere: it cannot be read: No such file"),
         ("--hosts a,-b", "UsageError: --hosts: item 2: expected a host's name or address"),
+        (
+            "--hosts a -n 60000",
+            "UsageError: 60000 ranks are too many for a picture, which has room",
+        ),
+        ("--hosts a,b -n 513", "with a smaller -n, or some of the hosts with --hosts"),
         ("--hosts a -n 0", "it must be a whole number, 1 or more"),
     ],
 )

@@ -187,10 +187,14 @@ def test_who_runs_a_cell_when_it_is_taken_is_told():
         taker = Workspace.attach("mine", take=True)
         thread.join(10)
         assert "was taken over" in str(failed[0])
+        assert "was taken over" in ws.why_lost
+        assert not ws.was_left  # but lost
         taker.interrupt()
         with pytest.raises(CellError, match="KeyboardInterrupt"):
             taker.join(view=Shown())
+        assert not taker.was_left
         taker.stop()
+        assert taker.was_left
 
 
 def test_a_cell_that_was_announced_and_never_sent_holds_nobody_up():

@@ -16,6 +16,10 @@ from phalanx.workspace import where
 
 __all__ = ["add_plan_arguments", "planned_world"]
 
+# There is a path between each two ranks. Half a million of them are drawn in 5 s (two slow cores);
+# those of 60,000 ranks would take this kernel, and all that it holds, with them.
+MOST_DRAWN = 1024
+
 
 def add_plan_arguments(parser: argparse.ArgumentParser, count: Callable[[str], int]) -> None:
     """Declare them; ``count`` parses a number of ranks."""
@@ -32,7 +36,7 @@ def planned_world(options: Any) -> Topology | None:
     Raises
     ------
     ValueError
-        The hosts or the hostfile make no sense; in one line.
+        The hosts or the hostfile make no sense, or too many ranks; in one line.
     """
     if options.hosts is None and options.hostfile is None:
         if options.n is not None:
@@ -42,5 +46,12 @@ def planned_world(options: Any) -> Topology | None:
             raise ValueError(msg)
         return None
     plan = where(options.n, hosts=options.hosts, hostfile=options.hostfile)
+    n_ranks = sum(host.ranks for host in plan.hosts)
+    if n_ranks > MOST_DRAWN:
+        msg = (
+            f"{n_ranks} ranks are too many for a picture, which has room for {MOST_DRAWN}: "
+            "draw fewer with a smaller -n, or some of the hosts with --hosts"
+        )
+        raise ValueError(msg)
     name = "plan" if options.hostfile is None else Path(options.hostfile).name
     return widgets.planned(plan.hosts, name=name)

@@ -147,6 +147,11 @@ class WorkspaceLife:
         return self._mode == "watch"
 
     @property
+    def was_left(self) -> bool:
+        """Whether this process has stopped the workspace or let it go, and did not lose it."""
+        return self._is_closed and not self._why_lost
+
+    @property
     def why_lost(self) -> str:
         """Who has taken the workspace over, in one line; empty where nobody has."""
         return self._why_lost
@@ -231,7 +236,9 @@ class WorkspaceLife:
             f"the workspace {self.name!r} was taken over by process {pid}; "
             f"%distributed attach {self.name} --take takes it back"
         )
-        self._is_closed, self._why_closed, self._why_lost = True, text, text
+        # The reason first: who sees that it is closed asks whether it was lost (`was_left`).
+        self._why_lost = self._why_closed = text
+        self._is_closed = True
         atexit.unregister(self._at_exit)
         self._root.leave()
         if self._runner is not None and self._runner.is_running:
