@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 
 from IPython.display import DisplayHandle, display
 
@@ -21,9 +22,9 @@ log = logging.getLogger(__name__)
 class KeptStill:
     """An output that holds a still picture, and another one once that is not true any more.
 
-    It lies beside the widget's own output, where a page that shows the widget hides it
-    (``theme.css``): whatever replaces data in the widget's output makes a front end build the view
-    anew, without what a person has typed, chosen and zoomed in it.
+    It lies beside the widget's own output, where a page that shows the widget hides it by its
+    ``mark`` (``shared/still.ts``): whatever replaces data in the widget's output makes a front end
+    build the view anew, without what a person has typed, chosen and zoomed in it.
 
     `renew` may be called by any thread. Pictures are drawn by one thread at a time, which lives
     while there is one to draw, without the condition's lock, which all else belongs to.
@@ -33,19 +34,21 @@ class KeptStill:
         self._draw = draw
         self._changed = threading.Condition()
         self._handle: DisplayHandle | None = None
+        self._mark = ""
         self._shown: StillPicture | None = None
         self._n_wanted = self._n_drawn = 0
         self._is_drawing = False
         self._is_there = True
 
-    def show(self) -> None:
+    def show(self, picture: StillPicture, mark: str) -> None:
         """Display the picture here; more than one output of it is renewed together."""
-        picture = self._draw()
         with self._changed:
+            self._mark = mark
+            marked = self._marked(picture)
             if self._handle is None:
-                self._handle = display(picture, display_id=True)
+                self._handle = display(marked, display_id=True)
             else:
-                self._handle.display(picture)
+                self._handle.display(marked)
             self._shown = picture
 
     def renew(self, wait_s: float = 0.0) -> None:
@@ -84,5 +87,10 @@ class KeptStill:
     def _put(self, picture: StillPicture) -> None:
         with self._changed:
             if self._handle is not None and picture != self._shown:
-                self._handle.update(picture)
+                self._handle.update(self._marked(picture))
                 self._shown = picture
+
+    def _marked(self, picture: StillPicture) -> StillPicture:
+        return replace(
+            picture, svg=picture.svg.replace("<svg", f'<svg data-px-still="{self._mark}"', 1)
+        )

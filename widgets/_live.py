@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -46,8 +47,8 @@ class LiveWidget(anywidget.AnyWidget):
 
     # What changes, as one record in JSON; JavaScript reads it with `decode`.
     frame = traitlets.Bytes(b"").tag(sync=True)
-    # The next output of the notebook is its still picture, which a page with the widget hides.
-    has_still_beside = traitlets.Bool(False).tag(sync=True)
+    # What the still picture beside it says: a page with the widget hides it. Empty: there is none.
+    still_id = traitlets.Unicode("").tag(sync=True)
 
     def __init__(self, **traits: Any) -> None:
         self._asking = threading.BoundedSemaphore(MOST_QUESTIONS)
@@ -166,19 +167,25 @@ class LiveWidget(anywidget.AnyWidget):
 
     # -- being shown ------------------------------------------------------------------------------
 
-    def _ipython_display_(self) -> None:
-        """Show the widget, and beside it the picture that the notebook's file keeps; or that alone."""
+    def show(self) -> None:
+        """Display the widget here, and beside it a picture for the notebook's file.
+
+        The file then has how things stood after its last cell, not when the widget was displayed,
+        as with ``display(widget)``. A page that shows the widget hides the picture. Where no widget
+        can live (IPython in a terminal), the picture is all there is.
+        """
+        picture = self.still()  # first, so that nothing comes between the two
         if not hasattr(self._shell, "kernel"):
-            display(self.still())
+            display(picture)
             return
-        self.has_still_beside = True
+        self.still_id = self.still_id or uuid.uuid4().hex
         self._ticker.look(_SHOWN, is_heard=False)
         data, metadata = super()._repr_mimebundle_() or ({}, {})
         display({**data, "text/plain": ""}, metadata=metadata, raw=True)
-        self._kept_still.show()
+        self._kept_still.show(picture, self.still_id)
 
     def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Give the widget's view and a still picture in one, for who puts it somewhere else."""
+        """Give the widget's view, and in one with it a picture of how things stand now."""
         self._ticker.look(_SHOWN, is_heard=False)
         data, metadata = super()._repr_mimebundle_(**kwargs) or ({}, {})
         return {**data, **self.still()._repr_mimebundle_()}, metadata

@@ -44,7 +44,8 @@ class Bandwidth(LiveWidget):
     Notes
     -----
     Points are sent as they are measured, at most five times a second and only while somebody
-    looks; the sweep itself goes on without. A saved notebook keeps a still picture (SVG, text).
+    looks; the sweep itself goes on without. A saved notebook keeps a still picture (SVG, text): of
+    when it was displayed, or after `show` of the last sweep.
 
     Examples
     --------

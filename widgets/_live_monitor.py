@@ -58,7 +58,8 @@ class Monitor(WorkspaceWidget):
     The workspace's supervisor looks at the ranks three times a second, only while somebody sees
     this; it needs nothing of the ranks, which may be busy, frozen or dead. Operations that lie too
     close to be told apart are drawn as one, with their number; what nobody could look at in time is
-    counted; why nothing is known of a time is said. A saved notebook keeps a still picture (SVG, text).
+    counted; why nothing is known of a time is said. A saved notebook keeps a still picture (SVG,
+    text): of when it was displayed, or after `show` of how things stood after the last cell.
 
     Examples
     --------

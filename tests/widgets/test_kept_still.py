@@ -11,6 +11,8 @@ from restarting import wait_for
 from phalanx.widgets import StillPicture, _kept_still
 from phalanx.widgets._kept_still import KeptStill
 
+MARK = "0123456789abcdef0123456789abcdef"
+
 
 class Page:
     """What IPython's display does, as far as it goes here."""
@@ -25,9 +27,11 @@ class Page:
         return self
 
     def display(self, picture: StillPicture) -> None:
+        assert picture.svg == f'<svg data-px-still="{MARK}">{picture.text}</svg>'
         self.shown.append(picture.text)
 
     def update(self, picture: StillPicture) -> None:
+        assert picture.svg == f'<svg data-px-still="{MARK}">{picture.text}</svg>'
         self.updates.append(picture.text)
 
 
@@ -61,20 +65,20 @@ def test_it_is_shown_once_and_then_renewed_in_its_place(page):
     kept = KeptStill(drawn)
     kept.renew(5.0)
     assert (page.shown, drawn.n_drawn) == ([], 0)  # nobody has it
-    kept.show()
+    kept.show(drawn(), MARK)
     drawn.text = "after"
     kept.renew(5.0)
     assert (page.shown, page.updates) == (["before"], ["after"])
     kept.renew(5.0)
     assert page.updates == ["after"]  # it is true yet
-    kept.show()
+    kept.show(drawn(), MARK)
     assert page.shown == ["before", "after"]
 
 
 def test_a_picture_that_takes_long_keeps_nobody_and_comes(page):
     drawn = Drawn()
     kept = KeptStill(drawn)
-    kept.show()
+    kept.show(drawn(), MARK)
     drawn.may_draw.clear()
     drawn.text = "after"
     kept.renew(0.0)
@@ -89,7 +93,7 @@ def test_a_picture_that_takes_long_keeps_nobody_and_comes(page):
 def test_what_is_on_no_page_is_not_drawn(page):
     drawn = Drawn()
     kept = KeptStill(drawn)
-    kept.show()
+    kept.show(drawn(), MARK)
     kept.mark_there(False)
     drawn.text = "after"
     kept.renew(5.0)
@@ -102,7 +106,7 @@ def test_what_is_on_no_page_is_not_drawn(page):
 def test_one_that_cannot_be_drawn_is_told_of_and_the_next_one_comes(page, caplog):
     drawn = Drawn()
     kept = KeptStill(drawn)
-    kept.show()
+    kept.show(drawn(), MARK)
     drawn.text = ""
     with caplog.at_level(logging.ERROR):
         kept.renew(5.0)

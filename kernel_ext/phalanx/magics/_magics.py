@@ -251,7 +251,7 @@ class DistributedMagics(Magics):  # type: ignore[misc]
             return
         widget = widgets.Topology(workspace)
         self._live.add(widget)
-        display(widget)
+        widget.show()
 
     def _do_monitor(self, options: Any) -> None:
         workspace = self._running()
@@ -260,7 +260,7 @@ class DistributedMagics(Magics):  # type: ignore[misc]
             return
         widget = widgets.Monitor(workspace)
         self._live.add(widget)
-        display(widget)
+        widget.show()
 
     def _do_bandwidth(self, options: Any) -> None:
         self._sweeps.measure(self._running(), options)
