@@ -17,7 +17,7 @@ import msgspec
 import traitlets
 
 from phalanx.errors import DistributedError
-from phalanx.protocol import Topology
+from phalanx.protocol import RankInfo, Topology
 from phalanx.workspace import say_trace
 
 from ._attention import Attention
@@ -206,6 +206,26 @@ class Monitor(WorkspaceWidget):
         with contextlib.suppress(DistributedError):  # what was seen last is what there is
             self._still = monitor(self._workspace.trace(), self._workspace.topology())
         return self._still
+
+    def still_basis(self) -> object:
+        """Return what cells and deaths change; see `LiveWidget.still_basis`.
+
+        It asks the supervisor for the states of the ranks only: all that they did may be megabytes.
+        What threads do in a rank that is idle is on the next picture.
+        """
+        workspace = self._workspace
+        try:
+            found = workspace.topology()
+        except DistributedError as error:
+            return str(error)  # and nobody can look
+        if workspace.is_watching or not all(_rests(its) for its in found.ranks):
+            return None
+        ranks = tuple((its.pid, its.state, its.detail) for its in found.ranks)
+        return found.name, found.epoch, ranks, workspace.n_sent, workspace.measured_links
+
+
+def _rests(rank: RankInfo) -> bool:
+    return rank.state == "dead" or (rank.state == "idle" and not rank.detail)
 
 
 def _are_others(found: Topology, before: Topology) -> bool:

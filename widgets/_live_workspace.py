@@ -80,7 +80,7 @@ class WorkspaceWidget(LiveWidget):
         lives = tuple((rank.pid, rank.state == "dead") for rank in frame.ranks)
         if lives != self._lives:
             self._lives = lives
-            self.keep_still(wait_s=0.0)
+            self.keep_still()
 
     def _prepare(self) -> None:
         """Look for the first time; `DistributedError` where there is nothing to show."""

@@ -10,8 +10,9 @@ import pytest
 from IPython.core.events import EventManager, available_events
 from IPython.core.formatters import DisplayFormatter
 
-from phalanx.widgets import StillPicture, _kept_still, _live
+from phalanx.widgets import Monitor, StillPicture, _kept_still, _live, keep_stills
 from phalanx.widgets._live import LiveWidget
+from phalanx.workspace import Workspace
 
 VIEW = "application/vnd.jupyter.widget-view+json"
 
@@ -107,3 +108,44 @@ def test_a_terminal_has_the_picture_alone(make, shell, displayed):
     widget.show()
     assert displayed.all == [{"image/svg+xml": "<svg>first</svg>", "text/plain": "first"}]
     assert widget.still_id == ""
+
+
+def test_a_cells_end_waits_once_for_all_widgets(make, shell, monkeypatch):
+    asked: list[int] = []
+    monkeypatch.setattr(_live, "renew_all", lambda stills, _s, is_forced: asked.append(len(stills)))
+    first, second, _ = make(), make(), make()
+    shell.events.trigger("pre_run_cell", None)
+    shell.events.trigger("post_run_cell", None)
+    assert asked == [3]
+    first.close()
+    second._on_message(second, {"kind": "look", "view": "a"}, [])
+    second._on_message(second, {"kind": "there", "view": "a"}, [])
+    shell.events.trigger("post_run_cell", None)
+    second._on_message(second, {"kind": "close", "view": "a"}, [])  # its page is gone
+    shell.events.trigger("post_run_cell", None)
+    assert asked == [3, 2, 1]
+
+
+def test_cells_that_ask_nothing_of_ranks_do_not_fetch_what_those_did(shell, displayed, monkeypatch):
+    shell.kernel = object()
+    with Workspace.start(n=2, linger=0) as ws:
+        widget = Monitor(ws)
+        widget.show()
+        fetched: list[int] = []
+        fetch = ws.trace
+        monkeypatch.setattr(ws, "trace", lambda: fetched.append(1) or fetch())
+
+        def cell() -> int:
+            shell.events.trigger("post_run_cell", None)
+            return len(fetched)
+
+        n_fetched = cell()
+        assert (cell(), cell()) == (n_fetched, n_fetched)
+        ws.run("for _ in range(3): px.all_sum(1)")
+        assert cell() == n_fetched + 1
+        assert "rank 0   idle: 3 operations" in displayed.all[-1]["text/plain"]
+        assert cell() == n_fetched + 1
+        keep_stills([widget], is_forced=True)
+        assert len(fetched) == n_fetched + 2
+    assert (cell(), cell()) == (n_fetched + 3, n_fetched + 3)  # it is said once that they are gone
+    widget.close()

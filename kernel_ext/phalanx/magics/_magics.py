@@ -97,17 +97,13 @@ class DistributedMagics(Magics):  # type: ignore[misc]
     def _stop(self) -> None:
         self._auto.set(False)
         if self._workspace is not None:
-            self._keep_stills()
+            # The file is to have what the ranks did last, while they can be looked at yet.
+            widgets.keep_stills(self._live, is_forced=True)
             if self._workspace.is_watching:
                 self._workspace.detach()
             else:
                 self._workspace.stop()
             self._forget()
-
-    def _keep_stills(self) -> None:
-        """Let the file have what the ranks did last, while they can be looked at yet."""
-        for widget in self._live:
-            widget.keep_still()
 
     def _forget(self) -> None:
         self._named.clear()
@@ -220,7 +216,7 @@ class DistributedMagics(Magics):  # type: ignore[misc]
 
     def _do_detach(self, options: Any) -> None:
         workspace = self._running()
-        self._keep_stills()
+        widgets.keep_stills(self._live, is_forced=True)
         workspace.detach()
         self._forget()
 

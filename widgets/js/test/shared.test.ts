@@ -93,6 +93,8 @@ it("says that it is looked at, again and again, and when it is not", () => {
   vi.advanceTimersByTime(4000);
   expect(model.sent.slice(3)[0]?.["kind"]).toBe("leave");
   expect(seen).toEqual([true, false]);
+  vi.advanceTimersByTime(60_000);
+  expect(model.sent.slice(4).map((message) => message["kind"])).toEqual(["there", "there"]);
   hidden.mockRestore();
   cleanup.run();
   expect(model.sent.slice(-1)[0]?.["kind"]).toBe("close");
