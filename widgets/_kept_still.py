@@ -30,7 +30,7 @@ class KeptStill:
     ``basis`` says cheaply what the picture depends on: where that is as it was, there is nothing to
     draw. None: nobody knows.
 
-    `ask` may be called by any thread. Pictures are drawn by one thread at a time,
+    `ask` may be called by any thread; it raises nothing. Pictures are drawn by one thread at a time,
     which lives while there is one to draw, without the condition's lock, which all else belongs to.
     """
 
@@ -69,9 +69,13 @@ class KeptStill:
                 return 0
             self._is_forced |= is_forced
             self._n_wanted += 1
-            if self._thread is None:
+            if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(target=self._run, name="phalanx-still", daemon=True)
-                self._thread.start()
+                try:
+                    self._thread.start()
+                except RuntimeError:  # at a limit of processes
+                    self._n_wanted = self._n_drawn  # nobody is to wait for it
+                    log.exception("a still picture could not be drawn anew")
             return self._n_wanted
 
     def wait(self, wanted: int, wait_s: float) -> None:

@@ -134,6 +134,40 @@ def test_one_that_cannot_be_drawn_is_told_of_and_the_next_one_comes(page, caplog
     assert page.updates == ["after"]
 
 
+def test_where_no_thread_can_begin_nobody_waits_and_the_next_one_comes(page, caplog, monkeypatch):
+    drawn = Drawn()
+    kept = drawn.kept()
+    drawn.text = "after"
+
+    def refuse(_: threading.Thread) -> None:
+        msg = "can't start new thread"
+        raise RuntimeError(msg)
+
+    with monkeypatch.context() as limited, caplog.at_level(logging.ERROR):
+        limited.setattr(threading.Thread, "start", refuse)
+        kept.wait(kept.ask(), 60.0)
+    assert "can't start new thread" in caplog.text
+    assert page.updates == []
+    _renew(kept)
+    assert page.updates == ["after"]
+
+
+def test_a_ctrl_c_while_a_thread_begins_is_not_the_end_of_all_pictures(page, monkeypatch):
+    drawn = Drawn()
+    kept = drawn.kept()
+    drawn.text = "after"
+
+    def stop(_: threading.Thread) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as stopped:
+        stopped.setattr(threading.Thread, "start", stop)
+        with pytest.raises(KeyboardInterrupt):
+            kept.ask()
+    _renew(kept)
+    assert page.updates == ["after"]
+
+
 def test_several_are_drawn_beside_each_other_in_one_time(monkeypatch):
     now_s = [0.0]
     monkeypatch.setattr(_kept_still, "time", SimpleNamespace(monotonic=lambda: now_s[0]))

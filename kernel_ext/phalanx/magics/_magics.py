@@ -98,12 +98,14 @@ class DistributedMagics(Magics):  # type: ignore[misc]
         self._auto.set(False)
         if self._workspace is not None:
             # The file is to have what the ranks did last, while they can be looked at yet.
-            widgets.keep_stills(self._live, is_forced=True)
-            if self._workspace.is_watching:
-                self._workspace.detach()
-            else:
-                self._workspace.stop()
-            self._forget()
+            try:
+                widgets.keep_stills(self._live, is_forced=True)
+            finally:  # a Ctrl-C meanwhile
+                if self._workspace.is_watching:
+                    self._workspace.detach()
+                else:
+                    self._workspace.stop()
+                self._forget()
 
     def _forget(self) -> None:
         self._named.clear()
@@ -216,9 +218,11 @@ class DistributedMagics(Magics):  # type: ignore[misc]
 
     def _do_detach(self, options: Any) -> None:
         workspace = self._running()
-        widgets.keep_stills(self._live, is_forced=True)
-        workspace.detach()
-        self._forget()
+        try:
+            widgets.keep_stills(self._live, is_forced=True)
+        finally:
+            workspace.detach()
+            self._forget()
 
     def _do_list(self, options: Any) -> None:
         try:
