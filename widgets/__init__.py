@@ -22,6 +22,7 @@ from ._topology import topology
 if TYPE_CHECKING:
     from ._bandwidth_frames import Asked
     from ._cabling import cabling
+    from ._live import keep_stills
     from ._live_bandwidth import Bandwidth
     from ._live_monitor import Monitor
     from ._live_topology import Topology
@@ -38,6 +39,7 @@ __all__ = [
     "cabling",
     "format_measurement",
     "format_size",
+    "keep_stills",
     "monitor",
     "planned",
     "sweep_csv",
@@ -56,6 +58,7 @@ _LATER = {
     "Monitor": "_live_monitor",
     "Topology": "_live_topology",
     "cabling": "_cabling",
+    "keep_stills": "_live",
 }
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Mapping
+import uuid
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,19 +21,18 @@ from IPython.display import display
 
 from phalanx.errors import DistributedError
 
-from ._kept_still import KeptStill
+from ._kept_still import KeptStill, renew_all
 from ._still import StillPicture
 from ._ticker import Ticker
+from ._views import Views
 
-__all__ = ["STATIC", "LiveWidget"]
+__all__ = ["STATIC", "LiveWidget", "keep_stills"]
 
 log = logging.getLogger(__name__)
 
 STATIC = Path(__file__).with_name("static")
 _SHOWN = "shown"  # stands for the page until that speaks for itself
-STILL_S = (
-    0.5  # a cell's end waits so long for the picture that its file keeps; mostly it takes 10 ms
-)
+STILL_S = 0.5  # a cell's end waits so long for the pictures of its file; one takes some 10 ms
 MOST_QUESTIONS = 8  # under way at once: a view asks one at a time, and there are few views
 
 
@@ -46,15 +46,15 @@ class LiveWidget(anywidget.AnyWidget):
 
     # What changes, as one record in JSON; JavaScript reads it with `decode`.
     frame = traitlets.Bytes(b"").tag(sync=True)
-    # The next output of the notebook is its still picture, which a page with the widget hides.
-    has_still_beside = traitlets.Bool(False).tag(sync=True)
+    # What the still picture beside it says: a page with the widget hides it. Empty: there is none.
+    still_id = traitlets.Unicode("").tag(sync=True)
 
     def __init__(self, **traits: Any) -> None:
         self._asking = threading.BoundedSemaphore(MOST_QUESTIONS)
         self._shell = get_ipython()
         self._is_in_cell = self._shell is not None
-        self._views: set[str] = set()  # that are on some page, in sight or not
-        self._kept_still = KeptStill(self.still)
+        self._views = Views()
+        self._kept_still = KeptStill(self.still, self.still_basis)
         self._ticker = Ticker(self._tick, begin=self.begins, is_busy=lambda: self._is_in_cell)
         super().__init__(**traits)
         # ipykernel 7.4 hands a page's message to whichever loop wrote to the page last. Our ticker
@@ -82,18 +82,30 @@ class LiveWidget(anywidget.AnyWidget):
         """Return the picture for where no widget can live."""
         raise NotImplementedError
 
+    def still_basis(self) -> object:
+        """Return cheaply what `still` depends on, to be compared; None: nobody knows."""
+        return None
+
     # -- being looked at --------------------------------------------------------------------------
 
     def _on_cell_begins(self, *_: Any) -> None:
         self._is_in_cell = True
+        self._views.cell_begins()
 
     def _on_cell_ends(self, *_: Any) -> None:
         self._is_in_cell = False
-        self.keep_still()  # before the cell is over: nbclient takes nothing after that
+        self._views.cell_ends()
+        # Before the cell is over: nbclient takes nothing after that. All in one wait, the first's.
+        if self._shell is not None:
+            ends = self._shell.events.callbacks["post_run_cell"]
+            live = [its.__self__ for its in ends if _is_live(getattr(its, "__self__", None))]
+            if live[0] is self:
+                keep_stills(live)
 
-    def keep_still(self, wait_s: float = STILL_S) -> None:
-        """Let the notebook's file hold what is true now; waits so long for that at most."""
-        self._kept_still.renew(wait_s)
+    def keep_still(self) -> None:
+        """Let the notebook's file hold what is true now, as soon as it is drawn; raises nothing."""
+        if self._views.are_there:
+            self._kept_still.ask()
 
     def _tick(self) -> None:
         try:
@@ -109,21 +121,18 @@ class LiveWidget(anywidget.AnyWidget):
         if kind == "look":
             self._ticker.look(view)
             self._ticker.leave(_SHOWN)
-            self._note_view(view, is_there=True)
+            self._views.note(view)
+        elif kind == "there":  # out of sight
+            self._views.note(view)
         elif kind == "leave":
             self._ticker.leave(view)
         elif kind == "close":
             self._ticker.leave(view)
-            self._note_view(view, is_there=False)
+            self._views.leave(view)
         elif kind == "ask":
             # A page that is not told soon knows that its front end keeps clicks until a cell ends.
             self.send({"kind": "heard", "id": content.get("id")})
             self._take(content)
-
-    def _note_view(self, view: str, *, is_there: bool) -> None:
-        """Note a view that came or went; with the last one, its notebook has forgotten the output."""
-        (self._views.add if is_there else self._views.discard)(view)
-        self._kept_still.mark_there(bool(self._views))
 
     def _take(self, question: dict[str, Any]) -> None:
         until = question.get("until")
@@ -166,22 +175,41 @@ class LiveWidget(anywidget.AnyWidget):
 
     # -- being shown ------------------------------------------------------------------------------
 
-    def _ipython_display_(self) -> None:
-        """Show the widget, and beside it the picture that the notebook's file keeps; or that alone."""
+    def show(self) -> None:
+        """Display the widget here, and beside it a picture for the notebook's file.
+
+        The file then has how things stood after its last cell, not when the widget was displayed,
+        as with ``display(widget)``. A page that shows the widget hides the picture. Where no widget
+        can live (IPython in a terminal), the picture is all there is.
+        """
+        picture = self.still()  # first, so that nothing comes between the two
         if not hasattr(self._shell, "kernel"):
-            display(self.still())
+            display(picture)
             return
-        self.has_still_beside = True
+        self.still_id = self.still_id or uuid.uuid4().hex
         self._ticker.look(_SHOWN, is_heard=False)
         data, metadata = super()._repr_mimebundle_() or ({}, {})
         display({**data, "text/plain": ""}, metadata=metadata, raw=True)
-        self._kept_still.show()
+        self._kept_still.show(picture, self.still_id)
 
     def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Give the widget's view and a still picture in one, for who puts it somewhere else."""
+        """Give the widget's view, and in one with it a picture of how things stand now."""
         self._ticker.look(_SHOWN, is_heard=False)
         data, metadata = super()._repr_mimebundle_(**kwargs) or ({}, {})
         return {**data, **self.still()._repr_mimebundle_()}, metadata
+
+
+def _is_live(one: object) -> bool:
+    return isinstance(one, LiveWidget)
+
+
+def keep_stills(widgets: Iterable[LiveWidget], *, is_forced: bool = False) -> None:
+    """Let the notebook's file hold what is true now, and wait `STILL_S` for it at most.
+
+    ``is_forced``: also of what seems to be as it was, as these ranks are not to be seen any more.
+    """
+    there = [its._kept_still for its in widgets if its._views.are_there]
+    renew_all(there, STILL_S, is_forced=is_forced)
 
 
 def _where_the_page_asked(_data: Any, subshell_id: str | None) -> str | None:

@@ -44,7 +44,8 @@ class Bandwidth(LiveWidget):
     Notes
     -----
     Points are sent as they are measured, at most five times a second and only while somebody
-    looks; the sweep itself goes on without. A saved notebook keeps a still picture (SVG, text).
+    looks; the sweep itself goes on without. A saved notebook keeps a still picture (SVG, text): of
+    when it was displayed, or after `show` of the last sweep.
 
     Examples
     --------
@@ -133,7 +134,7 @@ class Bandwidth(LiveWidget):
             raise
         finally:
             self.tick()
-            self.keep_still(wait_s=0.0)
+            self.keep_still()
         return sweep.run
 
     # -- what a live widget is --------------------------------------------------------------------
@@ -219,13 +220,17 @@ class Bandwidth(LiveWidget):
 
     def still(self) -> StillPicture:
         """Return the picture of what was measured so far."""
-        run = self.run
+        run, earlier = self.still_basis()
         if run is None:
             return bandwidth([])
+        return bandwidth(run.points, limits=run.limits, earlier=earlier)
+
+    def still_basis(self) -> tuple[SweepRun | None, tuple[SweepRun, ...]]:
+        """Return the sweep, and those that it is laid over; see `LiveWidget.still_basis`."""
+        run = self.run
         with self._lock:
             earlier = self._runs if self._sweep is not None else self._runs[:-1]
-        same = [one for one in earlier if one.op == run.op]
-        return bandwidth(run.points, limits=run.limits, earlier=same)
+        return run, tuple(one for one in earlier if run is not None and one.op == run.op)
 
     def close(self) -> None:
         """Take the widget off the page; a sweep that it runs is stopped."""

@@ -16,7 +16,7 @@ import msgspec
 import traitlets
 
 from phalanx.errors import DistributedError
-from phalanx.protocol import Topology
+from phalanx.protocol import RankInfo, Topology
 from phalanx.workspace import say_trace
 
 from ._attention import Attention
@@ -57,7 +57,8 @@ class Monitor(WorkspaceWidget):
     The workspace's supervisor looks at the ranks three times a second, only while somebody sees
     this; it needs nothing of the ranks, which may be busy, frozen or dead. Operations that lie too
     close to be told apart are drawn as one, with their number; what nobody could look at in time is
-    counted; why nothing is known of a time is said. A saved notebook keeps a still picture (SVG, text).
+    counted; why nothing is known of a time is said. A saved notebook keeps a still picture (SVG,
+    text): of when it was displayed, or after `show` of how things stood after the last cell.
 
     Examples
     --------
@@ -208,6 +209,26 @@ class Monitor(WorkspaceWidget):
                 why = self._why_absent(error)
             return with_alarm(self._still, why) if why else self._still
         return self._still
+
+    def still_basis(self) -> object:
+        """Return what cells and deaths change; see `LiveWidget.still_basis`.
+
+        It asks the supervisor for the states of the ranks only: all that they did may be megabytes.
+        What threads do in a rank that is idle is on the next picture.
+        """
+        workspace = self._workspace
+        try:
+            found = workspace.topology()
+        except DistributedError as error:
+            return str(error)  # and nobody can look
+        if workspace.is_watching or not all(_rests(its) for its in found.ranks):
+            return None
+        ranks = tuple((its.pid, its.state, its.detail) for its in found.ranks)
+        return found.name, found.epoch, ranks, workspace.n_sent, workspace.measured_links
+
+
+def _rests(rank: RankInfo) -> bool:
+    return rank.state == "dead" or (rank.state == "idle" and not rank.detail)
 
 
 def _are_others(found: Topology, before: Topology) -> bool:

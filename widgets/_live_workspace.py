@@ -96,7 +96,7 @@ class WorkspaceWidget(LiveWidget):
         )
         if lives != self._lives:
             self._lives = lives
-            self.keep_still(wait_s=0.0)
+            self.keep_still()
 
     def _prepare(self) -> None:
         """Look for the first time; `DistributedError` where there is nothing to show."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from itertools import combinations
 from pathlib import Path
 
@@ -59,9 +60,48 @@ def _full(colour: str) -> str:
 
 def test_each_operation_of_the_engine_has_one():
     assert set(_native.trace_names()["op"].values()) == set(OPERATION_COLOURS)
-    light, dark = _themes()
+    light, _ = _themes()
     assert light == OPERATION_COLOURS
-    assert set(dark) == set(light)
+
+
+def _rules(css: str) -> Iterator[tuple[str, frozenset[str], dict[str, str]]]:
+    """Each rule: the medium it is for, its selectors, what it sets."""
+    pattern = r"(@media[^{]+)\{((?:[^{}]+\{[^{}]*\})*)\}|([^{}]+)\{([^{}]*)\}"
+    for medium, inside, selectors, body in re.findall(pattern, css):
+        if medium:
+            its = re.sub(r"\s", "", medium)
+            yield from ((its, *rest) for _, *rest in _rules(inside))
+            continue
+        pairs = (its.partition(":") for its in body.split(";") if ":" in its)
+        sets = {name.strip(): value.strip() for name, _, value in pairs}
+        yield "", frozenset(its.replace('"', "").strip() for its in selectors.split(",")), sets
+
+
+@pytest.mark.parametrize("widget", ["topology", "monitor", "bandwidth"])
+def test_a_dark_page_has_the_dark_colours(widget):
+    """Of the two colours of a line the one whose switch is `initial` counts."""
+    css = (_STATIC / f"{widget}.css").read_text(encoding="utf-8")
+    switched = {
+        (medium, selectors): (sets["--px-in-light"], sets["--px-in-dark"])
+        for medium, selectors, sets in _rules(css)
+        if {"--px-in-light", "--px-in-dark"} & set(sets)
+    }
+    front_ends = {
+        "body[data-jp-theme-light=false] .phalanx",
+        "body.vscode-dark .phalanx",
+        "body.vscode-high-contrast:not(.vscode-high-contrast-light) .phalanx",
+    }
+    no_theme = "body:not([data-jp-theme-light]):not(.vscode-light):not(.vscode-high-contrast-light)"
+    dark = "", "initial"
+    assert switched == {
+        ("", frozenset({".phalanx"})): ("initial", ""),
+        ("", frozenset(front_ends)): dark,
+        ("@media(prefers-color-scheme:dark)", frozenset({f"{no_theme} .phalanx"})): dark,
+        (
+            "@media(forced-colors:active)and(prefers-color-scheme:dark)",
+            frozenset({"html body .phalanx.phalanx"}),
+        ): dark,
+    }
 
 
 @pytest.mark.parametrize("theme", [0, 1])

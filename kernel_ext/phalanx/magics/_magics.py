@@ -97,17 +97,15 @@ class DistributedMagics(Magics):  # type: ignore[misc]
     def _stop(self) -> None:
         self._auto.set(False)
         if self._workspace is not None:
-            self._keep_stills()
-            if self._workspace.is_watching:
-                self._workspace.detach()
-            else:
-                self._workspace.stop()
-            self._forget()
-
-    def _keep_stills(self) -> None:
-        """Let the file have what the ranks did last, while they can be looked at yet."""
-        for widget in self._live:
-            widget.keep_still()
+            # The file is to have what the ranks did last, while they can be looked at yet.
+            try:
+                widgets.keep_stills(self._live, is_forced=True)
+            finally:  # a Ctrl-C meanwhile
+                if self._workspace.is_watching:
+                    self._workspace.detach()
+                else:
+                    self._workspace.stop()
+                self._forget()
 
     def _forget(self) -> None:
         self._named.clear()
@@ -220,9 +218,11 @@ class DistributedMagics(Magics):  # type: ignore[misc]
 
     def _do_detach(self, options: Any) -> None:
         workspace = self._running()
-        self._keep_stills()
-        workspace.detach()
-        self._forget()
+        try:
+            widgets.keep_stills(self._live, is_forced=True)
+        finally:
+            workspace.detach()
+            self._forget()
 
     def _do_list(self, options: Any) -> None:
         try:
@@ -251,7 +251,7 @@ class DistributedMagics(Magics):  # type: ignore[misc]
             return
         widget = widgets.Topology(workspace)
         self._live.add(widget)
-        display(widget)
+        widget.show()
 
     def _do_monitor(self, options: Any) -> None:
         workspace = self._running()
@@ -260,7 +260,7 @@ class DistributedMagics(Magics):  # type: ignore[misc]
             return
         widget = widgets.Monitor(workspace)
         self._live.add(widget)
-        display(widget)
+        widget.show()
 
     def _do_bandwidth(self, options: Any) -> None:
         self._sweeps.measure(self._running(), options)

@@ -64,7 +64,7 @@ class Sweeps:
 
     def _show(self, sweep: Sweep, widget: Bandwidth) -> None:
         self._live.add(widget)
-        display(widget)
+        widget.show()
         widget.follow(sweep)
 
     def _print(self, sweep: Sweep, widget: Bandwidth) -> None:

@@ -137,6 +137,11 @@ class WorkspaceLife:
         return replace(view, waiting=frozenset(waiting)) if waiting else view
 
     @property
+    def n_sent(self) -> int:
+        """A number that grows with each cell that is sent to the ranks from here."""
+        return self._runner.n_named if self._runner is not None else 0
+
+    @property
     def is_running(self) -> bool:
         """Whether the workspace is this process's (to use or to watch) and its supervisor lives."""
         return not self._is_closed and self._root.is_alive

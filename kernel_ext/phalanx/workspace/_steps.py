@@ -57,6 +57,7 @@ class Steps:
         self._numbers = itertools.count(1)
         self._turns = Turns()
         self._lost: dict[int, Lost] = {}
+        self.n_named = 0  # the number of the newest cell
         self._left: set[int] = set()  # ranks that were left to a cell they did not end
         self._dispatch = Dispatch(thread, booted.connection, booted.engines, booted.session)
         self._newcomers = Newcomers()
@@ -67,7 +68,8 @@ class Steps:
 
     def _next(self, what: str = "") -> str:
         """Give a name to a cell."""
-        return f"{self._name}:{what}{':' if what else ''}{next(self._numbers)}"
+        self.n_named = next(self._numbers)
+        return f"{self._name}:{what}{':' if what else ''}{self.n_named}"
 
     # -- holding ------------------------------------------------------------------------------
 

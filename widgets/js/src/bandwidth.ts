@@ -56,7 +56,7 @@ export class BandwidthView {
     make: MakeChart = make_chart,
   ) {
     root.classList.add("phalanx", "px-bandwidth");
-    hide_still(model, root);
+    hide_still(model, root, this.cleanup);
     // JupyterLab's keys for cells are not for what is typed here.
     root.setAttribute("data-lm-suppress-shortcuts", "true");
     guard(root, this.cleanup);

@@ -51,7 +51,7 @@ class MonitorView {
     private readonly root: HTMLElement,
   ) {
     root.classList.add("phalanx", "px-monitor");
-    hide_still(model, root);
+    hide_still(model, root, this.cleanup);
     // JupyterLab's keys for cells are not for what is typed here.
     root.setAttribute("data-lm-suppress-shortcuts", "true");
     this.requests = new Requests(model, this.cleanup);

@@ -54,7 +54,7 @@ class TopologyView {
     private readonly root: HTMLElement,
   ) {
     root.classList.add("phalanx", "px-topology");
-    hide_still(model, root);
+    hide_still(model, root, this.cleanup);
     // JupyterLab's keys for cells are not for what is typed here.
     root.setAttribute("data-lm-suppress-shortcuts", "true");
     guard(root, this.cleanup);

@@ -3,7 +3,6 @@ import { Cleanup, el } from "../src/shared/dom";
 import { decode } from "../src/shared/frames";
 import { tell_presence } from "../src/shared/presence";
 import { Requests, UNHEARD } from "../src/shared/requests";
-import { hide_still } from "../src/shared/still";
 import { age, count, ranges, size } from "../src/shared/words";
 import { FakeModel, packed } from "./fakes";
 
@@ -94,19 +93,12 @@ it("says that it is looked at, again and again, and when it is not", () => {
   vi.advanceTimersByTime(4000);
   expect(model.sent.slice(3)[0]?.["kind"]).toBe("leave");
   expect(seen).toEqual([true, false]);
+  vi.advanceTimersByTime(60_000);
+  expect(model.sent.slice(4).map((message) => message["kind"])).toEqual(["there", "there"]);
   hidden.mockRestore();
   cleanup.run();
   expect(model.sent.slice(-1)[0]?.["kind"]).toBe("close");
   const n_sent = model.sent.length;
   vi.advanceTimersByTime(10_000);
   expect(model.sent.length).toBe(n_sent);
-});
-
-it("has the still picture beside it hidden, where there is one", () => {
-  const [model, root] = [new FakeModel(), document.createElement("div")];
-  hide_still(model, root);
-  expect(root.className).toBe("");
-  model.values.set("has_still_beside", true);
-  hide_still(model, root);
-  expect(root.className).toBe("px-still-beside");
 });

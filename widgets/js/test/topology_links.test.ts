@@ -104,6 +104,42 @@ describe("the links of ranks", () => {
     expect(looks()).toEqual(["", "", "", ""]);
   });
 
+  it("have their numbers and the veil also where nobody was found before they are looked at", () => {
+    page = new Page(make_world(1, 4), "tiles");
+    page.search("zzz");
+    page.button("Links").click();
+    expect(looks()).toEqual(Array(4).fill("px-elsewhere"));
+    expect(veil()).toBe("M26 26h111v111h-111z");
+  });
+
+  it("say under a pointer that rests what moves now, and to who hears them when it ends", () => {
+    const world: World = { ...make_world(1, 2), arenas: [], tcp: [[0, 1]] };
+    page = new Page(world, "links");
+    const move = (bytes: number): void =>
+      page.model.set("frame", packed(make_frame(Array(2).fill(make_rank("busy")), { links: bytes ? [[0, 1, bytes]] : [] })));
+    const tone = (): string | null | undefined => page.root.querySelector(".px-read")?.getAttribute("aria-live");
+    page.matrix.getBoundingClientRect = () => new DOMRect(0, 0, Number(page.matrix.getAttribute("width")), 0);
+    page.matrix.dispatchEvent(new MouseEvent("pointermove", { clientX: 26 + 1.5 * 28, clientY: 26 + 14 }));
+    expect(page.read).toBe("rank 0 – rank 1: tcp");
+    move(2e9);
+    expect(page.read).toBe("rank 0 – rank 1: tcp; rank 0 → rank 1: 2 GB/s; back: 0 B/s");
+    move(4e9);
+    expect([page.read, tone()]).toEqual([expect.stringContaining(": 4 GB/s"), "off"]);
+    move(0);
+    expect(page.read).toBe("rank 0 – rank 1: tcp");
+    page.matrix.dispatchEvent(new MouseEvent("pointerleave"));
+    expect(page.read).toMatch(/^point at a field/);
+    page.matrix.focus();
+    page.press("ArrowRight");
+    move(2e9);
+    const heard = page.read;
+    expect([heard, tone()]).toEqual([expect.stringContaining(": 2 GB/s"), "polite"]);
+    move(4e9);
+    expect(page.read).toBe(heard); // not each number is read out
+    move(0);
+    expect(page.read).toBe("rank 0 – rank 1: tcp");
+  });
+
   it("lead to the rank of a row with Enter, and back", () => {
     page = new Page(make_world(1, 4), "links");
     page.matrix.focus();

@@ -3,7 +3,8 @@
 import type { Cleanup } from "./dom";
 import { send, type Model } from "./model";
 
-const RENEW_S = 2; // a kernel forgets a view after three of these
+const RENEW_S = 2; // a kernel forgets who looks after three of these
+const THERE_S = 30; // and a view that is out of sight after five
 
 let n_views = 0;
 
@@ -17,11 +18,15 @@ export function tell_presence(
   const view = `${Date.now().toString(36)}.${n_views++}`;
   let is_in_sight = typeof IntersectionObserver === "undefined";
   let was_seen = false;
+  let said_ms = -Infinity;
 
   const tell = (): void => {
     const is_seen = is_in_sight && document.visibilityState !== "hidden";
     if (is_seen) send(model, { kind: "look", view });
     else if (was_seen) send(model, { kind: "leave", view });
+    const now_ms = performance.now();
+    if (!is_seen && now_ms >= said_ms + THERE_S * 1000) send(model, { kind: "there", view });
+    if (is_seen || now_ms >= said_ms + THERE_S * 1000) said_ms = now_ms;
     if (is_seen !== was_seen) {
       was_seen = is_seen;
       on_change(is_seen);

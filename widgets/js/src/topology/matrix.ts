@@ -60,7 +60,8 @@ export class Matrix {
   readonly element = el("div", { class: "px-matrix" }, el("div", { class: "px-scroll" }, this.drawing), this.legend, this.said);
   private at: [a: number, b: number] = [0, 0];
   private frame: Frame | null = null;
-  private wanted: { found: number[]; chosen: number } = { found: [], chosen: -1 };
+  private wanted: { found: number[]; chosen: number } | null = null; // before the first frame
+  private read: { a: number; b: number; by_keys: boolean; moves: boolean } | null = null;
 
   constructor(
     private scale: number,
@@ -132,8 +133,8 @@ export class Matrix {
   private point_out(): void {
     const { cell } = this;
     const n = this.rows.length;
+    if (!this.wanted) return;
     const { found, chosen } = this.wanted;
-    if (!this.frame) return;
     const others = stretches(this.rows.map((_, rank) => rank).filter((rank) => !found.includes(rank)));
     const rect = (x: number, y: number, w: number, h: number): string =>
       `M${HEAD + x * cell} ${HEAD + y * cell}h${w * cell - 1}v${h * cell - 1}h${1 - w * cell}z`;
@@ -166,7 +167,9 @@ export class Matrix {
   }
 
   private listen(): void {
-    this.drawing.addEventListener("pointermove", (event) => set_text(this.said, this.say(...this.under(event))));
+    this.drawing.addEventListener("pointermove", (event) => {
+      this.speak(...this.under(event), false);
+    });
     this.drawing.addEventListener("click", (event) => {
       const [a, b] = this.under(event);
       const rank = a >= 0 ? a : b; // of the numbers above, the column's
@@ -175,11 +178,11 @@ export class Matrix {
       this.go(0, 0);
       this.on_choose(rank);
     });
-    this.drawing.addEventListener("pointerleave", () => set_text(this.said, NOTHING));
+    this.drawing.addEventListener("pointerleave", () => this.hush());
     this.drawing.addEventListener("focus", () => this.go(0, 0));
     this.drawing.addEventListener("blur", () => {
       set_attributes(this.cursor, { visibility: "hidden" });
-      set_text(this.said, NOTHING);
+      this.hush();
     });
     this.drawing.addEventListener("keydown", (event) => {
       const n = this.rows.length;
@@ -201,18 +204,42 @@ export class Matrix {
     const [a, b] = [within(this.at[0] + down), within(this.at[1] + right)];
     this.at = [a, b];
     set_attributes(this.cursor, { x: HEAD + b * this.cell, y: HEAD + a * this.cell, visibility: "visible" });
-    set_text(this.said, this.say(a, b));
+    this.speak(a, b, true);
     this.cursor.scrollIntoView?.({ block: "nearest", inline: "nearest" });
+  }
+
+  private speak(a: number, b: number, by_keys: boolean): void {
+    this.read = { a, b, by_keys, moves: this.traffic(a, b) !== "" };
+    // Who points sees it change; who hears it is not told of each number.
+    set_attributes(this.said, { "aria-live": by_keys ? "polite" : "off" });
+    set_text(this.said, this.say(a, b));
+  }
+
+  private hush(): void {
+    this.read = null;
+    set_text(this.said, NOTHING);
+  }
+
+  /** Say anew what is read: traffic changes all the time, and ends. */
+  private repeat(): void {
+    if (!this.read) return;
+    const { a, b, by_keys, moves } = this.read;
+    if (!by_keys || moves !== (this.traffic(a, b) !== "")) this.speak(a, b, by_keys);
+  }
+
+  private traffic(a: number, b: number): string {
+    const kind = this.rows[a]?.[b];
+    const is_wire = kind === "tcp" || kind === "slow" || kind === "broken";
+    return is_wire && this.frame ? say_moved(this.frame, a, b) : "";
   }
 
   private say(a: number, b: number): string {
     const kind = this.rows[a]?.[b];
     if (kind === undefined) return NOTHING;
     const link = this.world && measured_by_pair(this.world).get(`${Math.min(a, b)},${Math.max(a, b)}`);
-    const is_wire = kind === "tcp" || kind === "slow" || kind === "broken";
     const path = kind === "slow" || kind === "broken" ? "" : WORDS[kind];
     const words = `rank ${a} – rank ${b}: ${[path, link?.words ?? ""].filter(Boolean).join(", ")}`;
-    const traffic = is_wire && this.frame ? say_moved(this.frame, a, b) : "";
+    const traffic = this.traffic(a, b);
     return traffic ? `${words}; ${traffic}` : words;
   }
 
@@ -225,7 +252,8 @@ export class Matrix {
     const found = frame.ranks.flatMap((rank, number) =>
       world && matches(query, number, rank, host_of(world, number)) ? [number] : [],
     );
-    if (chosen === this.wanted.chosen && String(found) === String(this.wanted.found)) return;
+    this.repeat();
+    if (chosen === this.wanted?.chosen && String(found) === String(this.wanted.found)) return;
     this.wanted = { found, chosen };
     this.point_out();
   }

@@ -1,0 +1,69 @@
+// The still picture beside a view: hidden while the view is there, on every front end, and nothing else.
+import { afterEach, expect, it } from "vitest";
+import { Cleanup, el } from "../src/shared/dom";
+import { hide_still } from "../src/shared/still";
+import { FakeModel } from "./fakes";
+
+const OURS = "0123456789abcdef0123456789abcdef";
+const OTHER = "f".repeat(32);
+
+let last = new Cleanup();
+afterEach(() => {
+  last.run();
+  document.body.replaceChildren();
+});
+
+function page(html: string, still_id = OURS): { model: FakeModel; view: HTMLElement; cleanup: Cleanup } {
+  document.body.innerHTML = html;
+  const model = new FakeModel();
+  model.values.set("still_id", still_id);
+  const [view, cleanup] = [document.body.appendChild(el("div")), new Cleanup()];
+  hide_still(model, view, cleanup);
+  last = cleanup;
+  return { model, view, cleanup };
+}
+
+function is_shown(selector: string): boolean {
+  let element = document.querySelector(selector);
+  expect(element).not.toBeNull();
+  for (; element; element = element.parentElement) if (getComputedStyle(element).display === "none") return false;
+  return true;
+}
+
+const svg = (id: string): string => `<svg data-px-still="${id}" xmlns="http://www.w3.org/2000/svg"></svg>`;
+const image = (name: string, text: string): string =>
+  `<img id="${name}" src="data:image/svg+xml,${encodeURIComponent(text)}">`;
+const output = (html: string): string =>
+  `<div class="jp-OutputArea-child"><div class="jp-OutputArea-prompt"></div>
+   <div class="jp-OutputArea-output" data-mime-type="image/svg+xml">${html}</div></div>`;
+
+it("is hidden with its output in JupyterLab, as long as the view is there", () => {
+  const { cleanup } = page(output(image("ours", svg(OURS))) + output(image("other", svg(OTHER))));
+  expect([is_shown("#ours"), is_shown("#other")]).toEqual([false, true]);
+  expect(getComputedStyle(document.querySelector(".jp-OutputArea-child") as Element).display).toBe("none");
+  cleanup.run();
+  expect([is_shown("#ours"), is_shown("#other")]).toEqual([true, true]);
+});
+
+it("is hidden where a front end has made it an element of the page", () => {
+  page(`<div class="output_container"><div class="output">${svg(OURS)}</div></div>${svg(OTHER)}`);
+  expect(is_shown(`[data-px-still="${OURS}"]`)).toBe(false);
+  expect(is_shown(`[data-px-still="${OTHER}"]`)).toBe(true);
+});
+
+it("takes no other picture of an output around it along", () => {
+  const inner = output(image("ours", svg(OURS))) + output(image("plot", "<svg></svg>"));
+  page(`<div class="jp-OutputArea-child"><div class="jp-OutputArea-output"><div class="jp-OutputArea">${inner}</div></div></div>
+    ${output(image("next", "<svg></svg>"))}`);
+  expect(is_shown("#ours")).toBe(false);
+  expect([is_shown("#plot"), is_shown("#next")]).toEqual([true, true]);
+});
+
+it("may be displayed after the view, and is never looked for by what is no number of ours", () => {
+  const { model, view } = page(output(image("ours", svg(OURS))), "");
+  expect(is_shown("#ours")).toBe(true);
+  model.set("still_id", '"] , * { } [x="');
+  expect(view.querySelector("style")?.textContent).toBe("");
+  model.set("still_id", OURS);
+  expect(is_shown("#ours")).toBe(false);
+});
