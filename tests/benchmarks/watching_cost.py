@@ -11,7 +11,9 @@ the others, with its 95 % interval from a bootstrap. ``--null 1`` watches in nei
 
 On a noisy machine that interval is wide, so the same is told in another way: watched turns have
 moments at which something wakes, here or in the supervisor, and all that watching costs comes then.
-Blocks that end soon after one are compared with those of the same turn that do not.
+Blocks that end soon after one are compared with those of the same turn that do not. A long block
+has more such moments in it, whatever made it long: so the same is done with each turn that was not
+watched, at the moments of the watched one beside it, and what comes of that is taken off.
 """
 
 from __future__ import annotations
@@ -72,7 +74,7 @@ def measure(
 ) -> tuple[list[dict[str, Any]], int]:
     """Of each turn a record: microseconds of an operation, percent that was lost when something woke.
 
-    And how many samples came.
+    Or would have woken. And how many samples came.
     """
     turns: list[tuple[bool, int, int]] = []
     seconds = 4 * rounds * (turn_s + SETTLE_S) + 3
@@ -93,19 +95,23 @@ def measure(
                 turns.append((is_on, start_ns, time.monotonic_ns()))
         cell.join()
         marks = np.array(workspace.pull("marks", ranks=0))
+    woken = np.sort(watcher.woken_ns)
     records = []
-    for is_on, start, end in turns:
+    for number, (is_on, start, end) in enumerate(turns):
         its = marks[(marks >= start) & (marks <= end)]
-        us = (its[-1] - its[0]) / (len(its) - 1) / BLOCK / 1e3
+        us = (its[-1] - its[0]) / (len(its) - 1) / BLOCK / 1e3 if len(its) > 1 else float("nan")
         record = {"ranks": n_ranks, "nbytes": nbytes, "watched": is_on, "us": float(us)}
-        if is_on and not is_null:
-            record["lost"] = lost_percent(its, np.sort(watcher.woken_ns))
+        # The turn itself where it is watched, else the watched one of its half of the four.
+        beside = number if is_on else number ^ 1
+        record["lost"] = lost_percent(its, woken + (start - turns[beside][1]))
         records.append(record)
     return records, watcher.n_samples
 
 
 def lost_percent(marks: np.ndarray, woken: np.ndarray) -> float:
     """How much longer a turn was by what happened soon after something had woken."""
+    if len(woken) == 0 or len(marks) < 2:
+        return float("nan")
     took = np.diff(marks)
     before = np.searchsorted(woken, marks[1:]) - 1
     is_soon = (before >= 0) & (marks[1:] - woken[before] < SOON_NS)
@@ -118,7 +124,8 @@ def more_of(records: list[dict[str, Any]]) -> np.ndarray:
     """By how many percent the watched turns of each four are longer than the others."""
     us = np.log([its["us"] for its in records]).reshape(-1, 4)
     is_on = np.array([its["watched"] for its in records]).reshape(-1, 4)
-    return 100 * np.expm1((np.where(is_on, us, -us)).sum(axis=1) / 2)
+    more = 100 * np.expm1((np.where(is_on, us, -us)).sum(axis=1) / 2)
+    return more[np.isfinite(more)]  # without a four in one of whose turns hardly anything was done
 
 
 def interval(values: np.ndarray) -> tuple[float, float]:
@@ -129,11 +136,16 @@ def interval(values: np.ndarray) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def _told(lost: np.ndarray) -> str:
+def _told(records: list[dict[str, Any]]) -> str:
     """The mean and twice its standard error: what is rare and long counts as it should."""
-    if len(lost) < 2:
+    lost, chance = (
+        np.array([its["lost"] for its in records if its["watched"] == is_on]) for is_on in (1, 0)
+    )
+    lost, chance = lost[np.isfinite(lost)], chance[np.isfinite(chance)]
+    if min(len(lost), len(chance)) < 2:
         return ""
-    return f"{lost.mean():+.2f} +- {2 * lost.std(ddof=1) / len(lost) ** 0.5:.2f}"
+    error = (lost.var(ddof=1) / len(lost) + chance.var(ddof=1) / len(chance)) ** 0.5
+    return f"{lost.mean() - chance.mean():+.2f} +- {2 * error:.2f}"
 
 
 def main() -> None:
@@ -154,8 +166,6 @@ def main() -> None:
         records += found
         more = more_of(found)
         low, high = interval(more)
-        lost = np.array([its["lost"] for its in found if "lost" in its])
-        lost = lost[np.isfinite(lost)]
         rows.append(
             (
                 n_ranks,
@@ -165,7 +175,7 @@ def main() -> None:
                 f"{median([its['us'] for its in found if not its['watched']]):.1f}",
                 f"{float(np.median(more)):+.2f}",
                 f"{low:+.2f} to {high:+.2f}",
-                _told(lost),
+                _told(found),
             )
         )
     header = (
