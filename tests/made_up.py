@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from phalanx.errors import DistributedError
-from phalanx.protocol import LinkMeasurement, LinksProgress, RankSample, Samples, Topology, Use
+from phalanx.protocol import (
+    LinkMeasurement,
+    LinksProgress,
+    RankSample,
+    RankState,
+    Samples,
+    Topology,
+    Use,
+)
 from phalanx.workspace import SampleView, Trace
 
 __all__ = ["MadeUp", "sample"]
@@ -18,7 +26,7 @@ class MadeUp:
         self.new: tuple[Samples, ...] = ()
         self.measured_links: tuple[LinkMeasurement, ...] = ()
         self.links_progress: LinksProgress | None = None
-        self.why = ""
+        self.why = self.why_lost = ""
         self.is_running, self.is_watching, self.was_left = True, False, False
 
     def _look(self) -> None:
@@ -39,10 +47,17 @@ class MadeUp:
         return SampleView(tuple(its for its in self.new if its.number > after))
 
 
-def sample(number: int, *, at_s: float, moved: int = 0, uses: tuple[Use, ...] = ()) -> Samples:
+def sample(
+    number: int,
+    *,
+    at_s: float,
+    moved: int = 0,
+    uses: tuple[Use, ...] = (),
+    state: RankState = "busy",
+) -> Samples:
     """Two ranks that have sent so many bytes to each other, over a wire."""
     ranks = tuple(
-        RankSample(rank, 7, "busy", "", 0, 0, 0, 0, {1 - rank: (moved, 0)}, uses=uses)
+        RankSample(rank, 7, state, "", 0, 0, 0, 0, {1 - rank: (moved, 0)}, uses=uses)
         for rank in range(2)
     )
     return Samples(number, int(at_s * 1e9), 0.0, 1, ranks, (), 0, (), ())

@@ -41,7 +41,8 @@ class LiveWidget(anywidget.AnyWidget):
 
     Subclasses name their bundle in ``_esm`` and ``_css``. Messages of the browser may come on the
     kernel's main thread or on any other, so they are only noted here: `tick` runs on the ticker's
-    thread, each `answer` on one of its own. Traits that are sent are set by `tick` alone.
+    thread, each `answer` on one of its own. Traits that are sent are set by `tick` alone, but for
+    ``still_id``, which `show` sets.
     """
 
     # What changes, as one record in JSON; JavaScript reads it with `decode`.

@@ -217,6 +217,7 @@ class Monitor(WorkspaceWidget):
         What threads do in a rank that is idle is on the next picture.
         """
         workspace = self._workspace
+        n_ended = workspace.n_ended  # first: what ends from now on is on no picture of this basis
         try:
             found = workspace.topology()
         except DistributedError as error:
@@ -224,7 +225,7 @@ class Monitor(WorkspaceWidget):
         if workspace.is_watching or not all(_rests(its) for its in found.ranks):
             return None
         ranks = tuple((its.pid, its.state, its.detail) for its in found.ranks)
-        return found.name, found.epoch, ranks, workspace.n_sent, workspace.measured_links
+        return found.name, found.epoch, ranks, n_ended, workspace.measured_links
 
 
 def _rests(rank: RankInfo) -> bool:

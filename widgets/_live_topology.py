@@ -213,7 +213,9 @@ class Topology(WorkspaceWidget):
                 moving = _of_busy(self._moving(), self._seen)
             except DistributedError as error:
                 why = self._why_absent(error)
-            uses = self._in_use.frames(int(1e9 * (time.monotonic() - self._sampled_s)))
+            # Where samples came with the first look nobody knows when: some other widget watched.
+            later_s = time.monotonic() - self._sampled_s if self._sampled_s else 0.0
+            uses = self._in_use.frames(int(1e9 * later_s))
             t, seen = self._seen, Seen(self._workspace.measured_links, moving, uses)
         picture = topology(t, seen)
         return with_alarm(picture, why) if why else picture

@@ -50,6 +50,7 @@ class WorkspaceWidget(LiveWidget):
         self._why_gone = ""
         self._was_left = False
         self._lives: tuple[tuple[int, bool], ...] = ()
+        self._is_busy = False
         self._workspace = checked_workspace(type(self).__name__, workspace)
         self._prepare()
         super().__init__()
@@ -84,17 +85,21 @@ class WorkspaceWidget(LiveWidget):
         why = self._reason(error)
         if self._workspace.is_running:  # its supervisor lives, and may answer yet
             return f"the workspace is silent: {why}"
+        if self._workspace.why_lost:  # it lives on elsewhere
+            return why
         return "" if self._was_left else f"the workspace has gone: {why}"
 
     def _keep_who_lives(self, frame: _Frame) -> None:
-        """Let the file know of a rank that died or was replaced, or of the end of all of them.
+        """Let the file know of a rank that died or was replaced, and of the end of them or of a cell.
 
-        The next cell may be long in coming.
+        The next cell may be long in coming, and the last one had ended here before its supervisor
+        had heard of all its ranks.
         """
+        was_busy, self._is_busy = self._is_busy, any(its.state == "busy" for its in frame.ranks)
         lives = tuple(
             (rank.pid, rank.state == "dead" or frame.status == "gone") for rank in frame.ranks
         )
-        if lives != self._lives:
+        if lives != self._lives or (was_busy and not self._is_busy):
             self._lives = lives
             self.keep_still()
 

@@ -108,9 +108,13 @@ def failing_outs(timeout: float) -> list[tuple[str, bytes, bytes]]:
             x = np.zeros(8, dtype_of(dtype))[::2] if is_strided else np.zeros(4, dtype_of(dtype))
             out = np.zeros(4, dtype_of(dtype))
             for where in (out,) if is_strided else (out, x):
-                call = functools.partial(px.all_sum, x, out=where, timeout=timeout)
-                # All of them before one ends the epoch, after which nothing more is begun.
-                calls.append(call(async_op=True).wait if is_async else call)
+                call = functools.partial(px.all_sum, x, out=where)
+                # All of them before one ends the epoch, after which nothing more is begun: the
+                # first that is called here does, soon.
+                if is_async:
+                    calls.append(call(async_op=True, timeout=60).wait)
+                else:
+                    calls.append(functools.partial(call, timeout=timeout))
             arrays.append((dtype, out, x[:0] if is_strided else x))
     for call in calls:
         with contextlib.suppress(px.DistributedError):

@@ -170,6 +170,29 @@ def test_of_what_a_person_has_ended_the_last_picture_stays(either, made_up):
     assert either.still().text.endswith(f"the workspace has gone: {_GONE}")
 
 
+def test_a_workspace_that_was_taken_over_has_not_gone(either, made_up):
+    either.still()
+    made_up.why = made_up.why_lost = "the workspace 'x' was taken over by process 7"
+    made_up.is_running = False
+    assert either.still().text.splitlines()[-1] == f"  {made_up.why}"
+
+
+def test_the_file_hears_once_more_as_the_ranks_are_idle(either, made_up, monkeypatch):
+    """The end of a cell is heard of here before its supervisor knows of all ranks."""
+    kept: list[int] = []
+
+    def show(number, state):
+        made_up.world = _world(state)
+        made_up.new = (sample(number, at_s=float(number), state=state),)
+        either.tick()
+
+    show(1, "busy")
+    monkeypatch.setattr(either, "keep_still", lambda: kept.append(1))
+    for number, state in enumerate(("busy", "idle", "idle", "busy"), start=2):
+        show(number, state)
+    assert len(kept) == 1
+
+
 def test_the_file_hears_of_the_end_of_a_workspace(either, made_up, monkeypatch):
     made_up.new = (sample(1, at_s=1.0),)
     either.tick()
@@ -210,6 +233,7 @@ def test_a_supervisor_that_was_killed_is_named_on_the_stills():
         assert not ws.was_left
         for widget in made:
             assert f"  the workspace has gone: {_GONE}" in widget.still().text.splitlines()
+    assert not ws.was_left  # nor does whoever clears it away
     with Workspace.start(n=1, linger=0) as ws:
         made.append(TopologyWidget(ws))
         before = made[-1].still()

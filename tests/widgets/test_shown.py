@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from IPython.core.events import EventManager, available_events
 from IPython.core.formatters import DisplayFormatter
+from restarting import wait_for
 
 from phalanx.widgets import Monitor, StillPicture, _kept_still, _live, keep_stills
 from phalanx.widgets._live import LiveWidget
@@ -49,6 +50,7 @@ class Displayed:
 def shell(monkeypatch):
     shell = SimpleNamespace()
     shell.events = EventManager(shell, available_events)
+    monkeypatch.setattr(_live, "STILL_S", 10.0)  # on a machine that is busy, too
     monkeypatch.setattr(_live, "get_ipython", lambda: shell)
     return shell
 
@@ -130,6 +132,7 @@ def test_cells_that_ask_nothing_of_ranks_do_not_fetch_what_those_did(shell, disp
     shell.kernel = object()
     with Workspace.start(n=2, linger=0) as ws:
         widget = Monitor(ws)
+        monkeypatch.setattr(widget, "keep_still", lambda: None)  # only what the end of a cell asks
         widget.show()
         fetched: list[int] = []
         fetch = ws.trace
@@ -142,6 +145,7 @@ def test_cells_that_ask_nothing_of_ranks_do_not_fetch_what_those_did(shell, disp
         n_fetched = cell()
         assert (cell(), cell()) == (n_fetched, n_fetched)
         ws.run("for _ in range(3): px.all_sum(1)")
+        wait_for(lambda: {rank.state for rank in ws.topology().ranks} == {"idle"})
         assert cell() == n_fetched + 1
         assert "rank 0   idle: 3 operations" in displayed.all[-1]["text/plain"]
         assert cell() == n_fetched + 1

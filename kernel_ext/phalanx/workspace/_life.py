@@ -58,6 +58,7 @@ class WorkspaceLife:
         self._is_kept = is_kept
         self._is_closed = False
         self._why_lost = ""
+        self._was_alive = True  # when it was closed
         self._why_closed = "this workspace was stopped; start another with %distributed start -n 4"
         self._runner: CellRunner | None = None
         self._bystander: Bystander | None = None
@@ -137,9 +138,9 @@ class WorkspaceLife:
         return replace(view, waiting=frozenset(waiting)) if waiting else view
 
     @property
-    def n_sent(self) -> int:
-        """A number that grows with each cell that is sent to the ranks from here."""
-        return self._runner.n_named if self._runner is not None else 0
+    def n_ended(self) -> int:
+        """A number that grows as anything ends that this process had the ranks for."""
+        return self._runner.n_ended if self._runner is not None else 0
 
     @property
     def is_running(self) -> bool:
@@ -153,8 +154,8 @@ class WorkspaceLife:
 
     @property
     def was_left(self) -> bool:
-        """Whether this process has stopped the workspace or let it go, and did not lose it."""
-        return self._is_closed and not self._why_lost
+        """Whether this process has stopped the workspace or let it go, and had not lost it before."""
+        return self._is_closed and self._was_alive and not self._why_lost
 
     @property
     def why_lost(self) -> str:
@@ -188,6 +189,7 @@ class WorkspaceLife:
             self._close(self._root.let_go)
 
     def _close(self, leave: Callable[[], None]) -> None:
+        self._was_alive = self._root.is_alive  # before who sees that it is closed asks (`was_left`)
         self._is_closed = True
         atexit.unregister(self._at_exit)
         try:

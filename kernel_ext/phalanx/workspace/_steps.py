@@ -57,7 +57,6 @@ class Steps:
         self._numbers = itertools.count(1)
         self._turns = Turns()
         self._lost: dict[int, Lost] = {}
-        self.n_named = 0  # the number of the newest cell
         self._left: set[int] = set()  # ranks that were left to a cell they did not end
         self._dispatch = Dispatch(thread, booted.connection, booted.engines, booted.session)
         self._newcomers = Newcomers()
@@ -68,8 +67,7 @@ class Steps:
 
     def _next(self, what: str = "") -> str:
         """Give a name to a cell."""
-        self.n_named = next(self._numbers)
-        return f"{self._name}:{what}{':' if what else ''}{self.n_named}"
+        return f"{self._name}:{what}{':' if what else ''}{next(self._numbers)}"
 
     # -- holding ------------------------------------------------------------------------------
 
@@ -77,6 +75,11 @@ class Steps:
     def is_running(self) -> bool:
         """Whether a cell is waited for."""
         return self._turns.is_taken
+
+    @property
+    def n_ended(self) -> int:
+        """How often something that was waited for has ended."""
+        return self._turns.n_ended
 
     @property
     def engines(self) -> tuple[str, ...]:

@@ -53,6 +53,7 @@ class Turns:
         self._changed = threading.Condition()
         self._turn: Turn | None = None
         self._is_taken = False
+        self.n_ended = 0
 
     @property
     def turn(self) -> Turn | None:
@@ -95,6 +96,7 @@ class Turns:
         finally:
             with self._changed:
                 self._is_taken, self._turn = False, None
+                self.n_ended += 1
                 self._changed.notify_all()
 
     @contextmanager
