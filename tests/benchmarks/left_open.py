@@ -3,6 +3,9 @@
 Four ranks run a cell a second, which is watched in chromium. Every ten seconds: what each process
 has in memory for itself alone (what it shares depends on what else runs on the machine), and what
 the page has after a garbage collection. A slope is of the later three quarters: caches fill first.
+
+The renderer grows by some 8 KB for each frame of a websocket, as many with our widgets as without
+(``--widgets 0``): what looks at it, or chromium, does that. So its size is to be read beside frames.
 """
 
 from __future__ import annotations
