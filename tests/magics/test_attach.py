@@ -66,7 +66,7 @@ def said(driver: KernelDriver, words: str) -> str:
 
 
 def kept(driver: KernelDriver) -> str:
-    return driver.run("%%distributed\nkept, px.all_sum(1)").stdout
+    return driver.run("%%distributed\nkept, px.all_sum(1)").text  # with the error, if it is one
 
 
 ALL_KEPT = "[0] Out: (0, 2)\n[1] Out: (10, 2)\n"

@@ -34,6 +34,19 @@ def wait_for_work():
         work.wait()
     finally:
         said["done"] = work.done()
+def n_reading():  # only who waits for a line when another is told of the death hears of it too
+    n = 0
+    for frame in sys._current_frames().values():
+        names = set()
+        while frame is not None:
+            names.add(frame.f_code.co_name)
+            frame = frame.f_back
+        n += {"next_line", "_wait"} <= names
+    return n
+def tell_when_ready():
+    while n_reading() < 3:
+        time.sleep(0.01)
+    (here / f"ready{rank}").touch()
 part = world.split(0)
 if rank == 2:
     while len(list(here.glob("ready*"))) < 2:
@@ -49,9 +62,9 @@ else:
         "getpass": lambda: getpass.getpass("key? "),
     }
     threads = [threading.Thread(target=note, args=item) for item in calls.items()]
+    threads.append(threading.Thread(target=tell_when_ready))
     for thread in threads:
         thread.start()
-    (here / f"ready{rank}").touch()
     note("input", lambda: input("who? "))
     for thread in threads:
         thread.join()

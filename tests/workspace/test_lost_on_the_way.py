@@ -14,7 +14,7 @@ from phalanx.errors import CellError
 from phalanx.workspace import QuietView
 
 COUNT = "n_runs = globals().get('n_runs', 0) + 1; n_runs"
-BOUND_S = 5.0  # 2 s of silence, half a second after an end that the root knows, and a slow machine
+BOUND_S = 9.0  # 2 s of silence, half a second after an end that the root knows, and a slow machine
 
 
 class Notices(QuietView):
