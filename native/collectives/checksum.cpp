@@ -4,52 +4,33 @@
 #include <algorithm>
 #include <cstring>
 
-#include "base/clones.hpp"
-
 namespace phalanx {
 
 namespace {
-
-constexpr std::uint64_t kGolden = 0x9E3779B97F4A7C15;  // 2^64 over the golden ratio, odd
 
 constexpr std::uint64_t mix(std::uint64_t sum, std::uint64_t word) noexcept {
     const std::uint64_t mixed = (sum ^ word) * kGolden;
     return mixed ^ (mixed >> 32);
 }
 
-PHALANX_CLONES void take(Checksum::Lanes& sums, Checksum::Lanes& keys, const std::byte* blocks,
-                         std::size_t count) {
-    Checksum::Lanes sum = sums;  // copies: the compiler keeps them in registers
-    Checksum::Lanes key = keys;
-    for (std::size_t block = 0; block < count; ++block) {
-        Checksum::Lanes words;
-        std::memcpy(words.data(), blocks + block * sizeof words, sizeof words);
-        for (std::size_t i = 0; i < Checksum::kLanes; ++i) {
-            const std::uint64_t mixed = words[i] ^ key[i];
-            sum[i] += (mixed & 0xFFFFFFFF) * (mixed >> 32) + words[i ^ 1];
-            key[i] += kGolden;
-        }
-    }
-    sums = sum;
-    keys = key;
-}
+const AddBlocks add_blocks = ways_to_add_blocks().front();
 
 }  // namespace
 
 void Checksum::add(std::span<const std::byte> bytes) noexcept {
     size_ += bytes.size();
     if (held_ > 0) {
-        const std::size_t more = std::min(bytes.size(), kBlock - held_);
+        const std::size_t more = std::min(bytes.size(), kChecksumBlock - held_);
         std::memcpy(block_.data() + held_, bytes.data(), more);
         held_ += more;
         bytes = bytes.subspan(more);
-        if (held_ < kBlock) return;
-        take(sums_, keys_, block_.data(), 1);
+        if (held_ < kChecksumBlock) return;
+        add_blocks(lanes_, block_.data(), 1);
         held_ = 0;
     }
-    const std::size_t whole = bytes.size() / kBlock;
-    if (whole > 0) take(sums_, keys_, bytes.data(), whole);
-    const auto rest = bytes.subspan(whole * kBlock);
+    const std::size_t whole = bytes.size() / kChecksumBlock;
+    if (whole > 0) add_blocks(lanes_, bytes.data(), whole);
+    const auto rest = bytes.subspan(whole * kChecksumBlock);
     std::copy(rest.begin(), rest.end(), block_.begin());
     held_ = rest.size();
 }
@@ -59,11 +40,15 @@ std::uint64_t Checksum::value() const noexcept {
     if (held_ > 0) {
         std::fill(last.block_.begin() + static_cast<std::ptrdiff_t>(held_), last.block_.end(),
                   std::byte{0});
-        take(last.sums_, last.keys_, last.block_.data(), 1);
+        add_blocks(last.lanes_, last.block_.data(), 1);
     }
     std::uint64_t sum = size_;
-    for (const std::uint64_t lane : last.sums_) sum = mix(sum, lane);
-    return sum;
+    std::uint64_t words = 0;  // beside the sum: one multiplication need not wait for the other
+    for (std::size_t i = 0; i < ChecksumLanes::kLanes; ++i) {
+        sum = mix(sum, last.lanes_.products[i]);
+        words = mix(words, last.lanes_.words[i]);
+    }
+    return mix(sum, words);
 }
 
 std::uint64_t checksum_of(std::span<const std::byte> bytes) noexcept {

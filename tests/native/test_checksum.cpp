@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "collectives/checksum.hpp"
+#include "collectives/checksum_blocks.hpp"
 
 using namespace phalanx;
 
@@ -84,5 +85,22 @@ TEST_CASE("pairs of changed bits never cancel, zeros among them") {
             flip(one);
         }
         CHECK(n_missed == 0);
+    }
+}
+
+TEST_CASE("every way to add blocks adds the same, aligned or not") {
+    const auto ways = ways_to_add_blocks();
+    const auto bytes = noise(40 * kChecksumBlock);
+    for (const std::size_t offset : {0, 1, 8, 63}) {
+        for (const std::size_t count : {0, 1, 2, 3, 4, 5, 38}) {
+            std::set<std::array<ChecksumLanes::Words, 3>> seen;
+            for (const AddBlocks add : ways) {
+                ChecksumLanes lanes;
+                add(lanes, bytes.data() + offset, count / 2);
+                add(lanes, bytes.data() + offset + count / 2 * kChecksumBlock, count - count / 2);
+                seen.insert({lanes.products, lanes.words, lanes.keys});
+            }
+            CHECK(seen.size() == 1);
+        }
     }
 }
