@@ -90,6 +90,7 @@ def test_wheel_contents(tmp_path):
     assert {
         "phalanx/__init__.py",
         "phalanx/_native.pyi",
+        "phalanx/_native_spans.pyi",
         "phalanx/notebooks/01_first_ranks.ipynb",
         "phalanx/notebooks/data/seattle-weather.csv",
         "phalanx/py.typed",

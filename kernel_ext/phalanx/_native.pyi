@@ -8,6 +8,8 @@ from typing import Any, final
 
 from numpy.typing import NDArray
 
+from ._native_spans import SpanReader as SpanReader
+
 # Why an epoch was given up (`AbortPage.abort`).
 ABORT_RANK_FAILURE: int
 ABORT_MISMATCH: int

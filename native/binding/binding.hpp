@@ -22,6 +22,7 @@ void register_site(py::module_& module);
 void register_errors(py::module_& module);
 void register_page(py::module_& module);
 void register_trace(py::module_& module);
+void register_spans(py::module_& module);
 void register_arena(py::module_& module);
 void register_group(py::module_& module);
 void register_short_way(py::module_& module);

@@ -9,6 +9,7 @@ PYBIND11_MODULE(_native, module) {
     register_convert(module);
     register_page(module);
     register_trace(module);
+    register_spans(module);
     register_arena(module);
     register_group(module);
     register_short_way(module);

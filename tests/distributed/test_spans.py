@@ -5,10 +5,10 @@ from __future__ import annotations
 from itertools import pairwise
 
 import numpy as np
+from distributed.spans_in_numpy import MOST_FIRST, MOST_SPANS
 
 from phalanx import _native
 from phalanx.distributed import ENTERED, ENTRY, Compared, Lateness, SpanReader, late_ranks
-from phalanx.distributed._spans import MOST_FIRST, MOST_SPANS
 from phalanx.protocol import Use
 
 _OPS = {name: number for number, name in _native.trace_names()["op"].items()}

@@ -7,14 +7,14 @@ own, nothing is said that these may be wrong about.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from phalanx.protocol import LateRank
 
-from ._spans import ENTRY, begins_of
+from ._spans import ENTRY
 
 __all__ = ["ENTERED", "Compared", "ItsClock", "Lateness", "late_ranks"]
 
@@ -138,9 +138,11 @@ def late_ranks(
         return Compared()
     # An operation that ran at one look and was over at the next is there twice: the last one counts.
     seen = seen[np.lexsort((seen["ended"], seen["rank"], seen["place"], seen["group"]))]
-    seen = seen[np.append(begins_of(seen["group"], seen["place"], seen["rank"])[1:], len(seen)) - 1]
+    seen = seen[
+        np.append(_begins_of(seen["group"], seen["place"], seen["rank"])[1:], len(seen)) - 1
+    ]
     seen = seen[np.lexsort((seen["entered"], seen["place"], seen["group"]))]
-    begins = begins_of(seen["group"], seen["place"])
+    begins = _begins_of(seen["group"], seen["place"])
     ends = np.append(begins[1:], len(seen))
     ended = seen["ended"].astype(np.int64)
     over = np.minimum.reduceat(np.where(ended > 0, ended, _NEVER), begins)
@@ -183,3 +185,12 @@ def _at_latest(
     entered += doubt
     order = np.lexsort((entered, np.arange(len(seen)) == last, which))
     return entered[order], doubt[order]
+
+
+def _begins_of(*columns: NDArray[Any]) -> NDArray[np.intp]:
+    """Return where rows begin that differ from those before them in one of the columns."""
+    is_begin = np.ones(len(columns[0]), bool)
+    np.not_equal(columns[0][1:], columns[0][:-1], out=is_begin[1:])
+    for column in columns[1:]:
+        is_begin[1:] |= column[1:] != column[:-1]
+    return np.flatnonzero(is_begin)
