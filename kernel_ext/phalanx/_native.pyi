@@ -9,6 +9,8 @@ from typing import Any, final
 from numpy.typing import NDArray
 
 from ._native_spans import SpanReader as SpanReader
+from ._native_spans import entered as entered
+from ._native_spans import late_ranks as late_ranks
 
 # Why an epoch was given up (`AbortPage.abort`).
 ABORT_RANK_FAILURE: int

@@ -1,4 +1,4 @@
-"""A part of the stub of `phalanx._native`, not a module: what it makes of records.
+"""A part of the stub of `phalanx._native`, not a module: what it makes of records and of entries.
 
 It knows words of 64 bits; the names of their numbers are in `phalanx.distributed`.
 """
@@ -33,3 +33,19 @@ class SpanReader:
         ``missed`` were begun, over and overwritten since the last look. ``entries`` are group,
         place, entered and ended (0: it runs) of the 128 newest collectives, in words of 64 bits.
         """
+
+def entered(entries: bytes, rank: int, host: int, unsure_ns: int) -> bytes:
+    """Put ``rank`` before each of the entries, and behind it whose clock its times are of.
+
+    ``unsure_ns``: by how much that one may be wrong beside another host's.
+    """
+
+def late_ranks(
+    seen: bytes, from_ns: int, until_ns: int, members: dict[int, int]
+) -> tuple[int, list[tuple[int, int, int, int]], int, int]:
+    """Compare what `entered` gives: ``(compared, late, unsure, unsure_ns)``.
+
+    Collectives whose first rank was through after ``from_ns`` and not after ``until_ns``; of a
+    group in ``members`` only where so many ranks are there. ``late`` has ``(rank, count, late_ns,
+    worst_ns)`` of the ranks that came last to some.
+    """

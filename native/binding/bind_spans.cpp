@@ -1,8 +1,9 @@
-// phalanx._native.SpanReader: what is made of records.
+// phalanx._native.SpanReader, and who came last: what is made of records and entries.
 #include <cstring>
 #include <span>
 
 #include "binding/binding.hpp"
+#include "group/lateness.hpp"
 #include "group/spans.hpp"
 
 namespace phalanx::binding {
@@ -59,6 +60,30 @@ py::tuple read(SpanReader& self, const py::bytes& packed) {
     return py::make_tuple(spans, found.missed, packed_of(found.entries), uses);
 }
 
+py::bytes entered(const py::bytes& entries, std::int64_t rank, std::int64_t host,
+                  std::int64_t unsure) {
+    std::vector<Entered> seen;
+    for (const auto& its : unpacked<OpEntry>(entries, "entries")) {
+        seen.push_back({rank, its.group, its.place, its.entered, its.ended, host, unsure});
+    }
+    return packed_of(seen);
+}
+
+py::tuple compared(const py::bytes& seen, std::int64_t from, std::int64_t until,
+                   std::map<std::uint64_t, std::int64_t> members) {
+    auto entries = unpacked<Entered>(seen, "entries");
+    Compared found;
+    {
+        const py::gil_scoped_release released;  // of many ranks some ms; nothing of Python
+        found = late_ranks(std::move(entries), {from, until, std::move(members)});
+    }
+    py::list late;
+    for (const auto& [rank, its] : found.late) {
+        late.append(py::make_tuple(rank, its.count, its.late, its.worst));
+    }
+    return py::make_tuple(found.n_compared, late, found.n_unsure, found.unsure);
+}
+
 }  // namespace
 
 void register_spans(py::module_& module) {
@@ -67,6 +92,10 @@ void register_spans(py::module_& module) {
         .def_property_readonly("has_open", &SpanReader::has_open)
         .def_property_readonly("since", &SpanReader::since)
         .def("read", &read, py::arg("packed"));
+    module.def("entered", &entered, py::arg("entries"), py::arg("rank"), py::arg("host"),
+               py::arg("unsure_ns"));
+    module.def("late_ranks", &compared, py::arg("seen"), py::arg("from_ns"), py::arg("until_ns"),
+               py::arg("members"));
 }
 
 }  // namespace phalanx::binding

@@ -1,4 +1,4 @@
-"""What the engine makes of records, once more in numpy: slower, and easier to believe.
+"""What the engine makes of records and entries, once more in numpy: slower, and easier to believe.
 
 The reference of `test_spans_parity`; it is right for numbers that an engine writes, not for any.
 """
@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from phalanx.distributed import ENTRY
+from phalanx.distributed import ENTRY, Compared
 from phalanx.distributed._spans import NewSpans
 from phalanx.distributed._trace import _ALGORITHMS, _FAILURES, _OPS, _PACKED, _WITH_PEER
-from phalanx.protocol import Span, Use
+from phalanx.protocol import LateRank, Span, Use
 
 MOST_SPANS = 16
 MOST_FIRST = 64
@@ -22,6 +22,7 @@ FIRST_NS = 10_000_000_000
 MOST_ENTRIES = 128
 _IS_MESSAGE = np.isin(_OPS, ("send", "recv"))
 _SEQ = np.uint64((1 << 40) - 1)
+_NEVER = np.iinfo(np.int64).max
 
 Words = NDArray[np.void]
 
@@ -190,3 +191,61 @@ def _uses(new: Words) -> tuple[Use, ...]:
         op, algorithm = str(_OPS[kind & 0xFF]), str(_ALGORITHMS[kind >> 8 & 0xFF])
         found.append(Use(op, algorithm, int(nbytes.min()), int(nbytes.max()), bool(kind >> 16)))
     return tuple(found)
+
+
+def numpy_late_ranks(
+    seen: NDArray[np.void],
+    from_ns: int = -1,
+    until_ns: int = int(_NEVER),
+    members: dict[int, int] | None = None,
+) -> Compared:
+    """Return how many collectives there are among ``seen``, and the ranks that came last to some."""
+    if not len(seen):
+        return Compared()
+    # An operation that ran at one look and was over at the next is there twice: the last one counts.
+    seen = seen[np.lexsort((seen["ended"], seen["rank"], seen["place"], seen["group"]))]
+    seen = seen[np.append(begins_of(seen["group"], seen["place"], seen["rank"])[1:], len(seen)) - 1]
+    seen = seen[np.lexsort((seen["entered"], seen["place"], seen["group"]))]
+    begins = begins_of(seen["group"], seen["place"])
+    ends = np.append(begins[1:], len(seen))
+    ended = seen["ended"].astype(np.int64)
+    over = np.minimum.reduceat(np.where(ended > 0, ended, _NEVER), begins)
+    counts = ends - begins
+    is_due = (over > from_ns) & (over <= until_ns) & (over < _NEVER) & (counts > 1)
+    for group, n_members in (members or {}).items():
+        is_due &= (seen["group"][begins] != group) | (counts >= n_members)
+    entered, doubt = _at_latest(seen, begins, ends)
+    begins, ends, others = begins[is_due], ends[is_due], counts[is_due] - 1
+    low, high = entered[begins + (others - 1) // 2], entered[begins + others // 2]
+    is_sure = entered[ends - 1] >= entered[ends - 2]
+    late = (entered[ends - 1] - (low + high) // 2)[is_sure]
+    last = seen["rank"][ends - 1][is_sure]
+    ranks = tuple(
+        LateRank(
+            int(rank),
+            int((last == rank).sum()),
+            int(late[last == rank].sum()),
+            int(late[last == rank].max()),
+        )
+        for rank in sorted(set(last.tolist()))
+    )
+    open_ns = doubt[ends - 2][~is_sure]
+    return Compared(len(begins), ranks, len(open_ns), int(open_ns.max(initial=0)))
+
+
+def _at_latest(
+    seen: NDArray[np.void], begins: NDArray[np.intp], ends: NDArray[np.intp]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return when the ranks of each collective entered, as late as that may be beside the last's.
+
+    And by how much that may be wrong. The last one's comes last, and of the others the latest
+    before it.
+    """
+    entered = seen["entered"].astype(np.int64)
+    which = np.repeat(np.arange(len(begins)), ends - begins)
+    last = (ends - 1)[which]
+    is_apart = seen["host"] != seen["host"][last]
+    doubt = np.where(is_apart, seen["unsure"] + seen["unsure"][last], 0)
+    entered += doubt
+    order = np.lexsort((entered, np.arange(len(seen)) == last, which))
+    return entered[order], doubt[order]

@@ -1,4 +1,4 @@
-"""What the engine makes of records is what numpy would; what no engine wrote is borne."""
+"""What the engine makes of records and entries is what numpy would; what no engine wrote is borne."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import random
 import msgspec
 import numpy as np
 import pytest
-from distributed.spans_in_numpy import NumpySpanReader
+from distributed.spans_in_numpy import NumpySpanReader, numpy_late_ranks
 from hypothesis import given
 from hypothesis import strategies as st
 
 from phalanx import _native
-from phalanx.distributed import AbortKind, SpanReader
+from phalanx.distributed import ENTERED, ENTRY, AbortKind, SpanReader, late_ranks
 from phalanx.protocol import Span, Use
 
 _NAMES = _native.trace_names()
@@ -87,6 +87,28 @@ def test_a_look_finds_what_numpy_finds(seed, n_threads, tick_ns, looks, at):
         assert (native.has_open, native.since) == (reference.has_open, reference.since)
 
 
+@given(
+    st.integers(0, 1 << 32),
+    st.integers(0, 60),
+    st.integers(1, 5),
+    st.sampled_from([0, 3, 50]),
+    st.sampled_from([{}, {0: 3}, {0: 2, 5: 4}]),
+)
+def test_who_came_last_is_whom_numpy_finds(seed, count, n_ranks, unsure_ns, members):
+    dice = random.Random(seed)
+    rows = []
+    for _ in range(count):
+        rank, begun = dice.randrange(n_ranks), dice.randint(1, 100)
+        ended = dice.choice([0, begun + dice.randint(0, 50)])
+        host = dice.choice([0, rank % 2])
+        rows.append(
+            (rank, dice.choice([0, 5]), dice.randint(1, 8), begun, ended, host, host * unsure_ns)
+        )
+    seen = np.array(rows, ENTERED)
+    assert late_ranks(seen, members=members) == numpy_late_ranks(seen, members=members)
+    assert late_ranks(seen, 20, 90) == numpy_late_ranks(seen, 20, 90)
+
+
 @given(st.lists(st.binary(min_size=64, max_size=64), max_size=40), st.booleans())
 def test_whatever_lies_in_a_page_a_client_takes_what_is_told_of_it(records, has_largest):
     reader = SpanReader()
@@ -94,8 +116,16 @@ def test_whatever_lies_in_a_page_a_client_takes_what_is_told_of_it(records, has_
         found = reader.read(packed)
         encoded = msgspec.msgpack.encode((found.spans, found.uses))
         msgspec.msgpack.decode(encoded, type=tuple[tuple[Span, ...], tuple[Use, ...]])
+        seen = np.zeros(len(found.entries) // ENTRY.itemsize, ENTERED)
+        for name in ENTRY.names:
+            seen[name] = np.frombuffer(found.entries, ENTRY)[name]
+        seen["rank"], seen["host"], seen["unsure"] = np.arange(len(seen)), seen["entered"], -1
+        seen["place"] %= 3
+        assert all(0 <= its.late_ns < 1 << 62 for its in late_ranks(seen).late)
 
 
 def test_part_of_a_record_is_refused():
     with pytest.raises(ValueError, match="no whole records"):
         SpanReader().read(b"\0" * 65)
+    with pytest.raises(ValueError, match="no whole entries"):
+        _native.entered(b"\0" * 33, 0, 0, 0)

@@ -1,11 +1,12 @@
-// What is new in a flight recorder: on records made up. What it is for records of all kinds,
-// tests/distributed/test_spans_parity.py compares with numpy.
+// What is new in a flight recorder, and who came last: on records made up. What they are for
+// records of all kinds, tests/distributed/test_spans_parity.py compares with numpy.
 #include <doctest/doctest.h>
 
 #include <limits>
 #include <memory>
 
 #include "collectives/op.hpp"
+#include "group/lateness.hpp"
 #include "group/recorder.hpp"
 #include "group/spans.hpp"
 
@@ -14,6 +15,7 @@ using namespace phalanx;
 namespace {
 
 constexpr std::uint64_t kMost = std::numeric_limits<std::uint64_t>::max();
+constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
 
 // Of 6 us, of which 4 are for the last rank; one begins each 10 us.
 TraceRing::Seen quick(std::uint64_t number, OpKind kind = OpKind::kAllSum) {
@@ -33,6 +35,10 @@ TraceRing::Seen running(std::uint64_t number) {
     record.is_open = true;
     record.words[kRecordArrived] = record.words[kRecordEnded] = 0;
     return record;
+}
+
+Entered entry(std::int64_t rank, std::uint64_t place, std::uint64_t entered, std::uint64_t ended) {
+    return {rank, 0, place, entered, ended, 0, 0};
 }
 
 }  // namespace
@@ -117,4 +123,40 @@ TEST_CASE("no word of a record is too large, whatever it says") {
     last.number = kMost;
     CHECK(reader.read({&last, 1}).spans.size() == 1);
     CHECK(reader.read(quick_from(0, 1)).spans.size() == 1);
+}
+
+TEST_CASE("who came last, and by how much more than the median of the others") {
+    const Comparable all{-1, kNever, {}};
+    const auto found = late_ranks(
+        {entry(0, 1, 10, 60), entry(1, 1, 50, 60), entry(2, 1, 20, 60), entry(3, 1, 30, 60)}, all);
+    CHECK(found.n_compared == 1);
+    REQUIRE(found.late.size() == 1);
+    CHECK(found.late.at(1).late == 30);
+    CHECK(late_ranks({entry(0, 1, 10, 0), entry(1, 1, 50, 0)}, all).n_compared == 0);  // it runs
+    CHECK(late_ranks({entry(0, 1, 10, 60)}, all).n_compared == 0);
+    CHECK(late_ranks({}, all).n_compared == 0);
+    // Seen while it ran, and again: it is there once.
+    CHECK(late_ranks({entry(0, 1, 10, 60), entry(0, 1, 10, 0)}, all).n_compared == 0);
+    const std::vector<Entered> both{entry(0, 1, 10, 60), entry(1, 1, 50, 61)};
+    CHECK(late_ranks(both, {59, 60, {}}).n_compared == 1);
+    CHECK(late_ranks(both, {60, 90, {}}).n_compared == 0);
+    CHECK(late_ranks(both, {0, 90, {{0, 3}}}).n_compared == 0);
+}
+
+TEST_CASE("nobody came last where clocks may be wrong by more, nor does a time overflow") {
+    auto late = entry(1, 1, 50, 60);
+    late.host = 1;
+    late.unsure = 45;
+    const Comparable all{-1, kNever, {}};
+    auto found = late_ranks({entry(0, 1, 10, 60), late}, all);
+    CHECK(found.n_compared == 1);
+    CHECK(found.n_unsure == 1);
+    CHECK(found.unsure == 45);
+    late.unsure = kNever;
+    late.entered = kMost;
+    late.ended = kMost;
+    found = late_ranks({entry(0, 1, kMost - 1, kMost), entry(0, 2, 1, 5), late, late}, all);
+    CHECK(found.n_compared == 1);
+    late.unsure = std::numeric_limits<std::int64_t>::min();
+    CHECK(late_ranks({entry(0, 1, 10, 60), late}, all).late.at(1).late == kMostTold - 10);
 }

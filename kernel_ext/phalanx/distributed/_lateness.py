@@ -1,17 +1,18 @@
 """Who came last to collectives, and by how much.
 
-Pure: when each rank entered which one in, ranks and times out. Where ranks have clocks of their
-own, nothing is said that these may be wrong about.
+What is kept of one look for the next; the engine compares (native/group/lateness.hpp). Whose entries
+they are and who wants to know it does not know.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from phalanx import _native
 from phalanx.protocol import LateRank
 
 from ._spans import ENTRY
@@ -54,8 +55,8 @@ class Lateness:
     """
 
     def __init__(self) -> None:
-        self._before = np.zeros(0, ENTERED)
-        self._kept: list[NDArray[np.void]] = []
+        self._before = b""  # words of `ENTERED`, as those that are kept
+        self._kept: list[bytes] = []
         self._n_kept = 0
         self._from_ns = self._until_ns = 0
 
@@ -88,24 +89,17 @@ class Lateness:
         is_whole : bool
             Whether all ranks were looked at; else it is kept until they are.
         """
-        parts = self._kept
         for rank, packed in entries.items():
-            own = np.frombuffer(packed, ENTRY)
-            part = np.zeros(len(own), ENTERED)
-            for name in ENTRY.names or ():
-                part[name] = own[name]
             clock = (clocks or {}).get(rank, _OURS)
-            part["rank"], part["host"], part["unsure"] = rank, clock.host, clock.unsure_ns
-            parts.append(part)
+            self._kept.append(_native.entered(packed, rank, clock.host, clock.unsure_ns))
         if not is_whole:
             self._n_kept += 1
             if self._n_kept > LONGEST_LOOKS:
                 self.restart(now_ns)
             return Compared()
-        now = np.concatenate(parts) if parts else np.zeros(0, ENTERED)
+        now = b"".join(self._kept)
         self._kept, self._n_kept = [], 0
-        seen = np.concatenate([self._before, now])
-        found = late_ranks(seen, self._from_ns, self._until_ns, members)
+        found = _compared(self._before + now, self._from_ns, self._until_ns, members)
         self._before, self._from_ns, self._until_ns = now, self._until_ns, now_ns
         return found
 
@@ -134,63 +128,13 @@ def late_ranks(
     by, and by how much less that; the collective counts among the compared ones all the same, and
     among those that leave it open.
     """
-    if not len(seen):
-        return Compared()
-    # An operation that ran at one look and was over at the next is there twice: the last one counts.
-    seen = seen[np.lexsort((seen["ended"], seen["rank"], seen["place"], seen["group"]))]
-    seen = seen[
-        np.append(_begins_of(seen["group"], seen["place"], seen["rank"])[1:], len(seen)) - 1
-    ]
-    seen = seen[np.lexsort((seen["entered"], seen["place"], seen["group"]))]
-    begins = _begins_of(seen["group"], seen["place"])
-    ends = np.append(begins[1:], len(seen))
-    ended = seen["ended"].astype(np.int64)
-    over = np.minimum.reduceat(np.where(ended > 0, ended, _NEVER), begins)
-    counts = ends - begins
-    is_due = (over > from_ns) & (over <= until_ns) & (over < _NEVER) & (counts > 1)
-    for group, n_members in (members or {}).items():
-        is_due &= (seen["group"][begins] != group) | (counts >= n_members)
-    entered, doubt = _at_latest(seen, begins, ends)
-    begins, ends, others = begins[is_due], ends[is_due], counts[is_due] - 1
-    low, high = entered[begins + (others - 1) // 2], entered[begins + others // 2]
-    is_sure = entered[ends - 1] >= entered[ends - 2]
-    late = (entered[ends - 1] - (low + high) // 2)[is_sure]
-    last = seen["rank"][ends - 1][is_sure]
-    ranks = tuple(
-        LateRank(
-            int(rank),
-            int((last == rank).sum()),
-            int(late[last == rank].sum()),
-            int(late[last == rank].max()),
-        )
-        for rank in sorted(set(last.tolist()))
+    return _compared(seen.tobytes(), from_ns, until_ns, members)
+
+
+def _compared(
+    packed: bytes, from_ns: int, until_ns: int, members: Mapping[int, int] | None
+) -> Compared:
+    n_compared, late, n_unsure, unsure_ns = _native.late_ranks(
+        packed, from_ns, until_ns, dict(members or {})
     )
-    open_ns = doubt[ends - 2][~is_sure]
-    return Compared(len(begins), ranks, len(open_ns), int(open_ns.max(initial=0)))
-
-
-def _at_latest(
-    seen: NDArray[np.void], begins: NDArray[np.intp], ends: NDArray[np.intp]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return when the ranks of each collective entered, as late as that may be beside the last's.
-
-    And by how much that may be wrong. The last one's comes last, and of the others the latest
-    before it.
-    """
-    entered = seen["entered"].astype(np.int64)
-    which = np.repeat(np.arange(len(begins)), ends - begins)
-    last = (ends - 1)[which]
-    is_apart = seen["host"] != seen["host"][last]
-    doubt = np.where(is_apart, seen["unsure"] + seen["unsure"][last], 0)
-    entered += doubt
-    order = np.lexsort((entered, np.arange(len(seen)) == last, which))
-    return entered[order], doubt[order]
-
-
-def _begins_of(*columns: NDArray[Any]) -> NDArray[np.intp]:
-    """Return where rows begin that differ from those before them in one of the columns."""
-    is_begin = np.ones(len(columns[0]), bool)
-    np.not_equal(columns[0][1:], columns[0][:-1], out=is_begin[1:])
-    for column in columns[1:]:
-        is_begin[1:] |= column[1:] != column[:-1]
-    return np.flatnonzero(is_begin)
+    return Compared(n_compared, tuple(LateRank(*its) for its in late), n_unsure, unsure_ns)

@@ -30,7 +30,8 @@ if TYPE_CHECKING:  # a world of one host does not load it
 
 __all__ = ["Samplers"]
 
-# A look reads what is new in a rank's flight recorder: 500 operations in 0.1 ms (all 4096 were 0.2).
+# A look at two ranks that have done 550 operations each takes 0.8 ms of a core, with its sending: as
+# they keep both cores busy, not much of what it needs is in a cache (in numpy it was 3.1 ms).
 # So often, and courteously, busy ranks on as many cores lose less than a hundredth to it.
 INTERVAL_S = 1 / 3
 FAR_S = 0.1  # for other hosts to answer: one that takes longer is heard at the next look
