@@ -201,7 +201,8 @@ NewSpans SpanReader::read(std::span<const TraceRing::Seen> records) {
         if (is_known && is_next && !is_first) found.missed = its.number - next_;
         is_known = is_known && !is_next;
         const Record record(its);
-        const bool is_recent = !is_first || record.entered() >= until - kFirstNs;
+        // What runs is of interest however long it has: another thread may have begun more since.
+        const bool is_recent = !is_first || its.is_open || record.entered() >= until - kFirstNs;
         const bool ran = std::binary_search(open_.begin(), open_.end(), its.number);
         if (!(is_next && is_recent) && !ran) continue;
         fresh.push_back(record);

@@ -57,7 +57,8 @@ class NumpySpanReader:
             self._last, self._open = -1, set()
         is_new = numbers > self._last
         if self._last < 0:
-            is_new &= words["entered"] + FIRST_NS >= words["entered"][-1]
+            is_recent = words["entered"] + FIRST_NS >= words["entered"][-1]
+            is_new &= is_recent | (words["number"] & 1).astype(bool)
         for number in self._open:  # few; numpy's own sets would be a fifth of a look
             is_new |= numbers == number
         new, first = words[is_new], int(numbers[numbers > self._last][:1].sum())

@@ -95,6 +95,10 @@ def test_the_first_look_goes_back_ten_seconds():
     new = _quick(50, 50, begun=20_000 * MS)
     spans, missed, *_ = SpanReader().read(_packed(*old, *new))
     assert (sum(span.count for span in spans), missed) == (50, 0)
+    hangs = _record(0, "recv", begun=MS)  # while another thread goes on
+    spans, *_ = SpanReader().read(_packed(hangs, *new))
+    assert (spans[0].op, spans[0].done_ns) == ("recv", 0)
+    assert sum(span.count for span in spans) == 51
     seconds = [
         _record(i, begun=i * 100 * MS + 1, arrived=i * 100 * MS + 2, done=i * 100 * MS + 9)
         for i in range(90)
