@@ -18,6 +18,7 @@ watched, at the moments of the watched one beside it, and what comes of that is 
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from typing import Any
@@ -63,10 +64,10 @@ class Watcher:
                 self.n_samples, self._number = self.n_samples + 1, samples.number
                 self.woken_ns.append(samples.now_ns)
             time.sleep(min(READ_S, left_s))
-        # The wish outlives its last word by three seconds, which would be in the next turn.
+        # The wish outlives its last word by seconds, which would be in the next turn.
         log = self._workspace._root._samples
         log._send(WatchSamples(0))
-        log._renew_at_s = 0.0
+        log._asked_s = -math.inf
 
 
 def measure(

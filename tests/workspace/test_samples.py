@@ -134,7 +134,14 @@ def test_the_wish_is_said_again_but_not_each_time():
     log = SampleLog(sent.append, clock=lambda: now_s[0])
     for now_s[0] in (0.0, 0.2, 0.9, 1.1, 1.2):
         log.read(0)
+    assert len(sent) == 2  # nothing has come: it is said again
+    log.take(_samples(1))
+    for now_s[0] in (2.5, 4.0):
+        log.read(0)
     assert len(sent) == 2
+    now_s[0] = 4.2
+    log.read(0)
+    assert len(sent) == 3
     assert all(isinstance(wish, WatchSamples) and wish.seconds > 1.1 for wish in sent)
 
 

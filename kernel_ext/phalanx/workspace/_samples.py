@@ -5,6 +5,7 @@ It knows the messages and the clock; who draws them it does not.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
@@ -15,8 +16,10 @@ from phalanx.protocol import Samples, ToRoot, WatchSamples
 
 __all__ = ["SampleLog", "SampleView"]
 
-LEASE_S = 8.0  # a kernel that is kept from reading by a cell so long has all that came meanwhile
-RENEW_S = 1.0
+LEASE_S = 10.0  # a kernel that is kept from reading by a cell for most of that misses nothing
+# Each wish wakes the supervisor, which costs busy ranks as much as a look at them.
+RENEW_S = 3.0
+AGAIN_S = 1.0  # where nothing has come since the last one: it may have been lost
 KEPT = 64  # twice what comes in that time; of 64 busy ranks some 3 MB
 
 
@@ -46,20 +49,23 @@ class SampleLog:
         self._clock = clock
         self._lock = threading.Lock()
         self._samples: deque[Samples] = deque(maxlen=kept)
-        self._renew_at_s = 0.0
+        self._asked_s = self._came_s = -math.inf
 
     def take(self, samples: Samples) -> None:
         """Note samples that have come."""
         with self._lock:
             self._samples.append(samples)
+            self._came_s = self._clock()
 
     def read(self, after: int) -> SampleView:
         """Return the samples after a number, and ask for more."""
         with self._lock:
             found = tuple(its for its in self._samples if its.number > after)
-            is_due = self._clock() >= self._renew_at_s
+            now_s = self._clock()
+            wait_s = RENEW_S if self._came_s > self._asked_s else AGAIN_S
+            is_due = now_s >= self._asked_s + wait_s
             if is_due:
-                self._renew_at_s = self._clock() + RENEW_S
+                self._asked_s = now_s
         if is_due:
             self._send(WatchSamples(LEASE_S))
         # Numbers go on while nobody of this process watches: that is no loss, but a pause.
