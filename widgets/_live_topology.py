@@ -32,7 +32,7 @@ from ._topology_frames import Frame, Timeline, world_of
 __all__ = ["Topology"]
 
 REPEAT_S = 2.0  # a view that hears nothing for 8 s says so
-NOW_S = 2.0  # what moves is told of the last second, by samples that come four times in one
+NOW_S = 2.0  # what moves is told of the last second, by samples that come three times in one
 
 
 class Topology(WorkspaceWidget):

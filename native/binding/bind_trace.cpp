@@ -4,6 +4,7 @@
 #include "binding/binding.hpp"
 #include "collectives/op.hpp"
 #include "group/recorder.hpp"
+#include "group/spans.hpp"
 
 namespace phalanx::binding {
 
@@ -80,9 +81,10 @@ py::tuple counters_of(const PyPage& self, int slot) {
     for (int peer = 0; peer < page.ranks(); ++peer) {
         const auto sent = page.wire(slot, peer, false)->load(std::memory_order_relaxed);
         const auto received = page.wire(slot, peer, true)->load(std::memory_order_relaxed);
-        if (sent != 0 || received != 0) wires[py::int_(peer)] = py::make_tuple(sent, received);
+        if (sent == 0 && received == 0) continue;
+        wires[py::int_(peer)] = py::make_tuple(told(sent), told(received));
     }
-    return py::make_tuple(sums[0], sums[1], sums[2], sums[3], wires);
+    return py::make_tuple(told(sums[0]), told(sums[1]), told(sums[2]), told(sums[3]), wires);
 }
 
 void register_trace(py::module_& module) {

@@ -44,9 +44,10 @@ std::uint64_t Checksum::value() const noexcept {
     }
     std::uint64_t sum = size_;
     std::uint64_t words = 0;  // beside the sum: one multiplication need not wait for the other
+    // The other way round: a bit of a lane that comes last in both would change both alike.
     for (std::size_t i = 0; i < ChecksumLanes::kLanes; ++i) {
         sum = mix(sum, last.lanes_.products[i]);
-        words = mix(words, last.lanes_.words[i]);
+        words = mix(words, last.lanes_.words[ChecksumLanes::kLanes - 1 - i]);
     }
     return mix(sum, words);
 }

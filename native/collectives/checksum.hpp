@@ -10,11 +10,13 @@
 
 namespace phalanx {
 
-// Not against an attacker: against bits that changed on their way; any change is seen but for about
-// one in 2^64. A block of eight words, one for each lane: a lane adds its word, and apart from that
-// the product of the halves of its word xor a key that is another one for each block, so that order
-// counts (the core of XXH3, Collet 2019, which adds a neighbour's word to the product instead).
-// 42 GB/s with 512-bit vectors, 31 GB/s with 256, 14 GB/s with 128 (bytes in the second cache).
+// Not against an attacker: against bits that changed on their way. A change of one word, or of
+// bytes at random, is unseen in about one of 2^64; the same bit changed in two blocks, in one of
+// 2^34 or fewer. A block of eight words, one for each lane: a lane adds its word, and apart from
+// that the product of the halves of its word xor a key that is another one for each block, so that
+// order counts (the core of XXH3, Collet 2019, which adds a neighbour's word to the product
+// instead). 42 GB/s with 512-bit vectors, 31 GB/s with 256, 14 GB/s with 128 (bytes in the second
+// cache).
 class Checksum {
   public:
     // Pieces may be of any size; only the bytes in their order count.

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 from types import SimpleNamespace
 
+import msgspec
+import pytest
+
+from phalanx.protocol.host_samples import HostSamples, said_of
 from phalanx.supervisor._cell_times import KEPT_NS, CellTimes
 from phalanx.supervisor._hopeless import Activity, Standing
 from phalanx.supervisor._rank_reader import RankReader
@@ -67,11 +72,11 @@ class _Memory:
     """A page whose only rank does what a test says; counts how often its recorder is read."""
 
     def __init__(self):
-        self.operations, self.doing, self.n_read = 0, "", 0
+        self.operations, self.doing, self.n_read, self.packed = 0, "", 0, b""
 
     def trace(self, slot, since=0):
         self.n_read += 1
-        return b"", 0
+        return self.packed, 0
 
     def counters(self, slot):
         return self.operations, 0, 0, 0, {}
@@ -96,6 +101,20 @@ def test_the_recorder_of_a_rank_that_does_nothing_is_not_read():
     assert [n_read(), n_read()] == [1, 1]
     memory.doing, pids[0] = "", 8
     assert [n_read(), n_read()] == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("is_open", "entered", "arrived"), [(1, 1 << 63, 0), (1, 1, 1 << 63), (0, 1 << 61, 0)]
+)
+def test_whatever_a_record_says_the_root_takes_what_a_host_tells(is_open, entered, arrived):
+    memory = _Memory()
+    # A number and whether it is open, place, bytes, group, entered, arrived, ended, what.
+    memory.packed = struct.pack("<8Q", is_open, 1, 4, 0, entered, arrived, 0, 1)
+    memory.counters = lambda _: (1, 0, (1 << 62) - 1, (1 << 62) - 1, {})
+    reader = RankReader(SimpleNamespace(ranks=(0,), memory=memory, pid=lambda _: 7))
+    (its,) = reader.read()
+    told = msgspec.msgpack.encode(HostSamples((said_of(its),)))
+    assert len(msgspec.msgpack.decode(told, type=HostSamples).ranks[0].spans) == 1
 
 
 def test_cells_that_run_are_kept_and_others_for_a_moment():

@@ -9,10 +9,11 @@ from typing import Annotated
 
 import msgspec
 
-__all__ = ["Amount", "Code", "Epoch", "Pid", "Rank"]
+__all__ = ["Amount", "Code", "Epoch", "GroupNumber", "Pid", "Rank"]
 
 Pid = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]  # 0: none
 Rank = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
 Epoch = Annotated[int, msgspec.Meta(ge=1, lt=1 << 48)]  # as in the word of an abort page
+GroupNumber = Annotated[int, msgspec.Meta(ge=0)]  # of 64 bits, as in a record of the engine
 Code = Annotated[int, msgspec.Meta(ge=-(1 << 31), lt=1 << 31)]  # of the engine: an int of C
 Amount = Annotated[int, msgspec.Meta(ge=0)]  # of bytes

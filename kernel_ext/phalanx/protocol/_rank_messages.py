@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from ._bounds import Code, Epoch, Pid
+from ._bounds import Code, Epoch, GroupNumber, Pid
 
 __all__ = [
     "CellEnded",
@@ -180,7 +180,7 @@ class SplitFormed(msgspec.Struct, frozen=True, tag="split_formed", forbid_unknow
 
     epoch: int
     channel: int
-    number: int
+    number: GroupNumber
     members: tuple[int, ...]
 
 
@@ -188,7 +188,7 @@ class SplitClosed(msgspec.Struct, frozen=True, tag="split_closed", forbid_unknow
     """Notice: this rank has left the group ``number`` of ``epoch``."""
 
     epoch: int
-    number: int
+    number: GroupNumber
 
 
 ToSupervisor = (

@@ -15,6 +15,9 @@ from ._host import HostSupervisor
 
 __all__ = ["RankReader"]
 
+# Who is told takes no more (`protocol.host_samples`), and any process may have written the page.
+MOST_NS = (1 << 62) - 1
+
 
 class RankReader:
     """Samples of the ranks of one host, from their page; state and words are the root's to add."""
@@ -52,8 +55,9 @@ class RankReader:
         self._seen[rank] = pid, operations
         for span in found.spans:
             if not span.done_ns:
-                inside_ns += now_ns - span.begun_ns
-                waiting_ns += now_ns - span.begun_ns if span.wait_ns < 0 else span.wait_ns
+                ran_ns = max(0, now_ns - span.begun_ns)
+                inside_ns += ran_ns
+                waiting_ns += ran_ns if span.wait_ns < 0 else span.wait_ns
         return RankSample(
             rank,
             pid,
@@ -61,8 +65,8 @@ class RankReader:
             "",
             operations,
             arena_nbytes,
-            inside_ns,
-            waiting_ns,
+            min(inside_ns, MOST_NS),
+            min(waiting_ns, MOST_NS),
             wires,
             *found,
         )

@@ -115,7 +115,7 @@ class WorkspaceLife:
         return msgspec.structs.replace(topology, ranks=ranks)
 
     def samples(self, after: int = 0) -> SampleView:
-        """Return what the ranks did lately, four looks a second; and look on for 8 s more.
+        """Return what the ranks did lately, three looks a second; and look on for 10 s more.
 
         Nobody looks before this is called, nor once it is not called again; it needs nothing of the
         ranks. The first call returns no sample: the first one comes a moment later.
