@@ -183,8 +183,9 @@ def test_nothing_is_left(first_ranks):
 # -- 02 talking to ranks ------------------------------------------------------------------------
 
 
-def _prompts(cell: CellResult) -> list[str]:
-    return [prompt.text for prompt in cell.prompts]
+def _asked(cell: CellResult) -> list[str]:
+    """The questions without who asks: one of all names those that have come by then."""
+    return [prompt.text.partition("] ")[2] for prompt in cell.prompts]
 
 
 def test_lines_and_values_are_told_once(talking):
@@ -200,7 +201,8 @@ def test_lines_and_values_are_told_once(talking):
 
 def test_questions_of_all_and_of_one(talking):
     cell = _of(talking, "What is your name?")
-    assert _prompts(cell) == ["[0-3] What is your name? ", "[0] Ada, a number, please: "]
+    assert _asked(cell) == ["What is your name? ", "Ada, a number, please: "]
+    assert cell.prompts[1].text.startswith("[0] ")
     assert _who_said(cell.stdout, "Ada said 42") == [0, 1, 2, 3]
 
 
@@ -213,7 +215,7 @@ def test_a_secret_is_not_shown(talking):
 
 def test_the_debugger_asks_all_and_one(talking):
     cell = _of(talking, "breakpoint()")
-    assert _prompts(cell) == ["[0-3] ipdb> "] * 3
+    assert _asked(cell) == ["ipdb> "] * 3
     said = {0: "[0, 4, 8]", 1: "[1, 5, 9]", 2: "[2, 6]", 3: "[3, 7]"}
     assert all(_who_said(cell.stdout, words) == [rank] for rank, words in said.items())
     assert cell.stdout.count("] 3\n") == 1
@@ -233,7 +235,7 @@ def test_the_cause_comes_first_and_can_be_looked_at(talking):
     assert cell.error.startswith("ZeroDivisionError: rank 2: ZeroDivisionError")
     assert "then ranks 0-1,3: " in cell.text
     looked = _of(talking, "%distributed debug 2")
-    assert _prompts(looked) == ["[2] ipdb> "] * 3
+    assert [prompt.text for prompt in looked.prompts] == ["[2] ipdb> "] * 3
     assert "[2] 0.0\n" in looked.stdout
 
 
@@ -310,7 +312,7 @@ def test_the_failed_rank_is_looked_at(broken):
     error = _of(broken, "weigh(parts[rank])").error
     assert error.startswith("ZeroDivisionError: rank 1: ZeroDivisionError")
     looked = _of(broken, "%distributed debug 1")
-    assert _prompts(looked) == ["[1] ipdb> "] * 4
+    assert [prompt.text for prompt in looked.prompts] == ["[1] ipdb> "] * 4
     assert "[1] 0\n" in looked.stdout
     assert "[1] [4, 0, 2, 8]\n" in looked.stdout
 
