@@ -147,10 +147,16 @@ def test_a_death_frees_everyone_in_whatever_they_do(transport, tmp_path):
 def test_a_freeze_frees_everyone_and_the_thawed_are_good_again(transport, tmp_path):
     with Workspace.start(n=3, silence=1.0, transport=transport) as ws:
         (pid,) = (int(result.value) for result in ws.run("import os; os.getpid()", ranks=[2]))
-        thaw = threading.Timer(3.0, os.kill, (pid, signal.SIGCONT))
-        thaw.start()
+
+        def thaw():
+            until((tmp_path / "killed").exists, 60.0)
+            time.sleep(2.0)  # frozen for that long: twice what makes it missed
+            os.kill(pid, signal.SIGCONT)
+
+        thawing = threading.Thread(target=thaw)
+        thawing.start()
         ws.run(IN_ALL_OF_IT % (str(tmp_path), "SIGSTOP"), view=FakeView())
-        thaw.join()
+        thawing.join()
         check_freed(ws, tmp_path, "has been stopped (frozen) for 1 s", 1.0 + 0.5)
         assert [result.value for result in ws.run("px.all_sum(1)")] == ["3"] * 3
 
