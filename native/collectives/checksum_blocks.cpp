@@ -1,4 +1,4 @@
-// Written out for each kind of vectors: of the plain loop a compiler makes whole 64-bit products,
+// Written out for the wide vectors: of the plain loop a compiler makes whole 64-bit products,
 // three instructions with AVX-512 and a dozen with AVX2, where one multiplies the halves.
 #include "collectives/checksum_blocks.hpp"
 
@@ -37,30 +37,6 @@ void add_plainly(ChecksumLanes& lanes, const std::byte* blocks, std::size_t coun
 #if defined(__x86_64__)
 
 constexpr auto kStep = static_cast<long long>(kGolden);
-
-void add_by_2(ChecksumLanes& lanes, const std::byte* blocks, std::size_t count) {
-    __m128i products[4];
-    __m128i words[4];
-    __m128i keys[4];
-    std::memcpy(products, &lanes.products, sizeof products);
-    std::memcpy(words, &lanes.words, sizeof words);
-    std::memcpy(keys, &lanes.keys, sizeof keys);
-    const __m128i step = _mm_set1_epi64x(kStep);
-    for (std::size_t block = 0; block < count; ++block) {
-        for (std::size_t i = 0; i < 4; ++i) {
-            __m128i word;
-            std::memcpy(&word, blocks + block * kChecksumBlock + i * sizeof word, sizeof word);
-            const __m128i mixed = _mm_xor_si128(word, keys[i]);
-            const __m128i high = _mm_srli_epi64(mixed, 32);
-            products[i] = _mm_add_epi64(products[i], _mm_mul_epu32(mixed, high));
-            words[i] = _mm_add_epi64(words[i], word);
-            keys[i] = _mm_add_epi64(keys[i], step);
-        }
-    }
-    std::memcpy(&lanes.products, products, sizeof products);
-    std::memcpy(&lanes.words, words, sizeof words);
-    std::memcpy(&lanes.keys, keys, sizeof keys);
-}
 
 [[gnu::target("avx2")]] void add_by_4(ChecksumLanes& lanes, const std::byte* blocks,
                                       std::size_t count) {
@@ -112,7 +88,6 @@ std::vector<AddBlocks> known_ways() {
     std::vector<AddBlocks> ways;
     if (__builtin_cpu_supports("avx512f")) ways.push_back(add_by_8);
     if (__builtin_cpu_supports("avx2")) ways.push_back(add_by_4);
-    ways.push_back(add_by_2);
     ways.push_back(add_plainly);
     return ways;
 }

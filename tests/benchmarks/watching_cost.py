@@ -33,9 +33,8 @@ READ_S = 0.2
 SETTLE_S = 0.45  # a supervisor takes up to 0.34 s to see that nobody watches any more
 BLOCK = 10  # operations between two looks at the clock: that one costs nothing beside them
 RESAMPLES = 4000
-SOON_NS = (
-    30_000_000  # after something has woken: a look takes 1 ms, many times that with a bad moment
-)
+# After something has woken: a look takes 1 ms, many times that with a bad moment.
+SOON_NS = 30_000_000
 
 _CELL = """
 import time

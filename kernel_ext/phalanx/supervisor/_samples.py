@@ -32,7 +32,7 @@ __all__ = ["Samplers"]
 
 # A look at two ranks that have done 550 operations each takes 0.8 ms of a core, with its sending: as
 # they keep both cores busy, not much of what it needs is in a cache (in numpy it was 3.1 ms).
-# So often, and courteously, busy ranks on as many cores lose less than a hundredth to it.
+# So often, it adds 0.4 % of a core here and 0.3 % in who watches, in processor time.
 INTERVAL_S = 1 / 3
 FAR_S = 0.1  # for other hosts to answer: one that takes longer is heard at the next look
 LEASE_S = 10.0  # the longest that who watches need not say so again
