@@ -15,8 +15,7 @@ namespace phalanx {
 // 2^34 or fewer. A block of eight words, one for each lane: a lane adds its word, and apart from
 // that the product of the halves of its word xor a key that is another one for each block, so that
 // order counts (the core of XXH3, Collet 2019, which adds a neighbour's word to the product
-// instead). 42 GB/s with 512-bit vectors, 31 GB/s with 256, 14 GB/s with 128 (bytes in the second
-// cache).
+// instead). 42 GB/s with 512-bit vectors, 31 GB/s with 256 (second cache).
 class Checksum {
   public:
     // Pieces may be of any size; only the bytes in their order count.
