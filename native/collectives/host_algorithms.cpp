@@ -6,7 +6,7 @@
 #include <cstring>
 #include <vector>
 
-#include "collectives/copy.hpp"
+#include "base/copy.hpp"
 #include "collectives/kernels.hpp"
 #include "collectives/plan.hpp"
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "collectives/copy.hpp"
+#include "base/copy.hpp"
 #include "collectives/plan.hpp"
 
 namespace phalanx {

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <new>
 
-#include "collectives/copy.hpp"
+#include "base/copy.hpp"
 
 namespace phalanx {
 

@@ -11,8 +11,8 @@
 #include <type_traits>
 #include <vector>
 
+#include "base/placement.hpp"
 #include "collectives/op.hpp"
-#include "collectives/placement.hpp"
 #include "transport/arena.hpp"
 #include "transport/waiter.hpp"
 

@@ -2,8 +2,8 @@
 // steps overlap and nobody waits for a step of everybody.
 #include <vector>
 
+#include "base/copy.hpp"
 #include "collectives/checksum.hpp"
-#include "collectives/copy.hpp"
 #include "collectives/kernels.hpp"
 #include "collectives/plan.hpp"
 #include "collectives/team.hpp"

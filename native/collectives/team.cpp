@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "collectives/copy.hpp"
+#include "base/copy.hpp"
 #include "collectives/kernels.hpp"
 
 namespace phalanx {

@@ -2,7 +2,7 @@
 // memory is walked in pieces of all blocks at once, so that no rank needs a copy of a whole array.
 #include <algorithm>
 
-#include "collectives/copy.hpp"
+#include "base/copy.hpp"
 #include "collectives/host_blocks.hpp"
 #include "collectives/team.hpp"
 

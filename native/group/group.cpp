@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-#include "collectives/copy.hpp"
+#include "base/copy.hpp"
 #include "collectives/kernels.hpp"
 
 namespace phalanx {

@@ -35,12 +35,18 @@ std::pair<std::unique_ptr<Link>, std::unique_ptr<Link>> make_memory_links(
 // claims more than the ring holds is lost, not followed. Two links may be made of one queue, one to
 // send and one to receive, each for a thread of its own: they write different counters.
 //
+// A step at a time is moved and told, so that one end reads while the other writes.
+//
+// `wants_streaming` is advice of the consumer to the producer: lines that were just written come to
+// it slowly, so they had better be written past the caches (base/placement.hpp). Any value is safe.
+//
 // `ended_epoch` is the last epoch in which the producer has left: an old group that is closed late
 // does not end the queue for the one that came after it.
 struct ArenaHalf {
     alignas(kCacheLine) std::atomic<std::uint64_t> head;
     std::atomic<std::uint64_t> ended_epoch;
     alignas(kCacheLine) std::atomic<std::uint64_t> tail;
+    std::atomic<std::uint64_t> wants_streaming;
     alignas(kCacheLine) std::byte data[1];  // up to the end of the span
 
     static constexpr std::size_t kOverhead = 3 * kCacheLine;
@@ -49,9 +55,10 @@ struct ArenaHalf {
 // Empties the half of a queue that this rank writes, before the peer may use it.
 void reset_arena_half(std::span<std::byte> own);
 // `own` is memory that only this rank writes and has reset, `theirs` the peer's of the same size;
-// `bell` is rung when there is something new for the peer.
+// `bell` is rung when there is something new for the peer. `is_always_far`: for tests, as whoever
+// reads from it takes the cores to sit.
 std::unique_ptr<Link> make_arena_link(int peer, std::span<std::byte> own,
                                       std::span<const std::byte> theirs, Doorbell* bell,
-                                      std::uint64_t epoch);
+                                      std::uint64_t epoch, bool is_always_far = false);
 
 }  // namespace phalanx

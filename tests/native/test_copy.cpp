@@ -4,8 +4,8 @@
 #include <numeric>
 #include <vector>
 
-#include "collectives/copy.hpp"
-#include "collectives/placement.hpp"
+#include "base/copy.hpp"
+#include "base/placement.hpp"
 
 using namespace phalanx;
 using namespace std::chrono_literals;

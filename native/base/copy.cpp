@@ -1,5 +1,5 @@
 // Streaming stores: SSE2, which every x86-64 has; wider ones are no faster, memory is the limit.
-#include "collectives/copy.hpp"
+#include "base/copy.hpp"
 
 #include <algorithm>
 
