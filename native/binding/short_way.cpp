@@ -29,23 +29,26 @@ struct NamedDtype {
 // Made as the module is, where no other thread can wait for it with the GIL in its hand (it imports
 // numpy), and kept: no destructor runs after the interpreter's end.
 struct Known {
-    std::array<NamedKind, 7> kinds;
+    std::array<NamedKind, 9> kinds;
     std::vector<NamedDtype> dtypes;
 };
 
+bool is_message(OpKind kind) { return kind == OpKind::kSend || kind == OpKind::kRecv; }
+
 NamedKind named(OpKind kind) {
     const bool keeps_shape = kind == OpKind::kAllSum || kind == OpKind::kAllMax ||
-                             kind == OpKind::kAllMin || kind == OpKind::kBroadcast;
+                             kind == OpKind::kAllMin || kind == OpKind::kBroadcast ||
+                             is_message(kind);
     return {kind, keeps_shape, PyUnicode_InternFromString(name_of(kind).c_str())};
 }
 
 const Known& known() {
     static const Known* const it = [] {
-        auto* made =
-            new Known{{named(OpKind::kAllSum), named(OpKind::kAllMax), named(OpKind::kAllMin),
-                       named(OpKind::kBroadcast), named(OpKind::kAllGather),
-                       named(OpKind::kSumScatter), named(OpKind::kAllToAll)},
-                      {}};
+        auto* made = new Known{
+            {named(OpKind::kAllSum), named(OpKind::kAllMax), named(OpKind::kAllMin),
+             named(OpKind::kBroadcast), named(OpKind::kAllGather), named(OpKind::kSumScatter),
+             named(OpKind::kAllToAll), named(OpKind::kSend), named(OpKind::kRecv)},
+            {}};
         for (const Dtype dtype : all_dtypes()) {
             if (dtype == Dtype::bfloat16) continue;  // ml_dtypes', not numpy's
             const std::string name(name_of(dtype));
@@ -132,6 +135,28 @@ bool fits(const Array& out, const Array& x, std::string_view as, const Shape& sh
            std::equal(shape.dims.begin(), shape.dims.begin() + shape.ndim, out.dimensions);
 }
 
+// The rank that a call names, if it is to name one: whose array all get, or who is at the other
+// end.
+bool root_of(OpKind kind, PyObject* rank, const Group& group, int& root) {
+    if (kind != OpKind::kBroadcast && !is_message(kind)) return true;
+    const long number = PyLong_AsLong(rank);
+    if (number < 0 || number >= group.size()) {
+        PyErr_Clear();
+        return false;
+    }
+    root = static_cast<int>(number);
+    return kind == OpKind::kBroadcast || root != group.rank();
+}
+
+py::object new_array(const Array& like, Shape& shape) {
+    Py_INCREF(like.descr);  // taken over by the new array
+    auto made = py::reinterpret_steal<py::object>(
+        Api::get().PyArray_NewFromDescr_(Api::get().PyArray_Type_, like.descr, shape.ndim,
+                                         shape.dims.data(), nullptr, nullptr, 0, nullptr));
+    if (!made) throw py::error_already_set();
+    return made;
+}
+
 // As Python has given them.
 struct Arguments {
     PyObject *name, *engine, *x, *out, *root, *timeout, *dtype;
@@ -166,23 +191,14 @@ py::object take(const Arguments& given) {
     }
     call.shape = {dims.data(), static_cast<std::size_t>(x->nd)};
     call.x = reinterpret_cast<const std::byte*>(x->data);
-    if (op->kind == OpKind::kBroadcast) {
-        const long number = PyLong_AsLong(given.root);
-        if (number < 0 || number >= group.size()) {
-            PyErr_Clear();
-            return {};
-        }
-        call.root = static_cast<int>(number);
-    }
+    if (!root_of(op->kind, given.root, group, call.root)) return {};
 
     py::object out;
     bool is_to_spoil = false;
-    if (given.out == Py_None) {
-        Py_INCREF(x->descr);  // taken over by the new array
-        out = py::reinterpret_steal<py::object>(
-            Api::get().PyArray_NewFromDescr_(Api::get().PyArray_Type_, x->descr, shape.ndim,
-                                             shape.dims.data(), nullptr, nullptr, 0, nullptr));
-        if (!out) throw py::error_already_set();
+    if (op->kind == OpKind::kSend) {
+        out = py::reinterpret_borrow<py::object>(given.x);  // itself, for the next to use
+    } else if (given.out == Py_None) {
+        out = new_array(*x, shape);
         call.out = reinterpret_cast<std::byte*>(py::detail::array_proxy(out.ptr())->data);
     } else {
         const Array* array = plain_array(given.out, Api::NPY_ARRAY_WRITEABLE_);

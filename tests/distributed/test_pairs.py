@@ -54,6 +54,10 @@ def test_eight_ranks_exchange_over_tcp(rank_pool):
     assert all(rank_pool(8, transport="tcp").run(pair_cells.exchange, 64 * KIB))
 
 
+def test_plain_arrays_go_the_short_way(world):
+    assert world.run(pair_cells.by_the_short_way) == [["it went the long way"]] * world.size
+
+
 def test_an_unread_message_stands_in_no_collective_s_way(world):
     for is_right, total in world.run(pair_cells.across_a_sum):
         assert is_right

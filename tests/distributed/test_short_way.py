@@ -167,6 +167,12 @@ def test_an_engine_of_another_kind_or_an_unknown_operation_is_left_alone(engine)
     assert take("send", engine, x, None) is NotImplemented
 
 
+@pytest.mark.parametrize("op", ["send", "recv"])
+@pytest.mark.parametrize("peer", [0, 1, -1, 2**80, 0.0, None])
+def test_a_message_to_nobody_else_is_left_alone(engine, op, peer):
+    assert take(op, engine, np.zeros(3), None, peer) is NotImplemented
+
+
 def test_a_wrong_number_of_arguments_is_an_error(engine):
     with pytest.raises(TypeError, match="takes 7 arguments, not 3"):
         short_way("all_sum", engine, np.zeros(3))
