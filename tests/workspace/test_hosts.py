@@ -198,6 +198,21 @@ def test_stop_leaves_nothing():
 
 
 @pytest.mark.slow
+def test_a_host_that_leaves_by_itself_says_why():
+    with start(silence=1.0, linger=0.0) as ws:
+        root, host = psutil.Process(ws._root.pid), host_of(ws, 2)
+        root.send_signal(signal.SIGSTOP)
+        try:
+            assert wait_gone([host], 10.0) == []
+        finally:
+            root.send_signal(signal.SIGCONT)
+        wait_for(lambda: ws.topology().ranks[2].state == "dead")
+        why = ws.topology().ranks[2].detail
+        assert "lost its host: the supervisor at tcp://" in why
+        assert "has not been heard for 1 s" in why
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("linger_s", [0.0, 60.0])
 def test_a_host_whose_root_is_killed_ends_at_once(linger_s):
     """Also where it may linger: whoever is refused knows that there is no root any more."""

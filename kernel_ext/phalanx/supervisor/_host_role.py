@@ -98,7 +98,7 @@ class HostRole:
         self._watching = asyncio.Event()
         self._has_heard = False
         self._tasks: set[asyncio.Task[None]] = set()
-        self.problem = ""  # why it could not serve at all
+        self.problem = ""  # why it could not serve, or did not go on
 
     async def run(self) -> None:
         """Serve until it is over; then end the ranks."""
@@ -138,7 +138,7 @@ class HostRole:
     async def _serve(self) -> None:
         if await self._root.run(self._hear):
             self._free_ranks()
-            self.end()
+            self._give_up("does not listen there any more")
         else:
             self._give_up("has not let this host in (another job's?)")
 
@@ -229,9 +229,13 @@ class HostRole:
                 self._root.doubt()  # a connection may break without a word: another may not
             if is_over and self._clock is None:
                 self._free_ranks()
-                self._clock = self._loop.call_later(self._boot.linger_s, self.end)
+                self._clock = self._loop.call_later(self._boot.linger_s, self._give_up_silent)
+
+    def _give_up_silent(self) -> None:
+        self._give_up(f"has not been heard for {self._silence.lasts_s:.0f} s")
 
     def _give_up(self, why: str) -> None:
+        """End, and say why, should anybody be left to read it: with a status, or it looks asked for."""
         self.problem = f"the supervisor at {', '.join(self._boot.endpoints)} {why}"
         self.end()
 
