@@ -10,7 +10,8 @@ import { percent, say_rank } from "./words";
 interface Label {
   button: HTMLButtonElement;
   sign: HTMLElement;
-  words: HTMLElement;
+  share: HTMLElement;
+  figure: HTMLElement;
 }
 
 export class Labels {
@@ -22,23 +23,22 @@ export class Labels {
 
   update(frame: Frame, chosen: number): void {
     if (this.labels.length !== frame.ranks.length) this.make(frame.ranks.length);
-    this.labels.forEach(({ button, sign, words }, rank) => {
+    this.labels.forEach((label, rank) => {
       const now = frame.ranks[rank];
       if (!now) return;
       const said = say_rank(rank, now);
-      set_attributes(button, {
+      set_attributes(label.button, {
         "data-state": now.state,
         "aria-pressed": String(rank === chosen),
         "aria-label": said,
         title: said,
       });
-      set_text(sign, STATES[now.state].sign);
-      const moved = now.rate.arena + now.rate.sent;
+      set_text(label.sign, STATES[now.state].sign);
+      const is_dead = now.state === "dead";
+      const moved = is_dead ? 0 : now.rate.arena + now.rate.sent;
       const share = `${percent(now.rate.share)}${this.is_small ? "" : " comm."}`;
-      set_text(
-        words,
-        now.state === "dead" ? "dead" : `${share}${moved ? ` · ${rate(moved)}` : ""}`,
-      );
+      set_text(label.share, is_dead ? "dead" : share);
+      set_text(label.figure, moved ? ` · ${rate(moved)}` : "");
     });
   }
 
@@ -53,13 +53,16 @@ export class Labels {
     this.element.style.gap = `${gap}px`;
     this.labels = Array.from({ length: n }, (_, rank) => {
       const sign = el("span", { class: "px-sign", "aria-hidden": "true" });
+      const share = el("span");
+      const figure = el("span", { class: "px-rate" });
       const words = el("span", { class: "px-words" });
+      words.append(share, figure);
       const button = el("button", { type: "button", tabindex: rank ? -1 : 0 });
       button.style.height = `${lane}px`;
       button.append(el("span", { class: "px-number" }, String(rank)), sign, words);
       button.addEventListener("click", () => this.on_choose(rank));
       button.addEventListener("keydown", (event) => this.on_key(event, rank));
-      return { button, sign, words };
+      return { button, sign, share, figure };
     });
     this.element.replaceChildren(...this.labels.map(({ button }) => button));
   }
