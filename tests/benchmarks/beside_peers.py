@@ -23,7 +23,7 @@ from typing import Any
 _HERE = Path(__file__).resolve().parent
 
 
-def _add_phalanx(harness: Path) -> None:
+def add_phalanx(harness: Path) -> None:
     import peers  # the harness's
 
     @dataclass
@@ -56,7 +56,7 @@ def main() -> None:
         shutil.copytree(options.harness, harness, copy_function=shutil.copy)
         harness.chmod(0o700)
         sys.path.insert(0, str(harness))
-        _add_phalanx(harness)
+        add_phalanx(harness)
         sys.argv = ["compare.py", *options.rest]
         runpy.run_path(str(harness / "compare.py"), run_name="__main__")
 

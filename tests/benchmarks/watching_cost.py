@@ -24,6 +24,7 @@ import time
 from typing import Any
 
 import numpy as np
+import psutil
 from common import arguments, median, numbers, print_machine, print_table, write_json
 
 from phalanx.protocol import WatchSamples
@@ -69,6 +70,27 @@ class Watcher:
         log._asked_s = -math.inf
 
 
+class Helpers:
+    """The processes that are no ranks."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        ranks = {int(its.value) for its in workspace.run("import os; os.getpid()")}
+        own = psutil.Process()
+        others = own.children(recursive=True)
+        self._processes = [own, *(its for its in others if its.pid not in ranks)]
+        self._since_s, self._used_s = time.monotonic(), self._used()
+
+    def _used(self) -> float:
+        return sum(sum(its.cpu_times()[:2]) for its in self._processes)
+
+    def percent(self) -> float:
+        """Of one core, what they have used since this was asked for last."""
+        now_s, used_s = time.monotonic(), self._used()
+        spent = 100 * (used_s - self._used_s) / (now_s - self._since_s)
+        self._since_s, self._used_s = now_s, used_s
+        return spent
+
+
 def measure(
     n_ranks: int, nbytes: int, rounds: int, turn_s: float, *, is_null: bool
 ) -> tuple[list[dict[str, Any]], int]:
@@ -76,14 +98,15 @@ def measure(
 
     Or would have woken. And how many samples came.
     """
-    turns: list[tuple[bool, int, int]] = []
+    turns: list[tuple[bool, int, int, float]] = []
     seconds = 4 * rounds * (turn_s + SETTLE_S) + 3
     code = _CELL.format(count=nbytes // 4, nanoseconds=int(seconds * 1e9), block=BLOCK)
     with Workspace.start(n=n_ranks, linger=0) as workspace:
-        watcher = Watcher(workspace)
+        watcher, helpers = Watcher(workspace), Helpers(workspace)
         cell = threading.Thread(target=workspace.run, args=(code,))
         cell.start()
         time.sleep(1.0)
+        helpers.percent()
         for number in range(rounds):
             for is_watched in (True, False, False, True):
                 is_on = is_watched != bool(number % 2)
@@ -92,15 +115,16 @@ def measure(
                     watcher.watch(SETTLE_S + turn_s)
                 else:
                     time.sleep(SETTLE_S + turn_s)
-                turns.append((is_on, start_ns, time.monotonic_ns()))
+                turns.append((is_on, start_ns, time.monotonic_ns(), helpers.percent()))
         cell.join()
         marks = np.array(workspace.pull("marks", ranks=0))
     woken = np.sort(watcher.woken_ns)
     records = []
-    for number, (is_on, start, end) in enumerate(turns):
+    for number, (is_on, start, end, cpu) in enumerate(turns):
         its = marks[(marks >= start) & (marks <= end)]
         us = (its[-1] - its[0]) / (len(its) - 1) / BLOCK / 1e3 if len(its) > 1 else float("nan")
         record = {"ranks": n_ranks, "nbytes": nbytes, "watched": is_on, "us": float(us)}
+        record["cpu"] = cpu
         # The turn itself where it is watched, else the watched one of its half of the four.
         beside = number if is_on else number ^ 1
         record["lost"] = lost_percent(its, woken + (start - turns[beside][1]))
@@ -148,6 +172,13 @@ def _told(records: list[dict[str, Any]]) -> str:
     return f"{lost.mean() - chance.mean():+.2f} +- {2 * error:.2f}"
 
 
+def _processor(records: list[dict[str, Any]]) -> str:
+    watched, not_watched = (
+        [its["cpu"] for its in records if its["watched"] == is_on] for is_on in (1, 0)
+    )
+    return f"{np.mean(watched) - np.mean(not_watched):+.2f}"
+
+
 def main() -> None:
     options = arguments(
         "Time of an operation while somebody watches the ranks, and while nobody does.",
@@ -176,11 +207,13 @@ def main() -> None:
                 f"{float(np.median(more)):+.2f}",
                 f"{low:+.2f} to {high:+.2f}",
                 _told(found),
+                _processor(found),
             )
         )
     header = (
         *("ranks", "bytes", "samples", "watched, us", "not watched, us", "cost, %", "95 %"),
         "soon after, %",
+        "processor, % of a core",
     )
     print_table(header, rows)
     write_json(options.json, records)
