@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from phalanx._native import short_way
 
@@ -86,7 +86,7 @@ def send(
     group = group_or_world(group)
     if stream is None:
         sent = _at_once("send", group, x, dst, timeout)
-        if sent is not NotImplemented:
+        if sent is not None:
             return sent
     dst = _other(group, dst, "Cannot send to a singleton group", "destination")
     check_stream("send", x, stream)
@@ -104,7 +104,7 @@ def send(
     with on_stream(stream):
         if not is_mlx(x):
             return move(x)
-        return with_gradient("send", x, move, lambda _op, y: y, group.rank())
+        return cast("_T", with_gradient("send", x, move, lambda _op, y: y, group.rank()))
 
 
 def recv(
@@ -213,22 +213,23 @@ def recv_like(
     group = group_or_world(group)
     if stream is None:
         result = _at_once("recv", group, x, src, timeout)
-        if result is not NotImplemented:
+        if result is not None:
             return result
     src = _other(group, src, "Cannot recv from a singleton group", "source")
     check_stream("recv_like", x, stream)
     source = as_source("recv_like", x)
     shape = source.array.shape
-    return _recv(group, src, source.like, source.dtype, shape, timeout, stream)
+    return cast("_T", _recv(group, src, source.like, source.dtype, shape, timeout, stream))
 
 
-def _at_once(op: str, group: Group, x: Any, peer: int, timeout: float | None) -> Any:
-    """Take the short way, as collectives do; NotImplemented where it is not for these arguments."""
+def _at_once(op: str, group: Group, x: _T, peer: int, timeout: float | None) -> _T | None:
+    """Take the short way, as collectives do; None where it is not for these arguments."""
     try:
-        return short_way(op, group._engine, x, None, peer, timeout, "")
+        result = short_way(op, group._engine, x, None, peer, timeout, "")
     except BaseException:
         group._tell_failure()
         raise
+    return None if result is NotImplemented else cast("_T", result)
 
 
 def _lengths(shape: Sequence[int]) -> tuple[int, ...]:
