@@ -11,7 +11,7 @@
 
 namespace phalanx {
 
-// Concurrency: one thread at a time (the group's turn).
+// Concurrency: one thread at a time (the group's turn, or the lane's).
 class Placement {
   public:
     using Nanoseconds = std::chrono::nanoseconds;
@@ -22,20 +22,21 @@ class Placement {
     // A rank that was descheduled in the middle looks slow as well: three in a row are no accident.
     static constexpr int kSlowReads = 3;
     // Far, one write in this time goes through the cache all the same, to see whether the cores
-    // are near again: 256 KiB at 1.9 GB/s are 0.14 ms, 0.3 % of it.
+    // are near again: of a collective 256 KiB, which at 1.9 GB/s are 0.14 ms, 0.3 % of it.
     static constexpr std::chrono::milliseconds kProbeInterval{50};
 
     // `is_pinned`: far whatever is seen, for tests of what is done then.
     explicit Placement(bool is_pinned) noexcept : is_pinned_(is_pinned), is_far_(is_pinned) {}
 
-    // The slowest of its peers' samples was read in `took`.
+    // A sample was read in `took`: the slowest, where several peers wrote one.
     void saw(Nanoseconds took) noexcept {
         if (is_pinned_) return;
         if (static_cast<double>(kSampleBytes) > kFarRate * static_cast<double>(took.count())) {
             slow_reads_ = 0;
             is_far_ = false;
-        } else if (++slow_reads_ >= kSlowReads) {
+        } else if (++slow_reads_ >= kSlowReads && !is_far_) {
             is_far_ = true;
+            next_probe_ = Clock::now() + kProbeInterval;
         }
     }
 

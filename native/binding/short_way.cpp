@@ -1,6 +1,6 @@
 // The short way in, for what programs mostly pass: plain arrays of numpy. It looks at each argument
 // once, with comparisons of pointers, and leaves everything else, and all that is to be refused, to
-// the long way and its texts. The long way comes back here with the memory it has found.
+// the long way and its texts. Of collectives that comes back here with the memory it has found.
 //
 // pybind11's own functions look up each argument's converter; a call of eight bytes spent half of
 // its time there and in the Python code around it (tests/benchmarks/call_cost.py).
@@ -139,11 +139,14 @@ bool fits(const Array& out, const Array& x, std::string_view as, const Shape& sh
 // end.
 bool root_of(OpKind kind, PyObject* rank, const Group& group, int& root) {
     if (kind != OpKind::kBroadcast && !is_message(kind)) return true;
-    const long number = PyLong_AsLong(rank);
-    if (number < 0 || number >= group.size()) {
+    const long number = PyLong_AsLong(rank);  // -1, too, of what is no number
+    if (PyErr_Occurred() != nullptr) {
+        const bool is_none = PyErr_ExceptionMatches(PyExc_TypeError) != 0 ||
+                             PyErr_ExceptionMatches(PyExc_OverflowError) != 0;
+        if (!is_none) throw py::error_already_set();
         PyErr_Clear();
-        return false;
     }
+    if (number < 0 || number >= group.size()) return false;
     root = static_cast<int>(number);
     return kind == OpKind::kBroadcast || root != group.rank();
 }
@@ -165,6 +168,7 @@ struct Arguments {
 // The result, or null where the long way is to be gone.
 py::object take(const Arguments& given) {
     const NamedKind* op = kind_of(given.name);
+    if (op != nullptr && is_message(op->kind) && given.out != Py_None) return {};
     const Array* x = op == nullptr ? nullptr : plain_array(given.x, 0);
     if (x == nullptr || !PyUnicode_Check(given.dtype)) return {};
     Py_ssize_t length = 0;
@@ -175,10 +179,12 @@ py::object take(const Arguments& given) {
     py::detail::make_caster<Group> caster;
     if (dtype == Dtype::none || !caster.load(given.engine, false)) return {};
     auto& group = py::detail::cast_op<Group&>(caster);
+    Call call;
+    // First, as it may run Python's code: who could change x there.
+    if (!root_of(op->kind, given.root, group, call.root)) return {};
 
     Shape shape;
     if (!shape_of_result(*op, *x, group.size(), shape)) return {};
-    Call call;
     if (!timeout_of(given.timeout, call.timeout)) return {};
     call.kind = op->kind;
     call.dtype = dtype;
@@ -191,7 +197,6 @@ py::object take(const Arguments& given) {
     }
     call.shape = {dims.data(), static_cast<std::size_t>(x->nd)};
     call.x = reinterpret_cast<const std::byte*>(x->data);
-    if (!root_of(op->kind, given.root, group, call.root)) return {};
 
     py::object out;
     bool is_to_spoil = false;

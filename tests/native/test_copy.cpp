@@ -47,9 +47,9 @@ TEST_CASE("far, a write goes through the cache now and then, to see whether it s
     Placement placement(false);
     for (int i = 0; i < 3; ++i) placement.saw(2us);
     const auto begin = Clock::now();
-    CHECK_FALSE(placement.wants_streaming(begin));
-    CHECK(placement.wants_streaming(begin + 1ms));
-    CHECK(placement.wants_streaming(begin + 49ms));
+    CHECK(placement.wants_streaming(begin));
     CHECK_FALSE(placement.wants_streaming(begin + 51ms));
     CHECK(placement.wants_streaming(begin + 52ms));
+    CHECK(placement.wants_streaming(begin + 100ms));
+    CHECK_FALSE(placement.wants_streaming(begin + 102ms));
 }
