@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from typing import Any
 
@@ -170,12 +171,20 @@ def send_and_close(dst: int, sizes: list[int]) -> None:
 
 def refused(peer: int) -> list[str]:
     said = []
-    for call in (engine().send, engine().recv):
+    for call in (engine().send, engine().recv, px.send, px.recv_like):
         try:
             call(np.ones(3), peer)
         except ValueError as error:
             said.append(str(error))
     return said
+
+
+def wait_in_vain(src: int) -> str:
+    try:
+        px.recv_like(np.zeros(3), src, timeout=0.2)
+    except px.DistributedError as error:
+        return f"{type(error).__name__}: {error}"
+    raise AssertionError
 
 
 def alone() -> list[str]:
@@ -211,6 +220,13 @@ def by_the_short_way() -> list[str]:
                 is_like = (got.shape, got.dtype) == (x.shape, x.dtype)
                 if not (is_like and (got == x.dtype.type(before)).all()):
                     said.append(f"{dtype} {shape}: {got} came")
+        x = np.zeros(3)
+        held = [sys.getrefcount(its) for its in (x, x.dtype)]
+        for _ in range(300):
+            px.send(x, after, timeout=20.0)
+            px.recv_like(x, before, timeout=20.0)
+        if [sys.getrefcount(its) for its in (x, x.dtype)] != held:
+            said.append("something is kept")
         try:
             px.recv_like(np.zeros(6)[::2], before)
         except AssertionError as error:

@@ -12,6 +12,7 @@ from distributed.pair_cells import KIB
 from distributed.site_cells import line_of
 
 import phalanx as px
+from phalanx.distributed import AbortKind
 
 PLACES = {
     "arena": (3, (0, 0, 0), "any"),
@@ -188,20 +189,37 @@ def test_the_page_shows_whom_a_rank_waits_for(rank_pool):
 
 def test_wrong_peers_are_refused_and_the_group_stays_good(world):
     size = world.size
-    assert world.run(pair_cells.refused, size)[0] == [
-        f"Invalid destination={size} for a group of size {size}",
-        f"Invalid source={size} for a group of size {size}",
-    ]
-    assert world.run(pair_cells.refused, -1)[0] == [
-        f"Invalid destination=-1 for a group of size {size}",
-        f"Invalid source=-1 for a group of size {size}",
-    ]
+    assert (
+        world.run(pair_cells.refused, size)[0]
+        == [
+            f"Invalid destination={size} for a group of size {size}",
+            f"Invalid source={size} for a group of size {size}",
+        ]
+        * 2
+    )
+    assert (
+        world.run(pair_cells.refused, -1)[0]
+        == [
+            f"Invalid destination=-1 for a group of size {size}",
+            f"Invalid source=-1 for a group of size {size}",
+        ]
+        * 2
+    )
     world.start(pair_cells.refused, 1, ranks=[1])
     assert world.outcomes([1])[0] == [
         "rank 1 cannot send to itself",
         "rank 1 cannot receive from itself",
+        "Invalid destination=1: that is this rank itself, which needs no message",
+        "Invalid source=1: that is this rank itself, which needs no message",
     ]
     assert all(world.run(pair_cells.exchange, 8))
+
+
+def test_all_are_told_of_a_message_that_did_not_come(fresh_world):
+    fresh_world.start(pair_cells.wait_in_vain, 1, ranks=[0])
+    (said,) = fresh_world.outcomes([0], timeout=5)
+    assert "CollectiveTimeout: " in said
+    assert {notice.kind for _, notice in fresh_world.notices()} == {AbortKind.TIMEOUT}
 
 
 def test_a_group_of_one_has_nobody_to_talk_to():

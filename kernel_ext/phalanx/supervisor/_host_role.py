@@ -115,6 +115,8 @@ class HostRole:
         finally:
             for task in self._tasks:
                 task.cancel()
+            if self._clock is not None:
+                self._clock.cancel()
             await self._host.stop()
             self._say(Bye())
 
@@ -131,7 +133,7 @@ class HostRole:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             log.critical("a task of the supervisor failed", exc_info=task.exception())
-            self.end()
+            self._end_for(f"a task of this host's supervisor failed: {task.exception()!r}")
 
     # -- the root -----------------------------------------------------------------------------
 
@@ -235,8 +237,12 @@ class HostRole:
         self._give_up(f"has not been heard for {self._silence.lasts_s:.0f} s")
 
     def _give_up(self, why: str) -> None:
+        self._end_for(f"the supervisor at {', '.join(self._boot.endpoints)} {why}")
+
+    def _end_for(self, problem: str) -> None:
         """End, and say why, should anybody be left to read it: with a status, or it looks asked for."""
-        self.problem = f"the supervisor at {', '.join(self._boot.endpoints)} {why}"
+        if not self._over.is_set():  # by who asked, or for what came first
+            self.problem = problem
         self.end()
 
     def _free_ranks(self) -> None:
