@@ -54,22 +54,23 @@ class Watcher(Onlooker):
     def read(self, where: str, words: str, within_s: float = 60.0) -> None:
         self.widget.locator(where).get_by_text(words).first.wait_for(timeout=1000 * within_s)
 
-    def figures(self, width: str) -> list[str]:
-        """Of each rate beside a lane whether it is "shown", "left out" or "cut", at this width."""
+    def figures(self, which: str, width: str) -> list[str]:
+        """Of each figure beside a lane whether it is "shown", "left out" or "cut", at this width."""
         return self.widget.evaluate(
-            """async (widget, width) => {
+            """async (widget, [which, width]) => {
                 widget.style.width = width;
                 await new Promise(then => requestAnimationFrame(() => setTimeout(then, 100)));
-                const told = [...widget.querySelectorAll('.px-rate')].map(rate => {
-                    const own = rate.getBoundingClientRect();
-                    const room = rate.parentElement.getBoundingClientRect();
+                const told = [...widget.querySelectorAll(which)].map(figure => {
+                    const own = figure.getBoundingClientRect();
+                    const room = figure.parentElement.getBoundingClientRect();
+                    if (!figure.textContent) return 'empty';
                     if (own.top >= room.bottom - 1) return 'left out';
                     return own.right > room.right + 0.5 ? 'cut' : 'shown';
                 });
                 widget.style.width = '';
                 return told;
             }""",
-            width,
+            [which, width],
         )
 
     def ink(self) -> int:
@@ -105,8 +106,9 @@ def _see_who_is_late(watcher: Watcher) -> None:
     watcher.see(1, "busy")
     watcher.read(".px-links", "ranks 0-3, shared memory")
     watcher.widget.locator(".px-rate").get_by_text("B/s").nth(3).wait_for(timeout=_LONG_MS)
-    assert watcher.figures("100%") == ["shown"] * 4
-    assert watcher.figures("330px") == ["left out"] * 4
+    assert watcher.figures(".px-rate", "100%") == ["shown"] * 4
+    assert watcher.figures(".px-rate", "330px") == ["left out"] * 4
+    assert watcher.figures(".px-share", "330px") == ["shown"] * 4
     watcher.see(1, "idle")
     watcher.read(".px-late", "rank 1 came last to ")
     assert watcher.ink() > 6

@@ -11,6 +11,7 @@ interface Label {
   button: HTMLButtonElement;
   sign: HTMLElement;
   share: HTMLElement;
+  what: HTMLElement;
   figure: HTMLElement;
 }
 
@@ -36,8 +37,8 @@ export class Labels {
       set_text(label.sign, STATES[now.state].sign);
       const is_dead = now.state === "dead";
       const moved = is_dead ? 0 : now.rate.arena + now.rate.sent;
-      const share = `${percent(now.rate.share)}${this.is_small ? "" : " comm."}`;
-      set_text(label.share, is_dead ? "dead" : share);
+      set_text(label.share, is_dead ? "dead" : percent(now.rate.share));
+      set_text(label.what, is_dead || this.is_small ? "" : " comm.");
       set_text(label.figure, moved ? ` · ${rate(moved)}` : "");
     });
   }
@@ -53,16 +54,17 @@ export class Labels {
     this.element.style.gap = `${gap}px`;
     this.labels = Array.from({ length: n }, (_, rank) => {
       const sign = el("span", { class: "px-sign", "aria-hidden": "true" });
-      const share = el("span");
+      const share = el("span", { class: "px-share" });
+      const what = el("span");
       const figure = el("span", { class: "px-rate" });
       const words = el("span", { class: "px-words" });
-      words.append(share, figure);
+      words.append(share, what, figure);
       const button = el("button", { type: "button", tabindex: rank ? -1 : 0 });
       button.style.height = `${lane}px`;
       button.append(el("span", { class: "px-number" }, String(rank)), sign, words);
       button.addEventListener("click", () => this.on_choose(rank));
       button.addEventListener("keydown", (event) => this.on_key(event, rank));
-      return { button, sign, share, figure };
+      return { button, sign, share, what, figure };
     });
     this.element.replaceChildren(...this.labels.map(({ button }) => button));
   }
