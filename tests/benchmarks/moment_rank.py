@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,8 @@ def serve(adapter: Any, args: argparse.Namespace) -> None:
     op, mode = args.ops.split(":")
     for nbytes in map(int, args.sizes.split(",")):
         case = adapter.case(op, mode, nbytes // 4)
+        if case is None:
+            sys.exit(f"{args.peer} has no {args.ops} of {adapter.size} ranks")
         is_wrong = sync.share(0.0 if case.check() else 1.0) != 0.0
         took = sync.share(min(_calls(sync, case.call, 7)))
         count = int(max(3, min(_MOST_CALLS, _MOMENT_S * 1e6 / took)))
@@ -64,9 +67,9 @@ def serve(adapter: Any, args: argparse.Namespace) -> None:
             case, count, is_right = cases[int(line)]
             before = _probe(sync)
             _calls(sync, case.call, 1)  # it has slept; so have its caches
-            took_us = _calls(sync, case.call, count)
+            took_us = [us * case.scale for us in _calls(sync, case.call, count)]
             flags = [before, _probe(sync)]
-            record = {"peer": args.peer, "ranks": adapter.size, "bytes": int(line)}
+            record = {"peer": args.peer, "ranks": adapter.size, "bytes": int(line), "op": args.ops}
             record |= {"flag_ns": flags, "correct": is_right, "took_us": took_us}
             answers.write(json.dumps(record) + "\n")
     sync.barrier()

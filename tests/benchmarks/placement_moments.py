@@ -1,6 +1,6 @@
 """`all_sum`, or another operation, ours beside the peers, in the rare moments in which the cores sit as asked.
 
-    python tests/benchmarks/placement_moments.py --harness FOLDER --want near --minutes 20 --ranks 2
+    python tests/benchmarks/placement_moments.py --harness FOLDER --out moments.jsonl --want near
 
 Some hosts put this machine's cores beside each other for milliseconds only, now and then: too short
 to start a peer, let alone all. So all peers are started first and sleep; a flag is sent between the
@@ -56,6 +56,9 @@ class Peer:
             os.mkfifo(path)
         args = ["--peer", self.name, "--sync", str(sync), "--out", str(out)]
         args += ["--ops", op, "--sizes", ",".join(map(str, sizes))]
+        # Both ways, so that opening waits for nobody.
+        self._answers: IO[str] = os.fdopen(os.open(out, os.O_RDWR), "r")
+        self._orders = [os.fdopen(os.open(p, os.O_RDWR), "w", buffering=1) for p in orders]
         self.log = folder / f"{self.name}.log"
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
@@ -65,19 +68,16 @@ class Peer:
                 stdout=log,
                 stderr=log,
             )
-        # Both ways, so that opening waits for nobody.
-        self._answers: IO[str] = os.fdopen(os.open(out, os.O_RDWR), "r")
-        self._orders = [os.fdopen(os.open(p, os.O_RDWR), "w", buffering=1) for p in orders]
 
     def ask(self, order: str) -> None:
         for pipe in self._orders:
             pipe.write(order + "\n")
 
     def answer(self) -> dict[str, Any]:
-        if not select.select([self._answers], [], [], _START_LIMIT_S)[0]:
-            sys.exit(
-                f"{self.name} said nothing for {_START_LIMIT_S} s: {self.log.read_text()[-800:]}"
-            )
+        limit = time.monotonic() + _START_LIMIT_S
+        while not select.select([self._answers], [], [], 1.0)[0]:
+            if self.process.poll() is not None or time.monotonic() > limit:
+                sys.exit(f"{self.name} does not answer: {self.log.read_text()[-800:]}")
         return dict(json.loads(self._answers.readline()))
 
     def end(self) -> None:
@@ -87,7 +87,11 @@ class Peer:
             self.process.wait(20)
         except subprocess.TimeoutExpired:
             self.process.terminate()
-            self.process.wait()
+            try:
+                self.process.wait(5)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
 
 
 @contextlib.contextmanager
@@ -101,11 +105,13 @@ def _flag(folder: Path) -> Iterator[Any]:
     child, own = os.pipe()
     pid = os.fork()
     if pid == 0:
-        os.close(own)
-        other = benchlib.Sync(path, 1, 2)
-        while os.read(child, 1):
-            other._oneway(other.address, 1, 200)
-        os._exit(0)
+        try:
+            os.close(own)
+            other = benchlib.Sync(path, 1, 2)
+            while os.read(child, 1):
+                other._oneway(other.address, 1, 200)
+        finally:  # what is open here is the parent's to end
+            os._exit(0)
     os.close(child)
     sync = benchlib.Sync(path, 0, 2)
 
@@ -120,6 +126,7 @@ def _flag(folder: Path) -> Iterator[Any]:
         yield ask
     finally:
         os.close(own)
+        os.kill(pid, signal.SIGKILL)  # it may spin, waiting for a flag that does not come
         os.waitpid(pid, 0)
 
 
@@ -151,13 +158,13 @@ def _sample(peers: list[Peer], sizes: list[int], options: argparse.Namespace, fo
     print(f"{looks} looks, {hits} found the cores {options.want}, {good} moments that count")
 
 
-def _show(path: Path, want: str) -> None:
+def _show(path: Path, op: str, want: str) -> None:
     found: dict[tuple[int, int], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for line in path.open():
         record = json.loads(line)
         if not record["correct"]:
             sys.exit(f"a wrong result: {record}")
-        if record["placement"] == want:
+        if (record["op"], record["placement"]) == (op, want):
             key = (record["ranks"], record["bytes"])
             found[key][record["peer"]].append(statistics.median(record["took_us"]))
     names = sorted({name for its in found.values() for name in its})
@@ -170,7 +177,7 @@ def _show(path: Path, want: str) -> None:
         ratio = f"{min(ours) / min(mpi):.2f}" if mpi and ours else ""
         rows.append([str(ranks), format_size(nbytes), *cells, ratio])
     print_table(["ranks", "size", *(f"{name} µs" for name in names), "ours/best MPI"], rows)
-    print("\nMedians of the moments' medians; in brackets: moments.")
+    print(f"\n{op}, {want}: medians of the moments' medians; in brackets: moments.")
 
 
 def main() -> None:
@@ -179,19 +186,19 @@ def main() -> None:
     )
     parser.add_argument("--harness", type=Path, required=True, help="folder of compare.py")
     parser.add_argument("--out", type=Path, required=True, help="rows are added there")
-    parser.add_argument("--want", choices=["near", "far"], default="near")
-    parser.add_argument("--minutes", type=float, default=10.0)
-    parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--peers", default=_PEERS)
+    parser.add_argument("--want", choices=["near", "far"], default="near", help="how the cores sit")
+    parser.add_argument("--minutes", type=float, default=10.0, help="how long to look (10)")
+    parser.add_argument("--ranks", type=int, default=2, help="of each peer (2)")
+    parser.add_argument("--peers", default=_PEERS, help=f"which, with commas ({_PEERS})")
     parser.add_argument("--op", default="all_reduce:inplace", help="as the harness calls it")
-    parser.add_argument("--sizes", default=_SIZES)
+    parser.add_argument("--sizes", default=_SIZES, help=f"of an array, with commas ({_SIZES})")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))  # the peers are ended, too
     sizes = [parse_size(size) for size in options.sizes.split(",")]
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         harness = folder / "harness"
-        shutil.copytree(options.harness, harness, copy_function=shutil.copy)
+        shutil.copytree(options.harness, harness, copy_function=shutil.copyfile)
         harness.chmod(0o700)
         shutil.copy(_HERE / "moment_rank.py", harness)
         with (harness / "benchlib.py").open("a") as benchlib:
@@ -202,6 +209,9 @@ def main() -> None:
         from peers import PEERS
 
         by_name = {peer.name: peer for peer in PEERS}
+        for name in options.peers.split(","):
+            if name not in by_name:
+                parser.error(f"there is no peer {name!r}; there are {', '.join(sorted(by_name))}")
         peers: list[Peer] = []
         try:
             for name in options.peers.split(","):
@@ -213,7 +223,7 @@ def main() -> None:
             for peer in peers:
                 peer.end()
     print_machine()
-    _show(options.out, options.want)
+    _show(options.out, options.op, options.want)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,8 @@ moments at which something wakes, here or in the supervisor, and all that watchi
 Blocks that end soon after one are compared with those of the same turn that do not. A long block
 has more such moments in it, whatever made it long: so the same is done with each turn that was not
 watched, at the moments of the watched one beside it, and what comes of that is taken off.
+
+The last column is what supervisors and this process use more of one core while they watch.
 """
 
 from __future__ import annotations
@@ -64,7 +66,9 @@ class Watcher:
                 self.n_samples, self._number = self.n_samples + 1, samples.number
                 self.woken_ns.append(samples.now_ns)
             time.sleep(min(READ_S, left_s))
-        # The wish outlives its last word by seconds, which would be in the next turn.
+
+    def rest(self) -> None:
+        """End the wish, which outlives its last word by seconds: those would be in the next turn."""
         log = self._workspace._root._samples
         log._send(WatchSamples(0))
         log._asked_s = -math.inf
@@ -106,16 +110,16 @@ def measure(
         cell = threading.Thread(target=workspace.run, args=(code,))
         cell.start()
         time.sleep(1.0)
-        helpers.percent()
         for number in range(rounds):
             for is_watched in (True, False, False, True):
                 is_on = is_watched != bool(number % 2)
-                start_ns = time.monotonic_ns() + int(SETTLE_S * 1e9)
-                if is_on and not is_null:
-                    watcher.watch(SETTLE_S + turn_s)
-                else:
-                    time.sleep(SETTLE_S + turn_s)
+                wait = watcher.watch if is_on and not is_null else time.sleep
+                wait(SETTLE_S)
+                start_ns = time.monotonic_ns()
+                helpers.percent()
+                wait(turn_s)
                 turns.append((is_on, start_ns, time.monotonic_ns(), helpers.percent()))
+                watcher.rest()
         cell.join()
         marks = np.array(workspace.pull("marks", ranks=0))
     woken = np.sort(watcher.woken_ns)
