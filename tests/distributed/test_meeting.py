@@ -33,6 +33,7 @@ os.setuid(65534)
 sock = socket.socket()
 sock.connect(address)
 sock.sendall(bytes.fromhex(sys.argv[3]))
+print("it knocks", flush=True)
 print(sock.recv(100))
 """
 KEYS = {"of one user": None, "with a key": bytes(range(64, 96))}
@@ -248,11 +249,11 @@ def test_no_key_is_ever_shown(place):
 @pytest.mark.parametrize("key", ["of one user"], indirect=True)
 def test_another_user_is_kept_out(place):
     here = place(2)
-    host = here.host(timeout=0.5)
     arguments = [*map(str, here.address), here.world.hello(1).hex()]
-    said = subprocess.run(
-        [sys.executable, "-c", OTHER_USER, *arguments], check=False, capture_output=True
-    )
-    assert (said.stdout, said.stderr) == (b"b''\n", b"")
+    command = [sys.executable, "-c", OTHER_USER, *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as other:
+        assert other.stdout.readline() == b"it knocks\n"
+        host = here.host(timeout=0.5)
+        assert other.communicate(timeout=PATIENCE) == (b"b''\n", b"")
     with pytest.raises(TimeoutError, match="rank 1 did not come"):
         host.result(PATIENCE)
