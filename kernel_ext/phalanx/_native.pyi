@@ -340,7 +340,7 @@ def short_way(
 ) -> Any:
     """Carry out an operation on what is plainly right for a `Group`, and return its result.
 
-    Of "send" that is ``x``; "recv" is into a new array like ``x``, and ``root`` the other end.
+    Of "send" that is ``x``; "recv" is of an array like ``x``, and ``root`` the other end.
 
     Right are C-contiguous arrays that are numpy's own, or of ml_dtypes' bfloat16, ``out`` of the
     result's shape or None; a timeout of None or a number of Python. ``dtype`` is "bfloat16" for

@@ -168,7 +168,7 @@ struct Arguments {
 // The result, or null where the long way is to be gone.
 py::object take(const Arguments& given) {
     const NamedKind* op = kind_of(given.name);
-    if (op != nullptr && is_message(op->kind) && given.out != Py_None) return {};
+    if (op != nullptr && op->kind == OpKind::kSend && given.out != Py_None) return {};
     const Array* x = op == nullptr ? nullptr : plain_array(given.x, 0);
     if (x == nullptr || !PyUnicode_Check(given.dtype)) return {};
     Py_ssize_t length = 0;
@@ -214,7 +214,8 @@ py::object take(const Arguments& given) {
             call.x + call.count * width <= call.out ||
             call.out + out_count(call.kind, call.count, group.size()) * width <= call.x;
         if (!is_apart && !(op->keeps_shape && call.x == call.out)) return {};
-        is_to_spoil = is_apart;  // what is its own out the engine spoils, if it was touched
+        // What is its own out the engine spoils, if it was touched; and what a message was to fill.
+        is_to_spoil = is_apart && op->kind != OpKind::kRecv;
         out = py::reinterpret_borrow<py::object>(given.out);
     }
     try {

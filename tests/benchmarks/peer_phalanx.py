@@ -85,17 +85,19 @@ class PhalanxAdapter(benchlib.Adapter):  # type: ignore[misc]
         call = lambda: px.broadcast(buffer, out=buffer)
         return Case(call, lambda: matches(px.broadcast(buffer, out=buffer), right))
 
-    def _pingpong(self, _mode: str, count: int) -> Case | None:
+    def _pingpong(self, mode: str, count: int) -> Case | None:
         if self.size != 2:
             return None
         source, other = random_data(self.rank, count), 1 - self.rank
         right = random_data(0, min(count, benchlib.PATTERN))
 
+        out = source if mode == "inplace" else None
+
         def call() -> Any:
             if self.rank == 0:
                 px.send(source, other)
-                return px.recv_like(source, other)
-            got = px.recv_like(source, other)
+                return px.recv_like(source, other, out=out)
+            got = px.recv_like(source, other, out=out)
             px.send(got, other)
             return got
 

@@ -198,6 +198,53 @@ def alone() -> list[str]:
     return said
 
 
+def kept(x: Any, after: int, before: int) -> list[str]:
+    """Receive into another array, then into the one that is sent, which comes from all the same."""
+    said = []
+    for out in (np.zeros_like(np.asarray(x)), x):
+        px.send(x, after, timeout=20.0)
+        if px.recv_like(x, before, out=out, timeout=20.0) is not out:
+            said.append("it came elsewhere")
+        if not (np.asarray(out) == np.asarray(x).dtype.type(before)).all():
+            said.append(f"{out} came")
+    return said
+
+
+def tensors_that_are_kept() -> list[str]:
+    import torch
+
+    rank, size = engine().rank, engine().size
+    said = []
+    for dtype in (torch.float32, torch.bfloat16, torch.int16):
+        x = torch.full((3, 5), rank, dtype=dtype)
+        out = torch.zeros_like(x)
+        for its in (out, x):
+            px.send(x, (rank + 1) % size, timeout=20.0)
+            if px.recv_like(x, (rank - 1) % size, out=its, timeout=20.0) is not its:
+                said.append(f"{dtype}: it came elsewhere")
+            if not bool((its == (rank - 1) % size).all()):
+                said.append(f"{dtype}: {its} came")
+    return said
+
+
+def wrong_outs() -> list[str]:
+    """Nothing is taken from the queue for them."""
+    x, said = np.zeros((2, 3)), []
+    fixed, line = np.zeros((2, 3)), np.zeros(7)
+    fixed.flags.writeable = False
+    outs: list[Any] = [np.zeros((3, 2)), np.zeros((2, 3), np.float32), np.zeros((2, 6))[:, ::2]]
+    for out in (*outs, fixed, "here"):
+        try:
+            px.recv_like(x, (engine().rank + 1) % engine().size, out=out, timeout=5.0)
+        except (TypeError, ValueError) as error:
+            said.append(str(error))
+    try:
+        px.recv_like(line[1:], (engine().rank + 1) % engine().size, out=line[:-1], timeout=5.0)
+    except ValueError as error:
+        said.append(str(error))
+    return said
+
+
 def by_the_short_way() -> list[str]:
     """Plain arrays go round without the code for all others, which finds its work all the same."""
 
@@ -220,6 +267,7 @@ def by_the_short_way() -> list[str]:
                 is_like = (got.shape, got.dtype) == (x.shape, x.dtype)
                 if not (is_like and (got == x.dtype.type(before)).all()):
                     said.append(f"{dtype} {shape}: {got} came")
+                said += [f"{dtype} {shape}: {its}" for its in kept(x, after, before)]
         x = np.zeros(3)
         held = [sys.getrefcount(its) for its in (x, x.dtype)]
         for _ in range(300):

@@ -59,6 +59,25 @@ def test_plain_arrays_go_the_short_way(world):
     assert world.run(pair_cells.by_the_short_way) == [["it went the long way"]] * world.size
 
 
+def test_tensors_come_into_the_memory_that_is_given(world):
+    pytest.importorskip("torch")
+    assert world.run(pair_cells.tensors_that_are_kept) == [[]] * world.size
+
+
+def test_memory_that_does_not_fit_is_refused_and_the_group_stays_good(world):
+    for said in world.run(pair_cells.wrong_outs):
+        wrong = [
+            "recv_like: out has shape (3, 2)",
+            "recv_like: out has dtype float32",
+            "recv_like: out has gaps or another order",
+            "recv_like: out has no permission to be written to",
+            "recv_like: out must be a plain numpy array or a tensor",
+            "recv_like: out has memory in common with a part of x",
+        ]
+        assert [its.startswith(text) for its, text in zip(said, wrong, strict=True)] == [True] * 6
+    assert all(world.run(pair_cells.exchange, 64))
+
+
 def test_an_unread_message_stands_in_no_collective_s_way(world):
     for is_right, total in world.run(pair_cells.across_a_sum):
         assert is_right

@@ -6,18 +6,19 @@ Both ends name each other, and shape and dtype; arguments are checked before any
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeVar, cast
 
 from phalanx._native import short_way
 
-from ._arrays import as_source, check_stream, like_dtype
+from ._arrays import as_source, check_stream, like_dtype, target_of
 from ._deadline import call_seconds
 from ._frameworks import is_mlx, is_mlx_dtype, on_stream
 from ._gradients import with_gradient
 from ._group import Group
 from ._run import group_or_world, rank_number
-from ._views import Like
+from ._views import Target
 
 __all__ = ["recv", "recv_like", "send"]
 
@@ -85,7 +86,7 @@ def send(
     """
     group = group_or_world(group)
     if stream is None:
-        sent = _at_once("send", group, x, dst, timeout)
+        sent = _at_once("send", group, x, None, dst, timeout)
         if sent is not None:
             return sent
     dst = _other(group, dst, "Cannot send to a singleton group", "destination")
@@ -164,7 +165,7 @@ def recv(
     if not is_mlx_dtype(dtype):
         check_stream("recv", dtype, stream)
     like, name = like_dtype("recv", dtype)
-    return _recv(group, src, like, name, lengths, timeout, stream)
+    return _recv(group, src, partial(like, lengths), name, timeout, stream)
 
 
 def recv_like(
@@ -172,6 +173,7 @@ def recv_like(
     src: int,
     *,
     group: Group | None = None,
+    out: Any = None,
     timeout: float | None = None,
     stream: object = None,
 ) -> _T:
@@ -180,27 +182,31 @@ def recv_like(
     Parameters
     ----------
     x : array or number
-        Kinds and dtypes as for `all_sum`; it is not written to.
+        Kinds and dtypes as for `all_sum`; it is not written to, unless it is ``out``.
     src : int
         The rank that sends.
+    out : array, optional
+        Where what comes is written, of the shape and dtype of ``x``, which may be it. If the call
+        fails when a part has come, it holds what `all_sum` leaves in its own after a failure.
     group, timeout, stream : optional
         As for `send`.
 
     Returns
     -------
     array or number of the kind, shape and dtype of x
-        What was sent.
+        What was sent; ``out`` if that was given.
 
     Raises
     ------
     ValueError
-        ``src`` is no other rank of the group, or ``x`` is no array.
+        ``src`` is no other rank of the group, ``x`` is no array, or ``out`` does not fit.
     DistributedError, TypeError, OverflowError
         As for `send`.
 
     Notes
     -----
-    Cost is that of `send`, and the memory of the result.
+    Cost is that of `send`, and the memory of the result where no ``out`` is given: large arrays
+    take half as long into memory that is kept.
 
     Examples
     --------
@@ -212,20 +218,24 @@ def recv_like(
     """
     group = group_or_world(group)
     if stream is None:
-        result = _at_once("recv", group, x, src, timeout)
+        result = _at_once("recv", group, x, out, src, timeout)
         if result is not None:
             return result
     src = _other(group, src, "Cannot recv from a singleton group", "source")
     check_stream("recv_like", x, stream)
     source = as_source("recv_like", x)
     shape = source.array.shape
-    return cast("_T", _recv(group, src, source.like, source.dtype, shape, timeout, stream))
+    if out is None:
+        room = partial(source.like, shape)
+    else:
+        room = partial(target_of, "recv_like", out, shape, source)
+    return cast("_T", _recv(group, src, room, source.dtype, timeout, stream))
 
 
-def _at_once(op: str, group: Group, x: _T, peer: int, timeout: float | None) -> _T | None:
+def _at_once(op: str, group: Group, x: _T, out: Any, peer: int, timeout: float | None) -> _T | None:
     """Take the short way, as collectives do; None where it is not for these arguments."""
     try:
-        result = short_way(op, group._engine, x, None, peer, timeout, "")
+        result = short_way(op, group._engine, x, out, peer, timeout, "")
     except BaseException:
         group._tell_failure()
         raise
@@ -256,15 +266,14 @@ def _other(group: Group, peer: int, alone: str, role: str) -> int:
 def _recv(
     group: Group,
     src: int,
-    like: Like,
+    room: Callable[[], Target],
     dtype: str,
-    shape: tuple[int, ...],
     timeout: float | None,
     stream: object,
 ) -> Any:
     limit = call_seconds(timeout)
     with on_stream(stream):
-        target = like(shape)
+        target = room()
         try:
             group._engine.recv(target.array, src, limit, dtype)
         except BaseException:
