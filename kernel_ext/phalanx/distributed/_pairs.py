@@ -185,10 +185,12 @@ def recv_like(
         Kinds and dtypes as for `all_sum`; it is not written to, unless it is ``out``.
     src : int
         The rank that sends.
+    group : Group, optional
+        As for `send`.
     out : array, optional
         Where what comes is written, of the shape and dtype of ``x``, which may be it. If the call
         fails when a part has come, it holds what `all_sum` leaves in its own after a failure.
-    group, timeout, stream : optional
+    timeout, stream : optional
         As for `send`.
 
     Returns
