@@ -135,8 +135,7 @@ bool fits(const Array& out, const Array& x, std::string_view as, const Shape& sh
            std::equal(shape.dims.begin(), shape.dims.begin() + shape.ndim, out.dimensions);
 }
 
-// The rank that a call names, if it is to name one: whose array all get, or who is at the other
-// end.
+// The rank that a call names, if it is to: whose array all get, or who is at the other end.
 bool root_of(OpKind kind, PyObject* rank, const Group& group, int& root) {
     if (kind != OpKind::kBroadcast && !is_message(kind)) return true;
     const long number = PyLong_AsLong(rank);  // -1, too, of what is no number

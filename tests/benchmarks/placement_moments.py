@@ -1,4 +1,4 @@
-"""`all_sum`, or another operation, ours beside the peers, in the rare moments in which the cores sit as asked.
+"""`all_sum`, or another operation, ours beside the peers, in the moments in which cores sit as asked.
 
     python tests/benchmarks/placement_moments.py --harness FOLDER --out moments.jsonl --want near
 
@@ -109,6 +109,7 @@ def _flag(folder: Path) -> Iterator[Any]:
             os.close(own)
             other = benchlib.Sync(path, 1, 2)
             while os.read(child, 1):
+                other.barrier()
                 other._oneway(other.address, 1, 200)
         finally:  # what is open here is the parent's to end
             os._exit(0)
@@ -117,7 +118,7 @@ def _flag(folder: Path) -> Iterator[Any]:
 
     def ask() -> float:
         os.write(own, b".")
-        time.sleep(0.0003)  # the other wakes up; it spins until then
+        sync.barrier()  # the other is awake
         took = float(sync._oneway(sync.address, 0, 200))
         sync.lib.shm_reset_ball(benchlib.ctypes.c_void_p(sync.address))
         return took

@@ -234,8 +234,8 @@ TEST_CASE(
 
 TEST_CASE("link contract: an end without words is only an end") {
     for (const Kind& kind : kKinds) {
-        if (kind.name.starts_with("arena"))
-            continue;  // memory does not notice that nobody is there
+        // Memory does not notice that nobody is there.
+        if (kind.name.starts_with("arena")) continue;
         CAPTURE(kind.name);
         auto pair = kind.make();
         pair.here.reset();
