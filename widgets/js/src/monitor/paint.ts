@@ -122,6 +122,7 @@ function paint_axis(
   }
 }
 
+/** A strip, and no tint above it: pale is what waits for others, and a rank that computes does not. */
 function put_cells(brush: Brush, lane: Lane, row: Row, theme: Theme): void {
   const strip = row.height > 15 ? 4 : 2;
   for (const cell of lane.cells) {
@@ -129,7 +130,6 @@ function put_cells(brush: Brush, lane: Lane, row: Row, theme: Theme): void {
     if (end < row.left || cell.begun > row.right) continue;
     const x = Math.max(0, row.place(cell.begun));
     const width = Math.max(1, Math.min(row.width, row.place(end)) - x);
-    brush.rect(theme["busy"] as string, 0.13, x, row.y, width, row.height);
     brush.rect(theme["busy"] as string, 1, x, row.y + row.height - strip, width, strip);
   }
 }
