@@ -42,12 +42,15 @@ def fail(how: str, odd: int) -> str:
     is_odd, peer = group.rank() == odd, (odd + 1) % group.size()
     x = np.ones(1000)
     try:
-        # Nobody is in what was before: whoever has sent this is in no operation. (A peer's that
-        # times out fails this as well, where it takes its time.)
+        # Nobody is in what was before when the first goes on: whoever has sent this is in no
+        # operation. (A peer's that times out fails this as well, where it takes its time.)
+        others = [other for other in range(group.size()) if other != odd]
+        for other in others if is_odd else ():
+            px.recv((), "int64", other)
+        for other in others if is_odd else (odd,):
+            px.send(0, other)
         if not is_odd:
-            px.send(0, odd)
-        for other in range(group.size()) if is_odd else ():
-            _ = None if other == odd else px.recv((), "int64", other)
+            px.recv((), "int64", odd)
         if how == "mismatch":
             px.all_sum(x[:10] if is_odd else x)
         elif how == "timeout":
