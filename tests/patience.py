@@ -10,3 +10,15 @@ TOGETHER = "import phalanx.workspace._merge\nphalanx.workspace._merge.WINDOW_S =
 
 # A person who types waits half a second for the ranks' names, and then has the kernel's own.
 LONG_HELP = "import phalanx.workspace._help; phalanx.workspace._help.COMPLETE_S = 20.0"
+
+
+def asked_within(seconds: float) -> str:
+    """Let a cell's questions wait that long for ranks that run on, instead of a tenth of a second.
+
+    A person would see at the prompt for whom a line is; who types by program answers the first
+    rank before the last one has come. Ranks that all ask are asked at once however long it is.
+    """
+    return f"import phalanx.workspace._questions\nphalanx.workspace._questions.GRACE_S = {seconds}"
+
+
+ASKED_TOGETHER = asked_within(20.0)

@@ -24,6 +24,7 @@ from common import (
     write_json,
 )
 from kernel_driver import KernelDriver
+from patience import ASKED_TOGETHER
 
 _TIME = "('t', rank, __import__('time').time())"
 _CELLS = {
@@ -68,7 +69,8 @@ def main() -> None:
     for n_ranks in numbers(options.ranks):
         with KernelDriver() as kernel:
             started = kernel.run(
-                f"%load_ext phalanx\n%distributed start -n {n_ranks} --linger 0", timeout=120
+                f"%load_ext phalanx\n{ASKED_TOGETHER}\n%distributed start -n {n_ranks} --linger 0",
+                timeout=120,
             )
             if started.status != "ok":
                 sys.exit(started.text)

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 from kernel_driver import KernelDriver
-from patience import TOGETHER
+from patience import ASKED_TOGETHER, TOGETHER
 from processes import wait_gone
 
 from phalanx.workspace import parse_ranks
@@ -214,6 +214,8 @@ def test_much_that_was_printed_is_cut_and_counted(kernel, other, folder, tmp_pat
 
 
 def test_a_question_that_was_open_is_asked_again(kernel, other):
+    kernel.run(ASKED_TOGETHER)
+    other.run(ASKED_TOGETHER)
     code = "%%distributed\nfirst = input('first? ')\nsecond = input('second? ')\nfirst, second"
     kernel.submit(code, stdin=["one"]).until(lambda result: len(result.prompts) == 2)
     kernel.kill()

@@ -14,12 +14,13 @@ import psutil
 import pytest
 from jupyter_client.manager import KernelManager
 from nbclient.exceptions import CellExecutionError
+from patience import ASKED_TOGETHER, asked_within
 from processes import wait_gone
 
 pytestmark = pytest.mark.slow
 
 BOUND_S = 2.0
-START = ("%load_ext phalanx", "%distributed start -n 2 --linger 0")
+START = (f"%load_ext phalanx\n{ASKED_TOGETHER}", "%distributed start -n 2 --linger 0")
 NOBODY = "nobody can answer '[0-1] who? ': this front end has no input"
 
 
@@ -118,6 +119,7 @@ def test_a_client_without_subshells(interrupt_mode):
         assert vscode.boxes == ["[0-1] who? ", "[0-1] more? "]
         _debug(vscode)
         _error(vscode)
+        vscode.execute(asked_within(0.1))  # in the last of these cells a rank runs on
         for cell in (
             "while True: pass",
             "input('never? ')",

@@ -10,6 +10,7 @@ import time
 import psutil
 import pytest
 from kernel_driver import KernelDriver
+from patience import ASKED_TOGETHER
 from processes import wait_gone
 
 from phalanx.workspace import parse_ranks
@@ -27,7 +28,7 @@ def kernel():
 @pytest.fixture(scope="module")
 def ranks(kernel):
     """The kernel with three ranks."""
-    result = kernel.run("%distributed start -n 3 --linger 0")
+    result = kernel.run(f"{ASKED_TOGETHER}\n%distributed start -n 3 --linger 0")
     assert result.status == "ok", result.text
     assert "3 ranks on 1 host" in result.stdout
     return kernel

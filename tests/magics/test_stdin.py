@@ -6,6 +6,7 @@ import time
 
 import pytest
 from kernel_driver import KernelDriver
+from patience import ASKED_TOGETHER, asked_within
 
 from phalanx.workspace import parse_ranks
 
@@ -16,9 +17,17 @@ BOUND_S = 2.0
 def ranks():
     """A kernel with three ranks."""
     with KernelDriver() as driver:
-        assert driver.run("%load_ext phalanx").status == "ok"
+        assert driver.run(f"%load_ext phalanx\n{ASKED_TOGETHER}").status == "ok"
         assert driver.run("%distributed start -n 3 --linger 0").status == "ok"
         yield driver
+
+
+@pytest.fixture
+def ranks_apart(ranks):
+    """The same, where some are asked while others run on: those are not waited for for long."""
+    ranks.run(asked_within(1.0))
+    yield ranks
+    ranks.run(ASKED_TOGETHER)
 
 
 @pytest.fixture(autouse=True)
@@ -90,12 +99,12 @@ def test_a_thread_may_ask_and_output_goes_on_meanwhile(ranks):
     assert all_say(cell.result(), "Out: ['ann']")
 
 
-def test_a_late_rank_hears_what_was_typed(ranks):
+def test_a_late_rank_hears_what_was_typed(ranks_apart):
     code = (
         "%%distributed\nif rank < 2: print(rank, input('who? '))\n"
         "world.barrier()\nif rank == 2: print(rank, input('who? '))"
     )
-    result = ranks.run(code, stdin=["ann"])
+    result = ranks_apart.run(code, stdin=["ann"])
     assert shown(result) == [f"[{rank}] {rank} ann" for rank in range(3)]
     assert prompts(result) == ["[0-1] who? "]
 
@@ -146,12 +155,12 @@ def test_one_rank_is_answered_alone(ranks):
     )
 
 
-def test_a_rank_that_stops_later_hears_no_old_command(ranks):
+def test_a_rank_that_stops_later_hears_no_old_command(ranks_apart):
     code = (
         "%%distributed\nif rank == 2: world.barrier()\nfor x in [rank]:\n    breakpoint()\n    pass\n"
         "if rank < 2: world.barrier()"
     )
-    result = ranks.run(code, stdin=["p x + 10", "c", "p x + 10", "c"])
+    result = ranks_apart.run(code, stdin=["p x + 10", "c", "p x + 10", "c"])
     assert prompts(result) == ["[0-1] ipdb> "] * 2 + ["[2] ipdb> "] * 2
     assert [line for line in shown(result) if line[-2:-1] == "1"] == ["[0] 10", "[1] 11", "[2] 12"]
 
