@@ -6,6 +6,7 @@ import atexit
 import os
 import shutil
 import signal
+import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
@@ -87,6 +88,16 @@ def pytest_xdist_make_scheduler(config, log):
             return lane_of(nodeid)
 
     return Lanes(config, log)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    """Stop the cells of a test that has failed: its kernel may be that of all tests of the file."""
+    report = yield
+    if report.failed and "kernel_driver" in sys.modules:
+        for driver in list(sys.modules["kernel_driver"].KernelDriver.open):
+            driver.stop_cells()
+    return report
 
 
 def pytest_terminal_summary(terminalreporter) -> None:

@@ -9,9 +9,10 @@ import os
 import queue
 import signal
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import zmq
 from jupyter_client.manager import KernelManager
@@ -81,10 +82,10 @@ class RunningCell:
         self._driver = driver
         self._id = message_id
         self._started = time.monotonic()
-        self._n_taken = 0
         self._is_idle = self._has_reply = self._clears_next = False
         self._answer = _answerer(stdin)
         self.result_so_far = CellResult()
+        driver.cells[message_id] = self
 
     @property
     def is_done(self) -> bool:
@@ -109,17 +110,13 @@ class RunningCell:
             if time.monotonic() > deadline:
                 msg = f"no end after {timeout} s; so far:\n{self.result_so_far.text}"
                 raise TimeoutError(msg)
-            n_before = self._n_taken
-            for channel, message in self._driver.messages(0.1):
-                if message["parent_header"].get("msg_id") == self._id:
-                    self._take(channel, message["msg_type"], message["content"])
-                self._n_taken += 1
             # Asking costs a millisecond: only where nothing came.
-            if n_before == self._n_taken and not self._driver.is_alive():
+            if not self._driver.take(0.1) and not self._driver.is_alive():
                 msg = f"the kernel died; so far:\n{self.result_so_far.text}"
                 raise ConnectionError(msg)
 
-    def _take(self, channel: str, kind: str, content: dict[str, Any]) -> None:
+    def take(self, channel: str, kind: str, content: dict[str, Any]) -> None:
+        """Note a message of this cell, and answer if it is a question."""
         result = self.result_so_far
         if channel == "shell" and kind == "execute_reply":
             self._has_reply = True
@@ -174,6 +171,8 @@ class KernelDriver:
     'Ada\n'
     """
 
+    open: ClassVar[weakref.WeakSet[KernelDriver]] = weakref.WeakSet()
+
     def __init__(self, *, cwd: str | os.PathLike[str] | None = None, **env: str) -> None:
         self._manager = KernelManager(kernel_name="python3")
         self._manager.start_kernel(
@@ -186,6 +185,7 @@ class KernelDriver:
         except BaseException:
             self.close()
             raise
+        self.cells: dict[str, RunningCell] = {}
         self._poller = zmq.Poller()
         self._channels = {
             channel.socket: (name, channel)
@@ -197,6 +197,7 @@ class KernelDriver:
         }
         for socket in self._channels:
             self._poller.register(socket, zmq.POLLIN)
+        self.open.add(self)
 
     @property
     def pid(self) -> int:
@@ -258,14 +259,35 @@ class KernelDriver:
         """Press the stop button."""
         self._manager.interrupt_kernel()
 
+    def stop_cells(self, seconds: float = 10.0) -> None:
+        """Stop what still runs, as a failed test leaves it: it is not to fail those after it."""
+        deadline = time.monotonic() + seconds
+        while self.cells and time.monotonic() < deadline and self.is_alive():
+            self.interrupt()
+            while self.cells and self.take(1.0):
+                pass
+
     def restart(self) -> None:
         """Restart the kernel as the front end's button does."""
         self._manager.restart_kernel(now=False)
+        self.cells.clear()  # which nobody answers any more
         self._client.wait_for_ready(timeout=60)
 
     def kill(self) -> None:
         """SIGKILL, as the kernel of Linux does when memory is short."""
         os.kill(self.pid, signal.SIGKILL)
+
+    def take(self, seconds: float) -> int:
+        """Give cells their messages that are there, or come within ``seconds``: how many came."""
+        n_taken = 0
+        for channel, message in self.messages(seconds):
+            n_taken += 1
+            sender = message["parent_header"].get("msg_id")
+            if (cell := self.cells.get(sender)) is not None:
+                cell.take(channel, message["msg_type"], message["content"])
+                if cell.is_done:
+                    del self.cells[sender]
+        return n_taken
 
     def messages(self, seconds: float) -> Iterator[tuple[str, dict[str, Any]]]:
         """Messages that are there, or come within ``seconds``."""
@@ -279,6 +301,7 @@ class KernelDriver:
 
     def close(self) -> None:
         """End the kernel and give back its sockets; idempotent."""
+        self.open.discard(self)
         self._client.stop_channels()
         if self._manager.has_kernel:
             self._manager.shutdown_kernel(now=not self.is_alive())

@@ -49,6 +49,16 @@ def test_an_open_prompt_can_be_stopped(kernel):
     assert running.result(10).status == "error"
 
 
+def test_what_a_failed_test_leaves_is_stopped(kernel):
+    waiting = kernel.submit("input('nobody answers ')")
+    queued = kernel.submit("while True: pass")
+    waiting.until(lambda so_far: bool(so_far.prompts))
+    kernel.stop_cells()
+    assert waiting.is_done
+    assert queued.is_done
+    assert kernel.run("1 + 1").text == "2\n"
+
+
 def test_a_killed_kernel_is_noticed():
     with KernelDriver() as kernel:
         running = kernel.submit("print(1)\nwhile True: pass")
