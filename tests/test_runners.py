@@ -80,8 +80,9 @@ echo "ran ${to##*/}: $tests"
 ODD = "tests/a.py::test_x[import time; time.sleep(600)-a b]"
 
 
-def failing(place, **parts):
-    tool(place, "python", PYTEST)
+def failing(place, then="", **parts):
+    """What a run says in whose parts these tests fail; ``then`` is what pytest does at last."""
+    tool(place, "python", PYTEST + then)
     (place / "failing").mkdir()
     for name, tests in parts.items():
         (place / "failing" / name).write_text("".join(f"{test}\n" for test in tests))
@@ -91,10 +92,8 @@ def failing(place, **parts):
 def test_what_passes_at_its_second_try_is_named_and_no_failure(place):
     code, said = failing(place, beside=[ODD], pairs=["tests/b.py::test_y"])
     assert code == 0, said
-    assert (
-        f"ran second: <-m><pytest><--failed-to><build/tries/second><-ra><{ODD}><tests/b.py::test_y>"
-        in said
-    )
+    options = "<--failed-to><build/tries/second><-ra><--session-timeout><900>"
+    assert f"ran second: <-m><pytest>{options}<{ODD}><tests/b.py::test_y>" in said
     assert said.count("ok, but for 1 to be tried again") == 4  # after each part, and in the summary
     assert said.endswith(
         f"passed at the second try only:\n{ODD}\ntests/b.py::test_y\n\n4 passed, 0 failed\n"
@@ -115,10 +114,23 @@ def test_where_nothing_fails_nothing_is_tried_again(place):
 
 
 def test_many_failures_are_no_bad_moment(place):
-    code, said = failing(place, beside=[f"tests/a.py::test_{i}" for i in range(41)])
+    code, said = failing(place, beside=[f"tests/a{i}.py::test_x" for i in range(13)])
     assert code == 1, said
     assert "ran second" not in said
-    assert "41 tests failed" in said
+    assert "13 tests in 13 files failed" in said
+
+
+def test_those_of_one_file_may_have_one_cause(place):
+    code, said = failing(place, beside=[f"tests/a.py::test_{i}" for i in range(41)])
+    assert code == 0, said
+    assert said.count("tests/a.py::test_") == 2 * 41  # those run again, and their names at the end
+
+
+def test_a_second_try_that_takes_too_long_has_failed(place):
+    late = 'case $to in *second) rm "$to" ;; esac'  # pytest is stopped before it says who failed
+    code, said = failing(place, beside=["tests/a.py::test_x"], then=late)
+    assert code == 1, said
+    assert "passed at the second try" not in said
 
 
 def test_lint_that_cannot_begin_has_failed(place):
