@@ -1,4 +1,4 @@
-"""Every benchmark runs and prints its table; no time is asserted."""
+"""Benchmarks run and print their tables (the soak: `tests/run soak`); no time is asserted."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ _HERE = Path(__file__).resolve().parent
         ("input_latency.py", ["--ranks", "2", "--lines", "2"], ["input", "debugger"]),
         ("time_to_freedom.py", ["--ranks", "2", "--rounds", "1", "--phases", "tcp,join"], ["tcp", "px.init"]),
         ("restart.py", ["--ranks", "2", "--rounds", "2"], ["it is there", "first right sum"]),
-        ("soak.py", ["--seconds", "2", "--only", "stop", "--legs", "2"], ["operations", "wrong values", "recoveries", "median s"]),
         ("watching_cost.py", ["--ranks", "2", "--rounds", "2", "--turn", "0.3"], ["not watched, us", "1048576"]),
         ("call_cost.py", ["--loops", "100"], ["in place", "long way"]),
         ("monitor_frames.py", ["--ranks", "64", "--seconds", "1"], ["shown", "64"]),
