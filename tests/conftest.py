@@ -104,8 +104,8 @@ def pytest_terminal_summary(terminalreporter) -> None:
     """Say which files took longest: where to look when a run takes too long."""
     if path := terminalreporter.config.getoption("failed_to"):
         stats, session = terminalreporter.stats, terminalreporter._session
-        # At the second try, who is asked for by name: one that skips itself has not passed.
-        kinds = ("failed", "error", *(("skipped",) if Path(path).name == "second" else ()))
+        # At a later try, who is asked for by name: one that skips itself has not passed.
+        kinds = ("failed", "error", *(() if Path(path).name in PARTS else ("skipped",)))
         reports = [report for kind in kinds for report in stats.get(kind, ())]
         failed = dict.fromkeys(report.nodeid for report in reports)
         # -x or --maxfail: what comes after those was not run at all.

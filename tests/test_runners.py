@@ -92,25 +92,38 @@ def failing(place, then="", **parts):
 def test_what_passes_at_its_second_try_is_named_and_no_failure(place):
     code, said = failing(place, beside=[ODD], pairs=["tests/b.py::test_y"])
     assert code == 0, said
-    options = "<--failed-to><build/tries/second><-ra><--session-timeout><900>"
+    options = "<--failed-to><build/tries/second><-ra><--session-timeout><600>"
     assert f"ran second: <-m><pytest>{options}<{ODD}><tests/b.py::test_y>" in said
     assert said.count("ok, but for 1 to be tried again") == 4  # after each part, and in the summary
     assert said.endswith(
-        f"passed at the second try only:\n{ODD}\ntests/b.py::test_y\n\n4 passed, 0 failed\n"
+        f"passed at a later try only:\n{ODD} (second try)\ntests/b.py::test_y (second try)\n"
+        "\n4 passed, 0 failed\n"
+    )
+    assert "ran third" not in said
+
+
+def test_the_last_try_is_the_third(place):
+    code, said = failing(place, alone=["tests/b.py::test_y", ODD], second=[ODD])
+    assert code == 0, said
+    assert f"<{ODD}>\n" in said.partition("ran third: ")[2]
+    assert said.endswith(
+        f"passed at a later try only:\ntests/b.py::test_y (second try)\n{ODD} (third try)\n"
+        "\n4 passed, 0 failed\n"
     )
 
 
 def test_what_fails_again_has_failed(place):
-    code, said = failing(place, alone=["tests/b.py::test_y", ODD], second=[ODD])
+    tests = ["tests/b.py::test_y", ODD]
+    code, said = failing(place, alone=tests, second=[ODD], third=[ODD])
     assert code == 1, said
-    assert said.endswith("second try only:\ntests/b.py::test_y\n\n3 passed, 1 failed\n")
+    assert said.endswith("later try only:\ntests/b.py::test_y (second try)\n\n3 passed, 1 failed\n")
 
 
 def test_where_nothing_fails_nothing_is_tried_again(place):
     code, said = failing(place)
     assert code == 0, said
     assert "ran second" not in said
-    assert "second try" not in said
+    assert "later try" not in said
 
 
 def test_many_failures_are_no_bad_moment(place):
@@ -130,7 +143,7 @@ def test_a_second_try_that_takes_too_long_has_failed(place):
     late = 'case $to in *second) rm "$to" ;; esac'  # pytest is stopped before it says who failed
     code, said = failing(place, beside=["tests/a.py::test_x"], then=late)
     assert code == 1, said
-    assert "passed at the second try" not in said
+    assert "later try" not in said
 
 
 def test_lint_that_cannot_begin_has_failed(place):
