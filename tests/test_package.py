@@ -10,6 +10,7 @@ from operator import attrgetter
 from pathlib import Path
 
 import pytest
+from kernel_driver import KernelDriver
 
 import phalanx
 import phalanx.hosts
@@ -52,6 +53,17 @@ def test_a_rank_loads_no_client_and_no_widgets():
     )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert said.stdout.strip() == "[]"
+
+
+def test_a_notebook_loads_a_client_and_widgets_when_it_needs_them():
+    loaded = "import sys; [name for name in ('anywidget', 'ipyparallel') if name in sys.modules]"
+    with KernelDriver() as kernel:
+        kernel.run("%load_ext phalanx\n%distributed start -n 1 --linger 0")
+        assert kernel.run("%%distributed\npx.all_sum(1)").text == "[0] Out: 1\n"
+        kernel.run("%distributed stop")
+        assert kernel.run(loaded).text == "[]\n"
+        kernel.run("%distributed start -n 1 --linger 0\nws.push({'x': 1})\n%distributed topology")
+        assert kernel.run(loaded).text == "['anywidget', 'ipyparallel']\n"
 
 
 def test_ranks_of_one_host_are_started_without_discovery():

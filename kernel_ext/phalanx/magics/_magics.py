@@ -94,12 +94,16 @@ class DistributedMagics(Magics):  # type: ignore[misc]
         self._typing.remove()
         self._stop()
 
+    def _keep_stills(self) -> None:
+        if self._live:  # else nothing of widgets need be loaded for it
+            widgets.keep_stills(self._live, is_forced=True)
+
     def _stop(self) -> None:
         self._auto.set(False)
         if self._workspace is not None:
             # The file is to have what the ranks did last, while they can be looked at yet.
             try:
-                widgets.keep_stills(self._live, is_forced=True)
+                self._keep_stills()
             finally:  # a Ctrl-C meanwhile
                 if self._workspace.is_watching:
                     self._workspace.detach()
@@ -219,7 +223,7 @@ class DistributedMagics(Magics):  # type: ignore[misc]
     def _do_detach(self, options: Any) -> None:
         workspace = self._running()
         try:
-            widgets.keep_stills(self._live, is_forced=True)
+            self._keep_stills()
         finally:
             workspace.detach()
             self._forget()

@@ -14,7 +14,6 @@ from IPython.display import display
 
 from phalanx import widgets
 from phalanx.protocol import SweepRun
-from phalanx.widgets import Asked, Bandwidth
 from phalanx.workspace import Sweep, Workspace
 
 from ._arguments import UsageMistake
@@ -32,7 +31,7 @@ class Sweeps:
     def __init__(self, shell: Any) -> None:
         self._shell = shell
         self._earlier: tuple[SweepRun, ...] = ()
-        self._live: weakref.WeakSet[Bandwidth] = weakref.WeakSet()
+        self._live: weakref.WeakSet[widgets.Bandwidth] = weakref.WeakSet()
 
     def measure(self, workspace: Workspace, options: Any) -> None:
         """Sweep, show each size as it comes, and keep what came, also when it was stopped.
@@ -40,10 +39,10 @@ class Sweeps:
         A kernel shows the live widget, unless ``--still`` is asked for; others print.
         """
         target = None if options.save is None else _checked(options.save)
-        asked = Asked(
+        asked = widgets.Asked(
             options.op, options.begin, options.end, options.factor, options.dtype, options.iters
         )
-        widget = Bandwidth(workspace, earlier=self._earlier)
+        widget = widgets.Bandwidth(workspace, earlier=self._earlier)
         sweep = widget.begin(asked, wait=options.wait)
         try:
             if options.still or not hasattr(self._shell, "kernel"):
@@ -62,12 +61,12 @@ class Sweeps:
             if widget.workspace.name == workspace.name:
                 widget.workspace = workspace
 
-    def _show(self, sweep: Sweep, widget: Bandwidth) -> None:
+    def _show(self, sweep: Sweep, widget: widgets.Bandwidth) -> None:
         self._live.add(widget)
         widget.show()
         widget.follow(sweep)
 
-    def _print(self, sweep: Sweep, widget: Bandwidth) -> None:
+    def _print(self, sweep: Sweep, widget: widgets.Bandwidth) -> None:
         status = status_for(self._shell)
         print(widgets.HEADER)  # noqa: T201 - rows appear as they are measured
         try:
@@ -84,7 +83,7 @@ class Sweeps:
                 display(widget.still())
             widget.close()
 
-    def _keep(self, run: SweepRun, widget: Bandwidth, target: Path | None) -> None:
+    def _keep(self, run: SweepRun, widget: widgets.Bandwidth, target: Path | None) -> None:
         self._earlier = (*self._earlier, run)[-_MOST_KEPT:]
         if target is not None:
             forms = {

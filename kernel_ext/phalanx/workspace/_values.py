@@ -1,6 +1,7 @@
 """Values to and from the ranks' namespaces: ipyparallel's calls and serialization.
 
-It knows what travels; sending and waiting are the runner's.
+It knows what travels; sending and waiting are the runner's. ipyparallel is loaded with the first
+value: its package brings all of its client, a third of what `%load_ext phalanx` would take.
 """
 
 from __future__ import annotations
@@ -8,9 +9,6 @@ from __future__ import annotations
 import keyword
 from collections.abc import Mapping, Sequence
 from typing import Any
-
-from ipyparallel.serialize import deserialize_object, pack_apply_message
-from ipyparallel.util import _pull, _push
 
 from phalanx.rank import copy_report
 
@@ -38,6 +36,8 @@ class Call(Cell):
         """Take a rank's answer."""
         content = message["content"]
         if content["status"] == "ok":
+            from ipyparallel.serialize import deserialize_object
+
             self.values[rank], _ = deserialize_object(message["buffers"])
         else:
             # No code of the user's runs in a call: the frames are ipyparallel's.
@@ -57,9 +57,11 @@ def push_request(values: Any) -> list[Any]:
     if not isinstance(values, Mapping):
         msg = f"push takes values by name, like {{'x': x}}, not {type(values).__name__}"
         raise TypeError(msg)
+    from ipyparallel.util import _push
+
     named = {_checked(name): value for name, value in values.items()}
     try:
-        return list(pack_apply_message(_push, (), named))
+        return _call(_push, named=named)
     except Exception as error:  # whatever a value's own pickling raises
         msg = f"{' or '.join(named)} cannot be sent: {type(error).__name__}: {error}"
         raise TypeError(msg) from error
@@ -67,9 +69,17 @@ def push_request(values: Any) -> list[Any]:
 
 def report_request() -> list[Any]:
     """Buffers of a call that returns what the last copy of names came to."""
-    return list(pack_apply_message(copy_report, (), {}))
+    return _call(copy_report)
 
 
 def pull_request(names: Sequence[str]) -> list[Any]:
     """Buffers of a call that returns the named values as a list."""
-    return list(pack_apply_message(_pull, ([_checked(name) for name in names],), {}))
+    from ipyparallel.util import _pull
+
+    return _call(_pull, [_checked(name) for name in names])
+
+
+def _call(function: Any, *args: Any, named: Mapping[str, Any] | None = None) -> list[Any]:
+    from ipyparallel.serialize import pack_apply_message
+
+    return list(pack_apply_message(function, args, named or {}))
