@@ -28,6 +28,10 @@ class Ranks:
         self.ended.append("detached")
 
 
+class Picture:
+    """A live widget, of which only that there is one matters."""
+
+
 @pytest.mark.parametrize(
     ("line", "is_watching", "ended"),
     [
@@ -46,6 +50,8 @@ def test_a_ctrl_c_in_the_wait_for_pictures_is_no_way_to_keep_ranks(
 
     monkeypatch.setattr(widgets, "keep_stills", keep)
     magics = DistributedMagics(SimpleNamespace(events=None, input_transformers_cleanup=[]))
+    shown = Picture()
+    magics._live.add(shown)
     ranks = magics._workspace = Ranks(is_watching=is_watching)
     with pytest.raises(KeyboardInterrupt):
         magics.close() if line == "close" else magics.distributed(line)

@@ -8,6 +8,7 @@ import time
 
 import pytest
 from kernel_driver import KernelDriver
+from patience import LONG_HELP
 
 pytestmark = pytest.mark.slow
 
@@ -34,11 +35,12 @@ cheese = Cheese()"""
 def kernel():
     with KernelDriver() as driver:
         assert driver.run("%load_ext phalanx" + NOTEBOOK_HAS).status == "ok"
-        assert driver.run("%distributed start -n 2 --linger 0").status == "ok"
+        assert driver.run(f"{LONG_HELP}\n%distributed start -n 2 --linger 0").status == "ok"
         assert driver.run(RANKS_HAVE).status == "ok"
         # The first time is jedi's slowest, in the notebook and on each rank.
         driver.complete("notebook")
         driver.complete("%%distributed\npar")
+        driver.complete("%%distributed --ranks 1\npar")
         yield driver
 
 

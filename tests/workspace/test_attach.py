@@ -198,10 +198,9 @@ def test_who_runs_a_cell_when_it_is_taken_is_told():
 
 
 def test_a_cell_that_was_announced_and_never_sent_holds_nobody_up():
-    with owner(then="ws._root.begin_cell('lost', (0, 1)); print(flush=True); input()") as (
-        process,
-        _,
-    ):
+    begun = "ws._root.begin_cell('lost', (0, 1)); print(flush=True)"
+    # It is to be killed here: at an end of its own it would stop its ranks.
+    with owner(then=f"{begun}; import signal; signal.pause()") as (process, _):
         process.stdin.close()
         process.stdout.readline()
         process.kill()
