@@ -14,6 +14,13 @@
 
 namespace phalanx::test {
 
+// How much longer than the released engine one with sanitizers may take, where a time is promised.
+#if defined(PHALANX_SANITIZED)
+inline constexpr int kSlowness = 10;
+#else
+inline constexpr int kSlowness = 1;
+#endif
+
 enum class Wire { kSockets, kTcp, kMemory, kStriped };
 
 struct WorldOptions {
