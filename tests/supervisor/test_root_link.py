@@ -189,6 +189,25 @@ def test_who_finds_nobody_listening_knows_that_the_root_is_over():
     play(scene)
 
 
+def test_a_root_that_ends_while_it_is_looked_for_is_known_to_be_over(monkeypatch):
+    """As a process ends, its connections are closed before what listens, at times well before."""
+
+    async def scene(line):
+        real = _root_link.reach
+
+        async def a_moment_ago(endpoints, timeout_s, **options):
+            monkeypatch.setattr(_root_link, "reach", real)
+            return Reached(endpoints[0], "127.0.0.1", "", is_refused=False)
+
+        monkeypatch.setattr(_root_link, "reach", a_moment_ago)
+        line.door.close()
+        line.proxy._server.close()
+        line.proxy.reset()
+        assert await asyncio.wait_for(line.running, _root_link.REFUSED_S + 1.0)
+
+    play(scene)
+
+
 def test_who_finds_somebody_else_there_goes_on_trying_without_haste():
     """It is not let in, or not understood; that may pass, as after a proxy was set up anew."""
 

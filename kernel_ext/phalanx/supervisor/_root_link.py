@@ -69,6 +69,9 @@ class RootLink:
         root.reconnect_ivl = -1
         root.curve_serverkey = self._boot.root_key
         root.curve_publickey, root.curve_secretkey = self._boot.public_key, self._boot.secret_key
+        # Before it connects: what is refused at once is to be heard of as well. A root that ends
+        # closes its connections first, and can still be reached until it closes what listens.
+        self._monitor = root.get_monitor_socket(zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED)
         root.connect(endpoint)
         return root
 
@@ -115,9 +118,8 @@ class RootLink:
 
     async def _serve(self, take: Callable[[ToHost], None]) -> None:
         """Hand on what comes on this connection, until it has broken, or nothing comes."""
-        root = self._socket
+        root, monitor = self._socket, self._monitor
         self._stale.clear()
-        monitor = root.get_monitor_socket(zmq.EVENT_DISCONNECTED)
         joined = asyncio.Event()
         reading = asyncio.ensure_future(self._read(root, take, joined))
         broken = asyncio.ensure_future(recv_monitor_message(monitor))
@@ -135,9 +137,7 @@ class RootLink:
             for task in every:
                 task.cancel()
             await asyncio.wait(every)
-            with contextlib.suppress(zmq.ZMQError):
-                root.disable_monitor()
-            monitor.close(linger=0)  # that has only forgotten it
+            self._unwatch()
 
     async def _wait_silent(self, joined: asyncio.Event) -> None:
         """Wait until this connection has been silent for too long."""
@@ -183,6 +183,12 @@ class RootLink:
                 return ""
             await asyncio.sleep(AGAIN_S)
 
+    def _unwatch(self) -> None:
+        with contextlib.suppress(zmq.ZMQError):
+            self._socket.disable_monitor()
+        self._monitor.close(linger=0)  # that has only forgotten it
+
     def close(self) -> None:
         """Close the connection; what was said last still goes out."""
+        self._unwatch()  # where nobody has run it
         self._socket.close()
