@@ -92,7 +92,7 @@ def failing(place, then="", **parts):
 def test_what_passes_at_its_second_try_is_named_and_no_failure(place):
     code, said = failing(place, beside=[ODD], pairs=["tests/b.py::test_y"])
     assert code == 0, said
-    options = "<--failed-to><build/tries/second><-ra><--session-timeout><600>"
+    options = "<--failed-to><build/tries/second><-ra><--session-timeout><300>"
     assert f"ran second: <-m><pytest>{options}<{ODD}><tests/b.py::test_y>" in said
     assert said.count("ok, but for 1 to be tried again") == 4  # after each part, and in the summary
     assert said.endswith(
