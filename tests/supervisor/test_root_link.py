@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 import types
 from pathlib import Path
@@ -14,6 +13,7 @@ import zmq
 import zmq.asyncio
 from hypothesis import given
 from hypothesis import strategies as st
+from proxy import Proxy
 
 from phalanx.protocol.host_letters import FromHostLetter, ToHostLetter
 from phalanx.protocol.hosts import Beat, Bye, Disowned, HostBoot, HostUp, Refreshed, SignalRank
@@ -26,63 +26,6 @@ from phalanx.supervisor._root_link import RootLink
 
 UP, FIRST = HostUp("1", 1, "b", 1, ()), SignalRank(0, 64)  # what each end says at once
 N = 300
-
-
-class Proxy:
-    """A wire between a host and its root: it resets connections, or swallows what passes."""
-
-    def __init__(self, endpoint):
-        self._port = int(endpoint.rpartition(":")[2])
-        self._writers = []
-        self._silent = set()
-        self._server = None
-        self._tasks = set()
-        self.n_came = 0
-
-    async def open(self):
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        return f"tcp://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
-
-    async def _serve(self, reader, writer):
-        self.n_came += 1
-        self._tasks.add(asyncio.current_task())
-        try:
-            their_reader, their_writer = await asyncio.open_connection("127.0.0.1", self._port)
-        except OSError:
-            writer.transport.abort()
-            return
-        both = (writer, their_writer)
-        self._writers.append(both)
-        with contextlib.suppress(ConnectionError, asyncio.CancelledError):
-            await asyncio.gather(
-                self._copy(reader, their_writer, both), self._copy(their_reader, writer, both)
-            )
-        for end in both:
-            end.transport.abort()
-
-    async def _copy(self, reader, writer, both):
-        while data := await reader.read(1 << 12):
-            if both not in self._silent:
-                writer.write(data)
-                await writer.drain()
-        writer.transport.abort()
-
-    def reset(self):
-        """Break all connections, with what is on its way."""
-        while self._writers:
-            for writer in self._writers.pop():
-                writer.transport.abort()
-
-    def swallow(self):
-        """Let nothing pass any more on the connections that there are."""
-        self._silent.update(self._writers)
-
-    async def close(self):
-        self._server.close()
-        self.reset()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
 class Line:
