@@ -264,7 +264,7 @@ class KernelDriver:
         deadline = time.monotonic() + seconds
         while self.cells and time.monotonic() < deadline and self.is_alive():
             self.interrupt()
-            while self.cells and self.take(1.0):
+            while self.cells and time.monotonic() < deadline and self.take(1.0):
                 pass
 
     def restart(self) -> None:

@@ -1,7 +1,7 @@
 """Values to and from the ranks' namespaces: ipyparallel's calls and serialization.
 
 It knows what travels; sending and waiting are the runner's. ipyparallel is loaded with the first
-value: its package brings all of its client, a third of what `%load_ext phalanx` would take.
+value: its package brings all of its client, a fifth of what `%load_ext phalanx` would take.
 """
 
 from __future__ import annotations
