@@ -14,7 +14,7 @@ import pytest
 from beside import BESIDE
 
 _ROOT = Path(__file__).resolve().parents[1]
-_MOST_LINES = 350
+_MOST_LINES = 600
 _HAND_WRITTEN = {".py", ".pyi", ".cpp", ".hpp", ".c", ".h", ".ts", ".js", ".sh", ".txt", ".cmake"}
 _GENERATED = ("widgets/static/", "widgets/js/package-lock.json")
 _TOP = {"pyproject.toml", "README.md", "LICENSE", "kernel_ext", "native", "widgets", "notebooks", "tests"}  # fmt: skip

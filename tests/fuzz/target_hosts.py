@@ -14,8 +14,9 @@ from unittest import mock
 
 import msgspec
 from fuzz.quiet import quiet
-from fuzz.stage import JumpingLoop, actors, staged
+from fuzz.stage import actors, staged
 from fuzz.supply import Supply
+from support.loops import JumpingLoop
 from fuzz.target_supervisor import _ROOT, Play, _descriptors, _Failures, encoded, raise_first
 
 import phalanx

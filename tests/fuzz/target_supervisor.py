@@ -15,8 +15,9 @@ from typing import Any
 
 import msgspec
 from fuzz.quiet import quiet
-from fuzz.stage import ClientSocket, JumpingLoop, actors, staged
+from fuzz.stage import ClientSocket, actors, staged
 from fuzz.supply import Supply
+from support.loops import JumpingLoop
 
 import phalanx
 from phalanx.protocol import (

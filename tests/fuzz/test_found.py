@@ -9,8 +9,9 @@ import asyncio
 
 import msgspec
 import pytest
-from fuzz.stage import JumpingLoop, actors, staged
+from fuzz.stage import actors, staged
 from fuzz.target_supervisor import Play, raise_first, script, workspace
+from support.loops import JumpingLoop
 
 import phalanx
 from phalanx.protocol import (
