@@ -3,7 +3,7 @@
 // the long way and its texts. Of collectives that comes back here with the memory it has found.
 //
 // pybind11's own functions look up each argument's converter; a call of eight bytes spent half of
-// its time there and in the Python code around it (tests/benchmarks/call_cost.py).
+// its time there and in the Python code around it (tests/bench/call_cost.py).
 #include <array>
 
 #include "binding/binding.hpp"

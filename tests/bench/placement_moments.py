@@ -1,6 +1,6 @@
 """`all_sum`, or another operation, ours beside the peers, in the moments in which cores sit as asked.
 
-    python tests/benchmarks/placement_moments.py --harness FOLDER --out moments.jsonl --want near
+    python tests/bench/placement_moments.py --harness FOLDER --out moments.jsonl --want near
 
 Some hosts put this machine's cores beside each other for milliseconds only, now and then: too short
 to start a peer, let alone all. So all peers are started first and sleep; a flag is sent between the
