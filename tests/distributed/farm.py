@@ -22,16 +22,20 @@ from typing import Any
 import msgspec
 from distributed import cells
 from distributed.farm_parts import PATIENCE, Cells, Host, Plan
+from support.waiting import wait_until
 
 from phalanx.distributed import AbortKind
 from phalanx.protocol import (
+    Activity,
     EpochAborted,
     FrameReader,
     Gather,
     Gathered,
     Join,
+    Passed,
     Recover,
     Refused,
+    Standing,
     ToSupervisor,
     Welcome,
     Withdraw,
@@ -108,6 +112,60 @@ class World:
         outcomes = self.outcomes()
         assert all(isinstance(outcome, BaseException) for outcome in outcomes), outcomes
         return outcomes
+
+    def activity(self, rank: int) -> Activity:
+        """Return what the control page says of a rank: its groups, its message, and how far it is."""
+        host = self._farm.host_of(self.plan.hosts[rank])
+        epoch, groups, pair, messages = host.page.activity(self.plan.slots[rank])
+        if epoch != self.plan.epoch:  # of an earlier world, or the rank has not joined yet
+            return Activity(epoch, {})
+        return Activity(
+            epoch,
+            {number: Standing(*its) for number, its in groups.items()},
+            pair,
+            {key: Passed(*its) for key, its in messages.items()},
+        )
+
+    def is_in(self, op: str, rank: int, *, n_queued: int = 0) -> bool:
+        """Whether a rank waits in ``op`` now, with so many submitted operations not over."""
+        now = self.activity(rank)
+        seen = {its.op for its in now.groups.values()} | {now.pair[1]}
+        queued = sum(its.queued for its in now.groups.values())
+        return queued >= n_queued and (op in seen if op else any(seen))
+
+    def wait_in(self, op: str, ranks: Sequence[int] | None = None, *, n_queued: int = 0) -> None:
+        """Wait until each of these ranks (all) is seen in the operation ``op``; "": in any.
+
+        A collective is seen from its begin on, a "send" or "recv" once it waits for its peer. With
+        ``n_queued`` at least so many submitted operations, the current one among them, are not over.
+        """
+        for rank in range(self.size) if ranks is None else ranks:
+            wait_until(
+                lambda rank=rank: self.is_in(op, rank, n_queued=n_queued),
+                f"rank {rank} in {op or 'any operation'} of epoch {self.plan.epoch}",
+            )
+
+    def progress(self, rank: int) -> int:
+        """Return how many collectives and messages a rank has completed in this epoch."""
+        now = self.activity(rank)
+        n_messages = sum(its.sent + its.received for its in now.messages.values())
+        return sum(its.done for its in now.groups.values()) + n_messages
+
+    def wait_moved(self, rank: int, n: int = 3) -> None:
+        """Wait until a rank has completed ``n`` more collectives and messages than now."""
+        wanted = self.progress(rank) + n
+        wait_until(
+            lambda: self.progress(rank) >= wanted, f"rank {rank} has moved to number {wanted}"
+        )
+
+    def wait_asleep(self, rank: int) -> None:
+        """Wait until a rank's main thread sleeps, as it does in a wait that lasts."""
+        pid = self._farm.members[rank].process.pid
+        status = Path(f"/proc/{pid}/task/{pid}/stat")
+        wait_until(
+            lambda: status.read_text().rpartition(") ")[2].startswith("S"),
+            f"the main thread of rank {rank} sleeps",
+        )
 
     def notices(self) -> list[tuple[int, EpochAborted]]:
         """Wait until as many notices of the epoch's end have come as there are ranks."""
@@ -223,6 +281,10 @@ class Farm:
                 self._plan.aborts.append((member.rank, message))
                 self._plan.told.release()
                 self._give_up(message.epoch, message.kind, message.culprit, message.message)
+
+    def host_of(self, number: int) -> Host:
+        """Return what the supervisor of a (pretended) host owns."""
+        return self._hosts[number]
 
     def _begin_epoch(self) -> None:
         """All have asked: the next epoch of the same world, if anything is wrong with this one."""
