@@ -8,13 +8,12 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections import Counter
-from pathlib import Path
 
+import hypothesis
 import pytest
 from bed import Bed, why_not
-from beside import PARTS, place_of
 from mpis import Mpi
+from support.tiers import IS_DEEP, deep
 
 # A shell that runs us in the background, or nohup, has signals ignored, which every process we start
 # would inherit: kernels and ranks that cannot be interrupted. A handler is not inherited.
@@ -29,65 +28,22 @@ if worker := os.environ.get("PYTEST_XDIST_WORKER"):
     os.environ["XDG_RUNTIME_DIR"] = tempfile.mkdtemp(prefix=f"px-{worker}-")
     atexit.register(shutil.rmtree, os.environ["XDG_RUNTIME_DIR"], ignore_errors=True)
 
-N_SLOWEST = 25
+pytest_plugins = ["support.history", "support.schedule", "support.skips", "support.quarantine"]
+
+# The first tier draws the same examples in every run, so that a change is not refused for what
+# somebody else wrote. The deep tier draws new ones, and says how to repeat a failure.
+hypothesis.settings.register_profile("first", derandomize=True, print_blob=True)
+hypothesis.settings.register_profile("deep", print_blob=True)
+hypothesis.settings.load_profile("deep" if IS_DEEP else "first")
 
 
-@pytest.fixture(scope="module", params=["openmpi", "mpich"])
+@pytest.fixture(scope="module", params=["openmpi", pytest.param("mpich", marks=deep)])
 def mpi(request) -> Mpi:
     found = Mpi(request.param)
     pytest.importorskip("mpi4py", reason="mpi4py is not installed", exc_type=ImportError)
     if not (found.bin / "mpirun").exists():
         pytest.skip(f"{request.param} is not installed in {found.bin.parent} (tests/run does it)")
     return found
-
-
-def pytest_addoption(parser) -> None:
-    parser.addoption(
-        "--part",
-        choices=PARTS,
-        help="only the tests that may run beside others, or in pairs (-n of pytest-xdist), or alone",
-    )
-    parser.addoption(
-        "--failed-to", metavar="FILE", help="write here which tests failed, one a line"
-    )
-
-
-def pytest_ignore_collect(collection_path, config) -> bool | None:
-    """Whether a file need not be read: none of its tests belongs to the part that is to run."""
-    part = config.getoption("part")
-    is_other = collection_path.suffix == ".py" and place_of(collection_path)[0] != part
-    return True if part is not None and is_other else None
-
-
-def pytest_collection_modifyitems(config, items) -> None:
-    part = config.getoption("part")
-    if part is None:
-        return
-    places = {item: place_of(item.path) for item in items}
-    config.hook.pytest_deselected(items=[item for item in items if places[item][0] != part])
-    items[:] = [item for item in items if places[item][0] == part]
-    # Those in a browser first: they are the longest, and have a worker to themselves.
-    items.sort(key=lambda item: (lane_of(item.nodeid) != "browser", places[item][1]))
-
-
-def lane_of(test: str) -> str:
-    """Which tests run on one worker, one after the other: those of a file, and all in a browser.
-
-    Of these one keeps a core busy.
-    """
-    file = test.partition("::")[0]
-    return "browser" if file.endswith(("_in_browser.py", "_in_lab.py")) else file
-
-
-@pytest.hookimpl(optionalhook=True)  # pytest-xdist's
-def pytest_xdist_make_scheduler(config, log):
-    from xdist.scheduler import LoadScopeScheduling
-
-    class Lanes(LoadScopeScheduling):
-        def _split_scope(self, nodeid: str) -> str:
-            return lane_of(nodeid)
-
-    return Lanes(config, log)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -98,29 +54,6 @@ def pytest_runtest_makereport(item, call):
         for driver in list(sys.modules["kernel_driver"].KernelDriver.open):
             driver.stop_cells()
     return report
-
-
-def pytest_terminal_summary(terminalreporter) -> None:
-    """Say which files took longest: where to look when a run takes too long."""
-    if path := terminalreporter.config.getoption("failed_to"):
-        stats, session = terminalreporter.stats, terminalreporter._session
-        # At a later try, who is asked for by name: one that skips itself has not passed.
-        kinds = ("failed", "error", *(() if Path(path).name in PARTS else ("skipped",)))
-        reports = [report for kind in kinds for report in stats.get(kind, ())]
-        failed = dict.fromkeys(report.nodeid for report in reports)
-        # -x or --maxfail: what comes after those was not run at all.
-        if not (session.shouldfail or session.shouldstop):
-            Path(path).write_text("".join(f"{test}\n" for test in failed))
-    seconds: Counter[str] = Counter()
-    for reports in terminalreporter.stats.values():
-        for report in reports:
-            if hasattr(report, "duration"):
-                seconds[report.nodeid.partition("::")[0]] += report.duration
-    slowest = [(name, taken) for name, taken in seconds.most_common(N_SLOWEST) if taken > 10]
-    if slowest:
-        terminalreporter.section("slowest files")
-        for name, taken in slowest:
-            terminalreporter.write_line(f"{taken:8.1f} s  {name}")
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,6 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from beside import BESIDE
 
 _ROOT = Path(__file__).resolve().parents[1]
 _MOST_LINES = 600
@@ -48,10 +47,6 @@ def test_no_file_is_long():
         if (n_lines := len((_ROOT / path).read_text(encoding="utf-8").splitlines())) > _MOST_LINES
     }
     assert not long, f"over {_MOST_LINES} lines: {long}"
-
-
-def test_what_runs_beside_others_is_there():
-    assert [name for name in BESIDE if not (_ROOT / "tests" / name).exists()] == []
 
 
 def test_top_level_is_fixed():

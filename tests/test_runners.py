@@ -6,6 +6,7 @@ Copies of them, with tools that only say how they ended.
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -46,111 +47,144 @@ def ran(place, *command, **env):
     return result.returncode, result.stdout
 
 
+# Says what it was called with and what it was told to hold; fails where the file `fails` names it.
+PYTHON = """
+echo "python $* deep=${PHALANX_DEEP:-} hold=${PHALANX_HOLD:-}"
+if [ -e fails ] && echo "$*" | grep -q -- "$(cat fails)"; then exit 1; fi
+"""
+
+
+@pytest.fixture
+def quiet_place(place):
+    """A copy in which every tool of every section succeeds."""
+    for name in ("ruff", "mypy", "stubtest", "lint-imports", "clang-format"):
+        tool(place, name, "exit 0")
+    tool(place, "python", PYTHON)
+    tool(place, "npm", "exit 0")
+    for script in ("tests/native/run", "tests/fuzz/run"):
+        path = place / script
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f'#!/bin/sh\necho "{script} $*"\n')
+        path.chmod(0o755)
+    (place / "widgets/static").mkdir(parents=True)
+    (place / "widgets/js/node_modules").mkdir(parents=True)
+    (place / "kernel_ext/phalanx").mkdir(parents=True)
+    subprocess.run(["git", "init", "-q", place], check=True)
+    return place
+
+
+def test_without_a_group_every_section_of_the_first_tier_runs(quiet_place):
+    code, said = ran(quiet_place, "tests/run")
+    assert code == 0, said
+    assert "-m pytest -n" in said
+    assert "-m not deep" in said
+    summary = said.partition("== summary")[2]
+    for name in (
+        "pytest, first tier",
+        "ruff check",
+        "mypy --strict",
+        "widgets",
+        "C++ tests, plain",
+    ):
+        assert re.search(rf"{re.escape(name)} +[\d.]+ s  ok", summary), said
+    assert "CPU-minutes" in summary
+    assert re.search(r"\n\d+ passed, 0 failed\n$", said), said
+    assert "deep tier" not in said
+
+
 @pytest.mark.parametrize(
-    ("beside", "pairs", "alone", "ends"),
+    ("failing", "section"), [("-m pytest", "pytest, first tier"), ("docstrings", "numpydoc")]
+)
+def test_a_section_that_fails_fails_the_run(quiet_place, failing, section):
+    (quiet_place / "fails").write_text(failing)
+    code, said = ran(quiet_place, "tests/run")
+    assert code == 1, said
+    assert re.search(rf"{section} +[\d.]+ s  FAILED \(1\)", said), said
+    assert ", 1 failed\n" in said
+
+
+def test_a_failure_is_repeated_and_stays_one(quiet_place):
+    (quiet_place / "fails").write_text("-m pytest")
+    code, said = ran(quiet_place, "tests/run", "python", "-k", "x")
+    assert "python tests/repeat.py failed" in said
+    assert (code, said[-19:]) == (1, "0 passed, 1 failed\n"), said
+
+
+def test_what_passes_is_not_repeated(quiet_place):
+    code, said = ran(quiet_place, "tests/run", "python", "-k", "x")
+    assert code == 0, said
+    assert "-m not deep -k x" in said
+    assert "repeat.py" not in said
+
+
+def test_groups_say_what_they_hold_to(quiet_place):
+    _, deep = ran(quiet_place, "tests/run", "deep", "tests/cli")
+    assert "-m deep or hypothesis tests/cli deep=1 hold=\n" in deep
+    _, promises = ran(quiet_place, "tests/run", "promises")
+    assert "-m pytest -m promise deep= hold=1\n" in promises
+
+
+def test_all_runs_each_section_of_the_deep_tier(quiet_place):
+    code, said = ran(quiet_place, "tests/run", "all")
+    assert code == 0, said
+    summary = said.partition("== summary")[2]
+    for name in (
+        "pytest, first tier", "pytest, deep tier", "C++ tests, plain", "C++ tests, portable", "C++ tests, asan",
+        "C++ tests, tsan", "fuzzers", "promises at 2 s", "soak", "mypy --strict, as on macOS",
+    ):  # fmt: skip
+        assert re.search(rf"{re.escape(name)} +[\d.]+ s  ok", summary), name
+
+
+def test_a_folder_of_tests_is_a_group(quiet_place):
+    (quiet_place / "tests/magics").mkdir()
+    (quiet_place / "tests/magics/test_x.py").touch()
+    code, said = ran(quiet_place, "tests/run", "magics", "-x")
+    assert code == 0, said
+    assert "-m pytest tests/magics -x deep=1" in said
+
+
+def test_an_unknown_group_says_which_there_are(quiet_place):
+    code, said = ran(quiet_place, "tests/run", "nonsense")
+    assert code == 2
+    assert said.startswith("tests/run: there is no 'nonsense'; try one of: all changed lint")
+
+
+@pytest.mark.parametrize(
+    ("path", "sections"),
     [
-        (5, 5, 5, 1),
-        (0, 5, 5, 0),
-        (5, 0, 5, 0),
-        (5, 5, 0, 0),
-        (0, 0, 0, 0),
-        (1, 5, 5, 1),
-        (5, 5, 1, 1),
+        ("README.md", []),
+        (
+            "native/group/group.cpp",
+            ["pytest, deep tier", "C++ tests, asan", "C++ tests, tsan", "promises"],
+        ),
+        ("kernel_ext/phalanx/hosts/_ring.py", ["pytest, deep tier", "as on macOS"]),
+        ("widgets/_live.py", ["pytest, deep tier"]),
     ],
 )
-def test_a_part_may_be_without_tests_and_not_all(place, beside, pairs, alone, ends):
-    parts = f"*part\\ beside*) exit {beside} ;; *part\\ pairs*) exit {pairs} ;;"
-    tool(place, "python", f'case "$*" in {parts} esac; exit {alone}')
-    code, said = ran(place, "tests/run", "python", "-k", "nobody")
-    assert code == ends, said
-    assert f"{3 - ends} passed, {ends} failed" in said
-
-
-# pytest as it is seen from tests/run: it writes those that fail, from `failing`, and how they went.
-PYTEST = """
-while [ $# -gt 0 ]; do
-    case $1 in --failed-to) to=$2 ;; esac
-    tests="$tests<$1>"
-    shift
-done
-cp "failing/${to##*/}" "$to" 2>/dev/null || : >"$to"
-echo "ran ${to##*/}: $tests"
-[ ! -s "$to" ]
-"""
-ODD = "tests/a.py::test_x[import time; time.sleep(600)-a b]"
-
-
-def failing(place, then="", **parts):
-    """What a run says in whose parts these tests fail; ``then`` is what pytest does at last."""
-    tool(place, "python", PYTEST + then)
-    (place / "failing").mkdir()
-    for name, tests in parts.items():
-        (place / "failing" / name).write_text("".join(f"{test}\n" for test in tests))
-    return ran(place, "tests/run", "python")
-
-
-def test_what_passes_at_its_second_try_is_named_and_no_failure(place):
-    code, said = failing(place, beside=[ODD], pairs=["tests/b.py::test_y"])
+def test_changed_paths_choose_deep_sections(quiet_place, path, sections):
+    git = ["git", "-C", quiet_place, "-c", "user.name=x", "-c", "user.email=x"]
+    subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "x"], check=True)
+    (quiet_place / path).parent.mkdir(parents=True, exist_ok=True)
+    (quiet_place / path).write_text("x")
+    subprocess.run([*git, "add", path], check=True)
+    code, said = ran(quiet_place, "tests/run", "changed", "HEAD")
     assert code == 0, said
-    options = "<--failed-to><build/tries/second><-ra><--session-timeout><300>"
-    assert f"ran second: <-m><pytest>{options}<{ODD}><tests/b.py::test_y>" in said
-    assert said.count("ok, but for 1 to be tried again") == 4  # after each part, and in the summary
-    assert said.endswith(
-        f"passed at a later try only:\n{ODD} (second try)\ntests/b.py::test_y (second try)\n"
-        "\n4 passed, 0 failed\n"
-    )
-    assert "ran third" not in said
-
-
-def test_the_last_try_is_the_third(place):
-    code, said = failing(place, alone=["tests/b.py::test_y", ODD], second=[ODD])
-    assert code == 0, said
-    assert f"<{ODD}>\n" in said.partition("ran third: ")[2]
-    assert said.endswith(
-        f"passed at a later try only:\ntests/b.py::test_y (second try)\n{ODD} (third try)\n"
-        "\n4 passed, 0 failed\n"
-    )
-
-
-def test_what_fails_again_has_failed(place):
-    tests = ["tests/b.py::test_y", ODD]
-    code, said = failing(place, alone=tests, second=[ODD], third=[ODD])
-    assert code == 1, said
-    assert said.endswith("later try only:\ntests/b.py::test_y (second try)\n\n3 passed, 1 failed\n")
-
-
-def test_where_nothing_fails_nothing_is_tried_again(place):
-    code, said = failing(place)
-    assert code == 0, said
-    assert "ran second" not in said
-    assert "later try" not in said
-
-
-def test_many_failures_are_no_bad_moment(place):
-    code, said = failing(place, beside=[f"tests/a{i}.py::test_x" for i in range(13)])
-    assert code == 1, said
-    assert "ran second" not in said
-    assert "13 tests in 13 files failed" in said
-
-
-def test_those_of_one_file_may_have_one_cause(place):
-    code, said = failing(place, beside=[f"tests/a.py::test_{i}" for i in range(41)])
-    assert code == 0, said
-    assert said.count("tests/a.py::test_") == 2 * 41  # those run again, and their names at the end
-
-
-def test_a_second_try_that_takes_too_long_has_failed(place):
-    late = 'case $to in *second) rm "$to" ;; esac'  # pytest is stopped before it says who failed
-    code, said = failing(place, beside=["tests/a.py::test_x"], then=late)
-    assert code == 1, said
-    assert "later try" not in said
+    summary = said.partition("== summary")[2]
+    known = ["pytest, deep tier", "C++ tests, asan", "C++ tests, tsan", "promises", "as on macOS"]
+    assert [name for name in known if name in summary] == sections, said
 
 
 def test_lint_that_cannot_begin_has_failed(place):
     (place / "build").write_text("in the way")
     code, said = ran(place, "tests/run", "lint")
     assert code == 1
-    assert "0 passed, 1 failed" in said
+    assert "0 passed, 2 failed" in said
+
+
+def test_a_group_beside_that_cannot_begin_has_failed(quiet_place):
+    (quiet_place / "build").write_text("in the way")
+    code, said = ran(quiet_place, "tests/run")
+    assert code == 1, said
 
 
 def test_a_fuzzer_that_does_not_compile_hides_no_other(place):

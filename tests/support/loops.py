@@ -1,13 +1,23 @@
-"""An event loop whose clock is its timers, so that hours of waiting take no time and are exact."""
+"""Event loops with clocks of their own: times are exact, and no wait depends on the machine.
+
+`JumpingLoop` is for code without input or output: hours of waiting take no time. `HeldLoop` is for
+code with real sockets: its clock stands still until the test moves it, so nothing times out because
+the machine is slow.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import selectors
-from collections.abc import Callable
-from typing import Any
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
 
-__all__ = ["JumpingLoop"]
+from support.promise import PATIENCE_S
+
+__all__ = ["HeldLoop", "JumpingLoop", "run_held", "run_jumping"]
+
+T = TypeVar("T")
 
 
 class _Jumping(selectors.DefaultSelector):
@@ -47,3 +57,67 @@ class JumpingLoop(asyncio.SelectorEventLoop):
 
     def _keep(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         self.thrown.append(context.get("exception") or AssertionError(context["message"]))
+
+
+class _Waiting(selectors.DefaultSelector):
+    """Waits for input and output as long as it takes: no timer can fall due meanwhile."""
+
+    def select(self, timeout: float | None = None) -> list[Any]:
+        is_ready = timeout is not None and timeout <= 0
+        return super().select(0 if is_ready else PATIENCE_S)
+
+
+class HeldLoop(asyncio.SelectorEventLoop):
+    """A loop with real input and output, in which time passes only when the test says so."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+        super().__init__(_Waiting())
+
+    def time(self) -> float:
+        return self.now_s
+
+    async def until(self, condition: Callable[[], T], what: str, *, step_s: float = 0.0) -> T:
+        """Wait in real time until ``condition`` is true; ``step_s`` of the loop pass at each look."""
+        deadline_s = time.monotonic() + PATIENCE_S
+        while not (seen := condition()):
+            assert time.monotonic() < deadline_s, f"not within {PATIENCE_S} s: {what}"
+            await self.run_in_executor(None, time.sleep, 0.002)
+            await self.pass_s(step_s)
+        return seen
+
+    async def pass_s(self, seconds: float) -> None:
+        """Move the clock; what is due runs before this returns."""
+        self.now_s += seconds
+        for _ in range(3):  # a timer, the task that it wakes, and what that one wakes
+            await asyncio.sleep(0)
+
+
+def run_jumping(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Run ``main`` on a `JumpingLoop`; raise what it or a callback raises."""
+    loop = JumpingLoop()
+    result = _run(loop, main())
+    if loop.thrown:
+        raise loop.thrown[0]
+    return result
+
+
+def run_held(main: Callable[[HeldLoop], Coroutine[Any, Any, T]]) -> T:
+    """Run ``main(loop)`` on a `HeldLoop`."""
+    loop = HeldLoop()
+    return _run(loop, main(loop))
+
+
+def _run(loop: asyncio.AbstractEventLoop, main: Coroutine[Any, Any, T]) -> T:
+    """Run as `asyncio.run` does: all other tasks are cancelled at the end."""
+    asyncio.set_event_loop(loop)
+    try:
+        return loop.run_until_complete(main)
+    finally:
+        others = asyncio.all_tasks(loop)
+        for task in others:
+            task.cancel()
+        if others:
+            loop.run_until_complete(asyncio.wait(others))
+        asyncio.set_event_loop(None)
+        loop.close()

@@ -1,19 +1,27 @@
 """Choose which cases of a matrix run for every change, and which only in `tests/run all`.
 
-A test, class or file marked ``pytest.mark.deep`` is left out of `tests/run`.
+A test, class or file marked ``pytest.mark.deep`` is left out of `tests/run`. ``PHALANX_DEEP=1``, which
+`tests/run all` and `tests/run deep` set, draws new and more examples where hypothesis makes them.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import combinations, product
 from typing import Any
 
 import pytest
 
-__all__ = ["deep", "deep_but", "pairwise"]
+__all__ = ["IS_DEEP", "deep", "deep_but", "examples", "pairwise"]
 
+IS_DEEP = os.environ.get("PHALANX_DEEP") == "1"
 deep = pytest.mark.deep
+
+
+def examples(n: int) -> int:
+    """Return how many examples hypothesis draws: ``n``, in the deep tier five times as many."""
+    return 5 * n if IS_DEEP else n
 
 
 def deep_but(kept: Iterable[Any], values: Iterable[Any]) -> list[Any]:
@@ -34,7 +42,9 @@ def pairwise(
     (Kuhn, Wallace and Gallo 2004, doi:10.1109/TSE.2004.24). The choice is greedy and always the same.
     """
     cases = [case for case in product(*axes.values()) if is_case(*case)]
-    pairs_of = {index: set(combinations(enumerate(map(repr, case)), 2)) for index, case in enumerate(cases)}
+    pairs_of = {
+        index: set(combinations(enumerate(map(repr, case)), 2)) for index, case in enumerate(cases)
+    }
     open_pairs = set().union(*pairs_of.values()) if cases else set()
     chosen = set()
     while open_pairs:

@@ -1,0 +1,63 @@
+"""pytest plugin: a failure of a test in ``tests/quarantine.toml`` is reported and fails no run.
+
+The list is short and its entries expire: ``python -m support.quarantine``, a step of
+`tests/run lint`, fails on more than 8 entries and on one older than 14 days.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.skips import tomllib
+
+__all__ = ["LISTED", "entries", "problems"]
+
+LISTED = Path(__file__).parents[1] / "quarantine.toml"
+MOST_ENTRIES = 8
+MOST_DAYS = 14
+
+
+def entries(path: Path = LISTED) -> list[dict[str, Any]]:
+    """Return the entries: ``test`` (a node id, without parameters: all of them), ``reason``, ``date``."""
+    listed: list[dict[str, Any]] = tomllib.loads(path.read_text(encoding="utf-8")).get("test", [])
+    return listed
+
+
+def problems(path: Path, today: dt.date) -> list[str]:
+    """Return what is wrong with the list, a line each."""
+    found = []
+    listed = entries(path)
+    if len(listed) > MOST_ENTRIES:
+        found.append(f"{len(listed)} entries; at most {MOST_ENTRIES} are allowed")
+    for entry in listed:
+        if missing := {"test", "reason", "date"} - entry.keys():
+            found.append(f"{entry}: without {', '.join(sorted(missing))}")
+            continue
+        file = path.parents[1] / entry["test"].partition("::")[0]
+        if not file.exists():
+            found.append(f"{entry['test']}: there is no such file")
+        days = (today - entry["date"]).days
+        if not 0 <= days <= MOST_DAYS:
+            found.append(f"{entry['test']}: {days} days old; mend the test or its subject")
+    return found
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Any:
+    report = yield
+    if report.failed:
+        for entry in entries():
+            if item.nodeid == entry["test"] or item.nodeid.startswith(f"{entry['test']}["):
+                report.outcome = "skipped"
+                report.wasxfail = f"quarantined since {entry['date']}: {entry['reason']}"
+    return report
+
+
+if __name__ == "__main__":
+    found = problems(LISTED, dt.datetime.now(tz=dt.timezone.utc).date())
+    print("\n".join(found) or f"{len(entries())} tests in quarantine")
+    sys.exit(bool(found))

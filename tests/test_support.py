@@ -1,0 +1,221 @@
+"""The tests' own tools: tiers, skips, quarantine, history, repetitions, bounds."""
+
+from __future__ import annotations
+
+import datetime as dt
+import itertools
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import repeat
+from support import promise, quarantine, skips
+from support.history import Outcome, outcomes, typical_seconds, write_durations
+from support.tiers import deep_but, pairwise
+from support.waiting import wait_until
+
+_TESTS = Path(__file__).parent
+CONFTEST = 'pytest_plugins = ["support.history", "support.schedule", "support.skips", "support.quarantine"]\n'
+
+
+def pytest_in(folder: Path, tests: str, *words: str, **env: str) -> str:
+    """Run pytest with our plugins on a file of tests; what it said."""
+    (folder / "conftest.py").write_text(CONFTEST)
+    (folder / "test_it.py").write_text(tests)
+    inherited = {
+        name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "CI"))
+    }
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-p",
+            "no:cacheprovider",
+            "-q",
+            "-ra",
+            *words,
+            "test_it.py",
+        ],
+        cwd=folder,
+        env={**inherited, "PYTHONPATH": str(_TESTS), "PHALANX_NO_HISTORY": "1", **env},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return done.stdout + done.stderr
+
+
+SKIPPING = """
+import pytest
+def test_allowed(): pytest.skip("this machine has no ::1")
+def test_forbidden(): pytest.skip("torch is not there")
+@pytest.mark.xfail(strict=True)
+def test_known(): assert False
+"""
+
+
+def test_a_skip_that_is_not_listed_fails_in_ci_only(tmp_path):
+    assert "2 skipped, 1 xfailed" in pytest_in(tmp_path, SKIPPING)
+    said = pytest_in(tmp_path, SKIPPING, CI="true")
+    assert "1 failed, 1 skipped, 1 xfailed" in said
+    assert "tests/skips.toml does not allow it: " in said
+    assert "torch is not there" in said
+
+
+def test_a_file_that_skips_itself_fails_in_ci(tmp_path):
+    said = pytest_in(tmp_path, 'import pytest\npytest.importorskip("nowhere")', CI="true")
+    assert "1 error" in said, said
+
+
+def test_every_allowed_skip_says_why():
+    rows = skips.tomllib.loads(skips.ALLOWED.read_text())["skip"]
+    assert all(row.keys() == {"reason", "why"} for row in rows)
+    assert not skips.is_allowed("could not import 'torch'")
+    assert not skips.is_allowed("could not import 'mlx.core'")
+
+
+def test_a_quarantined_failure_is_reported_and_fails_nothing(tmp_path):
+    plugin = (
+        "import support.quarantine as q\n"
+        "q.entries = lambda: [{'test': 'test_it.py::test_bad', 'reason': 'known', 'date': 'today'}]\n"
+    )
+    tests = f"{plugin}import pytest\n@pytest.mark.parametrize('n', [1, 2])\ndef test_bad(n): assert n == 1\n"
+    said = pytest_in(tmp_path, tests + "def test_good(): pass\n")
+    assert "2 passed, 1 xfailed" in said
+    assert "quarantined since today: known" in said
+    assert "1 failed" in pytest_in(tmp_path, tests.replace("::test_bad'", "::test_ba'"))
+
+
+def listed(tmp_path: Path, *rows: tuple[str, str]) -> Path:
+    path = tmp_path / "tests" / "quarantine.toml"
+    path.parent.mkdir(exist_ok=True)
+    (tmp_path / "tests/test_x.py").touch()
+    path.write_text(
+        "".join(f'[[test]]\ntest = "{test}"\nreason = "r"\ndate = {date}\n' for test, date in rows)
+    )
+    return path
+
+
+def test_the_quarantine_is_short_and_expires(tmp_path):
+    today = dt.date(2026, 11, 23)
+    fresh = ("tests/test_x.py::test_a", "2026-11-09")
+    assert quarantine.problems(listed(tmp_path, fresh), today) == []
+    assert quarantine.problems(listed(tmp_path, *[fresh] * 8), today) == []
+    assert len(quarantine.problems(listed(tmp_path, *[fresh] * 9), today)) == 1
+    (old,) = quarantine.problems(listed(tmp_path, ("tests/test_x.py::t", "2026-11-08")), today)
+    assert "15 days old" in old
+    (gone,) = quarantine.problems(listed(tmp_path, ("tests/test_y.py::t", "2026-11-23")), today)
+    assert "no such file" in gone
+    path = listed(tmp_path)
+    path.write_text('[[test]]\ntest = "tests/test_x.py::t"\n')
+    (part,) = quarantine.problems(path, today)
+    assert "without date, reason" in part
+
+
+def test_pairwise_keeps_every_pair_in_the_first_tier():
+    axes = {"a": [1, 2, 3], "b": "xyz", "c": [True, False]}
+    cases = pairwise(axes, lambda a, b, c: (a, b) != (1, "x"))
+    assert len(cases) == 3 * 3 * 2 - 2
+    first = [case.values for case in cases if not case.marks]
+    assert len(first) < 12
+    for i, j in itertools.combinations(range(3), 2):
+        pairs = {(case.values[i], case.values[j]) for case in cases}
+        assert {(values[i], values[j]) for values in first} == pairs
+
+
+def test_deep_but_keeps_what_it_is_told():
+    cases = deep_but([2], [1, 2, 3])
+    assert cases[1] == 2
+    assert [bool(getattr(case, "marks", ())) for case in cases] == [True, False, True]
+    with pytest.raises(AssertionError, match="must be one of the cases"):
+        deep_but([4], [1, 2, 3])
+
+
+def history_of(path: Path, *rows: tuple[str, str, str, float]) -> Path:
+    lines = [Outcome(run, test, outcome, seconds, 1.0) for run, test, outcome, seconds in rows]
+    path.write_text("".join(json.dumps(vars(line)) + "\n" for line in lines))
+    return path
+
+
+def test_a_run_records_how_each_test_ended(tmp_path):
+    tests = (
+        "import support.history as h, pathlib\n"
+        "def test_good(): pass\n"
+        "def test_bad(): assert False\n"
+    )
+    (tmp_path / "where.py").write_text("import support.history as h, pathlib\n")
+    conftest = "import pathlib, support.history as h\nh.Recorder.__init__.__defaults__ = (pathlib.Path('record'),)\n"
+    (tmp_path / "more.py").write_text(conftest)
+    said = pytest_in(
+        tmp_path, tests, "-p", "more", PHALANX_NO_HISTORY="", PYTHONPATH=f"{_TESTS}:{tmp_path}"
+    )
+    assert "1 failed, 1 passed" in said
+    ended = {o.test: o.outcome for o in outcomes(tmp_path / "record")}
+    assert ended == {"test_it.py::test_good": "passed", "test_it.py::test_bad": "failed"}
+
+
+def test_the_last_failures_and_usual_times_come_from_the_history(tmp_path):
+    path = history_of(
+        tmp_path / "h",
+        ("1", "a.py::x", "failed", 9.0),
+        ("2", "a.py::x", "passed", 1.0),
+        ("2", "b.py::y", "failed", 5.0),
+        ("3", "a.py::x", "passed", 3.0),
+        ("3", "b.py::z", "failed", 2.0),
+    )
+    assert repeat.last_failures(path) == ["b.py::z"]
+    assert typical_seconds("a.py::x", path) == 2.0
+    assert typical_seconds("b.py::z", path) is None
+    write_durations(path, tmp_path / "d.json")
+    assert json.loads((tmp_path / "d.json").read_text()) == {"a.py": 3.0, "b.py": 7.0}
+
+
+def test_functions_that_a_change_touches_are_found(tmp_path):
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests/test_x.py").write_text(
+        "import os\n\n@mark\ndef test_a():\n    1\n\n\ndef test_b():\n    2\n"
+    )
+    (tmp_path / "tests/cells.py").write_text("def test_no(): pass\n")
+    diff = "+++ b/tests/test_x.py\n@@ -3 +3 @@\n+++ b/tests/cells.py\n@@ -1 +1 @@\n"
+    assert repeat.touched(diff, tmp_path) == ["tests/test_x.py::test_a"]
+    both = "+++ b/tests/test_x.py\n@@ -5,4 +5,4 @@\n"
+    assert repeat.touched(both, tmp_path) == ["tests/test_x.py::test_a", "tests/test_x.py::test_b"]
+
+
+@pytest.mark.parametrize(
+    ("alone", "loaded", "words"),
+    [((10, 0), (10, 4), "only under load"), ((10, 10), (10, 10), "always"), ((10, 2), (10, 1), "also alone"), ((10, 0), (10, 0), "not seen again")],
+)  # fmt: skip
+def test_the_two_rates_say_what_kind_of_failure_it_is(alone, loaded, words):
+    assert words in repeat.verdict(repeat.Tally(*alone), repeat.Tally(*loaded))
+
+
+def test_a_repetition_that_takes_too_long_has_failed(tmp_path, monkeypatch):
+    monkeypatch.setattr(repeat, "passes", lambda test, limit_s: limit_s > 100)
+    monkeypatch.setattr(repeat, "typical_seconds", lambda test: 1.0)
+    assert str(repeat.repeat("x", 3, time.monotonic() + 1000)) == "3/3"
+
+
+def test_a_bound_is_asserted_and_recorded(tmp_path, monkeypatch):
+    monkeypatch.setattr(promise, "_RECORD", tmp_path / "build" / "bounds.jsonl")
+    promise.check(0.5, 1.0)
+    with pytest.raises(AssertionError, match=r"took 1\.50 s of 1\.0 s"):
+        promise.check(1.5, 1.0)
+    lines = [
+        json.loads(line) for line in (tmp_path / "build/bounds.jsonl").read_text().splitlines()
+    ]
+    assert [line["seconds"] for line in lines] == [0.5, 1.5]
+    assert "test_a_bound_is_asserted" in lines[0]["test"]
+
+
+def test_a_wait_ends_with_what_was_awaited_or_says_what():
+    seen = iter([0, 0, 7])
+    assert wait_until(lambda: next(seen), "seven") == 7
+    with pytest.raises(AssertionError, match="not within 0 s: the moon"):
+        wait_until(lambda: False, "the moon", timeout_s=0)
