@@ -1,0 +1,215 @@
+"""Measure whether the tests find faults: undo fixes of the history, and put in new ones.
+
+``power.py draw --seed N`` draws commits that changed source and tests, and writes the reverse of each
+source part to ``build/power/patches``; what no longer reverts is named, to be replaced by hand with
+the same fault. A patch by hand lies in the same folder; its first lines may say
+``# near: tests/a.py tests/b.py native`` for where to look first.
+
+``power.py run`` applies each patch to a checkout of its own and runs the nearest tests, then the first
+tier, then the deep tier, until one fails; ``build/power/results.jsonl`` has a line for each patch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PLACE = ROOT / "build" / "power"
+SOURCES = ("kernel_ext", "native", "widgets")
+MOST_LINES = 80  # of a source part: what is larger is a feature, not a fix
+
+
+def git(*words: str, cwd: Path = ROOT, check: bool = True) -> str:
+    done = subprocess.run(["git", *words], cwd=cwd, capture_output=True, text=True, check=False)
+    if check and done.returncode:
+        msg = f"git {' '.join(words)}: {done.stderr}"
+        raise RuntimeError(msg)
+    return done.stdout
+
+
+# -- drawing ------------------------------------------------------------------------------------
+
+
+def candidates() -> list[str]:
+    """Commits that changed both source and tests, and not much source."""
+    found = []
+    for commit in git("log", "--no-merges", "--format=%H").split():
+        rows = [
+            row.split("\t") for row in git("show", "--format=", "--numstat", commit).splitlines()
+        ]
+        rows = [row for row in rows if len(row) == 3 and "static/" not in row[2]]
+        source = [row for row in rows if row[2].startswith(SOURCES) and re.search(r"\.(py|cpp|hpp|ts)$", row[2])]  # fmt: skip
+        lines = sum(int(row[0]) + int(row[1]) for row in source if row[0] != "-")
+        if source and lines <= MOST_LINES and any(row[2].startswith("tests/") for row in rows):
+            found.append(commit)
+    return found
+
+
+def near(commit: str) -> list[str]:
+    """The test files that a commit changed and that are still there, and C++ or the widgets' side."""
+    names = git("show", "--format=", "--name-only", commit).split()
+    found = [n for n in names if re.fullmatch(r"tests/.*test_\w+\.py", n) and (ROOT / n).exists()]
+    if any(name.startswith(("native/", "tests/native/")) for name in names):
+        found.append("native")
+    if any(name.startswith("widgets/js/") for name in names):
+        found.append("widgets")
+    return found
+
+
+def draw(seed: int, n: int) -> None:
+    """Write the patches of ``n`` drawn commits; name those that do not revert."""
+    folder = PLACE / "patches"
+    folder.mkdir(parents=True, exist_ok=True)
+    commits = candidates()
+    print(f"seed {seed}, {len(commits)} candidates")
+    for number, commit in enumerate(random.Random(seed).sample(commits, n)):
+        subject = git("log", "-1", "--format=%s", commit).strip()
+        patch = git("diff", "-M", commit, f"{commit}^", "--", *SOURCES, ":!widgets/static")
+        check = ["git", "apply", "--check", "--recount", "-"]
+        applies = not subprocess.run(check, cwd=ROOT, input=patch, text=True, capture_output=True, check=False).returncode  # fmt: skip
+        name = f"h{number:02}-{commit[:9]}"
+        head = f"# {subject}\n# near: {' '.join(near(commit))}\n"
+        (folder / f"{name}{'.patch' if applies else '.by-hand'}").write_text(head + patch)
+        print(f"{name} {'reverts' if applies else 'BY HAND'}  {subject}")
+
+
+# -- running ------------------------------------------------------------------------------------
+
+
+class Checkout:
+    """A worktree with a fault in it, and the package built from it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.tree = folder / "tree"
+        self.site = folder / "site"
+        if not self.tree.exists():
+            git("worktree", "add", "--detach", str(self.tree), "HEAD")
+
+    def take(self, patch: Path | None) -> None:
+        """Put the tree at HEAD of the main checkout, with the patch (None: as it is)."""
+        git("checkout", "-q", "--detach", git("rev-parse", "HEAD").strip(), cwd=self.tree)
+        git("checkout", "-q", ".", cwd=self.tree)
+        git("clean", "-fdq", "kernel_ext", "native", "widgets/js/src", cwd=self.tree)
+        if patch is not None:
+            git("apply", "--recount", str(patch), cwd=self.tree)
+        self._build(native=patch is None or "/native/" in patch.read_text())
+
+    def _build(self, *, native: bool) -> None:
+        package = self.site / "phalanx"
+        engine = [*package.glob("_native*.so")]
+        if native or not engine:
+            wheel = [sys.executable, "-m", "pip", "-q", "wheel", "--no-deps", "-w", "build/w", "."]
+            shutil.rmtree(self.tree / "build" / "w", ignore_errors=True)
+            subprocess.run(wheel, cwd=self.tree, check=True)
+            shutil.rmtree(self.site, ignore_errors=True)
+            (built,) = (self.tree / "build" / "w").glob("*.whl")
+            shutil.unpack_archive(built, self.site, "zip")
+        else:
+            for source, target in (("kernel_ext/phalanx", "."), ("widgets", "widgets")):
+                shutil.copytree(
+                    self.tree / source,
+                    package / target,
+                    dirs_exist_ok=True,
+                    ignore=shutil.ignore_patterns("js", "__pycache__", "node_modules"),
+                )
+            # What a patch took away is not to stay from the one before.
+            known = {p.name for p in (self.tree / "kernel_ext").rglob("*.py")} | {p.name for p in (self.tree / "widgets").glob("*.py")}  # fmt: skip
+            for path in package.rglob("*.py"):
+                if path.name not in known and "notebooks" not in path.parts:
+                    path.unlink()
+
+    def first_failure(self, tests: Sequence[str], marks: str | None) -> str | None:
+        """Run tests until one fails: which one."""
+        env = {**os.environ, "PYTHONPATH": str(self.site), "PHALANX_NO_HISTORY": "1"}
+        files = [name for name in tests if name not in {"native", "widgets"}]
+        if "native" in tests:
+            words = ["timeout", "900", "tests/native/run", "plain"]
+            if subprocess.run(
+                words, cwd=self.tree, env=env, capture_output=True, check=False
+            ).returncode:
+                return "native"
+        if "widgets" in tests:
+            shutil.copytree(ROOT / "widgets/js/node_modules", self.tree / "widgets/js/node_modules", dirs_exist_ok=True, symlinks=True)  # fmt: skip
+            words = ["bash", "-c", "npm run --silent check && npm test --silent"]
+            where = self.tree / "widgets/js"
+            if subprocess.run(
+                words, cwd=where, env=env, capture_output=True, check=False
+            ).returncode:
+                return "widgets"
+        if not files:
+            return None
+        command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "3", *files]
+        command += [] if marks is None else ["-m", marks]
+        said = subprocess.run(
+            ["timeout", "-k", "20", "3000", *command],
+            cwd=self.tree, env=env, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+        failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", said.stdout, re.MULTILINE)
+        if failed:
+            return str(failed[0])
+        return None if said.returncode in {0, 5} else f"pytest ended with {said.returncode}"
+
+
+def tiers(patch: Path) -> Iterator[tuple[str, Sequence[str], str | None]]:
+    head = re.search(r"^# near: (.*)$", patch.read_text(), re.MULTILINE)
+    yield "near", (head[1].split() if head else []), "not deep"
+    yield "first", ("native", "widgets", "tests"), "not deep"
+    yield "deep", ("tests",), "deep"
+
+
+def run(patches: Sequence[Path], last: str) -> None:
+    """Look for each fault, nearest tests first; append what found it to the results."""
+    checkout = Checkout(PLACE)
+    for patch in patches:
+        begin_s = time.monotonic()
+        found: tuple[str, str] | None = None
+        try:
+            checkout.take(patch)
+            for tier, tests, marks in tiers(patch):
+                if test := checkout.first_failure(tests, marks):
+                    found = tier, test
+                    break
+                if tier == last:
+                    break
+        except (RuntimeError, subprocess.CalledProcessError) as error:
+            found = "error", str(error)
+        tier, test = found or ("none", "")
+        line = {
+            "patch": patch.name,
+            "tier": tier,
+            "test": test,
+            "seconds": round(time.monotonic() - begin_s),
+        }
+        with (PLACE / "results.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+        print(json.dumps(line), flush=True)
+
+
+def main(words: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    kinds = parser.add_subparsers(dest="what", required=True)
+    drawing = kinds.add_parser("draw", help="draw commits and write their reverse patches")
+    drawing.add_argument("--seed", type=int, default=None)
+    drawing.add_argument("-n", type=int, default=30)
+    running = kinds.add_parser("run", help="look for the faults of patches")
+    running.add_argument("patches", nargs="*", type=Path)
+    running.add_argument("--last", choices=["near", "first", "deep"], default="deep")
+    options = parser.parse_args(words)
+    if options.what == "draw":
+        draw(random.randrange(10**6) if options.seed is None else options.seed, options.n)
+    else:
+        run(options.patches or sorted((PLACE / "patches").glob("*.patch")), options.last)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
