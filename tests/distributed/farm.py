@@ -24,7 +24,7 @@ from distributed import cells
 from distributed.farm_parts import PATIENCE, Cells, Host, Plan
 from support.waiting import wait_until
 
-from phalanx.distributed import AbortKind
+from phalanx.distributed import AbortKind, AbortPage
 from phalanx.protocol import (
     Activity,
     EpochAborted,
@@ -113,10 +113,14 @@ class World:
         assert all(isinstance(outcome, BaseException) for outcome in outcomes), outcomes
         return outcomes
 
+    def page_of(self, rank: int) -> AbortPage:
+        """Return the control page of a rank's host."""
+        return self._farm.host_of(self.plan.hosts[rank]).page
+
     def activity(self, rank: int) -> Activity:
         """Return what the control page says of a rank: its groups, its message, and how far it is."""
-        host = self._farm.host_of(self.plan.hosts[rank])
-        epoch, groups, pair, messages = host.page.activity(self.plan.slots[rank])
+        page = self.page_of(rank)
+        epoch, groups, pair, messages = page.activity(self.plan.slots[rank])
         if epoch != self.plan.epoch:  # of an earlier world, or the rank has not joined yet
             return Activity(epoch, {})
         return Activity(

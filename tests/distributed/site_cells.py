@@ -78,28 +78,39 @@ def sum_within(timeout: float | None) -> None:
     px.all_sum(np.ones(4, np.float32), timeout=timeout)  # sum
 
 
-def with_a_group_limit(limit: float) -> list[str]:
-    """What a group's own limit does to calls and splits, where rank 1 stays away."""
+def limit_group(limit: float) -> list[float | None]:
+    """Limit the group; the limits of a split before, of one after, and of that one's split."""
     group = px.init()
     part = group.split(0)
     assert part is not None
     group.timeout = limit
     inner = part.split(0)
     assert inner is not None
-    group_said = [f"{group.timeout} {part.timeout}"]
+    before = part.timeout
     part.timeout = 2 * limit
     last = part.split(0)
     assert last is not None
-    group_said.append(f"{last.timeout}")
-    part.timeout = None
     group.barrier()
-    if group.rank() == 1:
-        px.recv_like(np.ones(1), 0, timeout=float("inf"))
+    return [before, inner.timeout, last.timeout]
+
+
+def sum_as_group_limits(limit: float | None) -> str:
+    """Sum with no limit in the call, where rank 1 stays away; what the error says."""
+    px.init().timeout = limit
     try:
         px.all_sum(1.0)
     except px.CollectiveTimeout as error:
-        return [*group_said, str(error)]
+        return str(error)
+    finally:
+        px.init().timeout = None
     raise AssertionError
+
+
+def receive_without_limit(source: int) -> None:
+    try:
+        px.recv_like(np.ones(1), source, timeout=float("inf"))
+    finally:
+        px.init().timeout = None
 
 
 def wait_to_be_seen() -> float:
@@ -109,8 +120,8 @@ def wait_to_be_seen() -> float:
 def interrupted(what: str, after: float) -> str:
     """A signal that comes while it is looked up where this rank stands must not be lost."""
     signal.signal(signal.SIGALRM, signal.default_int_handler)
-    signal.setitimer(signal.ITIMER_REAL, after)
     try:
+        signal.setitimer(signal.ITIMER_REAL, after)
         px.recv((3,), "float64", 1) if what == "recv" else px.all_sum(1.0)
     except KeyboardInterrupt:
         return "interrupted"
