@@ -1,30 +1,51 @@
-"""Launchers as processes of their own, for the tests of `phalanx launch`."""
+"""Start launchers as processes of their own, for the tests of `phalanx launch`."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+import textwrap
+import time
+from pathlib import Path
 
 import processes
 import psutil
+from support.promise import BOUND_S, PATIENCE_S, check
+from support.waiting import wait_until
 
-BOUND_S = 2.0  # design.md section 5: on one machine
-# Of what a script measures while others start, end and compete with it for the machine's cores: it
-# tells being freed from waiting; how long that takes is time_to_freedom.py's to say.
-PATIENCE_S = 15.0
 LAUNCH = [sys.executable, "-m", "phalanx.cli", "launch"]
+_TIMEOUT_S = 100.0  # for a launch that hangs; below pytest's own limit
 
 
-def launch(*words, stdin=b"", env=None):
+def launcher_with(statements: str) -> list[str]:
+    """Return the words of a launcher that executes these statements first."""
+    code = f"{statements}\nfrom phalanx.cli import main; raise SystemExit(main())"
+    return [sys.executable, "-c", code, "launch"]
+
+
+# `print` writes a line and its end apart. Where a busy machine does not run a rank for 0.1 s between
+# the two, the line is shown in parts, as a prompt is, and another rank's line may come between.
+PATIENT = launcher_with("import phalanx.cli._labels as labels; labels.QUIET_S = 60.0")
+
+
+def launch(*words, stdin=b"", env=None, launcher=PATIENT):
+    """Run a launcher to its end."""
     return subprocess.run(
-        [*LAUNCH, *words],
+        [*launcher, *words],
         input=stdin,
         capture_output=True,
-        timeout=60,
+        timeout=_TIMEOUT_S,
         check=False,
         env={**os.environ, **(env or {})},
     )
+
+
+def write_script(folder: Path, code: str, name: str = "script.py") -> str:
+    """Write a script; return its path."""
+    path = folder / name
+    path.write_text(textwrap.dedent(code), encoding="utf-8")
+    return str(path)
 
 
 class Running:
@@ -32,7 +53,7 @@ class Running:
 
     def __init__(self, *words, **options):
         self.popen = subprocess.Popen(
-            [*LAUNCH, *words],
+            [*PATIENT, *words],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -61,11 +82,53 @@ class Running:
         words = {process: " ".join(process.cmdline()) for process in self.root.children()}
         return [process for process, said in words.items() if "_sweep.py" not in said]
 
-    def end(self):
+    def end(self, timeout_s=PATIENCE_S):
         """Wait for the end: (exit status, stderr)."""
-        _, said = self.popen.communicate(timeout=30)
+        _, said = self.popen.communicate(timeout=timeout_s)
         return self.popen.returncode, said.decode()
+
+    def close(self):
+        """Kill the launcher, with which its ranks end, and close its pipes."""
+        self.popen.kill()
+        self.popen.wait()
+        self.popen.stdout.close()
+        self.popen.stderr.close()
+
+
+# Ranks that print for ever, and write down for the test how many bytes they have printed.
+ENDLESS = """
+import os, sys
+place = f"{sys.argv[1]}/{os.environ['PHALANX_RANK']}"
+written = 0
+while True:
+    written += os.write(1, b"x" * 1000 + b"\\n")
+    with open(place, "w") as file: file.write(str(written))
+"""
+
+
+def wait_held_up(folder: Path, n: int, most_nbytes: int = 4 << 20, still_s: float = 1.0) -> None:
+    """Wait until ``n`` ranks of `ENDLESS` write no more, before each has written this much.
+
+    A machine that does not run them for ``still_s`` ends the wait early, which fails nothing.
+    """
+    places = [folder / str(rank) for rank in range(n)]
+    seen, since_s = [""] * n, time.monotonic()
+
+    def are_still() -> bool:
+        nonlocal seen, since_s
+        now = [place.read_text() if place.exists() else "" for place in places]
+        if now != seen or not all(now):
+            seen, since_s = now, time.monotonic()
+        assert all(int(text or 0) < most_nbytes for text in now), now
+        return time.monotonic() - since_s > still_s
+
+    wait_until(are_still, "ranks whose output nobody reads write no more", poll_s=0.05)
 
 
 def wait_gone(family, timeout_s=BOUND_S):
-    return processes.wait_gone(family, timeout_s)
+    """Wait until these processes are gone; return those that are not, record how long it took."""
+    begin_s = time.monotonic()
+    left = processes.wait_gone(family, timeout_s)
+    if not left:
+        check(time.monotonic() - begin_s, timeout_s + 1.0)  # the last look may come late
+    return left

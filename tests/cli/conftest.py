@@ -3,34 +3,25 @@
 from __future__ import annotations
 
 import contextlib
-import textwrap
 
 import pytest
-from launching import Running
+from launching import Running, write_script
 
 
 @pytest.fixture
 def script(tmp_path):
     """Write a script; its path."""
-
-    def write(code, name="script.py"):
-        path = tmp_path / name
-        path.write_text(textwrap.dedent(code), encoding="utf-8")
-        return str(path)
-
-    return write
+    return lambda code, name="script.py": write_script(tmp_path, code, name)
 
 
 @pytest.fixture
 def running():
+    """Start launchers that are closed after the test."""
     with contextlib.ExitStack() as stack:
 
         def start(*words, **options):
             started = Running(*words, **options)
-            stack.callback(started.popen.wait)
-            stack.callback(started.popen.kill)
-            stack.callback(started.popen.stdout.close)
-            stack.callback(started.popen.stderr.close)
+            stack.callback(started.close)
             return started
 
         yield start

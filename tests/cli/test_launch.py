@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
+import hashlib
 import os
 import pty
 import select
@@ -11,11 +11,12 @@ import subprocess
 import sys
 import termios
 import time
-from pathlib import Path
 
 import psutil
 import pytest
-from launching import LAUNCH, PATIENCE_S, launch, wait_gone
+from launching import ENDLESS, LAUNCH, launch, wait_gone, wait_held_up, write_script
+from support.promise import PATIENCE_S
+from support.sections import SAY, by_section
 
 from phalanx.cli import main
 
@@ -24,96 +25,148 @@ pytestmark = pytest.mark.slow
 SUM = """
 import phalanx as px
 world = px.init(strict=True)
-print(world.rank(), world.size(), px.all_sum(world.rank() + 1))
+say("sum", world.rank(), world.size(), px.all_sum(world.rank() + 1))
 """
+EVERYTHING = """
+import hashlib, os
+say("words", sys.argv[1:])
+say("environment", os.environ.get("A"), os.environ.get("B"))
+for i in range(1000): say("counted", i, "x" * (i % 50))
+line = ("cut: " + "€" * 20_000 + "\\n").encode()
+for start in range(0, len(line), 7): os.write(1, line[start : start + 7])
+read = sys.stdin.buffer.readline(), sys.stdin.buffer.read()
+say("input", read[0], len(read[1]), hashlib.sha256(read[1]).hexdigest())
+sys.stderr.write("error")
+"""
+RANKS = "0123"
+INPUT = os.urandom(3 << 20).replace(b"\n", b"?")
 
 
-@pytest.mark.parametrize("n", [1, 4])
-@pytest.mark.parametrize("transport", ["any", "tcp"])
-def test_ranks_of_a_script_meet(script, n, transport):
-    said = launch("-n", str(n), "--transport", transport, script(SUM))
-    total = n * (n + 1) // 2
-    assert sorted(said.stdout.decode().splitlines()) == [
-        f"[{rank}] {rank} {n} {total}" for rank in range(n)
-    ]
+# -- one launch of four ranks, whose script has a section for each of these tests ----------------
+
+
+@pytest.fixture(scope="module")
+def logs(tmp_path_factory):
+    return tmp_path_factory.mktemp("launch") / "logs"
+
+
+@pytest.fixture(scope="module")
+def said(logs):
+    path = write_script(logs.parent, SAY + SUM + EVERYTHING)
+    words = ("-n", "4", "--env", "A=1=2", "--env", "B", "--log-dir", str(logs))
+    return launch(
+        *words, path, "--verbose", "--env", "X=1", "--", "-n", stdin=b"typed\n" + INPUT,
+        env={"B": "b"},
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def sections(said):
+    return by_section(said.stdout.decode())
+
+
+def test_the_ranks_meet(said, sections):
+    assert sections["sum"] == {rank: [f"{rank} 4 10"] for rank in RANKS}
+    assert said.returncode == 0
+
+
+def test_what_follows_the_script_is_the_script_s(sections):
+    words = "['--verbose', '--env', 'X=1', '--', '-n']"
+    assert sections["words"] == {rank: [words] for rank in RANKS}
+
+
+def test_the_environment_of_the_ranks(sections):
+    assert sections["environment"] == {rank: ["1=2 b"] for rank in RANKS}
+
+
+def test_lines_stay_whole_and_in_order(sections):
+    expected = [f"{i} {'x' * (i % 50)}" for i in range(1000)]
+    assert sections["counted"] == dict.fromkeys(RANKS, expected)
+
+
+def test_no_character_is_cut_or_lost(sections):
+    assert sections["cut"] == {rank: ["€" * 20_000] for rank in RANKS}
+
+
+def test_input_goes_to_every_rank_and_ends(sections):
+    digest = hashlib.sha256(INPUT).hexdigest()
+    assert sections["input"] == {rank: [f"b'typed\\n' {len(INPUT)} {digest}"] for rank in RANKS}
+
+
+def test_streams_stay_apart(said):
+    assert sorted(said.stderr.splitlines()) == [f"[{r}] error".encode() for r in RANKS]
+
+
+def test_logs_are_kept(said, logs):
+    lines = said.stdout.splitlines(keepends=True)
+    assert {path.name: path.read_bytes() for path in logs.iterdir()} == {
+        f"rank-{rank}.{stream}": text
+        for rank in RANKS
+        for stream, text in (
+            ("stdout", b"".join(x[4:] for x in lines if x.startswith(f"[{rank}]".encode()))),
+            ("stderr", b"error"),
+        )
+    }
+
+
+# -- one launch of a program whose ranks share no memory, and whose lines have no labels ----------
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory):
+    path = write_script(
+        tmp_path_factory.mktemp("program"),
+        SAY
+        + SUM
+        + "import os\n"
+        + 'data = ("€" * 20_000).encode()\n'
+        + "for start in range(0, len(data), 7): os.write(1 + start % 2, data[start : start + 7])\n",
+    )
+    command = f"echo $PHALANX_RANK of $PHALANX_SIZE; pwd; exec {sys.executable} -u {path}"
+    return launch(
+        "-n", "2", "--transport", "tcp", "--label", "none", "--cwd", "/", "--", "sh", "-c", command
+    )  # fmt: skip
+
+
+def test_a_program_runs_on_every_rank(program):
+    lines = program.stdout.splitlines()
+    assert lines.count(b"0 of 2") == lines.count(b"1 of 2") == 1
+    assert lines.count(b"/") == 2
+    assert program.returncode == 0
+
+
+def test_its_ranks_meet(program):
+    lines = program.stdout.splitlines()
+    assert lines.count(b"sum: 0 2 3") == lines.count(b"sum: 1 2 3") == 1
+
+
+def test_without_labels_no_byte_is_added_or_lost(program):
+    told = [b"0 of 2", b"1 of 2", b"/", b"/", b"sum: 0 2 3", b"sum: 1 2 3"]
+    n_told = sum(len(line) + 1 for line in told)
+    n_between = 2  # on each stream a newline between the ranks
+    assert len(program.stdout) + len(program.stderr) == n_told + 2 * 60_000 + n_between
+
+
+def test_a_module_of_one_rank(tmp_path):
+    code = "import sys\nimport phalanx as px\nprint(__name__, sys.argv[1:], px.init().size(), px.all_sum(3))"
+    write_script(tmp_path, code, "here.py")
+    said = launch("-n", "1", "--cwd", str(tmp_path), "-m", "here", "--verbose", "-n")
+    assert said.stdout == b"[0] __main__ ['--verbose', '-n'] 1 3\n"
     assert said.stderr == b""
     assert said.returncode == 0
 
 
-def test_modules_and_programs(script, tmp_path):
-    script("import sys; print(__name__, sys.argv[1:])", "here.py")
-    said = launch("-n", "1", "--cwd", str(tmp_path), "-m", "here", "--verbose", "-n")
-    assert said.stdout == b"[0] __main__ ['--verbose', '-n']\n"
-    said = launch("-n", "2", "--", "sh", "-c", "echo $PHALANX_RANK of $PHALANX_SIZE; pwd")
-    assert sorted(said.stdout.decode().splitlines()) == sorted(
-        line for rank in range(2) for line in (f"[{rank}] {rank} of 2", f"[{rank}] {Path.cwd()}")
-    )
-
-
-def test_what_follows_the_script_is_the_script_s(script):
-    path = script("import sys; print(sys.argv[1:])")
-    said = launch("-n", "1", path, "--verbose", "--env", "X=1", "--", "-n")
-    assert said.stdout == b"[0] ['--verbose', '--env', 'X=1', '--', '-n']\n"
-    assert said.stderr == b""
-
-
-def test_the_environment_of_the_ranks(script):
-    path = script("import os; print(os.environ.get('A'), os.environ.get('B'))")
-    said = launch("--env", "A=1=2", "--env", "B", path, env={"B": "b"})
-    assert said.stdout == b"[0] 1=2 b\n"
-
-
-def test_no_character_is_cut_or_lost(script):
-    path = script(
-        """
-        import os
-        data = ("€" * 20_000).encode()
-        for start in range(0, len(data), 7): os.write(1 + start % 2, data[start : start + 7])
-        """
-    )
-    said = launch("-n", "2", "--label", "none", path)
-    assert len(said.stdout) + len(said.stderr) == 2 * 60_000 + 2  # a newline between the ranks
-    path = script("import os\nfor _ in range(4000): os.write(1, '€€€€€'.encode())")
-    said = launch("-n", "2", path)
-    assert sorted(said.stdout.decode().splitlines()) == [f"[{r}] {'€' * 20_000}" for r in range(2)]
-
-
-def test_lines_stay_whole_and_in_order(script):
-    path = script("for i in range(1000): print(i, 'x' * (i % 50))")
-    lines = launch("-n", "4", path).stdout.decode().splitlines()
-    for rank in range(4):
-        own = [line for line in lines if line.startswith(f"[{rank}] ")]
-        assert own == [f"[{rank}] {i} {'x' * (i % 50)}" for i in range(1000)]
-    assert len(lines) == 4000
-
-
-def test_streams_stay_apart_and_logs_are_kept(script, tmp_path):
-    path = script("import sys; print('out'); print('err', file=sys.stderr, end='')")
-    said = launch("-n", "2", "--log-dir", str(tmp_path / "logs"), path)
-    assert sorted(said.stdout.splitlines()) == [b"[0] out", b"[1] out"]
-    assert sorted(said.stderr.splitlines()) == [b"[0] err", b"[1] err"]
-    files = {p.name: p.read_bytes() for p in (tmp_path / "logs").iterdir()}
-    assert files == {
-        f"rank-{rank}.{stream}": text
-        for rank in range(2)
-        for stream, text in (("stdout", b"out\n"), ("stderr", b"err"))
-    }
-
-
-def test_endless_output_fills_no_memory(running, script):
-    path = script("while True: print('x' * 1000)")
-    launcher = running("-n", "2", path)
-    launcher.wait_lines("[0] " + "x" * 1000, "[1] " + "x" * 1000)
+def test_endless_output_fills_no_memory(running, script, tmp_path):
+    launcher = running("-n", "2", script(ENDLESS), str(tmp_path))
+    line = "x" * 1000
+    launcher.wait_lines(f"[0] {line}", f"[1] {line}")
     processes = launcher.processes()
     assert len(processes) == 5  # launcher, root, sweeper, two ranks
-    # Nobody reads on: soon everyone waits for everyone, and nothing is used any more.
-    used_s = -1.0
-    while used_s != (used_s := sum(sum(p.cpu_times()[:2]) for p in processes)):
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            launcher.popen.wait(0.2)
+    wait_held_up(tmp_path, 2)
     assert max(p.memory_info().rss for p in processes) < 128 << 20
 
 
+@pytest.mark.promise
 def test_output_that_nobody_wants_ends_the_ranks(script):
     path = script("while True: print('x' * 1000)")
     with subprocess.Popen(
@@ -122,17 +175,8 @@ def test_output_that_nobody_wants_ends_the_ranks(script):
         popen.stdout.readline()
         processes = psutil.Process(popen.pid).children(recursive=True)
         popen.stdout.close()
-        assert popen.wait(10) == 1
-        assert wait_gone(processes, PATIENCE_S) == []
-
-
-def test_input_goes_to_every_rank_and_ends(script):
-    path = script("import sys; [print(line.strip()) for line in sys.stdin]; print('end')")
-    said = launch("-n", "3", path, stdin=b"a\nb\nlast")
-    for rank in range(3):
-        own = [line for line in said.stdout.decode().splitlines() if f"[{rank}]" in line]
-        assert own == [f"[{rank}] {word}" for word in ("a", "b", "last", "end")]
-    assert said.returncode == 0
+        assert popen.wait(PATIENCE_S) == 1
+        assert wait_gone(processes) == []
 
 
 def test_a_rank_that_does_not_read_holds_nobody_up(script):
@@ -150,7 +194,7 @@ def test_a_rank_that_does_not_read_holds_nobody_up(script):
     assert said.returncode == 0
 
 
-def read_until(fd, done, limit_s=20):
+def read_until(fd, done, limit_s=PATIENCE_S):
     text = b""
     ends_at = time.monotonic() + limit_s
     while not done(text):
@@ -183,7 +227,7 @@ def test_the_debugger_on_all_ranks_in_a_terminal(script):
         text = read_until(ours, lambda text: text.count(b"after 42") == 2)
         assert b"[0] after 42\r\n" in text
         assert b"[1] after 42\r\n" in text
-        assert popen.wait(10) == 0
+        assert popen.wait(PATIENCE_S) == 0
     assert (termios.tcgetattr(theirs), fcntl.fcntl(theirs, fcntl.F_GETFL)) == before
     os.close(ours)
     os.close(theirs)
@@ -204,7 +248,7 @@ def test_in_the_background_the_terminal_s_input_is_the_shell_s(script):
         read_until(ours, lambda text: b"rank 0 exited with status 0" in text)
         os.write(ours, b"echo status=$?; exit\n")
         read_until(ours, lambda text: b"status=0\r\n" in text)
-        popen.wait(10)
+        popen.wait(PATIENCE_S)
     os.close(ours)
     os.close(theirs)
 

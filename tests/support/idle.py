@@ -1,0 +1,41 @@
+"""Count what processes do while they have nothing to do."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import psutil
+
+__all__ = ["assert_idle"]
+
+
+def _spent(processes: Sequence[psutil.Process]) -> tuple[int, float]:
+    """Return how often their threads have gone to sleep, and the seconds of a core they have used.
+
+    schedstat counts nanoseconds; the ticks of /proc/PID/stat are 10 ms, more than is looked for.
+    """
+    n_sleeps, cpu_ns = 0, 0
+    for process in processes:
+        for thread in Path(f"/proc/{process.pid}/task").iterdir():
+            status = (thread / "status").read_text()
+            n_sleeps += int(status.partition("\nvoluntary_ctxt_switches:")[2].split()[0])
+            cpu_ns += int((thread / "schedstat").read_text().split()[0])
+    return n_sleeps, cpu_ns / 1e9
+
+
+def assert_idle(
+    processes: Sequence[psutil.Process], wakeups_per_s: float, cores: float, seconds: float = 1.0
+) -> None:
+    """Assert that processes wake up at most so often a second, and use at most this of a core.
+
+    How often they wake depends on the product alone: a busy machine makes it less, never more.
+    The bound for the core is only for a loop that never sleeps.
+    """
+    before, begin_s = _spent(processes), time.monotonic()
+    time.sleep(seconds)  # that time goes by is what is looked at
+    after, took_s = _spent(processes), time.monotonic() - begin_s
+    rate, used = (after[0] - before[0]) / took_s, (after[1] - before[1]) / took_s
+    assert rate <= wakeups_per_s, f"{rate:.0f} wake-ups a second"
+    assert used <= cores, f"{used:.3f} of a core"
