@@ -10,15 +10,15 @@ import contextlib
 import select
 import socket
 import threading
-from collections.abc import Callable
+from collections import Counter
 
 import msgspec
 import msgspec.structs
 
 from phalanx.distributed._listen import Endpoint, Share
 
-Change = Callable[[bytes], bytes]
 CHUNK = 1 << 16
+FLIPPED_BIT = 0x10
 
 
 class _Wire:
@@ -37,7 +37,7 @@ class _Wire:
     def _copy(self, source: socket.socket, target: socket.socket) -> None:
         with contextlib.suppress(OSError, ValueError):
             while data := source.recv(CHUNK):
-                changed = self._owner.pass_on(data)
+                changed = self._owner.pass_on(data, source)
                 if changed:
                     target.sendall(changed)
             target.shutdown(socket.SHUT_WR)
@@ -71,8 +71,11 @@ class BadWire:
         self._pass.set()
         self._drops = False
         self._delay_s = 0.0
-        self._change: Change | None = None
+        self._change_at: int | None = None
+        self._n_since_armed: Counter[socket.socket] = Counter()
         self.n_bytes = 0
+        self.n_held = 0
+        self.n_changed = 0
         self._thread = threading.Thread(target=self._accept)
         self._thread.start()
 
@@ -112,19 +115,33 @@ class BadWire:
 
     # -- what a wire does -----------------------------------------------------------------------
 
-    def pass_on(self, data: bytes) -> bytes:
-        """What becomes of bytes that come by."""
-        self._pass.wait()
+    def pass_on(self, data: bytes, source: socket.socket) -> bytes:
+        """Return what becomes of bytes that came from one end of a connection."""
+        if not self._pass.is_set():
+            with self._lock:
+                self.n_held += len(data)
+            self._pass.wait()
         if self._delay_s:
             self._is_over.wait(self._delay_s)
         with self._lock:
             self.n_bytes += len(data)
             if self._drops:
                 return b""
-            if self._change is not None:
-                change, self._change = self._change, None
-                return change(data)
+            if self._change_at is not None:
+                data = self._change_if_there(data, source, self._change_at)
         return data
+
+    def _change_if_there(self, data: bytes, source: socket.socket, wanted: int) -> bytes:
+        """Flip a bit of the wanted byte if it is among these, and count them if not."""
+        at = wanted - self._n_since_armed[source]
+        self._n_since_armed[source] += len(data)
+        if at >= len(data):
+            return data
+        self._change_at = None
+        self.n_changed += 1
+        changed = bytearray(data)
+        changed[at] ^= FLIPPED_BIT
+        return bytes(changed)
 
     def drop(self) -> None:
         """Swallow everything from now on, and say nothing."""
@@ -143,10 +160,15 @@ class BadWire:
         """Keep each piece for so long."""
         self._delay_s = seconds
 
-    def change_once(self, change: Change) -> None:
-        """Change the next piece that comes by."""
+    def change_at(self, byte: int) -> None:
+        """Flip a bit of the byte with this number, from 0, of one direction of one connection.
+
+        The bytes are counted from now on, of the direction that comes to it first. Armed while the
+        ranks are idle, the number is a place in their first message.
+        """
         with self._lock:
-            self._change = change
+            self._change_at = byte
+            self._n_since_armed.clear()
 
     def cut(self, *, hard: bool) -> None:
         """End all connections."""

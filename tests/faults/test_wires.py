@@ -9,8 +9,10 @@ from distributed import cells
 from distributed.contract import Case
 from faults import phases
 from faults.proxy import BadWire
+from support.promise import BOUND_S, check
+from support.tiers import pairwise
+from support.waiting import wait_until
 
-BOUND_S = 2.0
 WORLDS = {
     "2 tcp": (2, (0, 0), "tcp"),
     "3 tcp": (3, (0, 0, 0), "tcp"),
@@ -33,67 +35,79 @@ def wired(request, fault_farm):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("hard", [False, True])
-@pytest.mark.parametrize("phase", ["small", "large", "async_op"])
+@pytest.mark.promise
+@pytest.mark.parametrize(
+    ("wired", "hard", "phase"),
+    pairwise(
+        {"wired": list(WORLDS), "hard": [False, True], "phase": ["small", "large", "async_op"]}
+    ),
+    indirect=["wired"],
+)
 def test_a_cut_wire_frees_everyone(wired, phase, hard):
     world, wire = wired
     world.start(phases.run, phase, -1)
-    n_bytes = wire.n_bytes
-    while wire.n_bytes < n_bytes + 20_000:
-        time.sleep(0.001)
+    n_bytes = wire.n_bytes + 20_000
+    wait_until(lambda: wire.n_bytes >= n_bytes, "ranks speak with each other", poll_s=0.001)
     begin_s = time.monotonic()
     wire.cut(hard=hard)
-    for ending in world.outcomes(timeout=10):
+    endings = world.outcomes()
+    for ending in endings:
         assert ending.error == "RankFailure", ending
         assert "rank" in ending.text
-        assert ending.when_s - begin_s < BOUND_S
+    check(max(ending.when_s for ending in endings) - begin_s)
 
 
 @pytest.mark.slow
-def test_a_slow_wire_is_only_slow(wired):
+@pytest.mark.promise
+def test_a_wire_that_is_slow_or_stalls_is_well_and_one_that_swallows_is_a_timeout(wired):
     world, wire = wired
     wire.delay(0.02)
     assert world.run(cells.stream_of_sums, 4, 30_000) == [4] * world.size
-
-
-@pytest.mark.slow
-def test_a_wire_that_stalls_is_a_timeout_and_one_that_goes_on_is_well(wired):
-    world, wire = wired
+    wire.delay(0)
     wire.hold()
     world.start(cells.call, Case("all_sum", (50_000,)))
+    world.wait_in("all_sum")
+    wait_until(lambda: wire.n_held, "something is held")
     with pytest.raises(TimeoutError):
-        world.outcomes([0], timeout=0.5)
+        world.outcomes([0], timeout=0)
     wire.release()
     world.outcomes()
     wire.drop()
     begin_s = time.monotonic()
     world.start(phases.run, "small", -1, 0.5)
-    endings = world.outcomes(timeout=10)
+    endings = world.outcomes()
     assert {ending.error for ending in endings} <= {"CollectiveTimeout"}, endings
-    assert all(ending.when_s - begin_s < 0.5 + BOUND_S for ending in endings)
+    check(max(ending.when_s for ending in endings) - begin_s, 0.5 + BOUND_S)
 
 
-def flip(at: float):
-    """Change one bit of a piece, at a fraction of its length."""
-
-    def change(data: bytes) -> bytes:
-        changed = bytearray(data)
-        changed[int(at * (len(data) - 1))] ^= 0x10
-        return bytes(changed)
-
-    return change
+# Of an operation's first message over a wire: `Op` of native/collectives/op.hpp has 144 bytes. Where
+# the array is small, its 64 bytes and the mark with the checksum come next; a large one streams.
+HEADER_NBYTES, SHORT, LONG = 144, 8, 300_000
+PLACES = {
+    "shape": (50, "CollectiveMismatch"),
+    "end of header": (HEADER_NBYTES - 4, "something that is no header"),
+    "first number": (HEADER_NBYTES + 6, "its data was damaged"),
+    "mark": (HEADER_NBYTES + 8 * SHORT + 4, "its data was damaged"),
+    "in the middle": (1_000_000, "its data was damaged"),
+}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("length", [8, 300_000])
-@pytest.mark.parametrize("at", [0.0, 0.3, 0.6, 0.9, 1.0])
-def test_a_changed_bit_is_never_a_wrong_number(wired, at, length):
-    """`stream_of_sums` counts right sums: either all are, or every rank hears of it."""
+@pytest.mark.parametrize(
+    ("wired", "length", "place"),
+    pairwise(
+        {"wired": list(WORLDS), "length": [SHORT, LONG], "place": list(PLACES)},
+        lambda _, length, place: length == LONG or place != "in the middle",
+    ),
+    indirect=["wired"],
+)
+def test_a_changed_bit_is_never_a_wrong_number(wired, length, place):
+    """`stream_of_sums` counts right sums: here every rank hears that one was not."""
     world, wire = wired
-    world.start(cells.stream_of_sums, 400 if length < 1000 else 20, length)
-    n_bytes = wire.n_bytes
-    while wire.n_bytes < n_bytes + 2000:
-        time.sleep(0.0005)
-    wire.change_once(flip(at))
-    outcomes = world.outcomes(timeout=20)
+    byte, text = PLACES[place]
+    wire.change_at(byte)
+    world.start(cells.stream_of_sums, 20, length)
+    outcomes = world.outcomes()
+    assert wire.n_changed == 1
     assert all(isinstance(outcome, Exception) for outcome in outcomes), outcomes
+    assert any(text in repr(outcome) for outcome in outcomes), outcomes
