@@ -1,19 +1,24 @@
-"""Hosts whose supervisors are tests: what such a one says over its line, and what a root is told."""
+"""Hosts whose supervisors are tests: what such a one says over its line, and what a root is told.
+
+There is no socket: the root's end of the line is the real one, but what carries the messages is a
+queue. So a scene runs on a loop whose clock jumps, and its times are exact.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
+from typing import Any
 
 import msgspec
-import zmq
-import zmq.asyncio
+from support.loops import run_jumping
+from support.waiting import wait_until_async
 
 import phalanx
 from phalanx.protocol import BootOptions, HostPlan, RemoteOptions
 from phalanx.protocol.host_letters import ToHostLetter
 from phalanx.protocol.hosts import HostBoot, HostUp, Rejoin
-from phalanx.supervisor import _host_line
+from phalanx.supervisor import _host_door, _host_line
+from phalanx.supervisor._host_door import HostDoor
 from phalanx.supervisor._hosts import Hosts
 from phalanx.supervisor._letters import Letters
 
@@ -72,61 +77,86 @@ class Process:
             self.over.set_result("its supervisor was killed by signal 9 (SIGKILL)")
 
 
-class Far:
-    """A host's end of the line, over a real socket."""
+class Door(HostDoor):
+    """A root's door without a socket: connections are `Far` ends, which it knows by identity."""
 
-    def __init__(self, context, process, *, keys=None):
-        self.context, self.boot = context, process.boot
-        self.keys = keys or (self.boot.public_key, self.boot.secret_key)
+    def __init__(self) -> None:
+        super().__init__()
+        self._ends: dict[bytes, Far] = {}
+
+    def open(self, addresses: Any) -> tuple[str, ...]:
+        self.endpoints = ("tcp://127.0.0.1:1",)
+        return tuple(addresses)
+
+    def connect(self, far: Far) -> bytes:
+        identity = b"connection %d" % len(self._ends)
+        self._ends[identity] = far
+        return identity
+
+    def carry(self, far: Far, bodies: tuple[bytes, ...]) -> None:
+        """Bring what a host says; the socket would have read its key from the handshake."""
+        asyncio.get_running_loop().call_soon(
+            self._hear, far.boot.public_key, far.identity, "127.0.0.1", bodies
+        )
+
+    def _send(self, visitor: Any, identity: bytes, body: bytes) -> None:
+        if not identity:
+            return
+        far = self._ends[identity]
+        if identity == far.identity:
+            far.came.put_nowait(body)
+        elif identity == visitor.identity:  # a ROUTER says so of a connection that has broken
+            visitor.identity = b""
+            asyncio.get_running_loop().call_soon(visitor.fail, "")
+
+
+class Far:
+    """A host's end of the line."""
+
+    def __init__(self, door: Door, process: Process) -> None:
+        self._door, self.boot = door, process.boot
         self.letters = Letters()
         self.turn = 0
         self.connect()
 
-    def connect(self):
-        self.socket = self.context.socket(zmq.DEALER)
-        self.socket.linger = 0
-        self.socket.curve_serverkey = self.boot.root_key
-        self.socket.curve_publickey, self.socket.curve_secretkey = self.keys
-        self.socket.connect(self.boot.endpoints[0])
+    def connect(self) -> None:
+        self.came: asyncio.Queue[bytes] = asyncio.Queue()
+        self.identity = self._door.connect(self)
 
-    def close(self):
-        self.socket.close()
+    def close(self) -> None:
+        """Break the connection, with what is on its way."""
+        self.identity = b""
 
-    def rejoin(self):
+    def rejoin(self) -> None:
         """Come in by another connection."""
         self.close()
         self.connect()
         self.turn += 1
         self.say_bytes(self.letters.note(Rejoin(self.turn)))
 
-    def say(self, message):
+    def say(self, message: Any) -> None:
         self.say_bytes(self.letters.write(message))
 
-    def say_bytes(self, *bodies):
-        self.socket.send_multipart(bodies)
+    def say_bytes(self, *bodies: bytes) -> None:
+        self._door.carry(self, bodies)
 
-    def come(self):
+    def come(self) -> None:
         self.say(HostUp(phalanx.__version__, 1, "far", 2, ("127.0.0.1",)))
 
-    async def hear(self, kind, timeout_s=3.0):
+    async def hear(self, kind: type, timeout_s: float = 3.0) -> Any:
         """Return the next message of a kind."""
 
-        async def wait():
+        async def wait() -> Any:
             while True:
-                (body,) = await self.socket.recv_multipart()
-                letter = msgspec.msgpack.decode(body, type=ToHostLetter)
+                letter = msgspec.msgpack.decode(await self.came.get(), type=ToHostLetter)
                 if self.letters.read(letter) and isinstance(letter.message, kind):
                     return letter.message
 
         return await asyncio.wait_for(wait(), timeout_s)
 
 
-async def until(condition, timeout_s=5.0):
-    async def wait():
-        while not condition():
-            await asyncio.sleep(0.005)
-
-    await asyncio.wait_for(wait(), timeout_s)
+async def until(condition: Any) -> None:
+    await wait_until_async(condition, "what the root is told", 5.0, 0.005)
 
 
 def play(monkeypatch, scene):
@@ -138,6 +168,7 @@ def play(monkeypatch, scene):
         return processes[-1]
 
     monkeypatch.setattr(_host_line, "launch_host", launch)
+    monkeypatch.setattr(_host_door, "HostDoor", Door)
 
     async def main():
         events = Events()
@@ -146,17 +177,10 @@ def play(monkeypatch, scene):
             hosts.spawn(0)
             hosts.spawn(1)
             await until(lambda: len(processes) == 2)
-            with zmq.asyncio.Context() as context, contextlib.ExitStack() as undo:
-
-                def visit(process, **options):
-                    far = Far(context, process, **options)
-                    undo.callback(far.close)
-                    return far
-
-                await scene(hosts, events, visit, processes)
+            await scene(hosts, events, lambda process: Far(hosts._door, process), processes)
         finally:
             for process in processes:
                 process.kill()
             await hosts.stop()
 
-    asyncio.run(main())
+    run_jumping(main)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
+import time
 import types
 from pathlib import Path
 
@@ -14,24 +16,32 @@ import zmq.asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 from proxy import Proxy
+from support.loops import run_held, run_jumping
+from zmq.utils.monitor import recv_monitor_message
 
 from phalanx.protocol.host_letters import FromHostLetter, ToHostLetter
 from phalanx.protocol.hosts import Beat, Bye, Disowned, HostBoot, HostUp, Refreshed, SignalRank
-from phalanx.supervisor import _host_door, _host_role, _root_link
+from phalanx.supervisor import _host_door, _root_link
 from phalanx.supervisor._host_door import HostDoor
-from phalanx.supervisor._host_role import HostRole
+from phalanx.supervisor._host_role import LOOK_EVERY_S, HostRole
 from phalanx.supervisor._letters import Letters, Nonsense
 from phalanx.supervisor._reach import Reached
-from phalanx.supervisor._root_link import RootLink
+from phalanx.supervisor._root_link import AGAIN_S, REFUSED_S, RootLink
 
 UP, FIRST = HostUp("1", 1, "b", 1, ()), SignalRank(0, 64)  # what each end says at once
 N = 300
+STEP_S = 0.002  # of the loop's clock at each look: no faster than what the sockets do
+FAST_STEP_S = 0.01  # where nothing but time-outs is waited for
 
 
 class Line:
-    """A root's door and a host's link with a proxy between them, and what came out at both ends."""
+    """A root's door and a host's link with a proxy between them, and what came out at both ends.
 
-    def __init__(self):
+    Sockets are real, and time passes only when a test says so.
+    """
+
+    def __init__(self, loop):
+        self.loop = loop
         self.at_root, self.at_host, self.failures = [], [], []
         self.door = HostDoor()
         self.key, self.secret = zmq.curve_keypair()
@@ -49,9 +59,9 @@ class Line:
         self.link = RootLink(self.context, boot, endpoint)
         self.link.say(UP)
         self.running = asyncio.ensure_future(self.link.run(self.at_host.append))
-        await until(lambda: self.at_root)
+        await self.until_at_root(UP)
         self.door.say(self.key, FIRST)
-        await until(lambda: self.at_host)
+        await self.until_at_host(FIRST)
         return self
 
     async def __aexit__(self, *_):
@@ -62,21 +72,75 @@ class Line:
         self.door.close()
         self.context.destroy(linger=0)
 
+    async def until_at_root(self, message):
+        await self.loop.until(lambda: message in self.at_root, f"{message}", step_s=STEP_S)
 
-async def until(condition, timeout_s=10.0):
-    async def wait():
-        while not condition():
-            await asyncio.sleep(0.005)
+    async def until_at_host(self, message):
+        await self.loop.until(lambda: message in self.at_host, f"{message}", step_s=STEP_S)
 
-    await asyncio.wait_for(wait(), timeout_s)
+    def end_root(self):
+        """Close all that a root has open, as its end does."""
+        self.door.close()
+        self.proxy._server.close()
+        self.proxy.reset()
+
+
+class Tries:
+    """Counts how often a link looks whether its root can be reached; ``answers`` come first."""
+
+    def __init__(self, monkeypatch, *answers):
+        self._real, self._answers = _root_link.reach, list(answers)
+        self.n = 0
+        self.is_cut = False
+        monkeypatch.setattr(_root_link, "reach", self._reach)
+
+    async def _reach(self, endpoints, timeout_s, **options):
+        self.n += 1
+        if self.is_cut:
+            return Reached("", "", "no way", is_refused=False)
+        if self._answers:
+            return self._answers.pop()
+        return await self._real(endpoints, timeout_s, **options)
 
 
 def play(scene):
-    async def main():
-        async with Line() as line:
+    async def main(loop):
+        async with Line(loop) as line:
             await scene(line)
 
-    asyncio.run(main())
+    run_held(main)
+
+
+async def knock(undo, context, door, keys):
+    """Say something with these keys; return what becomes of the handshake."""
+    sock = undo.enter_context(context.socket(zmq.DEALER))
+    sock.linger = 0
+    sock.curve_serverkey = door.public_key
+    sock.curve_publickey, sock.curve_secretkey = keys
+    ends = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+    monitor = undo.enter_context(sock.get_monitor_socket(ends))
+    undo.callback(sock.disable_monitor)
+    sock.connect(door.endpoints[0])
+    sock.send_multipart([Letters().write(UP)])
+    return (await recv_monitor_message(monitor))["event"]
+
+
+def test_nobody_comes_in_without_the_key_it_was_given():
+    async def main(loop):
+        door, came = HostDoor(), []
+        door.open(["127.0.0.1"])
+        one, two, stranger = (zmq.curve_keypair() for _ in range(3))
+        for public, _ in (one, two):
+            door.expect(public, lambda _, key=public: came.append(key), came.append)
+        with zmq.asyncio.Context() as context, contextlib.ExitStack() as undo:
+            where = undo, context, door
+            assert await knock(*where, stranger) == zmq.EVENT_HANDSHAKE_FAILED_AUTH
+            assert await knock(*where, two) == zmq.EVENT_HANDSHAKE_SUCCEEDED
+            await loop.until(lambda: came, "what the second host says")
+        assert came == [two[0]]
+        door.close()
+
+    run_held(main)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -91,16 +155,21 @@ def test_nothing_is_lost_or_comes_twice_over_connections_that_are_reset(seed):
             if chance.random() < 0.02:
                 line.proxy.reset()
                 n_resets += 1
-            if chance.random() < 0.2:
-                await asyncio.sleep(chance.random() * 0.02)
+            if chance.random() < 0.2:  # or all would be said before anything has come
+                await line.loop.run_in_executor(None, time.sleep, chance.random() * 0.02)
         line.proxy.reset()
         line.door.note(line.key, Beat(1))  # a root that says nothing does not find out
-        await until(lambda: len(line.at_root) > N and len(line.at_host) > N)
-        await asyncio.sleep(0.1)
+        await line.until_at_root(Refreshed(N - 1))
+        await line.until_at_host(SignalRank(N - 1, 1))
+        # What would come twice comes before what is said now.
+        line.link.say(Refreshed(N))
+        line.door.say(line.key, SignalRank(N, 1))
+        await line.until_at_root(Refreshed(N))
+        await line.until_at_host(SignalRank(N, 1))
         said = [message.id for message in line.at_root if isinstance(message, Refreshed)]
         told = [its.rank for its in line.at_host if isinstance(its, SignalRank)]
-        assert said == list(range(N))
-        assert told == [0, *range(N)]
+        assert said == list(range(N + 1))
+        assert told == [0, *range(N + 1)]
         assert n_resets
         assert line.proxy.n_came > n_resets // 2
         assert set(line.failures) <= {""}
@@ -108,7 +177,7 @@ def test_nothing_is_lost_or_comes_twice_over_connections_that_are_reset(seed):
     play(scene)
 
 
-def test_a_connection_that_says_nothing_any_more_is_replaced(monkeypatch):
+def test_a_connection_that_says_nothing_any_more_is_replaced():
     """As after a firewall has forgotten it: nobody is told that it has broken."""
 
     async def scene(line):
@@ -116,18 +185,23 @@ def test_a_connection_that_says_nothing_any_more_is_replaced(monkeypatch):
         line.link.say(Refreshed(7))
         line.door.say(line.key, SignalRank(7, 1))
         line.link.doubt()
-        await until(lambda: SignalRank(7, 1) in line.at_host)
-        await until(lambda: Refreshed(7) in line.at_root)
+        await line.until_at_host(SignalRank(7, 1))
+        await line.until_at_root(Refreshed(7))
 
     play(scene)
 
 
-def test_who_finds_nobody_listening_knows_that_the_root_is_over():
+def test_who_finds_nobody_listening_knows_that_the_root_is_over(monkeypatch):
+    """When it has been refused for so long, and not before."""
+
     async def scene(line):
-        line.door.close()
-        line.proxy._server.close()
-        line.proxy.reset()
-        assert await asyncio.wait_for(line.running, _root_link.REFUSED_S + 1.0)
+        tries = Tries(monkeypatch)
+        line.end_root()
+        begun_s = line.loop.time()
+        await line.loop.until(line.running.done, "its end", step_s=FAST_STEP_S)
+        assert line.running.result()
+        assert line.loop.time() - begun_s > REFUSED_S
+        assert tries.n <= 2 + REFUSED_S / AGAIN_S
 
     play(scene)
 
@@ -136,55 +210,48 @@ def test_a_root_that_ends_while_it_is_looked_for_is_known_to_be_over(monkeypatch
     """As a process ends, its connections are closed before what listens, at times well before."""
 
     async def scene(line):
-        real = _root_link.reach
-
-        async def a_moment_ago(endpoints, timeout_s, **options):
-            monkeypatch.setattr(_root_link, "reach", real)
-            return Reached(endpoints[0], "127.0.0.1", "", is_refused=False)
-
-        monkeypatch.setattr(_root_link, "reach", a_moment_ago)
-        line.door.close()
-        line.proxy._server.close()
-        line.proxy.reset()
-        assert await asyncio.wait_for(line.running, _root_link.REFUSED_S + 1.0)
+        a_moment_ago = Reached(line.link._endpoint, "127.0.0.1", "", is_refused=False)
+        tries = Tries(monkeypatch, a_moment_ago)
+        line.end_root()
+        await line.loop.until(line.running.done, "its end", step_s=FAST_STEP_S)
+        assert line.running.result()
+        assert tries.n > 1
 
     play(scene)
 
 
-def test_who_finds_somebody_else_there_goes_on_trying_without_haste():
+def test_who_finds_somebody_else_there_goes_on_trying_without_haste(monkeypatch):
     """It is not let in, or not understood; that may pass, as after a proxy was set up anew."""
 
     async def scene(line):
+        tries = Tries(monkeypatch)
         other = HostDoor()
         other.open(["127.0.0.1"])
         line.door.close()
         line.proxy._port = int(other.endpoints[0].rpartition(":")[2])
         line.proxy.reset()
-        await asyncio.sleep(1.0)
-        n_came, is_over = line.proxy.n_came, line.running.done()
+        begun_s = line.loop.time()
+        await line.loop.until(lambda: tries.n >= 11, "ten more tries", step_s=FAST_STEP_S)
+        assert line.loop.time() - begun_s > 9 * AGAIN_S
+        assert not line.running.done()
         other.close()
-        assert is_over or 2 < n_came < 30
 
     play(scene)
 
 
 def test_who_cannot_reach_the_root_goes_on_trying(monkeypatch):
     async def scene(line):
-        real = _root_link.reach
-        is_cut = True
-
-        async def cut(endpoints, timeout_s, **options):
-            if is_cut:
-                return Reached("", "", "no way", is_refused=False)
-            return await real(endpoints, timeout_s, **options)
-
-        monkeypatch.setattr(_root_link, "reach", cut)
+        tries = Tries(monkeypatch)
+        tries.is_cut = True
         line.proxy.reset()
         line.link.say(Refreshed(8))
-        await asyncio.sleep(2 * _root_link.REFUSED_S)
+        await line.loop.until(lambda: tries.n == 1, "a first try")
+        for n in range(2, 2 + int(2 * REFUSED_S / AGAIN_S)):
+            await line.loop.pass_s(AGAIN_S)
+            assert tries.n == n
         assert not line.running.done()
-        is_cut = False
-        await until(lambda: Refreshed(8) in line.at_root)
+        tries.is_cut = False
+        await line.until_at_root(Refreshed(8))
 
     play(scene)
 
@@ -194,9 +261,11 @@ def test_who_was_given_up_is_told_on_its_new_connection():
         line.proxy.swallow()
         line.door.give_up(line.key)
         line.link.doubt()
-        await until(lambda: Disowned() in line.at_host)
-        line.link.say(Bye())
-        await asyncio.sleep(0.1)
+        await line.until_at_host(Disowned())
+        line.at_host.clear()
+        # A host that does not listen, and speaks on.
+        line.link._socket.send_multipart([line.link._letters.write(Bye())])
+        await line.until_at_host(Disowned())  # the answer to that
         assert Bye() not in line.at_root
 
     play(scene)
@@ -208,7 +277,7 @@ def test_a_connection_that_was_replaced_leaves_nothing_open():
         for number in range(30):
             line.proxy.reset()
             line.link.say(Refreshed(number))
-            await until(lambda number=number: Refreshed(number) in line.at_root)
+            await line.until_at_root(Refreshed(number))
             n_open.append(len([*Path("/proc/self/fd").iterdir()]))
         assert max(n_open[-5:]) <= max(n_open[:10]) + 5
 
@@ -222,14 +291,14 @@ def test_a_host_that_never_tells_what_it_has_heard_is_put_out(monkeypatch):
         for number in range(100):  # more than that, and heard
             line.door.say(line.key, SignalRank(number, 1))
             line.link.say(Refreshed(number))
-            await until(lambda number=number: SignalRank(number, 1) in line.at_host)
-            await until(lambda number=number: Refreshed(number) in line.at_root)
+            await line.until_at_host(SignalRank(number, 1))
+            await line.until_at_root(Refreshed(number))
         assert line.failures == []
         line.proxy.swallow()
         for number in range(N):
             line.door.say(line.key, SignalRank(number, 1))
         assert line.failures == []  # not below who says something
-        await until(lambda: line.failures)
+        await line.loop.until(lambda: line.failures, "its end")
         assert "what it has heard" in line.failures[0]
         line.door.give_up(line.key)
         for number in range(N):
@@ -239,9 +308,8 @@ def test_a_host_that_never_tells_what_it_has_heard_is_put_out(monkeypatch):
     play(scene)
 
 
-def test_a_host_looks_at_its_ranks_only_while_its_root_hears_it(monkeypatch):
+def test_a_host_looks_at_its_ranks_only_while_its_root_hears_it():
     """What it says is kept until then, and it looks twenty times a second."""
-    monkeypatch.setattr(_host_role, "LOOK_EVERY_S", 0.001)
 
     async def main():
         looked = []
@@ -252,13 +320,14 @@ def test_a_host_looks_at_its_ranks_only_while_its_root_hears_it(monkeypatch):
         role._host = types.SimpleNamespace(ranks=(0,))
         role._report = looked.append
         watch = asyncio.ensure_future(role._watch_ranks())
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(60.0)
         assert looked == []
         role._root.is_joined = True
-        await until(lambda: looked)
+        await asyncio.sleep(10.5 * LOOK_EVERY_S)
+        assert 10 <= len(looked) <= 11
         watch.cancel()
 
-    asyncio.run(main())
+    run_jumping(main)
 
 
 # -- numbers --------------------------------------------------------------------------------------
