@@ -131,7 +131,7 @@ class Ranks(RuleBasedStateMachine):
 
 
 TestRanks = Ranks.TestCase
-TestRanks.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+TestRanks.settings = settings(stateful_step_count=30, deadline=None)
 
 
 def test_a_read_does_not_pass_an_entry_that_has_not_come():

@@ -7,10 +7,11 @@ import os
 import subprocess
 import sys
 import threading
-import time
 
 import psutil
 import pytest
+from support.loops import run_jumping
+from support.waiting import wait_until
 
 from phalanx.protocol import WatchSamples
 from phalanx.supervisor._courtesy import Courtesy, pushing_in
@@ -47,15 +48,19 @@ def test_all_threads_are_courteous_until_a_while_after_the_last_word(thread):
         courtesy.show(0.05)
         courtesy.show(0.05)
         during = policies(os.getpid())
-        late = threading.Timer(30, print)  # one that is started meanwhile
+        is_over = threading.Event()
+        late = threading.Thread(target=is_over.wait)  # one that is started meanwhile
         late.start()
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(0.04)
+        still = policies(os.getpid()) - {os.SCHED_BATCH}
+        await asyncio.sleep(0.02)
         after = policies(os.getpid())
-        late.cancel()
+        is_over.set()
         late.join()
+        assert still == set()
         return during, after
 
-    assert asyncio.run(main()) == ({os.SCHED_BATCH}, {os.SCHED_OTHER})
+    assert run_jumping(main) == ({os.SCHED_BATCH}, {os.SCHED_OTHER})
 
 
 def test_what_is_started_meanwhile_is_as_it_would_have_been():
@@ -91,13 +96,9 @@ asyncio.run(main())
 
 
 def wait_for(supervisor: int, policy: int) -> None:
-    until = time.monotonic() + 10
-    while policies(supervisor) != {policy}:
-        assert time.monotonic() < until, policies(supervisor)
-        time.sleep(0.02)
+    wait_until(lambda: policies(supervisor) == {policy}, f"all threads of policy {policy}")
 
 
-@pytest.mark.timeout(60)
 def test_a_supervisor_is_courteous_while_somebody_watches_and_its_ranks_never_are():
     def pids(workspace):
         return {int(its.value) for its in workspace.run("import os; os.getpid()")}

@@ -6,6 +6,7 @@ import asyncio
 import types
 
 import pytest
+from support.promise import PATIENCE_S
 
 from phalanx.protocol.hosts import HostBoot, StopHost
 from phalanx.supervisor._host_role import HostRole
@@ -26,7 +27,7 @@ def why_ended(tmp_path, run, *, linger_s=0.0):
             run=serve, say=lambda _: None, address="127.0.0.1", is_joined=True, doubt=lambda: None
         )
         role = HostRole(boot, root, ("127.0.0.1",), str(tmp_path))
-        await asyncio.wait_for(role.run(), 10)
+        await asyncio.wait_for(role.run(), PATIENCE_S)
         return role.problem
 
     return asyncio.run(main())

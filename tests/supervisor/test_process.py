@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 
+from support.promise import PATIENCE_S
+
 from phalanx.supervisor import _process
 from phalanx.supervisor._output import OutputPipe
 from phalanx.supervisor._process import ChildProcess
@@ -23,7 +25,7 @@ def test_a_tied_child_whose_pipes_have_ended_is_not_waited_for(monkeypatch):
             env=os.environ, cwd="/", pass_fds=(), stdout=stdout, stderr=stderr,
             on_exit=lambda status: None, tied=True,
         )  # fmt: skip
-        await asyncio.wait_for(child.exited.wait(), 20)
+        await asyncio.wait_for(child.exited.wait(), PATIENCE_S)
         assert (child.status, b"".join(heard), child.tail) == (0, b"heard\n", "last\n")
 
     asyncio.run(main())

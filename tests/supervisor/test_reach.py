@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import socket
 
+from support.promise import PATIENCE_S
+
 from phalanx.supervisor._reach import Reached, reach
 
 
@@ -30,16 +32,16 @@ def refusing(undo):
     return f"tcp://127.0.0.1:{bound.getsockname()[1]}"
 
 
-async def reached_in(timeout_s, *arguments, **options):
-    return await asyncio.wait_for(reach(*arguments, **options), timeout_s)
+async def reached(*arguments, **options):
+    return await asyncio.wait_for(reach(*arguments, **options), PATIENCE_S)
 
 
 def test_an_address_that_does_not_answer_does_not_hold_up_the_others():
     with contextlib.ExitStack() as undo:
         silent, (_, good) = swallowing(undo), listening(undo)
-        found = asyncio.run(reached_in(5.0, (silent, silent, good), 60.0))
+        found = asyncio.run(reached((silent, silent, good), 60.0))
         assert found == Reached(good, "127.0.0.1", "", is_refused=False)
-        found = asyncio.run(reached_in(5.0, (good, listening(undo)[1]), 60.0))
+        found = asyncio.run(reached((good, listening(undo)[1]), 60.0))
         assert found.endpoint == good
 
 
@@ -47,12 +49,12 @@ def test_why_no_address_answers_is_told_of_each_in_order():
     with contextlib.ExitStack() as undo:
         silent, refused = swallowing(undo), refusing(undo)
         one, two = (endpoint.removeprefix("tcp://") for endpoint in (silent, refused))
-        found = asyncio.run(reached_in(5.0, (silent, refused), 0.2))
+        found = asyncio.run(reached((silent, refused), 0.2))
         words = f"{one} (no answer: blocked by a firewall?), {two} (refused)"
         assert found == Reached("", "", words, is_refused=False)
-        found = asyncio.run(reached_in(5.0, (refused, silent), 60.0, is_refusal_final=True))
+        found = asyncio.run(reached((refused, silent), 60.0, is_refusal_final=True))
         assert found.is_refused
         assert not found.endpoint
         good = listening(undo)[1]
-        assert asyncio.run(reached_in(5.0, (refused, good), 60.0)).endpoint == good
-        assert asyncio.run(reached_in(5.0, (), 60.0)).endpoint == ""
+        assert asyncio.run(reached((refused, good), 60.0)).endpoint == good
+        assert asyncio.run(reached((), 60.0)).endpoint == ""

@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.loops import run_jumping
+from support.promise import PATIENCE_S
 
 from phalanx.supervisor._health import HealthWatch
 from phalanx.supervisor._host import HostSupervisor
@@ -92,18 +94,10 @@ def test_the_end_of_a_process_is_told_although_its_last_words_cannot_be_taken(tm
             stderr=stderr,
             on_exit=over.set_result,
         )
-        return await asyncio.wait_for(over, 10.0)
+        return await asyncio.wait_for(over, PATIENCE_S)
 
     assert asyncio.run(main()) == 3
     assert "last words of process" in caplog.text
-
-
-async def _until(condition):
-    async def wait():
-        while not condition():
-            await asyncio.sleep(0.01)
-
-    await asyncio.wait_for(wait(), 10.0)
 
 
 def test_a_look_that_fails_is_told_once_and_is_not_the_last(caplog):
@@ -126,13 +120,12 @@ def test_a_look_that_fails_is_told_once_and_is_not_the_last(caplog):
             asyncio.ensure_future(health.run(failing("health"))),
             asyncio.ensure_future(lookout.watch(failing("lookout"))),
         ]
-        try:
-            await _until(lambda: min(looks.values()) >= 3)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await host.stop()
+        await asyncio.sleep(10.0)
+        assert min(looks.values()) >= 3
+        for task in tasks:
+            task.cancel()
+        await host.stop()
 
     with caplog.at_level(logging.ERROR):
-        asyncio.run(main())
+        run_jumping(main)
     assert [record.exc_info is not None for record in caplog.records] == [True, True]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import struct
 from types import SimpleNamespace
 
 import msgspec
 import pytest
+from support.loops import run_jumping
 
 from phalanx.protocol.host_samples import HostSamples, said_of
 from phalanx.supervisor._cell_times import KEPT_NS, CellTimes
@@ -35,13 +35,13 @@ def test_samples_go_to_who_watches_and_end_with_the_wish():
         samplers = _samplers(sent)
         assert samplers.watch(b"a", 1.5 * INTERVAL_S)
         assert not samplers.watch(b"b", 0.05)
-        await asyncio.wait_for(samplers.run(), 5)  # nobody has said it again
+        await samplers.run()  # nobody has said it again
         n_sent = len(sent)
         assert samplers.watch(b"a", 0.05)
-        await asyncio.wait_for(samplers.run(), 5)
+        await samplers.run()
         assert len(sent) == n_sent + 1
 
-    asyncio.run(main())
+    run_jumping(main)
     assert [number for who, number in sent if who == b"a"] == [1, 2, 3]
     assert [number for who, number in sent if who == b"b"] == [1]
 
@@ -50,7 +50,7 @@ def test_a_rank_whose_page_is_not_seen_is_named_all_the_same():
     async def main():
         return _samplers([]).take()
 
-    (rank,) = asyncio.run(main()).ranks
+    (rank,) = run_jumping(main).ranks
     assert (rank.rank, rank.state, rank.detail) == (0, "idle", "its host sends no samples yet")
 
 
@@ -62,9 +62,9 @@ def test_who_does_not_watch_any_more_is_sent_nothing():
         samplers.watch(b"a", float("inf"))
         samplers.watch(b"b", 0.05)
         samplers.watch(b"a", 0)
-        await asyncio.wait_for(samplers.run(), 5)
+        await samplers.run()
 
-    asyncio.run(main())
+    run_jumping(main)
     assert [who for who, _ in sent] == [b"b"]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from support.promise import PATIENCE_S
 
 from phalanx.supervisor import _silent_line
 from phalanx.supervisor._reach import Reached
@@ -42,4 +43,4 @@ def test_what_answers_tells_a_card_from_a_host(monkeypatch, answering, said):
 
 
 def test_a_real_refusal_is_an_answer():
-    assert asyncio.run(_silent_line._answers("127.0.0.1", 5.0))
+    assert asyncio.run(_silent_line._answers("127.0.0.1", PATIENCE_S))
