@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 import signal
 import subprocess
-import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import launching
 import pytest
+from support.loops import run_jumping
+from support.waiting import wait_until
 
+from phalanx.supervisor._health import HealthWatch
 from phalanx.supervisor._oom import REASON, RECENT_S, OutOfMemory
 
 MEMORY = Path("/sys/fs/cgroup/memory")  # version 1
@@ -75,45 +80,68 @@ def test_where_the_kernel_says_nothing_nothing_is_said(tmp_path):
     assert not watch.explains(PID, 1.0)
 
 
+def test_the_counts_are_looked_at_every_second():
+    """A process may be put into another group at any time, and others of its group may be killed."""
+    looks_s = []
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        begin_s = loop.time()
+        host = SimpleNamespace(
+            pid=lambda _: PID,
+            beats=lambda _: 1,
+            look_at_memory=lambda: looks_s.append(loop.time() - begin_s),
+        )
+        health = asyncio.ensure_future(HealthWatch(host, 5.0, lambda *_: None).run(lambda: (0,)))
+        await asyncio.sleep(3.5)
+        health.cancel()
+
+    run_jumping(main)
+    assert looks_s == pytest.approx([1.0, 2.0, 3.0])
+
+
 @pytest.fixture
-def small_group():
-    """A control group that may use 64 MiB, or a skip."""
+def group():
+    """A control group for memory, without a limit, or a skip."""
     group = MEMORY / f"phalanx-test-{os.getpid()}"
     try:
         group.mkdir()
-        (group / "memory.limit_in_bytes").write_text(str(64 << 20))
     except OSError as error:
         pytest.skip(f"cannot make a control group of version 1 here: {error}")
     yield group
-    deadline_s = time.monotonic() + 5
-    while True:
-        try:
+
+    def is_removed():
+        with contextlib.suppress(OSError):  # the last process is on its way out
             group.rmdir()
-            break
-        except OSError:  # the last process is on its way out
-            assert time.monotonic() < deadline_s
-            time.sleep(0.02)
+        return not group.exists()
+
+    wait_until(is_removed, "the end of all processes of the control group")
 
 
 @pytest.mark.slow
-def test_a_rank_that_the_kernel_kills_for_memory_is_named_so(small_group, tmp_path):
+def test_a_rank_that_the_kernel_kills_for_memory_is_named_so(group, tmp_path):
+    """The launcher and all ranks are in the group, so that a rank is there from its start."""
     script = tmp_path / "eats.py"
     script.write_text(
-        "import os, pathlib, signal, sys, time\n"
+        "import pathlib, signal, sys\n"
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the others are ended at once\n"
         "import phalanx as px\n"
         "world = px.init()\n"
         "if world.rank() == 1:\n"
-        f"    pathlib.Path({str(small_group / 'cgroup.procs')!r}).write_text(str(os.getpid()))\n"
-        "    time.sleep(2.5)  # the supervisor sees where we are\n"
-        "    hoard = [b'x' * (1 << 20) for _ in range(256)]\n"
+        "    pathlib.Path('/proc/self/oom_score_adj').write_text('1000')  # it, and no other\n"
+        f"    group = pathlib.Path({str(group)!r})\n"
+        "    used = int((group / 'memory.usage_in_bytes').read_text())\n"
+        "    (group / 'memory.limit_in_bytes').write_text(str(used + (64 << 20)))\n"
+        "    hoard = [b'x' * (1 << 20) for _ in range(1024)]\n"
         "try:\n"
         "    px.all_sum(1)\n"
         "except px.RankFailure as error:\n"
         "    print(error)\n"
         "    sys.exit(3)\n"
     )
-    ended = launching.launch("-n", "2", str(script))
+    move = f'echo $$ > {group}/cgroup.procs; exec "$@"'
+    words = ["sh", "-c", move, "sh", *launching.LAUNCH, "-n", "2", str(script)]
+    ended = subprocess.run(words, capture_output=True, timeout=60, check=False)
     assert f"rank 1 {REASON}" in ended.stderr.decode()
     assert f": {REASON}" in ended.stdout.decode()
     assert ended.returncode == 128 + signal.SIGKILL
