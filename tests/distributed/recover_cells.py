@@ -88,15 +88,6 @@ def recover(timeout: float | None = 10.0) -> int:
     return px.recover(timeout).describe()["epoch"]
 
 
-def sleep_and_recover(rank: int, pause: float) -> float:
-    """A barrier: rank ``rank`` comes late; how long this one was in it."""
-    if px.init().rank() == rank:
-        time.sleep(pause)
-    start = time.monotonic()
-    px.recover(10.0)
-    return time.monotonic() - start
-
-
 def hold_splits() -> list[int]:
     """Two halves and a pair in each of them, rows across, and one alone."""
     world = px.init()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import signal
-import time
 
-import psutil
 import pytest
 from distributed import cells, recover_cells
+from support.tiers import deep, deep_but
+from support.waiting import wait_until
 
 import phalanx as px
 
@@ -39,15 +39,20 @@ def test_after_every_kind_of_failure_the_group_is_good_again(world, how):
 
 def test_where_nothing_has_failed_it_is_a_barrier_and_the_group_stays(world):
     epoch = world.plan.epoch
-    waited = world.run(recover_cells.sleep_and_recover, 2, 0.2)
-    assert min(waited[rank] for rank in (0, 1, 3)) > 0.1
+    world.start(recover_cells.recover, ranks=[0, 1, 3])
+    wait_until(lambda: len(world.plan.asks) == 3, "all but rank 2 have asked")
+    for rank in (0, 1, 3):
+        with pytest.raises(TimeoutError):
+            world.outcomes([rank], timeout=0)
+    world.start(recover_cells.recover, ranks=[2])
+    assert world.outcomes() == [epoch] * 4
     assert world.run(recover_cells.recover) == [epoch] * 4
 
 
 def test_a_rank_that_does_not_call_is_named_and_it_may_be_called_again(world):
     world.run(recover_cells.fail, "mismatch", 1)
     world.start(recover_cells.recover, 0.3, ranks=[0, 1, 3])
-    for error in world.outcomes([0, 1, 3], timeout=5):
+    for error in world.outcomes([0, 1, 3]):
         assert isinstance(error, px.CollectiveTimeout), error
         assert "px.recover() timed out after 0.3 s; missing: rank 2" in str(error)
     assert len(set(world.run(recover_cells.recover))) == 1
@@ -57,13 +62,12 @@ def test_a_rank_that_does_not_call_is_named_and_it_may_be_called_again(world):
 def test_an_interrupted_call_leaves_the_others_waiting_for_it(world):
     world.run(recover_cells.fail, "mismatch", 1)
     world.start(recover_cells.recover, ranks=[0])
-    deadline = time.monotonic() + 5
-    while not world.plan.asks:
-        assert time.monotonic() < deadline
+    wait_until(lambda: world.plan.asks, "rank 0 has asked")
+    world.wait_asleep(0)
     world.kill(0, signal.SIGINT)
-    (error,) = world.outcomes([0], timeout=5)
+    (error,) = world.outcomes([0])
     assert isinstance(error, KeyboardInterrupt)
-    assert not world.plan.asks
+    wait_until(lambda: not world.plan.asks, "rank 0 has withdrawn")
     assert len(set(world.run(recover_cells.recover))) == 1
 
 
@@ -133,6 +137,7 @@ def test_who_comes_back_alone_is_told_who_is_missing(world):
 
 
 @pytest.mark.slow  # close waits for 5 s
+@pytest.mark.parametrize("world", deep_but(["arena"], PLACES), indirect=True)
 def test_after_a_close_that_gave_up_the_group_forms_anew(world):
     epoch = world.plan.epoch
     found = world.run(recover_cells.close_in_vain_and_recover, 1)
@@ -141,58 +146,45 @@ def test_after_a_close_that_gave_up_the_group_forms_anew(world):
     assert {after for _, _, after in found} == {epoch + 1}
 
 
-def wait_until_busy(world, rank: int) -> None:
-    """Until the rank has worked for 30 ms more: it is in the midst of its sums."""
-    process = psutil.Process(world._farm.members[rank].process.pid)
-
-    def used() -> float:
-        times = process.cpu_times()
-        return times.user + times.system
-
-    start, deadline = used(), time.monotonic() + 20
-    while used() < start + 0.03:
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
-
-
-def run_long(world, cell, *args):
-    """Run a cell that is long where many ranks share few cores."""
-    world.start(cell, *args)
-    return world.outcomes(timeout=60)
+LIMIT_S = 2.0  # far more than an operation takes, also where a machine stands still for a while
+LARGE, SMALL = 64 << 20, 16 << 10
+FROZEN = [
+    pytest.param(name, nbytes, marks=() if name == "arena" else deep)
+    for name in PLACES
+    for nbytes in (LARGE, SMALL)
+]
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize(("nbytes", "timeout", "times"), [(64 << 20, 3.0, 1), (16 << 10, 0.5, 3)])
-def test_memory_of_a_frozen_rank_s_operation_is_used_again_and_it_wakes_up(
-    world, farm, nbytes, timeout, times
-):
+@pytest.mark.parametrize(("world", "nbytes"), FROZEN, indirect=["world"])
+def test_memory_of_a_frozen_rank_s_operation_is_used_again_and_it_wakes_up(world, farm, nbytes):
     """SIGSTOP in mid-operation; the others time out and reuse arrays and arena; SIGCONT.
 
     Ranks 0 to 2 form a world of their own in the same memory, which no supervisor would do while
     rank 3 lives: so the last look at the abort flag is all that keeps its values right.
     """
     frozen, others = 3, [0, 1, 2]
-    for attempt in range(times):
-        world.start(recover_cells.sum_large, nbytes, timeout, ranks=others)
+    for n_passed in (2,) if nbytes == LARGE else (3, 4):
+        world.start(recover_cells.sum_large, nbytes, LIMIT_S, ranks=others)
         world.start(recover_cells.sum_large, nbytes, None, ranks=[frozen])
-        wait_until_busy(world, frozen)
-        time.sleep(attempt * 0.013)  # another place of the operation each time
+        world.wait_moved(frozen, n_passed)
+        world.wait_in("all_sum", [frozen])
         world.kill(frozen, signal.SIGSTOP)
         try:
-            for said, _ in world.outcomes(others, timeout=60):
+            for said, _ in world.outcomes(others):
                 assert said.startswith("CollectiveTimeout: "), said
             places = world.plan.hosts, world.plan.transport
             survivors = farm.unformed(3, places[0][:frozen], places[1])
             survivors.run(cells.join)
-            assert run_long(survivors, recover_cells.reuse, 1e6) == [2, 2, 2]
+            assert survivors.run(recover_cells.reuse, 1e6) == [2, 2, 2]
         finally:
             world.kill(frozen, signal.SIGCONT)
-        ((said, is_invalid),) = world.outcomes([frozen], timeout=60)
+        ((said, is_invalid),) = world.outcomes([frozen])
         assert "Error: " in said or "CollectiveTimeout: " in said, said
         assert is_invalid
-        assert run_long(survivors, recover_cells.reuse, 2e6) == [2, 2, 2]
+        assert survivors.run(recover_cells.reuse, 2e6) == [2, 2, 2]
         world = farm.unformed(4, *places)
         world.run(cells.join)
-        assert run_long(world, recover_cells.reuse, 3e6) == [2] * 4
+        assert world.run(recover_cells.reuse, 3e6) == [2] * 4
     world.run(recover_cells.drop_held)

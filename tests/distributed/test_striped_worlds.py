@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import time
 
 import pytest
 from cutting import cut
 from distributed import cells, contract, recover_cells
 from distributed.contract import Case
+from support.promise import within
 
 import phalanx as px
 
@@ -58,30 +58,31 @@ def pid(world, rank):
     return world._farm.members[rank].process.pid
 
 
+@pytest.mark.promise
 @pytest.mark.parametrize("large", [False, True])
 def test_a_connection_that_breaks_is_named_by_both_ends(striped, large):
     world = striped(2, (0, 1))
     world.run(cells.call, Case("all_sum", (LARGE,)))
     world.start(cells.endless_sums, LARGE if large else 3)
-    with pytest.raises(TimeoutError):
-        world.outcomes([0], timeout=0.1)
-    start_s = time.monotonic()
+    world.wait_moved(0)
     assert cut(pid(world, 0), pid(world, 1), HOME[1]) == 1
-    for error in world.outcomes(timeout=5):
+    with within():
+        errors = world.outcomes()
+    for error in errors:
         assert isinstance(error, px.RankFailure), error
         assert re.search(
             r"the link between rank 0 and rank 1 broke \(connection 2 of 2, 127.0.0.2 to 127.0.0.2: "
             r".+\) during all_sum",
             error.reason,
         ), error.reason
-    assert time.monotonic() - start_s < 2
 
 
 def test_a_rank_that_dies_is_no_broken_connection(striped):
     world = striped(2, (0, 1))
     world.start(cells.endless_sums, LARGE)
+    world.wait_moved(1)
     world.kill(1, 9)
-    (error,) = world.outcomes([0], timeout=5)
+    (error,) = world.outcomes([0])
     assert isinstance(error, px.RankFailure)
     assert "connection" not in error.reason
 
@@ -89,7 +90,8 @@ def test_a_rank_that_dies_is_no_broken_connection(striped):
 def test_recovery_and_splits_have_stripes_again(striped):
     world = striped(3, (0, 0, 0), "tcp")
     world.start(cells.endless_sums, 3)
+    world.wait_moved(0)
     assert cut(pid(world, 0), pid(world, 1), HOME[1]) == 1
-    assert all(isinstance(error, px.RankFailure) for error in world.outcomes(timeout=5))
+    assert all(isinstance(error, px.RankFailure) for error in world.outcomes())
     world.run(recover_cells.recover)
     assert world.run(cells.stripes_of_split) == [[2, 2]] * 3
