@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable
 
 import psutil
+from support.promise import PATIENCE_S
 
 
 def is_gone(process: psutil.Process) -> bool:
@@ -16,8 +17,10 @@ def is_gone(process: psutil.Process) -> bool:
         return True
 
 
-def wait_gone(processes: Iterable[psutil.Process], timeout_s: float) -> list[psutil.Process]:
-    """Those that still live when the time is over."""
+def wait_gone(
+    processes: Iterable[psutil.Process], timeout_s: float = PATIENCE_S
+) -> list[psutil.Process]:
+    """Wait for processes to end; return those that still live when the time is over."""
     deadline_s = time.monotonic() + timeout_s
     alive = [process for process in processes if not is_gone(process)]
     while alive and time.monotonic() < deadline_s:

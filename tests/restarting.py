@@ -1,20 +1,18 @@
-"""Breaking ranks, and seeing that they work: for the tests of restarts."""
+"""Kill ranks, and check that they work: for the tests of restarts."""
 
 from __future__ import annotations
-
-import time
 
 import numpy as np
 import psutil
 from processes import wait_gone
+from support.promise import PATIENCE_S
+from support.waiting import wait_until
 
 from phalanx.workspace import QuietView
 
-BOUND_S = 2.0  # design.md section 5: on one machine
-
 
 class Notices(QuietView):
-    """A view that keeps our own lines."""
+    """A view that keeps the notices."""
 
     def __init__(self):
         self.texts = []
@@ -28,19 +26,17 @@ def pids(ws):
 
 
 def kill(ws, *ranks):
-    """End ranks between cells, and wait until the workspace knows it."""
+    """Kill ranks, and wait until the workspace says that they are dead."""
     processes = [psutil.Process(pids(ws)[rank]) for rank in ranks]
     for process in processes:
         process.kill()
-    assert wait_gone(processes, BOUND_S) == []
+    assert wait_gone(processes) == []
     wait_for(lambda: all(ws.topology().ranks[rank].state == "dead" for rank in ranks))
 
 
-def wait_for(condition, timeout_s=10.0):
-    deadline_s = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)
+def wait_for(condition, timeout_s=PATIENCE_S):
+    """Wait as `support.waiting.wait_until` does, for callers that do not say for what."""
+    return wait_until(condition, "what this test waits for", timeout_s)
 
 
 def values(ws, code, **options):
@@ -48,7 +44,7 @@ def values(ws, code, **options):
 
 
 def assert_sound(ws):
-    """Values, over all ranks and from rank to rank."""
+    """Check values: over all ranks, and from rank to rank."""
     n = ws.size
     assert (
         values(ws, "int(px.all_sum(np.arange(1000) + rank).sum())")

@@ -1,11 +1,11 @@
-"""Reads the samples of a workspace as a widget does, for tests that wait for a certain one."""
+"""Read the samples of a workspace as a widget does, until a certain one comes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from restarting import wait_for
+from support.waiting import wait_until
 
 __all__ = ["Reader"]
 
@@ -32,5 +32,5 @@ class Reader:
             found[:] = [its for its in self.read()[known:] if condition(its)]
             return bool(found)
 
-        wait_for(comes)
+        wait_until(comes, "a sample that is as asked")
         return found[0]
