@@ -184,10 +184,9 @@ def test_a_host_that_vanishes_without_a_word_is_noticed(hosts, what, silence_s, 
         here, there = hosts.addresses
         way = f"{here} on {hosts.cable} to {there}"
         limit_s = silence_s or 5.0
-        assert (
-            f"the link between rank 0 and rank 1 broke ({way}: no answer for {limit_s:g} s)"
-            in reason
-        )
+        # Of an idle connection the kernel may say it first: it has asked as often by then.
+        why = f"(no answer for {limit_s:g} s{'|Connection timed out' if what == 'recv' else ''})"
+        assert re.search(rf"the link between rank 0 and rank 1 broke \({way}: {why}\)", reason)
         check(float(at_s) - pulled_s, after_silence_s(limit_s))
     finally:
         for rank in ranks:
