@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import ipaddress
 import itertools
 import os
 import shutil
@@ -42,6 +43,7 @@ from bed_host import (
     why_not,
 )
 from processes import is_gone, wait_gone
+from support.waiting import wait_until
 
 __all__ = ["Bed", "why_not"]
 
@@ -60,11 +62,18 @@ class Bed:
     """
 
     def __init__(self, hosts: int = 3) -> None:
+        self._n_hosts = hosts
+        self._make()
+
+    def _make(self) -> None:
+        hosts = self._n_hosts
         remove_leftovers()
         self.mark = f"{os.getpid()}-{next(_numbers)}"
         self.folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{self.mark}-"))
         self.ssh_config = self.folder / "ssh_config"
         self.servers: set[subprocess.Popen[Any]] = set()  # more that are part of the bed
+        self._changes: set[str] = set()  # of rules and rates, which no file shows
+        self._n_cards = 1
         self._switch = BedHost("switch", 1, self.folder)
         self.hosts = [
             BedHost(name_of(index), 11 + index, self.folder / name_of(index))
@@ -78,9 +87,15 @@ class Bed:
                 self.start_sshd(host)
             for host in range(hosts):
                 self._wait_listening(host)
+            self._texts = self._read_texts()
         except BaseException:
             self.close()
             raise
+
+    def renew(self) -> None:
+        """End all that runs on the hosts, and make them anew; this object stays the same."""
+        self.close()
+        self._make()
 
     # -- making -----------------------------------------------------------------------------------
 
@@ -168,11 +183,13 @@ class Bed:
                     found.append(psutil.Process(pid))
         return [process for process in found if not is_gone(process)]
 
-    def left(self, timeout_s: float, *hosts: int, but: str = "") -> list[str]:
+    def left(self, timeout_s: float, *hosts: int, but: str | tuple[str, ...] = ()) -> list[str]:
         """What still runs there when the time is over, in words; ``but`` programs may."""
+        allowed = (but,) if isinstance(but, str) else but
 
         def living() -> list[psutil.Process]:
-            return [one for one in self.processes(*hosts) if not but or but not in say(one)]
+            found = self.processes(*hosts)
+            return [one for one in found if not any(word in say(one) for word in allowed)]
 
         deadline_s = time.monotonic() + timeout_s
         while (alive := living()) and time.monotonic() < deadline_s:
@@ -192,6 +209,7 @@ class Bed:
             self._on_switch("ip", "link", "set", _port(index, 1), "master", "br1", "up")
             self.run(index, ["ip", "addr", "add", f"{host.address1}/24", "dev", "eth1"])
             self.run(index, ["ip", "link", "set", "eth1", "up"])
+        self._n_cards = 2
 
     def cut(self, host: int, card: int = 0) -> None:
         """Pull its cable: what is sent is lost, nobody is told."""
@@ -200,6 +218,16 @@ class Bed:
     def mend(self, host: int, card: int = 0) -> None:
         """Put the cable back."""
         self._on_switch("ip", "link", "set", _port(host, card), "up")
+
+    def switch_off(self, host: int) -> None:
+        """Take its own interface eth0 down: its programs are told, other hosts are not."""
+        self.run(host, ["ip", "link", "set", "eth0", "down"])
+
+    def switch_on(self, host: int) -> None:
+        """Undo `switch_off`."""
+        self.run(host, ["ip", "link", "set", "eth0", "up"])
+        address = f"{self.hosts[host].address6}/64"  # Linux removes it where a card goes down
+        self.run(host, ["ip", "addr", "replace", address, "dev", "eth0", "nodad"])
 
     def sent_nbytes(self, host: int, card: int = 0) -> int:
         """What a host has sent through a card so far."""
@@ -210,11 +238,13 @@ class Bed:
         """Bound what it sends and what it is sent, e.g. ``1gbit``; "" ends that."""
         words = ["root", "tbf", "rate", rate, "burst", "256kb", "latency", "50ms"]
         words = ["replace", *words] if rate else ["del", "root"]
+        self._note(f"{self.hosts[host].name}: the rate of eth{card}", is_there=bool(rate))
         self.run(host, ["tc", "qdisc", words[0], "dev", f"eth{card}", *words[1:]])
         self._on_switch("tc", "qdisc", words[0], "dev", _port(host, card), *words[1:])
 
     def block(self, source: int, host: int, ports: str = "1-65534") -> None:
         """Let a host silently drop what another sends to these tcp ports; ssh is let through."""
+        self._note(f"{self.hosts[host].name}: rules that drop", is_there=True)
         sent = ["from", self.hosts[source].address, "iif", "eth0", "ipproto", "tcp"]
         self._rule(host, "add", "pref", "100", "lookup", "local")
         self._rule(host, "del", "pref", "0")
@@ -227,6 +257,10 @@ class Bed:
         self._rule(host, "add", "pref", "0", "lookup", "local")
         for number in ("10", "11", "12", "100"):
             self._rule(host, "del", "pref", number)
+        self._note(f"{self.hosts[host].name}: rules that drop", is_there=False)
+
+    def _note(self, change: str, *, is_there: bool) -> None:
+        self._changes = self._changes | {change} if is_there else self._changes - {change}
 
     def _rule(self, host: int, *words: str) -> None:
         self.run(host, ["ip", "rule", *words])
@@ -234,6 +268,44 @@ class Bed:
     def _on_switch(self, *command: str, **options: Any) -> None:
         enter = self._switch.enter
         subprocess.run(command, preexec_fn=enter, check=True, capture_output=True, **options)
+
+    # -- whether it is as it was made -------------------------------------------------------------
+
+    def flaws(self) -> list[str]:
+        """Return in words what is not as it was made: cables, addresses, rules, rates, servers, files."""
+        found = sorted(self._changes)
+        for host in self.hosts:
+            found += [f"{host.name}: {flaw}" for flaw in self._flaws_of(host)]
+        texts = self._read_texts()
+        found += [f"{name}: other text" for name in texts if texts[name] != self._texts[name]]
+        return found
+
+    def _flaws_of(self, host: BedHost) -> list[str]:
+        server = host.sshd
+        if server is None or server.poll() is not None:
+            return ["its sshd does not run"]
+        if psutil.Process(server.pid).status() == psutil.STATUS_STOPPED:
+            return ["its sshd is stopped"]
+        own = Path(f"/proc/{server.pid}")
+        cards = {
+            card.name: (card / "operstate").read_text().strip()
+            for card in (own / "root/sys/class/net").iterdir()
+        }
+        wanted = {"lo": "unknown", **{f"eth{card}": "up" for card in range(self._n_cards)}}
+        found = [] if cards == wanted else [f"its cards are {cards}"]
+        address6 = ipaddress.ip_address(host.address6).packed.hex()
+        if address6 not in (own / "net/if_inet6").read_text():
+            found.append(f"it lacks {host.address6}")
+        if host.address not in (own / "net/fib_trie").read_text():
+            found.append(f"it lacks {host.address}")
+        return found
+
+    def _read_texts(self) -> dict[str, str]:
+        files = [self.folder / "known_hosts"]
+        for host in self.hosts:
+            names = ("hosts", "ssh_config", "sshd_config", "authorized_keys", "host_key")
+            files += [host.folder / name for name in names]
+        return {str(path.relative_to(self.folder)): path.read_text() for path in files}
 
     # -- the hosts --------------------------------------------------------------------------------
 
@@ -305,12 +377,13 @@ class Bed:
 
     def _wait_listening(self, host: int) -> None:
         there, log = self.hosts[host], self.hosts[host].folder / "sshd.log"
-        deadline_s = time.monotonic() + 10
-        while "0016 00000000:0000 0A" not in tcp_table(there):
+
+        def is_listening() -> bool:
             assert there.sshd is not None
             assert there.sshd.poll() is None, log.read_text()
-            assert time.monotonic() < deadline_s, log.read_text()
-            time.sleep(0.005)
+            return "0016 00000000:0000 0A" in tcp_table(there)
+
+        wait_until(is_listening, f"the sshd of {there.name} listens")
 
     def close(self) -> None:
         """End all that runs there, and remove all; idempotent."""

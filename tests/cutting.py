@@ -50,10 +50,15 @@ def _borrow(pid: int, fd: int) -> int:
     return got
 
 
+def ports_of(bed: Bed, host: int, pid: int) -> list[str]:
+    """Its own ports of the tcp connections of a process on a host of a bed."""
+    lines = bed.run(host, ["ss", "-tnpH"]).stdout.splitlines()
+    return [line.split()[3].rpartition(":")[2] for line in lines if f"pid={pid}," in line]
+
+
 def reset(bed: Bed, host: int, pid: int) -> int:
     """Reset every tcp connection of a process on a host of a bed, all at once; how many."""
-    lines = bed.run(host, ["ss", "-tnpH"]).stdout.splitlines()
-    ports = [line.split()[3].rpartition(":")[2] for line in lines if f"pid={pid}," in line]
+    ports = ports_of(bed, host, pid)
     if not ports:
         return 0
     which = " or ".join(f"sport = :{port}" for port in ports)

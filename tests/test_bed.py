@@ -2,24 +2,43 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
 import pytest
 from bed import Bed, why_not
 from bed_host import VARIABLE, remove_leftovers
+from processes import is_gone
+from support.hosts_bed import own_bed
+from support.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not() or "it can be had")
 
-SEND = (
-    'import shutil, socket, sys; to = socket.create_connection(("a", int(sys.argv[1])));'
-    'shutil.copyfileobj(sys.stdin.buffer, to.makefile("wb"))'
-)
+NBYTES = 4_000_000
+# From before the first byte is sent until the last one is there: a pause only makes it longer.
+SEND = f"""
+import socket, sys, time
+begin_s = time.monotonic()
+with socket.create_connection(("a", int(sys.argv[1]))) as to:
+    to.sendall(bytes({NBYTES}))
+    to.shutdown(socket.SHUT_WR)
+    assert to.recv(1) == b"", "the receiver closes when it has all"
+print({NBYTES} / (time.monotonic() - begin_s))
+"""
+RECEIVE = """
+import socket
+with socket.create_server(("", 0)) as server:
+    print(server.getsockname()[1], flush=True)
+    sock, _ = server.accept()
+with sock:
+    while sock.recv(1 << 16):
+        pass
+"""
 
 
 def _ssh(bed, host, command, **options):
@@ -27,18 +46,11 @@ def _ssh(bed, host, command, **options):
     return bed.run(0, [*words, host, command], check=False, **options)
 
 
-def _wait(is_so):
-    deadline_s = time.monotonic() + 5
-    while not is_so():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)
-
-
 def test_hosts_have_names_and_meet_over_ssh(bed):
     said = _ssh(bed, "b", "hostname; ls /sys/class/net").stdout.split()
     assert said == ["b", "eth0", "lo"]
     assert bed.run(2, ["hostname"]).stdout.strip() == "c"
-    assert bed.left(2) == []
+    assert bed.left(20) == []
 
 
 def test_a_cut_host_is_silent_until_it_is_mended(bed):
@@ -52,33 +64,24 @@ def test_a_cut_host_is_silent_until_it_is_mended(bed):
 
 
 def test_a_blocked_port_drops_all_but_ssh(bed):
-    knock = "timeout 0.3 bash -c 'echo > /dev/tcp/a/{}' 2>/dev/null; echo $?"
+    knock = "timeout {} bash -c 'echo > /dev/tcp/a/{}' 2>/dev/null; echo $?"
     bed.block(1, 0)
     try:
-        assert _ssh(bed, "b", knock.format(4000)).stdout.strip() == "124"
-        assert _ssh(bed, "b", knock.format(22)).stdout.strip() == "0"
+        assert _ssh(bed, "b", knock.format(0.5, 4000)).stdout.strip() == "124"
+        assert _ssh(bed, "b", knock.format(20, 22)).stdout.strip() == "0"
     finally:
         bed.unblock(0)
-    assert _ssh(bed, "b", knock.format(4000)).stdout.strip() == "1", "it is refused again"
+    assert _ssh(bed, "b", knock.format(20, 4000)).stdout.strip() == "1", "it is refused again"
 
 
 def test_a_shaped_host_sends_no_faster(bed):
-    send = (
-        "import socket, time; s = socket.create_server(('', 0)); print(s.getsockname()[1], flush=True);"
-        "c, _ = s.accept(); start = time.monotonic(); n = 0\n"
-        "while d := c.recv(1 << 16): n += len(d)\n"
-        "print(n / (time.monotonic() - start), flush=True)"
-    )
     bed.shape(1, "80mbit")
     try:
         with bed.popen(
-            0, [sys.executable, "-c", send], stdout=subprocess.PIPE, text=True
+            0, [sys.executable, "-c", RECEIVE], stdout=subprocess.PIPE, text=True
         ) as receiver:
             port = receiver.stdout.readline().strip()
-            bed.run(
-                1, ["sh", "-c", f"head -c 4000000 /dev/zero | {sys.executable} -c '{SEND}' {port}"]
-            )
-            rate = float(receiver.stdout.readline())
+            rate = float(bed.run(1, [sys.executable, "-c", SEND, port]).stdout)
     finally:
         bed.shape(1, "")
     assert rate < 11e6, "10 MB/s, and the burst that goes at once"
@@ -88,10 +91,11 @@ def test_a_frozen_host_goes_on(bed):
     sleeper = bed.popen(1, ["sleep", "60"])
     process = psutil.Process(sleeper.pid)
     bed.signal(1, signal.SIGSTOP)
-    _wait(lambda: process.status() == psutil.STATUS_STOPPED)
+    wait_until(lambda: process.status() == psutil.STATUS_STOPPED, "it is frozen")
     bed.signal(1, signal.SIGCONT)
-    _wait(lambda: process.status() == psutil.STATUS_SLEEPING)
-    assert bed.left(0, 1) == [f"process {sleeper.pid}: sleep 60"]
+    wait_until(lambda: process.status() == psutil.STATUS_SLEEPING, "it goes on")
+    its = f"process {sleeper.pid}: sleep 60"
+    wait_until(lambda: bed.left(0, 1) == [its], "only that runs there")
     sleeper.kill()
     sleeper.wait()
 
@@ -132,12 +136,53 @@ def test_nothing_is_left_of_a_bed_whose_process_was_killed():
     ) as popen:
         folder, server = popen.stdout.readline().split()
         popen.kill()
-    _wait(lambda: not psutil.pid_exists(int(server)))  # its servers die with it
+    wait_until(lambda: not psutil.pid_exists(int(server)), "its servers die with it")
     remove_leftovers()
-    for process in psutil.process_iter():
-        try:
-            mark = process.environ().get(VARIABLE, "")
-        except psutil.Error:
-            continue
-        assert not mark.startswith(f"{popen.pid}-"), process
+    wait_until(lambda: not _marked(popen.pid), "what was started over ssh is gone")
     assert not Path(folder).exists()
+
+
+def _marked(maker):
+    """Find what runs in the beds of a process."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get(VARIABLE, "").startswith(f"{maker}-"):
+                found.append(process)
+    return found
+
+
+def test_what_a_test_has_changed_is_seen_and_made_anew():
+    with own_bed(2) as bed:
+        assert bed.flaws() == []
+        mark, sleeper = bed.mark, psutil.Process(bed.popen(1, ["sleep", "1000"]).pid)
+        server = bed.hosts[1].sshd
+
+        def is_seen(words, mend):
+            seen = wait_until(bed.flaws, words)
+            assert [flaw for flaw in seen if words in flaw], seen
+            mend()
+            wait_until(lambda: bed.flaws() == [], f"mended: {words}")
+
+        bed.cut(1)
+        is_seen("b: its cards are", lambda: bed.mend(1))
+        bed.switch_off(1)
+        is_seen("b: its cards are", lambda: bed.switch_on(1))
+        bed.run(1, ["ip", "addr", "del", "fd77::12/64", "dev", "eth0"])
+        is_seen("b: it lacks fd77::12", lambda: bed.switch_on(1))
+        bed.block(1, 0)
+        is_seen("a: rules that drop", lambda: bed.unblock(0))
+        bed.shape(1, "1gbit")
+        is_seen("b: the rate of eth0", lambda: bed.shape(1, ""))
+        server.send_signal(signal.SIGSTOP)
+        is_seen("b: its sshd is stopped", lambda: server.send_signal(signal.SIGCONT))
+        bed.stop_sshd(1)
+        is_seen("b: its sshd does not run", lambda: bed.restart_sshd(1))
+        with bed.changed(1, "authorized_keys", ""):
+            assert bed.flaws() == ["b/authorized_keys: other text"]
+        bed.cut(0)
+        bed.renew()
+        assert bed.flaws() == []
+        assert bed.mark != mark
+        assert is_gone(sleeper)
+        assert _ssh(bed, "b", "true").returncode == 0

@@ -3,119 +3,125 @@
 from __future__ import annotations
 
 import pytest
-from cutting import reset
-from hosts.world_over_ssh import BOUND_S, SILENCE_S, SLACK_S, World, check_named
+from cutting import ports_of, reset
+from hosts.world_over_ssh import SILENCE_S, SSHD, World, check_named
+from support.hosts_bed import check_nothing_left
+from support.promise import BOUND_S, after_silence_s, check
+from support.tiers import deep
+from support.waiting import wait_until
 
-LINGER_S = 2.0
-LONG_S = 600.0
+LINGER_S = 0.3
+LONG_S = 600.0  # no linger time that is over while a test looks
 # A host tries to reach its root again each 1.6 s at most, and ends its ranks in half a second.
-BACK_S = 1.6 + BOUND_S + SLACK_S
-HEARD_S = 6.0  # a cell that is lost on its way, and its end as well, are asked for in 2 s each
-SSHD = "sshd: "  # it cannot know that its connection has broken before its cable is back
+BACK_S = 1.6 + BOUND_S
+HEARD_S = 4.0 + BOUND_S  # a cell that is lost on its way, and its end as well: 2 s each
+RANK = "phalanx.supervisor._engine"
 
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture
-def start(bed, tmp_path):
-    worlds = []
-
-    def start(**options):
-        worlds.append(World(bed, tmp_path, **options))
-        worlds[-1].boot()
-        return worlds[-1]
-
-    yield start
-    for world in worlds:
-        with world:
-            pass
-    assert bed.left(BACK_S) == []
+@pytest.fixture(scope="class")
+def world(bed, request, tmp_path_factory):
+    """Six ranks on three hosts, for all tests of a class."""
+    with World(bed, tmp_path_factory.mktemp("world")) as world:
+        world.boot(linger=request.cls.linger_s)
+        yield world
+        if world.popen.poll() is None:
+            assert "stopped" in world.stop()
+    check_nothing_left(bed, bound_s=BACK_S)
 
 
-def _eth0(bed, host, state):
-    bed.run(host, ["ip", "link", "set", "eth0", state])
+class TestReset:
+    """Connections that break while both sides live; at last, hosts that are gone for a while."""
+
+    linger_s = LONG_S
+
+    def test_a_host_whose_connections_are_reset_stays(self, bed, world):
+        """Also without its ssh, which is how a router that forgets its connections looks."""
+        (host,) = world.find(2, "-m phalanx.supervisor host")
+        ranks = world.find(2, RANK)
+        for process in bed.processes(0):
+            if process.name() == "ssh":
+                process.kill()
+        assert reset(bed, 2, host.pid) == 1
+        # For longer than a host that is gone is given.
+        said = world.run(f"import time; time.sleep({SILENCE_S + 1}); px.all_sum(1)")
+        assert said["values"] == ["6"] * 6
+        assert world.find(2, RANK) == ranks
+        wait_until(lambda: ports_of(bed, 2, host.pid), "the host is connected again")
+        assert reset(bed, 2, host.pid) == 1
+
+    @pytest.mark.promise
+    def test_a_cell_that_is_sent_as_connections_are_reset_runs_once_everywhere(self, bed, world):
+        world.run("n_runs = 0")
+        count = "n_runs += 1; n_runs"
+        ranks = world.find(2, RANK)
+        for n_runs in range(1, 3):
+            rank = ranks[n_runs % 2].pid
+            wait_until(lambda pid=rank: len(ports_of(bed, 2, pid)) > 1, "a rank is connected")
+            assert reset(bed, 2, rank) > 1
+            said = world.run(count)
+            assert said.get("values") == [str(n_runs)] * 6, said
+            check(said["seconds"], HEARD_S)
+        # A reset as the cell ends: its reply, its last words, or nothing is lost.
+        for n_runs in range(3, 5):
+            world.say(f"import time; time.sleep(0.1); print('x' * 10_000)\n{count}")
+            reset(bed, 2, ranks[n_runs % 2].pid)
+            said = world.answer()
+            assert "seconds" in said, said
+            check(said["seconds"], HEARD_S)
+        assert world.run(count)["values"] == ["5"] * 6
+
+    @deep
+    @pytest.mark.promise
+    def test_hosts_that_were_given_up_or_missed_the_stop_end_when_they_are_back(
+        self, bed, world, tmp_path
+    ):
+        world.wait_together(tmp_path)
+        bed.cut(2)
+        try:
+            check_named(world, "c")
+            assert world.find(2, RANK)  # it does not know whether its root is gone
+            bed.mend(2)
+            check_nothing_left(bed, 2, bound_s=BACK_S)  # it was told
+            bed.cut(1)
+            assert "stopped" in world.stop()
+            check_nothing_left(bed, 0)
+            assert world.find(1, RANK)
+        finally:
+            bed.mend(1)
+            bed.mend(2)
+        check_nothing_left(bed, bound_s=BACK_S)  # nobody listens where its root was
 
 
-def test_a_host_whose_own_interface_goes_down_is_named_and_leaves_nothing(bed, start):
-    world = start(linger=LINGER_S)
-    world.wait_together()
-    _eth0(bed, 2, "down")
-    try:
-        check_named(world, "c", SILENCE_S + 0.5 + SLACK_S)
-        # It does not know whether its root is gone: its ranks are there for a while.
-        assert world.find(2, "phalanx.supervisor._engine")
-        assert bed.left(LINGER_S + SILENCE_S + BOUND_S + SLACK_S, 2, but=SSHD) == []
-    finally:
-        _eth0(bed, 2, "up")
-    assert "stopped" in world.stop()
+@deep
+class TestGone:
+    """Hosts that end by themselves, as their root is gone for them."""
 
+    linger_s = LINGER_S
 
-def test_all_hosts_are_named_when_the_roots_interface_goes_down(bed, start):
-    world = start(linger=0)
-    world.wait_together()
-    _eth0(bed, 0, "down")
-    try:
-        said = world.answer()
-        assert "lost its host: it has not answered for 2 s" in said["problem"]
-        assert said["seconds"] - world.waited_s < SILENCE_S + 0.5 + SLACK_S
-        assert bed.left(SILENCE_S + BOUND_S + SLACK_S, 1, 2, but=SSHD) == []
-    finally:
-        _eth0(bed, 0, "up")
-    assert "stopped" in world.stop()
+    @pytest.mark.promise
+    def test_a_host_whose_own_interface_goes_down_is_named_and_leaves_nothing(
+        self, bed, world, tmp_path
+    ):
+        world.wait_together(tmp_path)
+        bed.switch_off(2)
+        try:
+            check_named(world, "c")
+            check_nothing_left(bed, 2, bound_s=LINGER_S + SILENCE_S + BOUND_S, but=SSHD)
+        finally:
+            bed.switch_on(2)
+        world.restart()
 
-
-def test_hosts_that_were_given_up_or_missed_the_stop_end_when_they_are_back(bed, start):
-    world = start(linger=LONG_S)
-    world.wait_together()
-    bed.cut(2)
-    try:
-        check_named(world, "c", SILENCE_S + 0.5 + SLACK_S)
-        bed.mend(2)
-        assert bed.left(BACK_S, 2) == []  # it was told
-        bed.cut(1)
+    @pytest.mark.promise
+    def test_all_hosts_are_named_when_the_roots_interface_goes_down(self, bed, world, tmp_path):
+        world.wait_together(tmp_path)
+        bed.switch_off(0)
+        try:
+            said = world.answer()
+            assert "lost its host: it has not answered for 2 s" in said["problem"]
+            check(said["seconds"] - world.waited_s, after_silence_s(SILENCE_S))
+            check_nothing_left(bed, 1, 2, bound_s=LINGER_S + SILENCE_S + BOUND_S, but=SSHD)
+        finally:
+            bed.switch_on(0)
         assert "stopped" in world.stop()
-        assert bed.left(BOUND_S + SLACK_S, 0) == []
-        assert world.find(1, "phalanx.supervisor._engine")
-    finally:
-        bed.mend(1)
-        bed.mend(2)
-    assert bed.left(BACK_S) == []  # nobody listens where its root was
-
-
-def test_a_host_whose_connections_are_reset_stays_and_is_stopped(bed, start):
-    """Also without its ssh, which is how a router that forgets its connections looks."""
-    world = start(linger=LONG_S)
-    (host,) = world.find(2, "-m phalanx.supervisor host")
-    ranks = world.find(2, "phalanx.supervisor._engine")
-    for process in bed.processes(0):
-        if process.name() == "ssh":
-            process.kill()
-    assert reset(bed, 2, host.pid) == 1
-    # For longer than a host that is gone is given.
-    said = world.run(f"import time; time.sleep({SILENCE_S + 1}); px.all_sum(1)")
-    assert said["values"] == ["6"] * 6
-    assert world.find(2, "phalanx.supervisor._engine") == ranks
-    assert reset(bed, 2, host.pid) == 1
-    assert "stopped" in world.stop()
-    assert bed.left(BOUND_S) == []
-
-
-def test_a_cell_that_is_sent_as_connections_are_reset_runs_once_everywhere(bed, start):
-    world = start(linger=LONG_S)
-    world.run("n_runs = 0")
-    count = "n_runs += 1; n_runs"
-    ranks = world.find(2, "phalanx.supervisor._engine")
-    for n_runs in range(1, 3):
-        assert reset(bed, 2, ranks[n_runs % 2].pid) > 1
-        said = world.run(count)
-        assert said.get("values") == [str(n_runs)] * 6, said
-        assert said["seconds"] < HEARD_S
-    # A reset as the cell ends: its reply, its last words, or nothing is lost.
-    for n_runs in range(3, 5):
-        world.say(f"import time; time.sleep(0.1); print('x' * 10_000)\n{count}")
-        reset(bed, 2, ranks[n_runs % 2].pid)
-        said = world.answer()
-        assert "seconds" in said, said
-        assert said["seconds"] < HEARD_S
-    assert world.run(count)["values"] == ["5"] * 6
-    assert "stopped" in world.stop()

@@ -5,10 +5,12 @@ from __future__ import annotations
 import ast
 import signal
 import sys
-import time
 
 import pytest
-from hosts.world_over_ssh import BOUND_S, SILENCE_S, SLACK_S, World, check_named
+from hosts.world_over_ssh import DRIVER, SILENCE_S, SSHD, World, check_named
+from support.hosts_bed import check_nothing_left, has_failed
+from support.promise import BOUND_S
+from support.waiting import wait_until
 
 import phalanx
 
@@ -17,25 +19,83 @@ WHERE = "import socket; socket.gethostname(), int(px.all_sum(rank))"
 pytestmark = pytest.mark.slow
 
 
+class Shared:
+    """Holds the world of three hosts that tests of this file use one after the other."""
+
+    def __init__(self, bed, folder):
+        self.bed, self.folder = bed, folder
+        self.world = None
+
+    def driver(self):
+        """Return a driver that has started no world yet."""
+        if self.world is not None and self.world.booted is not None:
+            self.end()
+        return self._living()
+
+    def take(self):
+        """Return a world whose ranks all live."""
+        world = self._living()
+        if world.booted is None:
+            world.boot()
+        return world
+
+    def _living(self):
+        if self.world is not None and self.world.popen.poll() is not None:
+            self.drop()
+        if self.world is None:
+            self.world = World(self.bed, self.folder)
+        return self.world
+
+    def drop(self):
+        """End the driver and its world, whatever state they are in."""
+        world, self.world = self.world, None
+        if world is not None:
+            with world:
+                pass
+
+    def end(self):
+        """Stop the world, if there is one; nothing of it is left."""
+        world = self.world
+        if world is not None and world.booted is not None:
+            assert "stopped" in world.stop()
+        self.drop()
+        check_nothing_left(self.bed)
+
+
+@pytest.fixture(scope="module")
+def shared(bed, tmp_path_factory):
+    shared = Shared(bed, tmp_path_factory.mktemp("world"))
+    yield shared
+    shared.end()
+
+
 @pytest.fixture
-def world(bed, tmp_path):
-    with World(bed, tmp_path) as world:
-        world.boot()
-        yield world
-    left = bed.left(BOUND_S + SLACK_S)
-    assert left == []
+def world(shared, request):
+    """Six ranks on three hosts; a test that loses some restarts them, or ends the world."""
+    yield shared.take()
+    if has_failed(request.node):
+        shared.drop()
 
 
-def test_three_hosts_boot_agree_and_stop(bed, tmp_path):
-    with World(bed, tmp_path) as world:
-        said = world.boot()
-        assert sorted(line for line in said["news"] if "up" in line.split()) == ["b: up ", "c: up "]
-        assert said["devices"] == ["eth0"] * 3
-        values = world.run(WHERE)["values"]
-        assert values == [f"('{host}', 15)" for host in "aabbcc"]
-        assert world.run("import os; os.getcwd()")["values"] == [repr(str(tmp_path))] * 6
-        assert "stopped" in world.stop()
-    assert bed.left(BOUND_S) == []
+@pytest.fixture
+def driver(shared, request):
+    """Start worlds that do not boot; no other world runs meanwhile."""
+    yield shared.driver()
+    if has_failed(request.node):
+        shared.drop()
+
+
+def check_whole(world):
+    values = world.run(WHERE)["values"]
+    assert values == [f"('{host}', 15)" for host in "aabbcc"]
+
+
+def test_three_hosts_boot_and_agree(world):
+    lines = world.booted["news"]
+    assert sorted(line for line in lines if "up" in line.split()) == ["b: up ", "c: up "]
+    assert world.booted["devices"] == ["eth0"] * 3
+    check_whole(world)
+    assert world.run("import os; os.getcwd()")["values"] == [repr(str(world.folder))] * 6
 
 
 def test_the_limit_of_three_hosts_is_their_slowest_wire(bed, world):
@@ -53,158 +113,158 @@ def test_the_limit_of_three_hosts_is_their_slowest_wire(bed, world):
     assert " from a to b," in how or " from b to c," in how
 
 
-def test_hosts_that_have_only_ipv6(bed, tmp_path):
-    with World(bed, tmp_path, hosts="b6,c6", n=1) as world:
-        world.boot()
-        assert world.run(WHERE)["values"] == ["('b', 1)", "('c', 1)"]
-        world.stop()
-    assert bed.left(BOUND_S) == []
-
-
-def test_a_host_that_is_cut_off_is_named_and_ends_its_ranks(bed, world):
-    world.wait_together()
+@pytest.mark.promise
+def test_a_host_that_is_cut_off_is_named_and_ends_its_ranks(bed, world, tmp_path):
+    world.wait_together(tmp_path)
     bed.cut(2)
     try:
-        check_named(world, "c", SILENCE_S + 0.5 + SLACK_S)
+        check_named(world, "c")
         # Its root is silent for it, and linger is 0: nothing of it stays there.
-        # (sshd cannot know that its connection has broken before it is mended.)
-        assert bed.left(SILENCE_S + BOUND_S + SLACK_S, 2, but="sshd: ") == []
+        check_nothing_left(bed, 2, bound_s=SILENCE_S + BOUND_S, but=SSHD)
     finally:
         bed.mend(2)
-    assert "stopped" in world.stop()
+    world.restart()
+    check_whole(world)
 
 
-def test_a_frozen_host_is_named_and_leaves_nothing(bed, world):
-    world.wait_together()
+@pytest.mark.promise
+def test_a_frozen_host_is_named_and_leaves_nothing(bed, world, tmp_path):
+    world.wait_together(tmp_path)
     bed.signal(1, signal.SIGSTOP)
     try:
-        check_named(world, "b", SILENCE_S + 0.5 + SLACK_S)
+        check_named(world, "b")
     finally:
         bed.signal(1, signal.SIGCONT)
-    assert bed.left(BOUND_S + SLACK_S, 1) == []
-    assert "stopped" in world.stop()
+    check_nothing_left(bed, 1)
+    world.restart()
+    check_whole(world)
 
 
-def test_a_killed_host_supervisor_is_named_at_once(bed, world):
-    world.wait_together()
+@pytest.mark.promise
+def test_a_killed_host_supervisor_is_named_at_once(world, tmp_path):
+    world.wait_together(tmp_path)
     (supervisor,) = world.find(1, "phalanx.supervisor host")
     supervisor.kill()
-    check_named(world, "b", BOUND_S + SLACK_S, "killed by signal 9 (SIGKILL)")
-    assert "stopped" in world.stop()
+    check_named(world, "b", BOUND_S, "killed by signal 9 (SIGKILL)")
+    world.restart()
+    check_whole(world)
 
 
-def test_a_host_goes_on_without_its_ssh(bed, world):
+@pytest.mark.promise
+def test_a_host_goes_on_without_its_ssh_and_is_stopped(bed, shared, world):
     for process in bed.processes(0):
         if process.name() == "ssh":
             process.kill()
     for _ in range(3):
-        assert len(world.run(WHERE)["values"]) == 6
-    assert "stopped" in world.stop()
+        check_whole(world)
+    shared.end()
 
 
-def _root(world):
-    (root,) = (
-        process
-        for process in world.find(0, "-m phalanx.supervisor")
-        if process.cmdline()[-1] == "phalanx.supervisor"
-    )
-    return root
+@pytest.mark.promise
+def test_nothing_is_left_of_a_killed_root(bed, shared, world, tmp_path):
+    world.wait_together(tmp_path)
+    world.root().kill()
+    check_nothing_left(bed, 1, 2)
+    shared.drop()
 
 
-def test_nothing_is_left_of_a_killed_root(bed, world):
-    world.wait_together()
-    _root(world).kill()
-    assert bed.left(BOUND_S + SLACK_S, 1, 2) == []
-
-
-def test_nothing_is_left_of_a_root_that_is_killed_while_it_boots(bed, tmp_path):
-    came = tmp_path / "came"
-    python = bed.python("late", f'touch {came}; sleep 0.5; exec {sys.executable} "$@"')
-    with World(bed, tmp_path, python=str(python)) as world:
-        deadline_s = time.monotonic() + 20
-        while not came.exists():
-            assert time.monotonic() < deadline_s
-            time.sleep(0.01)
-        _root(world).kill()
-        assert "problem" in world.answer()
-    assert bed.left(BOUND_S + SLACK_S) == []
-
-
-def test_nothing_is_left_of_a_killed_notebook(bed, world):
-    world.wait_together()
+@pytest.mark.promise
+def test_nothing_is_left_of_a_killed_notebook(bed, shared, world, tmp_path):
+    world.wait_together(tmp_path)
     world.popen.kill()
     world.popen.wait()
-    assert bed.left(BOUND_S + SLACK_S) == []
+    check_nothing_left(bed)
+    shared.drop()
 
 
-def test_all_hosts_that_fail_are_named(bed, tmp_path):
+@pytest.mark.promise
+def test_hosts_that_have_only_ipv6(shared, driver):
+    driver.boot(hosts="b6,c6", n=1)
+    assert driver.run(WHERE)["values"] == ["('b', 1)", "('c', 1)"]
+    shared.end()
+
+
+# -- worlds that do not boot ----------------------------------------------------------------------
+
+
+@pytest.mark.promise
+def test_nothing_is_left_of_a_root_that_is_killed_while_it_boots(bed, driver, tmp_path):
+    came, go_on = tmp_path / "came", tmp_path / "go on"
+    wait = f"touch '{came}'; until [ -e '{go_on}' ]; do sleep 0.05; done"
+    python = bed.python("late", f'{wait}; exec {sys.executable} "$@"')
+    driver.say_start(python=str(python))
+    wait_until(came.exists, "a host is about to start its supervisor")
+    driver.root().kill()
+    assert "problem" in driver.answer()
+    go_on.touch()
+    check_nothing_left(bed, but=DRIVER.name)
+
+
+def _problem(driver, **options):
+    """Why no world boots, and the news until then; nothing is left of it."""
+    driver.say_start(**options)
+    said = driver.answer()
+    check_nothing_left(driver.bed, but=DRIVER.name)
+    return said["problem"], said["news"]
+
+
+@pytest.mark.promise
+def test_all_hosts_that_fail_are_named(bed, driver):
     bed.stop_sshd(1)
     try:
-        with World(bed, tmp_path, hosts="a,b,nowhere") as world:
-            problem = world.answer()["problem"]
-            world.popen.wait(10)
+        problem, _ = _problem(driver, hosts="a,b,nowhere")
     finally:
         bed.restart_sshd(1)
     assert "it refuses ssh at port 22" in problem
     assert "the name nowhere does not resolve" in problem
-    assert bed.left(BOUND_S) == []
 
 
-def test_a_firewall_before_the_root_is_named(bed, tmp_path):
+@pytest.mark.promise
+def test_a_firewall_before_the_root_is_named(bed, driver):
     bed.block(1, 0)
     try:
-        with World(bed, tmp_path) as world:
-            problem = world.answer()["problem"]
-            world.popen.wait(10)
+        problem, _ = _problem(driver)
     finally:
         bed.unblock(0)
     assert "it cannot reach the supervisor at 10.77.0.11" in problem, problem
     assert "blocked by a firewall?): phalanx doctor --hosts b says what lets it thr" in problem
-    assert bed.left(BOUND_S) == []
 
 
-def _problem(bed, folder, **options):
-    """Why no world boots."""
-    with World(bed, folder, hosts="b", **options) as world:
-        said = world.answer()
-        world.popen.wait(10)
-    assert bed.left(BOUND_S) == []
-    return said["problem"], said["news"]
-
-
-def test_another_version_is_named(bed, tmp_path):
+def test_another_version_is_named(bed, driver):
     patched = (
         "import phalanx, runpy; phalanx.__version__ = '9.9'; "
         "runpy.run_module('phalanx.supervisor', run_name='__main__', alter_sys=True)"
     )
     python = bed.python("newer", f'exec {sys.executable} -c "{patched}" host')
-    problem, _ = _problem(bed, tmp_path, python=str(python))
+    problem, _ = _problem(driver, hosts="b", python=str(python))
     here = phalanx.__version__
     assert problem.startswith(f"b: its phalanx is 9.9, the one that starts it is {here}: there, /")
     assert problem.endswith(f" -m pip install phalanx=={here}")
 
 
-def test_a_missing_interface_is_named(bed, tmp_path):
+def test_a_missing_interface_is_named(bed, driver):
     lines = ["link add wire7 type veth peer name wire8", "link set wire8 up", "link set wire7 up"]
     lines.append("addr add 10.77.0.111/32 dev wire7")
     bed.run(0, ["ip", "-batch", "-"], input="\n".join(lines))
     try:
-        problem, _ = _problem(bed, tmp_path, interface="wire7")
+        problem, _ = _problem(driver, hosts="b", interface="wire7")
     finally:
         bed.run(0, ["ip", "link", "del", "wire7"])
     assert "it has no interface 'wire7'; there are: eth0, lo" in problem
 
 
-def test_a_missing_folder_is_named_if_it_was_asked_for(bed, tmp_path):
+def test_a_missing_folder_is_named_if_it_was_asked_for(bed, driver):
     bed.run(0, ["mkdir", "/run/here"])  # each host has a /run of its own
-    problem, _ = _problem(bed, tmp_path, cwd="/run/here")
+    try:
+        problem, _ = _problem(driver, hosts="b", cwd="/run/here")
+    finally:
+        bed.run(0, ["rmdir", "/run/here"])
     assert problem == ("b: it has no folder /run/here: make it there, or name another with --cwd")
-    bed.run(0, ["rmdir", "/run/here"])
 
 
-def test_a_host_that_never_comes_up_is_given_up(bed, tmp_path):
+def test_a_host_that_never_comes_up_is_given_up(bed, driver):
     python = bed.python("sleeping", "exec cat >/dev/null")
-    problem, news = _problem(bed, tmp_path, python=str(python), boot_timeout=4)
+    problem, news = _problem(driver, hosts="b", python=str(python), boot_timeout=4)
     said = "b: it has let us in, its Python has not answered yet, after 4 s"
     assert problem == f"{said} (--boot-timeout S waits longer)"
     assert "b: starting it has let us in, its Python has not answered yet" in news

@@ -1,7 +1,8 @@
 """A workspace in a process of its own, driven by lines of JSON, as a notebook's kernel on a host.
 
-The first line holds the options of `Workspace.start`. Each further one is a cell, until the input
-ends. It answers each with a line: values, or errors by rank, or why there is no workspace.
+A line that is a dict holds the options of `Workspace.start`; a text is a cell; ``null`` restarts the
+ranks that are lost. The input's end stops the workspace. Each line is answered by one: values, or
+errors by rank, or why there is no workspace.
 """
 
 from __future__ import annotations
@@ -18,10 +19,29 @@ def _say(**words):
     print(json.dumps(words), flush=True)
 
 
+def _start(options):
+    """Return a workspace; None if it does not start."""
+    news = []
+    start = time.monotonic()
+    try:
+        workspace = Workspace.start(**options, progress=news.append)
+    except DistributedError as error:
+        _say(problem=str(error), news=[f"{n.name}: {n.state} {n.text}" for n in news])
+        return None
+    up_s = time.monotonic() - start
+    devices = [host.device for host in workspace.topology().hosts]
+    _say(up=up_s, news=[f"{n.name}: {n.state} {n.text}" for n in news], devices=devices)
+    return workspace
+
+
 def _run(workspace, code):
     start = time.monotonic()
     try:
-        values = [result.value for result in workspace.run(code)]
+        if code is None:
+            workspace.restart()
+            values = None
+        else:
+            values = [result.value for result in workspace.run(code)]
         _say(values=values, seconds=time.monotonic() - start)
     except CellError as error:
         failures = {rank: [name, text] for rank, (name, text, _) in error.failures.items()}
@@ -31,22 +51,17 @@ def _run(workspace, code):
 
 
 def main():
-    options = json.loads(sys.stdin.readline())
-    news = []
-    start = time.monotonic()
-    try:
-        workspace = Workspace.start(**options, progress=news.append)
-    except DistributedError as error:
-        _say(problem=str(error), news=[f"{n.name}: {n.state} {n.text}" for n in news])
-        return
-    up_s = time.monotonic() - start
-    devices = [host.device for host in workspace.topology().hosts]
-    _say(up=up_s, news=[f"{n.name}: {n.state} {n.text}" for n in news], devices=devices)
-    with workspace:
-        while line := sys.stdin.readline():
-            _run(workspace, json.loads(line))
+    workspace = None
+    while line := sys.stdin.readline():
+        asked = json.loads(line)
+        if isinstance(asked, dict):
+            workspace = _start(asked)
+        else:
+            _run(workspace, asked)
+    if workspace is not None:
         start = time.monotonic()
-    _say(stopped=time.monotonic() - start)
+        workspace.stop()
+        _say(stopped=time.monotonic() - start)
 
 
 main()
