@@ -13,7 +13,6 @@ import psutil
 import pytest
 from bed import Bed, why_not
 from bed_host import VARIABLE, remove_leftovers
-from processes import is_gone
 from support.hosts_bed import own_bed
 from support.waiting import wait_until
 
@@ -155,7 +154,7 @@ def _marked(maker):
 def test_what_a_test_has_changed_is_seen_and_made_anew():
     with own_bed(2) as bed:
         assert bed.flaws() == []
-        mark, sleeper = bed.mark, psutil.Process(bed.popen(1, ["sleep", "1000"]).pid)
+        mark, sleeper = bed.mark, bed.popen(1, ["sleep", "1000"])
         server = bed.hosts[1].sshd
 
         def is_seen(words, mend):
@@ -184,5 +183,5 @@ def test_what_a_test_has_changed_is_seen_and_made_anew():
         bed.renew()
         assert bed.flaws() == []
         assert bed.mark != mark
-        assert is_gone(sleeper)
+        assert sleeper.poll() is not None
         assert _ssh(bed, "b", "true").returncode == 0
