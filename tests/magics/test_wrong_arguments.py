@@ -1,6 +1,7 @@
-"""Every public function and magic, called wrongly in a notebook: one line, and none of our frames.
+"""Call every public function and magic wrongly in a notebook: one line, and none of our frames.
 
-Wrong types, nothing at all, names that nobody knows, a workspace that is over, and empty things.
+Wrong types, nothing at all, unknown names, a workspace that is over, and empty things. Then how
+errors are shown that have a cause, or frames of the user's own.
 """
 
 from __future__ import annotations
@@ -8,31 +9,28 @@ from __future__ import annotations
 import re
 
 import pytest
-from kernel_driver import KernelDriver
+from support.notebook_kernel import NotebookKernel
+
+pytestmark = pytest.mark.slow
 
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 DEAD = "this workspace was stopped; start another with %distributed start -n 4"
-
-
-@pytest.fixture(scope="module")
-def kernel():
-    """A kernel with two ranks, ``ws``, and a workspace that is over, ``dead``."""
-    with KernelDriver() as driver:
-        begin = (
-            "%load_ext phalanx\nimport phalanx as px, numpy as np\nfrom phalanx import Workspace\n"
-        )
-        driver.run(f"{begin}dead = Workspace.start(1, linger=0)\ndead.stop()")
-        assert driver.run("%distributed start -n 2 --linger 0").status == "ok"
-        yield driver
-        assert driver.run("ws.run('px.all_sum(1)')").text.count("value='2'") == 2  # all is well
+NOT_STARTED = "there are no ranks yet; start them with %distributed start -n 4"
 
 
 @pytest.fixture(scope="module")
 def bare():
-    """A kernel without ranks."""
-    with KernelDriver() as driver:
-        driver.run("%load_ext phalanx")
+    """A kernel, at first without ranks."""
+    names = "import phalanx as px, numpy as np, sys\nfrom phalanx import Workspace"
+    with NotebookKernel(names) as driver:
         yield driver
+
+
+@pytest.fixture
+def kernel(bare):
+    """The kernel with two ranks, ``ws``."""
+    bare.need_ranks("-n 2")
+    return bare
 
 
 def shown(kernel, code):
@@ -40,6 +38,20 @@ def shown(kernel, code):
     result = kernel.run(code)
     assert result.status == "error", result.text
     return ANSI.sub("", result.text)
+
+
+def shown_of_each(kernel, codes):
+    """What a reader sees of each of these cells, all of them run by one: that is much cheaper."""
+    mark = "-- the next --\n"
+    result = kernel.run(
+        f"for code in {codes!r}:\n"
+        f"    print({mark!r}, end='', file=sys.stderr, flush=True)\n"
+        "    get_ipython().run_cell(code)"
+    )
+    nothing, *texts = ANSI.sub("", result.text).split(mark)
+    assert nothing == ""
+    assert len(texts) == len(codes), result.text
+    return dict(zip(codes, texts, strict=True))
 
 
 WRONG_TYPE = [
@@ -205,15 +217,7 @@ EMPTY = [
 ]
 
 
-@pytest.mark.parametrize(("code", "says"), [*WRONG_TYPE, *MISSING, *UNKNOWN, *OVER, *EMPTY])
-def test_a_wrong_call_is_told_without_our_frames(kernel, code, says):
-    text = shown(kernel, code)
-    assert says in text
-    assert "phalanx/" not in text
-    assert "widgets/" not in text
-    # What Python itself refuses (a parameter is missing) it shows with the line of the call.
-    is_pythons = says == "TypeError: " or "unexpected keyword" in says
-    assert is_pythons or len(text.splitlines()) == 1, text
+LIVE = [*WRONG_TYPE, *MISSING, *UNKNOWN, *EMPTY]
 
 
 MAGICS = [
@@ -257,33 +261,169 @@ MAGICS = [
     ("%%distributed --ranks ''\n1", "ranks are written like 0,2-3; '' is not"),
     ("%%distributed --timeout soon\n1", "'soon' is not a number of seconds"),
     ("%%distributed --max-lines 0\n1", "the number of lines is '0'"),
+    ("%distributed start -n 0", "it must be a whole number, 1 or more"),
+    ("%distributed start --lingr 1", "has no --lingr; did you mean --linger?"),
+    ("%distributed start --xyz", "has no --xyz; there are: -h, --help, -n"),
+    (
+        "%distributed start --silense 3",
+        "%distributed start has no --silense; did you mean --silence",
+    ),
+    ("%distributed start --hosts a --luncher ssh", "did you mean --launcher?"),
+    ("%distributed outptu 2", "did you mean output?"),
+    ("%distributed bandwidth -b 1 -e 1E", "1 EiB on 2 ranks needs 3 EiB of memory per rank"),
+    ("%distributed bandwidth --save here.png", "a sweep is saved as .csv, .json or .svg"),
+    ("%distributed bandwidth --save /nowhere/a.csv", "there is no folder '/nowhere'"),
+    ("%distributed restart", "no rank is dead; to replace one that is alive, name it with --force"),
+    ("%distributed restart 1", "rank 1 is alive; --force replaces it, and its variables are lost"),
+    ("%distributed restart --all", "ranks 0-1 are alive; --force replaces them"),
+    ("%distributed restart --froce", "did you mean --force?"),
+    ("%%distributed --ranks 7\n1", "there is no rank 7: the ranks are 0 to 1"),
+    ("%%distributed --ranks all\n1", "ranks are written like 0,2-3"),
+    ("%%distributed --tiemout 3\n1", "%%distributed has no --tiemout; did you mean --timeout?"),
+    ("%%distributed --rnaks=0\n1", "%%distributed has no --rnaks; did you mean --ranks?"),
+    ("%%distributed --lable none\n1", "did you mean --label?"),
+    ("%%distributed --label rnk\n1", "--label is "),
+    ("%%distributed 'open\n1", "No closing quotation"),
 ]
 BEFORE_START = [
-    f"%distributed {action}"
-    for action in (
-        "status", "topology", "monitor", "bandwidth", "output 0", "stacks", "trace", "debug 0", "restart", "interrupt",
-        "detach", "stop",
+    (line, NOT_STARTED)
+    for line in (
+        *(
+            f"%distributed {action}"
+            for action in (
+                "status", "topology", "monitor", "bandwidth", "output 0", "stacks", "trace", "debug 0", "restart",
+                "interrupt", "detach", "stop",
+            )
+        ),
+        "%autodistributed on",
+        "%%distributed\n1",
     )
+] + [
+    (f"%distributed {line}", f"UsageError: {says}")
+    for line, says in (
+        ("start --hosts a,-b", "--hosts: item 2: expected a host's name or address"),
+        ("start --hostfile /nowhere", "/nowhere: it cannot be read: No such file"),
+        ("start --hosts a --hostfile b", "give --hosts or --hostfile, not both"),
+        ("start --python /p", "--python: only with --hosts or --hostfile"),
+        ("start --hosts a --interface nope9", "this machine has no interface 'nope9'"),
+        ("start --hosts localhost --cwd /nowhere", "--cwd /nowhere: there is no such folder on this"),
+        ("topology -n 4", "-n is the number of ranks per host of a plan: name them with"),
+        ("topology --hosts a --hostfile b", "give --hosts or --hostfile, not both"),
+        ("topology --hostfile /nowhere", "/nowhere: it cannot be read: No such file"),
+        ("topology --hosts a,-b", "--hosts: item 2: expected a host's name or address"),
+        ("topology --hosts a -n 60000", "60000 ranks are too many for a picture, which has room"),
+    )
+] + [
+    ("%distributed topology --hosts a,b -n 513", "with a smaller -n, or some of the hosts with --hosts"),
+    ("%distributed topology --hosts a -n 0", "it must be a whole number, 1 or more"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("line", "says"), MAGICS)
-def test_a_wrong_magic_is_told_in_a_line(kernel, line, says):
-    _told_in_a_line(kernel.run(line), says)
+# -- without ranks ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("line", [*BEFORE_START, "%autodistributed on", "%%distributed\n1"])
-def test_a_magic_before_there_are_ranks_is_told_in_a_line(bare, line):
-    _told_in_a_line(
-        bare.run(line), "there are no ranks yet; start them with %distributed start -n 4"
-    )
+@pytest.fixture(scope="module")
+def of_lines_before_start(bare):
+    bare.end_ranks()
+    return shown_of_each(bare, [line for line, _ in BEFORE_START])
 
 
-def _told_in_a_line(result, says):
-    assert result.status == "error", result.text
-    (line,) = ANSI.sub("", result.text).splitlines()
+@pytest.mark.parametrize(("line", "says"), BEFORE_START)
+def test_a_magic_before_there_are_ranks_is_told_in_a_line(of_lines_before_start, line, says):
+    _told_in_a_line(of_lines_before_start[line], says)
+
+
+def _told_in_a_line(text, says):
+    (line,) = text.splitlines()
     assert says in line
     assert "phalanx/" not in line
+
+
+OWN_ERRORS = [
+    "eval('1 +')",
+    "def f():\n    raise KeyError('x')\n\nf()",
+    "try:\n    1 / 0\nexcept Exception as error:\n    raise ValueError('b') from error",
+    "import asyncio\nawait asyncio.wait_for(asyncio.sleep(9), 0.01)",
+    "raise KeyboardInterrupt",
+    "class E(Exception):\n    def _render_traceback_(self): return ['mine']\n\nraise E",
+]
+
+
+@pytest.fixture(scope="module")
+def own_errors(bare):
+    """Errors of the user's own, as shown with the extension and without it."""
+    bare.end_ranks()
+    numbers = re.compile(r"In\[\d+\]|ipykernel_\d+/\d+")
+    shown_by = []
+    for change in ("%unload_ext phalanx", "%load_ext phalanx"):
+        shown_by.append({code: numbers.sub("", shown(bare, code)) for code in OWN_ERRORS})
+        assert bare.run(change).status == "ok"
+    return shown_by
+
+
+@pytest.mark.parametrize("code", OWN_ERRORS)
+def test_errors_of_the_users_own_look_as_without_us(own_errors, code):
+    with_us, without_us = own_errors
+    assert with_us[code] == without_us[code]
+
+
+def test_a_hook_for_errors_that_the_user_has_is_left_alone(bare):
+    bare.end_ranks()
+    bare.run("%unload_ext phalanx")
+    try:
+        bare.run(
+            "def mine(shell, etype, value, tb, tb_offset=None): print('mine', etype.__name__)\n"
+            "get_ipython().set_custom_exc((ValueError,), mine)\n"
+            "%load_ext phalanx"
+        )
+        assert bare.run("int('x')").stdout == "mine ValueError\n"
+        bare.run("%unload_ext phalanx")
+        assert bare.run("int('x')").stdout == "mine ValueError\n"
+        bare.run("get_ipython().set_custom_exc((), None)\n%load_ext phalanx")
+        bare.run("%unload_ext phalanx")
+        assert bare.run("get_ipython().custom_exceptions").text == "()\n"
+    finally:
+        bare.run("get_ipython().set_custom_exc((), None)\n%load_ext phalanx")
+
+
+# -- with ranks ---------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def of_calls(bare):
+    bare.need_ranks("-n 2")
+    texts = shown_of_each(bare, [code for code, _ in [*LIVE, *MAGICS]])
+    assert bare.run("ws.run('px.all_sum(1)')").text.count("value='2'") == 2  # all is well
+    return texts
+
+
+def _told_without_our_frames(text, says):
+    assert says in text
+    assert "phalanx/" not in text
+    assert "widgets/" not in text
+    # What Python itself refuses (a parameter is missing) it shows with the line of the call.
+    is_pythons = says == "TypeError: " or "unexpected keyword" in says
+    assert is_pythons or len(text.splitlines()) == 1, text
+
+
+@pytest.mark.parametrize(("code", "says"), LIVE)
+def test_a_wrong_call_is_told_without_our_frames(of_calls, code, says):
+    _told_without_our_frames(of_calls[code], says)
+
+
+@pytest.mark.parametrize(("line", "says"), MAGICS)
+def test_a_wrong_magic_is_told_in_a_line(of_calls, line, says):
+    _told_in_a_line(of_calls[line], says)
+
+
+@pytest.mark.parametrize(("code", "says"), LIVE[::7])
+def test_a_wrong_call_in_a_cell_of_its_own_is_told_in_the_same_way(kernel, code, says):
+    _told_without_our_frames(shown(kernel, code), says)
+
+
+@pytest.mark.parametrize(("line", "says"), MAGICS[::6])
+def test_a_wrong_magic_in_a_cell_of_its_own_is_told_in_the_same_way(kernel, line, says):
+    _told_in_a_line(shown(kernel, line), says)
 
 
 def test_a_variable_that_ranks_do_not_have_is_told_in_a_line_a_set_of_ranks(kernel):
@@ -292,21 +432,78 @@ def test_a_variable_that_ranks_do_not_have_is_told_in_a_line_a_set_of_ranks(kern
     )
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "eval('1 +')",
-        "def f():\n    raise KeyError('x')\n\nf()",
-        "try:\n    1 / 0\nexcept Exception as error:\n    raise ValueError('b') from error",
-        "import asyncio\nawait asyncio.wait_for(asyncio.sleep(9), 0.01)",
-        "raise KeyboardInterrupt",
-        "class E(Exception):\n    def _render_traceback_(self): return ['mine']\n\nraise E",
-    ],
-)
-def test_errors_of_the_users_own_look_as_without_us(bare, code):
-    with_us = bare.run(code).text
-    bare.run("%unload_ext phalanx")
-    without_us = bare.run(code).text
-    bare.run("%load_ext phalanx")
-    numbers = re.compile(r"In\[\d+\]|ipykernel_\d+/\d+")
-    assert numbers.sub("", ANSI.sub("", with_us)) == numbers.sub("", ANSI.sub("", without_us))
+# -- frames and causes --------------------------------------------------------------------------
+
+
+def test_the_users_own_frames_are_shown_and_tb_shows_all(kernel):
+    text = shown(kernel, "def mine():\n    ws.push({'a b': 1})\n\nmine()")
+    assert "line 4" in text
+    assert "----> 4 mine()" in text
+    assert "----> 2     ws.push({'a b': 1})" in text
+    assert text.endswith("ValueError: 'a b' is not the name of a variable\n")
+    assert "phalanx/" not in text
+    everything = ANSI.sub("", kernel.run("%tb").text)
+    assert "phalanx/workspace/_values.py" in everything
+
+
+@pytest.mark.parametrize("call", ["ws.push(5)", "ws.push({'x': (i for i in ())})"])
+def test_an_error_of_the_users_that_was_handled_is_shown_as_well(kernel, call):
+    mine = "def mine():\n    return {}['nobody']\n"
+    text = shown(kernel, f"{mine}try:\n    mine()\nexcept Exception:\n    {call}")
+    assert "----> 2     return {}['nobody']" in text
+    assert "KeyError: 'nobody'\n\nDuring handling of the above" in text
+    assert f"----> 6     {call}" in text
+    assert "phalanx/" not in text
+    assert "phalanx/workspace/" in ANSI.sub("", kernel.run("%tb").text)  # it is whole again
+
+
+def test_one_more_of_our_errors_that_was_handled_is_shown_without_our_frames(kernel):
+    text = shown(kernel, "try:\n    ws.push({3: 3})\nexcept Exception:\n    ws.push(5)")
+    assert "ValueError: 3 is not the name of a variable\n\nDuring handling" in text
+    assert "----> 4     ws.push(5)" in text
+    assert "phalanx/" not in text
+
+
+def test_a_cause_in_the_users_own_pickling_is_shown(kernel):
+    kernel.run("class Sealed:\n    def __getstate__(self):\n        raise OSError('sealed')\n")
+    text = shown(kernel, "ws.push({'x': Sealed()})")
+    assert "----> 3         raise OSError('sealed')" in text
+    assert "OSError: sealed\n\nThe above exception was the direct cause" in text
+    assert text.endswith("TypeError: x cannot be sent: OSError: sealed\n")
+    assert "phalanx/" not in text
+
+
+def test_a_call_in_another_cell_is_shown_where_it_was_made(kernel):
+    kernel.run("push = lambda: ws.push(5)")
+    text = shown(kernel, "x = 1\npush()")
+    assert "----> 2 push()" in text
+    assert "----> 1 push = lambda: ws.push(5)" in text
+
+
+def test_the_debugger_opens_at_a_wrong_call_if_the_user_wants_it(kernel):
+    kernel.run("%pdb on")
+    try:
+        result = kernel.run("ws.push(5)", stdin=lambda _prompt: "q")
+    finally:
+        kernel.run("%pdb off")
+    assert [prompt.text for prompt in result.prompts] == ["ipdb> "]
+
+
+def test_what_is_no_mistake_of_a_caller_keeps_its_frames(kernel):
+    assert "phalanx/workspace/_look.py" in shown(kernel, "Workspace.output(None, 0)")
+
+
+# -- a workspace that is over, which ends the ranks of this file ---------------------------------
+
+
+@pytest.fixture(scope="module")
+def of_calls_on_the_dead(bare):
+    bare.need_ranks("-n 2")
+    bare.run("dead = ws")
+    bare.end_ranks()
+    return shown_of_each(bare, [code for code, _ in OVER])
+
+
+@pytest.mark.parametrize(("code", "says"), OVER)
+def test_a_call_on_a_workspace_that_is_over_is_told_in_a_line(of_calls_on_the_dead, code, says):
+    _told_without_our_frames(of_calls_on_the_dead[code], says)
