@@ -18,9 +18,12 @@ import uuid
 from pathlib import Path
 
 import psutil
-from processes import is_gone
+from processes import is_gone, wait_gone
+from support.promise import PATIENCE_S
+from support.waiting import wait_until
 
 VARIABLE = "LEFTOVERS_FAMILY"
+LOOK_EVERY_S = 0.02  # who is to start or to end needs the core that reading all of /proc takes
 
 
 class Family:
@@ -67,19 +70,15 @@ class Family:
                     found.append(psutil.Process(pid))
         return [process for process in found if not is_gone(process)]
 
-    def find(self, what: str, n: int = 1, timeout_s: float = 20.0) -> list[psutil.Process]:
+    def find(self, what: str, n: int = 1) -> list[psutil.Process]:
         """Wait for ``n`` processes, but the program, with this in their command line."""
-        deadline_s = time.monotonic() + timeout_s
-        while time.monotonic() < deadline_s:
-            found = []
-            for process in self.processes():
-                with contextlib.suppress(psutil.Error):
-                    if process != self.process and what in " ".join(process.cmdline()):
-                        found.append(process)
-            if len(found) >= n:
-                return found
-        msg = f"there are no {n} of {what!r}"
-        raise TimeoutError(msg)
+
+        def found() -> list[psutil.Process]:
+            every = [process for process in self.processes() if process != self.process]
+            its = [process for process in every if what in " ".join(_command_of(process))]
+            return its if len(its) >= n else []
+
+        return wait_until(found, f"{n} of {what!r}", poll_s=LOOK_EVERY_S)
 
     def note_ports(self) -> None:
         """Remember where the family listens."""
@@ -87,13 +86,13 @@ class Family:
             with contextlib.suppress(psutil.Error):
                 self.ports |= {c.laddr.port for c in process.net_connections("tcp") if not c.raddr}
 
-    def left(self, timeout_s: float, *, but: tuple[int, ...] = ()) -> list[str]:
+    def left(self, timeout_s: float = PATIENCE_S, *, but: tuple[int, ...] = ()) -> list[str]:
         """What is still there of it when the time is over, in words; ``but`` processes may be."""
         deadline_s = time.monotonic() + timeout_s
-        while (alive := [p for p in self.processes() if p.pid not in but]) and (
-            time.monotonic() < deadline_s
-        ):
-            time.sleep(0.02)  # who is to end needs the core that reading all of /proc takes
+        while alive := [process for process in self.processes() if process.pid not in but]:
+            # Those that were found are cheap to watch; all of /proc is read again when they are gone.
+            if wait_gone(alive, deadline_s - time.monotonic()):
+                break
         words = [f"process {p.pid}: {' '.join(_command_of(p))}" for p in alive]
         listening = {c.laddr.port for c in psutil.net_connections("tcp") if c.status == "LISTEN"}
         words += [f"port {port} is listened on" for port in sorted(self.ports & listening)]
@@ -122,15 +121,16 @@ class Family:
         return self
 
     def __exit__(self, *_: object) -> None:
-        deadline_s = time.monotonic() + 10
+        deadline_s = time.monotonic() + PATIENCE_S
         while (alive := self.processes()) and time.monotonic() < deadline_s:
             for process in alive:
                 with contextlib.suppress(psutil.Error):
                     process.send_signal(signal.SIGKILL)
+            time.sleep(LOOK_EVERY_S)
         for pipe in (self.popen.stdin, self.popen.stdout):
             with contextlib.suppress(OSError):
                 pipe.close()
-        self.popen.wait(10)
+        self.popen.wait(PATIENCE_S)
 
 
 class Created:
@@ -162,5 +162,5 @@ class Created:
 def _command_of(process: psutil.Process) -> list[str]:
     try:
         return process.cmdline()
-    except psutil.Error:
+    except psutil.Error:  # it ends just now
         return ["?"]

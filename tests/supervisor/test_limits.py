@@ -8,12 +8,12 @@ import sys
 import pytest
 from launching import LAUNCH
 from leftovers import Family
+from support.promise import BOUND_S, within
+from support.tiers import deep, deep_but
 
 from phalanx.supervisor import _limits
 
 pytestmark = pytest.mark.slow
-
-BOUND_S = 2.0  # design.md section 5: on one machine
 
 CLIENT = """
 import resource, sys
@@ -28,19 +28,26 @@ except Exception as error:
 """
 
 
-def said_with(folder, name, soft, hard, n):
-    with Family(folder, name, str(soft), str(hard), str(n), python=CLIENT) as family:
-        said = family.popen.communicate(timeout=60)[0].decode()
-        assert family.popen.returncode == 0
+def said_by(family, status):
+    """Return what a program says until it has ended, and hold what it started to its end."""
+    said = family.popen.communicate(timeout=60)[0].decode()
+    assert family.popen.returncode == status
+    with within():
         assert family.left(BOUND_S) == []
     return said
 
 
+def said_with(folder, name, soft, hard, n):
+    with Family(folder, name, str(soft), str(hard), str(n), python=CLIENT) as family:
+        return said_by(family, 0)
+
+
+@pytest.mark.promise
 @pytest.mark.parametrize(
     ("name", "limit", "words"),
     [
         ("RLIMIT_NOFILE", 8, "cannot be started from here: Too many open files"),
-        ("RLIMIT_NOFILE", 14, "open files"),
+        pytest.param("RLIMIT_NOFILE", 14, "open files", marks=deep),
         ("RLIMIT_NOFILE", 30, "2 ranks need 148 open files in a process, and only 30 are allowed"),
         # As where there is no memfd: no shared memory of any size.
         ("RLIMIT_FSIZE", 1 << 16, "cannot size a shared memory file"),
@@ -53,7 +60,8 @@ def test_what_a_start_is_refused_is_one_line(tmp_path, name, limit, words):
     assert said.endswith(" 1\n")
 
 
-@pytest.mark.parametrize("mib", [600, 800])
+@pytest.mark.promise
+@pytest.mark.parametrize("mib", deep_but([600], [600, 800]))
 def test_address_space_that_a_rank_is_refused_is_named(tmp_path, mib):
     said = said_with(tmp_path, "RLIMIT_AS", mib << 20, mib << 20, 2)
     assert "cannot map the 528 MiB of address space that the ranks of a host share" in said
@@ -61,11 +69,13 @@ def test_address_space_that_a_rank_is_refused_is_named(tmp_path, mib):
     assert said.endswith(" 1\n")
 
 
+@pytest.mark.promise
 def test_two_ranks_run_in_a_gib_of_address_space_each(tmp_path):
     said = said_with(tmp_path, "RLIMIT_AS", 1 << 30, 1 << 30, 2)
     assert said == "ran ['2', '2']\n"
 
 
+@pytest.mark.promise
 def test_a_soft_limit_of_descriptors_is_raised(tmp_path):
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     assert said_with(tmp_path, "RLIMIT_NOFILE", 30, hard, 2) == "ran ['2', '2']\n"
@@ -83,7 +93,8 @@ def test_links_to_other_hosts_get_what_the_hard_limit_leaves(monkeypatch, soft, 
     assert new == [(limit, hard) for limit in raised]
 
 
-@pytest.mark.parametrize("limit", [14, 20, 30])
+@pytest.mark.promise
+@pytest.mark.parametrize("limit", deep_but([14], [14, 20, 30]))
 def test_what_a_launch_is_refused_is_one_line(tmp_path, limit):
     words = [
         "sh",
@@ -97,14 +108,13 @@ def test_what_a_launch_is_refused_is_one_line(tmp_path, limit):
         "true",
     ]
     with Family(tmp_path, *words) as family:
-        said = family.popen.communicate(timeout=60)[0].decode()
-        assert family.popen.returncode == 1
-        assert family.left(BOUND_S) == []
+        said = said_by(family, 1)
     assert said.startswith("phalanx launch: ")
     assert said.count("\n") == 1
     assert "open files" in said
 
 
+@pytest.mark.promise
 def test_a_rank_that_is_refused_memory_ends_the_launch(tmp_path):
     code = (
         "import resource, phalanx as px; resource.setrlimit(resource.RLIMIT_AS, (1 << 28,) * 2); "
@@ -112,7 +122,5 @@ def test_a_rank_that_is_refused_memory_ends_the_launch(tmp_path):
     )
     words = [*LAUNCH, "-n", "2", "--", sys.executable, "-c", code]
     with Family(tmp_path, "sh", "-c", 'exec "$@" 2>&1', "sh", *words) as family:
-        said = family.popen.communicate(timeout=60)[0].decode()
-        assert family.popen.returncode == 1
-        assert family.left(BOUND_S) == []
+        said = said_by(family, 1)
     assert "cannot map" in said

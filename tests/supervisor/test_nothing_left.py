@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import re
 import signal
-import time
 
 import pytest
 from leftovers import Created, Family
+from support.promise import BOUND_S, PATIENCE_S, within
+from support.tiers import deep, deep_but
+from support.waiting import wait_until
 
 pytestmark = pytest.mark.slow
-
-BOUND_S = 2.0  # design.md section 5: on one machine
-STOP_S = 10.0  # that the client ends by itself, on a machine with other things to do
 
 CLIENT = """
 import sys, threading
@@ -87,10 +88,8 @@ def start(folder, phase, linger_s=0.0):
 
 
 def wait_ready(family):
-    deadline_s = time.monotonic() + 20
     files = [family.places["tmp"] / f"ready-{rank}" for rank in range(2)]
-    while not all(file.exists() for file in files):
-        assert time.monotonic() < deadline_s
+    wait_until(lambda: all(file.exists() for file in files), "all ranks in their cell")
     for file in files:
         file.unlink()
 
@@ -110,15 +109,40 @@ def end(family, victim):
         family.popen.stdin.close()
 
 
+def assert_gone(family, *, but_client=False):
+    """Hold all processes of a family to the time that their end may take."""
+    with within():
+        assert family.left(BOUND_S, but=(family.popen.pid,) if but_client else ()) == []
+
+
+def cases(first, later):
+    """Return parameters; those of ``later`` are deep, as they take the paths of the others."""
+    return [
+        pytest.param(
+            *case, marks=[pytest.mark.promise] * (case[0] in MATTERS) + [deep] * (case in later)
+        )
+        for case in (*first, *later)
+    ]
+
+
 @pytest.mark.parametrize(
     ("victim", "phase"),
-    [
-        *(("client", phase) for phase in PHASES),
-        *(("root", phase) for phase in ("python", "foreign", "input", "children")),
-        *(("controller", phase) for phase in ("idle", "collective", "children")),
-        *(("rank", phase) for phase in ("large", "children")),
-        ("sweeper", "children"),
-    ],
+    cases(
+        [
+            ("client", "foreign"),
+            ("client", "children"),
+            ("root", "foreign"),
+            ("controller", "collective"),
+            ("rank", "large"),
+            ("sweeper", "children"),
+        ],
+        [
+            *(("client", phase) for phase in PHASES if phase not in {"foreign", "children"}),
+            *(("root", phase) for phase in ("python", "input", "children")),
+            *(("controller", phase) for phase in ("idle", "children")),
+            ("rank", "children"),
+        ],
+    ),
 )
 def test_a_kill(tmp_path, victim, phase):
     with start(tmp_path, phase) as family:
@@ -126,45 +150,54 @@ def test_a_kill(tmp_path, victim, phase):
         assert family.ports
         victim_of(family, victim).kill()
         if victim in MATTERS:
-            assert family.left(BOUND_S, but=(family.popen.pid,)) == []
+            assert_gone(family, but_client=True)
         if victim in MATTERS - {"client"} and PHASES[phase]:
             family.wait_line("RankFailure")  # who waited for the cell
         end(family, victim)
-        assert family.left(STOP_S) == []
+        assert family.left() == []
 
 
 @pytest.mark.parametrize(
     ("victim", "number"),
-    [
-        ("client", signal.SIGTERM),
-        ("client", signal.SIGHUP),
-        ("client", signal.SIGINT),
-        ("root", signal.SIGTERM),
-        ("root", signal.SIGHUP),
-        ("controller", signal.SIGTERM),
-        ("rank", signal.SIGTERM),
-        ("rank", signal.SIGHUP),
-        ("sweeper", signal.SIGTERM),
-        ("child", signal.SIGTERM),
-    ],
+    cases(
+        [
+            ("client", signal.SIGHUP),
+            ("client", signal.SIGINT),
+            ("root", signal.SIGTERM),
+            ("rank", signal.SIGTERM),
+        ],
+        [
+            ("client", signal.SIGTERM),
+            ("root", signal.SIGHUP),
+            ("controller", signal.SIGTERM),
+            ("rank", signal.SIGHUP),
+            ("sweeper", signal.SIGTERM),
+            ("child", signal.SIGTERM),
+        ],
+    ),
 )
 def test_a_signal_while_subprocesses_run(tmp_path, victim, number):
     with start(tmp_path, "children") as family:
         family.note_ports()
         victim_of(family, victim).send_signal(number)
         if victim in MATTERS and number != signal.SIGINT:
-            assert family.left(BOUND_S, but=(family.popen.pid,)) == []
+            assert_gone(family, but_client=True)
         end(family, victim)
-        assert family.left(STOP_S) == []
+        assert family.left() == []
 
 
-@pytest.mark.parametrize("victim", ["client", "root", "controller", "rank", "sweeper"])
+@pytest.mark.parametrize(
+    "victim",
+    deep_but(["client", "rank"], ["client", "root", "controller", "rank", "sweeper"]),
+)
 def test_a_kill_while_booting(tmp_path, victim):
     with Family(tmp_path, "0", "", python=CLIENT) as family:
         victim_when_there(family, victim).kill()
+        if victim == "client":
+            assert_gone(family)
         end(family, victim)
         # A client that waits for a boot that fails says so and ends.
-        assert family.left(BOUND_S if victim == "client" else 2 * STOP_S) == []
+        assert family.left(2 * PATIENCE_S) == []
 
 
 def victim_when_there(family, victim):
@@ -175,66 +208,87 @@ def victim_when_there(family, victim):
     return victim_of(family, victim)
 
 
-@pytest.mark.parametrize("victim", ["root", "rank", "sweeper"])
+@pytest.mark.parametrize("victim", deep_but(["root"], ["root", "rank", "sweeper"]))
 def test_a_kill_while_stopping(tmp_path, victim):
     with start(tmp_path, "children") as family:
         process = victim_of(family, victim)
         family.popen.stdin.close()
         family.wait_line("stopping")
         process.kill()
-        assert family.left(STOP_S) == []
+        assert family.left() == []
 
 
-@pytest.mark.parametrize("phase", ["idle", "children"])
-def test_a_killed_client_with_a_linger(tmp_path, phase):
-    with start(tmp_path, phase, linger_s=1.0) as family:
+@pytest.mark.promise
+@pytest.mark.parametrize("phase", deep_but(["idle"], ["idle", "children"]))
+def test_ranks_of_a_killed_client_end_after_the_linger_time(tmp_path, phase):
+    with start(tmp_path, phase, linger_s=0.3) as family:
         victim_of(family, "client").kill()
-        assert family.left(0.5) != []
-        assert family.left(0.5 + BOUND_S) == []
+        assert_gone(family)
 
 
+@pytest.mark.promise
+def test_ranks_of_a_killed_client_stay_for_the_linger_time_and_end_with_their_root(tmp_path):
+    with start(tmp_path, "children", linger_s=600.0) as family:
+        root = victim_of(family, "root")
+        family.process.kill()
+        wait_until(lambda: owner_of(family) == 0, "a root that knows that its client is gone")
+        family.find(VICTIMS["rank"], 2)
+        family.find("sleep 100", 2 * len(SLEEPS))
+        root.kill()
+        assert_gone(family)
+
+
+def owner_of(family):
+    """Return the process that uses the workspace, as its root has written it down; 0 for none."""
+    (record,) = family.places["run"].glob("phalanx/*.json")
+    with contextlib.suppress(ValueError):  # it is being written
+        return json.loads(record.read_bytes())["owner_pid"]
+    return None
+
+
+@pytest.mark.promise
 def test_what_a_rank_started_ends_with_the_rank(tmp_path):
     with start(tmp_path, "children") as family:
         family.find("sleep 100", 2 * len(SLEEPS))
         first, _ = family.find(VICTIMS["rank"], 2)
         first.kill()
-        deadline_s = time.monotonic() + BOUND_S
-        while len(family.find("sleep 1002")) > 1:
-            assert time.monotonic() < deadline_s
-        for n in SLEEPS:
-            assert len(family.find(f"sleep {n}")) == 1
+        with within():
+            wait_until(
+                lambda: all(len(family.find(f"sleep {n}")) == 1 for n in SLEEPS),
+                "the end of what one rank has started, and of nothing else",
+            )
         family.popen.stdin.close()
-        assert family.left(STOP_S) == []
+        assert family.left() == []
 
 
-def test_what_nobody_was_left_to_end_ends_with_the_next_start(tmp_path):
-    (tmp_path / "a").mkdir()
-    (tmp_path / "b").mkdir()
-    with start(tmp_path / "a", "children") as family:
-        victims = [victim_of(family, name) for name in ("sweeper", "root", "client")]
+@pytest.mark.promise
+def test_a_start_ends_what_nobody_was_left_to_end_and_nothing_of_other_worlds(tmp_path):
+    folders = [tmp_path / name for name in "abc"]
+    for folder in folders:
+        folder.mkdir()
+    with start(folders[0], "children") as living, start(folders[1], "children") as orphaned:
+        before = {process.pid for process in living.find("sleep 100", 2 * len(SLEEPS))}
+        victims = [victim_of(orphaned, name) for name in ("sweeper", "root", "client")]
         for victim in victims:
             victim.suspend()
         for victim in victims:
             victim.kill()
-        assert family.left(0.5) != []
-        with start(tmp_path / "b", "idle") as other:
-            left = family.left(BOUND_S)
+        assert orphaned.left(0.0) != []
+        with start(folders[2], "children") as other:
+            with within():
+                wait_until(lambda: all(map(may_stay, orphaned.left(0.0))), "a sweep at the start")
             other.popen.stdin.close()
-            assert other.left(STOP_S) == []
-        # What has neither the mark nor anybody who knew its group; and a record, in this family's
-        # own folder: the next start looks into another one.
-        assert all("sh -c sleep 1006" in word or word.endswith(".json") for word in left)
+            assert other.left() == []
+        assert before <= {process.pid for process in living.processes()}
 
 
-def test_another_worlds_processes_are_left_alone(tmp_path):
-    (tmp_path / "a").mkdir()
-    (tmp_path / "b").mkdir()
-    with start(tmp_path / "a", "children") as family:
-        before = {process.pid for process in family.find("sleep 100", 2 * len(SLEEPS))}
-        with start(tmp_path / "b", "children") as other:
-            other.popen.stdin.close()
-            assert other.left(STOP_S) == []
-        assert before <= {process.pid for process in family.processes()}
+def may_stay(word):
+    """Whether a next start may leave this.
+
+    What has neither the mark nor anybody who knew its group; and a record, in a folder of its own:
+    the next start looks into another one.
+    """
+    return "sh -c sleep 1006" in word or word.endswith(".json")
 
 
 def test_nothing_with_a_name_is_written_but_the_record(tmp_path):
@@ -245,7 +299,7 @@ def test_nothing_with_a_name_is_written_but_the_record(tmp_path):
         assert family.named() == []
         (record,) = family.files()
         family.popen.stdin.close()
-        assert family.left(STOP_S) == []
+        assert family.left() == []
         # But for what Python tries a folder with, in `tempfile.gettempdir`.
         made = [name for watch in watches for name in watch.names()]
         assert [name for name in made if not re.fullmatch(r"[a-z0-9_]{8}", name)] == ["phalanx"]
