@@ -207,12 +207,13 @@ class KernelDriver:
     def is_alive(self) -> bool:
         return bool(self._manager.is_alive())
 
-    def submit(self, code: str, *, stdin: Typed = None) -> RunningCell:
+    def submit(self, code: str, *, stdin: Typed = None, has_stdin: bool = True) -> RunningCell:
         """Send a cell; lines typed come from ``stdin``, a callable of the prompt or the lines.
 
-        A prompt for which there is no line (a callable may return None) stays open.
+        A prompt for which there is no line (a callable may return None) stays open. ``has_stdin``
+        False: a front end, as nbclient is, that lets no cell ask.
         """
-        sent = self._client.execute(code, allow_stdin=True, stop_on_error=False)
+        sent = self._client.execute(code, allow_stdin=has_stdin, stop_on_error=False)
         return RunningCell(self, sent, stdin)
 
     def run(self, code: str, *, stdin: Typed = None, timeout: float = 60.0) -> CellResult:

@@ -245,6 +245,7 @@ MAGICS = [
     ("%distributed trace ''", "path is ''; it must be the path of a file"),
     ("%distributed debug", "the following arguments are required: RANKS"),
     ("%distributed debug 1", "nothing to debug: no cell has failed on rank 1 yet"),
+    ("%distributed debug 5", "there is no rank 5: the ranks are 0 to 1"),
     ("%distributed restart 7", "there is no rank 7"),
     ("%distributed restart 0 --all", "name ranks, or say --all, not both"),
     ("%distributed restart 0 --from x", "a rank is a number; 'x' is not"),
