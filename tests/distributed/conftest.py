@@ -11,6 +11,7 @@ import pytest
 from distributed import cells
 from distributed.farm import Farm, World
 from distributed.meeting import PATIENCE, Meeting
+from support.tiers import deep_but
 
 from phalanx.distributed import Selector
 from phalanx.distributed._listen import Share
@@ -33,6 +34,12 @@ OTHERS = {
     "8 tcp": (8, (0,) * 8, "tcp"),
 }
 FEW = ["1 arena", "2 arena", "4 arena", "2 tcp", "3 tcp", "2+1 composed", "2+2 interleaved"]
+# Each algorithm in each formation, odd and even: the first tier.
+FIRST = {
+    *("1 arena", "2 arena", "3 arena", "2 tcp", "3 tcp", "7 tcp"),
+    *("2+1 composed", "2+2 interleaved", "3+1+1 composed"),
+}
+FIRST_OF_FEW = {"2 arena", "3 tcp", "2+2 interleaved"}
 
 
 @pytest.fixture(scope="session")
@@ -68,12 +75,7 @@ def knock() -> Iterator[Callable[..., socket.socket]]:
         yield connect
 
 
-def marked(name: str) -> object:
-    """Many processes on two cores take their time."""
-    return pytest.param(name, marks=pytest.mark.slow) if WORLDS[name][0] > 4 else name
-
-
-@pytest.fixture(params=map(marked, WORLDS))
+@pytest.fixture(params=deep_but(FIRST, WORLDS))
 def world(request, rank_pool):
     size, hosts, transport = WORLDS[request.param]
     return rank_pool(size, hosts, transport)
@@ -100,7 +102,7 @@ def ring_only(farm):
     farm._world.is_good = False  # of no use to other tests
 
 
-@pytest.fixture(params=FEW)
+@pytest.fixture(params=deep_but(FIRST_OF_FEW, FEW))
 def few_worlds(request, rank_pool):
     size, hosts, transport = WORLDS[request.param]
     return rank_pool(size, hosts, transport)

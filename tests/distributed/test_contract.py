@@ -11,10 +11,15 @@ from distributed.contract import Case
 from distributed.large_cells import large
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.tiers import deep, deep_but, examples
 
 
 def test_every_op_and_dtype_at_sizes_around_every_share_and_segment(world):
     contract.check_all(world, contract.grid(world.size))
+
+
+def test_reductions_of_zeros_infinities_and_nan(world):
+    contract.check_all(world, contract.awkward(adds_in_rank_order=world.adds_in_rank_order))
 
 
 RING = dict.fromkeys((*contract.REDUCTIONS, "all_gather"), "ring") | {"broadcast": "chain"}
@@ -34,13 +39,13 @@ def test_the_grid_has_an_array_of_more_than_a_segment_of_each_width(size):
             assert most[op, dtype] > SEGMENT_NBYTES, (op, dtype)
 
 
-@pytest.mark.slow
+@deep
 def test_groups_of_other_sizes(other_sizes):
     contract.check_all(other_sizes, contract.grid(other_sizes.size, dtypes=A_FEW))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("size", [3, 5, 8])
+@pytest.mark.parametrize("size", deep_but([3], [3, 5, 8]))
 def test_a_ring_of_any_size_with_any_count(ring_only, size):
     world = ring_only(size)
     for told in world.run(cells.describe):
@@ -56,17 +61,22 @@ def test_every_shape_layout_and_way_to_call(world):
 
 @pytest.mark.slow
 def test_arrays_of_many_segments(few_worlds):
-    n = few_worlds.size
-    for op in contract.OPS:
-        dtype = "float32" if op in contract.REDUCTIONS else "int64"
-        count = 1_300_003 // (n if op in contract.DIVIDED else 1)
-        contract.check_all(few_worlds, [Case(op, (count,), dtype, root=n - 1)])
+    n, count = few_worlds.size, 1_300_003
+    cases = [
+        Case(op, (count // n if op in contract.DIVIDED else count,), dtype, root=n - 1)
+        for op in contract.OPS
+        for dtype in (["float32"] if op in contract.REDUCTIONS else ["int64"])
+    ]
     # As float32, which halves travel as, this is more than one block of scratch (4 MiB).
-    contract.check_all(few_worlds, [Case("all_sum", (1_300_003,), "bfloat16")])
+    cases += [Case("all_sum", (count,), "bfloat16"), Case("sum_scatter", (count // n,), "float16")]
+    for case in [*cases, Case("sum_scatter", (count // n,), "float64")]:
+        contract.check_all(few_worlds, [case])
 
 
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(60),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(data=st.data())
 def test_any_call_gives_what_numpy_gives(few_worlds, data):
@@ -86,7 +96,7 @@ def _has_memory(nbytes: int) -> bool:
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") > nbytes
 
 
-@pytest.mark.slow
+@deep
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("transport", ["any", "tcp"])
 @pytest.mark.parametrize("op", ["all_sum", "broadcast", "all_to_all", "send"])
@@ -99,7 +109,7 @@ def test_arrays_of_more_than_2_gib(rank_pool, op, transport):
     assert world.outcomes(timeout=240) == [0, 0]
 
 
-@pytest.mark.slow
+@deep
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("op", "hosts", "async_op"),
