@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 
 import pytest
-from kernel_driver import KernelDriver
 from patience import LONG_HELP
+from support.notebook_kernel import NotebookKernel
+from support.promise import BOUND_S
+from support.waiting import wait_until
 
+from phalanx.cli._main import _parser
+from phalanx.magics._arguments import (
+    HelpShown,
+    auto_parser,
+    cell_parser,
+    line_parser,
+    local_parser,
+    parse,
+    subcommands,
+)
 from phalanx.workspace import parse_ranks
 
 pytestmark = pytest.mark.slow
-
-BOUND_S = 2.0
 
 RANKS_HAVE = '''%%distributed
 import os
@@ -34,16 +43,20 @@ cheese = Cheese()"""
 
 
 @pytest.fixture(scope="module")
-def kernel():
-    with KernelDriver() as driver:
-        assert driver.run("%load_ext phalanx" + NOTEBOOK_HAS).status == "ok"
-        assert driver.run(f"{LONG_HELP}\n%distributed start -n 2 --linger 0").status == "ok"
+def driver():
+    with NotebookKernel(NOTEBOOK_HAS, LONG_HELP) as driver:
+        driver.complete("notebook")  # the first time is jedi's slowest
+        yield driver
+
+
+@pytest.fixture
+def kernel(driver):
+    """A kernel with two ranks."""
+    if driver.need_ranks("-n 2"):
         assert driver.run(RANKS_HAVE).status == "ok"
-        # The first time is jedi's slowest, in the notebook and on each rank.
-        driver.complete("notebook")
         driver.complete("%%distributed\npar")
         driver.complete("%%distributed --ranks 1\npar")
-        yield driver
+    return driver
 
 
 def fits(cell, reply):
@@ -177,70 +190,75 @@ def wait():
     assert running.result().status == "ok"
 
 
-MAGICS = [
-    "%distributed", "%%distributed", "%autodistributed", "%%local",
-    *(f"%distributed {word}" for word in (
-        "start", "status", "topology", "monitor", "bandwidth", "trace", "output", "debug", "stacks", "interrupt",
-        "restart", "attach", "detach", "list", "stop",
-    )),
-]  # fmt: skip
+ACTIONS = subcommands(line_parser())
+PARSERS = {
+    "%distributed": line_parser(),
+    "%%distributed": cell_parser(),
+    "%autodistributed": auto_parser(),
+    "%%local": local_parser(),
+    **{f"%distributed {name}": parser for name, parser in ACTIONS.items()},
+}
 
 
-CONFIG = "%distributed config"  # a program's: see test_config.py
-
-
-@pytest.mark.parametrize("magic", MAGICS)
+@pytest.mark.parametrize("name", PARSERS)
 @pytest.mark.parametrize("option", ["--help", "-h"])
-def test_help(kernel, magic, option):
-    result = kernel.run(f"{magic} {option}")
+def test_help_of_each_parser(capsys, name, option):
+    magic, _, action = name.partition(" ")
+    with pytest.raises(HelpShown):
+        parse(PARSERS[magic], f"{action} {option}")
+    text = capsys.readouterr().out
+    assert text == PARSERS[name].format_help()
+    assert text.startswith(f"usage: {name} [-h]")
+
+
+@pytest.mark.parametrize(
+    "magic",
+    ["%distributed", "%%distributed", "%autodistributed", "%%local", "%distributed restart"],
+)
+def test_help(kernel, magic):
+    result = kernel.run(f"{magic} --help")
     assert result.status == "ok", result.text
     assert result.stdout.startswith(f"usage: {magic} [-h]")
 
 
-def test_every_action_has_help(kernel):
+def test_every_action_is_completed_and_config_is_that_of_the_command(kernel):
     words = kernel.complete("%distributed ")["matches"]
-    assert {f"%distributed {word}" for word in words if word[0] != "-"} <= {*MAGICS, CONFIG}
+    assert {word for word in words if word[0] != "-"} == {*ACTIONS}
+    assert "config" in subcommands(_parser())
 
 
-def test_ranks_that_die_are_passed_by():
-    with KernelDriver() as kernel:
-        kernel.run("%load_ext phalanx" + NOTEBOOK_HAS)
-        kernel.run("%distributed start -n 2 --linger 0")
-        kernel.run(RANKS_HAVE)
-        kernel.complete("notebook_o")
-        kernel.run("pids = ws.pull('pid')")
+@pytest.mark.promise
+def test_ranks_that_die_are_passed_by(kernel):
+    pids = [int(pid) for pid in kernel.run("print(*ws.pull('pid'))").stdout.split()]
+    try:
         for n_dead in (1, 2):
-            pid = int(kernel.run(f"print(pids[{n_dead - 1}])").stdout)
-            os.kill(pid, signal.SIGKILL)
-            started = time.monotonic()
-            while True:  # until the news is there
+            os.kill(pids[n_dead - 1], signal.SIGKILL)
+            says = (f"Rank:        {n_dead}", "is alive")
+
+            def tell(says=says):
                 text = kernel.inspect("%%distributed\nown")["data"]["text/plain"]
-                if f"Rank:        {n_dead}" in text or "is alive" in text:
-                    break
-                assert time.monotonic() < started + BOUND_S, text
+                return text if any(word in text for word in says) else ""
+
+            text = wait_until(tell, "the news is there", BOUND_S)
         assert text == "ranks 0-1 cannot answer: no such rank is alive"
         assert kernel.complete("%%distributed\nnotebook_o")["matches"] == ["notebook_only"]
+    finally:
+        kernel.end_ranks()
 
 
-def test_unloaded_it_is_as_before():
-    with KernelDriver() as kernel:
-        kernel.run("%load_ext phalanx" + NOTEBOOK_HAS)
-        for _ in range(2):
-            kernel.run("%distributed start -n 1 --linger 0")
-            assert kernel.complete("%%distributed\nnotebook_o")["matches"] == []
-            assert kernel.run("%unload_ext phalanx").text == ""
-            assert kernel.complete("%%distributed\nnotebook_o")["matches"] == ["notebook_only"]
-            assert kernel.complete("%distributed st")["matches"] != [
-                "start",
-                "status",
-                "stacks",
-                "stop",
-            ]
-            assert kernel.inspect("cheese")["found"]
-            kernel.run("%load_ext phalanx")
-        assert kernel.complete("%distributed st")["matches"] == [
-            "start",
-            "status",
-            "stacks",
-            "stop",
-        ]
+def test_unloaded_it_is_as_before(driver):
+    actions = ["start", "status", "stacks", "stop"]
+    driver.end_ranks()
+    driver.need_ranks("-n 1")
+    assert driver.complete("%%distributed\nnotebook_o")["matches"] == []
+    for _ in range(2):
+        assert driver.run("%unload_ext phalanx").text == ""
+        try:
+            completed = driver.complete("%%distributed\nnotebook_o")["matches"]
+            assert completed == ["notebook_only"]
+            assert driver.complete("%distributed st")["matches"] != actions
+            assert driver.inspect("cheese")["found"]
+        finally:
+            driver.run("%load_ext phalanx")
+            driver.end_ranks()
+    assert driver.complete("%distributed st")["matches"] == actions

@@ -26,12 +26,17 @@ class NotebookKernel(KernelDriver):
         result = self.run(code)
         assert result.status == "ok", result.text
 
-    def need_ranks(self, options: str) -> None:
-        """Start ranks with these options, unless the test before has left such ranks."""
-        if self._ranks != options:
-            self.end_ranks()
-            self._run_well(f"%distributed start --linger 0 {options}")
-            self._ranks = options
+    def need_ranks(self, options: str) -> bool:
+        """Start ranks with these options, unless the test before has left such ranks.
+
+        Return whether the ranks are new.
+        """
+        if self._ranks == options:
+            return False
+        self.end_ranks()
+        self._run_well(f"%distributed start --linger 0 {options}")
+        self._ranks = options
+        return True
 
     def end_ranks(self) -> None:
         """Stop the ranks, if there are any; what is left of broken ones goes as well."""
