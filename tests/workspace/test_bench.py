@@ -7,7 +7,9 @@ import signal
 import threading
 
 import pytest
-from restarting import wait_for
+from support.cells import BackgroundCell, wait_busy, wait_in
+from support.promise import PATIENCE_S
+from support.waiting import wait_until
 from worlds import make_world
 
 from phalanx.errors import CellError, DistributedError, RankFailure
@@ -54,8 +56,15 @@ def test_it_is_stopped_in_the_middle_of_a_size(ws):
     # So many calls that each size would take its budget of 5 s.
     sweep = ws.bench(begin=8, end=8 << 20, factor=2, iterations=10_000_000)
     points = iter(sweep)
-    threading.Timer(0.5, sweep.stop).start()  # no size is over by then
-    assert list(points) == []
+
+    def stop():
+        wait_in(ws, "all_sum", 0, 1)
+        sweep.stop()
+
+    stopping = threading.Thread(target=stop)
+    stopping.start()
+    assert list(points) == []  # the first takes 5 s
+    stopping.join()
     assert sweep.progress.state == "stopped"
     assert sweep.progress.elapsed_s < 30
     assert len(ws.sweeps) == kept
@@ -90,14 +99,14 @@ def test_stopped_before_it_begins(ws):
     still_runs(ws)
 
 
-def test_one_that_was_over_stops_nothing_else(ws):
+def test_one_that_was_over_stops_nothing_else(ws, gate):
     sweep = ws.bench(end=8, iterations=1)
     assert len(list(sweep)) == 1
-    running = threading.Thread(target=lambda: ws.run("import time; time.sleep(0.3); done = 1"))
-    running.start()
-    wait_for(lambda: ws._runner.is_running)
-    sweep.stop()
-    running.join()
+    with BackgroundCell(ws, f"{gate.wait}; done = 1") as cell:
+        wait_busy(ws)
+        sweep.stop()
+        gate.open()
+    assert cell.error is None
     assert [r.value for r in ws.run("done")] == ["1", "1"]
     assert sweep.progress.state == "done"
 
@@ -106,18 +115,13 @@ def test_one_that_was_over_stops_nothing_else(ws):
 def busy(ws):
     """A cell that runs on rank 1 until it is told not to."""
 
-    def run():
-        with pytest.raises(CellError):
-            ws.run("\n# forever\nwhile True: time.sleep(0.01)", ranks=[1])
-
     ws.run("import time")
-    running = threading.Thread(target=run)
-    running.start()
-    wait_for(lambda: ws._runner.is_running)
-    yield
-    ws.interrupt()
-    running.join(20)
-    assert not running.is_alive()
+    code = "\n# forever\nwhile True: time.sleep(0.01)"
+    with BackgroundCell(ws, code, ranks=[1]) as running:
+        wait_busy(ws, 1)
+        yield
+        ws.interrupt()
+    assert isinstance(running.error, CellError)
 
 
 def test_while_a_cell_runs_it_is_refused_and_the_cell_named(ws, busy):
@@ -132,17 +136,24 @@ def test_or_waits_for_its_end(ws, busy):
     found = []
     measuring = threading.Thread(target=lambda: found.extend(sweep))
     measuring.start()
-    wait_for(lambda: sweep._thread is not None)
+    wait_until(lambda: sweep._thread is not None, "the sweep waits")
     assert sweep.progress.text == "waiting for the ranks"
     ws.interrupt()
-    measuring.join(20)
+    measuring.join(PATIENCE_S)
     assert [m.nbytes for m in found] == [8]
 
 
 def test_and_is_stopped_while_it_waits(ws, busy):
     sweep = ws.bench(end=8, wait=True)
-    threading.Timer(0.1, sweep.stop).start()
+
+    def stop():
+        wait_until(lambda: sweep._thread is not None, "the sweep waits")
+        sweep.stop()
+
+    stopping = threading.Thread(target=stop)
+    stopping.start()
     assert list(sweep) == []
+    stopping.join()
     assert sweep.progress.state == "stopped"
     assert ws._runner.is_running
 
@@ -200,16 +211,16 @@ def test_what_the_ranks_refuse_is_told_as_one_line(ws, monkeypatch):
     still_runs(ws)
 
 
-def test_a_rank_that_dies_is_named(own):
-    sweep = own.bench(begin=8, end=8 << 20, factor=2, iterations=100_000)
-    pid = own.topology().ranks[1].pid
+def test_a_rank_that_dies_is_named(breakable):
+    sweep = breakable.bench(begin=8, end=8 << 20, factor=2, iterations=100_000)
+    pid = breakable.topology().ranks[1].pid
     points = iter(sweep)
     next(points)
     os.kill(pid, signal.SIGKILL)
     with pytest.raises(RankFailure, match="killed by signal 9"):
         list(points)
     assert sweep.progress.state == "failed"
-    assert own.sweeps[-1].state == "failed"
+    assert breakable.sweeps[-1].state == "failed"
 
 
 def test_turns():

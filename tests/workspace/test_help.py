@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
-import time
 
 import pytest
+from support.cells import BackgroundCell, wait_busy, wait_in
+from support.promise import within
 
 from phalanx.errors import DistributedError
 from phalanx.workspace import Help, NoHelp, Workspace
-
-BOUND_S = 2.0
 
 
 class Ranks:
@@ -109,17 +107,17 @@ def test_a_rank_that_computes_waits_or_listens_answers(ws, patience, tmp_path):
         "while not is_over(): time.sleep(0.05)",
         "while rank and not is_over(): time.sleep(0.05)\npx.all_sum(1)",
     ):
-        running = threading.Thread(target=ws.run, args=(busy,))
-        running.start()
-        while not ws._runner.is_running:
-            time.sleep(0.01)
-        assert ws.help.complete("thing_", 6).matches == ("thing_of",)
-        described = ws.help.inspect("thing_of", 3, ranks=[2])
-        assert described.rank == 2
-        assert "[2]" in described.text
-        assert running.is_alive()
-        over.touch()
-        running.join()
+        with BackgroundCell(ws, busy) as running:
+            wait_busy(ws)
+            if "all_sum" in busy:
+                wait_in(ws, "all_sum", 0)
+            assert ws.help.complete("thing_", 6).matches == ("thing_of",)
+            described = ws.help.inspect("thing_of", 3, ranks=[2])
+            assert described.rank == 2
+            assert "[2]" in described.text
+            assert not running.is_over
+            over.touch()
+        assert running.error is None
         over.unlink()
 
 
@@ -129,35 +127,35 @@ def test_a_name_that_only_the_text_has_completes_too(ws, patience):
 
 
 @pytest.mark.slow
-def test_dead_ranks_are_passed_by(own):
-    own.run("import os\nown_rank = rank\npid = os.getpid()")
-    os.kill(own.pull("pid", ranks=0), signal.SIGKILL)
-    started = time.monotonic()
+@pytest.mark.promise
+def test_dead_ranks_are_passed_by(breakable):
+    ws = breakable
+    ws.run("own_rank = rank")
+    os.kill(ws.topology().ranks[0].pid, signal.SIGKILL)
     text = "until the news is there"
-    while not text.endswith("1"):
-        try:
-            text = own.help.inspect("own_rank", 3).text.splitlines()[1]
-        except NoHelp as error:
-            text = str(error)
-        assert time.monotonic() < started + BOUND_S, text
+    with within():
+        while not text.endswith("1"):
+            try:
+                text = ws.help.inspect("own_rank", 3).text.splitlines()[1]
+            except NoHelp as error:
+                text = str(error)
     with pytest.raises(NoHelp, match="no such rank is alive"):
-        own.help.inspect("own_rank", 3, ranks=[0])
+        ws.help.inspect("own_rank", 3, ranks=[0])
 
 
 @pytest.mark.slow
-def test_a_frozen_rank_costs_no_more_than_the_limit(own):
-    own.run("import os\npid = os.getpid()")
-    pid = own.pull("pid", ranks=0)
+@pytest.mark.promise
+def test_a_frozen_rank_costs_no_more_than_the_limit(breakable):
+    ws = breakable
+    pid = ws.topology().ranks[0].pid
     os.kill(pid, signal.SIGSTOP)
     try:
-        started = time.monotonic()
-        with pytest.raises(NoHelp, match="rank 0 did not answer in 0.5 s"):
-            own.help.complete("p", 1)
-        assert time.monotonic() < started + BOUND_S
+        with within(), pytest.raises(NoHelp, match="rank 0 did not answer in 0.5 s"):
+            ws.help.complete("p", 1)
     finally:
         os.kill(pid, signal.SIGCONT)
-    own.run("pass")
-    assert own.help._pending == {}
+    ws.run("pass")
+    assert ws.help._pending == {}
 
 
 def test_a_stopped_workspace_has_no_help():

@@ -7,13 +7,15 @@ import threading
 
 import psutil
 import pytest
-from restarting import pids, values, wait_for
+from restarting import pids, values
+from support.promise import PATIENCE_S
+from support.waiting import wait_until
 
 from phalanx.errors import CellError
 from phalanx.workspace import Workspace
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def ws():
     with Workspace.start(n=4, linger=0, silence=60) as workspace:
         yield workspace
@@ -41,7 +43,10 @@ def test_how_far_it_is_is_told(ws):
     )
     assert values(ws, "(said, len(found))") == ["([0, 1, 2, 3, 4, 5], 6)"] * 4
     # Each is told, not four a second, and all of them are kept.
-    ws.run("import phalanx.rank._sweep\nphalanx.rank._sweep._TELL_S = 0.0")
+    ws.run(
+        "import phalanx.rank._sweep\n"
+        "told_s, phalanx.rank._sweep._TELL_S = phalanx.rank._sweep._TELL_S, 0.0"
+    )
     kept, keep = [], ws._note_links
     ws._note_links = lambda progress: (kept.append(progress), keep(progress))
     ws.measure_links()
@@ -49,10 +54,13 @@ def test_how_far_it_is_is_told(ws):
     assert {its.n_links for its in kept} == {6}
     assert kept[-1].text.startswith("5 of 6 links, less than 1 s left")
     assert ws.links_progress is None
+    ws._note_links = keep
+    ws.run("phalanx.rank._sweep._TELL_S = told_s")
 
 
 def test_it_is_stopped_from_another_thread(ws):
     errors: list[BaseException] = []
+    before = ws.measured_links
 
     def measure():
         try:
@@ -65,12 +73,12 @@ def test_it_is_stopped_from_another_thread(ws):
     thread = threading.Thread(target=measure)
     thread.start()
     try:
-        wait_for(lambda: ws.links_progress is not None)
+        wait_until(lambda: ws.links_progress is not None, "the measuring has begun")
         assert ws.links_progress.text == "0 of 6 links"
         ws.interrupt()
     finally:
         frozen.send_signal(signal.SIGCONT)
-    thread.join(20)
+    thread.join(PATIENCE_S)
     assert len(errors) == 1
-    assert (ws.links_progress, ws.measured_links) == (None, ())
+    assert (ws.links_progress, ws.measured_links) == (None, before)
     assert len(ws.measure_links()) == 6

@@ -5,23 +5,17 @@ from __future__ import annotations
 import json
 import os
 import signal
-import threading
-import time
 
 import numpy as np
 import pytest
+from support.cells import BackgroundCell, wait_in
+from support.waiting import wait_until
 from tracing import check_trace
 
 from phalanx.distributed import RECORD
 from phalanx.protocol import HostClock, TraceIs
-from phalanx.workspace import Workspace, say_trace
+from phalanx.workspace import say_trace
 from phalanx.workspace._trace import merged
-
-
-@pytest.fixture(scope="module")
-def ws():
-    with Workspace.start(n=3, linger=0.0) as workspace:
-        yield workspace
 
 
 def events_of(trace):
@@ -71,48 +65,38 @@ def test_the_ranks_records_are_merged_and_written(ws, tmp_path):
             ends.append(begin + nanoseconds)
 
 
-def test_a_rank_that_holds_the_interpreter_is_seen_as_well_as_who_waits_for_it(ws):
-    cell = threading.Thread(
-        target=ws.run,
-        args=("import ctypes\nif rank == 2: ctypes.PyDLL(None).usleep(1_500_000)\npx.all_max(1)",),
-    )
-    cell.start()
-    deadline = time.monotonic() + 10
-    while True:
+def test_a_rank_that_holds_the_interpreter_is_seen_as_well_as_who_waits_for_it(ws, gate):
+    def running():
         trace = ws.trace()
-        running = trace.records[trace.records.state == "running"]
-        if sorted(running["rank"]) == [0, 1]:
-            break
-        assert time.monotonic() < deadline
-    assert set(running.op) == {"all_max"}
+        found = trace.records[trace.records.state == "running"]
+        return (trace, found) if sorted(found["rank"]) == [0, 1] else None
+
+    code = f"if rank == 2: {gate.wait_in_c('PyDLL')}\npx.all_max(1)"
+    with BackgroundCell(ws, code) as cell:
+        wait_in(ws, "all_max", 0, 1)
+        trace, found = wait_until(running, "ranks 0 and 1 are seen in an operation")
+        gate.open()
+    assert cell.error is None
+    assert set(found.op) == {"all_max"}
     waits = [event for event in events_of(trace) if event["name"] == "wait for the last rank"]
     assert {event["tid"] for event in waits} >= {0, 1}
-    cell.join()
 
 
-def test_a_dead_rank_has_left_what_it_was_in():
-    with Workspace.start(n=2, linger=0.0) as own:
-        code = "import os, signal\nif rank: os.kill(os.getpid(), signal.SIGSTOP)\npx.all_sum(1)"
-        victim = own.topology().ranks[1].pid
-        own.run("px.all_min(1)")
-        cell = threading.Thread(target=_quietly, args=(own, code))
-        cell.start()
-        deadline = time.monotonic() + 10
-        while "all_sum" not in own.topology().ranks[0].detail:
-            assert time.monotonic() < deadline
+def test_a_dead_rank_has_left_what_it_was_in(breakable):
+    ws = breakable
+    code = "import os, signal\nif rank == 1: os.kill(os.getpid(), signal.SIGSTOP)\npx.all_sum(1)"
+    victim = ws.topology().ranks[1].pid
+    ws.run("px.all_min(1)")
+    with BackgroundCell(ws, code) as cell:
+        wait_in(ws, "all_sum", 0, 2)
         os.kill(victim, signal.SIGKILL)
-        cell.join()
-        records = own.trace().records
-        assert records.op[records["rank"] == 1].tolist()[-1] == "all_min"
-        last = records[records["rank"] == 0][-1]
-        assert (last.op, last.state, last.failure) == ("all_sum", "failed", "rank_failure")
-        own.restart(1)
-        assert 1 not in own.trace().records["rank"]
-
-
-def _quietly(ws, code):
-    with pytest.raises(Exception, match="rank 1"):
-        ws.run(code)
+    assert "rank 1" in str(cell.error)
+    records = ws.trace().records
+    assert records.op[records["rank"] == 1].tolist()[-1] == "all_min"
+    last = records[records["rank"] == 0][-1]
+    assert (last.op, last.state, last.failure) == ("all_sum", "failed", "rank_failure")
+    ws.restart(1)
+    assert 1 not in ws.trace().records["rank"]
 
 
 def packed(*rows):

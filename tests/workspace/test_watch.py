@@ -7,7 +7,9 @@ import signal
 import threading
 
 import pytest
-from restarting import Notices, pids, values, wait_for
+from restarting import Notices, pids, values
+from support.promise import PATIENCE_S
+from support.waiting import wait_until
 
 from phalanx.errors import CellError, DistributedError, RankFailure
 from phalanx.workspace import Workspace
@@ -38,9 +40,10 @@ class Running:
     def __init__(self, ws, code):
         self.error: BaseException | None = None
         self.ws = ws
+        n_begun = ws.output(1).count("begun")
         self.thread = threading.Thread(target=self._run, args=(code,))
         self.thread.start()
-        wait_for(lambda: "begun" in ws.output(1))
+        wait_until(lambda: ws.output(1).count("begun") > n_begun, "the cell has begun")
 
     def _run(self, code):
         try:
@@ -60,29 +63,37 @@ class Running:
 
         thread = threading.Thread(target=watch)
         thread.start()
-        wait_for(lambda: "begun" in view.lines_seen)
+        wait_until(lambda: "begun" in view.lines_seen, "the beginning is shown")
         return thread
 
 
+@pytest.fixture(scope="module")
+def ws(tmp_path_factory):
+    """Two ranks that the tests of this file share, in a folder where no others are found."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_RUNTIME_DIR", str(tmp_path_factory.mktemp("runtime")))
+        with Workspace.start(n=2, name="mine", linger=0) as workspace:
+            workspace.run("print('of an earlier cell')")
+            yield workspace
+
+
 @pytest.fixture
-def ws(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    with Workspace.start(n=2, name="mine", linger=0) as workspace:
-        workspace.push({"go": str(tmp_path / "go")})
-        workspace.run("print('of an earlier cell')")
-        yield workspace
+def go(ws, tmp_path):
+    """The file that `STEPS` wait for."""
+    ws.push({"go": str(tmp_path / "go")})
+    return tmp_path / "go"
 
 
 @pytest.mark.parametrize(
     ("last", "error"), [("rank", None), ("if rank: 1 / 0", "rank 1: ZeroDivisionError")]
 )
-def test_a_cell_is_watched_from_its_beginning_to_its_end(ws, tmp_path, last, error):
+def test_a_cell_is_watched_from_its_beginning_to_its_end(ws, go, last, error):
     running, view, how = Running(ws, STEPS + last), Seen(), []
     thread = running.watched(view, how)
     assert view.texts == ["a cell runs on ranks 0-1; it is watched here"]
-    (tmp_path / "go").touch()
-    thread.join(20.0)
-    running.thread.join(20.0)
+    go.touch()
+    thread.join(PATIENCE_S)
+    running.thread.join(PATIENCE_S)
     assert view.lines_seen[0] == "begun"
     assert sorted(set(view.lines_seen)) == ["begun", "through 0", "through 1"]
     (came,) = how
@@ -102,7 +113,7 @@ def test_where_nothing_runs_there_is_nothing_to_watch(ws):
         assert (view.texts, view.lines_seen) == ([], [])
 
 
-def test_a_question_is_told_of_and_left_to_whoever_ran_the_cell(ws):
+def test_a_question_is_told_of_and_left_to_whoever_ran_the_cell(ws, monkeypatch):
     class Asked(Seen):
         def ask(self, question):
             asked.set()
@@ -115,35 +126,36 @@ def test_a_question_is_told_of_and_left_to_whoever_ran_the_cell(ws):
             pass
 
     asked, answer, view, how = threading.Event(), threading.Event(), Seen(), []
-    ws.make_view = Asked
+    monkeypatch.setattr(ws, "make_view", Asked)
     running = Running(ws, "print('begun', flush=True)\nname = input('who? ')")
-    assert asked.wait(10.0)
+    assert asked.wait(PATIENCE_S)
     thread = running.watched(view, how)
-    wait_for(lambda: len(view.texts) > 1)
+    wait_until(lambda: len(view.texts) > 1, "the question is told of")
     assert "asks 'who?'; it is answered where the cell was run" in view.texts[1]
     answer.set()
-    thread.join(20.0)
-    running.thread.join(20.0)
+    thread.join(PATIENCE_S)
+    running.thread.join(PATIENCE_S)
     assert running.error is None
     assert values(ws, "name") == ["'Ada'"] * 2
 
 
-def test_a_rank_that_dies_ends_the_watching_too(ws):
+def test_a_rank_that_dies_ends_the_watching_too(breakable, go):
+    ws = breakable
     running, view, how = Running(ws, STEPS), Seen(), []
     thread = running.watched(view, how)
     os.kill(pids(ws)[0], signal.SIGKILL)
     os.kill(pids(ws)[1], signal.SIGKILL)
-    thread.join(20.0)
-    running.thread.join(20.0)
+    thread.join(PATIENCE_S)
+    running.thread.join(PATIENCE_S)
     assert isinstance(how[0], RankFailure)
     assert isinstance(running.error, RankFailure)
 
 
-def test_a_stop_ends_the_watching_and_not_the_cell(ws, tmp_path):
+def test_a_stop_ends_the_watching_and_not_the_cell(ws, go):
     running, view = Running(ws, STEPS), Seen()
 
     def stop():
-        wait_for(lambda: "begun" in view.lines_seen)
+        wait_until(lambda: "begun" in view.lines_seen, "the beginning is shown")
         os.kill(os.getpid(), signal.SIGINT)
 
     stopper = threading.Thread(target=stop)
@@ -153,6 +165,6 @@ def test_a_stop_ends_the_watching_and_not_the_cell(ws, tmp_path):
     stopper.join()
     assert view.texts[-1] == "the cell is no longer watched; it goes on"
     assert running.thread.is_alive()
-    (tmp_path / "go").touch()
-    running.thread.join(20.0)
+    go.touch()
+    running.thread.join(PATIENCE_S)
     assert running.error is None
