@@ -1,7 +1,7 @@
 """Ranks of mpirun that stay and run cells, so that the contract suite is held to MPI, too.
 
 To a test it is a world of the farm, but one that is not formed anew: after a failure another
-mpirun must follow.
+mpirun must follow. `MpiWorlds` gives a test the world of a size that is still good, or a new one.
 """
 
 from __future__ import annotations
@@ -21,14 +21,16 @@ from distributed.farm import TESTS, World
 from distributed.farm_parts import PATIENCE, Cells, Plan
 from mpis import Mpi, marked
 
+from phalanx.protocol import Activity
+
 
 class Member(Cells):
     """One rank of them."""
 
-    def __init__(self, control: Connection) -> None:
-        rank, pid = control.recv()
+    def __init__(self, rank: int, pid: int, control: Connection, asked: Connection) -> None:
         super().__init__(rank, control)
         self.process = psutil.Process(pid)
+        self.asked = asked
 
 
 class MpiWorld(World):
@@ -47,7 +49,7 @@ class MpiWorld(World):
             self._output = stack.enter_context((folder / "output").open("w+b"))
             server = stack.enter_context(socket.socket(socket.AF_UNIX))
             server.bind(str(folder / "server"))
-            server.listen(size)
+            server.listen(2 * size)
             server.settimeout(PATIENCE)
             env = {
                 **mpi.environment(), **mark, "OPENBLAS_NUM_THREADS": "1",
@@ -59,11 +61,20 @@ class MpiWorld(World):
                 stdin=subprocess.DEVNULL, stdout=self._output, stderr=self._output, env=env,
             )  # fmt: skip
             stack.callback(self._end)
-            for _ in range(size):
-                control = Connection(server.accept()[0].detach())
-                stack.callback(control.close)
-                member = Member(control)
-                self.members[member.rank] = member
+            waiting: list[Connection] = []
+            ends: dict[int, dict[str, Connection]] = {}
+            pids: dict[int, int] = {}
+            for _ in range(2 * size):
+                connection = Connection(server.accept()[0].detach())
+                stack.callback(connection.close)
+                waiting.append(connection)
+            for connection in waiting:
+                rank, pid, purpose = connection.recv()
+                ends.setdefault(rank, {})[purpose] = connection
+                pids[rank] = pid
+            for rank, by_purpose in ends.items():
+                control, asked = by_purpose["cells"], by_purpose["activity"]
+                self.members[rank] = Member(rank, pids[rank], control, asked)
             self._stack = stack.pop_all()
 
     def _end(self) -> None:
@@ -74,6 +85,14 @@ class MpiWorld(World):
         except subprocess.TimeoutExpired:
             self._mpirun.terminate()  # it ends its ranks
             self._mpirun.wait(PATIENCE)
+
+    def activity(self, rank: int) -> Activity:
+        """Ask a rank what it waits in; see `mpi_rank.activity`."""
+        asked = self.members[rank].asked
+        asked.send(None)
+        assert asked.poll(PATIENCE), f"rank {rank} does not answer"
+        found: Activity = asked.recv()
+        return found
 
     def outcomes(self, *args: Any, **options: Any) -> list[Any]:
         found = super().outcomes(*args, **options)
@@ -86,5 +105,33 @@ class MpiWorld(World):
         return self
 
     def __exit__(self, *raised: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End all ranks, and see that nothing of them is left."""
         self._stack.close()
         assert not self.is_good or self._mpirun.returncode == 0, self._mpirun.returncode
+
+
+class MpiWorlds:
+    """Worlds of one MPI library by their size; a context manager that ends them all."""
+
+    def __init__(self, mpi: Mpi) -> None:
+        self._mpi = mpi
+        self._made: dict[int, MpiWorld] = {}
+
+    def __call__(self, size: int) -> MpiWorld:
+        """Return the world of this size, or a new one where the last has failed."""
+        if size in self._made and not self._made[size].is_good:
+            self._made.pop(size).close()
+        if size not in self._made:
+            self._made[size] = MpiWorld(self._mpi, size)
+        return self._made[size]
+
+    def __enter__(self) -> MpiWorlds:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        with ExitStack() as stack:
+            for world in self._made.values():
+                stack.callback(world.close)

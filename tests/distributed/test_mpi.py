@@ -1,57 +1,40 @@
-"""The mpi backend under the mpirun of Open MPI and of MPICH: the contract, failures, the end."""
+"""The mpi backend under the mpirun of Open MPI and of MPICH: failures, the end, what is missing.
+
+What leaves the group good is in test_mpi_contract.py, in worlds that stay.
+"""
 
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import weakref
+from contextlib import ExitStack
+from functools import partial
 
+import numpy as np
 import pytest
+from distributed import mpi_cells
+from distributed.mpi_world import MpiWorld
 from mpis import CELLS
+from support.promise import within
+from support.tiers import deep
 
+import phalanx as px
+from phalanx.distributed._deadline import Deadline
 from phalanx.distributed._mpi._elements import DTYPES, fold, spoil
 from phalanx.distributed._mpi._header import Header, describe_mismatch
+from phalanx.distributed._mpi._work import MpiWork
 
 pytestmark = pytest.mark.slow
 
 
-def test_all_that_leaves_the_group_good(mpi):
-    lines = mpi.cells(
-        3, "public", "bad_input", "truths", "pairs", "submitted", "splits", "contract", "cut"
-    )
-    assert lines.count("splits") == 3
-    assert "rank 2: 1800 cases" in lines
-    assert "x has 4 elements, which 3 ranks cannot share" in lines
-
-
-def test_garbage_forks_and_many_dimensions(mpi):
-    lines = mpi.cells(2, "dimensions", "dropped", "forked")
-    assert lines.count("dropped") == lines.count("forked") == 2
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("cell", ["forked_waiting", "closed_as_submitted"])
-def test_what_was_submitted_when(mpi, cell):
-    assert mpi.cells(2, cell).count(cell) == 2
-
-
-@pytest.mark.parametrize("n", [1, 2, 4])
-def test_the_contract(mpi, n):
-    lines = mpi.cells(n, "public", "brief:bool:int16:float16:bfloat16:float32:complex64")
-    assert sum(line.endswith("cases") for line in lines) == n
-
-
-@pytest.mark.timeout(300)
-def test_arrays_of_more_than_2_gib(mpi):
-    """Of two ranks that have one array each; a library may copy it once."""
-    needed = 4 * (1 << 31) + (1 << 30)
-    if os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") < needed:
-        pytest.skip("needs more memory than this machine has to spare")
-    assert mpi.cells(2, "large", timeout_s=250) == ["large"] * 2
-
-
-def test_eight_ranks(mpi):
-    assert mpi.cells(8, "public", "brief:float32:bfloat16").count("rank 5: 80 cases") == 1
+@pytest.fixture
+def new_world(mpi):
+    """Give worlds of any size, each of an mpirun of its own that the test may make fail."""
+    with ExitStack() as stack:
+        yield lambda n: stack.enter_context(MpiWorld(mpi, n))
 
 
 @pytest.mark.parametrize(
@@ -63,29 +46,46 @@ def test_eight_ranks(mpi):
         (3, "mismatch_and_missing", "rank 1: all_sum #2 (float32, shape (2,)) met rank 0: all_sum #2 (float32, shape (1,))"),
         (2, "pair_timeout", "rank 1: recv #1 (float64, shape (3,)) timed out after 0.3 s; missing: rank 0"),
         (2, "spoiled", "rank 1 has had enough; its output was invalidated"),
-        (3, "interrupt", "rank 0 was interrupted in barrier #2"),
     ],
 )  # fmt: skip
-def test_a_failure_is_everybody_s(mpi, n, cell, text):
-    assert mpi.cells(n, cell) == [text] * n
+def test_a_failure_is_everybody_s(new_world, n, cell, text):
+    world = new_world(n)
+    name, *given = cell.split(":")
+    assert world.run(getattr(mpi_cells, name), *given) == [text] * n
+    world.is_good = False
 
 
-def test_who_does_not_come_is_named(mpi):
-    lines = mpi.cells(3, "timeout")
-    # Who waits has the same deadline: one of the two tells the other, or both see it by themselves.
-    text = "all_sum #2 (float64, shape (3,)) timed out after 0.5 s; missing: rank 1"
-    assert lines
-    assert set(lines) <= {f"rank 0: {text}", f"rank 2: {text}"}
+@pytest.mark.promise
+def test_an_interrupt_of_one_rank_is_everybody_s(new_world):
+    world = new_world(3)
+    world.start(mpi_cells.barrier, ranks=[0])
+    world.start(mpi_cells.receive, 2, ranks=[1])
+    world.start(mpi_cells.hear_of_failure, ranks=[2])
+    world.wait_in("barrier", [0])
+    world.wait_in("recv", [1])
+    world.kill(0, signal.SIGINT)
+    with within():
+        interrupted, *others = world.outcomes()
+    assert isinstance(interrupted, KeyboardInterrupt)
+    assert others == ["rank 0 was interrupted in barrier #2"] * 2
 
 
-def test_who_has_ended_is_named(mpi):
-    lines = mpi.cells(3, "leave")
-    assert len(lines) == 2
-    assert all(line.startswith("rank 0 closed the group; rank ") for line in lines)
+def test_who_does_not_come_is_named(new_world):
+    world = new_world(3)
+    world.start(mpi_cells.sum_three, ranks=[0])
+    world.wait_in("all_sum", [0])
+    world.start(mpi_cells.sum_three, 1.5, ranks=[2])
+    world.start(mpi_cells.hear_of_failure, ranks=[1])
+    text = "rank 2: all_sum #2 (float64, shape (3,)) timed out after 1.5 s; missing: rank 1"
+    assert world.outcomes() == [text] * 3
+    world.is_good = False
 
 
-def test_what_was_sent_arrives_though_the_sender_has_ended(mpi):
-    assert mpi.cells(2, "buffered") == ["arrived"]
+def test_what_was_sent_arrives_though_the_sender_has_ended_and_who_has_ended_is_named(mpi):
+    arrived, *told = sorted(mpi.cells(3, "leave"))
+    assert arrived == "arrived"
+    assert len(told) == 2
+    assert all(line.startswith("rank 0 closed the group; rank ") for line in told)
 
 
 def test_an_error_that_nobody_catches_ends_all(mpi):
@@ -94,6 +94,7 @@ def test_an_error_that_nobody_catches_ends_all(mpi):
     assert "ZeroDivisionError" in said.stderr
 
 
+@deep  # cli/test_launch_mpi.py has the same through `phalanx launch`
 def test_exit_statuses_and_deaths_are_mpirun_s(mpi):
     assert mpi.run(2, CELLS, "exit_status:3").returncode == 3
     assert mpi.run(2, CELLS, "killed").returncode != 0
@@ -157,7 +158,6 @@ def test_headers_come_back_as_they_were():
 
 
 def test_what_a_failed_operation_leaves_is_no_likely_value():
-    np = pytest.importorskip("numpy")
     for name in DTYPES:
         out = np.zeros(3, np.uint16 if name == "bfloat16" else name)
         spoil(out, name)
@@ -171,12 +171,30 @@ def test_what_a_failed_operation_leaves_is_no_likely_value():
 
 
 def test_bfloat16_is_rounded_once_to_the_nearest_even():
-    np = pytest.importorskip("numpy")
     one, tiny = 0x3F80, 0x3B80  # 1 and 2**-8: half of the last place of 1
     rows = np.array([[one, one, 0x7F7F, 0x7FC1], [tiny, tiny | 1, 0x7F7F, one]], np.uint16)
     assert [hex(bits) for bits in fold("sum", "bfloat16", rows)] == [
         "0x3f80", "0x3f81", "0x7f80", "0x7fc0",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_is_over_holds_no_array(fails):
+    x = np.ones(3)
+    held = weakref.ref(x)
+
+    def run(x):
+        if fails:
+            raise px.DistributedError(str(x.sum()))
+
+    work = MpiWork("all_sum", partial(run, x), Deadline(None), None, 0)
+    del x
+    assert held() is not None
+    work.perform()
+    assert held() is None
+    if fails:
+        with pytest.raises(px.DistributedError, match=r"3\.0"):
+            work.wait()
 
 
 RECOVER = """

@@ -1,49 +1,119 @@
-"""The public functions on MPI: the contract suite of the ring, on ranks of mpirun that stay."""
+"""The public functions on MPI: what other backends are held to, on ranks of mpirun that stay.
+
+Tests that are imported run here with the `world` of this file.
+"""
 
 from __future__ import annotations
 
+import os
+import signal
+
 import pytest
-from distributed import cells, contract, split_cells, work_cells
+from distributed import cells, contract, mpi_cells, split_cells, work_cells
 from distributed.any_call import any_calls
-from distributed.mpi_world import MpiWorld
+from distributed.contract import Case
+from distributed.mpi_world import MpiWorlds
 from distributed.test_bad_input import check_refused, refused
 from distributed.test_collectives import check_scalars
+from distributed.test_contract import (  # noqa: F401
+    test_every_op_and_dtype_at_sizes_around_every_share_and_segment,
+    test_every_shape_layout_and_way_to_call,
+)
 from distributed.test_frameworks import exchange_kinds
+from distributed.test_work import (  # noqa: F401
+    test_a_wait_that_is_too_short_ends_only_itself,
+    test_an_interrupt_of_a_wait_frees_everybody,
+    test_closing_ends_what_is_queued_and_frees_the_others,
+    test_nobody_holds_the_arrays_of_what_was_waited_for,
+    test_the_rest_of_the_queue_and_what_comes_later_fail_alike,
+)
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.promise import within
+from support.tiers import deep, deep_but, examples
+
+import phalanx as px
 
 pytestmark = pytest.mark.slow
 
 SIZE = 3  # odd, and more than a pair
+KINDS = ("bool", "int16", "float16", "bfloat16", "float32", "complex64")
 
 
 @pytest.fixture(scope="module")
 def worlds(mpi):
-    """What this library's ranks were asked so far: the last world, if it is good, is used again."""
-    made: list[MpiWorld] = []
-    yield made
-    for world in made:
-        with world:
-            pass
+    with MpiWorlds(mpi) as made:
+        yield made
 
 
 @pytest.fixture
-def world(mpi, worlds):
-    if not worlds or not worlds[-1].is_good:
-        worlds.append(MpiWorld(mpi, SIZE))
-    return worlds[-1]
+def world(worlds):
+    return worlds(SIZE)
 
 
-def test_every_op_and_dtype_at_sizes_around_every_share(world):
-    contract.check_all(world, contract.grid(SIZE))
+@pytest.fixture
+def pair(worlds):
+    return worlds(2)
 
 
-def test_every_shape_layout_and_way_to_call(world):
-    contract.check_all(world, contract.several_dimensions(SIZE))
+@pytest.mark.parametrize("size", deep_but([1, 2], [1, 2, 4, 8]))
+def test_groups_of_other_sizes(worlds, size):
+    world = worlds(size)
+    assert len(set(world.run(mpi_cells.public))) == 1
+    contract.check_all(world, contract.grid(size, dtypes=KINDS))
+
+
+def test_the_group_says_what_it_is(world, mpi):
+    library = {"openmpi": "Open", "mpich": "MPICH"}[mpi.name]
+    assert world.run(mpi_cells.public) == [library] * SIZE
+
+
+def test_arrays_that_are_cut_up(world):
+    """With limits so low that small arrays take the ways of large ones."""
+    usual = world.run(mpi_cells.limit_moves, 500, 600, 64)[0]
+    try:
+        cases = [
+            Case(op, (n,), dtype)
+            for op in contract.OPS
+            for dtype in contract.DTYPES
+            for n in (401, 1009)
+        ]
+        contract.check_all(world, [*cases, *contract.several_dimensions(SIZE)])
+    finally:
+        world.run(mpi_cells.limit_moves, *usual)
+
+
+def test_any_byte_but_0_is_true(world):
+    world.run(mpi_cells.truths)
+
+
+@pytest.mark.parametrize("size", deep_but([SIZE], [2, SIZE, 4]))
+def test_messages_of_every_pair(worlds, size):
+    world = worlds(size)
+    counts = (0, 1, 1000, 9001)
+    messages = [Case("send", (n,), dtype) for dtype in contract.DTYPES for n in counts]
+    for shift in range(1, size):
+        for rank, received in enumerate(world.run(mpi_cells.pass_around, shift, messages)):
+            for message, got in zip(messages, received, strict=True):
+                assert got == message.input((rank - shift) % size, size).tobytes(), message
+
+
+def test_messages_of_more_dimensions_than_a_header_shows(world):
+    world.run(mpi_cells.dimensions)
+
+
+def test_what_was_submitted_is_right_in_whatever_order_it_is_waited_for(world):
+    ops = [op for op in contract.OPS if op != "send"]
+    calls = [Case(op, (6,), "float64", seed=turn, root=turn) for turn in range(3) for op in ops]
+    by_rank = world.run(mpi_cells.submit_all, calls)
+    for number, case in enumerate(calls):
+        contract.check(case, SIZE, [results[number] for results in by_rank])
 
 
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(60),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(data=st.data())
 def test_any_call_gives_what_numpy_gives(world, data):
@@ -55,10 +125,7 @@ def test_the_same_call_gives_the_same_bits_again(world, op):
     """MPI does not promise it; the libraries that we are tested with do so."""
     for dtype in ("float16", "float32", "complex64"):
         for count in (5, 5003, 70_001):
-            calls = [
-                contract.Case(op, (count,), dtype, seed=4, async_op=again == 2)
-                for again in range(4)
-            ]
+            calls = [Case(op, (count,), dtype, seed=4, async_op=again == 2) for again in range(4)]
             for results in world.run(contract.perform_all, calls):
                 assert len(set(results)) == 1
 
@@ -69,8 +136,11 @@ def test_scalars_keep_their_kind(world):
 
 def test_bad_calls_are_refused_and_the_group_stays_good(world):
     check_refused(world.run(refused)[1])
+    for said in world.run(mpi_cells.bad_input):
+        assert f"x has 4 elements, which {SIZE} ranks cannot share" in said
 
 
+@deep  # each rank imports torch
 @pytest.mark.parametrize("mpi", ["openmpi"], indirect=True)  # what a tensor is, no MPI knows
 def test_tensors(world):
     pytest.importorskip("torch")
@@ -80,6 +150,9 @@ def test_tensors(world):
         moved = [[left, 2 * left], [rank + 1, 2 * rank + 2]]
         moved = moved if rank else moved[::-1]
         assert results["torch"] == [[6, 12], [1, 2, 2, 4, 3, 6], [6, 12], *moved]
+
+
+# Splits
 
 
 def test_a_split_says_who_is_in_it(world):
@@ -99,27 +172,83 @@ def test_ranks_of_one_color_come_together(world):
     assert found == [([2, 0], 1, ["mpi", "self"]), None, ([2, 0], 0, ["self", "mpi"])]
 
 
+def test_a_part_that_is_turned_around_is_right(world):
+    cases = [
+        Case(op, (n,), dtype)
+        for op in contract.OPS
+        for dtype in ("int32", "float16")
+        for n in (1, 300)
+    ]
+    cases += [Case("send", (20_000,), "float64")]
+    parts = {}
+    for color, rank, results in world.run(mpi_cells.perform_in_part, cases):
+        parts.setdefault(color, {})[rank] = results
+    for by_rank in parts.values():
+        for number, case in enumerate(cases):
+            results = [by_rank[rank][number] for rank in range(len(by_rank))]
+            contract.check(case, len(results), results)
+
+
 def test_wrong_arguments_of_split_are_refused_before_anything_is_said(world):
     assert world.run(split_cells.wrong_splits) == [split_cells.WRONG] * SIZE
 
 
 def test_two_hundred_splits_leave_nothing_behind(world):
+    assert world.run(mpi_cells.news_left_by_splits) == [0] * SIZE
     for before, after in world.run(split_cells.split_many, 200):
         assert after[:2] == before[:2]  # descriptors, threads
+
+
+@deep
+def test_two_hundred_splits_leave_no_memory_behind(world):
+    for before, after in world.run(split_cells.split_many, 200):
         assert after[2] - before[2] < 4096  # KiB
 
 
-def test_nobody_holds_the_arrays_of_what_was_waited_for(world):
-    assert world.run(work_cells.arrays_left) == [0] * SIZE
+def test_splits_that_are_garbage_are_closed(pair):
+    pair.run(mpi_cells.dropped)
 
 
-def test_a_wait_that_is_too_short_ends_only_itself(world):
-    world.start(work_cells.wait_too_short, 0.1, ranks=[0])
-    with pytest.raises(TimeoutError):
-        world.outcomes([0], timeout=0.3)
-    world.start(work_cells.submit_and_wait, 100, ranks=[1, 2])
-    said, *others = world.outcomes()
-    assert others == [True, True]
-    assert said[0] is False
-    assert "all_sum is still under way after a wait of 0.1 s" in said[1]
-    assert said[2:] == ["<phalanx.Group rank 0 of 3>", True]
+# Forks, threads, and the end
+
+
+@pytest.mark.parametrize("cell", ["forked", "forked_waiting", "closed_as_submitted"])
+def test_forks_and_threads_do_no_harm(pair, cell):
+    pair.run(getattr(mpi_cells, cell))
+
+
+@deep
+@pytest.mark.timeout(300)
+def test_arrays_of_more_than_2_gib(pair):
+    """Of two ranks that have one array each; a library may copy it once."""
+    needed = 4 * (1 << 31) + (1 << 30)
+    if os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") < needed:
+        pytest.skip("needs more memory than this machine has to spare")
+    pair.start(mpi_cells.large)
+    assert pair.outcomes(timeout=250) == [None] * 2
+
+
+@pytest.mark.promise
+def test_an_interrupt_of_a_call_behind_others_frees_everybody(world):
+    """A call waits for what was submitted: `test_work` has the waits for a submitted operation."""
+    world.start(work_cells.submit_and_wait, 100, None, 2, True, ranks=[0, 2])
+    world.wait_in("all_sum", [0, 2], n_queued=2)
+    world.wait_asleep(0)
+    world.kill(0, signal.SIGINT)
+    with within():
+        interrupted, other = world.outcomes([0, 2])
+    assert isinstance(interrupted, KeyboardInterrupt)
+    assert isinstance(other, px.DistributedError)
+    world.start(cells.after_failure)
+    for said in world.outcomes():
+        assert all("rank 0 was interrupted in all_sum" in line for line in said), said
+
+
+@pytest.mark.promise
+@pytest.mark.parametrize("call", [False, True])
+def test_an_operations_own_time_counts_from_its_submission(world, call):
+    world.start(work_cells.submit_and_wait, 5, 0.2, 2, call, ranks=[0])
+    with within():
+        (error,) = world.outcomes([0])
+    assert isinstance(error, px.CollectiveTimeout), error
+    assert str(error).startswith("rank 0: all_sum timed out after 0.2 s behind operations")
