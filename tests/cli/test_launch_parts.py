@@ -178,6 +178,13 @@ def test_settings_that_cannot_be(setting, words):
         environment([setting], {})
 
 
+@pytest.mark.parametrize("name", ["localhost", "127.0.0.1"])
+def test_this_machine_alone_is_no_host_to_reach(name):
+    options = _parser().parse_args(["launch", "--hosts", name, "-n", "2"])
+    found = place(options, read_hosts(options), {})
+    assert (found.ranks, found.hosts) == (2, ())
+
+
 def test_words_for_ssh_are_split_as_a_shell_does():
     words = ["launch", "--hosts", "a.invalid", "--ssh-arg", "-i 'my key'", "--ssh-arg=-4"]
     options = _parser().parse_args(words)
