@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import sys
-import time
+
+from support.waiting import wait_until
 
 WORLD = """
 import json, sys
@@ -37,12 +38,9 @@ def hosts_of(said):
     return [value.split("'")[1] for value in said], {value.split()[-1] for value in said}
 
 
-def wait_empty(folder, timeout_s=4.0):
+def wait_empty(folder):
     """Wait until no key and no job's script is left."""
-    deadline_s = time.monotonic() + timeout_s
-    while left := list(folder.glob("*")):
-        assert time.monotonic() < deadline_s, left
-        time.sleep(0.02)
+    wait_until(lambda: not list(folder.glob("*")), f"nothing is left in {folder}")
 
 
 def wait_line(stream, words):

@@ -7,15 +7,16 @@ import json
 import os
 import shlex
 import sys
-import time
 
 import pytest
 from fake_scheduler import jobs_of, make_commands
 from job_world import WORLD, hosts_of, wait_empty
+from support.hosts_bed import check_nothing_left
+from support.promise import PATIENCE_S
+from support.waiting import wait_until
 
 from phalanx.hosts import add_far_arguments, job_options
 
-BOUND_S = 4.0
 NAMES = {"pbs": "PBS", "lsf": "LSF", "htcondor": "HTCondor"}
 pytestmark = pytest.mark.slow
 
@@ -47,16 +48,18 @@ class Cluster:
 def cluster(bed, tmp_path):
     cluster = Cluster(bed, tmp_path)
     yield cluster
-    assert bed.left(BOUND_S) == []
+    check_nothing_left(bed, bound_s=PATIENCE_S)  # how soon a job is over is the scheduler's
     assert cluster.jobs() == []
     wait_empty(cluster.keys)
 
 
-@pytest.mark.parametrize("launcher", NAMES)
-def test_a_job_is_submitted(cluster, launcher):
-    said, news = cluster.start(launcher=launcher, n=2, job={"nodes": 3})
-    assert hosts_of(said)[1] == {"15)"}
-    assert sorted(hosts_of(said)[0]) == ["a", "a", "b", "b", "c", "c"]
+@pytest.mark.parametrize(
+    ("launcher", "n", "nodes"), [("pbs", 2, 2), ("lsf", 1, 3), ("htcondor", 2, 2)]
+)
+def test_a_job_is_submitted(cluster, launcher, n, nodes):
+    said, news = cluster.start(launcher=launcher, n=n, job={"nodes": nodes})
+    assert hosts_of(said)[1] == {f"{sum(range(n * nodes))})"}
+    assert sorted(hosts_of(said)[0]) == sorted("abc"[:nodes] * n)
     name = NAMES[launcher]
     assert f"starting job 11 waits in {name}'s queue" in news
 
@@ -75,10 +78,7 @@ def test_the_hosts_of_a_job(cluster, launcher):
     with script.open("rb") as stdin:
         submit = ["qsub", script] if launcher == "pbs" else ["bsub"]
         cluster.bed.run(0, submit, env=cluster.env, stdin=stdin)
-    deadline_s = time.monotonic() + 60
-    while not out.exists():
-        assert time.monotonic() < deadline_s, errors.read_text()
-        time.sleep(0.02)
+    wait_until(out.exists, "the job is over", timeout_s=60.0)
     said = json.loads(out.read_text() or f'"{errors.read_text()}"')
     assert hosts_of(said) == (["a", "a", "b", "b", "c", "c"], {"15)"})
 

@@ -10,15 +10,24 @@ import sys
 import pytest
 from grid_engine import GridEngine, why_no_grid_engine
 from job_world import WORLD, hosts_of, run_world, wait_empty
+from support.hosts_bed import check_nothing_left, own_bed
+from support.promise import PATIENCE_S
+from support.tiers import deep
 
-BOUND_S = 6.0  # its daemons look every second
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def sge(bed):
+def bed():
+    """Three hosts of this file's own: Grid Engine's daemons stay there."""
     if reason := why_no_grid_engine():
         pytest.skip(reason)
+    with own_bed() as bed:
+        yield bed
+
+
+@pytest.fixture(scope="module")
+def sge(bed):
     return GridEngine(bed)
 
 
@@ -28,7 +37,7 @@ def jobs(bed, sge, monkeypatch):
     folder = bed.folder / "jobs"
     monkeypatch.setitem(sge.env, "PHALANX_JOB_DIR", str(folder))
     yield folder
-    assert bed.left(BOUND_S) == []
+    check_nothing_left(bed, bound_s=PATIENCE_S)
     assert sge.run("qstat", "-s", "p").stdout == ""
     wait_empty(folder)
 
@@ -37,6 +46,7 @@ def _start(sge, **options):
     return run_world(sge, launcher="sge", **options)
 
 
+@deep
 def test_the_hosts_of_a_job(bed, sge, tmp_path):
     script = tmp_path / "job.sh"
     words = [sys.executable, "-c", WORLD, json.dumps({"launcher": "sge", "n": 2})]
@@ -60,16 +70,18 @@ def test_the_hosts_of_a_job(bed, sge, tmp_path):
     assert said, f"{done}{(tmp_path / 'errors').read_text()}"
     hosts, sums = hosts_of(json.loads(said))
     assert (sorted(hosts), sums) == (["a", "a", "b", "b", "c", "c"], {"15)"})
-    assert bed.left(BOUND_S) == []
+    check_nothing_left(bed, bound_s=PATIENCE_S)
 
 
-def test_jobs_are_submitted(sge, jobs):
-    said, news = _start(sge, n=2, job={"nodes": 3, "queue": "all.q", "time": "0:10:0"})
+@pytest.mark.parametrize(("n", "nodes"), [(1, 2), pytest.param(2, 3, marks=deep)])
+def test_jobs_are_submitted(sge, jobs, n, nodes):
+    said, news = _start(sge, n=n, job={"nodes": nodes, "queue": "all.q", "time": "0:10:0"})
     hosts, sums = hosts_of(said)
-    assert (len(hosts), sums) == (6, {"15)"})
+    assert (len(hosts), sums) == (n * nodes, {f"{sum(range(n * nodes))})"})
     assert re.search(r"node0: starting job \d+ waits in Grid Engine's queue", news)
 
 
+@deep
 def test_a_job_that_is_refused(sge, jobs):
     said, _ = _start(sge, job={"nodes": 2, "queue": "nope"})
     assert said.startswith(
@@ -77,6 +89,7 @@ def test_a_job_that_is_refused(sge, jobs):
     )
 
 
+@deep
 def test_a_job_that_waits_too_long(sge, jobs):
-    said, _ = _start(sge, job={"nodes": 1, "args": ["-h"]}, boot_timeout=2.0)  # held
-    assert "waits in Grid Engine's queue (hqw) after 2 s, and was cancelled: wait longer" in said
+    said, _ = _start(sge, job={"nodes": 1, "args": ["-h"]}, boot_timeout=8.0)  # held
+    assert "waits in Grid Engine's queue (hqw) after 8 s, and was cancelled: wait longer" in said

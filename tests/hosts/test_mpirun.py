@@ -7,8 +7,10 @@ import sys
 
 import pytest
 from job_world import WORLD, hosts_of
+from support.hosts_bed import check_nothing_left
+from support.promise import PATIENCE_S
+from support.tiers import deep, deep_but
 
-BOUND_S = 4.0
 pytestmark = pytest.mark.slow
 AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
@@ -27,6 +29,7 @@ def there(mpi):
     return {"job": {"args": ["--prefix", str(mpi.bin.parent)] if mpi.name == "openmpi" else []}}
 
 
+@pytest.mark.parametrize("mpi", deep_but(["openmpi"], ["openmpi", "mpich"]), indirect=True)
 def test_hosts_by_mpirun(bed, mpi, there):
     """Its own world, which has one process, is none of the ranks'."""
     check = "assert not [name for name in os.environ if name.startswith(('OMPI_COMM', 'PMI'))]"
@@ -34,14 +37,15 @@ def test_hosts_by_mpirun(bed, mpi, there):
     assert check in code
     said = _start(bed, mpi, code, hosts="a,b,c", n=2, **there)
     assert hosts_of(said) == (["a", "a", "b", "b", "c", "c"], {"15)"})
-    assert bed.left(BOUND_S) == []
+    check_nothing_left(bed, bound_s=PATIENCE_S)
 
 
+@deep
 def test_a_host_that_mpirun_does_not_reach(bed, mpi, there):
     said = _start(bed, mpi, hosts="a,nowhere", **there)
     assert said.startswith("nowhere: MPI does not start it: ")
     assert "nowhere" in said.partition(": MPI")[2], said
-    assert bed.left(BOUND_S) == []
+    check_nothing_left(bed, bound_s=PATIENCE_S)
 
 
 def test_no_mpirun(bed, monkeypatch):
