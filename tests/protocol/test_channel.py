@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.promise import PATIENCE_S
 
 from phalanx.protocol import (
     MAX_FRAME,
@@ -61,7 +62,7 @@ def test_an_answer_to_a_request_that_was_given_up_is_skipped():
         second = Join(channel.next_id(), 1)
         theirs.sendall(pack_frame(Refused(first.id, -1, "late")))
         theirs.sendall(pack_frame(Refused(second.id, -1, "right")))
-        assert channel.request(second, second.id, timeout=5).message == "right"
+        assert channel.request(second, second.id, timeout=PATIENCE_S).message == "right"
 
 
 def test_a_notice_does_not_wait_behind_a_request():
@@ -69,7 +70,7 @@ def test_a_notice_does_not_wait_behind_a_request():
     with ours, theirs:
         channel = Channel(ours)
         ask = Join(channel.next_id(), 1)
-        thread = threading.Thread(target=lambda: channel.request(ask, ask.id, timeout=5))
+        thread = threading.Thread(target=lambda: channel.request(ask, ask.id, timeout=PATIENCE_S))
         thread.start()
         reader = FrameReader()
         seen = []
@@ -79,7 +80,7 @@ def test_a_notice_does_not_wait_behind_a_request():
         while len(seen) < 2:
             seen += reader.feed(theirs.recv(1 << 16))
         theirs.sendall(pack_frame(Refused(ask.id, -1, "")))
-        thread.join(5)
+        thread.join(PATIENCE_S)
         assert not thread.is_alive()
 
 
@@ -89,7 +90,7 @@ def test_a_supervisor_that_is_gone_is_said():
         channel = Channel(ours)
         theirs.close()
         with pytest.raises(ChannelClosed, match="supervisor of this host is gone"):
-            channel.request(Join(1, 1), 1, timeout=5)
+            channel.request(Join(1, 1), 1, timeout=PATIENCE_S)
 
 
 def test_keys_do_not_show():

@@ -7,6 +7,7 @@ import threading
 import time
 
 import pytest
+from support.promise import PATIENCE_S
 
 from phalanx.rank import CellGate, uninterrupted
 
@@ -66,7 +67,7 @@ def test_an_interrupt_just_before_a_wait_ends_it(gate, monkeypatch):
 
     def wait():
         is_waiting.release()
-        time.sleep(30)
+        time.sleep(2 * PATIENCE_S)
 
     is_waiting = threading.Semaphore(0)
     stopper = threading.Thread(target=stop)
@@ -75,7 +76,7 @@ def test_an_interrupt_just_before_a_wait_ends_it(gate, monkeypatch):
     begin_s = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         wait()
-    assert time.monotonic() - begin_s < 5
+    assert time.monotonic() - begin_s < PATIENCE_S
     stopper.join()
     assert nudges
     assert not gate.nudge("a")

@@ -6,9 +6,9 @@ import logging
 import queue
 import threading
 
-from phalanx.rank import HelpDesk
+from support.promise import PATIENCE_S
 
-SOON_S = 10.0
+from phalanx.rank import HelpDesk
 
 
 def test_only_the_newest_question_of_a_kind_waits():
@@ -17,16 +17,16 @@ def test_only_the_newest_question_of_a_kind_waits():
 
     def first():
         has_begun.set()
-        may_end.wait(SOON_S)
+        may_end.wait(PATIENCE_S)
         said.put("first")
 
     desk.take("complete", first)
-    assert has_begun.wait(SOON_S)
+    assert has_begun.wait(PATIENCE_S)
     for text in ("old", "older than the last", "last"):
         desk.take("complete", lambda text=text: said.put(text))
     desk.take("inspect", lambda: said.put("another kind"))
     may_end.set()
-    assert [said.get(timeout=SOON_S) for _ in range(3)] == ["first", "last", "another kind"]
+    assert [said.get(timeout=PATIENCE_S) for _ in range(3)] == ["first", "last", "another kind"]
     assert said.empty()
 
 
@@ -35,5 +35,5 @@ def test_an_object_that_cannot_be_looked_at_ends_no_help(caplog):
     with caplog.at_level(logging.ERROR):
         desk.take("inspect", lambda: 1 / 0)
         desk.take("complete", lambda: said.put("next"))
-        assert said.get(timeout=SOON_S) == "next"
+        assert said.get(timeout=PATIENCE_S) == "next"
     assert "could not be answered" in caplog.text

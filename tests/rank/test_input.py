@@ -8,11 +8,14 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.promise import PATIENCE_S
+from support.waiting import wait_until
 
 from phalanx.distributed import Loss
 from phalanx.errors import RankFailure
 from phalanx.protocol import LineNeed, TypedLine
 from phalanx.rank import TypedLines
+from phalanx.rank._input import POLL_S
 
 
 class Asked:
@@ -44,10 +47,10 @@ def test_a_missing_line_is_asked_for_once():
     lines.begin("cell")
     with ThreadPoolExecutor(1) as pool:
         line = pool.submit(lines.next_line, "who? ", password=True)
-        asked.came.acquire()
+        assert asked.came.acquire(timeout=PATIENCE_S)
         lines.feed("other", 0, TypedLine("not this"))
         lines.feed("cell", 0, TypedLine("ann"))
-        assert line.result(5) == "ann"
+        assert line.result(PATIENCE_S) == "ann"
     assert asked.needs == [LineNeed("cell", 0, "who? ", True, False)]
 
 
@@ -66,10 +69,10 @@ def test_a_front_end_that_cannot_ask_frees_the_reader():
     lines.begin("cell")
     with ThreadPoolExecutor(1) as pool:
         line = pool.submit(lines.next_line)
-        asked.came.acquire()
+        assert asked.came.acquire(timeout=PATIENCE_S)
         lines.refuse("cell", "no input here")
         with pytest.raises(RuntimeError, match="no input here"):
-            line.result(5)
+            line.result(PATIENCE_S)
 
 
 def test_the_end_of_the_cell_frees_the_reader_of_another_thread():
@@ -78,10 +81,10 @@ def test_the_end_of_the_cell_frees_the_reader_of_another_thread():
     lines.begin("cell")
     with ThreadPoolExecutor(1) as pool:
         line = pool.submit(lines.next_line)
-        asked.came.acquire()
+        assert asked.came.acquire(timeout=PATIENCE_S)
         lines.end()
         with pytest.raises(EOFError):
-            line.result(5)
+            line.result(PATIENCE_S)
     with pytest.raises(RuntimeError, match="while a cell runs"):
         lines.next_line()
 
@@ -101,6 +104,16 @@ class World:
     def __init__(self) -> None:
         self.loss: Loss | None = None
         self.withdrawn: list[str] = []
+        self.n_looks = 0
+
+    def look(self) -> Loss | None:
+        self.n_looks += 1
+        return self.loss
+
+    def wait_looks(self) -> None:
+        """Wait until a read has looked whether a rank is lost, and has gone on waiting."""
+        n_before = self.n_looks
+        wait_until(lambda: self.n_looks >= n_before + 3, "looks at what is lost")
 
     def lose(self, rank: int, *, epoch: int = 1, is_told: bool = False) -> None:
         self.loss = Loss(RankFailure(rank, "node", "killed"), epoch, is_told)
@@ -109,7 +122,7 @@ class World:
 def a_world(lost=()):
     """Lines of a cell that runs, what they ask, and a world to lose ranks of."""
     asked, world = Asked(), World()
-    lines = TypedLines(0, asked, world.withdrawn.append, lambda: world.loss)
+    lines = TypedLines(0, asked, world.withdrawn.append, world.look)
     lines.begin("cell", lost)
     return lines, asked, world
 
@@ -117,7 +130,7 @@ def a_world(lost=()):
 def waiting(lines, pool, asked, **options):
     """A read that has asked for its line."""
     line = pool.submit(lines.next_line, "? ", **options)
-    assert asked.came.acquire(timeout=5)
+    assert asked.came.acquire(timeout=PATIENCE_S)
     return line
 
 
@@ -126,16 +139,15 @@ def test_a_loss_frees_all_who_read_data_and_takes_their_question_back():
     with ThreadPoolExecutor(2) as pool:
         first = waiting(lines, pool, asked)
         second = pool.submit(lines.next_line)  # of another thread, which waits for its turn
-        while len(lines._condition._waiters) < 2:
-            pass
+        wait_until(lambda: len(lines._condition._waiters) == 2, "two reads")
         world.lose(2, is_told=True)  # an operation of a third thread was freed first
         for line in (first, second):
             with pytest.raises(RankFailure, match="rank 2 on node: killed"):
-                line.result(5)
+                line.result(PATIENCE_S)
         assert world.withdrawn[0] == "cell"
         third = waiting(lines, pool, asked)  # whoever goes on may ask anew
         lines.feed("cell", 0, TypedLine("ann"))
-        assert third.result(5) == "ann"
+        assert third.result(PATIENCE_S) == "ann"
 
 
 def test_a_read_that_begins_after_a_loss_raises_it_unless_something_has():
@@ -145,11 +157,11 @@ def test_a_read_that_begins_after_a_loss_raises_it_unless_something_has():
         lines.next_line()
     with ThreadPoolExecutor(1) as pool:
         line = waiting(lines, pool, asked)
-        with pytest.raises(TimeoutError):
-            line.result(0.2)
+        world.wait_looks()
+        assert not line.done()
         world.lose(1, epoch=2)
         with pytest.raises(RankFailure, match="rank 1"):
-            line.result(5)
+            line.result(PATIENCE_S)
 
 
 def test_a_loss_leaves_a_debugger_alone():
@@ -158,9 +170,9 @@ def test_a_loss_leaves_a_debugger_alone():
         command = waiting(lines, pool, asked, is_command=True)
         world.lose(2)
         with pytest.raises(TimeoutError):
-            command.result(0.2)
+            command.result(5 * POLL_S)
         lines.feed("cell", 0, TypedLine("bt", (0,), is_command=True))
-        assert command.result(5) == "bt"
+        assert command.result(PATIENCE_S) == "bt"
     assert world.withdrawn == []
 
 
@@ -169,10 +181,10 @@ def test_a_loss_that_the_cell_was_begun_with_is_no_news():
     world.lose(2)
     with ThreadPoolExecutor(1) as pool:
         line = waiting(lines, pool, asked)
-        with pytest.raises(TimeoutError):
-            line.result(0.2)
+        world.wait_looks()
+        assert not line.done()
         lines.feed("cell", 0, TypedLine("ann"))
-        assert line.result(5) == "ann"
+        assert line.result(PATIENCE_S) == "ann"
 
 
 def test_what_was_typed_is_read_before_a_loss_is_told():

@@ -7,6 +7,7 @@ from collections import Counter
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from support.tiers import examples
 
 from phalanx.protocol import LineNeed, TypedLine
 from phalanx.rank import LogOfRank, Missing
@@ -131,7 +132,7 @@ class Ranks(RuleBasedStateMachine):
 
 
 TestRanks = Ranks.TestCase
-TestRanks.settings = settings(stateful_step_count=30, deadline=None)
+TestRanks.settings = settings(max_examples=examples(100), stateful_step_count=30, deadline=None)
 
 
 def test_a_read_does_not_pass_an_entry_that_has_not_come():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from supervisor.simulator import Event, Simulator
+from support.tiers import examples
 
 from phalanx.supervisor._hopeless import WORLD, find_hopeless
 
@@ -77,7 +78,7 @@ def is_in(simulator, rank, found):
     )
 
 
-@settings(max_examples=2 * settings().max_examples, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(simulators(), st.randoms(use_true_random=False), st.integers(0, 60))
 def test_no_wait_that_can_end_is_ever_accused(simulator, random, n_steps):
     threads = simulator.threads()
@@ -96,7 +97,7 @@ def test_no_wait_that_can_end_is_ever_accused(simulator, random, n_steps):
         assert all(is_in(simulator, rank, found) for rank in found.waiting)
 
 
-@settings(max_examples=2 * settings().max_examples, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(simulators(), st.randoms(use_true_random=False))
 def test_whoever_cannot_go_on_is_freed(simulator, random):
     settle(simulator, random)

@@ -18,10 +18,10 @@ pytestmark = pytest.mark.slow
 CLIENT = """
 import resource, sys
 from phalanx.workspace import Workspace
-if sys.argv[1]:
-    resource.setrlimit(getattr(resource, sys.argv[1]), (int(sys.argv[2]), int(sys.argv[3])))
+for name, soft, hard in zip(*[iter(sys.argv[1:])] * 3):
+    resource.setrlimit(getattr(resource, name), (int(soft), int(hard)))
 try:
-    with Workspace.start(n=int(sys.argv[4])) as ws:
+    with Workspace.start(n=2) as ws:
         print("ran", [r.value for r in ws.run("px.all_sum(1)")])
 except Exception as error:
     print(type(error).__name__, str(error).splitlines()[0], len(str(error).splitlines()))
@@ -37,8 +37,9 @@ def said_by(family, status):
     return said
 
 
-def said_with(folder, name, soft, hard, n):
-    with Family(folder, name, str(soft), str(hard), str(n), python=CLIENT) as family:
+def said_with(folder, *limits):
+    """Start a workspace under limits: for each its name, the soft and the hard one."""
+    with Family(folder, *map(str, limits), python=CLIENT) as family:
         return said_by(family, 0)
 
 
@@ -54,7 +55,7 @@ def said_with(folder, name, soft, hard, n):
     ],
 )
 def test_what_a_start_is_refused_is_one_line(tmp_path, name, limit, words):
-    said = said_with(tmp_path, name, limit, limit, 2)
+    said = said_with(tmp_path, name, limit, limit)
     assert said.startswith("DistributedError")
     assert words in said
     assert said.endswith(" 1\n")
@@ -63,22 +64,17 @@ def test_what_a_start_is_refused_is_one_line(tmp_path, name, limit, words):
 @pytest.mark.promise
 @pytest.mark.parametrize("mib", deep_but([600], [600, 800]))
 def test_address_space_that_a_rank_is_refused_is_named(tmp_path, mib):
-    said = said_with(tmp_path, "RLIMIT_AS", mib << 20, mib << 20, 2)
+    said = said_with(tmp_path, "RLIMIT_AS", mib << 20, mib << 20)
     assert "cannot map the 528 MiB of address space that the ranks of a host share" in said
     assert f"a process may have {mib} MiB here; raise that limit (ulimit -v)" in said
     assert said.endswith(" 1\n")
 
 
 @pytest.mark.promise
-def test_two_ranks_run_in_a_gib_of_address_space_each(tmp_path):
-    said = said_with(tmp_path, "RLIMIT_AS", 1 << 30, 1 << 30, 2)
-    assert said == "ran ['2', '2']\n"
-
-
-@pytest.mark.promise
-def test_a_soft_limit_of_descriptors_is_raised(tmp_path):
+def test_two_ranks_run_in_a_gib_of_address_space_each_and_raise_a_soft_limit(tmp_path):
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    assert said_with(tmp_path, "RLIMIT_NOFILE", 30, hard, 2) == "ran ['2', '2']\n"
+    limits = ("RLIMIT_AS", 1 << 30, 1 << 30, "RLIMIT_NOFILE", 30, hard)
+    assert said_with(tmp_path, *limits) == "ran ['2', '2']\n"
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,15 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
+from support.promise import PATIENCE_S, within
+from support.waiting import wait_until
 
 from phalanx.distributed import STACK_SIGNAL, STACKS_VARIABLE
+from phalanx.supervisor import _stack_pipe
 from phalanx.supervisor._dumps import parse_dump
-from phalanx.supervisor._stack_pipe import ANSWER_S, MAX_NBYTES, StackPipe
+from phalanx.supervisor._stack_pipe import MAX_NBYTES, StackPipe
 
 READY = "print('up', flush=True); import sys, time\n"
 ARMED = "from phalanx.distributed._stacks import show_stacks; show_stacks()\n" + READY
@@ -41,6 +43,13 @@ def child(code, pipe, *, said=None):
 
 
 @pytest.fixture
+def patient(monkeypatch):
+    """Wait longer for an answer that is sure to come: the machine may be busy."""
+    monkeypatch.setattr(_stack_pipe, "ANSWER_S", PATIENCE_S)
+    monkeypatch.setattr(_stack_pipe, "QUIET_S", PATIENCE_S)
+
+
+@pytest.fixture
 def pipe():
     pipe = StackPipe()
     yield pipe
@@ -55,11 +64,9 @@ def dump(pipe, process, *, times=1):
     return asyncio.run(ask())
 
 
-def test_the_stack_of_a_process_that_waits(pipe):
+def test_the_stack_of_a_process_that_waits(pipe, patient):
     with child(ARMED + "def f():\n    sys.stdin.read()\nf()", pipe) as process:
-        deadline_s = time.monotonic() + 10
-        while " in f\n" not in dump(pipe, process)[0]:
-            assert time.monotonic() < deadline_s
+        wait_until(lambda: " in f\n" in dump(pipe, process)[0], "the call of f")
         for text in dump(pipe, process, times=5):
             main = parse_dump(text)[-1]
             assert [frame.function for frame in main.frames] == ["f", "<module>"]
@@ -96,7 +103,8 @@ def test_a_descriptor_that_is_none_harms_nobody(pipe):
         assert f"{STACKS_VARIABLE}='987' names no open descriptor" in process.stderr.read()
 
 
-def test_one_that_does_not_come_to_answer_is_waited_for_briefly_and_asked_once(pipe):
+@pytest.mark.promise
+def test_one_that_does_not_come_to_answer_is_waited_for_briefly_and_asked_once(pipe, monkeypatch):
     code = (
         ARMED + f"import signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, [{STACK_SIGNAL}])\n"
         "print('blocked', flush=True)\nsys.stdin.readline()\n"
@@ -105,17 +113,18 @@ def test_one_that_does_not_come_to_answer_is_waited_for_briefly_and_asked_once(p
     )
     with child(code, pipe) as process:
         assert process.stdout.readline() == "blocked\n"
-        begin_s = time.monotonic()
-        assert dump(pipe, process, times=2) == ["", ""]
-        assert time.monotonic() - begin_s < 4 * ANSWER_S
+        with within():
+            assert dump(pipe, process, times=2) == ["", ""]
         process.stdin.write("\n")
         process.stdin.flush()
         assert process.stdout.readline() == "open\n"
         # The answer to the first two, one of them, is thrown away.
+        monkeypatch.setattr(_stack_pipe, "ANSWER_S", PATIENCE_S)
         (text,) = dump(pipe, process)
         assert text.count("most recent call first") == 1
 
 
+@pytest.mark.promise
 def test_what_is_told_is_bounded(pipe):
     code = (
         ARMED + "import os, threading\n"
@@ -127,14 +136,13 @@ def test_what_is_told_is_bounded(pipe):
         "threading.Thread(target=flood, daemon=True).start()\nsys.stdin.read()"
     )
     with child(code, pipe) as process:
-        begin_s = time.monotonic()
-        (text,) = dump(pipe, process)
+        with within():
+            (text,) = dump(pipe, process)
         assert len(text) <= MAX_NBYTES
-        assert time.monotonic() - begin_s < 2.0
 
 
 def test_a_process_that_is_gone_is_no_error(pipe):
     with child(ARMED, pipe) as process:
-        process.wait(10)
+        process.wait(PATIENCE_S)
         assert dump(pipe, process) == [None]
     assert process.returncode in {0, -signal.SIGKILL}
