@@ -13,7 +13,10 @@ import time
 
 import psutil
 import pytest
-from restarting import Notices, assert_sound, kill, pids, values, wait_for
+from restarting import Notices, assert_sound, kill, pids, values
+from support.cells import BackgroundCell, wait_busy
+from support.promise import PATIENCE_S
+from support.waiting import wait_until
 
 from phalanx.errors import CellError, DistributedError
 from phalanx.workspace import Workspace, list_workspaces, stop_workspace
@@ -35,15 +38,58 @@ input()
 FAIL = "px.all_sum(np.ones(1 + rank))"  # it ends the epoch on all ranks
 
 
-@pytest.fixture(autouse=True)
-def _folder(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    # Where those without that variable are: of somebody else's tests, which run at the same time.
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    yield
-    for info in list_workspaces():
-        stop_workspace(info.name)
+@contextlib.contextmanager
+def only_in(folder):
+    """Keep workspaces in a folder of their own, and stop those that are left there."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_RUNTIME_DIR", str(folder))
+        # Where those without that variable are: of other tests, which run at the same time.
+        patch.setenv("TMPDIR", str(folder))
+        patch.setattr("tempfile.tempdir", str(folder))
+        yield
+        for info in list_workspaces():
+            stop_workspace(info.name)
+
+
+@pytest.fixture
+def _folder(tmp_path):
+    with only_in(tmp_path):
+        yield
+
+
+class Taken:
+    """A workspace that the tests of this file take over from each other."""
+
+    def __init__(self):
+        self.ws = Workspace.start(n=2, name="ours", linger=0)
+
+    def fail(self):
+        """Have the epoch end, and the next one announced and entered by nobody."""
+        with pytest.raises(CellError):
+            self.ws.run(FAIL)
+        assert self.ws._root.begin_cell("lost", (0, 1)).reform
+
+    def attach(self):
+        """Take the ranks over, as another client does."""
+        before, self.ws = self.ws, Workspace.attach("ours", take=True)
+        before.stop()  # it is not its own any more: that ends its thread
+        view = Notices()
+        self.ws.make_view = lambda: view
+        return self.ws
+
+
+@pytest.fixture(scope="module")
+def _shared(tmp_path_factory):
+    with only_in(tmp_path_factory.mktemp("runtime")):
+        taken = Taken()
+        yield taken
+        taken.ws.stop()
+
+
+@pytest.fixture
+def taken(_shared):
+    """Two ranks that a test may take over."""
+    return _shared
 
 
 def left_by(then: str, *words: str) -> None:
@@ -65,6 +111,7 @@ def come(**options) -> tuple[Workspace, Notices]:
     return ws, view
 
 
+@pytest.mark.usefixtures("_folder")
 def test_cells_of_every_start_outlive_who_ran_them():
     left_by(
         "ws.run('order = [1]', every_start=True)\n"
@@ -84,13 +131,14 @@ def test_cells_of_every_start_outlive_who_ran_them():
         ws.stop()
 
 
+@pytest.mark.usefixtures("_folder")
 def test_a_rank_that_was_replaced_meanwhile_is_told_of_and_prepared():
     left_by("ws.run('every = rank + 10', every_start=True)", "auto")
     with Workspace.attach("ours", watch=True) as watcher:
         old = pids(watcher)
         os.kill(old[1], signal.SIGKILL)
-        wait_for(lambda: pids(watcher)[1] != old[1])
-        wait_for(lambda: watcher.topology().ranks[1].state == "idle")
+        wait_until(lambda: pids(watcher)[1] != old[1], "rank 1 is replaced")
+        wait_until(lambda: watcher.topology().ranks[1].state == "idle", "rank 1 is up")
     ws, view = come()
     with ws:
         (line,) = view.texts
@@ -111,21 +159,23 @@ def test_a_rank_that_was_replaced_meanwhile_is_told_of_and_prepared():
         ws.stop()
 
 
+@pytest.mark.usefixtures("_folder")
 def test_a_rank_that_is_dead_is_told_of_with_the_time():
     left_by("import os\nos.kill(ws.topology().ranks[1].pid, 9)")
     with Workspace.attach("ours", watch=True) as watcher:
-        wait_for(lambda: watcher.topology().ranks[1].state == "dead")
+        wait_until(lambda: watcher.topology().ranks[1].state == "dead", "rank 1 is dead")
     ws, view = come()
     with ws:
-        at = time.strftime("%H:")
         (line,) = view.texts
-        assert line.startswith(f"rank 1 died at {at}")
+        minutes = {time.strftime("%H:%M", time.localtime(time.time() - ago)) for ago in range(120)}
+        assert line.startswith(tuple(f"rank 1 died at {minute}" for minute in minutes))
         assert line.endswith("(killed by signal 9 (SIGKILL)); `%distributed restart 1` replaces it")
         assert ws.restart() == (1,)
         assert_sound(ws)
         ws.stop()
 
 
+@pytest.mark.usefixtures("_folder")
 def test_an_epoch_that_nobody_entered_is_entered_by_who_comes():
     # The world was to be formed anew, and its client died before it had asked the ranks to.
     left_by(f"try: ws.run({FAIL!r})\nexcept Exception: pass\nws._root.begin_cell('lost', (0, 1))")
@@ -135,30 +185,7 @@ def test_an_epoch_that_nobody_entered_is_entered_by_who_comes():
         ws.stop()
 
 
-def test_an_epoch_that_nobody_entered_is_entered_by_who_takes_over():
-    with Workspace.start(n=2, name="ours", linger=0) as first:
-        with pytest.raises(CellError):
-            first.run(FAIL)
-        assert first._root.begin_cell("lost", (0, 1)).reform
-        ws, _ = come(take=True)
-        with ws:
-            assert_sound(ws)
-            ws.stop()
-
-
-def test_an_epoch_that_one_rank_has_entered_is_entered_by_the_others():
-    with Workspace.start(n=2, name="ours", linger=0) as first:
-        with pytest.raises(CellError):
-            first.run(FAIL)
-        assert first._root.begin_cell("lost", (0, 1)).reform
-        enter = Cell("mine:enter", (0,))
-        first._runner._dispatch.execute(enter, 0, ENTER_CODE, silent=True)
-        ws, _ = come(take=True)
-        with ws:
-            assert_sound(ws)
-            ws.stop()
-
-
+@pytest.mark.usefixtures("_folder")
 def test_ranks_whose_client_died_before_they_met_are_in_one_world(monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(Steps, "_enter", lambda self: None)
@@ -171,38 +198,53 @@ def test_ranks_whose_client_died_before_they_met_are_in_one_world(monkeypatch):
             ws.stop()
 
 
-def test_a_rank_that_returns_while_somebody_comes_is_there(monkeypatch):
-    with Workspace.start(n=2, name="ours", linger=0) as first:
-        old = pids(first)[1]
-
-        def restart():
-            with contextlib.suppress(DistributedError):  # it is taken away meanwhile
-                first.restart(1, force=True)
-
-        thread = threading.Thread(target=restart)
-        thread.start()
-        wait_for(lambda: pids(first)[1] != old)
-        new = psutil.Process(pids(first)[1])
-        new.suspend()
-
-        class Slow(CatchUp):
-            """The rank returns between the last word on how things stand and what follows."""
-
-            def __init__(self, name, dispatch, root, size):
-                super().__init__(name, dispatch, root, size)
-                assert [lost.rank for lost in self.deaths] == [1]
-                new.resume()
-                wait_for(lambda: root.topology().ranks[1].state == "idle")
-
-        monkeypatch.setattr("phalanx.workspace._runner.CatchUp", Slow)
-        ws, _ = come(take=True)
-        thread.join(20.0)
-        with ws:
-            assert_sound(ws)
-            ws.stop()
+def test_an_epoch_that_nobody_entered_is_entered_by_who_takes_over(taken):
+    taken.fail()
+    ws = taken.attach()
+    ws.join()
+    assert_sound(ws)
 
 
-def test_a_cell_that_was_joined_is_over_though_its_last_word_was_lost(monkeypatch):
+def test_an_epoch_that_one_rank_has_entered_is_entered_by_the_others(taken):
+    taken.fail()
+    enter = Cell("mine:enter", (0,))
+    taken.ws._runner._dispatch.execute(enter, 0, ENTER_CODE, silent=True)
+    ws = taken.attach()
+    ws.join()
+    assert_sound(ws)
+
+
+def test_a_rank_that_returns_while_somebody_comes_is_there(taken, monkeypatch):
+    first = taken.ws
+    old = pids(first)[1]
+
+    def restart():
+        with contextlib.suppress(DistributedError):  # it is taken away meanwhile
+            first.restart(1, force=True)
+
+    thread = threading.Thread(target=restart)
+    thread.start()
+    wait_until(lambda: pids(first)[1] != old, "the new rank is there")
+    new = psutil.Process(pids(first)[1])
+    new.suspend()
+
+    class Slow(CatchUp):
+        """The rank returns between the last word on how things stand and what follows."""
+
+        def __init__(self, name, dispatch, root, size):
+            super().__init__(name, dispatch, root, size)
+            assert [lost.rank for lost in self.deaths] == [1]
+            new.resume()
+            wait_until(lambda: root.topology().ranks[1].state == "idle", "rank 1 is up")
+
+    monkeypatch.setattr("phalanx.workspace._runner.CatchUp", Slow)
+    ws = taken.attach()
+    ws.join()
+    thread.join(PATIENCE_S)
+    assert_sound(ws)
+
+
+def test_a_cell_that_was_joined_is_over_though_its_last_word_was_lost(taken, monkeypatch, tmp_path):
     lost = []
     take = JoinedCell._take
 
@@ -213,18 +255,14 @@ def test_a_cell_that_was_joined_is_over_though_its_last_word_was_lost(monkeypatc
             take(cell, rank, message)
 
     monkeypatch.setattr(JoinedCell, "_take", take_some)
-    with Workspace.start(n=2, name="ours", linger=0) as first:
-
-        def run():
-            with contextlib.suppress(DistributedError):  # it is taken away meanwhile
-                first.run("import time; time.sleep(1.5); kept = 1")
-
-        cell = threading.Thread(target=run)
-        cell.start()
-        wait_for(lambda: first.topology().ranks[1].state == "busy")
-        ws, _ = come(take=True)
-        cell.join()
-        with ws:
-            assert len(lost) == 1
-            assert values(ws, "kept") == ["1", "1"]
-            ws.stop()
+    go = tmp_path / "go"
+    code = f"import os, time\nwhile not os.path.exists({str(go)!r}): time.sleep(0.01)\nkept = 1"
+    with BackgroundCell(taken.ws, code) as cell:
+        wait_busy(taken.ws)
+        ws = taken.attach()
+        cell.wait()
+    assert "was taken over" in str(cell.error)
+    go.touch()
+    ws.join()
+    assert len(lost) == 1
+    assert values(ws, "kept") == ["1", "1"]

@@ -5,10 +5,12 @@ from __future__ import annotations
 import gc
 import signal
 import threading
-import time
 
 import psutil
 import pytest
+from restarting import pids, values
+from support.tiers import deep
+from support.waiting import wait_until
 
 from phalanx.errors import RankFailure
 from phalanx.workspace import Workspace
@@ -16,78 +18,176 @@ from phalanx.workspace import Workspace
 pytestmark = pytest.mark.slow
 
 MIB = 1 << 20
+N_WINDOWS = 3
 
 
-def rss_of(process: psutil.Process) -> int:
-    return process.memory_info().rss
+def rss_of(*processes: psutil.Process) -> int:
+    return sum(process.memory_info().rss for process in processes)
 
 
+def growth(window, processes) -> float:
+    """Run ``window`` four times; return by how many bytes a window after the first adds.
+
+    The slope of a line through the sizes after each window: an allocator that grows once by a
+    large step does not look like a leak, a leak of each window does.
+    """
+    sizes = []
+    for _ in range(1 + N_WINDOWS):
+        window()
+        gc.collect()
+        sizes.append(rss_of(*processes))
+    middle = N_WINDOWS / 2
+    weights = [step - middle for step in range(1 + N_WINDOWS)]
+    slope = sum(weight * size for weight, size in zip(weights, sizes, strict=True))
+    return min(slope / sum(weight**2 for weight in weights), sizes[-1] - sizes[-2])
+
+
+def cells(ws, n):
+    """Run cells, of which a few fail."""
+    for i in range(n):
+        ws.run("print('x' * 100)\npx.all_sum(1)", view=None)
+        if i % 100 == 0:
+            with pytest.raises(Exception, match="ZeroDivisionError"):
+                ws.run("1 / 0")
+    gc.collect()
+
+
+def held(processes):
+    """Return how many descriptors and threads each process has."""
+    return [count for p in processes for count in (p.num_fds(), p.num_threads())]
+
+
+def wait_no_more(processes, before):
+    """Wait until no process has more than ``before``: one may have a file of /proc open."""
+
+    def is_no_more():
+        return all(now <= then for now, then in zip(held(processes), before, strict=True))
+
+    wait_until(is_no_more, f"no more descriptors and threads than {before}")
+
+
+def standing(ws):
+    """Return how many processes a workspace has, and how many descriptors in all."""
+    processes = family(ws)
+    return len(processes), sum(process.num_fds() for process in processes)
+
+
+def family(ws):
+    root = psutil.Process(ws._root.pid)
+    return [psutil.Process(), root, *root.children()]
+
+
+def test_cells_leave_no_descriptor_and_no_thread(ws):
+    processes = family(ws)
+    cells(ws, 20)
+    before = held(processes)
+    cells(ws, 40)
+    wait_no_more(processes, before)
+
+
+def test_cells_that_fail_leave_no_descriptors_for_the_garbage_collection(ws):
+    ws.run("import gc, os\ngc.disable()")
+
+    def n_fds():
+        return values(ws, "len(os.listdir('/proc/self/fd'))")[1]
+
+    with pytest.raises(ValueError, match="all_sum #"):
+        ws.run("px.all_sum(np.ones(1 + rank))")
+    before = n_fds()
+    for _ in range(5):
+        with pytest.raises(ValueError, match="all_sum #1"):
+            ws.run("px.all_sum(np.ones(1 + rank))")
+    assert n_fds() == before
+    ws.run("gc.enable()")
+
+
+def check_deaths(ws):
+    """Kill all ranks but the first, and check what the supervisor still holds of them."""
+    ranks = range(1, ws.size)
+    before_pids = pids(ws)
+    root = psutil.Process(ws._root.pid)
+    ws.run("import os\npx.all_sum(1)")
+    before = root.num_fds()
+    for rank in ranks:
+        with pytest.raises(RankFailure, match=f"rank {rank} "):
+            ws.run(f"os.kill({before_pids[rank]}, {signal.SIGKILL:d})", ranks=[rank])
+    # The channel, the pidfd and two pipes of each; its memory is its slot's.
+    expected = before - len(ranks) * 4
+    wait_until(lambda: root.num_fds() <= expected, f"no more than {expected} descriptors")
+    assert values(ws, "rank") == ["0"]
+    wait_until(lambda: not any(map(psutil.pid_exists, before_pids[1:])), "the dead are reaped")
+
+
+def test_dying_ranks_leave_nothing_in_the_supervisor(breakable):
+    check_deaths(breakable)
+
+
+def test_restarts_leave_no_process_and_no_descriptor(ws):
+    def restart():
+        ws.restart(1, force=True)
+        assert values(ws, "int(px.all_sum(np.ones(1 << 18)).sum())") == [str(3 << 18)] * 3
+
+    restart()  # what is made once
+    before = standing(ws)
+    for _ in range(3):
+        restart()
+    wait_until(lambda: standing(ws) == before, f"{before} processes and descriptors")
+
+
+@deep
+def test_many_dying_ranks_leave_nothing_in_the_supervisor():
+    with Workspace.start(n=8) as ws:
+        check_deaths(ws)
+
+
+@deep
 def test_starts_leak_nothing():
     me = psutil.Process()
 
-    def rounds(n):
-        for _ in range(n):
-            with Workspace.start(n=2) as ws:
-                ws.run("px.all_sum(1)")
+    def start():
+        with Workspace.start(n=2) as ws:
+            ws.run("px.all_sum(1)")
+
+    def held_here():
         gc.collect()
-        return me.num_fds(), threading.active_count(), len(me.children()), rss_of(me)
+        return me.num_fds(), threading.active_count(), len(me.children())
 
-    *before, rss_before = rounds(3)
-    *after, rss_after = rounds(8)
-    assert after == before
-    assert rss_after - rss_before < 2 * MIB
+    for _ in range(3):
+        start()
+    before = held_here()
+    assert growth(lambda: [start() for _ in range(3)], [me]) < MIB
+    wait_until(lambda: held_here() == before, f"{before} descriptors, threads and children")
 
 
+@deep
 @pytest.mark.timeout(240)
 def test_cells_leak_nothing():
     with Workspace.start(n=2) as ws:
-        root = psutil.Process(ws._root.pid)
-        everybody = [psutil.Process(), root, *root.children()]
-
-        def cells(n):
-            for i in range(n):
-                ws.run("print('x' * 100)\npx.all_sum(1)", view=None)
-                if i % 100 == 0:
-                    with pytest.raises(Exception, match="ZeroDivisionError"):
-                        ws.run("1 / 0")
-            gc.collect()
-            held = [count for p in everybody for count in (p.num_fds(), p.num_threads())]
-            return held, sum(map(rss_of, everybody))
-
-        before, rss_before = cells(300)
-        after, rss_after = cells(900)
-        # Fewer where a thread of an earlier test has ended meanwhile.
-        assert all(now <= then for now, then in zip(after, before, strict=True)), (before, after)
-        # IPython keeps each cell's text and result on purpose, what ranks show is a file.
-        assert rss_after - rss_before < 8.5 * MIB  # 10 KiB a cell, of all together
+        processes = family(ws)
+        cells(ws, 300)
+        before = held(processes)
+        # IPython keeps each cell's text and result on purpose, what ranks show is a file:
+        # 10 KiB a cell, of all together.
+        assert growth(lambda: cells(ws, 300), processes) < 300 * 10 * 1024
+        wait_no_more(processes, before)
 
 
-def test_dying_ranks_leave_nothing_in_the_supervisor():
-    with Workspace.start(n=8) as ws:
-        pids = [int(r.value) for r in ws.run("import os\nos.getpid()")]
-        root = psutil.Process(ws._root.pid)
-        ws.run("px.all_sum(1)")
-        before = root.num_fds()
-        for rank in range(1, 8):
-            with pytest.raises(RankFailure, match=f"rank {rank} "):
-                ws.run(f"os.kill({pids[rank]}, {signal.SIGKILL:d})", ranks=[rank])
-        # The channel, the pidfd and two pipes of each; its memory is its slot's.
-        deadline_s = time.monotonic() + 2
-        while root.num_fds() > before - 7 * 4:
-            assert time.monotonic() < deadline_s
-        assert [r.value for r in ws.run("rank")] == ["0"]
-        assert not [pid for pid in pids[1:] if psutil.pid_exists(pid)]
+@deep
+@pytest.mark.timeout(240)
+def test_fifty_restarts_leave_nothing():
+    with Workspace.start(n=2) as ws:
 
+        def restart():
+            ws.restart(1, force=True)
+            assert values(ws, "int(px.all_sum(np.ones(1 << 18)).sum())") == [str(2 << 18)] * 2
 
-def test_cells_that_fail_leave_no_descriptors_for_the_garbage_collection():
-    with Workspace.start(n=2, linger=0) as ws:
-        ws.run("import gc, os\ngc.disable()")
-
-        def n_fds():
-            return ws.run("len(os.listdir('/proc/self/fd'))")[1].value
-
-        before = n_fds()
-        for _ in range(5):
-            with pytest.raises(ValueError, match="all_sum #1"):
-                ws.run("px.all_sum(np.ones(1 + rank))")
-        assert n_fds() == before
+        for _ in range(5):  # what is made once
+            restart()
+        me, root, *children = family(ws)
+        lasting = [p for p in children if "_controller" in " ".join(p.cmdline())]
+        assert len(lasting) == 1
+        before = standing(ws)
+        # 16 MiB over 50 restarts, as one difference, was the bound before.
+        slope = growth(lambda: [restart() for _ in range(12)], [me, root, *lasting])
+        assert slope < 12 / 50 * 16 * MIB
+        wait_until(lambda: standing(ws) == before, f"{before} processes and descriptors")

@@ -190,7 +190,11 @@ def test_stop_leaves_nothing(own):
 def test_a_rank_that_is_told_to_end_ends_by_itself_and_a_start_leaks_nothing(ws, tmp_path):
     """In time, and with what it has registered for its end: nobody has to kill it."""
     ws.run("pass")  # one workspace has been started before: what is made once is there
-    before = n_descriptors(), threading.active_count()
+
+    def held():
+        return n_descriptors(), threading.active_count()
+
+    before = held()
     code = (
         "import atexit, os, sys\n"
         f"def note(what, folder={str(tmp_path)!r}): open(f'{{folder}}/{{what}}', 'w').close()\n"
@@ -203,7 +207,7 @@ def test_a_rank_that_is_told_to_end_ends_by_itself_and_a_start_leaks_nothing(ws,
         alone.run(code)
     assert {path.name for path in tmp_path.iterdir()} == {"atexit", "kept", "left"}
     assert (tmp_path / "kept").read_text() == "text"
-    assert (n_descriptors(), threading.active_count()) == before
+    wait_until(lambda: held() == before, f"{before} descriptors and threads")
 
 
 @pytest.mark.promise

@@ -5,19 +5,42 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 
 import psutil
 import pytest
-from restarting import Notices, assert_sound, kill, pids, values, wait_for
+from restarting import Notices, assert_sound, kill, pids, values
+from support.promise import PATIENCE_S, within
+from support.waiting import wait_until
 
 from phalanx.errors import CellError, RankFailure
 from phalanx.workspace import Workspace
 
 
-def test_names_are_copied_and_what_cannot_be_is_named(ws):
-    view = Notices()
-    ws.make_view = lambda: view
+@pytest.fixture
+def notices(monkeypatch):
+    """Collect the notices of a workspace: call it once."""
+
+    def collect(ws):
+        view = Notices()
+        monkeypatch.setattr(ws, "make_view", lambda: view)
+        return view
+
+    return collect
+
+
+@pytest.fixture(scope="module")
+def renewed():
+    """Three ranks that are replaced as soon as they die."""
+    with Workspace.start(n=3, linger=0, auto_restart=True) as workspace:
+        yield workspace
+
+
+def wait_newcomer(ws):
+    wait_until(lambda: ws._runner._newcomers, "a new rank has come")
+
+
+def test_names_are_copied_and_what_cannot_be_is_named(ws, notices):
+    view = notices(ws)
     ws.run(COPIED)
     assert ws.restart([1, 2], force=True, copy_from=0) == (1, 2)
     (line,) = [text for text in view.texts if "names of rank 0" in text]
@@ -79,41 +102,38 @@ def test_cells_of_every_start_run_on_the_new_rank_in_their_order():
         assert_sound(ws)
 
 
-def test_auto_restart_replaces_a_rank_and_says_so():
-    view = Notices()
-    with Workspace.start(n=3, auto_restart=True) as ws:
-        ws.run("kept = rank\nevery = 1", every_start=True)
-        with pytest.raises(RankFailure):
-            ws.run("import os\nif rank == 1: os.kill(os.getpid(), 9)\npx.all_sum(1)", view=view)
-        assert "rank 1 was killed by signal 9 (SIGKILL); it is being replaced" in view.texts
-        ws.make_view = lambda: view
-        assert_sound(ws)
-        assert any(text.startswith("rank 1 is new, without") for text in view.texts)
-        assert values(ws, "kept") == ["0", "1", "2"]
-        os.kill(pids(ws)[2], signal.SIGKILL)  # between cells
-        wait_for(lambda: ws._runner._newcomers)
-        assert_sound(ws)
+def test_a_value_that_is_fetched_does_not_swallow_that_a_rank_is_new(renewed, notices):
+    view = notices(renewed)
+    os.kill(pids(renewed)[1], signal.SIGKILL)
+    wait_newcomer(renewed)
+    assert renewed.pull("rank") == [0, 1, 2]
+    assert [text[:13] for text in view.texts] == ["rank 1 is new"]
 
 
-def test_names_are_not_copied_while_the_world_cannot_stand(own):
-    view = Notices()
-    own.make_view = lambda: view
-    own.run("kept = 1")
-    kill(own, 0, 1)
-    own.restart(1, copy_from=0)
+def test_auto_restart_replaces_a_rank_and_says_so(renewed, notices):
+    ws, view = renewed, Notices()
+    ws.run("kept = rank\nevery = 1", every_start=True)
+    with pytest.raises(RankFailure):
+        ws.run("import os\nif rank == 1: os.kill(os.getpid(), 9)\npx.all_sum(1)", view=view)
+    assert "rank 1 was killed by signal 9 (SIGKILL); it is being replaced" in view.texts
+    view = notices(ws)
+    assert_sound(ws)
+    assert any(text.startswith("rank 1 is new, without") for text in view.texts)
+    assert values(ws, "kept") == ["0", "1", "2"]
+    os.kill(pids(ws)[2], signal.SIGKILL)  # between cells
+    wait_newcomer(ws)
+    assert_sound(ws)
+
+
+def test_names_are_not_copied_while_the_world_cannot_stand(breakable, notices):
+    ws = breakable
+    view = notices(ws)
+    ws.run("kept = 1")
+    kill(ws, 0, 1)
+    ws.restart(1, copy_from=0)
     assert any("rank 1 got nothing of rank 0: rank 0" in text for text in view.texts)
-    own.restart()
-    assert_sound(own)
-
-
-def test_a_value_that_is_fetched_does_not_swallow_that_a_rank_is_new():
-    view = Notices()
-    with Workspace.start(n=2, linger=0, auto_restart=True) as ws:
-        ws.make_view = lambda: view
-        os.kill(pids(ws)[1], signal.SIGKILL)
-        wait_for(lambda: ws._runner._newcomers)
-        assert ws.pull("rank") == [0, 1]
-        assert [text[:13] for text in view.texts] == ["rank 1 is new"]
+    ws.restart()
+    assert_sound(ws)
 
 
 def test_a_missing_name_is_told_without_frames_of_others(ws):
@@ -125,24 +145,26 @@ def test_a_missing_name_is_told_without_frames_of_others(ws):
     ]
 
 
-def test_a_stop_ends_the_wait_for_a_new_rank_that_does_not_answer(own):
-    own._root.restart((1,), force=True)
-    wait_for(lambda: own._runner._newcomers)
-    new = psutil.Process(pids(own)[1])
+def test_a_stop_ends_the_wait_for_a_new_rank_that_does_not_answer(breakable):
+    ws = breakable
+    ws._root.restart((1,), force=True)
+    wait_newcomer(ws)
+    new = psutil.Process(pids(ws)[1])
     new.suspend()
     try:
 
         def stop_when_it_waits():
-            wait_for(lambda: own._runner.is_running and own.topology().ranks[1].state == "busy")
+            wait_until(
+                lambda: ws._runner.is_running and ws.topology().ranks[1].state == "busy",
+                "the cell waits for rank 1",
+            )
             os.kill(os.getpid(), signal.SIGINT)
 
         thread = threading.Thread(target=stop_when_it_waits)
         thread.start()
-        begin_s = time.monotonic()
-        with pytest.raises(KeyboardInterrupt):
-            own.run("1")
+        with within(PATIENCE_S), pytest.raises(KeyboardInterrupt):
+            ws.run("1")
         thread.join()
-        assert time.monotonic() - begin_s < 10.0
     finally:
         new.resume()
-    assert_sound(own)
+    assert_sound(ws)

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import signal
 import threading
-import time
 
 import psutil
 import pytest
 from processes import wait_gone
-from restarting import BOUND_S, Notices, assert_sound, kill, pids, values, wait_for
+from restarting import Notices, assert_sound, kill, pids, values
+from support.cells import BackgroundCell, wait_busy, wait_in
+from support.promise import PATIENCE_S
+from support.tiers import deep_but
+from support.waiting import wait_until
 
 from phalanx.errors import CellError, DistributedError, RankFailure
 from phalanx.workspace import QuietView, Workspace
 
 
-@pytest.fixture(scope="module", params=["any", "tcp"])
+@pytest.fixture(scope="module", params=deep_but(["any"], ["any", "tcp"]))
 def ws(request):
     """Four ranks that the tests of this file share and break."""
     with Workspace.start(n=4, transport=request.param) as workspace:
@@ -84,9 +87,9 @@ def test_a_new_rank_that_dies_while_it_starts_is_named_and_may_be_tried_again(ws
 
     thread = threading.Thread(target=restart)
     thread.start()
-    wait_for(lambda: pids(ws)[1] != old)
+    wait_until(lambda: pids(ws)[1] != old, "the new rank is there")
     psutil.Process(pids(ws)[1]).kill()
-    thread.join(10.0)
+    thread.join(PATIENCE_S)
     assert problems == ["not replaced: rank 1 killed by signal 9 (SIGKILL) while starting"]
     assert ws.topology().ranks[1].state == "dead"
     assert values(ws, "rank") == ["0", "2", "3"]
@@ -122,34 +125,13 @@ def test_what_cannot_be_restarted_is_said_and_nothing_is_lost(ws, options, words
     assert values(ws, "kept") == ["0", "1", "2", "3"]
 
 
-def test_a_stopped_workspace_is_not_restarted():
-    ws = Workspace.start(n=1)
-    ws.stop()
-    with pytest.raises(DistributedError, match="was stopped"):
-        ws.restart(0, force=True)
-
-
 @pytest.mark.parametrize("code", ["import time; time.sleep(600)", "px.recv((1,), np.int8, 0)"])
 def test_a_live_rank_in_the_midst_of_a_cell_is_replaced_by_force(ws, notices, code):
-    failures = []
-
-    def run():
-        try:
-            ws.run(f"if rank == 2:\n    {code}\nelse:\n    px.all_sum(1)")
-        except DistributedError as error:
-            failures.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    wait_for(lambda: all("all_sum" in ws.topology().ranks[r].detail for r in (0, 1, 3)))
-    begin_s = time.monotonic()
-    assert ws.restart(2, force=True) == (2,)
-    thread.join(10.0)
-    assert not thread.is_alive()
-    assert time.monotonic() - begin_s < 10.0
-    (failure,) = failures
-    assert isinstance(failure, RankFailure)
-    assert (failure.rank, failure.reason) == (2, "is being restarted")
+    with BackgroundCell(ws, f"if rank == 2:\n    {code}\nelse:\n    px.all_sum(1)") as cell:
+        wait_in(ws, "all_sum", 0, 1, 3)
+        assert ws.restart(2, force=True) == (2,)
+    assert isinstance(cell.error, RankFailure)
+    assert (cell.error.rank, cell.error.reason) == (2, "is being restarted")
     assert "rank 2 is being restarted" in notices
     assert_sound(ws)
 
@@ -158,49 +140,32 @@ def test_a_rank_that_is_stopped_by_a_signal_is_replaced_by_force(ws):
     frozen = psutil.Process(pids(ws)[1])
     frozen.send_signal(signal.SIGSTOP)
     assert ws.restart(1, force=True) == (1,)
-    assert wait_gone([frozen], BOUND_S) == []
+    assert wait_gone([frozen]) == []
     assert_sound(ws)
 
 
 def test_a_rank_in_c_code_that_holds_the_gil_is_replaced_by_force_with_all_it_started(ws):
     (child,) = values(ws, "import subprocess; subprocess.Popen(['sleep', '600']).pid", ranks=[3])
 
-    def run():
-        with pytest.raises(RankFailure, match="is being restarted"):
-            ws.run(HOLDS_GIL, ranks=[3])
-
-    busy = threading.Thread(target=run)
-    busy.start()
-    wait_for(lambda: ws.topology().ranks[3].state == "busy")
-    assert ws.restart(3, force=True) == (3,)
-    busy.join(10.0)
-    assert not busy.is_alive()
-    assert (
-        wait_gone([psutil.Process(int(child))] if psutil.pid_exists(int(child)) else [], 2.0) == []
-    )
+    process = psutil.Process(int(child))
+    holds_gil = "import ctypes; ctypes.PyDLL(None).sleep(600)"  # PyDLL does not let go of it
+    with BackgroundCell(ws, holds_gil, ranks=[3]) as busy:
+        wait_busy(ws, 3)
+        assert ws.restart(3, force=True) == (3,)
+    assert isinstance(busy.error, RankFailure)
+    assert "is being restarted" in str(busy.error)
+    assert wait_gone([process]) == []
     assert_sound(ws)
 
 
-HOLDS_GIL = "import ctypes; ctypes.PyDLL(None).sleep(600)"  # PyDLL does not let go of it
-
-
-def test_a_cell_that_runs_goes_on_without_the_new_rank_and_the_next_with_it(ws, notices, tmp_path):
+def test_a_cell_that_runs_goes_on_without_the_new_rank_and_the_next_with_it(ws, notices, gate):
     kill(ws, 1)
-    done = []
-    thread = threading.Thread(
-        target=lambda: done.append(
-            values(ws, "import os, time\nwhile not os.path.exists(go): time.sleep(0.01)\nrank")
-        )
-    )
-    go = tmp_path / "go"
-    ws.push({"go": str(go)})
-    thread.start()
-    wait_for(lambda: ws.topology().ranks[0].state == "busy")
-    assert ws.restart() == (1,)
-    assert "rank 1 will take part from the next cell on" in notices
-    go.touch()
-    thread.join(10.0)
-    assert done == [["0", "2", "3"]]
+    with BackgroundCell(ws, f"{gate.wait}\nrank") as cell:
+        wait_busy(ws, 0, 2, 3)
+        assert ws.restart() == (1,)
+        assert "rank 1 will take part from the next cell on" in notices
+        gate.open()
+    assert cell.values() == ["0", "2", "3"]
     assert_sound(ws)
 
 
@@ -229,69 +194,37 @@ def test_the_notice_of_a_death_says_what_replaces_the_rank(ws, notices):
     ws.restart()
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(240)
-def test_fifty_restarts_leave_nothing():
-    with Workspace.start(n=2) as ws:
-        root = psutil.Process(ws._root.pid)
-
-        def standing():
-            processes = [psutil.Process(), root, *root.children(recursive=True)]
-            return len(processes), sum(process.num_fds() for process in processes)
-
-        def resident():
-            lasting = [p for p in root.children() if "_controller" in " ".join(p.cmdline())]
-            assert len(lasting) == 1
-            return sum(p.memory_info().rss for p in (psutil.Process(), root, *lasting))
-
-        for _ in range(5):  # what is made once
-            ws.restart(1, force=True)
-            ws.run("px.all_sum(np.ones(1 << 18))")
-        before, before_nbytes = standing(), resident()
-        for _ in range(50):
-            ws.restart(1, force=True)
-            assert values(ws, "int(px.all_sum(np.ones(1 << 18)).sum())") == [str(2 << 18)] * 2
-        assert standing() == before
-        assert resident() - before_nbytes < 16 << 20
+def test_a_restart_that_is_under_way_is_waited_for_by_whoever_asks_again(ws, notices):
+    old, done = pids(ws)[1], []
+    threads = [
+        threading.Thread(target=lambda how=how: done.append(ws.restart(**how)))
+        for how in ({"ranks": 1, "force": True}, {}, {"ranks": 1})
+    ]
+    threads[0].start()
+    wait_until(lambda: pids(ws)[1] != old, "the new rank is there")
+    new = psutil.Process(pids(ws)[1])
+    new.suspend()  # so that it is not up before all have asked
+    for thread in threads[1:]:
+        thread.start()
+    wait_until(lambda: len(ws._root._waiting) == 3, "all have asked")
+    new.resume()
+    for thread in threads:
+        thread.join(2 * PATIENCE_S)
+    assert done == [(1,)] * 3
+    said = "rank 1 was being restarted already; that was waited for"
+    assert notices.count(said) == 2
+    assert pids(ws)[1] == new.pid
+    assert_sound(ws)
 
 
-def test_a_restart_that_is_under_way_is_waited_for_by_whoever_asks_again():
-    with Workspace.start(n=2, linger=0) as ws:
-        view = Notices()
-        ws.make_view = lambda: view
-        old, done = pids(ws)[1], []
-        threads = [
-            threading.Thread(target=lambda how=how: done.append(ws.restart(**how)))
-            for how in ({"ranks": 1, "force": True}, {}, {"ranks": 1})
-        ]
-        threads[0].start()
-        wait_for(lambda: pids(ws)[1] != old)
-        new = psutil.Process(pids(ws)[1])
-        new.suspend()  # so that it is not up before all have asked
-        for thread in threads[1:]:
-            thread.start()
-        wait_for(lambda: len(ws._root._waiting) == 3)
-        new.resume()
-        for thread in threads:
-            thread.join(30.0)
-        assert done == [(1,)] * 3
-        said = "rank 1 was being restarted already; that was waited for"
-        assert view.texts.count(said) == 2
-        assert pids(ws)[1] == new.pid
-        assert_sound(ws)
-
-
-def test_a_new_rank_does_not_show_what_the_one_before_was_in():
-    with Workspace.start(n=3, linger=0) as ws:
-        with pytest.raises(RankFailure):
-            ws.run(
-                "import os, threading\n"
-                "if rank == 1: threading.Timer(0.3, os.kill, (os.getpid(), 9)).start()\n"
-                "px.recv((1,), np.int8, (rank + 1) % size)"
-            )
-        kill(ws, 2)
-        ws.restart(1)
-        assert ws.topology().ranks[1].detail == ""
-        assert "recv" not in ws.stacks(1)[1]
-        ws.restart(2)
-        assert_sound(ws)
+def test_a_new_rank_does_not_show_what_the_one_before_was_in(ws):
+    with BackgroundCell(ws, "px.recv((1,), np.int8, (rank + 1) % size)") as cell:
+        wait_in(ws, "recv", 0, 1, 2, 3)
+        psutil.Process(pids(ws)[1]).kill()
+    assert isinstance(cell.error, RankFailure)
+    kill(ws, 2)
+    ws.restart(1)
+    assert ws.topology().ranks[1].detail == ""
+    assert "recv" not in ws.stacks(1)[1]
+    ws.restart(2)
+    assert_sound(ws)
