@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
-import time
+import tempfile
 from pathlib import Path
 
 import psutil
 import pytest
-from processes import wait_gone
+from launching import wait_gone
+from support.promise import BOUND_S
+from support.waiting import wait_until
+
+from phalanx.cli import main
 
 pytestmark = pytest.mark.slow
 
-PATIENCE_S = 20.0
 SCRIPT = """
 import sys, phalanx as px
 world = px.init()
@@ -28,74 +30,90 @@ if sys.argv[1:] == ["fail"] and world.rank() == 1:
 
 
 @pytest.fixture
-def phalanx(tmp_path):
+def folder(tmp_path, monkeypatch):
+    """Go to a folder with the script, whose records of workspaces are nobody else's."""
     (tmp_path / "train.py").write_text(SCRIPT)
     # Records of others, which tests that kill a notebook leave for a while, lie in either place.
-    env = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path), "TMPDIR": str(tmp_path)}
-
-    def run(*words: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "phalanx.cli", *words]
-        return subprocess.run(
-            command, capture_output=True, text=True, cwd=tmp_path, env=env, timeout=60, check=False
-        )
-
-    yield run
+    for name in ("XDG_RUNTIME_DIR", "TMPDIR"):
+        monkeypatch.setenv(name, str(tmp_path))
+    monkeypatch.setattr(
+        tempfile, "tempdir", str(tmp_path)
+    )  # of this process, which has read TMPDIR
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path
     names = [path.stem for path in (tmp_path / "phalanx").glob("*.json")]
     if names:
-        run("stop", *names)
+        launch("stop", *names)
+
+
+def launch(*words: str) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end."""
+    command = [sys.executable, "-m", "phalanx.cli", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
 
 
 def wait_for(path: Path, text: str) -> str:
-    deadline_s = time.monotonic() + PATIENCE_S
-    while not path.exists() or text not in path.read_text():
-        assert time.monotonic() < deadline_s, path.read_text() if path.exists() else path
-        time.sleep(0.02)
-    return path.read_text()
+    """Wait until a file has this text; return all of it."""
+    return wait_until(
+        lambda: path.exists() and text in (found := path.read_text()) and found, f"{text} in {path}"
+    )
 
 
-def test_ranks_stay_until_they_are_stopped(phalanx, tmp_path):
-    left = phalanx("launch", "-n", "2", "--detach", "train.py", "stay")
-    assert (left.returncode, left.stdout) == (0, "train\n")
-    folder = tmp_path / "phalanx-train"
-    assert f"is in {folder}; phalanx stop train ends it" in left.stderr
-    for rank in range(2):
-        wait_for(folder / f"rank-{rank}.stdout", f"rank {rank} 2 ''\n")
-    listed = phalanx("list").stdout
-    assert "train" in listed
-    assert str(folder) in listed
-    roots = [
+@pytest.fixture
+def listed(capsys):
+    """Return what `phalanx list` prints."""
+
+    def look() -> str:
+        capsys.readouterr()
+        assert main(["list"]) == 0
+        return capsys.readouterr().out
+
+    return look
+
+
+def family_of(words: str) -> list[psutil.Process]:
+    """Return the processes that have this in their command line."""
+    return [
         process
         for process in psutil.process_iter(["cmdline"])
-        if str(tmp_path) in " ".join(process.info["cmdline"] or [])
-        or "train.py" in " ".join(process.info["cmdline"] or [])
+        if words in " ".join(process.info["cmdline"] or [])
     ]
-    assert phalanx("stop", "train").returncode == 0
-    assert wait_gone(roots, 2.0) == []
-    assert phalanx("list").stdout == "no workspaces\n"
-    assert wait_for(folder / "phalanx.log", "stopped\n")
+
+
+@pytest.mark.promise
+def test_ranks_stay_until_they_are_stopped(folder, listed):
+    left = launch("launch", "-n", "2", "--detach", "train.py", "stay")
+    assert (left.returncode, left.stdout) == (0, "train\n")
+    logs = folder / "phalanx-train"
+    assert f"is in {logs}; phalanx stop train ends it" in left.stderr
+    for rank in range(2):
+        wait_for(logs / f"rank-{rank}.stdout", f"rank {rank} 2 ''\n")
+    # A second one gets a number; a name that is taken is refused.
+    assert launch("launch", "--detach", "train.py", "stay").stdout == "train-2\n"
+    refused = launch("launch", "--detach", "--name", "train", "train.py", "stay")
+    assert refused.returncode == 1
+    assert "a workspace 'train' runs already" in refused.stderr
+    assert refused.stderr.count("\n") == 1
+    table = listed()
+    assert "train-2" in table
+    assert str(logs) in table
+    started = family_of(str(folder)) + family_of("train.py stay")
+    assert len(started) >= 5  # two supervisors, three ranks
+    assert launch("stop", "train", "train-2").returncode == 0
+    assert wait_gone(started, BOUND_S) == []
+    assert listed() == "no workspaces\n"
+    assert wait_for(logs / "phalanx.log", "stopped\n")
 
 
 @pytest.mark.parametrize(
     ("words", "verdict"),
     [([], "all ranks have ended well"), (["fail"], "failed: rank 1 exited with status 3")],
 )
-def test_the_end_is_written_down(phalanx, tmp_path, words, verdict):
-    folder = tmp_path / "logs"
-    left = phalanx("launch", "-n", "2", "--detach", "--log-dir", "logs", "train.py", *words)
+def test_the_end_is_written_down(folder, listed, words, verdict):
+    left = launch("launch", "-n", "2", "--detach", "--log-dir", "logs", "train.py", *words)
     assert left.returncode == 0
-    wait_for(folder / "phalanx.log", verdict)
-    deadline_s = time.monotonic() + PATIENCE_S
-    while phalanx("list").stdout != "no workspaces\n":
-        assert time.monotonic() < deadline_s
-
-
-def test_a_second_one_gets_a_number_and_a_name_that_is_taken_is_refused(phalanx):
-    assert phalanx("launch", "--detach", "train.py", "stay").stdout == "train\n"
-    assert phalanx("launch", "--detach", "train.py", "stay").stdout == "train-2\n"
-    refused = phalanx("launch", "--detach", "--name", "train", "train.py", "stay")
-    assert refused.returncode == 1
-    assert "a workspace 'train' runs already" in refused.stderr
-    assert refused.stderr.count("\n") == 1
+    wait_for(folder / "logs" / "phalanx.log", verdict)
+    wait_until(lambda: listed() == "no workspaces\n", "the workspace is no longer listed")
 
 
 @pytest.mark.parametrize(
@@ -110,9 +128,13 @@ def test_a_second_one_gets_a_number_and_a_name_that_is_taken_is_refused(phalanx)
         (["stop"], "NAME"),
     ],
 )
-def test_mistakes_are_one_line(phalanx, words, message):
-    said = phalanx(*words)
-    assert said.returncode in (1, 2)
-    assert message in said.stderr
-    assert said.stderr.count("\n") == 1
-    assert phalanx("list").stdout == "no workspaces\n"
+def test_mistakes_are_one_line(folder, listed, capsys, words, message):
+    try:
+        code = main(words)
+    except SystemExit as leaving:
+        code = leaving.code
+    said = capsys.readouterr().err
+    assert code in (1, 2)
+    assert message in said
+    assert said.count("\n") == 1
+    assert listed() == "no workspaces\n"
