@@ -11,6 +11,7 @@ from typing import Any
 
 from bed import Bed
 from support.waiting import wait_until
+from support.waiting import wait_until
 
 __all__ = ["Cluster"]
 
@@ -41,10 +42,14 @@ class Cluster:
     def wait(self, is_there: Callable[[], bool]) -> None:
         """Wait until something is there; fails with what the daemons have said."""
         try:
-            wait_until(is_there, "the cluster is up", _UP_S, poll_s=0.1)
-        except AssertionError:
-            logs = [path for pattern in self.logs for path in self.folder.glob(pattern)]
-            raise AssertionError("\n".join(path.read_text()[-2000:] for path in logs)) from None
+            wait_until(is_there, "the daemons of a scheduler", _UP_S, 0.05)
+        except AssertionError as error:
+            said = [
+                path.read_text()[-2000:]
+                for pattern in self.logs
+                for path in self.folder.glob(pattern)
+            ]
+            raise AssertionError("\n".join([str(error), *said])) from error
 
     def run(self, *command: Any, host: int = 0, **options: Any) -> Any:
         """Run a program that knows this cluster, on a host."""

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 from fuzz.quiet import quiet
 from fuzz.supply import Supply
+from support.promise import PATIENCE_S
 
 import phalanx
 from phalanx.distributed._attempt import Attempt
@@ -189,12 +190,12 @@ def _guest(supply: Supply) -> None:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        listener.settimeout(5.0)
+        listener.settimeout(PATIENCE_S)
         server = threading.Thread(target=serve, args=(listener,))
         server.start()
         guest = Guest(*listener.getsockname(), world, 1)
         try:
-            came = guest.enter(Deadline(3.0))
+            came = guest.enter(Deadline(PATIENCE_S))
         except TimeoutError as error:
             msg = "it waits for one that is gone"
             raise AssertionError(msg) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import shutil
@@ -13,6 +14,12 @@ from pathlib import Path
 
 import psutil
 import pytest
+from support.loops import run_held
+from support.promise import BOUND_S, PATIENCE_S, within
+
+from phalanx.protocol import HostPlan
+from phalanx.supervisor._far_command import SLOW_S, FarCommand, Way
+from phalanx.supervisor._host_process import HostUnreachable
 
 DRIVER = Path(__file__).with_name("ssh_driver.py")
 FAR = 'read line; echo "$line" > {said}; echo "phalanx-host: begun"; cat; echo "it is over" >&2; exit 3'
@@ -63,10 +70,11 @@ def why(bed, plan, python, remote=None):
         answer = launcher.answer()
     assert not answer["is_up"]
     assert "\n" not in answer["text"]
-    assert bed.left(2.0) == []
+    assert bed.left(PATIENCE_S) == []
     return answer["text"]
 
 
+@pytest.mark.promise
 def test_a_host_is_up_and_ends_with_its_ssh(bed, far, tmp_path):
     with Launcher(bed, (_plan(), {"python": str(far)}, "the secret")) as launcher:
         assert launcher.answer() == {"name": "b", "is_up": True, "slow": []}
@@ -76,13 +84,16 @@ def test_a_host_is_up_and_ends_with_its_ssh(bed, far, tmp_path):
                 assert "secret" not in str((process.cmdline(), process.environ()))
         launcher.enter()
         assert launcher.answer()["ended"] == "its ssh was killed by signal 9 (SIGKILL)"
-    assert bed.left(2.0) == []
+    with within():
+        assert bed.left(BOUND_S) == []
 
 
+@pytest.mark.promise
 def test_nothing_is_left_when_the_launcher_is_killed(bed, far):
     with Launcher(bed, (_plan(), {"python": str(far)}, "secret")) as launcher:
         assert launcher.answer()["is_up"]
-    assert bed.left(2.0) == []
+    with within():
+        assert bed.left(BOUND_S) == []
 
 
 def test_why_a_host_that_was_up_has_ended(bed):
@@ -105,7 +116,7 @@ def test_all_hosts_are_told_of_not_only_the_first(bed, far):
         answers = {answer["name"]: answer for answer in (launcher.answer() for _ in hosts)}
     assert [answers[name]["is_up"] for name in ("b", "nowhere", "c")] == [True, False, True]
     assert "the name nowhere does not resolve" in answers["nowhere"]["text"]
-    assert bed.left(2.0) == []
+    assert bed.left(PATIENCE_S) == []
 
 
 def test_what_a_shell_says_first_does_not_confuse(bed, far):
@@ -190,15 +201,34 @@ def test_the_last_words_of_the_far_side(bed):
     assert text == "its supervisor failed (KeyError: 3): has it the same version of phalanx?"
 
 
-def test_a_slow_host_is_told_of_and_given_up(bed):
-    sleeping = bed.python("sleeping", "exec cat >/dev/null")
-    remote = {"python": str(sleeping), "timeout_s": 3.2}
-    with Launcher(bed, (_plan(), remote, "secret")) as launcher:
-        answer = launcher.answer()
-    assert answer["slow"] == ["it has let us in, its Python has not answered yet"]
-    said = "it has let us in, its Python has not answered yet, after 3.2 s"
-    assert answer["text"] == f"{said} (--boot-timeout S waits longer)"
-    assert bed.left(2.0) == []
+def test_a_slow_host_is_told_of_and_given_up():
+    """A command stands in for ssh: it lets us in, finds a Python, and that says nothing."""
+    said = "it has let us in, its Python has not answered yet"
+    slow, plan = [], HostPlan("b", 2)
+    far = "echo phalanx-host: in; echo phalanx-host: python; exec cat >/dev/null"
+    way = Way(plan, "python", ["sh", "-c", far], missing="", waiting="", why=str)
+    timeout_s = SLOW_S + 0.2
+
+    async def main(loop):
+        host = FarCommand(way, b"secret")
+        begun = asyncio.ensure_future(host.wait_begun(timeout_s, slow.append))
+        await loop.until(lambda: host._phase == said, "a Python that is found")
+        await loop.pass_s(SLOW_S - 0.1)
+        assert slow == []
+        await loop.pass_s(0.15)
+        assert slow == [said]
+        await loop.pass_s(0.1)
+        assert not begun.done()
+        await loop.pass_s(0.1)
+        with pytest.raises(HostUnreachable) as caught:
+            await begun
+        host.kill()
+        await host.ended()
+        return caught.value.text
+
+    text = run_held(main)
+    assert text == f"{said}, after {timeout_s:g} s (--boot-timeout S waits longer)"
+    assert slow == [said]
 
 
 def test_no_ssh_here(bed, far, tmp_path):
@@ -218,8 +248,8 @@ def test_a_frozen_sshd_is_slow_not_forgotten(bed, far):
         remote = {"python": str(far), "timeout_s": 1.0}
         with Launcher(bed, (_plan(), remote, "secret")) as launcher:
             text = launcher.answer()["text"]
-        assert time.monotonic() - start < 10
+        assert time.monotonic() - start < PATIENCE_S
     finally:
         server.send_signal(signal.SIGCONT)
     assert "ssh" in text
-    assert bed.left(2.0) == []
+    assert bed.left(PATIENCE_S) == []

@@ -89,7 +89,7 @@ class HeldLoop(asyncio.SelectorEventLoop):
     async def pass_s(self, seconds: float) -> None:
         """Move the clock; what is due runs before this returns."""
         self.now_s += seconds
-        for _ in range(3):  # a timer, the task that it wakes, and what that one wakes
+        for _ in range(20):  # turns: a timer wakes a task, which wakes others
             await asyncio.sleep(0)
 
 
