@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "collectives/link_team.hpp"
+#include "promise.hpp"
 #include "transport/memory_link.hpp"
 
 using namespace phalanx;
@@ -34,7 +35,7 @@ struct OneNode {
         there = std::move(ends.second);
         team = std::make_unique<LinkTeam>(std::vector<int>{0, 1}, std::move(links), 0, true, false,
                                           LinkTuning{});
-        waiter.begin(Deadline(std::chrono::seconds(5)), nullptr);
+        waiter.begin(Deadline(test::kPatience), nullptr);
     }
     void give(const void* data, std::size_t size) {
         REQUIRE(there->try_send({static_cast<const std::byte*>(data), size}) == size);

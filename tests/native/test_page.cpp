@@ -8,6 +8,7 @@
 #include <atomic>
 #include <thread>
 
+#include "promise.hpp"
 #include "transport/abort_page.hpp"
 #include "transport/pulse_watch.hpp"
 
@@ -86,9 +87,10 @@ TEST_CASE("another process sees the reason and wakes the sleeper") {
         theirs.abort(9, {AbortKind::kRankFailure, 1, "gone"});
         ::_exit(0);
     }
-    for (int i = 0; i < 200 && !page.is_aborted(9); ++i) {
+    CHECK(test::wait_until([&] {
         page.doorbell(0).sleep(std::chrono::milliseconds(50), [&] { return page.is_aborted(9); });
-    }
+        return page.is_aborted(9);
+    }));
     int status = 0;
     ::waitpid(child, &status, 0);
     REQUIRE(page.reason(9));
@@ -99,10 +101,7 @@ namespace {
 
 // Until the count of the slot is another than `seen`: the new one.
 std::uint64_t next_beat(const AbortPage& page, int slot, std::uint64_t seen) {
-    const auto give_up_at = std::chrono::steady_clock::now() + std::chrono::seconds(5);
-    while (page.beats(slot) == seen && std::chrono::steady_clock::now() < give_up_at) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    }
+    (void)test::wait_until([&] { return page.beats(slot) != seen; });
     return page.beats(slot);
 }
 
@@ -204,7 +203,7 @@ TEST_CASE("a heart that stands still is a silence, one that beats or that is not
     watch.look(page, start + 1s + 2 * Heart::kBeat + 1ms);  // who looks so late has not run itself
     CHECK(watch.silence_of(0, start + 1s + 2 * Heart::kBeat + 1ms) == 0s);
     watch = before;
-    while (page.beats(0) == beats) std::this_thread::yield();
+    REQUIRE(next_beat(page, 0, beats) != beats);
     watch.look(page, start + 1100ms);
     CHECK(watch.silence_of(0, start + 1100ms) == 0s);
 }

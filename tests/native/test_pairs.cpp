@@ -168,7 +168,7 @@ TEST_CASE("the page shows what message a rank waits for, while it waits") {
             CHECK(recv(group, 1, 10));
             CHECK(pair == 0);
         } else {
-            while (pair == 0) std::this_thread::yield();
+            REQUIRE(wait_until([&] { return pair != 0; }));
             CHECK(pair == Activity::word_of(0, true, 1, 1));
             send(group, 0, 10);
         }
@@ -196,10 +196,10 @@ TEST_CASE("the page counts the messages that have passed, and says who waits for
             } else {
                 for (int i = 0; i < 3; ++i) CHECK(recv(group, 0, 10));
                 CHECK(tally(1, 0, true) == 3);
-                while (tally(0, 1, true) != kTallyWaits) std::this_thread::yield();
+                REQUIRE(wait_until([&] { return tally(0, 1, true) == kTallyWaits; }));
                 CHECK(tally(0, 1, false) == 3);
                 send(group, 0, 10);
-                while (tally(0, 1, false) != (kTallyWaits | 3)) std::this_thread::yield();
+                REQUIRE(wait_until([&] { return tally(0, 1, false) == (kTallyWaits | 3); }));
                 CHECK(recv(group, 0, kTooMuch));
                 CHECK(tally(1, 0, true) == 4);
                 CHECK(tally(1, 0, false) == 1);
@@ -217,7 +217,8 @@ TEST_CASE("a send is said to wait once a wire has not moved for a while") {
     const auto begin = Clock::now();
     world.run_well([&](Group& group) {
         if (group.rank() == 0) return send(group, 1, kTooMuch);
-        while (*world.page_of(0).tally(0, 0, 1, false) != kTallyWaits) std::this_thread::yield();
+        const auto& sent = *world.page_of(0).tally(0, 0, 1, false);
+        REQUIRE(wait_until([&] { return sent == kTallyWaits; }));
         CHECK(Clock::now() - begin >= Waiter::kPatience);
         CHECK(recv(group, 0, kTooMuch));
         CHECK(*world.page_of(1).tally(0, 0, 0, true) == 1);

@@ -270,10 +270,10 @@ TEST_CASE("an operation that failed says with what") {
     std::thread killer([&] {
         const auto& ring = aborted.group(0).recorder().ring();
         std::uint64_t dropped = 0;
-        for (auto found = ring.read(dropped); found.empty() || !found[0].is_open;) {
-            std::this_thread::yield();
-            found = ring.read(dropped);
-        }
+        CHECK(wait_until([&] {
+            const auto found = ring.read(dropped);
+            return !found.empty() && found[0].is_open;
+        }));
         aborted.page_of(0).abort(1, {AbortKind::kRankFailure, 1, "rank 1 was killed"});
     });
     aborted.run([](Group& group) {

@@ -2,24 +2,39 @@
 // left, is not lost meanwhile.
 #include <doctest/doctest.h>
 #include <sys/socket.h>
-#include <time.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <cstring>
+#include <fstream>
+#include <string>
 #include <thread>
 #include <vector>
 
 #include "collectives/checksum.hpp"
 #include "collectives/link_team.hpp"
+#include "promise.hpp"
 
 using namespace phalanx;
 using namespace std::chrono_literals;
 
 namespace {
 
-double cpu_seconds_of_this_thread() {
-    timespec now{};
-    ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-    return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
+// How often a thread has slept: a wait that spins or yields does not count here.
+long n_sleeps_of(pid_t thread) {
+    std::ifstream status("/proc/self/task/" + std::to_string(thread) + "/status");
+    const std::string key = "voluntary_ctxt_switches:";
+    for (std::string line; std::getline(status, line);) {
+        if (line.starts_with(key)) return std::stol(line.substr(key.size()));
+    }
+    return -1;
+}
+
+// Returns once the thread has gone to sleep a few times more, and not before 250 ms.
+bool goes_on_sleeping(pid_t thread) {
+    const long before = n_sleeps_of(thread);
+    std::this_thread::sleep_for(250ms);
+    return test::wait_until([&] { return n_sleeps_of(thread) >= before + 3; });
 }
 
 Op op_of(std::size_t nbytes) {
@@ -56,25 +71,32 @@ TEST_CASE("a payload that came early survives the wait for another node, which c
     }
     AbortPage page = AbortPage::in_process(1, 0);
     Waiter waiter(page, 0, 1, -1, WaitPolicy{});
-    waiter.begin(Deadline(10s), nullptr);
+    waiter.begin(Deadline(3 * test::kPatience), nullptr);
     LinkTeam team({0, 1, 2}, std::move(links), 0, true, false, LinkTuning{});
 
     // Node 1: the header, later the rest, and it leaves. Node 2: everything, but only then.
+    const pid_t waiting = ::gettid();
+    std::atomic<bool> has_slept{true};
     std::thread others([&] {
         const auto message = message_of(op);
         const std::span<const std::byte> all(message);
         theirs[1]->try_send(all.first(sizeof op + 10));
-        std::this_thread::sleep_for(300ms);
+        has_slept = has_slept && goes_on_sleeping(waiting);
         theirs[1]->try_send(all.subspan(sizeof op + 10));
         theirs[1]->say_last_words(1, {AbortKind::kClosed, 1, "it closed the group"});
-        std::this_thread::sleep_for(700ms);
+        has_slept = has_slept && goes_on_sleeping(waiting);
         theirs[2]->try_send(all);
     });
     const std::vector<std::byte> x(kBytes);
-    const double begin = cpu_seconds_of_this_thread();
+    const auto begin = Clock::now();
+    const long n_before = n_sleeps_of(waiting);
     CHECK_NOTHROW(team.exchange(op, x, waiter));
-    CHECK(cpu_seconds_of_this_thread() - begin < 0.3);
+    const auto n_sleeps = n_sleeps_of(waiting) - n_before;
+    const auto took = Clock::now() - begin;
     others.join();
+    CHECK(has_slept);
+    // It sleeps for 50 ms at a time; twice as often, and some for locks, is still next to nothing.
+    CHECK(n_sleeps <= 20 + took / 25ms);
     CHECK(team.payload(1)[kBytes - 1] == std::byte{7});
     CHECK(team.payload(2)[kBytes - 1] == std::byte{7});
 }

@@ -76,7 +76,7 @@ TEST_CASE("a wait that is too short ends only itself") {
     world.run_well([&](Group& group) {
         Sum sum(10);
         if (group.rank() == 1) {
-            while (!has_waited) std::this_thread::yield();
+            has_waited.wait(false);
             return group.run(sum.call());
         }
         const auto work = group.submit(sum.call(), nullptr);
@@ -91,6 +91,7 @@ TEST_CASE("a wait that is too short ends only itself") {
         CHECK_FALSE(group.failure());
         CHECK(world.page_of(0).activity(0).of(0).queued.load() == 1);
         has_waited = true;
+        has_waited.notify_all();
         group.wait(*work, std::nullopt, nullptr);
         CHECK(world.page_of(0).activity(0).of(0).queued.load() == 0);
         CHECK(sum.out.front() == 2.F);
@@ -146,7 +147,7 @@ TEST_CASE("a failure that nobody waited for is raised by the next operation") {
     const auto thrown = world.run([&](Group& group) {
         Sum sum(group.rank() == 0 ? 10 : 11);
         auto work = group.submit(sum.call(), nullptr);
-        while (!work->is_done()) std::this_thread::yield();
+        REQUIRE(wait_until([&] { return work->is_done(); }));
         work.reset();
         group.run(Call{});
     });
@@ -195,7 +196,7 @@ TEST_CASE("who waited for room over the end of the epoch counts nothing in the n
         if (has_ended) return false;
         has_ended = true;
         group.abort({AbortKind::kError, 0, "enough"});
-        CHECK(group.settle(5s));
+        CHECK(group.settle(kPatience));
         // As the group of the next epoch does.
         world.page_of(0).begin_group(0, 0, 2, 0);
         CHECK(queued.load() == 0);

@@ -4,22 +4,17 @@
 
 #include <exception>
 #include <functional>
+#include <latch>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "group/group.hpp"
+#include "promise.hpp"
 #include "transport/memory_link.hpp"
 
 namespace phalanx::test {
-
-// How much longer than the released engine one with sanitizers may take, where a time is promised.
-#if defined(PHALANX_SANITIZED)
-inline constexpr int kSlowness = 10;
-#else
-inline constexpr int kSlowness = 1;
-#endif
 
 enum class Wire { kSockets, kTcp, kMemory, kStriped };
 
@@ -64,6 +59,24 @@ class World {
     std::vector<std::shared_ptr<AbortPage>> pages_;  // by rank
     std::vector<int> slots_;                         // by rank, on its host
     std::vector<std::unique_ptr<Group>> groups_;
+};
+
+// Tells other threads that ranks wait in their calls: after 50 ms, so first bytes have been sent.
+class WaitsInCall {
+  public:
+    explicit WaitsInCall(std::ptrdiff_t n_calls = 1) : all_(n_calls) {}
+    // Each call is watched once, and waited for by `wait`.
+    void watch(Call& call) {
+        call.interrupt = [this, is_told = false]() mutable {
+            if (!is_told) all_.count_down();
+            is_told = true;
+            return false;
+        };
+    }
+    void wait() const { all_.wait(); }
+
+  private:
+    std::latch all_;
 };
 
 // The reason with which a rank failed; none where it did not fail that way.
