@@ -13,7 +13,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,7 +20,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from browser import comes
+from browser import PATIENCE_MS, comes
+from support.promise import PATIENCE_S
+from support.waiting import wait_until
 
 from phalanx.cli._lab import copy_notebooks
 
@@ -81,18 +82,18 @@ def _server(folder: Path, command: list[Any], *more: str) -> Iterator[str]:
     reader = threading.Thread(target=read, daemon=True)
     reader.start()
     try:
-        is_known.wait(60)
+        is_known.wait(PATIENCE_MS / 1000)
         assert address, "".join(said)
-        _wait_listening(address[0])
+        wait_until(lambda: _is_listening(address[0]), f"somebody listens at {address[0]}")
         yield address[0]
     finally:
         server.terminate()
         try:
-            server.wait(20)
+            server.wait(PATIENCE_S)
         except subprocess.TimeoutExpired:
             os.killpg(server.pid, signal.SIGKILL)
             server.wait()
-        reader.join(10)
+        reader.join(PATIENCE_S)
         server.stdout.close()
         end_ranks(folder)
 
@@ -108,29 +109,27 @@ def end_ranks(folder: Path) -> None:
             [sys.executable, "-m", "phalanx.cli", "stop", *names],
             env=os.environ | {"XDG_RUNTIME_DIR": str(folder)},
             check=False,
-            timeout=60,
+            timeout=PATIENCE_MS / 1000,
         )
 
 
-def _wait_listening(address: str) -> None:
-    """Jupyter prints its address a moment before it listens there."""
+def _is_listening(address: str) -> bool:
+    """Whether Jupyter listens there: it prints its address a moment before."""
     where = urlsplit(address)
-    deadline = time.monotonic() + 30
-    while True:
-        try:
-            socket.create_connection((where.hostname, where.port), timeout=5).close()
-        except ConnectionRefusedError:
-            assert time.monotonic() < deadline, f"nobody listens at {where.netloc}"
-            time.sleep(0.02)
-        else:
-            return
+    try:
+        socket.create_connection((where.hostname, where.port), timeout=5).close()
+    except ConnectionRefusedError:
+        return False
+    return True
 
 
 def open_notebook(page: Any, address: str) -> None:
     """Open a notebook and run its first cell, ``%load_ext``; what is selected then is the next."""
     page.goto(address)
-    page.locator(".jp-Notebook .jp-CodeCell").first.wait_for(timeout=60_000)
-    page.locator('.jp-Notebook-ExecutionIndicator[data-status="idle"]').wait_for(timeout=60_000)
+    page.locator(".jp-Notebook .jp-CodeCell").first.wait_for(timeout=PATIENCE_MS)
+    page.locator('.jp-Notebook-ExecutionIndicator[data-status="idle"]').wait_for(
+        timeout=PATIENCE_MS
+    )
     _run_first_cell(page)
 
 
@@ -142,14 +141,14 @@ def change_theme(page: Any, widget: str) -> None:
         "() => window.jupyterapp.commands.execute('apputils:change-theme',"
         " {theme: 'JupyterLab Dark'})"
     )
-    page.wait_for_function(f"light => ({style})() !== light", arg=light, timeout=60_000)
+    page.wait_for_function(f"light => ({style})() !== light", arg=light, timeout=PATIENCE_MS)
 
 
 def saved_picture(page: Any, notebook: Path, cell: int) -> dict[str, Any]:
     """Save the notebook; returns the one picture that the file says a cell has displayed."""
     page.keyboard.press("Escape")
     page.evaluate("() => window.jupyterapp.commands.execute('docmanager:save')")
-    page.wait_for_function("() => !document.querySelector('.jp-mod-dirty')", timeout=60_000)
+    page.wait_for_function("() => !document.querySelector('.jp-mod-dirty')", timeout=PATIENCE_MS)
     saved = json.loads(notebook.read_text(encoding="utf-8"))
     outputs = saved["cells"][cell]["outputs"]
     (shown,) = (its for its in outputs if "image/svg+xml" in its.get("data", {}))

@@ -7,8 +7,10 @@ import pytest
 from jupyter_servers import end_ranks
 from kernel_driver import KernelDriver
 from processes import wait_gone
+from support.tiers import deep
 
 
+@deep
 @pytest.mark.slow
 def test_ranks_of_a_kernel_that_has_ended_are_ended(tmp_path):
     with KernelDriver(XDG_RUNTIME_DIR=str(tmp_path)) as kernel:
@@ -17,5 +19,5 @@ def test_ranks_of_a_kernel_that_has_ended_are_ended(tmp_path):
         ranks = psutil.Process(kernel.pid).children(recursive=True)
     assert any(process.is_running() for process in ranks)
     end_ranks(tmp_path)
-    assert wait_gone(ranks, 10) == []
+    assert wait_gone(ranks) == []
     end_ranks(tmp_path)

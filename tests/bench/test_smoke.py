@@ -1,18 +1,29 @@
-"""Benchmarks run and print their tables (the soak: `tests/run soak`); no time is asserted."""
+"""Run each benchmark and check that it prints its table; no time is asserted.
+
+The soak: `tests/run soak`.
+"""
 
 from __future__ import annotations
 
+import runpy
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from bed import why_not
+from support.tiers import deep
 
 pytestmark = pytest.mark.slow
 _HERE = Path(__file__).resolve().parent
+_PROGRAMS = [
+    path
+    for path in sorted(_HERE.glob("*.py"))
+    if "parse_args()" in (text := path.read_text(encoding="utf-8")) and "\n    main()\n" in text
+]
 
 
+@deep
 @pytest.mark.parametrize(
     ("script", "arguments", "words"),
     [
@@ -50,27 +61,20 @@ def test_it_runs(script, arguments, words, tmp_path):
     assert len(records.read_text().splitlines()) > 1
 
 
-@pytest.mark.parametrize(
-    "script",
-    [
-        "attach.py",
-        "boot.py",
-        "boot_hosts.py",
-        "cell_latency.py",
-        "all_sum_vs_mlx.py",
-        "input_latency.py",
-        "output_cost.py",
-        "monitor_frames.py",
-        "time_to_freedom.py",
-        "watching_cost.py",
-        "restart.py",
-        "soak.py",
-        "striped_hosts.py",
-    ],
-)
-def test_help(script):
-    said = subprocess.run(
-        [sys.executable, _HERE / script, "--help"], capture_output=True, text=True, check=False
-    )
-    assert said.returncode == 0, said.stderr
-    assert any(option in said.stdout for option in ("--rounds", "--cells", "--lines", "--seconds"))
+@pytest.mark.parametrize("script", _PROGRAMS, ids=lambda script: script.stem)
+def test_help(script, monkeypatch, capsys):
+    """Run each program in this process: a process for each costs half a second."""
+    monkeypatch.syspath_prepend(_HERE)
+    monkeypatch.setattr(sys, "argv", [str(script), "--help"])
+    before = set(sys.modules)
+    try:
+        with pytest.raises(SystemExit) as ended:
+            runpy.run_path(str(script), run_name="__main__")
+    finally:
+        for name in set(sys.modules) - before:
+            if str(getattr(sys.modules[name], "__file__", "")).startswith(str(_HERE)):
+                del sys.modules[name]
+    assert ended.value.code == 0
+    said = capsys.readouterr().out
+    assert "usage: " in said
+    assert said.count("  --") >= 1
