@@ -16,8 +16,8 @@ import msgspec
 from fuzz.quiet import quiet
 from fuzz.stage import actors, staged
 from fuzz.supply import Supply
-from support.loops import JumpingLoop
 from fuzz.target_supervisor import _ROOT, Play, _descriptors, _Failures, encoded, raise_first
+from support.loops import JumpingLoop
 
 import phalanx
 from phalanx.protocol import (
