@@ -1,4 +1,4 @@
-"""MLX's own distributed tests, served by phalanx, where a checkout of MLX is named."""
+"""MLX on phalanx: the cases of its own distributed tests, and its tests where a checkout is named."""
 
 from __future__ import annotations
 
@@ -6,9 +6,42 @@ import os
 from pathlib import Path
 
 import pytest
+from distributed.farm import Farm
 from mlx_tests.run import PLAN, run_file
+from support.tiers import deep_but
 
 CHECKOUT_VARIABLE = "PHALANX_MLX_CHECKOUT"
+CASES = [
+    "groups", "side_channels", "reductions", "gathers_of_ones", "gathers_of_ranks",
+    "scattered_sums", "messages_around", "messages_to_and_fro", "sums_of_pairs_gathered_across",
+    "gradient_of_a_gather", "averages_of_gradients", "norms_of_sharded_gradients",
+    "linear_layers", "gradients_of_linear_layers", "convolutions", "fully_sharded_layers",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def farm():
+    """Ranks in which phalanx takes the place of `mx.distributed`."""
+    pytest.importorskip("mlx.core")
+    farm = Farm()
+    yield farm
+    farm.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("size", deep_but([2, 3, 4], [2, 3, 4, 8]))
+def test_mlx_gets_what_it_expects(farm, size, case):
+    from mlx_tests import cases
+
+    farm.world(size).run(cases.run, case)
+
+
+def test_no_case_is_forgotten():
+    pytest.importorskip("mlx.core")
+    from mlx_tests import cases
+
+    assert list(cases.CASES) == CASES
 
 
 @pytest.fixture
