@@ -1,15 +1,21 @@
-"""What IPython's cells can do, on the ranks: await, magics, plots, results of one's own."""
+"""Run cells on ranks as a notebook runs them; and cells that go wrong, or show too much."""
 
 from __future__ import annotations
 
 import re
 
 import pytest
-from kernel_driver import KernelDriver
 from patience import TOGETHER
+from support.notebook_kernel import NotebookKernel
+from support.promise import PATIENCE_S, within
+from support.tiers import deep_but
+
+from phalanx.workspace import parse_ranks
 
 pytestmark = pytest.mark.slow
 
+ANSI = re.compile(r"\x1b\[[0-9;]*m")
+NOT_THE_RANK = "ends the cell, not the rank; %distributed stop ends the ranks"
 ASYNC = """\
 import asyncio, contextlib
 async def numbers():
@@ -27,19 +33,42 @@ async def later(x):
 
 
 @pytest.fixture(scope="module")
-def ranks(tmp_path_factory):
+def kernel(tmp_path_factory):
     folder = tmp_path_factory.mktemp("cells")
     (folder / "script.py").write_text("made = 5\nprint('made', made)\n")
     (folder / "fails.py").write_text("print('begun')\nnot_there\n")
-    with KernelDriver(cwd=folder) as driver:
-        result = driver.run(f"%load_ext phalanx\n{TOGETHER}\n%distributed start -n 2 --linger 0")
-        assert result.status == "ok", result.text
-        assert driver.run(f"%%distributed\n{ASYNC}").status == "ok"
+    with NotebookKernel(TOGETHER, cwd=folder) as driver:
         yield driver
+
+
+@pytest.fixture
+def ranks(kernel):
+    """The kernel with two ranks, which are good again after the test."""
+    if kernel.need_ranks("-n 2"):  # what they need not have imported takes its time
+        loaded = run(kernel, "import sys; 'matplotlib' in sys.modules")
+        assert loaded.text == "[0-1] Out: False\n"
+    yield kernel
+    kernel.need_ranks("-n 2")  # a test may have ended them
+    result = run(kernel, "px.all_sum(1)")
+    if said(result) != {(0, "Out: 2"), (1, "Out: 2")}:
+        kernel.end_ranks()  # the next test is to have good ones
+        pytest.fail(result.text)
 
 
 def run(ranks, code):
     return ranks.run(f"%%distributed\n{code}")
+
+
+def said(result):
+    """Lines as (rank, text), however they were shown together."""
+    found = set()
+    for line in result.stdout.splitlines():
+        label, _, text = line.partition("] ")
+        found |= {(rank, text) for rank in parse_ranks(label[1:], 2)}
+    return found
+
+
+# -- what cells do in a notebook ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -52,7 +81,6 @@ def run(ranks, code):
             "[0-1] in\n[0-1] 0\n[0-1] out\n",
         ),
         ("await asyncio.gather(later(1), later(2))", "[0] Out: [1, 2]\n[1] Out: [2, 3]\n"),
-        ("await asyncio.to_thread(lambda: 7)", "[0-1] Out: 7\n"),
         ("%run script.py\nmade", "[0-1] made 5\n[0-1] Out: 5\n"),
         ("%cd -q /\n%pwd", "[0-1] Out: '/'\n"),
         ("%%bash\necho from bash", "[0-1] from bash\n"),
@@ -60,16 +88,28 @@ def run(ranks, code):
     ],
 )
 def test_cells_do_what_they_do_in_a_notebook(ranks, code, text):
+    run(ranks, ASYNC)
     result = run(ranks, f"%cd -q {ranks_folder(ranks)}\n{code}" if "%run" in code else code)
     assert result.status == "ok", result.text
     assert result.text == text
+
+
+@pytest.mark.deep
+def test_a_thread_can_be_awaited(ranks):
+    assert run(ranks, "import asyncio\nawait asyncio.to_thread(lambda: 7)").text == (
+        "[0-1] Out: 7\n"
+    )
+    # The thread lives on and might call an operation: who waits for such a rank is not freed.
+    ranks.end_ranks()
 
 
 def ranks_folder(ranks):
     return ranks.run("import os; os.getcwd()").text.strip().strip("'")
 
 
+@pytest.mark.deep
 def test_an_async_generator_lives_on_between_cells_and_may_be_left(ranks):
+    run(ranks, ASYNC)
     assert run(ranks, "left = numbers(); await left.__anext__()").text == "[0-1] Out: 0\n"
     assert run(ranks, "await left.__anext__()").text == "[0-1] Out: 1\n"
     run(ranks, "left = numbers(); await left.__anext__()")
@@ -79,6 +119,7 @@ def test_an_async_generator_lives_on_between_cells_and_may_be_left(ranks):
     assert run(ranks, "await task").stdout == "[0] Out: 1\n[1] Out: 2\n"
 
 
+@pytest.mark.deep
 def test_times_come_from_each_rank(ranks):
     assert "per loop" in run(ranks, "%timeit -n 2 -r 2 px.all_sum(1)").stdout
     assert "per loop" in run(ranks, "%%timeit -n 2 -r 2\npx.all_sum(1)").stdout
@@ -94,6 +135,7 @@ def test_the_last_value_is_each_ranks_own(ranks):
     assert re.match(r"\[0-1\] .*\brank\b", run(ranks, "%who").stdout, re.DOTALL)
 
 
+@pytest.mark.deep
 def test_a_traceback_that_is_shown_without_ending_the_cell_is_shown(ranks):
     result = run(ranks, f"%run {ranks_folder(ranks)}/fails.py\nprint('after')")
     assert result.status == "ok"
@@ -103,9 +145,8 @@ def test_a_traceback_that_is_shown_without_ending_the_cell_is_shown(ranks):
     assert failed.stderr == ""
 
 
-def test_plots_need_no_magic_and_matplotlib_is_not_imported_before(ranks):
+def test_plots_need_no_magic(ranks):
     pytest.importorskip("matplotlib")
-    assert run(ranks, "import sys; 'matplotlib' in sys.modules").text == "[0-1] Out: False\n"
     shown = run(ranks, "import matplotlib.pyplot as plt\nplt.plot([rank, 2])")
     assert len(pictures(shown)) == 1, shown.text
     assert "[0] Out: [<matplotlib.lines.Line2D" in shown.stdout
@@ -147,6 +188,7 @@ def test_pictures_stand_side_by_side_below_what_their_ranks_printed(ranks):
     assert pictures(same) == [[("[0-1]", "image/png")]]
 
 
+@pytest.mark.deep
 def test_a_plot_that_is_redrawn_stays_in_its_place(ranks):
     pytest.importorskip("matplotlib")
     code = (
@@ -158,7 +200,7 @@ def test_a_plot_that_is_redrawn_stays_in_its_place(ranks):
     )
     result = run(ranks, code)
     assert pictures(result) == [[("[0]", "image/png"), ("[1]", "image/png")]]
-    assert result.n_messages < 4 + 2 * 8
+    assert result.n_messages < 4 + 2 * 8 + 3 * result.seconds  # status lines
 
 
 def test_text_after_clear_output_stays_in_its_place(ranks):
@@ -171,9 +213,10 @@ def test_text_after_clear_output_stays_in_its_place(ranks):
     )
     result = run(ranks, code)
     assert result.stdout == "[0-1] step 39\n[0] loss 0.0\n[1] loss 0.025\n"
-    assert result.n_messages < 20
+    assert result.n_messages < 20 + 3 * result.seconds  # status lines
 
 
+@pytest.mark.deep
 def test_a_figure_may_be_updated_in_another_cell(ranks):
     shown = ranks.submit(
         "%%distributed\nfrom IPython.display import SVG, display\n"
@@ -209,11 +252,9 @@ def test_lines_can_name_the_host(ranks):
     assert ranks.run("%%distributed --label none\nprint('x')").stdout == "x\n"
 
 
-@pytest.mark.parametrize(
-    ("maker", "mime"),
-    [("HTML", "text/html"), ("Markdown", "text/markdown"), ("Latex", "text/latex")],
-)
-def test_rich_text_comes_as_what_it_is_below_its_rank(ranks, maker, mime):
+@pytest.mark.parametrize("maker", deep_but(["HTML"], ["HTML", "Markdown", "Latex"]))
+def test_rich_text_comes_as_what_it_is_below_its_rank(ranks, maker):
+    mime = f"text/{maker.lower()}"
     code = f"from IPython.display import {maker}, display\ndisplay({maker}(f'$x_{{rank}}$'))"
     result = run(ranks, code)
     assert result.status == "ok", result.text
@@ -223,7 +264,7 @@ def test_rich_text_comes_as_what_it_is_below_its_rank(ranks, maker, mime):
         assert seen[at - 1][0].endswith(f"[{rank}]\n"), seen
 
 
-@pytest.mark.parametrize("module", ["tqdm", "tqdm.auto", "tqdm.notebook"])
+@pytest.mark.parametrize("module", deep_but(["tqdm.auto"], ["tqdm", "tqdm.auto", "tqdm.notebook"]))
 def test_bars_are_text_that_ends_in_a_line_for_each_rank(ranks, module):
     code = f"from {module} import tqdm, trange\nfor i in tqdm(trange(9, disable=True), desc='on'): pass"
     result = run(ranks, code)
@@ -234,6 +275,7 @@ def test_bars_are_text_that_ends_in_a_line_for_each_rank(ranks, module):
     assert not any(o["data"] for o in result.outputs if o["output_type"] == "display_data")
 
 
+@pytest.mark.deep
 def test_a_widget_of_a_rank_is_its_text(ranks):
     pytest.importorskip("ipywidgets")
     result = run(ranks, "import ipywidgets\nipywidgets.IntSlider(rank)")
@@ -243,7 +285,7 @@ def test_a_widget_of_a_rank_is_its_text(ranks):
 
 def test_a_traceback_tells_this_cell_from_an_earlier_one(ranks):
     assert run(ranks, "def fails():\n    1 / 0").status == "ok"
-    text = re.sub(r"\x1b\[[0-9;]*m", "", run(ranks, "x = 1\nfails()").text)
+    text = ANSI.sub("", run(ranks, "x = 1\nfails()").text)
     assert "\nThis cell, line 2\n" in text
     assert "\nEarlier cell, line 2, in fails()\n" in text
 
@@ -273,6 +315,7 @@ def test_a_mistake_in_a_magic_is_told_once(ranks, code):
     assert result.text.count("Error:") == 1
 
 
+@pytest.mark.deep
 def test_a_mistake_in_a_magic_that_ends_no_cell_is_shown(ranks):
     result = run(ranks, "get_ipython().run_cell('%nothing'); print('after')")
     assert result.status == "ok"
@@ -287,3 +330,210 @@ def test_runaway_output_is_cut_and_the_rest_is_kept(ranks):
     assert result.stdout == "[0] line 0\n[0] line 1\n[0] line 2\n"
     assert "7 more lines; %distributed output RANK shows them" in result.stderr
     assert "line 9" in ranks.run("%distributed output 0").text
+
+
+# -- cells that make no sense -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "shown"),
+    [
+        ("x = 1\nprint((1)\ny = 2", "SyntaxError", "line 2\n    print((1)\n         ^\n"),
+        ("if True:\npass", "IndentationError", "line 2\n    pass\n    ^\n"),
+        ("if 1:\n\tx = 1\n        y = 2", "TabError", "line 3\n"),
+    ],
+)
+def test_a_cell_that_is_no_python_is_told_once(ranks, code, kind, shown):
+    result = ranks.run(f"%%distributed\n{code}")
+    assert result.error.startswith(f"{kind}: ranks 0-1: {kind}: ")
+    text = ANSI.sub("", result.text)
+    assert text.startswith("ranks 0-1:\n  This cell, line ")
+    assert shown in text
+    assert text.count(f"{kind}: ") == 1
+    assert "Traceback" not in text
+    assert "phalanx/" not in text
+
+
+def test_a_syntax_error_can_be_caught(ranks):
+    code = "try: ws.run('1 +')\nexcept SyntaxError as error: print('caught', error)"
+    assert ranks.run(code).stdout.startswith("caught ranks 0-1: SyntaxError: invalid syntax")
+
+
+# -- leaving ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("leave", "said_of_it"),
+    [
+        ("exit()", f"it {NOT_THE_RANK}"),
+        ("quit()", f"it {NOT_THE_RANK}"),
+        ("exit(keep_kernel=True)", f"it {NOT_THE_RANK}"),
+        ("raise SystemExit", f"it {NOT_THE_RANK}"),
+        ("import sys; sys.exit(3)", f"3 ({NOT_THE_RANK})"),
+        ("import sys; sys.exit('no data')", f"no data ({NOT_THE_RANK})"),
+        ("import asyncio; await asyncio.sleep(0); exit(1)", f"1 ({NOT_THE_RANK})"),
+    ],
+)
+def test_exit_ends_the_cell_and_not_the_rank(ranks, leave, said_of_it):
+    result = ranks.run(f"%%distributed\nkept = rank\n{leave}\nprint('after')")
+    assert result.error == f"CellError: ranks 0-1: SystemExit: {said_of_it}"
+    assert result.text == f"ranks 0-1:\nSystemExit: {said_of_it}\n"
+    # IPython's own `exit` would end the process within a tenth of a second of its loop.
+    later = ranks.run("%%distributed\nimport time\ntime.sleep(0.3)\nkept")
+    assert said(later) == {(0, "Out: 0"), (1, "Out: 1")}
+
+
+def test_a_bare_exit_is_a_call_as_in_any_notebook(ranks):
+    assert NOT_THE_RANK in ranks.run("%%distributed\nexit").error
+    assert ranks.run("%%distributed\n%reset -f").status == "ok"
+    assert NOT_THE_RANK in ranks.run("%%distributed\nquit").error
+
+
+@pytest.mark.parametrize("lose", ["%reset -f", "del rank, size, px, np, world"])
+def test_a_rank_knows_who_it_is_after(ranks, lose):
+    assert ranks.run(f"%%distributed\nmine = 1\nrank = 'mine'\n{lose}").status == "ok"
+    result = ranks.run("%%distributed\n(rank, size, int(px.all_sum(np.ones(1))[0]), world.size())")
+    assert said(result) == {(0, "Out: (0, 2, 2, 2)"), (1, "Out: (1, 2, 2, 2)")}, result.text
+
+
+@pytest.mark.parametrize(
+    "stream", ["None", "type('Tee', (), {'write': lambda self, text: len(text)})()"]
+)
+def test_a_cell_that_leaves_no_stdout_ends(ranks, stream):
+    code = f"import sys\nsys.stdout = {stream}"
+    assert ranks.run(f"%%distributed\n{code}").status == "ok"
+    result = ranks.run("%%distributed\nprint('heard', rank)")
+    assert said(result) == {(0, "heard 0"), (1, "heard 1")}, result.text
+
+
+def test_who_waits_for_a_rank_that_left_the_cell_is_freed(ranks):
+    with within(PATIENCE_S):  # a message that cannot be sent is waited for 60 s
+        result = ranks.run("%%distributed\nif rank == 1: exit()\npx.all_sum(1)")
+    first, second = result.error.splitlines()
+    assert first == f"CellError: rank 1: SystemExit: it {NOT_THE_RANK}"
+    assert second.startswith("then rank 0: ")
+
+
+def test_exit_in_a_thread_ends_the_thread(ranks):
+    code = "import threading\nt = threading.Thread(target=exit)\nt.start()\nt.join()\n'here'"
+    assert said(ranks.run(f"%%distributed\n{code}")) == {(0, "Out: 'here'"), (1, "Out: 'here'")}
+
+
+def test_a_rank_that_ends_itself_is_named_with_its_status(ranks):
+    result = ranks.run("%%distributed\nimport os\nif rank == 1: os._exit(3)\npx.all_sum(1)")
+    assert re.fullmatch(r"RankFailure: rank 1 on \S+: exited with status 3", result.error)
+    assert (
+        "phalanx: rank 1 exited with status 3; `%distributed restart 1` replaces it\n"
+        in result.stderr
+    )
+    result = ranks.run("%%distributed\nrank")
+    assert result.stdout == "[0] Out: 0\n"
+    assert "without rank 1, which exited with status 3;" in result.stderr
+    assert ranks.run("%distributed restart 1").status == "ok"
+
+
+# -- what cannot be shown -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("code", "shown"),
+    [
+        (r"sys.stdout.buffer.write(b'caf\xc3\xa9 \xff|\n'); None", "café \ufffd|"),
+        (r"print('a', end=''); _ = sys.stdout.buffer.write(b'b'); print('c')", "abc"),
+        (r"_ = os.write(1, b'\xff\xfe|\n')", "\ufffd\ufffd|"),
+        (r"print('half \ud800 of it')", r"half \ud800 of it"),
+        (r"print(os.fsdecode(b'caf\xe9'))", r"caf\udce9"),
+        (r"'\ud800'", r"Out: '\ud800'"),
+    ],
+)
+def test_text_that_no_message_can_carry(ranks, code, shown):
+    with within(PATIENCE_S):  # a message that cannot be sent is waited for 60 s
+        result = ranks.run(f"%%distributed\nimport os, sys\n{code}")
+    assert result.status == "ok", result.text
+    assert said(result) == {(0, shown), (1, shown)}
+    assert result.stderr == ""
+
+
+@pytest.mark.parametrize("code", [r"raise ValueError('\ud800')", r"{}['\ud800']"])
+def test_errors_that_no_message_can_carry(ranks, code):
+    result = ranks.run(f"%%distributed\n{code}")
+    assert r"\ud800" in result.error
+
+
+def test_random_bytes_lose_nothing_else(ranks):
+    code = (
+        "import os, sys\nnoise = os.urandom(100_000).replace(b'\\n', b'') + b'\\n'\n"
+        "print('before')\n_ = sys.stdout.buffer.write(noise)\nprint('between')\n"
+        "os.write(1, noise)\nprint('after')"
+    )
+    result = ranks.run(f"%%distributed --ranks 0\n{code}")
+    lines = result.stdout.split("\n")
+    assert (lines[0], lines[2], lines[4]) == ("[0] before", "[0] between", "[0] after")
+
+
+def test_what_subprocesses_say_stands_where_they_ran(ranks):
+    code = "import os\nfor i in range(20):\n    print(i)\n    os.system(f'echo sub {i}')"
+    result = ranks.run(f"%%distributed --ranks 1\n{code}")
+    wanted = [f"[1] {text}" for i in range(20) for text in (str(i), f"sub {i}")]
+    assert result.stdout.splitlines() == wanted
+
+
+# -- too much -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "print('x' * 20_000_000)",
+        pytest.param(
+            "import os\nn = 0\n"
+            "while n < 20_000_000: n += os.write(1, b'x' * (20_000_000 - n))\nprint()",
+            marks=pytest.mark.deep,
+        ),
+    ],
+)
+def test_a_line_of_twenty_megabytes(ranks, code):
+    result = ranks.run(f"%%distributed\n{code}")
+    assert result.status == "ok"
+    assert result.stdout == "[0-1] " + "x" * 100_000 + " … and 19,900,000 more characters\n"
+    kept = ranks.run("%distributed output 0").stdout
+    assert "bytes before this are left out" in kept[:100]
+    assert kept.rstrip().endswith("x" * 100_000)
+
+
+def test_a_long_value_and_a_long_error_are_cut(ranks):
+    result = ranks.run("%%distributed\n'v' * 300_000")
+    assert result.stdout == "[0-1] Out: '" + "v" * 99_999 + " … and 200,002 more characters\n"
+    result = ranks.run("%%distributed\nraise ValueError('e' * 300_000)")
+    assert result.error.endswith("e … and 200,000 more characters")
+    assert len(result.text) < 300_000
+
+
+def test_output_comes_where_no_descriptor_is_left(ranks):
+    take_all = """\
+import os, resource, threading
+limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (200, limits[1]))
+held = []
+try:
+    while True: held.append(os.dup(1))
+except OSError: pass
+"""
+    # More than a pipe holds, and than a message that is copied; then from a thread that is new.
+    say = """\
+n = 0
+while n < 300_000: n += os.write(1, b'x' * 99 + b'\\n')
+from threading import Thread
+thread = Thread(target=print, args=('from a thread',))
+thread.start(); thread.join()
+print('and the rest')
+"""
+    result = ranks.run(f"%%distributed\n{take_all}{say}", timeout=PATIENCE_S)
+    *many, thread, rest = result.stdout.splitlines()
+    assert many == ["[0-1] " + "x" * 99] * 3000
+    assert [thread, rest] == ["[0-1] from a thread", "[0-1] and the rest"]
+    assert result.stderr == ""
+    ranks.run(
+        "%%distributed\nfor fd in held: os.close(fd)\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, limits)"
+    )
