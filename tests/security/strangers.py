@@ -15,9 +15,13 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import psutil
 import zmq
 from jupyter_client.session import Session
+
+import phalanx
+from phalanx.protocol import Hello
 
 Address = tuple[str, int] | str  # of tcp, or a name of a Unix socket (in no file system)
 _ACCEPTS = 0x10000  # flags in /proc/net/unix: it listens
@@ -128,8 +132,9 @@ def learned(sock: socket.socket) -> bytes:
 
 
 def requests(path: Path, key: bytes, engine: str) -> list[list[bytes]]:
-    """Messages of Jupyter's that would make ``path`` if they were obeyed."""
-    messages = []
+    """Messages that would be answered, take the workspace or make ``path`` if they were obeyed."""
+    take = Hello(phalanx.__version__, os.getpid(), "take")
+    messages = [[msgspec.msgpack.encode(hello)] for hello in (Hello("0"), take)]
     for session in (Session(key=b""), Session(key=key)):
         code = {"code": f"open({str(path)!r}, 'w')", "silent": False, "allow_stdin": False}
         for kind, content in [("execute_request", code), ("apply_request", {})]:
@@ -270,20 +275,21 @@ class Pest(threading.Thread):
 
 @contextlib.contextmanager
 def scanner() -> Iterator[list[int]]:
-    """Scan the ports of loopback, again and again; the list holds how many were found open."""
+    """Connect to each port of our descendants, again and again; the list holds how often.
+
+    Not to all ports of the machine: those are other tests', which did not ask for it.
+    """
     is_over, found = threading.Event(), [0]
 
     def scan() -> None:
-        while not is_over.is_set():
-            for port in range(1024, 65536):
-                if is_over.is_set():
-                    return
-                with socket.socket() as sock:
-                    sock.settimeout(0.2)
+        while not is_over.wait(0.02):
+            for address in listening(os.getpid()):
+                with contextlib.suppress(OSError), connect(address) as sock:
                     # Closed at once, with a reset: as scanners do.
-                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-                    if sock.connect_ex(("127.0.0.1", port)) == 0:
-                        found[0] += 1
+                    if not isinstance(address, str):
+                        option = struct.pack("ii", 1, 0)
+                        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, option)
+                    found[0] += 1
 
     thread = threading.Thread(target=scan, daemon=True)
     thread.start()
@@ -291,4 +297,4 @@ def scanner() -> Iterator[list[int]]:
         yield found
     finally:
         is_over.set()
-        thread.join(10)
+        thread.join(30)

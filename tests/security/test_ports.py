@@ -6,7 +6,7 @@ import contextlib
 import os
 import secrets
 import struct
-import time
+from itertools import pairwise
 
 import psutil
 import pytest
@@ -15,12 +15,15 @@ from security.strangers import (
     Pest,
     ZmqStranger,
     connect,
+    endpoint,
     garbage,
     knock,
     learned,
     listening,
     requests,
 )
+from support.tiers import deep
+from support.waiting import wait_until
 
 from phalanx.workspace import Workspace
 
@@ -38,6 +41,7 @@ def ws():
         yield workspace
 
 
+@deep
 @pytest.mark.slow
 def test_a_world_forms_while_garbage_comes_to_every_port(tmp_path):
     bomb = tmp_path / "bomb"
@@ -45,10 +49,12 @@ def test_a_world_forms_while_garbage_comes_to_every_port(tmp_path):
         for _ in range(3):
             check(workspace)
         addresses = set(listening(workspace._root.pid))
-        deadline = time.monotonic() + 20
-        while not addresses <= pest.visited and time.monotonic() < deadline:
+
+        def is_everywhere():
             check(workspace)
-        assert addresses <= pest.visited
+            return addresses <= pest.visited
+
+        wait_until(is_everywhere, "each port has been spoken to", timeout_s=60.0)
     assert len(addresses) > 8  # the supervisor's, and the controller's sockets
     assert not bomb.exists()
     assert pest.n_heard == 0
@@ -56,9 +62,9 @@ def test_a_world_forms_while_garbage_comes_to_every_port(tmp_path):
 
 def test_one_port_is_open_and_the_rest_is_for_our_user(ws):
     addresses = listening(ws._root.pid)
-    assert [host for host, _ in filter(lambda a: not isinstance(a, str), addresses)] == [
-        "127.0.0.1"
-    ]
+    (port,) = (address for address in addresses if not isinstance(address, str))
+    assert port[0] == "127.0.0.1"
+    assert endpoint(port) == ws._root._root.address.endpoint  # through which its clients come
     for rank in ws.topology().ranks:
         assert listening(rank.pid) == []
 
@@ -122,18 +128,26 @@ def test_the_port_asks_for_a_key(ws):
             assert sock.recv(64) == b""
 
 
-def test_a_huge_message_of_a_stranger_fills_no_memory(ws):
+@deep
+def test_huge_messages_of_strangers_fill_no_memory(ws):
     (port,) = ports(ws)
     greeting = b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"CURVE".ljust(20, b"\0") + bytes(32)
     root = psutil.Process(ws._root.pid)
-    before = root.memory_info().rss
-    with connect(port) as sock, contextlib.suppress(OSError):
-        sock.sendall(greeting + b"\x06" + struct.pack(">Q", 1 << 30))
-        for _ in range(64):
-            sock.sendall(bytes(1 << 20))
-    assert root.memory_info().rss - before < 16 << 20
+    nbytes = [root.memory_info().rss]
+    with contextlib.ExitStack() as stack:
+        for _ in range(3):
+            sock = stack.enter_context(connect(port))  # stays open, as what it has sent would
+            with contextlib.suppress(OSError):
+                sock.sendall(greeting + b"\x06" + struct.pack(">Q", 1 << 30))
+                for _ in range(64):
+                    sock.sendall(bytes(1 << 20))
+            nbytes.append(root.memory_info().rss)
+    # What is kept is kept each time; the supervisor may need more for itself now and then.
+    assert min(after - before for before, after in pairwise(nbytes)) < 16 << 20
+    check(ws)
 
 
+@deep
 @pytest.mark.slow
 def test_a_flood_of_half_open_connections_disturbs_nobody(ws):
     (port,) = ports(ws)

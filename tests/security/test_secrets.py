@@ -15,6 +15,8 @@ from pathlib import Path
 import psutil
 import pytest
 import zmq
+from launching import Running, write_script
+from support.waiting import wait_until
 
 from phalanx.distributed._key_file import read_key
 from phalanx.protocol import Booted, Registered, Welcome
@@ -67,19 +69,54 @@ def ws():
         yield workspace
 
 
-def test_no_secret_in_a_command_line_or_environment(ws):
+def check_hidden(processes: list[psutil.Process], secrets: dict[str, bytes]) -> None:
+    """Nothing of these is in the words of processes, and nothing of theirs is called a key."""
+    inherited = {f"{name}={value}".encode() for name, value in os.environ.items()}
+    for process in processes:
+        words = Path(f"/proc/{process.pid}/cmdline").read_bytes().split(b"\0")
+        words += Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
+        text = b"\0".join(word for word in words if word not in inherited)
+        for secret in secrets.values():
+            assert not any(spelled in text for spelled in spellings(secret))
+        if process.pid != os.getpid():  # pytest may be told to run tests of keys
+            said = text.lower().replace(b"key_file", b"")
+            assert not [word for word in (b"key", b"signature") if word in said], process
+
+
+def test_no_secret_of_a_workspace_in_a_command_line_or_environment(ws):
     secrets = secrets_of(ws)
-    ws.run("import subprocess; child = subprocess.Popen(['sleep', '60'])")
+    ws.run("import subprocess; child = subprocess.Popen(['sleep', '600'])")
     try:
         processes = family(ws)
         assert len(processes) >= 7  # this one, the root, the controller, two ranks, their children
-        for process in processes:
-            for name in ("cmdline", "environ"):
-                text = Path(f"/proc/{process.pid}/{name}").read_bytes()
-                for secret in secrets.values():
-                    assert not any(word in text for word in spellings(secret))
+        check_hidden(processes, secrets)
     finally:
         ws.run("child.kill(); child.wait()")
+
+
+LAUNCHED = """
+import subprocess, phalanx as px
+print(px.init(strict=True)._spec.key.hex(), flush=True)
+subprocess.run(["sleep", "600"])
+"""
+
+
+def test_no_secret_of_a_launch_in_a_command_line_or_environment(tmp_path):
+    script = write_script(tmp_path, LAUNCHED)
+    launcher = Running("-n", "2", "--transport", "tcp", "--label", "none", script)
+    try:
+        (key,) = {bytes.fromhex(launcher.popen.stdout.readline().decode()) for _ in range(2)}
+
+        def n_children():
+            return sum(process.name() == "sleep" for process in launcher.processes())
+
+        wait_until(lambda: n_children() == 2, "the ranks have children")
+        assert len(key) >= 32
+        processes = launcher.processes()[1:]
+        assert len(processes) >= 5  # the root, two ranks, their children
+        check_hidden(processes, {"world": key})
+    finally:
+        launcher.close()
 
 
 def test_no_file_of_a_workspace_can_be_read_by_others(ws):
