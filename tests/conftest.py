@@ -11,7 +11,6 @@ import tempfile
 
 import hypothesis
 import pytest
-from bed import Bed, why_not
 from mpis import Mpi
 from support.tiers import IS_DEEP, deep
 
@@ -28,7 +27,13 @@ if worker := os.environ.get("PYTEST_XDIST_WORKER"):
     os.environ["XDG_RUNTIME_DIR"] = tempfile.mkdtemp(prefix=f"px-{worker}-")
     atexit.register(shutil.rmtree, os.environ["XDG_RUNTIME_DIR"], ignore_errors=True)
 
-pytest_plugins = ["support.history", "support.schedule", "support.skips", "support.quarantine"]
+pytest_plugins = [
+    "support.history",
+    "support.hosts_bed",
+    "support.quarantine",
+    "support.schedule",
+    "support.skips",
+]
 
 # The first tier draws the same examples in every run, so that a change is not refused for what
 # somebody else wrote. The deep tier draws new ones, and says how to repeat a failure.
@@ -54,12 +59,3 @@ def pytest_runtest_makereport(item, call):
         for driver in list(sys.modules["kernel_driver"].KernelDriver.open):
             driver.stop_cells()
     return report
-
-
-@pytest.fixture(scope="module")
-def bed():
-    """Three hosts, each with its sshd; who changes one mends it."""
-    if reason := why_not():
-        pytest.skip(reason)
-    with Bed(3) as hosts:
-        yield hosts
