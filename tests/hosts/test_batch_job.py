@@ -8,10 +8,11 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from support.promise import PATIENCE_S
+from support.waiting import wait_until
 
 from phalanx.protocol import HostPlan, JobOptions, RemoteOptions
 from phalanx.supervisor import _batch_job
@@ -21,7 +22,6 @@ from phalanx.supervisor._far_command import FarCommand, Way
 from phalanx.supervisor._host_process import BEGUN
 from phalanx.supervisor._key_folder import take_key
 
-DEADLINE_S = 30.0
 SUBMIT = """
 import asyncio
 from phalanx.protocol import HostPlan, JobOptions, RemoteOptions
@@ -67,13 +67,6 @@ def _job(launcher, n=1, python=""):
     job = BatchJob(remote, hosts, [b"key"] * n)
     job._id = "12"
     return job, hosts
-
-
-def _wait(is_so):
-    until_s = time.monotonic() + DEADLINE_S
-    while not is_so():
-        assert time.monotonic() < until_s
-        time.sleep(0.02)
 
 
 # -- its script -----------------------------------------------------------------------------------
@@ -194,11 +187,11 @@ def _submitting(programs, tmp_path, qsub):
 def test_whoever_is_killed_while_it_is_submitted_leaves_no_keys(programs, tmp_path, folder):
     told = tmp_path / "told"
     with _submitting(programs, tmp_path, f'echo $$ >"{told}"; exec sleep 600') as root:
-        _wait(lambda: told.exists() and told.read_text().endswith("\n"))
+        wait_until(lambda: _has_line(told), "qsub runs")
         try:
             assert len(list(folder.glob("job-*/host-0"))) == 1
             root.kill()
-            _wait(lambda: not list(folder.iterdir()))
+            wait_until(lambda: not list(folder.iterdir()), "the keys are gone")
         finally:
             root.kill()
             os.kill(int(told.read_text()), signal.SIGKILL)
@@ -210,7 +203,8 @@ def test_whoever_is_killed_afterwards_leaves_no_job(programs, tmp_path, folder):
         assert root.stdout.readline() == b"submitted\n"
         assert len(list(folder.glob("job-*/host-0"))) == 1
         root.kill()
-        _wait(lambda: not list(folder.iterdir()))
+        wait_until(lambda: not list(folder.iterdir()), "the keys are gone")
+    wait_until(lambda: _has_line(tmp_path / "deleted"), "the job is deleted")
     assert (tmp_path / "deleted").read_text() == "12\n"
 
 
@@ -236,16 +230,20 @@ def test_the_first_process_of_a_job_ends_by_sigterm_and_its_commands_with_it(
     monkeypatch.setenv("PBS_NODEFILE", str(nodes))
     words = [sys.executable, "-m", "phalanx.supervisor", "job", str(tmp_path), "pbs"]
     with subprocess.Popen(words) as head:
-        _wait(lambda: told.exists() and told.read_text().endswith("\n"))
+        wait_until(lambda: _has_line(told), "pbsdsh runs")
         pid = int(told.read_text())
         try:
             head.terminate()
-            assert head.wait(DEADLINE_S) == 143
-            _wait(lambda: _is_dead(pid))
+            assert head.wait(PATIENCE_S) == 143
+            wait_until(lambda: _is_dead(pid), "pbsdsh has ended")
         finally:
             head.kill()
             if not _is_dead(pid):
                 os.kill(pid, signal.SIGKILL)
+
+
+def _has_line(path):
+    return path.exists() and path.read_text().endswith("\n")
 
 
 def _is_dead(pid):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-import time
+import sys
 
 import pytest
 from hypothesis import given, settings
@@ -162,12 +162,26 @@ LARGE = {
 }  # fmt: skip
 
 
+# Calls and returns of functions, which do not depend on how busy the machine is: 4.2 million take
+# 0.24 s on the two-core machine, and are what the search among 58 hosts needs to find that it gives up.
+MOST_EVENTS = 10_000_000
+
+
+def counted(function, *arguments):
+    """Return what a function returns, and how many calls and returns that took."""
+    events = itertools.count()
+    sys.setprofile(lambda *_: next(events))
+    try:
+        return function(*arguments), next(events)
+    finally:
+        sys.setprofile(None)
+
+
 @pytest.mark.parametrize("name", [*LARGE, "none found"])
-def test_sixty_four_hosts_take_less_than_a_second(name):
+def test_sixty_four_hosts_take_few_steps(name):
     cables = LARGE.get(name, petersen(29))
-    start_s = time.process_time()
-    search = find_ring(cables)
-    assert time.process_time() - start_s < 1.0
+    search, n_events = counted(find_ring, cables)
+    assert n_events < MOST_EVENTS
     if name in LARGE:
         assert sorted(search.ring) == list(range(64))
         assert all(cables[a][b] for a, b in around(search.ring))
