@@ -1,8 +1,7 @@
-"""Front ends other than JupyterLab: VS Code's protocol, nbclient, papermill."""
+"""Run notebooks in front ends other than JupyterLab: VS Code's protocol, nbclient, papermill."""
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,13 +13,16 @@ import psutil
 import pytest
 from jupyter_client.manager import KernelManager
 from nbclient.exceptions import CellExecutionError
-from patience import ASKED_TOGETHER, asked_within
+from patience import ASKED_TOGETHER, TOGETHER, asked_within
 from processes import wait_gone
+from support.promise import BOUND_S, check
 
 pytestmark = pytest.mark.slow
 
-BOUND_S = 2.0
-START = (f"%load_ext phalanx\n{ASKED_TOGETHER}", "%distributed start -n 2 --linger 0")
+START = (
+    f"%load_ext phalanx\n{ASKED_TOGETHER}\n{TOGETHER}",
+    "%distributed start -n 2 --linger 0",
+)
 NOBODY = "nobody can answer '[0-1] who? ': this front end has no input"
 
 
@@ -104,31 +106,29 @@ def plain_client(interrupt_mode: str) -> Iterator[PlainClient]:
         manager.context.destroy(linger=0)
 
 
-@pytest.mark.parametrize("interrupt_mode", ["signal", "message"])
-def test_a_client_without_subshells(interrupt_mode):
-    with plain_client(interrupt_mode) as vscode:
-        assert vscode.info()["status"] == "ok"
+# All other tests of this folder stop cells by the signal.
+@pytest.fixture(scope="module", params=[pytest.param("signal", marks=pytest.mark.deep), "message"])
+def vscode(request):
+    """A client without subshells, whose kernel has two ranks."""
+    with plain_client(request.param) as client:
+        assert client.info()["status"] == "ok"
         for code in START:
-            status, text = vscode.execute(code)
+            status, text = client.execute(code)
             assert status == "ok", text
-        status, text = vscode.execute(
-            "%%distributed\nprint('hello', input('who? '))\nprint(input('more? '))", ("ann", "yes")
-        )
-        assert status == "ok", text
-        assert {line.partition("] ")[2] for line in text.splitlines()} == {"hello ann", "yes"}
-        assert vscode.boxes == ["[0-1] who? ", "[0-1] more? "]
-        _debug(vscode)
-        _error(vscode)
-        vscode.execute(asked_within(0.1))  # in the last of these cells a rank runs on
-        for cell in (
-            "while True: pass",
-            "input('never? ')",
-            "px.all_sum(1) if rank else input('x')",
-        ):
-            _stop(vscode, cell)
+        yield client
 
 
-def _debug(vscode: PlainClient) -> None:
+def test_a_client_without_subshells_answers_questions(vscode):
+    vscode.boxes.clear()
+    status, text = vscode.execute(
+        "%%distributed\nprint('hello', input('who? '))\nprint(input('more? '))", ("ann", "yes")
+    )
+    assert status == "ok", text
+    assert {line.partition("] ")[2] for line in text.splitlines()} == {"hello ann", "yes"}
+    assert vscode.boxes == ["[0-1] who? ", "[0-1] more? "]
+
+
+def test_a_client_without_subshells_debugs(vscode):
     vscode.boxes.clear()
     status, text = vscode.execute(
         "%%distributed\nfor x in [rank]:\n    breakpoint()\n    pass",
@@ -140,75 +140,76 @@ def _debug(vscode: PlainClient) -> None:
     assert "[0] 20" not in text
 
 
-def _error(vscode: PlainClient) -> None:
+def test_a_client_without_subshells_goes_on_after_an_error(vscode):
     status, text = vscode.execute("%%distributed\n1 / (rank - 1)")
     assert status == "error"
     assert text.endswith("ZeroDivisionError: rank 1: ZeroDivisionError: division by zero\n")
     assert vscode.execute("%%distributed\nrank") == ("ok", "[0] Out: 0\n[1] Out: 1\n")
 
 
-def _stop(vscode: PlainClient, cell: str) -> None:
-    begun = threading.Event()
+@pytest.mark.promise
+@pytest.mark.parametrize(
+    "cell", ["while True: pass", "input('never? ')", "px.all_sum(1) if rank else input('x')"]
+)
+def test_a_client_without_subshells_stops_a_cell(vscode, cell):
+    vscode.execute(asked_within(0.1))  # in the last of these cells a rank runs on
+    began_s: list[float] = []
 
     def on_output(text: str) -> None:
         is_there = ("waits" if "input" in cell else "] go\n") in text
-        if is_there and not begun.is_set():
-            begun.set()
+        if is_there and not began_s:
             began_s.append(time.monotonic())
             vscode.interrupt()
 
-    began_s: list[float] = []
     status, text = vscode.execute(f"%%distributed\nprint('go')\n{cell}", on_output=on_output)
-    assert time.monotonic() - began_s[0] < BOUND_S
+    check(time.monotonic() - began_s[0])
     assert status == "error"
     assert "KeyboardInterrupt" in text
     assert vscode.execute("%%distributed\npx.all_sum(1)") == ("ok", "[0-1] Out: 2\n")
+    vscode.execute(ASKED_TOGETHER)
 
 
-_SHOW = "%distributed topology"
-_LONG = "%%distributed\nimport time\ntime.sleep(1.5)"
-
-
-def test_a_widget_of_a_client_without_subshells():
+def test_a_widget_of_a_client_without_subshells(vscode, tmp_path):
     """The module comes as text; frames come during a cell, clicks are heard after it."""
-    with plain_client("signal") as vscode:
-        for code in START:
-            vscode.execute(code)
-        client = vscode.client
-        opened: list[dict[str, Any]] = []
-        client.execute_interactive(_SHOW, timeout=60, output_hook=opened.append)
-        state = next(
-            message["content"]["data"]["state"]
-            for message in opened
-            if message["msg_type"] == "comm_open" and "_esm" in message["content"]["data"]["state"]
-        )
-        assert "export{" in state["_esm"]
-        assert state["_css"].count("{") > 10
-        shown, still = (
-            its["content"]["data"] for its in opened if its["msg_type"] == "display_data"
-        )
-        comm = shown["application/vnd.jupyter.widget-view+json"]["model_id"]
-        assert "<svg" in still["image/svg+xml"]
-        cell = client.execute(_LONG)
-        ask = {"kind": "ask", "id": "7", "action": "stacks", "rank": 1}
-        content = {"comm_id": comm, "data": {"method": "custom", "content": ask}}
-        client.shell_channel.send(client.session.msg("comm_msg", content))
-        seen = list(_until_answered(client, comm, cell))
-        before, after = seen[: seen.index("idle")], seen[seen.index("idle") :]
-        assert "frame" in before
-        assert "heard" not in before
-        assert {"heard", "answer"} <= set(after)
-        assert vscode.execute("%distributed stop")[0] == "ok"
+    client = vscode.client
+    opened: list[dict[str, Any]] = []
+    client.execute_interactive("%distributed topology", timeout=60, output_hook=opened.append)
+    state = next(
+        message["content"]["data"]["state"]
+        for message in opened
+        if message["msg_type"] == "comm_open" and "_esm" in message["content"]["data"]["state"]
+    )
+    assert "export{" in state["_esm"]
+    assert state["_css"].count("{") > 10
+    shown, still = (its["content"]["data"] for its in opened if its["msg_type"] == "display_data")
+    comm = shown["application/vnd.jupyter.widget-view+json"]["model_id"]
+    assert "<svg" in still["image/svg+xml"]
+    flag = tmp_path / "flag"
+    cell = client.execute(
+        "%%distributed\nimport pathlib, time\n"
+        f"while not pathlib.Path({str(flag)!r}).exists(): time.sleep(0.02)"
+    )
+    ask = {"kind": "ask", "id": "7", "action": "stacks", "rank": 1}
+    content = {"comm_id": comm, "data": {"method": "custom", "content": ask}}
+    client.shell_channel.send(client.session.msg("comm_msg", content))
+    seen = []
+    for event in _until_answered(client, comm, cell):
+        seen.append(event)
+        if event == "frame" and "busy" in seen:
+            flag.touch()
+    before, after = seen[: seen.index("idle")], seen[seen.index("idle") :]
+    assert "frame" in before[before.index("busy") :]
+    assert "heard" not in before
+    assert {"heard", "answer"} <= set(after)
 
 
 def _until_answered(client: Any, comm: str, cell: str) -> Iterator[str]:
-    """What a widget's page is told, and when the cell is over, until its question is answered."""
+    """What a widget's page is told, and how the cell stands, until its question is answered."""
     while True:
         message = client.get_iopub_msg(timeout=30)
         content = message["content"]
         if message["msg_type"] == "status" and message["parent_header"].get("msg_id") == cell:
-            if content["execution_state"] == "idle":
-                yield "idle"
+            yield content["execution_state"]
         elif message["msg_type"] == "comm_msg" and content["comm_id"] == comm:
             data = content["data"]
             if data["method"] == "custom":
@@ -232,29 +233,63 @@ def shown(cell: nbformat.NotebookNode) -> str:
     return "".join(output.get("text", "") for output in cell.outputs)
 
 
-def test_nbclient_is_told_that_nobody_answers_and_goes_on(tmp_path):
+@pytest.fixture(scope="module")
+def executed(tmp_path_factory):
+    """The cells of a notebook that nbclient has run, and the processes that are left of it."""
     made = notebook(
         *START,
+        "%distributed monitor",
+        "%distributed topology",
+        "%%distributed\nfor _ in range(5): px.all_sum(np.ones(100))",
         "%%distributed\nprint('hello', input('who? '))",
-        "%%distributed\nprint('still', px.all_sum(1))",
+        "%%distributed\nprint('still', rank)",
         "%%distributed\nbreakpoint()",
         "%%distributed --ranks 1\nprint(rank)",
+        "%%distributed\nimport os, signal\nif rank: os.kill(os.getpid(), signal.SIGKILL)",
         "%distributed stop",
+        "print('over')",
     )
-    for cell in (made.cells[2], made.cells[4]):
-        cell.metadata.tags = ["raises-exception"]
+    for index in (5, 7, 9):
+        made.cells[index].metadata.tags = ["raises-exception"]
     before = {process.pid for process in psutil.Process().children(recursive=True)}
-    nbclient.NotebookClient(made, timeout=60, resources={"metadata": {"path": tmp_path}}).execute()
-    asked, still, broke, last = made.cells[2:6]
+    folder = tmp_path_factory.mktemp("nbclient")
+    client = nbclient.NotebookClient(
+        made, timeout=60, kernel_name="python3", resources={"metadata": {"path": folder}}
+    )
+    client.execute()
+    left = [p for p in psutil.Process().children(recursive=True) if p.pid not in before]
+    return made.cells, wait_gone(left, BOUND_S)
+
+
+@pytest.mark.promise
+def test_nbclient_leaves_nothing(executed):
+    _, left = executed
+    assert left == []
+
+
+def test_nbclient_is_told_that_nobody_answers_and_goes_on(executed):
+    asked, still, broke, last = executed[0][5:9]
     assert asked.outputs[-1].ename == "RuntimeError"
     assert NOBODY in asked.outputs[-1].evalue
-    assert "] still 2\n" in shown(still)
+    assert sorted(shown(still).splitlines()) == ["[0] still 0", "[1] still 1"]
     assert "nobody can answer '[0-1] ipdb> '" in broke.outputs[-1].evalue
     assert shown(last) == "[1] 1\n"
-    left = [p for p in psutil.Process().children(recursive=True) if p.pid not in before]
-    assert wait_gone(left, BOUND_S) == []
 
 
+def test_a_notebooks_file_has_what_came_after_a_widget_was_opened(executed):
+    widgets = executed[0][2:4]
+    for cell in widgets:
+        live, still = cell.outputs
+        assert live.data["application/vnd.jupyter.widget-view+json"]["model_id"]
+        assert live.data["text/plain"] == ""
+        assert set(still.data) == {"image/svg+xml", "text/plain"}
+    lanes, world = (cell.outputs[1].data["text/plain"] for cell in widgets)
+    assert "rank 0   idle: 5 operations" in lanes
+    assert "rank 1   dead killed by signal 9 (SIGKILL): 5 operations" in lanes
+    assert "dead" in world
+
+
+@pytest.mark.deep
 def test_nbclient_ends_where_a_cell_fails(tmp_path):
     made = notebook(*START, "%%distributed\n1 / 0", "print('never')")
     client = nbclient.NotebookClient(made, timeout=60, resources={"metadata": {"path": tmp_path}})
@@ -264,27 +299,41 @@ def test_nbclient_ends_where_a_cell_fails(tmp_path):
     assert made.cells[-1].outputs == []
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_papermill_gives_parameters_and_no_answers(tmp_path):
+@pytest.fixture
+def papermill_run(tmp_path):
+    """Run cells in papermill, with parameters that are not those of the notebook."""
     papermill = pytest.importorskip("papermill")
-    made = notebook(
-        "n = 1\nwho = ''",
-        "%load_ext phalanx",
-        "%distributed start -n {n} --linger 0",
-        "ws.push({'who': who})",
-        "%%distributed\nprint('hello', who, px.all_sum(1))",
-        "%distributed stop",
-    )
-    made.cells[0].metadata.tags = ["parameters"]
-    path = tmp_path / "in.ipynb"
-    nbformat.write(made, path)
-    done = papermill.execute_notebook(
-        path, tmp_path / "out.ipynb", {"n": 2, "who": "ann"}, progress_bar=False, cwd=tmp_path
+
+    def run(*cells: str) -> nbformat.NotebookNode:
+        made = notebook(
+            "n = 1\nwho = ''",
+            "%load_ext phalanx",
+            "%distributed start -n {n} --linger 0",
+            *cells,
+            "%distributed stop",
+        )
+        made.cells[0].metadata.tags = ["parameters"]
+        path = tmp_path / "in.ipynb"
+        nbformat.write(made, path)
+        parameters = {"n": 2, "who": "ann"}
+        return papermill.execute_notebook(
+            path, tmp_path / "out.ipynb", parameters, progress_bar=False, cwd=tmp_path
+        )
+
+    return run
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_papermill_gives_parameters(papermill_run):
+    done = papermill_run(
+        "ws.push({'who': who})", "%%distributed\nprint('hello', who, px.all_sum(1))"
     )
     assert "] hello ann 2\n" in shown(done.cells[5])
-    made.cells.insert(5, nbformat.v4.new_code_cell("%%distributed\ninput('who? ')"))
-    nbformat.write(made, path)
+
+
+@pytest.mark.deep
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_papermill_gives_no_answers(papermill_run):
+    papermill = pytest.importorskip("papermill")
     with pytest.raises(papermill.PapermillExecutionError, match="this front end has no input"):
-        papermill.execute_notebook(
-            path, tmp_path / "out.ipynb", {"n": 2, "who": "ann"}, progress_bar=False, cwd=tmp_path
-        )
+        papermill_run("%%distributed\ninput('who? ')")
