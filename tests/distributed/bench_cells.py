@@ -28,7 +28,7 @@ def refused(nbytes: int, free: int) -> str:
     """Why there is no sweep of that size where each machine has so much memory free; ""."""
     with patch.object(bench, "available_memory", lambda: free):
         try:
-            sweep("all_sum", [nbytes])
+            sweep("all_sum", [nbytes], iterations=1)
         except ValueError as error:
             return str(error)
     return ""

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from distributed import bench_cells
 from msgspec.structs import replace
+from support.tiers import deep, deep_but
 
 from phalanx import distributed
-from phalanx.distributed import _bench_case
+from phalanx.distributed import _bench_case, _bench_limits
 from phalanx.distributed.bench import (
     DTYPES,
     OPERATIONS,
@@ -161,6 +162,7 @@ def test_a_sweep_of_every_operation(world):
         assert m.busbw_gbs == pytest.approx(m.algbw_gbs * busbw_factor(m.op, size))
 
 
+@pytest.mark.parametrize("world", deep_but(["2 arena"], WORLDS), indirect=True)
 def test_a_sweep_of_every_dtype(world):
     pytest.importorskip("ml_dtypes")
     assert len(DTYPES) == 15
@@ -208,9 +210,9 @@ def test_the_wire_between_hosts_is_measured(rank_pool, hosts):
     (limit,), *others = rank_pool(len(hosts), hosts).run(bench_cells.limits)
     assert set(others) == {()}  # rank 0 tells
     assert (limit.name, limit.transport) == ("wire between hosts", "tcp")
-    assert 0.01 < limit.gbs < 1000
+    assert limit.seconds >= 0.05  # as long as was asked for
+    assert limit.nbytes > 0
     assert limit.gbs == pytest.approx(limit.nbytes / limit.seconds / 1e9)
-    assert limit.seconds == pytest.approx(0.05, rel=0.9)
     if max(hosts) == 1:
         assert limit.how.startswith("one plain tcp stream from host0 to host1; ")
     else:
@@ -221,7 +223,12 @@ def test_the_wire_between_hosts_is_measured(rank_pool, hosts):
 def test_ranks_of_one_host_measure_what_bounds_them_there(rank_pool, transport, name):
     (limit,), none = rank_pool(2, (0, 0), transport).run(bench_cells.limits)
     assert (limit.name, none) == (name, ())
-    assert limit.gbs > 0.01
+    mean_gbs = limit.nbytes / limit.seconds / 1e9
+    if name == "memory copy":
+        assert limit.gbs >= mean_gbs / 2  # no median is more than twice the mean
+    else:  # what came first is not timed
+        first_gbs = _bench_limits._PIECE_NBYTES / limit.seconds / 1e9
+        assert mean_gbs - first_gbs <= limit.gbs <= mean_gbs
 
 
 @pytest.mark.parametrize(
@@ -232,7 +239,7 @@ def test_a_wire_that_lets_no_stream_through_is_not_known(rank_pool, what, rank):
     assert found == [((unknown_limit("host0", "host1"),), 2), ((), 2)]
 
 
-@pytest.mark.slow
+@deep
 @pytest.mark.parametrize("transport", ["any", "tcp"])
 def test_ten_thousand_operations_leave_nothing_behind(rank_pool, transport):
     for before, after in rank_pool(2, (0, 0), transport).run(bench_cells.operate, 10_000):

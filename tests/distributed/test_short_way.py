@@ -42,19 +42,19 @@ def n_operations(engine):
 
 @pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 3), (1,) * 64])
-def test_numpys_own_arrays_are_taken(engine, op, dtype, shape):
-    x = np.ones(shape, dtype_of(dtype))
-    for out in (None, np.zeros_like(x)):
-        before = n_operations(engine)
-        result = take(op, engine, x, out)
-        assert n_operations(engine) == before + 1
-        assert out is None or result is out
-        assert type(result) is np.ndarray
-        assert (result.shape, result.dtype) == (x.shape, x.dtype)
-        assert result.flags.writeable
-        assert result.flags.owndata
-        assert result.tobytes() == x.tobytes()
+def test_numpys_own_arrays_are_taken(engine, op, dtype):
+    for shape in ((), (0,), (3,), (2, 3), (1,) * 64):
+        x = np.ones(shape, dtype_of(dtype))
+        for out in (None, np.zeros_like(x)):
+            before = n_operations(engine)
+            result = take(op, engine, x, out)
+            assert n_operations(engine) == before + 1, shape
+            assert out is None or result is out, shape
+            assert type(result) is np.ndarray, shape
+            assert (result.shape, result.dtype) == (x.shape, x.dtype)
+            assert result.flags.writeable, shape
+            assert result.flags.owndata, shape
+            assert result.tobytes() == x.tobytes(), shape
 
 
 @pytest.mark.parametrize("op", KEEP_SHAPE)
@@ -112,13 +112,13 @@ LEFT_ALONE = {
 }
 
 
-@pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize("case", LEFT_ALONE)
-def test_all_else_is_left_alone(engine, op, case):
+def test_all_else_is_left_alone(engine, case):
     x, out = LEFT_ALONE[case]
     before = n_operations(engine)
-    assert take(op, engine, x, out) is NotImplemented
-    assert n_operations(engine) == before
+    for op in OPS:
+        assert take(op, engine, x, out) is NotImplemented, op
+        assert n_operations(engine) == before, op
 
 
 @pytest.mark.parametrize("op", [op for op in OPS if op not in KEEP_SHAPE])
