@@ -111,5 +111,5 @@ def notebook_in_lab(
             onlooker.look("failed")
             raise
         # Before the server ends, which the page would complain about.
-        assert asked <= {"127.0.0.1", ""}
-        assert errors == []
+        assert asked <= {"127.0.0.1", ""}, asked
+        assert errors == [], errors

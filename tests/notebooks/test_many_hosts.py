@@ -8,6 +8,8 @@ import nbformat
 import numpy as np
 import pytest
 from notebooks.many_hosts import NOTEBOOK, WIDGET, execute
+from support.promise import PATIENCE_S
+from support.tiers import deep, deep_but
 
 from phalanx.workspace import parse_ranks
 
@@ -37,10 +39,10 @@ class Executed:
 @pytest.fixture(scope="module")
 def executed(bed, tmp_path_factory):
     notebook, lines = execute(bed, tmp_path_factory.mktemp("hosts"))
-    return Executed(notebook, lines, bed.left(5.0))
+    return Executed(notebook, lines, bed.left(PATIENCE_S))
 
 
-@pytest.fixture(params=["executed", "saved"])
+@pytest.fixture(params=deep_but(["saved"], ["executed", "saved"]))
 def shown(request):
     """What is asked of this run is asked of what the packaged notebook says, too."""
     if request.param == "executed":
@@ -92,6 +94,7 @@ def test_the_hosts_are_looked_at_first(shown):
     assert re.findall(r'"ssh": "(\w)", "ips": \["10.77.0.1\d"\]', ring) == _HOSTS
 
 
+@deep
 def test_the_boot_is_watched(executed):
     boot = [line for line in executed.lines if "up: " in line]
     assert boot
@@ -137,6 +140,7 @@ def test_the_picture_has_the_hosts(shown):
         assert re.findall(r"rank (\d) ", words) == list("012345")
 
 
+@deep
 def test_the_picture_is_alive(executed):
     live, still = executed.outputs("%distributed topology")
     assert WIDGET in live.data
@@ -165,6 +169,7 @@ def test_a_script_runs_on_the_same_hosts(shown):
     assert ranks == [f"[a 0] 6 ranks say {_from_pi(range(6))}"]
 
 
+@deep
 def test_nothing_is_left_on_any_host(executed):
     assert executed.text("%distributed stop") == ""
     assert executed.left == []

@@ -12,6 +12,7 @@ import numpy as np
 import psutil
 import pytest
 from kernel_driver import CellResult, KernelDriver
+from support.tiers import deep
 
 from phalanx.workspace import parse_ranks
 
@@ -188,6 +189,7 @@ def _asked(cell: CellResult) -> list[str]:
     return [prompt.text.partition("] ")[2] for prompt in cell.prompts]
 
 
+@deep
 def test_lines_and_values_are_told_once(talking):
     cell = _of(talking, "all of us say this")
     assert _who_said(cell.stdout, "all of us say this") == [0, 1, 2, 3]
@@ -199,6 +201,7 @@ def test_lines_and_values_are_told_once(talking):
     assert "rank 1" not in kept
 
 
+@deep
 def test_questions_of_all_and_of_one(talking):
     cell = _of(talking, "What is your name?")
     assert _asked(cell) == ["What is your name? ", "Ada, a number, please: "]
@@ -206,6 +209,7 @@ def test_questions_of_all_and_of_one(talking):
     assert _who_said(cell.stdout, "Ada said 42") == [0, 1, 2, 3]
 
 
+@deep
 def test_a_secret_is_not_shown(talking):
     cell = _of(talking, "getpass(")
     assert [prompt.is_password for prompt in cell.prompts] == [True]
@@ -213,6 +217,7 @@ def test_a_secret_is_not_shown(talking):
     assert "secret" not in cell.text
 
 
+@deep
 def test_the_debugger_asks_all_and_one(talking):
     cell = _of(talking, "breakpoint()")
     assert _asked(cell) == ["ipdb> "] * 3
@@ -222,6 +227,7 @@ def test_the_debugger_asks_all_and_one(talking):
     assert _who_said(cell.stdout, "Out: 45") == [0, 1, 2, 3]
 
 
+@deep
 def test_bars_end_and_figures_come(talking):
     text = _of(talking, "tqdm(range(30)").text
     assert _who_said(text, "trained") == [0, 1, 2, 3]
@@ -230,6 +236,7 @@ def test_bars_end_and_figures_come(talking):
     assert sum(str(output.get("data")).count("image/png") for output in walks.outputs) == 4
 
 
+@deep
 def test_the_cause_comes_first_and_can_be_looked_at(talking):
     cell = _of(talking, "invert(data[rank])")
     assert cell.error.startswith("ZeroDivisionError: rank 2: ZeroDivisionError")
@@ -239,12 +246,14 @@ def test_the_cause_comes_first_and_can_be_looked_at(talking):
     assert "[2] 0.0\n" in looked.stdout
 
 
+@deep
 def test_values_go_to_ranks_and_back(talking):
     assert "[0, 10, 20, 30]" in _of(talking, "ws.push").text
     assert _who_said(_of(talking, "px.all_sum(product)").stdout, "Out: 60") == [0, 1, 2, 3]
     assert _of(talking, "%%local").text == "60\n"
 
 
+@deep
 def test_stop_and_the_end_of_the_second(talking):
     assert "KeyboardInterrupt" in _of(talking, "itertools.count()").text
     assert _who_said(_of(talking, "still here").text, "4 of us are still here") == [0, 1, 2, 3]

@@ -6,6 +6,7 @@ import re
 
 import pytest
 from notebooks.test_notebooks import _FOLDER, _of, _pictures, _read, _run_all
+from support.tiers import deep
 
 
 @pytest.fixture(scope="module")
@@ -28,6 +29,8 @@ def test_its_pictures_can_be_read_without_a_kernel():
     assert kinds <= {"image/svg+xml", "text/plain"}  # no widget, whose kernel is gone
 
 
+@deep
+@pytest.mark.slow
 def test_the_slow_rank_is_seen(seeing):
     waited = [float(found) for found in re.findall(r"waited (\S+) s", _of(seeing, "waited").stdout)]
     assert len(waited) == 4

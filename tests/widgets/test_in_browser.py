@@ -395,7 +395,7 @@ def test_it_runs_where_there_is_nothing_else(name: str, open_page: OpenPage) -> 
     page.locator(f".px-{name}").wait_for()
     assert page.evaluate("() => document.documentElement.scrollWidth") <= 480
     page.evaluate("() => window.close_it()")
-    assert errors == []
+    assert errors == [], errors
     assert [url for url in asked if not url.startswith("blob:")] == []
 
 
@@ -407,4 +407,4 @@ def test_one_zero_and_odd_worlds_are_no_error(open_page: OpenPage) -> None:
         frame = msgspec.json.encode(Timeline().take(t, 100.0))
         play(page, "topology", {"world": msgspec.json.encode(world_of(t)), "frame": frame})
         page.locator(".px-topology .px-pill").wait_for()
-    assert errors == []
+    assert errors == [], errors

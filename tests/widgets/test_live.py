@@ -11,6 +11,7 @@ import msgspec
 import psutil
 import pytest
 from restarting import wait_for
+from support.promise import BOUND_S, PATIENCE_S
 from worlds import NASTY, make_world
 
 from phalanx.errors import CellError, DistributedError
@@ -196,13 +197,13 @@ def test_a_question_that_comes_too_late_is_dropped(shared):
     before = _frame(shared)["ranks"]
     late = {"kind": "ask", "id": "1", "action": "restart", "rank": 1, "force": True}
     shared._handle_custom_msg({**late, "until": time.time() - 1}, [])
-    assert _ask(shared, action="stacks", rank=1, until=time.time() + 9)[0]
+    assert _ask(shared, action="stacks", rank=1, until=time.time() + 60)[0]
     shared.tick()
     assert [rank["pid"] for rank in _frame(shared)["ranks"]] == [rank["pid"] for rank in before]
 
 
-def test_a_cell_runs_and_is_interrupted(own):
-    ws = own.workspace
+def test_a_cell_runs_and_is_interrupted(shared):
+    ws = shared.workspace
     errors: list[BaseException] = []
 
     def run():
@@ -213,11 +214,11 @@ def test_a_cell_runs_and_is_interrupted(own):
 
     thread = threading.Thread(target=run)
     thread.start()
-    wait_for(lambda: {rank["state"] for rank in _looked_at(own)["ranks"]} == {"busy"})
-    assert _ask(own, action="interrupt") == (True, "the ranks were asked to stop")
-    thread.join(10)
+    wait_for(lambda: {rank["state"] for rank in _looked_at(shared)["ranks"]} == {"busy"})
+    assert _ask(shared, action="interrupt") == (True, "the ranks were asked to stop")
+    thread.join(PATIENCE_S)
     assert len(errors) == 1
-    wait_for(lambda: {rank["state"] for rank in _looked_at(own)["ranks"]} == {"idle"})
+    wait_for(lambda: {rank["state"] for rank in _looked_at(shared)["ranks"]} == {"idle"})
 
 
 def test_what_moves_is_told_by_link_while_it_does():
@@ -240,27 +241,36 @@ def test_what_moves_is_told_by_link_while_it_does():
         widget.close()
 
 
-def test_a_dead_rank_is_named_and_replaced(own):
+@pytest.mark.promise
+def test_a_dead_rank_is_named_and_replaced(shared, tmp_path):
+    is_dead = tmp_path / "dead"
+    # Rank 0 comes once rank 1 is known to be dead, which waits for it until then; both are asked,
+    # or nobody would come.
+    code = (
+        "import os, time\n"
+        f"while rank == 0 and not os.path.exists({str(is_dead)!r}): time.sleep(0.01)\n"
+        "px.all_gather(rank)"
+    )
+
     def run():
         with pytest.raises(DistributedError):
-            # Rank 0 is late, so that rank 1 waits in it; both are asked, or nobody would come.
-            own.workspace.run(
-                "import time\nif rank == 0: time.sleep(3)\npx.all_gather(rank)", ranks=[0, 1]
-            )
+            shared.workspace.run(code, ranks=[0, 1])
 
     thread = threading.Thread(target=run)
     thread.start()
     operations = {"action": "operations", "rank": 1}
-    wait_for(lambda: _ask(own, **operations)[1].startswith("all_gather"))
-    assert ", runs for " in _ask(own, **operations)[1]
-    psutil.Process(_frame(own)["ranks"][1]["pid"]).kill()
-    wait_for(lambda: _looked_at(own)["ranks"][1]["state"] == "dead", 2.0)
-    last, *_ = _ask(own, **operations)[1].splitlines()
+    wait_for(lambda: _ask(shared, **operations)[1].startswith("all_gather"))
+    assert ", runs for " in _ask(shared, **operations)[1]
+    psutil.Process(_frame(shared)["ranks"][1]["pid"]).kill()
+    wait_for(lambda: _looked_at(shared)["ranks"][1]["state"] == "dead", BOUND_S)
+    is_dead.touch()
+    last, *_ = _ask(shared, **operations)[1].splitlines()
     assert last.endswith(", had not ended when the rank died: the last rank had not come")
-    thread.join(10)
-    assert "SIGKILL" in _frame(own)["ranks"][1]["detail"]
-    assert _ask(own, action="restart", rank=1) == (True, "rank 1 is new; rank 0 has all it had")
-    wait_for(lambda: _looked_at(own)["ranks"][1]["state"] == "idle")
+    thread.join(PATIENCE_S)
+    assert not thread.is_alive()
+    assert "SIGKILL" in _frame(shared)["ranks"][1]["detail"]
+    assert _ask(shared, action="restart", rank=1) == (True, "rank 1 is new; rank 0 has all it had")
+    wait_for(lambda: _looked_at(shared)["ranks"][1]["state"] == "idle")
 
 
 def test_what_was_said_first_of_a_workspace_that_died_stays():

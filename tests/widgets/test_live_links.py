@@ -9,6 +9,7 @@ import msgspec
 import psutil
 import pytest
 from restarting import wait_for
+from support.promise import PATIENCE_S
 
 from phalanx.widgets import Topology as TopologyWidget
 from phalanx.workspace import Workspace
@@ -39,7 +40,7 @@ def test_a_measurement_tells_how_far_it_is_and_is_stopped(widget):
         assert widget.answer("stop_links", {}) == "the measurement was asked to stop"
     finally:
         frozen.send_signal(signal.SIGCONT)
-    thread.join(20)
+    thread.join(PATIENCE_S)
     assert said == ["stopped; what was measured until then is not kept"]
     assert _measuring(widget) == ""
     assert widget.answer("links", {}) == "1 link measured, none slow or broken"

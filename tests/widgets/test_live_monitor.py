@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import threading
 import time
 from types import SimpleNamespace
@@ -16,6 +17,8 @@ import psutil
 import pytest
 from msgspec.structs import replace
 from restarting import wait_for
+from support.promise import BOUND_S, PATIENCE_S
+from support.tiers import deep
 from tracing import check_trace
 from worlds import NASTY, make_trace, make_world
 
@@ -178,7 +181,7 @@ def _frame(widget) -> dict[str, Any]:
     return msgspec.json.decode(widget.frame)
 
 
-def _tick_until(widget, condition, timeout_s=10.0):
+def _tick_until(widget, condition, timeout_s=PATIENCE_S):
     def comes():
         widget.tick()
         return condition(_frame(widget))
@@ -202,20 +205,31 @@ def test_what_a_new_one_shows(shared):
     assert msgspec.json.decode(shared.world)["arenas"] == [[0, 1, 2]]
 
 
-def test_the_straggler_is_named(shared):
+def test_the_straggler_is_named(shared, tmp_path):
     ws = shared.workspace
+    # Rank 2 comes to each all_sum once the monitor has shown that the others wait for it there.
     code = (
-        "import time\nfor _ in range(4):\n    if rank == 2: time.sleep(0.3)\n    px.all_sum(rank)"
+        "import os, time\nfor i in range(4):\n"
+        f"    while rank == 2 and not os.path.exists({str(tmp_path)!r} + f'/{{i}}'): time.sleep(0.01)\n"
+        "    px.all_sum(rank)"
     )
+    began_s = time.monotonic()
     cell = threading.Thread(target=ws.run, args=(code,))
     cell.start()
-    frame = _tick_until(shared, lambda frame: [its[1] for its in frame["waits"]] == [[2]])
-    assert frame["waits"][0][2].startswith("all_sum #")
+    seen: list[str] = []
+
+    def is_next(frame):
+        return [its[1] for its in frame["waits"]] == [[2]] and frame["waits"][0][2] not in seen
+
+    for i in range(4):
+        seen.append(_tick_until(shared, is_next)["waits"][0][2])
+        (tmp_path / str(i)).touch()
+    assert all(operation.startswith("all_sum #") for operation in seen)
     frame = _tick_until(shared, lambda frame: frame["compared"] == 4)
     cell.join()
     assert frame["late"][0][:2] == [2, 4]
-    assert frame["late"][0][2] > 1000  # milliseconds
-    assert "rank 2 held the others up for 1." in shared.still().text
+    assert 100 < frame["late"][0][2] < 1000 * (time.monotonic() - began_s)  # milliseconds
+    assert "rank 2 held the others up for " in shared.still().text
 
 
 def test_a_view_that_comes_later_has_what_was_and_can_save_it(shared):
@@ -231,14 +245,41 @@ def test_a_view_that_comes_later_has_what_was_and_can_save_it(shared):
         shared.answer("rm", {})
 
 
+def _n_steps(call):
+    """Count the functions that a call enters and leaves: a cost that no other process changes."""
+    n_steps = [0]
+
+    def count(*_):
+        n_steps[0] += 1
+
+    sys.setprofile(count)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    return n_steps[0]
+
+
+def test_what_is_saved_costs_what_it_holds_not_what_there_is(shared, monkeypatch):
+    def cost(n_there, n_saved):
+        whole = make_trace(4, seconds=n_there / 200)  # 50 operations a second of each rank
+        monkeypatch.setattr(shared.workspace, "trace", lambda: whole)
+        monkeypatch.setattr("phalanx.widgets._live_monitor.MOST_SAVED", n_saved)
+        return _n_steps(lambda: shared.answer("save", {}))
+
+    once = cost(4000, 1000)
+    assert cost(16_000, 1000) < 1.1 * once
+    assert cost(16_000, 4000) < 4.4 * once
+    assert once < 60 * 1000  # 35 for each operation
+
+
+@deep
 @pytest.mark.slow
-def test_what_is_too_much_for_a_page_is_saved_in_part_and_in_time(shared, monkeypatch):
+def test_what_is_too_much_for_a_page_is_saved_in_part(shared, monkeypatch):
     """64 ranks with full recorders: 41 s of the interpreter, and then a refusal, is what it was."""
     whole = make_trace(64, seconds=81.91)
     monkeypatch.setattr(shared.workspace, "trace", lambda: whole)
-    began_s = time.process_time()
     said, _, saved = shared.answer("save", {}).partition("\n")
-    assert time.process_time() - began_s < 10.0
     assert said.startswith(f"trace.json: {MOST_SAVED} operations of ranks 0-63 (162144 older ones ")
     assert said.endswith("; %distributed trace trace.json writes all 262144")
     assert len(saved) < 64 << 20
@@ -255,6 +296,16 @@ def test_what_is_kept_is_bounded(shared):
     assert sum(map(len, shared._kept)) == shared._kept_nbytes <= KEPT_NBYTES
     while shared._kept:
         shared._kept_nbytes -= len(shared._kept.popleft())
+
+
+@pytest.mark.promise
+def test_a_dead_rank_is_named(shared):
+    frame = _tick_until(shared, lambda frame: frame["ranks"])
+    psutil.Process(frame["ranks"][1]["pid"]).kill()
+    frame = _tick_until(shared, lambda frame: frame["ranks"][1]["state"] == "dead", BOUND_S)
+    assert "SIGKILL" in frame["ranks"][1]["detail"]
+    shared.workspace.restart(1)
+    _tick_until(shared, lambda frame: frame["ranks"][1]["state"] == "idle")
 
 
 def test_what_others_saw_in_a_pause_is_not_said_to_be_lost(shared, monkeypatch):
@@ -280,16 +331,6 @@ def test_a_lane_leads_to_the_notebooks_cell(shared):
     assert shared._number_of(during_ns) == -1
     shared._on_cell_ends(SimpleNamespace(execution_count=12))
     assert (shared._number_of(during_ns), shared._number_of(begun_ns)) == (12, 0)
-
-
-def test_a_dead_rank_is_named():
-    with Workspace.start(n=2, linger=0) as ws:
-        widget = Monitor(ws)
-        frame = _tick_until(widget, lambda frame: frame["ranks"])
-        psutil.Process(frame["ranks"][1]["pid"]).kill()
-        frame = _tick_until(widget, lambda frame: frame["ranks"][1]["state"] == "dead", 2.0)
-        assert "SIGKILL" in frame["ranks"][1]["detail"]
-        widget.close()
 
 
 def test_it_is_gone_with_its_workspace_and_comes_back_with_it():

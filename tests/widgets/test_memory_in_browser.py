@@ -12,10 +12,11 @@ from typing import Any
 import nbformat
 import psutil
 import pytest
-from browser import chromium_page
+from browser import PATIENCE_MS, chromium_page
 from jupyter_servers import lab, open_notebook
+from support.tiers import deep
 
-pytestmark = [pytest.mark.slow, pytest.mark.browser, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.browser, pytest.mark.timeout(300), deep]
 _CELLS = (
     "%load_ext phalanx",
     "%distributed start -n 2 --linger 0\nimport os\nprint('kernel', os.getpid(), 'is up')",
@@ -48,17 +49,17 @@ def test_nothing_grows_while_somebody_looks(tmp_path: Path) -> None:
         open_notebook(page, where.replace("01_first_ranks", "open"))
         page.keyboard.press("Shift+Enter")
         said = page.locator(".jp-OutputArea").get_by_text("is up").first
-        said.wait_for(timeout=60_000)
+        said.wait_for(timeout=PATIENCE_MS)
         kernel = psutil.Process(int(said.text_content().partition("kernel ")[2].split()[0]))
         page.keyboard.press("Shift+Enter")
         widget = page.locator(".px-topology")
-        widget.locator('.px-tile[data-state="idle"]').first.wait_for(timeout=60_000)
+        widget.locator('.px-tile[data-state="idle"]').first.wait_for(timeout=PATIENCE_MS)
         page.keyboard.press("Shift+Enter")
         monitor = page.locator(".px-monitor")
-        monitor.locator('.px-labels button[data-state="idle"]').first.wait_for(timeout=60_000)
+        monitor.locator('.px-labels button[data-state="idle"]').first.wait_for(timeout=PATIENCE_MS)
         page.keyboard.press("Shift+Enter")
-        widget.locator('.px-tile[data-state="collective"]').first.wait_for(timeout=60_000)
-        monitor.locator(".px-late").get_by_text("rank 1 came last to").wait_for(timeout=60_000)
+        widget.locator('.px-tile[data-state="collective"]').first.wait_for(timeout=PATIENCE_MS)
+        monitor.locator(".px-late").get_by_text("rank 1 came last to").wait_for(timeout=PATIENCE_MS)
         assert widget.locator(".px-tile").first.evaluate(
             "its => its.getBoundingClientRect().bottom > 0"
         )
@@ -75,7 +76,7 @@ def test_nothing_grows_while_somebody_looks(tmp_path: Path) -> None:
         widget.locator(".px-tile").first.click()
         widget.get_by_role("button", name="Interrupt the cell", exact=True).click()
         page.locator(".jp-OutputArea").get_by_text("KeyboardInterrupt").first.wait_for(
-            timeout=60_000
+            timeout=PATIENCE_MS
         )
 
 

@@ -16,10 +16,13 @@ from xml.etree import ElementTree as ET
 
 import psutil
 import pytest
+from browser import PATIENCE_MS
 from jupyter_servers import change_theme, saved_picture
 from lab_notebook import Onlooker, notebook_in_lab
+from support.promise import BOUND_S
+from support.tiers import deep
 
-pytestmark = [pytest.mark.slow, pytest.mark.browser, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow, pytest.mark.browser, pytest.mark.timeout(240), deep]
 _LATE = """%%distributed
 import time
 x = np.ones(1 << 18)
@@ -36,7 +39,6 @@ _CELLS = (
     "%%distributed\nif rank == 2: time.sleep(600)\npx.all_sum(rank)",
     "%distributed stop",
 )
-_LONG_MS = 60_000
 
 
 class Watcher(Onlooker):
@@ -44,14 +46,14 @@ class Watcher(Onlooker):
 
     kind = "monitor"
 
-    def see(self, rank: int, state: str, within_s: float = 60.0) -> None:
+    def see(self, rank: int, state: str, within_s: float = PATIENCE_MS / 1000) -> None:
         self.label(rank, state).wait_for(timeout=1000 * within_s)
 
     def label(self, rank: int, state: str = "") -> Any:
         chosen = f'[data-state="{state}"]' if state else ""
         return self.widget.locator(f'.px-labels button{chosen}[aria-label^="rank {rank}:"]')
 
-    def read(self, where: str, words: str, within_s: float = 60.0) -> None:
+    def read(self, where: str, words: str, within_s: float = PATIENCE_MS / 1000) -> None:
         self.widget.locator(where).get_by_text(words).first.wait_for(timeout=1000 * within_s)
 
     def figures(self, which: str, width: str) -> list[str]:
@@ -86,6 +88,7 @@ class Watcher(Onlooker):
         }""")
 
 
+@pytest.mark.promise
 def test_watch_who_is_late_and_who_is_dead(tmp_path):
     with notebook_in_lab(tmp_path, Watcher, _CELLS, accept_downloads=True) as watcher:
         _see_who_is_late(watcher)
@@ -97,7 +100,7 @@ def test_watch_who_is_late_and_who_is_dead(tmp_path):
 def _see_who_is_late(watcher: Watcher) -> None:
     watcher.run_cell(1)
     watcher.page.locator(".jp-OutputArea").get_by_text("4 ranks on 1 host").first.wait_for(
-        timeout=_LONG_MS
+        timeout=PATIENCE_MS
     )
     watcher.run_cell(2)
     for rank in range(4):
@@ -105,7 +108,7 @@ def _see_who_is_late(watcher: Watcher) -> None:
     watcher.run_cell(3)
     watcher.see(1, "busy")
     watcher.read(".px-links", "ranks 0-3, shared memory")
-    watcher.widget.locator(".px-rate").get_by_text("B/s").nth(3).wait_for(timeout=_LONG_MS)
+    watcher.widget.locator(".px-rate").get_by_text("B/s").nth(3).wait_for(timeout=PATIENCE_MS)
     assert watcher.figures(".px-rate", "100%") == ["shown"] * 4
     assert watcher.figures(".px-rate", "330px") == ["left out"] * 4
     assert watcher.figures(".px-share", "330px") == ["shown"] * 4
@@ -152,11 +155,11 @@ def _see_who_is_missing_and_dead(watcher: Watcher) -> None:
     facts = watcher.widget.locator(".px-facts")
     facts.get_by_text("process ").wait_for()
     psutil.Process(int(facts.inner_text().rpartition("process ")[2])).kill()
-    watcher.see(2, "dead", within_s=2.0)
+    watcher.see(2, "dead", within_s=BOUND_S)
     watcher.read(".px-late", "rank 2 is dead: killed")
     assert "SIGKILL" in watcher.label(2).get_attribute("aria-label")
     watcher.page.locator(".jp-OutputArea").get_by_text("RankFailure").first.wait_for(
-        timeout=_LONG_MS
+        timeout=PATIENCE_MS
     )
     watcher.look("dead")
 
@@ -183,7 +186,7 @@ def _see_what_is_kept(watcher: Watcher) -> None:
 
 def _change_theme_and_come_back(watcher: Watcher) -> None:
     change_theme(watcher.page, ".px-monitor")
-    watcher.page.locator("#jupyterlab-splash").wait_for(state="detached", timeout=_LONG_MS)
+    watcher.page.locator("#jupyterlab-splash").wait_for(state="detached", timeout=PATIENCE_MS)
     watcher.look("dark")
     _see_what_is_kept(watcher)
     watcher.page.reload()

@@ -10,9 +10,10 @@ import re
 from pathlib import Path
 
 import pytest
+from made_up import MadeUp
+from worlds import make_trace, make_world
 
 from phalanx.widgets import Bandwidth, Monitor, Topology
-from phalanx.workspace import Workspace
 
 _STATIC = Path(__file__).resolve().parents[2] / "widgets" / "static"
 NAMES = ("bandwidth", "monitor", "topology")
@@ -45,10 +46,11 @@ def test_a_module_loads_nothing(name):
 
 
 def test_the_text_itself_is_sent():
-    with Workspace.start(n=1, linger=0) as ws:
-        for widget, name in ((Bandwidth, NAMES[0]), (Monitor, NAMES[1]), (Topology, NAMES[2])):
-            made = widget(ws)
-            state = made.get_state()
-            for trait, suffix in (("_esm", "js"), ("_css", "css")):
-                assert state[trait] == (_STATIC / f"{name}.{suffix}").read_text(encoding="utf-8")
-            made.close()
+    ws = MadeUp(make_world(1, 1), make_trace(1))
+    ws.sweeps = ()
+    for widget, name in ((Bandwidth, NAMES[0]), (Monitor, NAMES[1]), (Topology, NAMES[2])):
+        made = widget(ws)
+        state = made.get_state()
+        for trait, suffix in (("_esm", "js"), ("_css", "css")):
+            assert state[trait] == (_STATIC / f"{name}.{suffix}").read_text(encoding="utf-8")
+        made.close()

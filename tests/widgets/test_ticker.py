@@ -6,6 +6,7 @@ import threading
 import time
 
 from restarting import wait_for
+from support.promise import PATIENCE_S
 
 from phalanx.widgets._ticker import Ticker
 
@@ -40,12 +41,12 @@ def test_ticks_while_a_view_looks_and_no_more():
     assert _n_threads() == before + 1
     ticker.leave("a")
     ticked.clear()
-    assert ticked.wait(5)
+    assert ticked.wait(PATIENCE_S)
     ticker.leave("b")
     wait_for(lambda: not ticker.is_ticking)
     ticker.look("a")
     ticked.clear()
-    assert ticked.wait(5)
+    assert ticked.wait(PATIENCE_S)
     ticker.close()
     wait_for(lambda: not ticker.is_ticking)
     ticker.look("a")

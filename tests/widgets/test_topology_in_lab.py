@@ -1,6 +1,6 @@
-"""The live topology in JupyterLab, with real ranks: watched, broken, mended, and found again.
+"""The live topology in JupyterLab, with real ranks: watched, killed, mended, stopped, found again.
 
-Pictures of it are left in ``tests/artifacts``.
+The one test in JupyterLab of the first tier. Pictures of it are left in ``tests/artifacts``.
 """
 
 from __future__ import annotations
@@ -9,8 +9,10 @@ import re
 
 import psutil
 import pytest
+from browser import PATIENCE_MS
 from jupyter_servers import change_theme, saved_picture
 from lab_notebook import Onlooker, notebook_in_lab
+from support.promise import BOUND_S
 
 pytestmark = [pytest.mark.slow, pytest.mark.browser, pytest.mark.timeout(240)]
 _CELLS = (
@@ -21,8 +23,7 @@ _CELLS = (
     "%%distributed\nfor _ in range(400): px.all_sum(np.ones(1 << 18))",
     "%distributed stop",
 )
-_MOVE, _STOP = 4, 5  # cells that are run by their number
-_LONG_MS = 60_000
+_WAIT, _MOVE, _STOP = 3, 4, 5  # cells that are run by their number
 
 
 class Watcher(Onlooker):
@@ -30,7 +31,7 @@ class Watcher(Onlooker):
 
     kind = "topology"
 
-    def see(self, rank: int, state: str, within_s: float = 60.0) -> None:
+    def see(self, rank: int, state: str, within_s: float = PATIENCE_MS / 1000) -> None:
         self.widget.locator(f'.px-tile[data-state="{state}"][aria-label^="rank {rank}:"]').wait_for(
             timeout=1000 * within_s
         )
@@ -42,10 +43,12 @@ class Watcher(Onlooker):
         return int(label.rpartition("process ")[2])
 
 
+@pytest.mark.promise
 def test_watch_break_mend(tmp_path):
     with notebook_in_lab(tmp_path, Watcher, _CELLS) as watcher:
         _watch(watcher)
         _mend(watcher)
+        _interrupt(watcher)
         _see_it_move(watcher)
         _change_theme(watcher)
         _come_back(watcher)
@@ -55,7 +58,7 @@ def _watch(watcher: Watcher) -> None:
     keyboard = watcher.page.keyboard
     keyboard.press("Shift+Enter")
     watcher.page.locator(".jp-OutputArea").get_by_text("4 ranks on 1 host").first.wait_for(
-        timeout=_LONG_MS
+        timeout=PATIENCE_MS
     )
     keyboard.press("Shift+Enter")
     for rank in range(4):
@@ -66,49 +69,64 @@ def _watch(watcher: Watcher) -> None:
     watcher.see(2, "busy")
     watcher.see(0, "collective")
     watcher.widget.locator('[aria-label^="rank 0:"]').first.click()
-    watcher.widget.get_by_text("in all_sum #").first.wait_for(timeout=_LONG_MS)
+    watcher.widget.get_by_text("in all_sum #").first.wait_for(timeout=PATIENCE_MS)
     watcher.look("collective")
+    watcher.widget.locator('[aria-label^="rank 2:"]').first.click()  # chosen from now on
+    watcher.press("Where is it?")
+    watcher.widget.locator("pre").get_by_text("cell line 2").wait_for(timeout=PATIENCE_MS)
 
 
 def _mend(watcher: Watcher) -> None:
     psutil.Process(watcher.pid(2)).kill()
-    watcher.see(2, "dead", within_s=2.0)
+    watcher.see(2, "dead", within_s=BOUND_S)
     assert "SIGKILL" in watcher.widget.locator('[aria-label^="rank 2:"]').first.get_attribute(
         "aria-label"
     )
-    watcher.widget.locator('[aria-label^="rank 2:"]').first.click()
     watcher.look("dead")
     watcher.page.locator(".jp-OutputArea").get_by_text("RankFailure").first.wait_for(
-        timeout=_LONG_MS
+        timeout=PATIENCE_MS
     )
     watcher.press("Restart")
     watcher.see(2, "idle")
-    watcher.widget.locator("pre").get_by_text("rank 2 is new").wait_for(timeout=_LONG_MS)
+    watcher.widget.locator("pre").get_by_text("rank 2 is new").wait_for(timeout=PATIENCE_MS)
     watcher.look("mended")
     watcher.press("Where is it?")
-    watcher.widget.locator("pre").get_by_text("between cells").wait_for(timeout=_LONG_MS)
+    watcher.widget.locator("pre").get_by_text("between cells").wait_for(timeout=PATIENCE_MS)
     watcher.press("Links")
     watcher.widget.locator(".px-matrix svg").wait_for()
     watcher.press("Measure the links")
-    watcher.widget.get_by_text("6 links measured").wait_for(timeout=_LONG_MS)
+    watcher.widget.get_by_text("6 links measured").wait_for(timeout=PATIENCE_MS)
     watcher.look("links")
     watcher.press("Tiles")
+
+
+def _interrupt(watcher: Watcher) -> None:
+    """Stop a cell by a click while the kernel is busy with it; the kernel takes the next one."""
+    watcher.run_cell(_WAIT)
+    watcher.see(0, "collective")
+    watcher.see(2, "busy")
+    watcher.press("Interrupt the cell")
+    watcher.page.locator(".jp-OutputArea").get_by_text("KeyboardInterrupt").first.wait_for(
+        timeout=PATIENCE_MS
+    )
+    for rank in range(4):
+        watcher.see(rank, "idle")
 
 
 def _see_it_move(watcher: Watcher) -> None:
     """What the ranks send each other is on the links, in words and as what moves."""
     watcher.run_cell(_MOVE)
     watcher.widget.locator(".px-curves .px-moving").first.wait_for(
-        state="attached", timeout=_LONG_MS
+        state="attached", timeout=PATIENCE_MS
     )
     words = re.compile(r"tcp: 6 links between these ranks · \S+ [MG]B/s")
-    watcher.widget.locator(".px-tcp-name").get_by_text(words).wait_for(timeout=_LONG_MS)
-    watcher.widget.locator(".px-uses").get_by_text("all_sum of 2 MiB").wait_for(timeout=_LONG_MS)
+    watcher.widget.locator(".px-tcp-name").get_by_text(words).wait_for(timeout=PATIENCE_MS)
+    watcher.widget.locator(".px-uses").get_by_text("all_sum of 2 MiB").wait_for(timeout=PATIENCE_MS)
     watcher.look("moving")
     for rank in range(4):
         watcher.see(rank, "idle")
     watcher.widget.locator(".px-curves .px-moving").first.wait_for(
-        state="detached", timeout=_LONG_MS
+        state="detached", timeout=PATIENCE_MS
     )
 
 
@@ -132,11 +150,11 @@ def _come_back(watcher: Watcher) -> None:
     chosen = watcher.widget.locator(".px-details").get_by_text("rank 1 ·")
     chosen.wait_for()
     watcher.page.reload()
-    chosen.wait_for(timeout=_LONG_MS)
+    chosen.wait_for(timeout=PATIENCE_MS)
     watcher.widget.locator(".px-matrix svg").wait_for()
     watcher.look("reloaded")
     watcher.press("Tiles")
     watcher.see(2, "idle")
     watcher.run_cell(_STOP)
-    watcher.widget.locator(".px-why").get_by_text("was stopped").wait_for(timeout=_LONG_MS)
+    watcher.widget.locator(".px-why").get_by_text("was stopped").wait_for(timeout=PATIENCE_MS)
     watcher.look("gone")
