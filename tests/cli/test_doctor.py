@@ -9,11 +9,12 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
 import pytest
+from support.promise import BOUND_S, PATIENCE_S
+from support.waiting import wait_until
 
 from phalanx.cli import main
 from phalanx.cli._checks import find
@@ -156,7 +157,7 @@ def test_mpi_must_be_there_for_its_backend():
 def _doctor(bed, *words):
     said = bed.run(0, [*DOCTOR, *words], check=False)
     assert "Traceback" not in said.stderr, said.stderr
-    assert bed.left(2.0) == []
+    assert bed.left(BOUND_S) == []
     return said.returncode, said.stdout
 
 
@@ -217,29 +218,29 @@ def test_logins_between_hosts_are_what_mpi_needs(bed):
 def test_a_host_that_does_not_answer_has_its_time(bed):
     bed.cut(1)
     try:
-        status, said = _doctor(bed, "--hosts", "b,c", "--timeout", "2")
+        status, said = _doctor(
+            bed, "--hosts", "b,c", "--timeout", "6"
+        )  # the others need less, also on a busy machine
     finally:
         bed.mend(1)
     assert status == 1
-    assert "fail  ssh        b: ssh has not got in, after 2 s" in said
+    assert "fail  ssh        b: ssh has not got in, after 6 s" in said
     assert "ok    ssh        without a prompt to c" in said
 
 
 @pytest.mark.slow
+@pytest.mark.promise
 def test_ctrl_c_ends_it_everywhere(bed):
     bed.cut(1)
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     try:
         doctor = bed.popen(0, [*DOCTOR, "--hosts", "b,c", "--timeout", "60"], **pipes)
-        deadline_s = time.monotonic() + 20
-        while not any(" b" in line for line in _ssh_lines(bed)):
-            assert time.monotonic() < deadline_s, doctor.communicate()
-            time.sleep(0.01)
+        wait_until(lambda: any(" b" in line for line in _ssh_lines(bed)), "b is asked")
         doctor.send_signal(signal.SIGINT)
-        _, said = doctor.communicate(timeout=10)
+        _, said = doctor.communicate(timeout=PATIENCE_S)
         assert doctor.returncode == 130
         assert said == "phalanx doctor: interrupted\n"
-        assert bed.left(2.0) == []
+        assert bed.left(BOUND_S) == []
     finally:
         bed.mend(1)
 

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import psutil
 import pytest
-from launching import BOUND_S, LAUNCH
+from launching import PATIENT
 from leftovers import Family
+from support.promise import BOUND_S
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.promise]
 
 SCRIPT = """
 import os, sys
@@ -61,8 +62,8 @@ def script(tmp_path):
 
 
 def test_a_launch_ends_as_its_ranks_do(tmp_path, elsewhere, script):
-    with Family(tmp_path, *LAUNCH, "-n", "2", "--label", "none", script, **elsewhere) as family:
-        said, _ = family.popen.communicate(timeout=60)
+    with Family(tmp_path, *PATIENT, "-n", "2", "--label", "none", script, **elsewhere) as family:
+        said, _ = family.popen.communicate(timeout=100)
         assert sorted(said.decode().split("\n")) == ["", "0 6.0", "1 6.0"]
         assert family.popen.returncode == 3
         assert family.left(BOUND_S) == []
@@ -70,19 +71,19 @@ def test_a_launch_ends_as_its_ranks_do(tmp_path, elsewhere, script):
 
 @pytest.mark.parametrize("victim", ["launcher", "supervisor"])
 def test_ranks_end_with_a_launch_that_was_killed(tmp_path, elsewhere, script, victim):
-    words = [*LAUNCH, "-n", "2", "--label", "none", script, "stay"]
+    words = [*PATIENT, "-n", "2", "--label", "none", script, "stay"]
     with Family(tmp_path, *words, **elsewhere) as family:
         family.wait_line("0 6.0")
         launcher = psutil.Process(family.popen.pid)
         (root,) = launcher.children()
         (launcher if victim == "launcher" else root).kill()
-        family.popen.communicate(timeout=60)
+        family.popen.communicate(timeout=100)
         assert family.left(BOUND_S) == []
 
 
 def test_a_workspace_runs_and_replaces_a_rank(tmp_path, elsewhere):
     with Family(tmp_path, python=CLIENT, **elsewhere) as family:
-        said, _ = family.popen.communicate(timeout=60)
+        said, _ = family.popen.communicate(timeout=100)
         assert said.decode().split("\n") == ["['3', '3']", "dead", "['(0, 2)', '(None, 2)']", ""]
         assert family.popen.returncode == 0
         assert family.left(BOUND_S) == []

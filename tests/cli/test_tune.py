@@ -8,6 +8,7 @@ import sys
 
 import pytest
 from msgspec.structs import replace
+from support.tiers import deep
 from worlds import make_sweep
 
 from phalanx.cli._main import main
@@ -22,22 +23,37 @@ def _bench(*words):
     )
 
 
-@pytest.mark.slow
-def test_a_table_is_measured_and_written(tmp_path):
-    path = tmp_path / "selector.json"
+def measure(path, n, transport):
+    """Measure a table; return the ways, the thresholds and the algorithms of the rows."""
     said = _bench(
-        "-n", "3", "--transport", "tcp", "-b", "1K", "-e", "64K", "-f", "8", "--iters", "3",
+        "-n", str(n), "--transport", transport, "-b", "1K", "-e", "64K", "-f", "8", "--iters", "3",
         "--tune", str(path),
     )  # fmt: skip
     assert said.returncode == 0, said.stderr
+    assert f"PHALANX_SELECTOR={path}" in said.stdout
     ways = [line[2:] for line in said.stdout.splitlines() if line.startswith("# ")]
+    written = json.loads(path.read_text())
+    return ways, set(written["selector"]), [row["algorithm"] for row in written["measured"]]
+
+
+@pytest.mark.slow
+def test_a_table_is_measured_and_written(tmp_path):
+    ways, thresholds, algorithms = measure(tmp_path / "selector.json", 2, "any")
+    assert ways[0] == "inline"
+    assert "staged" in ways
+    assert thresholds == {"inline_bytes"}
+    # Each way was measured by itself; 64 KiB are more than the room for inline.
+    assert algorithms == ["inline", "inline", "staged", "staged", "staged", "staged"]
+
+
+@pytest.mark.slow
+@deep  # five workspaces
+def test_a_table_over_tcp_is_measured_and_written(tmp_path):
+    ways, thresholds, algorithms = measure(tmp_path / "selector.json", 3, "tcp")
     assert ways[0] == "mesh"
     assert {"mesh", "direct", "ring", "mesh broadcast", "chain"} < set(ways)
-    assert f"PHALANX_SELECTOR={path}" in said.stdout
-    written = json.loads(path.read_text())
-    assert set(written["selector"]) == {"mesh_bytes", "direct_bytes", "mesh_broadcast_bytes"}
-    # Each way was measured by itself, whatever the size.
-    assert [row["algorithm"] for row in written["measured"]] == [
+    assert thresholds == {"mesh_bytes", "direct_bytes", "mesh_broadcast_bytes"}
+    assert algorithms == [
         way for way in ("mesh", "direct", "ring", "mesh", "chain") for _ in range(3)
     ]
 
