@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-
 import psutil
 
 from phalanx.protocol import HostPlan, RemoteOptions
@@ -19,32 +17,11 @@ def start(**options) -> Workspace:
 
 
 def family_of(ws) -> list[psutil.Process]:
-    """All that a workspace has started, on all its hosts."""
+    """Return all that a workspace has started, on all its hosts."""
     root = psutil.Process(ws._root.pid)
     return [root, *root.children(recursive=True)]
 
 
 def host_of(ws, rank) -> psutil.Process:
-    """The process of the supervisor of a rank's host."""
+    """Return the process of the supervisor of a rank's host."""
     return psutil.Process(ws.topology().ranks[rank].pid).parent()
-
-
-class Cell(threading.Thread):
-    """A cell that runs meanwhile; `end` is its results, or the error that it raised."""
-
-    def __init__(self, ws, code, *, timeout_s=20.0):
-        super().__init__()
-        self._ws, self._code, self._timeout_s = ws, code, timeout_s
-        self._end = None
-        self.start()
-
-    def run(self):
-        try:
-            self._end = self._ws.run(self._code)
-        except BaseException as error:  # noqa: BLE001 - the test looks at it
-            self._end = error
-
-    def end(self):
-        self.join(self._timeout_s)
-        assert not self.is_alive(), self._ws.stacks()
-        return self._end
