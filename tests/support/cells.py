@@ -7,9 +7,10 @@ import threading
 from types import TracebackType
 from typing import Any
 
-from phalanx.errors import DistributedError
 from support.promise import PATIENCE_S
 from support.waiting import wait_until
+
+from phalanx.errors import DistributedError
 
 __all__ = ["BackgroundCell", "wait_busy", "wait_idle", "wait_in"]
 

@@ -114,7 +114,6 @@ def test_one_that_was_over_stops_nothing_else(ws, gate):
 @pytest.fixture
 def busy(ws):
     """A cell that runs on rank 1 until it is told not to."""
-
     ws.run("import time")
     code = "\n# forever\nwhile True: time.sleep(0.01)"
     with BackgroundCell(ws, code, ranks=[1]) as running:

@@ -222,7 +222,9 @@ def test_a_debugger_stays_open_when_a_rank_dies(breakable):
         told = "the death is told of"
         wait_until(lambda: any("rank 1 was killed" in text for text in view.said), told)
         for command in ("p x + 1", "c"):
-            wait_until(lambda: view.prompts[-1].is_open and view.prompts[-1].line is None, "a prompt")
+            wait_until(
+                lambda: view.prompts[-1].is_open and view.prompts[-1].line is None, "a prompt"
+            )
             prompt = view.prompts[-1]
             prompt.line = command
             wait_until(lambda prompt=prompt: not prompt.is_open, "the prompt is closed")

@@ -106,7 +106,9 @@ def test_between_cells_and_ranks_that_are_not_there(ws):
 @pytest.mark.promise
 @pytest.mark.parametrize("library", ["PyDLL", "CDLL"])
 def test_a_look_at_c_code_comes_at_once_and_does_not_cut_it_short(ws, gate, library):
-    with BackgroundCell(ws, f"for _ in [1]:\n    got = {gate.wait_in_c(library)}", ranks=[1]) as cell:
+    with BackgroundCell(
+        ws, f"for _ in [1]:\n    got = {gate.wait_in_c(library)}", ranks=[1]
+    ) as cell:
         wait_for_stack(ws, 1, "cell line 2")
         with within(BOUND_S / 2):
             for _ in range(5):
