@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,6 @@ from pathlib import Path
 import psutil
 from processes import wait_gone
 
-PATIENCE_S = 15.0  # the ends of MPI's processes are MPI's, and tests run beside these
 CELLS = str(Path(__file__).parent / "distributed" / "mpi_failing.py")
 
 
@@ -75,7 +73,7 @@ def marked():
     name = "PHALANX_TEST_MARK"
     value = uuid.uuid4().hex
     yield {name: value}
-    left = wait_gone(family(name, value), PATIENCE_S)
+    left = wait_gone(family(name, value))
     for process in left:
         process.kill()
     assert not left, left
@@ -88,10 +86,3 @@ def family(name: str, value: str) -> list[psutil.Process]:
             if process.environ().get(name) == value:
                 found.append(process)
     return found
-
-
-def wait_for(condition, timeout_s: float = 30.0) -> None:
-    deadline_s = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline_s, "it did not come to that"
-        time.sleep(0.01)

@@ -11,6 +11,7 @@ import signal
 import socket
 import sys
 import threading
+from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from types import FrameType
 
@@ -21,27 +22,40 @@ from phalanx.distributed._mpi._waits import Waits
 from phalanx.protocol import Activity, Standing
 
 
+def frames_of(thread: int | None) -> Iterator[FrameType]:
+    """Walk the frames of a thread, from the innermost on."""
+    frame = None if thread is None else sys._current_frames().get(thread)
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
 def activity() -> Activity:
     """Read from the frames of all threads in which operations they wait for the other ranks."""
     engine = px.init()._engine
-    ops = []
-    for innermost in sys._current_frames().values():
-        frame: FrameType | None = innermost
-        while frame is not None:
-            if frame.f_code is Waits._wait.__code__:
-                ops.append(frame.f_locals["header"].kind)
-            frame = frame.f_back
+    ops = [
+        frame.f_locals["header"].kind
+        for thread in sys._current_frames()
+        for frame in frames_of(thread)
+        if frame.f_code is Waits._wait.__code__
+    ]
     # One that the group's thread has begun is in the queue no more.
     queued = 0 if engine._worker is None else engine._worker._queue.qsize() + len(ops)
     return Activity(1, {number: Standing(op, 0, 0, queued) for number, op in enumerate(ops)})
 
 
+def is_main_waiting() -> bool:
+    """Whether the main thread waits for other ranks, or for what was submitted."""
+    waits = {Waits._wait.__code__, threading.Event.wait.__code__}
+    return any(frame.f_code in waits for frame in frames_of(threading.main_thread().ident))
+
+
 def answer(control: Connection) -> None:
-    """Tell what this rank is doing as often as it is asked."""
+    """Tell what this rank is doing as often as it is asked: the parent sends a function's name."""
+    answers = {ask.__name__: ask for ask in (activity, is_main_waiting)}
     while True:
         try:
-            control.recv()
-            control.send(activity())
+            control.send(answers[control.recv()]())
         except (EOFError, OSError):
             return
 

@@ -20,6 +20,7 @@ import psutil
 from distributed.farm import TESTS, World
 from distributed.farm_parts import PATIENCE, Cells, Plan
 from mpis import Mpi, marked
+from support.waiting import wait_until
 
 from phalanx.protocol import Activity
 
@@ -86,13 +87,21 @@ class MpiWorld(World):
             self._mpirun.terminate()  # it ends its ranks
             self._mpirun.wait(PATIENCE)
 
-    def activity(self, rank: int) -> Activity:
-        """Ask a rank what it waits in; see `mpi_rank.activity`."""
+    def _ask(self, rank: int, what: str) -> Any:
+        """Have a function of `mpi_rank` called on a rank, whatever its main thread does."""
         asked = self.members[rank].asked
-        asked.send(None)
+        asked.send(what)
         assert asked.poll(PATIENCE), f"rank {rank} does not answer"
-        found: Activity = asked.recv()
+        return asked.recv()
+
+    def activity(self, rank: int) -> Activity:
+        """Return which operations a rank waits in; there is no page that says it."""
+        found: Activity = self._ask(rank, "activity")
         return found
+
+    def wait_asleep(self, rank: int) -> None:
+        """Wait until a rank's main thread is in a wait that an interrupt ends."""
+        wait_until(lambda: self._ask(rank, "is_main_waiting"), f"rank {rank} waits")
 
     def outcomes(self, *args: Any, **options: Any) -> list[Any]:
         found = super().outcomes(*args, **options)
