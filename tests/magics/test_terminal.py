@@ -1,4 +1,4 @@
-"""IPython in a terminal: a question on all ranks, answered, hidden, stopped; and completion."""
+"""Use IPython in a terminal: complete words, answer questions, without a line editor as well."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ import termios
 import time
 
 import pytest
-from patience import LONG_HELP
+from patience import ASKED_TOGETHER, LONG_HELP, TOGETHER
 
 pytestmark = pytest.mark.slow
 
+_PATIENT = f"{ASKED_TOGETHER}\n{TOGETHER}\n{LONG_HELP}".replace("\n", "; ")
 _CODES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 
 
@@ -62,30 +63,33 @@ class Terminal:
         os.close(self._fd)
 
 
+@pytest.mark.deep  # test_tmux.py asks as well, where people have a line editor
 def test_questions_in_a_terminal(tmp_path):
     terminal = Terminal(tmp_path)
     try:
         terminal.until("In [1]:")
         terminal.type("%load_ext phalanx\n")
         terminal.until("In [2]:")
-        terminal.type("%distributed start -n 2 --linger 0\n")
+        terminal.type(f"{_PATIENT}\n")
         terminal.until("In [3]:")
+        terminal.type("%distributed start -n 2 --linger 0\n")
+        terminal.until("In [4]:")
         ask = "get_ipython().run_cell_magic('distributed', '', {!r})\n"
         terminal.type(ask.format("print('hello', input('who? '))"))
         terminal.until("[0-1] who? ")
         terminal.type("ann\n")
         terminal.until("[0-1] hello ann")
-        terminal.until("In [4]:")
+        terminal.until("In [5]:")
         terminal.type(ask.format("import getpass; len(getpass.getpass('key? '))"))
         terminal.until("[0-1] key? ")
         terminal.type("secret\n")
         assert "secret" not in terminal.until("[0-1] Out: 6")
-        terminal.until("In [5]:")
+        terminal.until("In [6]:")
         terminal.type(ask.format("input('never? ')"))
         terminal.until("[0-1] never? ")
         terminal.type("\x03")
         terminal.until("KeyboardInterrupt")
-        terminal.until("In [6]:")
+        terminal.until("In [7]:")
         terminal.type(ask.format("breakpoint()\nprint('end')"))
         terminal.until("[0-1] ipdb> ")
         terminal.type("p rank + 5\n")
@@ -93,7 +97,7 @@ def test_questions_in_a_terminal(tmp_path):
         terminal.until("[0-1] ipdb> ")
         terminal.type("\x04")
         terminal.until("BdbQuit: the debugger was quit")
-        terminal.until("In [7]:")
+        terminal.until("In [8]:")
     finally:
         terminal.close()
 
@@ -106,7 +110,7 @@ def test_completion_in_a_terminal(tmp_path):
         terminal.until("In [2]:")
         terminal.type("%distributed start -n 2 --linger 0\r")
         terminal.until("In [3]:")
-        terminal.type(f"{LONG_HELP}\r")
+        terminal.type(f"{_PATIENT}\r")
         terminal.until("In [4]:")
         terminal.type("ws.run('only_there = 4')\r")
         terminal.until("In [5]:")

@@ -1,4 +1,4 @@
-"""IPython with its own line editor, in a terminal as people have it: a pane of tmux."""
+"""Use IPython with its own line editor in a terminal as people have it: a pane of tmux."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
 import pytest
+from patience import ASKED_TOGETHER, TOGETHER
 from processes import wait_gone
+from support.promise import PATIENCE_S
+from support.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -24,6 +26,7 @@ class Pane:
 
     def __init__(self, socket: Path) -> None:
         self._socket = socket
+        self._n_prompts = 0
 
     def tmux(self, *words: str) -> str:
         done = subprocess.run(
@@ -40,12 +43,25 @@ class Pane:
     def keys(self, *keys: str) -> None:
         self.tmux("send-keys", "-t", "ipython", *keys)
 
-    def until(self, wanted: str, n_times: int = 1, timeout: float = 40.0) -> str:
-        deadline_s = time.monotonic() + timeout
-        while (screen := self.screen()).count(wanted) < n_times:
-            assert time.monotonic() < deadline_s, f"no {wanted!r} ({n_times} times) in:\n{screen}"
-            time.sleep(0.03)
-        return screen
+    def until(self, wanted: str, n_times: int = 1) -> str:
+        """Wait until this is shown so often; return all that is shown then."""
+        seen = [""]
+
+        def is_shown() -> bool:
+            seen[:] = [self.screen()]
+            return seen[0].count(wanted) >= n_times
+
+        try:
+            # Each look is a process.
+            wait_until(is_shown, f"{wanted!r} ({n_times} times)", 2 * PATIENCE_S, poll_s=0.1)
+        except AssertionError as error:
+            raise AssertionError(f"{error} in:\n{seen[0]}") from None  # noqa: EM102
+        return seen[0]
+
+    def until_prompt(self) -> str:
+        """Wait for IPython's next prompt."""
+        self._n_prompts += 1
+        return self.until(f"In [{self._n_prompts}]:")
 
     def line(self, text: str) -> None:
         self.keys("-l", text)
@@ -83,30 +99,41 @@ def ipython_in_tmux(folder: Path) -> Iterator[Pane]:
 def test_a_session_in_tmux(tmp_path):
     with ipython_in_tmux(tmp_path) as pane:
         ipython = psutil.Process(int(pane.tmux("list-panes", "-F", "#{pane_pid}")))
-        pane.until("In [1]:")
+        pane.until_prompt()
         pane.line("%load_ext phalanx")
-        pane.until("In [2]:")
+        pane.until_prompt()
+        pane.line(f"{ASKED_TOGETHER}\n{TOGETHER}".replace("\n", "; "))
+        pane.until_prompt()
         pane.line("%distributed start -n 2 --linger 0")
         pane.until("ranks 0-1 share memory")
-        pane.until("In [3]:")
+        pane.until_prompt()
         pane.cell("print('hello', size)")
-        pane.until("] hello 2\n")
-        pane.until("In [4]:")
+        pane.until("[0-1] hello 2\n")
+        pane.until_prompt()
         _question(pane)
+        _hidden(pane)
         _debugger(pane)
         _stop(pane)
         pane.line("%distributed stop")
-        pane.until("In [9]:")
+        pane.until_prompt()
         pane.line("exit")
-        assert wait_gone([ipython], 10) == []
+        assert wait_gone([ipython], PATIENCE_S) == []
 
 
 def _question(pane: Pane) -> None:
     pane.cell("print('hello', input('who? '))")
     pane.until("\n[0-1] who?")
     pane.line("ann")
-    pane.until("] hello ann\n")
-    pane.until("In [5]:")
+    pane.until("[0-1] hello ann\n")
+    pane.until_prompt()
+
+
+def _hidden(pane: Pane) -> None:
+    pane.cell("import getpass; len(getpass.getpass('key? '))")
+    pane.until("\n[0-1] key?")
+    pane.line("secret")
+    assert "secret" not in pane.until("[0-1] Out: 6")
+    pane.until_prompt()
 
 
 def _debugger(pane: Pane) -> None:
@@ -121,16 +148,16 @@ def _debugger(pane: Pane) -> None:
     pane.until("\n[0-1] ipdb>", 3)
     assert "[0] 50" not in screen
     pane.line("c")
-    pane.until("In [6]:")
+    pane.until_prompt()
 
 
 def _stop(pane: Pane) -> None:
     pane.cell("import time; print('go on')", "while True: time.sleep(0.01)")
-    pane.until("] go on\n")
+    pane.until("[0-1] go on\n")
     pane.keys("C-c")
-    screen = pane.until("In [7]:")
+    screen = pane.until_prompt()
     assert "KeyboardInterrupt" in screen
     assert "Traceback" not in screen
     pane.cell("px.all_sum(1)")
     pane.until("[0-1] Out: 2")
-    pane.until("In [8]:")
+    pane.until_prompt()
