@@ -39,14 +39,14 @@ def test_the_stop_button_stops(kernel):
     running = kernel.submit("print('on my way')\nwhile True: pass")
     running.until(lambda so_far: "on my way" in so_far.stdout)
     kernel.interrupt()
-    assert running.result(10).error.startswith("KeyboardInterrupt")
+    assert running.result().error.startswith("KeyboardInterrupt")
 
 
 def test_an_open_prompt_can_be_stopped(kernel):
     running = kernel.submit("input('nobody answers ')", stdin=lambda _: None)
     running.until(lambda so_far: bool(so_far.prompts))
     kernel.interrupt()
-    assert running.result(10).status == "error"
+    assert running.result().status == "error"
 
 
 def test_what_a_failed_test_leaves_is_stopped(kernel):
@@ -65,4 +65,4 @@ def test_a_killed_kernel_is_noticed():
         running.until(lambda so_far: so_far.stdout == "1\n")
         kernel.kill()
         with pytest.raises(ConnectionError, match="the kernel died"):
-            running.result(10)
+            running.result()
