@@ -97,7 +97,7 @@ def test_cells_that_fail_leave_no_descriptors_for_the_garbage_collection(ws):
     for _ in range(5):
         with pytest.raises(ValueError, match="all_sum #1"):
             ws.run("px.all_sum(np.ones(1 + rank))")
-    assert n_fds() == before
+    wait_until(lambda: n_fds() == before, f"{before} descriptors")
     ws.run("gc.enable()")
 
 

@@ -156,12 +156,15 @@ def test_a_frozen_rank_does_not_hold_the_others_beyond_their_deadline(breakable,
     ws = breakable
     pid = ws.topology().ranks[1].pid
     os.kill(pid, signal.SIGSTOP)
+    # Ranks 0 and 2 begin together: the time limit of one must not end before the other has come.
     code = (
-        "import pathlib\ntry: px.all_sum(1, timeout=0.2)\n"
-        f"finally: pathlib.Path({str(tmp_path)!r}, str(rank)).touch()"
+        f"import pathlib, time\nhere = pathlib.Path({str(tmp_path)!r})\n"
+        "(here / f'in{rank}').touch()\n"
+        "while not ((here / 'in0').exists() and (here / 'in2').exists()): time.sleep(0.001)\n"
+        "try: px.all_sum(1, timeout=0.5)\nfinally: (here / f'out{rank}').touch()"
     )
     with BackgroundCell(ws, code) as cell:
-        freed = {tmp_path / "0", tmp_path / "2"}
+        freed = {tmp_path / "out0", tmp_path / "out2"}
         wait_until(lambda: freed <= set(tmp_path.iterdir()), "ranks 0 and 2 are out of it")
         os.kill(pid, signal.SIGCONT)
     assert isinstance(cell.error, CellError)
