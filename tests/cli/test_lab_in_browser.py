@@ -1,4 +1,8 @@
-"""`phalanx lab` as a reader meets it: the tutorial opens, cells run, a question is answered."""
+"""`phalanx lab` as a reader meets it: the tutorial opens, cells run, a question is answered.
+
+In the first tier widgets/test_topology_in_lab.py runs, watches and stops cells in JupyterLab, and
+notebooks/test_notebooks.py runs this tutorial without a browser.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import chromium_page
+from browser import PATIENCE_MS, chromium_page
 from jupyter_servers import lab, open_notebook
+from support.tiers import deep
 
-pytestmark = [pytest.mark.slow, pytest.mark.browser, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.browser, pytest.mark.timeout(180), deep]
 _ARTIFACTS = Path(__file__).resolve().parents[1] / "artifacts"
 
 
@@ -35,7 +40,7 @@ def _read_the_tutorial(page: Any, address: str) -> None:
     def run_cell(*words: str) -> None:
         page.keyboard.press("Shift+Enter")
         for word in words:
-            page.locator(".jp-OutputArea").get_by_text(word).first.wait_for(timeout=60_000)
+            page.locator(".jp-OutputArea").get_by_text(word).first.wait_for(timeout=PATIENCE_MS)
 
     run_cell("4 ranks on 1 host")
     run_cell()
@@ -44,7 +49,7 @@ def _read_the_tutorial(page: Any, address: str) -> None:
     run_cell("300")
     run_cell()
     page.keyboard.press("Shift+Enter")  # %distributed topology
-    page.locator(".px-topology .px-tile").nth(3).wait_for(timeout=60_000)
+    page.locator(".px-topology .px-tile").nth(3).wait_for(timeout=PATIENCE_MS)
     page.screenshot(path=_ARTIFACTS / "lab-topology.png")
     run_cell()
     run_cell("1461 days")
@@ -55,10 +60,10 @@ def _read_the_tutorial(page: Any, address: str) -> None:
     run_cell()
     page.keyboard.press("Shift+Enter")
     box = page.locator("input.jp-Stdin-input")
-    box.wait_for(timeout=60_000)
+    box.wait_for(timeout=PATIENCE_MS)
     page.screenshot(path=_ARTIFACTS / "lab-question.png")
     box.fill("Ada")
     box.press("Enter")
     for rank in range(4):
-        page.get_by_text(f"hello Ada, says rank {rank}").first.wait_for(timeout=60_000)
+        page.get_by_text(f"hello Ada, says rank {rank}").first.wait_for(timeout=PATIENCE_MS)
     page.screenshot(path=_ARTIFACTS / "lab-answered.png")

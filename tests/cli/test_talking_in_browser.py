@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import chromium_page
+from browser import PATIENCE_MS, chromium_page
 from jupyter_servers import lab, notebook_7, open_notebook
+from support.tiers import deep
 
-pytestmark = [pytest.mark.slow, pytest.mark.browser, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.browser, pytest.mark.timeout(300), deep]
 _ARTIFACTS = Path(__file__).resolve().parents[1] / "artifacts"
-_PATIENCE_MS = 30_000
 # Notebook 7.6 says so on its list of files as well, where nothing of ours is.
 _NOT_OURS = ("Cannot read properties of undefined (reading 'schema')",)
 # A question for all names those that have come by then: on a busy machine not the last one.
@@ -46,17 +46,17 @@ class Reader:
     def see(self, *words: str) -> None:
         for word in words:
             self.page.locator(".jp-OutputArea").get_by_text(word).first.wait_for(
-                timeout=_PATIENCE_MS
+                timeout=PATIENCE_MS
             )
 
     def answer(self, prompt: str, line: str) -> None:
         """Wait until this is the only question, type, and wait until it is taken away."""
-        self.page.wait_for_function(_IS_ASKED, arg=prompt, timeout=_PATIENCE_MS)
+        self.page.wait_for_function(_IS_ASKED, arg=prompt, timeout=PATIENCE_MS)
         box = self.page.locator("input.jp-Stdin-input")
         first = box.element_handle()
         box.fill(line)
         box.press("Enter")
-        first.wait_for_element_state("hidden", timeout=_PATIENCE_MS)
+        first.wait_for_element_state("hidden", timeout=PATIENCE_MS)
 
     def go_on(self) -> None:
         """Select the next cell: a question selects its own cell again."""
@@ -138,7 +138,7 @@ def _bars_and_figures(reader: Reader) -> None:
     reader.run()
     reader.page.keyboard.press("Shift+Enter")
     figures = reader.page.locator('.jp-OutputArea-output img[src^="data:image/png"]')
-    figures.nth(3).wait_for(timeout=_PATIENCE_MS)
+    figures.nth(3).wait_for(timeout=PATIENCE_MS)
     assert figures.count() == 4
     figures.nth(3).scroll_into_view_if_needed()
     reader.look("figures")
