@@ -14,7 +14,7 @@ from jupyter_servers import change_theme, saved_picture
 from lab_notebook import Onlooker, notebook_in_lab
 from support.promise import BOUND_S
 
-pytestmark = [pytest.mark.slow, pytest.mark.browser, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow, pytest.mark.browser, pytest.mark.timeout(300)]
 _CELLS = (
     "%load_ext phalanx",
     "%distributed start -n 4 --linger 0 --transport tcp",
@@ -149,6 +149,9 @@ def _come_back(watcher: Watcher) -> None:
         watcher.page.keyboard.press(key)
     chosen = watcher.widget.locator(".px-details").get_by_text("rank 1 ·")
     chosen.wait_for()
+    # Its answer comes after the kernel has been told of the choice, which a reload would lose.
+    watcher.press("Last operations")
+    watcher.widget.locator("pre").get_by_text("all_sum #").wait_for(timeout=PATIENCE_MS)
     watcher.page.reload()
     chosen.wait_for(timeout=PATIENCE_MS)
     watcher.widget.locator(".px-matrix svg").wait_for()
