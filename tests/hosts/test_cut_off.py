@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from cutting import ports_of, reset
-from hosts.world_over_ssh import SILENCE_S, SSHD, World, check_named
-from support.hosts_bed import check_nothing_left
+from hosts.world_over_ssh import SILENCE_S, SSHD, SharedWorld, check_named
+from support.hosts_bed import check_nothing_left, has_failed
 from support.promise import BOUND_S, after_silence_s, check
 from support.tiers import deep
 from support.waiting import wait_until
@@ -21,14 +21,18 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="class")
-def world(bed, request, tmp_path_factory):
-    """Six ranks on three hosts, for all tests of a class."""
-    with World(bed, tmp_path_factory.mktemp("world")) as world:
-        world.boot(linger=request.cls.linger_s)
-        yield world
-        if world.popen.poll() is None:
-            assert "stopped" in world.stop()
-    check_nothing_left(bed, bound_s=BACK_S)
+def shared(bed, request, tmp_path_factory):
+    shared = SharedWorld(bed, tmp_path_factory.mktemp("world"), linger=request.cls.linger_s)
+    yield shared
+    shared.end()
+
+
+@pytest.fixture
+def world(shared, request):
+    """Six ranks on three hosts; a test that loses some restarts them, or ends the world."""
+    yield shared.take()
+    if has_failed(request.node):
+        shared.drop()
 
 
 class TestReset:

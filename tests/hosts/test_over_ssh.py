@@ -7,7 +7,7 @@ import signal
 import sys
 
 import pytest
-from hosts.world_over_ssh import DRIVER, SILENCE_S, SSHD, World, check_named
+from hosts.world_over_ssh import DRIVER, SILENCE_S, SSHD, SharedWorld, check_named
 from support.hosts_bed import check_nothing_left, has_failed
 from support.promise import BOUND_S
 from support.waiting import wait_until
@@ -19,52 +19,9 @@ WHERE = "import socket; socket.gethostname(), int(px.all_sum(rank))"
 pytestmark = pytest.mark.slow
 
 
-class Shared:
-    """Holds the world of three hosts that tests of this file use one after the other."""
-
-    def __init__(self, bed, folder):
-        self.bed, self.folder = bed, folder
-        self.world = None
-
-    def driver(self):
-        """Return a driver that has started no world yet."""
-        if self.world is not None and self.world.booted is not None:
-            self.end()
-        return self._living()
-
-    def take(self):
-        """Return a world whose ranks all live."""
-        world = self._living()
-        if world.booted is None:
-            world.boot()
-        return world
-
-    def _living(self):
-        if self.world is not None and self.world.popen.poll() is not None:
-            self.drop()
-        if self.world is None:
-            self.world = World(self.bed, self.folder)
-        return self.world
-
-    def drop(self):
-        """End the driver and its world, whatever state they are in."""
-        world, self.world = self.world, None
-        if world is not None:
-            with world:
-                pass
-
-    def end(self):
-        """Stop the world, if there is one; nothing of it is left."""
-        world = self.world
-        if world is not None and world.booted is not None:
-            assert "stopped" in world.stop()
-        self.drop()
-        check_nothing_left(self.bed)
-
-
 @pytest.fixture(scope="module")
 def shared(bed, tmp_path_factory):
-    shared = Shared(bed, tmp_path_factory.mktemp("world"))
+    shared = SharedWorld(bed, tmp_path_factory.mktemp("world"))
     yield shared
     shared.end()
 
@@ -264,7 +221,7 @@ def test_a_missing_folder_is_named_if_it_was_asked_for(bed, driver):
 
 def test_a_host_that_never_comes_up_is_given_up(bed, driver):
     python = bed.python("sleeping", "exec cat >/dev/null")
-    problem, news = _problem(driver, hosts="b", python=str(python), boot_timeout=4)
-    said = "b: it has let us in, its Python has not answered yet, after 4 s"
+    problem, news = _problem(driver, hosts="b", python=str(python), boot_timeout=6)
+    said = "b: it has let us in, its Python has not answered yet, after 6 s"
     assert problem == f"{said} (--boot-timeout S waits longer)"
     assert "b: starting it has let us in, its Python has not answered yet" in news

@@ -10,10 +10,12 @@ import time
 from pathlib import Path
 
 import psutil
+from bed_host import kill_all
+from support.hosts_bed import check_nothing_left
 from support.promise import after_silence_s, check
 from support.waiting import wait_until
 
-__all__ = ["DRIVER", "SILENCE_S", "SSHD", "World", "check_named"]
+__all__ = ["DRIVER", "SILENCE_S", "SSHD", "SharedWorld", "World", "check_named"]
 
 DRIVER = Path(__file__).with_name("world_driver.py")
 SILENCE_S = 2.0
@@ -114,6 +116,49 @@ class World:
             with contextlib.suppress(OSError):
                 pipe.close()
         self.popen.wait()
+
+
+class SharedWorld:
+    """Holds a world of three hosts that tests use one after the other."""
+
+    def __init__(self, bed, folder, **options):
+        self.bed, self.folder, self.options = bed, folder, options
+        self.world = None
+
+    def driver(self):
+        """Return a driver that has started no world yet."""
+        if self.world is not None and self.world.booted is not None:
+            self.end()
+        return self._living()
+
+    def take(self):
+        """Return a world whose ranks all live."""
+        world = self._living()
+        if world.booted is None:
+            world.boot(**self.options)
+        return world
+
+    def _living(self):
+        if self.world is not None and self.world.popen.poll() is not None:
+            self.drop()
+        if self.world is None:
+            self.world = World(self.bed, self.folder)
+        return self.world
+
+    def drop(self):
+        """End the driver and all else on the hosts, whatever state they are in."""
+        world, self.world = self.world, None
+        if world is not None:
+            with world:
+                kill_all(self.bed.processes())
+
+    def end(self):
+        """Stop the world, if there is one; nothing of it is left."""
+        world = self.world
+        if world is not None and world.booted is not None and world.popen.poll() is None:
+            assert "stopped" in world.stop()
+            check_nothing_left(self.bed)
+        self.drop()
 
 
 def check_named(world, host, bound_s=None, reason=""):
