@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -10,10 +11,11 @@ from contextlib import ExitStack
 import pytest
 from distributed import cells
 from distributed.farm import Farm, World
-from distributed.meeting import PATIENCE, Meeting
+from distributed.meeting import Meeting
+from support.promise import PATIENCE_S
 from support.tiers import deep_but
 
-from phalanx.distributed import Selector
+from phalanx.distributed import Selector, _deadline
 from phalanx.distributed._listen import Share
 
 # One, a pair, powers of two, odd, and even without being such a power: the others take their ways.
@@ -55,6 +57,27 @@ def rank_pool(farm: Farm) -> Callable[..., World]:
     return farm.world
 
 
+class Clock:
+    """The clock of deadlines: it goes on as ever, and further on when the test says so."""
+
+    def __init__(self) -> None:
+        self._ahead_s = 0.0
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self._ahead_s
+
+    def jump(self, seconds: float) -> None:
+        self._ahead_s += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch) -> Clock:
+    """Let the time limits of ranks that are threads pass when the test has seen what it waits for."""
+    clock = Clock()
+    monkeypatch.setattr(_deadline, "time", clock)
+    return clock
+
+
 @pytest.fixture
 def meet() -> Iterator[Callable[[int], Meeting]]:
     with ThreadPoolExecutor(8) as executor:
@@ -68,7 +91,7 @@ def knock() -> Iterator[Callable[..., socket.socket]]:
         def connect(share: Share, data: bytes = b"") -> socket.socket:
             endpoint = share.endpoints[0]
             sock = stack.enter_context(socket.create_connection((endpoint.host, endpoint.port)))
-            sock.settimeout(PATIENCE)
+            sock.settimeout(PATIENCE_S)
             sock.sendall(data)
             return sock
 

@@ -184,6 +184,12 @@ class World:
             assert self.plan.told.acquire(timeout=PATIENCE), self.plan.aborts
         return list(self.plan.aborts)
 
+    def give_up(self, culprit: int, why: str) -> None:
+        """Free all ranks of this epoch, as the supervisor does when it takes one for lost."""
+        self.is_good = False
+        with self._farm._lock:
+            self._farm._give_up(self.plan.epoch, AbortKind.RANK_FAILURE, culprit, why)
+
     def kill(self, rank: int, number: signal.Signals) -> None:
         """Send a signal to a rank."""
         self.is_good = False

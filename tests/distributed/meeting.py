@@ -9,6 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import msgspec
+from support.promise import PATIENCE_S
 
 from phalanx.distributed._connect import connect_links
 from phalanx.distributed._handshake import ONLY, Acceptor, Identity, Initiator, Lane, Stripe
@@ -16,7 +17,6 @@ from phalanx.distributed._listen import Endpoint, Share
 from phalanx.distributed._rendezvous import MemoryRendezvous, Rendezvous
 
 KEY = bytes(range(32))
-PATIENCE = 20.0
 Links = dict[int, socket.socket]
 
 
@@ -37,7 +37,7 @@ class Meeting:
         me = options.pop("me", identity(rank))
         peers = options.pop("peers", [r for r in range(self.size) if r != rank])
         addresses = options.pop("addresses", ["127.0.0.1"])
-        options.setdefault("timeout", PATIENCE)
+        options.setdefault("timeout", PATIENCE_S)
         lanes = peers if isinstance(peers, dict) else {Lane.COLLECTIVE: peers}
 
         def connect() -> Links:
@@ -60,7 +60,9 @@ class Meeting:
             endpoints = [Endpoint("127.0.0.1", port)]
             endpoints += [Endpoint(*gone)] if gone else endpoints * (at_once - 1)
             share = Share((peers, ()), tuple(endpoints), at_once=len(endpoints))
-            return self.rendezvous[rank].all_gather(msgspec.msgpack.encode(share), timeout=PATIENCE)
+            return self.rendezvous[rank].all_gather(
+                msgspec.msgpack.encode(share), timeout=PATIENCE_S
+            )
 
         parts = next(iter(list(self._executor.map(give, ranks))))
         return [msgspec.msgpack.decode(part, type=Share) for part in parts]

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import signal
-import time
 from pathlib import Path
 
 import numpy as np
@@ -55,9 +54,7 @@ def differ(what: str) -> None:
 
 def behind_a_work() -> None:
     """Rank 1's call is carried out by the group's thread, as another is under way."""
-    group = px.init()
-    if group.rank() == 1:
-        time.sleep(0.2)  # the others' first call is on its way when they make the second
+    if px.init().rank() == 1:  # it comes when the others have made their second call
         px.all_sum(np.ones(3))
         px.all_sum(np.ones(5))  # odd behind
     work = px.all_sum(np.ones(3), async_op=True)

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 from distributed.work_cells import submit_sum, world
+from support.promise import PATIENCE_S
 
 import phalanx as px
 from phalanx import _native
@@ -90,7 +91,7 @@ def submit_to_garbage() -> list[float]:
     gc.collect()
     world().barrier()
     world().split(0)  # looks after what was left
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE_S
     wanted = np.arange(out.size) * world().size()
     while not np.array_equal(out, wanted) and time.monotonic() < deadline:
         time.sleep(0.001)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis.strategies import binary
+from support.tiers import examples
 
 from phalanx.distributed._handshake import (
     ONLY,
@@ -162,7 +163,7 @@ def test_which_connection_of_how_many_is_said_and_proven():
         assert other.take() == b""
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(data=binary(max_size=400), seed=binary(min_size=0, max_size=136))
 def test_no_bytes_of_a_stranger_get_an_answer(data, seed):
     """Any bytes at all, and any that begin as a true hello does."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from distributed.meeting import PATIENCE, Links, check_links
+from distributed.meeting import Links, check_links
+from support.promise import PATIENCE_S
 
 from phalanx.distributed._handshake import Lane
 from phalanx.errors import DistributedError
@@ -22,7 +23,7 @@ def test_each_lane_gets_links_of_its_own(meet, size):
         for rank in range(size)
     ]
     futures = [meeting.start(rank, peers=wanted[rank]) for rank in range(size)]
-    results = [future.result(PATIENCE) for future in futures]
+    results = [future.result(PATIENCE_S) for future in futures]
     for links, lanes in zip(results, wanted, strict=True):
         assert {lane: sorted(links[lane]) for lane in lanes} == lanes
     for lane, mark in [(Lane.COLLECTIVE, 7), (Lane.PAIR, 8)]:
@@ -47,4 +48,4 @@ def test_ranks_that_disagree_about_one_lane_all_say_so(meet):
     futures = [meeting.start(0, peers=first), meeting.start(1, peers={Lane.COLLECTIVE: [0]})]
     for future in futures:
         with pytest.raises(DistributedError, match="rank 0 wants a link with rank 1"):
-            future.result(PATIENCE)
+            future.result(PATIENCE_S)

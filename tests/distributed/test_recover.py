@@ -51,11 +51,14 @@ def test_where_nothing_has_failed_it_is_a_barrier_and_the_group_stays(world):
 
 def test_a_rank_that_does_not_call_is_named_and_it_may_be_called_again(world):
     world.run(recover_cells.fail, "mismatch", 1)
-    world.start(recover_cells.recover, 0.3, ranks=[0, 1, 3])
-    for error in world.outcomes([0, 1, 3]):
-        assert isinstance(error, px.CollectiveTimeout), error
-        assert "px.recover() timed out after 0.3 s; missing: rank 2" in str(error)
-    assert len(set(world.run(recover_cells.recover))) == 1
+    world.start(recover_cells.recover, 60.0, ranks=[1, 3])
+    wait_until(lambda: len(world.plan.asks) == 2, "ranks 1 and 3 have asked")
+    world.start(recover_cells.recover, 0.3, ranks=[0])
+    (error,) = world.outcomes([0])
+    assert isinstance(error, px.CollectiveTimeout), error
+    assert str(error).endswith("px.recover() timed out after 0.3 s; missing: rank 2"), error
+    world.start(recover_cells.recover, ranks=[0, 2])
+    assert len(set(world.outcomes())) == 1
     world.run(recover_cells.check_held)
 
 
@@ -146,10 +149,9 @@ def test_after_a_close_that_gave_up_the_group_forms_anew(world):
     assert {after for _, _, after in found} == {epoch + 1}
 
 
-LIMIT_S = 2.0  # far more than an operation takes, also where a machine stands still for a while
-LARGE, SMALL = 64 << 20, 16 << 10
+LARGE, SMALL = 16 << 20, 16 << 10
 FROZEN = [
-    pytest.param(name, nbytes, marks=() if name == "arena" else deep)
+    pytest.param(name, nbytes, marks=() if name == "arena" or nbytes == SMALL else deep)
     for name in PLACES
     for nbytes in (LARGE, SMALL)
 ]
@@ -159,21 +161,21 @@ FROZEN = [
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(("world", "nbytes"), FROZEN, indirect=["world"])
 def test_memory_of_a_frozen_rank_s_operation_is_used_again_and_it_wakes_up(world, farm, nbytes):
-    """SIGSTOP in mid-operation; the others time out and reuse arrays and arena; SIGCONT.
+    """SIGSTOP in mid-operation; the others are freed and reuse arrays and arena; SIGCONT.
 
     Ranks 0 to 2 form a world of their own in the same memory, which no supervisor would do while
     rank 3 lives: so the last look at the abort flag is all that keeps its values right.
     """
     frozen, others = 3, [0, 1, 2]
-    for n_passed in (2,) if nbytes == LARGE else (3, 4):
-        world.start(recover_cells.sum_large, nbytes, LIMIT_S, ranks=others)
-        world.start(recover_cells.sum_large, nbytes, None, ranks=[frozen])
+    for n_passed in (2,) if nbytes == LARGE else (3, 4, 5):
+        world.start(recover_cells.sum_large, nbytes)
         world.wait_moved(frozen, n_passed)
         world.wait_in("all_sum", [frozen])
         world.kill(frozen, signal.SIGSTOP)
         try:
+            world.give_up(frozen, "no sign of life")  # as the supervisor does
             for said, _ in world.outcomes(others):
-                assert said.startswith("CollectiveTimeout: "), said
+                assert said.startswith(f"RankFailure: rank {frozen} on host"), said
             places = world.plan.hosts, world.plan.transport
             survivors = farm.unformed(3, places[0][:frozen], places[1])
             survivors.run(cells.join)
@@ -181,7 +183,7 @@ def test_memory_of_a_frozen_rank_s_operation_is_used_again_and_it_wakes_up(world
         finally:
             world.kill(frozen, signal.SIGCONT)
         ((said, is_invalid),) = world.outcomes([frozen])
-        assert "Error: " in said or "CollectiveTimeout: " in said, said
+        assert "Error: " in said or "RankFailure: " in said, said
         assert is_invalid
         assert survivors.run(recover_cells.reuse, 2e6) == [2, 2, 2]
         world = farm.unformed(4, *places)

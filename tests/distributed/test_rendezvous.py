@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 import pytest
+from support.promise import PATIENCE_S
 
 from phalanx import _native
 from phalanx.distributed._rendezvous import ChannelRendezvous, MemoryRendezvous, Rendezvous
@@ -25,7 +26,6 @@ from phalanx.protocol import (
 )
 
 SIZE = 3
-PATIENCE = 10.0
 
 
 class FakeSupervisor:
@@ -121,7 +121,7 @@ def threads() -> Iterator[ThreadPoolExecutor]:
 def test_everyone_gets_every_share_in_the_order_of_ranks(ranks, threads):
     def act(rank: Rendezvous) -> list[list[bytes]]:
         return [
-            rank.all_gather(b"%d:%d" % (rank.rank, number), timeout=PATIENCE)
+            rank.all_gather(b"%d:%d" % (rank.rank, number), timeout=PATIENCE_S)
             for number in range(20)
         ]
 
@@ -132,7 +132,7 @@ def test_everyone_gets_every_share_in_the_order_of_ranks(ranks, threads):
 def test_rank_and_size_and_empty_and_large_shares(ranks, threads):
     assert [(r.rank, r.size) for r in ranks] == [(rank, SIZE) for rank in range(SIZE)]
     shares = [b"", b"x" * 300_000, b"y"]
-    results = threads.map(lambda r: r.all_gather(shares[r.rank], timeout=PATIENCE), ranks)
+    results = threads.map(lambda r: r.all_gather(shares[r.rank], timeout=PATIENCE_S), ranks)
     assert list(results) == [shares] * SIZE
 
 
@@ -158,11 +158,11 @@ def test_the_one_in_memory_names_the_missing():
 
 def test_in_memory_who_gives_up_frees_the_others(threads):
     first, second, _third = MemoryRendezvous.of_size(3)
-    waiting = threads.submit(second.all_gather, b"", timeout=PATIENCE)
+    waiting = threads.submit(second.all_gather, b"", timeout=PATIENCE_S)
     with pytest.raises(TimeoutError):
         first.all_gather(b"", timeout=0.01)
     with pytest.raises(DistributedError, match="rank 0 gave up"):
-        waiting.result(PATIENCE)
+        waiting.result(PATIENCE_S)
 
 
 def test_a_refusal_names_the_rank_that_was_lost(supervisor):
@@ -171,7 +171,7 @@ def test_a_refusal_names_the_rank_that_was_lost(supervisor):
         supervisor.channels[0], epoch=1, rank=0, size=SIZE, host_names=("a", "a", "b")
     )
     with pytest.raises(RankFailure) as caught:
-        rank.all_gather(b"", timeout=PATIENCE)
+        rank.all_gather(b"", timeout=PATIENCE_S)
     assert str(caught.value) == "rank 2 on b: killed by signal 9 (SIGKILL)"
 
 
@@ -179,10 +179,10 @@ def test_a_refusal_without_a_culprit_and_a_wrong_answer(supervisor):
     rank = ChannelRendezvous(supervisor.channels[0], epoch=1, rank=0, size=SIZE)
     supervisor.refuse = lambda ask: Refused(ask.id, -1, "epoch 1 is over")
     with pytest.raises(DistributedError, match="epoch 1 is over"):
-        rank.all_gather(b"", timeout=PATIENCE)
+        rank.all_gather(b"", timeout=PATIENCE_S)
     supervisor.refuse = lambda ask: Gathered(ask.id, (b"",))
     with pytest.raises(DistributedError, match="round 1 of epoch 1"):
-        rank.all_gather(b"", timeout=PATIENCE)
+        rank.all_gather(b"", timeout=PATIENCE_S)
 
 
 def test_a_supervisor_that_is_gone_is_an_error_not_a_wait(supervisor):
@@ -190,5 +190,5 @@ def test_a_supervisor_that_is_gone_is_an_error_not_a_wait(supervisor):
     theirs.close()
     rank = ChannelRendezvous(Channel(ours), epoch=1, rank=0, size=SIZE)
     with pytest.raises(DistributedError, match="supervisor of this host is gone"):
-        rank.all_gather(b"", timeout=PATIENCE)
+        rank.all_gather(b"", timeout=PATIENCE_S)
     ours.close()

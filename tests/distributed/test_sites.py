@@ -38,7 +38,10 @@ def test_a_mismatch_names_both_lines_on_every_rank(world, what):
 
 def test_what_is_called_behind_a_work_is_named_too(rank_pool):
     world = rank_pool(3)
-    for error in world.errors(site_cells.behind_a_work):
+    world.start(site_cells.behind_a_work, ranks=[0, 2])
+    world.wait_in("all_sum", [0, 2], n_queued=2)
+    world.start(site_cells.behind_a_work, ranks=[1])
+    for error in world.outcomes():
         assert isinstance(error, px.CollectiveMismatch), error
         assert f" at {line_of('odd behind')}" in str(error)
         assert f" at {line_of('common behind')}" in str(error)

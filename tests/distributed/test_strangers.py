@@ -5,13 +5,14 @@ from __future__ import annotations
 import random
 import socket
 import struct
-import time
 
 import psutil
 import pytest
-from distributed.meeting import PATIENCE, Late, check_links, identity, talk
+from distributed.meeting import Late, check_links, identity, talk
 from hypothesis import HealthCheck, given, settings
 from hypothesis.strategies import binary, lists
+from support.promise import HOLDS, PATIENCE_S, within
+from support.tiers import examples
 
 from phalanx.distributed import _connect
 from phalanx.distributed._handshake import Initiator, Lane
@@ -44,7 +45,7 @@ def test_a_stranger_is_left_standing_while_the_world_forms(meet, knock, name):
         lambda shares: knocks.append(knock(shares[0], strangers()[name])),
     )
     futures = [meeting.start(0), meeting.start(1, rendezvous=late)]
-    check_links([future.result(PATIENCE) for future in futures])
+    check_links([future.result(PATIENCE_S) for future in futures])
     learned = b""
     try:
         while data := knocks[0].recv(4096):
@@ -70,20 +71,23 @@ def test_all_strangers_at_once_and_one_that_scans_without_end(meet, knock):
         meeting.start(1, rendezvous=late),
         meeting.start(2),
     ]
-    check_links([future.result(PATIENCE) for future in futures])
+    check_links([future.result(PATIENCE_S) for future in futures])
 
 
 @settings(
-    max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(20),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(said=lists(binary(max_size=300), min_size=1, max_size=5))
 def test_whatever_strangers_say_the_true_peer_is_let_in(meet, knock, said):
     meeting = meet(2)
     late = Late(meeting.rendezvous[1], lambda shares: [knock(shares[0], data) for data in said])
     futures = [meeting.start(0), meeting.start(1, rendezvous=late)]
-    check_links([future.result(PATIENCE) for future in futures])
+    check_links([future.result(PATIENCE_S) for future in futures])
 
 
+@pytest.mark.promise
 @pytest.mark.parametrize("words", ["nothing", "an overheard hello"])
 def test_a_flood_of_500_connections_keeps_no_rank_out(meet, knock, words, caplog):
     meeting = meet(4)
@@ -95,12 +99,11 @@ def test_a_flood_of_500_connections_keeps_no_rank_out(meet, knock, words, caplog
 
     caplog.set_level("DEBUG")
     late = Late(meeting.rendezvous[3], flood)
-    start_s = time.monotonic()
-    futures = [
-        meeting.start(r, rendezvous=late if r == 3 else meeting.rendezvous[r]) for r in range(4)
-    ]
-    check_links([future.result(PATIENCE) for future in futures])
-    assert time.monotonic() - start_s < 5.0
+    with within(5.0 if HOLDS else PATIENCE_S):
+        futures = [
+            meeting.start(r, rendezvous=late if r == 3 else meeting.rendezvous[r]) for r in range(4)
+        ]
+        check_links([future.result(PATIENCE_S) for future in futures])
     said = [record.getMessage() for record in caplog.records if "dropped" in record.getMessage()]
     assert len(said) <= 8 + 1  # some, and how many they were
 
@@ -125,7 +128,7 @@ def test_a_byte_at_a_time_is_too_slow(meet, knock, monkeypatch):
     assert is_closed
     assert not first.done()
     talk(knock(shares[0])).close()
-    for sock in first.result(PATIENCE).values():
+    for sock in first.result(PATIENCE_S).values():
         sock.close()
 
 
@@ -139,7 +142,7 @@ def test_a_reset_knock_is_nothing(meet, knock):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             sock.close()
     talk(knock(shares[0])).close()
-    for sock in first.result(PATIENCE).values():
+    for sock in first.result(PATIENCE_S).values():
         sock.close()
 
 
@@ -151,7 +154,7 @@ def test_nobody_listens_when_the_group_stands(meet):
     before = listening()  # pytest's own, where it runs tests again
     meeting = meet(3)
     futures = [meeting.start(rank) for rank in range(3)]
-    results = [future.result(PATIENCE) for future in futures]
+    results = [future.result(PATIENCE_S) for future in futures]
     assert listening() <= before
     check_links(results)
 
@@ -165,5 +168,5 @@ def test_a_silent_stranger_is_dropped_when_its_time_is_over(meet, knock, monkeyp
     assert silent.recv(1) == b""
     assert not first.done()
     talk(knock(shares[0])).close()
-    for sock in first.result(PATIENCE).values():
+    for sock in first.result(PATIENCE_S).values():
         sock.close()

@@ -6,7 +6,8 @@ import contextlib
 import socket
 
 import pytest
-from distributed.meeting import PATIENCE, answer, identity, talk
+from distributed.meeting import answer, identity, talk
+from support.promise import PATIENCE_S
 
 from phalanx.distributed._handshake import Lane, Stripe
 from phalanx.distributed._outages import AGAIN_S, FIRST_S, Outages
@@ -22,7 +23,7 @@ def formed(meet, ways, addresses):
         meeting.start(rank, ways=Ways(*way), addresses=own)
         for rank, (way, own) in enumerate(zip(ways, addresses, strict=True))
     ]
-    return [future.result(PATIENCE)[Lane.COLLECTIVE] for future in futures]
+    return [future.result(PATIENCE_S)[Lane.COLLECTIVE] for future in futures]
 
 
 def ends(links):
@@ -63,7 +64,7 @@ def test_messages_have_one_connection_and_the_other_addresses_stand_in(meet):
         for r in range(2)
     ]
     for future in futures:
-        assert len(ends(future.result(PATIENCE)[Lane.PAIR].popitem()[1])) == 1
+        assert len(ends(future.result(PATIENCE_S)[Lane.PAIR].popitem()[1])) == 1
 
 
 def test_an_address_that_is_not_ours_is_left_to_the_system(meet, caplog):
@@ -85,7 +86,7 @@ def test_a_path_that_is_out_is_gone_around_and_told(meet, caplog):
         accepted = [server.accept()[0] for _ in range(2)]
         met = [answer(sock) for sock in accepted]
     assert sorted(met) == [Stripe(0, 2), Stripe(1, 2)]
-    assert len(ends(theirs.result(PATIENCE)[Lane.COLLECTIVE][0])) == 2
+    assert len(ends(theirs.result(PATIENCE_S)[Lane.COLLECTIVE][0])) == 2
     assert "rank 1: a path to rank 0 cannot be used (127.0.0.2 port" in caplog.text
     assert "goes over 127.0.0.1 as well, and is slower" in caplog.text
     for sock in accepted:
@@ -111,7 +112,7 @@ def past_silence(meeting, port, outages):
         meeting.stand_in(0, port=server.getsockname()[1], gone=("127.0.0.2", port))
         accepted = [server.accept()[0] for _ in range(2)]
         assert sorted(map(answer, accepted)) == [Stripe(0, 2), Stripe(1, 2)]
-        ends(theirs.result(PATIENCE)[Lane.COLLECTIVE][0])
+        ends(theirs.result(PATIENCE_S)[Lane.COLLECTIVE][0])
         for sock in accepted:
             sock.close()
 
@@ -151,7 +152,7 @@ def test_a_connection_that_is_not_of_this_link_is_not_let_in(meet, knock):
             talk(knock(shares[0]), identity(1), stripe)
     for number in range(2):
         talk(knock(shares[0]), identity(1), Stripe(number, 2)).sendall(bytes([number]))
-    for number, sock in enumerate(first.result(PATIENCE)[Lane.COLLECTIVE][1]):
+    for number, sock in enumerate(first.result(PATIENCE_S)[Lane.COLLECTIVE][1]):
         sock.setblocking(True)
         assert sock.recv(9) == bytes([number])
         sock.close()

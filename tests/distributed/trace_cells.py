@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 import numpy as np
+from support.promise import PATIENCE_S
 
 import phalanx as px
 from phalanx.distributed import AbortPage
@@ -66,13 +67,14 @@ def late(release: int) -> Any:
     seen: list[np.ndarray] = []
 
     def look() -> None:
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline:
             records = since(first)
             sums = records[records["op"] == "all_sum"]
             if len(sums) and sums[-1]["state"] == "running":
                 seen.append(records)
                 break
+            time.sleep(0.001)
         px.send(np.ones(1), release)
 
     thread = threading.Thread(target=look)
@@ -89,9 +91,9 @@ def fail(which: str) -> np.ndarray:
         if which == "mismatch":
             px.all_sum(np.ones(2 + rank % 2))
         elif rank:
-            px.all_sum(np.ones(2), timeout=0.2)
+            px.all_sum(np.ones(2), timeout=0.2 if rank == 1 else None)
         else:
-            px.recv((1,), np.float64, 1, timeout=5)
+            px.recv((1,), np.float64, 1)
     except px.DistributedError:
         pass
     return since(first)
