@@ -22,7 +22,8 @@ from typing import Any
 
 import msgspec
 from distributed import cells
-from distributed.farm_parts import PATIENCE, Cells, Host, Plan
+from distributed.farm_parts import CELL_S, Cells, Host, Plan
+from support.promise import PATIENCE_S
 from support.waiting import wait_until
 
 from phalanx.distributed import AbortKind, AbortPage
@@ -96,7 +97,7 @@ class World:
         for rank in range(self.size) if ranks is None else ranks:
             self._farm.members[rank].send(cell, *args)
 
-    def outcomes(self, ranks: Sequence[int] | None = None, timeout: float = PATIENCE) -> list[Any]:
+    def outcomes(self, ranks: Sequence[int] | None = None, timeout: float = CELL_S) -> list[Any]:
         """What each rank's cell returned, or the exception it raised."""
         chosen = range(self.size) if ranks is None else ranks
         outcomes = [self._farm.members[rank].receive(timeout) for rank in chosen]
@@ -181,7 +182,7 @@ class World:
     def notices(self) -> list[tuple[int, EpochAborted]]:
         """Wait until as many notices of the epoch's end have come as there are ranks."""
         for _ in range(self.size):
-            assert self.plan.told.acquire(timeout=PATIENCE), self.plan.aborts
+            assert self.plan.told.acquire(timeout=PATIENCE_S), self.plan.aborts
         return list(self.plan.aborts)
 
     def give_up(self, culprit: int, why: str) -> None:
@@ -371,7 +372,7 @@ class Farm:
     def _lose(self, member: Member) -> None:
         """Tell everyone of a rank that died, as the parent that knows how."""
         with suppress(OSError):
-            code = member.process.wait(PATIENCE)
+            code = member.process.wait(PATIENCE_S)
         with self._lock:
             plan = self._plan
             if self.members.get(member.rank) is not member or member.rank >= plan.size:
@@ -401,7 +402,7 @@ class Farm:
         for member in members:
             member.process.wait()
         for thread in self._threads:
-            thread.join(PATIENCE)
+            thread.join(PATIENCE_S)
         for member in members:
             member.close()
         for host in self._hosts:

@@ -14,7 +14,7 @@ from phalanx.distributed import AbortPage
 from phalanx.protocol import EpochAborted, Gather, Recover
 
 CAPACITY = 8
-PATIENCE = 60.0  # with what hangs; two cores that have much else to do take their time
+CELL_S = 60.0  # a cell may be a whole grid of calls, by eight ranks on two cores that are busy
 
 
 class Cells:
@@ -29,7 +29,7 @@ class Cells:
         self.control.send((cell, args))
         self.is_busy = True
 
-    def receive(self, timeout: float = PATIENCE) -> Any:
+    def receive(self, timeout: float = CELL_S) -> Any:
         """Return what the cell returned or raised; TimeoutError if it is still running."""
         if not self.control.poll(timeout):
             msg = f"rank {self.rank} is still busy after {timeout} s"

@@ -18,7 +18,7 @@ from typing import Any
 
 import psutil
 from distributed.farm import TESTS, World
-from distributed.farm_parts import PATIENCE, Cells, Plan
+from distributed.farm_parts import CELL_S, Cells, Plan
 from mpis import Mpi, marked
 from support.waiting import wait_until
 
@@ -51,7 +51,7 @@ class MpiWorld(World):
             server = stack.enter_context(socket.socket(socket.AF_UNIX))
             server.bind(str(folder / "server"))
             server.listen(2 * size)
-            server.settimeout(PATIENCE)
+            server.settimeout(CELL_S)
             env = {
                 **mpi.environment(), **mark, "OPENBLAS_NUM_THREADS": "1",
                 "PYTHONPATH": os.pathsep.join([str(TESTS), *filter(None, sys.path)]),
@@ -82,16 +82,16 @@ class MpiWorld(World):
         """Wait for mpirun, whose ranks end once nobody can send them anything."""
         are_idle = [not member.is_busy for member in self.members.values()]
         try:
-            self._mpirun.wait(PATIENCE if all(are_idle) and len(are_idle) == self.size else 0)
+            self._mpirun.wait(CELL_S if all(are_idle) and len(are_idle) == self.size else 0)
         except subprocess.TimeoutExpired:
             self._mpirun.terminate()  # it ends its ranks
-            self._mpirun.wait(PATIENCE)
+            self._mpirun.wait(CELL_S)
 
     def _ask(self, rank: int, what: str) -> Any:
         """Have a function of `mpi_rank` called on a rank, whatever its main thread does."""
         asked = self.members[rank].asked
         asked.send(what)
-        assert asked.poll(PATIENCE), f"rank {rank} does not answer"
+        assert asked.poll(CELL_S), f"rank {rank} does not answer"
         return asked.recv()
 
     def activity(self, rank: int) -> Activity:
