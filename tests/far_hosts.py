@@ -93,10 +93,10 @@ class Door(HostDoor):
         self._ends[identity] = far
         return identity
 
-    def carry(self, far: Far, bodies: tuple[bytes, ...]) -> None:
+    def carry(self, far: Far, identity: bytes, bodies: tuple[bytes, ...]) -> None:
         """Bring what a host says; the socket would have read its key from the handshake."""
         asyncio.get_running_loop().call_soon(
-            self._hear, far.boot.public_key, far.identity, "127.0.0.1", bodies
+            self._hear, far.boot.public_key, identity, "127.0.0.1", bodies
         )
 
     def _send(self, visitor: Any, identity: bytes, body: bytes) -> None:
@@ -134,11 +134,15 @@ class Far:
         self.turn += 1
         self.say_bytes(self.letters.note(Rejoin(self.turn)))
 
+    def rejoin_late(self, identity: bytes) -> None:
+        """Say on the connection before this one, as if it came only now, that it is the newest."""
+        self._door.carry(self, identity, (self.letters.note(Rejoin(self.turn - 1)),))
+
     def say(self, message: Any) -> None:
         self.say_bytes(self.letters.write(message))
 
     def say_bytes(self, *bodies: bytes) -> None:
-        self._door.carry(self, bodies)
+        self._door.carry(self, self.identity, bodies)
 
     def come(self) -> None:
         self.say(HostUp(phalanx.__version__, 1, "far", 2, ("127.0.0.1",)))

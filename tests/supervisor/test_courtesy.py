@@ -46,11 +46,12 @@ def test_all_threads_are_courteous_until_a_while_after_the_last_word(thread):
     async def main():
         courtesy = Courtesy(asyncio.get_running_loop())
         courtesy.show(0.05)
-        courtesy.show(0.05)
         during = policies(os.getpid())
         is_over = threading.Event()
         late = threading.Thread(target=is_over.wait)  # one that is started meanwhile
         late.start()
+        await asyncio.sleep(0.03)
+        courtesy.show(0.05)
         await asyncio.sleep(0.04)
         still = policies(os.getpid()) - {os.SCHED_BATCH}
         await asyncio.sleep(0.02)

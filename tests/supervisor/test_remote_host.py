@@ -191,6 +191,10 @@ def test_a_host_that_says_nothing_is_lost_in_time_and_told_when_it_comes_back(mo
         await far.hear(Spawn)
         loop = asyncio.get_running_loop()
         began_s = loop.time()
+        while loop.time() - began_s < 5.0:
+            far.say(Beaten((await far.hear(Beat)).number, 1))
+        assert events.lost == []
+        began_s = loop.time()
         await until(lambda: events.lost)
         # As it is looked at a few times a second; the promise is half a second.
         assert 1.0 <= loop.time() - began_s <= 1.0 + 2 * LOOK_EVERY_S
@@ -222,6 +226,25 @@ def test_a_host_comes_in_again_and_neither_end_misses_a_word(monkeypatch):
         await until(lambda: events.said)
         await far.hear(Beat)
         assert events.said == [(0, EngineReady())]
+        assert events.lost == []
+
+    play(monkeypatch, scene)
+
+
+def test_a_word_of_an_old_connection_does_not_take_the_place_of_the_new_one(monkeypatch):
+    async def scene(hosts, events, visit, processes):
+        far = visit(processes[0])
+        far.come()
+        await far.hear(Spawn)
+        far.rejoin()
+        await far.hear(Rejoined)
+        before = far.identity
+        far.rejoin()
+        await far.hear(Rejoined)
+        far.rejoin_late(before)
+        await asyncio.sleep(0.1)
+        hosts.signal(0, signal.SIGUSR1)
+        await far.hear(SignalRank)
         assert events.lost == []
 
     play(monkeypatch, scene)

@@ -177,6 +177,19 @@ def test_nothing_is_lost_or_comes_twice_over_connections_that_are_reset(seed):
     play(scene)
 
 
+def test_what_a_root_says_twice_is_taken_once():
+    async def scene(line):
+        visitor = line.door._visitors[line.key]
+        body = visitor.letters.write(SignalRank(7, 1))
+        for _ in range(2):
+            line.door._send(visitor, visitor.identity, body)
+        line.door.say(line.key, SignalRank(8, 1))
+        await line.until_at_host(SignalRank(8, 1))
+        assert line.at_host.count(SignalRank(7, 1)) == 1
+
+    play(scene)
+
+
 def test_a_connection_that_says_nothing_any_more_is_replaced():
     """As after a firewall has forgotten it: nobody is told that it has broken."""
 
