@@ -147,20 +147,26 @@ def requests(path: Path, key: bytes, engine: str) -> list[list[bytes]]:
 
 
 class ZmqStranger:
-    """Speaks zmq to an address, with all kinds of sockets: without a key, and with a wrong one."""
+    """Speaks zmq to addresses, with all kinds of sockets and with keys of its own.
+
+    It has no key, or one pair for a server that it does not know, or for the right one.
+    """
 
     KINDS = (zmq.DEALER, zmq.SUB, zmq.PUB, zmq.ROUTER, zmq.REQ)
 
-    def __init__(self, addresses: list[Address], messages: list[list[bytes]]) -> None:
+    def __init__(
+        self, addresses: list[Address], messages: list[list[bytes]], server_key: bytes = b""
+    ) -> None:
+        servers = [b"", zmq.curve_keypair()[0], *([server_key] if server_key else [])]
         self._context = zmq.Context()
         self._sockets = []
         for address in addresses:
             for kind in self.KINDS:
-                for has_key in (False, True):
+                for server in servers:
                     sock = self._context.socket(kind)
                     sock.linger = 0
-                    if has_key:
-                        sock.curve_serverkey = zmq.curve_keypair()[0]
+                    if server:
+                        sock.curve_serverkey = server
                         sock.curve_publickey, sock.curve_secretkey = zmq.curve_keypair()
                     if kind == zmq.SUB:
                         sock.subscribe(b"")

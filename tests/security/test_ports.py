@@ -105,7 +105,8 @@ def test_another_user_hears_nothing_and_is_not_heard(ws, tmp_path):
 @pytest.mark.slow
 def test_zmq_without_the_key_is_not_let_into_the_port(ws, tmp_path):
     bomb = tmp_path / "bomb"
-    stranger = ZmqStranger(ports(ws), requests(bomb, secrets.token_bytes(32), "engine"))
+    messages = requests(bomb, secrets.token_bytes(32), "engine")
+    stranger = ZmqStranger(ports(ws), messages, ws._root._root.address.public_key)
     try:
         for _ in range(5):
             check(ws)
