@@ -16,7 +16,6 @@ from worlds import NASTY, make_world
 
 from phalanx.errors import CellError, DistributedError
 from phalanx.protocol import RankInfo, RankSample, Samples, Topology, Use
-from phalanx.widgets import Bandwidth, Monitor
 from phalanx.widgets import Topology as TopologyWidget
 from phalanx.widgets._in_use import InUse, UseFrame
 from phalanx.widgets._operation_words import say_operations
@@ -104,14 +103,6 @@ def shared():
         widget.close()
 
 
-@pytest.fixture
-def own():
-    with Workspace.start(n=2, linger=0) as ws:
-        widget = TopologyWidget(ws)
-        yield widget
-        widget.close()
-
-
 def test_a_page_speaks_for_itself_from_its_first_word(shared):
     shared._repr_mimebundle_()
     shared._on_message(shared, {"kind": "look", "view": "a"}, [])
@@ -164,6 +155,26 @@ def test_questions(shared):
     shared._handle_custom_msg("nonsense", [])
 
 
+def test_the_last_operations_of_a_rank_are_told(shared):
+    assert _ask(shared, action="operations", rank=1) == (
+        True,
+        "rank 1 has communicated nothing yet",
+    )
+    shared.workspace.run(
+        "px.all_sum(np.ones(1 << 14))\n"
+        "px.send(np.ones(2), 1) if rank == 0 else px.recv((2,), np.float64, 0)\n"
+        "for _ in range(12): px.all_max(rank)"
+    )
+    is_ok, text = _ask(shared, action="operations", rank=1)
+    lines = text.splitlines()
+    assert is_ok
+    assert len(lines) == 13
+    assert lines[-1].startswith("and 2 before: ")
+    text = say_operations(shared.workspace.trace(), 1, most=14)
+    assert re.search(r"^all_sum #\d+, 128 KiB of float64 by \S+, \S+ [µm]?s", text, re.MULTILINE)
+    assert re.search(r"^recv #1 from rank 0, 16 B of float64 by queue, .* ago$", text, re.MULTILINE)
+
+
 def test_links_are_measured_when_asked(shared):
     assert msgspec.json.decode(shared.world)["measured"] == []
     is_ok, text = _ask(shared, action="links")
@@ -171,26 +182,6 @@ def test_links_are_measured_when_asked(shared):
     (link,) = msgspec.json.decode(shared.world)["measured"]
     assert (link["a"], link["b"], link["state"]) == (0, 1, "ok")
     assert re.fullmatch(r"\S+ µs, \S+ GB/s", link["words"])
-
-
-def test_the_last_operations_of_a_rank_are_told(own):
-    assert _ask(own, action="operations", rank=1) == (
-        True,
-        "rank 1 has communicated nothing yet",
-    )
-    own.workspace.run(
-        "px.all_sum(np.ones(1 << 14))\n"
-        "px.send(np.ones(2), 1) if rank == 0 else px.recv((2,), np.float64, 0)\n"
-        "for _ in range(12): px.all_max(rank)"
-    )
-    is_ok, text = _ask(own, action="operations", rank=1)
-    lines = text.splitlines()
-    assert is_ok
-    assert len(lines) == 13
-    assert lines[-1].startswith("and 2 before: ")
-    text = say_operations(own.workspace.trace(), 1, most=14)
-    assert re.search(r"^all_sum #\d+, 128 KiB of float64 by \S+, \S+ [µm]?s", text, re.MULTILINE)
-    assert re.search(r"^recv #1 from rank 0, 16 B of float64 by queue, .* ago$", text, re.MULTILINE)
 
 
 def test_a_question_that_comes_too_late_is_dropped(shared):
@@ -271,39 +262,3 @@ def test_a_dead_rank_is_named_and_replaced(shared, tmp_path):
     assert "SIGKILL" in _frame(shared)["ranks"][1]["detail"]
     assert _ask(shared, action="restart", rank=1) == (True, "rank 1 is new; rank 0 has all it had")
     wait_for(lambda: _looked_at(shared)["ranks"][1]["state"] == "idle")
-
-
-def test_what_was_said_first_of_a_workspace_that_died_stays():
-    with Workspace.start(n=1, linger=0) as ws:
-        made = [TopologyWidget(ws), Monitor(ws), Bandwidth(ws)]
-        psutil.Process(psutil.Process(ws.topology().ranks[0].pid).ppid()).kill()
-        wait_for(lambda: not ws.is_running)
-        for widget in made:
-            widget.tick()
-    for widget in made:
-        widget.tick()
-        frame = _frame(widget)
-        assert frame["status"] == "gone"
-        assert "the supervisor of this workspace is gone" in frame["why"]
-        widget.close()
-
-
-def test_a_stopped_workspace_is_gone_and_another_takes_its_place():
-    with Workspace.start(n=2, linger=30, name="front-a", detach=True) as ws:
-        widget = TopologyWidget(ws)
-        ws.detach()
-        widget.tick()
-        frame = _frame(widget)
-        assert (frame["status"], len(frame["ranks"])) == ("gone", 2)
-        assert "%distributed attach" in frame["why"]
-    again = Workspace.attach("front-a", take=True)
-    try:
-        widget.workspace = again
-        assert _frame(widget)["status"] == "live"
-    finally:
-        again.stop()
-    widget.tick()
-    assert _frame(widget)["status"] == "gone"
-    with pytest.raises(DistributedError, match="stopped"):
-        TopologyWidget(again)
-    widget.close()

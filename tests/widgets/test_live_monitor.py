@@ -24,7 +24,7 @@ from worlds import NASTY, make_trace, make_world
 
 from phalanx.errors import DistributedError
 from phalanx.protocol import CellTime, HostClock, LateRank, RankSample, Samples, Span, Waiting
-from phalanx.widgets import Monitor, monitor
+from phalanx.widgets import Monitor, Topology, monitor
 from phalanx.widgets._attention import KERNEL_BUSY, NOBODY_LOOKED, SUPERVISOR_BUSY, Attention
 from phalanx.widgets._live_monitor import KEPT_NBYTES, MOST_SAVED, _are_others
 from phalanx.widgets._monitor_frames import Lanes
@@ -335,34 +335,42 @@ def test_a_lane_leads_to_the_notebooks_cell(shared):
 
 def test_it_is_gone_with_its_workspace_and_comes_back_with_it():
     with Workspace.start(n=2, linger=30, name="monitor-a", detach=True) as ws:
-        widget = Monitor(ws)
+        widget, topology = Monitor(ws), Topology(ws)
         _tick_until(widget, lambda frame: frame["ranks"])
         ws.detach()
-        widget.tick()
-        frame = _frame(widget)
-        assert (frame["status"], len(frame["ranks"])) == ("gone", 2)
-        assert "%distributed attach" in frame["why"]
+        for one in (widget, topology):
+            one.tick()
+            frame = _frame(one)
+            assert (frame["status"], len(frame["ranks"])) == ("gone", 2)
+            assert "%distributed attach" in frame["why"]
+    frame = _frame(widget)
     again = Workspace.attach("monitor-a", take=True)
     try:
         before = frame["number"]
         widget.workspace = again
         assert _frame(widget)["status"] == "live"
         _tick_until(widget, lambda frame: frame["number"] > before)
+        topology.workspace = again
+        assert _frame(topology)["status"] == "live"
     finally:
         again.stop()
-    widget.tick()
-    assert _frame(widget)["status"] == "gone"
+    for one in (widget, topology):
+        one.tick()
+        assert _frame(one)["status"] == "gone"
     assert widget.still().text.startswith("monitor-a")  # as it was
     with pytest.raises(DistributedError, match="stopped"):
         Monitor(again)
+    with pytest.raises(DistributedError, match="stopped"):
+        Topology(again)
     widget.close()
+    topology.close()
 
 
 def test_other_ranks_of_the_same_name_begin_with_empty_lanes():
     def names(widget):
         return {its["number"] for its in json.loads(widget.answer("history", {}))}
 
-    with Workspace.start(n=3, linger=0, name="monitor-b") as ws:
+    with Workspace.start(n=1, linger=0, name="monitor-b") as ws:
         ws.run("px.all_sum(1)")
         widget = Monitor(ws)
         _tick_until(widget, lambda frame: frame["ranks"])

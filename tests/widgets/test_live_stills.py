@@ -12,7 +12,7 @@ from restarting import wait_for
 from worlds import NASTY, make_trace, make_world
 
 from phalanx.protocol import LinkMeasurement, Topology, Use
-from phalanx.widgets import Monitor, StillPicture, _link_words, _live_topology
+from phalanx.widgets import Bandwidth, Monitor, StillPicture, _link_words, _live_topology
 from phalanx.widgets import Topology as TopologyWidget
 from phalanx.widgets._still import with_alarm
 from phalanx.workspace import Workspace
@@ -224,16 +224,23 @@ def test_an_alarm_is_written_whole_and_within_the_card(made_up):
 
 
 @pytest.mark.slow
-def test_a_supervisor_that_was_killed_is_named_on_the_stills():
+def test_a_supervisor_that_was_killed_is_named_live_and_on_the_stills():
     with Workspace.start(n=1, linger=0) as ws:
-        made = [TopologyWidget(ws), Monitor(ws)]
-        assert all("gone" not in widget.still().text for widget in made)
+        made = [TopologyWidget(ws), Monitor(ws), Bandwidth(ws)]
+        assert all("gone" not in widget.still().text for widget in made[:2])
         psutil.Process(psutil.Process(ws.topology().ranks[0].pid).ppid()).kill()
         wait_for(lambda: not ws.is_running)
         assert not ws.was_left
         for widget in made:
+            widget.tick()
+        for widget in made[:2]:
             assert f"  the workspace has gone: {_GONE}" in widget.still().text.splitlines()
     assert not ws.was_left  # nor does whoever clears it away
+    for widget in made:  # what was said first stays
+        widget.tick()
+        frame = msgspec.json.decode(widget.frame)
+        assert frame["status"] == "gone"
+        assert "the supervisor of this workspace is gone" in frame["why"]
     with Workspace.start(n=1, linger=0) as ws:
         made.append(TopologyWidget(ws))
         before = made[-1].still()
