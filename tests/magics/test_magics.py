@@ -283,7 +283,6 @@ def test_a_dead_rank_is_told_at_once_the_rest_go_on_and_it_is_replaced(ranks):
     assert set(shown.splitlines()) == {"[0] 0", "[1] 1", "[2] None"}
 
 
-@pytest.mark.deep
 def test_what_a_new_rank_begins_with_is_said(ranks):
     ranks.run("%%distributed --every-start\nevery = rank + 10; print('prepared')")
     ranks.run("%%distributed\nimport math as m, threading\nlock = threading.Lock()\na = m.pi")
@@ -293,6 +292,11 @@ def test_what_a_new_rank_begins_with_is_said(ranks):
     assert "[1] prepared" in result.stdout
     result = ranks.run("%%distributed --ranks 1\n(every, a == m.pi)")
     assert result.stdout == "[1] Out: (11, True)\n"
+
+
+@pytest.mark.deep
+def test_a_new_rank_begins_with_nothing_if_asked(ranks):
+    ranks.run("%%distributed --every-start\nevery = rank + 10")
     assert ranks.run("%distributed restart 1 --force --no-init").status == "ok"
     result = ranks.run("%%distributed --ranks 1\n'every' in globals()")
     assert result.stdout == "[1] Out: False\n"
