@@ -212,7 +212,8 @@ def in_terminal(fd, *command):
 
 
 def test_the_debugger_on_all_ranks_in_a_terminal(script):
-    path = script("x = 6 * 7\nbreakpoint()\nprint('after', x)")
+    # One write for the words: a busy machine may stop the rank for a while between two.
+    path = script("x = 6 * 7\nbreakpoint()\nprint(f'after {x}')")
     ours, theirs = pty.openpty()
     before = termios.tcgetattr(theirs), fcntl.fcntl(theirs, fcntl.F_GETFL)
     with in_terminal(theirs, *LAUNCH, "-n", "2", path) as popen:
@@ -234,7 +235,7 @@ def test_the_debugger_on_all_ranks_in_a_terminal(script):
 
 
 def test_in_the_background_the_terminal_s_input_is_the_shell_s(script):
-    path = script("import sys; [print('got', line.strip()) for line in sys.stdin]")
+    path = script("import sys; [print(f'got {line.strip()}') for line in sys.stdin]")
     ours, theirs = pty.openpty()
     with in_terminal(theirs, "bash", "--norc", "-i") as popen:
         os.write(ours, f"PS1=; {' '.join(LAUNCH)} --verbose {path} &\n".encode())
