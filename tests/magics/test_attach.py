@@ -74,14 +74,18 @@ class Notebooks:
                 lambda: tuple(rank.state for rank in ws.topology().ranks) == states, f"{states}"
             )
 
-    def kill(self, kernel: KernelDriver) -> None:
-        """Kill a kernel, and wait until the supervisor of its ranks has seen that.
+    def wait_free(self) -> None:
+        """Wait until the supervisor of the ranks has seen that their kernel is gone.
 
-        What the ranks show before that, the supervisor takes for seen.
+        Before that, nobody else can attach, and it takes what the ranks show for seen.
         """
-        kernel.kill()
         record = self._folder / "phalanx" / "ours.json"
         wait_until(lambda: not json.loads(record.read_text())["owner_pid"], "the ranks are free")
+
+    def kill(self, kernel: KernelDriver) -> None:
+        """Kill a kernel, and wait until its ranks are free."""
+        kernel.kill()
+        self.wait_free()
 
     def close(self) -> None:
         """End the kernels and their ranks; idempotent."""
@@ -233,18 +237,20 @@ def test_detach_hands_over(pair):
     assert "there are no ranks yet" in kernel.run("%distributed status").text
 
 
-def test_a_restarted_kernel_finds_its_ranks(pair):
+def test_a_restarted_kernel_finds_its_ranks(notebooks, pair):
     kernel, _ = pair
     kernel.restart()
     load(kernel)
+    notebooks.wait_free()
     assert "ours" in kernel.run("%distributed list").stdout
     assert attach(kernel).status == "ok"
     assert kept(kernel) == ALL_KEPT
 
 
-def test_a_shutdown_leaves_the_ranks_for_their_linger_time(pair):
+def test_a_shutdown_leaves_the_ranks_for_their_linger_time(notebooks, pair):
     kernel, other = pair
     kernel.close()
+    notebooks.wait_free()
     assert attach(other).status == "ok"
     assert kept(other) == ALL_KEPT
 
@@ -253,9 +259,9 @@ def test_a_shutdown_leaves_the_ranks_for_their_linger_time(pair):
 
 
 @pytest.mark.deep
-def test_a_killed_kernel_is_followed_by_another(pair):
+def test_a_killed_kernel_is_followed_by_another(notebooks, pair):
     kernel, other = pair
-    kernel.kill()
+    notebooks.kill(kernel)
     result = attach(other)
     assert "ours" in result.stdout
     assert result.status == "ok"
@@ -263,10 +269,10 @@ def test_a_killed_kernel_is_followed_by_another(pair):
     assert other.run("ws.pull('kept')").text == "[0, 10]\n"
 
 
-def test_a_cell_that_runs_is_joined_and_what_it_said_is_shown(pair, tmp_path):
+def test_a_cell_that_runs_is_joined_and_what_it_said_is_shown(notebooks, pair, tmp_path):
     kernel, other = pair
     begin_steps(kernel, tmp_path / "flag", f"print('missed'); {THROUGH}")
-    kernel.kill()
+    notebooks.kill(kernel)
     running = other.submit("%distributed attach")
     running.until(lambda result: "it is joined here" in result.stderr)
     (tmp_path / "flag").touch()
@@ -299,11 +305,11 @@ def test_a_cell_that_ended_meanwhile_is_told_of_and_much_output_is_cut(notebooks
     assert kept(other) == ALL_KEPT
 
 
-def test_a_question_that_was_open_is_asked_again(pair):
+def test_a_question_that_was_open_is_asked_again(notebooks, pair):
     kernel, other = pair
     code = "%%distributed\nfirst = input('first? ')\nsecond = input('second? ')\nfirst, second"
     kernel.submit(code, stdin=["one"]).until(lambda result: len(result.prompts) == 2)
-    kernel.kill()
+    notebooks.kill(kernel)
     result = attach(other, stdin=["two"])
     assert [prompt.text for prompt in result.prompts] == ["[0-1] second? "]
     assert "[0-1] Out: ('one', 'two')" in result.stdout
