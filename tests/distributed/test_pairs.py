@@ -10,6 +10,7 @@ from distributed import cells, pair_cells
 from distributed.pair_cells import KIB
 from distributed.site_cells import line_of
 from support.promise import PATIENCE_S, within
+from support.tiers import deep, deep_but
 from support.waiting import wait_until
 
 import phalanx as px
@@ -60,6 +61,7 @@ def test_plain_arrays_go_the_short_way(world):
     assert world.run(pair_cells.by_the_short_way) == [["it went the long way"]] * world.size
 
 
+@pytest.mark.parametrize("world", deep_but(["arena"], PLACES), indirect=True)
 def test_tensors_come_into_the_memory_that_is_given(world):
     pytest.importorskip("torch")
     assert world.run(pair_cells.tensors_that_are_kept) == [[]] * world.size
@@ -129,7 +131,15 @@ def test_a_deadline_names_the_peer(fresh_world, cell):
 
 
 @pytest.mark.promise
-@pytest.mark.parametrize("like", ["itself", "another"])
+@pytest.mark.parametrize(
+    ("world", "like"),
+    [
+        *(("arena", "itself"), ("tcp", "another"), ("2 x 2", "itself")),
+        *(pytest.param(*case, marks=deep) for case in (("arena", "another"), ("tcp", "itself"))),
+        pytest.param("2 x 2", "another", marks=deep),
+    ],
+    indirect=["world"],
+)
 def test_a_rank_that_dies_in_mid_message_is_named_and_the_output_is_spoilt(world, like):
     # Too much for any queue, and the receiver comes late: the sender is in the middle of it.
     nbytes = 80 << 20

@@ -6,6 +6,7 @@ import json
 
 import pytest
 from launching import launch
+from support.tiers import deep
 
 from phalanx.cli._tune import table_from
 from phalanx.distributed._selector import Selector, read_selector, write_selector
@@ -65,9 +66,9 @@ def test_no_table(tmp_path, contents, why):
 @pytest.mark.parametrize(
     ("transport", "thresholds", "ways"),
     [
-        ("any", {"inline_bytes": 0}, ("staged", "staged")),
+        pytest.param("any", {"inline_bytes": 0}, ("staged", "staged"), marks=deep),
         ("any", {"inline_bytes": 4096}, ("inline", "staged")),
-        ("tcp", {"mesh_bytes": 0, "direct_bytes": 0}, ("ring", "ring")),
+        pytest.param("tcp", {"mesh_bytes": 0, "direct_bytes": 0}, ("ring", "ring"), marks=deep),
         ("tcp", {"mesh_bytes": 2 * 4096, "direct_bytes": 1 << 20}, ("mesh", "direct")),
     ],
 )

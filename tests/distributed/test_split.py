@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from distributed import cells, split_cells
 from distributed.cells import Case
-from support.tiers import deep
+from support.tiers import deep, deep_but
 
 import phalanx as px
 from phalanx import _native
@@ -61,7 +61,12 @@ def test_ranks_without_a_color_are_left_out(world):
 
 
 @pytest.mark.parametrize(
-    ("hosts", "transport"), [((0,) * 8, "any"), ((0,) * 8, "tcp"), ((0, 1) * 4, "any")]
+    ("hosts", "transport"),
+    [
+        ((0, 1) * 4, "any"),
+        pytest.param((0,) * 8, "any", marks=deep),
+        pytest.param((0,) * 8, "tcp", marks=deep),
+    ],
 )
 @pytest.mark.slow
 def test_splits_of_splits_down_to_one_rank(rank_pool, hosts, transport):
@@ -167,6 +172,7 @@ def test_no_split_is_made_of_an_epoch_that_is_over():
     ours.close()
 
 
+@pytest.mark.parametrize("world", deep_but(["hosts"], PLACES), indirect=True)
 def test_a_forked_child_is_refused_and_does_no_harm(world):
     for said in world.run(split_cells.fork_with_splits):
         assert said.count("this process is a fork of process") == 3

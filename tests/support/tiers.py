@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-__all__ = ["IS_DEEP", "deep", "deep_but", "examples", "pairwise"]
+__all__ = ["IS_DEEP", "deep", "deep_but", "each_with_first", "examples", "pairwise"]
 
 IS_DEEP = os.environ.get("PHALANX_DEEP") == "1"
 deep = pytest.mark.deep
@@ -54,4 +54,20 @@ def pairwise(
     return [
         pytest.param(*case, marks=() if index in chosen else deep)
         for index, case in enumerate(cases)
+    ]
+
+
+def each_with_first(axes: Mapping[str, Sequence[Any]]) -> list[Any]:
+    """Return all combinations as parameters; deep are those with two values that are not the first.
+
+    For axes that do not act on each other: each value is in the first tier, with the first value of
+    every other axis.
+    """
+    firsts = [values[0] for values in axes.values()]
+
+    def is_deep(case: tuple[Any, ...]) -> bool:
+        return sum(one is not first for one, first in zip(case, firsts, strict=True)) > 1
+
+    return [
+        pytest.param(*case, marks=deep if is_deep(case) else ()) for case in product(*axes.values())
     ]
