@@ -243,7 +243,7 @@ def test_a_time_limit_that_is_over_before_the_supervisor_is_ready():
 def test_idle_ranks_wake_nobody(running, script):
     launcher = running("-n", "3", script(STUCK))
     launcher.wait_lines(*READY)
-    assert_idle([psutil.Process(launcher.popen.pid), launcher.root], wakeups_per_s=15, cores=0.1)
+    assert_idle([psutil.Process(launcher.popen.pid), launcher.root], wakeups_per_s=15, cores=0.05)
 
 
 def test_a_signal_to_the_supervisor_is_no_success(running, script):
