@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import signal
 import struct
 import subprocess
 import sys
@@ -44,11 +43,12 @@ class Family:
         }
         self.ports: set[int] = set()
         words = [sys.executable, "-c", python, *command] if python is not None else [*command]
+        self.env = {**os.environ, **said}
         self.popen = subprocess.Popen(
             words,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**os.environ, **said},
+            env=self.env,
             cwd=self.places["tmp"],
         )
         self.process = psutil.Process(self.popen.pid)
@@ -125,7 +125,9 @@ class Family:
         while (alive := self.processes()) and time.monotonic() < deadline_s:
             for process in alive:
                 with contextlib.suppress(psutil.Error):
-                    process.send_signal(signal.SIGKILL)
+                    # A child without the environment is found by its parent only.
+                    for each in (*process.children(recursive=True), process):
+                        each.kill()
             time.sleep(LOOK_EVERY_S)
         for pipe in (self.popen.stdin, self.popen.stdout):
             with contextlib.suppress(OSError):

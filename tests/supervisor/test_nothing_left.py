@@ -6,6 +6,8 @@ import contextlib
 import json
 import re
 import signal
+import subprocess
+import sys
 
 import pytest
 from leftovers import Created, Family
@@ -37,6 +39,12 @@ if sys.argv[2]:
 sys.stdin.read()
 print("stopping", flush=True)
 ws.stop()
+"""
+ATTACH = """
+from phalanx.workspace import Workspace
+ws = Workspace.attach()
+print([rank.state for rank in ws.topology().ranks])
+ws.detach()
 """
 READY = "open(f'ready-{rank}', 'w').close()\n"
 # In the rank's process group, in a session of its own, in a group of the rank's session, a daemon,
@@ -232,7 +240,9 @@ def test_ranks_of_a_killed_client_stay_for_the_linger_time_and_end_with_their_ro
         root = victim_of(family, "root")
         family.process.kill()
         wait_until(lambda: owner_of(family) == 0, "a root that knows that its client is gone")
-        family.find(VICTIMS["rank"], 2)
+        words = [sys.executable, "-c", ATTACH]
+        said = subprocess.run(words, env=family.env, capture_output=True, timeout=60, check=False)
+        assert said.stdout == b"['busy', 'busy']\n", said.stderr.decode()
         family.find("sleep 100", 2 * len(SLEEPS))
         root.kill()
         assert_gone(family)
