@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import signal
 import subprocess
 import sys
 
@@ -63,14 +64,17 @@ def test_a_stop_sees_the_end_of_what_it_ended():
 @pytest.mark.parametrize(("ending", "n_looks"), [("", 4), ("~\n", 2)])
 def test_where_all_are_being_ended_one_look_is_for_all(monkeypatch, ending, n_looks):
     """One at the start, for others' worlds; one for each that is gone; one at the end."""
-    looks = []
+    looks, handlers = [], {}
     monkeypatch.setattr(_sweep, "sweep", looks.append)
-    monkeypatch.setattr(_sweep.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(_sweep.signal, "signal", handlers.__setitem__)
     monkeypatch.setattr(sys, "argv", ["_sweep.py", "1.2", ""])
     words = f"+{2**22 + 1} 1\n+{2**22 + 2} 2\n{ending}-{2**22 + 1} 1\n-{2**22 + 2} 2\n.\n"
     monkeypatch.setattr(sys, "stdin", io.StringIO(words))
     _sweep.main()
     assert len(looks) == n_looks
+    # Whoever ends all of a group, as a terminal does, does not end who sweeps up after it.
+    ending = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    assert handlers == dict.fromkeys(ending, signal.SIG_IGN)
     assert looks[-1](9, "1.2.1")
     assert not looks[-1](9, "1.22.1")
 
