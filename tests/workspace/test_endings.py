@@ -146,11 +146,11 @@ signal.pthread_kill = lambda thread, number: (
 """
 
 
-def stop_when_busy(ws):
-    """Stop the cell that runs, from another thread, once every rank is in it."""
+def stop_when(ws, wait):
+    """Stop the cell that runs, from another thread, as soon as ``wait`` returns."""
 
     def stop():
-        wait_busy(ws)
+        wait()
         ws.interrupt()
 
     thread = threading.Thread(target=stop)
@@ -161,7 +161,7 @@ def stop_when_busy(ws):
 @pytest.mark.promise
 def test_a_stop_just_before_a_wait_ends_it(ws):
     ws.run(UNSEEN)  # noted by the interpreter, but not by the thread that is about to wait
-    thread = stop_when_busy(ws)
+    thread = stop_when(ws, lambda: wait_busy(ws))
     with within(), pytest.raises(CellError, match="KeyboardInterrupt"):
         ws.run("time.sleep(60)")
     thread.join()
@@ -169,13 +169,16 @@ def test_a_stop_just_before_a_wait_ends_it(ws):
 
 
 @pytest.mark.promise
-def test_a_stop_that_a_callback_of_ipython_swallows_stops_the_cell(ws):
+def test_a_stop_that_a_callback_of_ipython_swallows_stops_the_cell(ws, tmp_path):
     ws.run(
-        "import time\nn_slow = 1\n"
-        "def slow(info):\n    global n_slow\n    n_slow -= 1\n    if n_slow == 0: time.sleep(60)\n"
+        f"import pathlib, time\nmark = pathlib.Path({str(tmp_path)!r}, str(rank))\n"
+        "def slow(info):\n"
+        "    if not mark.exists():\n        mark.touch()\n        time.sleep(60)\n"
         "get_ipython().events.register('pre_run_cell', slow)"
     )
-    thread = stop_when_busy(ws)
+    marks = {tmp_path / str(rank) for rank in range(3)}
+    are_in = "all ranks are in the callback"
+    thread = stop_when(ws, lambda: wait_until(lambda: set(tmp_path.iterdir()) == marks, are_in))
     with within(), pytest.raises(CellError, match="KeyboardInterrupt"):
         ws.run("time.sleep(60)")
     thread.join()

@@ -160,7 +160,7 @@ def test_starts_leak_nothing():
 
 
 @deep
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_cells_leak_nothing():
     with Workspace.start(n=2) as ws:
         processes = family(ws)
@@ -173,7 +173,7 @@ def test_cells_leak_nothing():
 
 
 @deep
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_fifty_restarts_leave_nothing():
     with Workspace.start(n=2) as ws:
 
