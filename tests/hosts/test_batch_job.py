@@ -220,8 +220,26 @@ def test_a_job_that_is_refused_leaves_no_keys(programs, folder):
     assert list(folder.iterdir()) == []
 
 
+# The head of a job that gets SIGTERM when its first command runs, before it has noted that.
+EARLY = """
+import os, signal, subprocess, sys, time
+from phalanx.supervisor import _job_head
+
+class Popen(subprocess.Popen):
+    def __init__(self, *words, **options):
+        super().__init__(*words, **options)
+        while not (os.path.exists(sys.argv[2]) and open(sys.argv[2]).read().endswith("\\n")):
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+subprocess.Popen = Popen
+_job_head.run_job(sys.argv[1], "pbs")
+"""
+
+
+@pytest.mark.parametrize("when", ["while it starts", "later"])
 def test_the_first_process_of_a_job_ends_by_sigterm_and_its_commands_with_it(
-    programs, tmp_path, monkeypatch
+    programs, tmp_path, monkeypatch, when
 ):
     told, key, nodes = tmp_path / "told", tmp_path / "host-0", tmp_path / "nodes"
     programs("pbsdsh", f'echo $$ >"{told}"; exec sleep 600')
@@ -229,11 +247,14 @@ def test_the_first_process_of_a_job_ends_by_sigterm_and_its_commands_with_it(
     nodes.write_text("some-other-host\n")
     monkeypatch.setenv("PBS_NODEFILE", str(nodes))
     words = [sys.executable, "-m", "phalanx.supervisor", "job", str(tmp_path), "pbs"]
+    if when == "while it starts":
+        words = [sys.executable, "-c", EARLY, str(tmp_path), str(told)]
     with subprocess.Popen(words) as head:
         wait_until(lambda: _has_line(told), "pbsdsh runs")
         pid = int(told.read_text())
         try:
-            head.terminate()
+            if when == "later":
+                head.terminate()
             assert head.wait(PATIENCE_S) == 143
             wait_until(lambda: _is_dead(pid), "pbsdsh has ended")
         finally:

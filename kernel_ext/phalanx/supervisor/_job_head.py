@@ -38,7 +38,16 @@ def run_job(folder: str, launcher: str) -> None:
     if len(hosts) < len(keys):
         sys.exit(f"the job has {len(hosts)} nodes, and {len(keys)} were asked for")
     own = socket.gethostname().partition(".")[0]
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # its end is also theirs
+    is_starting = is_over = False
+
+    def end(*_: object) -> None:
+        # Not while a child is started: it would run on, and nobody would know of it.
+        nonlocal is_over
+        is_over = True
+        if not is_starting:
+            sys.exit(143)
+
+    signal.signal(signal.SIGTERM, end)  # its end is also theirs
     # Blocked until now (`__main__`); a child would inherit that, and outlive our word to end.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     threads = []
@@ -49,12 +58,17 @@ def run_job(folder: str, launcher: str) -> None:
             if host.ssh.partition(".")[0] != own:
                 words = start_words(HostPlan(host.ssh, 1), RemoteOptions(launcher=launcher))
             command = [*words, sys.executable, "-m", "phalanx.supervisor", "host", str(key)]
+            is_starting = True
             try:
                 child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE)
+                started.append(child)
             except OSError as error:
                 say_in(key, f"{host.ssh}: it cannot be started: {error}")
                 continue
-            started.append(child)
+            finally:
+                is_starting = False
+                if is_over:
+                    sys.exit(143)
             threads.append(threading.Thread(target=_follow, args=(child, key), daemon=True))
             threads[-1].start()
         for thread in threads:
