@@ -142,6 +142,7 @@ def change_theme(page: Any, widget: str) -> None:
         " {theme: 'JupyterLab Dark'})"
     )
     page.wait_for_function(f"light => ({style})() !== light", arg=light, timeout=PATIENCE_MS)
+    page.locator("#jupyterlab-splash").wait_for(state="detached", timeout=PATIENCE_MS)
 
 
 def saved_picture(page: Any, notebook: Path, cell: int) -> dict[str, Any]:

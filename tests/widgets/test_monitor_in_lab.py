@@ -186,7 +186,6 @@ def _see_what_is_kept(watcher: Watcher) -> None:
 
 def _change_theme_and_come_back(watcher: Watcher) -> None:
     change_theme(watcher.page, ".px-monitor")
-    watcher.page.locator("#jupyterlab-splash").wait_for(state="detached", timeout=PATIENCE_MS)
     watcher.look("dark")
     _see_what_is_kept(watcher)
     watcher.page.reload()
