@@ -11,6 +11,7 @@ import psutil
 import pytest
 from distributed import cells
 from processes import wait_gone
+from support.promise import PATIENCE_S
 
 FARM = """
 import signal
@@ -38,4 +39,4 @@ def test_ranks_end_with_who_started_them():
         ranks = psutil.Process(farm.pid).children()
         farm.kill()
     assert len(ranks) == 2
-    assert wait_gone(ranks, 30) == []
+    assert wait_gone(ranks, PATIENCE_S) == []
