@@ -11,7 +11,6 @@ from typing import Any
 
 from bed import Bed
 from support.waiting import wait_until
-from support.waiting import wait_until
 
 __all__ = ["Cluster"]
 

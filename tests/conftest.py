@@ -37,8 +37,10 @@ pytest_plugins = [
 
 # The first tier draws the same examples in every run, so that a change is not refused for what
 # somebody else wrote. The deep tier draws new ones, and says how to repeat a failure.
-hypothesis.settings.register_profile("first", derandomize=True, print_blob=True)
-hypothesis.settings.register_profile("deep", print_blob=True)
+# A loaded machine makes single examples slow: that is no defect.
+_patient = {"deadline": None, "suppress_health_check": [hypothesis.HealthCheck.too_slow]}
+hypothesis.settings.register_profile("first", derandomize=True, print_blob=True, **_patient)
+hypothesis.settings.register_profile("deep", print_blob=True, **_patient)
 hypothesis.settings.load_profile("deep" if IS_DEEP else "first")
 
 

@@ -130,7 +130,7 @@ def test_all_runs_each_section_of_the_deep_tier(quiet_place):
     summary = said.partition("== summary")[2]
     for name in (
         "pytest, first tier", "pytest, deep tier", "C++ tests, plain", "C++ tests, portable", "C++ tests, asan",
-        "C++ tests, tsan", "fuzzers", "promises at 2 s", "soak", "mypy --strict, as on macOS",
+        "C++ tests, tsan", "fuzzers", "promises at 2 s", "promises at 2 s, C++", "soak", "mypy --strict, as on macOS",
     ):  # fmt: skip
         assert re.search(rf"{re.escape(name)} +[\d.]+ s  ok", summary), name
 
