@@ -53,12 +53,12 @@ def test_points_come_one_by_one_with_progress(ws):
 
 def test_it_is_stopped_in_the_middle_of_a_size(ws):
     kept = len(ws.sweeps)
-    # So many calls that each size would take its budget of 5 s.
-    sweep = ws.bench(begin=8, end=8 << 20, factor=2, iterations=10_000_000)
+    # So many calls that each size would take its budget of 5 s; each long enough to be seen in it.
+    sweep = ws.bench(begin=8 << 20, end=32 << 20, factor=2, iterations=10_000_000)
     points = iter(sweep)
 
     def stop():
-        wait_in(ws, "all_sum", 0, 1)
+        wait_in(ws, "all_sum", 0)
         sweep.stop()
 
     stopping = threading.Thread(target=stop)
