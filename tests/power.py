@@ -2,8 +2,9 @@
 
 ``power.py draw --seed N`` draws commits that changed source and tests, and writes the reverse of each
 source part to ``build/power/patches``; what no longer reverts is named, to be replaced by hand with
-the same fault. A patch by hand lies in the same folder; its first lines may say
-``# near: tests/a.py tests/b.py native`` for where to look first.
+the same fault. ``tests/power_faults`` holds the faults that were used last: fixes undone (h: as drawn,
+r: in place of a drawn commit that mended no fault), and faults chosen from the source alone (f). The
+first lines of a patch say what a user sees, and ``# near: tests/a.py native`` where to look first.
 
 ``power.py run`` applies each patch to a checkout of its own and runs the nearest tests, then the first
 tier, then the deep tier, until one fails; ``build/power/results.jsonl`` has a line for each patch.
@@ -95,38 +96,37 @@ class Checkout:
         if not self.tree.exists():
             git("worktree", "add", "--detach", str(self.tree), "HEAD")
 
-    def take(self, patch: Path | None) -> None:
-        """Put the tree at HEAD of the main checkout, with the patch (None: as it is)."""
-        git("checkout", "-q", "--detach", git("rev-parse", "HEAD").strip(), cwd=self.tree)
-        git("checkout", "-q", ".", cwd=self.tree)
-        git("clean", "-fdq", "kernel_ext", "native", "widgets/js/src", cwd=self.tree)
-        if patch is not None:
-            git("apply", "--recount", str(patch), cwd=self.tree)
-        self._build(native=patch is None or "/native/" in patch.read_text())
+    def take(self, patch: Path) -> None:
+        """Put the tree at HEAD of the main checkout, with the patch, and make the package of it."""
+        self._reset()
+        base = self.site.with_name("site-without-a-fault")
+        if not base.exists():
+            self._build(base)
+        git("apply", "--recount", str(patch.resolve()), cwd=self.tree)
+        shutil.rmtree(self.site, ignore_errors=True)
+        if re.search(r"^\+\+\+ b/native/", patch.read_text(), re.MULTILINE):
+            self._build(self.site)
+            return
+        shutil.copytree(base, self.site)
+        for name in git("diff", "--name-only", cwd=self.tree).split():
+            target = self.site / name.replace("kernel_ext/", "").replace("widgets/", "phalanx/widgets/", 1)  # fmt: skip
+            if (self.tree / name).exists() and target.parent.exists():
+                shutil.copyfile(self.tree / name, target)
+            else:
+                target.unlink(missing_ok=True)
 
-    def _build(self, *, native: bool) -> None:
-        package = self.site / "phalanx"
-        engine = [*package.glob("_native*.so")]
-        if native or not engine:
-            wheel = [sys.executable, "-m", "pip", "-q", "wheel", "--no-deps", "-w", "build/w", "."]
-            shutil.rmtree(self.tree / "build" / "w", ignore_errors=True)
-            subprocess.run(wheel, cwd=self.tree, check=True)
-            shutil.rmtree(self.site, ignore_errors=True)
-            (built,) = (self.tree / "build" / "w").glob("*.whl")
-            shutil.unpack_archive(built, self.site, "zip")
-        else:
-            for source, target in (("kernel_ext/phalanx", "."), ("widgets", "widgets")):
-                shutil.copytree(
-                    self.tree / source,
-                    package / target,
-                    dirs_exist_ok=True,
-                    ignore=shutil.ignore_patterns("js", "__pycache__", "node_modules"),
-                )
-            # What a patch took away is not to stay from the one before.
-            known = {p.name for p in (self.tree / "kernel_ext").rglob("*.py")} | {p.name for p in (self.tree / "widgets").glob("*.py")}  # fmt: skip
-            for path in package.rglob("*.py"):
-                if path.name not in known and "notebooks" not in path.parts:
-                    path.unlink()
+    def _reset(self) -> None:
+        git("checkout", "-q", ".", cwd=self.tree)
+        git("clean", "-fdq", *SOURCES, cwd=self.tree)
+        git("checkout", "-q", "--detach", git("rev-parse", "HEAD").strip(), cwd=self.tree)
+
+    def _build(self, site: Path) -> None:
+        """Build a wheel of the tree and unpack it; what a patch does not touch stays compiled."""
+        wheel = [sys.executable, "-m", "pip", "-q", "wheel", "--no-deps", "-w", "build/w", "."]
+        shutil.rmtree(self.tree / "build" / "w", ignore_errors=True)
+        subprocess.run(wheel, cwd=self.tree, check=True)
+        (built,) = (self.tree / "build" / "w").glob("*.whl")
+        shutil.unpack_archive(built, site, "zip")
 
     def first_failure(self, tests: Sequence[str], marks: str | None) -> str | None:
         """Run tests until one fails: which one."""
@@ -208,7 +208,7 @@ def main(words: Sequence[str]) -> None:
     if options.what == "draw":
         draw(random.randrange(10**6) if options.seed is None else options.seed, options.n)
     else:
-        run(options.patches or sorted((PLACE / "patches").glob("*.patch")), options.last)
+        run(options.patches or sorted((ROOT / "tests/power_faults").glob("*.patch")), options.last)
 
 
 if __name__ == "__main__":
