@@ -99,3 +99,16 @@ def test_only_the_binding_knows_python():
         and re.search(r"pybind11|Python\.h", (_ROOT / path).read_text(encoding="utf-8"))
     ]
     assert not wrong, f"Python outside native/binding: {wrong}"
+
+
+def test_no_test_keeps_a_time_limit_or_a_timer_of_its_own():
+    """`support/promise.py` has the one bound, and what starts by a timer starts by luck."""
+    own = re.compile(r"\bTimer\(|^\s*(?:BOUND|PATIENCE)(?:_S)? *=|def wait_until\(", re.MULTILINE)
+    elsewhere = ("tests/support/", "tests/bench/", "tests/test_layers.py")
+    found = [
+        f"{path}: {match[0].strip()}"
+        for path in _sources(".py")
+        if path.parts[0] == "tests" and not str(path).startswith(elsewhere)
+        for match in own.finditer((_ROOT / path).read_text(encoding="utf-8"))
+    ]
+    assert not found, "\n".join(found)
