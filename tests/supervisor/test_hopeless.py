@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from phalanx.supervisor._hopeless import WORLD, Activity, Hopeless, Passed, Standing, find_hopeless
+from phalanx.supervisor._hopeless import (
+    CONFIRM_S,
+    WORLD,
+    Activity,
+    Hopeless,
+    HopelessSearch,
+    Passed,
+    Standing,
+    find_hopeless,
+)
 
 SPLIT, OTHER = 77, 78
 
@@ -129,3 +138,27 @@ def test_messages_in_a_split_are_its_own():
     )
     assert find([waiting, both], [0], [1], splits) == Hopeless((0,), 1, "recv", 2, (0, 1))
     assert find([waiting, both], [0], [1]) is None  # not heard of yet
+
+
+def test_a_send_is_accused_only_if_it_still_waits_at_a_second_look():
+    """The peer may have made room and ended just before the first look."""
+    search = HopelessSearch()
+
+    def look(now_s, sent):
+        activities = {0: passed(1, sent, 0, sends=True), 1: passed(0, 0, 1)}
+        return search.look(activities, now_s=now_s, epoch=1, running=[0], gone=[1], splits={})
+
+    assert look(0.0, sent=1) is None
+    assert look(CONFIRM_S / 2, sent=1) is None
+    assert look(CONFIRM_S, sent=2) is None  # it has gone on: another send, seen for the first time
+    assert look(2 * CONFIRM_S, sent=2) == Hopeless((0,), 1, "send", 3)
+
+
+def test_a_recv_and_an_operation_are_accused_at_the_first_look():
+    search = HopelessSearch()
+    never_sent = {0: passed(1, 0, 1, receives=True), 1: passed(0, 1, 0)}
+    found = search.look(never_sent, now_s=0.0, epoch=1, running=[0], gone=[1], splits={})
+    assert found == Hopeless((0,), 1, "recv", 2)
+    never_entered = {0: inside(3), 1: idle(done=2)}
+    found = search.look(never_entered, now_s=0.0, epoch=1, running=[0], gone=[1], splits={})
+    assert found == Hopeless((0,), 1, "all_sum", 3)

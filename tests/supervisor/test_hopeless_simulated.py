@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from supervisor.simulator import Event, Simulator
 from support.tiers import examples
 
-from phalanx.supervisor._hopeless import WORLD, find_hopeless
+from phalanx.supervisor._hopeless import CONFIRM_S, WORLD, HopelessSearch
 
 
 @st.composite
@@ -40,14 +40,16 @@ def simulators(draw):
     return Simulator(groups, programs)
 
 
-def look(simulator, pause=lambda: None):
+def look(search, now_s, simulator, pause=lambda: None):
     """Read pages one after the other, while the ranks go on; then judge."""
     running, gone = simulator.running, simulator.gone
     activities = {}
     for rank in sorted(running | gone):
         activities[rank] = simulator.activity(rank)
         pause()
-    return find_hopeless(activities, epoch=1, running=running, gone=gone, splits=simulator.splits)
+    return search.look(
+        activities, now_s=now_s, epoch=1, running=running, gone=gone, splits=simulator.splits
+    )
 
 
 def settle(simulator, random):
@@ -87,10 +89,13 @@ def test_no_wait_that_can_end_is_ever_accused(simulator, random, n_steps):
         for _ in range(n):
             simulator.step(random.choice(threads))
 
-    found = None
-    for _ in range(n_steps):
+    found, search = None, HopelessSearch()
+    for step in range(n_steps):
         go_on(1)
-        found = found or look(simulator, go_on)
+        found = found or look(search, step * CONFIRM_S, simulator, go_on)
+        # Between two looks every thread has its turn, in any order.
+        for thread in random.sample(threads, len(threads)):
+            simulator.step(thread)
     settle(simulator, random)
     if found is not None:
         assert found.missing in simulator.gone
@@ -101,7 +106,9 @@ def test_no_wait_that_can_end_is_ever_accused(simulator, random, n_steps):
 @given(simulators(), st.randoms(use_true_random=False))
 def test_whoever_cannot_go_on_is_freed(simulator, random):
     settle(simulator, random)
-    found = look(simulator)
+    search = HopelessSearch()
+    look(search, 0.0, simulator)
+    found = look(search, CONFIRM_S, simulator)
     assert (found is None) == (not simulator.running)
     if found is not None:
         assert found.missing in simulator.gone

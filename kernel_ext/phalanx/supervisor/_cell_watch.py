@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable
 
 from ._any_host import Host
-from ._hopeless import Hopeless, find_hopeless
+from ._hopeless import Hopeless, HopelessSearch
 from ._steady import Steady
 from ._world import World
 
@@ -27,6 +27,7 @@ class CellWatch:
         self._on_hopeless = on_hopeless
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
+        self._search = HopelessSearch()
         self._steady = Steady("a look for operations that nobody can complete")
 
     def look(self) -> None:
@@ -41,8 +42,9 @@ class CellWatch:
             return
         self._timer = self._loop.call_later(LOOK_EVERY_S, self.look)
         with self._steady.look():
-            found = find_hopeless(
+            found = self._search.look(
                 {rank: self._host.activity(rank) for rank in running | gone},
+                now_s=self._loop.time(),
                 epoch=self._world.epoch,
                 running=running,
                 gone=gone,

@@ -14,6 +14,7 @@ __all__ = [
     "WORLD",
     "Activity",
     "Hopeless",
+    "HopelessSearch",
     "Passed",
     "Standing",
     "find_hopeless",
@@ -21,6 +22,9 @@ __all__ = [
 ]
 
 WORLD = 0  # the number of the world's own group
+# A sender that waits for room in a queue goes on within microseconds of the peer's last read, or
+# after a few turns of the scheduler on a crowded machine.
+CONFIRM_S = 0.05
 
 
 @dataclass(frozen=True)
@@ -66,9 +70,10 @@ def find_hopeless(
 ) -> Hopeless | None:
     """Return the operation or message that waits for a rank whose part of the cell is over.
 
-    The verdict is final and needs no grace: a rank that is gone starts nothing any more, and what
-    it had completed its peers can complete from what it left (shared memory, or bytes that are
-    on their way). So activities need not be of one moment, if ``running`` and ``gone`` are older.
+    A rank that is gone starts nothing any more, and what it had completed its peers can complete
+    from what it left (shared memory, or bytes that are on their way). So activities need not be of
+    one moment, if ``running`` and ``gone`` are older, and the answer is final. The exception is a
+    send: the peer may have made room just before it was gone, so `HopelessSearch` looks twice.
 
     Who waits for a rank that has closed the group finds that out without us.
 
@@ -102,6 +107,40 @@ def find_hopeless(
         if there is _NOT_JOINED or number in there.groups:
             return found
     return None
+
+
+class HopelessSearch:
+    """Call `find_hopeless` again and again; report a send only if it is found twice.
+
+    The two looks are at least `CONFIRM_S` apart, so that a sender whose peer made room before it
+    was gone has gone on by the second.
+    """
+
+    def __init__(self) -> None:
+        self._send: Hopeless | None = None
+        self._since_s = 0.0
+
+    def look(
+        self,
+        activities: Mapping[int, Activity],
+        *,
+        now_s: float,
+        epoch: int,
+        running: Collection[int],
+        gone: Collection[int],
+        splits: Mapping[int, Collection[int]],
+        ended: Collection[int] = (),
+    ) -> Hopeless | None:
+        """Return what `find_hopeless` finds, once it is certain; ``now_s`` is any steady clock."""
+        found = find_hopeless(
+            activities, epoch=epoch, running=running, gone=gone, splits=splits, ended=ended
+        )
+        if found is None or found.op != "send":
+            self._send = None
+            return found
+        if found != self._send:
+            self._send, self._since_s = found, now_s
+        return found if now_s - self._since_s >= CONFIRM_S else None
 
 
 def _operations(

@@ -45,7 +45,7 @@ from phalanx.protocol.scripts import (
 
 from ._cell_watch import LOOK_EVERY_S
 from ._commands import Commands
-from ._hopeless import find_hopeless
+from ._hopeless import HopelessSearch
 from ._hosts import Hosts
 from ._log_keeper import LogKeeper, script_record
 from ._lookout import Lookout
@@ -88,6 +88,7 @@ class ScriptRoot:
         self._is_given_up = False
         self._ending: asyncio.Task[None] | None = None
         self._is_forced = False
+        self._search = HopelessSearch()
         self._looking: asyncio.TimerHandle | None = None
         self._lookout = Lookout(
             self._host,
@@ -254,8 +255,9 @@ class ScriptRoot:
         if self._over.is_set() or not running or not gone:
             return
         self._host.watch(is_on=True)  # from now on it may matter what ranks elsewhere do
-        found = find_hopeless(
+        found = self._search.look(
             {rank: self._host.activity(rank) for rank in running | gone},
+            now_s=self._loop.time(),
             epoch=self._world.epoch,
             running=running,
             gone=gone,
