@@ -30,6 +30,7 @@ if worker := os.environ.get("PYTEST_XDIST_WORKER"):
 pytest_plugins = [
     "support.history",
     "support.hosts_bed",
+    "support.memory",
     "support.quarantine",
     "support.schedule",
     "support.skips",

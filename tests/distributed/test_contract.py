@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 from distributed import cells, contract
 from distributed.any_call import any_calls
@@ -92,25 +90,20 @@ def test_the_same_call_gives_the_same_bits_again(few_worlds, op):
                 assert len(set(results)) == 1
 
 
-def _has_memory(nbytes: int) -> bool:
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") > nbytes
-
-
 @deep
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("transport", ["any", "tcp"])
 @pytest.mark.parametrize("op", ["all_sum", "broadcast", "all_to_all", "send"])
-def test_arrays_of_more_than_2_gib(rank_pool, op, transport):
+def test_arrays_of_more_than_2_gib(rank_pool, much_memory, op, transport):
     count = 2**31 + 2**20 + 6  # bytes, and not a multiple of a segment
-    if not _has_memory(5 * count):
-        pytest.skip("needs more memory than this machine has to spare")
+    much_memory(5 * count)
     world = rank_pool(2, transport=transport)
     world.start(large, op, count)
     assert world.outcomes(timeout=240) == [0, 0]
 
 
 @deep
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("op", "hosts", "async_op"),
     [
@@ -119,11 +112,10 @@ def test_arrays_of_more_than_2_gib(rank_pool, op, transport):
         ("all_max", (0, 0, 1), True),
     ],
 )
-def test_other_ways_to_more_than_2_gib(rank_pool, op, hosts, async_op):
+def test_other_ways_to_more_than_2_gib(rank_pool, much_memory, op, hosts, async_op):
     size = len(hosts)
     count = size * (2**31 // size + 2**20 + 1)
-    if not _has_memory(2 * size * count):
-        pytest.skip("needs more memory than this machine has to spare")
+    much_memory(2 * size * count)
     world = rank_pool(size, hosts)
     world.start(large, op, count, async_op)
     assert world.outcomes(timeout=240) == [0] * size

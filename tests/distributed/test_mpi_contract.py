@@ -5,7 +5,6 @@ Tests that are imported run here with the `world` of this file.
 
 from __future__ import annotations
 
-import os
 import signal
 
 import pytest
@@ -218,12 +217,10 @@ def test_forks_and_threads_do_no_harm(pair, cell):
 
 
 @deep
-@pytest.mark.timeout(300)
-def test_arrays_of_more_than_2_gib(pair):
+@pytest.mark.timeout(600)
+def test_arrays_of_more_than_2_gib(pair, much_memory):
     """Of two ranks that have one array each; a library may copy it once."""
-    needed = 4 * (1 << 31) + (1 << 30)
-    if os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") < needed:
-        pytest.skip("needs more memory than this machine has to spare")
+    much_memory(4 * (1 << 31) + (1 << 30))
     pair.start(mpi_cells.large)
     assert pair.outcomes(timeout=250) == [None] * 2
 
