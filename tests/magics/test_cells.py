@@ -510,6 +510,9 @@ def test_a_long_value_and_a_long_error_are_cut(ranks):
 
 
 def test_output_comes_where_no_descriptor_is_left(ranks):
+    # New ranks: the first output of a thread, and the first long one, are what opened descriptors.
+    ranks.end_ranks()
+    ranks.need_ranks("-n 2")
     take_all = """\
 import os, resource, threading
 limits = resource.getrlimit(resource.RLIMIT_NOFILE)
