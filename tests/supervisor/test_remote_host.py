@@ -184,6 +184,22 @@ def test_a_host_speaks_for_itself_only_whatever_it_says_of_itself(monkeypatch):
     play(monkeypatch, scene)
 
 
+def test_ranks_reach_this_machine_at_the_address_at_which_their_host_has(monkeypatch):
+    """Not all hosts reach it at the same address; one that is not ours is not believed."""
+
+    async def scene(hosts, events, visit, processes):
+        reached = ("10.1.0.1", "10.2.0.1")
+        monkeypatch.setattr(hosts, "_addresses", reached)
+        for process, address in zip(processes, ("10.2.0.1", "10.3.0.1"), strict=True):
+            far = visit(process)
+            far.say(HostUp(phalanx.__version__, 1, "far", 2, ("127.0.0.1",), address))
+            await far.hear(Spawn)
+        assert hosts.root_address(0) == "10.2.0.1"
+        assert hosts.root_address(1) == "10.1.0.1"
+
+    play(monkeypatch, scene)
+
+
 def test_a_host_that_says_nothing_is_lost_in_time_and_told_when_it_comes_back(monkeypatch):
     async def scene(hosts, events, visit, processes):
         far = visit(processes[0])
