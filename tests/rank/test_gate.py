@@ -118,3 +118,24 @@ def test_what_is_shown_of_an_error_is_not_interrupted():
         press()
     with pytest.raises(KeyboardInterrupt):
         press()
+
+
+@pytest.mark.parametrize("is_debugged", [False, True])
+def test_a_stop_while_an_error_is_shown_reaches_only_a_debugger(gate, is_debugged):
+    """IPython would swallow the stop, and print a bare KeyboardInterrupt beside the error."""
+    from phalanx.supervisor._kernel import _show_error
+
+    class Shell:
+        call_pdb = is_debugged
+        is_stopped = False
+        _last_traceback = ("shown",)
+
+        def showtraceback(self, error, tb_offset):
+            try:
+                signal.raise_signal(signal.SIGINT)
+            except KeyboardInterrupt:
+                self.is_stopped = True
+
+    shell = Shell()
+    assert _show_error(shell, ValueError, ValueError("x"), None) == ("shown",)
+    assert shell.is_stopped is is_debugged
