@@ -201,6 +201,18 @@ def forked_waiting() -> None:
     part.close()
 
 
+def closed_by_the_sender() -> None:
+    """A message that never comes, of a rank that took part in more operations and then closed."""
+    part = px.init().split(0)
+    for _ in range(3):
+        px.all_sum(1, group=part)
+    if part.rank() == 1:
+        part.close()
+        return
+    told = text_of(px.DistributedError, lambda: px.recv((1,), "int8", 1, group=part, timeout=30))
+    assert "rank 1 closed the group" in told, told
+
+
 def closed_as_submitted() -> None:
     """A group that another thread closes just as something is submitted takes it no more."""
     part = px.init().split(0)

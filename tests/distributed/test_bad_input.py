@@ -36,6 +36,7 @@ def refused() -> list[str]:
         lambda: px.sum_scatter(both, out=both[:3]),
         lambda: px.sum_scatter(both, out=np.empty(3 * size)),
         lambda: px.all_sum(2**62),
+        lambda: px.all_sum(-(2**62)),
         lambda: px.all_sum([1.0]),
     ]
     texts = []
@@ -78,6 +79,10 @@ def check_refused(texts: list[str]) -> None:
         "ValueError: sum_scatter: out has shape (9,); the result has (3,)",
         (
             "OverflowError: all_sum: the int 4611686018427387904 may not fit into int64 "
+            "(times 3 ranks); pass a float"
+        ),
+        (
+            "OverflowError: all_sum: the int -4611686018427387904 may not fit into int64 "
             "(times 3 ranks); pass a float"
         ),
         "ValueError: Invalid type list received in array initialization. Pass np.asarray(x).",
