@@ -211,11 +211,14 @@ def test_splits_that_are_garbage_are_closed(pair):
 # Forks, threads, and the end
 
 
-@pytest.mark.parametrize(
-    "cell", ["forked", "forked_waiting", "closed_as_submitted", "closed_by_the_sender"]
-)
+@pytest.mark.parametrize("cell", ["forked", "forked_waiting", "closed_as_submitted"])
 def test_forks_and_threads_do_no_harm(pair, cell):
     pair.run(getattr(mpi_cells, cell))
+
+
+def test_who_waits_for_a_message_of_a_rank_that_closed_is_freed(pair):
+    pair.run(mpi_cells.closed_by_the_sender)
+    pair.is_good = False  # what failed in a split has failed in its world
 
 
 @deep
