@@ -154,6 +154,21 @@ def test_a_send_is_accused_only_if_it_still_waits_at_a_second_look():
     assert look(2 * CONFIRM_S, sent=2) == Hopeless((0,), 1, "send", 3)
 
 
+def test_the_same_send_of_another_epoch_is_another_send():
+    search = HopelessSearch()
+
+    def look(now_s, epoch):
+        activities = {
+            0: passed(1, 0, 0, epoch=epoch, sends=True),
+            1: passed(0, 0, 0, epoch=epoch),
+        }
+        return search.look(activities, now_s=now_s, epoch=epoch, running=[0], gone=[1], splits={})
+
+    assert look(0.0, epoch=1) is None
+    assert look(10.0, epoch=2) is None  # no look saw that the first send went on
+    assert look(10.0 + CONFIRM_S, epoch=2) == Hopeless((0,), 1, "send", 1)
+
+
 def test_a_recv_and_an_operation_are_accused_at_the_first_look():
     search = HopelessSearch()
     never_sent = {0: passed(1, 0, 1, receives=True), 1: passed(0, 1, 0)}

@@ -117,7 +117,7 @@ class HopelessSearch:
     """
 
     def __init__(self) -> None:
-        self._send: Hopeless | None = None
+        self._send: tuple[int, Hopeless] | None = None  # with its epoch: each numbers messages anew
         self._since_s = 0.0
 
     def look(
@@ -138,8 +138,8 @@ class HopelessSearch:
         if found is None or found.op != "send":
             self._send = None
             return found
-        if found != self._send:
-            self._send, self._since_s = found, now_s
+        if (epoch, found) != self._send:
+            self._send, self._since_s = (epoch, found), now_s
         return found if now_s - self._since_s >= CONFIRM_S else None
 
 
