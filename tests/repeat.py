@@ -1,9 +1,8 @@
-"""Repeat tests alone and under load, and say how often each fails.
+"""Repeat the tests that a change touches under load, and say how often each fails.
 
-``tests/repeat.py failed`` repeats the first three failures of the last run, ten times alone and ten
-times beside two processes that only compute: a test that fails only under load has a race or depends
-on the clock. ``tests/repeat.py changed [BASE]`` repeats each test function that the change since BASE
-(default: the last commit) touches, twenty times under load. ``tests/run`` calls both.
+``tests/repeat.py [BASE]`` repeats each test function that the change since BASE (default: the last
+commit) touches, twenty times beside two processes that only compute. A test that fails only under
+load has a race or depends on the clock. `tests/run stress` calls it.
 """
 
 from __future__ import annotations
@@ -24,11 +23,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
-from support.history import HISTORY, outcomes, typical_seconds
+from support.history import typical_seconds
 
-N_TESTS = 3
-N_TIMES = 10
-N_TIMES_CHANGED = 20
+N_TIMES = 20
 TOTAL_S = 300.0
 N_SPINNERS = 2
 START_S = 15.0  # pytest itself and module fixtures, under load
@@ -93,41 +90,6 @@ def repeat(test: str, n_times: int, deadline_s: float) -> Tally:
     return tally
 
 
-def last_failures(history: Path = HISTORY) -> list[str]:
-    """Return the tests that failed in the last run, in the order they ended."""
-    found: dict[str, list[str]] = {}
-    for outcome in outcomes(history):
-        failed = found.setdefault(outcome.run, [])
-        if outcome.outcome == "failed":
-            failed.append(outcome.test)
-    return list(found.values())[-1] if found else []
-
-
-def verdict(alone: Tally, loaded: Tally) -> str:
-    """Say what the two rates mean."""
-    if not alone.n_failed and not loaded.n_failed:
-        return "not seen again: it depends on its neighbours or is rare"
-    if not alone.n_failed:
-        return "only under load: a race, or it depends on the clock"
-    return "always: broken" if alone.n_failed == alone.n_runs else "sometimes, also alone: a race"
-
-
-def repeat_failed() -> int:
-    """Repeat the first failures of the last run; always 0, as the run is red already."""
-    tests = last_failures()
-    deadline_s = time.monotonic() + TOTAL_S
-    for index, test in enumerate(tests[:N_TESTS]):
-        share_s = (deadline_s - time.monotonic()) / (min(len(tests), N_TESTS) - index)
-        begin_s = time.monotonic()
-        alone = repeat(test, N_TIMES, begin_s + share_s / 2)
-        with spinners(N_SPINNERS):
-            loaded = repeat(test, N_TIMES, begin_s + share_s)
-        print(f"{test}\n    fails {alone} alone, {loaded} under load: {verdict(alone, loaded)}", flush=True)  # fmt: skip
-    if len(tests) > N_TESTS:
-        print(f"{len(tests) - N_TESTS} more failed and were not repeated")
-    return 0
-
-
 def touched(diff: str, root: Path = ROOT) -> list[str]:
     """Return the test functions that a ``git diff -U0`` adds or changes, as node ids."""
     found: dict[str, None] = {}
@@ -157,7 +119,7 @@ def repeat_changed(base: str) -> int:
     status = 0
     with spinners(N_SPINNERS):
         for test in tests:
-            tally = repeat(test, N_TIMES_CHANGED, time.monotonic() + TOTAL_S)
+            tally = repeat(test, N_TIMES, time.monotonic() + TOTAL_S)
             print(f"{test}: fails {tally} under load", flush=True)
             status |= tally.n_failed > 0
     print(f"{len(tests)} test functions are touched since {base}")
@@ -166,10 +128,8 @@ def repeat_changed(base: str) -> int:
 
 def main(words: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
-    parser.add_argument("what", choices=["failed", "changed"])
     parser.add_argument("base", nargs="?", default="HEAD~1")
-    options = parser.parse_args(words)
-    return repeat_failed() if options.what == "failed" else repeat_changed(options.base)
+    return repeat_changed(parser.parse_args(words).base)
 
 
 if __name__ == "__main__":

@@ -76,7 +76,7 @@ def quiet_place(place):
 def test_without_a_group_every_section_of_the_first_tier_runs(quiet_place):
     code, said = ran(quiet_place, "tests/run")
     assert code == 0, said
-    assert "-m pytest -n" in said
+    assert "python tests/gate.py pytest -n" in said
     assert "-m not deep" in said
     summary = said.partition("== summary")[2]
     for name in (
@@ -93,7 +93,7 @@ def test_without_a_group_every_section_of_the_first_tier_runs(quiet_place):
 
 
 @pytest.mark.parametrize(
-    ("failing", "section"), [("-m pytest", "pytest, first tier"), ("docstrings", "numpydoc")]
+    ("failing", "section"), [("gate.py pytest", "pytest, first tier"), ("docstrings", "numpydoc")]
 )
 def test_a_section_that_fails_fails_the_run(quiet_place, failing, section):
     (quiet_place / "fails").write_text(failing)
@@ -103,25 +103,20 @@ def test_a_section_that_fails_fails_the_run(quiet_place, failing, section):
     assert ", 1 failed\n" in said
 
 
-def test_a_failure_is_repeated_and_stays_one(quiet_place):
-    (quiet_place / "fails").write_text("-m pytest")
+def test_flaky_tests_are_named_at_the_very_end(quiet_place):
+    tool(quiet_place, "python", f'{PYTHON}mkdir -p build; echo "FLAKY: test_x" >>build/flaky.txt')
     code, said = ran(quiet_place, "tests/run", "python", "-k", "x")
-    assert "python tests/repeat.py failed" in said
-    assert (code, said[-19:]) == (1, "0 passed, 1 failed\n"), said
-
-
-def test_what_passes_is_not_repeated(quiet_place):
+    assert (code, said[-34:]) == (0, "\n1 passed, 0 failed\nFLAKY: test_x\n"), said
+    tool(quiet_place, "python", PYTHON)
     code, said = ran(quiet_place, "tests/run", "python", "-k", "x")
-    assert code == 0, said
-    assert "-m not deep -k x" in said
-    assert "repeat.py" not in said
+    assert "FLAKY" not in said
 
 
 def test_groups_say_what_they_hold_to(quiet_place):
     _, deep = ran(quiet_place, "tests/run", "deep", "tests/cli")
     assert "-m deep or hypothesis tests/cli deep=1 hold=\n" in deep
     _, promises = ran(quiet_place, "tests/run", "promises")
-    assert "-m pytest -m promise deep= hold=1\n" in promises
+    assert "gate.py pytest -m promise deep= hold=1\n" in promises
 
 
 def test_all_runs_each_section_of_the_deep_tier(quiet_place):
@@ -140,7 +135,7 @@ def test_a_folder_of_tests_is_a_group(quiet_place):
     (quiet_place / "tests/magics/test_x.py").touch()
     code, said = ran(quiet_place, "tests/run", "magics", "-x")
     assert code == 0, said
-    assert "-m pytest tests/magics -x deep=1" in said
+    assert "gate.py pytest tests/magics -x deep=1" in said
 
 
 def test_an_unknown_group_says_which_there_are(quiet_place):

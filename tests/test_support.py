@@ -89,6 +89,7 @@ def test_a_quarantined_failure_is_reported_and_fails_nothing(tmp_path):
     said = pytest_in(tmp_path, tests + "def test_good(): pass\n")
     assert "2 passed, 1 xfailed" in said
     assert "quarantined since today: known" in said
+    assert "assert 2 == 1" in said
     assert "1 failed" in pytest_in(tmp_path, tests.replace("::test_bad'", "::test_ba'"))
 
 
@@ -102,20 +103,29 @@ def listed(tmp_path: Path, *rows: tuple[str, str]) -> Path:
     return path
 
 
-def test_the_quarantine_is_short_and_expires(tmp_path):
+def test_the_quarantine_is_short(tmp_path):
     today = dt.date(2026, 11, 23)
     fresh = ("tests/test_x.py::test_a", "2026-11-09")
     assert quarantine.problems(listed(tmp_path, fresh), today) == []
     assert quarantine.problems(listed(tmp_path, *[fresh] * 8), today) == []
     assert len(quarantine.problems(listed(tmp_path, *[fresh] * 9), today)) == 1
-    (old,) = quarantine.problems(listed(tmp_path, ("tests/test_x.py::t", "2026-11-08")), today)
-    assert "15 days old" in old
+    (future,) = quarantine.problems(listed(tmp_path, ("tests/test_x.py::t", "2026-11-24")), today)
+    assert "in the future" in future
     (gone,) = quarantine.problems(listed(tmp_path, ("tests/test_y.py::t", "2026-11-23")), today)
     assert "no such file" in gone
     path = listed(tmp_path)
     path.write_text('[[test]]\ntest = "tests/test_x.py::t"\n')
     (part,) = quarantine.problems(path, today)
     assert "without date, reason" in part
+
+
+def test_an_expired_quarantine_is_printed_and_fails_nothing(tmp_path):
+    today = dt.date(2026, 11, 23)
+    old = listed(tmp_path, ("tests/test_x.py::t", "2026-11-08"))
+    assert quarantine.problems(old, today) == []
+    (line,) = quarantine.expired(old, today)
+    assert line.startswith("QUARANTINED for 15 days: tests/test_x.py::t")
+    assert quarantine.expired(listed(tmp_path, ("tests/test_x.py::t", "2026-11-09")), today) == []
 
 
 def test_pairwise_keeps_every_pair_in_the_first_tier():
@@ -158,9 +168,17 @@ def test_a_run_records_how_each_test_ended(tmp_path):
     assert "1 failed, 1 passed" in said
     ended = {o.test: o.outcome for o in outcomes(tmp_path / "record")}
     assert ended == {"test_it.py::test_good": "passed", "test_it.py::test_bad": "failed"}
+    assert len(list(outcomes(tmp_path / "record"))) == 2
+    # A run that is killed has recorded the tests that ended before.
+    (tmp_path / "record").unlink()
+    killed = tests + "def test_killed():\n    import os\n    os.kill(os.getpid(), 9)\n"
+    pytest_in(
+        tmp_path, killed, "-p", "more", PHALANX_NO_HISTORY="", PYTHONPATH=f"{_TESTS}:{tmp_path}"
+    )
+    assert {o.test: o.outcome for o in outcomes(tmp_path / "record")} == ended
 
 
-def test_the_last_failures_and_usual_times_come_from_the_history(tmp_path):
+def test_usual_times_come_from_the_history(tmp_path):
     path = history_of(
         tmp_path / "h",
         ("1", "a.py::x", "failed", 9.0),
@@ -169,9 +187,9 @@ def test_the_last_failures_and_usual_times_come_from_the_history(tmp_path):
         ("3", "a.py::x", "passed", 3.0),
         ("3", "b.py::z", "failed", 2.0),
     )
-    assert repeat.last_failures(path) == ["b.py::z"]
     assert typical_seconds("a.py::x", path) == 2.0
-    assert typical_seconds("b.py::z", path) is None
+    assert typical_seconds("b.py::z", path) == 2.0  # never passed
+    assert typical_seconds("b.py::new", path) is None
     write_durations(path, tmp_path / "d.json")
     assert json.loads((tmp_path / "d.json").read_text()) == {"a.py": 3.0, "b.py": 7.0}
 
@@ -186,14 +204,6 @@ def test_functions_that_a_change_touches_are_found(tmp_path):
     assert repeat.touched(diff, tmp_path) == ["tests/test_x.py::test_a"]
     both = "+++ b/tests/test_x.py\n@@ -5,4 +5,4 @@\n"
     assert repeat.touched(both, tmp_path) == ["tests/test_x.py::test_a", "tests/test_x.py::test_b"]
-
-
-@pytest.mark.parametrize(
-    ("alone", "loaded", "words"),
-    [((10, 0), (10, 4), "only under load"), ((10, 10), (10, 10), "always"), ((10, 2), (10, 1), "also alone"), ((10, 0), (10, 0), "not seen again")],
-)  # fmt: skip
-def test_the_two_rates_say_what_kind_of_failure_it_is(alone, loaded, words):
-    assert words in repeat.verdict(repeat.Tally(*alone), repeat.Tally(*loaded))
 
 
 def test_a_repetition_that_takes_too_long_has_failed(tmp_path, monkeypatch):

@@ -1,7 +1,7 @@
 """pytest plugin: in CI a skip fails unless ``tests/skips.toml`` allows its reason.
 
 A skip is silent: without this, a missing package would turn its tests off for good. ``CI`` or
-``PHALANX_MUST_RUN=1`` in the environment turns the check on.
+``PHALANX_MUST_RUN=1`` in the environment, which `.ci/run` sets, turns the check on.
 """
 
 from __future__ import annotations
