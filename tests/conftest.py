@@ -11,7 +11,7 @@ import tempfile
 
 import hypothesis
 import pytest
-from mpis import Mpi
+from support.mpis import Mpi
 from support.tiers import IS_DEEP, deep
 
 # A shell that runs us in the background, or nohup, has signals ignored, which every process we start
@@ -22,6 +22,9 @@ for number in (signal.SIGHUP, signal.SIGQUIT):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, signal.SIG_DFL)
 
+# As a user who has chosen: starts say nothing of threads, but to the tests that look for it.
+os.environ["OMP_NUM_THREADS"] = "1"
+
 # Tests that run at the same time: a workspace of one is not for another to find, or to stop.
 if worker := os.environ.get("PYTEST_XDIST_WORKER"):
     os.environ["XDG_RUNTIME_DIR"] = tempfile.mkdtemp(prefix=f"px-{worker}-")
@@ -29,7 +32,7 @@ if worker := os.environ.get("PYTEST_XDIST_WORKER"):
 
 pytest_plugins = [
     "support.history",
-    "support.hosts_bed",
+    "support.hosts.hosts_bed",
     "support.memory",
     "support.quarantine",
     "support.schedule",
@@ -46,8 +49,8 @@ hypothesis.settings.load_profile("deep" if IS_DEEP else "first")
 
 
 @pytest.fixture(scope="module", params=["openmpi", pytest.param("mpich", marks=deep)])
-def mpi(request) -> Mpi:
-    found = Mpi(request.param)
+def mpi(request, tmp_path_factory) -> Mpi:
+    found = Mpi(request.param, tmp_path_factory.mktemp("mpi"))
     pytest.importorskip("mpi4py", reason="mpi4py is not installed", exc_type=ImportError)
     if not (found.bin / "mpirun").exists():
         pytest.skip(f"{request.param} is not installed in {found.bin.parent} (tests/run does it)")
@@ -58,7 +61,7 @@ def mpi(request) -> Mpi:
 def pytest_runtest_makereport(item, call):
     """Stop the cells of a test that has failed: its kernel may be that of all tests of the file."""
     report = yield
-    if report.failed and "kernel_driver" in sys.modules:
-        for driver in list(sys.modules["kernel_driver"].KernelDriver.open):
+    if report.failed and "support.notebooks.kernel_driver" in sys.modules:
+        for driver in list(sys.modules["support.notebooks.kernel_driver"].KernelDriver.open):
             driver.stop_cells()
     return report

@@ -7,7 +7,9 @@ r: in place of a drawn commit that mended no fault), and faults chosen from the 
 first lines of a patch say what a user sees, and ``# near: tests/a.py native`` where to look first.
 
 ``power.py run`` applies each patch to a checkout of its own and runs the nearest tests, then the first
-tier, then the deep tier, until one fails; ``build/power/results.jsonl`` has a line for each patch.
+tier, then the deep tier, until one fails. A test that failed is run alone, with the fault and without it, to confirm the
+find. ``build/power/results.jsonl`` has a line for each patch. The source moves on and patches stop applying: the checkout
+is of the commit that they were made for, unless ``--at`` names another. ``power_faults/RESULTS.md`` has the last results.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 PLACE = ROOT / "build" / "power"
 SOURCES = ("kernel_ext", "native", "widgets")
+AT = "48db5eb"  # the patches of tests/power_faults apply to this commit
 MOST_LINES = 80  # of a source part: what is larger is a feature, not a fix
 
 
@@ -90,24 +93,25 @@ def draw(seed: int, n: int) -> None:
 class Checkout:
     """A worktree with a fault in it, and the package built from it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, at: str) -> None:
+        self.commit = git("rev-parse", f"{at}^{{commit}}").strip()
         self.tree = folder / "tree"
         self.site = folder / "site"
+        self.good_site = folder / f"site-{self.commit[:9]}"  # without a fault
         if not self.tree.exists():
-            git("worktree", "add", "--detach", str(self.tree), "HEAD")
+            git("worktree", "add", "--detach", str(self.tree), self.commit)
 
     def take(self, patch: Path) -> None:
-        """Put the tree at HEAD of the main checkout, with the patch, and make the package of it."""
+        """Apply the patch to the commit, and make the package of it."""
         self._reset()
-        base = self.site.with_name("site-without-a-fault")
-        if not base.exists():
-            self._build(base)
+        if not self.good_site.exists():
+            self._build(self.good_site)
         git("apply", "--recount", str(patch.resolve()), cwd=self.tree)
         shutil.rmtree(self.site, ignore_errors=True)
         if re.search(r"^\+\+\+ b/native/", patch.read_text(), re.MULTILINE):
             self._build(self.site)
             return
-        shutil.copytree(base, self.site)
+        shutil.copytree(self.good_site, self.site)
         for name in git("diff", "--name-only", cwd=self.tree).split():
             target = self.site / name.replace("kernel_ext/", "").replace("widgets/", "phalanx/widgets/", 1)  # fmt: skip
             if (self.tree / name).exists() and target.parent.exists():
@@ -118,7 +122,7 @@ class Checkout:
     def _reset(self) -> None:
         git("checkout", "-q", ".", cwd=self.tree)
         git("clean", "-fdq", *SOURCES, cwd=self.tree)
-        git("checkout", "-q", "--detach", git("rev-parse", "HEAD").strip(), cwd=self.tree)
+        git("checkout", "-q", "--detach", self.commit, cwd=self.tree)
 
     def _build(self, site: Path) -> None:
         """Build a wheel of the tree and unpack it; what a patch does not touch stays compiled."""
@@ -129,9 +133,12 @@ class Checkout:
         shutil.unpack_archive(built, site, "zip")
 
     def first_failure(self, tests: Sequence[str], marks: str | None) -> str | None:
-        """Run tests until one fails: which one."""
+        """Run tests until one fails: which one. A run that is no test's failure is an error."""
         env = {**os.environ, "PYTHONPATH": str(self.site), "PHALANX_NO_HISTORY": "1"}
         files = [name for name in tests if name not in {"native", "widgets"}]
+        if missing := [name for name in files if not (self.tree / name).exists()]:
+            msg = f"the patch names tests that are not there: {missing}"
+            raise RuntimeError(msg)
         if "native" in tests:
             words = ["timeout", "900", "tests/native/run", "plain"]
             if subprocess.run(
@@ -154,10 +161,27 @@ class Checkout:
             ["timeout", "-k", "20", "3000", *command],
             cwd=self.tree, env=env, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
         )  # fmt: skip
-        failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", said.stdout, re.MULTILINE)
-        if failed:
+        failed = re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", said.stdout, re.MULTILINE)
+        if failed and said.returncode == 1:
             return str(failed[0])
-        return None if said.returncode in {0, 5} else f"pytest ended with {said.returncode}"
+        # As where a test took all of the time, or pytest did not understand what was asked: no find.
+        if said.returncode not in {0, 5}:
+            msg = f"pytest ended with {said.returncode}: {said.stdout[-300:]}"
+            raise RuntimeError(msg)
+        return None
+
+    def confirms(self, test: str, patch: Path) -> bool:
+        """Tell whether a test, run alone, fails with the fault and passes without it."""
+        with_fault = self._passes(test, self.site)
+        git("apply", "-R", "--recount", str(patch.resolve()), cwd=self.tree)
+        return not with_fault and self._passes(test, self.good_site)
+
+    def _passes(self, test: str, site: Path) -> bool:
+        env = {**os.environ, "PYTHONPATH": str(site), "PHALANX_NO_HISTORY": "1"}
+        command = ["timeout", "-k", "20", "300", sys.executable, "-m", "pytest", "-q", test]
+        return not subprocess.run(
+            command, cwd=self.tree, env=env, capture_output=True, check=False, stdin=subprocess.DEVNULL
+        ).returncode  # fmt: skip
 
 
 def tiers(patch: Path) -> Iterator[tuple[str, Sequence[str], str | None]]:
@@ -167,9 +191,9 @@ def tiers(patch: Path) -> Iterator[tuple[str, Sequence[str], str | None]]:
     yield "deep", ("tests",), "deep"
 
 
-def run(patches: Sequence[Path], last: str) -> None:
+def run(patches: Sequence[Path], last: str, at: str) -> None:
     """Look for each fault, nearest tests first; append what found it to the results."""
-    checkout = Checkout(PLACE)
+    checkout = Checkout(PLACE, at)
     for patch in patches:
         begin_s = time.monotonic()
         found: tuple[str, str] | None = None
@@ -184,10 +208,12 @@ def run(patches: Sequence[Path], last: str) -> None:
         except (RuntimeError, subprocess.CalledProcessError) as error:
             found = "error", str(error)
         tier, test = found or ("none", "")
+        is_test = test.startswith("tests/")
         line = {
             "patch": patch.name,
             "tier": tier,
             "test": test,
+            "is_confirmed": checkout.confirms(test, patch) if is_test else None,
             "seconds": round(time.monotonic() - begin_s),
         }
         with (PLACE / "results.jsonl").open("a", encoding="utf-8") as file:
@@ -203,12 +229,14 @@ def main(words: Sequence[str]) -> None:
     drawing.add_argument("-n", type=int, default=30)
     running = kinds.add_parser("run", help="look for the faults of patches")
     running.add_argument("patches", nargs="*", type=Path)
+    running.add_argument("--at", default=AT, help="the commit that gets the faults (default: %(default)s)")  # fmt: skip
     running.add_argument("--last", choices=["near", "first", "deep"], default="deep")
     options = parser.parse_args(words)
     if options.what == "draw":
         draw(random.randrange(10**6) if options.seed is None else options.seed, options.n)
     else:
-        run(options.patches or sorted((ROOT / "tests/power_faults").glob("*.patch")), options.last)
+        patches = options.patches or sorted((ROOT / "tests/power_faults").glob("*.patch"))
+        run(patches, options.last, options.at)
 
 
 if __name__ == "__main__":

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import psutil
 import pytest
-from bed import Bed, why_not
-from bed_host import VARIABLE, remove_leftovers
-from support.hosts_bed import own_bed
+from support.hosts.bed import Bed, why_not
+from support.hosts.bed_host import VARIABLE, remove_leftovers
+from support.hosts.hosts_bed import own_bed
+from support.promise import PATIENCE_S
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not() or "it can be had")
@@ -40,8 +41,9 @@ with sock:
 """
 
 
-def _ssh(bed, host, command, **options):
-    words = ["ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=1", "-o", "LogLevel=ERROR"]
+def _ssh(bed, host, command, connect_s=PATIENCE_S, **options):
+    connect = f"ConnectTimeout={connect_s:g}"
+    words = ["ssh", "-o", "BatchMode=yes", "-o", connect, "-o", "LogLevel=ERROR"]
     return bed.run(0, [*words, host, command], check=False, **options)
 
 
@@ -55,7 +57,7 @@ def test_hosts_have_names_and_meet_over_ssh(bed):
 def test_a_cut_host_is_silent_until_it_is_mended(bed):
     bed.cut(1)
     try:
-        assert "timed out" in _ssh(bed, "b", "true").stderr
+        assert "timed out" in _ssh(bed, "b", "true", connect_s=1).stderr
         assert _ssh(bed, "c", "true").returncode == 0
     finally:
         bed.mend(1)
@@ -123,7 +125,7 @@ def test_beds_do_not_meet(bed):
 @pytest.mark.slow
 def test_nothing_is_left_of_a_bed_whose_process_was_killed():
     maker = (
-        "import bed, time; b = bed.Bed(2)\n"
+        "from support.hosts import bed; import time; b = bed.Bed(2)\n"
         'b.run(0, ["ssh", "b", "sleep 1000 >/dev/null 2>&1 </dev/null &"])\n'
         "print(b.folder, b.hosts[1].sshd.pid, flush=True); time.sleep(1000)"
     )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import psutil
 import pytest
-from jupyter_servers import end_ranks
-from kernel_driver import KernelDriver
-from processes import wait_gone
+from support.notebooks.jupyter_servers import end_ranks
+from support.notebooks.kernel_driver import KernelDriver
+from support.processes import wait_gone
 from support.tiers import deep
 
 
@@ -17,6 +17,7 @@ def test_ranks_of_a_kernel_that_has_ended_are_ended(tmp_path):
         started = kernel.run("%load_ext phalanx\n%distributed start -n 2")
         assert started.status == "ok", started.text
         ranks = psutil.Process(kernel.pid).children(recursive=True)
+        kernel.kill()  # a shutdown would end them
     assert any(process.is_running() for process in ranks)
     end_ranks(tmp_path)
     assert wait_gone(ranks) == []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from kernel_driver import KernelDriver
+from support.notebooks.kernel_driver import KernelDriver
 
 pytestmark = pytest.mark.slow
 

@@ -1,4 +1,7 @@
-"""What the README says can be typed: every word and option of it exists, and every word is in it."""
+"""Check the README and the guide: every word and option in them exists, and every link resolves.
+
+The README is short, and has one table at most.
+"""
 
 from __future__ import annotations
 
@@ -7,43 +10,39 @@ import re
 from pathlib import Path
 
 import pytest
+from support.reference_page import COMMANDS, MAGICS
 
-from phalanx.cli._main import _parser
-from phalanx.magics._arguments import (
-    auto_parser,
-    cell_parser,
-    line_parser,
-    local_parser,
-    subcommands,
-)
-
-README = (Path(__file__).resolve().parents[1] / "README.md").read_text(encoding="utf-8")
-# What developers type is of other programs; so is what MPI's own options look like.
-FOR_USERS = re.sub(r"(?s)## For developers.*?(?=\n## )", "", README)
-COMMANDS = subcommands(_parser())
-ACTIONS = subcommands(line_parser())
+_ROOT = Path(__file__).resolve().parents[1]
+_GUIDE = _ROOT / "notebooks" / "guide"
+_FOLDERS = {"README.md": _ROOT, **{path.name: _GUIDE for path in _GUIDE.glob("*.md")}}
+PAGES = {name: (folder / name).read_text(encoding="utf-8") for name, folder in _FOLDERS.items()}
+README = PAGES["README.md"]
+# Pages with other programs' options: developers' tools, other tools' commands (`test_guide` reads
+# the columns that are ours), and the page that is written from the parsers themselves.
+_OTHERS = {"for_developers.md", "coming_from_other_tools.md", "reference.md"}
+FOR_USERS = "\n".join(text for name, text in PAGES.items() if name not in _OTHERS)
 # `%distributed config` takes what `phalanx config` does.
 PARSERS = {
     **{f"phalanx {name}": parser for name, parser in COMMANDS.items()},
-    **{f"%distributed {name}": parser for name, parser in ACTIONS.items()},
+    **{name: parser for name, parser in MAGICS.items() if name != "%distributed"},
     "%distributed config": COMMANDS["config"],
-    "%%distributed": cell_parser(),
-    "%autodistributed": auto_parser(),
-    "%%local": local_parser(),
 }
 KNOWN = {option for parser in PARSERS.values() for option in parser._option_string_actions}
+MOST_WORDS = 900
+MOST_COLUMNS = 120
 
 
 def typed() -> list[str]:
-    """The pieces of code of the README, one a line, without comments."""
+    """Return the pieces of code of the pages, one a line, without comments."""
     blocks = re.findall(r"(?s)```\w*\n(.*?)```", FOR_USERS)
     spans = re.findall(r"`([^`\n]+)`", re.sub(r"(?s)```.*?```", "", FOR_USERS))
     lines = [line.partition("  #")[0] for block in blocks for line in block.splitlines()]
-    return [re.sub(r"\s+", " ", piece).strip() for piece in [*lines, *spans]]
+    pieces = {re.sub(r"\s+", " ", piece).strip() for piece in [*lines, *spans]}
+    return sorted(pieces)
 
 
 def options_of(piece: str) -> list[str]:
-    """Options that are ours: what follows a script's name is the script's."""
+    """Return the options that are ours: what follows a script's name is the script's."""
     own = re.split(r"\S+\.py\b|ntasks-per-node=\S+", piece)
     return [
         option
@@ -53,29 +52,29 @@ def options_of(piece: str) -> list[str]:
 
 
 def parser_of(piece: str) -> argparse.ArgumentParser | None:
-    """The parser that a whole line is for; None for an option alone."""
+    """Return the parser that a whole line is for; None for an option alone."""
     found = [name for name in PARSERS if re.match(rf"{re.escape(name)}(?![\w-])", piece)]
     return PARSERS[max(found, key=len)] if found else None
 
 
 @pytest.mark.parametrize("piece", [piece for piece in typed() if options_of(piece)])
-def test_every_option_of_the_readme_exists(piece):
-    if piece.startswith(("pip ", "salloc ", "chromium")):
+def test_every_option_of_the_pages_exists(piece):
+    if piece.startswith(("pip ", "salloc ")):
         return
     parser = parser_of(piece)
     known = KNOWN if parser is None else parser._option_string_actions
     assert set(options_of(piece)) <= set(known)
 
 
-def test_every_word_of_the_readme_exists():
+def test_every_word_of_the_pages_exists():
     commands = set(re.findall(r"(?<![\w/])phalanx ([a-z]+)", " ".join(f"|{p}" for p in typed())))
     assert commands - {"as"} <= {*COMMANDS}  # import phalanx as px
     actions = {match[1] for p in typed() if (match := re.match(r"%distributed ([a-z]+)", p))}
-    assert actions <= {*ACTIONS}
+    assert actions <= {name.rpartition(" ")[2] for name in MAGICS}
 
 
 @pytest.mark.parametrize("name", sorted(PARSERS))
-def test_every_word_is_in_the_readme(name):
+def test_every_word_is_explained_on_a_page(name):
     word = name.rpartition(" ")[2]
     assert any(re.search(rf"(?<![\w-]){re.escape(word)}(?![\w-])", piece) for piece in typed())
 
@@ -89,16 +88,52 @@ def test_every_help_says_what_each_option_is_for(name):
 
 
 @pytest.mark.parametrize("name", sorted(PARSERS))
-def test_every_option_is_in_its_row_of_the_readme(name):
-    options = [
-        action.option_strings
-        for action in PARSERS[name]._actions
-        if action.option_strings and action.option_strings != ["-h", "--help"]
-    ]
-    if name == "%distributed config":  # as `phalanx config`
-        return
-    rows = [line for line in README.splitlines() if line.startswith(f"| `{name}")]
-    if "as for `start`" in " ".join(rows):
-        rows += [line for line in README.splitlines() if line.startswith("| `%distributed start`")]
-    said = set(re.findall(r"(?<![\w-])-{1,2}[a-z][a-z-]*", " ".join(rows)))
-    assert [names for names in options if not said & set(names)] == []
+def test_every_option_is_in_its_section_of_the_reference(name):
+    title = "phalanx config" if name == "%distributed config" else name
+    (section,) = re.findall(
+        rf"(?ms)^### `{re.escape(title)}`$(.*?)(?=^#{{2,3}} |\Z)", PAGES["reference.md"]
+    )
+    said = set(re.findall(r"(?<![\w-])-{1,2}[a-z][a-z-]*", section))
+    options = {*PARSERS[name]._option_string_actions} - {"-h", "--help"}
+    assert options <= said
+
+
+def test_the_readme_is_short():
+    assert len(README.split()) <= MOST_WORDS
+    assert [line for line in README.splitlines() if len(line) > MOST_COLUMNS] == []
+    assert len(re.findall(r"(?m)^\|[-:| ]+\|$", README)) <= 1
+
+
+def test_the_readme_links_to_each_page_of_the_guide():
+    names = {*_FOLDERS} - {"README.md"}
+    assert {f"notebooks/guide/{name}" for name in names} <= set(links(README))
+
+
+def links(text: str) -> list[str]:
+    """Return the targets of the links and pictures of a page, those in code left out."""
+    prose = re.sub(r"(?s)```.*?```|`[^`\n]*`", "", text)
+    return re.findall(r"\]\(([^)\s]+)\)", prose)
+
+
+def anchors(text: str) -> set[str]:
+    """Return the names that GitHub gives to the headings of a page."""
+    titles = re.findall(r"(?m)^#+ (.*)$", re.sub(r"(?s)```.*?```", "", text))
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("name", sorted(PAGES))
+def test_every_relative_link_resolves(name):
+    relative = [link for link in links(PAGES[name]) if not re.match(r"\w+:", link)]
+    for link in relative:
+        path, _, anchor = link.partition("#")
+        target = (_FOLDERS[name] / path) if path else _FOLDERS[name] / name
+        assert target.exists(), link
+        if anchor:
+            assert anchor in anchors(target.read_text(encoding="utf-8")), link
+
+
+@pytest.mark.parametrize("name", sorted({*PAGES} - {"README.md"}))
+def test_the_pages_of_the_guide_link_inside_the_notebooks_only(name):
+    """`phalanx lab` copies the notebooks' folder without the rest of the repository."""
+    outside = [link for link in links(PAGES[name]) if link.startswith("../../")]
+    assert outside == []

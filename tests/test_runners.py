@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -145,28 +146,68 @@ def test_an_unknown_group_says_which_there_are(quiet_place):
 
 
 @pytest.mark.parametrize(
-    ("path", "sections"),
+    ("path", "sections", "folders"),
     [
-        ("README.md", []),
+        ("README.md", [], ""),
+        ("tests/support/waiting.py", [], ""),
+        ("tests/skips.toml", [], ""),
         (
             "native/group/group.cpp",
             ["pytest, deep tier", "C++ tests, asan", "C++ tests, tsan", "promises"],
+            "tests/distributed tests/faults",
         ),
-        ("kernel_ext/phalanx/hosts/_ring.py", ["pytest, deep tier", "as on macOS"]),
-        ("widgets/_live.py", ["pytest, deep tier"]),
+        (
+            "kernel_ext/phalanx/hosts/start_plan.py",
+            ["pytest, deep tier", "promises", "as on macOS"],
+            "tests/hosts tests/supervisor",
+        ),
+        (
+            "kernel_ext/phalanx/cli/lab.py",
+            ["pytest, deep tier", "promises", "as on macOS"],
+            "tests/cli",
+        ),
+        ("widgets/live/widget.py", ["pytest, deep tier"], "tests/widgets"),
+        ("tests/magics/test_x.py", ["pytest, deep tier"], "tests/magics"),
+        ("tests/magics/test_held.py", ["pytest, deep tier", "promises"], "tests/magics"),
+        ("tests/support/hosts/bed.py", ["pytest, deep tier"], "tests/hosts tests/supervisor"),
+        ("tests/native/test_x.cpp", ["C++ tests, asan", "C++ tests, tsan"], ""),
+        ("tests/fuzz/stage.py", ["fuzzers"], ""),
     ],
 )
-def test_changed_paths_choose_deep_sections(quiet_place, path, sections):
+def test_changed_paths_choose_deep_sections(quiet_place, path, sections, folders):
     git = ["git", "-C", quiet_place, "-c", "user.name=x", "-c", "user.email=x"]
-    subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "x"], check=True)
+    (quiet_place / "tests/magics").mkdir()
+    (quiet_place / "tests/magics/test_x.py").touch()
+    subprocess.run([*git, "add", "tests/magics"], check=True)
+    subprocess.run([*git, "commit", "-q", "-m", "x"], check=True)
     (quiet_place / path).parent.mkdir(parents=True, exist_ok=True)
-    (quiet_place / path).write_text("x")
+    text = "@pytest.mark.promise" if "held" in path else "x"
+    (quiet_place / path).write_text(text)
     subprocess.run([*git, "add", path], check=True)
     code, said = ran(quiet_place, "tests/run", "changed", "HEAD")
     assert code == 0, said
     summary = said.partition("== summary")[2]
-    known = ["pytest, deep tier", "C++ tests, asan", "C++ tests, tsan", "promises", "as on macOS"]
+    known = [
+        "pytest, deep tier", "C++ tests, asan", "C++ tests, tsan", "fuzzers", "promises", "as on macOS",
+    ]  # fmt: skip
     assert [name for name in known if name in summary] == sections, said
+    assert f"-m deep or hypothesis {folders} deep=1" in said or not folders, said
+
+
+@pytest.mark.parametrize(("must_run", "code"), [("1", 1), ("", 0)])
+def test_in_ci_the_browsers_side_may_not_be_left_out(quiet_place, must_run, code):
+    (quiet_place / "bin/npm").unlink()
+    for name in ("bash", "env", "awk", "mkdir", "dirname", "getconf", "cat", "rm"):
+        (quiet_place / "bin" / name).symlink_to(shutil.which(name))
+    ended, said = ran(
+        quiet_place,
+        "tests/run",
+        "widgets",
+        PATH=str(quiet_place / "bin"),
+        PHALANX_MUST_RUN=must_run,
+    )
+    assert "skipped: npm is not installed" in said
+    assert ended == code, said
 
 
 def test_lint_that_cannot_begin_has_failed(place):

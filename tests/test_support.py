@@ -5,12 +5,13 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 import json
+import math
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
+import power
 import pytest
 import repeat
 from support import promise, quarantine, skips
@@ -27,7 +28,9 @@ def pytest_in(folder: Path, tests: str, *words: str, **env: str) -> str:
     (folder / "conftest.py").write_text(CONFTEST)
     (folder / "test_it.py").write_text(tests)
     inherited = {
-        name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "CI"))
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("PYTEST", "CI", "PHALANX_MUST_RUN"))
     }
     done = subprocess.run(
         [
@@ -209,7 +212,7 @@ def test_functions_that_a_change_touches_are_found(tmp_path):
 def test_a_repetition_that_takes_too_long_has_failed(tmp_path, monkeypatch):
     monkeypatch.setattr(repeat, "passes", lambda test, limit_s: limit_s > 100)
     monkeypatch.setattr(repeat, "typical_seconds", lambda test: 1.0)
-    assert str(repeat.repeat("x", 3, time.monotonic() + 1000)) == "3/3"
+    assert str(repeat.repeat("x", 3, math.inf)) == "3/3"
 
 
 def test_a_bound_is_asserted_and_recorded(tmp_path, monkeypatch):
@@ -229,3 +232,13 @@ def test_a_wait_ends_with_what_was_awaited_or_says_what():
     assert wait_until(lambda: next(seen), "seven") == 7
     with pytest.raises(AssertionError, match="not within 0 s: the moon"):
         wait_until(lambda: False, "the moon", timeout_s=0)
+
+
+@pytest.mark.parametrize(
+    ("file", "said"), [("tests/gone.py", "not there"), ("tests/test_bad.py", "ended with")]
+)
+def test_a_fault_is_not_found_by_a_run_that_cannot_begin(tmp_path, file, said):
+    (tmp_path / "tree/tests").mkdir(parents=True)
+    (tmp_path / "tree/tests/test_bad.py").write_text("import no_module_of_this_name\n")
+    with pytest.raises(RuntimeError, match=said):
+        power.Checkout(tmp_path, "HEAD").first_failure([file], None)

@@ -1,7 +1,7 @@
-"""The door of the pictures: what a world looks like, and how fast it is.
+"""Draw topologies, bandwidth and activity: still pictures and live widgets.
 
-Still pictures only draw records of `phalanx.protocol`; they start and ask nothing. Live widgets
-need anywidget, which is loaded when one is first named.
+Still pictures only draw records of `phalanx.protocol`. Live widgets need anywidget, which is loaded
+when a live widget is first named.
 """
 
 from __future__ import annotations
@@ -9,31 +9,41 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from ._bandwidth import bandwidth
-from ._in_use import uses_of
-from ._monitor import monitor
-from ._plan import planned
-from ._seen import Seen
-from ._still import StillPicture
-from ._sweep_words import sweep_csv, sweep_json, sweep_model, sweep_words
-from ._table import HEADER, format_measurement, format_size, table, table_html
-from ._topology import topology
+from .frames.rates import uses_of
+from .stills.bandwidth import bandwidth
+from .stills.monitor import monitor
+from .stills.svg import StillPicture
+from .stills.topology import Observations, topology
+from .stills.topology import Observations as Seen  # the name until 2026-11
+from .text.tables import (
+    HEADER,
+    format_measurement,
+    format_size,
+    sweep_csv,
+    sweep_json,
+    sweep_model,
+    sweep_words,
+    table,
+    table_html,
+)
 
 if TYPE_CHECKING:
-    from ._bandwidth_frames import Asked
-    from ._cabling import cabling
-    from ._live import keep_stills
-    from ._live_bandwidth import Bandwidth
-    from ._live_monitor import Monitor
-    from ._live_topology import Topology
+    from .frames.bandwidth import Asked, SweepRequest
+    from .live.bandwidth import Bandwidth
+    from .live.monitor import Monitor
+    from .live.topology import Topology
+    from .live.widget import keep_stills
+    from .stills.plan import cabling, planned
 
 __all__ = [
     "HEADER",
     "Asked",
     "Bandwidth",
     "Monitor",
+    "Observations",
     "Seen",
     "StillPicture",
+    "SweepRequest",
     "Topology",
     "bandwidth",
     "cabling",
@@ -53,17 +63,19 @@ __all__ = [
 ]
 
 _LATER = {
-    "Asked": "_bandwidth_frames",
-    "Bandwidth": "_live_bandwidth",
-    "Monitor": "_live_monitor",
-    "Topology": "_live_topology",
-    "cabling": "_cabling",
-    "keep_stills": "_live",
+    "Asked": "frames.bandwidth",
+    "Bandwidth": "live.bandwidth",
+    "Monitor": "live.monitor",
+    "SweepRequest": "frames.bandwidth",
+    "Topology": "live.topology",
+    "cabling": "stills.plan",
+    "planned": "stills.plan",
+    "keep_stills": "live.widget",
 }
 
 
 def __getattr__(name: str) -> Any:
-    """Load a live widget, or what knows other rooms' records, when it is first named."""
+    """Load names lazily: live widgets, and pictures that need other packages."""
     if name not in _LATER:
         msg = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(msg, name=name, obj=None)

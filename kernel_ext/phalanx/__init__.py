@@ -1,6 +1,6 @@
-"""Phalanx: one notebook cell, run by every rank, on one machine or on many.
+"""Run one notebook cell on every rank, on one or many machines.
 
-This door hands on the public names lazily (PEP 562), so that a rank loads no client and no widget.
+This package imports the public names lazily (PEP 562), so that a rank loads no client or widget.
 """
 
 from __future__ import annotations
@@ -9,18 +9,22 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from . import widgets
+    from . import nn, widgets
     from .distributed import (
         Group,
         Work,
         all_gather,
+        all_gather_object,
         all_max,
         all_min,
         all_sum,
         all_to_all,
+        barrier,
         broadcast,
+        broadcast_object,
         init,
         is_available,
+        print0,
         recover,
         recv,
         recv_like,
@@ -55,13 +59,18 @@ __all__ = [
     "Work",
     "Workspace",
     "all_gather",
+    "all_gather_object",
     "all_max",
     "all_min",
     "all_sum",
     "all_to_all",
+    "barrier",
     "broadcast",
+    "broadcast_object",
     "init",
     "is_available",
+    "nn",
+    "print0",
     "recover",
     "recv",
     "recv_like",
@@ -71,18 +80,22 @@ __all__ = [
     "widgets",
 ]
 
-# The two `..._ipython_extension` are IPython's to look for, not a user's to import.
-_ROOMS = {
+# IPython looks up the two `..._ipython_extension` functions; a user need not import them.
+_MODULES = {
     "Group": "distributed",
     "Work": "distributed",
     "all_gather": "distributed",
+    "all_gather_object": "distributed",
     "all_max": "distributed",
     "all_min": "distributed",
     "all_sum": "distributed",
     "all_to_all": "distributed",
+    "barrier": "distributed",
     "broadcast": "distributed",
+    "broadcast_object": "distributed",
     "init": "distributed",
     "is_available": "distributed",
+    "print0": "distributed",
     "recover": "distributed",
     "recv": "distributed",
     "recv_like": "distributed",
@@ -103,14 +116,14 @@ _ROOMS = {
 
 
 def __getattr__(name: str) -> Any:
-    """Load the room of a public name when the name is first used."""
-    if name == "widgets":
-        return importlib.import_module(".widgets", __name__)
-    if name not in _ROOMS:
+    """Import the module of a public name at its first use."""
+    if name in ("nn", "widgets"):
+        return importlib.import_module(f".{name}", __name__)
+    if name not in _MODULES:
         msg = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(msg, name=name, obj=importlib.import_module(__name__))
-    value = getattr(importlib.import_module(f".{_ROOMS[name]}", __name__), name)
-    globals()[name] = value  # the next look-up does not come here
+    value = getattr(importlib.import_module(f".{_MODULES[name]}", __name__), name)
+    globals()[name] = value  # the next look-up finds the global
     return value
 
 

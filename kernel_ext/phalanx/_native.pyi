@@ -1,54 +1,60 @@
-"""The native engine, as Python sees it. Only `phalanx.distributed` imports this module.
+"""Declare the native engine for type checkers.
 
-It moves bytes between descriptors and mappings it was handed; it opens no port and knows no name.
+Only `phalanx.distributed` imports the engine. The engine moves bytes between descriptors and
+mappings that its caller has opened.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
 from numpy.typing import NDArray
 
-from ._native_spans import SpanReader as SpanReader
+from ._native_spans import TraceSummarizer as TraceSummarizer
 from ._native_spans import entered as entered
-from ._native_spans import late_ranks as late_ranks
+from ._native_spans import find_stragglers as find_stragglers
 
-# Why an epoch was given up (`AbortPage.abort`).
+# Kinds of an abort of an epoch (`ControlPage.abort`).
 ABORT_RANK_FAILURE: int
 ABORT_MISMATCH: int
 ABORT_TIMEOUT: int
 ABORT_INTERRUPTED: int
 ABORT_ERROR: int
 ABORT_CLOSED: int
-ABORT_LINK_BROKEN: int  # its culprit is two ranks: the one lost << 16 | the one that says so
+ABORT_LINK_BROKEN: int  # the culprit is two ranks: the lost one << 16 | the one that reports it
 
 @final
-class AbortPage:
-    """Abort flags and doorbells that the supervisor and the ranks of one host share (a memory file).
+class ControlPage:
+    """Abort flags and doorbells in shared memory of one host.
 
-    There are ``slots`` rank slots and one more author, number ``slots``: the supervisor.
+    The supervisor and the ranks of the host share this memory file. There are ``slots`` rank slots
+    and one more author, number ``slots``: the supervisor.
     """
 
     @staticmethod
     def nbytes(slots: int, ranks: int = 0) -> int: ...
     @staticmethod
     def format(fd: int, slots: int, ranks: int = 0) -> None:
-        """Size the file (if needed) and write an empty page; once, by its owner.
+        """Size the file (if needed) and write an empty page.
 
-        ``ranks`` are those of the world; 0: as many as slots.
+        The owner calls this once. ``ranks`` is the number of ranks of the world; 0: as many as
+        slots.
         """
 
     def __init__(self, fd: int, *, slots: int, author: int, wake_fds: Sequence[int] = ()) -> None:
-        """Map the page (``fd`` stays the caller's); ``wake_fds[slot]`` are `make_wake`'s, duplicated."""
+        """Map the page; the caller keeps ``fd``.
+
+        ``wake_fds[slot]`` are descriptors of `make_wake`; the page duplicates them.
+        """
 
     def abort(self, epoch: int, kind: int, culprit: int, message: str) -> bool:
-        """Free every rank of this host that waits in ``epoch`` or an older one.
+        """Abort ``epoch`` and all older epochs; wake their waiting ranks.
 
-        Lock-free and async: needs nothing of the ranks. True if this call was the first for the
-        epoch. Text over 500 bytes is cut at a character.
+        Wakes the ranks of this host. Lock-free and async: works without action of the ranks. True
+        if this call was the first for the epoch. Text over 500 bytes is cut at a character.
         """
 
     def reason(self, epoch: int) -> tuple[int, int, str] | None:
-        """``(kind, culprit, message)`` if ``epoch`` was aborted, else None."""
+        """Return ``(kind, culprit, message)`` if ``epoch`` was aborted, else None."""
 
     def activity(
         self, slot: int
@@ -58,91 +64,156 @@ class AbortPage:
         tuple[int, str, int, int],
         dict[tuple[int, int], tuple[int, int, bool, bool]],
     ]:
-        """What the rank in ``slot`` is doing: ``(epoch, groups, pair, messages)``.
+        """Return the operations of the rank in ``slot``.
 
-        ``groups`` is ``{tag: (op, seq, done, queued)}`` with one entry for each group it is in, by
-        its tag (0: the world). ``op`` is empty between operations; ``done`` is the number of the
-        last one completed (0: none), ``queued`` counts those that were submitted and are not over.
-        ``pair`` is the message it waits for: ``(channel, "send" or "recv", peer, seq)``, with
-        channel -1 where it waits for none. ``messages`` is ``{(tag, peer): (sent, received, sends,
-        receives)}``: how many have passed with a rank of the world, and whether it waits for the
-        next one to be taken, or to come.
+        The result is ``(epoch, groups, pair, messages)``. ``groups`` is ``{tag: (op, seq, done,
+        queued)}`` with one entry for each group of the rank, by the group's tag (0: the world).
+        ``op`` is empty between operations; ``done`` is the number of the last one completed (0:
+        none); ``queued`` counts the operations that were submitted and are not complete. ``pair``
+        is the message that the rank waits for: ``(channel, "send" or "recv", peer, seq)``, with
+        channel -1 for none. ``messages`` is ``{(tag, peer): (sent, received, sends, receives)}``:
+        the number of messages that have passed with a rank of the world, and whether the rank waits
+        to send or to receive the next one.
+        """
+
+    def wait(self, slot: int) -> tuple[int, int, str, int, int, int, bool, str] | None:
+        """Return the long wait of user code in ``slot``, or None.
+
+        A wait is long after 50 ms. The result is ``(number, tag, op, seq, peer, looks, has_others,
+        text)``. ``number`` is unique among the waits in this slot. ``op`` is an operation,
+        ``"send"`` or ``"recv"`` (with a ``peer``, else -1), or ``"work"`` for a wait until at most
+        ``seq`` operations are queued in the group. ``looks`` counts the polls without success, one
+        every 50 ms. ``has_others``: other threads of the rank may act for the user. ``text`` is as
+        in `site`, "" if unknown.
         """
 
     def site(self, slot: int) -> tuple[int, int, str] | None:
-        """Where the rank in ``slot`` has called the operation it is in, once it waits for 50 ms.
+        """Return the call site of the long wait of ``slot``.
 
-        ``(tag, seq, text)``: the group as in `activity`, the number of the operation (of a message
-        that of the pair), and ``"train.py:31"`` or ``"cell line 2"``.
+        A wait is long after 50 ms. The result is ``(tag, seq, text)``: the group as in `activity`,
+        the number of the operation (or of the message, as in ``pair``), and ``"train.py:31"`` or
+        ``"cell line 2"``.
         """
 
     def trace(self, slot: int, since: int = 0) -> tuple[bytes, int]:
-        """Return the flight recorder of the rank in ``slot`` as `Recorder.read` does: alive or not.
+        """Return the flight recorder in ``slot`` as `Recorder.read` does.
 
-        With ``since`` only the records from that number on, and no count of those before; where
-        there were not as many, another process is the rank: all of its.
+        The rank may be dead. ``since``: return only the records from this number on, and no count
+        of the records before. If the recorder has fewer records, another process is the rank now:
+        return all its records.
         """
 
     def counters(self, slot: int) -> tuple[int, int, int, int, dict[int, tuple[int, int]]]:
-        """What the rank in ``slot`` has moved: ``(operations, arena, inside, waiting, wires)``.
+        """Return ``(operations, arena, inside, waiting, wires)`` of the rank in ``slot``.
 
-        Operations completed, messages among them; bytes of arrays that went through the arena;
-        nanoseconds inside operations, and of those until the last rank had come. ``wires`` is
-        ``{peer: (sent, received)}`` in bytes, headers among them. They grow from the slot's first
-        process on, while an operation runs those of the wires only; no two are of one moment.
+        ``operations`` counts completed operations and messages. ``arena`` is bytes of arrays that
+        went through the arena. ``inside`` is nanoseconds inside operations, and ``waiting`` the
+        part of it until the last rank had come. ``wires`` is ``{peer: (sent, received)}`` in bytes,
+        with headers. The numbers grow from the slot's first process on; while an operation runs
+        only ``wires`` does. The numbers are not of one moment.
         """
 
-    def beats(self, slot: int) -> int:
-        """Return the sign of life of the process in ``slot``: it grows every 250 ms while that runs.
+    def heartbeats(self, slot: int) -> int:
+        """Return the heartbeat counter of the process in ``slot``.
 
-        A rank that has mapped the page with its own slot as ``author`` gives it, by a native
-        thread, until it is stilled. 0: none is given.
+        The counter grows every 250 ms while the process runs. A native thread advances it from the
+        time the rank maps the page with its own slot as ``author``, until `mark_stopped`. 0: no heartbeat.
         """
 
-    def still(self, slot: int) -> None:
-        """Expect no more signs of life: by the rank itself that leaves, or of one that is gone."""
+    def mark_stopped(self, slot: int) -> None:
+        """Expect no more heartbeats of a slot.
+
+        A rank that leaves calls this for its own slot, the supervisor for a dead rank's.
+        """
+
+    def hold(self, slot: int, thread: int) -> None:
+        """Hold a thread of the rank in ``slot`` before its next operation.
+
+        ``thread`` is its ``native_id``. The thread waits there until it is let in or released, its
+        group fails, or a signal's handler raises. After `release` or a raising
+        handler the thread is not held any more.
+        """
+
+    def drop_hold(self, slot: int) -> bool:
+        """Drop a hold; a held rank stays held: then return True."""
+
+    def release(self, slot: int) -> None:
+        """Release the rank from a hold."""
+
+    def let_in(
+        self,
+        slot: int,
+        epoch: int,
+        group: int,
+        number: int,
+        peer: int = -1,
+        is_recv: bool = False,
+    ) -> None:
+        """Let a held rank into a group's operations up to ``number``.
+
+        With ``peer``: into the messages to, or from, this rank of the world.
+        """
+
+    def progress(
+        self, slot: int
+    ) -> tuple[
+        int,
+        list[tuple[int, int | None, bool, tuple[str, int, int], tuple[str, int, int]]],
+        list[tuple[int, int, bool, int]],
+        tuple[int, str, int, int] | None,
+    ]:
+        """Return the progress of the rank in ``slot``.
+
+        The result is ``(epoch, groups, messages, held)``. ``groups`` has ``(group, begun, is_open,
+        current, done)``: the number of the last operation begun or submitted (None: unknown at this
+        moment), whether one is not complete, the present operation and the last one completed. The
+        last two are ``(op, -1, number)``, with number 0 for none. ``messages`` has ``(group, peer,
+        is_recv, begun)``. ``held`` is ``(group, op, peer, number)`` of the operation before which
+        the rank is held, or None.
+        """
 
     def close(self) -> None: ...
 
 @final
 class Recorder:
-    """The flight recorder of one rank process, for all its groups: its last 4096 operations.
+    """Flight recorder of a rank process: its last 4096 operations.
 
-    It lies in ``page``, at the page's author, where the supervisor reads it as well; without one
-    in own memory. An operation that runs is never overwritten.
+    All groups of the process share the recorder. It lies in ``page``, at the page's author, and the
+    supervisor reads it there; without a ``page`` it lies in the process's own memory. The record of
+    an operation that runs is never overwritten.
     """
 
-    def __init__(self, page: AbortPage | None = None) -> None: ...
+    def __init__(self, page: ControlPage | None = None) -> None: ...
     def read(self) -> tuple[bytes, int]:
-        """Return the records, oldest first, and how many there were that are not among them.
+        """Return the records, oldest first, and the number of lost records.
 
-        From any thread, at any time. A record is 8 words of 64 bits: ``number << 1 | runs``, then
-        ``epoch << 40 | seq``, bytes, tag of the group, times entered, arrived and ended
-        (CLOCK_MONOTONIC in ns, 0 where not known), ``op | algorithm << 8 | dtype << 16 | channel <<
-        24 | failure << 32 | peer << 40``; failure is an ``ABORT_...``, peer a rank of the world.
+        Safe from any thread, at any time. A record is 8 words of 64 bits: ``number << 1 | runs``,
+        then ``epoch << 40 | seq``, bytes, tag of the group, times entered, arrived and ended
+        (CLOCK_MONOTONIC in ns, 0 if unknown), ``op | algorithm << 8 | dtype << 16 | channel << 24 |
+        failure << 32 | peer << 40``. ``failure`` is an ``ABORT_...``, ``peer`` a rank of the world.
         """
 
 def trace_names() -> dict[str, dict[int, str]]:
-    """Names of the numbers in records, by field: "op", "algorithm", "dtype"."""
+    """Return the names for numbers in records, by field: "op", "algorithm", "dtype"."""
 
 @final
 class Arena:
-    """The memory that the ranks of one host share: one region (memfd) per slot.
+    """Shared memory of one host's ranks: one region (memfd) per slot.
 
-    The own region is mapped read-write, the others read-only.
+    A rank maps its own region read-write and the other regions read-only.
     """
 
-    DEFAULT_NBYTES: int  # of a region: room for the staging memory of all channels
+    DEFAULT_NBYTES: int  # size of a region: staging memory of all channels
     @staticmethod
     def format(fd: int, nbytes: int) -> None:
-        """Size a region and write its empty header; once, by its owner (the supervisor)."""
+        """Size a region and write its header; called once, by the supervisor."""
 
     @staticmethod
     def give_back(fd: int) -> None:
-        """Return the memory of a region to the system; its rank is dead, its epoch aborted."""
+        """Return a dead rank's region to the system after its epoch's abort."""
 
     def __init__(self, fds: Sequence[int], *, own: int) -> None:
-        """Map all regions (``fds`` stay the caller's); ``own`` is this rank's slot."""
+        """Map all regions; the caller keeps ``fds``; ``own`` is this rank's slot."""
 
     @property
     def nbytes(self) -> int: ...
@@ -150,21 +221,21 @@ class Arena:
 
 @final
 class Group:
-    """One epoch of one group: ranks ``0..size-1`` of which this process is ``rank``.
+    """One group in one epoch; this process is ``rank`` of ``0..size-1``.
 
-    Parameters: ``hosts[r]`` is the host index of rank r; ``slots[r]`` its arena slot where it is
-    on this rank's host, else -1; ``links`` maps a peer to connected stream sockets whose
-    ownership passes to the group, in the same order at both ends: one stream is divided among
-    them. Ranks without a common arena need a link. ``pair_links`` are for messages, one socket for
-    any two ranks without a common arena.
-    ``channel`` picks the part of each region that this group uses (0 .. CHANNELS-1). Of a split
-    ``members[r]`` is the world's number of rank r, by which errors call it, and ``tag`` a number
-    of its own, the same on all its ranks. ``ranks_here`` counts the ranks on this machine where
-    some of them share no arena: more than cores, and none spins while it waits. ``page_slots[r]``
-    is the slot of rank r on the page, -1 where it is on another host's (default: ``slots``). A link
-    whose other end does not answer the kernel for ``silence_s`` seconds is broken. ``recorder`` is
-    this process's; without one the group has its own. ``selector`` has thresholds, in bytes, up to
-    which an algorithm is taken, the same on all ranks; those that are not named are the default.
+    Parameters of the constructor: ``hosts[r]`` is the host index of rank r. ``slots[r]`` is the
+    arena slot of rank r if on this rank's host, else -1. ``links`` maps a peer to connected stream
+    sockets, in the same order at both ends; the group takes ownership and divides one stream among
+    them. Ranks without a common arena need a link. ``pair_links`` are for messages: one socket for
+    any two ranks without a common arena. ``channel`` selects the part of each region that this
+    group uses (0 .. CHANNELS-1). For a split, ``members[r]`` is rank r's number in the world, which
+    error texts use, and ``tag`` is a number of the split, the same on all its ranks. ``ranks_here``
+    counts the ranks on this machine, if some of them share no arena; if there are more ranks than
+    cores, no rank spins while it waits. ``page_slots[r]`` is the slot of rank r on the page, -1 for
+    a rank on another host (default: ``slots``). A link is broken if its other end does not answer
+    the kernel for ``silence_s`` seconds. ``recorder`` is this process's; without one the group has
+    its own. ``selector`` has the largest size in bytes for which each algorithm is used, the same
+    on all ranks; sizes that are not given keep their default.
     """
 
     CHANNELS: int
@@ -182,7 +253,7 @@ class Group:
         host_names: Sequence[str] = (),
         arena: Arena | None = None,
         links: Mapping[int, Sequence[int]] = ...,
-        page: AbortPage | None = None,
+        page: ControlPage | None = None,
         wake_fd: int = -1,
         pair_links: Mapping[int, int] = ...,
         ranks_here: int = 0,
@@ -191,7 +262,7 @@ class Group:
         recorder: Recorder | None = None,
         selector: Mapping[str, int] = ...,
     ) -> None: ...
-    timeout: float | None  # of calls that give none
+    timeout: float | None  # default for calls without a timeout
     @property
     def rank(self) -> int: ...
     @property
@@ -202,10 +273,10 @@ class Group:
     def is_closed(self) -> bool: ...
     @property
     def failure(self) -> tuple[int, int, str] | None:
-        """``(kind, culprit, message)`` once the group was aborted; None while it is good."""
+        """Return ``(kind, culprit, message)`` after an abort; None before."""
 
-    # x and out: C-contiguous numpy arrays of the same supported dtype. ``dtype`` says how their
-    # bytes are to be read where numpy has no name for it (uint16 as "bfloat16").
+    # x and out: C-contiguous numpy arrays of the same supported dtype. ``dtype`` names the type of
+    # their bytes if numpy has no name for it (uint16 as "bfloat16").
     # out has the size of x and may be x, unless said otherwise.
     def all_sum(
         self, x: NDArray[Any], out: NDArray[Any], timeout: float | None = None, dtype: str = ""
@@ -216,15 +287,15 @@ class Group:
     def all_min(
         self, x: NDArray[Any], out: NDArray[Any], timeout: float | None = None, dtype: str = ""
     ) -> None: ...
-    # out: size times as large; x may be the own block of it
+    # out: size times as large as x; x may be this rank's block of out
     def all_gather(
         self, x: NDArray[Any], out: NDArray[Any], timeout: float | None = None, dtype: str = ""
     ) -> None: ...
-    # x: one block for each rank; out, of the size of one block, apart from x
+    # x: one block for each rank; out: the size of one block, not overlapping x
     def sum_scatter(
         self, x: NDArray[Any], out: NDArray[Any], timeout: float | None = None, dtype: str = ""
     ) -> None: ...
-    # x: one block for each rank; out apart from x
+    # x: one block for each rank; out does not overlap x
     def all_to_all(
         self, x: NDArray[Any], out: NDArray[Any], timeout: float | None = None, dtype: str = ""
     ) -> None: ...
@@ -239,9 +310,9 @@ class Group:
     def send(
         self, x: NDArray[Any], dst: int, timeout: float | None = None, dtype: str = ""
     ) -> None:
-        """Send to one rank; up to 64 KiB do not wait for the receiver.
+        """Send to one rank; up to 64 KiB are sent without waiting.
 
-        ``dtype`` says how the bytes are read where numpy has no name for it.
+        ``dtype`` names the type of the bytes if numpy has no name for it.
         """
 
     def recv(
@@ -251,7 +322,7 @@ class Group:
     def split(
         self, x: NDArray[Any], out: NDArray[Any], timeout: float | None = None, dtype: str = ""
     ) -> None:
-        """As all_gather, for what ranks tell each other to split the group."""
+        """Exchange the data for a split of the group, as all_gather does."""
 
     def submit(
         self,
@@ -262,73 +333,112 @@ class Group:
         timeout: float | None = None,
         dtype: str = "",
     ) -> Work:
-        """Hand an operation to the group's thread, which runs them in order.
+        """Queue an operation for the group's thread, which runs all in order.
 
-        x and out are kept alive until it is over, also if nobody holds the Work. Operations that
-        are called while any is queued wait for their turn behind it; 1024 may be queued, then
-        this waits. ``timeout`` runs from here; while the operation is behind others it is
-        watched by who waits. x and out are ignored for "barrier".
+        x and out are kept alive until the operation is complete, even if nothing references the
+        Work. While any operation is queued, a direct call waits for its turn behind it. 1024
+        operations may be queued; then this call waits. ``timeout`` starts now; while the operation
+        is queued behind others, the thread that waits for it checks the timeout. "barrier" ignores
+        x and out.
         """
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing that was submitted is still to be done."""
+        """Whether all submitted operations are complete."""
 
-    def is_left_by_all(self) -> bool:
-        """Whether this group was closed and no member reads its memory here any more."""
+    def all_members_left(self) -> bool:
+        """Whether this group is closed and no member reads its memory here."""
 
     def abort(self, kind: int, culprit: int, message: str) -> bool: ...
-    def settle(self, timeout: float) -> bool:
-        """Wait until no thread is inside a group that was aborted or closed.
+    def wait_until_idle(self, timeout: float) -> bool:
+        """Wait until no thread is inside an aborted or closed group.
 
-        False if one still is. What a `close` that gave up has left to do is done here.
+        False if a thread still is. Completes the work of a `close` that gave up.
         """
 
     def close(self) -> None:
-        """Leave the group. Operations that are queued or run fail, and end the epoch.
+        """Leave the group, fail its open operations, and end the epoch.
 
-        It gives up after 5 s where a thread is stuck inside; see `settle`.
+        `close` gives up after 5 s if a thread is stuck inside; see `wait_until_idle`.
         """
 
     def describe(self, sizes: list[int] = []) -> dict[str, Any]:
-        """Algorithms by operation and size (some, and ``sizes``), those of sums of halves apart; counts."""
+        """Return the algorithms by operation and size, and counts.
+
+        The sizes are some defaults and ``sizes``. Sums of half-precision arrays are listed
+        separately.
+        """
 
 @final
 class Work:
-    """An operation that was submitted; its result is in ``out`` once `wait` has returned.
+    """A submitted operation; `wait` returns when its result is in ``out``.
 
-    A failure that nobody waits for is not lost: every later operation of the group raises it.
+    If no `wait` raises a failure, every later operation of the group raises it.
     """
 
     def wait(self, timeout: float | None = None) -> None:
-        """Wait until it is over and raise what it raised; may be called again.
+        """Wait for the operation and raise its error; may be called again.
 
-        ``timeout`` ends this wait only, with a CollectiveTimeout: the operation is still under
-        way, and x and out must be left alone. An interrupt ends the epoch, as in the operation.
+        ``timeout`` ends this wait only, with a CollectiveTimeout: the operation goes on, and x and
+        out must not be touched. An interrupt ends the epoch, as in the operation itself.
         """
 
     @property
     def done(self) -> bool: ...
 
+@final
+class MlxCommunicator:
+    """A group as MLX's MPI backend uses it, on MLX's threads.
+
+    ``split(color, key)`` returns the communicator of a new group. ``report_failure(error)`` runs in
+    the main thread after an operation has failed, and returns the error to raise there, if any.
+    Keep the communicator until the process ends: MLX holds its address.
+    """
+
+    def __init__(
+        self,
+        *,
+        group: Group,
+        split: Callable[[int, int], MlxCommunicator],
+        report_failure: Callable[[BaseException], BaseException | None],
+    ) -> None: ...
+    def renew(self, group: Group) -> None:
+        """Use the group of a new epoch."""
+
+    def end_script(self) -> None:
+        """Tell the search for deadlocks that the main thread has ended."""
+
+    def set_cut(self, is_cut: bool) -> None:
+        """Interrupt operations that wait, now and until this is called with False."""
+
+    def capsule(self) -> object:
+        """Return the address for the library that MLX loads."""
+
 def supported_dtypes() -> tuple[str, ...]:
-    """Names; all but bfloat16, which is that of ml_dtypes, are numpy's."""
+    """Return dtype names: numpy's, and bfloat16 of ml_dtypes."""
 
 def make_memory_file(name: str) -> int:
-    """Make memory without a name in any file system; a descriptor that is the caller's."""
+    """Make memory without a file system name; the caller owns the descriptor."""
 
 def keep_size(fd: int) -> None:
-    """Let nobody shrink it from now on, where the system can see to that."""
+    """Forbid all processes to shrink the file, if the system supports that."""
 
 def make_wake() -> int:
-    """Make a descriptor by which a rank is woken out of a wait on its links; the caller's."""
+    """Make a descriptor that wakes a rank from a wait on links.
+
+    The caller owns the descriptor.
+    """
 
 def flag_latency_ns() -> float:
-    """One-way latency of a flag between the two placements of the cores, measured in ~50 us."""
+    """Measure a flag's one-way latency between two cores in ~50 us."""
 
 def is_cell_file(file: str, /) -> bool:
-    """Whether a file's name is that of a notebook's cell: of a rank's, ipykernel's or IPython's."""
+    """Whether a file name is a notebook cell's.
 
-def short_way(
+    Known are the names that ranks, ipykernel and IPython give to cells.
+    """
+
+def fast_path(
     op: str,
     engine: object,
     x: object,
@@ -338,12 +448,13 @@ def short_way(
     dtype: str,
     /,
 ) -> Any:
-    """Carry out an operation on what is plainly right for a `Group`, and return its result.
+    """Run an operation on a `Group` if its arguments need no conversion.
 
-    Of "send" that is ``x``; "recv" is of an array like ``x``, and ``root`` the other end.
+    Returns the result of the operation: ``x`` for "send", an array like ``x`` for "recv". For both,
+    ``root`` is the other rank.
 
-    Right are C-contiguous arrays that are numpy's own, or of ml_dtypes' bfloat16, ``out`` of the
-    result's shape or None; a timeout of None or a number of Python. ``dtype`` is "bfloat16" for
-    such bits in uint16, else "". For all else NotImplemented, before anything has happened. Raises
-    what the operation raises.
+    Arguments that need no conversion: C-contiguous arrays of numpy's own types or ml_dtypes'
+    bfloat16, ``out`` None or of the result's shape, a timeout of None or a Python number.
+    ``dtype`` is "bfloat16" for such bits in uint16, else "". For all other arguments returns
+    NotImplemented without any effect. Raises the errors of the operation.
     """

@@ -1,11 +1,13 @@
-"""The exceptions that every room may raise, and how they are named to a user.
+"""Define the exceptions of phalanx and their text for a user.
 
-A leaf: it imports nothing of phalanx. The native engine raises these very classes.
+The native engine raises the same classes.
 """
 
 from __future__ import annotations
 
 import builtins
+import re
+from collections.abc import Iterable
 from typing import NamedTuple
 
 __all__ = [
@@ -19,48 +21,85 @@ __all__ = [
     "cell_error",
 ]
 
+Failures = dict[int, tuple[str, str, tuple[str, ...]]]
+# Errors that an operation raises on a rank because another rank failed.
+_FOLLOWING = frozenset({"RankFailure", "DistributedError", "KeyboardInterrupt"})
+
+_COLOR = re.compile(r"\x1b\[[0-9;]*m")
+_TEXT = re.compile(r"[\w.]+(?::|\s*$)")  # "ValueError: no"; a frame begins with two words
+
+
+def did_you_mean(word: str, known: Iterable[str], otherwise: str = "") -> str:
+    """Name the known word nearest to a wrong one.
+
+    If none is near, return ``otherwise``; by default all known words.
+
+    Examples
+    --------
+    >>> did_you_mean("all_som", ["all_sum", "barrier"])
+    'did you mean all_sum?'
+    >>> did_you_mean("x", ["all_sum", "barrier"])
+    'there are: all_sum, barrier'
+    """
+    import difflib  # imported late: 10 ms, and only mistakes need it
+
+    known = list(known)
+    near = difflib.get_close_matches(word, known, n=1) or difflib.get_close_matches(
+        word.lower(), known, n=1
+    )
+    if near:
+        return f"did you mean {near[0]}?"
+    return otherwise or f"there are: {', '.join(known)}"
+
 
 class DistributedError(RuntimeError):
-    """Base of everything that can go wrong between ranks."""
+    """Base class of all errors between ranks."""
 
 
 class RankFailure(DistributedError, ConnectionError):
-    """A rank died, froze or left, so an operation with it cannot complete.
+    """A rank died, froze or left, so its operations cannot complete.
 
     Parameters
     ----------
     rank : int
-        The rank that was lost; -1 if it cannot be told.
+            The lost rank; -1 if unknown.
     host : str
-        The host it ran on.
+            The host of the rank.
     reason : str
-        What is known: signal, exit status, silence, closed link.
+            The known cause: signal, exit status, silence, closed link. Need not name the rank
+            again.
 
     Examples
     --------
     >>> str(RankFailure(2, "node7", "killed by signal 9 (SIGKILL)"))
     'rank 2 on node7: killed by signal 9 (SIGKILL)'
+    >>> str(RankFailure(0, "node7", "rank 0 closed the group; rank 1 was in all_sum #2"))
+    'rank 0 on node7: closed the group; rank 1 was in all_sum #2'
     """
 
     def __init__(self, rank: int, host: str, reason: str) -> None:
+        reason = reason.removeprefix(f"rank {rank} ")
         super().__init__(rank, host, reason)
         self.rank = rank
         self.host = host
         self.reason = reason
 
     def __str__(self) -> str:
-        """One line: who, where, why."""
+        """Return one line with the rank, the host and the reason."""
         who = f"rank {self.rank}" if self.rank >= 0 else "a rank"
         where = f" on {self.host}" if self.host else ""
         return f"{who}{where}: {self.reason}"
 
 
 class CollectiveTimeout(DistributedError, TimeoutError):
-    """A deadline passed before every rank had come; the text names the missing."""
+    """A deadline passed before every rank came; the text names missing ranks."""
 
 
 class CollectiveMismatch(DistributedError, ValueError):
-    """Ranks called different operations, dtypes, shapes or roots; the text names both calls."""
+    """Ranks called different operations, dtypes, shapes or roots.
+
+    The text names both calls.
+    """
 
 
 class NotConfigured(DistributedError):
@@ -68,22 +107,22 @@ class NotConfigured(DistributedError):
 
 
 class NotSupported(DistributedError):
-    """The engine cannot do this for such an array or group; the text says what can."""
+    """The engine does not support such an array or group.
 
-
-Failures = dict[int, tuple[str, str, tuple[str, ...]]]
+    The text names an alternative.
+    """
 
 
 class CellError(DistributedError):
     """A cell ended in an error on one or more ranks.
 
-    What it shows begins with the root cause: errors of the ranks' own code come before those of
-    ranks that were only freed from an operation by them, and these are told in one line.
+    The text begins with the root cause: errors of the ranks' own code come before errors of ranks
+    that failed only because of them. The latter have one line each.
 
     Parameters
     ----------
     failures : dict of int to (str, str, tuple of str)
-        By rank: the error's name, its text, and IPython's traceback, line by line.
+            By rank: the error's name, its text, and IPython's traceback, line by line.
 
     Examples
     --------
@@ -98,7 +137,7 @@ class CellError(DistributedError):
         self.failures = failures
 
     def _groups(self) -> list[_Group]:
-        """Equal errors together, in the order of their first rank."""
+        """Group equal errors, in the order of their first rank."""
         groups: dict[tuple[str, str], _Group] = {}
         for rank, (ename, evalue, traceback) in sorted(self.failures.items()):
             group = groups.setdefault((ename, evalue), _Group([], ename, evalue, traceback))
@@ -106,33 +145,37 @@ class CellError(DistributedError):
         return list(groups.values())
 
     def causes(self) -> list[_Group]:
-        """Errors that are nobody else's consequence."""
+        """Return the errors that no other rank's error has caused."""
         groups = self._groups()
         own = [group for group in groups if group.ename not in _FOLLOWING]
         return own or groups
 
     def followers(self) -> list[_Group]:
-        """Errors of ranks that only waited for one that failed."""
+        """Return the errors of ranks that only waited for a failed rank."""
         causes = self.causes()
         return [group for group in self._groups() if group not in causes]
 
     def __str__(self) -> str:
-        """One line an error, with its ranks; the cause first."""
+        """Return one line per error with its ranks, the cause first."""
         lines = [group.line() for group in self.causes()]
         return "\n".join([*lines, *(f"then {group.line()}" for group in self.followers())])
 
     def _render_traceback_(self) -> list[str]:
-        """IPython shows this instead of our own frames: the ranks' tracebacks, each once."""
-        lines = []
+        """Return one traceback of each kind of error for IPython to show.
+
+        The traceback replaces our own frames. Errors of one type from one place are of one kind,
+        whatever their texts are.
+        """
+        kinds: dict[tuple[str, tuple[str, ...]], list[_Group]] = {}
         for group in self.causes():
-            lines.append(f"{_ranks(group.ranks)}:")
-            lines.extend(group.traceback or (f"{group.ename}: {group.evalue}",))
+            kinds.setdefault((group.ename, group.place()), []).append(group)
+        lines = []
+        for first, *others in kinds.values():
+            lines.append(f"{_ranks(first.ranks)}:")
+            lines.extend(first.traceback or (f"{first.ename}: {first.evalue}",))
+            lines.extend(_more_like_it(others))
         lines.extend(f"then {group.line()}" for group in self.followers())
         return lines
-
-
-# What an operation raises on a rank that did nothing wrong itself.
-_FOLLOWING = frozenset({"RankFailure", "DistributedError", "KeyboardInterrupt"})
 
 
 class _Group(NamedTuple):
@@ -147,12 +190,40 @@ class _Group(NamedTuple):
         text = f": {self.evalue}" if self.evalue else ""
         return f"{_ranks(self.ranks)}: {self.ename}{text}"
 
+    def place(self) -> tuple[str, ...]:
+        """Return the traceback without error texts; a chain has several."""
+        return tuple(part for part in self.traceback if not _TEXT.match(_COLOR.sub("", part)))
+
+
+_MAX_MORE, _MAX_TEXT = 3, 200  # most texts beside a traceback, most characters of each
+
+
+def _more_like_it(groups: list[_Group]) -> list[str]:
+    """Name other ranks with the same error, and some of their texts.
+
+    Examples
+    --------
+    >>> _more_like_it([_Group([rank], "ValueError", f"no {rank}", ()) for rank in (1, 2)])
+    ['and 2 more like it:', '  rank 1: ValueError: no 1', '  rank 2: ValueError: no 2']
+    """
+    if not groups:
+        return []
+    shown = groups if len(groups) == _MAX_MORE + 1 else groups[:_MAX_MORE]
+    lines = [f"and {sum(len(group.ranks) for group in groups)} more like it:"]
+    for group in shown:
+        text = group.line().partition("\n")[0]
+        lines.append(f"  {text if len(text) <= _MAX_TEXT else text[:_MAX_TEXT] + '…'}")
+    rest = sorted(rank for group in groups[len(shown) :] for rank in group.ranks)
+    if rest:
+        lines.append(f"  {_ranks(rest)}: {groups[0].ename} with other texts")
+    return lines
+
 
 def cell_error(failures: Failures) -> CellError:
-    """Make the error a cell ends in: a `CellError` that is also of the cause's own type.
+    """Make the `CellError` of a cell, also of the cause's own type.
 
-    So ``except ZeroDivisionError`` around a cell works, where all causes are one built-in type
-    that can be combined (Python forbids some, like `OSError`) or one of ours.
+    ``except ZeroDivisionError`` around a cell thus works. All causes must have one type: a built-in
+    type that can be combined (Python forbids some, like `OSError`) or one of ours.
 
     Parameters
     ----------
@@ -162,7 +233,7 @@ def cell_error(failures: Failures) -> CellError:
     Returns
     -------
     CellError
-        Of both types where that can be.
+            Of both types if possible.
 
     Examples
     --------
@@ -186,7 +257,7 @@ def cell_error(failures: Failures) -> CellError:
 
 
 def _ranks(ranks: list[int]) -> str:
-    """Write ranks the short way; here, as this leaf may not ask another (`name_ranks`)."""
+    """Write ranks in short form, as `name_ranks` does."""
     runs: list[list[int]] = []
     for rank in ranks:
         if runs and rank == runs[-1][-1] + 1:

@@ -1,4 +1,5 @@
-// Streaming stores: SSE2, which every x86-64 has; wider ones are no faster, memory is the limit.
+// Copy with streaming stores of SSE2, which every x86-64 has. Wider stores are no faster, because
+// memory is the limit.
 #include "base/copy.hpp"
 
 #include <algorithm>
@@ -12,12 +13,12 @@ namespace phalanx {
 #if defined(__SSE2__)
 
 namespace {
-constexpr std::uint64_t kLine = 64;  // bytes a core gathers before it writes past the caches
+constexpr std::uint64_t kLine = 64;  // bytes that a core combines before a write past the caches
 }
 
 void copy_streaming(std::byte* to, const std::byte* from, std::uint64_t nbytes) noexcept {
     if (to == from) return;
-    // Only whole lines: a part of one would be fetched, merged and written back.
+    // Stream whole lines only: a partial line would be fetched, merged and written back.
     const auto misaligned = reinterpret_cast<std::uintptr_t>(to) % kLine;
     const std::uint64_t head = std::min(nbytes, misaligned == 0 ? 0 : kLine - misaligned);
     copy_cached(to, from, head);
@@ -38,7 +39,7 @@ void copy_streaming(std::byte* to, const std::byte* from, std::uint64_t nbytes) 
     copy_cached(to + done, from + done, nbytes - done);
 }
 
-// Streaming stores are weakly ordered: a release store alone would not hold them back.
+// Streaming stores are weakly ordered: a release store alone would not order them.
 void streaming_fence() noexcept { _mm_sfence(); }
 
 #else

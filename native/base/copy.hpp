@@ -1,5 +1,5 @@
-// How bytes are copied. Which way is best depends on whether the cores share a cache; it may
-// differ from rank to rank and from moment to moment, because it never changes what is copied.
+// Copy bytes through the caches or past them. Which way is faster depends on whether the cores
+// share a cache. Ranks may choose differently at any moment, because the copied bytes are the same.
 #pragma once
 
 #include <cstddef>
@@ -12,12 +12,12 @@ inline void copy_cached(std::byte* to, const std::byte* from, std::uint64_t nbyt
     if (nbytes > 0 && to != from) std::memcpy(to, from, nbytes);
 }
 
-// Past the caches, with streaming stores where the machine has them: for a reader on a core with
-// another cache, to which lines that were just written travel slowly (RESULTS.md section 0: 1.9
-// GB/s instead of 36). Not ordered with anything until `streaming_fence`.
+// Copy past the caches, with streaming stores if the machine has them. For a reader on a core with
+// another cache: lines that were just written reach this core slowly (RESULTS.md section 0: 1.9
+// GB/s instead of 36). Not ordered with any other store until `streaming_fence`.
 void copy_streaming(std::byte* to, const std::byte* from, std::uint64_t nbytes) noexcept;
 
-// All streaming copies of this thread come before its later stores: before they are published.
+// Order all streaming copies of this thread before its later stores, which publish them.
 void streaming_fence() noexcept;
 
 }  // namespace phalanx

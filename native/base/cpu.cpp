@@ -1,4 +1,4 @@
-// Affinity, and the ping-pong that tells near cores from far ones.
+// Read and change affinity; measure the latency between cores with a ping-pong.
 #include "base/cpu.hpp"
 
 #include <algorithm>
@@ -10,7 +10,12 @@
 
 #if PHALANX_LINUX
 #include <sched.h>
+#endif
+#if defined(__linux__)
+#include <sys/syscall.h>
 #include <unistd.h>
+#else
+#include <pthread.h>
 #endif
 
 namespace phalanx {
@@ -22,6 +27,16 @@ void fill(cpu_set_t& set) noexcept {
 }
 }  // namespace
 #endif
+
+std::uint64_t this_thread_number() noexcept {
+#if defined(__linux__)
+    return static_cast<std::uint64_t>(::syscall(SYS_gettid));
+#else
+    std::uint64_t number = 0;
+    ::pthread_threadid_np(nullptr, &number);
+    return number;
+#endif
+}
 
 int usable_cores() noexcept {
 #if PHALANX_LINUX
@@ -63,11 +78,11 @@ bool move_to_core(int core) noexcept {
     if (::sched_getaffinity(0, sizeof before, &before) != 0 || !CPU_ISSET(core, &before)) {
         return false;
     }
-    // The kernel does not tell cores that are offline, or not in the cpuset yet: who was bound to
-    // none is not bound afterwards.
+    // The kernel does not report cores that are offline or not in the cpuset yet. A thread that was
+    // not bound before must not be bound afterwards.
     if (CPU_COUNT(&before) >= ::sysconf(_SC_NPROCESSORS_ONLN)) fill(before);
     const bool has_moved = ::sched_setaffinity(0, sizeof only, &only) == 0;
-    if (::sched_setaffinity(0, sizeof before, &before) != 0) {  // the cpuset is another one now
+    if (::sched_setaffinity(0, sizeof before, &before) != 0) {  // the cpuset has changed meanwhile
         fill(before);
         ::sched_setaffinity(0, sizeof before, &before);
     }
@@ -82,7 +97,7 @@ double flag_latency_ns() {
     if (usable_cores() < 2) return -1.0;
     using Clock = std::chrono::steady_clock;
     constexpr int kRounds = 100;  // 6 us near, 30 us far (RESULTS.md section 0)
-    constexpr int kTries = 5;     // the least of a few: a descheduled partner only adds
+    constexpr int kTries = 5;     // the minimum counts: a descheduled partner only adds time
     const auto give_up = Clock::now() + std::chrono::milliseconds(20);
     alignas(128) std::atomic<int> ball{0};
     std::atomic<bool> stop{false};

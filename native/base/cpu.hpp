@@ -1,8 +1,21 @@
-// What the waiting policy must know about the processor.
+// Use the processor: clones of functions per vector instruction set, pauses, and core affinity.
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
+// AVX2, and AVX-512 with its masks, which select elements in one instruction while AVX2 needs a
+// comparison and a blend. ifunc resolvers run before a sanitizer is ready, so only plain builds
+// have clones.
+#if !defined(__x86_64__) || defined(PHALANX_SANITIZED) || defined(__APPLE__)  // Mach-O has no ifunc
+#define PHALANX_CLONES
+#elif defined(__clang__)
+#define PHALANX_CLONES __attribute__((target_clones("avx2", "default")))
+#else
+#define PHALANX_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#endif
+
+// Query the processor for the waiting policy: cores, affinity, thread numbers, latency.
 namespace phalanx {
 
 inline void cpu_relax() noexcept {
@@ -13,8 +26,9 @@ inline void cpu_relax() noexcept {
 #endif
 }
 
-// No read below comes before one above: of memory that a flag read below vouches for. Processors
-// of x86 keep that order by themselves. (A fence of C++ would do; the thread sanitizer knows none.)
+// Order reads above before reads below. A flag that is read above the fence thus covers the data
+// read below. x86 processors keep this order without an instruction. (A C++ fence would do, but
+// the thread sanitizer does not support fences.)
 inline void order_reads() noexcept {
 #if defined(__aarch64__)
     asm volatile("dmb ishld" ::: "memory");
@@ -23,17 +37,20 @@ inline void order_reads() noexcept {
 #endif
 }
 
-// Cores this thread may run on (the affinity mask, not the machine).
+// Number of cores this thread may run on (its affinity mask, not the machine's cores).
 int usable_cores() noexcept;
 std::vector<int> usable_core_list();
-// The one that this thread is on; -1 where that is not known.
+// Core that this thread runs on; -1 if unknown.
 int current_core() noexcept;
-// Has this thread go on there, and leaves its affinity mask as it is. False if it cannot be. A
-// thread that is bound to a part of a cpuset which grows meanwhile stays bound to what it had.
+// Move this thread to a core and keep its affinity mask. False on failure. A thread that is bound
+// to a part of a cpuset keeps its mask, even if the cpuset grows meanwhile.
 bool move_to_core(int core) noexcept;
 
-// One-way latency of a flag between two cores in ns, measured with a helper thread in about 50 us
-// of flag time; a negative number where there is only one core.
+// System-wide unique number of this thread, as Python's native_id.
+std::uint64_t this_thread_number() noexcept;
+
+// Measure the one-way latency of a flag between two cores in ns, with a helper thread, in about 50
+// us of flag time. Negative if there is only one core.
 double flag_latency_ns();
 
 }  // namespace phalanx

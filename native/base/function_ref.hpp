@@ -1,4 +1,4 @@
-// A borrowed callable: no allocation, valid only during the call it is passed to.
+// Borrow a callable without allocation; valid only during the call it is passed to.
 #pragma once
 
 #include <concepts>

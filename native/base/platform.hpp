@@ -1,7 +1,7 @@
-// Whose calls the engine makes: Linux's own, or those that all Unix systems have. The second are
-// for macOS, and PHALANX_PORTABLE (a CMake option) takes them on Linux too, so that they are
-// tested. For .cpp files of base/ alone: the tests link these compiled either way with one and the
-// same rest.
+// Select the system calls: Linux's own, or portable Unix calls. The portable calls are for macOS;
+// PHALANX_PORTABLE (a CMake option) selects them on Linux too, so that they are tested. Only .cpp
+// files of PHALANX_SYSTEM_SOURCES (CMakeLists.txt) may include this header: the tests link both
+// variants with the same other files.
 #pragma once
 
 #if defined(__linux__) && !defined(PHALANX_PORTABLE)

@@ -1,4 +1,4 @@
-// phalanx._native.Group
+// Bind phalanx._native.Group and the handle of an asynchronous operation.
 #include <cmath>
 
 #include "binding/binding.hpp"
@@ -19,8 +19,8 @@ void check_same(const View& x, const View& out, OpKind kind, int size) {
     }
 }
 
-// A shifted overlap would be overwritten while it is read. Where every element stays in its place
-// x and out may be the same; where every rank gets another block of x they may not.
+// A shifted overlap would be overwritten while it is read. If every element stays in its place, x
+// and out may be the same; if every rank gets another block of x, they may not.
 void check_overlap(const View& x, const View& out, OpKind kind, int rank) {
     const auto size = size_of(x.dtype);
     const bool is_apart =
@@ -42,9 +42,9 @@ void run_on(Group& group, OpKind kind, const py::handle& x, const py::handle& ou
     run_call(group, prepared.call);
 }
 
-// A message, to or from rank `peer`.
-void pass(Group& group, const py::handle& array, int peer, bool is_recv,
-          const std::optional<double>& timeout, const std::string& dtype) {
+// Sends a message to rank `peer`, or receives one from it.
+void run_message(Group& group, const py::handle& array, int peer, bool is_recv,
+                 const std::optional<double>& timeout, const std::string& dtype) {
     const View view = view_of(array, is_recv ? "out" : "x", is_recv, dtype);
     Call call;
     call.kind = is_recv ? OpKind::kRecv : OpKind::kSend;
@@ -60,6 +60,39 @@ void pass(Group& group, const py::handle& array, int peer, bool is_recv,
 
 using Sockets = std::map<int, std::vector<int>>;  // by peer, in the same order at both ends
 
+// Owns the sockets of a new group until its links own them, also if one of the links is refused.
+class OwnedSockets {
+  public:
+    OwnedSockets(const Sockets& links, const std::map<int, int>& pair_links) {
+        for (const auto& [peer, fds] : links) {
+            for (const int fd : fds) links_[peer].emplace_back(fd);
+        }
+        for (const auto& [peer, fd] : pair_links) pair_links_.emplace(peer, fd);
+    }
+    void give_to(GroupOptions& options, std::chrono::milliseconds silence) {
+        for (auto& [peer, owned] : links_) {
+            std::vector<int> fds;
+            fds.reserve(owned.size());
+            for (Fd& fd : owned) fds.push_back(fd.release());
+            options.links.emplace(peer, make_striped_link(peer, fds, silence));
+        }
+        for (auto& [peer, fd] : pair_links_) {
+            options.pair_links.emplace(peer, make_pair_wire(peer, fd.release(), silence));
+        }
+    }
+
+  private:
+    std::map<int, std::vector<Fd>> links_;
+    std::map<int, Fd> pair_links_;
+};
+
+// The end of a group waits for its threads, which may be stuck: other threads need the GIL then.
+void destroy(Group* group) {
+    std::optional<ReleasedGil> released;
+    if (PyGILState_Check() != 0) released.emplace();
+    delete group;
+}
+
 std::shared_ptr<Group> make_group(
     int rank, int size, std::uint64_t epoch, int channel, std::uint64_t tag,
     std::vector<int> members, std::vector<int> hosts, std::vector<int> slots,
@@ -67,17 +100,14 @@ std::shared_ptr<Group> make_group(
     const PyPage* page, int wake_fd, const std::map<int, int>& pair_links, int ranks_here,
     std::vector<int> page_slots, const std::optional<double>& silence_s,
     std::shared_ptr<Recorder> recorder, const SelectorTable& selector) {
-    // Beyond a day of silence (inf is one) nobody is watched.
+    // A silence limit of more than a day (inf is one) disables the check.
+    OwnedSockets sockets(links, pair_links);
     constexpr double kDay = 86400;
     const bool is_watched = silence_s && *silence_s > 0 && *silence_s < kDay;
     const std::chrono::milliseconds silence(
         is_watched ? std::max<std::int64_t>(std::llround(*silence_s * 1000), 1) : 0);
     GroupOptions options;
-    for (const auto& [peer, fds] : links)
-        options.links.emplace(peer, make_striped_link(peer, fds, silence));
-    for (const auto& [peer, fd] : pair_links) {
-        options.pair_links.emplace(peer, make_pair_wire(peer, fd, silence));
-    }
+    sockets.give_to(options, silence);
     options.rank = rank;
     options.size = size;
     options.epoch = epoch;
@@ -92,7 +122,7 @@ std::shared_ptr<Group> make_group(
         options.arena = arena->arena;
     }
     if (page != nullptr) {
-        if (page->page == nullptr) raise_distributed_error("the abort page is closed");
+        if (page->page == nullptr) raise_distributed_error("the control page is closed");
         options.page = page->page;
     }
     options.wake_fd = wake_fd;
@@ -101,24 +131,23 @@ std::shared_ptr<Group> make_group(
     options.site = &current_site_of_thread;
     options.recorder = std::move(recorder);
     options.tuning = tuned_by(selector);
-    return std::make_shared<Group>(std::move(options));
+    return {new Group(std::move(options)), &destroy};
 }
 
 py::dict describe(const Group& group, const std::vector<std::uint64_t>& sizes) {
-    std::vector<std::uint64_t> told{8, 1U << 10, 1U << 14, 1U << 20, 1U << 26};
-    told.insert(told.end(), sizes.begin(), sizes.end());
+    std::vector<std::uint64_t> shown{8, 1U << 10, 1U << 14, 1U << 20, 1U << 26};
+    shown.insert(shown.end(), sizes.begin(), sizes.end());
     const auto algorithms_of = [&](std::initializer_list<OpKind> kinds, Dtype dtype) {
         py::dict algorithms;
         for (const OpKind kind : kinds) {
             py::dict by_size;
-            for (const std::uint64_t nbytes : told) {
+            for (const std::uint64_t nbytes : shown) {
                 by_size[py::int_(nbytes)] = group.algorithm(kind, nbytes, dtype);
             }
             algorithms[name_of(kind).c_str()] = by_size;
         }
         return algorithms;
     };
-    const Counters counters = group.counters();
     py::dict result;
     result["rank"] = group.rank();
     result["size"] = group.size();
@@ -131,17 +160,11 @@ py::dict describe(const Group& group, const std::vector<std::uint64_t>& sizes) {
         {OpKind::kBarrier, OpKind::kAllSum, OpKind::kAllMax, OpKind::kAllMin, OpKind::kAllGather,
          OpKind::kSumScatter, OpKind::kAllToAll, OpKind::kBroadcast},
         Dtype::none);
-    // Only sums of halves are done in another way: in float32, as which they may have to travel.
+    // Only sums of halves use other algorithms: their partial sums may travel as float32.
     result["algorithms_of_halves"] =
         algorithms_of({OpKind::kAllSum, OpKind::kSumScatter}, Dtype::float16);
     result["selector"] = table_of(group.tuning());
-    result["operations"] = counters.operations;
-    result["bytes"] = counters.bytes;
-    result["link_bytes_sent"] = counters.link_bytes_sent;
-    result["messages_sent"] = counters.messages_sent;
-    result["message_bytes_sent"] = counters.message_bytes_sent;
-    result["messages_received"] = counters.messages_received;
-    result["message_bytes_received"] = counters.message_bytes_received;
+    result["operations"] = group.operations();
     return result;
 }
 
@@ -158,21 +181,26 @@ bool is_finalizing() noexcept {
 std::optional<Clock::duration> to_duration(const std::optional<double>& timeout) {
     if (!timeout) return std::nullopt;
     if (!(*timeout >= 0.0)) throw py::value_error("timeout must be None or at least 0 seconds");
-    constexpr double kForever = 3e9;  // a century: beyond it the clock's range ends
+    constexpr double kForever = 3e9;  // a century: more would overflow the clock
     return std::chrono::duration_cast<Clock::duration>(
         std::chrono::duration<double>(std::min(*timeout, kForever)));
 }
 
 void run_released(Group& group, FunctionRef<void(const std::function<bool()>&)> body) {
     std::optional<py::error_already_set> raised;
-    const std::function<bool()> interrupt = [&raised] {
-        // Of an interpreter that is ending nobody gets it any more: the operation goes on instead,
-        // as its peers may wait for this rank's part.
+    const std::function<bool()> interrupt = [&raised, &group] {
+        // An interpreter that is shutting down gives the GIL to no thread. Then the operation goes
+        // on, because peers may wait for this rank's part.
         if (is_finalizing()) return false;
         const TakenGil taken;
-        if (PyErr_CheckSignals() == 0) return false;
-        raised.emplace();
-        return true;
+        try {
+            if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+            group.tell_threads(may_others_act());
+        } catch (const py::error_already_set& error) {
+            raised.emplace(error);
+            return true;
+        }
+        return false;
     };
     try {
         const ReleasedGil released;
@@ -181,8 +209,8 @@ void run_released(Group& group, FunctionRef<void(const std::function<bool()>&)> 
         if (raised) throw std::move(*raised);
         throw;
     } catch (const Aborted& error) {
-        const int accused = group.accused_by(error.reason);
-        raise_reason(error.reason, accused, group.host_of(accused));
+        const int culprit_rank = group.culprit_seen_by(error.reason);
+        raise_reason(error.reason, culprit_rank, group.host_of(culprit_rank));
     }
 }
 
@@ -190,7 +218,7 @@ void run_call(Group& group, Call& call) {
     std::optional<std::string> site;
     if (group.has_submitted()) {
         if (group.has_finished()) group.drop_finished();
-        // It will run on the group's thread, which has no frames.
+        // The operation will run on the group's thread, which has no Python frames.
         if (!group.is_idle()) call.site = &site.emplace(current_site());
     }
     run_released(group, [&](const std::function<bool()>& interrupt) {
@@ -223,7 +251,7 @@ Prepared prepare(const Group& group, OpKind kind, const py::handle& x_array,
     call.x = x.data;
     call.out = out.writable;
     call.timeout = to_duration(timeout);
-    group.check_call(call);  // before the size of out, which follows from a right x
+    group.check_call(call);  // before the size of out, which is computed from a valid x
     check_same(x, out, kind, group.size());
     check_overlap(x, out, kind, group.rank());
     return prepared;
@@ -268,14 +296,14 @@ void register_group(py::module_& module) {
             .def(
                 "send",
                 [](Group& self, const py::object& x, int dst, const std::optional<double>& timeout,
-                   const std::string& dtype) { pass(self, x, dst, false, timeout, dtype); },
+                   const std::string& dtype) { run_message(self, x, dst, false, timeout, dtype); },
                 py::arg("x"), py::arg("dst"), py::arg("timeout") = py::none(),
                 py::arg("dtype") = "")
             .def(
                 "recv",
                 [](Group& self, const py::object& out, int src,
                    const std::optional<double>& timeout,
-                   const std::string& dtype) { pass(self, out, src, true, timeout, dtype); },
+                   const std::string& dtype) { run_message(self, out, src, true, timeout, dtype); },
                 py::arg("out"), py::arg("src"), py::arg("timeout") = py::none(),
                 py::arg("dtype") = "")
             .def(
@@ -289,16 +317,16 @@ void register_group(py::module_& module) {
             .def(
                 "abort",
                 [](Group& self, int kind, int culprit, const std::string& message) {
-                    const ReleasedGil released;  // touches nothing of Python
+                    const ReleasedGil released;  // touches no Python object
                     return self.abort({checked_kind(kind), culprit, message});
                 },
                 py::arg("kind"), py::arg("culprit"), py::arg("message"))
             .def(
-                "settle",
+                "wait_until_idle",
                 [](Group& self, double timeout) {
                     const ReleasedGil released;  // waits for running operations
                     const std::chrono::duration<double> time(timeout);
-                    return self.settle(std::chrono::ceil<std::chrono::milliseconds>(time));
+                    return self.wait_until_idle(std::chrono::ceil<std::chrono::milliseconds>(time));
                 },
                 py::arg("timeout"))
             .def("close",
@@ -310,7 +338,7 @@ void register_group(py::module_& module) {
                      self.drop_finished();
                  })
             .def_property_readonly("is_idle", &Group::is_idle)
-            .def("is_left_by_all", &Group::is_left_by_all)
+            .def("all_members_left", &Group::all_members_left)
             .def("describe", &describe, py::arg("sizes") = std::vector<std::uint64_t>{});
     for (const OpKind kind : {OpKind::kAllSum, OpKind::kAllMax, OpKind::kAllMin, OpKind::kAllGather,
                               OpKind::kSumScatter, OpKind::kAllToAll, OpKind::kSplit}) {
@@ -322,6 +350,99 @@ void register_group(py::module_& module) {
             py::arg("x"), py::arg("out"), py::arg("timeout") = py::none(), py::arg("dtype") = "");
     }
     group.attr("CHANNELS") = Arena::kChannels;
+}
+
+}  // namespace phalanx::binding
+
+// phalanx._native.Work, and Group.submit, which makes it.
+namespace phalanx::binding {
+
+namespace {
+
+// The native record holds the arrays, not this struct: a Work without references still runs, and
+// its arrays are dropped at a later call, with the GIL (Group::drop_finished).
+struct PyWork {
+    std::shared_ptr<Group> group;
+    std::shared_ptr<AsyncOperation> work;
+};
+
+// Arrays of a queued operation; the end of a group drops them without the GIL.
+struct Arrays {
+    py::object x, out;
+    Arrays(const py::object& the_x, const py::object& the_out) : x(the_x), out(the_out) {}
+    Arrays(const Arrays&) = delete;
+    Arrays& operator=(const Arrays&) = delete;
+    ~Arrays() {
+        std::optional<TakenGil> taken;
+        if (PyGILState_Check() == 0) taken.emplace();
+        x = py::object();
+        out = py::object();
+    }
+};
+
+OpKind kind_of(const std::string& name) {
+    for (std::uint32_t number = 1; number < static_cast<std::uint32_t>(OpKind::kSplit); ++number) {
+        const auto kind = static_cast<OpKind>(number);
+        if (name_of(kind) == name) return kind;
+    }
+    throw py::value_error("no operation is called '" + name + "'");
+}
+
+PyWork submit(const std::shared_ptr<Group>& group, const std::string& op, const py::object& x,
+              const py::object& out, int root, const std::optional<double>& timeout,
+              std::string_view dtype) {
+    Prepared prepared;
+    const OpKind kind = kind_of(op);
+    if (kind == OpKind::kBarrier) {
+        prepared.call.timeout = to_duration(timeout);
+    } else {
+        prepared = prepare(*group, kind, x, out, root, timeout, dtype);
+    }
+    const auto arrays = std::make_shared<Arrays>(x, out);
+    if (group->has_finished()) group->drop_finished();
+    // Look it up now: when the work runs, its caller is elsewhere.
+    const std::string site = current_site();
+    prepared.call.site = &site;
+    PyWork result{group, nullptr};
+    run_released(*group, [&](const std::function<bool()>& interrupt) {
+        prepared.call.interrupt = interrupt;
+        result.work = group->submit(prepared.call, arrays);
+    });
+    return result;
+}
+
+void wait(const PyWork& self, const std::optional<double>& timeout) {
+    const auto limit = to_duration(timeout);
+    if (self.group->has_finished()) self.group->drop_finished();
+    // Also if it raises, once the work is over: a shared error must not keep arrays alive.
+    const auto drop = [&] {
+        if (self.work->is_done()) self.work->drop_owner();
+    };
+    try {
+        run_released(*self.group, [&](const std::function<bool()>& interrupt) {
+            self.group->wait(*self.work, limit, interrupt);
+        });
+    } catch (...) {
+        drop();
+        throw;
+    }
+    drop();
+}
+
+}  // namespace
+
+void register_work(py::module_& module) {
+    py::class_<PyWork>(module, "Work", py::is_final())
+        .def("wait", &wait, py::arg("timeout") = py::none())
+        .def_property_readonly("done", [](const PyWork& self) {
+            if (!self.work->is_done()) return false;
+            self.work->drop_owner();
+            return true;
+        });
+    module.attr("Group").attr("submit") =
+        py::cpp_function(&submit, py::name("submit"), py::is_method(module.attr("Group")),
+                         py::arg("op"), py::arg("x"), py::arg("out"), py::arg("root") = 0,
+                         py::arg("timeout") = py::none(), py::arg("dtype") = "");
 }
 
 }  // namespace phalanx::binding

@@ -1,4 +1,4 @@
-// What the files of the binding share. No logic lives here: convert, release, call, convert back.
+// Shared declarations of the binding. No logic: convert, release the GIL, call, convert back.
 #pragma once
 
 #include <pybind11/numpy.h>
@@ -11,8 +11,8 @@
 
 #include "binding/gil.hpp"
 #include "group/group.hpp"
-#include "transport/abort_page.hpp"
-#include "transport/arena.hpp"
+#include "shm/arena.hpp"
+#include "shm/control_page.hpp"
 
 namespace phalanx::binding {
 
@@ -25,16 +25,17 @@ void register_trace(py::module_& module);
 void register_spans(py::module_& module);
 void register_arena(py::module_& module);
 void register_group(py::module_& module);
-void register_short_way(py::module_& module);
+void register_fast_path(py::module_& module);
 void register_work(py::module_& module);
+void register_mlx(py::module_& module);
 void register_convert(py::module_& module);
 
-// Closable holders: close() drops the binding's share; a group at work keeps its own.
+// Holders with close(): it drops the binding's share; a group in use keeps its own.
 struct PyPage {
-    std::shared_ptr<AbortPage> page;
-    [[nodiscard]] AbortPage& get() const;
+    std::shared_ptr<ControlPage> page;
+    [[nodiscard]] ControlPage& get() const;
 };
-// Of the rank in a slot: its records packed and how many were dropped; its counters.
+// For the rank in a slot: packed records and the number dropped; counters.
 py::tuple trace_of(const PyPage& self, int slot, std::uint64_t since);
 py::tuple counters_of(const PyPage& self, int slot);
 struct PyArena {
@@ -42,8 +43,8 @@ struct PyArena {
     [[nodiscard]] const Arena& get() const;
 };
 
-// A numpy array, looked at and found right: C-contiguous, aligned, of a supported dtype. `dtype`
-// says how to read its bytes where numpy has no name for it; empty: as numpy does.
+// A numpy array that was checked: C-contiguous, aligned, of a supported dtype. `dtype` names the
+// dtype of its bytes if numpy has none for it; empty: numpy's dtype.
 struct View {
     const std::byte* data = nullptr;
     std::byte* writable = nullptr;
@@ -54,10 +55,10 @@ struct View {
 View view_of(const py::handle& array, const char* name, bool is_output,
              std::string_view dtype = {});
 
-// `none` for what the engine does not know, or not with its bytes swapped.
+// Returns `none` for dtypes that the engine does not support, including swapped byte order.
 Dtype dtype_of(const py::dtype& dtype);
 
-// An operation as Python has called it; `call.shape` lies in `x`, which may be moved.
+// An operation as called from Python; `call.shape` points into `x`, which may be moved.
 struct Prepared {
     View x;
     Call call;
@@ -65,32 +66,36 @@ struct Prepared {
 Prepared prepare(const Group& group, OpKind kind, const py::handle& x, const py::handle& out,
                  int root, const std::optional<double>& timeout, std::string_view dtype);
 std::optional<Clock::duration> to_duration(const std::optional<double>& timeout);
-// Runs `body(interrupt)` without the GIL and raises what it throws; `interrupt` runs Python's
-// signal handlers. Safe: arrays are held by the caller, only their memory is touched, and Python is
-// entered again only through the signal check, with the GIL.
+// Runs `body(interrupt)` without the GIL and raises the Python exception for its errors;
+// `interrupt` runs Python's signal handlers. Safe: the caller holds the arrays, only their memory
+// is touched, and Python is entered again only through the signal check, with the GIL.
 void run_released(Group& group, FunctionRef<void(const std::function<bool()>&)> body);
 
-// An operation that was called and found right: runs it (or the message), and raises what it
-// throws.
+// Runs a checked operation or message and raises the Python exception for its errors.
 void run_call(Group& group, Call& call);
 
-// The first frame of the calling thread that is not ours: "train.py:31", "cell line 2"; ""
-// where there is none.
+// The first frame of the calling thread outside of this package: "train.py:31", "cell line 2"; ""
+// if there is none.
 std::string current_site() noexcept;
 // The same for a thread without the GIL.
 std::string current_site_of_thread() noexcept;
-// Whether the interpreter ends: a thread that asks for the GIL is ended by Python then.
+// Whether threads other than this one may act for the user. Runs Python code, and so signal
+// handlers. True if unknown.
+bool may_others_act();
+// Whether the interpreter is shutting down: Python ends a thread that asks for the GIL then.
 bool is_finalizing() noexcept;
 
 // Sets the Python exception for a reason and throws py::error_already_set.
-[[noreturn]] void raise_reason(const Reason& reason, int accused, const std::string& host);
+[[noreturn]] void raise_reason(const AbortReason& reason, int culprit_rank,
+                               const std::string& host);
 [[noreturn]] void raise_distributed_error(const std::string& text);
-// What C++ has thrown as Python's current exception, for functions that pybind11 does not wrap.
+// Converts a C++ exception to the current Python exception, for functions without pybind11's
+// wrapper.
 void set_python_error(const std::exception_ptr& thrown);
 
-// Text from another process may have been cut or torn: it must not raise a UnicodeError.
+// Text from another process may be cut or corrupt: it must not raise a UnicodeError.
 py::object to_text(const std::string& text);
 // (kind, culprit, message) or None.
-py::object to_tuple(const std::optional<Reason>& reason);
+py::object to_tuple(const std::optional<AbortReason>& reason);
 
 }  // namespace phalanx::binding

@@ -1,4 +1,4 @@
-// From the engine's errors to the classes of phalanx.errors, which are imported once.
+// Converts the engine's errors to the classes of phalanx.errors, which are imported once.
 #include <pybind11/gil_safe_call_once.h>
 
 #include "binding/binding.hpp"
@@ -11,8 +11,8 @@ struct Classes {
     py::object base, rank_failure, timeout, mismatch;
 };
 
-// Leaked on purpose (that is what gil_safe_call_once_and_store does): no destructor runs after the
-// interpreter's end.
+// Leaked on purpose (gil_safe_call_once_and_store does that): no destructor runs after the
+// interpreter has shut down.
 const Classes& classes() {
     PYBIND11_CONSTINIT static py::gil_safe_call_once_and_store<Classes> storage;
     return storage
@@ -29,7 +29,7 @@ const Classes& classes() {
     throw py::error_already_set();
 }
 
-// Of the engine's errors; throws on what is none.
+// Raises the Python class for an error of the engine; rethrows any other error.
 void translate(const std::exception_ptr& thrown) {
     try {
         std::rethrow_exception(thrown);
@@ -63,20 +63,20 @@ py::object to_text(const std::string& text) {
     return decoded;
 }
 
-void raise_reason(const Reason& reason, int accused, const std::string& host) {
+void raise_reason(const AbortReason& reason, int culprit_rank, const std::string& host) {
     const Classes& known = classes();
     const py::object text = to_text(reason.message);
     switch (reason.kind) {
         case AbortKind::kRankFailure:
         case AbortKind::kLinkBroken:
-            raise(known.rank_failure, known.rank_failure(accused, host, text));
+        case AbortKind::kClosed:  // a rank that has closed will not come, like a dead one
+            raise(known.rank_failure, known.rank_failure(culprit_rank, host, text));
         case AbortKind::kMismatch:
             raise(known.mismatch, known.mismatch(text));
         case AbortKind::kTimeout:
             raise(known.timeout, known.timeout(text));
         case AbortKind::kInterrupted:
         case AbortKind::kError:
-        case AbortKind::kClosed:
             break;
     }
     raise(known.base, known.base(text));
@@ -102,7 +102,7 @@ void register_errors(py::module_& module) {
     });
 }
 
-py::object to_tuple(const std::optional<Reason>& reason) {
+py::object to_tuple(const std::optional<AbortReason>& reason) {
     if (!reason) return py::none();
     return py::make_tuple(static_cast<int>(reason->kind), reason->culprit,
                           to_text(reason->message));

@@ -14,7 +14,7 @@ void ask_for_gil(const Ask& ask) {
     try {
         ask();
     } catch (const abi::__forced_unwind&) {
-        while (true) ::pause();  // leaving would unwind on; the process is about to end
+        while (true) ::pause();  // returning would continue the unwinding; the process ends soon
     }
 #else
     ask();

@@ -1,5 +1,4 @@
-// The GIL, given and taken by threads that may outlive the interpreter. Knows nothing of what they
-// do meanwhile.
+// Release and acquisition of the GIL for threads that may outlive the interpreter.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -8,12 +7,12 @@
 
 namespace phalanx::binding {
 
-// A daemon thread that asks for the GIL of an interpreter that is ending never gets it. Since
-// Python 3.14 it sleeps until the process is over; before, Python unwinds its frames by force,
-// which the destructors of C++ on the way do not survive. Here it sleeps in any case. (pybind11's
-// classes of the same purpose end the whole process then.)
+// A daemon thread that asks for the GIL while the interpreter shuts down never gets it. Since
+// Python 3.14 the thread sleeps until the process ends. Before, Python unwinds the thread's frames
+// by force, and C++ destructors on the way do not survive that. These classes make the thread sleep
+// in both cases. (pybind11's equivalent classes end the whole process then.)
 
-// Without the GIL while it lives.
+// Releases the GIL for its scope.
 class ReleasedGil {
   public:
     ReleasedGil() noexcept : state_(PyEval_SaveThread()) {}
@@ -25,7 +24,7 @@ class ReleasedGil {
     PyThreadState* state_;
 };
 
-// With the GIL while it lives.
+// Holds the GIL for its scope.
 class TakenGil {
   public:
     TakenGil();

@@ -12,6 +12,7 @@ PYBIND11_MODULE(_native, module) {
     register_spans(module);
     register_arena(module);
     register_group(module);
-    register_short_way(module);
+    register_fast_path(module);
     register_work(module);
+    register_mlx(module);
 }

@@ -1,26 +1,28 @@
 // The algorithms between nodes. Each ring is one stream in and one stream out (stream.cpp), so
-// steps overlap and nobody waits for a step of everybody.
+// steps overlap and no node waits for a global step.
 #include <vector>
 
 #include "base/copy.hpp"
-#include "collectives/checksum.hpp"
-#include "collectives/kernels.hpp"
-#include "collectives/plan.hpp"
+#include "collectives/kernels/checksum.hpp"
+#include "collectives/kernels/reduce.hpp"
+#include "collectives/operation/plan.hpp"
 #include "collectives/team.hpp"
 
 namespace phalanx {
 
 namespace {
-int left_of(const LinkTeam& links) { return (links.me() - 1 + links.size()) % links.size(); }
-int right_of(const LinkTeam& links) { return (links.me() + 1) % links.size(); }
+int left_of(const NodeExchange& links) { return (links.me() - 1 + links.size()) % links.size(); }
+int right_of(const NodeExchange& links) { return (links.me() + 1) % links.size(); }
 }  // namespace
 
 // Before: x on every node. After: out = the reduction, the same bits on all nodes.
 // 2(m-1) steps, 2(m-1)/m n bytes sent per node: reduce-scatter, then all-gather.
 // Source: Patarasuk and Yuan 2009, doi:10.1016/j.jpdc.2008.09.002.
-// Chunk c is reduced in the order of the nodes c, c+1, ..., c-1 (as (received) + own), then copied.
-// In place works: a byte of x is overwritten by what has gone around the ring, hence after it left.
-void Team::ring_reduce(const Job& job, const std::byte* x, std::byte* out, Waiter& waiter) {
+// Chunk c is reduced in node order c, c+1, ..., c-1 (as (received) + own), then copied.
+// `out` may be x: a byte of x is overwritten only by data that has gone around the ring, so after
+// the byte was sent.
+void Team::ring_reduce(const ReductionSpec& job, const std::byte* x, std::byte* out,
+                       Waiter& waiter) {
     const int nodes = links_->size();
     const auto chunk = [&](int index) {
         const Range range = slice(job.count, static_cast<std::uint64_t>(nodes),
@@ -45,9 +47,9 @@ void Team::ring_reduce(const Job& job, const std::byte* x, std::byte* out, Waite
                    job.dtype, waiter);
 }
 
-// Before: x of all nodes has come with the headers or in an exchange. After: out = the reduction of
-// elements `part`. Small arrays: one step, (m-1) n bytes sent per node; in the order of the nodes.
-void Team::mesh_reduce(const Job& job, const std::byte* own, std::byte* out, Range part) {
+// Before: x of all nodes came with the headers or in an exchange. After: out = the reduction of
+// elements `part`, in node order. For small arrays: one step, (m-1) n bytes sent per node.
+void Team::mesh_reduce(const ReductionSpec& job, const std::byte* own, std::byte* out, Range part) {
     std::vector<const std::byte*> inputs;
     for (int node = 0; node < links_->size(); ++node) {
         const std::byte* from = node == links_->me() ? own : links_->payload(node);
@@ -56,7 +58,7 @@ void Team::mesh_reduce(const Job& job, const std::byte* own, std::byte* out, Ran
     reduce(job.reduction, job.dtype, out, nullptr, inputs, part.size);
 }
 
-// In bytes, by node.
+// Ranges in bytes, by node.
 std::vector<Range> Team::slices_of(std::uint64_t count, std::uint64_t width) const {
     std::vector<Range> slices;
     for (int node = 0; node < links_->size(); ++node) {
@@ -67,12 +69,13 @@ std::vector<Range> Team::slices_of(std::uint64_t count, std::uint64_t width) con
     return slices;
 }
 
-// Before: slice m of x of all nodes has come to node m with the headers. After: out = the
-// reduction. 2 steps, 2(m-1)/m n bytes sent per node, as many as a ring, whose 2(m-1) steps it
-// saves; but everybody speaks with everybody, and n bytes are copied on their way out.
+// Before: slice m of x of all nodes came to node m with the headers. After: out = the reduction.
+// 2 steps, 2(m-1)/m n bytes sent per node: the bytes of a ring without its 2(m-1) steps. But every
+// node communicates with every other node, and n bytes are copied before sending.
 // Source: Thakur, Rabenseifner and Gropp 2005, doi:10.1177/1094342005051521, section 4.4 (pairwise
-// reduce-scatter). In the order of the nodes. In place works: x has left before out is written.
-void Team::direct_reduce(const Job& job, const std::byte* own, std::byte* out, Waiter& waiter) {
+// reduce-scatter). In node order. In place works: x was sent before out is written.
+void Team::direct_reduce(const ReductionSpec& job, const std::byte* own, std::byte* out,
+                         Waiter& waiter) {
     const auto slices = slices_of(job.count, job.width());
     const auto me = static_cast<std::size_t>(links_->me());
     std::vector<const std::byte*> inputs;
@@ -83,21 +86,21 @@ void Team::direct_reduce(const Job& job, const std::byte* own, std::byte* out, W
     reduce(job.reduction, job.dtype, mine, nullptr, inputs, slices[me].size / job.width());
     const std::span made(mine, static_cast<std::size_t>(slices[me].size));
     const Outgoing result{mine, slices[me].size, checksum_of(made)};
-    std::vector<Trade> trades(slices.size());
+    std::vector<PairTransfer> transfers(slices.size());
     for (std::size_t node = 0; node < slices.size(); ++node) {
         if (node == me) continue;
-        trades[node].outgoing = {result};
-        trades[node].incoming = {{out + slices[node].begin, nullptr, slices[node].size}};
+        transfers[node].outgoing = {result};
+        transfers[node].incoming = {{out + slices[node].begin, nullptr, slices[node].size}};
     }
-    links_->trade(trades, waiter);
+    links_->exchange_all_pairs(transfers, waiter);
 }
 
-// Before: the terms of all ranks' pieces on every node. After: on every node the sums of the pieces
-// of its ranks. m-1 steps, (m-1)/m n bytes sent per node where nodes are equal.
-// The first half of ring_reduce (Patarasuk and Yuan 2009, doi:10.1016/j.jpdc.2008.09.002), begun a
-// chunk earlier, so that the chunk which is whole here at last is this node's own: the pieces of
-// node c are summed in the order of the nodes c+1, c+2, ..., c.
-void Team::ring_scatter(const Job& job, const Pieces& pieces, Waiter& waiter) {
+// Before: every node has the terms of all ranks' pieces. After: every node has the sums of the
+// pieces of its ranks. m-1 steps, (m-1)/m n bytes sent per node if nodes are equal.
+// The first half of ring_reduce (Patarasuk and Yuan 2009, doi:10.1016/j.jpdc.2008.09.002), started
+// one chunk earlier, so that the last complete chunk is this node's own: the pieces of node c are
+// summed in node order c+1, c+2, ..., c.
+void Team::ring_scatter(const ReductionSpec& job, const ScatterBlock& pieces, Waiter& waiter) {
     const int nodes = links_->size();
     const int first = (links_->me() - 1 + nodes) % nodes;
     const auto at = [](int rank) { return static_cast<std::uint64_t>(rank); };
@@ -119,8 +122,8 @@ void Team::ring_scatter(const Job& job, const Pieces& pieces, Waiter& waiter) {
                    job.dtype, waiter);
 }
 
-// Before: out has the blocks of this node's ranks. After: of all ranks.
-// m-1 steps, every block crosses every link of the ring but one.
+// Before: out has the blocks of this node's ranks. After: the blocks of all ranks.
+// m-1 steps; every block crosses every link of the ring except one.
 void Team::ring_gather(const Op& op, std::byte* out, Waiter& waiter) {
     std::vector<Incoming> incoming;
     std::vector<Outgoing> outgoing;
@@ -143,9 +146,9 @@ void Team::ring_gather(const Op& op, std::byte* out, Waiter& waiter) {
                    op.dtype, waiter);
 }
 
-// A chain from the root's node to the right, each byte passed on as soon as it has come: n bytes
-// sent per node, n / bandwidth + (m-1) latencies. Source: the pipeline of Pjesivac-Grbovic et al.
-// 2007, doi:10.1007/s10586-007-0012-0.
+// A chain from the root's node to the right; each byte is forwarded when it arrives: n bytes sent
+// per node, n / bandwidth + (m-1) latencies. Source: the pipeline of Pjesivac-Grbovic et al. 2007,
+// doi:10.1007/s10586-007-0012-0.
 void Team::chain_broadcast(const Op& op, const std::byte* x, std::byte* out, Waiter& waiter) {
     const int nodes = links_->size();
     const int root_node = formation_.node_of(static_cast<int>(op.root));

@@ -1,4 +1,4 @@
-// The table is small enough to be a few comparisons.
+// Choice of the algorithm by a few comparisons.
 #include "group/selector.hpp"
 
 #include <iterator>
@@ -7,13 +7,13 @@
 
 namespace phalanx {
 
-Choice choose(const Op& op, const Tuning& tuning, std::uint64_t inline_limit, int nodes,
-              bool is_flat) {
-    Choice choice;
+AlgorithmChoice choose(const Op& op, const Tuning& tuning, std::uint64_t inline_limit, int nodes,
+                       bool is_flat) {
+    AlgorithmChoice choice;
     const std::uint64_t others = nodes > 1 ? static_cast<std::uint64_t>(nodes - 1) : 1;
     const std::uint64_t limit =
         op.kind == OpKind::kBroadcast ? tuning.mesh_broadcast_bytes : tuning.mesh_bytes;
-    // Everyone to everyone would send all blocks to all.
+    // A mesh would send all blocks to all nodes.
     choice.is_mesh = op.kind != OpKind::kAllToAll && op.nbytes() <= limit / others;
     const bool is_reduction =
         op.kind == OpKind::kAllSum || op.kind == OpKind::kAllMax || op.kind == OpKind::kAllMin;
@@ -22,7 +22,7 @@ Choice choose(const Op& op, const Tuning& tuning, std::uint64_t inline_limit, in
     const bool is_sum = op.kind == OpKind::kAllSum || op.kind == OpKind::kSumScatter;
     choice.is_wide = is_sum && is_half(op.dtype) && nodes > 1 &&
                      !(is_flat && (choice.is_mesh || choice.is_direct));
-    // What was widened did not come with the header.
+    // Widened data did not come with the header.
     choice.is_inline = op.nbytes() <= inline_limit && !choice.is_wide;
     choice.is_whole = op.nbytes() <= tuning.host.inline_bytes;
     return choice;
@@ -32,9 +32,9 @@ Tuning tuned_by(const SelectorTable& table) {
     Tuning tuning;
     for (const auto& [name, nbytes] : table) {
         if (name == "inline_bytes") {
-            if (nbytes > HostTeam::kInlineBytes) {
+            if (nbytes > SharedMemoryTeam::kInlineBytes) {
                 throw UsageError("inline_bytes must be at most " +
-                                 std::to_string(HostTeam::kInlineBytes));
+                                 std::to_string(SharedMemoryTeam::kInlineBytes));
             }
             tuning.host.inline_bytes = static_cast<std::size_t>(nbytes);
         } else if (name == "mesh_bytes") {
@@ -65,7 +65,8 @@ constexpr const char* kLinkWays[] = {"",      "mesh",     "direct", "ring",
                                      "chain", "pairwise", "queue",  "wire"};
 }  // namespace
 
-Algorithm algorithm_of(const Op& op, Choice choice, bool has_host, bool has_links) noexcept {
+Algorithm encode_algorithm(const Op& op, AlgorithmChoice choice, bool has_host,
+                           bool has_links) noexcept {
     const HostWay host = !has_host ? kNoHost : choice.is_inline ? kInline : kStaged;
     if (!has_links) return static_cast<Algorithm>(host << 4);
     const bool moves_only = op.kind == OpKind::kAllGather || op.kind == OpKind::kBroadcast;

@@ -1,12 +1,12 @@
-// Which algorithm, from (op, bytes, ranks, hosts) only, and of sums whether they are of halves: the
-// same call gives the same bits.
+// Choice of the algorithm from (op, bytes, ranks, hosts) only, and for sums whether the dtype is a
+// half: the same call gives the same bits.
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <string>
 
-#include "collectives/op.hpp"
+#include "collectives/operation/op.hpp"
 #include "collectives/team.hpp"
 
 namespace phalanx {
@@ -19,37 +19,39 @@ struct Tuning {
     //   4 ranks: 16 KiB 42 / 68 / 78, 64 KiB 94 / 74 / 89, 256 KiB 371 / 185 / 185,
     //            1 MiB 905 / 800 / 1340, 4 MiB 5440 / 5100 / 5250, 64 MiB 89000 / 133000 / 91000
     //   2 ranks: 64 KiB 20 / 20 / 22, 256 KiB 61 / 58 / 57, 1 MiB 233 / 235 / 197
-    // A mesh sends everything to everyone: the limit is for what a rank sends.
+    // A mesh sends everything to every node: the limit is on the bytes that a rank sends.
     std::uint64_t mesh_bytes = std::uint64_t{96} << 10;
-    // Up to here a reduction between more than two single ranks has two steps, not a ring's.
+    // Up to this size a reduction between more than two single ranks takes two steps, not a ring's.
     std::uint64_t direct_bytes = std::uint64_t{2} << 20;
-    // A mesh broadcast sends as much from everyone as from the root.
+    // In a mesh broadcast every node sends as much as the root.
     std::uint64_t mesh_broadcast_bytes = std::uint64_t{1} << 10;
-    // Scratch of a rank for what travels in blocks: so large that the steps of a block (some
-    // 10 us each) are lost beside its bytes (1 ms), so small that nobody misses it.
+    // Scratch of a rank for data that is sent in blocks: large enough that the steps of a block
+    // (some 10 us each) are small beside its bytes (1 ms), small enough not to matter.
     std::size_t work_bytes = std::size_t{4} << 20;
 };
 
-// The thresholds by name, as a table of `phalanx bench --tune` has them: what is not named stays as
-// it is. UsageError where a name or a size is none of ours. All ranks of a group have the same, or
-// their first operation says that they have not.
+// The thresholds by name, as in a table of `phalanx bench --tune`; unnamed thresholds keep their
+// values. Throws UsageError for an unknown name or size. All ranks of a group need the same
+// thresholds; otherwise their first operation fails with a mismatch.
 using SelectorTable = std::map<std::string, std::uint64_t>;
 Tuning tuned_by(const SelectorTable& table);
 SelectorTable table_of(const Tuning& tuning);
 
-// inline_limit is the arena's share of Tuning::host, 0 where this rank has no neighbour;
+// inline_limit is the arena's share of Tuning::host, 0 if this rank has no neighbour;
 // is_flat: every node is one rank.
-Choice choose(const Op& op, const Tuning& tuning, std::uint64_t inline_limit, int nodes,
-              bool is_flat);
+AlgorithmChoice choose(const Op& op, const Tuning& tuning, std::uint64_t inline_limit, int nodes,
+                       bool is_flat);
 
-// What is done on the host << 4 | what is done between nodes. Of a message: how it travels.
+// Algorithm on the host << 4 | algorithm between nodes. For messages: the transport.
 using Algorithm = std::uint8_t;
 inline constexpr Algorithm kQueue = 6;
 inline constexpr Algorithm kWire = 7;
-inline constexpr int kAlgorithms = 3 << 4;  // all are less
+inline constexpr int kAlgorithms = 3 << 4;  // upper bound of all values
 
-Algorithm algorithm_of(const Op& op, Choice choice, bool has_host, bool has_links) noexcept;
-// "inline", "staged", "mesh", "ring", "staged+pairwise", ...; "" where there is no such.
+// has_host, has_links: of any rank of the group.
+Algorithm encode_algorithm(const Op& op, AlgorithmChoice choice, bool has_host,
+                           bool has_links) noexcept;
+// "inline", "staged", "mesh", "ring", "staged+pairwise", ...; "" for an unknown value.
 std::string name_of_algorithm(Algorithm algorithm);
 
 }  // namespace phalanx

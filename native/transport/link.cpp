@@ -1,4 +1,4 @@
-// What all links share: poisoning after a failure, and the last words.
+// Implement the common part of links: the first failure stays, and abort notices.
 #include "transport/link.hpp"
 
 #include <algorithm>
@@ -6,23 +6,24 @@
 #include <cstring>
 #include <thread>
 
-#include "transport/abort_page.hpp"
+#include "shm/control_page.hpp"
 
 namespace phalanx {
 
 namespace {
 constexpr std::uint64_t kMagic = 0x32'64'72'6f'77'6c'70'fe;
 constexpr std::size_t kDrainBytes = std::size_t{16} << 10;
-// How long last words wait for room in a full link: a few scheduler ticks of 4 ms.
+// Time that an abort notice waits for room in a full link: a few scheduler ticks of 4 ms.
 constexpr int kRoomBites = 20;
 constexpr std::chrono::milliseconds kRoomBite{1};
-constexpr int kDrainReads = 4096;  // 64 MiB: more than any socket holds
+constexpr int kDrainReads = 4096;  // 64 MiB: more than any socket buffer
 }  // namespace
 
-void Link::give_up(const std::string& why) {
+void Link::mark_broken(const std::string& why, bool is_silent) {
     const auto where = path();
     broken_ = where.empty() ? why : where + ": " + why;
-    lose(broken_);
+    was_silent_ = is_silent;
+    lose(broken_, was_silent_);
 }
 
 std::size_t Link::try_send(std::span<const std::byte> bytes) {
@@ -66,7 +67,7 @@ std::size_t Link::do_recv_both(std::span<std::byte> bytes, std::span<std::byte> 
     try {
         return got + do_recv(more);
     } catch (const PeerLost&) {
-        return got;  // what has come is good; the next call finds the end again
+        return got;  // the received bytes are good; the next call finds the end again
     }
 }
 
@@ -82,11 +83,11 @@ void Link::remember(std::span<const std::byte> bytes) noexcept {
     tail_size_ = kept + bytes.size();
 }
 
-// FNV-1a over everything in front of the checksum.
-std::uint64_t Link::checksum(const LastWords& words) noexcept {
-    const auto* bytes = reinterpret_cast<const unsigned char*>(&words);
+// FNV-1a over all bytes before the checksum.
+std::uint64_t Link::checksum(const AbortNotice& notice) noexcept {
+    const auto* bytes = reinterpret_cast<const unsigned char*>(&notice);
     std::uint64_t hash = 0xcbf29ce484222325U;
-    for (std::size_t i = 0; i < offsetof(LastWords, checksum); ++i) {
+    for (std::size_t i = 0; i < offsetof(AbortNotice, checksum); ++i) {
         hash = (hash ^ bytes[i]) * 0x100000001b3U;
     }
     return hash;
@@ -97,41 +98,41 @@ void Link::check_alive() {
 }
 
 void Link::finish() noexcept {
-    has_spoken_ = true;
+    has_finished_ = true;
     do_finish();
 }
 
-void Link::say_last_words(std::uint64_t epoch, const Reason& reason) noexcept {
-    if (has_spoken_) return;
-    has_spoken_ = true;
-    LastWords words{};
-    const auto text = cut_text(reason.message, words.text.size());
-    std::memcpy(words.text.data(), text.data(), text.size());
-    words.length = text.size();
-    const auto site = cut_text(reason.site, words.site.size());
-    std::memcpy(words.site.data(), site.data(), site.size());
-    words.site_length = site.size();
-    words.kind = static_cast<std::int32_t>(reason.kind);
-    words.culprit = reason.culprit;
-    words.epoch = epoch;
-    words.checksum = checksum(words);
-    words.magic = kMagic;
+void Link::send_abort_notice(std::uint64_t epoch, const AbortReason& reason) noexcept {
+    if (has_finished_) return;
+    has_finished_ = true;
+    AbortNotice notice{};
+    const auto text = cut_text(reason.message, notice.text.size());
+    std::memcpy(notice.text.data(), text.data(), text.size());
+    notice.length = text.size();
+    const auto site = cut_text(reason.site, notice.site.size());
+    std::memcpy(notice.site.data(), site.data(), site.size());
+    notice.site_length = site.size();
+    notice.kind = static_cast<std::int32_t>(reason.kind);
+    notice.culprit = reason.culprit;
+    notice.epoch = epoch;
+    notice.checksum = checksum(notice);
+    notice.magic = kMagic;
     try {
-        // A peer that is at work reads on and makes room at once. One that does not read hears
-        // nothing: it finds the end of the stream only.
-        auto rest = std::as_bytes(std::span(&words, 1));
+        // A working peer reads on and makes room at once. A peer that does not read gets no notice
+        // and finds only the end of the stream.
+        auto rest = std::as_bytes(std::span(&notice, 1));
         for (int bites = 0; bites < kRoomBites && !rest.empty(); ++bites) {
             const std::size_t taken = do_send(rest);
             rest = rest.subspan(taken);
             if (taken == 0) std::this_thread::sleep_for(kRoomBite);
         }
-    } catch (const Error&) {
-        broken_ = "the peer left first";
+    } catch (const std::exception&) {  // also without memory for the text of a PeerLost
+        broken_ = "the peer left";     // short: needs no memory
     }
     do_finish();
 }
 
-std::optional<Reason> Link::hear_last_words(std::uint64_t epoch) noexcept {
+std::optional<AbortReason> Link::drain_for_notice(std::uint64_t epoch) noexcept {
     std::array<std::byte, kDrainBytes> drained{};
     bool has_ended = false;
     for (int reads = 0; reads < kDrainReads && !has_ended; ++reads) {
@@ -139,32 +140,37 @@ std::optional<Reason> Link::hear_last_words(std::uint64_t epoch) noexcept {
             const std::size_t got = do_recv(drained);
             if (got == 0) return std::nullopt;
             remember(std::span(drained).first(got));
-        } catch (const Error&) {
+        } catch (const std::exception&) {  // also without memory for the text of a PeerLost
             has_ended = true;
         }
     }
-    LastWords words{};
-    if (!has_ended || tail_size_ < sizeof words) return std::nullopt;
-    std::memcpy(&words, tail_.data() + tail_size_ - sizeof words, sizeof words);
-    return read(words, epoch);
+    AbortNotice notice{};
+    if (!has_ended || tail_size_ < sizeof notice) return std::nullopt;
+    std::memcpy(&notice, tail_.data() + tail_size_ - sizeof notice, sizeof notice);
+    return read(notice, epoch);
 }
 
-std::optional<Reason> Link::overhear(std::uint64_t epoch) noexcept {
-    LastWords words{};
-    if (!has_ended() || !do_peek_tail(std::as_writable_bytes(std::span(&words, 1)))) {
-        return std::nullopt;
-    }
-    return read(words, epoch);
+std::optional<AbortReason> Link::peek_notice(std::uint64_t epoch, bool& is_final) noexcept {
+    AbortNotice notice{};
+    if (!has_ended()) return std::nullopt;
+    const Peek peek = do_peek_tail(std::as_writable_bytes(std::span(&notice, 1)));
+    if (peek == Peek::kUnclear) is_final = false;
+    return peek == Peek::kFound ? read(notice, epoch) : std::nullopt;
 }
 
-std::optional<Reason> Link::read(const LastWords& words, std::uint64_t epoch) {
-    if (words.magic != kMagic || words.checksum != checksum(words) || words.epoch != epoch ||
-        words.length > words.text.size() || words.site_length > words.site.size()) {
+std::optional<AbortReason> Link::read(const AbortNotice& notice, std::uint64_t epoch) noexcept {
+    if (notice.magic != kMagic || notice.checksum != checksum(notice) || notice.epoch != epoch ||
+        notice.length > notice.text.size() || notice.site_length > notice.site.size()) {
         return std::nullopt;
     }
-    return Reason{checked_kind(words.kind), words.culprit,
-                  std::string(words.text.data(), static_cast<std::size_t>(words.length)),
-                  std::string(words.site.data(), static_cast<std::size_t>(words.site_length))};
+    AbortReason reason{checked_kind(notice.kind), notice.culprit, kNoMemory};
+    try {
+        reason.message.assign(notice.text.data(), static_cast<std::size_t>(notice.length));
+        reason.site.assign(notice.site.data(), static_cast<std::size_t>(notice.site_length));
+    } catch (const std::bad_alloc&) {
+        return reason;  // kind and culprit are known
+    }
+    return reason;
 }
 
 }  // namespace phalanx

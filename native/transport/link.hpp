@@ -1,4 +1,4 @@
-// A two-way stream of bytes to one peer. Algorithms see only this interface.
+// Define a link: a two-way stream of bytes to one peer. Algorithms see only this interface.
 #pragma once
 
 #include <poll.h>
@@ -18,13 +18,13 @@
 
 namespace phalanx {
 
-// Concurrency: a link belongs to the thread whose turn it is in its group; only has_ended(),
-// overhear() and descriptor() may be called by others of its group's threads meanwhile.
+// Concurrency: a link belongs to the thread that holds its group's turn; other threads of the group
+// may call only has_ended(), peek_notice() and descriptor() meanwhile.
 //
-// Last words: a rank that gives an operation up writes why as the last record of its stream and
-// then shuts its direction down. The receiver keeps the tail of what it read; once the stream has
-// ended, a tail that ends with a well-formed record is the reason. So ranks that share no page
-// learn the true cause in the stream itself, wherever in a message it was cut.
+// Abort notice: a rank that gives up an operation writes the reason as the last record of its
+// stream and then shuts its direction down. The receiver keeps the tail of the bytes it read. Once
+// the stream has ended, a well-formed record at the end of the tail is the reason. So ranks without
+// a common page learn the true cause from the stream itself, even if it was cut within a message.
 class Link {
   public:
     explicit Link(int peer) noexcept : peer_(peer) {}
@@ -33,70 +33,80 @@ class Link {
     virtual ~Link() = default;
 
     [[nodiscard]] int peer() const noexcept { return peer_; }
-    // How many bytes were taken at once, 0 if the link is full. Throws PeerLost, and from then on
-    // always the same.
+    // Number of bytes sent at once, 0 if the link is full. Throws PeerLost after a failure, and
+    // then always the same error.
     std::size_t try_send(std::span<const std::byte> bytes);
-    // How many bytes came at once, 0 if there are none. Throws PeerLost at the end of the stream.
+    // Number of bytes received at once, 0 if there are none. Throws PeerLost at the end of the
+    // stream.
     std::size_t try_recv(std::span<std::byte> bytes);
-    // Several pieces as one: what a link can take or give in one go.
+    // The same for several pieces in one call.
     using Parts = std::span<const std::span<const std::byte>>;
     static constexpr std::size_t kMaxParts = 3;
     std::size_t try_send(Parts parts);
     std::size_t try_recv(std::span<std::byte> bytes, std::span<std::byte> more);
-    // Where bytes are counted from now on, for whoever looks; null: nowhere.
+    // Set counters to which moved bytes are added; null: none.
     void count_in(std::atomic<std::uint64_t>* sent, std::atomic<std::uint64_t>* received) noexcept {
         sent_in_ = sent;
         received_in_ = received;
     }
-    // The peer sends nothing any more; what it had sent may still be unread.
+    // Whether the peer has ended its stream; sent bytes may still be unread.
     [[nodiscard]] virtual bool has_ended() noexcept = 0;
-    // Whether trying is of use. Only links without a descriptor, which one waits for by looking,
-    // know it; the others must try.
+    // Whether a try can succeed. Only links without a descriptor know this, because their waiters
+    // poll; for the others a caller must try.
     [[nodiscard]] virtual bool can_send() noexcept { return true; }
     [[nodiscard]] virtual bool can_recv() noexcept { return true; }
-    // For who has waited long: throws PeerLost if the other end has not acknowledged anything for
-    // the time of silence.
+    // Called after a long wait: throws PeerLost if the other end has acknowledged nothing for the
+    // time of silence.
     void check_alive();
-    // What poll() can wait on, or -1 for a link in memory.
+    // Descriptor for poll(), or -1 for a link in memory.
     [[nodiscard]] virtual int descriptor() const noexcept { return -1; }
-    // What this thread is to poll for `events` now: one that is negative for a link in memory.
+    // Adds the descriptors to poll for `events` now; a negative one for a link in memory.
     virtual void add_polled(std::vector<pollfd>& polled, int events) const {
         polled.push_back({descriptor(), static_cast<short>(events), 0});
     }
-    // "address to address" of each connection, where there are several.
+    // "address to address" of each connection if there are several.
     [[nodiscard]] virtual std::vector<std::string> paths() const { return {}; }
-    // "address on card to address" of a connection for an error; "" without, or of several.
+    // "address on card to address" of a connection for an error; "" if unknown or several.
     [[nodiscard]] virtual std::string path() const { return ""; }
-    // Takes it that this link is of no use any more, for what was read from it: as if it had failed
-    // by itself.
-    [[noreturn]] void give_up(const std::string& why);
+    // Marks the link broken because the peer sent invalid data; throws PeerLost.
+    [[noreturn]] void mark_broken(const std::string& why, bool is_silent = false);
 
-    // Says why this rank gives up and ends this direction. Only the first words count.
-    void say_last_words(std::uint64_t epoch, const Reason& reason) noexcept;
-    // Reads and drops what is still coming; the peer's last words once its stream has ended.
-    std::optional<Reason> hear_last_words(std::uint64_t epoch) noexcept;
-    // The last words of a stream that has ended; what was sent before them stays to be received.
-    [[nodiscard]] std::optional<Reason> overhear(std::uint64_t epoch) noexcept;
-    // Ends this direction without words.
+    // Sends the reason for giving up and ends this direction. Only the first call sends words.
+    void send_abort_notice(std::uint64_t epoch, const AbortReason& reason) noexcept;
+    // Reads and drops all incoming bytes; returns the peer's abort notice if its stream has ended.
+    std::optional<AbortReason> drain_for_notice(std::uint64_t epoch) noexcept;
+    // Peeks at the abort notice of a stream that has ended; bytes before it can still be received.
+    // Clears `is_final` if another thread reads the link meanwhile, so that a later peek may find
+    // some.
+    [[nodiscard]] std::optional<AbortReason> peek_notice(std::uint64_t epoch,
+                                                         bool& is_final) noexcept;
+    [[nodiscard]] std::optional<AbortReason> peek_notice(std::uint64_t epoch) noexcept {
+        bool is_final = true;
+        return peek_notice(epoch, is_final);
+    }
+    // Ends this direction without an abort notice.
     void finish() noexcept;
 
   protected:
     static constexpr const char* kClosedThere = "the other end closed it";
     virtual std::size_t do_send(std::span<const std::byte> bytes) = 0;
     virtual std::size_t do_recv(std::span<std::byte> bytes) = 0;
-    // One after the other, where a link has no better way.
+    // By default one piece after the other; links with a better way override this.
     virtual std::size_t do_send_parts(Parts parts);
     virtual std::size_t do_recv_both(std::span<std::byte> bytes, std::span<std::byte> more);
     virtual void do_finish() noexcept = 0;
     virtual void do_check_alive() {}
-    // The last bytes of a stream that has ended, left where they are; false where that cannot be.
-    virtual bool do_peek_tail(std::span<std::byte> /*bytes*/) noexcept { return false; }
-    [[noreturn]] void lose(const std::string& why) const { throw PeerLost(peer_, why); }
+    // Peeks at the last bytes of a stream that has ended. kUnclear: try again later.
+    enum class Peek : std::uint8_t { kFound, kNotThere, kUnclear };
+    virtual Peek do_peek_tail(std::span<std::byte> /*bytes*/) noexcept { return Peek::kNotThere; }
+    [[noreturn]] void lose(const std::string& why, bool is_silent = false) const {
+        throw PeerLost(peer_, why, is_silent);
+    }
 
   private:
-    friend class StripedLink;  // is made of links, whose halves may fail one by one
+    friend class StripedLink;  // consists of links, and calls their do_... functions
 
-    struct LastWords {
+    struct AbortNotice {
         std::array<char, 504> text;
         std::array<char, 200> site;
         std::int32_t kind;
@@ -107,50 +117,57 @@ class Link {
         std::uint64_t checksum;
         std::uint64_t magic;
     };
-    static std::uint64_t checksum(const LastWords& words) noexcept;
-    static std::optional<Reason> read(const LastWords& words, std::uint64_t epoch);
+    static std::uint64_t checksum(const AbortNotice& notice) noexcept;
+    static std::optional<AbortReason> read(const AbortNotice& notice, std::uint64_t epoch) noexcept;
     void remember(std::span<const std::byte> bytes) noexcept;
 
-    // Added to, as other links to the same rank count there, too: 5 ns beside a system call.
+    // fetch_add, because other links to the same rank use the counter too: 5 ns beside a system
+    // call.
     static std::size_t count(std::atomic<std::uint64_t>* where, std::size_t moved) noexcept {
         if (where != nullptr && moved > 0) where->fetch_add(moved, std::memory_order_relaxed);
         return moved;
     }
 
-    // Runs `body`; a failure in it is that of this link, from now on, and names its addresses.
+    // Runs `body`. A failure in it marks this link broken, and the error names the link's
+    // addresses.
     template <class Body>
     auto guarded(const Body& body) {
-        if (!broken_.empty()) lose(broken_);
+        if (!broken_.empty()) lose(broken_, was_silent_);
         try {
             return body();
         } catch (const PeerLost& error) {
-            give_up(error.what());
+            mark_broken(error.what(), error.is_silent);
         }
     }
 
     int peer_;
     std::atomic<std::uint64_t>* sent_in_ = nullptr;
     std::atomic<std::uint64_t>* received_in_ = nullptr;
-    bool has_spoken_ = false;
-    std::string broken_;  // why this link is of no use any more
+    bool has_finished_ = false;
+    std::string broken_;  // cause of the failure, or empty
+    bool was_silent_ = false;
     std::size_t tail_size_ = 0;
-    std::array<std::byte, sizeof(LastWords)> tail_{};
+    std::array<std::byte, sizeof(AbortNotice)> tail_{};
 };
 
-// A connected stream socket; takes ownership of fd. A host that says nothing for `silence` (to the
-// kernel's questions as well, so a frozen process does not count) is taken for lost; 0: never.
+// Bytes that are summed and moved at once: they stay in the cache, and the abort word is checked
+// often.
+inline constexpr std::size_t kIoChunkBytes = std::size_t{256} << 10;
+
+// Link over a connected stream socket; takes ownership of fd. A host that answers nothing for
+// `silence`, also not the kernel's probes, counts as lost (a frozen process does not); 0: never.
 std::unique_ptr<Link> make_socket_link(int peer, int fd, std::chrono::milliseconds silence = {});
-// One stream over several connected sockets, in the same order at both ends; over one, the link
-// above. Takes ownership of all, also if it throws.
+// One stream over several connected sockets, in the same order at both ends; with one socket, the
+// link above. Takes ownership of all sockets, also if it throws.
 std::unique_ptr<Link> make_striped_link(int peer, std::span<const int> fds,
                                         std::chrono::milliseconds silence = {});
-// Two ends agree on `block`, the bytes on one stripe before the next has its turn.
+// Bytes on one stripe before the next stripe's turn; both ends must use the same number.
 inline constexpr std::size_t kStripeBlock = std::size_t{64} << 10;
 std::unique_ptr<Link> make_striped_link(int peer, std::vector<std::unique_ptr<Link>> stripes,
                                         std::vector<std::string> paths = {},
                                         std::size_t block = kStripeBlock);
-// Makes a socket take that many bytes at once, whether or not the other end reads, as far as the
-// system allows it (net.core.wmem_max).
+// Make a socket accept that many bytes at once even if the other end does not read, as far as the
+// system allows (net.core.wmem_max).
 void reserve_send_buffer(int fd, std::size_t nbytes) noexcept;
 
 }  // namespace phalanx

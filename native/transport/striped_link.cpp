@@ -1,4 +1,4 @@
-// A link over several sockets to one peer: one stream of bytes, dealt out in blocks of one size.
+// Implement a link over several sockets to one peer: one stream of bytes in blocks of equal size.
 #include <poll.h>
 #include <sys/socket.h>
 
@@ -8,34 +8,33 @@
 #include <thread>
 #include <utility>
 
-#include "base/fd.hpp"
+#include "os/descriptors.hpp"
+#include "os/sockets.hpp"
 #include "transport/link.hpp"
-#include "transport/path.hpp"
 
 namespace phalanx {
 
 namespace {
 
-// One call moves at most this much, as over one socket.
+// Most bytes of one call, as for one socket.
 constexpr std::size_t kLargestCall = std::size_t{1} << 20;
-// A peer that is gone has closed all its sockets; the word of it comes by several ways.
+// A peer that is gone has closed all its sockets, but the closes arrive at different times.
 constexpr int kEndBites = 20;
 constexpr std::chrono::milliseconds kEndBite{1};
 
 }  // namespace
 
-// Block b of the stream travels on stripe b % k, so both ends know without a word where each byte
-// is. The sender runs ahead on every stripe until the one whose turn it is is full; the receiver
-// takes the blocks in order, while those that came early wait in the kernel's buffers. Nobody can
-// wait for ever: while the receiver waits for a stripe, all that was sent before has been taken, so
-// the sender is at the same block, or what is waited for is on its way.
+// Block b of the stream travels on stripe b % k, so both ends know the place of each byte without a
+// header. The sender fills every stripe in turn until the present one is full. The receiver takes
+// the blocks in order, while early blocks wait in the kernel's buffers. No deadlock: while the
+// receiver waits for a stripe, it has taken all bytes sent before. So the sender is at the same
+// block, or the awaited bytes are on their way.
 //
-// The stream is as fast as k times the slowest stripe. Rejected: blocks with a number each, on
-// whichever stripe has room, which would use unequal paths fully; it needs a header per block and
-// memory for what comes early, and paths that differ are no pair in practice (phalanx config pairs
-// equal ones only).
+// The stream is as fast as k times the slowest stripe. Rejected: numbered blocks on any stripe with
+// room. They would use unequal paths fully, but need a header per block and memory for early
+// blocks, and unequal paths are not paired in practice (phalanx config pairs only equal ones).
 //
-// What one stripe loses, the link has lost, as there are bytes that nobody has: the text names it.
+// If one stripe fails, the link fails, because bytes are missing; the text names the stripe.
 class StripedLink final : public Link {
   public:
     StripedLink(int peer, std::vector<std::unique_ptr<Link>> stripes,
@@ -47,7 +46,7 @@ class StripedLink final : public Link {
         out_.left = in_.left = block_;
     }
 
-    // Only once all have: what comes on the others is still of this stream.
+    // True only once all stripes have ended: bytes on the others still belong to this stream.
     [[nodiscard]] bool has_ended() noexcept override {
         return std::all_of(stripes_.begin(), stripes_.end(),
                            [](const auto& stripe) { return stripe->has_ended(); });
@@ -67,7 +66,7 @@ class StripedLink final : public Link {
     std::size_t do_send_parts(Parts parts) override {
         std::size_t sent = 0;
         while (sent < kLargestCall) {
-            // Of what is left, as much as lies in this block.
+            // Take the part of the remaining bytes that lies in this block.
             std::array<std::span<const std::byte>, kMaxParts> now;
             std::size_t count = 0;
             std::size_t gone = sent;
@@ -124,32 +123,35 @@ class StripedLink final : public Link {
                 why = error.what();
             }
         }
-        if (silent > 0) lose((silent < stripes_.size() ? which : "") + why);
+        if (silent > 0) lose((silent < stripes_.size() ? which : "") + why, true);
     }
 
   private:
-    // Where one direction of the stream stands.
+    // Position of one direction of the stream.
     struct Cursor {
         std::size_t stripe = 0;
-        std::size_t left = 0;  // of the block
-        std::string lost;      // why it goes no further
+        std::size_t left = 0;  // bytes left in the block
+        std::string lost;      // cause of failure
+        bool was_silent = false;
     };
 
-    // Moves bytes of this block; `before`: how many this call has moved already, which stay good if
-    // the stripe is lost now. Nothing is asked of a lost one again: a socket tells its error once.
+    // Moves bytes of this block. `before` bytes were moved in this call already and stay good if
+    // the stripe fails now. A failed stripe is not tried again: a socket reports its error only
+    // once.
     template <class Move>
     std::size_t on(Cursor& at, std::size_t before, const Move& move) {
         if (!at.lost.empty()) {
             if (before > 0) return 0;
-            lose(at.lost);
+            lose(at.lost, at.was_silent);
         }
         std::size_t moved = 0;
         try {
             moved = move(*stripes_[at.stripe]);
         } catch (const PeerLost& error) {
             at.lost = have_all_ended() ? error.what() : name(at.stripe) + ": " + error.what();
+            at.was_silent = error.is_silent;
             if (before > 0) return 0;
-            lose(at.lost);
+            lose(at.lost, at.was_silent);
         }
         at.left -= moved;
         if (at.left == 0) {
@@ -159,7 +161,7 @@ class StripedLink final : public Link {
         return moved;
     }
 
-    // Whether it is the peer that is gone, and not a path to it.
+    // Whether the peer itself is gone, and not only one path to it.
     bool have_all_ended() {
         for (int bites = 0; bites < kEndBites; ++bites) {
             if (has_ended()) return true;
@@ -191,7 +193,7 @@ std::unique_ptr<Link> make_striped_link(int peer, std::span<const int> fds,
                                         std::chrono::milliseconds silence) {
     std::vector<Fd> owned;
     owned.reserve(fds.size());
-    for (const int fd : fds) owned.emplace_back(fd);  // all are closed if one is of no use
+    for (const int fd : fds) owned.emplace_back(fd);  // closes all of them if one is unusable
     if (owned.empty()) throw UsageError("there is no socket for rank " + std::to_string(peer));
     if (owned.size() == 1) return make_socket_link(peer, owned[0].release(), silence);
     std::vector<std::unique_ptr<Link>> stripes;

@@ -1,4 +1,4 @@
-// The slow half of waiting.
+// Implement the slow path of waiting.
 #include "transport/waiter.hpp"
 
 #include <sched.h>
@@ -9,17 +9,17 @@
 namespace phalanx {
 
 namespace {
-// Looks at memory between two looks at the clock while spinning: about 1 us.
+// Looks at memory between two reads of the clock while spinning: about 1 us.
 constexpr int kLooksPerClock = 32;
 }  // namespace
 
-void Waiter::begin(Deadline deadline, Caller* caller) {
+void Waiter::begin(Deadline deadline, WaitObserver* caller) {
     deadline_ = deadline;
     caller_ = caller;
     next_signal_check_ = {};
     first_wait_ = {};
     has_slept_ = false;
-    has_told_ = false;
+    has_sent_site_ = false;
 }
 
 void Waiter::start() {
@@ -31,19 +31,19 @@ void Waiter::start() {
 
 void Waiter::throw_aborted() const {
     auto reason = page_.reason(epoch_);
-    throw Aborted(reason ? std::move(*reason) : Reason{AbortKind::kError, -1, "unknown"});
+    throw Aborted(reason ? std::move(*reason) : AbortReason{AbortKind::kError, -1, "unknown"});
 }
 
-void Waiter::look_for_seat(Clock::time_point now) {
-    if (!policy_.is_full || !seats_.is_due(now)) return;
-    std::vector<Seat*> seats;
-    for (int slot = 0; slot < page_.slots(); ++slot) seats.push_back(&page_.seat(slot));
-    seats_.look(
-        seats, slot_, current_core(), now, [] { return usable_core_list(); },
+void Waiter::choose_core(Clock::time_point now) {
+    if (!policy_.is_full || !core_balancer_.is_due(now)) return;
+    std::vector<CoreHint*> hints;
+    for (int slot = 0; slot < page_.slots(); ++slot) hints.push_back(&page_.core_hint(slot));
+    core_balancer_.choose_core(
+        hints, slot_, current_core(), now, [] { return usable_core_list(); },
         [](int core) { return move_to_core(core); });
 }
 
-void Waiter::look_around(Clock::time_point now, WhoIsMissing missing) {
+void Waiter::check_interrupts(Clock::time_point now, MissingRanksFn missing) {
     check_abort();
     if (deadline_.has_passed(now)) {
         auto who = missing();
@@ -53,17 +53,17 @@ void Waiter::look_around(Clock::time_point now, WhoIsMissing missing) {
         next_signal_check_ = now + kLongestSleep;
         if (caller_ == nullptr) return;
         if (caller_->wants_to_leave()) throw Interrupted();
-        if (!has_told_) caller_->tell_site();
-        has_told_ = true;
+        if (!has_sent_site_) caller_->tell_site();
+        has_sent_site_ = true;
     }
 }
 
-void Waiter::check(WhoIsMissing missing) { look_around(Clock::now(), missing); }
+void Waiter::check(MissingRanksFn missing) { check_interrupts(Clock::now(), missing); }
 
-void Waiter::rest(FunctionRef<bool()> ready, WhoIsMissing missing) {
+void Waiter::back_off(FunctionRef<bool()> ready, MissingRanksFn missing) {
     auto now = Clock::now();
-    look_around(now, missing);
-    look_for_seat(now);
+    check_interrupts(now, missing);
+    choose_core(now);
     const auto waited = now - started_;
     if (!policy_.is_crowded && waited < policy_.spin) {
         for (int look = 0; look < kLooksPerClock && !ready(); ++look) cpu_relax();
@@ -73,7 +73,7 @@ void Waiter::rest(FunctionRef<bool()> ready, WhoIsMissing missing) {
         ::sched_yield();
         return;
     }
-    const Missing who = missing();
+    const MissingRanks who = missing();
     if (who.closed_rank >= 0 && !ready()) throw PeerClosed(who.closed_rank);
     const auto woken = bell_.sleep(deadline_.remaining(now, kLongestSleep),
                                    [&] { return ready() || page_.is_aborted(epoch_); });
@@ -81,16 +81,16 @@ void Waiter::rest(FunctionRef<bool()> ready, WhoIsMissing missing) {
     if (woken == Woken::kBySignal) next_signal_check_ = Clock::time_point::min();
 }
 
-void Waiter::rest_on(Descriptors descriptors, WhoIsMissing missing) {
+void Waiter::back_off_polling(Descriptors descriptors, MissingRanksFn missing) {
     auto now = Clock::now();
-    look_around(now, missing);
-    look_for_seat(now);
+    check_interrupts(now, missing);
+    choose_core(now);
     const auto waited = now - started_;
     if (!policy_.is_crowded && waited < policy_.spin) {
         cpu_relax();
         return;
     }
-    // Before the first yield, too: whoever says what to wait for looks whether the wait has an end.
+    // Call descriptors() before the first yield too: it checks whether the wait has an end.
     const bool is_first = !has_looked_;
     if (waited < policy_.yield && !is_first) {
         ::sched_yield();
@@ -104,7 +104,7 @@ void Waiter::rest_on(Descriptors descriptors, WhoIsMissing missing) {
     for (const pollfd& one : wanted) {
         if (one.fd >= 0) polled_.push_back(one);
     }
-    // Links in memory have no descriptor: their peers ring nobody, so look again soon.
+    // Links in memory have no descriptor and their peers ring no bell, so poll soon again.
     if (polled_.size() < wanted.size())
         limit = std::min<Clock::duration>(limit, std::chrono::milliseconds(1));
     polled_.push_back({wake_fd_, POLLIN, 0});
@@ -114,7 +114,7 @@ void Waiter::rest_on(Descriptors descriptors, WhoIsMissing missing) {
     has_slept_ = true;
     if (result < 0 && errno == EINTR) next_signal_check_ = Clock::time_point::min();
     if (result > 0 && (polled_.back().revents & POLLIN) != 0) {
-        silence_wake(wake_fd_);  // or an abort of an older epoch would keep us awake
+        clear_wakeup(wake_fd_);  // else the ring of an older epoch's abort would keep us awake
     }
 }
 

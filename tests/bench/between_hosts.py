@@ -7,31 +7,42 @@
 
 The hosts are two network namespaces joined by a veth pair (root, Linux), with one rank in each.
 FOLDER has the harness (`twohosts.py`, `compare.py`, ...), whose command line follows it; peers are
-found in virtual environments under $SB_VENVS, see its `peers.py`. A world of phalanx is formed as
-MLX forms its ring, from a file of addresses, among those who hold a key.
+found in virtual environments under $SB_VENVS, see its `peers.py`. `phalanx launch` starts ours, with
+a stand-in for ssh that enters the other namespace.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import secrets
 import shutil
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
 _HERE = Path(__file__).resolve().parent
 
 
+_SSH = """#!/bin/sh
+# Stand in for ssh: run a command in the network namespace that has the address.
+for word; do [ "$word" != -G ] || exit 1; done
+while [ "$1" != -- ]; do shift; done
+case "$2" in
+{cases}
+*) echo "unknown host $2" >&2; exit 1 ;;
+esac
+exec ip netns exec $namespace sh -c "$3"
+"""
+
+
 def _peer_class(harness: Path, twohosts: Any) -> type:
-    key = harness / "key"
-    key.touch(mode=0o600)
-    key.write_text(secrets.token_hex(32))
-    addresses = harness / "addresses.json"
+    tools = harness / "tools"
+    tools.mkdir()
+    ssh = tools / "ssh"
+    cases = "\n".join(f"{address}) namespace={ns} ;;" for ns, address in twohosts.HOSTS.items())
+    ssh.write_text(_SSH.format(cases=cases))
+    ssh.chmod(0o700)
 
     class HostPeer(twohosts.HostPeer):  # type: ignore[misc, name-defined]
         """The harness's peers, and phalanx."""
@@ -40,18 +51,17 @@ def _peer_class(harness: Path, twohosts: Any) -> type:
             if self.name != "phalanx":
                 own: dict[str, str] | None = super().environment()
                 return own
-            return {**os.environ, "PYTHONPATH": str(harness), "PHALANX_KEY_FILE": str(key)}
+            path = os.pathsep.join([str(tools), os.environ["PATH"]])
+            return {**os.environ, "PYTHONPATH": str(harness), "PATH": path}
 
         def command(self, ranks: int, args: list[str]) -> list[str]:
             if self.name != "phalanx":
                 theirs: list[str] = super().command(ranks, args)
                 return theirs
-            # Another port for each run: the last one's sockets may still be closing.
-            port = 23000 + int(time.time()) % 5000
-            addresses.write_text(json.dumps([[f"{a}:{port}"] for a in twohosts.HOSTS.values()]))
-            work = [sys.executable, str(_HERE / "peer_phalanx.py"), *args]
-            ours: list[str] = self.pair("MLX_RANK", {"MLX_HOSTFILE": str(addresses)}, work)
-            return ours
+            launch = [sys.executable, "-m", "phalanx.cli", "launch", "--label", "none"]
+            launch += ["--hosts", ",".join(twohosts.HOSTS.values())]
+            work = [str(_HERE / "peer_phalanx.py"), *args]
+            return ["ip", "netns", "exec", next(iter(twohosts.HOSTS)), *launch, *work]
 
     return HostPeer
 

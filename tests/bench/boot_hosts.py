@@ -17,7 +17,6 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bed import Bed, why_not
 from common import (
     arguments,
     median,
@@ -28,6 +27,7 @@ from common import (
     spread,
     write_json,
 )
+from support.hosts.bed import Bed, why_not
 
 _LIMIT_S = 300
 
@@ -78,7 +78,7 @@ def cells(
     hosts: list[str], n_ranks: int, address: str, n_cells: int = 50
 ) -> dict[str, list[float]]:
     """Seconds of each empty cell."""
-    from kernel_driver import KernelDriver
+    from support.notebooks.kernel_driver import KernelDriver
 
     seconds = []
     with KernelDriver() as kernel:

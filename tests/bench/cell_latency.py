@@ -22,7 +22,7 @@ from common import (
     print_table,
     write_json,
 )
-from kernel_driver import KernelDriver
+from support.notebooks.kernel_driver import KernelDriver
 
 _MAGICS = {"%%distributed": "%%distributed\n", "%%px": "%%px\n", "plain": ""}
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
-from phalanx.cli import machine_header
+from phalanx.cli.common import machine_header
 
 # A flag goes from core to core in 26-32 ns where they share a cache, in 145-175 ns where they do
 # not (two virtual cores of an AMD EPYC 9004, the machine that this project is measured on).

@@ -23,8 +23,8 @@ from common import (
     print_table,
     write_json,
 )
-from kernel_driver import KernelDriver
-from patience import ASKED_TOGETHER
+from support.notebooks.kernel_driver import KernelDriver
+from support.patience import ASKED_TOGETHER
 
 _TIME = "('t', rank, __import__('time').time())"
 _CELLS = {

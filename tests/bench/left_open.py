@@ -21,10 +21,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 import psutil
-from browser import chromium_page
 from common import arguments, print_machine, print_table, write_json
-from jupyter_servers import lab, open_notebook
-from lab_notebook import PageSizes, write_notebook
+from support.notebooks.browser import chromium_page
+from support.notebooks.jupyter_servers import lab, open_notebook
+from support.notebooks.lab_notebook import PageSizes, write_notebook
 
 _CELLS = (
     "%load_ext phalanx",
@@ -40,8 +40,8 @@ for i in range(40):
 )
 _WORK = len(_CELLS) - 1
 _KINDS = (  # of a command line: the first that is in it
-    ("phalanx.supervisor._engine", "ranks"),
-    ("phalanx.supervisor._controller", "controller"),
+    ("phalanx.supervisor.engine.main", "ranks"),
+    ("phalanx.supervisor.engine.controller_main", "controller"),
     ("phalanx.supervisor", "supervisor"),
     ("ipykernel_launcher", "kernel"),
     ("jupyter", "server"),

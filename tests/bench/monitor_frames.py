@@ -17,14 +17,14 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import msgspec
-from browser import chromium_page
 from common import arguments, numbers, percentile, print_machine, print_table, write_json
-from worlds import make_world
+from support.notebooks.browser import chromium_page
+from support.worlds import make_world
 
 from phalanx.protocol import CellTime, LateRank, RankSample, Samples, Span, Waiting
-from phalanx.widgets._live import STATIC
-from phalanx.widgets._monitor_frames import Lanes
-from phalanx.widgets._topology_frames import world_of
+from phalanx.widgets.frames.monitor import MonitorFrameBuilder
+from phalanx.widgets.frames.topology import world_of
+from phalanx.widgets.live.widget import STATIC
 from phalanx.workspace import SampleView
 
 INTERVAL_S = 0.2
@@ -98,7 +98,7 @@ def made_up(n_ranks: int, number: int, dice: random.Random) -> Samples:
 
 def measure(n_ranks: int, seconds: float) -> dict[str, Any]:
     """Send frames for so long, and ask the page what it made of them."""
-    lanes, dice = Lanes(), random.Random(7)
+    lanes, dice = MonitorFrameBuilder(), random.Random(7)
     nbytes = []
     with chromium_page(viewport={"width": 1280, "height": 1100}) as page:
         code = (STATIC / "monitor.js").read_text(encoding="utf-8")

@@ -16,7 +16,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from common import arguments, median, numbers, print_machine, print_table, write_json
-from kernel_driver import KernelDriver
+from support.notebooks.kernel_driver import KernelDriver
 
 _BODY = "for i in range({lines}): print(f'rank {{rank}} line {{i:012d}}', flush=True)"
 

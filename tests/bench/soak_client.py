@@ -15,7 +15,12 @@ import sys
 import threading
 import time
 import traceback
+from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from support.inside import root_pid
 
 from phalanx.workspace import QuietView, Workspace
 
@@ -23,7 +28,7 @@ _STOP = signal.SIGUSR1  # tells where the threads of a client are that does not 
 
 
 class _Notices(QuietView):
-    """Keeps our own lines, for whoever looks into a failure."""
+    """Keeps our own lines, to explain a failure."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []
@@ -46,7 +51,7 @@ class _Server:
         begin_s = time.monotonic()
         try:
             said: dict[str, Any] = {"value": getattr(self, f"do_{do}")(**request["args"])}
-        except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - it is the answer  # noqa: BLE001 - whatever it is, it is the answer
+        except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - it is the answer
             kinds = [kind.__name__ for kind in type(error).__mro__]
             failures = getattr(error, "failures", {})
             said = {
@@ -65,7 +70,7 @@ class _Server:
     def _mine(self, workspace: Workspace) -> int:
         self.workspace = workspace
         workspace.make_view = lambda: self._view
-        return workspace._root.pid
+        return root_pid(workspace)
 
     def do_start(self, **options: Any) -> int:
         return self._mine(Workspace.start(**options))
@@ -98,6 +103,18 @@ class _Server:
         self._up.push({name: value})
         return list(self._up.pull(name))
 
+    def do_call(self, items: list[int]) -> list[Any]:
+        """What functions and expressions come to on the ranks."""
+        up = self._up
+        up.scatter("scattered", items)
+        return [
+            up.map(_square, items),
+            up.apply(_add, items[0], b=1),
+            up.gather("scattered"),
+            up.pull("sum(scattered) * 2"),
+            [result.object for result in up.run("{'rank': rank}")],
+        ]
+
     def do_detach(self) -> None:
         self._up.detach()
 
@@ -108,6 +125,14 @@ class _Server:
     def _up(self) -> Workspace:
         assert self.workspace is not None
         return self.workspace
+
+
+def _square(item: int) -> int:
+    return item * item
+
+
+def _add(a: int, b: int) -> int:
+    return a + b
 
 
 def main() -> None:

@@ -169,7 +169,7 @@ class Field:
         fail_if(sorted(replaced) != sorted(due), f"restart replaced {replaced}, not {sorted(due)}")
 
     def replace_dead(self) -> None:
-        """Replace whoever is dead."""
+        """Replace dead ranks."""
         seen = self.states()
         dead = [rank for rank, info in enumerate(seen) if info["state"] == "dead"]
         unknown = [rank for rank in dead if self.marks[rank] is not None]

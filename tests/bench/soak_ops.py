@@ -1,7 +1,7 @@
 """What the soak's ranks do: programs of collectives, every value checked against numpy.
 
 Imported by the ranks (`soak.py` has them do so). A program follows from its seed: each rank knows
-what all ranks put in, and judges what it gets by itself. It knows nothing of faults.
+what all ranks put in, and judges what it gets by itself. It makes no faults.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import sys
 import time
 import zlib
 from collections.abc import Callable
@@ -42,7 +43,7 @@ class Program:
         self._random = random.Random(seed)
         self._ops: tuple[Callable[[], None], ...] = (
             self.sums, self.sums, self.extremes, self.gathered, self.broadcast, self.scattered,
-            self.exchanged, self.ring, self.several, self.in_part, self.numbers,
+            self.exchanged, self.ring, self.several, self.in_part, self.numbers, self.objects,
         )  # fmt: skip
 
     def step(self) -> None:
@@ -162,6 +163,22 @@ class Program:
         want = np.asarray(self.size * (self.size + 1) // 2)
         self._same("all_sum of a number", px.all_sum(self.rank + 1), want)
 
+    def objects(self) -> None:
+        """Objects from all to all, and from one to all, and a barrier."""
+        xs, root = self._all(), self._random.randrange(self.size)
+        values = [{"rank": rank, "x": x[:50].tolist()} for rank, x in enumerate(xs)]
+        mine = values[self.rank]
+        found = {
+            "all_gather_object": (px.all_gather_object(mine), values),
+            "broadcast_object": (px.broadcast_object(mine, root), values[root]),
+        }
+        px.barrier()
+        self.n_ops += 3
+        for what, (got, want) in found.items():
+            if got != want:
+                msg = f"{what} #{self.n_ops} of {self._seed!r} on rank {self.rank}: {got}"
+                raise Wrong(msg)
+
 
 def run(seed: str, n_ops: int, part: Any) -> int:
     """Do that many operations or a few more; how many."""
@@ -191,6 +208,19 @@ def die(seed: str, part: Any, victims: list[int], n_ops: int, way: str) -> None:
             os._exit(3)
         os.kill(os.getpid(), signal.SIGKILL)
     until_broken(seed, part)
+
+
+def train(part: Any, slow: int) -> None:
+    """Count steps in `n_done`, each with one operation; one rank is slow. It ends when it is stopped."""
+    names = sys.modules["__main__"].__dict__
+    names["n_done"], begin_s = 0, time.monotonic()
+    while time.monotonic() - begin_s < LONG_S:
+        if px.init().rank() == slow:
+            time.sleep(0.003)
+        px.all_sum(np.ones(100))
+        names["n_done"] += 1
+    msg = f"nobody stopped it in {LONG_S:g} s"
+    raise Wrong(msg)
 
 
 def disagree(seed: str, part: Any, odd: int, way: str) -> None:

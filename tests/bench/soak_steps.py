@@ -59,6 +59,30 @@ def exchange(field: Field, rng: random.Random, seed: str) -> int:
     return 0
 
 
+def call(field: Field, rng: random.Random, seed: str) -> int:
+    """Functions that ranks are called with, values in blocks, expressions, and values of cells."""
+    items = [rng.getrandbits(20) for _ in range(rng.randint(field.size, 50))]
+    squares, sums, gathered, doubled, of_cell = field.client.ask(
+        "call", BOUND_S, items=items
+    ).well()
+    is_right = (
+        squares == [item * item for item in items]
+        and sums == [items[0] + 1] * field.size
+        and gathered == items
+        and sum(doubled) == 2 * sum(items)
+        and of_cell == [{"rank": rank} for rank in field.ranks]
+    )
+    fail_if(not is_right, "what was called came to something else", Wrong)
+    return 0
+
+
+def print_much(field: Field, rng: random.Random, seed: str) -> int:
+    """More than a client that draws has room for: ranks wait, and none for ever."""
+    lines = "import sys\nfor _ in range(20): sys.stdout.write(('y' * 999 + '\\n') * 1000)\nrank"
+    fail_if(field.good(lines) != list(field.ranks), "a cell that prints has other values", Wrong)
+    return 0
+
+
 def mend(field: Field, rng: random.Random, seed: str) -> int:
     """A mismatch, px.recover() within the cell, and operations after it."""
     odd, way = rng.randrange(field.size), rng.choice(("shape", "dtype", "root", "op"))
@@ -112,7 +136,7 @@ _BUSY = (
     "while True: pass",
     "import time; time.sleep(60)",
     "if rank == 0:\n    while True: pass\npx.all_sum(1)",
-    "px.recv((3,), 'int64', (rank + 1) % size)",
+    "import time\nif rank == size - 1: time.sleep(60)\npx.recv((3,), 'int64', rank + 1)",
 )
 
 
@@ -138,6 +162,34 @@ def stop(field: Field, rng: random.Random, seed: str) -> float:
     return field.recover(begin_s)
 
 
+def stop_in_step(field: Field, rng: random.Random, seed: str) -> float:
+    """A stop in a loop of steps: all ranks have done the same number, or a line says where they are."""
+    cell = field.begin(f"soak_ops.train(part, {rng.randrange(field.size)})")
+    field.wait_busy(cell)
+    time.sleep(rng.random() * 0.1)
+    begin_s = time.monotonic()
+    field.client.ask("interrupt", BOUND_S, aside=True).well()
+    answer = field.end(cell)
+    expect_soon(begin_s, FREED_S, "the stop")
+    answer.expect("KeyboardInterrupt", "CellError")
+    seconds = field.recover(begin_s)
+    done = field.good("n_done")
+    is_told = any("variables may differ" in text for text in answer.notices)
+    fail_if(len(set(done)) > 1 and not is_told, f"ranks stopped after {done} steps", Wrong)
+    return seconds
+
+
+def cycle(field: Field, rng: random.Random, seed: str) -> float:
+    """Ranks that wait for each other's message: all are told."""
+    cell = field.begin("px.recv((3,), 'int64', (rank + 1) % size)")
+    begin_s = time.monotonic()
+    answer = field.end(cell)
+    expect_soon(begin_s, FREED_S, "the end of the wait")
+    told = {answer.failures.get(rank, ["nothing"])[0] for rank in field.ranks}
+    fail_if(told != {"CollectiveMismatch"}, f"all ranks were to be told of the cycle: {answer}")
+    return field.recover(begin_s)
+
+
 def time_limit(field: Field, rng: random.Random, seed: str) -> float:
     """A cell that runs longer than it may."""
     begin_s = time.monotonic()
@@ -152,5 +204,9 @@ Work = Callable[[Field, random.Random, str], int]
 Fault = Callable[[Field, random.Random, str], float]
 
 # How often each is dealt in a deck.
-WORK: dict[Work, int] = {work: 10, some_ranks: 2, exchange: 2, mend: 3}
-MISTAKES: dict[Fault, int] = {mismatch: 3, own_error: 2, late: 1, stop: 3, time_limit: 2}
+WORK: dict[Work, int] = {
+    work: 10, some_ranks: 2, exchange: 2, mend: 3, call: 2, print_much: 1,
+}  # fmt: skip
+MISTAKES: dict[Fault, int] = {
+    mismatch: 3, own_error: 2, late: 1, stop: 3, stop_in_step: 3, cycle: 2, time_limit: 2,
+}  # fmt: skip

@@ -15,7 +15,7 @@ from common import arguments, median, print_machine, print_table, write_json
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bed import Bed
+from support.hosts.bed import Bed
 
 _CARDS = 2
 _WARM_UP = 2  # the windows of new connections grow

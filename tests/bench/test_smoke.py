@@ -5,13 +5,14 @@ The soak: `tests/run soak`.
 
 from __future__ import annotations
 
+import json
 import runpy
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from bed import why_not
+from support.hosts.bed import why_not
 from support.tiers import deep
 
 pytestmark = pytest.mark.slow
@@ -78,3 +79,26 @@ def test_help(script, monkeypatch, capsys):
     said = capsys.readouterr().out
     assert "usage: " in said
     assert said.count("  --") >= 1
+
+
+@pytest.mark.parametrize("correct", [True, False])
+def test_the_chart_shows_each_peer_and_no_wrong_result(correct, tmp_path, monkeypatch):
+    about = {"op": "all_reduce", "mode": "fresh", "ranks": 2}
+    times = {"phalanx": [2.0, 900.0], "gloo": [70.0, 4000.0]}
+    lines = [
+        about | {"peer": peer, "bytes": nbytes, "median_us": us, "correct": correct or nbytes == 8}
+        for peer, both in times.items()
+        for nbytes, us in zip((8, 1 << 22), both, strict=True)
+    ]
+    results = tmp_path / "sums.jsonl"
+    results.write_text("\n".join(map(json.dumps, lines)))
+    words = [str(results), "--output", str(tmp_path / "chart"), "--caption", "made up"]
+    monkeypatch.setattr(sys, "argv", ["chart.py", *words])
+    if not correct:
+        with pytest.raises(SystemExit, match="wrong result of phalanx at 4194304 bytes"):
+            runpy.run_path(str(_HERE / "chart.py"), run_name="__main__")
+        return
+    runpy.run_path(str(_HERE / "chart.py"), run_name="__main__")
+    for theme in ("light", "dark"):
+        picture = (tmp_path / f"chart_{theme}.svg").read_text(encoding="utf-8")
+        assert all(word in picture for word in ("Phalanx", "Gloo", "2 ranks", "4 MiB", "made up"))

@@ -20,16 +20,19 @@ The last column is what supervisors and this process use more of one core while 
 
 from __future__ import annotations
 
-import math
+import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 import psutil
 from common import arguments, median, numbers, print_machine, print_table, write_json
+from support.inside import stop_samples
 
-from phalanx.protocol import WatchSamples
 from phalanx.workspace import Workspace
 
 READ_S = 0.2
@@ -69,9 +72,7 @@ class Watcher:
 
     def rest(self) -> None:
         """End the wish, which outlives its last word by seconds: those would be in the next turn."""
-        log = self._workspace._root._samples
-        log._send(WatchSamples(0))
-        log._asked_s = -math.inf
+        stop_samples(self._workspace)
 
 
 class Helpers:

@@ -60,7 +60,7 @@ _start = subprocess.Popen.__init__
 
 
 def _start_with_us(self, args, *rest, **options):
-    if not isinstance(args, str) and any(str(word).endswith("_sweep.py") for word in args):
+    if not isinstance(args, str) and any(str(word).endswith("sweep_main.py") for word in args):
         args = [word for word in args if word not in {"-I", "-S"}]
     _start(self, args, *rest, **options)
 

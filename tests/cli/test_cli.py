@@ -11,13 +11,14 @@ import sysconfig
 
 import psutil
 import pytest
-from launching import wait_gone
+from support.launching import wait_gone
 from support.promise import PATIENCE_S
-from worlds import make_sweep
+from support.worlds import make_sweep
 
 import phalanx
 import phalanx.workspace
-from phalanx.cli import _lab, machine_header, main
+from phalanx.cli import lab, main
+from phalanx.cli.common import machine_header
 from phalanx.errors import RankFailure
 from phalanx.protocol import Limit, SweepProgress, SweepRun
 
@@ -98,15 +99,15 @@ def test_nothing_asked(capsys):
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
-        (["bnch"], "did you mean 'bench'?"),
+        (["bnch"], "did you mean bench?"),
         (["frobnicate"], "there are: lab, launch, list, stop, bench"),
-        (["bench", "-n", "0"], "'0' is not a whole number of 1 or more"),
-        (["bench", "-n", "two"], "'two' is not a whole number"),
-        (["bench", "--op", "all_som"], "did you mean 'all_sum'?"),
+        (["bench", "-n", "0"], "'0'; it must be a whole number, 1 or more"),
+        (["bench", "-n", "two"], "'two'; it must be a whole number"),
+        (["bench", "--op", "all_som"], "did you mean all_sum?"),
         (["bench", "--op", "x"], "there are: all_sum"),
-        (["bench", "--op", "recv"], "did you mean 'sendrecv'?"),
+        (["bench", "--op", "recv"], "did you mean sendrecv?"),
         (["bench", "--op", "sendrecv", "-n", "1"], "sendrecv needs 2 ranks or more"),
-        (["bench", "--dtype", "float33"], "there is no dtype 'float33'; did you mean 'float32'?"),
+        (["bench", "--dtype", "float33"], "there is no dtype 'float33'; did you mean float32?"),
         (["bench", "--dtype", "x"], "there are: bool, int8"),
         (["bench", "-b", "1Q"], "'1Q' is not a size"),
         (["bench", "-b", "64", "-e", "8"], "is empty"),
@@ -118,12 +119,14 @@ def test_nothing_asked(capsys):
             "there is no option '--frobnicate'; there are: -h, --help, -n, --ranks",
         ),
         (["lab", "--port", "70000"], "70000 is no port"),
+        (["launch", "--qqqqq", "x.py"], "there is no option '--qqqqq'; see phalanx launch --help"),
     ],
 )
 def test_a_mistake_is_one_line(argv, words, capsys, workspace):
     assert _exit_code(argv) == 2
     said = capsys.readouterr()
     assert words in said.err
+    assert said.err.count("see ") <= 1
     assert said.err.count("\n") == 1
     assert not said.out
 
@@ -181,26 +184,27 @@ def test_machine_header_is_whole():
 
 
 def test_notebooks_are_copied_once(tmp_path):
-    assert _lab.copy_notebooks(tmp_path / "new" / "folder") == []
+    assert lab.copy_notebooks(tmp_path / "new" / "folder") == []
     folder = tmp_path / "new" / "folder"
     assert (folder / "01_first_ranks.ipynb").is_file()
     assert (folder / "data" / "seattle-weather.csv").is_file()
-    assert _lab.copy_notebooks(folder) == []
+    assert (folder / "guide" / "coming_from_other_tools.md").is_file()
+    assert lab.copy_notebooks(folder) == []
 
 
 def test_changed_files_are_kept(tmp_path):
-    _lab.copy_notebooks(tmp_path)
+    lab.copy_notebooks(tmp_path)
     mine = tmp_path / "01_first_ranks.ipynb"
     mine.write_text("mine", encoding="utf-8")
     (tmp_path / "data" / "seattle-weather.csv").unlink()
-    assert _lab.copy_notebooks(tmp_path) == ["01_first_ranks.ipynb"]
+    assert lab.copy_notebooks(tmp_path) == ["01_first_ranks.ipynb"]
     assert mine.read_text(encoding="utf-8") == "mine"
     assert (tmp_path / "data" / "seattle-weather.csv").is_file()
 
 
 def test_lab_becomes_jupyterlab(tmp_path, monkeypatch, capsys):
     asked = []
-    monkeypatch.setattr(_lab.os, "execve", lambda *how: asked.append(how))
+    monkeypatch.setattr(lab.os, "execve", lambda *how: asked.append(how))
     monkeypatch.setenv("PATH", "/somewhere")
     main(["lab", "--folder", str(tmp_path), "--port", "9999", "--no-browser", "--ip=::1"])
     ((path, argv, env),) = asked
@@ -214,7 +218,7 @@ def test_lab_becomes_jupyterlab(tmp_path, monkeypatch, capsys):
 
 
 def test_lab_without_jupyterlab_names_the_command(monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr(_lab.importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setattr(lab.importlib.util, "find_spec", lambda _: None)
     assert main(["lab", "--folder", str(tmp_path)]) == 1
     assert "-m pip install jupyterlab" in capsys.readouterr().err
 
@@ -269,3 +273,14 @@ def test_ctrl_c_is_one_line_and_leaves_nothing():
     assert said[1] == "phalanx bench: interrupted\n"
     assert len(family) >= 3
     assert wait_gone(family) == []
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--version"], ["nothing"]])
+def test_answers_that_need_no_command_import_none(words):
+    code = (
+        "import sys\nfrom phalanx.cli import main\n"
+        f"try: main({words!r})\nexcept SystemExit: pass\n"
+        "print(*sorted({'numpy', 'zmq', 'msgspec', 'phalanx.protocol', 'phalanx.workspace'} & set(sys.modules)))"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert said.stdout.splitlines()[-1] == ""

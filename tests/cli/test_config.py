@@ -12,12 +12,14 @@ from xml.etree import ElementTree as ET
 
 import psutil
 import pytest
-from launching import wait_gone
+from support.launching import wait_gone
 from support.promise import BOUND_S, PATIENCE_S
 from support.waiting import wait_until
 
 import phalanx.hosts
 from phalanx.cli import main
+from phalanx.errors import DistributedError
+from phalanx.workspace import Workspace
 
 SAVED = Path(__file__).parents[1] / "hosts" / "saved"
 
@@ -104,10 +106,13 @@ class TestFromSaved:
             (["--over", "wifi"], 2, "thunderbolt"),
             (["--auto-setup"], 2, "leave --from-saved out"),
             (["--undo-setup"], 2, "leave --from-saved out"),
+            (["--ssh-arg=-4"], 2, "leave --from-saved out"),
+            (["--ssh-arg", "'"], 2, "leave --from-saved out"),
             (["--hosts", "mac0,nobody"], 2, "nothing is recorded of nobody"),
             (["--hosts", "a,,b"], 2, "item 2"),
             (["--hosts", "a", "--hostfile", "b"], 2, "give one"),
             (["--env", "A B=1"], 2, "KEY=VAL"),
+            (["--launcher", "htcondor"], 2, "has no jobs with hosts"),
             (["--svg", "x.png"], 2, ".svg"),
             (["--timeout", "soon"], 2, "seconds"),
             (["--hostfil"], 2, "--hostfil"),
@@ -157,7 +162,7 @@ def test_help_names_every_option(capsys):
     for option in (
         "--hosts", "--hostfile", "--over", "--backend", "--auto-setup", "--no-auto-setup", "--dot",
         "--svg", "--output", "--output-hostfile", "--env", "--ignore-unreachable", "--from-saved",
-        "--save", "--verbose", "--undo-setup",
+        "--save", "--verbose", "--undo-setup", "--ssh-arg",
     ):  # fmt: skip
         assert option in out
 
@@ -176,6 +181,35 @@ def _answered(monkeypatch, world, **changes):
 
     monkeypatch.setattr(phalanx.hosts, "gather", gather)
     return ",".join(names)
+
+
+@pytest.fixture
+def ssh(tmp_path, monkeypatch):
+    """An ssh that writes its words down and runs the script here, where it is one of the survey."""
+    (tmp_path / "ssh").write_text(f'#!/bin/sh\necho "$*" >>{tmp_path}/said\nexec sh -s\n')
+    (tmp_path / "ssh").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    return lambda: (tmp_path / "said").read_text().splitlines()
+
+
+def test_words_for_ssh_reach_every_ssh(capsys, monkeypatch, ssh):
+    status, _, _ = config(capsys, "--hosts", "a.invalid", "--ssh-arg=-F 'a b'", "--ssh-arg=-4")
+    assert status == 0
+    assert [" -F a b -4 -oConnectTimeout" in line for line in ssh()] == [True]
+    # The setup, its undoing and the measurement have them as well.
+    hosts, seen = _answered(monkeypatch, "no_rdma"), []
+
+    def fail(*_, ssh_args, **__):
+        seen.append(ssh_args)
+        raise DistributedError
+
+    for name in ("run_setup", "undo_setup"):
+        monkeypatch.setattr(phalanx.hosts, name, fail)
+    monkeypatch.setattr(Workspace, "start", lambda *_, remote, **__: fail(ssh_args=remote.ssh_args))
+    config(capsys, "--hosts", hosts, "--auto-setup", "--ssh-arg=-4")
+    config(capsys, "--hosts", hosts, "--undo-setup", "--ssh-arg=-4")
+    config(capsys, "--hosts", hosts, "--measure", "--over=ethernet", "--ssh-arg=-4")
+    assert seen == [("-4",)] * 3
 
 
 def test_auto_setup_runs_what_it_shows(capsys, monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 import subprocess
 import sys
 import tempfile
@@ -9,11 +10,13 @@ from pathlib import Path
 
 import psutil
 import pytest
-from launching import wait_gone
+from support.launching import wait_gone
 from support.promise import BOUND_S
 from support.waiting import wait_until
 
 from phalanx.cli import main
+from phalanx.errors import DistributedError
+from phalanx.workspace import script
 
 pytestmark = pytest.mark.slow
 
@@ -71,6 +74,32 @@ def listed(capsys):
     return look
 
 
+def test_a_detached_rank_is_started_again(folder):
+    (folder / "train.py").write_text(
+        """
+import os, sys, phalanx as px
+again = os.environ["PHALANX_RESTART_COUNT"]
+print("start", again, repr(sys.stdin.read()), flush=True)
+world = px.init()
+if again == "0":
+    try:
+        world.barrier()
+        if world.rank() == 1: os._exit(7)
+        world.barrier()
+    except px.RankFailure:
+        px.recover()
+print(px.all_sum(1), flush=True)
+"""
+    )
+    ended = launch("launch", "--detach", "-n", "2", "--max-restarts", "1", "train.py")
+    assert ended.returncode == 0, ended.stderr
+    logs = folder / "phalanx-train"
+    journal = wait_for(logs / "phalanx.log", "all ranks have ended well")
+    assert "rank 1 exited with status 7; it is started again (1 of 1)" in journal
+    assert (logs / "rank-0.stdout").read_text() == "start 0 ''\n2\n"
+    assert (logs / "rank-1.stdout").read_text() == "start 0 ''\nstart 1 ''\n2\n"
+
+
 def family_of(words: str) -> list[psutil.Process]:
     """Return the processes that have this in their command line."""
     return [
@@ -99,7 +128,12 @@ def test_ranks_stay_until_they_are_stopped(folder, listed):
     assert str(logs) in table
     started = family_of(str(folder)) + family_of("train.py stay")
     assert len(started) >= 5  # two supervisors, three ranks
-    assert launch("stop", "train", "train-2").returncode == 0
+    stopped = launch("stop", "train", "train-2")
+    assert stopped.returncode == 0
+    assert stopped.stdout.splitlines() == [
+        f"stopped the {size} of {name!r}"
+        for size, name in (("2 ranks", "train"), ("rank", "train-2"))
+    ]
     assert wait_gone(started, BOUND_S) == []
     assert listed() == "no workspaces\n"
     assert wait_for(logs / "phalanx.log", "stopped\n")
@@ -113,7 +147,22 @@ def test_the_end_is_written_down(folder, listed, words, verdict):
     left = launch("launch", "-n", "2", "--detach", "--log-dir", "logs", "train.py", *words)
     assert left.returncode == 0
     wait_for(folder / "logs" / "phalanx.log", verdict)
+    modes = {stat.S_IMODE(path.stat().st_mode) for path in (folder / "logs").iterdir()}
+    assert (stat.S_IMODE((folder / "logs").stat().st_mode), modes) == (0o700, {0o600})
     wait_until(lambda: listed() == "no workspaces\n", "the workspace is no longer listed")
+
+
+def test_the_silence_limit_is_kept(folder, monkeypatch):
+    found = []
+
+    def launch_root(options, **_):
+        found.append(options.boot.world.heartbeat_timeout_s)
+        msg = "it is only looked at"
+        raise DistributedError(msg)
+
+    monkeypatch.setattr(script, "launch_root", launch_root)
+    assert main(["launch", "--detach", "--silence", "2.5", "train.py"]) == 1
+    assert found == [2.5]
 
 
 @pytest.mark.parametrize(

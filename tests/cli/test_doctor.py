@@ -1,4 +1,4 @@
-"""`phalanx doctor`: real hosts that are well, each way in which one is not, and what mends it."""
+"""`phalanx doctor`: real hosts that are well, each way in which one is not, and how to fix it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from pathlib import Path
 
 import psutil
 import pytest
-from support.promise import BOUND_S, PATIENCE_S
+from support.promise import BOUND_S, PATIENCE_S, ROOM_S
 from support.waiting import wait_until
 
 from phalanx.cli import main
-from phalanx.cli._checks import find
-from phalanx.cli._finding import Task
-from phalanx.cli._probing import Probe, Question
+from phalanx.cli.common import Task
+from phalanx.cli.doctor import find
+from phalanx.cli.probing import Probe, ProbeQuestion
 from phalanx.protocol import HostPlan, RemoteOptions
 
 DOCTOR = [sys.executable, "-m", "phalanx.cli", "doctor"]
@@ -28,6 +28,7 @@ FACTS = {
     "mpi4py": "4.1", "mpirun": "Open MPI 5.0", "rdma": [], "nccl": False, "has_ssh": True,
     "cores": 4, "files_soft": 1024, "files_hard": None, "memory_nbytes": 8 << 30, "no_memory": "",
     "has_folder": True, "script": "", "names": {}, "came_by": [], "interface": [],
+    "no_loopback": "",
 }  # fmt: skip
 
 
@@ -38,7 +39,7 @@ def _probe(name, ranks=2, *, is_local=False, port=0, **facts):
 
 
 def _task(backend="any", **fields):
-    return Task(Question(RemoteOptions(), **fields), backend)
+    return Task(ProbeQuestion(RemoteOptions(), **fields), backend)
 
 
 def _bad(*probes, task=None):
@@ -58,13 +59,13 @@ def test_hosts_that_are_alike_are_well():
     [
         (
             {"python": "3.10.2"},
-            "fail  python     b: Python 3.10, and 3.11 on this machine; mend it: ",
+            "fail  python     b: Python 3.10, and 3.11 on this machine; fix: ",
         ),
         (
             {"phalanx": "0.0.9"},
-            "fail  phalanx    b: phalanx 0.0.9, and 0.1.0 on this machine; mend it: ssh -p 22 b '/p -m pip",
+            "fail  phalanx    b: phalanx 0.0.9, and 0.1.0 on this machine; fix: ssh -p 22 b '/p -m pip",
         ),
-        ({"phalanx": ""}, "fail  phalanx    b: phalanx is not installed; mend it: ssh -p 22 b "),
+        ({"phalanx": ""}, "fail  phalanx    b: phalanx is not installed; fix: ssh -p 22 b "),
         ({"numpy": "1.26.4"}, "fail  numpy      b: numpy 1.26.4, and 2.4.6 on this machine"),
         ({"numpy": "2.3.0"}, "note  numpy      b: numpy 2.3.0, and 2.4.6 on this machine"),
         (
@@ -76,13 +77,13 @@ def test_hosts_that_are_alike_are_well():
         ({"files_hard": 64}, "fail  files      b: 64 open files are allowed, 4 ranks need 168"),
         (
             {"cores": 1},
-            "note  cores      b: 2 ranks take turns on 1 core; mend it: at most 1 there",
+            "note  cores      b: 2 ranks take turns on 1 core; fix: at most 1 there",
         ),
         ({"mpirun": ""}, "note  mpi        b: no MPI, and Open MPI 5.0 on this machine"),
         ({"rdma": ["mlx5_0"]}, "note  rdma       b: mlx5_0, and none on this machine"),
         (
             {"script": "2"},
-            "fail  script     b: /w/x.py is another than on this machine; mend it: scp",
+            "fail  script     b: /w/x.py is another than on this machine; fix: scp",
         ),
     ],
 )
@@ -148,7 +149,7 @@ def test_names_count_for_mpi_and_a_host_s_own_does_not():
 
 def test_mpi_must_be_there_for_its_backend():
     (line,) = _bad(_probe("b", mpirun="", mpi4py=""), task=_task("mpi"))
-    assert line.startswith("fail  mpi        b: there is no mpirun and no mpi4py; mend it: ssh b ")
+    assert line.startswith("fail  mpi        b: there is no mpirun and no mpi4py; fix: ssh b ")
 
 
 # -- real hosts -----------------------------------------------------------------------------------
@@ -194,7 +195,7 @@ def test_what_is_wrong_with_hosts_is_told_of_all_at_once(bed, tmp_path):
     assert "fail  ports      c: b does not reach it at 10.77.0.13 port " in said
     assert "ssh c 'sudo ufw allow proto tcp from 10.77.0.12'" in said
     for name in "bc":
-        assert f"fail  phalanx    {name}: phalanx is not installed; mend it: ssh {name} " in said
+        assert f"fail  phalanx    {name}: phalanx is not installed; fix: ssh {name} " in said
         assert f"fail  numpy      {name}: numpy is missing" in said
     assert "fail  script" not in said  # the files are shared
 
@@ -207,7 +208,7 @@ def test_logins_between_hosts_are_what_mpi_needs(bed):
     assert status == 1
     assert "ok    ssh        without a prompt to b, c" in said
     assert "fail  logins     b: ssh c: " in said
-    assert "mend it: ssh b 'ssh-copy-id c'" in said
+    assert "fix: ssh b 'ssh-copy-id c'" in said
     with bed.changed(2, "authorized_keys", ""):
         status, said = _doctor(bed, "--hosts", "b,c")
     assert status == 1
@@ -218,13 +219,11 @@ def test_logins_between_hosts_are_what_mpi_needs(bed):
 def test_a_host_that_does_not_answer_has_its_time(bed):
     bed.cut(1)
     try:
-        status, said = _doctor(
-            bed, "--hosts", "b,c", "--timeout", "6"
-        )  # the others need less, also on a busy machine
+        status, said = _doctor(bed, "--hosts", "b,c", "--timeout", str(ROOM_S))
     finally:
         bed.mend(1)
     assert status == 1
-    assert "fail  ssh        b: ssh has not got in, after 6 s" in said
+    assert f"fail  ssh        b: ssh has not got in, after {ROOM_S:g} s" in said
     assert "ok    ssh        without a prompt to c" in said
 
 
@@ -280,7 +279,7 @@ def test_a_machine_without_ssh_says_so(monkeypatch, tmp_path, capsys):
         (["--hosts", "a,-b"], "--hosts: item 2: expected a host's name"),
         (["--hostfile", "/nowhere"], "/nowhere: it cannot be read: No such file"),
         (["--interface", "nope9"], "this machine has no interface 'nope9'"),
-        (["--hosts", "a", "--ssh-arg='"], "--ssh-arg ': No closing quotation"),
+        (["--hosts", "a", "--ssh-arg='"], "--ssh-arg: No closing quotation"),
     ],
 )
 def test_mistakes_are_a_line(words, said, capsys):
@@ -291,7 +290,7 @@ def test_mistakes_are_a_line(words, said, capsys):
 
 
 def test_the_script_of_the_far_side_needs_no_package(tmp_path):
-    source = Path(sys.modules["phalanx.cli._probing"]._probe.__file__).read_text(encoding="utf-8")
+    source = Path(sys.modules["phalanx.cli.probing"]._probe.__file__).read_text(encoding="utf-8")
     asked = {"names": ["localhost"], "folder": "/", "script": "", "interface": "lo"}
     said = subprocess.run(
         [sys.executable, "-I", "-S", "-c", source], input=json.dumps(["facts", asked]) + "\n",

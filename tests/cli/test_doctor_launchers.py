@@ -6,8 +6,9 @@ import shutil
 
 import pytest
 
-from phalanx.cli import _launchers, main
-from phalanx.cli._launchers import check_launcher
+from phalanx.cli import main
+from phalanx.cli.launching import places as places_module
+from phalanx.cli.launching.places import check_launcher
 
 SLURM = {"srun": "echo slurm 24.05.1", "sbatch": "exit 9", "sinfo": "echo all up"}
 PBS = {"pbsdsh": "exit 9", "qsub": "exit 9"}
@@ -69,7 +70,7 @@ def test_a_qsub_that_is_another_scheduler_s(commands):
     (said, *_) = lines("pbs", 2)
     assert said == (
         f"fail  launcher   {folder}/qsub is not PBS's, as it seems: qstat --version says usage: "
-        "qstat; mend it: --launcher sge"
+        "qstat; fix: --launcher sge"
     )
     assert "qsub has no qconf beside it: is it Grid Engine's?" in lines("sge", 2)[0]
 
@@ -78,7 +79,7 @@ def test_a_command_that_is_missing(commands):
     commands({})
     assert lines("lsf") == [
         (
-            "fail  launcher   there is no blaunch on the PATH; mend it: go to a machine of the LSF "
+            "fail  launcher   there is no blaunch on the PATH; fix: go to a machine of the LSF "
             "cluster, or load its module"
         )
     ]
@@ -90,14 +91,16 @@ def test_a_command_that_is_missing(commands):
 )
 def test_the_folder_that_nodes_are_to_see(commands, monkeypatch, tmp_path, kind, said):
     commands(SLURM)
-    monkeypatch.setattr(_launchers, "_file_system", lambda path: kind if path == tmp_path else "?")
+    monkeypatch.setattr(
+        places_module, "_file_system", lambda path: kind if path == tmp_path else "?"
+    )
     line = lines("slurm", 2)[-1]
     assert line.startswith(f"{said}{tmp_path}/jobs is on {kind}")
     assert ("PHALANX_JOB_DIR=" in line) is (kind != "nfs4")
 
 
 def test_the_file_system_of_a_folder_is_that_of_its_nearest_mount():
-    assert _launchers._file_system(_launchers.Path("/proc/self")) == "proc"
+    assert places_module._file_system(places_module.Path("/proc/self")) == "proc"
 
 
 @pytest.mark.parametrize(
@@ -106,7 +109,6 @@ def test_the_file_system_of_a_folder_is_that_of_its_nearest_mount():
         (["doctor", "--launcher", "slrum"], "there is no launcher 'slrum'; there are: ssh, slurm"),
         (["doctor", "--nodes", "2"], "--nodes: which scheduler is asked? say --launcher slurm"),
         (["config", "--launcher", "pbs"], "this is no PBS job: start it in qsub"),
-        (["config", "--launcher", "pbs", "--hosts", "a"], "leave --hosts and --hostfile out"),
     ],
 )
 def test_mistakes_are_a_line(commands, words, said, capsys):

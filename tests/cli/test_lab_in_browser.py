@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import PATIENCE_MS, chromium_page
-from jupyter_servers import lab, open_notebook
+from support.notebooks.browser import PATIENCE_MS, chromium_page
+from support.notebooks.jupyter_servers import lab, open_notebook
 from support.tiers import deep
 
 pytestmark = [pytest.mark.slow, pytest.mark.browser, pytest.mark.timeout(180), deep]

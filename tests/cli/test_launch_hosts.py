@@ -12,9 +12,11 @@ import struct
 import subprocess
 import termios
 
+import numpy as np
 import pytest
-from launching import ENDLESS, PATIENT, launch, wait_held_up, write_script
-from support.sections import SAY, by_section
+from support.hosts.hosts_of_one_machine import python_of_other_numpy
+from support.launching import ENDLESS, PATIENT, launch, wait_held_up, write_script
+from support.sections import SAY, SAY_PLACE, by_section
 from support.tiers import deep
 from support.waiting import wait_until
 
@@ -63,7 +65,7 @@ INPUT = os.urandom(3 << 20)
 @pytest.fixture(scope="module")
 def said(tmp_path_factory):
     """Return what the ranks printed, what was said on a terminal, and the status."""
-    path = write_script(tmp_path_factory.mktemp("hosts"), SAY + EVERYTHING)
+    path = write_script(tmp_path_factory.mktemp("hosts"), SAY + SAY_PLACE + EVERYTHING)
     idle = ("-p", "5000", "--connections-per-ip", "2", "--nccl-port", "12345", "--backend", "ring")
     words = (
         "-n", "2", "--label", "host", "--env", "A=1=2", "--env", "HERE", "--cwd", "/", *idle, path
@@ -111,6 +113,15 @@ def test_options_of_mlx(said, sections):
 
 def test_the_environment_of_the_ranks(sections):
     assert sections["environment"] == on_all("1=2 h /")
+
+
+def test_each_rank_has_the_variables_of_torchrun(sections):
+    places = [sections["place"][rank][0].split() for rank in RANKS]
+    address, port = places[0][4:]
+    assert 0 < int(port) < 65536
+    assert places == [
+        [str(rank), "4", str(rank % 2), "2", address, port] for rank in range(len(RANKS))
+    ]
 
 
 def test_the_size_of_the_terminal_is_handed_on(sections):
@@ -217,12 +228,12 @@ def test_a_rank_that_ends_early_frees_those_of_other_hosts(script):
         "px.all_sum(1)\n"
         "if world.rank() == 0: raise SystemExit(0)\n"
         "try: px.all_sum(1)\n"
-        "except px.DistributedError as error: print(error)\n"
+        "except px.RankFailure as error: print(error)\n"
     )
     said = launch(*HOSTS, fail)
-    assert lines(said) == [
-        "[1] rank 0 closed the group; rank 1 was in all_sum #2 (int64, shape ())"
-    ]
+    (line,) = lines(said)
+    assert line.startswith("[1] rank 0 on ")
+    assert line.endswith(": closed the group; rank 1 was in all_sum #2 (int64, shape ())")
 
 
 def why_not(*words):
@@ -264,6 +275,14 @@ def test_all_hosts_that_do_not_come_up_are_named(script):
     assert "could not be started: x: " in x
     assert "could not be started: y: " in y
     assert said.stdout == b""
+
+
+def test_versions_that_differ_are_told_in_one_line(script, tmp_path):
+    python = python_of_other_numpy(tmp_path)
+    said = launch(*HOSTS, "--python", python, script("print('it runs')"))
+    assert lines(said) == ["[0] it runs", "[1] it runs"]
+    (line,) = complaints(said.stderr)
+    assert line.startswith(f"phalanx launch: numpy is 1.2.3 on x, y and {np.__version__} here: ")
 
 
 def test_who_prints_without_end_waits_for_the_reader(script, running, tmp_path):

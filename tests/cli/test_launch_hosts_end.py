@@ -5,8 +5,8 @@ from __future__ import annotations
 import signal
 
 import pytest
-from launching import Running, wait_gone, write_script
 from support.idle import assert_idle
+from support.launching import Running, wait_gone, write_script
 from support.promise import BOUND_S
 from support.tiers import deep
 
@@ -87,7 +87,7 @@ def waiting(tmp_path_factory):
 
 def test_an_idle_launch_costs_nothing(waiting):
     # All processes together; the hosts and the root exchange signs of life.
-    assert_idle(waiting.processes(), wakeups_per_s=100, cores=0.08)
+    assert_idle(waiting.processes(), wakeups_per_s=100)
 
 
 def test_where_ranks_of_other_hosts_are(waiting):

@@ -10,9 +10,9 @@ import sys
 
 import psutil
 import pytest
-from launching import PATIENT, launch
-from mpis import CELLS, marked
-from processes import wait_gone
+from support.launching import PATIENT, launch
+from support.mpis import CELLS, marked
+from support.processes import wait_gone
 from support.promise import PATIENCE_S
 from support.sections import SAY, by_section
 from support.tiers import deep
@@ -52,6 +52,7 @@ EVERYTHING = """
 import hashlib, phalanx as px
 world = px.init(strict=True)
 say("sum", px.all_sum(world.rank() + 1))
+say("objects", px.all_gather_object({"rank": world.rank()}))
 say("long", "é" * 40_000)
 say("input", hashlib.sha256(sys.stdin.buffer.read()).hexdigest())
 print("apart", file=sys.stderr)
@@ -73,6 +74,10 @@ def sections(said):
 def test_ranks_meet(said, sections):
     assert sections["sum"] == {rank: ["6"] for rank in RANKS}
     assert said.returncode == 0
+
+
+def test_objects_are_sealed_with_a_key_of_the_launcher(sections):
+    assert sections["objects"] == {rank: [str([{"rank": n} for n in range(3)])] for rank in RANKS}
 
 
 def test_lines_are_whole_and_labelled(sections):
@@ -107,6 +112,30 @@ def test_the_exit_status_is_mpirun_s(mpi):
     said = run(mpi, "-n", "2", CELLS, "exit_status:3")
     assert said.returncode == 3
     assert b"phalanx launch: mpirun exited with status 3" in said.stderr.splitlines()
+
+
+LIMITED = ["bash", "-c", 'exec 71>/dev/null; ulimit $0; exec "$@"']
+
+
+def test_a_soft_limit_of_open_files_is_raised_and_a_descriptor_in_the_way_is_left_alone(mpi):
+    words = [*LIMITED, "-Sn 72", *PATIENT]
+    with marked() as mark:
+        said = launch(
+            "--backend", "mpi", "-n", "2", "--", "sh", "-c", "ulimit -n",
+            env={**mpi.environment(), **mark}, launcher=words,
+        )  # fmt: skip
+    assert (said.returncode, said.stderr) == (0, b"")
+    assert sorted(said.stdout.splitlines()) == [b"[0] 79", b"[1] 79"]
+
+
+def test_a_hard_limit_of_open_files_is_told_with_what_is_needed(mpi):
+    words = [*LIMITED, "-n 72", *PATIENT]
+    said = launch("--backend", "mpi", "-n", "2", "true", env=mpi.environment(), launcher=words)
+    assert said.returncode == 1
+    assert said.stderr == (
+        b"phalanx launch: 2 ranks need 79 open files in a process, and only 72 are allowed here; "
+        b"raise the limit (ulimit -n 79), or start fewer ranks\n"
+    )
 
 
 @deep  # what is asked for is only that it is no success

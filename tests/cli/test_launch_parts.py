@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.cli._command import split
-from phalanx.cli._labels import QUIET_S, LabelledLines, rank_label
-from phalanx.cli._main import _parser
-from phalanx.cli._places import place, read_hosts
+from phalanx.cli.common import split
+from phalanx.cli.launching.places import place, read_hosts
+from phalanx.cli.launching.terminal import PARTIAL_LINE_AFTER_S, LabelledLines, rank_label
+from phalanx.cli.main import _parser
 from phalanx.hosts import environment, resolve
 
 ONE_SCREEN = {"stdout": 1, "stderr": 1}
@@ -30,7 +30,7 @@ def played(lines, pieces, *, with_silences):
     for (rank, stream), data, is_silent in pieces:
         written += lines.feed(rank, stream, data, now)
         if with_silences and is_silent:
-            now += 2 * QUIET_S
+            now += 2 * PARTIAL_LINE_AFTER_S
             written += lines.due(now)
     for rank in range(3):
         for stream in ("stdout", "stderr"):
@@ -87,15 +87,15 @@ def test_no_character_is_cut_on_a_screen(texts):
     for (rank, stream), data, _ in pieces:
         for _, shown in [*lines.feed(rank, stream, data, 0.0), *lines.due(1.0)]:
             shown.decode()
-    assert lines.next_due is None or lines.next_due <= QUIET_S
+    assert lines.next_due is None or lines.next_due <= PARTIAL_LINE_AFTER_S
 
 
 def test_a_prompt_is_shown_and_its_answer_follows_it():
     lines = LabelledLines(rank_label(2), ONE_SCREEN)
     assert lines.feed(0, "stdout", b"who? ", 0.0) == []
-    assert lines.next_due == QUIET_S
-    assert lines.due(QUIET_S / 2) == []
-    assert lines.due(QUIET_S) == [("stdout", b"[0] who? ")]
+    assert lines.next_due == PARTIAL_LINE_AFTER_S
+    assert lines.due(PARTIAL_LINE_AFTER_S / 2) == []
+    assert lines.due(PARTIAL_LINE_AFTER_S) == [("stdout", b"[0] who? ")]
     assert lines.next_due is None
     assert lines.feed(0, "stdout", b"me\n", 1.0) == [("stdout", b"me\n")]
 
@@ -128,8 +128,8 @@ def test_a_bar_keeps_its_label_and_is_shown_while_it_moves():
     lines = LabelledLines(rank_label(1), ONE_SCREEN)
     shown = []
     for step in range(10):
-        shown += lines.feed(0, "stderr", b"\r %d" % step, step * QUIET_S / 3)
-        shown += lines.due(step * QUIET_S / 3)
+        shown += lines.feed(0, "stderr", b"\r %d" % step, step * PARTIAL_LINE_AFTER_S / 3)
+        shown += lines.due(step * PARTIAL_LINE_AFTER_S / 3)
     assert len(shown) >= 2
     assert shown[0][1].startswith(b"[0] \r[0]  0\r[0]  1")
     text = b"".join(data for _, data in [*shown, *lines.finish(0, "stderr")])

@@ -6,7 +6,7 @@ import signal
 import subprocess
 
 import pytest
-from launching import LAUNCH, PATIENT
+from support.launching import LAUNCH, PATIENT
 from support.promise import BOUND_S, PATIENCE_S
 from support.tiers import deep
 

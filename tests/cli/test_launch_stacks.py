@@ -8,12 +8,12 @@ import subprocess
 import sys
 
 import pytest
-from launching import launcher_with
-from support.promise import PATIENCE_S
+from support.launching import launcher_with
+from support.promise import PATIENCE_S, SLOW_OPERATION_S
 
 from phalanx.protocol import HostPlan, Notice, RemoteOptions, StacksAre
 from phalanx.protocol.scripts import AllEnded, Output
-from phalanx.workspace import Job, Script, Where
+from phalanx.workspace import Job, Placement, Script
 
 # Rank 1 waits for a file, the others for rank 1.
 TRAIN = """
@@ -67,7 +67,7 @@ def test_a_program_without_phalanx_is_left_alone(running, tmp_path):
 @pytest.mark.slow
 def test_a_program_that_a_shell_has_started_is_found(script, tmp_path):
     command = ["sh", "-c", f"{sys.executable} {script(TRAIN, 'train.py')} /no/such/file; true"]
-    with Script(Job(command, command, Where(2), str(tmp_path)), quiet_s=60) as ranks:
+    with Script(Job(command, command, Placement(2), str(tmp_path)), slow_operation_s=60) as ranks:
         stacks = {}
         while not stacks:
             event = ranks.next(PATIENCE_S)
@@ -85,10 +85,8 @@ def test_a_program_that_a_shell_has_started_is_found(script, tmp_path):
     assert stacks[1].frames == ("train.py:7 in load", "train.py:12")
 
 
-# Longer than a busy machine keeps a rank from an operation that the others are in.
-QUIET_S = 1.5
 LINE = (
-    f"ranks 0,2 have waited {QUIET_S} s in all_sum #2; "
+    f"ranks 0,2 have waited {SLOW_OPERATION_S} s in all_sum #2; "
     "missing: rank 1, at train.py:7 in load, last completed #1"
 )
 
@@ -96,7 +94,7 @@ LINE = (
 @pytest.mark.slow
 def test_a_long_wait_is_told_of_once(script, tmp_path):
     done = tmp_path / "done"
-    sooner = f"Script.__init__.__kwdefaults__['quiet_s'] = {QUIET_S}"
+    sooner = f"Script.__init__.__kwdefaults__['slow_operation_s'] = {SLOW_OPERATION_S}"
     launcher = launcher_with(f"from phalanx.workspace import Script; {sooner}")
     words = [*launcher, "-n", "3", script(TRAIN, "train.py"), str(done)]
     with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as popen:
@@ -110,9 +108,11 @@ def test_a_long_wait_is_told_of_once(script, tmp_path):
 @pytest.mark.slow
 def test_a_long_wait_on_two_hosts_is_told_of_once(script, tmp_path):
     done, said = tmp_path / "done", []
-    hosts = Where(3, (HostPlan("x", 2), HostPlan("y", 1)), RemoteOptions(launcher="local"))
+    hosts = Placement(3, (HostPlan("x", 2), HostPlan("y", 1)), RemoteOptions(launcher="local"))
     command = [sys.executable, script(TRAIN, "train.py"), str(done)]
-    with Script(Job(command, command, hosts, str(tmp_path)), quiet_s=QUIET_S) as ranks:
+    with Script(
+        Job(command, command, hosts, str(tmp_path)), slow_operation_s=SLOW_OPERATION_S
+    ) as ranks:
         while not isinstance(event := ranks.next(PATIENCE_S), AllEnded):
             assert event is not None
             if isinstance(event, Output):
@@ -125,7 +125,7 @@ def test_a_long_wait_on_two_hosts_is_told_of_once(script, tmp_path):
 
 
 def test_the_line_comes_after_ten_seconds():
-    assert inspect.signature(Script).parameters["quiet_s"].default == 10.0
+    assert inspect.signature(Script).parameters["slow_operation_s"].default == 10.0
 
 
 @pytest.mark.slow

@@ -9,9 +9,9 @@ import sys
 import pytest
 from msgspec.structs import replace
 from support.tiers import deep
-from worlds import make_sweep
+from support.worlds import make_sweep
 
-from phalanx.cli._main import main
+from phalanx.cli.main import main
 from phalanx.workspace import Workspace
 
 _BENCH = [sys.executable, "-m", "phalanx.cli", "bench"]

@@ -11,10 +11,10 @@ from distributed.split_cells import resources
 
 import phalanx as px
 from phalanx import distributed
-from phalanx.distributed import _bench_wire, bench
-from phalanx.distributed._bench_case import Case, dtype_named
-from phalanx.distributed._handshake import Lane
-from phalanx.distributed.bench import limits_of_ranks, sweep
+from phalanx.distributed.bench import limits as limits_module
+from phalanx.distributed.bench import limits_of_ranks, run_sweep, sweep
+from phalanx.distributed.bench.request import Case, dtype_named
+from phalanx.distributed.connect.handshake import LinkPurpose
 from phalanx.protocol import Limit, Measurement
 
 
@@ -26,7 +26,7 @@ def swept(ops: list[str], dtypes: list[str], sizes: list[int]) -> list[Measureme
 
 def refused(nbytes: int, free: int) -> str:
     """Why there is no sweep of that size where each machine has so much memory free; ""."""
-    with patch.object(bench, "available_memory", lambda: free):
+    with patch.object(run_sweep, "available_memory", lambda: free):
         try:
             sweep("all_sum", [nbytes], iterations=1)
         except ValueError as error:
@@ -40,10 +40,10 @@ def limits(seconds: float = 0.05) -> tuple[Limit, ...]:
 
 def limits_without(what: str, rank: int) -> tuple[tuple[Limit, ...], int]:
     """What is found where a rank cannot connect, or its streams break; and a sum after that."""
-    right = _bench_wire.connect_links
+    right = limits_module.connect_links
 
     def fails(*args: Any, **options: Any) -> Any:
-        for socks in right(*args, **options)[Lane.PAIR].values():
+        for socks in right(*args, **options)[LinkPurpose.PAIR].values():
             socks[0].close()
         msg = "no way there"
         raise OSError(msg)
@@ -51,9 +51,9 @@ def limits_without(what: str, rank: int) -> tuple[tuple[Limit, ...], int]:
     def ends(sock: Any, seconds: float) -> None:
         sock.close()
 
-    broken = {"connect_links": fails, "_send": ends}[what]
-    there = patch.object(_bench_wire, what, broken) if px.init().rank() == rank else nullcontext()
-    with there, patch.object(_bench_wire, "_PATIENCE_S", 0.5):
+    broken = {"connect_links": fails, "_send_stream": ends}[what]
+    there = patch.object(limits_module, what, broken) if px.init().rank() == rank else nullcontext()
+    with there, patch.object(limits_module, "_PATIENCE_S", 0.5):
         found = limits_of_ranks(seconds=0.05)
     return found, px.all_sum(1)
 

@@ -28,7 +28,7 @@ def join() -> int:
 
 def follow(selector: distributed.Selector) -> None:
     """Take these thresholds from the next world on; a process reads its table only once."""
-    family = px.init()._family
+    family = px.init()._registry
     assert family is not None
     family.memory.selector = selector
 
@@ -75,6 +75,20 @@ def endless_sums(length: int) -> None:
 
 def receive_for_ever(source: int) -> None:
     px.recv((3,), "float32", source)
+
+
+def timed_loss(what: str) -> tuple[int, float, str]:
+    """Call what needs rank 1 until that is lost; who was named, when, and why."""
+    calls: dict[str, Callable[[], object]] = {
+        "recv": lambda: px.recv((3,), "float32", 1),
+        "send": lambda: px.send(np.ones(50_000_000, "float32"), 1),
+        "all_sum": lambda: px.all_sum(np.ones(3)),
+    }
+    try:
+        calls[what]()
+    except px.RankFailure as error:
+        return error.rank, time.time(), error.reason
+    raise AssertionError
 
 
 def barrier(timeout: float | None = None) -> str:

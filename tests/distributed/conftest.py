@@ -15,8 +15,8 @@ from distributed.meeting import Meeting
 from support.promise import PATIENCE_S
 from support.tiers import deep_but
 
-from phalanx.distributed import Selector, _deadline
-from phalanx.distributed._listen import Share
+from phalanx.distributed import Selector, control
+from phalanx.distributed.connect.endpoints import Share
 
 # One, a pair, powers of two, odd, and even without being such a power: the others take their ways.
 WORLDS = {
@@ -74,7 +74,7 @@ class Clock:
 def clock(monkeypatch) -> Clock:
     """Let the time limits of ranks that are threads pass when the test has seen what it waits for."""
     clock = Clock()
-    monkeypatch.setattr(_deadline, "time", clock)
+    monkeypatch.setattr(control, "time", clock)
     return clock
 
 

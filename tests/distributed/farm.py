@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from multiprocessing.connection import Connection
@@ -26,21 +26,22 @@ from distributed.farm_parts import CELL_S, Cells, Host, Plan
 from support.promise import PATIENCE_S
 from support.waiting import wait_until
 
-from phalanx.distributed import AbortKind, AbortPage
+from phalanx.distributed import AbortKind, ControlPage
 from phalanx.protocol import (
     Activity,
     EpochAborted,
     FrameReader,
     Gather,
     Gathered,
+    GroupProgress,
     Join,
     Passed,
     Recover,
     Refused,
-    Standing,
     ToSupervisor,
     Welcome,
     Withdraw,
+    WorldConfig,
     pack_frame,
 )
 
@@ -52,7 +53,7 @@ TESTS = Path(__file__).parents[1]
 class Member(Cells):
     """One process of the farm."""
 
-    def __init__(self, rank: int, fds: Sequence[int]) -> None:
+    def __init__(self, rank: int, fds: Sequence[int], prefix: Sequence[str] = ()) -> None:
         self.channel, channel = socket.socketpair()
         control, theirs = socket.socketpair()
         env = os.environ | {
@@ -62,7 +63,7 @@ class Member(Cells):
             "OPENBLAS_NUM_THREADS": "1",
         }
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "distributed.farm_rank"],
+            [*prefix, sys.executable, "-m", "distributed.farm_rank"],
             env=env,
             pass_fds=[channel.fileno(), theirs.fileno(), *fds],
         )
@@ -81,7 +82,7 @@ class World:
     """The ranks of one epoch, as a test sees them."""
 
     def __init__(self, farm: Farm, plan: Plan) -> None:
-        self._farm = farm
+        self.farm = farm
         self.plan = plan
         self.size = plan.size
         self.is_good = True
@@ -95,12 +96,12 @@ class World:
     def start(self, cell: Callable[..., Any], *args: Any, ranks: Sequence[int] | None = None):
         """Send a cell to ranks (all), without waiting; its first argument is the rank."""
         for rank in range(self.size) if ranks is None else ranks:
-            self._farm.members[rank].send(cell, *args)
+            self.farm.members[rank].send(cell, *args)
 
     def outcomes(self, ranks: Sequence[int] | None = None, timeout: float = CELL_S) -> list[Any]:
         """What each rank's cell returned, or the exception it raised."""
         chosen = range(self.size) if ranks is None else ranks
-        outcomes = [self._farm.members[rank].receive(timeout) for rank in chosen]
+        outcomes = [self.farm.members[rank].receive(timeout) for rank in chosen]
         if any(isinstance(outcome, BaseException) for outcome in outcomes):
             self.is_good = False
         return outcomes
@@ -121,9 +122,9 @@ class World:
         assert all(isinstance(outcome, BaseException) for outcome in outcomes), outcomes
         return outcomes
 
-    def page_of(self, rank: int) -> AbortPage:
+    def page_of(self, rank: int) -> ControlPage:
         """Return the control page of a rank's host."""
-        return self._farm.host_of(self.plan.hosts[rank]).page
+        return self.farm.host_of(self.plan.hosts[rank]).page
 
     def activity(self, rank: int) -> Activity:
         """Return what the control page says of a rank: its groups, its message, and how far it is."""
@@ -133,7 +134,7 @@ class World:
             return Activity(epoch, {})
         return Activity(
             epoch,
-            {number: Standing(*its) for number, its in groups.items()},
+            {number: GroupProgress(*its) for number, its in groups.items()},
             pair,
             {key: Passed(*its) for key, its in messages.items()},
         )
@@ -172,12 +173,20 @@ class World:
 
     def wait_asleep(self, rank: int) -> None:
         """Wait until a rank's main thread sleeps, as it does in a wait that lasts."""
-        pid = self._farm.members[rank].process.pid
+        pid = self.pid(rank)
         status = Path(f"/proc/{pid}/task/{pid}/stat")
         wait_until(
             lambda: status.read_text().rpartition(") ")[2].startswith("S"),
             f"the main thread of rank {rank} sleeps",
         )
+
+    def pid(self, rank: int) -> int:
+        """Return the process id of a rank."""
+        return self.farm.members[rank].process.pid
+
+    def has_outcome(self, rank: int) -> bool:
+        """Whether the cell of a rank is over."""
+        return self.farm.members[rank].control.poll(0)
 
     def notices(self) -> list[tuple[int, EpochAborted]]:
         """Wait until as many notices of the epoch's end have come as there are ranks."""
@@ -188,19 +197,23 @@ class World:
     def give_up(self, culprit: int, why: str) -> None:
         """Free all ranks of this epoch, as the supervisor does when it takes one for lost."""
         self.is_good = False
-        with self._farm._lock:
-            self._farm._give_up(self.plan.epoch, AbortKind.RANK_FAILURE, culprit, why)
+        with self.farm._lock:
+            self.farm._give_up(self.plan.epoch, AbortKind.RANK_FAILURE, culprit, why)
 
     def kill(self, rank: int, number: signal.Signals) -> None:
         """Send a signal to a rank."""
         self.is_good = False
-        self._farm.members[rank].process.send_signal(number)
+        self.farm.members[rank].process.send_signal(number)
 
 
 class Farm:
-    """The processes and their supervisor; one lock guards the plan."""
+    """The processes and their supervisor; one lock guards the plan.
 
-    def __init__(self) -> None:
+    ``prefixes``: by rank, the words of a command that runs the rank's process.
+    """
+
+    def __init__(self, prefixes: Mapping[int, Sequence[str]] | None = None) -> None:
+        self._prefixes = prefixes or {}
         self._hosts = [Host() for _ in range(HOSTS)]
         self.members: dict[int, Member] = {}
         self._lock = threading.Lock()
@@ -245,7 +258,8 @@ class Farm:
         """Return a new world that its ranks have not joined yet.
 
         ``reroute(round, rank, share)`` may change what ranks tell each other when they meet;
-        ``links`` are the plan's ``addresses`` and ``connections_per_ip``.
+        ``links`` are the plan's ``addresses``, ``addresses_of``, ``connections_per_ip`` and
+        ``silence_s``.
         """
         with self._lock:
             epoch = self._plan.epoch + 1
@@ -268,7 +282,7 @@ class Farm:
             member = None
         if member is None:
             fds = [fd for host in self._hosts for fd in host.fds]
-            member = self.members[rank] = Member(rank, fds)
+            member = self.members[rank] = Member(rank, fds, self._prefixes.get(rank, ()))
             thread = threading.Thread(target=self._serve, args=(member,))
             thread.start()
             self._threads.append(thread)
@@ -333,17 +347,16 @@ class Farm:
         return Welcome(
             id=request,
             rank=rank,
-            size=plan.size,
+            world=WorldConfig(
+                "farm", plan.size, plan.transport, plan.silence_s, plan.connections_per_ip
+            ),
             epoch=plan.epoch,
-            workspace="farm",
             key=KEY,
             hosts=plan.hosts,
             slots=plan.slots,
             host_names=tuple(f"host{number}" for number in range(HOSTS)),
-            addresses=plan.addresses,
+            addresses=plan.addresses_of.get(rank, plan.addresses),
             at_once=len(plan.addresses),
-            connections_per_ip=plan.connections_per_ip,
-            transport=plan.transport,
             page_fd=host.page_fd if plan.with_memory else -1,
             region_fds=host.region_fds if plan.with_memory else (),
             wake_fds=host.wake_fds if plan.with_memory else (),

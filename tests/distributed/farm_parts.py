@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
 
 from phalanx import distributed
-from phalanx.distributed import AbortPage
+from phalanx.distributed import ControlPage
 from phalanx.protocol import EpochAborted, Gather, Recover
 
 CAPACITY = 8
@@ -48,7 +48,9 @@ class Host:
         self.page_fd = distributed.create_page(CAPACITY)
         self.region_fds = tuple(distributed.create_region() for _ in range(CAPACITY))
         self.wake_fds = tuple(distributed.create_wake() for _ in range(CAPACITY))
-        self.page = AbortPage(self.page_fd, slots=CAPACITY, author=CAPACITY, wake_fds=self.wake_fds)
+        self.page = ControlPage(
+            self.page_fd, slots=CAPACITY, author=CAPACITY, wake_fds=self.wake_fds
+        )
 
     @property
     def fds(self) -> tuple[int, ...]:
@@ -70,7 +72,9 @@ class Plan:
     epoch: int
     with_memory: bool = True
     addresses: tuple[str, ...] = ("127.0.0.1",)  # all at once
+    addresses_of: Mapping[int, tuple[str, ...]] = field(default_factory=dict)  # by rank
     connections_per_ip: int = 1
+    silence_s: float = 5.0
     reroute: Callable[[int, int, bytes], bytes] = lambda number, rank, data: data
     rounds: dict[int, dict[int, Gather]] = field(default_factory=dict)
     aborts: list[tuple[int, EpochAborted]] = field(default_factory=list)

@@ -9,12 +9,20 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import msgspec
+from distributed.memory_rendezvous import MemoryRendezvous
 from support.promise import PATIENCE_S
 
-from phalanx.distributed._connect import connect_links
-from phalanx.distributed._handshake import ONLY, Acceptor, Identity, Initiator, Lane, Stripe
-from phalanx.distributed._listen import Endpoint, Share
-from phalanx.distributed._rendezvous import MemoryRendezvous, Rendezvous
+from phalanx.distributed.connect.connector import connect_links
+from phalanx.distributed.connect.endpoints import Endpoint, Share
+from phalanx.distributed.connect.handshake import (
+    ONLY,
+    Acceptor,
+    Identity,
+    Initiator,
+    LinkPurpose,
+    Stripe,
+)
+from phalanx.distributed.connect.rendezvous import Rendezvous
 
 KEY = bytes(range(32))
 Links = dict[int, socket.socket]
@@ -38,15 +46,18 @@ class Meeting:
         peers = options.pop("peers", [r for r in range(self.size) if r != rank])
         addresses = options.pop("addresses", ["127.0.0.1"])
         options.setdefault("timeout", PATIENCE_S)
-        lanes = peers if isinstance(peers, dict) else {Lane.COLLECTIVE: peers}
+        purposes = peers if isinstance(peers, dict) else {LinkPurpose.COLLECTIVE: peers}
 
         def connect() -> Links:
-            made = connect_links(me, lanes, addresses, rendezvous, **options)
-            assert made.keys() == lanes.keys()
-            if "ways" in options:
+            made = connect_links(me, purposes, addresses, rendezvous, **options)
+            assert made.keys() == purposes.keys()
+            if "striping" in options:
                 return made
-            links = {lane: {peer: one for peer, (one,) in made[lane].items()} for lane in lanes}
-            return links if isinstance(peers, dict) else links[Lane.COLLECTIVE]
+            links = {
+                purpose: {peer: one for peer, (one,) in made[purpose].items()}
+                for purpose in purposes
+            }
+            return links if isinstance(peers, dict) else links[LinkPurpose.COLLECTIVE]
 
         return self._executor.submit(connect)
 

@@ -16,8 +16,8 @@ from support.promise import PATIENCE_S
 
 import phalanx as px
 from phalanx import _native
-from phalanx.distributed._mpi import _moves
-from phalanx.distributed._mpi._world import AbortedError, Reason
+from phalanx.distributed.mpi import moves
+from phalanx.distributed.mpi.world import AbortedError, Reason
 
 
 def engine_of_world() -> Any:
@@ -52,8 +52,8 @@ def public() -> str:
 
 def limit_moves(max_count: int, piece_nbytes: int, unit_nbytes: int) -> tuple[int, int, int]:
     """Have arrays cut up that are larger than these; return the limits until now."""
-    usual = _moves.MAX_COUNT, _moves.PIECE_NBYTES, _moves._UNIT_NBYTES
-    _moves.MAX_COUNT, _moves.PIECE_NBYTES, _moves._UNIT_NBYTES = (
+    usual = moves.MAX_COUNT, moves.PIECE_NBYTES, moves._UNIT_NBYTES
+    moves.MAX_COUNT, moves.PIECE_NBYTES, moves._UNIT_NBYTES = (
         max_count, piece_nbytes, unit_nbytes,
     )  # fmt: skip
     return usual
@@ -137,7 +137,7 @@ def perform_in_part(cases: list[Case]) -> tuple[int, int, list[bytes]]:
 def news_left_by_splits() -> int:
     """Make and close splits; how many more groups the rank keeps news of."""
     group = px.init()
-    before = len(group._engine._world.heard)
+    before = len(group._engine._world.received)
     assert group.split(None if group.rank() else 2**63 - 1) is None or group.rank() == 0
     assert group.split(-7) is None
     for _ in range(20):
@@ -147,7 +147,7 @@ def news_left_by_splits() -> int:
     assert "the group is closed" in text_of(px.DistributedError, part.barrier)
     gc.collect()
     group.barrier()
-    return len(group._engine._world.heard) - before
+    return len(group._engine._world.received) - before
 
 
 def dropped() -> None:
@@ -328,7 +328,7 @@ def pair_timeout() -> str:
     return hear_of_failure()
 
 
-def spoiled() -> str:
+def invalidated() -> str:
     """What fails after it was begun in an array that is its own out, leaves nothing of it."""
     x = np.arange(100_000, dtype=np.uint32)
     if px.init().rank() == 1:
@@ -337,14 +337,14 @@ def spoiled() -> str:
             reason = Reason(_native.ABORT_ERROR, 1, "rank 1 has had enough")
             raise AbortedError(reason)
 
-        _moves.Mover.all_reduce = fail  # type: ignore[method-assign]
+        moves.Mover.all_reduce = fail  # type: ignore[method-assign]
     said = text_of(px.DistributedError, px.all_sum, x, out=x)
     assert (x == 2**32 - 1).all(), x
     return said
 
 
 def sum_three(timeout: float | None = None) -> str:
-    """Sum with whoever comes; what is said of those who do not."""
+    """Sum with the ranks that come; return the error about the others."""
     return text_of(px.CollectiveTimeout, px.all_sum, np.ones(3), timeout=timeout)
 
 

@@ -43,14 +43,6 @@ def leave():
         say(error)
 
 
-def raises():
-    """An error that nobody catches, in one rank of a few that wait for it."""
-    engine = engine_of_world()
-    if engine.rank == 1:
-        raise ZeroDivisionError
-    engine.barrier()
-
-
 def exit_status(status):
     px.init(backend="mpi").barrier()
     sys.exit(int(status))

@@ -18,8 +18,8 @@ from types import FrameType
 from distributed.farm_rank import serve
 
 import phalanx as px
-from phalanx.distributed._mpi._waits import Waits
-from phalanx.protocol import Activity, Standing
+from phalanx.distributed.mpi.waiting import PeerWatch
+from phalanx.protocol import Activity, GroupProgress
 
 
 def frames_of(thread: int | None) -> Iterator[FrameType]:
@@ -37,16 +37,16 @@ def activity() -> Activity:
         frame.f_locals["header"].kind
         for thread in sys._current_frames()
         for frame in frames_of(thread)
-        if frame.f_code is Waits._wait.__code__
+        if frame.f_code is PeerWatch.wait.__code__
     ]
     # One that the group's thread has begun is in the queue no more.
     queued = 0 if engine._worker is None else engine._worker._queue.qsize() + len(ops)
-    return Activity(1, {number: Standing(op, 0, 0, queued) for number, op in enumerate(ops)})
+    return Activity(1, {number: GroupProgress(op, 0, 0, queued) for number, op in enumerate(ops)})
 
 
 def is_main_waiting() -> bool:
     """Whether the main thread waits for other ranks, or for what was submitted."""
-    waits = {Waits._wait.__code__, threading.Event.wait.__code__}
+    waits = {PeerWatch.wait.__code__, threading.Event.wait.__code__}
     return any(frame.f_code in waits for frame in frames_of(threading.main_thread().ident))
 
 

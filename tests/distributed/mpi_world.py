@@ -7,6 +7,7 @@ mpirun must follow. `MpiWorlds` gives a test the world of a size that is still g
 from __future__ import annotations
 
 import os
+import select
 import socket
 import subprocess
 import sys
@@ -17,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from distributed.farm import TESTS, World
+from distributed.farm import KEY, TESTS, World
 from distributed.farm_parts import CELL_S, Cells, Plan
-from mpis import Mpi, marked
+from support.mpis import Mpi, marked
 from support.waiting import wait_until
 
 from phalanx.protocol import Activity
@@ -51,9 +52,12 @@ class MpiWorld(World):
             server = stack.enter_context(socket.socket(socket.AF_UNIX))
             server.bind(str(folder / "server"))
             server.listen(2 * size)
-            server.settimeout(CELL_S)
+            key = folder / "key"
+            key.touch(mode=0o600)
+            key.write_bytes(KEY)
             env = {
                 **mpi.environment(), **mark, "OPENBLAS_NUM_THREADS": "1",
+                "PHALANX_KEY_FILE": str(key),
                 "PYTHONPATH": os.pathsep.join([str(TESTS), *filter(None, sys.path)]),
             }  # fmt: skip
             words = ["-m", "distributed.mpi_rank", str(folder / "server")]
@@ -66,7 +70,7 @@ class MpiWorld(World):
             ends: dict[int, dict[str, Connection]] = {}
             pids: dict[int, int] = {}
             for _ in range(2 * size):
-                connection = Connection(server.accept()[0].detach())
+                connection = Connection(self._accept(server).detach())
                 stack.callback(connection.close)
                 waiting.append(connection)
             for connection in waiting:
@@ -77,6 +81,19 @@ class MpiWorld(World):
                 control, asked = by_purpose["cells"], by_purpose["activity"]
                 self.members[rank] = Member(rank, pids[rank], control, asked)
             self._stack = stack.pop_all()
+
+    def _accept(self, server: socket.socket) -> socket.socket:
+        """Accept a rank's connection; an mpirun that ends has failed."""
+        wait_until(
+            lambda: select.select([server], [], [], 0)[0] or self._mpirun.poll() is not None,
+            "a rank of mpirun connects",
+            CELL_S,
+        )
+        if self._mpirun.poll() is not None:
+            self._output.seek(0)
+            msg = f"mpirun has ended: {self._output.read().decode()}"
+            raise AssertionError(msg)
+        return server.accept()[0]
 
     def _end(self) -> None:
         """Wait for mpirun, whose ranks end once nobody can send them anything."""

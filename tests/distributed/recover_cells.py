@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 import phalanx as px
-from phalanx.distributed import AbortKind, _family, _world
+from phalanx.distributed import AbortKind, world_spec
+from phalanx.distributed.group import registry
 
 HOWS = ["mismatch", "timeout", "interrupt", "abort", "message"]
 HELD: dict[str, Any] = {}
@@ -42,7 +43,7 @@ def fail(how: str, odd: int) -> str:
     is_odd, peer = group.rank() == odd, (odd + 1) % group.size()
     x = np.ones(1000)
     try:
-        # Nobody is in what was before when the first goes on: whoever has sent this is in no
+        # Nobody is in what was before when the first goes on: the sender is in no
         # operation. (A peer's that times out fails this as well, where it takes its time.)
         others = [other for other in range(group.size()) if other != odd]
         for other in others if is_odd else ():
@@ -271,7 +272,10 @@ def resources() -> tuple[int, int, int]:
 
 
 def storm(seed: int, count: int) -> list[Any]:
-    """Fail and recover ``count`` times, in ways and with ranks drawn alike on every rank."""
+    """Fail and recover ``count`` times, in ways and with ranks drawn alike on every rank.
+
+    Returns the last epoch, and resources after each quarter.
+    """
     draws = np.random.default_rng(seed)
     group = px.init()
     hold_splits()
@@ -284,10 +288,10 @@ def storm(seed: int, count: int) -> list[Any]:
         check(group, int(draws.integers(1, 60_000)))
         for held in HELD.values():
             assert held is None or px.all_sum(number, group=held) == number * held.size()
-        if number in (count // 4, count - 1):
+        if (number + 1) % (count // 4) == 0:
             check_held()
             group.barrier()
-            group._family.reap()  # descriptors of a split that the others had yet to leave
+            group._registry.reap()  # descriptors of a split that the others had yet to leave
             found.append(resources())
     drop_held()
     return [group.describe()["epoch"], *found]
@@ -300,8 +304,8 @@ def break_splits(rank: int) -> None:
         raise OSError(12, "Cannot allocate memory")
 
     if px.init().rank() == rank:
-        _family.make_group = refuse
+        registry.make_group = refuse
 
 
 def mend_splits() -> None:
-    _family.make_group = _world.make_group
+    registry.make_group = world_spec.make_group

@@ -12,6 +12,8 @@ import numpy as np
 
 import phalanx as px
 
+HELD: dict[str, px.Group] = {}
+
 
 def line_of(mark: str, file: str = __file__) -> str:
     """``site_cells.py:12`` of the line that ends with this comment."""
@@ -73,6 +75,18 @@ def messages(count: int) -> None:
 
 def sum_within(timeout: float | None) -> None:
     px.all_sum(np.ones(4, np.float32), timeout=timeout)  # sum
+
+
+def split_without_first() -> None:
+    """Hold a split of all ranks but the first."""
+    world = px.init()
+    part = world.split(None if world.rank() == 0 else 0)
+    if part is not None:
+        HELD["part"] = part
+
+
+def sum_in_part(timeout: float | None) -> None:
+    px.all_sum(np.ones(4, np.float32), group=HELD["part"], timeout=timeout)
 
 
 def limit_group(limit: float) -> list[float | None]:

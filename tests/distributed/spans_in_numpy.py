@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from phalanx.distributed import ENTRY, Compared
-from phalanx.distributed._spans import NewSpans
-from phalanx.distributed._trace import _ALGORITHMS, _FAILURES, _OPS, _PACKED, _WITH_PEER
+from phalanx.distributed import ENTRY, StragglerReport
+from phalanx.distributed.recorder import _ALGORITHMS, _FAILURES, _OPS, _PACKED, _WITH_PEER, NewSpans
 from phalanx.protocol import LateRank, Span, Use
 
 MOST_SPANS = 16
@@ -27,7 +26,7 @@ _NEVER = np.iinfo(np.int64).max
 Words = NDArray[np.void]
 
 
-class NumpySpanReader:
+class NumpyTraceSummarizer:
     """What is new in one rank's recorder since it was looked at last.
 
     Operations that run come again each time, until they are over.
@@ -48,7 +47,7 @@ class NumpySpanReader:
         return min([*self._open, self._last + 1])
 
     def read(self, packed: bytes) -> NewSpans:
-        """Return what is new in what `AbortPage.trace` gives, at least from `since` on."""
+        """Return what is new in what `ControlPage.trace` gives, at least from `since` on."""
         words = np.frombuffer(packed, _PACKED)
         if not len(words):
             return NewSpans()
@@ -199,10 +198,10 @@ def numpy_late_ranks(
     from_ns: int = -1,
     until_ns: int = int(_NEVER),
     members: dict[int, int] | None = None,
-) -> Compared:
+) -> StragglerReport:
     """Return how many collectives there are among ``seen``, and the ranks that came last to some."""
     if not len(seen):
-        return Compared()
+        return StragglerReport()
     # An operation that ran at one look and was over at the next is there twice: the last one counts.
     seen = seen[np.lexsort((seen["ended"], seen["rank"], seen["place"], seen["group"]))]
     seen = seen[np.append(begins_of(seen["group"], seen["place"], seen["rank"])[1:], len(seen)) - 1]
@@ -231,7 +230,7 @@ def numpy_late_ranks(
         for rank in sorted(set(last.tolist()))
     )
     open_ns = doubt[ends - 2][~is_sure]
-    return Compared(len(begins), ranks, len(open_ns), int(open_ns.max(initial=0)))
+    return StragglerReport(len(begins), ranks, len(open_ns), int(open_ns.max(initial=0)))
 
 
 def _at_latest(

@@ -275,9 +275,9 @@ def resources() -> tuple[int, int, int]:
 
 
 def split_many(count: int) -> list[tuple[int, int, int]]:
-    """Resources after a few splits and after ``count`` more."""
+    """Resources after a few splits, and three times after ``count`` more."""
     found = []
-    for rounds in (20, count):
+    for rounds in (20, count, count, count):
         for number in range(rounds):
             group = world().split(world().rank() % 2 if number % 2 else 0)
             px.all_sum(np.ones(1000), group=group)

@@ -8,6 +8,7 @@ import pytest
 from distributed.contract import DTYPES, dtype_of
 
 import phalanx as px
+from phalanx.distributed.arrays.checks import as_source
 
 OPERATIONS = [
     px.all_sum,
@@ -67,6 +68,42 @@ def test_what_is_no_array_is_refused_in_the_words_of_mlx(operation):
         text = f"Invalid type {type(x).__name__} received in array initialization."
         with pytest.raises(ValueError, match=text.replace(".", r"\.")):
             operation(x)
+
+
+class _Table:
+    """As a DataFrame of pandas, of which the call knows no more than this."""
+
+    def to_numpy(self): ...
+
+
+X = np.ones(2)
+ONCE_FOR_EACH = "{op} takes one array: call it once for each, "
+
+
+@every_operation
+@pytest.mark.parametrize(
+    ("make", "rest"),
+    [
+        (lambda: [X, X], ONCE_FOR_EACH + "[px.{op}(y) for y in x]."),
+        (lambda: (X, None), ONCE_FOR_EACH + "[px.{op}(y) for y in x]."),
+        (lambda: iter([X]), ONCE_FOR_EACH + "[px.{op}(y) for y in x]."),
+        (lambda: {"w": X}, ONCE_FOR_EACH + "{{k: px.{op}(y) for k, y in x.items()}}."),
+        (lambda: [1, np.float32(2)], "Pass np.asarray(x)."),
+        (_Table, "Pass x.to_numpy()."),
+    ],
+)
+def test_for_several_arrays_the_error_says_how(operation, make, rest):
+    x = make()
+    with pytest.raises(ValueError, match="Invalid type") as caught:
+        operation(x)
+    begin = f"Invalid type {type(x).__name__} received in array initialization. "
+    assert str(caught.value) == begin + rest.format(op=operation.__name__)
+
+
+def test_the_example_for_several_messages_names_the_peer():
+    for op, peer in (("send", "dst"), ("recv_like", "src")):
+        with pytest.raises(ValueError, match=rf"\[px\.{op}\(y, {peer}\) for y in x\]\.$"):
+            as_source(op, [X, X])
 
 
 @every_operation

@@ -9,19 +9,20 @@ from msgspec.structs import replace
 from support.tiers import deep, deep_but
 
 from phalanx import distributed
-from phalanx.distributed import _bench_case, _bench_limits
 from phalanx.distributed.bench import (
     DTYPES,
     OPERATIONS,
     busbw_factor,
     check_memory,
-    check_memory_of_hosts,
     parse_size,
     physical_memory,
     sizes_between,
     sweep,
     unknown_limit,
 )
+from phalanx.distributed.bench import limits as limits_module
+from phalanx.distributed.bench import request as request_module
+from phalanx.distributed.bench.request import check_memory_of_hosts
 
 
 @pytest.mark.parametrize(
@@ -227,12 +228,12 @@ def test_ranks_of_one_host_measure_what_bounds_them_there(rank_pool, transport, 
     if name == "memory copy":
         assert limit.gbs >= mean_gbs / 2  # no median is more than twice the mean
     else:  # what came first is not timed
-        first_gbs = _bench_limits._PIECE_NBYTES / limit.seconds / 1e9
+        first_gbs = limits_module._PIECE_NBYTES / limit.seconds / 1e9
         assert mean_gbs - first_gbs <= limit.gbs <= mean_gbs
 
 
 @pytest.mark.parametrize(
-    ("what", "rank"), [("connect_links", 0), ("connect_links", 1), ("_send", 0)]
+    ("what", "rank"), [("connect_links", 0), ("connect_links", 1), ("_send_stream", 0)]
 )
 def test_a_wire_that_lets_no_stream_through_is_not_known(rank_pool, what, rank):
     found = rank_pool(2, (0, 1)).run(bench_cells.limits_without, what, rank)
@@ -264,8 +265,8 @@ def test_wrong_elements_are_counted(monkeypatch):
 
 
 def test_shifted_data_is_noticed():
-    pattern = _bench_case._pattern(3, np.dtype("float32"))
-    data = _bench_case._repeat(pattern, 200_000)
-    assert _bench_case._count_other(data, pattern) == 0
+    pattern = request_module._pattern(3, np.dtype("float32"))
+    data = request_module._repeat(pattern, 200_000)
+    assert request_module._count_other(data, pattern) == 0
     for shift in (1, 1024, 65_536):
-        assert _bench_case._count_other(np.roll(data, shift), pattern) > 150_000
+        assert request_module._count_other(np.roll(data, shift), pattern) > 150_000

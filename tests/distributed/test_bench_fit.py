@@ -11,13 +11,13 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from worlds import make_sweep
+from support.worlds import make_sweep
 
-from phalanx.distributed import _bench_limits
 from phalanx.distributed.bench import (
     algorithm_changes,
     fit_alpha_beta,
     fit_measurements,
+    limits,
     measure_limits,
     time_left,
 )
@@ -123,13 +123,13 @@ def test_a_copy_is_timed_by_the_median(monkeypatch):
     """On a clock by which each copy takes 1 ms, but the second 5 ms."""
     steps = chain([0.0, 0.0, 0.001, 0.0, 0.0, 0.005], cycle([0.0, 0.0, 0.001]))
     clock = accumulate(steps)
-    monkeypatch.setattr(_bench_limits, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    monkeypatch.setattr(limits, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
     (copy,) = measure_limits(["arena"], seconds=0.0105)
     assert (copy.name, copy.transport) == ("memory copy", "arena")
     n_copies = 7
     assert copy.seconds == pytest.approx(0.011)
-    assert copy.nbytes == n_copies * _bench_limits._COPY_NBYTES
-    assert copy.gbs == pytest.approx(_bench_limits._COPY_NBYTES / 0.001 / 1e9)
+    assert copy.nbytes == n_copies * limits._COPY_NBYTES
+    assert copy.gbs == pytest.approx(limits._COPY_NBYTES / 0.001 / 1e9)
     assert f"median of {n_copies};" in copy.how
 
 
@@ -137,7 +137,7 @@ def test_a_stream_is_timed_from_its_first_bytes_on():
     (stream,) = measure_limits(["tcp", "mpi"], seconds=0.01)
     assert (stream.name, stream.transport) == ("tcp loopback", "tcp")
     mean_gbs = stream.nbytes / stream.seconds / 1e9
-    first_gbs = _bench_limits._PIECE_NBYTES / stream.seconds / 1e9
+    first_gbs = limits._PIECE_NBYTES / stream.seconds / 1e9
     assert mean_gbs - first_gbs <= stream.gbs <= mean_gbs
     assert stream.nbytes >= 1 << 20
     assert measure_limits([], seconds=0.01) == ()

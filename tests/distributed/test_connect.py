@@ -1,4 +1,4 @@
-"""Links form between real sockets, while strangers knock; ranks are threads of this process."""
+"""Links form between real sockets, while strangers try to connect; ranks are threads of this process."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 from distributed.meeting import Links, check_links, identity, talk
 from support.promise import PATIENCE_S
 
-from phalanx.distributed._handshake import ONLY, Acceptor, Lane
-from phalanx.distributed._listen import Share
+from phalanx.distributed.connect.endpoints import Share
+from phalanx.distributed.connect.handshake import ONLY, Acceptor, LinkPurpose
 from phalanx.errors import CollectiveTimeout, DistributedError, RankFailure
 
 HAS_IPV6 = socket.has_ipv6 and "::1" in {
@@ -64,23 +64,23 @@ class Moved:
 
 def test_a_link_within_a_machine_holds_no_more_than_a_cache(meet):
     meeting = meet(2)
-    lanes = {Lane.COLLECTIVE: [1], Lane.PAIR: [1]}
-    first = meeting.start(0, peers=lanes)
+    purposes = {LinkPurpose.COLLECTIVE: [1], LinkPurpose.PAIR: [1]}
+    first = meeting.start(0, peers=purposes)
     second = meeting.start(
-        1, peers={lane: [0] for lane in lanes}, rendezvous=Moved(meeting.rendezvous[1])
+        1, peers={purpose: [0] for purpose in purposes}, rendezvous=Moved(meeting.rendezvous[1])
     )
     here, there = first.result(PATIENCE_S), second.result(PATIENCE_S)
     # Rank 1 takes rank 0 for one of another machine, and leaves its size to the kernel.
     size = {
-        (name, lane): links[lane][peer].getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+        (name, purpose): links[purpose][peer].getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
         for name, links, peer in (("here", here, 1), ("there", there, 0))
-        for lane in lanes
+        for purpose in purposes
     }
-    assert size.pop(("here", Lane.COLLECTIVE)) == 384 << 10
+    assert size.pop(("here", LinkPurpose.COLLECTIVE)) == 384 << 10
     assert min(size.values()) > 384 << 10
     for links in (here, there):
-        for lane in links.values():
-            for sock in lane.values():
+        for purpose in links.values():
+            for sock in purpose.values():
                 sock.close()
 
 
@@ -195,7 +195,7 @@ def test_bytes_right_behind_the_proof_are_left_for_the_engine(meet):
         meeting.stand_in(0, port=server.getsockname()[1])
         sock, _ = server.accept()
         with sock:
-            two = Acceptor(identity(0), lambda *link: link == (1, Lane.COLLECTIVE, ONLY))
+            two = Acceptor(identity(0), lambda *link: link == (1, LinkPurpose.COLLECTIVE, ONLY))
             while two.needs:
                 two.receive(sock.recv(two.needs, socket.MSG_WAITALL))
                 sock.sendall(two.take() + (b"" if two.needs else b"first of the engine"))

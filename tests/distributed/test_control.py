@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import fcntl
 import os
+import threading
 
 import numpy as np
 import pytest
+from support.waiting import wait_until
 
 from phalanx import _native, distributed
-from phalanx.distributed import AbortKind, AbortPage
+from phalanx.distributed import AbortKind, ControlPage
 
 
 @pytest.mark.parametrize("make", [distributed.create_region, lambda: distributed.create_page(4)])
@@ -40,11 +42,11 @@ def test_memory_that_was_given_back_takes_none_and_is_a_region_still():
 
 
 def test_a_region_has_room_for_a_message_nobody_waits_for_on_a_host_of_many_ranks():
-    """Up to 64 slots, as native/transport/arena.hpp says."""
+    """Up to 64 slots, as native/shm/arena.hpp says."""
     slots = 18
     fds = [distributed.create_region() for _ in range(slots)]
     page_fd = distributed.create_page(slots)
-    page = AbortPage(page_fd, slots=slots, author=0)
+    page = ControlPage(page_fd, slots=slots, author=0)
     arena = _native.Arena(fds, own=0)
     group = _native.Group(
         rank=0, size=2, epoch=1, hosts=[0, 0], slots=[0, 1], arena=arena, page=page
@@ -68,8 +70,8 @@ def test_a_region_that_cannot_be_is_refused_and_leaves_no_descriptor():
 
 def test_the_page_keeps_the_first_reason_and_frees_older_epochs():
     fd, wakes = distributed.create_page(2), [distributed.create_wake() for _ in range(2)]
-    page = AbortPage(fd, slots=2, author=2, wake_fds=wakes)
-    rank = AbortPage(fd, slots=2, author=1, wake_fds=wakes)
+    page = ControlPage(fd, slots=2, author=2, wake_fds=wakes)
+    rank = ControlPage(fd, slots=2, author=1, wake_fds=wakes)
     assert rank.reason(5) is None
     assert page.abort(5, AbortKind.RANK_FAILURE, 1, "killed by signal 9 (SIGKILL)")
     assert not page.abort(5, AbortKind.CLOSED, 0, "later")
@@ -80,3 +82,41 @@ def test_the_page_keeps_the_first_reason_and_frees_older_epochs():
     rank.close()
     for each in (fd, *wakes):
         os.close(each)
+
+
+def test_a_held_rank_says_where_it_is_and_goes_on_when_it_is_let_in():
+    fds = [distributed.create_region() for _ in range(2)]
+    page_fd = distributed.create_page(2)
+    page = ControlPage(page_fd, slots=2, author=0)
+    arena = _native.Arena(fds, own=0)
+    group = _native.Group(
+        rank=0, size=2, epoch=1, hosts=[0, 0], slots=[0, 1], arena=arena, page=page
+    )
+    nothing = ("", -1, 0)
+    seen = []
+
+    def let_in():
+        wait_until(lambda: page.progress(0)[3] is not None, "rank 0 is held")
+        seen.append(page.progress(0))
+        page.let_in(0, 2, 0, 1, 1)  # of another epoch
+        page.let_in(0, 1, 0, 1, 1)
+
+    helper = threading.Thread(target=let_in)
+    try:
+        page.hold(0, threading.get_native_id())
+        helper.start()
+        group.send(np.zeros(3), 1)  # rank 1 never comes
+        helper.join()
+        assert seen == [(1, [(0, 0, False, nothing, nothing)], [], (0, "send", 1, 1))]
+        assert page.progress(0)[2:] == ([(0, 1, False, 1), (0, 1, True, 0)], None)
+        assert not page.drop_hold(0)
+        group.send(np.zeros(3), 1)
+        with pytest.raises(ValueError, match="no such slot"):
+            page.hold(2, 1)
+        page.release(1)
+    finally:
+        group.close()
+        arena.close()
+        page.close()
+        for fd in (*fds, page_fd):
+            os.close(fd)

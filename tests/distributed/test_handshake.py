@@ -7,25 +7,25 @@ from hypothesis import given, settings
 from hypothesis.strategies import binary
 from support.tiers import examples
 
-from phalanx.distributed._handshake import (
+from phalanx.distributed.connect.handshake import (
     ONLY,
     Acceptor,
     HandshakeRejected,
     Identity,
     Initiator,
-    Lane,
+    LinkPurpose,
     Stripe,
 )
 
 KEY = bytes(range(32))
 
 
-def ends(*, low=None, high=None, wanted=(1,), lane=Lane.COLLECTIVE, stripe=ONLY):
+def ends(*, low=None, high=None, wanted=(1,), purpose=LinkPurpose.COLLECTIVE, stripe=ONLY):
     low = low or Identity("lab", 7, 0, KEY)
     high = high or Identity("lab", 7, 1, KEY)
     return (
-        Initiator(high, peer=low.rank, lane=lane, stripe=stripe),
-        Acceptor(low, lambda rank, *link: rank in wanted and link == (lane, stripe)),
+        Initiator(high, peer=low.rank, purpose=purpose, stripe=stripe),
+        Acceptor(low, lambda rank, *link: rank in wanted and link == (purpose, stripe)),
     )
 
 
@@ -46,7 +46,7 @@ def test_both_ends_are_proven_with_messages_of_exactly_the_announced_size():
     [
         (Identity("other", 7, 1, KEY), "another workspace"),
         (Identity("lab", 6, 1, KEY), "epoch 6, this is 7"),
-        (Identity("lab", 7, 5, KEY), "rank 5, to which no collective link is missing"),
+        (Identity("lab", 7, 5, KEY), "rank 5, but its collective link is not awaited"),
     ],
 )
 def test_a_hello_of_someone_else_is_refused_without_an_answer(high, why):
@@ -131,7 +131,7 @@ def test_a_second_claimant_is_refused_at_the_end_too():
 
 
 def test_every_bit_of_a_hello_is_proven():
-    """A man in the middle cannot say that it is for another lane, rank or epoch."""
+    """A man in the middle cannot say that it is for another purpose, rank or epoch."""
     hello = ends()[0].take()
     for place in range(8 * len(hello)):
         changed = bytearray(hello)
@@ -143,8 +143,8 @@ def test_every_bit_of_a_hello_is_proven():
 
 
 def test_a_lane_that_is_not_awaited_or_not_known_is_refused_without_an_answer():
-    for lane, why in [(Lane.PAIR, "no pair link is missing"), (5, "kind 5")]:
-        one = Initiator(Identity("lab", 7, 1, KEY), peer=0, lane=lane)
+    for purpose, why in [(LinkPurpose.PAIR, "pair link is not awaited"), (5, "kind 5")]:
+        one = Initiator(Identity("lab", 7, 1, KEY), peer=0, purpose=purpose)
         _, two = ends()
         with pytest.raises(HandshakeRejected, match=why):
             two.receive(one.take())
@@ -158,7 +158,7 @@ def test_which_connection_of_how_many_is_said_and_proven():
     assert (two.peer, two.stripe, two.needs) == (1, (1, 3), 0)
     for said in (Stripe(2, 3), Stripe(1, 2), ONLY):
         _, other = ends(stripe=Stripe(1, 3))
-        with pytest.raises(HandshakeRejected, match="no collective link .*is missing"):
+        with pytest.raises(HandshakeRejected, match="its collective link .*is not awaited"):
             other.receive(ends(stripe=said)[0].take())
         assert other.take() == b""
 

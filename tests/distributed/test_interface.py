@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 import sys
 
 import pytest
@@ -21,11 +18,15 @@ print(px.all_sum(world.rank()), *used)
 try:
     px.init(interface="lo")
 except px.NotSupported as error:
-    print("too late" in str(error))
+    print(error)
 px.recover(timeout=20.0)
 print(world._spec.addresses)
 """
-SAID = ["1 10.77.0.11", "True", "('10.77.0.11', 'fd77::11')"]
+LATE = (
+    "interface='lo' comes too late, the links of this world are made; choose it with --interface "
+    "at the start of the world, or in the first px.init"
+)
+SAID = ["1 10.77.0.11", LATE, "('10.77.0.11', 'fd77::11')"]
 
 
 @pytest.mark.slow
@@ -35,21 +36,6 @@ def test_a_script_s_ranks_use_it(bed, tmp_path):
     command = [sys.executable, "-m", "phalanx.cli", "launch", "-n", 2, "--transport", "tcp"]
     said = bed.run(0, [*command, "--label", "none", script])
     assert sorted(said.stdout.splitlines()) == sorted(SAID * 2)
-
-
-@pytest.mark.slow
-def test_the_ranks_of_mlx_s_launcher_use_it(bed, tmp_path):
-    hosts, script = tmp_path / "hosts.json", tmp_path / "script.py"
-    hosts.write_text(json.dumps([[f"127.0.0.1:{port}"] for port in (5001, 5002)]))  # nobody else's
-    script.write_text(SCRIPT)
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    ranks = []
-    for rank in ("0", "1"):
-        env = {**os.environ, "MLX_HOSTFILE": str(hosts), "MLX_RANK": rank}
-        ranks.append(bed.popen(0, [sys.executable, script], env=env, **pipes))
-    for rank in ranks:
-        said, errors = rank.communicate(timeout=60)
-        assert said.splitlines() == SAID, errors
 
 
 def test_an_interface_that_is_not_there_is_named():

@@ -6,8 +6,7 @@ import os
 
 import pytest
 
-from phalanx.distributed._environment import ring_environment
-from phalanx.distributed._key_file import read_key
+from phalanx.distributed.bootstrap.mpi import read_key
 from phalanx.errors import DistributedError
 
 SECRET = b"correct horse battery staple"
@@ -66,14 +65,3 @@ def test_a_file_of_another_user_is_refused(key_file):
     os.chown(path, 65534, 65534)
     with pytest.raises(DistributedError, match="belongs to user 65534, not to you"):
         read_key(path)
-
-
-def test_a_world_with_a_key_may_reach_beyond_loopback(tmp_path, key_file):
-    path = tmp_path / "hosts.json"
-    path.write_text('[["10.0.0.1:1"], ["10.0.0.2:1"]]')
-    env = {"MLX_RANK": "1", "MLX_HOSTFILE": str(path), "PHALANX_KEY_FILE": key_file()}
-    ring = ring_environment(env)
-    assert ring.size == 2
-    assert "key" not in repr(ring)
-    with pytest.raises(DistributedError, match="PHALANX_KEY_FILE='/nowhere' cannot be read"):
-        ring_environment({**env, "PHALANX_KEY_FILE": "/nowhere"})

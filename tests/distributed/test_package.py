@@ -1,11 +1,13 @@
-"""The public door: what it offers, and what it says of a world that cannot be joined."""
+"""The public interface: what it offers, and what it says of a world that cannot be joined."""
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 import phalanx
@@ -44,3 +46,24 @@ def test_a_configured_world_that_cannot_be_joined_is_an_error(value):
     ran = in_fresh_interpreter(code, PHALANX_CHANNEL=value)
     assert ran.stdout.startswith(f"PHALANX_CHANNEL={value!r} names no open socket")
     assert ran.stderr == ""
+
+
+@pytest.mark.parametrize("size", ["x", -1, 1.5, 1 << 63, None])
+def test_a_size_that_is_none_is_refused_in_one_line(size):
+    with pytest.raises(
+        ValueError, match=r"^describe takes sizes in bytes, whole numbers from 0, not .*$"
+    ):
+        phalanx.init().describe([8, size])
+
+
+@pytest.mark.parametrize("sizes", [5, None, np.array(5)])
+def test_sizes_that_are_no_list_are_refused_in_one_line(sizes):
+    said = f"describe takes a list of sizes in bytes, like [8, 4096], not {sizes!r}"
+    with pytest.raises(TypeError, match=f"^{re.escape(said)}$"):
+        phalanx.init().describe(sizes)
+
+
+def test_sizes_are_any_whole_numbers():
+    assert (
+        3 << 20 in phalanx.init().describe([np.int64(3 << 20)])["engine"]["algorithms"]["all_sum"]
+    )

@@ -9,11 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 import pytest
+from distributed.memory_rendezvous import MemoryRendezvous
 from support.promise import PATIENCE_S
 
 from phalanx import _native
-from phalanx.distributed._rendezvous import ChannelRendezvous, MemoryRendezvous, Rendezvous
-from phalanx.distributed._split import GroupRendezvous
+from phalanx.distributed.connect.rendezvous import ChannelRendezvous, Rendezvous
+from phalanx.distributed.group.splits import GroupRendezvous
 from phalanx.errors import DistributedError, RankFailure
 from phalanx.protocol import (
     Channel,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
-from launching import launch
+from support.launching import launch
 from support.tiers import deep
 
-from phalanx.cli._tune import table_from
-from phalanx.distributed._selector import Selector, read_selector, write_selector
+from phalanx.cli.bench import table_from
+from phalanx.distributed.world_spec import Selector, read_selector, write_selector
 from phalanx.errors import DistributedError
 
 _TOLD = """
@@ -111,6 +111,7 @@ def test_a_bad_table_is_one_line(tmp_path):
     said = launch("-n", "2", str(script), env={"PHALANX_SELECTOR": "/nowhere/table.json"})
     assert said.returncode != 0
     assert b"PHALANX_SELECTOR='/nowhere/table.json' is no table of the selector" in said.stderr
+    assert b"/phalanx/" not in said.stderr  # no frame of ours
 
 
 def test_thresholds_from_times():

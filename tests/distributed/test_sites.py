@@ -81,6 +81,18 @@ def test_a_deadline_tells_who_came_and_what_the_others_do(rank_pool):
     assert text.endswith("; had come: ranks 0, 2")
 
 
+def test_a_deadline_in_a_split_names_ranks_of_the_world(rank_pool):
+    world = rank_pool(4)
+    world.run(site_cells.split_without_first)
+    world.start(site_cells.sum_in_part, None, ranks=[1])
+    world.wait_in("all_sum", [1])
+    world.start(site_cells.sum_in_part, 0.3, ranks=[3])
+    for error in world.outcomes([1, 3]):
+        assert isinstance(error, px.CollectiveTimeout)
+        assert "missing: rank 2 (in no operation" in str(error)
+        assert str(error).endswith("; had come: ranks 1, 3")
+
+
 def test_a_group_has_a_limit_that_its_splits_inherit(rank_pool):
     world = rank_pool(3)
     limits = world.run(site_cells.limit_group, 0.5)

@@ -8,7 +8,14 @@ import numpy as np
 from distributed.spans_in_numpy import MOST_FIRST, MOST_SPANS
 
 from phalanx import _native
-from phalanx.distributed import ENTERED, ENTRY, Compared, Lateness, SpanReader, late_ranks
+from phalanx.distributed import (
+    ENTERED,
+    ENTRY,
+    Lateness,
+    StragglerReport,
+    TraceSummarizer,
+    find_stragglers,
+)
 from phalanx.protocol import Use
 
 _OPS = {name: number for number, name in _native.trace_names()["op"].items()}
@@ -43,7 +50,7 @@ def _quick(first, count, *, begun=1, op="all_sum"):
 
 
 def test_a_record_comes_once_and_one_that_runs_until_it_is_over():
-    reader = SpanReader()
+    reader = TraceSummarizer()
     first = _record(0, begun=5 * MS, arrived=7 * MS, done=8 * MS)
     spans, missed, entries, _ = reader.read(_packed(first, _record(1, begun=9 * MS)))
     runs, over = spans
@@ -58,7 +65,7 @@ def test_a_record_comes_once_and_one_that_runs_until_it_is_over():
 
 
 def test_many_are_laid_together_and_none_is_lost():
-    reader = SpanReader()
+    reader = TraceSummarizer()
     spans, *_ = reader.read(_packed(*_quick(0, 1000)))
     assert len(spans) == MOST_SPANS
     assert sum(span.count for span in spans) == 1000
@@ -69,7 +76,7 @@ def test_many_are_laid_together_and_none_is_lost():
 
 
 def test_what_was_overwritten_between_two_looks_is_counted():
-    reader = SpanReader()
+    reader = TraceSummarizer()
     reader.read(_packed(*_quick(0, 5)))
     assert reader.read(_packed(*_quick(12, 5)))[1] == 7
     # A new process begins anew, and has missed nothing.
@@ -78,7 +85,7 @@ def test_what_was_overwritten_between_two_looks_is_counted():
 
 
 def test_what_is_known_need_not_be_read_again():
-    reader = SpanReader()
+    reader = TraceSummarizer()
     assert reader.since == 0
     reader.read(_packed(*_quick(0, 5)))
     assert reader.since == 5
@@ -93,23 +100,23 @@ def test_what_is_known_need_not_be_read_again():
 def test_the_first_look_goes_back_ten_seconds():
     old = _quick(0, 50, begun=MS)
     new = _quick(50, 50, begun=20_000 * MS)
-    spans, missed, *_ = SpanReader().read(_packed(*old, *new))
+    spans, missed, *_ = TraceSummarizer().read(_packed(*old, *new))
     assert (sum(span.count for span in spans), missed) == (50, 0)
     hangs = _record(0, "recv", begun=MS)  # while another thread goes on
-    spans, *_ = SpanReader().read(_packed(hangs, *new))
+    spans, *_ = TraceSummarizer().read(_packed(hangs, *new))
     assert (spans[0].op, spans[0].done_ns) == ("recv", 0)
     assert sum(span.count for span in spans) == 51
     seconds = [
         _record(i, begun=i * 100 * MS + 1, arrived=i * 100 * MS + 2, done=i * 100 * MS + 9)
         for i in range(90)
     ]
-    assert MOST_SPANS < len(SpanReader().read(_packed(*seconds))[0]) <= MOST_FIRST
+    assert MOST_SPANS < len(TraceSummarizer().read(_packed(*seconds))[0]) <= MOST_FIRST
 
 
 def test_mixed_operations_and_failures_are_told_of():
     mixed = [*_quick(0, 20), *_quick(20, 3, begun=200_001, op="barrier")]
     mixed[19] = _record(19, begun=190_001, done=196_001, failure=1)
-    spans = SpanReader().read(_packed(*mixed))[0]
+    spans = TraceSummarizer().read(_packed(*mixed))[0]
     assert {span.op for span in spans} == {"all_sum", "barrier"}
     assert [bool(span.failure) for span in spans].count(True) == 1
 
@@ -124,7 +131,7 @@ def test_which_algorithm_was_used_for_which_sizes():
     ]
     for record, name in zip(records, ("mesh", "mesh", "ring", "staged+ring"), strict=True):
         record[-1] |= algorithms[name] << 8
-    reader = SpanReader()
+    reader = TraceSummarizer()
     assert set(reader.read(_packed(*records)).uses) == {
         Use("all_sum", "mesh", 64, 4096),
         Use("all_sum", "ring", 1 << 20, 1 << 20),
@@ -140,13 +147,13 @@ def test_who_came_last_and_by_how_much():
         )
 
     rows = [(0, 1, 10, 60), (1, 1, 50, 60), (2, 1, 20, 60), (3, 1, 30, 60)]
-    found = late_ranks(seen(*rows))
+    found = find_stragglers(seen(*rows))
     (late,) = found.late
     assert found.n_compared == 1
     assert (late.rank, late.count, late.late_ns) == (1, 1, 30)  # 20 is the median
-    assert late_ranks(seen((0, 1, 10, 0), (1, 1, 50, 0))) == Compared()  # it runs
-    assert late_ranks(seen((0, 1, 10, 60))) == Compared()
-    assert late_ranks(np.zeros(0, ENTERED)) == Compared()
+    assert find_stragglers(seen((0, 1, 10, 0), (1, 1, 50, 0))) == StragglerReport()  # it runs
+    assert find_stragglers(seen((0, 1, 10, 60))) == StragglerReport()
+    assert find_stragglers(np.zeros(0, ENTERED)) == StragglerReport()
 
 
 def test_nobody_is_said_to_come_last_where_the_clocks_may_be_wrong():
@@ -157,12 +164,16 @@ def test_nobody_is_said_to_come_last_where_the_clocks_may_be_wrong():
         )
 
     # Ranks 2 and 3 have one clock: that is right, but may be wrong beside that of the others.
-    assert [late_ranks(seen(100, unsure)).late[0].late_ns for unsure in (0, 5, 15)] == [80, 75, 70]
+    assert [find_stragglers(seen(100, unsure)).late[0].late_ns for unsure in (0, 5, 15)] == [
+        80,
+        75,
+        70,
+    ]
     # Nobody can tell, and by how much the clocks may be wrong is said.
-    assert late_ranks(seen(100, 81)) == Compared(1, (), 1, 81)
-    found = late_ranks(seen(100, 5), members={0: 4})
+    assert find_stragglers(seen(100, 81)) == StragglerReport(1, (), 1, 81)
+    found = find_stragglers(seen(100, 5), members={0: 4})
     assert (found.n_compared, found.n_unsure, found.unsure_ns) == (1, 0, 0)
-    assert late_ranks(seen(100, 5), members={0: 5}).n_compared == 0
+    assert find_stragglers(seen(100, 5), members={0: 5}).n_compared == 0
 
 
 def test_a_collective_is_counted_once_over_many_looks():

@@ -7,12 +7,12 @@ import random
 import msgspec
 import numpy as np
 import pytest
-from distributed.spans_in_numpy import NumpySpanReader, numpy_late_ranks
+from distributed.spans_in_numpy import NumpyTraceSummarizer, numpy_late_ranks
 from hypothesis import given
 from hypothesis import strategies as st
 
 from phalanx import _native
-from phalanx.distributed import ENTERED, ENTRY, AbortKind, SpanReader, late_ranks
+from phalanx.distributed import ENTERED, ENTRY, AbortKind, TraceSummarizer, find_stragglers
 from phalanx.protocol import Span, Use
 
 _NAMES = _native.trace_names()
@@ -78,7 +78,11 @@ class _Rank:
     st.integers(0, 8),
 )
 def test_a_look_finds_what_numpy_finds(seed, n_threads, tick_ns, looks, at):
-    rank, native, reference = _Rank(seed, n_threads, tick_ns), SpanReader(), NumpySpanReader()
+    rank, native, reference = (
+        _Rank(seed, n_threads, tick_ns),
+        TraceSummarizer(),
+        NumpyTraceSummarizer(),
+    )
     for number, (count, n_kept) in enumerate(looks):
         if number == at:
             rank.be_another()
@@ -105,13 +109,13 @@ def test_who_came_last_is_whom_numpy_finds(seed, count, n_ranks, unsure_ns, memb
             (rank, dice.choice([0, 5]), dice.randint(1, 8), begun, ended, host, host * unsure_ns)
         )
     seen = np.array(rows, ENTERED)
-    assert late_ranks(seen, members=members) == numpy_late_ranks(seen, members=members)
-    assert late_ranks(seen, 20, 90) == numpy_late_ranks(seen, 20, 90)
+    assert find_stragglers(seen, members=members) == numpy_late_ranks(seen, members=members)
+    assert find_stragglers(seen, 20, 90) == numpy_late_ranks(seen, 20, 90)
 
 
 @given(st.lists(st.binary(min_size=64, max_size=64), max_size=40), st.booleans())
 def test_whatever_lies_in_a_page_a_client_takes_what_is_told_of_it(records, has_largest):
-    reader = SpanReader()
+    reader = TraceSummarizer()
     for packed in (b"".join(records), b"\xff" * 64 * 20 * has_largest + b"".join(records)):
         found = reader.read(packed)
         encoded = msgspec.msgpack.encode((found.spans, found.uses))
@@ -121,11 +125,11 @@ def test_whatever_lies_in_a_page_a_client_takes_what_is_told_of_it(records, has_
             seen[name] = np.frombuffer(found.entries, ENTRY)[name]
         seen["rank"], seen["host"], seen["unsure"] = np.arange(len(seen)), seen["entered"], -1
         seen["place"] %= 3
-        assert all(0 <= its.late_ns < 1 << 62 for its in late_ranks(seen).late)
+        assert all(0 <= its.late_ns < 1 << 62 for its in find_stragglers(seen).late)
 
 
 def test_part_of_a_record_is_refused():
     with pytest.raises(ValueError, match="no whole records"):
-        SpanReader().read(b"\0" * 65)
+        TraceSummarizer().read(b"\0" * 65)
     with pytest.raises(ValueError, match="no whole entries"):
         _native.entered(b"\0" * 33, 0, 0, 0)

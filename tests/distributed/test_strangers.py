@@ -14,9 +14,9 @@ from hypothesis.strategies import binary, lists
 from support.promise import HOLDS, PATIENCE_S, within
 from support.tiers import examples
 
-from phalanx.distributed import _connect
-from phalanx.distributed._handshake import Initiator, Lane
-from phalanx.distributed._listen import Share
+from phalanx.distributed.connect import connector
+from phalanx.distributed.connect.endpoints import Share
+from phalanx.distributed.connect.handshake import Initiator, LinkPurpose
 
 
 def strangers() -> dict[str, bytes]:
@@ -28,7 +28,9 @@ def strangers() -> dict[str, bytes]:
         "another epoch": Initiator(identity(1, epoch=2), peer=0).take(),
         "an overheard hello": Initiator(identity(1), peer=0).take(),
         "a rank nobody waits for": Initiator(identity(9), peer=0).take(),
-        "a lane nobody waits for": Initiator(identity(1), peer=0, lane=Lane.PAIR).take(),
+        "a purpose nobody waits for": Initiator(
+            identity(1), peer=0, purpose=LinkPurpose.PAIR
+        ).take(),
         "a wrong key": Initiator(identity(1, key=bytes(32)), peer=0).take() + bytes(32),
         "tls": b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03" + bytes(500),
         "ssh": b"SSH-2.0-OpenSSH_9.2\r\n",
@@ -109,7 +111,7 @@ def test_a_flood_of_500_connections_keeps_no_rank_out(meet, knock, words, caplog
 
 
 def test_a_byte_at_a_time_is_too_slow(meet, knock, monkeypatch):
-    monkeypatch.setattr(_connect, "STRANGER_LIMIT_S", 0.3)
+    monkeypatch.setattr(connector, "UNPROVEN_LIMIT_S", 0.3)
     meeting = meet(2)
     first = meeting.start(0)
     shares = meeting.stand_in(1)
@@ -160,7 +162,7 @@ def test_nobody_listens_when_the_group_stands(meet):
 
 
 def test_a_silent_stranger_is_dropped_when_its_time_is_over(meet, knock, monkeypatch):
-    monkeypatch.setattr(_connect, "STRANGER_LIMIT_S", 0.05)
+    monkeypatch.setattr(connector, "UNPROVEN_LIMIT_S", 0.05)
     meeting = meet(2)
     first = meeting.start(0)
     shares = meeting.stand_in(1)

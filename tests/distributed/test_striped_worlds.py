@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 
 import pytest
-from cutting import cut
 from distributed import cells, contract, recover_cells
 from distributed.contract import Case
+from support.hosts.cutting import cut
 from support.promise import within
 
 import phalanx as px
@@ -54,10 +54,6 @@ def test_without_several_addresses_there_are_no_stripes(farm):
     assert stripes(world, 0) == {}
 
 
-def pid(world, rank):
-    return world._farm.members[rank].process.pid
-
-
 @pytest.mark.promise
 @pytest.mark.parametrize("large", [False, True])
 def test_a_connection_that_breaks_is_named_by_both_ends(striped, large):
@@ -65,7 +61,7 @@ def test_a_connection_that_breaks_is_named_by_both_ends(striped, large):
     world.run(cells.call, Case("all_sum", (LARGE,)))
     world.start(cells.endless_sums, LARGE if large else 3)
     world.wait_moved(0)
-    assert cut(pid(world, 0), pid(world, 1), HOME[1]) == 1
+    assert cut(world.pid(0), world.pid(1), HOME[1]) == 1
     with within():
         errors = world.outcomes()
     for error in errors:
@@ -91,7 +87,7 @@ def test_recovery_and_splits_have_stripes_again(striped):
     world = striped(3, (0, 0, 0), "tcp")
     world.start(cells.endless_sums, 3)
     world.wait_moved(0)
-    assert cut(pid(world, 0), pid(world, 1), HOME[1]) == 1
+    assert cut(world.pid(0), world.pid(1), HOME[1]) == 1
     assert all(isinstance(error, px.RankFailure) for error in world.outcomes())
     world.run(recover_cells.recover)
     assert world.run(cells.stripes_of_split) == [[2, 2]] * 3

@@ -9,9 +9,8 @@ import pytest
 from distributed.meeting import answer, identity, talk
 from support.promise import PATIENCE_S
 
-from phalanx.distributed._handshake import Lane, Stripe
-from phalanx.distributed._outages import AGAIN_S, FIRST_S, Outages
-from phalanx.distributed._stripes import Ways
+from phalanx.distributed.connect.endpoints import AGAIN_S, FIRST_S, PathHealth, StripeOptions
+from phalanx.distributed.connect.handshake import LinkPurpose, Stripe
 
 HOME = ["127.0.0.1", "127.0.0.2", "127.0.0.3"]
 
@@ -20,10 +19,10 @@ def formed(meet, ways, addresses):
     """The links of ranks that differ in both, by rank; all for collectives."""
     meeting = meet(len(ways))
     futures = [
-        meeting.start(rank, ways=Ways(*way), addresses=own)
+        meeting.start(rank, striping=StripeOptions(*way), addresses=own)
         for rank, (way, own) in enumerate(zip(ways, addresses, strict=True))
     ]
-    return [future.result(PATIENCE_S)[Lane.COLLECTIVE] for future in futures]
+    return [future.result(PATIENCE_S)[LinkPurpose.COLLECTIVE] for future in futures]
 
 
 def ends(links):
@@ -60,11 +59,13 @@ def test_a_link_has_as_many_connections_as_both_of_its_ends_allow(meet):
 def test_messages_have_one_connection_and_the_other_addresses_stand_in(meet):
     meeting = meet(2)
     futures = [
-        meeting.start(r, peers={Lane.PAIR: [1 - r]}, ways=Ways(2), addresses=HOME[:2])
+        meeting.start(
+            r, peers={LinkPurpose.PAIR: [1 - r]}, striping=StripeOptions(2), addresses=HOME[:2]
+        )
         for r in range(2)
     ]
     for future in futures:
-        assert len(ends(future.result(PATIENCE_S)[Lane.PAIR].popitem()[1])) == 1
+        assert len(ends(future.result(PATIENCE_S)[LinkPurpose.PAIR].popitem()[1])) == 1
 
 
 def test_an_address_that_is_not_ours_is_left_to_the_system(meet, caplog):
@@ -79,14 +80,14 @@ def test_a_path_that_is_out_is_gone_around_and_told(meet, caplog):
     meeting = meet(2)
     with socket.create_server(("127.0.0.2", 0)) as gone:
         port = gone.getsockname()[1]
-    theirs = meeting.start(1, ways=Ways(2), addresses=HOME[:2])
+    theirs = meeting.start(1, striping=StripeOptions(2), addresses=HOME[:2])
     with socket.create_server(("127.0.0.1", 0)) as server:
         share = meeting.stand_in(0, port=server.getsockname()[1], gone=("127.0.0.2", port))
         assert share[1].at_once == 2
         accepted = [server.accept()[0] for _ in range(2)]
         met = [answer(sock) for sock in accepted]
     assert sorted(met) == [Stripe(0, 2), Stripe(1, 2)]
-    assert len(ends(theirs.result(PATIENCE_S)[Lane.COLLECTIVE][0])) == 2
+    assert len(ends(theirs.result(PATIENCE_S)[LinkPurpose.COLLECTIVE][0])) == 2
     assert "rank 1: a path to rank 0 cannot be used (127.0.0.2 port" in caplog.text
     assert "goes over 127.0.0.1 as well, and is slower" in caplog.text
     for sock in accepted:
@@ -107,12 +108,12 @@ def silence(address):
 
 def past_silence(meeting, port, outages):
     """Form rank 1's link of two connections, one of which gets no answer."""
-    theirs = meeting.start(1, ways=Ways(2), addresses=HOME[:2], outages=outages)
+    theirs = meeting.start(1, striping=StripeOptions(2), addresses=HOME[:2], path_health=outages)
     with socket.create_server(("127.0.0.1", 0)) as server:
         meeting.stand_in(0, port=server.getsockname()[1], gone=("127.0.0.2", port))
         accepted = [server.accept()[0] for _ in range(2)]
         assert sorted(map(answer, accepted)) == [Stripe(0, 2), Stripe(1, 2)]
-        ends(theirs.result(PATIENCE_S)[Lane.COLLECTIVE][0])
+        ends(theirs.result(PATIENCE_S)[LinkPurpose.COLLECTIVE][0])
         for sock in accepted:
             sock.close()
 
@@ -120,7 +121,7 @@ def past_silence(meeting, port, outages):
 def test_a_path_without_an_answer_is_not_waited_for_again_and_again(meet, caplog):
     """Each way has its bound at first (it was 2 s and 5 s once); then hardly any, and it is told once."""
     caplog.set_level("DEBUG", "phalanx.distributed")
-    outages = Outages()
+    outages = PathHealth()
     told = "rank 1: a path to rank 0 cannot be used (127.0.0.2 port {} from 127.0.0.2: no answer "
     with silence("127.0.0.2") as port:
         for limit_s, is_told in ((FIRST_S, True), (AGAIN_S, False)):
@@ -133,7 +134,7 @@ def test_a_path_without_an_answer_is_not_waited_for_again_and_again(meet, caplog
 
 
 def test_a_path_that_answers_again_is_as_good_as_before():
-    outages = Outages()
+    outages = PathHealth()
     fresh_s = outages.patience_s("10.0.1.1", "")
     outages.note("10.0.1.1", "")
     assert (
@@ -145,14 +146,14 @@ def test_a_path_that_answers_again_is_as_good_as_before():
 
 def test_a_connection_that_is_not_of_this_link_is_not_let_in(meet, knock):
     meeting = meet(2)
-    first = meeting.start(0, ways=Ways(2), addresses=HOME[:2])
+    first = meeting.start(0, striping=StripeOptions(2), addresses=HOME[:2])
     shares = meeting.stand_in(1, at_once=2)
     for stripe in (Stripe(2, 3), Stripe(0, 1), Stripe(2, 2)):
         with pytest.raises(ConnectionError):
             talk(knock(shares[0]), identity(1), stripe)
     for number in range(2):
         talk(knock(shares[0]), identity(1), Stripe(number, 2)).sendall(bytes([number]))
-    for number, sock in enumerate(first.result(PATIENCE_S)[Lane.COLLECTIVE][1]):
+    for number, sock in enumerate(first.result(PATIENCE_S)[LinkPurpose.COLLECTIVE][1]):
         sock.setblocking(True)
         assert sock.recv(9) == bytes([number])
         sock.close()

@@ -10,7 +10,7 @@ import numpy as np
 from support.promise import PATIENCE_S
 
 import phalanx as px
-from phalanx.distributed import AbortPage
+from phalanx.distributed import ControlPage
 
 
 def since(number: int) -> np.ndarray:
@@ -102,8 +102,8 @@ def fail(which: str) -> np.ndarray:
 def counters(count: int, nbytes: int) -> list[Any]:
     """Of all slots of this rank's host, as the supervisor sees them: before, and after sums."""
     group = px.init()
-    memory = group._family.memory
-    page: AbortPage = memory.page
+    memory = group._registry.memory
+    page: ControlPage = memory.page
     group.barrier()
     before = [page.counters(slot) for slot in range(group.size())]
     group.barrier()

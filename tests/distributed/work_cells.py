@@ -21,6 +21,17 @@ def submit_sum(length: int, group: px.Group | None = None, **options: Any) -> An
     return (group or world())._engine.submit("all_sum", x, out, **options), x, out
 
 
+def sum_now() -> int:
+    return int(px.all_sum(1))
+
+
+def wait_for_each(count: int, limit: float) -> None:
+    """Submit several operations, then wait for each, with a limit or (0) without."""
+    works = [submit_sum(3)[0] for _ in range(count)]
+    for work in works:
+        work.wait(limit or None)
+
+
 def submit_many(count: int) -> int:
     """Submissions of several operations, and calls in between."""
     size = world().size()

@@ -15,7 +15,7 @@ from collections import Counter
 import msgspec
 import msgspec.structs
 
-from phalanx.distributed._listen import Endpoint, Share
+from phalanx.distributed.connect.endpoints import Endpoint, Share
 
 CHUNK = 1 << 16
 FLIPPED_BIT = 0x10
@@ -80,8 +80,8 @@ class BadWire:
         self._thread.start()
 
     def reroute(self, number: int, rank: int, data: bytes) -> bytes:
-        """Put this proxy where a rank listens; all rounds but the first pass unchanged."""
-        if number != 0:
+        """Put this proxy where a rank listens, which the second round tells; others pass."""
+        if number != 1:
             return data
         share = msgspec.msgpack.decode(data, type=Share)
         endpoints = tuple(self._stand_in(endpoint) for endpoint in share.endpoints)

@@ -51,11 +51,6 @@ def is_fatal_case(formation: str, size: int, phase: str, fault: str, victim: str
     return (formation, size) in WORLDS and (fault == "SIGKILL" or phase in {"small", "python"})
 
 
-def has_ended(world, rank: int) -> bool:
-    """Whether a rank's phase is over: its limit has come, as where the machine stood still."""
-    return world._farm.members[rank].control.poll(0)
-
-
 def wait_begun(world, phase: str, victim: int, folder: Path) -> None:
     """Wait until the phase is under way: its ranks work, or have come as far as they can."""
     others = [rank for rank in range(world.size) if rank != victim]
@@ -64,7 +59,7 @@ def wait_begun(world, phase: str, victim: int, folder: Path) -> None:
         wait_until((folder / str(victim)).exists, "the victim sleeps")
         for rank in others:
             wait_until(
-                lambda rank=rank: world.is_in(awaited[phase], rank) or has_ended(world, rank),
+                lambda rank=rank: world.is_in(awaited[phase], rank) or world.has_outcome(rank),
                 f"rank {rank} is in {phase}",
             )
         return

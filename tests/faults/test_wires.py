@@ -80,7 +80,7 @@ def test_a_wire_that_is_slow_or_stalls_is_well_and_one_that_swallows_is_a_timeou
     check(max(ending.when_s for ending in endings) - begin_s, 0.5 + BOUND_S)
 
 
-# Of an operation's first message over a wire: `Op` of native/collectives/op.hpp has 144 bytes. Where
+# Of an operation's first message over a wire: `Op` of native/collectives/operation/op.hpp has 144 bytes. Where
 # the array is small, its 64 bytes and the mark with the checksum come next; a large one streams.
 HEADER_NBYTES, SHORT, LONG = 144, 8, 300_000
 PLACES = {

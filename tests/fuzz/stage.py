@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 from unittest import mock
 
-from phalanx.supervisor import _engines, _host, _hosts
+from phalanx.supervisor.engine import controller
+from phalanx.supervisor.hosts import host_set, local_host
 
 __all__ = ["Actor", "ClientSocket", "actors", "staged"]
 
@@ -50,7 +51,7 @@ class Actor:
             pipe.child_started()
         self.sock = socket.socket(fileno=os.dup(int(env["PHALANX_CHANNEL"])))
         self.sock.setblocking(False)
-        self.stacks = os.dup(int(env[_host.STACKS_VARIABLE]))
+        self.stacks = os.dup(int(env[local_host.STACKS_VARIABLE].split(",")[1]))
 
     @property
     def tail(self) -> str:
@@ -74,9 +75,9 @@ class Actor:
         """End the process; its supervisor learns it a moment later, and all of it at once."""
         if not self._has_ended:
             self._has_ended = True
-            asyncio.get_running_loop().call_soon(self._bury, status)
+            asyncio.get_running_loop().call_soon(self._forget_child, status)
 
-    def _bury(self, status: int) -> None:
+    def _forget_child(self, status: int) -> None:
         self.status = status
         self.sock.close()
         os.close(self.stacks)
@@ -110,10 +111,10 @@ class _Controller:
 
 class _Sweeper:
     def __init__(self, record_path: str) -> None:
-        pass
+        self.has_started = False
 
     def start(self, env: Mapping[str, str]) -> None:
-        pass
+        self.has_started = True
 
     def mark(self, serial: int) -> dict[str, str]:
         return {}
@@ -149,7 +150,7 @@ class ClientSocket:
 actors: dict[int, Actor] = {}
 
 
-class _Host(_host.HostSupervisor):
+class _Host(local_host.LocalHost):
     """A host that tells which actor is which rank."""
 
     def _start(self, rank: int, make: Any, env: Mapping[str, str]) -> None:
@@ -161,9 +162,10 @@ class _Host(_host.HostSupervisor):
 def staged() -> Iterator[None]:
     """Put actors in the place of processes."""
     with (
-        mock.patch.object(_hosts, "HostSupervisor", _Host),
-        mock.patch.object(_host, "ChildProcess", Actor),
-        mock.patch.object(_host, "Sweeper", _Sweeper),
-        mock.patch.object(_engines, "ControllerProcess", _Controller),
+        mock.patch.object(host_set, "LocalHost", _Host),
+        mock.patch.object(local_host, "ChildProcess", Actor),
+        mock.patch.object(local_host, "Sweeper", _Sweeper),
+        mock.patch.object(host_set, "Sweeper", _Sweeper),
+        mock.patch.object(controller, "ControllerProcess", _Controller),
     ):
         yield

@@ -14,7 +14,7 @@ from fuzz.supply import Supply
 from hosts.macs import wired
 
 from phalanx.hosts import Discovery, DiscoveryError, Host, read_survey, setup_steps, to_json
-from phalanx.hosts._script import read_outputs
+from phalanx.hosts.survey import read_outputs
 from phalanx.widgets import cabling
 
 __all__ = ["one"]

@@ -1,5 +1,5 @@
-// What a peer's bytes may do to a receiver: headers, payloads, marks, last words, queues in the
-// arena, the abort page. Whatever comes, a receiver throws an error of ours or has got what it was
+// What a peer's bytes may do to a receiver: headers, payloads, marks, abort notices, queues in the
+// arena, the control page. Whatever comes, a receiver throws an error of ours or has got what it was
 // promised: the header of its own call, and data with the mark of that. Nothing beside its memory
 // is touched.
 #include <sys/mman.h>
@@ -11,13 +11,14 @@
 #include <memory>
 #include <string>
 
-#include "base/site_text.hpp"
-#include "collectives/checksum.hpp"
-#include "collectives/host_team.hpp"
-#include "collectives/link_team.hpp"
+#include "base/call_site.hpp"
+#include "collectives/between_hosts/node_exchange.hpp"
+#include "collectives/kernels/checksum.hpp"
+#include "collectives/on_host/shared_memory_team.hpp"
 #include "engine_supply.hpp"
-#include "group/pairs.hpp"
-#include "transport/memory_link.hpp"
+#include "group/point_to_point.hpp"
+#include "memory_link.hpp"
+#include "transport/shm_link.hpp"
 
 using namespace phalanx;
 using phalanx::fuzz::Supply;
@@ -76,22 +77,22 @@ std::vector<std::byte> message_of(const Op* op, const Op& of, Supply& supply, st
     return message;
 }
 
-// The peer says all it has to say at once, and then perhaps its last words; it is gone then.
+// The peer says all it has to say at once, and then perhaps its abort notice; it is gone then.
 void say(Link& there, Supply& supply, std::span<const std::byte> bytes) {
     holds([&] { there.try_send(bytes); });
     if (supply.below(2) != 0) {
         const auto text = supply.bytes(64);
         const std::string said(reinterpret_cast<const char*>(text.data()), text.size());
-        there.say_last_words(supply.below(3), {checked_kind(supply.number<std::int8_t>()),
+        there.send_abort_notice(supply.below(3), {checked_kind(supply.number<std::int8_t>()),
                                                supply.number<std::int32_t>(), said, said});
     }
     there.finish();
 }
 
-void check_words(const std::optional<Reason>& words) {
+void check_words(const std::optional<AbortReason>& words) {
     if (!words) return;
-    must(words->message.size() <= 504 && words->site.size() <= 200, "last words are short");
-    (void)words->accused(0);
+    must(words->message.size() <= 504 && words->site.size() <= 200, "an abort notice is short");
+    (void)words->culprit_rank(0);
     std::string text = words->message;
     for (const int rank : site_gaps(text)) fill_site_gap(text, rank, words->site);
     close_site_gaps(text);
@@ -107,14 +108,14 @@ std::size_t step_of(Supply& supply) {
 
 // Node 0 of two; the other is the fuzzer's.
 struct Node {
-    Node() : page(AbortPage::in_process(1, 0)), waiter(page, 0, kEpoch, -1, WaitPolicy{}) {
+    Node() : page(ControlPage::in_process(1, 0)), waiter(page, 0, kEpoch, -1, WaitPolicy{}) {
         auto ends = make_memory_links(0, 1, 1 << 16, faults);
         here = std::move(ends.first);
         there = std::move(ends.second);
         waiter.begin(Deadline(std::chrono::milliseconds(200)), nullptr);
     }
     std::shared_ptr<LinkFaults> faults = std::make_shared<LinkFaults>();
-    AbortPage page;
+    ControlPage page;
     Waiter waiter;
     std::unique_ptr<Link> here, there;
 };
@@ -123,7 +124,7 @@ void collective(Supply& supply) {
     Node node;
     std::vector<std::unique_ptr<Link>> links(2);
     links[1] = std::move(node.here);
-    LinkTeam team({0, 1}, std::move(links), 0, true, false,
+    NodeExchange team({0, 1}, std::move(links), 0, true, false,
                   LinkTuning{supply.below(2) != 0 ? 16U : 256U});
     const Op op = op_of(supply, 40);
     const auto nbytes = static_cast<std::size_t>(op.nbytes());
@@ -154,9 +155,9 @@ void collective(Supply& supply) {
             team.stream(-1, {}, 0, 1, {&incoming, 1}, Reduction::kSum, op.dtype, node.waiter);
         }
         if (how == 4) {
-            std::vector<Trade> trades(2);
-            trades[1].incoming = {{out.data(), nullptr, nbytes}};
-            team.trade(trades, node.waiter);
+            std::vector<PairTransfer> transfers(2);
+            transfers[1].incoming = {{out.data(), nullptr, nbytes}};
+            team.exchange_all_pairs(transfers, node.waiter);
         }
     });
     if (is_done) {
@@ -173,7 +174,7 @@ void collective(Supply& supply) {
                  "and is it");
         }
     }
-    check_words(team.hear_last_words(kEpoch));
+    check_words(team.drain_for_notice(kEpoch));
 }
 
 void message(Supply& supply) {
@@ -190,11 +191,11 @@ void message(Supply& supply) {
     say(*node.there, supply, bytes);
     node.faults->most_per_call = step_of(supply);
     auto back = make_memory_links(0, 1, 1 << 16);
-    std::map<int, PairWire> wires;
+    std::map<int, PeerConnection> wires;
     wires[1] = {std::move(back.first), std::move(node.here)};
     const int members[] = {0, 1}, local[] = {-1, -1};
-    Pairs pairs(0, 0, members, local, nullptr, node.page, std::move(wires), node.waiter, 0);
-    Pairs::Lane& lane = pairs.lane(1, true);
+    PointToPoint pairs(0, 0, members, local, nullptr, node.page, std::move(wires), node.waiter, 0);
+    PointToPoint::PeerEndpoint& lane = pairs.lane(1, true);
     lane.waiter.begin(Deadline(std::chrono::milliseconds(200)), nullptr);
     std::vector<std::byte> out(nbytes);
     bool has_begun = false;
@@ -207,13 +208,13 @@ void message(Supply& supply) {
         must(std::all_of(out.begin(), out.end(), [](auto b) { return b == std::byte{0}; }),
              "nothing was written before the header was good");
     }
-    check_words(pairs.hear(lane));
+    check_words(pairs.find_notice(lane));
     pairs.close({AbortKind::kClosed, 0, "closed"});
 }
 
 // The peer's half of a queue says whatever it likes, and something else a moment later.
 void queue(Supply& supply) {
-    constexpr std::size_t kSize = ArenaHalf::kOverhead + 40;
+    constexpr std::size_t kSize = sizeof(ArenaHalf) + 40;
     struct Free {
         void operator()(void* memory) const noexcept { std::free(memory); }
     };
@@ -242,18 +243,18 @@ void queue(Supply& supply) {
         });
         (void)link->can_recv();
         (void)link->can_send();
-        check_words(link->overhear(kEpoch));
+        check_words(link->peek_notice(kEpoch));
     }
-    check_words(link->hear_last_words(kEpoch));
+    check_words(link->drain_for_notice(kEpoch));
 }
 
 // The page of a host, as a rank that runs wild leaves it; the supervisor looks at it.
 void page(Supply& supply) {
     constexpr int kSlots = 2;
     static const int fd = ::memfd_create("fuzz page", MFD_CLOEXEC);
-    static const std::size_t size = AbortPage::nbytes(kSlots, kSlots);
-    AbortPage::format(fd, kSlots, kSlots);
-    AbortPage seen(fd, kSlots, kSlots, {});
+    static const std::size_t size = ControlPage::nbytes(kSlots, kSlots);
+    ControlPage::format(fd, kSlots, kSlots);
+    ControlPage seen(fd, kSlots, kSlots, {});
     (void)seen.abort(kEpoch, {AbortKind::kError, 1, "why"});
     seen.show_site(0, 0, 1, 1, "train.py:31");
     const std::size_t first =
@@ -267,11 +268,11 @@ void page(Supply& supply) {
     holds([&] { (void)seen.reason(kEpoch); });
     for (int slot = 0; slot < kSlots; ++slot) {
         const auto site = seen.current_site(slot);
-        must(!site || site->text.size() <= Site::kMaxText, "a site is short");
+        must(!site || site->text.size() <= CallSite::kMaxText, "a site is short");
         (void)seen.site(slot, supply.byte(), supply.byte());
         (void)name_of(static_cast<OpKind>(seen.activity(slot).of(0).current.load() >> 48));
     }
-    holds([&] { AbortPage(fd, kSlots, kSlots, {}); });
+    holds([&] { ControlPage(fd, kSlots, kSlots, {}); });
 }
 
 void words(Supply& supply) {
@@ -280,7 +281,7 @@ void words(Supply& supply) {
          "a mismatch is told in a line");
     (void)(one.nbytes() + size_of(two.dtype));
     const auto bytes = supply.bytes(255);
-    check_words(Reason{AbortKind::kMismatch, 0,
+    check_words(AbortReason{AbortKind::kMismatch, 0,
                        std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()),
                        "x"});
 }

@@ -34,35 +34,36 @@ from phalanx.protocol import (
     RemoteOptions,
     Samples,
     WatchSamples,
+    WorldConfig,
     pack_frame,
 )
-from phalanx.protocol.host_commands import FromCommand
-from phalanx.protocol.host_letters import ToHostLetter
-from phalanx.protocol.host_samples import HostSamples
-from phalanx.protocol.hosts import (
-    Beat,
-    Beaten,
-    Disowned,
+from phalanx.protocol.host import (
+    Evicted,
+    FromCommand,
     FromHost,
+    FromRankEnvelope,
+    HostPing,
+    HostPong,
     HostReport,
+    HostSamples,
     HostUp,
     RankFrozen,
     RankGone,
     RankReport,
-    RankSaid,
     Spawn,
+    ToHostEnvelope,
 )
-from phalanx.supervisor import _host_door, _host_line
-from phalanx.supervisor._host_door import HostDoor
-from phalanx.supervisor._letters import Letters
-from phalanx.supervisor._root import RootSupervisor
+from phalanx.supervisor.hosts import connection
+from phalanx.supervisor.hosts import session as session_module
+from phalanx.supervisor.hosts.session import HostServer, ReliableSession
+from phalanx.supervisor.root.workspace_root import WorkspaceRoot
 
 __all__ = ["one"]
 
 _HERE, _THERE = 0, 1  # ranks
-_OF_RANKS = RankSaid | RankGone | RankFrozen | FromCommand
+_OF_RANKS = FromRankEnvelope | RankGone | RankFrozen | FromCommand
 _BOOT = BootOptions(
-    "fuzz", 2, 0, b"", "any", 600.0, 5.0, "/",
+    WorldConfig("fuzz", 2), 0, b"", 600.0, "/",
     hosts=(HostPlan("a", 1, is_local=True), HostPlan("b", 1)),
     remote=RemoteOptions(launcher="local"),
 )  # fmt: skip
@@ -86,8 +87,8 @@ class _Process:
         await self._over.wait()
         return "its supervisor was killed"
 
-    def look(self) -> None:
-        pass
+    async def look(self, up: HostUp) -> str:
+        return ""
 
     def farewell(self) -> None:
         pass
@@ -96,13 +97,13 @@ class _Process:
         self._over.set()
 
 
-class _Door(HostDoor):
-    """A door without a socket: what is said to the host is kept, and beats are answered."""
+class _Door(HostServer):
+    """A server without a socket: messages to the host are kept, and beats are answered."""
 
     def __init__(self) -> None:
         super().__init__()
         self.told: list[Any] = []
-        self._theirs = Letters()
+        self._theirs = ReliableSession()
 
     def open(self, addresses: Any) -> tuple[str, ...]:
         self.endpoints = ("tcp://127.0.0.1:1",)
@@ -110,19 +111,19 @@ class _Door(HostDoor):
 
     def hear(self, body: bytes) -> None:
         """Let the newest host send something."""
-        self._hear(list(self._visitors)[-1], b"b", "", [body])
+        self._hear(list(self._sessions)[-1], b"b", "", [body])
 
     def says(self, message: Any) -> None:
-        self.hear(self._theirs.write(message))
+        self.hear(self._theirs.encode(message))
 
     def _send(self, visitor: Any, identity: bytes, body: bytes) -> None:
         if not identity:
             return
-        letter = msgspec.msgpack.decode(body, type=ToHostLetter)
-        self._theirs.read(letter)
-        self.told.append(letter.message)
-        if isinstance(letter.message, Beat):
-            asyncio.get_running_loop().call_soon(self.says, Beaten(letter.message.number, 1))
+        envelope = msgspec.msgpack.decode(body, type=ToHostEnvelope)
+        self._theirs.receive(envelope)
+        self.told.append(envelope.message)
+        if isinstance(envelope.message, HostPing):
+            asyncio.get_running_loop().call_soon(self.says, HostPong(envelope.message.number, 1))
 
 
 def _names_others(message: Any) -> bool:
@@ -144,11 +145,11 @@ def _own(supply: Supply) -> bytes:
 
 class _Play(Play):
     def __init__(self) -> None:
-        super().__init__(lambda client: RootSupervisor(_BOOT, client, _ROOT))
-        self.door: Any = self.root._host._door
+        super().__init__(lambda client: WorkspaceRoot(_BOOT, client, _ROOT))
+        self.door: Any = self.root._host._server
 
     async def boot(self) -> None:
-        while not self.door._visitors or not self.door.endpoints:
+        while not self.door._sessions or not self.door.endpoints:
             await asyncio.sleep(0.01)
         await asyncio.sleep(0.1)
         actors[_HERE].say(pack_frame(Register(1, 1)) + pack_frame(EngineReady()))
@@ -157,8 +158,8 @@ class _Play(Play):
         assert any(isinstance(said, Spawn) for said in self.door.told)
         report = RankReport(_THERE, 7, Activity(1, {}), "", 0, 0)
         self.door.says(HostReport((report,)))
-        self.door.says(RankSaid(_THERE, Register(1, 1)))
-        self.door.says(RankSaid(_THERE, EngineReady()))
+        self.door.says(FromRankEnvelope(_THERE, Register(1, 1)))
+        self.door.says(FromRankEnvelope(_THERE, EngineReady()))
         await asyncio.sleep(0.1)
         assert self.root._is_booted
 
@@ -177,7 +178,7 @@ class _Play(Play):
                 message = None
             if message is None or _names_others(message):
                 assert _THERE in self.root._world.dead
-                assert any(isinstance(said, Disowned) for said in self.door.told)
+                assert any(isinstance(said, Evicted) for said in self.door.told)
         assert _HERE not in self.root._world.dead
         await asyncio.sleep((0.0, 0.0, 0.3, 3.0)[supply.below(4)])
 
@@ -190,7 +191,11 @@ class _Play(Play):
 async def _play(loop: JumpingLoop, supply: Supply) -> None:
     play = _Play()
     running = loop.create_task(play.root.run())
-    await play.boot()
+    booting = loop.create_task(play.boot())
+    await asyncio.wait({running, booting}, return_when=asyncio.FIRST_COMPLETED)
+    if running.done():
+        running.result()  # why it has ended
+    await booting
     play.says(Hello(phalanx.__version__))
     await asyncio.sleep(0)
     for _ in range(_MOST_TURNS):
@@ -220,8 +225,8 @@ def one(data: bytes) -> None:
         with (
             staged(),
             quiet(_Failures(logging.CRITICAL)),
-            mock.patch.object(_host_door, "HostDoor", _Door),
-            mock.patch.object(_host_line, "launch_host", _launch),
+            mock.patch.object(session_module, "HostServer", _Door),
+            mock.patch.object(connection, "launch_host", _launch),
         ):
             loop.run_until_complete(_play(loop, Supply(data)))
     finally:

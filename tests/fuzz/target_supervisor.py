@@ -23,29 +23,30 @@ import phalanx
 from phalanx.protocol import (
     BootOptions,
     EngineReady,
+    GetCellStatus,
     GetOutput,
     GetStacks,
-    GetStanding,
     GetTopology,
     Hello,
     Register,
     RootAddress,
     ToRoot,
     ToSupervisor,
+    WorldConfig,
     pack_frame,
     scripts,
 )
-from phalanx.supervisor._root import RootSupervisor
-from phalanx.supervisor._script_root import ScriptRoot
+from phalanx.supervisor.root.script_root import ScriptRoot
+from phalanx.supervisor.root.workspace_root import WorkspaceRoot
 
 __all__ = ["Play", "one", "raise_first", "script", "workspace"]
 
 _RANKS = 2
-_QUESTIONS = GetTopology | GetStacks | GetOutput | GetStanding
+_QUESTIONS = GetTopology | GetStacks | GetOutput | GetCellStatus
 _CLIENTS = (b"owner", b"other")
 _MOST_TURNS = 24
 _SETTLED_S = 10.0  # of the loop's clock: longer than a cell waits for leave, shorter than a restart
-_BOOT = BootOptions("fuzz", _RANKS, 0, b"", "any", 600.0, 5.0, "/")
+_BOOT = BootOptions(WorldConfig("fuzz", _RANKS), 0, b"", 600.0, "/")
 _ROOT = RootAddress("tcp://127.0.0.1:1", b"")
 
 
@@ -62,7 +63,7 @@ class _Failures(logging.Handler):
 class Play:
     """One run of a root: what its clients have asked, and whether it may end."""
 
-    def __init__(self, make_root: Callable[[Any], RootSupervisor | ScriptRoot]) -> None:
+    def __init__(self, make_root: Callable[[Any], WorkspaceRoot | ScriptRoot]) -> None:
         self.client = ClientSocket()
         self.root = make_root(self.client)
         is_script = isinstance(self.root, ScriptRoot)
@@ -98,8 +99,8 @@ class Play:
         except (ValueError, RecursionError):
             return
         if odd < 14:
-            self._asked += isinstance(message, _QUESTIONS) and isinstance(self.root, RootSupervisor)
-            self.may_end |= type(message).__name__ in {"Stop", "Bye"}
+            self._asked += isinstance(message, _QUESTIONS) and isinstance(self.root, WorkspaceRoot)
+            self.may_end |= type(message).__name__ in {"Stop", "ClientDone"}
 
     def check(self, loop: JumpingLoop, running: asyncio.Task[None]) -> None:
         raise_first(loop.thrown + _Failures.thrown)
@@ -115,7 +116,7 @@ class Play:
         assert len(answers) >= self._asked, (self._asked, told)
 
 
-_ANSWERS = {"topology_is", "stacks_are", "trace_is", "output_is", "standing_is", "failed"}
+_ANSWERS = {"topology_is", "stacks_are", "trace_is", "output_is", "cell_status_reply", "failed"}
 
 
 def encoded(supply: Supply, kind: Any) -> bytes:
@@ -132,8 +133,8 @@ def frame_of(supply: Supply, kind: Any) -> bytes:
     return len(body).to_bytes(4, "little") + body
 
 
-def workspace(client: Any) -> RootSupervisor:
-    return RootSupervisor(_BOOT, client, _ROOT)
+def workspace(client: Any) -> WorkspaceRoot:
+    return WorkspaceRoot(_BOOT, client, _ROOT)
 
 
 class _Script(ScriptRoot):
@@ -142,7 +143,7 @@ class _Script(ScriptRoot):
 
 
 def script(client: Any) -> ScriptRoot:
-    return _Script(scripts.ScriptOptions(_BOOT, ("x",), {}, 1.0), client, _ROOT)
+    return _Script(scripts.ScriptOptions(_BOOT, ("x",), {}, 1.0, max_restarts=1), client, _ROOT)
 
 
 async def _play(loop: JumpingLoop, supply: Supply) -> None:

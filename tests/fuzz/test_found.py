@@ -16,18 +16,22 @@ from support.loops import JumpingLoop
 import phalanx
 from phalanx.protocol import (
     BeginCell,
+    BootOptions,
+    CancelCell,
     EngineReady,
     EpochAborted,
-    ForgetCell,
     FromRoot,
     GetStacks,
     GetTopology,
     Hello,
     Join,
     Register,
+    RootAddress,
+    WorldConfig,
     pack_frame,
     scripts,
 )
+from phalanx.supervisor.root.workspace_root import WorkspaceRoot
 
 
 def told_by(root, story, *, is_up=True):
@@ -91,7 +95,7 @@ def test_a_cell_for_a_rank_that_is_not_there_is_refused():
     async def story(play):
         play.says(BeginCell(5, "a", (0, 9)))
         await asyncio.sleep(1)
-        play.says(ForgetCell("a", (9, -1)))
+        play.says(CancelCell("a", (9, -1)))
         play.says(BeginCell(6, "b", (0, 1)))
 
     told = told_by(workspace, story)
@@ -145,7 +149,7 @@ def test_a_rank_that_dies_as_it_says_that_it_is_ready_is_told_of():
         actors[0].say(pack_frame(Register(1, 1)) + pack_frame(EngineReady()))
         await asyncio.sleep(0.1)
         actors[1].say(pack_frame(EngineReady()))
-        actors[1]._bury(0)
+        actors[1]._forget_child(0)
 
     told = told_by(workspace, story, is_up=False)
     assert [said["rank"] for said in told if said["type"] == "rank_lost"] == [1]
@@ -153,7 +157,7 @@ def test_a_rank_that_dies_as_it_says_that_it_is_ready_is_told_of():
 
 def test_a_rank_that_takes_no_answers_holds_nobody_up():
     async def story(play):
-        for _ in range(40):
+        for _ in range(200):
             actors[1].say(pack_frame(Join(1, 1, phalanx.__version__)) * 50)
             await asyncio.sleep(0.01)
         play.says(GetTopology(7))
@@ -162,3 +166,17 @@ def test_a_rank_that_takes_no_answers_holds_nobody_up():
     (lost,) = [said for said in told if said["type"] == "rank_lost"]
     assert (lost["rank"], lost["reason"]) == (1, "did not take what its supervisor answered")
     assert answer_to(told, 7)["type"] == "topology_is"
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_frozen_rank_ends_the_epoch_only_if_others_may_wait_for_it(size):
+    options, found = BootOptions(WorldConfig("frozen", size), 0, b"", 600.0, "/"), []
+
+    async def story(play):
+        play.says(BeginCell(3, "a", tuple(range(size))))
+        await asyncio.sleep(0.1)
+        play.root.on_frozen(0, "has been stopped")
+        found.append(play.root._host.abort_reason(1))
+
+    told_by(lambda client: WorkspaceRoot(options, client, RootAddress("", b"")), story)
+    assert [reason is not None for reason in found] == [size > 1]

@@ -15,17 +15,28 @@ from support.promise import PATIENCE_S
 from support.waiting import wait_until
 
 from phalanx.protocol import HostPlan, JobOptions, RemoteOptions
-from phalanx.supervisor import _batch_job
-from phalanx.supervisor._batch_forms import FORMS, Standing, is_unknown
-from phalanx.supervisor._batch_job import BatchHost, BatchJob
-from phalanx.supervisor._far_command import FarCommand, Way
-from phalanx.supervisor._host_process import BEGUN
-from phalanx.supervisor._key_folder import take_key
+from phalanx.supervisor.launchers import batch as batch_module
+from phalanx.supervisor.launchers.batch import (
+    SCHEDULERS,
+    BatchHost,
+    BatchJob,
+    JobGathering,
+    JobStatus,
+    is_unknown,
+    launch_as_job,
+)
+from phalanx.supervisor.launchers.remote_command import (
+    BEGUN,
+    HostStart,
+    LaunchSpec,
+    RemoteCommand,
+    take_key,
+)
 
 SUBMIT = """
 import asyncio
 from phalanx.protocol import HostPlan, JobOptions, RemoteOptions
-from phalanx.supervisor._batch_job import BatchHost, BatchJob
+from phalanx.supervisor.launchers.batch import BatchHost, BatchJob
 
 async def submit():
     host = BatchHost(0, HostPlan("node0", 1), print)
@@ -42,7 +53,7 @@ asyncio.run(submit())
 def folder(tmp_path, monkeypatch):
     folder = tmp_path / "some jobs' keys"
     monkeypatch.setenv("PHALANX_JOB_DIR", str(folder))
-    monkeypatch.setattr(_batch_job, "ASK_AT_FIRST_S", 0.0)
+    monkeypatch.setattr(batch_module, "ASK_AT_FIRST_S", 0.0)
     return folder
 
 
@@ -72,7 +83,7 @@ def _job(launcher, n=1, python=""):
 # -- its script -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("launcher", FORMS)
+@pytest.mark.parametrize("launcher", SCHEDULERS)
 def test_a_script_whose_paths_have_spaces_and_quotes(launcher, folder, programs):
     python = programs("my python's", 'printf "%s\\n" "$@"')
 
@@ -93,7 +104,9 @@ def test_a_script_whose_paths_have_spaces_and_quotes(launcher, folder, programs)
         assert line.endswith(f"'{quoted}'")
     env = {**os.environ, "SGE_TASK_ID": "2"}
     said = subprocess.run(words, env=env, capture_output=True, text=True, check=True).stdout
-    role = ["host", f"{its}/host-1"] if FORMS[launcher].is_array else ["job", str(its), launcher]
+    role = (
+        ["host", f"{its}/host-1"] if SCHEDULERS[launcher].is_array else ["job", str(its), launcher]
+    )
     assert said.splitlines() == ["-m", "phalanx.supervisor", *role]
 
 
@@ -137,8 +150,8 @@ def _watched(launcher, standings, n=1, begun=()):
 
 
 def test_one_that_is_held_ends_no_host_that_has_begun():
-    held, over = Standing("held", "out of memory"), Standing("over")
-    states = [Standing("runs"), held, held, over, over]
+    held, over = JobStatus("held", "out of memory"), JobStatus("over")
+    states = [JobStatus("runs"), held, held, over, over]
     seen, said = _watched("htcondor", states, 3, begun=(0, 2))
     assert seen == [[], [], [1], [1], [1]]
     ended = "HTCondor's job 12 has ended: no such disk"
@@ -146,9 +159,9 @@ def test_one_that_is_held_ends_no_host_that_has_begun():
 
 
 def test_it_is_over_when_that_is_said_twice_in_a_row():
-    over, runs = Standing("over", "completing: TimeLimit"), Standing("runs")
+    over, runs = JobStatus("over", "completing: TimeLimit"), JobStatus("runs")
     _, said = _watched(
-        "slurm", [runs, over, runs, over, Standing("unknown"), over, Standing("over")]
+        "slurm", [runs, over, runs, over, JobStatus("unknown"), over, JobStatus("over")]
     )
     assert said == ["Slurm's job 12 has ended (completing: TimeLimit): no such disk"]
 
@@ -164,14 +177,14 @@ def test_it_is_over_when_that_is_said_twice_in_a_row():
     ],
 )
 def test_a_scheduler_that_has_no_such_job(launcher, said):
-    assert is_unknown(FORMS[launcher], "12", said)
-    assert "12" not in said or not is_unknown(FORMS[launcher], "1", said)
+    assert is_unknown(SCHEDULERS[launcher], "12", said)
+    assert "12" not in said or not is_unknown(SCHEDULERS[launcher], "1", said)
 
 
-@pytest.mark.parametrize("launcher", FORMS)
+@pytest.mark.parametrize("launcher", SCHEDULERS)
 @pytest.mark.parametrize("said", ["sh: 1: qstat: not found", "host 12 does not exist", ""])
 def test_what_is_no_word_on_a_job(launcher, said):
-    assert not is_unknown(FORMS[launcher], "12", said)
+    assert not is_unknown(SCHEDULERS[launcher], "12", said)
 
 
 # -- its beginning and its end --------------------------------------------------------------------
@@ -184,7 +197,7 @@ def _submitting(programs, tmp_path, qsub):
     return subprocess.Popen([sys.executable, "-c", SUBMIT], stdout=subprocess.PIPE)
 
 
-def test_whoever_is_killed_while_it_is_submitted_leaves_no_keys(programs, tmp_path, folder):
+def test_a_process_killed_while_it_submits_leaves_no_keys(programs, tmp_path, folder):
     told = tmp_path / "told"
     with _submitting(programs, tmp_path, f'echo $$ >"{told}"; exec sleep 600') as root:
         wait_until(lambda: _has_line(told), "qsub runs")
@@ -198,7 +211,7 @@ def test_whoever_is_killed_while_it_is_submitted_leaves_no_keys(programs, tmp_pa
     assert not (tmp_path / "deleted").exists()
 
 
-def test_whoever_is_killed_afterwards_leaves_no_job(programs, tmp_path, folder):
+def test_a_process_killed_after_it_submitted_leaves_no_job(programs, tmp_path, folder):
     with _submitting(programs, tmp_path, "echo 12.server") as root:
         assert root.stdout.readline() == b"submitted\n"
         assert len(list(folder.glob("job-*/host-0"))) == 1
@@ -213,7 +226,9 @@ def test_a_job_that_is_refused_leaves_no_keys(programs, folder):
 
     async def submit():
         job, _ = _job("pbs")
-        with pytest.raises(_batch_job.HostUnreachable, match="PBS refuses the job: Unknown queue"):
+        with pytest.raises(
+            batch_module.HostUnreachable, match="PBS refuses the job: Unknown queue"
+        ):
             await job.submit()
 
     asyncio.run(submit())
@@ -223,7 +238,7 @@ def test_a_job_that_is_refused_leaves_no_keys(programs, folder):
 # The head of a job that gets SIGTERM when its first command runs, before it has noted that.
 EARLY = """
 import os, signal, subprocess, sys, time
-from phalanx.supervisor import _job_head
+from phalanx.supervisor.launchers import scheduler_step
 
 class Popen(subprocess.Popen):
     def __init__(self, *words, **options):
@@ -233,7 +248,7 @@ class Popen(subprocess.Popen):
         os.kill(os.getpid(), signal.SIGTERM)
 
 subprocess.Popen = Popen
-_job_head.run_job(sys.argv[1], "pbs")
+scheduler_step.run_job(sys.argv[1], "pbs")
 """
 
 
@@ -284,8 +299,41 @@ def test_a_command_that_cannot_be_started_is_over(programs):
         def on_end():
             ended.append(True)
 
-        FarCommand(Way(HostPlan("a", 1), "python", [str(path)], "", "", str, on_end=on_end), b"key")
+        RemoteCommand(
+            LaunchSpec(HostPlan("a", 1), "python", [str(path)], "", "", str, on_end=on_end), b"key"
+        )
 
     with pytest.raises(PermissionError):
         asyncio.run(start())
     assert ended == [True]
+
+
+# -- which hosts start in one job -----------------------------------------------------------------
+
+
+def test_hosts_start_in_one_job_with_those_of_the_same_gathering_only(monkeypatch):
+    """Also on one loop."""
+    jobs = []
+
+    class Job:
+        status = JobStatus("runs")
+
+        def __init__(self, remote, hosts, lines):
+            jobs.append(sorted(host.plan.name for host in hosts))
+
+        async def submit(self):
+            pass
+
+    async def start():
+        remote = RemoteOptions(launcher="pbs", job=JobOptions(2))
+        gatherings = {"a": JobGathering(), "b": JobGathering()}
+        starts = [
+            launch_as_job(HostStart(HostPlan(f"{name}{n}", 1), b"", remote, print, its), its)
+            for n in range(2)
+            for name, its in gatherings.items()
+        ]
+        await asyncio.gather(*starts)
+
+    monkeypatch.setattr(batch_module, "BatchJob", Job)
+    asyncio.run(start())
+    assert sorted(jobs) == [["a0", "a1"], ["b0", "b1"]]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
-from cutting import ports_of, reset
 from hosts.world_over_ssh import SILENCE_S, SSHD, SharedWorld, check_named
-from support.hosts_bed import check_nothing_left, has_failed
+from support.hosts.cutting import ports_of, reset
+from support.hosts.hosts_bed import check_nothing_left, has_failed
 from support.promise import BOUND_S, after_silence_s, check
 from support.tiers import deep
 from support.waiting import wait_until
@@ -15,7 +17,7 @@ LONG_S = 600.0  # no linger time that is over while a test looks
 # A host tries to reach its root again each 1.6 s at most, and ends its ranks in half a second.
 BACK_S = 1.6 + BOUND_S
 HEARD_S = 4.0 + BOUND_S  # a cell that is lost on its way, and its end as well: 2 s each
-RANK = "phalanx.supervisor._engine"
+RANK = "phalanx.supervisor.engine.main"
 
 pytestmark = pytest.mark.slow
 
@@ -33,6 +35,49 @@ def world(shared, request):
     yield shared.take()
     if has_failed(request.node):
         shared.drop()
+
+
+class TestOneWay:
+    """Packets that are lost in one direction only, in a world whose links are whole."""
+
+    linger_s = LONG_S
+
+    @pytest.mark.promise
+    def test_a_one_way_fault_names_the_host_and_the_direction_on_all_ranks(
+        self, bed, world, tmp_path
+    ):
+        """What a sends to c is lost; what c sends to a is not."""
+        world.wait_together(tmp_path)
+        bed.block(0, 2)
+        try:
+            said = world.answer()
+            files = [tmp_path / f"{rank}.error" for rank in range(6)]
+            wait_until(lambda: all(file.exists() for file in files), "all ranks are freed")
+            if "failures" in said:
+                # What a rank on c says of its link arrives, and the root takes it as a sign of life:
+                # the link has then failed before the host is given up.
+                told = [text for _, text in said["failures"].values()]
+                # The host is given up before the next cell begins, which then runs without its
+                # ranks and says so, or while the cell runs.
+                after = world.run("1")
+                reasons = [text for _, text in after.get("failures", {}).values()]
+                said_after = [after.get("problem", ""), *reasons, *after.get("notices", [])]
+                assert any(re.search("rank [45].* lost its host", said) for said in said_after), (
+                    after
+                )
+            else:
+                told = [said["problem"]]
+        finally:
+            bed.unblock(2)
+        for text in (*told, *(file.read_text() for file in files)):
+            assert re.search("rank [45] on c: ", text)
+            assert "nothing comes from 10.77.0.11 " in text
+            assert " to 10.77.0.13" in text
+        assert all(file.read_text().startswith("RankFailure: ") for file in files)
+        check(said["seconds"] - world.waited_s, after_silence_s(SILENCE_S))
+        check_nothing_left(bed, 2, bound_s=BACK_S)  # it hears that it was given up
+        world.restart()
+        assert world.run("px.all_sum(1)")["values"] == ["6"] * 6
 
 
 class TestReset:

@@ -9,13 +9,13 @@ import shlex
 import sys
 
 import pytest
-from fake_scheduler import jobs_of, make_commands
-from job_world import WORLD, hosts_of, wait_empty
-from support.hosts_bed import check_nothing_left
+from support.hosts.fake_scheduler import jobs_of, make_commands
+from support.hosts.hosts_bed import check_nothing_left
+from support.hosts.job_world import WORLD, hosts_of, wait_empty
 from support.promise import PATIENCE_S
 from support.waiting import wait_until
 
-from phalanx.hosts import add_far_arguments, job_options
+from phalanx.hosts import add_host_arguments, job_options
 
 NAMES = {"pbs": "PBS", "lsf": "LSF", "htcondor": "HTCondor"}
 pytestmark = pytest.mark.slow
@@ -97,14 +97,14 @@ def test_a_supervisor_that_does_not_start_within_a_job(cluster):
 def test_what_a_scheduler_refuses(cluster):
     said, _ = cluster.start(launcher="lsf", job={"nodes": 2, "queue": "nope"})
     assert said.startswith(
-        "node0: LSF refuses the job: nope: No such queue. Job not submitted. (--queue, --account"
+        "node0: LSF refuses the job: nope: No such queue. Job not submitted. (set what it requires with --queue, --account"
     )
     assert said.endswith("\nnode1: the same job")
 
 
 def test_a_job_that_is_held_fails_at_once(cluster):
     parser = argparse.ArgumentParser()
-    add_far_arguments(parser.add_argument, int, float)
+    add_host_arguments(parser.add_argument)
     words = ["--launcher", "htcondor", "--nodes", "1", "--launcher-arg", "hold = True"]
     args = job_options(parser.parse_args(words)).args
     said, _ = cluster.start(launcher="htcondor", job={"nodes": 1, "args": args})

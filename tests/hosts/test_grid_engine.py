@@ -8,13 +8,13 @@ import shlex
 import sys
 
 import pytest
-from grid_engine import GridEngine, why_no_grid_engine
-from job_world import WORLD, hosts_of, run_world, wait_empty
-from support.hosts_bed import check_nothing_left, own_bed
-from support.promise import PATIENCE_S
+from support.hosts.grid_engine import GridEngine, why_no_grid_engine
+from support.hosts.hosts_bed import check_nothing_left, own_bed
+from support.hosts.job_world import WORLD, hosts_of, run_world, wait_empty
+from support.promise import PATIENCE_S, ROOM_S
 from support.tiers import deep
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, deep]
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,6 @@ def _start(sge, **options):
     return run_world(sge, launcher="sge", **options)
 
 
-@deep
 def test_the_hosts_of_a_job(bed, sge, tmp_path):
     script = tmp_path / "job.sh"
     words = [sys.executable, "-c", WORLD, json.dumps({"launcher": "sge", "n": 2})]
@@ -73,7 +72,7 @@ def test_the_hosts_of_a_job(bed, sge, tmp_path):
     check_nothing_left(bed, bound_s=PATIENCE_S)
 
 
-@pytest.mark.parametrize(("n", "nodes"), [(1, 2), pytest.param(2, 3, marks=deep)])
+@pytest.mark.parametrize(("n", "nodes"), [(1, 2), (2, 3)])
 def test_jobs_are_submitted(sge, jobs, n, nodes):
     said, news = _start(sge, n=n, job={"nodes": nodes, "queue": "all.q", "time": "0:10:0"})
     hosts, sums = hosts_of(said)
@@ -81,7 +80,6 @@ def test_jobs_are_submitted(sge, jobs, n, nodes):
     assert re.search(r"node0: starting job \d+ waits in Grid Engine's queue", news)
 
 
-@deep
 def test_a_job_that_is_refused(sge, jobs):
     said, _ = _start(sge, job={"nodes": 2, "queue": "nope"})
     assert said.startswith(
@@ -89,7 +87,9 @@ def test_a_job_that_is_refused(sge, jobs):
     )
 
 
-@deep
 def test_a_job_that_waits_too_long(sge, jobs):
-    said, _ = _start(sge, job={"nodes": 1, "args": ["-h"]}, boot_timeout=8.0)  # held
-    assert "waits in Grid Engine's queue (hqw) after 8 s, and was cancelled: wait longer" in said
+    said, _ = _start(sge, job={"nodes": 1, "args": ["-h"]}, boot_timeout=ROOM_S)  # held
+    assert (
+        f"waits in Grid Engine's queue (hqw) after {ROOM_S:g} s, and was cancelled: wait longer"
+        in said
+    )

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import argparse
 import stat
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
+from support.waiting import wait_until
 
 from phalanx.hosts import (
     LAUNCHERS,
     TITLES,
-    add_far_arguments,
+    add_host_arguments,
     found_job,
     job_hosts,
     job_options,
@@ -18,13 +22,17 @@ from phalanx.hosts import (
     recognise_job,
     recognised,
 )
-from phalanx.magics._arguments import line_parser, parse
+from phalanx.magics.arguments import line_parser, parse
 from phalanx.protocol import HostPlan, JobOptions, RemoteOptions
-from phalanx.supervisor._batch_forms import FORMS, Standing, directives
-from phalanx.supervisor._host_process import HostUnreachable
-from phalanx.supervisor._in_job import start_words
-from phalanx.supervisor._key_folder import KeyFolder, say_in, take_key
-from phalanx.workspace._where import where
+from phalanx.supervisor.launchers.batch import SCHEDULERS, JobStatus, directives
+from phalanx.supervisor.launchers.remote_command import (
+    HostUnreachable,
+    SharedKeyDirectory,
+    say_in,
+    take_key,
+)
+from phalanx.supervisor.launchers.scheduler_step import start_words
+from phalanx.workspace.options import resolve_placement
 
 PBS = "a.site\na.site\nb.site\nb.site\n"
 SGE = (
@@ -126,7 +134,7 @@ def test_the_magic_takes_it_from_the_environment_and_nothing_that_is_said(enviro
 
 def _options(line):
     parser = argparse.ArgumentParser()
-    add_far_arguments(parser.add_argument, int, float)
+    add_host_arguments(parser.add_argument)
     return job_options(parser.parse_args(line))
 
 
@@ -161,15 +169,15 @@ def test_every_launcher_has_a_line():
     with pytest.raises(
         ValueError, match="there is no launcher 'shh'; there are: ssh, slurm, pbs, sge"
     ):
-        where(1, launcher="shh")
+        resolve_placement(1, launcher="shh")
 
 
 def test_a_job_to_come_is_planned_without_names():
-    found = where(2, launcher="lsf", job={"nodes": 2, "queue": "q"})
+    found = resolve_placement(2, launcher="lsf", job={"nodes": 2, "queue": "q"})
     assert found.hosts == (HostPlan("node0", 2), HostPlan("node1", 2))
     assert (found.remote.job, found.remote.timeout_s) == (JobOptions(2, "q"), 600.0)
     with pytest.raises(ValueError, match="--nodes asks a scheduler for nodes of its choice"):
-        where(1, launcher="lsf", hosts="a", job={"nodes": 2})
+        resolve_placement(1, launcher="lsf", hosts="a", job={"nodes": 2})
 
 
 # -- command lines --------------------------------------------------------------------------------
@@ -200,49 +208,49 @@ def test_srun_outside_of_a_job_asks_for_what_the_user_does():
     assert "--time=30" not in within
 
 
-@pytest.mark.parametrize("launcher", FORMS)
+@pytest.mark.parametrize("launcher", SCHEDULERS)
 def test_directives(launcher):
     job = JobOptions(2, "" if launcher == "htcondor" else "q", "lab", "30", ("-a", "b [c]"))
-    lines = directives(FORMS[launcher], job).splitlines()
+    lines = directives(SCHEDULERS[launcher], job).splitlines()
     assert any("lab" in line for line in lines)
     assert any("30" in line for line in lines)
-    one = FORMS[launcher].line.format("-a 'b [c]'")
+    one = f"{SCHEDULERS[launcher].sign}-a 'b [c]'"
     more = ["-a", "b [c]"] if launcher == "htcondor" else [one]
     assert lines[-len(more) :] == more
 
 
 def test_a_word_that_a_scheduler_has_not_is_a_line():
     with pytest.raises(ValueError, match="--queue: there is none here; say it with --launcher-arg"):
-        directives(FORMS["htcondor"], JobOptions(1, "q"))
+        directives(SCHEDULERS["htcondor"], JobOptions(1, "q"))
 
 
 @pytest.mark.parametrize(
-    ("launcher", "said", "standing"),
+    ("launcher", "said", "status"),
     [
-        ("slurm", "PENDING|Resources\n", Standing("waits", "pending: Resources")),
-        ("slurm", "PENDING|None\n", Standing("waits", "pending")),
-        ("slurm", "RUNNING|None\n", Standing("runs")),
-        ("slurm", "COMPLETING|TimeLimit\n", Standing("over", "completing: TimeLimit")),
-        ("slurm", "", Standing("over")),
-        ("pbs", "    job_state = Q\n    comment = Not Running: no\n\t nodes\n", Standing("waits", "Not Running: no nodes")),
-        ("pbs", "    job_state = R\n", Standing("runs")),
-        ("pbs", "    job_state = C\n", Standing("over")),
-        ("pbs", "qstat: what?", Standing("unknown")),
-        ("sge", "job-ID ...\n---\n 12 0.5 phalanx me qw 11/21/2026\n 13 0.5 x me r 11/21\n", Standing("waits", "qw")),
-        ("sge", " 12 0.5 phalanx me Eqw 11/21/2026\n", Standing("held", "qstat says Eqw")),
-        ("sge", " 12 0.5 phalanx me r 11/21/2026 all.q@a 1 1\n", Standing("runs")),
-        ("sge", " 13 0.5 phalanx me r 11/21/2026 all.q@a 1 1\n", Standing("over")),
-        ("lsf", "PEND\n", Standing("waits", "PEND")),
-        ("lsf", "RUN\n", Standing("runs", "RUN")),
-        ("lsf", "EXIT\n", Standing("over", "EXIT")),
-        ("htcondor", "2 undefined\n1 undefined\n", Standing("waits", "idle")),
-        ("htcondor", "2 undefined\n5 no such file\n", Standing("held", "no such file")),
-        ("htcondor", "2 undefined\n", Standing("runs")),
-        ("htcondor", "", Standing("over")),
+        ("slurm", "PENDING|Resources\n", JobStatus("waits", "PENDING: Resources")),
+        ("slurm", "PENDING|None\n", JobStatus("waits", "PENDING")),
+        ("slurm", "RUNNING|None\n", JobStatus("runs")),
+        ("slurm", "COMPLETING|TimeLimit\n", JobStatus("over", "COMPLETING: TimeLimit")),
+        ("slurm", "", JobStatus("over")),
+        ("pbs", "    job_state = Q\n    comment = Not Running: no\n\t nodes\n", JobStatus("waits", "Not Running: no nodes")),
+        ("pbs", "    job_state = R\n", JobStatus("runs")),
+        ("pbs", "    job_state = C\n", JobStatus("over")),
+        ("pbs", "qstat: what?", JobStatus("unknown")),
+        ("sge", "job-ID ...\n---\n 12 0.5 phalanx me qw 11/21/2026\n 13 0.5 x me r 11/21\n", JobStatus("waits", "qw")),
+        ("sge", " 12 0.5 phalanx me Eqw 11/21/2026\n", JobStatus("held", "Eqw")),
+        ("sge", " 12 0.5 phalanx me r 11/21/2026 all.q@a 1 1\n", JobStatus("runs")),
+        ("sge", " 13 0.5 phalanx me r 11/21/2026 all.q@a 1 1\n", JobStatus("over")),
+        ("lsf", "PEND\n", JobStatus("waits", "PEND")),
+        ("lsf", "RUN\n", JobStatus("runs")),
+        ("lsf", "EXIT\n", JobStatus("over", "EXIT")),
+        ("htcondor", "2 undefined\n1 undefined\n", JobStatus("waits")),
+        ("htcondor", "2 undefined\n5 no such file\n", JobStatus("held", "no such file")),
+        ("htcondor", "2 undefined\n", JobStatus("runs")),
+        ("htcondor", "", JobStatus("over")),
     ],
 )  # fmt: skip
-def test_how_a_job_stands(launcher, said, standing):
-    assert FORMS[launcher].read("12", said) == standing
+def test_how_a_job_stands(launcher, said, status):
+    assert SCHEDULERS[launcher].read("12", said) == status
 
 
 # -- keys -----------------------------------------------------------------------------------------
@@ -251,7 +259,7 @@ def test_how_a_job_stands(launcher, said, standing):
 @pytest.fixture
 def keys(tmp_path, monkeypatch):
     monkeypatch.setenv("PHALANX_JOB_DIR", str(tmp_path / "jobs"))
-    return KeyFolder([b"one", b"two\n"])
+    return SharedKeyDirectory([b"one", b"two\n"])
 
 
 def test_keys_are_their_owners_alone_and_are_taken_once(keys):
@@ -263,6 +271,27 @@ def test_keys_are_their_owners_alone_and_are_taken_once(keys):
     keys.remove()
     keys.remove()
     assert not keys.path.exists()
+
+
+KEPT = """
+import sys
+from phalanx.supervisor.launchers.remote_command import SharedKeyDirectory
+print(SharedKeyDirectory([b"one"]).guard(), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_keys_go_with_the_killed_process_that_wrote_them(keys):
+    words = [sys.executable, "-c", KEPT]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as popen:
+        folder = Path(popen.stdout.readline().strip())
+        assert (folder / "host-0").exists()
+        popen.kill()
+    wait_until(lambda: not folder.exists(), "the keys have been removed")
+    guarded = SharedKeyDirectory([b"one"]).guard()
+    guarded.remove()
+    guarded.remove()
+    assert not guarded.path.exists()
 
 
 def test_a_key_that_others_may_read_is_refused(keys):
@@ -289,6 +318,6 @@ def test_the_first_word_on_a_failure_holds(keys):
 def test_the_users_cache_is_where_keys_are(tmp_path, monkeypatch):
     monkeypatch.delenv("PHALANX_JOB_DIR", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    found = KeyFolder([])
+    found = SharedKeyDirectory([])
     assert found.path.parent == tmp_path / "phalanx" / "jobs"
     assert list(found.path.iterdir()) == []

@@ -1,27 +1,23 @@
-"""Orders and addresses chosen by times; and the times taken for real, between programs here."""
+"""Orders and addresses chosen by measurements; and measurements between ranks here."""
 
 from __future__ import annotations
 
-import threading
+import itertools
 
 import pytest
 
-from phalanx.distributed._pair_probe import time_pair
-from phalanx.distributed._rendezvous import MemoryRendezvous
-from phalanx.errors import DistributedError
+from phalanx.distributed.bench.links import pairing_rounds
 from phalanx.hosts import (
     Discovery,
     DiscoveryError,
     Host,
     Interface,
-    Network,
-    PathTimes,
     Survey,
     cable_networks,
-    measure,
     measured_plan,
 )
-from phalanx.hosts._probes import _rounds
+from phalanx.protocol import HostPlan, LinkMeasurement, RemoteOptions
+from phalanx.workspace import Workspace
 
 _CARDS = {"10.0.0": "eth0", "10.1.0": "eth1"}
 
@@ -40,10 +36,10 @@ def _discovery(n):
 def _times(found, fast, *, factor=10.0, failed=()):
     """Times of all pairs on both networks; those in ``fast`` are faster, those in ``failed`` none."""
     return [
-        PathTimes(a, b, net.prefix, failure="blocked")
+        LinkMeasurement(a, b, 0.0, 0.0, 0, 0, net.prefix, "blocked")
         if (a, b, net.prefix) in failed
-        else PathTimes(
-            a, b, net.prefix, 20.0, *(2 * [factor if (a, b, net.prefix) in fast else 1.0])
+        else LinkMeasurement(
+            a, b, 20.0, factor if (a, b, net.prefix) in fast else 1.0, 1 << 20, 0, net.prefix
         )
         for net in found.networks
         for a in net.members
@@ -106,12 +102,11 @@ def test_a_path_that_failed_is_gone_round_or_named():
 
 @pytest.mark.parametrize("n", range(2, 12))
 def test_every_pair_has_its_turn_and_no_host_two_at_once(n):
-    network = Network("x", {i: ("eth0", str(i)) for i in range(n)})
-    rounds = list(_rounds(n, [network]))
+    rounds = list(pairing_rounds(range(n)))
     for pairs in rounds:
-        hosts = [host for a, b, _ in pairs for host in (a, b)]
+        hosts = [host for pair in pairs for host in pair]
         assert len(hosts) == len(set(hosts))
-    told = [(a, b) for pairs in rounds for a, b, _ in pairs]
+    told = itertools.chain(*rounds)
     assert sorted(told) == [(a, b) for a in range(n) for b in range(a + 1, n)]
 
 
@@ -126,42 +121,33 @@ def _thunderbolt():
     return [Cable(0, "en2", "192.168.0.1", 1, "en3", "192.168.0.2")]
 
 
-def test_a_pair_is_timed_by_the_engine():
-    found = [None, None]
-
-    def rank(meeting):
-        found[meeting.rank] = time_pair(meeting, "127.0.0.1", bytes(32), ("a", "b"), 10.0)
-
-    threads = [threading.Thread(target=rank, args=(m,)) for m in MemoryRendezvous.of_size(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-    assert found[1] is None
-    assert 0 < found[0].latency_us < 1e6
-    assert min(found[0].there_gbs, found[0].back_gbs) > 0
+@pytest.fixture(scope="module")
+def three():
+    """Ranks on three "hosts", which are all this machine."""
+    hosts = [HostPlan(name, 1) for name in "abc"]
+    remote = RemoteOptions(launcher="local")
+    with Workspace.start(hosts=hosts, remote=remote, linger=0) as workspace:
+        yield workspace
 
 
-def test_programs_on_hosts_meet_and_are_gone_afterwards():
-    """Two programs here, on loopback addresses of their own; one pair cannot be connected."""
-    hosts = [Host("127.0.0.1"), Host("localhost")]
-    good = Network("loopback", {0: ("lo", "127.0.0.1"), 1: ("lo", "127.0.0.1")})
+def test_ranks_measure_each_pair_on_each_network(three):
+    """The pairs of a network have one connection each, on its addresses alone."""
+    everybody = {rank: f"127.0.0.{rank + 1}" for rank in range(3)}
+    found = three.measure_links({"one": everybody, "two": {0: "127.0.0.1", 2: "127.0.0.3"}})
+    pairs = [(link.network, link.a, link.b) for link in found]
+    assert sorted(pairs) == [("one", 0, 1), ("one", 0, 2), ("one", 1, 2), ("two", 0, 2)]
+    assert all(link.gbs > 0 and link.latency_us > 0 for link in found)
+    assert not any(link.failure or link.n_wrong for link in found)
+    assert three.measured_links == ()  # those are of the ranks' own links
+
+
+def test_a_pair_that_cannot_be_connected_leaves_the_others(three):
     # Nobody has an address of TEST-NET-1 here, or the test would be on the network.
-    bad = Network("nowhere", {0: ("x", "198.51.100.77"), 1: ("x", "198.51.100.78")})
-    said = []
-    times = measure(hosts, hosts, [bad, good], say=said.append)
-    assert [path.network for path in times] == ["nowhere", "loopback"]
-    assert times[0].failure
-    assert not times[1].failure
-    assert times[1].there_gbs > 0
-    assert said[1].startswith("127.0.0.1 - localhost on loopback: ")
-
-
-def test_hosts_that_cannot_start_it_are_all_named(tmp_path):
-    bare = tmp_path / "python"
-    bare.write_text("#!/bin/sh\necho 'No module named phalanx' >&2\nexit 1\n")
-    bare.chmod(0o755)
-    hosts = [Host("127.0.0.1"), Host("localhost")]
-    with pytest.raises(DistributedError) as told:
-        measure(hosts, hosts, [], python=str(bare))
-    assert "127.0.0.1: No module named phalanx; localhost: No module named" in str(told.value)
+    # The lower rank of a pair listens.
+    nowhere = {0: "198.51.100.78", 1: "127.0.0.2", 2: "127.0.0.3"}
+    found = {(link.a, link.b): link for link in three.measure_links({"nowhere": nowhere})}
+    assert "198.51.100.78" in found[0, 1].failure
+    assert "198.51.100.78" in found[0, 2].failure
+    assert not found[1, 2].failure
+    assert found[1, 2].gbs > 0
+    assert three.measure_links()[0].network == ""  # the ranks are as good as before

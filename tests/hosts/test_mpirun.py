@@ -6,8 +6,8 @@ import json
 import sys
 
 import pytest
-from job_world import WORLD, hosts_of
-from support.hosts_bed import check_nothing_left
+from support.hosts.hosts_bed import check_nothing_left
+from support.hosts.job_world import WORLD, hosts_of
 from support.promise import PATIENCE_S
 from support.tiers import deep, deep_but
 

@@ -6,7 +6,7 @@ import sys
 
 import nbformat
 import pytest
-from support.hosts_bed import check_nothing_left
+from support.hosts.hosts_bed import check_nothing_left
 
 pytestmark = pytest.mark.slow
 

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 from hosts.world_over_ssh import DRIVER, SILENCE_S, SSHD, SharedWorld, check_named
-from support.hosts_bed import check_nothing_left, has_failed
-from support.promise import BOUND_S
+from support.hosts.hosts_bed import check_nothing_left, has_failed
+from support.promise import BOUND_S, PATIENCE_S, ROOM_S, within
 from support.waiting import wait_until
 
 import phalanx
@@ -135,6 +135,26 @@ def test_nothing_is_left_of_a_killed_notebook(bed, shared, world, tmp_path):
 
 
 @pytest.mark.promise
+def test_a_supervisor_that_is_killed_with_its_shell_is_named_at_once(bed, shared, driver, tmp_path):
+    """As ``pkill -f`` does it: nobody is left there to tell by which signal it has ended."""
+    driver.boot(hosts="a,b", n=1, silence=PATIENCE_S)
+    came = tmp_path / "came"
+    driver.say(f"open({str(came)!r}, 'w').close()\nwhile True: px.all_sum(1)")
+    wait_until(came.exists, "the cell runs")
+    words = "-m phalanx.supervisor host"
+    there = [process for process in bed.processes(1) if words in " ".join(process.cmdline())]
+    shell, supervisor = sorted(there, key=lambda process: process.pid)
+    supervisor.suspend()  # else it may notice the end of its shell and end by itself
+    with within():
+        shell.kill()
+        supervisor.kill()
+        said = driver.answer()
+    died = f"its supervisor has died there (process {supervisor.pid} is gone)"
+    assert said["problem"] == f"rank 1 on b: lost its host: {died}"
+    shared.end()
+
+
+@pytest.mark.promise
 def test_hosts_that_have_only_ipv6(shared, driver):
     driver.boot(hosts="b6,c6", n=1)
     assert driver.run(WHERE)["values"] == ["('b', 1)", "('c', 1)"]
@@ -221,7 +241,7 @@ def test_a_missing_folder_is_named_if_it_was_asked_for(bed, driver):
 
 def test_a_host_that_never_comes_up_is_given_up(bed, driver):
     python = bed.python("sleeping", "exec cat >/dev/null")
-    problem, news = _problem(driver, hosts="b", python=str(python), boot_timeout=6)
-    said = "b: it has let us in, its Python has not answered yet, after 6 s"
+    problem, news = _problem(driver, hosts="b", python=str(python), boot_timeout=ROOM_S)
+    said = f"b: it has let us in, its Python has not answered yet, after {ROOM_S:g} s"
     assert problem == f"{said} (--boot-timeout S waits longer)"
     assert "b: starting it has let us in, its Python has not answered yet" in news

@@ -18,8 +18,8 @@ from phalanx.hosts import (
     parse_hosts,
     plan,
     read_hosts_text,
+    start_plan,
 )
-from phalanx.hosts import _plan as plan_module
 
 
 def _counts(text: str, n: int | None = None) -> list[tuple[str, int]]:
@@ -112,8 +112,8 @@ def test_names_that_nobody_answers_for_are_not_waited_for(monkeypatch):
         assert is_over.wait(30)
         return []
 
-    monkeypatch.setattr(plan_module, "_LOOK_UP_S", 0.05)
-    monkeypatch.setattr(plan_module.socket, "getaddrinfo", look_up)
+    monkeypatch.setattr(start_plan, "_LOOK_UP_S", 0.05)
+    monkeypatch.setattr(start_plan.socket, "getaddrinfo", look_up)
     try:
         assert _local("a,b,c") == []
     finally:
@@ -126,7 +126,7 @@ def test_a_name_that_resolves_to_this_machine_is_this_machine(monkeypatch):
     def look_up(name, *_, **__):
         return [(0, 0, 0, "", (text, 0)) for text in answers[name]]
 
-    monkeypatch.setattr(plan_module.socket, "getaddrinfo", look_up)
+    monkeypatch.setattr(start_plan.socket, "getaddrinfo", look_up)
     assert _local("here,both") == ["here"]
 
 

@@ -10,6 +10,7 @@ import sys
 import pytest
 from hosts.linux import make_commands
 from hosts.macs import wired
+from support.promise import ROOM_S
 
 from phalanx.hosts import (
     Cable,
@@ -140,26 +141,28 @@ def test_hosts_without_sudo_are_all_named_before_anything_runs(far):
     ("said", "hint"),
     [
         ("Permission denied (publickey,password).", "ssh-copy-id b"),
-        ("Host key verification failed.", "once by hand"),
-        ("ssh: Could not resolve hostname b: Name or service not known", "~/.ssh/config"),
-        ("ssh: connect to host b port 22: Connection refused", "sshd"),
+        ("Host key verification failed.", "ssh b once, and say yes"),
+        (
+            "ssh: Could not resolve hostname b: Name or service not known",
+            "the name b does not resolve",
+        ),
+        ("ssh: connect to host b port 22: Connection refused", "refuses ssh at port 22: does sshd"),
         ("ssh: connect to host b port 22: Connection timed out", "firewall"),
-        ("something else", "something else"),
+        ("something else", "ssh failed: something else (try: ssh b true)"),
     ],
 )
 def test_why_a_host_cannot_be_asked_is_said(far, said, hint):
     far(ssh=f"echo 'banner' >&2; echo '{said}' >&2; exit 255")
     outputs, failures = gather([Host("b")])
     assert outputs == [{}]
-    assert said in failures[0]
     assert hint in failures[0]
 
 
 def test_a_host_that_says_nothing_has_a_limit_and_holds_nobody_up(far):
     far(ssh='case "$*" in *slow*) exec sleep 600;; esac\n' + _SSH)
-    # The other one runs some forty programs meanwhile, on a machine that may be busy.
-    outputs, failures = gather([Host("slow"), Host("b")], timeout_s=4.0)
-    assert failures == {0: "it has not answered within 4 s"}
+    # The other one runs some forty programs meanwhile.
+    outputs, failures = gather([Host("slow"), Host("b")], timeout_s=ROOM_S)
+    assert failures == {0: f"it has not answered within {ROOM_S:g} s"}
     assert outputs[1]["uname"] == "Linux\n"
 
 
@@ -188,7 +191,8 @@ def test_ssh_never_asks_and_is_given_the_port(far):
     far(ssh="exit 255")
     gather([Host("me@b", port=2222)], say=said.append)
     assert "BatchMode=yes" in said[0]
-    assert "-p 2222 -- me@b" in said[0]
+    assert " -p 2222 " in said[0]
+    assert " -- me@b" in said[0]
 
 
 _REFUSED = """

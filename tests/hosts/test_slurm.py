@@ -9,10 +9,11 @@ import subprocess
 import sys
 
 import pytest
-from job_world import WORLD, hosts_of, run_world, wait_empty, wait_line
-from slurm_cluster import SlurmCluster, why_no_slurm
-from support.hosts_bed import check_nothing_left, own_bed
-from support.promise import PATIENCE_S
+from support.hosts.hosts_bed import check_nothing_left, own_bed
+from support.hosts.job_world import WORLD, hosts_of, run_world, wait_empty, wait_line
+from support.hosts.slurm_cluster import SlurmCluster, why_no_slurm
+from support.inside import root_pid_code
+from support.promise import PATIENCE_S, ROOM_S
 from support.tiers import deep
 from support.waiting import wait_until
 
@@ -68,7 +69,7 @@ def test_nodes_outside_of_a_job(bed, slurm):
 @deep
 def test_nothing_is_left_of_a_killed_root(bed, slurm):
     killing = WORLD.replace(
-        "code = ", "import os, signal; os.kill(workspace._root.pid, signal.SIGKILL); code = "
+        "code = ", f"import os, signal; os.kill({root_pid_code('workspace')}, 9); code = "
     )
     slurm.run(
         "salloc", "-N3", sys.executable, "-c", killing, json.dumps({"n": 1, "launcher": "slurm"})
@@ -117,15 +118,16 @@ def test_a_job_is_submitted(bed, slurm, jobs):
 def test_a_job_that_is_refused(slurm, jobs):
     said = _world(slurm, job={"nodes": 2, "queue": "nope"})
     assert said.startswith(
-        "node0: Slurm refuses the job: invalid partition specified: nope (--queue"
+        "node0: Slurm refuses the job: invalid partition specified: nope (set what it requires with --queue"
     )
 
 
 @deep
 def test_a_job_that_waits_too_long(slurm, jobs):
-    # Long enough for an answer of Slurm on a busy machine.
-    said = _world(slurm, job={"nodes": 2, "args": ["--hold"]}, boot_timeout=8)
-    waits = r"job \d+ waits in Slurm's queue \(pending: JobHeldUser\) after 8 s, and was canc"
+    said = _world(slurm, job={"nodes": 2, "args": ["--hold"]}, boot_timeout=ROOM_S)
+    waits = (
+        rf"job \d+ waits in Slurm's queue \(PENDING: JobHeldUser\) after {ROOM_S:g} s, and was canc"
+    )
     assert re.match(f"node0: {waits}elled: wait longer.*\nnode1: the same job$", said)
 
 
@@ -148,7 +150,7 @@ from phalanx.workspace import Workspace
 options = {"launcher": "slurm", "job": {"nodes": 2}, "linger": 0}
 with Workspace.start(**options) as workspace:
     try:
-        workspace.run("if rank == 1: import os; os.kill(os.getppid(), 9)\\npx.all_sum(1)")
+        workspace.run("import os, time\\nif rank == 1: os.kill(os.getppid(), 9); time.sleep(60)\\npx.all_sum(1)")
     except DistributedError as error:
         print(error)
     workspace.restart()
@@ -176,7 +178,7 @@ def test_the_end_of_a_job_is_the_reason_of_a_loss(slurm, jobs):
 @deep
 def test_a_killed_root_leaves_no_job(slurm, jobs):
     killing = WORLD.replace(
-        "code = ", "import os, signal; os.kill(workspace._root.pid, signal.SIGKILL); code = "
+        "code = ", f"import os, signal; os.kill({root_pid_code('workspace')}, 9); code = "
     )
     options = json.dumps({"launcher": "slurm", "job": {"nodes": 1}})
     slurm.run(sys.executable, "-c", killing, options)

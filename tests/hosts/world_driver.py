@@ -1,8 +1,8 @@
 """A workspace in a process of its own, driven by lines of JSON, as a notebook's kernel on a host.
 
 A line that is a dict holds the options of `Workspace.start`; a text is a cell; ``null`` restarts the
-ranks that are lost. The input's end stops the workspace. Each line is answered by one: values, or
-errors by rank, or why there is no workspace.
+ranks that are lost. The input's end stops the workspace. Each line is answered by one: values and
+notices, or errors by rank, or why there is no workspace.
 """
 
 from __future__ import annotations
@@ -12,7 +12,17 @@ import sys
 import time
 
 from phalanx.errors import CellError, DistributedError
-from phalanx.workspace import Workspace
+from phalanx.workspace import QuietView, Workspace
+
+
+class _NoticesView(QuietView):
+    """Keeps the notices of a cell."""
+
+    def __init__(self):
+        self.notices = []
+
+    def notice(self, text):
+        self.notices.append(text)
 
 
 def _say(**words):
@@ -35,14 +45,14 @@ def _start(options):
 
 
 def _run(workspace, code):
-    start = time.monotonic()
+    start, view = time.monotonic(), _NoticesView()
     try:
         if code is None:
             workspace.restart()
             values = None
         else:
-            values = [result.value for result in workspace.run(code)]
-        _say(values=values, seconds=time.monotonic() - start)
+            values = [result.value for result in workspace.run(code, view=view)]
+        _say(values=values, notices=view.notices, seconds=time.monotonic() - start)
     except CellError as error:
         failures = {rank: [name, text] for rank, (name, text, _) in error.failures.items()}
         _say(failures=failures, seconds=time.monotonic() - start)

@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 
 import psutil
-from bed_host import kill_all
-from support.hosts_bed import check_nothing_left
+from support.hosts.bed_host import kill_all
+from support.hosts.hosts_bed import check_nothing_left
 from support.promise import after_silence_s, check
 from support.waiting import wait_until
 

@@ -15,9 +15,10 @@ from pathlib import Path
 
 import psutil
 import pytest
-from kernel_driver import KernelDriver, RunningCell
-from patience import ASKED_TOGETHER, TOGETHER
-from processes import wait_gone
+from support.inside import root_pid_code
+from support.notebooks.kernel_driver import KernelDriver, RunningCell
+from support.patience import ASKED_TOGETHER, TOGETHER
+from support.processes import wait_gone
 from support.promise import BOUND_S
 from support.waiting import wait_until
 
@@ -230,8 +231,15 @@ def test_a_watcher_follows_the_cell_that_runs(pair, tmp_path):
 
 def test_detach_hands_over(pair):
     kernel, other = pair
-    assert kernel.run("%distributed detach").status == "ok"
+    detached = kernel.run("%distributed detach")
+    assert detached.stdout == (
+        "let go of the 2 ranks of 'ours'; within their --linger time, "
+        "%distributed attach ours comes back to them\n"
+    )
+    assert kernel.run("ws").text == "Workspace('ours', size=2, detached)\n"
     assert "free; ends in" in other.run("%distributed list").stdout
+    for words in ("%%distributed\nkept", "%distributed", "%autodistributed on"):
+        assert "'ours' is free: take it up with %distributed attach ours" in kernel.run(words).text
     assert attach(other).status == "ok"
     assert kept(other) == ALL_KEPT
     assert "there are no ranks yet" in kernel.run("%distributed status").text
@@ -242,17 +250,48 @@ def test_a_restarted_kernel_finds_its_ranks(notebooks, pair):
     kernel.restart()
     load(kernel)
     notebooks.wait_free()
-    assert "ours" in kernel.run("%distributed list").stdout
+    assert "%distributed attach ours" in kernel.run("%%distributed\nkept").text
     assert attach(kernel).status == "ok"
     assert kept(kernel) == ALL_KEPT
 
 
-def test_a_shutdown_leaves_the_ranks_for_their_linger_time(notebooks, pair):
+def family(kernel: KernelDriver) -> list[psutil.Process]:
+    """Return the supervisor of the kernel's ranks and what it started."""
+    root = psutil.Process(int(kernel.run(f"print({root_pid_code('ws')})").stdout))
+    return [root, *root.children(recursive=True)]
+
+
+def test_an_orderly_shutdown_ends_the_ranks(pair):
+    """Also those that the kernel has attached to, as after a restart."""
     kernel, other = pair
+    assert kernel.run("%distributed detach").status == "ok"
+    assert attach(kernel).status == "ok"
+    processes = family(kernel)
+    assert len(processes) >= 4  # the supervisor, the controller, two ranks
     kernel.close()
-    notebooks.wait_free()
-    assert attach(other).status == "ok"
-    assert kept(other) == ALL_KEPT
+    assert wait_gone(processes) == []
+    assert other.run("%distributed list").stdout == "no workspaces\n"
+
+
+def test_a_shutdown_ends_the_ranks_while_the_kernel_runs_a_cell_that_does_not_end(pair, tmp_path):
+    """Such a kernel is killed by its front end a moment later, which alone would leave the ranks."""
+    kernel, _ = pair
+    processes = family(kernel)
+    begin_steps(kernel, tmp_path / "never", THROUGH)
+    kernel.ask("shutdown_request", {"restart": False}, channel="control")
+    assert wait_gone(processes) == []
+    kernel.close()
+
+
+def test_a_shutdown_leaves_ranks_that_were_started_with_detach(notebooks):
+    kernel, other = notebooks.without_ranks(2)
+    assert kernel.run("%distributed start -n 1 --name apart --linger 60 --detach").status == "ok"
+    assert kernel.run("%distributed detach\n%distributed attach apart").status == "ok"
+    processes = family(kernel)
+    kernel.close()
+    assert attach(other, "apart").status == "ok"
+    assert other.run("%distributed stop").status == "ok"
+    assert wait_gone(processes) == []
 
 
 # -- who is killed ------------------------------------------------------------------------------
@@ -338,7 +377,7 @@ def test_a_rank_that_died_meanwhile_is_named_and_replaced(notebooks, pair):
 
 def test_to_nothing_is_one_line(pair):
     kernel, other = pair
-    assert kernel.run("%distributed stop").status == "ok"
+    assert kernel.run("%distributed stop").stdout == "stopped the 2 ranks of 'ours'\n"
     assert "no workspaces" in kernel.run("%distributed list").stdout
     assert "there is no workspace to attach to; start one" in attach(other).text
     assert "there is no workspace 'mine'" in attach(other, "mine").text

@@ -6,14 +6,14 @@ from types import SimpleNamespace
 
 import pytest
 from IPython.core.error import UsageError
-from worlds import make_world
+from support.worlds import make_world
 
 from phalanx import widgets
 from phalanx.errors import DistributedError
-from phalanx.magics import _magics
-from phalanx.magics._magics import DistributedMagics
+from phalanx.magics import magics as magics_module
+from phalanx.magics.magics import DistributedMagics
 from phalanx.protocol import BootOptions
-from phalanx.workspace._start import checked_options
+from phalanx.workspace.options import checked_options
 
 
 class Ranks:
@@ -25,6 +25,7 @@ class Ranks:
         self.is_running, self.is_watching, self.why_lost = not why_lost, is_watching, why_lost
         self.calls: list[tuple] = []
         self.make_view = None
+        self.busy = (0, 1)  # ranks of the cell that runs
 
     def __getattr__(self, name):
         def call(*args, **options):
@@ -33,7 +34,12 @@ class Ranks:
 
         if name.startswith("_"):
             raise AttributeError(name)
-        answers = {"stacks": {0: "runs", 1: "runs", 2: "idle"}, "restart": (1,), "output": "said\n"}
+        answers = {
+            "stacks": {0: "runs", 1: "runs", 2: "idle"},
+            "restart": (1,),
+            "output": "said\n",
+            "interrupt": self.busy,
+        }
         return call
 
     def topology(self):
@@ -46,7 +52,11 @@ class Words:
     def __init__(self, ranks=None) -> None:
         names: dict[str, object] = {}
         shell = SimpleNamespace(
-            events=None, input_transformers_cleanup=[], user_ns=names, push=names.update
+            debugger=print,
+            events=None,
+            input_transformers_cleanup=[],
+            user_ns=names,
+            push=names.update,
         )
         self.names = names
         self.magics = DistributedMagics(shell)
@@ -78,6 +88,7 @@ RESTART = {"all": False, "force": False, "copy_from": None, "init": True}
         ("interrupt", [("interrupt",)]),
         ("stacks", [("stacks", None)]),
         ("stacks 0,2", [("stacks", (0, 2))]),
+        ("stacks ::2", [("stacks", (0, 2))]),
         ("output 0-1", [("output", 0), ("output", 1)]),
         ("detach", [("detach",)]),
         ("stop", [("stop",)]),
@@ -96,10 +107,29 @@ def _tuple_of(argument):
 @pytest.mark.parametrize(
     ("words", "options"),
     [
-        ("", {"ranks": None, "timeout": None, "max_lines": 10_000, "every_start": False}),
+        (
+            "",
+            {
+                "ranks": None,
+                "timeout": None,
+                "max_lines": 10_000,
+                "every_start": False,
+                "values": False,
+            },
+        ),
         (
             "--ranks 0,2 --timeout 1.5 --max-lines 7 --every-start",
-            {"ranks": (0, 2), "timeout": 1.5, "max_lines": 7, "every_start": True},
+            {"ranks": (0, 2), "timeout": 1.5, "max_lines": 7, "every_start": True, "values": False},
+        ),
+        (
+            "--ranks ::2",
+            {
+                "ranks": (0, 2),
+                "timeout": None,
+                "max_lines": 10_000,
+                "every_start": False,
+                "values": False,
+            },
         ),
     ],
 )
@@ -111,6 +141,49 @@ def test_a_cell_is_run_with_its_options(words, options):
     asked = {key: _tuple_of(value) for key, value in asked.items()}
     assert asked.pop("view") is not None
     assert asked == options
+
+
+@pytest.mark.parametrize(
+    ("line", "ranks", "said"),
+    [
+        ("stop", Ranks(), "stopped the 3 ranks of 'ours'"),
+        (
+            "detach",
+            Ranks(),
+            (
+                "let go of the 3 ranks of 'ours'; within their --linger time, "
+                "%distributed attach ours comes back to them"
+            ),
+        ),
+        (
+            "detach",
+            Ranks(is_watching=True),
+            "no longer watching the 3 ranks of 'ours'; %distributed attach ours --watch looks again",
+        ),
+        ("detach", Ranks(why_lost="taken over by process 7"), "taken over by process 7"),
+        ("interrupt", Ranks(), "asked ranks 0-1 to stop"),
+    ],
+)
+def test_what_was_done_is_said_in_a_line(capsys, line, ranks, said):
+    Words(ranks).line(line)
+    assert capsys.readouterr().out == f"{said}\n"
+
+
+def test_an_interrupt_of_nothing_says_so(capsys):
+    ranks = Ranks()
+    ranks.busy = ()
+    Words(ranks).line("interrupt")
+    assert capsys.readouterr().out.startswith(
+        "nothing to interrupt: this notebook waits for no cell"
+    )
+
+
+def test_without_a_word_it_is_status(capsys):
+    words = Words(Ranks())
+    words.line("status")
+    shown = capsys.readouterr().out
+    words.line("")
+    assert capsys.readouterr().out == shown != ""
 
 
 def test_what_is_said_of_new_ranks_and_stacks(capsys):
@@ -126,8 +199,8 @@ def test_what_is_said_of_new_ranks_and_stacks(capsys):
 @pytest.mark.parametrize(
     ("words", "asked"),
     [
-        ("", {"n": None, "linger": 600.0, "silence": 5.0, "transport": "any", "name": None}),
-        ("-n 2 --linger 0 --silence 7", {"n": 2, "linger": 0.0, "silence": 7.0}),
+        ("", {"n": None, "linger": 600.0, "heartbeat_timeout": 5.0, "transport": None, "name": None}),
+        ("-n 2 --linger 0 --silence 7", {"n": 2, "linger": 0.0, "heartbeat_timeout": 7.0}),
         ("--name ours --detach --auto-restart", {"name": "ours", "detach": True, "auto_restart": True}),
         ("--transport tcp --cwd /a --env A=1 --env B", {"transport": "tcp", "cwd": "/a", "env": ["A=1", "B"]}),
         ("--hosts a,b --python /p --launcher local", {"hosts": "a,b", "python": "/p", "launcher": "local"}),
@@ -141,7 +214,7 @@ def test_start_passes_its_options_on(monkeypatch, capsys, words, asked):
         started.update(options)
         return ranks
 
-    monkeypatch.setattr(_magics, "Workspace", SimpleNamespace(start=start))
+    monkeypatch.setattr(magics_module, "Workspace", SimpleNamespace(start=start))
     monkeypatch.setattr(DistributedMagics, "_offer_name", lambda self, ws: None)
     made = Words()
     made.line(f"start {words}")
@@ -167,7 +240,7 @@ def test_attach_adopts_the_ranks_shows_them_and_joins_their_cell(monkeypatch, ca
         found.append((name, options))
         return ranks
 
-    monkeypatch.setattr(_magics, "Workspace", SimpleNamespace(attach=attach))
+    monkeypatch.setattr(magics_module, "Workspace", SimpleNamespace(attach=attach))
     monkeypatch.setattr(DistributedMagics, "_offer_name", lambda self, ws: None)
     words = Words()
     words.line(line)
@@ -198,7 +271,7 @@ def test_ranks_that_are_only_watched_or_are_lost_make_room(monkeypatch, ranks, e
         msg = "there is no workspace to attach to"
         raise DistributedError(msg)
 
-    monkeypatch.setattr(_magics, "Workspace", SimpleNamespace(attach=attach))
+    monkeypatch.setattr(magics_module, "Workspace", SimpleNamespace(attach=attach))
     words = Words(ranks)
     with pytest.raises(UsageError, match="there is no workspace to attach to"):
         words.line("attach")
@@ -221,9 +294,9 @@ def test_watched_ranks_are_asked_to_stop_so_that_they_say_why_not():
 
 def test_a_wait_is_told_of_after_ten_seconds():
     """The line itself is held in workspace/test_stacks.py, with a shorter time."""
-    assert checked_options(2, None, 0.0, 5.0, "any").quiet_s == 10.0
+    assert checked_options(2, None, 0.0, 5.0, "any").slow_operation_s == 10.0
     names, defaults = BootOptions.__struct_fields__, BootOptions.__struct_defaults__
-    assert dict(zip(names[::-1], defaults[::-1], strict=False))["quiet_s"] == 10.0
+    assert dict(zip(names[::-1], defaults[::-1], strict=False))["slow_operation_s"] == 10.0
 
 
 # -- widgets ------------------------------------------------------------------------------------
@@ -236,9 +309,8 @@ class Picture:
 @pytest.mark.parametrize(
     ("line", "is_watching", "ended"),
     [
-        ("close", False, "stop"),
-        ("close", True, "detach"),
         ("stop", False, "stop"),
+        ("detach", True, "detach"),
         ("detach", False, "detach"),
     ],
 )
@@ -254,6 +326,6 @@ def test_a_ctrl_c_in_the_wait_for_pictures_is_no_way_to_keep_ranks(
     words, shown = Words(ranks), Picture()
     words.magics._live.add(shown)
     with pytest.raises(KeyboardInterrupt):
-        words.magics.close() if line == "close" else words.line(line)
+        words.line(line)
     assert ranks.calls == [(ended,)]
     assert words.magics.workspace is None

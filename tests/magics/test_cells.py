@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 
 import pytest
-from patience import TOGETHER
-from support.notebook_kernel import NotebookKernel
+from support.notebooks.notebook_kernel import NotebookKernel
+from support.patience import TOGETHER
 from support.promise import PATIENCE_S, within
 from support.tiers import deep_but
 
@@ -99,8 +100,6 @@ def test_a_thread_can_be_awaited(ranks):
     assert run(ranks, "import asyncio\nawait asyncio.to_thread(lambda: 7)").text == (
         "[0-1] Out: 7\n"
     )
-    # The thread lives on and might call an operation: who waits for such a rank is not freed.
-    ranks.end_ranks()
 
 
 def ranks_folder(ranks):
@@ -266,20 +265,31 @@ def test_rich_text_comes_as_what_it_is_below_its_rank(ranks, maker):
 
 @pytest.mark.parametrize("module", deep_but(["tqdm.auto"], ["tqdm", "tqdm.auto", "tqdm.notebook"]))
 def test_bars_are_text_that_ends_in_a_line_for_each_rank(ranks, module):
-    code = f"from {module} import tqdm, trange\nfor i in tqdm(trange(9, disable=True), desc='on'): pass"
+    # Bars that say the same, as two as fast as each other may, would be one line of both ranks.
+    code = (
+        f"from {module} import tqdm, trange\n"
+        "for i in tqdm(trange(9, disable=True), desc=f'on{rank}'): pass"
+    )
     result = run(ranks, code)
     assert result.status == "ok", result.text
     lines = [line for line in (result.stdout + result.stderr).splitlines() if line]
-    assert sorted(line[:7] for line in lines) == ["[0] on:", "[1] on:"]
+    assert sorted(line[:8] for line in lines) == ["[0] on0:", "[1] on1:"]
     assert all("9/9" in line for line in lines)
     assert not any(o["data"] for o in result.outputs if o["output_type"] == "display_data")
 
 
-@pytest.mark.deep
-def test_a_widget_of_a_rank_is_its_text(ranks):
-    pytest.importorskip("ipywidgets")
-    result = run(ranks, "import ipywidgets\nipywidgets.IntSlider(rank)")
-    assert "[1] Out: IntSlider(value=1)\n" in result.stdout
+def test_a_bar_of_rich_stays_in_its_place_below_its_rank(ranks):
+    result = run(ranks, "from rich.progress import track\nfor i in track(range(3), 'on'): pass")
+    assert sorted(result.stdout.splitlines()) == ["[0]", "[1]"]  # and no "Output()"
+    shown = [o["data"] for o in result.outputs if o["output_type"] == "display_data" and o["data"]]
+    assert len(shown) == 2
+    assert all("100%" in data["text/html"] for data in shown)
+
+
+def test_a_widget_of_a_rank_is_its_text_and_a_line_says_so_once(ranks):
+    result = run(ranks, "import ipywidgets\nfor i in range(2): display(ipywidgets.IntSlider(rank))")
+    assert result.stdout.count("[1] IntSlider(value=1)\n") == 2
+    assert result.stderr.count("widgets of ranks are shown as text") == 1
     assert result.mimes() == set()
 
 
@@ -288,6 +298,14 @@ def test_a_traceback_tells_this_cell_from_an_earlier_one(ranks):
     text = ANSI.sub("", run(ranks, "x = 1\nfails()").text)
     assert "\nThis cell, line 2\n" in text
     assert "\nEarlier cell, line 2, in fails()\n" in text
+
+
+def test_errors_that_differ_in_their_texts_have_one_traceback(ranks):
+    result = run(ranks, "def fails(x):\n    raise ValueError(f'no {x}\\nmore')\nfails(rank)")
+    text = ANSI.sub("", result.text)
+    assert text.startswith("rank 0:\n")
+    assert text.endswith("\nand 1 more like it:\n  rank 1: ValueError: no 1\n")
+    assert text.count("This cell, line 2, in fails(x)\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -330,6 +348,10 @@ def test_runaway_output_is_cut_and_the_rest_is_kept(ranks):
     assert result.stdout == "[0] line 0\n[0] line 1\n[0] line 2\n"
     assert "7 more lines; %distributed output RANK shows them" in result.stderr
     assert "line 9" in ranks.run("%distributed output 0").text
+    both = ranks.run("%distributed output").text
+    assert both.startswith("rank 0:\n")
+    assert "line 9" in both.partition("\nrank 1:\n")[0]
+    assert "\nrank 1:\n" in both
 
 
 # -- cells that make no sense -------------------------------------------------------------------
@@ -387,6 +409,37 @@ def test_a_bare_exit_is_a_call_as_in_any_notebook(ranks):
     assert NOT_THE_RANK in ranks.run("%%distributed\nexit").error
     assert ranks.run("%%distributed\n%reset -f").status == "ok"
     assert NOT_THE_RANK in ranks.run("%%distributed\nquit").error
+
+
+def test_a_cell_that_rebinds_our_names_is_told_once(ranks):
+    ranks.end_ranks()  # whose cells may have done so already
+    ranks.need_ranks("-n 2")
+    told = "phalanx: rank and size and world are not of this world any more, this cell has rebound them"
+    first = run(ranks, "size = 100\nworld = 'mine'\nfor rank in range(7): pass")
+    assert first.text == f"[0-1] {told}; del rank, size, world brings them back\n"
+    assert run(ranks, "size = 101; (rank, size)").text == "[0-1] Out: (6, 101)\n"
+    run(ranks, "del rank, size, world")
+    code = "rank = rank; (rank, size, world.size())"
+    assert said(run(ranks, code)) == {(0, "Out: (0, 2, 2)"), (1, "Out: (1, 2, 2)")}
+
+
+def test_the_cores_of_a_host_are_divided_among_ranks_and_it_is_said(ranks):
+    cores = len(os.sched_getaffinity(0))
+    if cores == 1:
+        pytest.skip("nothing to divide")
+    ranks.end_ranks()
+    ranks.run("import os\nkept = os.environ.pop('OMP_NUM_THREADS')")
+    try:
+        started = ranks.run("%distributed start -n 2 --linger 0")
+        threads = run(ranks, "import os; os.environ['OMP_NUM_THREADS']")
+    finally:
+        ranks.run("os.environ['OMP_NUM_THREADS'] = kept\n%distributed stop")
+    line = (
+        "numpy and torch: the ranks of a host share its cores "
+        f"(OMP_NUM_THREADS={cores // 2} in each); --env OMP_NUM_THREADS=N chooses another number"
+    )
+    assert line in started.stdout.splitlines()
+    assert threads.text == f"[0-1] Out: '{cores // 2}'\n"
 
 
 @pytest.mark.parametrize("lose", ["%reset -f", "del rank, size, px, np, world"])
@@ -478,6 +531,14 @@ def test_what_subprocesses_say_stands_where_they_ran(ranks):
     assert result.stdout.splitlines() == wanted
 
 
+def test_what_is_written_to_a_descriptor_stands_where_it_was_written(ranks):
+    # A print comes right behind: the thread that reads the descriptor is not there yet.
+    code = "import os\nfor i in range(200):\n    os.write(1, b'raw %d\\n' % i)\n    print(i)"
+    result = ranks.run(f"%%distributed --ranks 1\n{code}")
+    wanted = [f"[1] {text}" for i in range(200) for text in (f"raw {i}", str(i))]
+    assert result.stdout.splitlines() == wanted
+
+
 # -- too much -----------------------------------------------------------------------------------
 
 
@@ -507,6 +568,56 @@ def test_a_long_value_and_a_long_error_are_cut(ranks):
     result = ranks.run("%%distributed\nraise ValueError('e' * 300_000)")
     assert result.error.endswith("e … and 200,000 more characters")
     assert len(result.text) < 300_000
+
+
+LATE = """\
+import os, subprocess, threading, time
+from concurrent.futures import ThreadPoolExecutor
+def work():
+    while not os.path.exists({go!r}): time.sleep(0.01)
+    print('late')
+    {more}
+"""
+
+
+def test_what_a_thread_shows_after_its_cell_stands_below_that_cell(ranks, tmp_path):
+    """Also while another cell runs."""
+    more = "display({'text/html': '<b>late</b>'}, raw=True)\n    1 / rank"
+    begin = f"{LATE.format(go=str(tmp_path / 'go'), more=more)}print('begun')\n"
+    start = "thread = threading.Thread(target=work)\nthread.start()"
+    first = ranks.submit(f"%%distributed\n{begin}{start}")
+    assert first.result().text == "[0-1] begun\n"
+    (tmp_path / "go").touch()
+    assert run(ranks, "thread.join()\nprint('joined')").text == "[0-1] joined\n"
+
+    def has_all(its):
+        lines = {line for line in its.stdout.splitlines() if line.endswith("late")}
+        return (
+            lines in ({"[0-1] late"}, {"[0] late", "[1] late"})
+            and {"text/html": "<b>late</b>"} in [o.get("data") for o in its.outputs]
+            and "[0] ZeroDivisionError: division by zero\n" in its.stderr
+        )
+
+    assert first.until_late(has_all).status == "ok"
+
+
+def test_what_a_pool_or_a_process_prints_later_stands_below_the_last_cell(ranks, tmp_path):
+    """A call is no cell."""
+    go = str(tmp_path / "go")
+    until_go = f"while [ ! -e {go} ]; do sleep 0.01; done"
+    run(ranks, "from concurrent.futures import ThreadPoolExecutor\npool = ThreadPoolExecutor(1)")
+    run(ranks, "pool.submit(int).result()")  # its thread is of this cell
+    last = ranks.submit(
+        f"%%distributed\n{LATE.format(go=go, more='')}"
+        f"pool.submit(work)\nout = subprocess.Popen(['sh', '-c', '{until_go}; echo out'])\n"
+        "print('begun')"
+    )
+    assert last.result().text == "[0-1] begun\n"
+    assert ranks.run("ws.pull('rank')").text == "[0, 1]\n"
+    (tmp_path / "go").touch()
+    late = {(rank, text) for rank in (0, 1) for text in ("begun", "late", "out")}
+    assert said(last.until_late(lambda its: said(its) >= late)) == late
+    run(ranks, "out.wait()\npool.shutdown()")
 
 
 def test_output_comes_where_no_descriptor_is_left(ranks):

@@ -7,16 +7,16 @@ import io
 import math
 import re
 import sys
+from types import SimpleNamespace
 
 import pytest
 
-from phalanx.magics import _figures, _status
-from phalanx.magics._figures import Figures
-from phalanx.magics._grid import FULL, Grid, Slot
-from phalanx.magics._view import NotebookView
+from phalanx.magics import tables as tables_module
+from phalanx.magics.tables import FULL, Figures, Grid, Slot
+from phalanx.magics.view import NotebookView
 from phalanx.workspace import Clear, Display, Question
-from phalanx.workspace._merge import WINDOW_S, LineMerger
-from phalanx.workspace._output import CellOutput
+from phalanx.workspace.output.events import Text
+from phalanx.workspace.output.printer import WINDOW_S, CellOutput, LineMerger
 
 
 class Screen:
@@ -45,7 +45,7 @@ class Screen:
 @pytest.fixture
 def screen(monkeypatch):
     screen = Screen()
-    monkeypatch.setattr(_figures, "publish_display_data", screen.publish)
+    monkeypatch.setattr(tables_module, "publish_display_data", screen.publish)
     return screen
 
 
@@ -101,10 +101,10 @@ def test_redraws_are_limited_by_time_and_bytes(screen, figures, monkeypatch):
         show(figures, png(1, f"F{frame}", name="h", is_update=frame > 0))
         figures.refresh(0.001 * frame)
     assert len(screen.sent) == 1
-    assert figures.refresh(0.0999) == pytest.approx(_figures.REDRAW_S)
+    assert figures.refresh(0.0999) == pytest.approx(tables_module.REDRAW_S)
     assert figures.refresh(0.1) is None
     assert screen.captions == [[("[0]", "AA"), ("[1]", "F99")]]
-    monkeypatch.setattr(_figures, "BYTES_PER_S", 10.0)
+    monkeypatch.setattr(tables_module, "BYTES_PER_S", 10.0)
     show(figures, png(1, "BB", name="h", is_update=True))
     assert figures.refresh(0.2) is None
     show(figures, png(1, "CC", name="h", is_update=True))
@@ -201,8 +201,14 @@ def test_figures_wait_for_those_of_other_ranks_in_the_order_of_lines():
     assert len(merger.due({0, 1}, WINDOW_S)) == 1
 
 
-def test_html_is_shown_at_once_below_the_lines_of_its_rank(tmp_path):
-    shown = []
+@pytest.fixture
+def shown():
+    return []
+
+
+@pytest.fixture
+def output(shown):
+    """Output of a cell, whose lines and displays are found in ``shown``."""
 
     class View(NotebookView):
         def lines(self, stream, lines):
@@ -211,11 +217,40 @@ def test_html_is_shown_at_once_below_the_lines_of_its_rank(tmp_path):
         def display(self, ranks, event):
             shown.append((ranks, event))
 
-    output = CellOutput(View(object()), None)
-    table = Display(0, {"text/html": "<table>"}, {}, False)
-    output.display(table, 5.0)
+        def clear(self, event):
+            shown.append(event)
+
+    return CellOutput(View(object()))
+
+
+def table(rank, html="<table>", **options):
+    return Display(rank, {"text/html": html}, {}, False, **options)
+
+
+def test_equal_displays_are_shown_once_in_the_order_of_lines(output, shown):
+    for rank in (0, 1):
+        output.text(Text(rank, "stdout", "same\n"), 5.0)
+        output.display(table(rank), 5.0)
+        output.display(table(rank), 5.0)
+        output.display(table(rank, f"<i>{rank}"), 5.0)
     output.show({0, 1}, 5.0)
-    assert shown == [((0,), table)]
+    once = [((0, 1), "same"), ((0, 1), table(0)), ((0, 1), table(0))]
+    assert shown == once  # the next display waits for the other rank's
+    output.show({0, 1}, 5.0 + 2 * WINDOW_S)
+    assert shown == [*once, *(((rank,), table(rank, f"<i>{rank}")) for rank in (0, 1))]
+
+
+def test_displays_that_a_rank_can_change_are_its_own(output, shown):
+    for rank in (0, 1):
+        output.display(table(rank, display_id="x"), 5.0)
+    output.show({0, 1}, 5.0)
+    assert shown == [((rank,), table(rank, display_id="x")) for rank in (0, 1)]
+    shown.clear()
+    for rank in (0, 1):
+        output.display(Clear(rank, True), 5.0)
+        output.display(table(rank), 5.0)
+    output.show({0, 1}, 5.0)
+    assert shown == [Clear(0, True), Clear(1, True), ((0,), table(0)), ((1,), table(1))]
 
 
 def test_labels_name_hosts():
@@ -267,12 +302,19 @@ def test_a_pipe_and_a_plain_terminal_have_no_status(monkeypatch):
     assert not NotebookView(object()).shows_status
 
 
+def test_a_run_without_a_person_has_no_status():
+    """An emptied status line would stay in the saved notebook as an output without data."""
+    for is_watched in (True, False):
+        shell = SimpleNamespace(kernel=SimpleNamespace(_allow_stdin=is_watched))
+        assert tables_module.status_for(shell).is_shown is is_watched
+
+
 def test_a_status_that_stays_the_same_costs_nothing(monkeypatch):
     sent = []
     monkeypatch.setattr(
-        _status, "publish_display_data", lambda data, metadata, **more: sent.append(data)
+        tables_module, "publish_display_data", lambda data, metadata, **more: sent.append(data)
     )
-    status = _status.KernelStatus()
+    status = tables_module.KernelStatus()
     for text in ("a", "a", "b", "", ""):
         status.show(text)
     assert sent == [{"text/plain": "a"}, {"text/plain": "b"}, {}]

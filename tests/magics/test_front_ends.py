@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,9 +14,12 @@ import psutil
 import pytest
 from jupyter_client.manager import KernelManager
 from nbclient.exceptions import CellExecutionError
-from patience import ASKED_TOGETHER, TOGETHER, asked_within
-from processes import wait_gone
+from support.inside import root_pid_code
+from support.patience import ASKED_TOGETHER, TOGETHER, asked_within
+from support.processes import wait_gone
 from support.promise import BOUND_S, check
+from support.tiers import deep_but
+from support.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -199,8 +203,8 @@ def test_a_widget_of_a_client_without_subshells(vscode, tmp_path):
             flag.touch()
     before, after = seen[: seen.index("idle")], seen[seen.index("idle") :]
     assert "frame" in before[before.index("busy") :]
-    assert "heard" not in before
-    assert {"heard", "answer"} <= set(after)
+    assert "ack" not in before
+    assert {"ack", "answer"} <= set(after)
 
 
 def _until_answered(client: Any, comm: str, cell: str) -> Iterator[str]:
@@ -289,14 +293,18 @@ def test_a_notebooks_file_has_what_came_after_a_widget_was_opened(executed):
     assert "dead" in world
 
 
-@pytest.mark.deep
-def test_nbclient_ends_where_a_cell_fails(tmp_path):
-    made = notebook(*START, "%%distributed\n1 / 0", "print('never')")
+def test_nbclient_ends_where_a_cell_fails_and_the_ranks_with_it(tmp_path):
+    start = START[0], "%distributed start -n 2"  # which would leave them for ten minutes
+    processes = f"print({root_pid_code('ws')}, *(its.pid for its in ws.topology().ranks))"
+    made = notebook(*start, processes, "%%distributed\n1 / 0", "print('never')")
     client = nbclient.NotebookClient(made, timeout=60, resources={"metadata": {"path": tmp_path}})
     with pytest.raises(CellExecutionError, match="ranks 0-1:") as caught:
         client.execute()
     assert caught.value.ename == "ZeroDivisionError"
     assert made.cells[-1].outputs == []
+    pids = [int(pid) for pid in shown(made.cells[2]).split()]
+    assert len(pids) == 3
+    wait_until(lambda: not any(map(psutil.pid_exists, pids)), "root and ranks have ended")
 
 
 @pytest.fixture
@@ -329,6 +337,26 @@ def test_papermill_gives_parameters(papermill_run):
         "ws.push({'who': who})", "%%distributed\nprint('hello', who, px.all_sum(1))"
     )
     assert "] hello ann 2\n" in shown(done.cells[5])
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("last", deep_but(["print('over')"], ["print('over')", "1 / 0"]))
+def test_papermills_end_ends_the_ranks_that_nobody_has_stopped(tmp_path, last):
+    papermill = pytest.importorskip("papermill")
+    processes = f"print({root_pid_code('ws')}, *(its.pid for its in ws.topology().ranks))"
+    made = notebook(START[0], "%distributed start -n 2", processes, f"%%distributed\n{last}")
+    path = tmp_path / "out.ipynb"
+    nbformat.write(made, tmp_path / "in.ipynb")
+    with contextlib.suppress(papermill.PapermillExecutionError):
+        papermill.execute_notebook(
+            tmp_path / "in.ipynb", path, progress_bar=False, cwd=tmp_path, kernel_name="python3"
+        )
+    cells = nbformat.read(path, 4).cells  # with papermill's notes on an error
+    *_, processes, ended = (cell for cell in cells if cell.cell_type == "code")
+    assert ended.outputs[-1].output_type == ("error" if "/" in last else "stream")
+    pids = [int(pid) for pid in shown(processes).split()]
+    assert len(pids) == 3
+    wait_until(lambda: not any(map(psutil.pid_exists, pids)), "root and ranks have ended")
 
 
 @pytest.mark.deep

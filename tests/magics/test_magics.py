@@ -8,10 +8,10 @@ import signal
 
 import psutil
 import pytest
-from kernel_driver import KernelDriver
-from patience import ASKED_TOGETHER, TOGETHER
-from processes import wait_gone
-from support.notebook_kernel import NotebookKernel
+from support.notebooks.kernel_driver import KernelDriver
+from support.notebooks.notebook_kernel import NotebookKernel
+from support.patience import ASKED_TOGETHER, TOGETHER
+from support.processes import wait_gone
 from support.promise import BOUND_S, within
 
 from phalanx.workspace import parse_ranks
@@ -72,12 +72,41 @@ def test_lines_and_values_have_their_rank(ranks):
     assert "] err" in result.stderr
 
 
+def test_functions_of_the_notebook_are_called_on_the_ranks(ranks):
+    result = ranks.run(
+        "step = 10\ndef scaled(x): return x * step + rank\n"
+        "print(ws.apply(scaled, 1, ranks=slice(None, None, 2)), ws.map(lambda x: x * step, range(3)))"
+    )
+    assert result.stdout == "[10, 12] [0, 10, 20]\n"
+    result = ranks.run("ws.apply(lambda: 1 // rank)")
+    (error,) = [output for output in result.outputs if output["output_type"] == "error"]
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(error["traceback"]))
+    assert shown.startswith("rank 0:")
+    assert "1 // rank" in shown
+    assert "calls.py" not in shown
+
+
 def test_output_is_streamed_while_the_cell_runs(ranks):
     cell = ranks.submit(
         "%%distributed --ranks 1\nprint('first')\ninput('go? ')", stdin=lambda p: "x"
     )
     cell.until(lambda result: "[1] first" in result.stdout)
     assert cell.result().status == "ok"
+
+
+def test_a_page_that_is_loaded_anew_is_told_once_where_the_output_is(ranks):
+    """What a cell prints while no page is open is shown by no front end."""
+    said = "phalanx: this page is new: %distributed output shows what the ranks have printed so far"
+    assert ranks.run("%%distributed --ranks 0\nprint('missed')").stderr == ""
+    ranks.reload()
+    assert ranks.run("%distributed stacks").stderr == f"{said}\n"
+    assert ranks.run("%%distributed\n1").stderr == ""
+    ranks.reload()
+    result = ranks.run("%distributed output 0")
+    assert "missed\n" in result.stdout
+    assert result.stderr == ""
+    ranks.reload()
+    assert ranks.run("%%distributed\nprint('on')").text == f"{said}\n[0-2] on\n"
 
 
 def test_output_costs_its_length(ranks):
@@ -248,6 +277,29 @@ def test_functions_of_the_notebook_go_to_the_ranks(ranks):
     ranks.run("ws.push({'area': area}); ws.push({'math': math.pi}, ranks=1)")
     ranks.run("%%distributed\nimport math\nsmall = area(rank) < 10")
     assert "[True, True, False]" in ranks.run("ws.pull('small')").text
+
+
+def test_instances_of_classes_that_cells_made_go_both_ways(ranks):
+    ranks.run(
+        "%%distributed\nimport dataclasses\n@dataclasses.dataclass\nclass Config:\n    lr: float\n\n"
+        "config = Config(0.5)"
+    )
+    assert (
+        ranks.run("ws.pull('config')").text == "[Config(lr=0.5), Config(lr=0.5), Config(lr=0.5)]\n"
+    )
+    assert (
+        ranks.run("one, *others = ws.pull('config'); one == others[0] == others[1]").text
+        == "True\n"
+    )
+    ranks.run(
+        "class Step:\n    def __init__(self, n): self.n = n\n    def here(self): return self.n + rank"
+    )
+    ranks.run("ws.push({'step': Step(10), 'back': one})")
+    code = "%%distributed\nprint(step.here(), type(back) is Config, flush=True)"
+    assert lines(ranks.run(code)) == [f"[{rank}] {10 + rank} True" for rank in range(3)]
+    assert (
+        ranks.run("[type(step) is Step for step in ws.pull('step')]").text == "[True, True, True]\n"
+    )
 
 
 SUM = "%%distributed\npx.all_sum(rank)"

@@ -6,8 +6,8 @@ import os
 import signal
 
 import pytest
-from patience import ASKED_TOGETHER, asked_within
-from support.notebook_kernel import NotebookKernel
+from support.notebooks.notebook_kernel import NotebookKernel
+from support.patience import ASKED_TOGETHER, asked_within
 from support.promise import within
 
 from phalanx.workspace import parse_ranks
@@ -253,12 +253,78 @@ def test_post_mortem(ranks):
     assert "[0] 7" in shown(ranks.run("%distributed debug 0", stdin=["p x", "q"]))
 
 
+def test_post_mortem_without_ranks_opens_those_that_failed(ranks):
+    code = "%%distributed\nif rank == 1: fails = rank / 0\nworld.barrier()"
+    assert ranks.run(code).error.startswith("ZeroDivisionError: rank 1: ")
+    for line in ("%distributed debug", "%distributed debug"):  # which is no cell itself
+        result = ranks.run(line, stdin=["p rank + 10", "q"])
+        assert result.stderr == ""
+        assert "[1] 11" in shown(result)
+        assert prompts(result) == ["[1] ipdb> "] * 2
+    assert ranks.run("%%distributed --ranks 0\n1").status == "ok"
+    refused = ranks.run("%distributed debug").text
+    assert "nothing to debug: the last cell has failed on no rank; %distributed debug " in refused
+
+
+def test_post_mortem_of_an_earlier_cell_says_so(ranks):
+    ranks.run("%%distributed\nold = rank + 20\n{}['a' * rank]")
+    ranks.run("%%distributed --ranks 1\n1 / 0")
+    result = ranks.run("%distributed debug 0-2", stdin=["q"])
+    assert result.stderr == (
+        "phalanx: the last error of rank 0 is of an earlier cell: KeyError: ''\n"
+        "phalanx: the last error of rank 2 is of an earlier cell: KeyError: 'aa'\n"
+    )
+    assert prompts(result) == ["[0-2] ipdb> "]
+    assert ranks.run("%distributed debug 1", stdin=["q"]).stderr == ""
+
+
+def test_post_mortem_after_exit_begins_in_the_cell(ranks):
+    ranks.run("%%distributed\nmine = 5\nexit()")
+    result = ranks.run("%distributed debug 1", stdin=["p mine + 1", "q"])
+    assert "[1] 6" in shown(result)
+    assert "rank/cell.py" not in result.stdout
+    # What ends the debugger is not what it looks at.
+    ranks.run("%%distributed\ndef f(x): return x / 0\nf(rank + 7)")
+    result = ranks.run("%distributed debug 1", stdin=["interact", "quit()"])
+    assert "SystemExit" in result.error
+    result = ranks.run("%distributed debug 1", stdin=["p x", "q"])
+    assert result.stderr == ""
+    assert "[1] 8" in shown(result)
+
+
+def test_the_notebooks_own_debugger_opens_the_failed_rank(ranks):
+    code = "%%distributed\nif rank == 1: mine = rank / 0\nworld.barrier()"
+    ranks.run(code)
+    result = ranks.run("%debug", stdin=["p rank + 10", "q"])
+    assert result.status == "ok", result.text
+    assert result.stderr == "phalanx: the debugger is on rank 1, where the cell has failed\n"
+    assert "[1] 11" in shown(result)
+    assert prompts(result) == ["[1] ipdb> "] * 2
+    failed = ranks.run(f"%pdb on\nws.run({code.partition(chr(10))[2]!r})", stdin=["p rank", "q"])
+    ranks.run("%pdb off")
+    assert prompts(failed) == ["[1] ipdb> "] * 2
+    assert ranks.run("%%distributed\n{}['new']").status == "error"
+    older = ranks.run("import sys\nolder = sys.last_value; ws.run('1 / 0')")
+    assert older.error.startswith("ZeroDivisionError")
+    refused = ranks.run("sys.last_value = older\n%debug")
+    assert "phalanx: nothing to debug here: the error is of ranks, which do not " in refused.stderr
+    assert refused.prompts == []
+
+
+def test_the_notebooks_own_debugger_is_as_before_otherwise(ranks):
+    ranks.run("%%distributed\n1 / 0")
+    assert ranks.run("mine = 7\nmine / 0").error.startswith("ZeroDivisionError")
+    result = ranks.run("%debug", stdin=["p mine + 1", "q"])
+    assert "8\n" in result.stdout
+    assert prompts(result) == ["ipdb> "] * 2
+
+
 def test_post_mortem_of_a_wrong_call_begins_in_the_cell(ranks):
     code = "%%distributed\ndef f(words): return px.all_sum(words)\nf(object)"
     assert "all_sum takes arrays" in ranks.run(code).error
     result = ranks.run("%distributed debug 1", stdin=["p words", "w", "q"])
     assert "[1] <class 'object'>" in shown(result)
-    assert "_arrays.py" not in result.stdout
+    assert "/arrays/" not in result.stdout
 
 
 def test_pdb_at_every_error(ranks):

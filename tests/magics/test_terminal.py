@@ -14,7 +14,7 @@ import termios
 import time
 
 import pytest
-from patience import ASKED_TOGETHER, LONG_HELP, TOGETHER
+from support.patience import ASKED_TOGETHER, LONG_HELP, TOGETHER
 
 pytestmark = pytest.mark.slow
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from patience import ASKED_TOGETHER, TOGETHER
-from processes import wait_gone
+from support.patience import ASKED_TOGETHER, TOGETHER
+from support.processes import wait_gone
 from support.promise import PATIENCE_S
 from support.waiting import wait_until
 

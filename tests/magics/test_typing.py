@@ -6,13 +6,13 @@ import os
 import signal
 
 import pytest
-from patience import LONG_HELP
-from support.notebook_kernel import NotebookKernel
+from support.notebooks.notebook_kernel import NotebookKernel
+from support.patience import LONG_HELP
 from support.promise import BOUND_S
 from support.waiting import wait_until
 
-from phalanx.cli._main import _parser
-from phalanx.magics._arguments import (
+from phalanx.cli.main import _parser
+from phalanx.magics.arguments import (
     HelpShown,
     auto_parser,
     cell_parser,
@@ -246,13 +246,34 @@ def test_ranks_that_die_are_passed_by(kernel):
         kernel.end_ranks()
 
 
+def test_loaded_again_it_has_its_ranks(kernel):
+    """What IPython itself proposes after a second `%load_ext`."""
+    kernel.run("%autodistributed on\n")
+    try:
+        proposed = kernel.run("%load_ext phalanx").stdout
+        assert "%reload_ext phalanx" in proposed
+        for _ in range(2):
+            assert kernel.run("%reload_ext phalanx").text == ""
+            assert kernel.run("own").stdout == "[0] Out: 0\n[1] Out: 1\n"
+            assert kernel.complete("%distributed st")["matches"] == [
+                "start", "status", "stacks", "stop",
+            ]  # fmt: skip
+    finally:
+        kernel.run("%autodistributed off")
+
+
 def test_unloaded_it_is_as_before(driver):
     actions = ["start", "status", "stacks", "stop"]
     driver.end_ranks()
-    driver.need_ranks("-n 1")
+    driver.need_ranks("-n 1 --name kept")
+    driver.run("%%distributed\nown = 5")
     assert driver.complete("%%distributed\nnotebook_o")["matches"] == []
-    for _ in range(2):
-        assert driver.run("%unload_ext phalanx").text == ""
+    stays = (
+        "the rank of 'kept' stays: %load_ext phalanx finds it again, "
+        "phalanx stop kept (in a terminal) ends it\n"
+    )
+    for said in (stays, ""):
+        assert driver.run("%unload_ext phalanx").text == said
         try:
             completed = driver.complete("%%distributed\nnotebook_o")["matches"]
             assert completed == ["notebook_only"]
@@ -260,5 +281,7 @@ def test_unloaded_it_is_as_before(driver):
             assert driver.inspect("cheese")["found"]
         finally:
             driver.run("%load_ext phalanx")
+            kept = driver.run("%%distributed\nown").stdout
             driver.end_ranks()
+        assert kept == ("[0] Out: 5\n" if said else "")
     assert driver.complete("%distributed st")["matches"] == actions

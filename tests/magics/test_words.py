@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.magics._arguments import auto_parser, cell_parser, line_parser, local_parser
-from phalanx.magics._typing import RankText, keep_empty_body, rank_text
-from phalanx.magics._words import next_words
+from phalanx.magics.arguments import auto_parser, cell_parser, line_parser, local_parser, next_words
+from phalanx.magics.completion import RankText, keep_empty_body, rank_text
 
 
 def never(cell):

@@ -267,8 +267,9 @@ def linear_layers() -> None:
         outwards = shard_linear(layer, "all-to-sharded")
         inwards = shard_linear(layer, "sharded-to-all")
         whole = layer(x)
-        assert is_close(outwards(x), whole[:, mine]), layer
-        assert is_close(inwards(x[:, mine]), whole), layer
+        # Sums of 256 float32 a rank in another order: their rounding errors grow with the ranks.
+        assert is_close(outwards(x), whole[:, mine], atol=1e-5), layer
+        assert is_close(inwards(x[:, mine]), whole, atol=1e-5), layer
         for part in (outwards, inwards):
             assert getattr(part, "mode", "") == getattr(layer, "mode", "")
             assert (part.get("biases") is None) == (layer.get("biases") is None)

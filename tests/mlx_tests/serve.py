@@ -1,7 +1,9 @@
 """One rank of MLX's own distributed tests, with `mx.distributed` served by phalanx.
 
-Usage, on every rank: serve.py FILE [TEST ...]; FILE is one of MLX's, in a folder that has its
-`mlx_tests.py`; a TEST begins with ``-`` where it is left out. Prints one line per test.
+Usage, on every rank: serve.py [--adapter] FILE [TEST ...]; FILE is one of MLX's, in a folder that
+has its `mlx_tests.py`; a TEST begins with ``-`` where it is left out. Prints one line per test.
+With --adapter, MLX's own functions call us as its MPI (`phalanx.adapters.mlx`); without it, those of
+`px` take their place.
 """
 
 from __future__ import annotations
@@ -32,6 +34,16 @@ def serve() -> None:
     mx.distributed.Group = px.Group
 
 
+def take_mpi_for_ring() -> None:
+    """Give MLX's tests of its ring the backend that the adapter serves."""
+    plain = mx.distributed.init
+
+    def init(strict=False, backend="any", **options):
+        return plain(strict, backend="mpi" if backend == "ring" else backend, **options)
+
+    mx.distributed.init = init
+
+
 class Lines(unittest.TestResult):
     """Says how each test ended, in a form that `run` reads."""
 
@@ -60,9 +72,13 @@ class Lines(unittest.TestResult):
 
 
 def main() -> int:
-    path, *wanted = sys.argv[1:]
+    is_adapter = sys.argv[1] == "--adapter"
+    path, *wanted = sys.argv[2 if is_adapter else 1 :]
     sys.path.insert(0, str(Path(path).parent))
-    serve()
+    if is_adapter:
+        take_mpi_for_ring()
+    else:
+        serve()
     module = importlib.import_module(Path(path).stem)
     left_out = {name[1:] for name in wanted if name.startswith("-")}
     wanted = [name for name in wanted if not name.startswith("-")]

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <thread>
 
-#include "base/deadline.hpp"
+#include "base/clock.hpp"
 
 namespace phalanx::test {
 

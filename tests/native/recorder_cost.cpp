@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "group/recorder.hpp"
+#include "monitoring/recorder.hpp"
 
 using namespace phalanx;
 

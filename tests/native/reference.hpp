@@ -9,7 +9,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "collectives/kernels.hpp"
+#include "collectives/kernels/reduce.hpp"
 
 namespace phalanx::test {
 

@@ -9,8 +9,8 @@
 #include <csignal>
 #include <cstring>
 
-#include "base/fd.hpp"
-#include "transport/arena.hpp"
+#include "os/descriptors.hpp"
+#include "shm/arena.hpp"
 #include "world.hpp"
 
 using namespace phalanx;

@@ -5,7 +5,7 @@
 #include <thread>
 #include <vector>
 
-#include "base/tick_clock.hpp"
+#include "base/clock.hpp"
 
 using namespace phalanx;
 

@@ -178,5 +178,5 @@ TEST_CASE("threads of one rank take turns") {
         const std::jthread b(work);
         const std::jthread c(work);
     });
-    CHECK(world.group(0).counters().operations == 600);
+    CHECK(world.group(0).operations() == 600);
 }

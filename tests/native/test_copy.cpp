@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "base/copy.hpp"
-#include "base/placement.hpp"
+#include "transport/cache_distance.hpp"
 
 using namespace phalanx;
 using namespace std::chrono_literals;
@@ -28,7 +28,7 @@ TEST_CASE("a streaming copy copies what a cached one does, and nothing beside it
 }
 
 TEST_CASE("three slow reads in a row are far, one fast one is near again") {
-    Placement placement(false);
+    CacheDistance placement(false);
     const auto now = Clock::now();
     placement.saw(2us);
     placement.saw(2us);
@@ -44,7 +44,7 @@ TEST_CASE("three slow reads in a row are far, one fast one is near again") {
 }
 
 TEST_CASE("far, a write goes through the cache now and then, to see whether it still is") {
-    Placement placement(false);
+    CacheDistance placement(false);
     for (int i = 0; i < 3; ++i) placement.saw(2us);
     const auto begin = Clock::now();
     CHECK(placement.wants_streaming(begin));

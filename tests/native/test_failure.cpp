@@ -6,7 +6,7 @@
 #include <latch>
 #include <thread>
 
-#include "collectives/kernels.hpp"
+#include "collectives/kernels/reduce.hpp"
 #include "reference.hpp"
 #include "world.hpp"
 
@@ -18,15 +18,6 @@ namespace {
 
 const std::vector<std::vector<int>> kHosts{{0, 0},    {0, 0, 0, 0}, {0, 1},
                                            {0, 1, 2}, {0, 0, 1, 1}, {0, 1, 1, 2}};
-
-struct Array {
-    std::vector<float> x, out;
-    std::vector<std::uint64_t> shape;
-    explicit Array(std::size_t count) : x(count, 1.F), out(count, 5.F), shape{count} {}
-    Call call(OpKind kind, int root = 0) {
-        return call_of(kind, Dtype::float32, x, out, shape, root);
-    }
-};
 
 // Every rank failed with this kind and with one text; later operations fail
 // alike.
@@ -50,11 +41,11 @@ std::string check_same(World& world, const std::vector<std::exception_ptr>& thro
     return text;
 }
 
-// Gives rank 0 a deadline that begins when rank 1, which has none, waits: the headers meet in time.
-void begin_together(Group& group, Call& call, WaitsInCall& other) {
-    if (group.rank() == 1) return other.watch(call);
-    other.wait();
-    call.timeout = 60ms;
+// Interrupts rank 0 once the link is frozen.
+void run_until_frozen(Group& group, Call& call, const std::shared_ptr<LinkFaults>& faults) {
+    if (group.rank() == 1) return group.run(call);
+    call.interrupt = when_frozen(faults);
+    CHECK_THROWS_AS(group.run(call), Interrupted);
 }
 
 }  // namespace
@@ -71,7 +62,7 @@ TEST_CASE(
             World world({hosts, wire, tiny_tuning(), 1, nullptr});
             const auto thrown = world.run([&](Group& group) {
                 const bool is_odd = group.rank() == odd;
-                Array array(is_odd && kind == 1 ? 500 : 400);
+                FloatArrays array(is_odd && kind == 1 ? 500 : 400);
                 std::vector<float> wide(400 * hosts.size());
                 Call call = array.call(is_odd && kind == 5 ? OpKind::kBroadcast : OpKind::kAllSum);
                 const std::uint64_t square[] = {20, 20};
@@ -95,7 +86,7 @@ TEST_CASE("the words of a mismatch") {
     World world({{0, 0}, Wire::kSockets, Tuning{}, 1, nullptr});
     world.run_well([](Group& group) { group.run(Call{}); });
     const auto thrown = world.run([](Group& group) {
-        Array array(group.rank() == 0 ? 4096 : 8);
+        FloatArrays array(group.rank() == 0 ? 4096 : 8);
         group.run(array.call(group.rank() == 0 ? OpKind::kAllSum : OpKind::kBroadcast, 1));
     });
     CHECK(check_same(world, thrown, AbortKind::kMismatch) ==
@@ -113,14 +104,11 @@ TEST_CASE("a rank that does not come is named when the deadline passes") {
         const auto thrown = world.run([&](Group& group) {
             if (group.rank() == absent) {
                 done.wait();
-                Array late(1000);
+                FloatArrays late(1000);
                 return group.run(late.call(OpKind::kAllSum));
             }
-            struct Release {
-                std::latch& latch;
-                ~Release() { latch.count_down(); }
-            } release{done};
-            Array array(1000);
+            const CountDownAtExit leaving{done};
+            FloatArrays array(1000);
             Call call = array.call(OpKind::kAllSum);
             call.timeout = 60ms;
             group.run(call);
@@ -144,13 +132,13 @@ TEST_CASE("an abort from outside frees every waiting rank, whatever it waits on"
         const auto begin = Clock::now();
         const auto thrown = world.run([&](Group& group) {
             if (group.rank() == absent) {
-                // As supervisors do: each page gets the verdict.
+                // As supervisors do: each page gets the failure.
                 for (int rank = 0; rank < world.size(); ++rank) {
                     world.page_of(rank).abort(
                         1, {AbortKind::kRankFailure, absent, "killed by signal 9"});
                 }
             }
-            Array array(1000);
+            FloatArrays array(1000);
             group.run(array.call(OpKind::kAllSum));
         });
         CHECK(Clock::now() - begin < bound_of(2s));
@@ -180,7 +168,7 @@ TEST_CASE(
         const auto reason = reason_of(thrown[static_cast<std::size_t>(rank)]);
         REQUIRE(reason);
         CHECK(reason->kind == AbortKind::kLinkBroken);
-        CHECK(world.group(rank).accused_by(*reason) == 1 - rank);
+        CHECK(world.group(rank).culprit_seen_by(*reason) == 1 - rank);
         CHECK(reason->message ==
               "the link between rank 0 and rank 1 broke (the other end closed it) "
               "during barrier #2");
@@ -246,54 +234,47 @@ TEST_CASE("a close from another thread frees a waiting operation of this rank") 
     CHECK(reason_of(thrown[0])->kind == AbortKind::kClosed);
 }
 
-TEST_CASE("an output that was begun is poisoned") {
+TEST_CASE("an output that was begun is invalidated") {
     // The link freezes in the middle of the ring: headers have been met, the data
     // has not all come.
     auto faults = std::make_shared<LinkFaults>();
     faults->bytes_left = 4000;
     World world({{0, 1}, Wire::kMemory, tiny_tuning(), 1, faults});
-    std::vector<Array> arrays(2, Array(20'000));
-    WaitsInCall other;
+    std::vector<FloatArrays> arrays(2, FloatArrays(20'000));
     const auto thrown = world.run([&](Group& group) {
         Call call = arrays[static_cast<std::size_t>(group.rank())].call(OpKind::kAllSum);
-        begin_together(group, call, other);
-        group.run(call);
+        run_until_frozen(group, call, faults);
     });
+    // The frozen link takes no abort notice: rank 1 sees only that it ended.
+    const auto reason = reason_of(thrown[1]);
+    REQUIRE(reason);
+    CHECK(reason->kind == AbortKind::kLinkBroken);
+    CHECK(reason->message.find("; its output was invalidated") != std::string::npos);
     for (std::size_t rank = 0; rank < 2; ++rank) {
-        const auto reason = reason_of(thrown[rank]);
-        REQUIRE(reason);
-        // The frozen link takes no last words: rank 1 sees only that it ended.
-        CHECK(reason->kind == (rank == 0 ? AbortKind::kTimeout : AbortKind::kLinkBroken));
-        CHECK(reason->message.find("; its output was invalidated") != std::string::npos);
         CHECK(std::isnan(arrays[rank].out.front()));
         CHECK(std::isnan(arrays[rank].out.back()));
         CHECK(arrays[rank].x.back() == 1.F);
     }
 }
 
-TEST_CASE("an array that is its own output is poisoned, too, and does not look like a result") {
+TEST_CASE("an array that is its own output is invalidated, too, and does not look like a result") {
     constexpr std::size_t kBytes = 80'000;
     for (const Dtype dtype : {Dtype::boolean, Dtype::uint8, Dtype::uint64, Dtype::int16}) {
         auto faults = std::make_shared<LinkFaults>();
         faults->bytes_left = 4000;
         World world({{0, 1}, Wire::kMemory, tiny_tuning(), 1, faults});
         std::vector<Bytes> arrays(2, Bytes(kBytes, std::byte{1}));
-        WaitsInCall other;
-        const auto thrown = world.run([&](Group& group) {
+        world.run([&](Group& group) {
             Bytes& x = arrays[static_cast<std::size_t>(group.rank())];
             const std::uint64_t shape[] = {kBytes / size_of(dtype)};
             Call call = call_of(OpKind::kAllSum, dtype, x, x, shape);
             call.count = shape[0];
-            begin_together(group, call, other);
-            group.run(call);
+            run_until_frozen(group, call, faults);
         });
-        Bytes poisoned(kBytes);
-        poison(dtype, poisoned.data(), kBytes / size_of(dtype));
-        CHECK(poisoned != Bytes(kBytes));
-        for (std::size_t rank = 0; rank < 2; ++rank) {
-            REQUIRE(reason_of(thrown[rank]));
-            CHECK(arrays[rank] == poisoned);
-        }
+        Bytes invalid(kBytes);
+        invalidate(dtype, invalid.data(), kBytes / size_of(dtype));
+        CHECK(invalid != Bytes(kBytes));
+        for (const Bytes& array : arrays) CHECK(array == invalid);
     }
 }
 

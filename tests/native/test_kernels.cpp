@@ -1,4 +1,4 @@
-// Sums: order, aliasing, wrap-around; and what poison looks like.
+// Sums: order, aliasing, wrap-around; and what invalid output looks like.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -6,7 +6,7 @@
 #include <limits>
 #include <vector>
 
-#include "collectives/kernels.hpp"
+#include "collectives/kernels/reduce.hpp"
 
 using namespace phalanx;
 
@@ -59,11 +59,11 @@ TEST_CASE("integers wrap") {
     CHECK(out == std::vector<std::int64_t>{std::numeric_limits<std::int64_t>::min(), -2});
 }
 
-TEST_CASE("poison is NaN, or the least integer") {
+TEST_CASE("an invalid output is NaN, or the least integer") {
     std::vector<double> f(3, 1.0);
     std::vector<std::int64_t> i(3, 1);
-    poison(Dtype::float64, bytes(f), 3);
-    poison(Dtype::int64, bytes(i), 3);
+    invalidate(Dtype::float64, bytes(f), 3);
+    invalidate(Dtype::int64, bytes(i), 3);
     CHECK(std::isnan(f[2]));
     CHECK(i[2] == std::numeric_limits<std::int64_t>::min());
 }

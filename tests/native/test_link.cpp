@@ -9,9 +9,10 @@
 #include <thread>
 #include <vector>
 
-#include "base/mapping.hpp"
-#include "transport/memory_link.hpp"
-#include "transport/streaming_advice.hpp"
+#include "memory_link.hpp"
+#include "os/memory_map.hpp"
+#include "transport/cache_distance.hpp"
+#include "transport/shm_link.hpp"
 
 using namespace phalanx;
 
@@ -118,7 +119,8 @@ TEST_CASE("a lost link over tcp names its addresses, also when it is given up") 
         return "nothing";
     };
     std::vector<std::byte> got(3);
-    CHECK(why([&] { there->give_up("nonsense came"); }) == "127.0.0.1 to 127.0.0.1: nonsense came");
+    CHECK(why([&] { there->mark_broken("nonsense came"); }) ==
+          "127.0.0.1 to 127.0.0.1: nonsense came");
     CHECK(why([&] { there->try_recv(got); }) == "127.0.0.1 to 127.0.0.1: nonsense came");
     there.reset();
     for (int i = 0; i < 2; ++i) {
@@ -161,40 +163,40 @@ TEST_CASE("link contract: a full link takes nothing, an empty one gives nothing"
 }
 
 TEST_CASE(
-    "link contract: last words come after all that was sent, then the "
+    "link contract: an abort notice comes after all that was sent, then the "
     "link is lost") {
     for (const Kind& kind : kKinds) {
         CAPTURE(kind.name);
         auto pair = kind.make();
         const auto sent = noise(300, 3);
         CHECK(pair.here->try_send(sent) == 300);
-        pair.here->say_last_words(7, {AbortKind::kTimeout, 3, "too late"});
-        pair.here->say_last_words(7, {AbortKind::kError, 4, "not heard"});
+        pair.here->send_abort_notice(7, {AbortKind::kTimeout, 3, "too late"});
+        pair.here->send_abort_notice(7, {AbortKind::kError, 4, "not heard"});
         std::vector<std::byte> got(300);
         CHECK(pair.there->try_recv(got) == 300);
         CHECK(got == sent);
-        CHECK_FALSE(pair.there->hear_last_words(8));
-        const auto words = pair.there->hear_last_words(7);
+        CHECK_FALSE(pair.there->drain_for_notice(8));
+        const auto words = pair.there->drain_for_notice(7);
         REQUIRE(words);
         CHECK(words->kind == AbortKind::kTimeout);
         CHECK(words->culprit == 3);
         CHECK(words->message == "too late");
         for (int i = 0; i < 2; ++i) CHECK_THROWS_AS((void)pair.there->try_recv(got), PeerLost);
-        CHECK_THROWS_AS(pair.there->try_send(got), PeerLost);  // poisoned as a whole
+        CHECK_THROWS_AS(pair.there->try_send(got), PeerLost);  // broken as a whole
     }
 }
 
 TEST_CASE(
-    "last words can be overheard while what was sent before them is "
+    "an abort notice can be peeked at while what was sent before it is "
     "still to come") {
     auto pair = socket_pair();
     const auto sent = noise(70'000, 4);
     CHECK(pair.here->try_send(sent) == sent.size());
-    CHECK_FALSE(pair.there->overhear(7));
-    pair.here->say_last_words(7, {AbortKind::kTimeout, 3, "too late"});
+    CHECK_FALSE(pair.there->peek_notice(7));
+    pair.here->send_abort_notice(7, {AbortKind::kTimeout, 3, "too late"});
     for (int i = 0; i < 2; ++i) {
-        CHECK_FALSE(pair.there->overhear(8));
-        const auto words = pair.there->overhear(7);
+        CHECK_FALSE(pair.there->peek_notice(8));
+        const auto words = pair.there->peek_notice(7);
         REQUIRE(words);
         CHECK(words->message == "too late");
     }
@@ -202,12 +204,12 @@ TEST_CASE(
     std::size_t size = 0;
     while (size < got.size()) size += pair.there->try_recv(std::span(got).subspan(size));
     CHECK(got == sent);
-    CHECK(pair.there->overhear(7)->message == "too late");
-    CHECK(pair.there->hear_last_words(7)->message == "too late");
+    CHECK(pair.there->peek_notice(7)->message == "too late");
+    CHECK(pair.there->drain_for_notice(7)->message == "too late");
     auto bare = socket_pair();
     CHECK(bare.here->try_send(sent) == sent.size());
     bare.here->finish();
-    CHECK_FALSE(bare.there->overhear(7));
+    CHECK_FALSE(bare.there->peek_notice(7));
 }
 
 TEST_CASE(
@@ -240,7 +242,7 @@ TEST_CASE("link contract: an end without words is only an end") {
         auto pair = kind.make();
         pair.here.reset();
         std::vector<std::byte> got(10);
-        CHECK_FALSE(pair.there->hear_last_words(1));
+        CHECK_FALSE(pair.there->drain_for_notice(1));
         CHECK_THROWS_AS((void)pair.there->try_recv(got), PeerLost);
     }
 }
@@ -275,7 +277,7 @@ TEST_CASE("a reader to whom fresh lines come slowly asks for streaming, until it
 
 TEST_CASE("advice to stream follows samples, is taken back now and then, and is given again") {
     constexpr std::uint64_t kCapacity = 4000;
-    StreamingAdvice advice(kCapacity, false);
+    NonTemporalHint advice(kCapacity, false);
     const auto read_slowly = [&](std::uint64_t tail) {
         int steps = 0;
         for (; !advice.is_given() && steps < 100; ++steps) {
@@ -283,16 +285,16 @@ TEST_CASE("advice to stream follows samples, is taken back now and then, and is 
         }
         return steps;
     };
-    CHECK(read_slowly(0) == 3 * StreamingAdvice::kStepsPerSample);
+    CHECK(read_slowly(0) == 3 * NonTemporalHint::kStepsPerSample);
     CHECK_FALSE(advice.wants_sample(0));
     advice.look(Clock::now(), 1000);
     CHECK(advice.is_given());
-    advice.look(Clock::now() + Placement::kProbeInterval, 1000);
+    advice.look(Clock::now() + CacheDistance::kProbeInterval, 1000);
     CHECK_FALSE(advice.is_given());
     CHECK(read_slowly(1000 + kCapacity - 1) == 100);  // it may have been written past the caches
     CHECK_FALSE(advice.is_given());
-    CHECK(read_slowly(1000 + kCapacity) == StreamingAdvice::kStepsPerSample);
-    advice.look(Clock::now() + 2 * Placement::kProbeInterval, 9000);
+    CHECK(read_slowly(1000 + kCapacity) == NonTemporalHint::kStepsPerSample);
+    advice.look(Clock::now() + 2 * CacheDistance::kProbeInterval, 9000);
     REQUIRE_FALSE(advice.is_given());
     for (unsigned step = 0; step < 100; ++step) {
         if (advice.wants_sample(20'000)) advice.saw(std::chrono::nanoseconds(200), 20'000);

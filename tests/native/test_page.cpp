@@ -1,4 +1,4 @@
-// The protocol of the abort page: first wins, epochs, texts, doorbells, other
+// The protocol of the control page: first wins, epochs, texts, doorbells, other
 // processes.
 #include <doctest/doctest.h>
 #include <sys/mman.h>
@@ -8,14 +8,14 @@
 #include <atomic>
 #include <thread>
 
+#include "group/operation_context.hpp"
 #include "promise.hpp"
-#include "transport/abort_page.hpp"
-#include "transport/pulse_watch.hpp"
+#include "shm/control_page.hpp"
 
 using namespace phalanx;
 
 TEST_CASE("the first abort of an epoch wins and frees older epochs too") {
-    auto page = AbortPage::in_process(3, 0);
+    auto page = ControlPage::in_process(3, 0);
     auto other = page.view_as(2);
     CHECK_FALSE(page.is_aborted(4));
     CHECK_FALSE(page.reason(4));
@@ -31,8 +31,35 @@ TEST_CASE("the first abort of an epoch wins and frees older epochs too") {
     CHECK(page.reason(5)->message == "later");
 }
 
+TEST_CASE("an abort rings for ranks that sleep, and for no other") {
+    auto page = ControlPage::in_process(2, 0);
+    page.doorbell(1).sleeping = 1;
+    page.abort(1, {AbortKind::kError, 1, "x"});
+    CHECK(page.doorbell(0).bell == 0);
+    CHECK(page.doorbell(1).bell == 1);
+}
+
+TEST_CASE("an abort that cannot get the claim of its record leaves the claim to its holder") {
+    const Fd memory = make_memory_file("page");
+    ControlPage::format(memory.get(), 1);
+    ControlPage page(memory.get(), 1, 1, {});
+    const Mapping raw(memory.get(), ControlPage::nbytes(1), Access::kReadWrite);
+    // The record of the supervisor, by its text: fields and the claim are in front of the text.
+    page.abort(1, {AbortKind::kError, 0, "with the claim"});
+    const std::string_view all(reinterpret_cast<const char*>(raw.data()), ControlPage::nbytes(1));
+    const auto text_at = all.find("with the claim");
+    REQUIRE(text_at != std::string_view::npos);
+    auto* const claim = reinterpret_cast<std::atomic<std::uint32_t>*>(
+        raw.data() + text_at / kCacheLine * kCacheLine);
+    CHECK(*claim == 0);
+    *claim = 1;
+    CHECK(page.abort(2, {AbortKind::kError, 0, "without the claim"}));
+    CHECK(*claim == 1);
+    CHECK(page.reason(2)->message == "without the claim");
+}
+
 TEST_CASE("long texts are cut between characters") {
-    auto page = AbortPage::in_process(1, 1);
+    auto page = ControlPage::in_process(1, 1);
     const std::string text = std::string(499, 'x') + "\xc3\xa4" + "rest";
     page.abort(1, {AbortKind::kError, -1, text});
     CHECK(page.reason(1)->message == std::string(499, 'x'));
@@ -41,18 +68,18 @@ TEST_CASE("long texts are cut between characters") {
 
 TEST_CASE("a page is refused if it is not what was said") {
     const Fd memory = make_memory_file("page");
-    CHECK_THROWS_AS(AbortPage(memory.get(), 2, 0, {}), UsageError);
-    AbortPage::format(memory.get(), 2);
-    CHECK_THROWS_AS(AbortPage(memory.get(), 2, 3, {}), UsageError);
-    CHECK_THROWS_AS(AbortPage(memory.get(), 1, 0, {}), UsageError);
-    CHECK_NOTHROW(AbortPage(memory.get(), 2, 2, {}));
-    CHECK_THROWS_AS((void)AbortPage::nbytes(0), UsageError);
+    CHECK_THROWS_AS(ControlPage(memory.get(), 2, 0, {}), UsageError);
+    ControlPage::format(memory.get(), 2);
+    CHECK_THROWS_AS(ControlPage(memory.get(), 2, 3, {}), UsageError);
+    CHECK_THROWS_AS(ControlPage(memory.get(), 1, 0, {}), UsageError);
+    CHECK_NOTHROW(ControlPage(memory.get(), 2, 2, {}));
+    CHECK_THROWS_AS((void)ControlPage::nbytes(0), UsageError);
 }
 
 TEST_CASE("a page has room for what each slot counts of each rank of the world") {
     const Fd memory = make_memory_file("page");
-    AbortPage::format(memory.get(), 2, 5);
-    AbortPage page(memory.get(), 2, 0, {});
+    ControlPage::format(memory.get(), 2, 5);
+    ControlPage page(memory.get(), 2, 0, {});
     CHECK(page.ranks() == 5);
     CHECK(page.tally(0, 0, 5, false) == nullptr);
     std::uint64_t number = 0;
@@ -66,24 +93,24 @@ TEST_CASE("a page has room for what each slot counts of each rank of the world")
         }
     }
     page.abort(1, {AbortKind::kError, 1, "none of it is anywhere else"});
-    AbortPage other(memory.get(), 2, 1, {});
+    ControlPage other(memory.get(), 2, 1, {});
     CHECK(other.tally(1, kActivityChannels - 1, 4, true)->load() == number);
     CHECK(other.reason(1)->message == "none of it is anywhere else");
     other.begin_group(1, 3, 7, 0);  // clears what a group before it has counted there
     for (int peer = 0; peer < 5; ++peer) CHECK(*page.tally(1, 3, peer, true) == 0);
     CHECK(*page.tally(1, 2, 4, true) == *page.tally(1, 4, 0, false) - 11);
     CHECK(*page.tally(0, 3, 0, false) != 0);
-    CHECK_THROWS_AS(AbortPage::format(memory.get(), 2, AbortPage::kMaxRanks + 1), UsageError);
-    CHECK(AbortPage::in_process(2, 0).ranks() == 2);
+    CHECK_THROWS_AS(ControlPage::format(memory.get(), 2, ControlPage::kMaxRanks + 1), UsageError);
+    CHECK(ControlPage::in_process(2, 0).ranks() == 2);
 }
 
 TEST_CASE("another process sees the reason and wakes the sleeper") {
     const Fd memory = make_memory_file("page");
-    AbortPage::format(memory.get(), 2);
-    AbortPage page(memory.get(), 2, 0, {});
+    ControlPage::format(memory.get(), 2);
+    ControlPage page(memory.get(), 2, 0, {});
     const pid_t child = ::fork();
     if (child == 0) {
-        AbortPage theirs(memory.get(), 2, 1, {});
+        ControlPage theirs(memory.get(), 2, 1, {});
         theirs.abort(9, {AbortKind::kRankFailure, 1, "gone"});
         ::_exit(0);
     }
@@ -100,39 +127,56 @@ TEST_CASE("another process sees the reason and wakes the sleeper") {
 namespace {
 
 // Until the count of the slot is another than `seen`: the new one.
-std::uint64_t next_beat(const AbortPage& page, int slot, std::uint64_t seen) {
-    (void)test::wait_until([&] { return page.beats(slot) != seen; });
-    return page.beats(slot);
+std::uint64_t next_beat(const ControlPage& page, int slot, std::uint64_t seen) {
+    (void)test::wait_until([&] { return page.heartbeats(slot) != seen; });
+    return page.heartbeats(slot);
 }
 
 }  // namespace
 
-TEST_CASE("a slot's heart beats while its page is mapped; the supervisor has none") {
+TEST_CASE("a slot has a heartbeat while its page is mapped; the supervisor has none") {
     const Fd memory = make_memory_file("page");
-    AbortPage::format(memory.get(), 2);
-    AbortPage supervisor(memory.get(), 2, 2, {});
-    CHECK(supervisor.beats(0) == 0);
+    ControlPage::format(memory.get(), 2);
+    ControlPage supervisor(memory.get(), 2, 2, {});
+    CHECK(supervisor.heartbeats(0) == 0);
     {
-        const AbortPage rank(memory.get(), 2, 0, {});
-        // At once: it may be stopped before its heart's thread has run.
-        const auto first = supervisor.beats(0);
+        const ControlPage rank(memory.get(), 2, 0, {});
+        // At once: it may be stopped before its heartbeat's thread has run.
+        const auto first = supervisor.heartbeats(0);
         CHECK(first > 0);
         CHECK(next_beat(supervisor, 0, first) > first);
     }
-    CHECK(supervisor.beats(0) == 0);
-    CHECK(supervisor.beats(1) == 0);
-    AbortPage next(memory.get(), 2, 0, {});
+    CHECK(supervisor.heartbeats(0) == 0);
+    CHECK(supervisor.heartbeats(1) == 0);
+    ControlPage next(memory.get(), 2, 0, {});
     CHECK(next_beat(supervisor, 0, 0) > 0);
-    next.still(0);
-    CHECK(supervisor.beats(0) == 0);
-    supervisor.still(0);
+    next.mark_stopped(0);
+    CHECK(supervisor.heartbeats(0) == 0);
+    supervisor.mark_stopped(0);
 }
 
-TEST_CASE("a child of fork has no heart, and leaves its parent's alone") {
+TEST_CASE("a new process in a slot does not show the message that a killed one waited for") {
     const Fd memory = make_memory_file("page");
-    AbortPage::format(memory.get(), 1);
-    auto page = std::make_unique<AbortPage>(memory.get(), 1, 0, std::span<const int>());
-    const AbortPage supervisor(memory.get(), 1, 1, {});
+    ControlPage::format(memory.get(), 1);
+    const ControlPage supervisor(memory.get(), 1, 1, {});
+    const auto awaited = Activity::word_of(0, true, 0, 7);
+    const auto own = Activity::word_of(0, true, 0, 1);
+    {
+        ControlPage killed(memory.get(), 1, 0, {});
+        killed.activity(0).show(awaited);
+    }
+    CHECK(supervisor.activity(0).pair == awaited);
+    ControlPage next(memory.get(), 1, 0, {});
+    CHECK(supervisor.activity(0).pair == 0);
+    next.activity(0).show(own);
+    CHECK(supervisor.activity(0).pair == own);
+}
+
+TEST_CASE("a child of fork has no heartbeat, and leaves its parent's alone") {
+    const Fd memory = make_memory_file("page");
+    ControlPage::format(memory.get(), 1);
+    auto page = std::make_unique<ControlPage>(memory.get(), 1, 0, std::span<const int>());
+    const ControlPage supervisor(memory.get(), 1, 1, {});
     REQUIRE(next_beat(supervisor, 0, 0) > 0);
     const pid_t child = ::fork();
     if (child == 0) {
@@ -142,7 +186,7 @@ TEST_CASE("a child of fork has no heart, and leaves its parent's alone") {
     int status = -1;
     ::waitpid(child, &status, 0);
     CHECK(status == 0);
-    const auto seen = supervisor.beats(0);
+    const auto seen = supervisor.heartbeats(0);
     CHECK(seen > 0);
     CHECK(next_beat(supervisor, 0, seen) > seen);
 }
@@ -150,19 +194,22 @@ TEST_CASE("a child of fork has no heart, and leaves its parent's alone") {
 TEST_CASE(
     "a broken link accuses its other end, and who could not be reached "
     "for all others") {
-    const Reason broken{AbortKind::kLinkBroken, Reason::link(4095, 7), "broken"};
-    CHECK(broken.accused(7) == 4095);
-    CHECK(broken.accused(4095) == 7);
-    CHECK(broken.accused(0) == 4095);
-    CHECK(Reason{AbortKind::kRankFailure, 7, ""}.accused(7) == 7);
-    CHECK(Reason{AbortKind::kLinkBroken, -1, ""}.accused(7) == -1);
+    const AbortReason broken{AbortKind::kLinkBroken, AbortReason::link(4095, 7), "broken"};
+    CHECK(broken.culprit_rank(7) == 4095);
+    CHECK(broken.culprit_rank(4095) == 7);
+    CHECK(broken.culprit_rank(0) == 4095);
+    constexpr int kLast = ControlPage::kMaxRanks - 1;
+    const AbortReason last{AbortKind::kLinkBroken, AbortReason::link(kLast, 7), "broken"};
+    CHECK(last.culprit_rank(0) == kLast);
+    CHECK(AbortReason{AbortKind::kRankFailure, 7, ""}.culprit_rank(7) == 7);
+    CHECK(AbortReason{AbortKind::kLinkBroken, -1, ""}.culprit_rank(7) == -1);
 }
 
 TEST_CASE(
     "many authors and threads at once: one winner, the same whole text "
     "for everybody") {
     for (std::uint64_t epoch = 1; epoch <= 50; ++epoch) {
-        auto page = AbortPage::in_process(2, 0);
+        auto page = ControlPage::in_process(2, 0);
         std::atomic<int> winners{0};
         std::array<std::string, 6> seen;
         std::vector<std::jthread> threads;
@@ -181,27 +228,28 @@ TEST_CASE(
     }
 }
 
-TEST_CASE("a heart that stands still is a silence, one that beats or that is not there is none") {
+TEST_CASE("a heartbeat that stops is a silence, one that goes on or was never there is none") {
     using namespace std::chrono_literals;
     const Fd memory = make_memory_file("page");
-    AbortPage::format(memory.get(), 2);
-    const AbortPage page(memory.get(), 2, 0, {});  // slot 0 has a heart, slot 1 has none
+    ControlPage::format(memory.get(), 2);
+    const ControlPage page(memory.get(), 2, 0, {});  // slot 0 has a heartbeat, slot 1 has none
     const auto start = Clock::now();
-    PulseWatch watch;
+    HeartbeatObserver watch;
     CHECK(watch.silence_of(0, start) == 0s);
     std::uint64_t beats = 0;
     do {  // until no beat falls between the looks
-        beats = page.beats(0);
-        watch = PulseWatch();
+        beats = page.heartbeats(0);
+        watch = HeartbeatObserver();
         for (auto now = 0ms; now <= 1s; now += 100ms) watch.look(page, start + now);
-    } while (page.beats(0) != beats);
+    } while (page.heartbeats(0) != beats);
     CHECK(watch.silence_of(0, start + 1s) == 1s);
-    CHECK(watch.silence_of(0, start + PulseWatch::kSilence - 1ns) == 0s);
+    CHECK(watch.silence_of(0, start + HeartbeatObserver::kSilence - 1ns) == 0s);
     CHECK(watch.silence_of(1, start + 1s) == 0s);
     CHECK(watch.silence_of(2, start + 1s) == 0s);
-    const PulseWatch before = watch;
-    watch.look(page, start + 1s + 2 * Heart::kBeat + 1ms);  // who looks so late has not run itself
-    CHECK(watch.silence_of(0, start + 1s + 2 * Heart::kBeat + 1ms) == 0s);
+    const HeartbeatObserver before = watch;
+    watch.look(page,
+               start + 1s + 2 * Heartbeat::kBeat + 1ms);  // who looks so late has not run itself
+    CHECK(watch.silence_of(0, start + 1s + 2 * Heartbeat::kBeat + 1ms) == 0s);
     watch = before;
     REQUIRE(next_beat(page, 0, beats) != beats);
     watch.look(page, start + 1100ms);

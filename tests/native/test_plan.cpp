@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "collectives/plan.hpp"
+#include "collectives/operation/plan.hpp"
 #include "collectives/team.hpp"
 
 using namespace phalanx;
@@ -57,9 +57,9 @@ TEST_CASE("around a ring everything arrives but the own chunk") {
 
 TEST_CASE("ranks stand together by host, in the order of their leaders") {
     const std::vector<int> hosts{5, 2, 5, 9, 2};
-    const auto formation = Formation::by_host(hosts);
+    const auto formation = NodeLayout::by_host(hosts);
     CHECK(formation.nodes == std::vector<std::vector<int>>{{0, 2}, {1, 4}, {3}});
     CHECK(formation.node_of(4) == 1);
     CHECK_FALSE(formation.has_single_ranks_only());
-    CHECK(Formation::of_single_ranks(3).has_single_ranks_only());
+    CHECK(NodeLayout::of_single_ranks(3).has_single_ranks_only());
 }

@@ -6,7 +6,7 @@
 #include <latch>
 #include <thread>
 
-#include "collectives/host_team.hpp"
+#include "collectives/on_host/shared_memory_team.hpp"
 #include "world.hpp"
 
 using namespace phalanx;
@@ -15,26 +15,19 @@ using namespace std::chrono_literals;
 
 namespace {
 
-struct Array {
-    std::vector<float> x, out;
-    std::vector<std::uint64_t> shape;
-    explicit Array(std::size_t count) : x(count, 1.F), out(count, 5.F), shape{count} {}
-    Call call() { return call_of(OpKind::kAllSum, Dtype::float32, x, out, shape); }
-};
-
 // As the next epoch's group of rank 0 would: all its memory is something else,
 // and its steps are far ahead.
 void use_again(World& world) {
-    HostTeam next(world.arena_of(0), world.page_of(0), 0, 2, 0, {0, 1}, {0, 1}, 0,
-                  tiny_tuning().host);
+    SharedMemoryTeam next(world.arena_of(0), world.page_of(0), 0, 2, 0, {0, 1}, {0, 1}, 0,
+                          tiny_tuning().host);
     Op op;
     op.seq = 1000;
-    next.announce(op, {});
+    next.publish_header(op, {});
     for (std::uint64_t chunk = 0; chunk < 2; ++chunk) {
         std::fill_n(reinterpret_cast<float*>(next.own_stage(chunk)),
                     next.chunk_nbytes() / sizeof(float), 99.F);
     }
-    next.post();
+    next.advance_phase();
 }
 
 }  // namespace
@@ -50,7 +43,7 @@ TEST_CASE(
     World world({{0, 0, 1}, Wire::kMemory, tiny_tuning(), 1, faults});
     std::latch is_frozen(1);
     std::latch is_reused(1);
-    std::vector<Array> arrays(3, Array(20'000));
+    std::vector<FloatArrays> arrays(3, FloatArrays(20'000));
     const auto thrown = world.run([&](Group& group) {
         Call call = arrays[static_cast<std::size_t>(group.rank())].call();
         if (group.rank() == 1) {
@@ -65,7 +58,7 @@ TEST_CASE(
         if (group.rank() != 0) return group.run(call);  // rank 2 hears why from rank 0
         call.interrupt = [&] { return is_frozen.try_wait(); };
         CHECK_THROWS_AS(group.run(call), Interrupted);
-        CHECK_FALSE(world.group(1).settle(1ms));  // it is still inside
+        CHECK_FALSE(world.group(1).wait_until_idle(1ms));  // it is still inside
         use_again(world);
         is_reused.count_down();
     });
@@ -73,7 +66,7 @@ TEST_CASE(
     REQUIRE(late);
     CHECK(late->message.find("was interrupted in all_sum #1") != std::string::npos);
     for (const float value : arrays[1].out) REQUIRE(std::isnan(value));
-    CHECK(world.group(1).settle(0ms));
+    CHECK(world.group(1).wait_until_idle(0ms));
 }
 
 TEST_CASE(
@@ -83,7 +76,7 @@ TEST_CASE(
     auto& activity = world.page_of(0).activity(0);
     auto before = world.split({0, 1}, 1, 11);
     world.page_of(0).abort(1, {AbortKind::kError, 0, "enough"});
-    CHECK(before[0]->settle(0ms));
+    CHECK(before[0]->wait_until_idle(0ms));
     // The same tag and channel in the next epoch.
     world.renew(2);
     auto now = world.split({0, 1}, 1, 11);
@@ -101,7 +94,7 @@ TEST_CASE("a close that gave up is ended once the thread that was stuck inside h
         for (const auto& hosts : std::vector<std::vector<int>>{{0, 0}, {0, 1}}) {
             CAPTURE(is_message);
             World world({hosts, Wire::kTcp, tiny_tuning(), 1, nullptr});
-            Array array(100);
+            FloatArrays array(100);
             Call call = array.call();
             call.root = is_message ? 1 : 0;
             std::latch is_inside(1);
@@ -120,13 +113,13 @@ TEST_CASE("a close that gave up is ended once the thread that was stuck inside h
             is_inside.wait();
             group.close(20ms);
             CHECK(group.is_closed());
-            CHECK_FALSE(group.settle(1ms));
-            CHECK_FALSE(group.is_left_by_all());
+            CHECK_FALSE(group.wait_until_idle(1ms));
+            CHECK_FALSE(group.all_members_left());
             is_closed.count_down();
-            CHECK(group.settle(kPatience));
-            CHECK(group.settle(0ms));
+            CHECK(group.wait_until_idle(kPatience));
+            CHECK(group.wait_until_idle(0ms));
             // Rank 1 hears it wherever it waits.
-            Array other(100);
+            FloatArrays other(100);
             const auto thrown = world.run([&](Group& one) {
                 if (one.rank() == 1) one.run(other.call());
             });
@@ -141,7 +134,7 @@ TEST_CASE("a close that gave up is ended once the thread that was stuck inside h
 
 TEST_CASE("a closed group says whether everybody has left it") {
     World world({{0, 0}, Wire::kSockets, tiny_tuning(), 1, nullptr});
-    CHECK(world.group(0).settle(0ms));
+    CHECK(world.group(0).wait_until_idle(0ms));
     world.group(0).close();
-    CHECK(world.group(0).settle(0ms));
+    CHECK(world.group(0).wait_until_idle(0ms));
 }

@@ -170,12 +170,14 @@ TEST_CASE("halves are rounded once, after the last input") {
     CHECK(decode(Half{out[0]}) == 2052.0);
 }
 
-TEST_CASE("poison is NaN in both parts, the least integer, the largest unsigned one, or true") {
+TEST_CASE(
+    "an invalid output is NaN in both parts, the least integer, the largest unsigned one, or "
+    "true") {
     for (const Dtype dtype : all_dtypes()) {
         with_type(dtype, [&](auto type) {
             using T = decltype(type);
             std::vector<T> out = awkward<T>(3, 1);
-            poison(dtype, bytes(out), 3);
+            invalidate(dtype, bytes(out), 3);
             for (const T x : out) {
                 if constexpr (kIsHalf<T>) {
                     CHECK(std::isnan(decode(x)));

@@ -12,14 +12,6 @@ using namespace std::chrono_literals;
 
 namespace {
 
-struct Sum {
-    std::vector<float> x, out;
-    std::vector<std::uint64_t> shape;
-    explicit Sum(std::size_t count, float value = 1.F)
-        : x(count, value), out(count, -1.F), shape{count} {}
-    Call call() { return call_of(OpKind::kAllSum, Dtype::float32, x, out, shape); }
-};
-
 std::string message_of(Group& group, const Call& call) {
     try {
         group.run(call);
@@ -40,13 +32,13 @@ TEST_CASE("two splits and the world are at work at the same time") {
         Group& part = me % 2 == 1 ? *odd[me == 1 ? 0 : 1] : *even[me == 2 ? 0 : 1];
         std::jthread other([&] {
             for (int i = 0; i < 200; ++i) {
-                Sum sum(40, 2.F);
+                FloatArrays sum(40, 2.F);
                 part.run(sum.call());
                 REQUIRE(sum.out.back() == 4.F);
             }
         });
         for (int i = 0; i < 200; ++i) {
-            Sum sum(60);
+            FloatArrays sum(60);
             group.run(sum.call());
             REQUIRE(sum.out.back() == 4.F);
         }
@@ -62,7 +54,7 @@ TEST_CASE("errors of a split name ranks of the world") {
             std::vector<std::jthread> threads;
             for (std::size_t i = 0; i < 2; ++i) {
                 threads.emplace_back([&, i] {
-                    Sum sum(10);
+                    FloatArrays sum(10);
                     Call call = sum.call();
                     if (change(*groups[i], call)) said[i] = message_of(*groups[i], call);
                 });
@@ -97,15 +89,15 @@ TEST_CASE("errors of a split name ranks of the world") {
 TEST_CASE("a channel is free only when every member has left it") {
     World world({{0, 0, 0}, Wire::kSockets, tiny_tuning(), 1, nullptr});
     const auto first = world.split({0, 1}, 1, 11);
-    CHECK_FALSE(first[0]->is_left_by_all());
+    CHECK_FALSE(first[0]->all_members_left());
     first[0]->close();
-    CHECK_FALSE(first[0]->is_left_by_all());
+    CHECK_FALSE(first[0]->all_members_left());
     first[1]->close();
-    CHECK(first[1]->is_left_by_all());
+    CHECK(first[1]->all_members_left());
     // Rank 1 is in another group there, before rank 0 has looked.
     const auto second = world.split({1, 2}, 1, 12);
-    CHECK(first[0]->is_left_by_all());
-    CHECK(first[0]->is_left_by_all());
+    CHECK(first[0]->all_members_left());
+    CHECK(first[0]->all_members_left());
 }
 
 TEST_CASE("the page tells the groups of a rank apart") {
@@ -127,7 +119,7 @@ TEST_CASE("the page tells the groups of a rank apart") {
     GroupOptions alone;
     alone.epoch = 2;
     alone.hosts = {0};
-    alone.page = std::make_shared<AbortPage>(world.page_of(0).view_as(0));
+    alone.page = std::make_shared<ControlPage>(world.page_of(0).view_as(0));
     const Group next(std::move(alone));
     world.destroy(0);
     CHECK(activity.of(0).tag.load() == of_world(2));

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "transport/memory_link.hpp"
+#include "memory_link.hpp"
 
 using namespace phalanx;
 
@@ -154,23 +154,23 @@ TEST_CASE("stripes: a peer that is gone is no lost connection") {
 }
 
 TEST_CASE(
-    "stripes: last words lie across blocks, also where one socket was "
+    "stripes: an abort notice lies across blocks, also where one socket was "
     "lost meanwhile") {
     for (const std::size_t block : {64U, 1000U}) {
         auto ends = striped(2, block);
         const auto bytes = counted(300);
         CHECK(ends.here->try_send(bytes) == 300);
-        ends.here->say_last_words(7, {AbortKind::kTimeout, 3, "too late"});
-        const auto words = ends.there->hear_last_words(7);
+        ends.here->send_abort_notice(7, {AbortKind::kTimeout, 3, "too late"});
+        const auto words = ends.there->drain_for_notice(7);
         REQUIRE(words);
         CHECK(words->message == "too late");
         // What is written to a peer that has gone is refused; what it said is heard
         // nevertheless.
         auto again = striped(2, block);
-        again.here->say_last_words(7, {AbortKind::kTimeout, 3, "too late"});
+        again.here->send_abort_notice(7, {AbortKind::kTimeout, 3, "too late"});
         again.here.reset();
         CHECK_THROWS_AS((void)again.there->try_send(bytes), PeerLost);
-        CHECK(again.there->hear_last_words(7)->message == "too late");
+        CHECK(again.there->drain_for_notice(7)->message == "too late");
     }
 }
 

@@ -6,8 +6,8 @@
 #include <atomic>
 #include <thread>
 
-#include "base/fd.hpp"
-#include "transport/trace_ring.hpp"
+#include "os/descriptors.hpp"
+#include "shm/trace_ring.hpp"
 #include "world.hpp"
 
 using namespace phalanx;
@@ -28,14 +28,14 @@ bool is_whole(const TraceRing::Words& words) {
     return true;
 }
 
-std::vector<TraceRing::Seen> records_of(Group& group) {
+std::vector<TraceRing::Snapshot> records_of(Group& group) {
     std::uint64_t dropped = 0;
     return group.recorder().ring().read(dropped);
 }
-OpKind kind_of(const TraceRing::Seen& seen) {
+OpKind kind_of(const TraceRing::Snapshot& seen) {
     return static_cast<OpKind>(seen.words[kRecordWhat] & 0xFF);
 }
-int failure_of(const TraceRing::Seen& seen) {
+int failure_of(const TraceRing::Snapshot& seen) {
     return static_cast<int>(seen.words[kRecordWhat] >> kRecordFailure & 0xFF);
 }
 
@@ -231,7 +231,8 @@ TEST_CASE("a group writes what it does, where the supervisor reads it") {
             std::uint64_t dropped = 0;
             CHECK(world.page_of(rank).trace(world.page_of(rank).author()).read(dropped).size() ==
                   2);
-            const Totals& totals = world.page_of(rank).totals(world.page_of(rank).author());
+            const TrafficCounters& totals =
+                world.page_of(rank).totals(world.page_of(rank).author());
             CHECK(totals.channels[0].operations == 2);
         }
         for (int rank = 0; rank < world.size(); ++rank) {
@@ -289,7 +290,7 @@ TEST_CASE("bytes on wires are counted by peer, and ended with the process that b
     World world(on({0, 1, 2}));
     world.run_well([](Group& group) { sum(group, 1000); });
     for (int rank = 0; rank < 3; ++rank) {
-        AbortPage& page = world.page_of(rank);
+        ControlPage& page = world.page_of(rank);
         for (int peer = 0; peer < 3; ++peer) {
             const auto* sent = page.wire(page.author(), peer, false);
             if (sent == nullptr) continue;  // this page knows its own ranks only
@@ -297,19 +298,19 @@ TEST_CASE("bytes on wires are counted by peer, and ended with the process that b
         }
     }
     const Fd memory = make_memory_file("page");
-    AbortPage::format(memory.get(), 2, 3);
+    ControlPage::format(memory.get(), 2, 3);
     std::uint64_t dropped = 0;
     {
-        const AbortPage page(memory.get(), 2, 1, {});
+        const ControlPage page(memory.get(), 2, 1, {});
         page.trace(1).open(words_of(1));
         *page.wire(1, 2, true) = 5;
         CHECK(page.trace(1).read(dropped).size() == 1);
         CHECK(page.trace(0).read(dropped).empty());
         CHECK(page.wire(1, 3, true) == nullptr);
     }
-    const AbortPage supervisor(memory.get(), 2, 2, {});
+    const ControlPage supervisor(memory.get(), 2, 2, {});
     CHECK(supervisor.trace(1).read(dropped).size() == 1);  // of a process that is gone
-    const AbortPage next(memory.get(), 2, 1, {});
+    const ControlPage next(memory.get(), 2, 1, {});
     CHECK(supervisor.trace(1).read(dropped).empty());
     CHECK(*supervisor.wire(1, 2, true) == 5);
 }

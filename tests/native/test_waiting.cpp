@@ -11,8 +11,8 @@
 #include <thread>
 #include <vector>
 
-#include "collectives/checksum.hpp"
-#include "collectives/link_team.hpp"
+#include "collectives/between_hosts/node_exchange.hpp"
+#include "collectives/kernels/checksum.hpp"
 #include "promise.hpp"
 
 using namespace phalanx;
@@ -69,10 +69,10 @@ TEST_CASE("a payload that came early survives the wait for another node, which c
         links[static_cast<std::size_t>(node)] = make_socket_link(node, fds[0]);
         theirs[static_cast<std::size_t>(node)] = make_socket_link(0, fds[1]);
     }
-    AbortPage page = AbortPage::in_process(1, 0);
+    ControlPage page = ControlPage::in_process(1, 0);
     Waiter waiter(page, 0, 1, -1, WaitPolicy{});
     waiter.begin(Deadline(3 * test::kPatience), nullptr);
-    LinkTeam team({0, 1, 2}, std::move(links), 0, true, false, LinkTuning{});
+    NodeExchange team({0, 1, 2}, std::move(links), 0, true, false, LinkTuning{});
 
     // Node 1: the header, later the rest, and it leaves. Node 2: everything, but only then.
     const pid_t waiting = ::gettid();
@@ -83,7 +83,7 @@ TEST_CASE("a payload that came early survives the wait for another node, which c
         theirs[1]->try_send(all.first(sizeof op + 10));
         has_slept = has_slept && goes_on_sleeping(waiting);
         theirs[1]->try_send(all.subspan(sizeof op + 10));
-        theirs[1]->say_last_words(1, {AbortKind::kClosed, 1, "it closed the group"});
+        theirs[1]->send_abort_notice(1, {AbortKind::kClosed, 1, "it closed the group"});
         has_slept = has_slept && goes_on_sleeping(waiting);
         theirs[2]->try_send(all);
     });

@@ -40,12 +40,13 @@ std::pair<int, int> sockets(Wire wire) {
     return {both[0], both[1]};
 }
 
-std::pair<PairWire, PairWire> make_wires(const WorldOptions& options, int rank, int peer) {
+std::pair<PeerConnection, PeerConnection> make_wires(const WorldOptions& options, int rank,
+                                                     int peer) {
     if (options.wire == Wire::kMemory) {
         auto there = make_memory_links(rank, peer, 4096, options.faults);
         auto back = make_memory_links(rank, peer, 4096, options.faults);
-        return {PairWire{std::move(there.first), std::move(back.first)},
-                PairWire{std::move(back.second), std::move(there.second)}};
+        return {PeerConnection{std::move(there.first), std::move(back.first)},
+                PeerConnection{std::move(back.second), std::move(there.second)}};
     }
     const auto fds = sockets(options.wire);
     return {make_pair_wire(peer, fds.first), make_pair_wire(rank, fds.second)};
@@ -95,11 +96,11 @@ World::World(WorldOptions options) : options_(std::move(options)) {
     const auto& hosts = options_.hosts;
     std::map<int, int> counts;
     for (const int host : hosts) slots_.push_back(counts[host]++);
-    std::map<int, AbortPage*> roots;
+    std::map<int, ControlPage*> roots;
     std::map<int, std::vector<std::unique_ptr<Arena>>> arenas;
     for (const auto& [host, count] : counts) {
-        roots_.push_back(std::make_unique<AbortPage>(
-            AbortPage::in_process(count, 0, static_cast<int>(hosts.size()))));
+        roots_.push_back(std::make_unique<ControlPage>(
+            ControlPage::in_process(count, 0, static_cast<int>(hosts.size()))));
         roots[host] = roots_.back().get();
         arenas[host] = Arena::in_process(
             count, options_.region_nbytes > 0 ? options_.region_nbytes : kSmallRegion);
@@ -107,7 +108,7 @@ World::World(WorldOptions options) : options_(std::move(options)) {
     for (std::size_t rank = 0; rank < hosts.size(); ++rank) {
         auto& arena = arenas[hosts[rank]][static_cast<std::size_t>(slots_[rank])];
         arenas_.push_back(std::move(arena));
-        pages_.push_back(std::make_shared<AbortPage>(roots[hosts[rank]]->view_as(slots_[rank])));
+        pages_.push_back(std::make_shared<ControlPage>(roots[hosts[rank]]->view_as(slots_[rank])));
     }
     build();
 }
@@ -197,14 +198,14 @@ void World::run_well(const Body& body) {
     }
 }
 
-std::optional<Reason> reason_of(const std::exception_ptr& thrown) {
+std::optional<AbortReason> reason_of(const std::exception_ptr& thrown) {
     if (!thrown) return std::nullopt;
     try {
         std::rethrow_exception(thrown);
     } catch (const Aborted& error) {
         return error.reason;
     } catch (const std::exception& error) {
-        return Reason{AbortKind::kError, -2, std::string("not an abort: ") + error.what()};
+        return AbortReason{AbortKind::kError, -2, std::string("not an abort: ") + error.what()};
     }
 }
 

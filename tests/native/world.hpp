@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "group/group.hpp"
+#include "memory_link.hpp"
 #include "promise.hpp"
-#include "transport/memory_link.hpp"
 
 namespace phalanx::test {
 
@@ -35,7 +35,7 @@ class World {
     explicit World(WorldOptions options);
     [[nodiscard]] int size() const { return static_cast<int>(groups_.size()); }
     Group& group(int rank) { return *groups_.at(static_cast<std::size_t>(rank)); }
-    AbortPage& page_of(int rank) { return *pages_.at(static_cast<std::size_t>(rank)); }
+    ControlPage& page_of(int rank) { return *pages_.at(static_cast<std::size_t>(rank)); }
     Arena& arena_of(int rank) { return *arenas_.at(static_cast<std::size_t>(rank)); }
     void destroy(int rank) { groups_.at(static_cast<std::size_t>(rank)).reset(); }
     // Groups of some of the ranks, in that order, beside the world's; on one
@@ -54,10 +54,10 @@ class World {
   private:
     void build();
     WorldOptions options_;
-    std::vector<std::unique_ptr<AbortPage>> roots_;  // one per host, which owns the memory
-    std::vector<std::shared_ptr<Arena>> arenas_;     // by rank
-    std::vector<std::shared_ptr<AbortPage>> pages_;  // by rank
-    std::vector<int> slots_;                         // by rank, on its host
+    std::vector<std::unique_ptr<ControlPage>> roots_;  // one per host, which owns the memory
+    std::vector<std::shared_ptr<Arena>> arenas_;       // by rank
+    std::vector<std::shared_ptr<ControlPage>> pages_;  // by rank
+    std::vector<int> slots_;                           // by rank, on its host
     std::vector<std::unique_ptr<Group>> groups_;
 };
 
@@ -67,9 +67,9 @@ class WaitsInCall {
     explicit WaitsInCall(std::ptrdiff_t n_calls = 1) : all_(n_calls) {}
     // Each call is watched once, and waited for by `wait`.
     void watch(Call& call) {
-        call.interrupt = [this, is_told = false]() mutable {
-            if (!is_told) all_.count_down();
-            is_told = true;
+        call.interrupt = [this, has_counted = false]() mutable {
+            if (!has_counted) all_.count_down();
+            has_counted = true;
             return false;
         };
     }
@@ -79,8 +79,15 @@ class WaitsInCall {
     std::latch all_;
 };
 
+// Interrupts a call once its link is frozen and it has looked twice: all that came has been read.
+inline auto when_frozen(std::shared_ptr<LinkFaults> faults) {
+    return [faults = std::move(faults), n_frozen = 0]() mutable {
+        return faults->bytes_left == 0 && ++n_frozen == 2;
+    };
+}
+
 // The reason with which a rank failed; none where it did not fail that way.
-std::optional<Reason> reason_of(const std::exception_ptr& thrown);
+std::optional<AbortReason> reason_of(const std::exception_ptr& thrown);
 
 template <class T>
 Call call_of(OpKind kind, Dtype dtype, const std::vector<T>& x, std::vector<T>& out,
@@ -95,6 +102,26 @@ Call call_of(OpKind kind, Dtype dtype, const std::vector<T>& x, std::vector<T>& 
     call.out = reinterpret_cast<std::byte*>(out.data());
     return call;
 }
+
+// Input of ones (or of `value`) and output of an operation.
+struct FloatArrays {
+    std::vector<float> x, out;
+    std::vector<std::uint64_t> shape;
+    explicit FloatArrays(std::size_t count, float value = 1.F)
+        : x(count, value), out(count, -1.F), shape{count} {}
+    Call call(OpKind kind = OpKind::kAllSum, int root = 0) {
+        return call_of(kind, Dtype::float32, x, out, shape, root);
+    }
+};
+
+// Counts a latch down at the end of a scope, also if the scope ends by an exception.
+struct CountDownAtExit {
+    std::latch& latch;
+    bool is_counted = true;
+    ~CountDownAtExit() {
+        if (is_counted) latch.count_down();
+    }
+};
 
 inline constexpr std::size_t kSmallRegion =
     Arena::kHeaderBytes + Arena::kChannels * (std::size_t{192} << 10);

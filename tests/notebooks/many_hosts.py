@@ -29,6 +29,12 @@ class _Watching(NotebookClient):
         super().__init__(*args, **options)
         self.lines: list[str] = []
 
+    async def async_start_new_kernel_client(self) -> Any:
+        """Start a kernel that takes a person to be there: it shows lines that come and go."""
+        client = await super().async_start_new_kernel_client()
+        client.allow_stdin = True
+        return client
+
     def process_message(self, msg: dict[str, Any], *args: Any) -> Any:
         text = msg["content"].get("data", {}).get("text/plain", "")
         if text.startswith("▸"):
@@ -67,7 +73,7 @@ def _execute_here(copy: Path) -> None:
 def _save() -> None:
     """Execute it and write its outputs into its file: still pictures, and no folder of ours."""
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-    from bed import Bed
+    from support.hosts.bed import Bed
 
     with tempfile.TemporaryDirectory() as name, Bed(3) as bed:
         done, _ = execute(bed, Path(name))

@@ -81,7 +81,8 @@ def test_the_saved_one_shows_a_run_and_nothing_of_its_machine():
     assert WIDGET not in text
     assert "widgets" not in notebook.metadata
     addresses = set(re.findall(r"\b\d+\.\d+\.\d+\.\d+\b", text))
-    assert addresses == {f"10.77.0.{number}" for number in (11, 12, 13)}
+    # The doctor checks the loopback interface of each host.
+    assert addresses - {"127.0.0.1"} == {f"10.77.0.{number}" for number in (11, 12, 13)}
     paths = set(re.findall(r"(?<![\w.<:/])/(?:\w[\w.-]*/)+\w[\w.-]*", text))
     assert paths == {"/home/ada/notebooks", "/home/ada/venv/bin/python"}
 
@@ -171,5 +172,5 @@ def test_a_script_runs_on_the_same_hosts(shown):
 
 @deep
 def test_nothing_is_left_on_any_host(executed):
-    assert executed.text("%distributed stop") == ""
+    assert executed.text("%distributed stop").startswith("stopped the 6 ranks of ")
     assert executed.left == []

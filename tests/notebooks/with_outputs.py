@@ -15,7 +15,8 @@ import nbformat
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from kernel_driver import KernelDriver
+from support.notebooks.kernel_driver import KernelDriver
+from support.notebooks.tutorials import run_tutorial_cell
 
 _LIVE = "application/vnd.jupyter.widget-view+json"
 
@@ -47,9 +48,7 @@ def write(path: Path) -> None:
             if cell.cell_type != "code":
                 continue
             number += 1
-            result = kernel.run(cell.source, timeout=120)
-            if result.status != "ok":
-                sys.exit(f"{cell.source}\n\n{result.text}")
+            result = run_tutorial_cell(kernel, cell)
             cell.execution_count = number
             cell.outputs = kept(result.outputs)
     nbformat.validate(notebook)

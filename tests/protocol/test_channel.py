@@ -22,6 +22,7 @@ from phalanx.protocol import (
     Registered,
     ToSupervisor,
     Welcome,
+    WorldConfig,
     pack_frame,
 )
 
@@ -94,6 +95,8 @@ def test_a_supervisor_that_is_gone_is_said():
 
 
 def test_keys_do_not_show():
-    welcome = Welcome(1, 0, 2, 3, "w", b"SECRET", (0, 0), (0, 1), ("h",), (), "any", 3, (), ())
+    welcome = Welcome(
+        1, 0, WorldConfig("w", 2), 3, b"SECRET", (0, 0), (0, 1), ("h",), (), 3, (), ()
+    )
     registered = Registered(1, 0, "uuid", {"key": "SECRET"})
     assert "SECRET" not in repr(welcome) + repr(registered) + str([welcome, registered])

@@ -15,7 +15,7 @@ from phalanx.distributed import Loss
 from phalanx.errors import RankFailure
 from phalanx.protocol import LineNeed, TypedLine
 from phalanx.rank import TypedLines
-from phalanx.rank._input import POLL_S
+from phalanx.rank.input import POLL_S
 
 
 class Asked:
@@ -115,8 +115,8 @@ class World:
         n_before = self.n_looks
         wait_until(lambda: self.n_looks >= n_before + 3, "looks at what is lost")
 
-    def lose(self, rank: int, *, epoch: int = 1, is_told: bool = False) -> None:
-        self.loss = Loss(RankFailure(rank, "node", "killed"), epoch, is_told)
+    def lose(self, rank: int, *, epoch: int = 1, was_raised: bool = False) -> None:
+        self.loss = Loss(RankFailure(rank, "node", "killed"), epoch, was_raised)
 
 
 def a_world(lost=()):
@@ -140,12 +140,12 @@ def test_a_loss_frees_all_who_read_data_and_takes_their_question_back():
         first = waiting(lines, pool, asked)
         second = pool.submit(lines.next_line)  # of another thread, which waits for its turn
         wait_until(lambda: len(lines._condition._waiters) == 2, "two reads")
-        world.lose(2, is_told=True)  # an operation of a third thread was freed first
+        world.lose(2, was_raised=True)  # an operation of a third thread was freed first
         for line in (first, second):
             with pytest.raises(RankFailure, match="rank 2 on node: killed"):
                 line.result(PATIENCE_S)
         assert world.withdrawn[0] == "cell"
-        third = waiting(lines, pool, asked)  # whoever goes on may ask anew
+        third = waiting(lines, pool, asked)  # the read that goes on may ask anew
         lines.feed("cell", 0, TypedLine("ann"))
         assert third.result(PATIENCE_S) == "ann"
 
@@ -187,7 +187,7 @@ def test_a_loss_that_the_cell_was_begun_with_is_no_news():
         assert line.result(PATIENCE_S) == "ann"
 
 
-def test_what_was_typed_is_read_before_a_loss_is_told():
+def test_what_was_typed_is_read_before_a_loss_was_raised():
     lines, _, world = a_world()
     lines.feed("cell", 0, TypedLine("ann"))
     world.lose(2)

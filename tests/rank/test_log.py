@@ -10,8 +10,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from support.tiers import examples
 
 from phalanx.protocol import LineNeed, TypedLine
-from phalanx.rank import LogOfRank, Missing
-from phalanx.workspace._questions import Questions, WrongAddress
+from phalanx.rank import MissingInput, RankInputLog
+from phalanx.workspace.cells.prompting import InputRequests, WrongAddress
 
 N_RANKS = 2
 RANKS = st.integers(0, N_RANKS - 1)
@@ -26,8 +26,8 @@ class Ranks(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.questions = Questions(range(N_RANKS))
-        self.logs = [LogOfRank(rank) for rank in range(N_RANKS)]
+        self.questions = InputRequests(range(N_RANKS))
+        self.logs = [RankInputLog(rank) for rank in range(N_RANKS)]
         self.typed: list[TypedLine] = []
         self.on_the_way: list[list[tuple[int, TypedLine]]] = [[] for _ in range(N_RANKS)]
         self.needs_on_the_way: list[tuple[int, LineNeed]] = []
@@ -38,7 +38,7 @@ class Ranks(RuleBasedStateMachine):
     def try_to_read(self, rank: int, is_command: bool) -> None:
         """Let a reader look again; what it gets must be the next line for it."""
         found = self.logs[rank].read(is_command=is_command)
-        if isinstance(found, Missing):
+        if isinstance(found, MissingInput):
             if (rank, is_command) not in self.reading:
                 prompt = f"{'ipdb' if is_command else 'who'}{rank if self.n % 3 == 2 else ''}> "
                 self.reading[rank, is_command] = prompt
@@ -136,8 +136,8 @@ TestRanks.settings = settings(max_examples=examples(100), stateful_step_count=30
 
 
 def test_a_read_does_not_pass_an_entry_that_has_not_come():
-    log = LogOfRank(0)
+    log = RankInputLog(0)
     log.feed(1, TypedLine("b"))
-    assert log.read(is_command=False) == Missing(0)
+    assert log.read(is_command=False) == MissingInput(0)
     log.feed(0, TypedLine("a", ranks=(1,)))
     assert log.read(is_command=False) == "b"

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
-import socket
 import subprocess
 import sys
-import threading
 
 import pytest
-from launching import launch, write_script
-from security.test_jobs import hostfile
+from support.launching import launch, write_script
 from support.promise import PATIENCE_S, within
 from support.tiers import deep
 
-from phalanx.distributed._environment import ring_environment
-from phalanx.errors import DistributedError, RankFailure
+from phalanx.errors import RankFailure
 from phalanx.workspace import Workspace
 
 LIMIT_S = 1.5  # until the ranks must have met
@@ -90,8 +84,10 @@ def test_a_rank_that_speaks_otherwise_is_named():
         with pytest.raises(RankFailure) as caught:
             ws.run(
                 "if rank:\n"
+                "    import threading\n"
                 "    from phalanx.distributed import supervisor_channel\n"
                 "    supervisor_channel()._sock.sendall(b'\\4\\0\\0\\0\\xc1\\xc1\\xc1\\xc1')\n"
+                "    threading.Event().wait(60)  # until its supervisor has read that\n"
                 "px.all_sum(1)"
             )
         said = str(caught.value)
@@ -126,78 +122,6 @@ def test_a_negative_timeout_loses_nothing(script):
     ) == ["[0] 2", "[1] 2"]
 
 
-INIT = f"import phalanx as px; print(px.init(timeout={LIMIT_S}).size())"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        ("{", "not a ring as mlx.launch describes it"),
-        ('{"hosts": 2}', "not a ring"),
-        ("[[[]]]", "not a ring"),
-        ("7", "not a ring"),
-        ("[" * 100_000, "not a ring"),
-        ("\0\xff", "not a ring"),
-        ('[["localhost:1"], ["localhost:2"]]', "not a ring"),
-        ('[["127.0.0.1:0"], ["127.0.0.1:65536"]]', "no port between 1 and 65535"),
-        ('[["127.0.0.1:9"], ["127.0.0.1:9"]]', "two ranks have the address 127.0.0.1 port 9"),
-        ('[["127.0.0.1:9"]]', "there is no rank 1 among 1"),
-        (None, "No such file"),
-    ],
-)
-def test_a_broken_hostfile_is_said_in_one_line(tmp_path, text, why):
-    path = tmp_path / "hosts.json"
-    if text is not None:
-        path.write_text(text, encoding="latin-1")
-    with pytest.raises(DistributedError, match=why) as caught:
-        ring_environment({"MLX_RANK": "1", "MLX_HOSTFILE": str(path)})
-    assert "\n" not in str(caught.value)
-    assert len(str(caught.value)) < 400
-
-
-@pytest.mark.slow
-def test_a_rank_beyond_the_size_says_so_and_the_others_do_not_hang(tmp_path):
-    path = hostfile(tmp_path / "hosts.json", 2)
-    said = ranks(INIT, [{"MLX_RANK": rank, "MLX_HOSTFILE": str(path)} for rank in ("0", "2")])
-    assert [code for *_, code in said] == [1, 1]
-    zero, two = (last_lines(err)[-1] for _, err, _ in said)
-    assert "CollectiveTimeout: rank 1 did not come within 1.5 s" in zero
-    assert "there is no rank 2 among 2" in two
-
-
-# An attempt that the time limit cuts off would hide what the one before has met: there are two only.
-SELDOM = f"import phalanx.distributed._environment as its; its._RETRY_S = 0.7 * {LIMIT_S}\n{INIT}"
-
-
-@pytest.mark.slow
-def test_a_port_that_is_taken_is_named_on_each_rank(tmp_path):
-    path = hostfile(tmp_path / "hosts.json", 2)
-    host, port = json.loads(path.read_text())[0][0].split(":")
-    with socket.create_server((host, int(port))) as server:
-
-        def serve():
-            while True:
-                try:
-                    sock, _ = server.accept()
-                except OSError:
-                    return
-                with sock, contextlib.suppress(OSError):
-                    sock.recv(4096)
-                    sock.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-
-        thread = threading.Thread(target=serve, daemon=True)
-        thread.start()
-        said = ranks(SELDOM, [{"MLX_RANK": str(r), "MLX_HOSTFILE": str(path)} for r in range(2)])
-        server.shutdown(socket.SHUT_RDWR)
-        thread.join(10)
-    assert [code for *_, code in said] == [1, 1]
-    zero, one = (last_lines(err)[-1] for _, err, _ in said)
-    assert f"rank 0 cannot listen on 127.0.0.1 port {port}: Address already in use" in zero
-    assert f"rank 0 was not met at 127.0.0.1 port {port} within 1.5 s" in one
-    assert "no rank" in one
-
-
 WRONG_CHANNELS = ["", "x", "-1", "999999", "0.5", "٣"]
 ASK_EACH = f"""
 import os, phalanx as px
@@ -207,7 +131,7 @@ for value in {WRONG_CHANNELS}:
         px.init(timeout={LIMIT_S})
     except px.DistributedError as error:
         print(error)
-os.environ["PHALANX_CHANNEL"] = "x"
+os.environ["PHALANX_CHANNEL"] = "999999"
 px.init(timeout={LIMIT_S})
 """
 
@@ -218,3 +142,5 @@ def test_a_wrong_channel_is_said_in_one_line():
     lines = [*out.splitlines(), last_lines(err)[-1]]
     assert len(lines) == len(WRONG_CHANNELS) + 1
     assert all("was this process started by a Phalanx supervisor?" in line for line in lines)
+    assert "/phalanx/" not in err  # no frame of ours, nor the error of the socket below it
+    assert err.count("Traceback") == 1

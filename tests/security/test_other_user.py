@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from support.inside import root_pid
 
 from phalanx.workspace import Workspace
 
@@ -69,7 +70,7 @@ def test_nothing_of_a_workspace_opens_to_another_user(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with Workspace.start(n=2) as ws:
         ws.run("x = px.all_sum(np.ones(1 << 20))")
-        root = psutil.Process(ws._root.pid)
+        root = psutil.Process(root_pid(ws))
         processes = [root, *root.children(recursive=True)]
         opened = {p.pid: links(p.pid) for p in processes}
         assert any("memfd:phalanx" in file for files in opened.values() for file in files.values())

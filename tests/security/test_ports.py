@@ -22,6 +22,7 @@ from security.strangers import (
     listening,
     requests,
 )
+from support.inside import root_address, root_pid
 from support.tiers import deep
 from support.waiting import wait_until
 
@@ -48,7 +49,7 @@ def test_a_world_forms_while_garbage_comes_to_every_port(tmp_path):
     with Pest(os.getpid(), bomb) as pest, Workspace.start(n=3, transport="tcp") as workspace:
         for _ in range(3):
             check(workspace)
-        addresses = set(listening(workspace._root.pid))
+        addresses = set(listening(root_pid(workspace)))
 
         def is_everywhere():
             check(workspace)
@@ -61,16 +62,16 @@ def test_a_world_forms_while_garbage_comes_to_every_port(tmp_path):
 
 
 def test_one_port_is_open_and_the_rest_is_for_our_user(ws):
-    addresses = listening(ws._root.pid)
+    addresses = listening(root_pid(ws))
     (port,) = (address for address in addresses if not isinstance(address, str))
     assert port[0] == "127.0.0.1"
-    assert endpoint(port) == ws._root._root.address.endpoint  # through which its clients come
+    assert endpoint(port) == root_address(ws).endpoint  # through which its clients come
     for rank in ws.topology().ranks:
         assert listening(rank.pid) == []
 
 
 def ports(ws: Workspace) -> list[tuple[str, int]]:
-    return [a for a in listening(ws._root.pid) if not isinstance(a, str)]
+    return [a for a in listening(root_pid(ws)) if not isinstance(a, str)]
 
 
 @pytest.mark.parametrize("name", garbage(None))
@@ -91,7 +92,7 @@ def test_garbage_at_the_port_while_cells_run(ws, name, tmp_path):
 def test_another_user_hears_nothing_and_is_not_heard(ws, tmp_path):
     tmp_path.chmod(0o777)
     bomb = tmp_path / "bomb"
-    names = [a for a in listening(ws._root.pid) if isinstance(a, str)]
+    names = [a for a in listening(root_pid(ws)) if isinstance(a, str)]
     with OtherUser() as other:
         assert other.say("zmq", names, bomb) == 0
         for _ in range(3):
@@ -106,7 +107,7 @@ def test_another_user_hears_nothing_and_is_not_heard(ws, tmp_path):
 def test_zmq_without_the_key_is_not_let_into_the_port(ws, tmp_path):
     bomb = tmp_path / "bomb"
     messages = requests(bomb, secrets.token_bytes(32), "engine")
-    stranger = ZmqStranger(ports(ws), messages, ws._root._root.address.public_key)
+    stranger = ZmqStranger(ports(ws), messages, root_address(ws).public_key)
     try:
         for _ in range(5):
             check(ws)
@@ -133,7 +134,7 @@ def test_the_port_asks_for_a_key(ws):
 def test_huge_messages_of_strangers_fill_no_memory(ws):
     (port,) = ports(ws)
     greeting = b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"CURVE".ljust(20, b"\0") + bytes(32)
-    root = psutil.Process(ws._root.pid)
+    root = psutil.Process(root_pid(ws))
     nbytes = [root.memory_info().rss]
     with contextlib.ExitStack() as stack:
         for _ in range(3):

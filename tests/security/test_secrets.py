@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import base64
-import json
 import logging
 import os
-import subprocess
-import sys
 import tempfile
 import textwrap
 from pathlib import Path
@@ -15,13 +12,14 @@ from pathlib import Path
 import psutil
 import pytest
 import zmq
-from launching import Running, write_script
+from support.inside import root_pid
+from support.launching import Running, write_script
 from support.waiting import wait_until
 
-from phalanx.distributed._key_file import read_key
-from phalanx.protocol import Booted, Registered, Welcome
+from phalanx.distributed.bootstrap.mpi import read_key
+from phalanx.protocol import Booted, Registered, Welcome, WorldConfig
 from phalanx.workspace import Workspace
-from phalanx.workspace._messages import RankChannels
+from phalanx.workspace.connection.transport import RankChannels
 
 
 def spellings(secret: bytes) -> list[bytes]:
@@ -41,7 +39,7 @@ def secrets_of(ws: Workspace) -> dict[str, bytes]:
 
 
 def family(ws: Workspace) -> list[psutil.Process]:
-    root = psutil.Process(ws._root.pid)
+    root = psutil.Process(root_pid(ws))
     return [psutil.Process(), root, *root.children(recursive=True)]
 
 
@@ -156,7 +154,7 @@ def test_no_secret_in_what_is_logged(ws, capfd, caplog):
 def test_no_record_shows_its_key():
     key = bytes(range(100, 132))
     hidden = [
-        Welcome(1, 0, 1, 1, "lab", key, (0,), (0,), ("h",), ("a",), "any", -1, (), ()),
+        Welcome(1, 0, WorldConfig("lab", 1), 1, key, (0,), (0,), ("h",), ("a",), -1, (), ()),
         Registered(1, 0, "engine", {"key": key.hex(), "curve_serverkey": key.hex()}),
         Booted({"key": key.hex(), "curve_serverkey": key.hex()}, ("engine",)),
     ]
@@ -170,8 +168,15 @@ FAILS = textwrap.dedent(
     import logging, sys, traceback
     logging.basicConfig(level=logging.DEBUG)
     import phalanx as px
+    from phalanx.distributed.bootstrap import mpi
+
+    def fail(*_):
+        assert len(sys._getframe(1).f_locals["world"].key) == 32
+        raise px.DistributedError("failed on purpose")
+
+    mpi._introduce = fail  # when the key is read
     try:
-        px.init(timeout=1.0)
+        px.init(backend="mpi")
     except px.DistributedError as error:
         print("".join(traceback.TracebackException.from_exception(error, capture_locals=True).format()))
     """
@@ -179,22 +184,12 @@ FAILS = textwrap.dedent(
 
 
 @pytest.mark.slow
-def test_no_key_of_a_file_in_logs_errors_or_the_locals_of_a_traceback(tmp_path):
+def test_no_key_of_a_file_in_logs_errors_or_the_locals_of_a_traceback(mpi, tmp_path):
     key = tmp_path / "key"
     key.write_text("correct horse battery staple")
     key.chmod(0o600)
-    hosts = tmp_path / "hosts.json"
-    hosts.write_text(json.dumps([["127.0.0.1:1"], ["127.0.0.1:2"]]))
-    for rank in ("0", "1"):
-        env = {
-            **os.environ, "MLX_RANK": rank, "MLX_HOSTFILE": str(hosts),
-            "PHALANX_KEY_FILE": str(key),
-        }  # fmt: skip
-        done = subprocess.run(
-            [sys.executable, "-c", FAILS], env=env, capture_output=True, text=True, timeout=60,
-            check=True,
-        )  # fmt: skip
-        said = done.stdout + done.stderr
-        assert "_environment.py" in said
-        assert "battery" not in said
-        assert not any(word in said.encode() for word in spellings(read_key(str(key))))
+    done = mpi.run(1, "-c", FAILS, PHALANX_KEY_FILE=str(key))
+    said = done.stdout + done.stderr
+    assert "failed on purpose" in said
+    assert "battery" not in said
+    assert not any(word in said.encode() for word in spellings(read_key(str(key))))

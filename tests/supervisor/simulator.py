@@ -1,6 +1,6 @@
 """Ranks that are a few lines of Python, for what a supervisor concludes from their pages.
 
-Programs are made from one list of events that could be done in that order, so a rank that stands
+Where programs are made from one list of events that could be done in that order, a rank that stands
 still for good does so because another one left its program early, and for no other reason.
 """
 
@@ -9,18 +9,25 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from phalanx.supervisor._hopeless import WORLD, Activity, Passed, Standing
+from phalanx.protocol import UserWait
+from phalanx.supervisor.health.stalls import WORLD, Activity, GroupProgress, Passed
+
+_MAIN, _OTHER = -1, -2  # threads of a rank that are no group's
 
 
 @dataclass(frozen=True)
 class Event:
-    """An operation of a group (``is_async`` says which ranks only submit it), or a message."""
+    """An operation of a group (``asyncs`` only submit it), a message, or a wait for works.
+
+    That ends when at most ``left`` operations are queued in the group.
+    """
 
     group: int
     sender: int = -1
     receiver: int = -1
     is_large: bool = False
     asyncs: frozenset[int] = frozenset()
+    left: int = -1
 
     @property
     def is_message(self) -> bool:
@@ -29,9 +36,10 @@ class Event:
 
 @dataclass
 class Rank:
-    """What a rank has still to do, and what its page says."""
+    """What a rank has still to do, ``other`` in a second thread, and what its page says."""
 
     program: list[Event]
+    other: list[Event] = field(default_factory=list)
     is_gone: bool = False
     queues: dict[int, list[Event]] = field(default_factory=lambda: defaultdict(list))
     inside: dict[int, int] = field(default_factory=dict)  # group -> seq
@@ -40,14 +48,24 @@ class Rank:
     received: dict[tuple[int, int], int] = field(default_factory=lambda: defaultdict(int))
     sends: set[tuple[int, int]] = field(default_factory=set)
     receives: set[tuple[int, int]] = field(default_factory=set)
+    wait: UserWait | None = None
+    n_waits: int = 0
 
 
 class Simulator:
     """Steps the threads of ranks, one small step at a time, in whatever order it is told."""
 
-    def __init__(self, groups: dict[int, tuple[int, ...]], programs: list[list[Event]]) -> None:
+    def __init__(
+        self,
+        groups: dict[int, tuple[int, ...]],
+        programs: list[list[Event]],
+        others: dict[int, list[Event]] | None = None,
+    ) -> None:
         self.groups = groups
-        self.ranks = [Rank(list(program)) for program in programs]
+        self.ranks = [
+            Rank(list(program), list((others or {}).get(number, ())))
+            for number, program in enumerate(programs)
+        ]
         self._lying: dict[tuple[int, int, int], int] = defaultdict(int)  # small ones, unread
 
     @property
@@ -56,14 +74,14 @@ class Simulator:
 
     @property
     def gone(self) -> set[int]:
-        return {number for number, rank in enumerate(self.ranks) if rank.is_gone}
+        return {n for n, rank in enumerate(self.ranks) if rank.is_gone and not rank.other}
 
     def threads(self) -> list[tuple[int, int]]:
         """The threads there are: (rank, -1) runs the program, (rank, group) that group's queue."""
         return [
             (number, thread)
-            for number in range(len(self.ranks))
-            for thread in (-1, *sorted(self.groups))
+            for number, rank in enumerate(self.ranks)
+            for thread in (_MAIN, *((_OTHER,) if rank.other else ()), *sorted(self.groups))
         ]
 
     def step(self, thread: tuple[int, int]) -> bool:
@@ -76,21 +94,50 @@ class Simulator:
             if group not in rank.inside:
                 rank.queues[group].pop(0)
             return True
-        if rank.is_gone:
-            return False
-        if not rank.program:
-            rank.is_gone = True
-            return True
-        event = rank.program[0]
+        program = rank.program if group == _MAIN else rank.other
+        if not program:
+            has_ended = group == _MAIN and not rank.is_gone
+            rank.is_gone |= has_ended
+            return has_ended
+        event = program[0]
         has_moved, is_over = self._begin(number, event)
         if is_over:
-            rank.program.pop(0)
+            program.pop(0)
+        if group == _MAIN:
+            self._show_wait(number, event, has_moved=has_moved)
         return has_moved
+
+    def _show_wait(self, number: int, event: Event, *, has_moved: bool) -> None:
+        """Say what the program waits in, and that it has looked in vain once more."""
+        rank = self.ranks[number]
+        if has_moved:
+            rank.wait = None
+            return
+        if rank.wait is None:
+            rank.n_waits += 1
+            rank.wait = UserWait(rank.n_waits, event.group, *self._waited_for(number, event))
+        has_threads = bool(rank.other)
+        rank.wait = rank.wait._replace(looks=rank.wait.looks + 1, has_threads=has_threads)
+
+    def _waited_for(self, number: int, event: Event) -> tuple[str, int, int]:
+        """The operation, its number and the peer."""
+        rank, group = self.ranks[number], event.group
+        if event.is_message:
+            is_sender = number == event.sender
+            peer = event.receiver if is_sender else event.sender
+            passed = rank.sent if is_sender else rank.received
+            return "send" if is_sender else "recv", passed[group, peer] + 1, peer
+        if event.left >= 0 or rank.queues[group]:
+            return "work", max(event.left, 0), -1
+        return "all_sum", rank.inside[group], -1
 
     def _begin(self, number: int, event: Event) -> tuple[bool, bool]:
         rank, group = self.ranks[number], event.group
         if event.is_message:
             return self._pass(number, event)
+        if event.left >= 0:
+            is_over = len(rank.queues[group]) <= event.left
+            return is_over, is_over
         if number in event.asyncs:
             rank.queues[group].append(event)
             return True, True
@@ -147,7 +194,7 @@ class Simulator:
         """What the page of a rank says."""
         rank = self.ranks[number]
         groups = {
-            group: Standing(
+            group: GroupProgress(
                 "all_sum" if group in rank.inside else "",
                 rank.inside.get(group, 0),
                 rank.done[group],
@@ -161,7 +208,7 @@ class Simulator:
             key: Passed(rank.sent[key], rank.received[key], key in rank.sends, key in rank.receives)
             for key in keys
         }
-        return Activity(1, groups, messages=messages)
+        return Activity(1, groups, messages=messages, wait=rank.wait)
 
     @property
     def splits(self) -> dict[int, tuple[int, ...]]:

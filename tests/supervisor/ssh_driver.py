@@ -13,8 +13,8 @@ import sys
 import msgspec
 
 from phalanx.protocol import HostPlan, RemoteOptions
-from phalanx.supervisor._host_process import HostStart, HostUnreachable
-from phalanx.supervisor._ssh import launch_over_ssh
+from phalanx.supervisor.launchers.remote_command import HostStart, HostUnreachable
+from phalanx.supervisor.launchers.select import launch_host
 
 
 async def _serve(plan, remote, first_line, hosts):
@@ -24,7 +24,7 @@ async def _serve(plan, remote, first_line, hosts):
         print(json.dumps({"name": plan.name, **words}), flush=True)
 
     try:
-        host = await launch_over_ssh(HostStart(plan, first_line.encode(), remote, slow.append))
+        host = await launch_host(HostStart(plan, first_line.encode(), remote, slow.append))
     except HostUnreachable as problem:
         say(is_up=False, text=problem.text, slow=slow)
         return

@@ -7,8 +7,8 @@ import signal
 import subprocess
 import sys
 
-from phalanx.supervisor._freeze import LEAST_SILENCE_S, MOST_STEP_S, FreezeWatch
-from phalanx.supervisor._system import is_stopped
+from phalanx.supervisor.health.liveness import LEAST_SILENCE_S, MOST_STEP_S, HeartbeatMonitor
+from phalanx.supervisor.processes.system import is_stopped
 
 LOOK_S = 0.2
 
@@ -20,7 +20,7 @@ class Watched:
         self.stopped = set(stopped)
         self.told: list[tuple[int, str]] = []
         self.now_s = 100.0
-        self._watch = FreezeWatch(
+        self._watch = HeartbeatMonitor(
             limit_s,
             lambda rank: rank in self.stopped,
             lambda rank, reason: self.told.append((rank, reason)),
@@ -78,7 +78,7 @@ def test_a_thawed_rank_begins_anew():
     assert watched.look_until_told({1: 8}) > 4.0
 
 
-def test_who_has_no_heart_is_never_accused():
+def test_a_rank_without_heartbeats_is_never_accused():
     watched = Watched(5.0, stopped=(0,))
     for _ in range(100):
         assert not watched.look({0: 0})

@@ -6,12 +6,12 @@ import resource
 import sys
 
 import pytest
-from launching import LAUNCH
-from leftovers import Family
+from support.launching import LAUNCH
+from support.leftovers import Family
 from support.promise import BOUND_S, within
 from support.tiers import deep, deep_but
 
-from phalanx.supervisor import _limits
+from phalanx.supervisor.processes import system
 
 pytestmark = pytest.mark.slow
 
@@ -85,7 +85,7 @@ def test_links_to_other_hosts_get_what_the_hard_limit_leaves(monkeypatch, soft, 
     new = []
     monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, hard))
     monkeypatch.setattr(resource, "setrlimit", lambda _, both: new.append(both))
-    _limits.allow_descriptors(2, 500)
+    system.allow_descriptors(2, 500)
     assert new == [(limit, hard) for limit in raised]
 
 

@@ -10,7 +10,7 @@ import subprocess
 import sys
 
 import pytest
-from leftovers import Created, Family
+from support.leftovers import Created, Family
 from support.promise import BOUND_S, PATIENCE_S, within
 from support.tiers import deep, deep_but
 from support.waiting import wait_until
@@ -79,9 +79,9 @@ PHASES = {
 }
 # victim, but client and root -> what its command line holds
 VICTIMS = {
-    "controller": "phalanx.supervisor._controller",
-    "rank": "phalanx.supervisor._engine",
-    "sweeper": "_sweep.py",
+    "controller": "phalanx.supervisor.engine.controller_main",
+    "rank": "phalanx.supervisor.engine.main",
+    "sweeper": "sweep_main.py",
     "child": "sleep 1008",
 }
 MATTERS = {"client", "root", "controller"}  # the others' death is not the end
@@ -118,7 +118,7 @@ def end(family, victim):
 
 
 def assert_gone(family, *, but_client=False):
-    """Hold all processes of a family to the time that their end may take."""
+    """Hold all processes of one program to the time that their end may take."""
     with within():
         assert family.left(BOUND_S, but=(family.popen.pid,) if but_client else ()) == []
 

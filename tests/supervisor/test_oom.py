@@ -10,13 +10,13 @@ import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 
-import launching
 import pytest
+from support import launching
 from support.loops import run_jumping
 from support.waiting import wait_until
 
-from phalanx.supervisor._health import HealthWatch
-from phalanx.supervisor._oom import REASON, RECENT_S, OutOfMemory
+from phalanx.supervisor.health.liveness import HealthWatch
+from phalanx.supervisor.processes.child import OOM_RECENT_S, OUT_OF_MEMORY, OutOfMemory
 
 MEMORY = Path("/sys/fs/cgroup/memory")  # version 1
 PID = 4711
@@ -71,7 +71,7 @@ def test_what_was_long_ago_explains_nothing(kernel):
     kernel.watch.look(PID, 0.0)
     kernel.count(1)  # another process of the group
     kernel.watch.look(PID, 5.0)
-    assert not kernel.watch.explains(PID, 5.1 + RECENT_S)
+    assert not kernel.watch.explains(PID, 5.1 + OOM_RECENT_S)
 
 
 def test_where_the_kernel_says_nothing_nothing_is_said(tmp_path):
@@ -142,8 +142,8 @@ def test_a_rank_that_the_kernel_kills_for_memory_is_named_so(group, tmp_path):
     move = f'echo $$ > {group}/cgroup.procs; exec "$@"'
     words = ["sh", "-c", move, "sh", *launching.LAUNCH, "-n", "2", str(script)]
     ended = subprocess.run(words, capture_output=True, timeout=60, check=False)
-    assert f"rank 1 {REASON}" in ended.stderr.decode()
-    assert f": {REASON}" in ended.stdout.decode()
+    assert f"rank 1 {OUT_OF_MEMORY}" in ended.stderr.decode()
+    assert f": {OUT_OF_MEMORY}" in ended.stdout.decode()
     assert ended.returncode == 128 + signal.SIGKILL
 
 

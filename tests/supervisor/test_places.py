@@ -5,26 +5,25 @@ from __future__ import annotations
 import pytest
 
 from phalanx.distributed import is_cell_file
-from phalanx.supervisor._dumps import Frame, Stack
-from phalanx.supervisor._places import _OWN, place_of
+from phalanx.supervisor.health.stacks import _OWN, Frame, Stack, place_of
 
 SITE = "/venv/lib/python3.11/site-packages/"
 STDLIB = "/usr/lib/python3.11/"
 CELL, OLD = "<cell 57295dad>", "<cell 65adf98a>"
 
-OP = (Frame(_OWN + "distributed/_run.py", 70, "collective"),)
+OP = (Frame(_OWN + "distributed/operations/collectives.py", 70, "collective"),)
 ASKING = (
     Frame(STDLIB + "threading.py", 327, "wait"),
-    Frame(_OWN + "rank/_input.py", 70, "next_line"),
-    Frame(_OWN + "supervisor/_kernel.py", 180, "raw_input"),
+    Frame(_OWN + "rank/input.py", 70, "next_line"),
+    Frame(_OWN + "supervisor/engine/kernel.py", 180, "raw_input"),
 )
 NUMPY = (Frame(SITE + "numpy/linalg/_linalg.py", 1681, "svd"),)
 KERNEL = (
     Frame(SITE + "IPython/core/interactiveshell.py", 3823, "run_code"),
     Frame(SITE + "ipyparallel/engine/kernel.py", 213, "do_execute"),
-    Frame(_OWN + "supervisor/_kernel.py", 131, "do_execute"),
+    Frame(_OWN + "supervisor/engine/kernel.py", 131, "do_execute"),
     Frame(STDLIB + "asyncio/base_events.py", 607, "run_forever"),
-    Frame(_OWN + "supervisor/_engine.py", 85, "<module>"),
+    Frame(_OWN + "supervisor/engine/main.py", 85, "<module>"),
     Frame("<frozen runpy>", 198, "_run_module_as_main"),
 )
 SCRIPT = (Frame("/home/ada/train.py", 80, "<module>"),)
@@ -107,6 +106,27 @@ def test_who_waits_for_a_line_is_asking():
     # A thread of the user's that was called from there is not.
     called = Frame(CELL, 9, "completer"), *ASKING, Frame(CELL, 3, "<module>"), *KERNEL
     assert not place_of(main(*called)).is_asking
+
+
+def test_a_question_is_shown_though_a_thread_is_in_an_operation():
+    thread = Stack((*OP, Frame("/home/ada/train.py", 31, "work")), False)
+    place = place_of([thread, Stack((*ASKING, Frame(CELL, 3, "<module>"), *KERNEL), True)])
+    assert (place.text, place.is_asking) == ("cell line 3", True)
+
+
+def test_libraries_that_our_code_calls_are_not_shown():
+    place = place_of(main(*NUMPY, *OP, Frame(CELL, 3, "<module>"), *KERNEL))
+    assert (place.text, place.frames) == ("cell line 3", ("cell line 3",))
+
+
+def test_who_shows_an_error_is_in_no_library():
+    colours = Frame(SITE + "pygments/lexer.py", 714, "get_tokens_unprocessed")
+    shows = Frame(_OWN + "supervisor/engine/kernel.py", 107, "_show_error")
+    place = place_of(main(colours, shows, *KERNEL))
+    assert (place.text, place.is_showing) == ("", True)
+    # A user's own text of the error is the user's code.
+    place = place_of(main(Frame(CELL, 3, "__str__"), colours, shows, *KERNEL))
+    assert (place.text, place.is_showing) == ("cell line 3 in __str__", False)
 
 
 def test_the_frames_are_the_users_and_the_libraries():

@@ -6,9 +6,9 @@ import asyncio
 import contextlib
 import socket
 
-from support.promise import PATIENCE_S
+from support.promise import PATIENCE_S, ROOM_S
 
-from phalanx.supervisor._reach import Reached, reach
+from phalanx.supervisor.hosts.addresses import ReachResult, reach
 
 
 def listening(undo, backlog=8):
@@ -40,7 +40,7 @@ def test_an_address_that_does_not_answer_does_not_hold_up_the_others():
     with contextlib.ExitStack() as undo:
         silent, (_, good) = swallowing(undo), listening(undo)
         found = asyncio.run(reached((silent, silent, good), 60.0))
-        assert found == Reached(good, "127.0.0.1", "", is_refused=False)
+        assert found == ReachResult(good, "127.0.0.1", "", is_refused=False)
         found = asyncio.run(reached((good, listening(undo)[1]), 60.0))
         assert found.endpoint == good
 
@@ -49,9 +49,9 @@ def test_why_no_address_answers_is_told_of_each_in_order():
     with contextlib.ExitStack() as undo:
         silent, refused = swallowing(undo), refusing(undo)
         one, two = (endpoint.removeprefix("tcp://") for endpoint in (silent, refused))
-        found = asyncio.run(reached((silent, refused), 0.2))
+        found = asyncio.run(reached((silent, refused), ROOM_S / 5))
         words = f"{one} (no answer: blocked by a firewall?), {two} (refused)"
-        assert found == Reached("", "", words, is_refused=False)
+        assert found == ReachResult("", "", words, is_refused=False)
         found = asyncio.run(reached((refused, silent), 60.0, is_refusal_final=True))
         assert found.is_refused
         assert not found.endpoint

@@ -7,36 +7,40 @@ import signal
 
 import msgspec
 import pytest
-from far_hosts import OPTIONS, Events, play, until
 from hypothesis import given
 from hypothesis import strategies as st
+from support.hosts.far_hosts import OPTIONS, Events, play, until
 from support.loops import run_jumping
 
 import phalanx
 from phalanx.protocol import Activity, EngineReady, Notice
-from phalanx.protocol.host_commands import CommandOutput, OutputDone, RunCommand
-from phalanx.protocol.host_letters import FromHostLetter
-from phalanx.protocol.host_samples import HostSample, HostSamples
-from phalanx.protocol.hosts import (
-    Beat,
-    Beaten,
-    Disowned,
+from phalanx.protocol.host import (
+    CommandOutput,
+    Evicted,
+    FromHostEnvelope,
+    FromRankEnvelope,
+    HostPing,
+    HostPong,
     HostReport,
+    HostSample,
+    HostSamples,
     HostUp,
+    OutputDone,
     RankFrozen,
     RankGone,
     RankReport,
-    RankSaid,
-    Rejoined,
+    ReconnectAck,
+    RunCommand,
     SignalRank,
     Spawn,
+    Versions,
 )
 from phalanx.protocol.scripts import cost
-from phalanx.supervisor import _output_window
-from phalanx.supervisor._beats import ClockOffset
-from phalanx.supervisor._host_line import LOOK_EVERY_S
-from phalanx.supervisor._hosts import Hosts
-from phalanx.supervisor._output_window import OutputWindow
+from phalanx.supervisor.health.liveness import ClockOffset
+from phalanx.supervisor.hosts.connection import LOOK_EVERY_S
+from phalanx.supervisor.hosts.host_set import HostSet, versions_here
+from phalanx.supervisor.processes import streams
+from phalanx.supervisor.processes.streams import OutputWindow
 
 
 def report(rank):
@@ -46,7 +50,7 @@ def report(rank):
 BAD = [
     HostReport((report(1),)),
     HostReport((report(0), report(7))),
-    RankSaid(1, EngineReady()),
+    FromRankEnvelope(1, EngineReady()),
     RankGone(1, 0, "exited", ""),
     RankFrozen(1, "frozen"),
     HostSamples((HostSample(1, 9, 0, 0, 0, 0, {}, (), 0, b""),)),
@@ -66,14 +70,14 @@ def test_a_host_that_speaks_for_others_or_nonsense_is_put_out(monkeypatch, bad):
             far.say_bytes(*bad)
         else:
             far.say(bad)
-        await far.hear(Disowned)
+        await far.hear(Evicted)
         await until(lambda: events.lost)
         assert [rank for rank, _ in events.lost] == [0]
         assert events.lost[0][1].startswith("lost its host: it has s")
         assert processes[0].is_killed
         assert events.said == events.frozen == []
-        far.say(RankSaid(0, EngineReady()))  # it is not heard any more
-        await far.hear(Disowned)
+        far.say(FromRankEnvelope(0, EngineReady()))  # it is not heard any more
+        await far.hear(Evicted)
         assert events.said == []
         assert not processes[1].is_killed
 
@@ -82,7 +86,7 @@ def test_a_host_that_speaks_for_others_or_nonsense_is_put_out(monkeypatch, bad):
 
 def test_a_host_that_fills_its_roots_memory_is_put_out(monkeypatch):
     """It goes on saying what its rank prints, and nothing of that has been written out."""
-    monkeypatch.setattr(_output_window, "_MOST_COST", 20 << 16)
+    monkeypatch.setattr(streams, "_MOST_COST", 20 << 16)
 
     async def scene(hosts, events, visit, processes):
         taken = []
@@ -98,7 +102,7 @@ def test_a_host_that_fills_its_roots_memory_is_put_out(monkeypatch):
         await far.hear(OutputDone)
         for _ in range(40):
             far.say(CommandOutput(0, "stdout", piece))
-        await far.hear(Disowned)
+        await far.hear(Evicted)
         await until(lambda: events.lost)
         assert events.lost == [
             (0, "lost its host: it has sent more output than it may before that is written out")
@@ -145,11 +149,11 @@ def test_a_mistake_while_a_host_is_started_is_told(monkeypatch):
     async def fail(self):
         raise KeyError
 
-    monkeypatch.setattr(Hosts, "reached_at", fail)
+    monkeypatch.setattr(HostSet, "reached_at", fail)
 
     async def main():
         events = Events()
-        hosts = Hosts(OPTIONS, events)
+        hosts = HostSet(OPTIONS, events)
         hosts.spawn(0)
         hosts.spawn(1)
         await until(lambda: events.not_up)
@@ -173,7 +177,7 @@ def test_a_rank_that_waits_for_its_host_can_be_given_up(monkeypatch):
 
 
 def test_a_host_speaks_for_itself_only_whatever_it_says_of_itself(monkeypatch):
-    """Who has which key is the socket's to know: test_root_link.py."""
+    """Who has which key is the socket's to know: test_reliable_session.py."""
 
     async def scene(hosts, events, visit, processes):
         far = visit(processes[1])
@@ -208,7 +212,7 @@ def test_a_host_that_says_nothing_is_lost_in_time_and_told_when_it_comes_back(mo
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         while loop.time() - began_s < 5.0:
-            far.say(Beaten((await far.hear(Beat)).number, 1))
+            far.say(HostPong((await far.hear(HostPing)).number, 1))
         assert events.lost == []
         began_s = loop.time()
         await until(lambda: events.lost)
@@ -216,8 +220,42 @@ def test_a_host_that_says_nothing_is_lost_in_time_and_told_when_it_comes_back(mo
         assert 1.0 <= loop.time() - began_s <= 1.0 + 2 * LOOK_EVERY_S
         assert events.lost == [(0, "lost its host: it has not answered for 1 s")]
         assert not processes[0].is_killed  # it may be on its way
-        far.say(Beaten(1, 1))
-        await far.hear(Disowned)
+        far.say(HostPong(1, 1))
+        await far.hear(Evicted)
+
+    play(monkeypatch, scene)
+
+
+def test_pings_whose_answer_was_lost_are_forgotten_with_the_next_answer(monkeypatch):
+    async def scene(hosts, events, visit, processes):
+        far = visit(processes[0])
+        far.come()
+        pings = [await far.hear(HostPing) for _ in range(3)]
+        waiting = hosts._remote[0]._connection._sent
+        assert set(waiting) == {ping.number for ping in pings}
+        far.say(HostPong(pings[1].number, 1))
+        await until(lambda: set(hosts._remote[0]._connection._sent) == {pings[2].number})
+
+    play(monkeypatch, scene)
+
+
+@pytest.mark.parametrize("is_broken_first", [True, False])
+def test_a_host_whose_launcher_tells_nothing_is_looked_at_when_its_connection_breaks(
+    monkeypatch, is_broken_first
+):
+    """An ssh that was killed, or whose far shell was, tells no exit status."""
+
+    async def scene(hosts, events, visit, processes):
+        far = visit(processes[0])
+        far.come()
+        await far.hear(Spawn)
+        processes[0].is_over, processes[0].looked = False, "its supervisor has died"
+        ends = [far.close, lambda: processes[0].over.set_result("its ssh was killed")]
+        for end in ends if is_broken_first else ends[::-1]:
+            end()
+            assert events.lost == []
+            await asyncio.sleep(0.3)  # more than a beat, and less than the silence limit
+        assert events.lost == [(0, "lost its host: its supervisor has died")]
 
     play(monkeypatch, scene)
 
@@ -228,19 +266,19 @@ def test_a_host_comes_in_again_and_neither_end_misses_a_word(monkeypatch):
         far.come()
         await far.hear(Spawn)
         far.close()  # what is said now finds no way
-        far.letters.write(RankSaid(0, EngineReady()))
+        far.session.encode(FromRankEnvelope(0, EngineReady()))
         hosts.signal(0, signal.SIGUSR1)
         hosts.signal(0, signal.SIGUSR2)
         far.rejoin()
-        await far.hear(Rejoined)
-        for body in far.letters.unheard * 2:  # the second time for nothing
+        await far.hear(ReconnectAck)
+        for body in far.session.unacknowledged * 2:  # the second time for nothing
             far.say_bytes(body)
         assert [(await far.hear(SignalRank)).number for _ in range(2)] == [
             signal.SIGUSR1,
             signal.SIGUSR2,
         ]
         await until(lambda: events.said)
-        await far.hear(Beat)
+        await far.hear(HostPing)
         assert events.said == [(0, EngineReady())]
         assert events.lost == []
 
@@ -253,10 +291,10 @@ def test_a_word_of_an_old_connection_does_not_take_the_place_of_the_new_one(monk
         far.come()
         await far.hear(Spawn)
         far.rejoin()
-        await far.hear(Rejoined)
+        await far.hear(ReconnectAck)
         before = far.identity
         far.rejoin()
-        await far.hear(Rejoined)
+        await far.hear(ReconnectAck)
         far.rejoin_late(before)
         await asyncio.sleep(0.1)
         hosts.signal(0, signal.SIGUSR1)
@@ -271,9 +309,9 @@ def test_a_host_that_leaves_words_out_is_put_out(monkeypatch):
         far = visit(processes[0])
         far.come()
         await far.hear(Spawn)
-        far.letters.write(RankSaid(0, EngineReady()))
-        far.say(RankSaid(0, EngineReady()))
-        await far.hear(Disowned)
+        far.session.encode(FromRankEnvelope(0, EngineReady()))
+        far.say(FromRankEnvelope(0, EngineReady()))
+        await far.hear(Evicted)
         assert events.said == []
 
     play(monkeypatch, scene)
@@ -287,7 +325,37 @@ def test_another_version_is_not_up_and_both_are_named(monkeypatch):
         await until(lambda: events.not_up)
         mine = phalanx.__version__
         assert events.not_up == [f"b: its phalanx is 0.0.1, this one is {mine}", "c: no phalanx"]
-        await far.hear(Disowned)
+        await far.hear(Evicted)
+
+    play(monkeypatch, scene)
+
+
+@pytest.mark.parametrize(
+    ("versions", "said"),
+    [
+        ([Versions("0.1", "3.2"), Versions("0.1", "3.2")], ["numpy is 0.1 on b, c and "]),
+        ([None, Versions(python="3.2")], ["Python is 3.2 on c and "]),
+        ([None, None], []),
+    ],
+)
+def test_versions_that_differ_are_told_in_one_line_when_all_hosts_are_up(
+    monkeypatch, versions, said
+):
+    """None: those of this machine. The start goes on."""
+
+    async def scene(hosts, events, visit, processes):
+        for process, its in zip(processes, versions, strict=True):
+            far = visit(process)
+            theirs = its or versions_here()
+            far.say(HostUp(phalanx.__version__, 1, "far", 2, ("127.0.0.1",), versions=theirs))
+            await far.hear(Spawn)
+        await until(lambda: len(hosts._settled) == 2)
+        notices = [news.text for news in events.news if isinstance(news, Notice)]
+        assert len(notices) == len(said)
+        for text, begin in zip(notices, said, strict=True):
+            assert text.startswith(begin)
+            assert "\n" not in text
+        assert events.not_up == events.lost == []
 
     play(monkeypatch, scene)
 
@@ -295,7 +363,7 @@ def test_another_version_is_not_up_and_both_are_named(monkeypatch):
 @given(st.binary(max_size=200))
 def test_what_a_host_says_is_understood_or_refused(data):
     try:
-        message = msgspec.msgpack.decode(data, type=FromHostLetter)
+        message = msgspec.msgpack.decode(data, type=FromHostEnvelope)
     except (ValueError, RecursionError):
         return
     assert isinstance(message, msgspec.Struct)
@@ -319,4 +387,4 @@ def test_a_clock_is_never_said_to_be_nearer_than_it_is(offset_ns, trips):
 
 def test_notices_are_no_part_of_what_hosts_say():
     with pytest.raises(msgspec.ValidationError):
-        msgspec.msgpack.decode(msgspec.msgpack.encode((1, 0, Notice("x"))), type=FromHostLetter)
+        msgspec.msgpack.decode(msgspec.msgpack.encode((1, 0, Notice("x"))), type=FromHostEnvelope)

@@ -14,7 +14,7 @@ import pytest
 from phalanx.errors import DistributedError
 from phalanx.protocol import WorkspaceRecord
 from phalanx.supervisor import claim_name, find_record, list_records
-from phalanx.supervisor._runtime_folder import RecordFile
+from phalanx.supervisor.runtime_dir import RecordFile
 
 NOBODY = 65534
 
@@ -98,11 +98,12 @@ def test_a_record_of_another_form_is_named(live, folder):
         find_record("a")
 
 
-def test_what_others_may_read_is_refused(live, folder):
-    (folder / "a.json").chmod(0o644)
+@pytest.mark.parametrize("others", [0o010, 0o020, 0o040, 0o001, 0o002, 0o004])
+def test_what_others_may_read_is_refused(live, folder, others):
+    (folder / "a.json").chmod(0o600 | others)
     with pytest.raises(DistributedError, match="open to other users and not used; .* 600"):
         list_records()
-    folder.chmod(0o755)
+    folder.chmod(0o700 | others)
     with pytest.raises(DistributedError, match="open to other users and not used; .* 700"):
         list_records()
     with pytest.raises(DistributedError, match="open to other users"):
@@ -159,9 +160,22 @@ except DistributedError as error:
 
     def test_is_refused_where_it_is_in_the_way(self, runtime):
         os.chown(runtime, NOBODY, NOBODY)  # their runtime folder, but ours is in it
-        assert f"{runtime}/phalanx belongs to user root, not to you" in self.attach(runtime)
+        said = self.attach(runtime)
+        assert f"{runtime}/phalanx belongs to user root, not to you" in said
+        assert "set XDG_RUNTIME_DIR to a folder of your own" in said
 
     def test_gets_no_file_that_is_not_theirs(self, runtime, folder):
         os.chown(runtime, NOBODY, NOBODY)
         os.chown(folder, NOBODY, NOBODY)
         assert "a.json belongs to user root, not to you" in self.attach(runtime)
+
+
+def test_a_folder_that_is_full_is_named_with_what_to_do(folder):
+    file = RecordFile(os.open("/dev/full", os.O_RDWR), str(folder / "a.json"))
+    with pytest.raises(DistributedError) as caught:
+        file.write(record_of("a"))
+    assert str(caught.value) == (
+        f"no record can be written in {folder}: No space left on device; "
+        "make room there, or set XDG_RUNTIME_DIR to a folder of yours"
+    )
+    file.close()

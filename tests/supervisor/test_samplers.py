@@ -9,18 +9,18 @@ import msgspec
 import pytest
 from support.loops import run_jumping
 
-from phalanx.protocol.host_samples import HostSamples, said_of
-from phalanx.supervisor._cell_times import KEPT_NS, CellTimes
-from phalanx.supervisor._hopeless import Activity, Standing
-from phalanx.supervisor._rank_reader import RankReader
-from phalanx.supervisor._samples import INTERVAL_S, Samplers
-from phalanx.supervisor._world import World
+from phalanx.protocol.host import HostSamples, said_of
+from phalanx.supervisor.health.stalls import Activity, GroupProgress
+from phalanx.supervisor.hosts.samples import RankReader
+from phalanx.supervisor.membership import WorldState
+from phalanx.supervisor.root.cells import KEPT_NS, CellTimeline
+from phalanx.supervisor.root.observers import INTERVAL_S, Samplers
 
 
 def _samplers(sent):
     return Samplers(
-        World(1),
-        CellTimes(),
+        WorldState(1),
+        CellTimeline(),
         (),
         activity=lambda _: Activity(1, {}),
         is_ready=lambda _: True,
@@ -82,7 +82,7 @@ class _Memory:
         return self.operations, 0, 0, 0, {}
 
     def activity(self, slot):
-        return Activity(1, {0: Standing(self.doing, 1, 0)})
+        return Activity(1, {0: GroupProgress(self.doing, 1, 0)})
 
 
 def test_the_recorder_of_a_rank_that_does_nothing_is_not_read():
@@ -119,7 +119,7 @@ def test_whatever_a_record_says_the_root_takes_what_a_host_tells(is_open, entere
 
 def test_cells_that_run_are_kept_and_others_for_a_moment():
     now = [0]
-    times = CellTimes(lambda: now[0])
+    times = CellTimeline(lambda: now[0])
     times.begin("long", (0, 1))
     times.begin("short", (0,))
     times.begin("never", (0,))
@@ -127,7 +127,12 @@ def test_cells_that_run_are_kept_and_others_for_a_moment():
     now[0] = 5
     times.end("short", 0)
     times.end("short", 1)  # which is not in it
-    times.lose(1)
+    times.end_all(1)
     assert {its.cell: its.ended_ns for its in times.recent()} == {"long": {1: 5}, "short": {0: 5}}
+    times.begin("new", (0,), "print(rank)")
+    now[0] += 2_000_000_000
+    assert times.running(0) == ("print(rank)", 2.0)
+    assert times.running(1) == ("", 0.0)
+    times.forget("new")
     now[0] = KEPT_NS + 6
     assert [its.cell for its in times.recent()] == ["long"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.supervisor._input_log import InputLog
-from phalanx.supervisor._verdict import Verdict
+from phalanx.supervisor.processes.streams import InputLog
+from phalanx.supervisor.root.script_root import FailureAttribution
 
 STEPS = st.lists(
     st.one_of(
@@ -64,8 +64,27 @@ def test_input_for_nobody_is_not_kept():
     assert not log._pieces
 
 
+def test_a_rank_that_was_started_again_gets_what_nobody_has_got():
+    log = InputLog([0, 1])
+    log.append(b"abc")
+    log.advance(0, 2)
+    log.drop(1)
+    assert log.rejoin(1) == 2
+    assert bytes(log.next(1)) == b"c"
+    log.drop(0)
+    log.drop(1)
+    log.append(b"lost")
+    assert log.rejoin(0) == 7
+    log.append(b"new")
+    assert bytes(log.next(0)) == b"new"
+    log.append(b"")
+    log.advance(0, 3)
+    assert log.is_at_end(0)
+    assert not log._pieces
+
+
 def test_the_first_that_fails_is_the_culprit():
-    verdict = Verdict(3)
+    verdict = FailureAttribution(3)
     verdict.end(0, 0)
     verdict.end(2, 3)
     verdict.ending()
@@ -74,7 +93,7 @@ def test_the_first_that_fails_is_the_culprit():
 
 
 def test_nobody_fails():
-    verdict = Verdict(1)
+    verdict = FailureAttribution(1)
     assert verdict.running == (0,)
     verdict.end(0, 0)
     assert verdict.culprit == -1
@@ -82,7 +101,7 @@ def test_nobody_fails():
 
 
 def test_a_rank_that_was_only_freed_points_at_the_cause():
-    verdict = Verdict(3)
+    verdict = FailureAttribution(3)
     verdict.blame(0, 1)
     verdict.end(0, 1)
     assert verdict.is_open
@@ -93,7 +112,7 @@ def test_a_rank_that_was_only_freed_points_at_the_cause():
 
 
 def test_one_that_left_well_is_not_to_blame():
-    verdict = Verdict(2)
+    verdict = FailureAttribution(2)
     verdict.blame(0, 1)
     verdict.end(1, 0)
     verdict.end(0, 1)
@@ -103,7 +122,7 @@ def test_one_that_left_well_is_not_to_blame():
 
 @given(st.permutations(range(4)), st.dictionaries(st.integers(0, 3), st.integers(-1, 3)))
 def test_blame_in_circles_ends(order, blames):
-    verdict = Verdict(4)
+    verdict = FailureAttribution(4)
     for rank, culprit in blames.items():
         verdict.blame(rank, culprit)
     for rank in order:

@@ -8,13 +8,14 @@ import subprocess
 import sys
 
 import pytest
+from support.waiting import wait_until
 
-from phalanx.supervisor import _sweep
+from phalanx.supervisor.processes import sweep_main
 
 # In a process of its own, which the one that sweeps takes for a supervisor.
 STOP = """
 import asyncio, os
-from phalanx.supervisor._sweeper import Sweeper
+from phalanx.supervisor.processes.sweeper import Sweeper
 
 async def main():
     said = []
@@ -31,15 +32,15 @@ asyncio.run(main())
 # What is said at the stop of a host with two ranks.
 ENDING = """
 import asyncio, os
-from phalanx.supervisor._host import HostSupervisor
-from phalanx.supervisor._output import OutputPipe
+from phalanx.supervisor.hosts.local_host import LocalHost
+from phalanx.supervisor.processes.child import OutputPipe
 
 class Events:
     def on_message(self, rank, message): pass
     def on_lost(self, rank, reason, tail): pass
 
 async def main():
-    host = HostSupervisor((0, 1), Events())
+    host = LocalHost((0, 1), Events())
     for rank in host.ranks:
         host.spawn_command(
             rank, ["sleep", "9"], env=os.environ, cwd="/", stdin=None,
@@ -54,6 +55,52 @@ asyncio.run(main())
 """
 
 
+# A root that has ranks on this machine, or only elsewhere, before it starts any.
+ROOT = """
+import asyncio, sys
+from phalanx.protocol import BootOptions, HostPlan, WorldConfig
+from phalanx.supervisor.hosts.host_set import HostSet
+
+async def main():
+    path, where = sys.argv[1:]
+    plan = HostPlan("host", 1, is_local=where == "here")
+    options = BootOptions(
+        WorldConfig("name", 1), 0, b"", 0.0, "/", record_path=path, hosts=(plan,)
+    )
+    hosts = HostSet(options, None)
+    print("made", flush=True)
+    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+    await hosts.stop()
+
+asyncio.run(main())
+"""
+
+
+@pytest.fixture(params=["here", "elsewhere"])
+def root(request, tmp_path):
+    """A root, and its record."""
+    record = tmp_path / "name.json"
+    record.touch()
+    words = [sys.executable, "-c", ROOT, str(record), request.param]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as popen:
+        assert popen.stdout.readline() == b"made\n"
+        yield popen, record
+        popen.kill()
+
+
+def test_the_record_of_a_root_that_is_killed_goes_wherever_its_ranks_are(root):
+    popen, record = root
+    popen.kill()
+    wait_until(lambda: not record.exists(), "the record has been removed")
+
+
+def test_the_record_of_a_root_that_ends_is_its_own_to_remove(root):
+    popen, record = root
+    popen.communicate()
+    assert popen.returncode == 0
+    assert record.exists()
+
+
 def test_a_stop_sees_the_end_of_what_it_ended():
     said = subprocess.run(
         [sys.executable, "-c", STOP], capture_output=True, text=True, check=True, timeout=30
@@ -65,14 +112,14 @@ def test_a_stop_sees_the_end_of_what_it_ended():
 def test_where_all_are_being_ended_one_look_is_for_all(monkeypatch, ending, n_looks):
     """One at the start, for others' worlds; one for each that is gone; one at the end."""
     looks, handlers = [], {}
-    monkeypatch.setattr(_sweep, "sweep", looks.append)
-    monkeypatch.setattr(_sweep.signal, "signal", handlers.__setitem__)
-    monkeypatch.setattr(sys, "argv", ["_sweep.py", "1.2", ""])
+    monkeypatch.setattr(sweep_main, "sweep", looks.append)
+    monkeypatch.setattr(sweep_main.signal, "signal", handlers.__setitem__)
+    monkeypatch.setattr(sys, "argv", ["sweep_main.py", "1.2", ""])
     words = f"+{2**22 + 1} 1\n+{2**22 + 2} 2\n{ending}-{2**22 + 1} 1\n-{2**22 + 2} 2\n.\n"
     monkeypatch.setattr(sys, "stdin", io.StringIO(words))
-    _sweep.main()
+    sweep_main.main()
     assert len(looks) == n_looks
-    # Whoever ends all of a group, as a terminal does, does not end who sweeps up after it.
+    # The end of a whole process group, as by a terminal, does not end its sweeper.
     ending = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     assert handlers == dict.fromkeys(ending, signal.SIG_IGN)
     assert looks[-1](9, "1.2.1")
@@ -88,7 +135,7 @@ def test_a_host_that_ends_its_ranks_says_so_before():
 
 def test_a_supervisor_leaves_without_taking_its_interpreter_down():
     code = (
-        "import atexit, sys\nfrom phalanx.supervisor._leave import leave\n"
+        "import atexit, sys\nfrom phalanx.supervisor.processes.system import leave\n"
         "atexit.register(print, 'too late')\nsys.stdout.write('said')\nleave()"
     )
     said = subprocess.run(

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
+import time
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any
 
+import pytest
 from support.promise import PATIENCE_S
 from support.waiting import wait_until
 
 from phalanx.errors import DistributedError
+from phalanx.workspace.cells import runner
 
-__all__ = ["BackgroundCell", "wait_busy", "wait_idle", "wait_in"]
+__all__ = ["LIMIT_S", "BackgroundCell", "time_is_up_once", "wait_busy", "wait_idle", "wait_in"]
+
+LIMIT_S = 600.0  # a time limit that passes only where `time_is_up_once` makes it
 
 
 class BackgroundCell:
@@ -63,8 +70,37 @@ class BackgroundCell:
         self.wait()
 
 
+@contextlib.contextmanager
+def time_is_up_once(condition: Callable[[], object], what: str) -> Iterator[list[float]]:
+    """Let ``LIMIT_S`` pass for the body's cell as soon as ``condition`` holds, on any machine.
+
+    The cell's clock then jumps by as much. The list that this yields has the moment of the jump.
+    """
+    jumped_s: list[float] = []
+    failures: list[BaseException] = []
+
+    def clock() -> float:
+        return time.monotonic() + (LIMIT_S if jumped_s or failures else 0.0)
+
+    def watch() -> None:
+        try:
+            wait_until(condition, what)
+            jumped_s.append(time.monotonic())
+        except BaseException as error:  # noqa: BLE001 - raised below, once the cell has ended
+            failures.append(error)
+
+    thread = threading.Thread(target=watch)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runner, "run_cell", functools.partial(runner.run_cell, clock=clock))
+        thread.start()
+        yield jumped_s
+        thread.join()
+    if failures:
+        raise failures[0]
+
+
 def wait_busy(ws: Any, *ranks: int) -> None:
-    """Wait until the ranks (default: all) run a cell."""
+    """Wait until a cell of these ranks (default: all) is announced; see `wait_in`."""
 
     def are_busy() -> bool:
         infos = ws.topology().ranks

@@ -10,6 +10,9 @@ import psutil
 
 __all__ = ["assert_idle"]
 
+# A loop that never sleeps uses what others leave of a core; idle processes used up to 0.05 (measured).
+_MOST_CORES = 0.25
+
 
 def _spent(processes: Sequence[psutil.Process]) -> tuple[int, float]:
     """Return how often their threads have gone to sleep, and the seconds of a core they have used.
@@ -26,16 +29,15 @@ def _spent(processes: Sequence[psutil.Process]) -> tuple[int, float]:
 
 
 def assert_idle(
-    processes: Sequence[psutil.Process], wakeups_per_s: float, cores: float, seconds: float = 1.0
+    processes: Sequence[psutil.Process], wakeups_per_s: float, seconds: float = 1.0
 ) -> None:
-    """Assert that processes wake up at most so often a second, and use at most this of a core.
+    """Assert that processes wake up at most so often a second, and that none computes all the time.
 
     How often they wake depends on the product alone: a busy machine makes it less, never more.
-    The bound for the core is only for a loop that never sleeps.
     """
     before, begin_s = _spent(processes), time.monotonic()
     time.sleep(seconds)  # that time goes by is what is looked at
     after, took_s = _spent(processes), time.monotonic() - begin_s
     rate, used = (after[0] - before[0]) / took_s, (after[1] - before[1]) / took_s
     assert rate <= wakeups_per_s, f"{rate:.0f} wake-ups a second"
-    assert used <= cores, f"{used:.3f} of a core"
+    assert used <= _MOST_CORES, f"{used:.3f} of a core"

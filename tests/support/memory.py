@@ -1,20 +1,29 @@
-"""Let one test at a time use gigabytes, and skip it on a machine that is too small."""
+"""Memory: how much of it grows, and one test at a time that uses gigabytes of it."""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import itertools
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import psutil
 import pytest
 from support.waiting import wait_until
 
-__all__ = ["much_memory"]
+__all__ = ["least_growth", "much_memory"]
 
 OTHERS_S = 250.0  # for the test of another worker that uses as much
+
+
+def least_growth(sizes: Sequence[float]) -> float:
+    """Return the smallest growth between one size and the next.
+
+    A leak grows each time; a cache that fills, or a page of the allocator, once.
+    """
+    return min(later - before for before, later in itertools.pairwise(sizes))
 
 
 @pytest.fixture

@@ -8,13 +8,21 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 
-__all__ = ["SAY", "by_section"]
+__all__ = ["SAY", "SAY_PLACE", "by_section"]
 
 # Put before a script: one write for a line, so that lines of a rank are never mixed.
 SAY = """
 import sys
 def say(section, *words):
     sys.stdout.write(f"{section}: {' '.join(map(str, words))}\\n")
+"""
+# Put after `SAY`: what torchrun would tell a rank, before the script and as often as it likes.
+SAY_PLACE = """
+import os
+def say_place(section):
+    names = "RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT"
+    say(section, *map(os.environ.get, names.split()))
+say_place("place")
 """
 _LINE = re.compile(r"\[(?P<label>[^]]+)\] (?P<section>\w+): (?P<text>.*)")
 

@@ -11,9 +11,9 @@ import re
 from pathlib import Path
 
 import pytest
-from browser import PATIENCE_MS
-from jupyter_servers import change_theme, saved_picture
-from lab_notebook import Onlooker, notebook_in_lab
+from support.notebooks.browser import PATIENCE_MS
+from support.notebooks.jupyter_servers import change_theme, saved_picture
+from support.notebooks.lab_notebook import Onlooker, notebook_in_lab
 from support.tiers import deep
 
 pytestmark = [pytest.mark.slow, pytest.mark.browser, pytest.mark.timeout(240), deep]

@@ -7,7 +7,8 @@ from xml.etree import ElementTree as ET
 import pytest
 from hosts.macs import macs, mesh, plug, wired
 
-from phalanx.hosts import Discovery, DiscoveryError, Host, PathTimes, Survey, read_survey
+from phalanx.hosts import Discovery, DiscoveryError, Host, Survey, read_survey
+from phalanx.protocol import LinkMeasurement
 from phalanx.widgets import cabling
 
 _SVG = "{http://www.w3.org/2000/svg}"
@@ -88,12 +89,12 @@ def test_what_was_measured_stands_at_the_paths():
     found = discovered(macs(4))
     plan = found.plan("ethernet", "ring")
     times = [
-        PathTimes(a, b, net, 20.0, rate * (a + b), 9.0)
+        LinkMeasurement(a, b, 20.0, rate * (a + b), 1 << 20, 0, net)
         for net, rate in (("x", 0.5), ("y", 1.0))
         for a in range(4)
         for b in range(a + 1, 4)
     ]
-    times.append(PathTimes(0, 1, "z", failure="blocked"))
+    times.append(LinkMeasurement(0, 1, 0.0, 0.0, 0, 0, "z", "blocked"))
     still = cabling(found, plan, times)
     assert "chosen: mac0 - mac1: 1.00 GB/s, 20 us" in still.text
     assert "spare: mac1 - mac3: 4.00 GB/s, 20 us" in still.text

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import PATIENCE_MS, chromium_page
-from jupyter_servers import lab, notebook_7, open_notebook
-from lab_notebook import write_notebook
+from support.notebooks.browser import PATIENCE_MS, chromium_page
+from support.notebooks.jupyter_servers import lab, notebook_7, open_notebook
+from support.notebooks.lab_notebook import write_notebook
 from support.tiers import deep
 
 pytestmark = [pytest.mark.slow, pytest.mark.browser, pytest.mark.timeout(240), deep]

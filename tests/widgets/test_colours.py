@@ -12,7 +12,7 @@ import pytest
 
 import phalanx.widgets
 from phalanx import _native
-from phalanx.widgets._operation_colours import OPERATION_COLOURS
+from phalanx.widgets.stills.monitor import OPERATION_COLOURS
 
 _STATIC = Path(phalanx.widgets.__file__).with_name("static")
 # Of linear RGB, for who lacks a kind of cones: Machado et al. 2009, doi:10.1109/TVCG.2009.113.

@@ -16,10 +16,10 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from browser import chromium, pages
 from msgspec.structs import replace
-from widget_page import ARTIFACTS, focused, play, put
-from worlds import make_sweep, make_trace, make_world
+from support.notebooks.browser import chromium, pages
+from support.notebooks.widget_page import ARTIFACTS, focused, play, put
+from support.worlds import make_sweep, make_trace, make_world
 
 from phalanx.protocol import (
     CellTime,
@@ -32,11 +32,10 @@ from phalanx.protocol import (
     SweepRun,
 )
 from phalanx.widgets import bandwidth, monitor, topology
-from phalanx.widgets._bandwidth_frames import Asked, frame_of
-from phalanx.widgets._in_use import UseFrame
-from phalanx.widgets._monitor_frames import GapFrame, Lanes
-from phalanx.widgets._rates import LinkRate
-from phalanx.widgets._topology_frames import Timeline, world_of
+from phalanx.widgets.frames.bandwidth import SweepRequest, frame_of
+from phalanx.widgets.frames.monitor import GapFrame, MonitorFrameBuilder
+from phalanx.widgets.frames.rates import LinkRate, UseFrame
+from phalanx.widgets.frames.topology import Timeline, world_of
 from phalanx.workspace import SampleView
 
 pytestmark = [pytest.mark.slow, pytest.mark.browser]
@@ -141,7 +140,7 @@ def _topology(*, states: tuple[str, ...] = ("busy", "busy", "input", "dead")) ->
 
 def _monitor() -> dict[str, bytes]:
     ms = 1_000_000
-    lanes = Lanes(lambda _ns: 7)
+    lanes = MonitorFrameBuilder(lambda _ns: 7)
     samples = []
     for number in range(1, 21):
         now_ns = 20_000 * ms + number * 250 * ms
@@ -172,7 +171,7 @@ def _bandwidth(progress: SweepProgress | None = None, n_points: int = 12) -> dic
     when = "2026-11-21T10:00:00+00:00"
     points = tuple(make_sweep("all_sum", n_points))
     run = SweepRun("all_sum", "float32", 4, progress.state if progress else "done", when, points)
-    frame = frame_of(run, progress, (run,), Asked(), why_gone="", error="", now=1.0)
+    frame = frame_of(run, progress, (run,), SweepRequest(), why_gone="", error="", now=1.0)
     return {"frame": msgspec.json.encode(frame)}
 
 

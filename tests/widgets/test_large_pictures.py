@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
-from worlds import make_world
+from support.worlds import make_world
 
 from phalanx.protocol import HostPlan, LinkInfo
 from phalanx.widgets import planned, topology
-from phalanx.widgets._world import arenas
+from phalanx.widgets.text.world import arenas
 
 
 class CountedLinks(tuple):

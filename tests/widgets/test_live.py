@@ -10,22 +10,22 @@ from typing import Any
 import msgspec
 import psutil
 import pytest
-from restarting import wait_for
 from support.promise import BOUND_S, PATIENCE_S
-from worlds import NASTY, make_world
+from support.restarting import wait_for
+from support.worlds import NASTY, make_world
 
 from phalanx.errors import CellError, DistributedError
-from phalanx.protocol import RankInfo, RankSample, Samples, Topology, Use
+from phalanx.protocol import RankInfo, RankSample, Samples, Use, WorldTopology
 from phalanx.widgets import Topology as TopologyWidget
-from phalanx.widgets._in_use import InUse, UseFrame
-from phalanx.widgets._operation_words import say_operations
-from phalanx.widgets._topology_frames import Timeline, world_of
+from phalanx.widgets.frames.rates import AlgorithmUsage, UseFrame
+from phalanx.widgets.frames.topology import Timeline, world_of
+from phalanx.widgets.text.operations import say_operations
 from phalanx.workspace import Workspace
 
 # -- what is sent -----------------------------------------------------------------------------------
 
 
-def _one(state, detail="", pid=7) -> Topology:
+def _one(state, detail="", pid=7) -> WorldTopology:
     world = make_world(1, 1)
     return msgspec.structs.replace(world, ranks=(RankInfo(0, 0, pid, state, detail=detail),))
 
@@ -51,7 +51,7 @@ def _sample(at_s, *uses, epoch=1):
 
 
 def test_which_algorithms_are_in_use_and_which_were():
-    in_use = InUse()
+    in_use = AlgorithmUsage()
     small, large = Use("all_sum", "mesh", 8, 64), Use("all_sum", "ring", 1 << 20, 1 << 22)
     in_use.take([_sample(1, large), _sample(2, small), _sample(3, Use("all_sum", "mesh", 32, 96))])
     mesh = UseFrame("all_sum", "mesh", 8, 96, is_split=False, is_now=True)
@@ -132,8 +132,8 @@ def _ask(widget, **question):
     widget._handle_custom_msg({"kind": "ask", "id": "7", **question}, [])
     wait_for(lambda: len(said) == 2)
     del widget.send
-    heard, answer = said
-    assert heard == {"kind": "heard", "id": "7"}
+    ack, answer = said
+    assert ack == {"kind": "ack", "id": "7"}
     assert answer["id"] == "7"
     return answer["ok"], answer["text"]
 
@@ -212,11 +212,15 @@ def test_a_cell_runs_and_is_interrupted(shared):
     wait_for(lambda: {rank["state"] for rank in _looked_at(shared)["ranks"]} == {"idle"})
 
 
-def test_what_moves_is_told_by_link_while_it_does():
+def test_what_moves_is_told_by_link_while_it_does(tmp_path):
+    is_seen = tmp_path / "seen"
     with Workspace.start(n=2, linger=0, transport="tcp") as ws:
         widget = TopologyWidget(ws)
         assert (_frame(widget)["links"], _frame(widget)["arena"]) == ([], [])
-        code = "for _ in range(100): px.all_sum(np.ones(1 << 16))"
+        code = (
+            f"import os\nwhile not px.all_max(os.path.exists({str(is_seen)!r})):\n"
+            "    px.all_sum(np.ones(1 << 16))"
+        )
         cell = threading.Thread(target=ws.run, args=(code,))
         cell.start()
 
@@ -225,6 +229,7 @@ def test_what_moves_is_told_by_link_while_it_does():
             return {tuple(link[:2]): link[2] > 1e5 for link in _frame(widget)["links"]}
 
         wait_for(lambda: moves() == {(0, 1): True, (1, 0): True})
+        is_seen.touch()
         cell.join()
         uses = [use for use in _frame(widget)["uses"] if use[0] == "all_sum"]
         assert uses == [["all_sum", "ring", 1 << 19, 1 << 19, False, True]]

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import threading
+from contextlib import nullcontext
 
 import pytest
-from restarting import wait_for
-from worlds import NASTY, make_sweep, make_world
+from support.restarting import wait_for
+from support.worlds import NASTY, make_sweep, make_world
 
 from phalanx.distributed.bench import unknown_limit
 from phalanx.errors import DistributedError
 from phalanx.protocol import Limit, SweepProgress, SweepRun
-from phalanx.widgets import Asked, Bandwidth
+from phalanx.widgets import Bandwidth, SweepRequest
 
 COPY = Limit("memory copy", "arena", 25.0, 1 << 30, 0.2, "one core")
 
@@ -40,6 +41,9 @@ class Sweep:
         return SweepRun(
             self.op, "float32", 4, self.state, "2026-11-21T10:00:00", self.points, (COPY, UNKNOWN)
         )
+
+    def ends_at_ctrl_c(self):
+        return nullcontext()
 
     def __iter__(self):
         self.state = "measuring"
@@ -244,7 +248,7 @@ def test_closed_it_stops_its_sweep(ws):
 
 
 def test_asked_for_in_a_cell(widget, ws):
-    sweep = widget.begin(Asked(end="1K"))
+    sweep = widget.begin(SweepRequest(end="1K"))
     sweep.go.release(4)
     assert widget.follow(sweep).state == "done"
     assert "image/svg+xml" in widget._repr_mimebundle_()[0]

@@ -1,4 +1,4 @@
-"""Links that are measured from a widget: how far it is, and stopped by whoever looks."""
+"""Links that are measured from a widget: how far it is, and stopped by the user."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import threading
 import msgspec
 import psutil
 import pytest
-from restarting import wait_for
+from support.cells import wait_idle
 from support.promise import PATIENCE_S
+from support.restarting import wait_for
 
 from phalanx.widgets import Topology as TopologyWidget
 from phalanx.workspace import Workspace
@@ -38,6 +39,7 @@ def test_a_measurement_tells_how_far_it_is_and_is_stopped(widget):
     try:
         wait_for(lambda: _measuring(widget) == "0 of 1 link")
         assert widget.answer("stop_links", {}) == "the measurement was asked to stop"
+        wait_idle(widget.workspace, 0)  # it was stopped: the other one cannot end the measurement
     finally:
         frozen.send_signal(signal.SIGCONT)
     thread.join(PATIENCE_S)

@@ -7,14 +7,16 @@ from xml.etree import ElementTree as ET
 import msgspec
 import psutil
 import pytest
-from made_up import MadeUp, sample
-from restarting import wait_for
-from worlds import NASTY, make_trace, make_world
+from support.made_up import MadeUp, sample
+from support.restarting import wait_for
+from support.worlds import NASTY, make_trace, make_world
 
-from phalanx.protocol import LinkMeasurement, Topology, Use
-from phalanx.widgets import Bandwidth, Monitor, StillPicture, _link_words, _live_topology
+from phalanx.protocol import LinkMeasurement, Use, WorldTopology
+from phalanx.widgets import Bandwidth, Monitor, StillPicture
 from phalanx.widgets import Topology as TopologyWidget
-from phalanx.widgets._still import with_alarm
+from phalanx.widgets.frames import links as _link_words
+from phalanx.widgets.live import topology as _live_topology
+from phalanx.widgets.stills.svg import with_alarm
 from phalanx.workspace import Workspace
 
 _SVG = "{http://www.w3.org/2000/svg}"
@@ -23,7 +25,7 @@ _MOVES = "moves over tcp: rank 0 to rank 1 1 MB/s, rank 1 to rank 0 1 MB/s"
 _GONE = "the supervisor of this workspace is gone, and its ranks with it; start anew"
 
 
-def _world(*states: str) -> Topology:
+def _world(*states: str) -> WorldTopology:
     return make_world(1, 2, tcp=True, states=states)
 
 
@@ -119,7 +121,8 @@ def test_looks_at_links_that_were_measured_judge_them_once(widget, clock, made_u
         LinkMeasurement(its.a, its.b, 10.0, 2.0, 64, 0) for its in world.links
     )
     for _ in range(5):
-        made_up.world = msgspec.convert(msgspec.to_builtins(world), Topology)  # as it comes anew
+        again = msgspec.convert(msgspec.to_builtins(world), WorldTopology)
+        made_up.world = again  # as a new message brings it
         widget.tick()
     assert len(msgspec.json.decode(widget.world)["measured"]) == 28
     assert n_judged == [28]
@@ -235,7 +238,7 @@ def test_a_supervisor_that_was_killed_is_named_live_and_on_the_stills():
             widget.tick()
         for widget in made[:2]:
             assert f"  the workspace has gone: {_GONE}" in widget.still().text.splitlines()
-    assert not ws.was_left  # nor does whoever clears it away
+    assert not ws.was_left  # nor does the process that clears it away
     for widget in made:  # what was said first stays
         widget.tick()
         frame = msgspec.json.decode(widget.frame)

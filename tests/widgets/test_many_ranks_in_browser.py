@@ -10,14 +10,14 @@ from typing import Any
 
 import msgspec
 import pytest
-from browser import chromium_page
+from support.notebooks.browser import chromium_page
+from support.notebooks.widget_page import ARTIFACTS, play
 from support.tiers import deep
-from widget_page import ARTIFACTS, play
-from worlds import make_world
+from support.worlds import make_world
 
 from phalanx.protocol import LinkMeasurement
-from phalanx.widgets._link_words import judge
-from phalanx.widgets._topology_frames import Timeline, world_of
+from phalanx.widgets.frames.links import judge
+from phalanx.widgets.frames.topology import Timeline, world_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.browser, deep]
 

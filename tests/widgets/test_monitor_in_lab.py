@@ -16,9 +16,9 @@ from xml.etree import ElementTree as ET
 
 import psutil
 import pytest
-from browser import PATIENCE_MS
-from jupyter_servers import change_theme, saved_picture
-from lab_notebook import Onlooker, notebook_in_lab
+from support.notebooks.browser import PATIENCE_MS
+from support.notebooks.jupyter_servers import change_theme, saved_picture
+from support.notebooks.lab_notebook import Onlooker, notebook_in_lab
 from support.promise import BOUND_S
 from support.tiers import deep
 

@@ -14,10 +14,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from worlds import NASTY, make_sweep, make_world
+from support.worlds import NASTY, make_sweep, make_world
 
 from phalanx.distributed.bench import unknown_limit
-from phalanx.protocol import HostInfo, HostPlan, Limit, Measurement, RankInfo, SweepRun, Topology
+from phalanx.protocol import (
+    HostInfo,
+    HostPlan,
+    Limit,
+    Measurement,
+    RankInfo,
+    SweepRun,
+    WorldTopology,
+)
 from phalanx.widgets import (
     HEADER,
     StillPicture,
@@ -105,7 +113,7 @@ def test_links_between_hosts():
 def test_a_host_is_drawn_with_its_network_card():
     hosts = tuple(HostInfo(i, f"n{i}", f"10.0.0.{i}", 2, f"eth{i}") for i in range(2))
     ranks = tuple(RankInfo(i, i, 7, "idle") for i in range(2))
-    picture = topology(Topology("w", 1, hosts, ranks, ()))
+    picture = topology(WorldTopology("w", 1, hosts, ranks, ()))
     assert "10.0.0.1 on eth1 · 2 cores" in _texts(picture)
     assert "10.0.0.0 on eth0, 2 cores" in picture.text
 
@@ -122,14 +130,28 @@ def test_a_plan_is_drawn_before_anything_is_started():
     assert "tcp: alpha - me@beta, 2 links" in picture.text
 
 
+def test_the_words_have_memory_and_the_running_cell():
+    ranks = (
+        RankInfo(0, 0, 70, "busy", "", "in all_sum #3", 61 << 20, "train(\x00)", 75.4),
+        RankInfo(1, 0, 71, "busy", "", "", 2000 << 20, "", 0.4),
+        RankInfo(2, 0, 72, "dead", "", "killed by signal 9 (SIGKILL)"),
+    )
+    world = WorldTopology("w", 1, (HostInfo(0, "here", "127.0.0.1", 2),), ranks, ())
+    assert topology(world).text.splitlines()[2:] == [
+        "    rank 0   pid 70         61 MiB  busy for 1 min 15 s: `train(\ufffd)`  in all_sum #3",
+        "    rank 1   pid 71       2000 MiB  busy",
+        "    rank 2   pid 72                 dead  killed by signal 9 (SIGKILL)",
+    ]
+
+
 def test_an_empty_world_can_be_drawn():
-    assert "0 ranks on 0 hosts" in topology(Topology("w", 0, (), (), ())).text
+    assert "0 ranks on 0 hosts" in topology(WorldTopology("w", 0, (), (), ())).text
 
 
 def test_outside_text_is_escaped():
     world = make_world(1, 2, name=NASTY)
     dead = RankInfo(0, 0, 1, "dead", detail=NASTY)
-    world = Topology(NASTY, 1, world.hosts, (dead, world.ranks[1]), world.links)
+    world = WorldTopology(NASTY, 1, world.hosts, (dead, world.ranks[1]), world.links)
     (m,) = make_sweep(NASTY, 1)
     for picture in (topology(world), bandwidth([m], title=NASTY)):
         root = ET.fromstring(picture.svg)

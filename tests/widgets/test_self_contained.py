@@ -10,8 +10,8 @@ import re
 from pathlib import Path
 
 import pytest
-from made_up import MadeUp
-from worlds import make_trace, make_world
+from support.made_up import MadeUp
+from support.worlds import make_trace, make_world
 
 from phalanx.widgets import Bandwidth, Monitor, Topology
 

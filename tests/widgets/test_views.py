@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from phalanx.widgets._views import LEASE_S, Views
+from phalanx.widgets.live.presence import LEASE_S, ViewLeases
 
 
 class Clock:
@@ -16,7 +16,7 @@ class Clock:
 
 def test_before_the_first_word_a_page_may_be_there():
     clock = Clock()
-    views = Views(clock=clock)
+    views = ViewLeases(clock=clock)
     clock.now_s = 10 * LEASE_S
     assert views.are_there
     views.note("a")
@@ -31,7 +31,7 @@ def test_before_the_first_word_a_page_may_be_there():
 
 def test_one_that_was_reloaded_without_a_word_is_forgotten():
     clock = Clock()
-    views = Views(clock=clock)
+    views = ViewLeases(clock=clock)
     views.note("a")
     clock.now_s = LEASE_S - 1
     views.note("b")
@@ -43,7 +43,7 @@ def test_one_that_was_reloaded_without_a_word_is_forgotten():
 
 def test_a_long_cell_in_which_nothing_is_heard_is_not_counted():
     clock = Clock()
-    views = Views(clock=clock)
+    views = ViewLeases(clock=clock)
     views.note("a")
     clock.now_s = 100.0
     views.cell_begins()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
-from worlds import make_trace, make_world
+from support.worlds import make_trace, make_world
 
 from phalanx.protocol import LinkMeasurement
-from phalanx.widgets import Seen, _link_words, topology
-from phalanx.widgets._link_words import Judge, judge, say_links
-from phalanx.widgets._operation_words import say_operations
-from phalanx.widgets._world import say_ms
+from phalanx.widgets import Observations, topology
+from phalanx.widgets.frames import links as _link_words
+from phalanx.widgets.frames.links import LinkClassifier, judge, say_links
+from phalanx.widgets.text.operations import say_operations
+from phalanx.widgets.text.world import say_ms
 
 
 def test_what_a_dead_rank_was_in_does_not_go_on():
@@ -81,12 +82,12 @@ def test_what_is_usual_is_found_once_for_each_kind_of_link(medians):
 
 def test_a_still_judges_its_links_once(medians):
     world = make_world(8, 8)
-    assert "232 links measured, none slow" in topology(world, Seen(_measured(world))).text
+    assert "232 links measured, none slow" in topology(world, Observations(_measured(world))).text
     assert len(medians) == 4
 
 
 def test_looks_at_the_same_links_judge_them_once(medians):
-    judge_of, world = Judge(), make_world(8, 8)
+    judge_of, world = LinkClassifier(), make_world(8, 8)
     links = _measured(world)
     first = judge_of.take(links, world)
     later = replace(world, ranks=tuple(replace(its, state="busy") for its in world.ranks))

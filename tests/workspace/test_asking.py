@@ -6,7 +6,7 @@ import pytest
 
 from phalanx.protocol import LineNeed, TypedLine
 from phalanx.workspace import QuietView
-from phalanx.workspace._asking import Asking
+from phalanx.workspace.cells.prompting import PromptController
 
 
 class FakePrompt:
@@ -47,13 +47,13 @@ class FakeRanks:
 
 
 class Room:
-    """An `Asking` of four ranks, a person who types, a clock."""
+    """An `PromptController` of four ranks, a person who types, a clock."""
 
     def __init__(self, view=None):
         self.view = view or FakeView()
         self.ranks = FakeRanks()
         self.now_s = 0.0
-        self.asking = Asking("cell", range(4), self.view, self.ranks, lambda: None)
+        self.asking = PromptController("cell", range(4), self.view, self.ranks, lambda: None)
 
     def need(self, rank, prompt="ipdb> ", index=0, is_command=True):
         need = LineNeed("cell", index, prompt, False, is_command)

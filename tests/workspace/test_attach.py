@@ -6,28 +6,31 @@ import contextlib
 import os
 import subprocess
 import sys
+import threading
 
 import msgspec
 import psutil
 import pytest
-from processes import wait_gone
 from support.cells import BackgroundCell, wait_busy
+from support.inside import begin_cell_code, root_pid, root_pid_code
+from support.processes import wait_gone
 from support.promise import BOUND_S
 from support.waiting import wait_until
 
 from phalanx.errors import CellError, DistributedError
 from phalanx.supervisor import claim_name, find_record
-from phalanx.supervisor._runtime_folder import RecordFile
+from phalanx.supervisor.runtime_dir import RecordFile
 from phalanx.workspace import QuietView, Workspace, list_workspaces, stop_workspace
+from phalanx.workspace.lifecycle import Lifecycle
 
 pytestmark = pytest.mark.slow
 
-OWNER = """
+OWNER = f"""
 import sys
 from phalanx.workspace import Workspace
 ws = Workspace.start(n=2, name="ours", linger=30, detach="detach" in sys.argv)
 ws.run("kept = rank * 10")
-print(ws._root.pid, flush=True)
+print({root_pid_code("ws")}, flush=True)
 exec(sys.stdin.read())
 """
 
@@ -82,9 +85,9 @@ def values(ws: Workspace) -> list[str | None]:
 
 
 @pytest.mark.promise
-def test_ranks_whose_owner_was_killed_go_on_for_whoever_attaches():
+def test_ranks_whose_owner_was_killed_go_on_for_the_next_owner():
     # The owner is killed while it waits: at an end of its own it would stop its ranks.
-    announced = "ws._root.begin_cell('lost', (0, 1)); print(flush=True)"
+    announced = f"{begin_cell_code('ws')}; print(flush=True)"
     with owner(then=f"{announced}; import signal; signal.pause()") as (process, root):
         process.stdin.close()
         process.stdout.readline()
@@ -104,7 +107,7 @@ def test_ranks_whose_owner_was_killed_go_on_for_whoever_attaches():
         assert 10 < info.ends_in_s <= 30
         # A rank that does not answer is named.
         rank = psutil.Process(
-            next(p.pid for p in root.children() if "_engine" in " ".join(p.cmdline()))
+            next(p.pid for p in root.children() if "engine.main" in " ".join(p.cmdline()))
         )
         rank.suspend()
         try:
@@ -145,7 +148,7 @@ LINGER_S = 2.0  # by then somebody has come, also on a machine that is busy
 @pytest.mark.promise
 def test_the_clock_stops_when_somebody_comes():
     ws = Workspace.start(n=1, linger=LINGER_S)
-    processes = family(psutil.Process(ws._root.pid))
+    processes = family(psutil.Process(root_pid(ws)))
     ws.detach()
     with Workspace.attach(ws.name) as again:
         # Longer than the linger time: what must not happen has no sign to wait for.
@@ -162,7 +165,15 @@ def test_ranks_that_no_cell_has_run_on_are_in_one_world():
         again.stop()
 
 
-def test_one_owner_at_a_time_and_those_who_watch():
+def test_one_owner_at_a_time_and_those_who_watch(monkeypatch):
+    threads = set(threading.enumerate())
+    was_left = set()
+
+    def watched(its: Lifecycle, name: str, value: object) -> None:
+        object.__setattr__(its, name, value)
+        if its is ws._life:
+            was_left.add(its.was_left)
+
     with Workspace.start(n=2, name="mine", linger=5) as ws:
         with pytest.raises(DistributedError, match=f"is used by process {os.getpid()}; take it"):
             Workspace.attach("mine")
@@ -176,14 +187,17 @@ def test_one_owner_at_a_time_and_those_who_watch():
                     call()
         shown = Shown()
         ws.make_view = lambda: shown
-        taker = Workspace.attach("mine", take=True)
-        assert [result.value for result in taker.run("rank")] == ["0", "1"]
-        text = f"the workspace 'mine' was taken over by process {os.getpid()}"
-        with pytest.raises(DistributedError, match=text):
-            ws.run("1")
-        assert not ws.is_running
-        wait_until(lambda: shown.notices, "it is told that it was taken over")
-        assert shown.notices[0].startswith(text)
+        with monkeypatch.context() as patched:
+            patched.setattr(Lifecycle, "__setattr__", watched)
+            taker = Workspace.attach("mine", take=True)
+            assert [result.value for result in taker.run("rank")] == ["0", "1"]
+            text = f"the workspace 'mine' was taken over by process {os.getpid()}"
+            wait_until(lambda: not ws.is_running, "who had it has heard")
+            with pytest.raises(DistributedError, match=text):
+                ws.run("1")
+            wait_until(lambda: shown.notices, "it is told that it was taken over")
+            assert shown.notices[0].startswith(text)
+        assert was_left == {False}  # at no moment: a still picture may ask at any
     # Who runs a cell when it is taken is told.
     with BackgroundCell(taker, "import threading; threading.Event().wait(60)") as cell:
         wait_busy(taker)
@@ -200,6 +214,8 @@ def test_one_owner_at_a_time_and_those_who_watch():
     assert not second.was_left
     second.stop()
     assert second.was_left
+    # Nor do those that lost it leave any: who had started the root sees it end at the same time.
+    wait_until(lambda: set(threading.enumerate()) <= threads, "the threads have ended")
 
 
 def test_what_is_printed_between_attaching_and_joining_is_shown_once(tmp_path):

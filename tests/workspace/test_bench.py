@@ -8,13 +8,19 @@ import threading
 
 import pytest
 from support.cells import BackgroundCell, wait_busy, wait_in
+from support.inside import is_running
 from support.promise import PATIENCE_S
 from support.waiting import wait_until
-from worlds import make_world
+from support.worlds import make_world
 
 from phalanx.errors import CellError, DistributedError, RankFailure
-from phalanx.workspace import Workspace, _bench
-from phalanx.workspace._turns import CellRuns, Turn, Turns
+from phalanx.workspace import Workspace
+from phalanx.workspace import bench as bench_module
+from phalanx.workspace.cells.slot import CellRuns, ExecutionSlot, RunningCell
+
+# A sweep of these is over long after every stop: small sizes take a tenth of a second each, the
+# large ones minutes.
+N_MANY, LARGEST = 20_000, 64 << 20
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +57,60 @@ def test_points_come_one_by_one_with_progress(ws):
         list(sweep)
 
 
+class Pressed:
+    """Presses Ctrl-C in its finalizer, where Python drops a KeyboardInterrupt."""
+
+    def __del__(self):
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_ctrl_c_in_a_finalizer_stops_it(ws):
+    sweep = ws.bench(begin=8, end=LARGEST, iterations=N_MANY)
+
+    @sweep.ends_at_ctrl_c()
+    def measure():
+        for _ in sweep:
+            if len(sweep.points) == 1:
+                Pressed()
+
+    with pytest.raises(KeyboardInterrupt):
+        measure()
+    assert sweep.progress.state == "stopped"
+    still_runs(ws)
+
+
+def test_ctrl_c_after_the_last_size_is_not_lost(ws):
+    sweep = ws.bench(begin=8, end=8, iterations=1)
+
+    @sweep.ends_at_ctrl_c()
+    def measure():
+        assert len(list(sweep)) == 1
+        Pressed()
+
+    with pytest.raises(KeyboardInterrupt):
+        measure()
+    assert sweep.progress.state == "done"
+
+
+def test_a_second_ctrl_c_raises_at_once(ws):
+    sweep = ws.bench(begin=8, end=8, iterations=1)
+    with sweep.ends_at_ctrl_c():
+        signal.raise_signal(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            list(sweep)
+
+
+def test_a_name_that_a_cell_has_bound_does_not_disturb_it(ws):
+    ws.run("__import__ = phalanx = msgspec = display = None")
+    try:
+        assert [m.n_wrong for m in ws.bench(begin=8, end=8, iterations=1)] == [0]
+        assert [(link.a, link.b) for link in ws.measure_links()] == [(0, 1)]
+    finally:
+        ws.run("del __import__, phalanx, msgspec, display")
+
+
 def test_it_is_stopped_in_the_middle_of_a_size(ws):
     kept = len(ws.sweeps)
     # So many calls that each size would take its budget of 5 s; each long enough to be seen in it.
@@ -72,7 +132,7 @@ def test_it_is_stopped_in_the_middle_of_a_size(ws):
 
 
 def test_it_is_stopped_between_sizes_and_keeps_what_it_has(ws):
-    sweep = ws.bench(begin=8, end=8 << 20, factor=2, iterations=3)
+    sweep = ws.bench(begin=8, end=LARGEST, factor=2, iterations=N_MANY)
     for m in sweep:
         if m.nbytes == 32:
             sweep.stop()
@@ -84,7 +144,7 @@ def test_it_is_stopped_between_sizes_and_keeps_what_it_has(ws):
 
 
 def test_who_leaves_it_stops_it(ws):
-    sweep = ws.bench(begin=8, end=8 << 20, factor=2, iterations=3)
+    sweep = ws.bench(begin=8, end=LARGEST, factor=2, iterations=N_MANY)
     for _ in sweep:
         break
     assert sweep.progress.state == "stopped"
@@ -154,17 +214,19 @@ def test_and_is_stopped_while_it_waits(ws, busy):
     assert list(sweep) == []
     stopping.join()
     assert sweep.progress.state == "stopped"
-    assert ws._runner.is_running
+    assert is_running(ws)
 
 
 def test_a_cell_that_comes_meanwhile_hears_of_the_sweep(ws):
-    sweep = ws.bench(begin=8, end=1 << 20, iterations=3)
-    for _ in sweep:
-        with pytest.raises(
-            DistributedError, match="^a bandwidth sweep of all_sum runs already on ranks 0-1"
-        ):
-            ws.run("1")
-        break
+    sweep = ws.bench(begin=8, end=1 << 26, iterations=100)
+    measurements = iter(sweep)
+    next(measurements)
+    with pytest.raises(
+        DistributedError, match="^a bandwidth sweep of all_sum runs already on ranks 0-1"
+    ):
+        ws.run("1")
+    sweep.stop()
+    assert len(list(measurements)) < 23  # the sweep was under way
 
 
 @pytest.mark.parametrize(
@@ -182,25 +244,17 @@ def test_what_makes_no_sense_is_told_at_once(ws, options, words):
         ws.bench(**options)
 
 
-class Elsewhere(_bench.CanBench):
-    """64 ranks, none of them on this machine."""
-
-    size = 64
-
-    def _up(self):
-        return None
-
-    def topology(self):
-        return make_world(8, 8)
-
-
 def test_ranks_of_other_hosts_need_no_memory_of_this_one(monkeypatch):
-    monkeypatch.setattr(_bench, "available_memory", lambda: 4 << 30)
-    assert Elsewhere().bench().sizes[-1] == 32 << 20
+    monkeypatch.setattr(bench_module, "available_memory", lambda: 4 << 30)
+    bench = bench_module.BandwidthBench(64, lambda: None, lambda: make_world(8, 8))
+    sweep = bench.sweep(
+        "all_sum", begin=8, end=64 << 20, factor=4, dtype="float32", iterations=20, wait=False
+    )
+    assert sweep.sizes[-1] == 32 << 20
 
 
 def test_what_the_ranks_refuse_is_told_as_one_line(ws, monkeypatch):
-    monkeypatch.setattr(_bench, "available_memory", lambda: 1 << 60)
+    monkeypatch.setattr(bench_module, "available_memory", lambda: 1 << 60)
     sweep = ws.bench(begin=1 << 50, end=1 << 50)
     with pytest.raises(
         ValueError, match=r"^1 PiB on 2 ranks needs 3 PiB of memory per rank.* free"
@@ -223,13 +277,13 @@ def test_a_rank_that_dies_is_named(breakable):
 
 
 def test_turns():
-    turns = Turns()
+    turns = ExecutionSlot()
     assert turns.wait(0)
-    with turns.take(Turn("a", (0, 1), code="\n  x = 1  \ny")):
+    with turns.take(RunningCell("a", (0, 1), code="\n  x = 1  \ny")):
         assert turns.is_taken
         assert not turns.wait(0)
         with pytest.raises(CellRuns, match=r"^a cell runs already on ranks 0-1: `x = 1`; wait"):
             turns.check()
     turns.check()
     assert turns.turn is None
-    assert "`" + "y" * 59 + "…`" in Turn("b", (0,), code="y" * 80).text
+    assert "`" + "y" * 59 + "…`" in RunningCell("b", (0,), code="y" * 80).text

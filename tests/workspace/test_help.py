@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from support.cells import BackgroundCell, wait_busy, wait_in
 from support.promise import within
+from support.waiting import wait_until
 
 from phalanx.errors import DistributedError
 from phalanx.workspace import Help, NoHelp, Workspace
+from phalanx.workspace.lifecycle import Lifecycle
 
 
 class Ranks:
@@ -48,14 +51,14 @@ def dies(rank):
 @pytest.fixture
 def no_patience(monkeypatch):
     """Time is over soon where nobody answers."""
-    monkeypatch.setattr("phalanx.workspace._help.COMPLETE_S", 0.05)
+    monkeypatch.setattr("phalanx.workspace.cells.completion.COMPLETE_S", 0.05)
 
 
 @pytest.fixture
 def patience(monkeypatch):
     """Ranks share the machine with others: what they answer is tested, not how soon."""
-    monkeypatch.setattr("phalanx.workspace._help.COMPLETE_S", 20.0)
-    monkeypatch.setattr("phalanx.workspace._help.INSPECT_S", 20.0)
+    monkeypatch.setattr("phalanx.workspace.cells.completion.COMPLETE_S", 20.0)
+    monkeypatch.setattr("phalanx.workspace.cells.completion.INSPECT_S", 20.0)
 
 
 def test_the_first_rank_that_lives_is_asked():
@@ -121,6 +124,39 @@ def test_a_rank_that_computes_waits_or_listens_answers(ws, patience, tmp_path):
         over.unlink()
 
 
+# jedi reads a library for the first time: for as long as is wanted.
+SLOW_JEDI = """
+import jedi, threading
+thing, plain, may_end = [rank], jedi.Interpreter, threading.Event()
+def slow(*args, **options):
+    may_end.wait(60)
+    return plain(*args, **options)
+jedi.Interpreter = slow
+"""
+
+
+@pytest.mark.slow
+def test_an_attribute_completes_while_jedi_still_reads_for_the_question_before(
+    ws, patience, monkeypatch
+):
+    ws.run(SLOW_JEDI, ranks=[0])
+    came, take = [], ws.help.on_reply
+
+    def on_reply(message):
+        came.append(message["content"]["metadata"]["is_draft"])
+        take(message)
+
+    monkeypatch.setattr(ws.help, "on_reply", on_reply)
+    asked = []
+    with ThreadPoolExecutor(2) as pool:
+        for n in (1, 2):
+            asked.append(pool.submit(ws.help.complete, "thing.app", 9, ranks=[0]))
+            wait_until(lambda n=n: came == [True] * n, "there is a draft")
+        ws.run("may_end.set()\njedi.Interpreter = plain", ranks=[0])
+    assert ["append" in one.result().matches for one in asked] == [True, True]
+    assert came == [True, True, False, False]
+
+
 @pytest.mark.slow
 def test_a_name_that_only_the_text_has_completes_too(ws, patience):
     assert "append" in ws.help.complete("later = [1]\nlater.app", 21).matches
@@ -160,6 +196,7 @@ def test_a_frozen_rank_costs_no_more_than_the_limit(breakable):
 
 def test_a_stopped_workspace_has_no_help():
     workspace = Workspace.__new__(Workspace)
-    workspace._is_closed, workspace._why_closed = True, "this workspace was stopped"
+    workspace._life = life = Lifecycle.__new__(Lifecycle)
+    life._is_closed, life._why_closed = True, "this workspace was stopped"
     with pytest.raises(DistributedError, match="was stopped"):
         _ = workspace.help

@@ -8,12 +8,15 @@ import threading
 
 import psutil
 import pytest
-from restarting import pids, values
+from support.inside import root_pid
+from support.memory import least_growth
+from support.restarting import pids, values
 from support.tiers import deep
 from support.waiting import wait_until
 
 from phalanx.errors import RankFailure
-from phalanx.workspace import Workspace
+from phalanx.rank.output import WINDOW_NBYTES
+from phalanx.workspace import QuietView, Workspace
 
 pytestmark = pytest.mark.slow
 
@@ -73,7 +76,7 @@ def standing(ws):
 
 
 def family(ws):
-    root = psutil.Process(ws._root.pid)
+    root = psutil.Process(root_pid(ws))
     return [psutil.Process(), root, *root.children()]
 
 
@@ -101,11 +104,65 @@ def test_cells_that_fail_leave_no_descriptors_for_the_garbage_collection(ws):
     ws.run("gc.enable()")
 
 
+def test_ranks_keep_nothing_of_what_they_print_and_display(ws):
+    ws.run("print('seen')\nimport sys\nprint('error', file=sys.stderr)\ndisplay(1)\n2")
+    kept = "sum(map(len, getattr(get_ipython().history_manager, 'outputs', {}).values()))"
+    assert values(ws, kept) == ["0"] * 3
+
+
+@deep
+@pytest.mark.timeout(300)
+def test_ranks_do_not_grow_with_what_they_print():
+    """A million lines, after those in which what is made once is made."""
+    print_lines = "for i in range(100_000): print(f'step {i} loss 0.123456')"
+    size = "int(open('/proc/self/status').read().split('RssAnon:')[1].split()[0]) * 1024"
+    with Workspace.start(n=1) as ws:
+        sizes = []
+        for lines in (1, 3, 3, 3):  # times 100,000
+            for _ in range(lines):
+                ws.run(print_lines)
+            (found,) = values(ws, size)
+            sizes.append(int(found))
+    assert least_growth(sizes) <= MIB
+
+
+# A thread says when the client has enough to draw.
+PRINT_MUCH = """
+import pathlib, sys, threading, time
+window = sys.stdout.window
+def watch():
+    while not window.is_full: time.sleep(0.01)
+    pathlib.Path(%r).touch()
+threading.Thread(target=watch).start()
+most = 0
+for _ in range(30):
+    sys.stdout.write(("y" * 999 + "\\n") * 1000)
+    most = max(most, window._sent - window._drawn)
+"""
+
+
+class LateView(QuietView):
+    """Draws nothing until a file is there."""
+
+    def __init__(self, path):
+        self._path = path
+
+    def lines(self, stream, lines):
+        wait_until(self._path.exists, "the rank has printed all that it may")
+
+
+def test_ranks_print_no_faster_than_it_is_drawn(ws, tmp_path):
+    path = tmp_path / "full"
+    ws.run(PRINT_MUCH % str(path), ranks=[0], view=LateView(path), max_lines=5)
+    (most,) = values(ws, "most", ranks=[0])
+    assert MIB < int(most) <= WINDOW_NBYTES  # after each piece; all of it has 30 MB
+
+
 def check_deaths(ws):
     """Kill all ranks but the first, and check what the supervisor still holds of them."""
     ranks = range(1, ws.size)
     before_pids = pids(ws)
-    root = psutil.Process(ws._root.pid)
+    root = psutil.Process(root_pid(ws))
     ws.run("import os\npx.all_sum(1)")
     before = root.num_fds()
     for rank in ranks:
@@ -184,7 +241,7 @@ def test_fifty_restarts_leave_nothing():
         for _ in range(5):  # what is made once
             restart()
         me, root, *children = family(ws)
-        lasting = [p for p in children if "_controller" in " ".join(p.cmdline())]
+        lasting = [p for p in children if "controller_main" in " ".join(p.cmdline())]
         assert len(lasting) == 1
         before = standing(ws)
         # 16 MiB over 50 restarts, as one difference, was the bound before.

@@ -168,6 +168,21 @@ def test_beside_a_wait_that_may_end_another_that_cannot_is_found(ranks, gate):
 
 
 @pytest.mark.promise
+def test_ranks_that_wait_for_each_other_are_told_so(ranks):
+    failures(ranks, "px.all_sum(np.ones(1 + rank))")  # a new epoch, which counts from 1
+    failed = failures(
+        ranks, "if rank == 0: px.recv((3,), np.float64, 1)\nelse: px.all_sum(np.ones(3))"
+    )
+    assert {ename for ename, _ in failed.values()} == {"CollectiveMismatch"}
+    (said,) = {evalue for _, evalue in failed.values()}
+    assert said.startswith(
+        "ranks 0-1 wait for each other: rank 0 in recv #1 from rank 1 at cell line 1, "
+        "ranks 1-2 in all_sum #1 at cell line 2; "
+    )
+    assert_good(ranks)
+
+
+@pytest.mark.promise
 @pytest.mark.parametrize("how", ["ends", "closes"])
 def test_in_a_split_too(ranks, how):
     ranks.run("part = px.init().split(0 if rank else None)")
@@ -183,5 +198,5 @@ def test_in_a_split_too(ranks, how):
             in (evalue)
         )
     else:
-        assert "rank 2 closed the group; rank 1 was in recv #1 from rank 2" in evalue
+        assert ": closed the group; rank 1 was in recv #1 from rank 2" in evalue
     assert_good(ranks)

@@ -8,8 +8,8 @@ import threading
 
 import psutil
 import pytest
-from restarting import pids, values
 from support.promise import PATIENCE_S
+from support.restarting import pids, values
 from support.waiting import wait_until
 
 from phalanx.errors import CellError
@@ -45,18 +45,18 @@ def test_how_far_it_is_is_told(ws):
     assert values(ws, "(said, len(found))") == ["([0, 1, 2, 3, 4, 5], 6)"] * 4
     # Each is told, not four a second, and all of them are kept.
     ws.run(
-        "import phalanx.rank._sweep\n"
-        "told_s, phalanx.rank._sweep._TELL_S = phalanx.rank._sweep._TELL_S, 0.0"
+        "import phalanx.rank.output\n"
+        "told_s, phalanx.rank.output._TELL_S = phalanx.rank.output._TELL_S, 0.0"
     )
-    kept, keep = [], ws._note_links
-    ws._note_links = lambda progress: (kept.append(progress), keep(progress))
+    kept, keep = [], ws._links._note
+    ws._links._note = lambda progress: (kept.append(progress), keep(progress))
     ws.measure_links()
     assert [its.n_done for its in kept] == [0, 0, 1, 2, 3, 4, 5]
     assert {its.n_links for its in kept} == {6}
     assert re.match(r"5 of 6 links, (less than 1|\d+) s left", kept[-1].text)
     assert ws.links_progress is None
-    ws._note_links = keep
-    ws.run("phalanx.rank._sweep._TELL_S = told_s")
+    ws._links._note = keep
+    ws.run("phalanx.rank.output._TELL_S = told_s")
 
 
 def test_it_is_stopped_from_another_thread(ws):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.workspace._merge import WINDOW_S, LineMerger
+from phalanx.workspace.output.printer import WINDOW_S, LineMerger
 
 
 def shown(merged):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from phalanx.protocol import LineNeed, TypedLine
-from phalanx.workspace._questions import Question, Questions, Waiting, WrongAddress
+from phalanx.workspace.cells.prompting import InputRequests, WrongAddress
+from phalanx.workspace.output.view import OtherPrompt, Question
 
 
 def need(prompt="who? ", index=0, *, password=False, is_command=False):
@@ -23,7 +24,7 @@ def asked(questions, now_s=9):
 
 
 def waiting_at(*needs, ranks=4):
-    questions = Questions(range(ranks))
+    questions = InputRequests(range(ranks))
     for rank, rank_need in enumerate(needs):
         if rank_need is not None:
             questions.need(rank, rank_need, now_s=0)
@@ -31,7 +32,7 @@ def waiting_at(*needs, ranks=4):
 
 
 def test_ranks_that_ask_together_are_asked_once():
-    questions = Questions(range(2))
+    questions = InputRequests(range(2))
     questions.need(0, need(), now_s=1.0)
     assert questions.due({0, 1}, now_s=1.01) is None
     questions.need(1, need(), now_s=1.01)
@@ -39,7 +40,7 @@ def test_ranks_that_ask_together_are_asked_once():
 
 
 def test_the_grace_ends():
-    questions = Questions(range(2))
+    questions = InputRequests(range(2))
     questions.need(1, need(), now_s=1.0)
     assert questions.due({0, 1}, now_s=1.101) == Question((1,), "who? ")
 
@@ -89,10 +90,12 @@ def test_the_lowest_rank_is_asked_first_and_the_others_are_named():
     question = asked(questions)
     assert question == Question(
         (0, 2), "ipdb> ", is_command=True,
-        others=(Waiting((1,), "name? ", hears=False), Waiting((3,), "age? ", hears=False)),
+        others=(OtherPrompt((1,), "name? ", hears=False), OtherPrompt((3,), "age? ", hears=False)),
     )  # fmt: skip
     questions.answer(question, "c")
-    assert asked(questions) == Question((1, 3), "name? ", others=(Waiting((3,), "age? ", True),))
+    assert asked(questions) == Question(
+        (1, 3), "name? ", others=(OtherPrompt((3,), "age? ", True),)
+    )
 
 
 @pytest.mark.parametrize(

@@ -75,6 +75,44 @@ def test_a_closed_world_is_joined_again_by_all(ws):
     assert found == ["(True, 3)"] * 3
 
 
+PLACE = """
+import os
+names = "RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT"
+" ".join(os.environ[name] for name in names.split())
+"""
+OWN_PLACE = """
+import os
+names = "PHALANX_RANK PHALANX_SIZE PHALANX_LOCAL_RANK PHALANX_LOCAL_SIZE"
+" ".join(os.environ[name] for name in names.split())
+"""
+GLOO = """
+import os, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+x = torch.ones(2)
+dist.all_reduce(x)
+dist.destroy_process_group()
+x.tolist()
+"""
+
+
+def test_torch_meets_where_each_epoch_says(ws):
+    pytest.importorskip("torch")
+    ports = set()
+    for _ in range(2):
+        places = [text.strip("'").split() for text in texts(ws, PLACE)]
+        ports.add(places[0][-1])
+        assert places == [
+            [str(rank), "3", str(rank), "3", "127.0.0.1", places[0][-1]] for rank in range(3)
+        ]
+        assert texts(ws, GLOO) == ["[3.0, 3.0]"] * 3
+        texts(ws, "world.close()\npx.recover()")  # the next epoch
+    assert len(ports) == 2
+
+
+def test_ranks_have_their_place_under_our_names_as_in_a_script(ws):
+    assert texts(ws, OWN_PLACE) == [f"'{rank} 3 {rank} 3'" for rank in range(3)]
+
+
 def test_a_dead_rank_is_named(breakable):
     with pytest.raises(RankFailure):
         breakable.run("import os\nif rank == 1: os._exit(3)\npx.all_sum(1)")

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 from collections.abc import Sequence
 
-from phalanx.protocol import LineNeed, TypedLine
+from phalanx.protocol import LineNeed, Step, StopReport, TypedLine
 from phalanx.workspace import Display, QuietView
-from phalanx.workspace._cell import Cell
-from phalanx.workspace._events import Clear, Ended, Failure, Lost, NeedLine, Text
-from phalanx.workspace._output import CellOutput
-from phalanx.workspace._run import run_cell
-from phalanx.workspace._stopping import REACT_S
+from phalanx.workspace.cells.cell import Cell
+from phalanx.workspace.cells.loop import run_cell
+from phalanx.workspace.cells.stopping import REACT_S, STEP_S
+from phalanx.workspace.output.events import (
+    Clear,
+    Ended,
+    Failure,
+    Lost,
+    NeedLine,
+    StopReported,
+    StopRequest,
+    Text,
+)
+from phalanx.workspace.output.printer import CellOutput
 
 NEED = LineNeed("cell", 0, "who? ", False, False)
 
@@ -60,9 +70,10 @@ class FakeView(QuietView):
 class FakeRanks:
     """Reacts to what is sent as ranks would: ends them."""
 
-    def __init__(self, cell: Cell, *, react: bool = True) -> None:
+    def __init__(self, cell: Cell, *, react: bool = True, held: StopReport | None = None) -> None:
         self.cell = cell
         self.react = react
+        self.held = held  # what they report when they are stopped; None: they stop at once
         self.sent: list[object] = []
 
     def send_line(self, cell, index, entry):
@@ -74,6 +85,17 @@ class FakeRanks:
         self.sent.append(message)
         for rank in self.cell.ranks:
             self.cell.events.put(Ended(rank, Failure("RuntimeError", message, ())))
+
+    def hold_cell(self, cell, ranks, most_s):
+        self.sent.append(("hold", ranks))
+        for rank in ranks:
+            if self.held is not None:
+                self.cell.events.put(StopReported(rank, self.held))
+            elif self.react:
+                self.cell.events.put(Ended(rank, Failure("KeyboardInterrupt", "", ())))
+
+    def let_in(self, cell, ranks, steps):
+        self.sent.append(("let in", ranks, steps))
 
     def interrupt_cell(self, cell, ranks):
         self.sent.append(("interrupt", ranks))
@@ -152,8 +174,58 @@ def test_ctrl_c_interrupts_the_ranks_and_waits_for_them():
     finally:
         signal.signal(signal.SIGINT, previous)
     assert outcome.was_stopped
-    assert ranks.sent == [("interrupt", (1,))]
+    assert ranks.sent == [("hold", (1,))]
     assert outcome.abandoned == ()
+
+
+def stop_twice(held):
+    """Stop a cell of two ranks that report ``held``, and again once they are held."""
+    cell = start(2, StopRequest(), Text(1, "stdout", "go\n"))
+    view, ranks = FakeView(), FakeRanks(cell, held=held)
+    hold = ranks.hold_cell
+
+    def stop_again(name, whom, most_s):
+        hold(name, whom, most_s)
+        cell.events.put(StopRequest())
+
+    ranks.hold_cell = stop_again
+    outcome = run_cell(cell, view, ranks)
+    assert outcome.was_stopped
+    assert outcome.abandoned == ()
+    assert ranks.sent == [("hold", (0, 1)), ("interrupt", (0, 1))]
+    return view
+
+
+def test_a_second_ctrl_c_interrupts_ranks_that_are_held():
+    stop_twice(StopReport("runs", (Step(1, 0, -1, -1, 5),), has_called=True))
+
+
+def test_a_second_ctrl_c_does_no_harm_where_all_are_held():
+    before = Step(1, 0, -1, -1, 6)
+    view = stop_twice(StopReport("held", (Step(1, 0, -1, -1, 5),), before, has_called=True))
+    assert not any("variables may differ" in str(shown) for shown in view.shown)
+
+
+def test_ranks_that_come_to_no_operation_are_interrupted_and_named():
+    report = StopReport(
+        "stopped", (Step(1, 0, -1, -1, 5),), has_called=True, place="at cell line 3"
+    )
+    cell = start(2, StopRequest(), Text(1, "stdout", "go\n"))
+    view, ranks = FakeView(), FakeRanks(cell, held=StopReport("runs"))
+    interrupt = ranks.interrupt_cell
+
+    def say_where(name, whom):
+        for rank in whom:
+            cell.events.put(StopReported(rank, report))
+        interrupt(name, whom)
+
+    ranks.interrupt_cell = say_where
+    now = itertools.count(0.0, STEP_S / 4)
+    run_cell(cell, view, ranks, clock=lambda: next(now))
+    assert ranks.sent == [("hold", (0, 1)), ("interrupt", (0, 1))]
+    assert view.shown[-1] == (
+        "ranks 0-1 stopped at cell line 3: variables may differ; px.broadcast them before you go on"
+    )
 
 
 def test_ranks_that_do_not_react_are_named():
@@ -179,6 +251,19 @@ def test_equal_values_and_lines_are_shown_once():
         (0, {"text/plain": "False"}),
         (1, 2, {"text/plain": "True"}),
     ]
+
+
+def test_lines_are_shown_while_others_come_without_a_pause():
+    texts = [Text(0, "stdout", f"{i}\n") for i in range(100)]
+    cell, times = start(2, *texts, Ended(0, None), Ended(1, None)), itertools.count()
+    waiting = []
+
+    class View(FakeView):
+        def lines(self, stream, lines):
+            waiting.append(cell.events.qsize())
+
+    run_cell(cell, View(), FakeRanks(cell), clock=lambda: next(times) * 0.02)
+    assert waiting[0] > 50
 
 
 def test_too_many_lines_are_kept_but_not_shown():

@@ -10,17 +10,14 @@ import threading
 import time
 
 import pytest
-from support.cells import BackgroundCell, wait_busy, wait_idle
-from support.promise import BOUND_S, PATIENCE_S, check, within
+from support.cells import LIMIT_S, BackgroundCell, time_is_up_once, wait_busy, wait_idle
+from support.promise import BOUND_S, PATIENCE_S, SLOW_OPERATION_S, check, within
 from support.waiting import wait_until
 
 from phalanx.errors import DistributedError
 from phalanx.workspace import QuietView, Workspace
-from phalanx.workspace._connect import start_root
-from phalanx.workspace._start import checked_options
-
-QUIET_S = 0.4  # instead of ten seconds
-TIME_LIMIT_S = 1.5  # by then every rank is in its line, also on a machine that is busy
+from phalanx.workspace.connection.connect import start_root
+from phalanx.workspace.options import checked_options
 
 
 class Notices(QuietView):
@@ -39,15 +36,26 @@ class Notices(QuietView):
 def quick():
     """Three ranks whose long waits are told of soon."""
     options = checked_options(3, None, 0.0, 5.0, "any")
-    connection = start_root(dataclasses.replace(options, quiet_s=QUIET_S))
+    connection = start_root(dataclasses.replace(options, slow_operation_s=SLOW_OPERATION_S))
     with Workspace(connection, is_kept=False) as workspace:
-        workspace._boot(is_new=True)
+        workspace._life.boot(is_new=True)
         yield workspace
+
+
+def are_at(ws, places):
+    """Whether the stack of each rank has the text that is given for it."""
+    stacks = ws.stacks(list(places))
+    return all(text in stacks[rank] for rank, text in places.items())
 
 
 def wait_for_stack(ws, rank, text):
     """Wait until a rank is where it is to be looked at."""
-    wait_until(lambda: text in ws.stacks(rank)[rank], f"rank {rank} is in {text!r}")
+    wait_until(lambda: are_at(ws, {rank: text}), f"rank {rank} is in {text!r}")
+
+
+def time_is_up_at(ws, places):
+    """Let the time limit of the body's cell pass once the ranks are at these places."""
+    return time_is_up_once(lambda: are_at(ws, places), f"ranks are at {places}")
 
 
 LOAD = """\
@@ -166,7 +174,7 @@ len(pipes), out.stdout.split()[0]
     assert {result.value for result in ws.run(code)} == {"(2, 'None')"}
 
 
-# -- the line after ten seconds, here 0.4 ------------------------------------------------------
+# -- the line after ten seconds, here sooner ----------------------------------------------------
 
 
 @pytest.mark.slow
@@ -183,7 +191,7 @@ def test_a_long_wait_is_told_of_once_and_changes_nothing(quick, tmp_path):
 import os, time
 def load():
     while not os.path.exists({str(told)!r}): time.sleep(0.01)
-    time.sleep({2 * QUIET_S})
+    time.sleep({2 * SLOW_OPERATION_S})
 px.all_sum(1)
 if rank == 1: load()
 px.all_sum(1)
@@ -192,7 +200,7 @@ px.all_sum(1)
     # Where the machine holds a rank up, the first sum may take long, too.
     (line,) = [line for line in view.said if "in load" in line]
     found = re.fullmatch(
-        r"ranks 0,2 have waited 0.4 s in all_sum #(\d+); "
+        rf"ranks 0,2 have waited {SLOW_OPERATION_S} s in all_sum #(\d+); "
         r"missing: rank 1, at cell line 3 in load <- cell line 6, last completed #(\d+)",
         line,
     )
@@ -210,13 +218,42 @@ if rank == 0: px.recv((2,), np.float64, 1)
 """
     quick.run(code, view=view)
     (line,) = view.said
-    assert line.startswith("rank 0 has waited 0.4 s in recv from rank 1; missing: rank 1, at cell ")
+    waited = f"rank 0 has waited {SLOW_OPERATION_S} s in recv from rank 1"
+    assert line.startswith(f"{waited}; missing: rank 1, at cell ")
+
+
+@pytest.mark.slow
+def test_a_cycle_of_waits_that_another_thread_may_end_is_told_of(quick, gate):
+    view = Notices(lambda text: "wait for each other" in text and gate.open())
+    code = f"""
+import threading
+def work():
+    {gate.wait}
+    px.send(np.ones(2), 0)
+if rank == 1:
+    thread = threading.Thread(target=work)
+    thread.start()
+    px.recv((2,), np.float64, 0)
+    thread.join()
+if rank == 0:
+    px.recv((2,), np.float64, 1)
+    px.send(np.ones(2), 1)
+"""
+    quick.run(code, view=view)
+    (line,) = [line for line in view.said if "wait for each other" in line]
+    found = re.fullmatch(
+        r"ranks 0-1 wait for each other: rank 0 in recv #\d+ from rank 1 at cell line 11, "
+        r"rank 1 in recv #\d+ from rank 0 at cell line 8; .*; "
+        r"nothing is raised, as rank 1 may go on in another thread",
+        line,
+    )
+    assert found, line
 
 
 @pytest.mark.slow
 def test_a_cell_that_takes_long_without_waiting_says_nothing(quick):
     view = Notices()
-    quick.run(f"import time; time.sleep({2.5 * QUIET_S})", view=view)
+    quick.run(f"import time; time.sleep({2.5 * SLOW_OPERATION_S})", view=view)
     assert view.said == []
 
 
@@ -224,17 +261,19 @@ def test_a_cell_that_takes_long_without_waiting_says_nothing(quick):
 
 
 def test_a_time_limit_names_where_each_rank_was(ws):
-    with pytest.raises(TimeoutError) as caught:
-        ws.run(LOAD, timeout=TIME_LIMIT_S)
+    places = {0: "in all_sum #", 1: "cell line 3 in load", 2: "in all_sum #"}
+    with time_is_up_at(ws, places), pytest.raises(TimeoutError) as caught:
+        ws.run(LOAD, timeout=LIMIT_S)
     text = str(caught.value)
-    assert text.startswith("the cell ran longer than 1.5 s; its ranks were stopped: ranks 0,2 in ")
+    assert text.startswith("the cell ran longer than 600 s; its ranks were stopped: ranks 0,2 in ")
     assert " at cell line 7; rank 1 at cell line 3 in load <- cell line 6" in text
     code = """\
 import time
 if rank == 1: time.sleep(60)
 if rank == 2: raise ValueError('no')"""
-    with pytest.raises(TimeoutError) as caught:
-        ws.run(code, timeout=TIME_LIMIT_S)
+    places = {0: "between cells", 1: "cell line 2", 2: "between cells"}
+    with time_is_up_at(ws, places), pytest.raises(TimeoutError) as caught:
+        ws.run(code, timeout=LIMIT_S)
     assert str(caught.value).endswith(
         "stopped: rank 1 at cell line 2; rank 2 had ended with ValueError: no; done: rank 0"
     )
@@ -271,10 +310,13 @@ def test_a_rank_that_does_not_react_is_named_and_good_again_later(ws, gate, is_l
         call = "libc.pthread_mutex_lock(held)"
     ws.run("globals().pop('kept', None)")
     view = Notices()
-    begin_s = time.monotonic()
-    with pytest.raises(TimeoutError, match=f"rank 1 at {IN_SOLVE}"):
-        ws.run(STUCK.format(call), timeout=TIME_LIMIT_S, view=view)
-    check(time.monotonic() - begin_s, TIME_LIMIT_S + BOUND_S + 1.0)
+    places = {0: "between cells", 1: "in solve", 2: "between cells"}
+    with (
+        time_is_up_at(ws, places) as up_s,
+        pytest.raises(TimeoutError, match=f"rank 1 at {IN_SOLVE}"),
+    ):
+        ws.run(STUCK.format(call), timeout=LIMIT_S, view=view)
+    check(time.monotonic() - up_s[0], BOUND_S + 1.0)
     (line,) = view.said
     words = f"rank 1 does not react to the stop: in C code called from {IN_SOLVE}; wait, "
     assert line.startswith(words)
@@ -312,6 +354,54 @@ def test_an_interrupt_from_elsewhere_ends_the_waiting_too(ws, gate):
     assert [result.value for result in ws.run("px.all_sum(1)")] == ["3"] * 3
 
 
+SWALLOWS = """\
+import os, time
+while True:
+    try:
+        while not os.path.exists({!r}): time.sleep(0.01)
+        break
+    except KeyboardInterrupt: pass
+"""
+
+
+@pytest.mark.slow
+def test_a_rank_that_swallows_the_stop_is_told_so(ws, tmp_path):
+    told = tmp_path / "told"
+    view = Notices(lambda text: told.touch())
+    places = dict.fromkeys(range(3), "cell line 4")
+    with time_is_up_at(ws, places), pytest.raises(TimeoutError):
+        ws.run(SWALLOWS.format(str(told)), timeout=LIMIT_S, view=view)
+    (line,) = view.said
+    assert line.startswith(
+        "ranks 0-2 swallow the stop, a KeyboardInterrupt, and go on: at cell line 4; wait, "
+    )
+    for rank in range(3):
+        wait_idle(ws, rank)
+
+
+@pytest.mark.slow
+def test_a_rank_that_writes_its_traceback_is_in_no_c_code(ws, tmp_path):
+    told = tmp_path / "told"
+    view = Notices(lambda text: told.touch())
+    slow = (
+        "import os, time\ndef show(*args, **options):\n"
+        f"    while not os.path.exists({str(told)!r}): time.sleep(0.01)\n    return []"
+    )
+    ws.run(
+        f"exec(compile({slow!r}, '/lib/python3.11/pygments/lexer.py', 'exec'))\n"
+        "tracebacks = get_ipython().InteractiveTB\ntracebacks.structured_traceback = show",
+        ranks=[0],
+    )
+    places = {0: "writing the traceback", 1: "between cells", 2: "between cells"}
+    with time_is_up_at(ws, places), pytest.raises(TimeoutError):
+        ws.run("1 / (rank > 0)", timeout=LIMIT_S, view=view)
+    ws.run("del tracebacks.structured_traceback", ranks=[0])
+    (line,) = view.said
+    assert line == (
+        "rank 0 goes on after the stop: writing the traceback of its error; waiting 10 s at most"
+    )
+
+
 @pytest.mark.slow
 def test_a_clean_up_that_takes_its_time_is_waited_for(ws, tmp_path):
     told = tmp_path / "told"
@@ -323,8 +413,8 @@ def test_a_clean_up_that_takes_its_time_is_waited_for(ws, tmp_path):
         "    globals()['saved'] = True\n"
         "if rank == 0:\n    try: time.sleep(60)\n    finally: save()"
     )
-    with pytest.raises(TimeoutError):
-        ws.run(code, timeout=TIME_LIMIT_S, view=view)
+    with time_is_up_at(ws, {0: "cell line 106"}), pytest.raises(TimeoutError):
+        ws.run(code, timeout=LIMIT_S, view=view)
     (line,) = view.said
     assert line.startswith("rank 0 goes on after the stop: at cell line ")
     assert " in save <- cell line " in line

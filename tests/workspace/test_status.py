@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.protocol import HostInfo, RankInfo, Topology
+from phalanx.protocol import HostInfo, RankInfo, WorldTopology
 from phalanx.workspace import QuietView
-from phalanx.workspace._status import CellStatus, format_time, status_text
+from phalanx.workspace.output.view import CellStatusLine, format_time, status_text
 
 
 class View(QuietView):
@@ -25,12 +25,12 @@ def world(**details):
     ranks = tuple(
         RankInfo(rank, 0, 1, "busy", "", details.get(f"r{rank}", "")) for rank in range(3)
     )
-    return Topology("w", 1, (HostInfo(0, "here", "127.0.0.1", 2),), ranks, ())
+    return WorldTopology("w", 1, (HostInfo(0, "here", "127.0.0.1", 2),), ranks, ())
 
 
 def test_a_short_cell_shows_and_asks_nothing():
     view, asked = View(), []
-    status = CellStatus((0, 1), view, lambda: asked.append(1), 10.0)
+    status = CellStatusLine((0, 1), view, lambda: asked.append(1), 10.0)
     status.step({0, 1}, (), (), 10.99)
     status.close()
     assert (view.said, asked) == ([], [])
@@ -38,7 +38,7 @@ def test_a_short_cell_shows_and_asks_nothing():
 
 def test_a_view_without_a_place_asks_nothing():
     asked = []
-    status = CellStatus((0,), QuietView(), lambda: asked.append(1), 0.0)
+    status = CellStatusLine((0,), QuietView(), lambda: asked.append(1), 0.0)
     assert status.next_due_s() is None
     status.step({0}, (), (), 99.0)
     assert asked == []
@@ -46,7 +46,7 @@ def test_a_view_without_a_place_asks_nothing():
 
 def test_a_long_cell_is_told_twice_a_second_and_emptied():
     view, asked = View(), []
-    status = CellStatus((0, 1, 2), view, lambda: asked.append(1), 0.0)
+    status = CellStatusLine((0, 1, 2), view, lambda: asked.append(1), 0.0)
     status.step({0, 1, 2}, (), (), 1.0)
     status.step({0, 1, 2}, (), (), 1.1)
     status.take(world(r2="in all_sum #7"))
@@ -65,7 +65,7 @@ def test_a_long_cell_is_told_twice_a_second_and_emptied():
 
 def test_a_root_that_does_not_answer_is_asked_once():
     asked = []
-    status = CellStatus((0,), View(), lambda: asked.append(1), 0.0)
+    status = CellStatusLine((0,), View(), lambda: asked.append(1), 0.0)
     for now_s in range(1, 9):
         status.step({0}, (), (), float(now_s))
     assert asked == [1]

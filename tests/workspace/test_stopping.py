@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from phalanx.protocol import RankStack
-from phalanx.workspace._stopping import LOOK_S, PATIENCE_S, REACT_S, Stopping
+from phalanx.workspace.cells.stopping import LOOK_S, PATIENCE_S, REACT_S, Stopping
 
 STUCK = RankStack(place="solver.py:12 in solve <- cell line 3", is_still=True)
 MOVING = RankStack(place="train.py:80 in save")
@@ -25,8 +25,8 @@ class Stopped:
 
 def test_who_reacts_is_not_asked_about():
     stopped = Stopped()
-    stopped.it.stop({0, 1}, 5.0)
-    stopped.it.stop({0, 1}, 5.1)
+    assert stopped.it.stop({0, 1}, 5.0)
+    assert not stopped.it.stop({0, 1}, 5.1)
     assert stopped.sent == [(0, 1)]
     assert not stopped.it.step({1}, 6.0)
     assert not stopped.it.step((), 99.0)
@@ -48,6 +48,20 @@ def test_who_stays_where_it_is_is_named_and_left():
         "in C code called from solver.py:12 in solve <- cell line 3; wait, "
     )
     assert "%distributed restart 1 --force" in line
+
+
+def test_whose_code_swallows_the_stop_is_not_in_c_code():
+    stopped = Stopped()
+    stopped.it.stop({0, 1}, 0.0)
+    stopped.it.step({0, 1}, REACT_S - 0.1)
+    stopped.it.swallowed.add(1)
+    stopped.it.take({0: STUCK, 1: STUCK})
+    assert stopped.it.step({0, 1}, REACT_S)
+    assert stopped.said[0].startswith("rank 0 does not react to the stop: in C code ")
+    assert stopped.said[1].startswith(
+        "rank 1 swallows the stop, a KeyboardInterrupt, and goes on: "
+        "at solver.py:12 in solve <- cell line 3; wait, "
+    )
 
 
 def test_whose_own_code_goes_on_gets_more_time():
@@ -101,11 +115,3 @@ def test_a_root_that_does_not_answer_does_not_hold_up_the_stop():
     assert stopped.sent == []
     stopped.it.step({0}, LOOK_S)
     assert stopped.sent == [(0,)]
-
-
-def test_ranks_that_somebody_else_has_interrupted_are_not_interrupted_again():
-    stopped = Stopped()
-    stopped.it.stop({0}, 0.0, is_sent=True)
-    assert stopped.sent == []
-    stopped.it.step({0}, REACT_S - 0.1)
-    assert stopped.asked == [((0,), True)]

@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.workspace import format_ranks, parse_ranks
-from phalanx.workspace._lines import LINE_LIMIT, LineAssembler
+from phalanx.protocol import format_ranks
+from phalanx.workspace import parse_ranks
+from phalanx.workspace.output.notices import chosen_ranks
+from phalanx.workspace.output.text import LINE_LIMIT, LineAssembler
 
 TEXT = st.text(st.sampled_from("ab\n"), max_size=40)
 
@@ -125,6 +127,33 @@ def test_ranks_are_read_back(ranks):
     assert parse_ranks(format_ranks(ranks), 64) == tuple(sorted(ranks))
 
 
+@given(
+    *(st.none() | st.integers(-9, 9) for _ in range(2)),
+    st.none() | st.integers(-3, 3).filter(bool),
+    st.integers(1, 8),
+)
+def test_a_slice_of_ranks_is_as_one_of_a_list(start, stop, step, size):
+    ranks = slice(start, stop, step)
+    text = ":".join("" if at is None else str(at) for at in (start, stop, step))
+    expected = tuple(sorted(range(size)[ranks]))
+    if expected:
+        assert parse_ranks(text, size) == chosen_ranks(ranks, size) == expected
+    else:
+        for read, named in ((parse_ranks, text), (chosen_ranks, ranks)):
+            with pytest.raises(ValueError, match="there are no ranks"):
+                read(named, size)
+
+
+def test_slices_and_numbers_can_be_named_together():
+    assert parse_ranks("0, 1::2", 6) == (0, 1, 3, 5)
+    assert parse_ranks(":2,-1:", 6) == (0, 1, 5)
+
+
+def test_a_slice_without_numbers_is_refused():
+    with pytest.raises(TypeError, match="a slice of ranks has whole numbers"):
+        chosen_ranks(slice("a", None), 4)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -133,6 +162,10 @@ def test_ranks_are_read_back(ranks):
         ("", "ranks are written like 0,2-3"),
         ("3-1", "run backwards"),
         ("-1", "ranks are written like 0,2-3"),
+        ("a:", "ranks are written like 0,2-3 or ::2"),
+        ("0:1:1:1", "ranks are written like 0,2-3 or ::2"),
+        ("::0", "the step of the ranks '::0' is 0"),
+        ("4:", "there are no ranks '4:': the ranks are 0 to 3"),
     ],
 )
 def test_mistakes_in_ranks_are_named(text, message):

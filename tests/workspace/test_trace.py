@@ -9,13 +9,13 @@ import signal
 import numpy as np
 import pytest
 from support.cells import BackgroundCell, wait_in
+from support.tracing import check_trace
 from support.waiting import wait_until
-from tracing import check_trace
 
 from phalanx.distributed import RECORD
 from phalanx.protocol import HostClock, TraceIs
 from phalanx.workspace import say_trace
-from phalanx.workspace._trace import merged
+from phalanx.workspace.trace import merged
 
 
 def events_of(trace):
@@ -157,7 +157,7 @@ def test_before_the_first_operation_there_is_nothing_to_show():
 
 
 @pytest.mark.parametrize(
-    "spoil",
+    "invalidate_output",
     [
         lambda event: event.update(ts=float("nan")),
         lambda event: event.update(dur=-1.0),
@@ -167,13 +167,13 @@ def test_before_the_first_operation_there_is_nothing_to_show():
         lambda event: event.update(ph="B"),
     ],
 )
-def test_the_check_of_the_format_refuses_what_a_viewer_would_not_show(spoil):
+def test_the_check_of_the_format_refuses_what_a_viewer_would_not_show(invalidate_output):
     here = (HostClock("here", 0, 0),)
     encoded = merged(
         TraceIs(1, 2000, here, (0,), (packed((100, 300), (300, 500)),), (0,))
     ).to_json()
     check_trace(encoded)
     found = json.loads(encoded)
-    spoil(next(event for event in found["traceEvents"] if event["ph"] == "X"))
+    invalidate_output(next(event for event in found["traceEvents"] if event["ph"] == "X"))
     with pytest.raises((AssertionError, KeyError, ValueError)):
         check_trace(json.dumps(found).encode())

@@ -7,8 +7,8 @@ import signal
 import threading
 
 import pytest
-from restarting import Notices, pids, values
 from support.promise import PATIENCE_S
+from support.restarting import Notices, pids, values
 from support.waiting import wait_until
 
 from phalanx.errors import CellError, DistributedError, RankFailure
@@ -113,7 +113,7 @@ def test_where_nothing_runs_there_is_nothing_to_watch(ws):
         assert (view.texts, view.lines_seen) == ([], [])
 
 
-def test_a_question_is_told_of_and_left_to_whoever_ran_the_cell(ws, monkeypatch):
+def test_an_observer_sees_a_question_and_leaves_it_to_the_owner(ws, monkeypatch):
     class Asked(Seen):
         def ask(self, question):
             asked.set()

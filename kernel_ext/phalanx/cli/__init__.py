@@ -1,11 +1,11 @@
-"""The door of the command line: `phalanx lab`, `launch` and `bench`.
+"""Run the command line ``phalanx``.
 
-It parses, prints and turns a user's mistakes into one line; the work is done in the rooms below.
+This package parses options, prints results and reports a user's mistake in one line. The packages
+`workspace`, `hosts` and `supervisor` do the work.
 """
 
 from __future__ import annotations
 
-from ._machine import machine_header
-from ._main import main
+from .main import main
 
-__all__ = ["machine_header", "main"]
+__all__ = ["main"]

@@ -1,10 +1,10 @@
-"""Makes ``python -m phalanx.cli`` the same as ``phalanx``."""
+"""Make ``python -m phalanx.cli`` the same as ``phalanx``."""
 
 from __future__ import annotations
 
 import sys
 
-from ._main import main
+from .main import main
 
 if __name__ == "__main__":
     sys.exit(main())

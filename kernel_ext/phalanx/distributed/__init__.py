@@ -1,84 +1,161 @@
-"""Joining a world, its group, and the collectives on arrays.
+"""Join a world and run collectives on arrays.
 
-The door of this room: users get its first names from `phalanx`; the supervisor and the rank room
-take the others from here. Only this room imports the native engine.
+Users import the public names from `phalanx`. The supervisor and package `rank` import from here.
+Only this package imports the native engine.
 """
 
 from __future__ import annotations
 
 from phalanx._native import is_cell_file
 
-from ._control import (
+from .bootstrap.epoch import group_of_one
+from .bootstrap.init import init, is_available, recover
+from .bootstrap.mpi import KEY_FILE_VARIABLE
+from .bootstrap.other_libraries import MASTER_VARIABLES, free_port, master_variables
+from .bootstrap.progress import (
+    Called,
+    HeldAt,
+    Progress,
+    drop_hold,
+    hold,
+    let_in,
+    progress,
+    release,
+    trace,
+)
+from .bootstrap.stacks import LISTENER, STACK_SIGNAL, STACKS_VARIABLE
+from .bootstrap.supervised import (
+    RESTART_VARIABLES,
+    Loss,
+    count_threads,
+    current_loss,
+    is_supervised,
+    join,
+    supervisor_channel,
+    world,
+)
+from .bootstrap.user_code import (
+    UserThreads,
+    clear_own_frames,
+    is_own_frame,
+    number_lines,
+    prepare_threads,
+    without_own_frames,
+)
+from .control import (
     AbortKind,
-    AbortPage,
-    accused,
+    ControlPage,
     create_page,
     create_region,
     create_wake,
+    culprit_rank,
     give_back_region,
     region_nbytes,
 )
-from ._exchanges import all_gather, all_to_all, broadcast
-from ._group import Group
-from ._init import init, is_available
-from ._lateness import ENTERED, Compared, ItsClock, Lateness, late_ranks
-from ._pairs import recv, recv_like, send
-from ._recover import recover
-from ._reductions import all_max, all_min, all_sum, sum_scatter
-from ._selector import SELECTOR_VARIABLE, Selector, write_selector
-from ._spans import ENTRY, SpanReader
-from ._stacks import LISTENER, STACK_SIGNAL, STACKS_VARIABLE, take_stack_signals
-from ._supervised import Loss, current_loss, is_supervised, join, supervisor_channel, world
-from ._trace import RECORD, Records, records_of, trace
-from ._work import Work
+from .group.engine import EngineInterface, EngineWork, Work
+from .group.group import Group
+from .operations.collectives import (
+    all_gather,
+    all_max,
+    all_min,
+    all_sum,
+    all_to_all,
+    barrier,
+    broadcast,
+    sum_scatter,
+)
+from .operations.objects import all_gather_object, broadcast_object
+from .operations.point_to_point import recv, recv_like, send
+from .operations.printing import print0
+from .operations.sealed import SealedPair
+from .recorder import (
+    ENTERED,
+    ENTRY,
+    RECORD,
+    ClockInfo,
+    Lateness,
+    Records,
+    StragglerReport,
+    TraceSummarizer,
+    find_stragglers,
+    records_of,
+)
+from .world_spec import SELECTOR_VARIABLE, Selector, write_selector
 
 __all__ = [
     "ENTERED",
     "ENTRY",
+    "KEY_FILE_VARIABLE",
     "LISTENER",
+    "MASTER_VARIABLES",
     "RECORD",
+    "RESTART_VARIABLES",
     "SELECTOR_VARIABLE",
     "STACKS_VARIABLE",
     "STACK_SIGNAL",
     "AbortKind",
-    "AbortPage",
-    "Compared",
+    "Called",
+    "ClockInfo",
+    "ControlPage",
+    "EngineInterface",
+    "EngineWork",
     "Group",
-    "ItsClock",
+    "HeldAt",
     "Lateness",
     "Loss",
+    "Progress",
     "Records",
+    "SealedPair",
     "Selector",
-    "SpanReader",
+    "StragglerReport",
+    "TraceSummarizer",
+    "UserThreads",
     "Work",
-    "accused",
     "all_gather",
+    "all_gather_object",
     "all_max",
     "all_min",
     "all_sum",
     "all_to_all",
+    "barrier",
     "broadcast",
+    "broadcast_object",
+    "clear_own_frames",
+    "count_threads",
     "create_page",
     "create_region",
     "create_wake",
+    "culprit_rank",
     "current_loss",
+    "drop_hold",
+    "find_stragglers",
+    "free_port",
     "give_back_region",
+    "group_of_one",
+    "hold",
     "init",
     "is_available",
     "is_cell_file",
+    "is_own_frame",
     "is_supervised",
     "join",
-    "late_ranks",
+    "let_in",
+    "master_variables",
+    "number_lines",
+    "prepare_threads",
+    "print0",
+    "progress",
     "records_of",
     "recover",
     "recv",
     "recv_like",
     "region_nbytes",
+    "release",
     "send",
     "sum_scatter",
     "supervisor_channel",
-    "take_stack_signals",
     "trace",
+    "without_own_frames",
     "world",
     "write_selector",
 ]

@@ -1,8 +1,8 @@
-"""Who takes part: hostfiles and lists of hosts, and the plan of a start made of them; and discovery.
+"""Read hostfiles, plan starts and discover networks.
 
-It reads files, asks this machine for its names and interfaces, and over ssh other hosts for their
-cables; it starts no rank, and imports of phalanx only the records and errors. Each file is loaded
-when one of its names is used (PEP 562): who starts ranks on one machine needs next to none.
+The package reads files, this machine's names and interfaces, and other hosts' cables over ssh. Each
+module is loaded when one of its names is first used (PEP 562), because a start on one machine needs
+few of them.
 """
 
 from __future__ import annotations
@@ -11,36 +11,59 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ._cables import Cable
-    from ._gather import gather
-    from ._host import Fault, Host, Hostfile, HostfileError, is_address
-    from ._interfaces import interface_addresses, interface_of, own_addresses
-    from ._job_arguments import (
-        add_far_arguments,
+    from .discovery import (
+        Discovery,
+        Over,
+        Plan,
+        cable_networks,
+        measured_plan,
+    )
+    from .host import (
+        Fault,
+        Host,
+        Hostfile,
+        HostfileError,
+        Interface,
+        Port,
+        RdmaDevice,
+        Survey,
+        is_address,
+    )
+    from .hostfile import parse_hosts, read_hostfile, read_hosts_text, to_json
+    from .jobs import (
+        LAUNCHERS,
+        TITLES,
+        found_job,
+        job_hosts,
+        recognised,
+    )
+    from .networks import Cable, DiscoveryError, Network
+    from .options import (
+        add_host_arguments,
         check_job,
+        count_of,
+        idle_notes,
         job_options,
         launcher_lines,
         recognise_job,
+        seconds,
+        seconds_above_0,
         ssh_words,
     )
-    from ._jobs import LAUNCHERS, TITLES, found_job, job_hosts, recognised
-    from ._json_form import to_json
-    from ._measured import cable_networks, measured_plan
-    from ._networks import Network
-    from ._order import order_ring
-    from ._plan import local_hosts, plan
-    from ._planning import Discovery, Over, Plan
-    from ._probes import PathTimes, measure
-    from ._program import resolve
-    from ._reach import DiscoveryError
-    from ._read import read_hostfile, read_hosts_text
-    from ._recording import load_outputs, save_outputs
-    from ._rings import RingSearch, find_ring
-    from ._script import read_survey
-    from ._settings import environment
-    from ._setup import SetupError, run_setup, setup_steps, undo_setup
-    from ._survey import Interface, Port, RdmaDevice, Survey
-    from ._text_form import parse_hosts
+    from .remote_exec import gather, load_outputs, save_outputs
+    from .ring_search import RingSearch, find_ring, order_ring
+    from .ssh import explain_ssh, ssh_command
+    from .start_plan import (
+        environment,
+        interface_addresses,
+        interface_of,
+        local_hosts,
+        own_addresses,
+        plan,
+        resolve,
+    )
+    from .survey import read_survey
+    from .thunderbolt.setup import SetupError, run_setup, setup_steps, undo_setup
 
 __all__ = [
     "LAUNCHERS",
@@ -55,20 +78,22 @@ __all__ = [
     "Interface",
     "Network",
     "Over",
-    "PathTimes",
     "Plan",
     "Port",
     "RdmaDevice",
     "RingSearch",
     "SetupError",
     "Survey",
-    "add_far_arguments",
+    "add_host_arguments",
     "cable_networks",
     "check_job",
+    "count_of",
     "environment",
+    "explain_ssh",
     "find_ring",
     "found_job",
     "gather",
+    "idle_notes",
     "interface_addresses",
     "interface_of",
     "is_address",
@@ -77,7 +102,6 @@ __all__ = [
     "launcher_lines",
     "load_outputs",
     "local_hosts",
-    "measure",
     "measured_plan",
     "order_ring",
     "own_addresses",
@@ -91,73 +115,80 @@ __all__ = [
     "resolve",
     "run_setup",
     "save_outputs",
+    "seconds",
+    "seconds_above_0",
     "setup_steps",
+    "ssh_command",
     "ssh_words",
     "to_json",
     "undo_setup",
 ]
 
 _FILES = {
-    "LAUNCHERS": "_jobs",
-    "TITLES": "_jobs",
-    "Cable": "_cables",
-    "Discovery": "_planning",
-    "DiscoveryError": "_reach",
-    "Fault": "_host",
-    "Host": "_host",
-    "Hostfile": "_host",
-    "HostfileError": "_host",
-    "Interface": "_survey",
-    "Network": "_networks",
-    "Over": "_planning",
-    "PathTimes": "_probes",
-    "Plan": "_planning",
-    "Port": "_survey",
-    "RdmaDevice": "_survey",
-    "RingSearch": "_rings",
-    "SetupError": "_setup",
-    "Survey": "_survey",
-    "add_far_arguments": "_job_arguments",
-    "cable_networks": "_measured",
-    "check_job": "_job_arguments",
-    "environment": "_settings",
-    "find_ring": "_rings",
-    "found_job": "_jobs",
-    "gather": "_gather",
-    "interface_addresses": "_interfaces",
-    "interface_of": "_interfaces",
-    "is_address": "_host",
-    "job_hosts": "_jobs",
-    "job_options": "_job_arguments",
-    "launcher_lines": "_job_arguments",
-    "load_outputs": "_recording",
-    "local_hosts": "_plan",
-    "measure": "_probes",
-    "measured_plan": "_measured",
-    "order_ring": "_order",
-    "own_addresses": "_interfaces",
-    "parse_hosts": "_text_form",
-    "plan": "_plan",
-    "read_hostfile": "_read",
-    "read_hosts_text": "_read",
-    "read_survey": "_script",
-    "recognise_job": "_job_arguments",
-    "recognised": "_jobs",
-    "resolve": "_program",
-    "run_setup": "_setup",
-    "save_outputs": "_recording",
-    "setup_steps": "_setup",
-    "ssh_words": "_job_arguments",
-    "to_json": "_json_form",
-    "undo_setup": "_setup",
+    "LAUNCHERS": "jobs",
+    "TITLES": "jobs",
+    "Cable": "networks",
+    "Discovery": "discovery",
+    "DiscoveryError": "networks",
+    "Fault": "host",
+    "Host": "host",
+    "Hostfile": "host",
+    "HostfileError": "host",
+    "Interface": "host",
+    "Network": "networks",
+    "Over": "discovery",
+    "Plan": "discovery",
+    "Port": "host",
+    "RdmaDevice": "host",
+    "RingSearch": "ring_search",
+    "SetupError": "thunderbolt.setup",
+    "Survey": "host",
+    "add_host_arguments": "options",
+    "cable_networks": "discovery",
+    "check_job": "options",
+    "count_of": "options",
+    "environment": "start_plan",
+    "explain_ssh": "ssh",
+    "find_ring": "ring_search",
+    "found_job": "jobs",
+    "gather": "remote_exec",
+    "idle_notes": "options",
+    "interface_addresses": "start_plan",
+    "interface_of": "start_plan",
+    "is_address": "host",
+    "job_hosts": "jobs",
+    "job_options": "options",
+    "launcher_lines": "options",
+    "load_outputs": "remote_exec",
+    "local_hosts": "start_plan",
+    "measured_plan": "discovery",
+    "order_ring": "ring_search",
+    "own_addresses": "start_plan",
+    "parse_hosts": "hostfile",
+    "plan": "start_plan",
+    "read_hostfile": "hostfile",
+    "read_hosts_text": "hostfile",
+    "read_survey": "survey",
+    "recognise_job": "options",
+    "recognised": "jobs",
+    "resolve": "start_plan",
+    "run_setup": "thunderbolt.setup",
+    "save_outputs": "remote_exec",
+    "seconds": "options",
+    "seconds_above_0": "options",
+    "setup_steps": "thunderbolt.setup",
+    "ssh_command": "ssh",
+    "ssh_words": "options",
+    "to_json": "hostfile",
+    "undo_setup": "thunderbolt.setup",
 }
 
 
 def __getattr__(name: str) -> Any:
-    """Load the file of a public name when the name is first used."""
+    """Load the module of a public name on first use."""
     if name not in _FILES:
         msg = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(msg, name=name, obj=importlib.import_module(__name__))
     value = getattr(importlib.import_module(f".{_FILES[name]}", __name__), name)
-    globals()[name] = value  # the next look-up does not come here
+    globals()[name] = value  # later look-ups bypass this function
     return value

@@ -1,32 +1,42 @@
-"""`%distributed` and `%%distributed`: a notebook's words for a workspace.
+"""`%distributed` and `%%distributed`: the magics that control a workspace.
 
-It parses, calls the workspace, and shows what comes; it decides nothing about ranks.
+The package parses the magics' words, calls the workspace, and shows results.
 """
 
 from __future__ import annotations
 
+from traceback import walk_stack
 from typing import Any
 
-from ._errors import leave_errors, show_errors
-from ._magics import DistributedMagics
+from .errors import leave_errors, show_errors
+from .magics import DistributedMagics
 
 __all__ = ["DistributedMagics", "load_ipython_extension", "unload_ipython_extension"]
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """Register the magics: what `%load_ext phalanx` calls."""
-    magics = DistributedMagics(shell)
+    """Register the magics for `%load_ext phalanx`.
+
+    Magics of an earlier load are registered again, with the ranks that they had.
+    """
+    registry = shell.magics_manager.registry
+    magics = registry.get(DistributedMagics.__name__) or DistributedMagics(shell)
     shell.register_magics(magics)
     magics.open()
     show_errors(shell)
 
 
 def unload_ipython_extension(shell: Any) -> None:
-    """Stop the ranks and take the magics away: what `%unload_ext phalanx` calls."""
-    magics = shell.magics_manager.registry.pop(DistributedMagics.__name__, None)
-    if magics is not None:
-        magics.close()
-        leave_errors(shell)
-        for kind in ("line", "cell"):
-            for name in ("distributed", "autodistributed", "local"):
-                shell.magics_manager.magics[kind].pop(name, None)
+    """Remove the magics for `%unload_ext phalanx`; the ranks stay."""
+    # `%reload_ext` unloads and loads without a hint, and must change nothing for the ranks.
+    if any(frame.f_code.co_name == "reload_extension" for frame, _ in walk_stack(None)):
+        return
+    # The object stays in the registry, with the ranks, for another `%load_ext`.
+    magics = shell.magics_manager.registry.get(DistributedMagics.__name__)
+    if magics is None:
+        return
+    magics.close()
+    leave_errors(shell)
+    for kind in ("line", "cell"):
+        for name in ("distributed", "autodistributed", "local"):
+            shell.magics_manager.magics[kind].pop(name, None)

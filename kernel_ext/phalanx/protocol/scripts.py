@@ -1,24 +1,25 @@
-"""What the launcher of a script and its root supervisor say to each other.
+"""Define the messages between a script's launcher and its root supervisor.
 
-`Hello`, `GetStacks`, `StacksAre`, `BootProgress` and `Notice` are those of the workspace.
-Output goes up and input goes down in pieces whose cost the other side gives back when it is done
-with them: whoever produces faster than that waits, and memory stays bounded on both sides.
+`Hello`, `GetStacks`, `StacksAre`, `BootProgress` and `Notice` are the same as for workspaces.
+Flow control: each piece of output or input has a cost. The receiver acknowledges the cost when it
+has processed the piece. A sender waits while `WINDOW_COST` is unacknowledged, so memory is bounded
+on both sides.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
-from ._bounds import Amount
-from ._host_records import BootProgress
-from ._workspace_messages import BootOptions, GetStacks, Hello, Notice, StacksAre
+from .client import BootOptions, GetStacks, Hello, Notice, StacksAre
+from .rank import Amount
+from .records import BootProgress
 
 __all__ = [
     "WINDOW_COST",
     "AllEnded",
-    "Bye",
+    "ClientDone",
     "FromScriptRoot",
     "Input",
     "InputCut",
@@ -34,11 +35,11 @@ __all__ = [
 ]
 
 WINDOW_COST = 256 << 10  # four pipes full: enough to keep a reader and a writer busy at once
-_MESSAGE_COST = 256  # about what a message takes beside its bytes, so that tiny ones count too
+_MESSAGE_COST = 256  # about the overhead of a message, so that tiny messages count too
 
 
 def cost(data: bytes) -> int:
-    """What a piece counts against a window of `WINDOW_COST`.
+    """Return the cost of a piece in a window of `WINDOW_COST`.
 
     Examples
     --------
@@ -49,14 +50,17 @@ def cost(data: bytes) -> int:
 
 
 class ScriptOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The first thing the root supervisor of a script reads.
+    """Options that the root supervisor of a script reads first.
 
-    ``env`` is added to its own environment for every rank; ``grace_s`` is the time between a
-    signal and the next, harder one. With a ``log_dir`` the ranks are nobody's: their output goes
-    there, they have no input, and the end of the launcher is nothing to them.
+    ``env`` is added to the supervisor's environment for every rank. ``grace_s`` is the time to
+    handle the failure of another rank, and the time between a signal and the next, harder one.
+    With a ``log_dir`` the ranks are detached: their output goes to files there, they have no input,
+    and they go on when the launcher ends.
 
-    ``command`` is for this machine; on other hosts ``words``, as the user gave them, are looked up
-    there. Unless ``is_script_checked`` is false, a script that they name has to be there.
+    ``command`` is for this machine. Other hosts look up ``words``, the command as the user gave it.
+    ``is_script_checked``: a script named in ``words`` must exist. ``keep_going``: the failure of a
+    rank does not end the other ranks. ``max_restarts``: failed ranks are started again, this many
+    times in all.
     """
 
     boot: BootOptions
@@ -66,10 +70,12 @@ class ScriptOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     log_dir: str = ""
     words: tuple[str, ...] = ()
     is_script_checked: bool = True
+    keep_going: bool = False
+    max_restarts: Annotated[int, msgspec.Meta(ge=0)] = 0
 
 
 class OutputTaken(msgspec.Struct, frozen=True, tag="output_taken", forbid_unknown_fields=True):
-    """Client: output of this cost has been written out."""
+    """Client: acknowledge output of this cost, which has been written out."""
 
     rank: int
     stream: Literal["stdout", "stderr"]
@@ -77,29 +83,32 @@ class OutputTaken(msgspec.Struct, frozen=True, tag="output_taken", forbid_unknow
 
 
 class Input(msgspec.Struct, frozen=True, tag="input", forbid_unknown_fields=True):
-    """Client: input for every rank; no bytes are its end."""
+    """Client: input for every rank; empty bytes end the input."""
 
     data: bytes
 
 
-class Bye(msgspec.Struct, frozen=True, tag="bye", forbid_unknown_fields=True):
-    """Client: I have everything; end."""
+class ClientDone(msgspec.Struct, frozen=True, tag="client_done", forbid_unknown_fields=True):
+    """Client: all messages have arrived; end."""
 
 
 class Started(msgspec.Struct, frozen=True, tag="started", forbid_unknown_fields=True):
-    """Root: the ranks run; their process ids (each leads a process group) by rank."""
+    """Root: the ranks run; ``pids`` are by rank.
+
+    Each process leads a process group.
+    """
 
     pids: tuple[int, ...]
 
 
 class NotStarted(msgspec.Struct, frozen=True, tag="not_started", forbid_unknown_fields=True):
-    """Root: a rank's process could not be started, and why; nothing runs."""
+    """Root: a rank's process could not be started, so nothing runs."""
 
     message: str
 
 
 class Output(msgspec.Struct, frozen=True, tag="output", forbid_unknown_fields=True):
-    """Root: bytes as a rank wrote them."""
+    """Root: bytes that a rank wrote."""
 
     rank: int
     stream: Literal["stdout", "stderr"]
@@ -107,22 +116,26 @@ class Output(msgspec.Struct, frozen=True, tag="output", forbid_unknown_fields=Tr
 
 
 class InputTaken(msgspec.Struct, frozen=True, tag="input_taken", forbid_unknown_fields=True):
-    """Root: the rank that reads fastest has been given input of this many bytes more."""
+    """Root: the fastest reading rank has received ``nbytes`` more of input."""
 
     nbytes: int
 
 
 class InputCut(msgspec.Struct, frozen=True, tag="input_cut", forbid_unknown_fields=True):
-    """Root: a rank is so far behind the one that reads fastest that its input ended early."""
+    """Root: a rank's input ended early: it reads too slowly.
+
+    The rank is ``nbytes`` behind the rank that reads fastest.
+    """
 
     rank: int
     nbytes: int
 
 
 class RankEnded(msgspec.Struct, frozen=True, tag="rank_ended", forbid_unknown_fields=True):
-    """Root: a rank's process is gone, its output told; ``status`` as `subprocess` gives it.
+    """Root: a rank's process has ended, after all its output was sent.
 
-    ``reason`` says in words how it ended.
+    The rank may be started again (``max_restarts``). ``status`` is as in `subprocess`; ``reason``
+    says in words how the process ended.
     """
 
     rank: int
@@ -131,17 +144,35 @@ class RankEnded(msgspec.Struct, frozen=True, tag="rank_ended", forbid_unknown_fi
 
 
 class AllEnded(msgspec.Struct, frozen=True, tag="all_ended", forbid_unknown_fields=True):
-    """Root: every rank is gone. ``culprit`` is the rank that failed first, -1 for none.
+    """Root: every rank has ended; ``culprit`` failed first, -1 for none.
 
-    ``is_forced``: others were ended because of it (or of a signal to the launcher).
+    ``is_forced``: other ranks were sent signals because of the culprit or a signal to the
+    launcher. ``left_early``: the rank that ended without error while the culprit waited for it, -1
+    for none. ``done_without``: ranks that failed while the others went on and ended without error.
     """
 
     culprit: int
     statuses: tuple[int, ...]
     is_forced: bool
+    left_early: int = -1
+    done_without: tuple[int, ...] = ()
+
+    @property
+    def beside(self) -> str:
+        """Return the culprit's cause and the fate of other ranks.
+
+        Examples
+        --------
+        >>> AllEnded(1, (0, 1, -15), True, left_early=0).beside
+        '; rank 0 had ended while it was waited for; the others were ended'
+        """
+        early = f"; rank {self.left_early} had ended while it was waited for"
+        return (early if self.left_early >= 0 else "") + (
+            "; the others were ended" if self.is_forced else ""
+        )
 
 
-ToScriptRoot = Hello | OutputTaken | Input | GetStacks | Bye
+ToScriptRoot = Hello | OutputTaken | Input | GetStacks | ClientDone
 FromScriptRoot = (
     BootProgress
     | Started

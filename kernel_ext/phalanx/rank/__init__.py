@@ -1,53 +1,96 @@
-"""The rank's side of a cell: beginning and stopping it, its input, its names.
+"""Run a cell on a rank: start, stop, input, output and names.
 
-It knows nothing of ipyparallel; the supervisor room puts it into an engine.
+The package has no dependency on ipyparallel; `phalanx.supervisor.engine` builds the engine.
 """
 
 from __future__ import annotations
 
-from ._bars import prepare_bars
-from ._capture import DescriptorCapture
-from ._cell_names import prepare_cell_names
-from ._copying import CopyReport, copy_names, copy_report
-from ._debugger import LastError, asks_for_commands, leave_debuggers, prepare_debuggers
-from ._enter import enter, introduce, put_back
-from ._exit import prepare_exit, say_left
-from ._gate import CellGate, uninterrupted
-from ._help import HelpDesk
-from ._input import DebuggerStopped, NoCellRuns, TypedLines
-from ._log import LogOfRank, Missing
-from ._own_magics import prepare_own_magics
-from ._record import OutputRecord
-from ._stdin import CellInput
-from ._sweep import publish_links, publish_sweep
-from ._text import BytesToText, cut, escape_surrogates, packs_anything
-from ._threads import UserThreads
-from ._traceback import clear_own_frames, without_own_frames
+from .calls import (
+    bind,
+    call_packed,
+    fetch,
+    load_value,
+    map_block,
+    pack_call,
+    pack_values,
+    unpack_values,
+)
+from .cell import (
+    HeldCell,
+    InterruptGate,
+    enter,
+    introduce,
+    prepare_cell_names,
+    prepare_exit,
+    prepare_own_magics,
+    restore_names,
+    runs_cell,
+    say_left,
+    say_rebound,
+    uninterrupted,
+)
+from .copying import CopyReport, copy_names
+from .debugger import (
+    POST_MORTEM,
+    ErrorOfCell,
+    LastError,
+    asks_for_commands,
+    leave_debuggers,
+    prepare_debuggers,
+)
+from .errors import BytesToText, cut, escape_surrogates, packs_anything, text_of
+from .input import (
+    CellInput,
+    DebuggerStopped,
+    HelpDesk,
+    MissingInput,
+    NoCellRuns,
+    RankInputLog,
+    TypedLines,
+)
+from .output import (
+    DescriptorCapture,
+    OutputRecord,
+    OutputThrottle,
+    keep_no_outputs,
+    prepare_bars,
+    publish_links,
+    publish_sweep,
+)
 
 __all__ = [
+    "POST_MORTEM",
     "BytesToText",
-    "CellGate",
     "CellInput",
     "CopyReport",
     "DebuggerStopped",
     "DescriptorCapture",
+    "ErrorOfCell",
+    "HeldCell",
     "HelpDesk",
+    "InterruptGate",
     "LastError",
-    "LogOfRank",
-    "Missing",
+    "MissingInput",
     "NoCellRuns",
     "OutputRecord",
+    "OutputThrottle",
+    "RankInputLog",
     "TypedLines",
-    "UserThreads",
     "asks_for_commands",
-    "clear_own_frames",
+    "bind",
+    "call_packed",
     "copy_names",
-    "copy_report",
     "cut",
     "enter",
     "escape_surrogates",
+    "fetch",
     "introduce",
+    "keep_no_outputs",
     "leave_debuggers",
+    "load_value",
+    "map_block",
+    "pack_call",
+    "pack_values",
     "packs_anything",
     "prepare_bars",
     "prepare_cell_names",
@@ -56,8 +99,11 @@ __all__ = [
     "prepare_own_magics",
     "publish_links",
     "publish_sweep",
-    "put_back",
+    "restore_names",
+    "runs_cell",
     "say_left",
+    "say_rebound",
+    "text_of",
     "uninterrupted",
-    "without_own_frames",
+    "unpack_values",
 ]

@@ -1,36 +1,57 @@
-"""The processes beside the notebook: root and host supervisors, controller, engines.
+"""Run the processes beside the notebook: supervisors, controller and engines.
 
-The door is what a workspace needs to start them; the rest runs in processes of its own.
+The exported names are those that a workspace and the command line need to start a root supervisor
+or find a running one.
 """
 
 from __future__ import annotations
 
-from ._far_command import Heard, why_ended
-from ._found_root import FoundRoot
-from ._host_process import HostUnreachable
-from ._in_job import start_words
-from ._key_folder import job_folder
-from ._launch import RootProcess, launch_root
-from ._limits import needed_descriptors
-from ._runtime_folder import check_name, claim_name, find_record, list_records
-from ._ssh import ssh_command, why_not_in
-from ._system import open_pidfd
+from .boot import FoundRoot, RootProcess, launch_root
+from .launchers.remote_command import (
+    HostUnreachable,
+    LaunchSpec,
+    RemoteCommand,
+    far_script,
+    job_folder,
+)
+from .launchers.scheduler_step import start_words
+from .launchers.select import ssh_launch
+from .processes.child import exit_reason
+from .processes.system import (
+    THREADS_VARIABLE,
+    allow_descriptors,
+    needed_descriptors,
+    open_pidfd,
+    pid_namespace,
+    threads_each,
+    usable_cores,
+)
+from .root.script_commands import make_log_folder, open_log
+from .runtime_dir import check_name, claim_name, find_record, list_records
 
 __all__ = [
+    "THREADS_VARIABLE",
     "FoundRoot",
-    "Heard",
     "HostUnreachable",
+    "LaunchSpec",
+    "RemoteCommand",
     "RootProcess",
+    "allow_descriptors",
     "check_name",
     "claim_name",
+    "exit_reason",
+    "far_script",
     "find_record",
     "job_folder",
     "launch_root",
     "list_records",
+    "make_log_folder",
     "needed_descriptors",
+    "open_log",
     "open_pidfd",
-    "ssh_command",
+    "pid_namespace",
+    "ssh_launch",
     "start_words",
-    "why_ended",
-    "why_not_in",
+    "threads_each",
+    "usable_cores",
 ]

@@ -1,9 +1,10 @@
-"""The process of a supervisor: `python -m phalanx.supervisor [script | host [KEY] | job FOLDER]`.
+"""Run a supervisor: `python -m phalanx.supervisor [script | host [KEY] | job FOLDER]`.
 
-It reads one line of options from its standard input. A root answers with its address on its
-standard output, and serves one workspace, or one launcher of a script, until that is over; a host
-serves its root, and where a batch system started it, it reads its line from a file. A job starts
-the hosts of a batch job. Started by these, not by hand.
+Without a role, or as ``script``, the process is a root supervisor. It reads one line of options
+from standard input, answers with its address on standard output, and serves one workspace or one
+script launcher. ``host`` serves its root; a host started by a batch system (``KEY``) reads its
+options from a file. ``job`` starts the hosts of a batch job. Programs start these processes, not
+users.
 """
 
 from __future__ import annotations
@@ -23,13 +24,18 @@ from phalanx.errors import DistributedError
 from phalanx.protocol import BootOptions, RootAddress
 from phalanx.protocol.scripts import ScriptOptions
 
-from ._curve import only_client
-from ._leave import leave
-from ._limits import allow_descriptors, save_address_space, stripe_sockets
-from ._runtime_folder import RecordFile
+from .engine.curve import only_client
+from .processes.system import (
+    allow_descriptors,
+    check_loopback,
+    leave,
+    save_address_space,
+    stripe_sockets,
+)
+from .runtime_dir import RecordFile
 
-# What a stranger may cost before its handshake fails: a descriptor for so long (libzmq: 30 s), and
-# a message of this size (libzmq: any). The client sends pieces of input of 64 KiB, and less.
+# Limits on an unauthenticated client: a descriptor for this long (libzmq's default: 30 s), and a
+# message of this size (libzmq's default: any). Our client sends input in pieces of at most 64 KiB.
 _HANDSHAKE_MS = 5000
 _MESSAGE_MAX_NBYTES = 4 << 20
 
@@ -42,8 +48,8 @@ async def _serve(options: BootOptions | ScriptOptions) -> None:
     boot = options.boot if isinstance(options, ScriptOptions) else options
     with zmq.asyncio.Context() as context, only_client(context, boot.client_public_key):
         client = context.socket(zmq.ROUTER)
-        client.linger = 500  # ms: the last word (`Stopped`) still goes out
-        client.sndhwm = client.rcvhwm = 0  # a full ROUTER drops; what is sent is bounded elsewhere
+        client.linger = 500  # ms: time to send the last message (`Stopped`)
+        client.sndhwm = client.rcvhwm = 0  # at a limit a ROUTER drops; bounds are elsewhere
         client.handshake_ivl, client.maxmsgsize = _HANDSHAKE_MS, _MESSAGE_MAX_NBYTES
         client.curve_server = True
         client.curve_publickey, client.curve_secretkey = public_key, secret_key
@@ -62,9 +68,9 @@ async def _serve(options: BootOptions | ScriptOptions) -> None:
 async def _run_workspace(
     options: BootOptions, client: zmq.asyncio.Socket, address: RootAddress
 ) -> None:
-    from ._root import RootSupervisor
+    from .root.workspace_root import WorkspaceRoot
 
-    root = RootSupervisor(options, client, address)
+    root = WorkspaceRoot(options, client, address)
     for number in _ENDING:
         asyncio.get_running_loop().add_signal_handler(number, root.end)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
@@ -74,10 +80,10 @@ async def _run_workspace(
 async def _run_script(
     options: ScriptOptions, client: zmq.asyncio.Socket, address: RootAddress
 ) -> None:
-    from ._script_root import ScriptRoot
+    from .root.script_root import ScriptRoot
 
     root = ScriptRoot(options, client, address)
-    # The launcher hands these on. (A handler, not SIG_IGN: that would be handed down to ranks.)
+    # The launcher forwards these signals. (A handler, because ranks would inherit SIG_IGN.)
     for number in _SIGNALS:
         asyncio.get_running_loop().add_signal_handler(number, root.on_signal, number)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
@@ -85,7 +91,7 @@ async def _run_script(
 
 
 def _answer(address: RootAddress) -> None:
-    """Say the address and let go of the pipe: nobody reads it again."""
+    """Write the address, then close the pipe: nobody reads it again."""
     sys.stdout.buffer.write(msgspec.json.encode(address) + b"\n")
     sys.stdout.buffer.flush()
     null = os.open(os.devnull, os.O_RDWR)
@@ -96,19 +102,20 @@ def _answer(address: RootAddress) -> None:
 
 def main() -> None:
     """Run one supervisor."""
-    # One that comes before there is a handler waits for it: a launch says how it was ended.
+    # A signal that comes before there is a handler stays pending: a launch reports how it was
+    # ended.
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-    # A Ctrl-C in the workspace's terminal is the workspace's to handle.
+    # The workspace handles a Ctrl-C in its own terminal.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     logging.basicConfig(level=logging.WARNING, format="phalanx supervisor: %(message)s")
     role, *words = sys.argv[1:] or [""]
     if role == "job":
-        from ._job_head import run_job
+        from .launchers.scheduler_step import run_job
 
         run_job(*words)
         return
     if role == "host":
-        from ._host_entry import run_host, run_host_of_job
+        from .hosts.agent import run_host, run_host_of_job
 
         if words:
             run_host_of_job(words[0])
@@ -124,17 +131,18 @@ def main() -> None:
     boot = options.boot if isinstance(options, ScriptOptions) else options
     try:
         here = [plan for plan in boot.hosts if plan.is_local]
-        elsewhere = boot.ranks - sum(plan.ranks for plan in here) if here else 0
+        elsewhere = boot.world.size - sum(plan.ranks for plan in here) if here else 0
         n_addresses = max((len(plan.addresses) for plan in here), default=0)
-        sockets = stripe_sockets(elsewhere, n_addresses, boot.remote.connections_per_ip)
-        allow_descriptors(boot.ranks, sockets)
+        sockets = stripe_sockets(elsewhere, n_addresses, boot.world.connections_per_ip)
+        allow_descriptors(boot.world.size, sockets)
+        check_loopback()
         save_address_space()
         asyncio.run(_serve(options))
     except (DistributedError, OSError, MemoryError) as error:
-        if boot.record_path:  # it may be too early for anybody to have taken it
+        if boot.record_path:  # the root may have failed before it took over the record
             with contextlib.suppress(OSError):
                 RecordFile(boot.record_fd, boot.record_path).close()
-        # What this machine refuses is no mistake of ours: a line, which whoever started us says.
+        # A resource that the machine refuses is no bug: one line of text, which the parent shows.
         sys.exit(f"it cannot run here: {error}")
     leave()
 

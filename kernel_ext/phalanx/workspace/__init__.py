@@ -1,28 +1,42 @@
-"""The client's side of a world: start, run, talk to, watch and stop ranks.
+"""Start, use, watch and stop ranks, as the client of their supervisors.
 
-It knows supervisors and Jupyter's messages; it knows nothing of magics and widgets.
+The magics, the widgets and the command line use this package.
 """
 
 from __future__ import annotations
 
-from ._bench import Sweep
-from ._detached import Detached, launch_detached
-from ._events import IMAGE_KINDS, Clear, Display, is_image
-from ._help import Completions, Description, Help, NoHelp
-from ._job import Job
-from ._lines import StreamName
-from ._listing import WorkspaceInfo, format_workspaces, list_workspaces, stop_workspace
-from ._outcome import RankResult
-from ._output import MAX_LINES
-from ._questions import Question
-from ._ranks import format_ranks, grouped, name_ranks, parse_ranks
-from ._samples import SampleView
-from ._sayings import say_replaced
-from ._script import RootGone, Script, ScriptEvent, Woken
-from ._trace import Trace, say_trace
-from ._view import CannotAsk, OpenPrompt, QuietView, View
-from ._where import Where, where
-from ._workspace import Workspace
+from .bench import Sweep
+from .calls import PendingCall
+from .cells.completion import Completions, Description, Help, NoHelp
+from .cells.loop import RankError, RankResult
+from .connection.connect import (
+    WorkspaceInfo,
+    format_workspaces,
+    free_workspaces,
+    list_workspaces,
+    stop_workspace,
+)
+from .connection.root_client import SampleView
+from .options import Job, Placement, chosen_transport, resolve_placement
+from .output.events import IMAGE_KINDS, Clear, Display, is_image
+from .output.notices import (
+    grouped,
+    parse_ranks,
+    say_detached,
+    say_gone,
+    say_interrupted,
+    say_kept,
+    say_no_ranks,
+    say_replaced,
+    say_stopped,
+    say_unwatched,
+)
+from .output.printer import MAX_LINES
+from .output.text import StreamName
+from .output.view import CannotAsk, OpenPrompt, Question, QuietView, View, format_time
+from .script import Detached, RootGone, RootSilent, Script, ScriptEvent, Woken, launch_detached
+from .trace import Trace, say_trace
+from .workspace import Workspace
 
 __all__ = [
     "IMAGE_KINDS",
@@ -37,10 +51,14 @@ __all__ = [
     "Job",
     "NoHelp",
     "OpenPrompt",
+    "PendingCall",
+    "Placement",
     "Question",
     "QuietView",
+    "RankError",
     "RankResult",
     "RootGone",
+    "RootSilent",
     "SampleView",
     "Script",
     "ScriptEvent",
@@ -48,20 +66,27 @@ __all__ = [
     "Sweep",
     "Trace",
     "View",
-    "Where",
     "Woken",
     "Workspace",
     "WorkspaceInfo",
-    "format_ranks",
+    "chosen_transport",
+    "format_time",
     "format_workspaces",
+    "free_workspaces",
     "grouped",
     "is_image",
     "launch_detached",
     "list_workspaces",
-    "name_ranks",
     "parse_ranks",
+    "resolve_placement",
+    "say_detached",
+    "say_gone",
+    "say_interrupted",
+    "say_kept",
+    "say_no_ranks",
     "say_replaced",
+    "say_stopped",
     "say_trace",
+    "say_unwatched",
     "stop_workspace",
-    "where",
 ]

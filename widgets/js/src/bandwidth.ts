@@ -1,29 +1,19 @@
-// The live Bandwidth widget: a sweep as it is measured, beside what bounds it and what was before.
-// It draws what phalanx.widgets.Bandwidth sends, and turns clicks into requests.
+// The live Bandwidth widget: a sweep with its limits and earlier sweeps. It draws the frames of phalanx.widgets.Bandwidth, and
+// turns clicks into requests.
 
-import { make_chart, type Chart, type MakeChart } from "./bandwidth/chart";
+import { legend, make_chart, type Chart, type MakeChart } from "./bandwidth/chart";
 import { Form } from "./bandwidth/form";
-import { legend } from "./bandwidth/legend";
-import { save_png, save_text } from "./shared/save";
 import { is_running, NO_SWEEP, say_point, type Frame, type Kind } from "./bandwidth/state";
-import { Cleanup, disable, el, guard, set_attributes, set_text } from "./shared/dom";
-import { decode } from "./shared/frames";
-import type { Model, View } from "./shared/model";
-import { tell_presence } from "./shared/presence";
-import { Requests } from "./shared/requests";
-import { hide_still } from "./shared/still";
+import { disable, el, set_attributes, set_text } from "./shared/dom";
+import { decode, type Model } from "./shared/model";
+import { save_png, save_text } from "./shared/save";
 import { colour, on_theme } from "./shared/theme";
+import { module_of, WidgetView } from "./shared/view";
 
-const SILENT_S = 8; // the kernel sends a frame every 2 s at least to who looks
 const ANSWER_S = 10;
 const KINDS: Kind[] = ["bandwidth", "time"];
 
-export class BandwidthView {
-  private readonly cleanup = new Cleanup();
-  private readonly requests: Requests;
-  private readonly title = el("strong", { class: "px-name" });
-  private readonly pill = el("span", { class: "px-pill", role: "status" });
-  private readonly why = el("div", { class: "px-why", hidden: true, role: "alert" });
+export class BandwidthView extends WidgetView {
   private readonly form: Form;
   private readonly fill = el("div", { class: "px-fill" });
   private readonly bar = el(
@@ -36,7 +26,7 @@ export class BandwidthView {
   private readonly stage = el("div", {
     class: "px-stage",
     tabindex: 0,
-    // It is worked with keys: who hears the page is to hand them on.
+    // Tells screen readers to pass keys on to this element.
     role: "application",
     "aria-label": "bandwidth and time by size; arrow keys go from size to size",
   });
@@ -45,27 +35,16 @@ export class BandwidthView {
   private readonly words = el("ul", { class: "px-words" });
   private readonly saving = new Map<string, HTMLButtonElement>();
   private frame: Frame | null = null;
-  private came_ms = performance.now();
-  private is_seen = false;
   private named = "";
-  private at = -1; // of the points, where the keys are
+  private at = -1; // index of the point that the keys have selected
 
-  constructor(
-    private readonly model: Model,
-    private readonly root: HTMLElement,
-    make: MakeChart = make_chart,
-  ) {
-    root.classList.add("phalanx", "px-bandwidth");
-    hide_still(model, root, this.cleanup);
-    // JupyterLab's keys for cells are not for what is typed here.
-    root.setAttribute("data-lm-suppress-shortcuts", "true");
-    guard(root, this.cleanup);
-    this.requests = new Requests(model, this.cleanup);
-    this.form = new Form(this.cleanup, {
+  constructor(model: Model, root: HTMLElement, make: MakeChart = make_chart) {
+    super(model, root, "px-bandwidth");
+    this.form = new Form(this.disposables, {
       run: (asked) => this.ask("run", { ...asked }),
       stop: () => this.ask("stop", {}),
     });
-    const header = el("header", { class: "px-bar" }, this.title, this.pill, this.save_buttons());
+    const header = el("header", { class: "px-bar" }, this.name, this.pill, this.save_buttons());
     const progress = el("div", { class: "px-row" }, this.bar, this.far);
     root.append(header, this.why, this.form.element, progress, this.stage, this.said, this.legend, this.words);
     this.charts = KINDS.map((kind) => make(kind, (nbytes) => this.say(nbytes)));
@@ -78,8 +57,7 @@ export class BandwidthView {
     const group = el("span", { class: "px-saves", role: "group", "aria-label": "save" });
     for (const form of ["csv", "json", "png"]) {
       const words = form.toUpperCase();
-      const button = el("button", { type: "button", class: "px-button", "aria-label": `save as ${words}` }, words);
-      this.cleanup.on(button, "click", () => void this.save(form));
+      const button = this.button(words, { "aria-label": `save as ${words}` }, () => void this.save(form));
       this.saving.set(form, button);
       group.append(button);
     }
@@ -87,24 +65,17 @@ export class BandwidthView {
   }
 
   private listen(): void {
-    const on_frame = (): void => this.on_frame();
-    this.model.on("change:frame", on_frame);
-    this.cleanup.add(() => this.model.off("change:frame", on_frame));
-    this.cleanup.on<KeyboardEvent>(this.stage, "keydown", (event) => this.on_key(event));
-    this.cleanup.every(1, () => this.is_seen && this.update());
-    on_theme(this.cleanup, () => this.frame && this.draw(this.frame));
-    tell_presence(this.model, this.root, this.cleanup, (is_seen) => {
-      this.is_seen = is_seen;
-      this.came_ms = performance.now();
-      this.update();
-    });
+    this.on("change:frame", () => this.on_frame());
+    this.disposables.on<KeyboardEvent>(this.stage, "keydown", (event) => this.on_key(event));
+    on_theme(this.disposables, () => this.frame && this.draw(this.frame));
+    this.watch();
   }
 
   private on_frame(): void {
     const frame = decode<Frame>(this.model.get("frame") as DataView);
     if (frame) {
       this.frame = frame;
-      this.came_ms = performance.now();
+      this.note_frame();
       this.draw(frame);
     }
     this.update();
@@ -113,7 +84,7 @@ export class BandwidthView {
   private draw(frame: Frame): void {
     const has_points = (frame.run?.points.length ?? 0) + frame.earlier.length > 0;
     if ((frame.run?.name ?? "") !== this.named) {
-      this.named = frame.run?.name ?? ""; // another sweep: what was said is of the one before
+      this.named = frame.run?.name ?? ""; // another sweep: the text belonged to the sweep before
       this.at = -1;
       set_text(this.said, "");
     }
@@ -130,25 +101,17 @@ export class BandwidthView {
     this.words.replaceChildren(...words.map((line) => el("li", {}, line)));
   }
 
-  private update(): void {
+  protected update(): void {
     const { frame } = this;
     if (!frame) {
       set_text(this.words, NO_SWEEP);
       return;
     }
-    const since_s = (performance.now() - this.came_ms) / 1000;
-    const is_quiet = this.is_seen && since_s > SILENT_S;
-    const is_live = frame.status === "live" && !is_quiet;
-    const is_on = is_running(frame) && is_live;
-    set_text(this.title, frame.title);
     const state = frame.state === "none" ? "ready" : frame.state;
-    set_text(this.pill, is_live ? state : frame.status === "gone" ? "gone" : "no answer");
+    const is_live = this.show_status(frame, state, frame.error);
+    const is_on = is_running(frame) && is_live;
+    set_text(this.name, frame.title);
     set_attributes(this.pill, { "data-state": is_live ? state : "dead" });
-    this.root.classList.toggle("px-grey", !is_live);
-    const silence = `no word from the kernel for ${Math.floor(since_s)} s: it is busy, restarted or gone`;
-    const why = is_live ? frame.error : frame.why || silence;
-    this.why.hidden = why === "";
-    set_text(this.why, why);
     this.form.show(frame, is_live, is_on);
     set_text(this.far, frame.progress);
     set_attributes(this.bar, {
@@ -184,7 +147,7 @@ export class BandwidthView {
       });
       const lines = this.frame ? legend(this.frame) : [];
       const named = lines.map((entry) => ({ ...entry, colour: colour(this.root, entry.colour) }));
-      save_png(name, this.title.textContent ?? "", panels, named, this.root);
+      save_png(name, this.name.textContent ?? "", panels, named, this.root);
       return;
     }
     const answer = await this.requests.ask(form, {}, ANSWER_S);
@@ -208,22 +171,16 @@ export class BandwidthView {
   private say(nbytes: number | null): void {
     const points = this.frame?.run?.points ?? [];
     if (nbytes === null || !points.length) return;
-    // The nearest on the axis, which is one of logarithms.
+    // Compare logarithms, as the axis is logarithmic.
     const far = (n: number): number => Math.abs(Math.log((n || 1) / nbytes));
     const nearest = points.reduce((best, point) => (far(point.nbytes) < far(best.nbytes) ? point : best));
     set_text(this.said, say_point(nearest));
   }
 
-  close(): void {
+  override close(): void {
     for (const chart of this.charts) chart.close();
-    this.cleanup.run();
-    this.root.replaceChildren();
+    super.close();
   }
 }
 
-function render({ model, el: root }: View): () => void {
-  const view = new BandwidthView(model, root);
-  return () => view.close();
-}
-
-export default { render };
+export default module_of(BandwidthView);

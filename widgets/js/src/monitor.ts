@@ -1,60 +1,42 @@
-// The live Monitor widget: a lane for each rank, who holds the others up, what moves between them.
-// It draws what phalanx.widgets.Monitor sends, and turns clicks into requests.
+// The live Monitor widget: a lane for each rank, late ranks, and traffic between ranks. It draws the frames of
+// phalanx.widgets.Monitor, and turns clicks into requests.
 
-import { Cleanup, el, set_attributes, set_text } from "./shared/dom";
-import { decode } from "./shared/frames";
-import type { Model, View } from "./shared/model";
-import { tell_presence } from "./shared/presence";
-import { Requests } from "./shared/requests";
+import { el, set_attributes, set_text } from "./shared/dom";
+import { decode, type Model } from "./shared/model";
+import { jump_to_cell, tell_cell } from "./shared/notebook";
 import { save_text } from "./shared/save";
-import { hide_still } from "./shared/still";
+import { module_of, WidgetView } from "./shared/view";
 import { count, rate } from "./shared/words";
 import type { World } from "./topology/state";
-import { jump_to_cell, tell_cell } from "./monitor/jump";
 import { Labels } from "./monitor/labels";
 import { Lanes } from "./monitor/lanes";
 import { colour_of } from "./monitor/paint";
 import { History, type Cell, type Frame } from "./monitor/state";
 import { duration, percent, say_held_up, say_late, say_missed, say_rank, traffic } from "./monitor/words";
 
-const SILENT_S = 8; // the kernel sends a frame every 2 s at least to who looks
 const MOST_LINKS = 8;
 const SAVE_S = 60;
 const HISTORY_S = 20;
 
-class MonitorView {
-  private readonly cleanup = new Cleanup();
-  private readonly name = el("strong", { class: "px-name" });
+class MonitorView extends WidgetView {
   private readonly head = el("span", { class: "px-headline" });
-  private readonly pill = el("span", { class: "px-pill", role: "status" });
-  private readonly why = el("div", { class: "px-why", hidden: true, role: "alert" });
   private readonly late = el("div", { class: "px-late" });
-  private readonly told = el("div", { class: "px-unseen", role: "status" });
+  private readonly announced = el("div", { class: "px-unseen", role: "status" });
   private readonly missed = el("div", { class: "px-missed", hidden: true });
   private readonly facts = el("div", { class: "px-facts", hidden: true });
   private readonly legend = el("div", { class: "px-legend" });
   private readonly links = el("ol", { class: "px-links", "aria-label": "traffic between ranks" });
   private readonly foot = el("div", { class: "px-foot", role: "status" });
-  private readonly pause = this.button("Pause", "stop the picture; the ranks go on", () => this.toggle());
+  private readonly pause = this.button("Pause", { title: "stop the picture; the ranks go on" }, () => this.toggle());
   private readonly span = el("span", { class: "px-span" });
   private readonly history = new History();
-  private readonly requests: Requests;
   private readonly labels: Labels;
   private readonly lanes: Lanes;
   private world: World | null = null;
-  private came_ms = performance.now();
-  private is_seen = false;
   private ops = "";
 
-  constructor(
-    private readonly model: Model,
-    private readonly root: HTMLElement,
-  ) {
-    root.classList.add("phalanx", "px-monitor");
-    hide_still(model, root, this.cleanup);
-    // JupyterLab's keys for cells are not for what is typed here.
-    root.setAttribute("data-lm-suppress-shortcuts", "true");
-    this.requests = new Requests(model, this.cleanup);
+  constructor(model: Model, root: HTMLElement) {
+    super(model, root, "px-monitor");
     this.labels = new Labels((rank) => this.choose(rank));
     this.lanes = new Lanes(
       this.history,
@@ -65,22 +47,22 @@ class MonitorView {
         moved: () => this.show_window(),
         pause: () => this.toggle(),
       },
-      this.cleanup,
+      this.disposables,
     );
     const buttons = el("div", { class: "px-modes", role: "group", "aria-label": "time" });
     buttons.append(
       this.pause,
-      this.button("−", "zoom out: more time", () => this.lanes.zoom(2)),
+      this.button("−", { title: "zoom out: more time" }, () => this.lanes.zoom(2)),
       this.span,
-      this.button("+", "zoom in: less time", () => this.lanes.zoom(0.5)),
-      this.button("Now", "follow the ranks again", () => this.lanes.follow(true)),
-      this.button("Save a trace", "the last operations of each rank, for ui.perfetto.dev", () => this.save()),
+      this.button("+", { title: "zoom in: less time" }, () => this.lanes.zoom(0.5)),
+      this.button("Now", { title: "follow the ranks again" }, () => this.lanes.follow(true)),
+      this.button("Save a trace", { title: "the last operations of each rank, for ui.perfetto.dev" }, () => this.save()),
     );
     root.append(
       el("header", { class: "px-bar" }, this.name, this.head, this.pill, buttons),
       this.why,
       this.late,
-      this.told,
+      this.announced,
       el("div", { class: "px-stage" }, this.labels.element, this.lanes.element),
       this.legend,
       this.facts,
@@ -94,35 +76,17 @@ class MonitorView {
     this.show_window();
   }
 
-  private button(words: string, title: string, press: () => void): HTMLButtonElement {
-    const button = el("button", { type: "button", class: "px-button", title }, words);
-    if (words.length === 1) set_attributes(button, { "aria-label": title }); // a sign
-    button.addEventListener("click", press);
-    return button;
-  }
-
   private listen(): void {
     this.on("change:world", () => this.on_world());
     this.on("change:frame", () => this.on_frame());
-    this.cleanup.every(1, () => this.is_seen && this.update());
     let has_asked = false;
-    tell_presence(this.model, this.root, this.cleanup, (is_seen) => {
-      this.is_seen = is_seen;
-      this.came_ms = performance.now();
-      if (is_seen && !has_asked) {
-        has_asked = true;
-        this.load();
-      }
-      this.update();
+    this.watch(() => {
+      if (!has_asked) this.load();
+      has_asked = true;
     });
   }
 
-  private on(name: string, handle: () => void): void {
-    this.model.on(name, handle);
-    this.cleanup.add(() => this.model.off(name, handle));
-  }
-
-  /** Fetch what was before this view came: a page that is loaded again has its lanes again. */
+  /** Fetch the frames from before this view, so that a reloaded page has its lanes again. */
   private load(): void {
     void this.requests.ask("history", {}, HISTORY_S).then(({ ok, text }) => {
       if (!ok) return;
@@ -145,7 +109,7 @@ class MonitorView {
     if (!frame) return;
     if (this.history.newest && frame.world !== this.history.newest.world) this.lanes.forget();
     this.history.add(frame);
-    this.came_ms = performance.now();
+    this.note_frame();
     this.update();
   }
 
@@ -166,7 +130,7 @@ class MonitorView {
   private save(): void {
     set_text(this.foot, "reading the flight recorders …");
     void this.requests.ask("save", {}, SAVE_S).then(({ ok, text }) => {
-      const at = text.indexOf("\n"); // what is saved, in a line; then the file
+      const at = text.indexOf("\n"); // the first line describes the file; the rest is the file
       if (ok) save_text("trace.json", text.slice(at + 1), "application/json");
       set_text(this.foot, ok ? text.slice(0, at) : text);
     });
@@ -179,22 +143,14 @@ class MonitorView {
     set_text(this.span, duration(length));
   }
 
-  private update(): void {
+  protected update(): void {
     const frame = this.history.newest;
     if (!frame) return;
-    const since_ms = performance.now() - this.came_ms;
-    const is_quiet = this.is_seen && since_ms > 1000 * SILENT_S;
-    const is_live = frame.status === "live" && !is_quiet;
     const n = frame.ranks.length || this.world?.home.length || 0;
     set_text(this.name, this.world?.name ?? "");
     set_text(this.head, `${count(n, "rank")} · epoch ${frame.epoch}`);
-    set_text(this.pill, is_live ? "live" : frame.status === "gone" ? "gone" : "no answer");
-    this.root.classList.toggle("px-grey", !is_live);
-    const seconds = Math.floor(since_ms / 1000);
-    const why = is_live ? "" : frame.why || `no word from the kernel for ${seconds} s: it is busy, restarted or gone`;
-    this.why.hidden = why === "";
-    set_text(this.why, why);
-    this.show_late(frame, is_live ? since_ms : 0);
+    const is_live = this.show_status(frame);
+    this.show_late(frame, is_live ? 1000 * this.since_s : 0);
     this.labels.update(frame, this.lanes.chosen);
     const chosen = frame.ranks[this.lanes.chosen];
     this.facts.hidden = !chosen;
@@ -212,8 +168,8 @@ class MonitorView {
     const said = frame.number ? say_late(frame, since_ms).join("; ") : "waiting for the first look at the ranks …";
     set_attributes(this.late, { class: now && said ? "px-late px-alarm" : "px-late" });
     set_text(this.late, said || "nobody holds the others up");
-    // Times change with each frame: who listens hears what is new only.
-    set_text(this.told, now);
+    // Times change with each frame: screen readers get only text without times.
+    set_text(this.announced, now);
   }
 
   private show_legend(): void {
@@ -247,16 +203,6 @@ class MonitorView {
       (row.children[1] as HTMLElement).style.width = percent(share).replace(" ", "");
     });
   }
-
-  close(): void {
-    this.cleanup.run();
-    this.root.replaceChildren();
-  }
 }
 
-function render({ model, el: root }: View): () => void {
-  const view = new MonitorView(model, root);
-  return () => view.close();
-}
-
-export default { render };
+export default module_of(MonitorView);

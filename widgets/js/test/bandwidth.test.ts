@@ -1,4 +1,4 @@
-// The Bandwidth widget on a kernel that the test plays; the charts are told from what they are given.
+// The Bandwidth widget with a fake kernel; charts are checked by the data they get.
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 
 import { BandwidthView } from "../src/bandwidth";
@@ -9,7 +9,7 @@ import {
 import { FakeModel, packed } from "./fakes";
 import { FakeContext, make_frame, make_point } from "./sweeps";
 
-// jsdom has no canvas, and uPlot asks for more of a browser as it is loaded.
+// jsdom has no canvas, and uPlot needs more of a browser when it is loaded.
 vi.mock("uplot", () => ({ default: class {} }));
 
 const media = new Map<string, EventTarget>();

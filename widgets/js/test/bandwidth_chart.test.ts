@@ -1,12 +1,12 @@
-// One panel of the Bandwidth widget, on a plot that keeps what it is told.
+// One panel of the Bandwidth widget, on a fake plot that records its data.
 import { describe, expect, it, vi } from "vitest";
 
 import { make_chart } from "../src/bandwidth/chart";
 import type { Frame, Kind } from "../src/bandwidth/state";
 import { FakeContext, make_frame, make_point } from "./sweeps";
 
-// jsdom has no canvas, and uPlot asks for more of a browser as it is loaded. This one has two pixels
-// for each decade and each octave.
+// jsdom has no canvas, and uPlot needs more of a browser when it is loaded. This fake has two pixels for each decade and each
+// octave.
 const plots: FakePlot[] = [];
 class FakePlot {
   readonly bbox = { left: 0, top: 0, width: 500, height: 200 };

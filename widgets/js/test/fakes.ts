@@ -1,4 +1,4 @@
-// A model as anywidget's, with a kernel that a test plays; and worlds made up.
+// A fake of anywidget's model with a kernel that the test plays, and made-up worlds.
 import type { Model } from "../src/shared/model";
 import type { Frame, RankNow, State, World } from "../src/topology/state";
 
@@ -41,7 +41,7 @@ export class FakeModel implements Model {
     return [...this.handles.values()].reduce((n, known) => n + known.size, 0);
   }
 
-  /** The last question of a view, answered. */
+  /** Answer the last request of a view. */
   answer(ok: boolean, text: string): void {
     const asked = this.sent.filter((message) => message["kind"] === "ask").pop();
     this.tell("msg:custom", { kind: "answer", id: asked?.["id"], ok, text });
@@ -80,4 +80,10 @@ export function make_rank(state: State, more: Partial<RankNow> = {}): RankNow {
 
 export function make_frame(ranks: RankNow[], more: Partial<Frame> = {}): Frame {
   return { status: "live", why: "", epoch: 1, now: 1012, ranks, links: [], arena: [], uses: [], measuring: "", ...more };
+}
+
+/** Yield an element and all nodes in it, in the order of the page. */
+export function* nodes_of(root: Node): Generator<Node> {
+  yield root;
+  for (const child of root.childNodes) yield* nodes_of(child);
 }

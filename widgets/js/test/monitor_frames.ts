@@ -1,4 +1,4 @@
-// Frames of the monitor, made up.
+// Made-up frames of the monitor.
 import type { Frame, RankNow, SpanRow } from "../src/monitor/state";
 import type { State } from "../src/topology/state";
 

@@ -1,7 +1,7 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import monitor from "../src/monitor";
 import type { Frame } from "../src/monitor/state";
-import { FakeModel, make_world, packed } from "./fakes";
+import { FakeModel, make_world, nodes_of, packed } from "./fakes";
 import { frame, rank, row } from "./monitor_frames";
 
 const NASTY = "<script>alert(1)</script>";
@@ -27,7 +27,7 @@ describe("view", () => {
     for (let at = 0; at < 4; at++) await Promise.resolve();
   };
 
-  afterEach(() => close()); // its timers go on after the page that they are of
+  afterEach(() => close()); // its timers would outlive the page
   beforeEach(() => {
     document.body.replaceChildren();
     HTMLCanvasElement.prototype.getContext = (() => null) as never; // jsdom draws nothing
@@ -43,18 +43,38 @@ describe("view", () => {
     expect(root.querySelector(".px-late.px-alarm")).not.toBeNull();
   });
 
+  it("keeps a share apart from the words that a narrow lane leaves out", () => {
+    show(2);
+    expect(label(0).querySelector(".px-share")?.textContent).toBe("0 %");
+    expect(label(0).querySelector(".px-words")?.textContent).toBe("0 % comm.");
+  });
+
+  it("keeps every node of the page while frames change the words", () => {
+    show(2);
+    const tell = (number: number): void => {
+      const ranks = [0, 1].map((at) => rank("busy", { share: (number % 50) / 100, arena: 1e6 * (number + at) }));
+      model.set("frame", packed(frame(number, { ranks })));
+    };
+    tell(2);
+    const before = [...nodes_of(root)];
+    const words = root.textContent;
+    for (let number = 3; number <= 102; number++) tell(number);
+    expect(root.textContent).not.toBe(words);
+    expect([...nodes_of(root)].filter((its, at) => its !== before[at])).toEqual([]);
+  });
+
   it("tells who listens what is new, not each time", () => {
     show(3);
     const status = [...root.querySelectorAll("[role=status]")].find((its) => its.classList.contains("px-unseen"));
     const said = new MutationObserver(() => undefined);
-    said.observe(status as Element, { childList: true });
+    said.observe(status as Element, { childList: true, characterData: true, subtree: true });
     const waits: Frame["waits"] = [[[0, 1], [2], "all_sum #3", 400]];
     for (const number of [2, 3, 4]) model.set("frame", packed(frame(number, { waits })));
     expect(said.takeRecords().length).toBe(1);
     expect(status?.textContent).toBe("rank 2 holds up ranks 0-1 in all_sum #3");
     model.set("frame", packed(frame(5)));
     expect(status?.textContent).toBe("");
-    // Too short to be said is too short for an alarm.
+    // A wait too short to report is too short for an alarm.
     model.set("frame", packed(frame(6, { waits: [[[0], [1], "all_sum #4", 2100]] })));
     expect(root.querySelector(".px-alarm")).toBeNull();
     said.disconnect();

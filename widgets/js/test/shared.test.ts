@@ -1,8 +1,8 @@
 import { afterEach, describe, expect, it, vi } from "vitest";
-import { Cleanup, el } from "../src/shared/dom";
-import { decode } from "../src/shared/frames";
-import { tell_presence } from "../src/shared/presence";
-import { Requests, UNHEARD } from "../src/shared/requests";
+import { Disposables, el, set_text } from "../src/shared/dom";
+import { decode } from "../src/shared/model";
+import { report_visibility } from "../src/shared/presence";
+import { Requests, KERNEL_BUSY } from "../src/shared/requests";
 import { age, count, ranges, size } from "../src/shared/words";
 import { FakeModel, packed } from "./fakes";
 
@@ -33,6 +33,27 @@ it("text from outside never becomes an element", () => {
   expect(element.children.length).toBe(0);
 });
 
+describe("text that changes", () => {
+  it("keeps its node for 100 frames", () => {
+    const element = el("div", {}, "frame 0");
+    const node = element.firstChild;
+    for (let frame = 1; frame <= 100; frame++) {
+      set_text(element, `frame ${frame}`);
+      expect(element.textContent).toBe(`frame ${frame}`);
+      expect([...element.childNodes]).toEqual([node]);
+      expect(element.firstChild).toBe(node);
+    }
+  });
+  it("takes the place of elements and of nothing", () => {
+    const element = el("div", {}, el("b", {}, "bold"), "and more");
+    set_text(element, "only this");
+    expect(element.innerHTML).toBe("only this");
+    set_text(element, "");
+    set_text(element, "again");
+    expect(element.innerHTML).toBe("again");
+  });
+});
+
 it("decodes a record, and nothing that is none", () => {
   expect(decode(packed({ a: "ü" }))).toEqual({ a: "ü" });
   expect(decode(new DataView(new ArrayBuffer(0)))).toBeNull();
@@ -43,7 +64,7 @@ it("decodes a record, and nothing that is none", () => {
 describe("requests", () => {
   it("gives an answer to who asked", async () => {
     const model = new FakeModel();
-    const [one, two] = [new Requests(model, new Cleanup()), new Requests(model, new Cleanup())];
+    const [one, two] = [new Requests(model, new Disposables()), new Requests(model, new Disposables())];
     const first = one.ask("stacks", { rank: 1 }, 5);
     const second = two.ask("stacks", { rank: 2 }, 5);
     model.answer(true, "second");
@@ -53,39 +74,39 @@ describe("requests", () => {
   });
   it("gives up in time", async () => {
     vi.useFakeTimers();
-    const answer = new Requests(new FakeModel(), new Cleanup()).ask("stacks", {}, 5);
+    const answer = new Requests(new FakeModel(), new Disposables()).ask("stacks", {}, 5);
     vi.advanceTimersByTime(5000);
     expect((await answer).text).toContain("no answer within 5 s");
   });
   it("says that a front end keeps clicks from a busy kernel, and only there", () => {
     vi.useFakeTimers();
     const model = new FakeModel();
-    const requests = new Requests(model, new Cleanup());
+    const requests = new Requests(model, new Disposables());
     const said: string[] = [];
     const ask = (): unknown => requests.ask("stacks", {}, 5, (text) => said.push(text));
     ask();
-    model.tell("msg:custom", { kind: "heard", id: model.sent[0]?.["id"] });
+    model.tell("msg:custom", { kind: "ack", id: model.sent[0]?.["id"] });
     vi.advanceTimersByTime(3000);
     expect(said).toEqual([]);
     ask();
     vi.advanceTimersByTime(3000);
-    expect(said).toEqual([UNHEARD]);
+    expect(said).toEqual([KERNEL_BUSY]);
   });
   it("says so where there is no kernel", async () => {
     const model = new FakeModel();
     model.send = () => {
       throw new Error("no comm");
     };
-    const answer = await new Requests(model, new Cleanup()).ask("stacks", {}, 5);
+    const answer = await new Requests(model, new Disposables()).ask("stacks", {}, 5);
     expect(answer).toEqual({ ok: false, text: "there is no kernel here to ask" });
   });
 });
 
 it("says that it is looked at, again and again, and when it is not", () => {
   vi.useFakeTimers();
-  const [model, cleanup] = [new FakeModel(), new Cleanup()];
+  const [model, disposables] = [new FakeModel(), new Disposables()];
   const seen: boolean[] = [];
-  tell_presence(model, document.body, cleanup, (is_seen) => seen.push(is_seen));
+  report_visibility(model, document.body, disposables, (is_seen) => seen.push(is_seen));
   vi.advanceTimersByTime(4000);
   expect(model.sent.map((message) => message["kind"])).toEqual(["look", "look", "look"]);
   const hidden = vi.spyOn(document, "visibilityState", "get").mockReturnValue("hidden");
@@ -96,7 +117,7 @@ it("says that it is looked at, again and again, and when it is not", () => {
   vi.advanceTimersByTime(60_000);
   expect(model.sent.slice(4).map((message) => message["kind"])).toEqual(["there", "there"]);
   hidden.mockRestore();
-  cleanup.run();
+  disposables.run();
   expect(model.sent.slice(-1)[0]?.["kind"]).toBe("close");
   const n_sent = model.sent.length;
   vi.advanceTimersByTime(10_000);

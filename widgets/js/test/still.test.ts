@@ -1,26 +1,26 @@
-// The still picture beside a view: hidden while the view is there, on every front end, and nothing else.
+// The still picture beside a view: only it is hidden while the view exists, on every front end.
 import { afterEach, expect, it } from "vitest";
-import { Cleanup, el } from "../src/shared/dom";
-import { hide_still } from "../src/shared/still";
+import { Disposables, el } from "../src/shared/dom";
+import { hide_still } from "../src/shared/notebook";
 import { FakeModel } from "./fakes";
 
 const OURS = "0123456789abcdef0123456789abcdef";
 const OTHER = "f".repeat(32);
 
-let last = new Cleanup();
+let last = new Disposables();
 afterEach(() => {
   last.run();
   document.body.replaceChildren();
 });
 
-function page(html: string, still_id = OURS): { model: FakeModel; view: HTMLElement; cleanup: Cleanup } {
+function page(html: string, still_id = OURS): { model: FakeModel; view: HTMLElement; disposables: Disposables } {
   document.body.innerHTML = html;
   const model = new FakeModel();
   model.values.set("still_id", still_id);
-  const [view, cleanup] = [document.body.appendChild(el("div")), new Cleanup()];
-  hide_still(model, view, cleanup);
-  last = cleanup;
-  return { model, view, cleanup };
+  const [view, disposables] = [document.body.appendChild(el("div")), new Disposables()];
+  hide_still(model, view, disposables);
+  last = disposables;
+  return { model, view, disposables };
 }
 
 function is_shown(selector: string): boolean {
@@ -38,10 +38,10 @@ const output = (html: string): string =>
    <div class="jp-OutputArea-output" data-mime-type="image/svg+xml">${html}</div></div>`;
 
 it("is hidden with its output in JupyterLab, as long as the view is there", () => {
-  const { cleanup } = page(output(image("ours", svg(OURS))) + output(image("other", svg(OTHER))));
+  const { disposables } = page(output(image("ours", svg(OURS))) + output(image("other", svg(OTHER))));
   expect([is_shown("#ours"), is_shown("#other")]).toEqual([false, true]);
   expect(getComputedStyle(document.querySelector(".jp-OutputArea-child") as Element).display).toBe("none");
-  cleanup.run();
+  disposables.run();
   expect([is_shown("#ours"), is_shown("#other")]).toEqual([true, true]);
 });
 

@@ -1,4 +1,4 @@
-// Sweeps made up, and a canvas that keeps what is drawn on it.
+// Made-up sweeps, and a fake canvas that records the drawing.
 import type { Frame, Point } from "../src/bandwidth/state";
 
 export function make_point(nbytes: number, more: Partial<Point> = {}): Point {
@@ -20,7 +20,7 @@ export function make_frame(n_points: number, more: Partial<Frame> = {}): Frame {
   };
 }
 
-/** A canvas that keeps what is drawn on it. */
+/** A fake canvas that records the drawing. */
 export class FakeContext {
   font = "";
   top = 0;

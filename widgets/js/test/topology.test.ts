@@ -1,9 +1,9 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import topology from "../src/topology";
 import { arrows, curve, matrix, runs, width_of } from "../src/topology/links";
-import { age_s, by_state, facts, load, matches, moved, news, peers, say_moved, type Use } from "../src/topology/state";
+import { age_s, by_state, facts, load, matches, moved, death_announcement, peers, say_moved, type Use } from "../src/topology/state";
 import { say_use } from "../src/topology/uses";
-import { FakeModel, make_frame, make_rank, make_world, packed } from "./fakes";
+import { FakeModel, make_frame, make_rank, make_world, nodes_of, packed } from "./fakes";
 
 const NASTY = "<script>alert(1)</script>";
 
@@ -16,8 +16,8 @@ describe("state", () => {
     ]));
   it("says who died and who is back", () => {
     const before = make_frame([make_rank("idle"), make_rank("idle"), make_rank("dead")]);
-    expect(news(before, frame)).toBe("rank 1 is dead: killed; rank 2 is back");
-    expect(news(null, frame)).toBe("");
+    expect(death_announcement(before, frame)).toBe("rank 1 is dead: killed; rank 2 is back");
+    expect(death_announcement(null, frame)).toBe("");
   });
   it("goes on counting between frames, but not for a world that is gone", () => {
     const rank = make_rank("busy");
@@ -156,7 +156,7 @@ describe("view", () => {
     [...root.querySelectorAll("button")].find((its) => its.textContent === words) as HTMLButtonElement;
   const settle = (): Promise<void> => Promise.resolve();
 
-  afterEach(() => close()); // its timers go on after the page that they are of
+  afterEach(() => close()); // its timers would outlive the page
   beforeEach(() => document.body.replaceChildren());
 
   it("shows hosts and ranks in words", () => {
@@ -164,6 +164,21 @@ describe("view", () => {
     expect([...root.querySelectorAll(".px-host strong")].map((its) => its.textContent)).toEqual(["node0", "node1"]);
     expect(tile(3).getAttribute("aria-label")).toBe("rank 3: idle, process 41200");
     expect(root.querySelector(".px-count")?.textContent).toBe("● 4 idle");
+  });
+
+  it("keeps every node of the page while frames change the words", () => {
+    show(2, 2);
+    tile(0).click();
+    const tell = (frame: number): void => {
+      const ranks = Array.from({ length: 4 }, (_, at) => make_rank("busy", { rss: (frame + at) << 20, last: `${frame}` }));
+      model.set("frame", packed(make_frame(ranks, { now: 1012 + frame })));
+    };
+    tell(1);
+    const before = [...nodes_of(root)];
+    const words = root.textContent;
+    for (let frame = 2; frame <= 101; frame++) tell(frame);
+    expect(root.textContent).not.toBe(words);
+    expect([...nodes_of(root)].filter((its, at) => its !== before[at])).toEqual([]);
   });
 
   it("measures links when asked, and says what came of it as text", async () => {
@@ -203,6 +218,15 @@ describe("view", () => {
     expect(document.activeElement).toBe(tile(1));
     expect(root.querySelector("script")).toBeNull();
     expect(root.textContent).toContain(NASTY);
+  });
+
+  it("names a death also if the world is told of first", () => {
+    show(1, 3);
+    const ranks = [make_rank("idle"), make_rank("idle"), make_rank("dead", { detail: "killed" })];
+    model.values.set("frame", packed(make_frame(ranks)));
+    model.set("world", packed(make_world(1, 3)));
+    model.tell("change:frame");
+    expect(root.querySelector("[aria-live=assertive]")?.textContent).toContain("rank 2 is dead: killed");
   });
 
   it("restarts a dead rank at once and a live one after a second press", async () => {

@@ -1,4 +1,4 @@
-// Who works the topology with keys stays where they are, whatever is drawn anew under their hands.
+// The keyboard user's place and focus survive each redraw of the topology.
 import { afterEach, describe, expect, it } from "vitest";
 import type { MeasuredLink, World } from "../src/topology/state";
 import { make_frame, make_rank, make_world, packed } from "./fakes";
@@ -52,7 +52,7 @@ describe("the focus", () => {
     page.tile(3).focus();
     page.model.set("world", packed(make_world(2, 2)));
     expect(document.activeElement).toBe(page.tile(3));
-    page.model.set("world", packed(make_world(1, 2))); // which has no rank 3
+    page.model.set("world", packed(make_world(1, 2))); // this world has no rank 3
     expect(document.activeElement).toBe(page.tile(1));
   });
 
@@ -89,7 +89,7 @@ describe("the focus", () => {
     page.matrix.focus();
     page.press("ArrowRight", "ArrowRight");
     page.matrix.blur();
-    page.press("+"); // to nobody
+    page.press("+"); // no element has the focus
     page.button("+").click();
     page.matrix.focus();
     expect(page.read).toBe("rank 0 – rank 2: shared memory");

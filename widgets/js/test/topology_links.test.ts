@@ -135,7 +135,7 @@ describe("the links of ranks", () => {
     const heard = page.read;
     expect([heard, tone()]).toEqual([expect.stringContaining(": 2 GB/s"), "polite"]);
     move(4e9);
-    expect(page.read).toBe(heard); // not each number is read out
+    expect(page.read).toBe(heard); // changes of numbers are not read aloud
     move(0);
     expect(page.read).toBe("rank 0 – rank 1: tcp");
   });
@@ -160,7 +160,7 @@ describe("the links of ranks", () => {
     page = new Page(make_world(1, 4), "links");
     const click = (x: number, y: number): unknown =>
       page.matrix.dispatchEvent(new MouseEvent("click", { clientX: x, clientY: y }));
-    // jsdom lays nothing out: the drawing is at the page's corner, as large as it says.
+    // jsdom has no layout: the drawing is at the page's corner, with the size of its attributes.
     page.matrix.getBoundingClientRect = () => new DOMRect(0, 0, Number(page.matrix.getAttribute("width")), 0);
     click(26 + 3.5 * 28, 26 + 1.5 * 28);
     expect(title()).toBe("rank 1 · idle");
@@ -168,7 +168,7 @@ describe("the links of ranks", () => {
     expect(title()).toBe("rank 3 · idle");
     click(10, 26 + 2.5 * 28);
     expect(title()).toBe("rank 2 · idle");
-    click(10, 10); // the corner is nobody's
+    click(10, 10); // the corner belongs to no pair
     click(1000, 1000);
     expect(title()).toBe("rank 2 · idle");
   });

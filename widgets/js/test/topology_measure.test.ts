@@ -1,4 +1,4 @@
-// The measurement of links: how far it is, stopped by whoever looks, and never in the focus's way.
+// The measurement of links: progress, stop from any view, and the focus is kept.
 import { afterEach, beforeEach, describe, expect, it } from "vitest";
 import { make_frame, make_rank, make_world, packed } from "./fakes";
 import { Page } from "./topology_page";

@@ -1,4 +1,4 @@
-// A live topology on a page, with a kernel and a reader that a test plays.
+// A live topology on a page; the test plays the kernel and the reader.
 import topology from "../src/topology";
 import type { World } from "../src/topology/state";
 import { FakeModel, make_frame, make_rank, packed } from "./fakes";
@@ -28,12 +28,12 @@ export class Page {
     return this.root.querySelector(".px-matrix svg") as SVGSVGElement;
   }
 
-  /** What the matrix says of the field that is read. */
+  /** Return the matrix's description of the current field. */
   get read(): string | null | undefined {
     return this.root.querySelector(".px-read")?.textContent;
   }
 
-  /** A key, for whatever has the focus: nothing hears it where that is the page itself. */
+  /** Press keys on the focused element; none gets them if that is the page itself. */
   press(...keys: string[]): void {
     for (const key of keys) {
       document.activeElement?.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true }));

@@ -1,26 +1,60 @@
-// One panel of a sweep on log axes: uPlot, with limits, the model and changes of algorithm drawn in.
-// It knows frames and a canvas, no kernel.
+// One panel of a sweep on log axes, and the legend: uPlot, with limits, model and algorithm changes drawn on top.
 
 import uPlot from "uplot";
 
 import { el } from "../shared/dom";
 import { colour } from "../shared/theme";
 import { size } from "../shared/words";
-import { CHANGE_DASH, colour_of_earlier, MODEL_DASH, OWN } from "./legend";
 import { decades, panel, short, ticks, type Frame, type Kind, type Panel } from "./state";
 
 const HEIGHT = 260;
 const LEAST_WIDTH = 260;
 const TITLES: Record<Kind, string> = { bandwidth: "bus bandwidth, GB/s", time: "time, µs (whisker: p99)" };
-// Whoever is drawn with another of these is another plot.
+// A change of one of these colours needs a new plot.
 const COLOURS = ["ink", "soft", "edge", "input", "dead", ...[1, 2, 3, 4, 5, 6].map((i) => `series-${i}`)];
+
+/** A legend entry: the look of a line, and its name. */
+export interface Entry {
+  words: string;
+  /** Name of a colour in theme.css. */
+  colour: string;
+  width: number;
+  /** Lengths of dashes and gaps in pixels; empty: a solid line. */
+  dash: number[];
+  is_earlier: boolean;
+}
+
+const N_EARLIER = 5; // colours after the first, in turn
+
+/** Return the colour of an earlier run. */
+function colour_of_earlier(i: number): string {
+  return `series-${2 + (i % N_EARLIER)}`;
+}
+
+const OWN = "series-1";
+const MODEL_DASH = [4, 4];
+const CHANGE_DASH = [1, 4];
+
+/** Return the legend of the panels, for the page and for the saved picture. */
+export function legend(frame: Frame): Entry[] {
+  const { run, earlier, fit, changes } = frame;
+  const entries: Entry[] = [];
+  const add = (words: string, colour: string, width: number, dash: number[] = [], is_earlier = false): void => {
+    if (words) entries.push({ words, colour, width, dash, is_earlier });
+  };
+  add(run?.name ?? "", OWN, 2);
+  if (fit && (run?.points.length ?? 0) > 1) add("the model that fits it", OWN, 1.2, MODEL_DASH);
+  if (changes.length) add("where its algorithm changes", OWN, 1.4, CHANGE_DASH);
+  earlier.forEach((one, i) => add(one.name, colour_of_earlier(i), 1.2, [], true));
+  return entries;
+}
 
 export interface Chart {
   readonly element: HTMLElement;
-  /** What the panel shows, in which unit. */
+  /** The quantity and unit of the panel. */
   readonly caption: string;
   draw(frame: Frame): void;
-  /** Point at a size, or at none. */
+  /** Mark a size, or none. */
   point_at(nbytes: number | null): void;
   canvas(): HTMLCanvasElement | null;
   close(): void;
@@ -33,7 +67,7 @@ class PlotChart implements Chart {
   private readonly stage = el("div", { class: "px-plot" });
   private plot: uPlot | null = null;
   private frame: Frame | null = null;
-  private shown: Panel = { sizes: [], now: [], fit: [], earlier: [] }; // of that frame
+  private shown: Panel = { sizes: [], now: [], fit: [], earlier: [] }; // made from `frame`
   private shape = "";
   private readonly watch: ResizeObserver;
 
@@ -44,7 +78,7 @@ class PlotChart implements Chart {
     this.element.append(el("figcaption", {}, this.caption), this.stage);
     this.watch = new ResizeObserver(() => {
       this.plot?.setSize({ width: this.width, height: HEIGHT });
-      if (this.frame) this.draw(this.frame); // only on a page are there colours to read
+      if (this.frame) this.draw(this.frame); // colours can be read only when the element is on a page
     });
     this.watch.observe(this.element);
   }
@@ -61,7 +95,7 @@ class PlotChart implements Chart {
     this.frame = frame;
     this.shown = panel(this.kind, frame);
     const { sizes, now, fit, earlier } = this.shown;
-    // What makes another plot of it: series and colours.
+    // A change of the series or colours needs a new plot.
     const shape = [earlier.length, ...COLOURS.map((name) => colour(this.element, name))].join(" ");
     if (!this.plot || shape !== this.shape) {
       this.plot?.destroy();
@@ -81,7 +115,7 @@ class PlotChart implements Chart {
       width: 1.2,
       alpha: 0.7,
       spanGaps: true,
-      points: { show: true, size: 4 }, // one that was stopped may have no line
+      points: { show: true, size: 4 }, // a stopped sweep may have too few points for a line
     }));
     const own = colour(this.element, OWN);
     return {
@@ -136,7 +170,7 @@ class PlotChart implements Chart {
     return decades([...now, ...earlier.flat(), ...limits, ...this.whiskers().map((one) => one.high)]);
   }
 
-  /** From the median to the 99th percentile of a size's times: how much they vary. */
+  /** Return the span from the median to the 99th percentile for each size. */
   private whiskers(): { nbytes: number; low: number; high: number }[] {
     if (this.kind === "bandwidth") return [];
     return (this.frame?.run?.points ?? [])
@@ -144,7 +178,7 @@ class PlotChart implements Chart {
       .map((point) => ({ nbytes: point.nbytes, low: point.time_us, high: point.p99_us }));
   }
 
-  /** The limits, where the algorithm changes, how times vary, and what is wrong. */
+  /** Draw limits, algorithm changes, whiskers and wrong points. */
   private draw_beside(u: uPlot): void {
     const { frame } = this;
     if (!frame) return;

@@ -1,10 +1,10 @@
-// What a sweep is asked for, and its two buttons. It knows frames and elements, no kernel.
+// The form for a sweep, and its two buttons.
 
-import { type Cleanup, disable, el, set_text } from "../shared/dom";
-import type { Asked, Frame } from "./state";
+import { type Disposables, disable, el, set_text } from "../shared/dom";
+import type { SweepRequest, Frame } from "./state";
 
-export interface Wishes {
-  run(asked: Asked): void;
+export interface FormHandlers {
+  run(asked: SweepRequest): void;
   stop(): void;
 }
 
@@ -31,7 +31,7 @@ export class Form {
   private is_live = false;
   private is_on = false;
 
-  constructor(cleanup: Cleanup, wishes: Wishes) {
+  constructor(disposables: Disposables, handlers: FormHandlers) {
     const labelled = (words: string, control: HTMLElement): HTMLElement => el("label", {}, `${words} `, control);
     this.element.append(
       labelled("operation", this.op),
@@ -43,18 +43,18 @@ export class Form {
       this.run,
       this.stop,
     );
-    cleanup.on(this.element, "submit", (event) => {
+    disposables.on(this.element, "submit", (event) => {
       event.preventDefault();
-      if (this.can_run) wishes.run(this.asked());
+      if (this.can_run) handlers.run(this.asked());
     });
-    cleanup.on(this.stop, "click", () => wishes.stop());
+    disposables.on(this.stop, "click", () => handlers.stop());
   }
 
   private get can_run(): boolean {
     return this.is_live && !this.is_on && this.waits === "";
   }
 
-  private asked(): Asked {
+  private asked(): SweepRequest {
     return {
       op: this.op.value,
       dtype: this.dtype.value,
@@ -65,7 +65,7 @@ export class Form {
     };
   }
 
-  /** An answer is waited for (none: ""): its button says so. */
+  /** Show on a button that its answer is pending; "" for none. */
   wait(action: string): void {
     this.waits = action;
     this.enable();
@@ -78,7 +78,7 @@ export class Form {
     this.enable();
   }
 
-  /** Only at first and when a sweep begins: what a person types meanwhile stays. */
+  /** Fill in at first and when a sweep begins only, to keep a person's input. */
   private fill(frame: Frame): void {
     this.is_filled = true;
     const fill = (select: HTMLSelectElement, names: string[], chosen: string): void => {

@@ -1,4 +1,4 @@
-// What phalanx.widgets.Bandwidth sends, and what a chart needs of it. Pure.
+// The records of phalanx.widgets.Bandwidth, and the data that a chart derives from them.
 
 import { size } from "../shared/words";
 
@@ -24,7 +24,7 @@ export interface Limit {
   gbs: number;
 }
 
-/** Seconds are alpha_us / 1e6 + bytes * ns_per_byte / 1e9; bus bandwidth is `factor` of that. */
+/** Seconds = alpha_us / 1e6 + bytes * ns_per_byte / 1e9; bus bandwidth is algorithm bandwidth * `factor`. */
 export interface Fit {
   alpha_us: number;
   ns_per_byte: number;
@@ -38,7 +38,7 @@ export interface Change {
   after: string;
 }
 
-export interface Asked {
+export interface SweepRequest {
   op: string;
   begin: string;
   end: string;
@@ -56,7 +56,7 @@ export interface Frame {
   progress: string;
   error: string;
   title: string;
-  asked: Asked;
+  asked: SweepRequest;
   ops: string[];
   dtypes: string[];
   run: Run | null;
@@ -70,7 +70,7 @@ export interface Frame {
 export type Kind = "bandwidth" | "time";
 export type Column = (number | null)[];
 
-/** What one panel shows: columns over common sizes, the first of which are the sizes. */
+/** The data of one panel: columns over common sizes; the first column has the sizes. */
 export interface Panel {
   sizes: number[];
   now: Column;
@@ -86,10 +86,10 @@ export function is_running(frame: Frame): boolean {
 
 function value(kind: Kind, point: Point): number | null {
   const found = kind === "bandwidth" ? point.busbw_gbs : point.time_us;
-  return found > 0 ? found : null; // a log axis has no place for it
+  return found > 0 ? found : null; // a log axis cannot show 0
 }
 
-/** Sizes from low to high, evenly on a log axis. */
+/** Return sizes from low to high, evenly spaced on a log axis. */
 export function between(low: number, high: number, steps: number): number[] {
   if (!(high > low)) return [low];
   return Array.from({ length: steps + 1 }, (_, i) => low * (high / low) ** (i / steps));
@@ -100,7 +100,7 @@ export function fitted(kind: Kind, fit: Fit, nbytes: number): number {
   return kind === "time" ? us : ((nbytes / us) * fit.factor) / 1e3;
 }
 
-/** Bring the sweep, its model and earlier ones onto common sizes. */
+/** Align the sweep, its model and earlier sweeps on common sizes. */
 export function panel(kind: Kind, frame: Frame): Panel {
   const runs = [frame.run, ...frame.earlier].map((run) =>
     (run?.points ?? []).filter((point) => point.nbytes > 0),
@@ -124,7 +124,7 @@ export function panel(kind: Kind, frame: Frame): Panel {
   };
 }
 
-/** Whole decades around what is shown. */
+/** Return whole decades around the values. */
 export function decades(values: Iterable<number | null>): [number, number] {
   const shown = [...values].filter((v): v is number => v !== null && v > 0);
   if (!shown.length) return [0.1, 10];
@@ -133,7 +133,7 @@ export function decades(values: Iterable<number | null>): [number, number] {
   return [10 ** low, 10 ** Math.max(high, low + 1)];
 }
 
-/** Where a log axis of base `base` has its marks: its powers, as many as have room. */
+/** Return the marks of a log axis: powers of `base`, at most `most`. */
 export function ticks(low: number, high: number, base: number, most: number): number[] {
   const first = Math.ceil(Math.log(low) / Math.log(base) - 1e-9);
   const last = Math.floor(Math.log(high) / Math.log(base) + 1e-9);
@@ -150,7 +150,7 @@ export function short(number: number): string {
   return String(Number(number.toPrecision(3)));
 }
 
-/** One point in words: for the line under the chart, and for who cannot see it. */
+/** Describe a point, for the line under the chart and for screen readers. */
 export function say_point(point: Point): string {
   const wrong = point.n_wrong ? `; ${point.n_wrong} WRONG elements` : "";
   const path = [point.algorithm, point.transport].filter(Boolean).join(", ");

@@ -1,4 +1,4 @@
-// The names beside the lanes: a button a rank, with what it does in words.
+// The labels beside the lanes: a button for each rank, with its state in words.
 
 import { el, set_attributes, set_text } from "../shared/dom";
 import { rate } from "../shared/words";

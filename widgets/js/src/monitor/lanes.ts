@@ -1,13 +1,12 @@
-// The lanes as a person handles them: pointed at, moved, zoomed, walked with the keyboard.
-// It knows the canvas and the history; buttons around it are its user's.
+// Handles pointer and keyboard on the lanes: select, pan, zoom.
 
-import { Cleanup, el, set_attributes, set_text } from "../shared/dom";
+import { Disposables, el, set_attributes, set_text } from "../shared/dom";
 import { height_of, paint, rank_at, theme_of } from "./paint";
 import { cell_at, panned, span_at, zoomed, type Cell, type History, type Span, type Window } from "./state";
 import { say_span } from "./words";
 
 const NARROW_PX = 560;
-const TAKEN_PX = 3; // how near a pointer must be to a thin span
+const TAKEN_PX = 3; // how near a pointer must be to hit a thin span
 
 export class Lanes {
   readonly element: HTMLElement;
@@ -15,7 +14,7 @@ export class Lanes {
   chosen = -1;
   private readonly canvas = el("canvas", {
     tabindex: 0,
-    // It is worked with keys: who hears the page is to hand them on.
+    // Tells screen readers to pass keys on to this element.
     role: "application",
     "aria-label": "lanes of the ranks over time",
     "aria-description":
@@ -37,24 +36,24 @@ export class Lanes {
       moved: () => void;
       pause: () => void;
     },
-    cleanup: Cleanup,
+    disposables: Disposables,
   ) {
     this.element = el("div", { class: "px-lanes" }, this.canvas, this.tip, this.said);
-    cleanup.on<PointerEvent>(this.canvas, "pointermove", (event) => this.on_move(event));
-    cleanup.on<PointerEvent>(this.canvas, "pointerdown", (event) => this.on_down(event));
-    cleanup.on<PointerEvent>(this.canvas, "pointerup", (event) => this.on_up(event));
-    cleanup.on(this.canvas, "pointerleave", () => this.point(null));
-    cleanup.on(this.canvas, "blur", () => this.point(null));
-    cleanup.on(this.canvas, "dblclick", () => this.act.jump(this.pointed?.cell ?? null));
-    cleanup.on<WheelEvent>(this.canvas, "wheel", (event) => this.on_wheel(event));
-    cleanup.on<KeyboardEvent>(this.canvas, "keydown", (event) => this.on_key(event));
+    disposables.on<PointerEvent>(this.canvas, "pointermove", (event) => this.on_move(event));
+    disposables.on<PointerEvent>(this.canvas, "pointerdown", (event) => this.on_down(event));
+    disposables.on<PointerEvent>(this.canvas, "pointerup", (event) => this.on_up(event));
+    disposables.on(this.canvas, "pointerleave", () => this.point(null));
+    disposables.on(this.canvas, "blur", () => this.point(null));
+    disposables.on(this.canvas, "dblclick", () => this.act.jump(this.pointed?.cell ?? null));
+    disposables.on<WheelEvent>(this.canvas, "wheel", (event) => this.on_wheel(event));
+    disposables.on<KeyboardEvent>(this.canvas, "keydown", (event) => this.on_key(event));
     if (typeof ResizeObserver !== "undefined") {
       const observer = new ResizeObserver(() => {
         this.root.classList.toggle("px-narrow", this.root.clientWidth < NARROW_PX);
         this.draw();
       });
       observer.observe(this.element);
-      cleanup.add(() => observer.disconnect());
+      disposables.add(() => observer.disconnect());
     }
   }
 
@@ -70,7 +69,7 @@ export class Lanes {
     return Math.max(1, this.element.clientWidth);
   }
 
-  /** Draw with the next picture that the browser makes, however often it is asked. */
+  /** Draw once in the browser's next animation frame, however often this is called. */
   draw(): void {
     if (this.is_due) return;
     this.is_due = true;
@@ -111,7 +110,7 @@ export class Lanes {
     this.draw();
   }
 
-  /** Follow the ranks again, or stay where it is. */
+  /** Follow the ranks, or stop at the current time. */
   follow(is_live: boolean): void {
     this.window = { length: this.window.length, right: is_live ? null : this.right };
     if (is_live) this.point(null);
@@ -119,12 +118,12 @@ export class Lanes {
     this.draw();
   }
 
-  /** Where in the window a span begins: 0 to 1 from left to right. */
+  /** Return the start of a span in the window, from 0 (left) to 1 (right). */
   private share_of(span: Span): number {
     return (span.begun - this.right) / this.window.length + 1;
   }
 
-  /** What stays in its place while one zooms with keys or buttons: what is told of, else the end. */
+  /** Fixed point of a zoom with keys or buttons: the described span, else the right end. */
   private get kept(): number {
     const share = this.pointed?.span ? this.share_of(this.pointed.span) : 1;
     return share >= 0 && share <= 1 ? share : 1;
@@ -159,7 +158,7 @@ export class Lanes {
     this.put_tip(event.clientX - place.left, event.clientY - place.top + 14);
   }
 
-  /** The tip stands on the side that has more room. */
+  /** Put the tooltip on the side with more room. */
   private put_tip(x: number, y: number): void {
     const at = Math.max(0, Math.min(x, this.width));
     const is_right = at > this.width / 2;
@@ -182,14 +181,14 @@ export class Lanes {
   }
 
   private on_wheel(event: WheelEvent): void {
-    // A page that is scrolled past must not change what is under the pointer.
+    // Scrolling the page must not zoom the lanes under the pointer.
     if (!event.ctrlKey && !event.metaKey) return;
     event.preventDefault();
     const place = this.canvas.getBoundingClientRect();
     this.zoom(event.deltaY > 0 ? 1.25 : 0.8, (event.clientX - place.left) / this.width);
   }
 
-  /** Others' lanes come: what was chosen, pointed at and looked back to is not there. */
+  /** Forget selection, pointer and window, as the lanes of other ranks come. */
   forget(): void {
     this.chosen = -1;
     this.follow(true);
@@ -232,7 +231,7 @@ export class Lanes {
     key();
   }
 
-  /** Go to the operation after or before the one that is told of. */
+  /** Go to the operation after or before the described one. */
   private step(by: 1 | -1): void {
     const rank = Math.max(0, this.chosen);
     const lane = this.history.lanes[rank];

@@ -1,7 +1,5 @@
-// Lanes on a canvas: cells, operations with their waiting part apart, states; and the axis of time.
-// It knows a canvas and lanes, nothing of pointers or buttons.
+// Draws lanes on a canvas: cells, operations with their waiting part, states, and the time axis.
 
-import { Brush } from "./brush";
 import { end_of, ticks, type History, type Lane, type Span } from "./state";
 
 const OPS = [
@@ -13,14 +11,14 @@ const AXIS = 20;
 const LEAST_APART = 48; // pixels between two times on the axis
 const PALE = 0.4;
 
-/** The property (operations.css) that an operation is drawn in; of one that has none, the soft one. */
+/** Return the colour property (operations.css) of an operation; the soft one if it has none. */
 export function colour_of(op: string): string {
   return OPS.includes(op) ? `--px-op-${op.replaceAll("_", "-")}` : "--px-soft";
 }
 
 export type Theme = Record<string, string>;
 
-/** The page's colours as of now: a theme may change at any time. */
+/** Read the page's current colours, as the theme may change at any time. */
 export function theme_of(root: Element): Theme {
   const look = getComputedStyle(root);
   const theme: Theme = {};
@@ -30,12 +28,69 @@ export function theme_of(root: Element): Theme {
   return theme;
 }
 
+export interface Words {
+  words: string;
+  x: number;
+  y: number;
+  room: number;
+  colour: string;
+}
+
+/** Shapes to fill, by colour. Tens of thousands of rectangles need only a few changes of the canvas's
+ * state. They lie on whole pixels, which needs no smoothing.
+ */
+export class Brush {
+  private readonly fills = new Map<string, Map<number, number[]>>();
+  readonly words: Words[] = [];
+
+  rect(colour: string, alpha: number, x: number, y: number, w: number, h: number): void {
+    const by_alpha = this.fills.get(colour) ?? new Map<number, number[]>();
+    if (!by_alpha.size) this.fills.set(colour, by_alpha);
+    const rects = by_alpha.get(alpha) ?? [];
+    if (!rects.length) by_alpha.set(alpha, rects);
+    const left = Math.round(x);
+    const top = Math.round(y);
+    const width = Math.max(1, Math.round(x + w) - left);
+    const height = Math.max(0, Math.round(y + h) - top);
+    const last = rects.length - 4;
+    const is_beside = last >= 0 && left === (rects[last] ?? 0) + (rects[last + 2] ?? 0);
+    // Merge adjacent equal rectangles.
+    if (is_beside && top === rects[last + 1] && height === rects[last + 3]) rects[last + 2] = (rects[last + 2] ?? 0) + width;
+    else rects.push(left, top, width, height);
+  }
+
+  flush(context: CanvasRenderingContext2D): void {
+    for (const [colour, by_alpha] of this.fills) {
+      context.fillStyle = colour;
+      for (const [alpha, rects] of by_alpha) {
+        context.globalAlpha = alpha;
+        for (let at = 0; at < rects.length; at += 4) {
+          context.fillRect(rects[at] ?? 0, rects[at + 1] ?? 0, rects[at + 2] ?? 0, rects[at + 3] ?? 0);
+        }
+      }
+    }
+    context.globalAlpha = 1;
+    this.fills.clear();
+  }
+
+  /** Write the words that fit. */
+  write(context: CanvasRenderingContext2D): void {
+    context.font = "600 11px system-ui, sans-serif";
+    context.textAlign = "left";
+    for (const { words, x, y, room, colour } of this.words) {
+      if (context.measureText(words).width + 8 > room) continue;
+      context.fillStyle = colour;
+      context.fillText(words, x + 4, y);
+    }
+  }
+}
+
 export interface Rows {
   lane: number;
   gap: number;
 }
 
-/** How high lanes are: 64 of them still stand on one screen. */
+/** Return the height of lanes: 64 lanes fit on one screen. */
 export function rows_of(n_ranks: number): Rows {
   if (n_ranks <= 8) return { lane: 30, gap: 5 };
   if (n_ranks <= 20) return { lane: 19, gap: 3 };
@@ -47,7 +102,7 @@ export function height_of(n_ranks: number): number {
   return n_ranks * (lane + gap) + AXIS;
 }
 
-/** The rank whose lane is at this height; -1 for none. */
+/** Return the rank with a lane at this height; -1 for none. */
 export function rank_at(y: number, n_ranks: number): number {
   const { lane, gap } = rows_of(n_ranks);
   const rank = Math.floor(y / (lane + gap));
@@ -68,7 +123,7 @@ interface Row extends View {
   place: (time: number) => number;
 }
 
-/** Draw all lanes anew. */
+/** Redraw all lanes. */
 export function paint(context: CanvasRenderingContext2D, history: History, view: View, theme: Theme): void {
   const n = history.lanes.length;
   const { lane: height, gap } = rows_of(n);
@@ -122,7 +177,7 @@ function paint_axis(
   }
 }
 
-/** A strip, and no tint above it: pale is what waits for others, and a rank that computes does not. */
+/** Draw cells as a strip without a tint above: pale colour means waiting, and a computing rank does not wait. */
 function put_cells(brush: Brush, lane: Lane, row: Row, theme: Theme): void {
   const strip = row.height > 15 ? 4 : 2;
   for (const cell of lane.cells) {
@@ -134,7 +189,7 @@ function put_cells(brush: Brush, lane: Lane, row: Row, theme: Theme): void {
   }
 }
 
-/** What was not looked at, and why: what is drawn there is what the ranks still knew later. */
+/** Draw gaps in the samples, with the reason. Operations drawn inside come from the ranks' later records. */
 function put_gaps(ground: Brush, brush: Brush, gaps: History["gaps"], row: Row, theme: Theme): void {
   for (const [from, until, why] of gaps) {
     if (until < row.left || from > row.right) continue;
@@ -172,7 +227,7 @@ function write(brush: Brush, words: string, x: number, room: number, row: Row, c
   brush.words.push({ words, x, y: row.y + row.height / 2 + 4, room, colour });
 }
 
-/** Pixels: spans that are narrower are drawn together, as one that fills a part of it. */
+/** Return the width in pixels below which spans are drawn together, as a partly filled column. */
 function column_of(row: Row): number {
   return row.height > 15 ? 2 : 4;
 }
@@ -214,7 +269,7 @@ function put_spans(brush: Brush, spans: Span[], row: Row, theme: Theme): void {
   put_column();
 }
 
-/** One operation: pale until the last rank had come, then full. */
+/** Draw one operation: pale until the last rank came, then full. */
 function put_one(brush: Brush, colour: string, span: Span, end: number, a: number, b: number, row: Row): void {
   const arrived = span.wait < 0 ? end : Math.min(end, span.begun + span.wait);
   const middle = Math.min(b, Math.max(a, row.place(arrived)));
@@ -223,7 +278,7 @@ function put_one(brush: Brush, colour: string, span: Span, end: number, a: numbe
   if (span.wait >= 0) brush.rect(colour, 1, middle, row.y + 1, Math.max(b - middle, 1), row.height - 1);
 }
 
-/** Many that lie close: as high as the part of the time that they took, the waiting part pale. */
+/** Draw many close operations: the height is their share of the time; the waiting part is pale. */
 function put_share(
   brush: Brush,
   colour: string,
@@ -243,7 +298,7 @@ function put_share(
   if (moving > 0) brush.rect(colour, 1, x, foot - moving, width, moving);
 }
 
-// A pattern is a picture of its own: one for each canvas and colour, not for each time it is drawn.
+// A pattern is expensive: make it once for each canvas and colour, not for each drawing.
 const hatches = new WeakMap<CanvasRenderingContext2D, { colour: string; look: CanvasPattern | string }>();
 
 function hatched(context: CanvasRenderingContext2D, theme: Theme): CanvasPattern | string {

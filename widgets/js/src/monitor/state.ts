@@ -1,5 +1,5 @@
-// What the kernel says of the ranks' work, and the lanes that a view makes of it. Pure.
-// Times are milliseconds of the root's monotonic clock.
+// The kernel's records of the ranks' work, and the lanes that a view makes from them. Times are milliseconds of the root's
+// monotonic clock.
 
 import type { State } from "../topology/state";
 
@@ -13,8 +13,8 @@ export interface RankNow {
   detail: string;
   pid: number;
   rate: {
-    share: number; // of the time, in communication
-    waiting: number; // of the time, until the last rank had come
+    share: number; // of the time spent in communication
+    waiting: number; // of the time spent waiting for the last rank
     arena: number; // bytes a second
     sent: number;
     received: number;
@@ -38,13 +38,13 @@ export interface Frame {
   waits: [ranks: number[], missing: number[], what: string, since: number][];
   missed: number;
   dropped: number;
-  unsure: number; // collectives of which the hosts' clocks, wrong by up to unsure_ms, do not tell who came last
+  unsure: number; // collectives with an unknown last rank, as clocks differ by up to unsure_ms
   unsure_ms: number;
   gaps: Gap[];
-  world: number; // of those that the widget has shown: of another one, nothing before is its own
+  world: number; // number of the group of ranks; data of another group do not belong to these ranks
 }
 
-/** A time that nothing is known of, and why. */
+/** A time range without data, and the reason. */
 export type Gap = [from: number, to: number, why: string];
 
 export interface Span {
@@ -52,7 +52,7 @@ export interface Span {
   number: number;
   op: string;
   begun: number;
-  done: number; // 0: it runs
+  done: number; // 0: still running
   inside: number;
   wait: number; // -1: the last rank has not come
   nbytes: number;
@@ -68,27 +68,27 @@ export interface Cell {
   cell: string;
   begun: number;
   done: number;
-  number: number; // the notebook's, as in [7]; -1: it runs; 0: not known
+  number: number; // the notebook's, as in [7]; -1: still running; 0: unknown
 }
 
 export interface Lane {
-  spans: Span[]; // by begin
+  spans: Span[]; // ordered by start
   cells: Cell[];
-  states: [at: number, state: State][]; // since when it is in which
+  states: [at: number, state: State][]; // start of each state
 }
 
 export const HISTORY_MS = 120_000;
-export const MOST_SPANS = 3000; // of a lane: 16 a look for a busy rank, longer than HISTORY_MS for others
+export const MOST_SPANS = 3000; // per lane: 16 per sample for a busy rank; for others more than HISTORY_MS needs
 
-/** What frames have told, as far back as it is kept. */
+/** The data of all frames, as far back as kept. */
 export class History {
   readonly lanes: Lane[] = [];
-  readonly ops = new Set<string>(); // all that were ever there, of these ranks
+  readonly ops = new Set<string>(); // all operations ever seen of these ranks
   readonly gaps: Gap[] = [];
   newest: Frame | null = null;
   private number = 0;
 
-  /** Forget all, to take it anew. */
+  /** Drop all data. */
   reset(): void {
     this.lanes.length = 0;
     this.gaps.length = 0;
@@ -97,7 +97,7 @@ export class History {
     this.number = 0;
   }
 
-  /** Take a frame; one that was taken before, or came late, changes nothing. */
+  /** Take a frame; ignore a frame that was taken before or came late. */
   add(frame: Frame): void {
     if (this.newest && frame.world !== this.newest.world) this.reset();
     if (frame.number < this.number && frame.now < (this.newest?.now ?? 0)) return;
@@ -107,7 +107,7 @@ export class History {
     if (is_again || frame.status !== "live") return;
     this.gaps.push(...frame.gaps);
     while (this.lanes.length < frame.ranks.length) this.lanes.push({ spans: [], cells: [], states: [] });
-    this.end_untold(frame);
+    this.end_unlisted(frame);
     for (const row of frame.spans) this.put(row);
     for (const [rank, cell, begun, done, number] of frame.cells) {
       const cells = this.lanes[rank]?.cells;
@@ -122,13 +122,13 @@ export class History {
     this.cut(frame.now - HISTORY_MS);
   }
 
-  /** What runs is told with every frame: what is told no more has ended, unseen or laid together with others. */
-  private end_untold(frame: Frame): void {
-    const told = new Set(frame.cells.map(([rank, cell]) => `${rank} ${cell}`));
+  /** End operations missing in the frame: every frame repeats the running operations. */
+  private end_unlisted(frame: Frame): void {
+    const listed = new Set(frame.cells.map(([rank, cell]) => `${rank} ${cell}`));
     this.lanes.forEach((lane, rank) => {
       lane.spans = lane.spans.filter((span) => span.done);
       for (const its of lane.cells) {
-        if (!its.done && !told.has(`${rank} ${its.cell}`)) its.done = frame.now;
+        if (!its.done && !listed.has(`${rank} ${its.cell}`)) its.done = frame.now;
       }
     });
   }
@@ -153,13 +153,13 @@ export class History {
       const gone = Math.max(first < 0 ? lane.spans.length : first, lane.spans.length - MOST_SPANS);
       if (gone > 0) lane.spans.splice(0, gone);
       lane.cells = lane.cells.filter((cell) => !cell.done || cell.done >= oldest);
-      // The last one before goes on.
+      // Keep the last state before `oldest`, as it goes on.
       while (lane.states.length > 1 && (lane.states[1]?.[0] ?? 0) < oldest) lane.states.shift();
     }
   }
 }
 
-/** The part of time that is shown: its right edge, null for now, and its length. */
+/** The visible time range: right edge (null: now) and length. */
 export interface Window {
   right: number | null;
   length: number;
@@ -168,7 +168,7 @@ export interface Window {
 export const SHORTEST_MS = 1;
 export const LONGEST_MS = HISTORY_MS;
 
-/** Show more or less of time, with what is at `share` of the width staying there. */
+/** Zoom in or out; the time at `share` of the width stays in place. */
 export function zoomed(window: Window, factor: number, now: number, share = 1): Window {
   const length = Math.min(LONGEST_MS, Math.max(SHORTEST_MS, window.length * factor));
   const right = window.right ?? now;
@@ -177,7 +177,7 @@ export function zoomed(window: Window, factor: number, now: number, share = 1): 
   return { length, right: window.right === null && share === 1 ? null : settled(moved, now) };
 }
 
-/** Show an earlier or later part. */
+/** Pan to an earlier or later range. */
 export function panned(window: Window, by_ms: number, now: number): Window {
   return { length: window.length, right: settled((window.right ?? now) + by_ms, now) };
 }
@@ -190,7 +190,7 @@ export function end_of(span: Span, now: number): number {
   return span.done || now;
 }
 
-/** The span at a time, the shortest where several are; or one within `slack` of it. */
+/** Return the shortest span at a time, or one within `slack`. */
 export function span_at(lane: Lane, time: number, now: number, slack: number): Span | null {
   let found: Span | null = null;
   for (const span of lane.spans) {
@@ -206,7 +206,7 @@ export function cell_at(lane: Lane, time: number, now: number): Cell | null {
   return lane.cells.find((cell) => cell.begun <= time && time <= (cell.done || now)) ?? null;
 }
 
-/** Times for the axis: some four to eight, at round distances, in milliseconds before `now`. */
+/** Return about four to eight axis times at round distances, in milliseconds before `now`. */
 export function ticks(left: number, right: number, now: number): [at: number, words: string][] {
   const rough = (right - left) / 6;
   const power = 10 ** Math.floor(Math.log10(rough));

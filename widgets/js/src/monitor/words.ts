@@ -1,10 +1,10 @@
-// What lanes, links and stragglers say to a person. Pure.
+// Describes lanes, links and late ranks in words.
 
 import { count, ranges, rate, size } from "../shared/words";
 import { STATES } from "../topology/state";
 import { end_of, type Frame, type RankNow, type Span } from "./state";
 
-/** 1.23 ms, 45.6 µs, 7.8 s: three figures. */
+/** Format a duration in three digits: 1.23 ms, 45.6 µs, 7.8 s. */
 export function duration(ms: number): string {
   if (ms >= 1000) return `${Number((ms / 1000).toPrecision(3))} s`;
   if (ms >= 1) return `${Number(ms.toPrecision(3))} ms`;
@@ -26,7 +26,7 @@ function name(span: Span): string {
   return `${many}${span.op}${others}${seq}${span.op === "broadcast" || span.peer >= 0 ? peer : ""}${group}`;
 }
 
-/** A span as its tooltip tells it. */
+/** Return the tooltip of a span. */
 export function say_span(span: Span, now: number): string {
   const length = end_of(span, now) - span.begun;
   const head = `rank ${span.rank}: ${name(span)}, ${size(span.nbytes)}`;
@@ -45,7 +45,7 @@ export function say_span(span: Span, now: number): string {
   return `${head}: ${duration(length)}, of which ${duration(Math.min(span.wait, length))} waiting for ${who}${failed}`;
 }
 
-export const SOON_MS = 500; // a shorter wait is no news
+export const SOON_MS = 500; // a shorter wait is not reported
 
 const say_dead = (frame: Frame): string[] =>
   frame.ranks.flatMap((rank, number) =>
@@ -62,26 +62,26 @@ function say_waits(frame: Frame, say_since: (since: number) => string): string[]
     );
 }
 
-/** Who is dead and who holds the others up now, without times: it changes when they do. */
+/** Name dead ranks and ranks that delay others now, without times: it changes only with the ranks. */
 export function say_held_up(frame: Frame): string {
   return [...say_dead(frame), ...say_waits(frame, () => "")].join("; ");
 }
 
-/** Who holds the others up now, or did so lately. */
+/** Name the ranks that delay the others now, or did lately. */
 export function say_late(frame: Frame, since_frame_ms: number): string[] {
   const dead = say_dead(frame);
   const now = say_waits(frame, (since) => ` for ${duration(frame.now - since + since_frame_ms)}`);
   if (now.length) return [...dead, ...now];
   const most = frame.late[0]?.[2] ?? 0;
   const lately = frame.late
-    .filter(([, , total]) => total >= 1 && total >= most / 5) // the others came last by chance
+    .filter(([, , total]) => total >= 1 && total >= most / 5) // ranks below came last by chance
     .slice(0, 3)
     .map(
       ([rank, n, total, worst]) =>
         `rank ${rank} came last to ${n} of ${count(frame.compared, "collective")}: the others lost ` +
         `${duration(total)}${n > 1 ? `, ${duration(worst)} at worst` : ""}`,
     );
-  // Whoever is named is named beyond doubt; of the others nobody can tell.
+  // The named ranks are certain; for the other collectives the last rank is unknown.
   const unsure =
     2 * frame.unsure > frame.compared
       ? [
@@ -92,7 +92,7 @@ export function say_late(frame: Frame, since_frame_ms: number): string[] {
   return [...dead, ...lately, ...unsure];
 }
 
-/** A rank's lane in a line, for its label and those who hear it. */
+/** Describe a rank's lane in a line, for its label and screen readers. */
 export function say_rank(rank: number, now: RankNow): string {
   const state = STATES[now.state];
   const detail = now.detail ? `, ${now.detail}` : "";
@@ -104,7 +104,7 @@ export function say_rank(rank: number, now: RankNow): string {
   );
 }
 
-/** What could not be looked at, in words; nothing where all was. */
+/** Describe lost operations and samples; "" for none. */
 export function say_missed(frame: Frame): string {
   const said: string[] = [];
   if (frame.missed) said.push(`${count(frame.missed, "operation")} came and went between two looks`);
@@ -112,7 +112,7 @@ export function say_missed(frame: Frame): string {
   return said.length ? `not drawn: ${said.join(", ")}` : "";
 }
 
-/** The paths with traffic, the busiest first: words and their share of the busiest. */
+/** Return the paths with traffic, busiest first, with their share of the busiest. */
 export function traffic(frame: Frame, arenas: number[][]): [words: string, rate: number][] {
   const found: [string, number][] = frame.links.map(([a, b, bytes]) => [`rank ${a} → rank ${b}, tcp`, bytes]);
   for (const ranks of arenas) {

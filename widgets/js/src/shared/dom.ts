@@ -1,12 +1,11 @@
-// Elements, made with text only: nothing from outside is ever parsed as HTML.
-// It knows the document, nothing of ranks.
+// Makes elements from text only: outside text is never parsed as HTML.
 
 type Attributes = Record<string, string | number | boolean | null | undefined>;
 type Child = Node | string;
 
 const SVG = "http://www.w3.org/2000/svg";
 
-/** Set attributes; false, null and undefined take one away. */
+/** Set attributes; false, null and undefined remove an attribute. */
 export function set_attributes(element: Element, attributes: Attributes): void {
   for (const [name, value] of Object.entries(attributes)) {
     if (value === false || value === null || value === undefined) {
@@ -30,7 +29,7 @@ export function el<K extends keyof HTMLElementTagNameMap>(
   return element;
 }
 
-/** Make an element of a drawing. */
+/** Make an SVG element. */
 export function svg<K extends keyof SVGElementTagNameMap>(
   tag: K,
   attributes: Attributes = {},
@@ -42,31 +41,34 @@ export function svg<K extends keyof SVGElementTagNameMap>(
   return element;
 }
 
-/** Show a text, leaving the document alone where it is shown already. */
+/** Set an element's text; an only text node is kept, so that a new frame leaves no garbage nodes. */
 export function set_text(element: Element, text: string): void {
-  if (element.textContent !== text) element.textContent = text;
+  if (element.textContent === text) return;
+  const only = element.childNodes.length === 1 ? element.firstChild : null;
+  if (only instanceof Text) only.data = text;
+  else element.textContent = text;
 }
 
-/** Put a button out of use, or in use. One that has the focus keeps it: keys must not go astray. */
+/** Disable or enable a button; it keeps the focus, so that keys are not lost. */
 export function disable(button: HTMLButtonElement, is_off: boolean): void {
   const has_focus = document.activeElement === button;
   button.disabled = is_off && !has_focus;
   set_attributes(button, { "aria-disabled": is_off && has_focus ? "true" : null });
 }
 
-/** What `disable` has put out of use hears no click. */
-export function guard(root: HTMLElement, cleanup: Cleanup): void {
+/** Block clicks on buttons that `disable` has disabled. */
+export function ignore_disabled_clicks(root: HTMLElement, disposables: Disposables): void {
   const stop = (event: Event): void => {
     if (!(event.target instanceof Element) || !event.target.closest('[aria-disabled="true"]')) return;
     event.preventDefault();
     event.stopImmediatePropagation();
   };
   root.addEventListener("click", stop, true);
-  cleanup.add(() => root.removeEventListener("click", stop, true));
+  disposables.add(() => root.removeEventListener("click", stop, true));
 }
 
-/** Things to undo when a view goes: listeners, timers, observers. */
-export class Cleanup {
+/** Collects actions to undo when a view closes: listeners, timers, observers. */
+export class Disposables {
   private readonly undo: (() => void)[] = [];
 
   add(undo: () => void): void {

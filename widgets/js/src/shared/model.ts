@@ -1,4 +1,4 @@
-// What of anywidget's model our widgets use; tests have one of their own.
+// The part of anywidget's model that our widgets use, and the records in its traits. Tests use a fake.
 
 export interface Model {
   get(name: string): unknown;
@@ -14,12 +14,22 @@ export interface View {
   el: HTMLElement;
 }
 
-/** Send, where there is a kernel: a page that was exported has none. */
+/** Send if there is a kernel; an exported page has none. */
 export function send(model: Model, content: unknown): boolean {
   try {
     model.send(content);
     return true;
   } catch {
     return false;
+  }
+}
+
+/** Read a record; null before the first one, or if it is invalid. */
+export function decode<T>(bytes: DataView | null | undefined): T | null {
+  if (!bytes || bytes.byteLength === 0) return null;
+  try {
+    return JSON.parse(new TextDecoder().decode(bytes)) as T;
+  } catch {
+    return null;
   }
 }

@@ -1,18 +1,18 @@
-// Tells the kernel whether somebody can see this view: it works for no other.
+// Tells the kernel whether this view is visible; the kernel works only for visible views.
 
-import type { Cleanup } from "./dom";
+import type { Disposables } from "./dom";
 import { send, type Model } from "./model";
 
-const RENEW_S = 2; // a kernel forgets who looks after three of these
-const THERE_S = 30; // and a view that is out of sight after five
+const RENEW_S = 2; // the kernel forgets a visible view after three of these
+const THERE_S = 30; // the kernel forgets a hidden view after five of these
 
 let n_views = 0;
 
-/** Watch a view until it is closed; `on_change` hears when it comes into sight, or goes out of it. */
-export function tell_presence(
+/** Watch a view until it is closed; call `on_change` when it becomes visible or hidden. */
+export function report_visibility(
   model: Model,
   root: HTMLElement,
-  cleanup: Cleanup,
+  disposables: Disposables,
   on_change: (is_seen: boolean) => void,
 ): void {
   const view = `${Date.now().toString(36)}.${n_views++}`;
@@ -39,10 +39,10 @@ export function tell_presence(
       tell();
     });
     observer.observe(root);
-    cleanup.add(() => observer.disconnect());
+    disposables.add(() => observer.disconnect());
   }
-  cleanup.on(document, "visibilitychange", tell);
-  cleanup.every(RENEW_S, tell);
-  cleanup.add(() => void send(model, { kind: "close", view }));
+  disposables.on(document, "visibilitychange", tell);
+  disposables.every(RENEW_S, tell);
+  disposables.add(() => void send(model, { kind: "close", view }));
   tell();
 }

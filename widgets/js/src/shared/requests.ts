@@ -1,6 +1,6 @@
-// Questions to the kernel: each has a number, a time limit, and one answer.
+// Requests to the kernel: each has an id, a timeout and one answer.
 
-import type { Cleanup } from "./dom";
+import type { Disposables } from "./dom";
 import { send, type Model } from "./model";
 
 export interface Answer {
@@ -8,14 +8,14 @@ export interface Answer {
   text: string;
 }
 
-// A kernel says at once that it has heard, from whatever thread. Where nothing is heard so long, the
-// front end keeps the click until the cell that runs has ended (VS Code, JupyterLab before 4.4).
-const HEARD_S = 2;
-export const UNHEARD =
+// A kernel acks a request at once, from any thread. Without an ack for this long, the front end holds the click until the running
+// cell ends (VS Code, JupyterLab before 4.4).
+const ACK_S = 2;
+export const KERNEL_BUSY =
   "the kernel has not heard of this yet: it is busy with a cell, and this front end hands it clicks " +
   "only between cells; the notebook's stop button works meanwhile";
 
-interface Told {
+interface Message {
   kind?: unknown;
   id?: unknown;
   ok?: unknown;
@@ -24,28 +24,28 @@ interface Told {
 
 let n_views = 0;
 
-/** Asks; an answer is text, and so is the reason why there is none. */
+/** Sends requests; the answer, or the reason for none, is text. */
 export class Requests {
   private n_asked = 0;
   private readonly view: string;
   private readonly waiting = new Map<string, (answer: Answer) => void>();
-  private readonly unheard = new Map<string, () => void>();
+  private readonly unacked = new Map<string, () => void>();
 
   constructor(
     private readonly model: Model,
-    cleanup: Cleanup,
+    disposables: Disposables,
   ) {
-    // Several views of one model hear each other's answers.
+    // Several views of one model get each other's answers, so ids need a view name.
     this.view = `${Date.now().toString(36)}-${n_views++}`;
-    const on_message = (told: Told): void => this.take(told);
+    const on_message = (message: Message): void => this.take(message);
     model.on("msg:custom", on_message);
-    cleanup.add(() => model.off("msg:custom", on_message));
-    cleanup.add(() => {
+    disposables.add(() => model.off("msg:custom", on_message));
+    disposables.add(() => {
       for (const id of [...this.waiting.keys()]) this.end(id, { ok: false, text: "closed" });
     });
   }
 
-  /** Ask; `meanwhile` hears why it takes long, where the kernel has not even heard of it. */
+  /** Send a request; call `meanwhile` with the reason if no ack comes soon. */
   ask(
     action: string,
     args: Record<string, unknown>,
@@ -55,12 +55,12 @@ export class Requests {
     const id = `${this.view}-${this.n_asked++}`;
     return new Promise((resolve) => {
       const is_late = (): void => {
-        const why = this.unheard.has(id) ? UNHEARD : "the kernel may be busy";
+        const why = this.unacked.has(id) ? KERNEL_BUSY : "the kernel may be busy";
         this.end(id, { ok: false, text: `no answer within ${timeout_s} s: ${why}` });
       };
       const timer = setTimeout(is_late, timeout_s * 1000);
-      const soon = setTimeout(() => this.unheard.has(id) && meanwhile(UNHEARD), HEARD_S * 1000);
-      this.unheard.set(id, () => clearTimeout(soon));
+      const soon = setTimeout(() => this.unacked.has(id) && meanwhile(KERNEL_BUSY), ACK_S * 1000);
+      this.unacked.set(id, () => clearTimeout(soon));
       this.waiting.set(id, (answer) => {
         clearTimeout(timer);
         resolve(answer);
@@ -71,21 +71,21 @@ export class Requests {
     });
   }
 
-  private take(told: Told): void {
-    if (typeof told?.id !== "string") return;
-    this.hear(told.id);
-    if (told.kind === "answer") {
-      this.end(told.id, { ok: told.ok === true, text: String(told.text ?? "") });
+  private take(message: Message): void {
+    if (typeof message?.id !== "string") return;
+    this.acked(message.id);
+    if (message.kind === "answer") {
+      this.end(message.id, { ok: message.ok === true, text: String(message.text ?? "") });
     }
   }
 
-  private hear(id: string): void {
-    this.unheard.get(id)?.();
-    this.unheard.delete(id);
+  private acked(id: string): void {
+    this.unacked.get(id)?.();
+    this.unacked.delete(id);
   }
 
   private end(id: string, answer: Answer): void {
-    this.hear(id);
+    this.acked(id);
     const resolve = this.waiting.get(id);
     this.waiting.delete(id);
     resolve?.(answer);

@@ -1,4 +1,4 @@
-// Files out of a page: text as it came, and the panels as one picture.
+// Saves files from a page: text, and the panels as one picture.
 
 import { el } from "./dom";
 
@@ -6,8 +6,8 @@ import { el } from "./dom";
 const GAP = 16;
 const HEAD = 40;
 const CAPTION = 18;
-const ROW = 20; // of the legend
-const SAMPLE = 26; // of a line in it
+const ROW = 20; // height of a legend row
+const SAMPLE = 26; // length of a sample line in the legend
 
 function download(name: string, url: string): void {
   el("a", { href: url, download: name }).click();
@@ -16,11 +16,11 @@ function download(name: string, url: string): void {
 export function save_text(name: string, text: string, type: string): void {
   const url = URL.createObjectURL(new Blob([text], { type }));
   download(name, url);
-  // The browser has taken it when its turn comes.
+  // By then the browser has read the data.
   setTimeout(() => URL.revokeObjectURL(url), 1000);
 }
 
-/** What stands on a picture beside its panels: a line as it is drawn, and what it is. */
+/** A legend entry: the look of a line, and its name. */
 export interface Named {
   words: string;
   colour: string;
@@ -44,7 +44,7 @@ export function save_png(name: string, title: string, panels: Captioned[], legen
   if (!context) return;
   const places = arrange(context, legend, width, ratio);
   const n_rows = (places[places.length - 1]?.row ?? -1) + 1;
-  canvas.height = tallest + (HEAD + CAPTION + n_rows * ROW + GAP) * ratio; // and all is set back
+  canvas.height = tallest + (HEAD + CAPTION + n_rows * ROW + GAP) * ratio; // setting the size resets the canvas state
   context.fillStyle = look.backgroundColor;
   context.fillRect(0, 0, canvas.width, canvas.height);
   context.fillStyle = look.color;
@@ -75,7 +75,7 @@ function font(ratio: number): string {
   return `${12 * ratio}px system-ui`;
 }
 
-/** Where each line of a legend stands, from left to right in rows that are not too wide. */
+/** Place legend entries from left to right, in rows of limited width. */
 function arrange(
   context: CanvasRenderingContext2D,
   legend: Named[],

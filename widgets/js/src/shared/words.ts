@@ -1,4 +1,4 @@
-// Numbers in a person's words. Pure.
+// Formats numbers for a person.
 
 /** 1 rank, 2 ranks. */
 export function count(n: number, thing: string): string {
@@ -16,7 +16,7 @@ export function ranges(numbers: Iterable<number>): string {
   return runs.map(([a, b]) => (a === b ? `${a}` : `${a}-${b}`)).join(",");
 }
 
-/** 59 s, 2 min 05 s, 2 h 01 min: as the kernel's side writes it. */
+/** Format a duration like the kernel's side: 59 s, 2 min 05 s, 2 h 01 min. */
 export function age(seconds: number): string {
   const whole = Math.max(0, Math.floor(seconds));
   const two = (n: number): string => String(n).padStart(2, "0");
@@ -37,7 +37,7 @@ export function size(nbytes: number): string {
   return `${value >= 100 || unit === 0 ? Math.round(value) : Number(value.toPrecision(3))} ${units[unit]}`;
 }
 
-/** Bytes a second, with 1 GB = 1e9 bytes as in all bandwidths. */
+/** Format bytes per second, with 1 GB = 1e9 bytes as in all bandwidths. */
 export function rate(bytes: number): string {
   const [unit, name] =
     bytes >= 1e9 ? [1e9, "GB/s"] : bytes >= 1e6 ? [1e6, "MB/s"] : bytes >= 1e3 ? [1e3, "kB/s"] : [1, "B/s"];

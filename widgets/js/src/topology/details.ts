@@ -1,13 +1,13 @@
-// The panel of the rank that a person has chosen: what is known of it, and what can be done.
+// The panel of the selected rank: facts and actions.
 
 import { disable, el, set_attributes, set_text } from "../shared/dom";
 import type { Answer, Requests } from "../shared/requests";
 import { facts, STATES, type Frame, type World } from "./state";
 
 const LOOK_S = 15;
-const RESTART_S = 120; // what the workspace gives a restart, and more
+const RESTART_S = 120; // longer than the workspace's timeout for a restart
 
-/** A panel that stays while frames come and go. */
+/** A panel that is updated by each frame. */
 export class Details {
   readonly element: HTMLElement;
   private readonly title = el("h3");
@@ -24,7 +24,7 @@ export class Details {
   private readonly close = this.button("Close", "close this panel", () => this.on_close());
   private rank = -1;
   private is_dead = false;
-  private is_sure = false; // a live rank's restart was pressed once
+  private is_sure = false; // restart of a live rank was pressed once
   private is_asking = false;
   private is_live = true;
   private now = 0;
@@ -101,7 +101,7 @@ export class Details {
     this.is_sure = false;
     set_text(this.said, meanwhile);
     this.refresh();
-    // Of the kernel's clock: what it hears of later, after a long cell, is not wanted any more.
+    // On the kernel's clock: the kernel drops the request if it reads it later, after a long cell.
     const until = this.now + timeout_s;
     const say = (text: string): void => {
       if (rank === this.rank) set_text(this.said, text);

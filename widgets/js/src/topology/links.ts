@@ -1,4 +1,4 @@
-// Paths between ranks: curves between tiles, and who reaches whom how. The matrix draws the latter.
+// Links between ranks: the curves between tiles, and the kind of each pair's link for the matrix.
 
 import { svg } from "../shared/dom";
 import { busiest, moved, peers, say_moved, type Frame, type MeasuredLink, type World } from "./state";
@@ -10,9 +10,9 @@ export interface Box {
   h: number;
 }
 
-export const MOST_CURVES = 66; // a mesh of 12; above that lines say nothing, the matrix does
+export const MOST_CURVES = 66; // a mesh of 12 ranks; more curves are unreadable, so use the matrix
 
-/** A curve from tile to tile: it hangs below tiles of a row, and goes straight between rows. */
+/** Return a curve between tiles: it hangs below tiles of one row, and is straight between rows. */
 export function curve(a: Box, b: Box): string {
   const [from, to] = a.x <= b.x ? [a, b] : [b, a];
   const at = (n: number): string => n.toFixed(1);
@@ -33,7 +33,7 @@ export function curve(a: Box, b: Box): string {
 
 const ARROW = 7; // pixels, half of its length
 
-/** Arrow heads in the middle of a curve: from `a` to `b`, from `b` to `a`, or both back to back. */
+/** Return arrow heads for the middle of a curve: `a` to `b`, `b` to `a`, or both back to back. */
 export function arrows(a: Box, b: Box, is_there: boolean, is_back: boolean): string {
   const [from, to, forth, back] = a.x <= b.x ? [a, b, is_there, is_back] : [b, a, is_back, is_there];
   const x1 = from.x + from.w / 2;
@@ -60,10 +60,10 @@ export function arrows(a: Box, b: Box, is_there: boolean, is_back: boolean): str
   return [forth ? head(1, apart) : "", back ? head(-1, -apart) : ""].filter(Boolean).join(" ");
 }
 
-const AWAY = 0.1; // of what goes the other way: less is answers, not traffic
-const LITTLE = 0.001; // of the busiest link: less is no part of the way that the bytes take
+const AWAY = 0.1; // of the rate the other way: less is replies, not traffic
+const LITTLE = 0.001; // of the busiest link's rate: less counts as no traffic
 
-/** Draw the tcp links that have room, and those of the rank a person looks at. */
+/** Draw the tcp links that have room, and the links of the selected rank. */
 export function draw_curves(
   overlay: SVGSVGElement,
   world: World,
@@ -93,7 +93,7 @@ export function draw_curves(
     }
     overlay.prepend(path);
   };
-  // Of very many links those that something moves on say which way it goes.
+  // With very many links, only links with traffic show a direction.
   const has_traffic = ([a, b]: [number, number]): boolean => !!frame && moved(frame, a, b).some((rate) => rate > 0);
   const shown = world.tcp.length <= MOST_CURVES ? world.tcp : world.tcp.filter(has_traffic);
   if (shown.length <= MOST_CURVES) {
@@ -105,16 +105,16 @@ export function draw_curves(
   for (const peer of peers(world, marked).tcp) add(marked, peer, "px-tcp px-marked");
 }
 
-/** How wide a link is drawn: 1.5 to 6 pixels over three powers of ten below the busiest. */
+/** Return the width of a link: 1.5 to 6 pixels over three powers of ten below the busiest. */
 export function width_of(bytes: number, most: number): number {
   const share = 1 + Math.log10(Math.max(bytes, 1) / most) / 3;
   return Number((1.5 + 4.5 * Math.min(1, Math.max(0, share))).toFixed(1));
 }
 
-// As a frame, a world does not change.
+// A cache: a world does not change.
 const measured = new WeakMap<World, Map<string, MeasuredLink>>();
 
-/** What was measured of each pair, by "a,b" with a < b. */
+/** Return the measurement of each pair, by "a,b" with a < b. */
 export function measured_by_pair(world: World): Map<string, MeasuredLink> {
   let found = measured.get(world);
   if (!found) {
@@ -126,7 +126,7 @@ export function measured_by_pair(world: World): Map<string, MeasuredLink> {
 
 export type Kind = "self" | "arena" | "tcp" | "slow" | "broken" | "";
 
-/** How each rank reaches each other, by row. */
+/** Return the kind of link between each two ranks, by row. */
 export function matrix(world: World): Kind[][] {
   const n = world.home.length;
   const rows: Kind[][] = Array.from({ length: n }, (_, a) =>
@@ -151,7 +151,7 @@ export function matrix(world: World): Kind[][] {
   return rows;
 }
 
-/** Equal neighbours of a row together: from, length, kind. */
+/** Merge equal neighbours of a row: start, length, kind. */
 export function runs(row: readonly Kind[]): [number, number, Kind][] {
   const found: [number, number, Kind][] = [];
   row.forEach((kind, at) => {

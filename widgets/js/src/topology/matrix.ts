@@ -1,4 +1,4 @@
-// The matrix of who reaches whom how: a field for each pair, read with the pointer or the arrow keys.
+// The matrix of link kinds: a field for each pair, read with the pointer or the arrow keys.
 
 import { el, set_attributes, set_text, svg } from "../shared/dom";
 import { matrix, measured_by_pair, runs, width_of, type Kind } from "./links";
@@ -21,7 +21,7 @@ const ARROWS: Record<string, [down: number, right: number]> = {
   ArrowRight: [0, 1],
 };
 
-/** The ranks whose numbers have room, `step` apart: those that are wanted first. */
+/** Choose the ranks to number, `step` apart: wanted ranks first. */
 export function numbered(n: number, step: number, wanted: readonly number[]): number[] {
   const shown: number[] = [];
   const regular = Array.from({ length: Math.ceil(n / step) }, (_, at) => at * step);
@@ -31,7 +31,7 @@ export function numbered(n: number, step: number, wanted: readonly number[]): nu
   return shown.sort((one, other) => one - other);
 }
 
-/** Neighbours together: first and number of each run. */
+/** Merge neighbouring ranks: first rank and length of each run. */
 export function stretches(ranks: readonly number[]): [number, number][] {
   const found: [number, number][] = [];
   for (const rank of ranks) {
@@ -42,13 +42,13 @@ export function stretches(ranks: readonly number[]): [number, number][] {
   return found;
 }
 
-/** The drawing of a world; `update` marks the fields that something moves in. */
+/** The drawing of a world; `update` marks the fields with traffic. */
 export class Matrix {
   private world: World | null = null;
   private rows: Kind[][] = [];
   private cell = 0;
   private side = 0;
-  // One drawing for all worlds and sizes: it has the focus, which a new one would not have.
+  // One element for all worlds and sizes: a new element would lose the focus.
   private readonly drawing = svg("svg", { tabindex: 0, role: "application" });
   private readonly flows = svg("g", { class: "px-flows" });
   private readonly numbers = svg("g");
@@ -70,7 +70,7 @@ export class Matrix {
     this.listen();
   }
 
-  /** Draw a world; who reads the one before stays in their field. */
+  /** Draw a world; keep the cursor in its field. */
   show(world: World): void {
     this.world = world;
     this.rows = matrix(world);
@@ -78,7 +78,7 @@ export class Matrix {
     const kinds = (["arena", "tcp", "slow", "broken"] as const).filter((kind) => this.rows.flat().includes(kind));
     const words = kinds.map((kind) => WORDS[kind]).join(" and ") || "none";
     set_attributes(this.drawing, {
-      // It is worked with keys (role: application): who hears the page is to hand them on.
+      // role application: screen readers pass keys on to this element.
       "aria-label": `paths between ${n} ranks: ${words}; arrow keys go from pair to pair, Enter chooses the row's rank`,
     });
     this.legend.replaceChildren();
@@ -92,7 +92,7 @@ export class Matrix {
     this.draw();
   }
 
-  /** Draw it as large as this. */
+  /** Draw at this scale. */
   zoom(scale: number): void {
     this.scale = scale;
     this.draw();
@@ -106,7 +106,7 @@ export class Matrix {
     const n = this.rows.length;
     const cell = Math.round(this.scale * Math.max(8, Math.min(28, Math.floor(560 / Math.max(1, n)))));
     this.cell = cell;
-    this.side = HEAD + n * cell + 8; // half of the last number stands out
+    this.side = HEAD + n * cell + 8; // half of the last number is outside the fields
     set_attributes(this.drawing, { width: this.side, height: this.side, viewBox: `0 0 ${this.side} ${this.side}` });
     this.drawing.replaceChildren();
     this.rows.forEach((row, a) => {
@@ -129,7 +129,7 @@ export class Matrix {
     if (document.activeElement === this.drawing) this.go(0, 0);
   }
 
-  /** What was found stands out from the others, and the chosen rank from all. */
+  /** Highlight the found ranks, and the selected rank above all. */
   private point_out(): void {
     const { cell } = this;
     const n = this.rows.length;
@@ -138,7 +138,7 @@ export class Matrix {
     const others = stretches(this.rows.map((_, rank) => rank).filter((rank) => !found.includes(rank)));
     const rect = (x: number, y: number, w: number, h: number): string =>
       `M${HEAD + x * cell} ${HEAD + y * cell}h${w * cell - 1}v${h * cell - 1}h${1 - w * cell}z`;
-    // A path concerns the ranks at both its ends: it stays where one of them was found.
+    // A link belongs to both its ranks: veil it only if neither was found.
     const veil = others.flatMap(([y, h]) => others.map(([x, w]) => rect(x, y, w, h)));
     set_attributes(this.veil, { d: veil.join("") });
     set_attributes(this.chosen, { d: chosen < 0 ? "" : rect(0, chosen, n, 1) + rect(chosen, 0, 1, n) });
@@ -155,7 +155,7 @@ export class Matrix {
     }
   }
 
-  /** The field under a pointer; -1 where its row or column begins, or none is. */
+  /** Return the field under a pointer; -1 for a header or outside. */
   private under(event: MouseEvent): [a: number, b: number] {
     const place = this.drawing.getBoundingClientRect();
     const scale = place.width / this.side || 1;
@@ -172,7 +172,7 @@ export class Matrix {
     });
     this.drawing.addEventListener("click", (event) => {
       const [a, b] = this.under(event);
-      const rank = a >= 0 ? a : b; // of the numbers above, the column's
+      const rank = a >= 0 ? a : b; // in the header row, the column's rank
       if (rank < 0) return;
       this.at = [rank, Math.max(0, b)];
       this.go(0, 0);
@@ -198,7 +198,7 @@ export class Matrix {
     });
   }
 
-  /** Move the cursor, and say what is there. */
+  /** Move the cursor, and describe its field. */
   private go(down: number, right: number): void {
     const within = (at: number): number => Math.min(this.rows.length - 1, Math.max(0, at));
     const [a, b] = [within(this.at[0] + down), within(this.at[1] + right)];
@@ -210,7 +210,7 @@ export class Matrix {
 
   private speak(a: number, b: number, by_keys: boolean): void {
     this.read = { a, b, by_keys, moves: this.traffic(a, b) !== "" };
-    // Who points sees it change; who hears it is not told of each number.
+    // With a pointer, do not read each change aloud.
     set_attributes(this.said, { "aria-live": by_keys ? "polite" : "off" });
     set_text(this.said, this.say(a, b));
   }
@@ -220,7 +220,7 @@ export class Matrix {
     set_text(this.said, NOTHING);
   }
 
-  /** Say anew what is read: traffic changes all the time, and ends. */
+  /** Update the description of the field: its traffic changes all the time. */
   private repeat(): void {
     if (!this.read) return;
     const { a, b, by_keys, moves } = this.read;
@@ -243,7 +243,7 @@ export class Matrix {
     return traffic ? `${words}; ${traffic}` : words;
   }
 
-  /** Mark what moves, who was chosen, and who is looked for. */
+  /** Mark traffic, the selected rank and the found ranks. */
   update(frame: Frame, chosen: number, query: string): void {
     const is_same = moves_alike(frame, this.frame);
     this.frame = frame;
@@ -262,7 +262,7 @@ export class Matrix {
     const most = busiest(frame);
     while (this.flows.children.length > frame.links.length) this.flows.lastElementChild?.remove();
     frame.links.forEach(([source, target, bytes], at) => {
-      // 64 ranks have 4032 of them; from frame to frame few look otherwise.
+      // 64 ranks have 4032 circles; few change from frame to frame.
       const mark = this.flows.children[at] ?? this.flows.appendChild(svg("circle"));
       set_attributes(mark, {
         cx: HEAD + (target + 0.5) * this.cell - 0.5,

@@ -1,20 +1,20 @@
-// What the kernel says of a world, and what a view makes of it. Pure.
+// The kernel's records of a world, and the data that a view derives from them.
 
 import { age, count, ranges, rate, size } from "../shared/words";
 
 export type State = "planned" | "starting" | "idle" | "busy" | "collective" | "input" | "dead";
 
-/** What does not change while a world stands. */
+/** The fixed part of a world. */
 export interface World {
   name: string;
   hosts: { index: number; name: string; address: string; cores: number; device: string }[];
   home: number[]; // host index, by rank
   arenas: number[][];
   tcp: [number, number][];
-  measured?: MeasuredLink[]; // what somebody has asked for; none before
+  measured?: MeasuredLink[]; // absent before the first measurement
 }
 
-/** A link that was measured: `words` have its latency and bandwidth, and what is wrong with it. */
+/** A measured link: `words` have its latency, bandwidth and problem. */
 export interface MeasuredLink {
   a: number;
   b: number;
@@ -24,9 +24,9 @@ export interface MeasuredLink {
 
 export interface RankNow {
   state: State;
-  since: number; // of the kernel's clock, in seconds
+  since: number; // seconds on the kernel's clock
   pid: number;
-  rss: number; // bytes; 0: not known
+  rss: number; // bytes; 0: unknown
   detail: string;
   last: string; // the operation before this, or the last one
 }
@@ -37,33 +37,33 @@ export interface Frame {
   epoch: number;
   now: number;
   ranks: RankNow[];
-  links: [source: number, target: number, rate: number][]; // bytes a second over wires
-  arena: number[]; // bytes a second of each rank
-  uses: Use[]; // by operation, the small messages first
-  measuring: string; // how far a measurement of the links is; empty while there is none
+  links: [source: number, target: number, rate: number][]; // bytes per second over tcp links
+  arena: number[]; // bytes per second of each rank
+  uses: Use[]; // ordered by operation and message size
+  measuring: string; // progress of a link measurement; "" for none
 }
 
-/** How messages of `low` to `high` bytes went; `is_now`: in the last seconds. */
+/** The algorithm for messages of `low` to `high` bytes; `is_now`: used in the last 10 s. */
 export type Use = [op: string, algorithm: string, low: number, high: number, is_split: boolean, is_now: boolean];
 
-/** Where a host is, and on which network card, as far as is known. */
+/** Describe a host's address and network card, if known. */
 export function where(host: World["hosts"][number]): string {
   return host.device ? `${host.address} on ${host.device}` : host.address;
 }
 
-/** The host of a rank, by name. */
+/** Return the name of a rank's host. */
 export function host_of(world: World, number: number): string {
   return world.hosts.find((its) => its.index === world.home[number])?.name ?? "";
 }
 
-/** Whether two worlds are drawn in the same places: they may differ in what was measured of them. */
+/** Whether two worlds have the same layout; their measurements may differ. */
 export function is_same_place(one: World, other: World): boolean {
   const place = (world: World): string => JSON.stringify({ ...world, measured: null });
   return place(one) === place(other);
 }
 
 const MOST_RANKS = 1 << 16;
-// A frame does not change: who draws 2016 links, or a pointer that goes over them, searches it once.
+// A cache: a frame does not change, and drawing 2016 links would search it 2016 times.
 const rates = new WeakMap<Frame, Map<number, number>>();
 
 function rates_of(frame: Frame): Map<number, number> {
@@ -75,25 +75,25 @@ function rates_of(frame: Frame): Map<number, number> {
   return found;
 }
 
-/** What moves between two ranks over a wire, there and back. */
+/** Return the rates between two ranks over tcp, there and back. */
 export function moved(frame: Frame, a: number, b: number): [there: number, back: number] {
   const found = rates_of(frame);
   return [found.get(a * MOST_RANKS + b) ?? 0, found.get(b * MOST_RANKS + a) ?? 0];
 }
 
-/** What the busiest wire moves; 1 where nothing does. */
+/** Return the rate of the busiest tcp link; 1 without traffic. */
 export function busiest(frame: Frame | null): number {
   return (frame?.links ?? []).reduce((most, [, , bytes]) => Math.max(most, bytes), 1);
 }
 
-/** Whether the same moves on the same wires as in another frame. */
+/** Whether two frames have the same traffic on the same links. */
 export function moves_alike(frame: Frame, other: Frame | null): boolean {
   if (frame === other) return true;
   if (!other || frame.links.length !== other.links.length) return false;
   return frame.links.every((link, at) => link.every((value, part) => value === other.links[at]?.[part]));
 }
 
-/** The traffic of a wire in words; empty where nothing moves. */
+/** Describe the traffic of a tcp link; "" without traffic. */
 export function say_moved(frame: Frame, a: number, b: number): string {
   const [there, back] = moved(frame, a, b);
   if (!there && !back) return "";
@@ -111,10 +111,10 @@ export const STATES: Record<State, { sign: string; words: string }> = {
 };
 export const STATE_NAMES = Object.keys(STATES) as State[];
 
-/** Above this, ranks are drawn small unless a person wants them large. */
+/** With more ranks than this, tiles are small unless a person enlarges them. */
 export const MANY = 16;
 
-/** The ranks of each state, in the order of `STATE_NAMES`; states of no rank are left out. */
+/** Group ranks by state, in the order of `STATE_NAMES`; skip states without ranks. */
 export function by_state(frame: Frame): [State, number[]][] {
   const found = STATE_NAMES.map((state): [State, number[]] => [
     state,
@@ -127,7 +127,7 @@ export function headline(world: World, frame: Frame): string {
   return `${count(world.home.length, "rank")} on ${count(world.hosts.length, "host")} · epoch ${frame.epoch}`;
 }
 
-/** How a host's cores stand to its ranks. */
+/** Compare a host's cores with its ranks. */
 export function load(cores: number, n_ranks: number): string {
   const words = `${count(n_ranks, "rank")} on ${count(cores, "core")}`;
   return cores > 0 && n_ranks > cores
@@ -135,24 +135,24 @@ export function load(cores: number, n_ranks: number): string {
     : words;
 }
 
-/** Seconds a rank has been in its state, on the kernel's clock. */
+/** Return the seconds since a rank's state began, on the kernel's clock. */
 export function age_s(rank: RankNow, frame: Frame, since_frame_s: number): number {
   return frame.now + (frame.status === "gone" ? 0 : since_frame_s) - rank.since;
 }
 
-/** What a rank does, in a line: the words beside its colour. */
+/** Describe a rank's state in a line, beside its colour. */
 export function doing(rank: RankNow): string {
   return rank.detail || STATES[rank.state].words;
 }
 
-/** All that a tile says, for those who hear it. */
+/** Describe a tile in full, for screen readers. */
 export function spoken(number: number, rank: RankNow): string {
   const state = STATES[rank.state].words;
   const detail = rank.detail && rank.detail !== state ? `, ${rank.detail}` : "";
   return `rank ${number}: ${state}${detail}, process ${rank.pid}`;
 }
 
-/** Whether a person who looks for this means that rank. */
+/** Whether a rank matches a search text. */
 export function matches(query: string, number: number, rank: RankNow, host: string): boolean {
   const wanted = query.trim().toLowerCase();
   if (!wanted) return true;
@@ -161,14 +161,14 @@ export function matches(query: string, number: number, rank: RankNow, host: stri
   return said.toLowerCase().includes(wanted);
 }
 
-/** The peers of a rank: over memory that they share, and over wires. */
+/** Return the peers of a rank, by shared memory and by tcp. */
 export function peers(world: World, number: number): { arena: number[]; tcp: number[] } {
   const arena = world.arenas.filter((ranks) => ranks.includes(number)).flat();
   const tcp = world.tcp.flatMap(([a, b]) => (a === number ? [b] : b === number ? [a] : []));
   return { arena: arena.filter((rank) => rank !== number), tcp };
 }
 
-/** What is known of a rank, for the panel: name and words. */
+/** Return facts about a rank for the panel: name and value. */
 export function facts(
   world: World,
   frame: Frame,
@@ -205,8 +205,8 @@ export function facts(
   return rows.filter(([, words]) => words !== "");
 }
 
-/** Ranks that have died since an earlier frame, in words; nothing for none. */
-export function news(before: Frame | null, now: Frame): string {
+/** Name the ranks that died since an earlier frame; "" for none. */
+export function death_announcement(before: Frame | null, now: Frame): string {
   const said = now.ranks.flatMap((rank, number) => {
     const then = before?.ranks[number];
     if (!then || then.state === rank.state) return [];

@@ -1,6 +1,6 @@
-// Hosts as boxes and ranks as buttons in them, large or small; updated in place.
+// Draws hosts as boxes and ranks as buttons in them, large or small; updates them in place.
 
-import { Cleanup, el, set_attributes, set_text, svg } from "../shared/dom";
+import { Disposables, el, set_attributes, set_text, svg } from "../shared/dom";
 import { age, count, ranges, rate, size } from "../shared/words";
 import { draw_curves, type Box } from "./links";
 import { age_s, doing, load, matches, moves_alike, spoken, STATES, where, type Frame, type World } from "./state";
@@ -29,13 +29,13 @@ export class Tiles {
   private boxes = new Map<number, Box>();
   private frame: Frame | null = null;
   private marked = -1;
-  private at = 0; // the rank that Tab leads to
+  private at = 0; // the rank that Tab selects
 
   constructor(
     private world: World,
     is_small: boolean,
     private readonly on_choose: (rank: number) => void,
-    cleanup: Cleanup,
+    disposables: Disposables,
   ) {
     const hosts = el("div", { class: "px-hosts" });
     for (const host of world.hosts) {
@@ -50,7 +50,7 @@ export class Tiles {
         const sum = (frame: Frame): number => arena.reduce((all, rank) => all + (frame.arena[rank] ?? 0), 0);
         inner.append(this.tell("px-arena-name", words, sum));
       }
-      // Links hang below the tiles: there they have room of their own.
+      // Links hang below the tiles, so make room there.
       if (world.tcp.some(([a, b]) => here.has(a) || here.has(b))) inner.classList.add("px-wired");
       const wires = world.tcp.filter(([a, b]) => here.has(a) && here.has(b)).length;
       if (wires) {
@@ -75,15 +75,15 @@ export class Tiles {
       );
     }
     this.element = el("div", { class: is_small ? "px-tiles px-small" : "px-tiles" }, this.overlay, hosts);
-    cleanup.on<KeyboardEvent>(this.element, "keydown", (event) => this.on_key(event));
+    disposables.on<KeyboardEvent>(this.element, "keydown", (event) => this.on_key(event));
     if (typeof ResizeObserver !== "undefined") {
       const observer = new ResizeObserver(() => this.draw());
       observer.observe(this.element);
-      cleanup.add(() => observer.disconnect());
+      disposables.add(() => observer.disconnect());
     }
   }
 
-  /** A line about paths, with what moves on them. */
+  /** Make a line about links, with their traffic. */
   private tell(kind: string, words: string, sum: (frame: Frame) => number): HTMLElement {
     const element = el("div", { class: kind }, words);
     this.traffic.push({ element, words, sum });
@@ -140,7 +140,7 @@ export class Tiles {
     });
   }
 
-  /** The same world with other measurements: what has the focus keeps it. */
+  /** Show the same world with other measurements; keep the focus. */
   show(world: World): void {
     this.world = world;
     this.draw_links();
@@ -150,12 +150,12 @@ export class Tiles {
     this.tiles[rank]?.button.focus();
   }
 
-  /** Where a person is: the rank that Tab leads to, and whether it has the focus. */
+  /** Return the rank that Tab selects, and whether it has the focus. */
   get place(): { rank: number; has_focus: boolean } {
     return { rank: this.at, has_focus: this.tiles[this.at]?.button === document.activeElement };
   }
 
-  /** Put a person back in a place that was theirs in a world before. */
+  /** Restore a place saved from the world before. */
   set place({ rank, has_focus }: { rank: number; has_focus: boolean }) {
     const to = Math.min(rank, this.tiles.length - 1);
     if (to < 0) return;
@@ -170,10 +170,10 @@ export class Tiles {
 
   private mark(rank: number): void {
     this.marked = rank;
-    this.draw_links(); // the tiles stay where they are
+    this.draw_links(); // the tiles do not move
   }
 
-  /** Find the tiles, and draw the links between them anew: after a change of size. */
+  /** Measure the tiles and redraw the links, after a change of size. */
   draw(): void {
     const home = this.element.getBoundingClientRect();
     const boxes = new Map<number, Box>();

@@ -1,13 +1,13 @@
-// The ways that operations went, in words: which algorithm, for which sizes, and what that means.
+// Describes the algorithms in use: name, message sizes and meaning.
 
 import { el, set_attributes, set_text } from "../shared/dom";
 import { size } from "../shared/words";
 import type { Frame, Use, World } from "./state";
 
 const MOST = 10; // lines; more are counted
-const MOST_NAMES = 6; // of a ring; of more the ends are named
+const MOST_NAMES = 6; // of a ring; with more, only the ends are named
 
-// What is done on a host and between hosts; as `px.trace` names them.
+// Meaning of each algorithm on a host and between hosts; names as in `px.trace`.
 const MEANING: Record<string, string> = {
   inline: "in shared memory, along with the call",
   staged: "in shared memory, each rank works on its share",
@@ -21,7 +21,7 @@ const MEANING: Record<string, string> = {
   copy: "nothing has to move",
 };
 
-/** The places of a ring in its order: ranks, or hosts where ranks of a host go together. */
+/** Return the members of a ring in order: ranks, or hosts if ranks of a host act together. */
 function stations(world: World): string[] {
   const first = (ranks: number[]): number => Math.min(...ranks);
   const together = world.arenas.filter((ranks) => ranks.length > 1);
@@ -44,7 +44,7 @@ function how(part: string, world: World, is_split: boolean): string {
   return meaning ? `${part} (${meaning}${way})` : part;
 }
 
-/** One way in words: `all_sum of 1 MiB – 4 MiB: ring (...)`. */
+/** Describe one use: `all_sum of 1 MiB – 4 MiB: ring (...)`. */
 export function say_use([op, algorithm, low, high, is_split, is_now]: Use, world: World): string {
   const sizes = !high ? "" : low === high ? ` of ${size(high)}` : ` of ${size(low)} to ${size(high)}`;
   const parts = algorithm.split("+");
@@ -53,7 +53,7 @@ export function say_use([op, algorithm, low, high, is_split, is_now]: Use, world
   return `${op}${is_split ? " in a split" : ""}${sizes}: ${said}${is_now ? "" : " – earlier"}`;
 }
 
-/** The list of them, below the ranks; what goes on now comes first. */
+/** The list of uses below the ranks; current uses come first. */
 export class Uses {
   private readonly list = el("ul");
   readonly element = el(
@@ -65,7 +65,7 @@ export class Uses {
   private shown = "";
 
   show(world: World, frame: Frame, is_live: boolean): void {
-    // Of ranks that nobody hears of, nothing is known to go on.
+    // Without live data, no use counts as current.
     const known = is_live ? frame.uses : frame.uses.map((use): Use => [use[0], use[1], use[2], use[3], use[4], false]);
     const uses = [...known].sort((one, other) => Number(other[5]) - Number(one[5]));
     const lines = uses.slice(0, MOST).map((use) => say_use(use, world));

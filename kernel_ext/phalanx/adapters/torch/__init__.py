@@ -1,0 +1,1 @@
+"""Serve `torch.distributed` on the ranks of Phalanx: the backend ``"phalanx"``."""

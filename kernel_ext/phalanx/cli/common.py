@@ -1,0 +1,207 @@
+"""Help several commands: split words, describe the machine, print findings."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+import numpy as np
+
+import phalanx
+from phalanx.errors import did_you_mean
+from phalanx.protocol import HostPlan
+
+from .probing import Probe, ProbeQuestion
+
+Status = Literal["ok", "note", "fail"]
+
+
+def split(words: Sequence[str], options: Mapping[str, bool]) -> tuple[list[str], list[str]]:
+    """Split the words into our options and the user's command.
+
+    The command begins at the first word that is not an option.
+
+    Parameters
+    ----------
+    words : sequence of str
+        The words after ``phalanx launch``.
+    options : mapping of str to bool
+        The options of launch, and whether each takes a value.
+
+    Raises
+    ------
+    ValueError
+        A word before the command looks like an option but is unknown; the text names the nearest.
+
+    Examples
+    --------
+    >>> split(["-n", "2", "run.py", "--verbose", "-n"], {"-n": True, "--verbose": False})
+    (['-n', '2'], ['run.py', '--verbose', '-n'])
+    >>> split(["-n2", "-m", "pkg", "x"], {"-n": True, "-m": True})
+    (['-n2'], ['-m', 'pkg', 'x'])
+    >>> split(["--", "-odd"], {})
+    ([], ['-odd'])
+    """
+    place = 0
+    while place < len(words):
+        word = words[place]
+        if word == "--":
+            return list(words[:place]), list(words[place + 1 :])
+        if word == "-m" or not word.startswith("-") or word == "-":
+            break
+        name, has_value = _option(word)
+        if name not in options:
+            hint = did_you_mean(name, options, "see phalanx launch --help")
+            msg = f"there is no option '{name}'; {hint}"
+            raise ValueError(msg)
+        place += 2 if options[name] and not has_value else 1
+    return list(words[:place]), list(words[place:])
+
+
+def _option(word: str) -> tuple[str, bool]:
+    """Return an option's name, and whether the word includes a value."""
+    if word.startswith("--"):
+        name, equals, _ = word.partition("=")
+        return name, bool(equals)
+    return word[:2], len(word) > 2
+
+
+def checked_cwd(folder: str | None) -> Path:
+    """Return the ranks' start folder; raise `ValueError` if not usable."""
+    cwd = Path(folder or Path.cwd()).absolute()
+    if not cwd.is_dir():
+        msg = f"--cwd {folder}: there is no such folder"
+        raise ValueError(msg)
+    if not os.access(cwd, os.X_OK):
+        msg = f"--cwd {folder}: you may not go there"
+        raise ValueError(msg)
+    return cwd
+
+
+def machine_header(checkout: Path | None = None) -> dict[str, str]:
+    """Return a description of the machine and versions, for measurements.
+
+    Parameters
+    ----------
+    checkout : Path, optional
+        Any folder of a git checkout of phalanx. None: the folder of the imported package.
+
+    Returns
+    -------
+    dict of str
+        ``phalanx``, ``commit``, ``machine``, ``system``, ``python``, ``numpy``, ``date``.
+
+    Examples
+    --------
+    >>> machine_header()["phalanx"] == phalanx.__version__
+    True
+    """
+    return {
+        "phalanx": phalanx.__version__,
+        "commit": _commit(checkout or Path(phalanx.__file__).resolve().parent),
+        "machine": f"{_processor()}, {_cores()} cores, {_memory()}",
+        "system": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+    }
+
+
+def _cores() -> int:
+    """Return the cores usable by this process (Linux), else all cores."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _processor() -> str:
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _memory() -> str:
+    return f"{os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE') / 2**30:.0f} GiB"
+
+
+def _commit(folder: Path) -> str:
+    """Return the commit of the folder's checkout, else "unknown" (a wheel)."""
+    git = shutil.which("git")
+    if git is None:
+        return "unknown"
+
+    def ask(*words: str) -> str:
+        said = subprocess.run(
+            [git, "-C", str(folder), *words], capture_output=True, text=True, check=False
+        )
+        return said.stdout.strip()
+
+    # A virtual environment may lie inside another checkout: require tracked files.
+    if not ask("ls-files", "--", "."):
+        return "unknown"
+    return ask("describe", "--always", "--dirty", "--abbrev=9") or "unknown"
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One result line of a check.
+
+    ``host`` is empty for all hosts. ``fix`` says how to solve the problem.
+    """
+
+    check: str
+    status: Status
+    host: str
+    text: str
+    fix: str = msgspec.field(default="", name="mend")  # the name in the output of --json
+
+    def __str__(self) -> str:
+        """Return the line as printed."""
+        where = f"{self.host}: " if self.host else ""
+        fix = f"; fix: {self.fix}" if self.fix else ""
+        return f"{self.status:<4}  {self.check:<9}  {where}{self.text}{fix}"
+
+
+class Task(NamedTuple):
+    """The questions for the hosts and the backend to check for."""
+
+    question: ProbeQuestion
+    backend: str = "any"
+
+    @property
+    def python(self) -> str:
+        """Return the path of the interpreter used on the hosts."""
+        return self.question.remote.python or sys.executable
+
+
+def remote_command_line(plan: HostPlan, command: str) -> str:
+    """Return a shell command, for use here, that runs on a host."""
+    port = f"-p {plan.port} " if plan.port else ""
+    return (
+        command if plan.is_local else f"ssh {port}{shlex.quote(plan.name)} {shlex.quote(command)}"
+    )
+
+
+def differing_hosts(
+    there: Sequence[Probe], value: Callable[[Probe], Any]
+) -> Iterator[tuple[Probe, Any, Any]]:
+    """Yield hosts with a value different from this machine's.
+
+    Each item is the host's probe, the host's value and this machine's value. The first probe is
+    this machine's.
+    """
+    here = value(there[0])
+    for probe in there[1:]:
+        if value(probe) != here:
+            yield probe, value(probe), here

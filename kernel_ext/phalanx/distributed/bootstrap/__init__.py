@@ -1,0 +1,1 @@
+"""Join a world: through a supervisor, under mpirun, or alone."""

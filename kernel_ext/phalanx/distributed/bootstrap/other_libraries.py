@@ -1,0 +1,86 @@
+"""Set the variables of torch's rendezvous, MASTER_ADDR and MASTER_PORT.
+
+Phalanx does not listen at MASTER_ADDR and does not form a world from these variables.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Collection
+from contextlib import suppress
+
+from ..connect.rendezvous import Rendezvous
+
+MASTER_VARIABLES = ("MASTER_ADDR", "MASTER_PORT")
+
+
+def free_port() -> int:
+    """Return a port that is free on all addresses; 0 without one.
+
+    Examples
+    --------
+    >>> 0 < free_port() < 65536
+    True
+    """
+    # torch's store listens on all addresses, including IPv6 if the machine has it.
+    with suppress(OSError), socket.socket(socket.AF_INET6, socket.SOCK_STREAM) as sock:
+        sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        sock.bind(("::", 0))
+        return int(sock.getsockname()[1])
+    with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_STREAM) as sock:
+        sock.bind(("", 0))
+        return int(sock.getsockname()[1])
+    return 0
+
+
+def master_variables(address: str, port: int) -> dict[str, str]:
+    """Return the variables for a rendezvous address; empty if ``port`` is 0.
+
+    Examples
+    --------
+    >>> master_variables("127.0.0.1", 4711)
+    {'MASTER_ADDR': '127.0.0.1', 'MASTER_PORT': '4711'}
+    >>> master_variables("127.0.0.1", 0)
+    {}
+    """
+    if not port:
+        return {}
+    return dict(zip(MASTER_VARIABLES, (address, str(port)), strict=True))
+
+
+def agree_on_master(
+    rendezvous: Rendezvous, address: str, *, timeout: float | None
+) -> dict[str, str]:
+    """Return the variables that rank 0 chooses for an epoch.
+
+    Every rank of the epoch calls this. ``address`` is the address at which other ranks reach this
+    rank. Raises as `Rendezvous.all_gather`.
+    """
+    said = f"{free_port()} {address}" if rendezvous.rank == 0 else ""
+    first = rendezvous.all_gather(said.encode(), timeout=timeout)[0].decode()
+    port, _, host = first.partition(" ")
+    return master_variables(host, int(port))
+
+
+def put_master(variables: dict[str, str], epoch: int, kept: Collection[str]) -> None:
+    """Set the variables of an epoch here, except those in ``kept``.
+
+    In epoch 1 a variable that is set already stays: a script has the variables of its first epoch
+    from the start and may have read them.
+    """
+    for name in MASTER_VARIABLES:
+        if name in kept or (epoch == 1 and name in os.environ):
+            continue
+        if name in variables:
+            os.environ[name] = variables[name]
+        else:
+            os.environ.pop(name, None)
+
+
+def put_place(rank: int, size: int) -> None:
+    """Set torchrun's RANK and WORLD_SIZE after the world has shrunk.
+
+    LOCAL_RANK stays as it was, because programs choose a device by it.
+    """
+    os.environ["RANK"], os.environ["WORLD_SIZE"] = str(rank), str(size)

@@ -1,0 +1,1 @@
+"""Connect ranks: listen, dial, prove identity, choose paths."""

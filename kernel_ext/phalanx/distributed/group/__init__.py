@@ -1,0 +1,1 @@
+"""Groups of ranks: the world's and its splits, and their epochs."""

@@ -1,0 +1,289 @@
+"""Track the groups of one epoch in this process, and their channels.
+
+The groups are the world's group and its splits. A channel is the part of the arena (and of the
+supervisor's page) that one group uses.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+from phalanx import _native
+from phalanx.errors import CollectiveTimeout, DistributedError
+from phalanx.protocol import SplitClosed, SplitFormed
+
+from ..connect.connector import Links
+from ..connect.endpoints import close_all
+from ..control import Deadline
+from ..world_spec import MappedHostMemory, WorldSpec, make_group
+from .engine import EngineInterface
+
+__all__ = ["GroupRegistry", "Notify", "RetiredEngine"]
+
+if TYPE_CHECKING:
+    Leave: TypeAlias = weakref.finalize[..., Any]
+
+
+Notify = Callable[[SplitFormed | SplitClosed], None]
+_BITE_S = 0.05  # step of a wait, so that signals are handled
+_log = logging.getLogger(__name__)
+
+
+class RetiredEngine:
+    """Stand-in for an engine that was given up; refuses every operation.
+
+    Examples
+    --------
+    >>> RetiredEngine("its epoch has ended").barrier()
+    Traceback (most recent call last):
+    ...
+    phalanx.errors.DistributedError: its epoch has ended
+    """
+
+    is_closed = True
+    failure = None
+
+    def __init__(self, why: str) -> None:
+        self._why = why
+
+    def close(self) -> None:
+        """Do nothing."""
+
+    def wait_until_idle(self, timeout: float) -> bool:
+        """Return True: no thread can be inside."""
+        return True
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        def refuse(*_args: object, **_options: object) -> None:
+            raise DistributedError(self._why)
+
+        return refuse
+
+
+class _Holder(Protocol):
+    """Interface of a group as seen by the registry.
+
+    `_leave` is only set for splits.
+    """
+
+    _engine: EngineInterface
+    _spec: WorldSpec
+    _registry: GroupRegistry | None
+    _leave: Leave | None
+
+    def _retire(self, stand_in: RetiredEngine) -> None: ...
+
+
+@dataclass
+class _Left:
+    """Split that this rank has left; peers may still read its channel."""
+
+    channel: int
+    number: int
+    engine: _native.Group
+    was_notified: bool = False
+
+
+class GroupRegistry:
+    """Groups of an epoch and their channels; one lock guards every field.
+
+    A rank that makes a split offers its free channels to the other ranks, and takes a channel that
+    all of them offer. Two threads must not offer the same channels at a time: `offer` then returns
+    None, and the second thread tries again later. A channel is free again when every member has
+    left its group.
+
+    `leave` takes no lock, because a garbage collection may call it at any point. It closes the
+    engine and appends to a list; the next call that holds the lock does the rest.
+    """
+
+    def __init__(
+        self, world: WorldSpec, memory: MappedHostMemory, notify: Notify | None = None
+    ) -> None:
+        self.world = world
+        self.memory = memory
+        self._notify = notify
+        self._lock = threading.Lock()
+        self._free = set(range(1, _native.Group.CHANNELS))
+        self._is_offering = False
+        self._is_over = False
+        self._left: deque[_Left] = deque()
+        self._groups: weakref.WeakSet[_Holder] = weakref.WeakSet()
+        self.adapters: int | None = None  # the number of the adapters' split
+
+    def offer(self) -> frozenset[int] | None:
+        """Return the free channels, or None while another thread offers them.
+
+        `settle` must follow.
+        """
+        with self._lock:
+            self._reap()
+            if self._is_offering:
+                return None
+            self._is_offering = True
+            return frozenset(self._free)
+
+    def settle(self, taken: int | None) -> None:
+        """End an offer; ``taken`` is the channel that was taken, if any."""
+        with self._lock:
+            self._is_offering = False
+            if taken is not None:
+                self._free.discard(taken)
+
+    def settle_taken(self, channel: int) -> None:
+        """Mark a channel as used."""
+        with self._lock:
+            self._free.discard(channel)
+
+    def settle_back(self, channel: int) -> None:
+        """Return a channel that was taken and never used."""
+        with self._lock:
+            self._free.add(channel)
+
+    def make(self, spec: WorldSpec, links: Links) -> _native.Group:
+        """Make a native group; it takes over the links.
+
+        This resets the group's part of this rank's memory. It fails after the end of the epoch: a
+        late thread would overwrite the memory of a group of the next epoch.
+        """
+        with self._lock:
+            if not self._is_over:
+                return make_group(spec, self.memory, links)
+        for by_rank in links.values():
+            close_all(sock for stripes in by_rank.values() for sock in stripes)
+        msg = f"epoch {self.world.epoch} is over"
+        raise DistributedError(msg)
+
+    def settle_epoch(self, deadline: Deadline) -> None:
+        """End the epoch and wait until no thread is inside its groups.
+
+        This protects the memory of an epoch: a rank takes part in the first rendezvous of the next
+        epoch only after this call, and no rank writes for that epoch before the rendezvous is
+        complete. So a late read of the old epoch happened before any overwrite, or is discarded:
+        every operation checks the abort flag after its last read. Raises `CollectiveTimeout` if a
+        thread stays inside.
+        """
+        why = f"epoch {self.world.epoch} is over: the group was formed anew"
+        with self._lock:
+            self._is_over = True
+            self._reap()
+            engines: list[EngineInterface | _native.Group] = [
+                group._engine for group in self._groups
+            ]
+            # By index: a garbage collection may append one more meanwhile.
+            engines += [self._left[i].engine for i in range(len(self._left))]
+        for engine in engines:
+            if not engine.is_closed and engine.failure is None:
+                engine.abort(_native.ABORT_ERROR, -1, why)
+        for engine in engines:
+            while not engine.wait_until_idle(_BITE_S):
+                if deadline.is_over():
+                    msg = (
+                        f"rank {self.world.me}: a thread of this rank is still inside an "
+                        f"operation of epoch {self.world.epoch}, which is over, after {deadline}"
+                    )
+                    raise CollectiveTimeout(msg)
+
+    def held(self) -> dict[int, _Holder]:
+        """Return the splits that this rank still holds, by number."""
+        with self._lock:
+            groups = list(self._groups)
+        return {
+            group._spec.number: group
+            for group in groups
+            if group._leave is not None and group._leave.alive and not group._engine.is_closed
+        }
+
+    def add(self, group: _Holder) -> None:
+        """Register a group that is ready for use."""
+        with self._lock:
+            self._groups.add(group)
+
+    def add_split(self, group: _Holder, engine: _native.Group, spec: WorldSpec) -> Leave:
+        """Register a split; call the result when the split is closed.
+
+        A garbage collection of the split calls the result too.
+        """
+        self.settle_taken(spec.channel)
+        self.add(group)
+        leave = weakref.finalize(group, self.leave, spec, engine)
+        leave.atexit = False  # at exit the supervisor reports the end of the rank
+        self._tell(SplitFormed(spec.epoch, spec.channel, spec.number, spec.members))
+        return leave
+
+    def leave(self, spec: WorldSpec, engine: _native.Group) -> None:
+        """Record that this rank does not use a split any more.
+
+        If submitted operations still run, the split is closed after they end.
+        """
+        if engine.is_idle:
+            engine.close()
+        self._left.append(_Left(spec.channel, spec.number, engine))
+
+    def reap(self) -> None:
+        """Finish the work that `leave` has recorded."""
+        with self._lock:
+            self._reap()
+
+    def _reap(self) -> None:
+        waiting = []
+        while self._left:
+            left = self._left.popleft()
+            if left.engine.is_idle:
+                left.engine.close()
+            if left.engine.is_closed and not left.was_notified:
+                left.was_notified = True
+                self._tell(SplitClosed(self.world.epoch, left.number))
+            if left.engine.all_members_left():
+                self._free.add(left.channel)
+            else:
+                waiting.append(left)
+        self._left.extend(waiting)
+
+    def _tell(self, notice: SplitFormed | SplitClosed) -> None:
+        if self._notify is not None:
+            self._notify(notice)
+
+    def spread(self, failure: tuple[int, int, str], failed: _Holder) -> None:
+        """Abort all other groups with the reason of the failure.
+
+        Their members need not be members of ``failed``.
+        """
+        with self._lock:
+            others = [group._engine for group in self._groups if group is not failed]
+        for engine in others:
+            if not engine.is_closed:
+                engine.abort(*failure)
+
+    def end(self) -> None:
+        """Retire the splits that the next epoch's registry did not take over."""
+        why = (
+            f"this group is a split of epoch {self.world.epoch}, which has ended; "
+            "make the split anew"
+        )
+        with self._lock:
+            groups = list(self._groups)
+            self._groups.clear()
+            self._notify = None
+        for group in groups:
+            if group._registry is self:
+                group._retire(RetiredEngine(why))
+        self.reap()
+
+    def disarm(self, why: str) -> None:
+        """Disable all groups in a child of fork.
+
+        The child's copies must not touch the memory that the rank shares with its peers. This takes
+        no lock: a thread that held the lock exists only in the parent, and the child has a single
+        thread.
+        """
+        for group in list(self._groups):
+            # Never destroy the engine here: its end would tell the peers that the rank has left.
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(group._engine))
+            group._engine = RetiredEngine(why)  # type: ignore[assignment]

@@ -1,0 +1,1 @@
+"""The mpi backend: a world of MPI ranks, through mpi4py."""

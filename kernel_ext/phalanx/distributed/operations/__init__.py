@@ -1,0 +1,1 @@
+"""Operations that users call: collectives, send and recv, objects."""

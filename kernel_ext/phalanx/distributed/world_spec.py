@@ -1,0 +1,455 @@
+"""Describe a world to one rank, and form its native group.
+
+Also reads the selector: thresholds in bytes for the choice of algorithms
+(native/group/selector.hpp). All ranks need the same thresholds, because the order of summation
+depends on them. Each operation carries a hash of the thresholds; ranks with different ones get a
+`CollectiveMismatch` that names them.
+"""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import operator
+import os
+import resource
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import msgspec
+
+from phalanx import _native
+from phalanx.errors import (
+    CollectiveMismatch,
+    CollectiveTimeout,
+    DistributedError,
+    RankFailure,
+)
+
+from .connect.connector import Links, connect_links
+from .connect.endpoints import UNSTRIPED, PathHealth, StripeOptions
+from .connect.handshake import Identity, LinkPurpose
+from .connect.rendezvous import Rendezvous
+from .control import AbortKind, Deadline, culprit_rank
+
+# Left over for the process: stacks of future threads, malloc's arenas, a few modules.
+_SPARE_NBYTES = 64 << 20
+
+SELECTOR_VARIABLE = "PHALANX_SELECTOR"
+TRANSPORTS = ("any", "tcp", "mpi")
+_log = logging.getLogger(__name__)
+
+
+def check_address_space(nbytes: int) -> None:
+    """Raise `OSError` if mapping ``nbytes`` would use up the address space.
+
+    Without free address space Python and its libraries crash, or wait for threads that could not
+    start, instead of reporting the cause.
+    """
+    limit_nbytes, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit_nbytes == resource.RLIM_INFINITY:
+        return
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    try:
+        mmap.mmap(-1, nbytes + _SPARE_NBYTES, flags=flags, prot=0).close()
+    except OSError:
+        msg = (
+            f"cannot map the {nbytes >> 20} MiB of address space that the ranks of a host share: "
+            f"a process may have {limit_nbytes >> 20} MiB here; raise that limit (ulimit -v)"
+        )
+        raise OSError(msg) from None
+
+
+class Selector(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Thresholds in bytes; None keeps the built-in value."""
+
+    inline_bytes: int | None = None
+    mesh_bytes: int | None = None
+    direct_bytes: int | None = None
+    mesh_broadcast_bytes: int | None = None
+
+    @property
+    def table(self) -> dict[str, int]:
+        """Return the thresholds that are not None, by name."""
+        return {name: n for name, n in msgspec.structs.asdict(self).items() if n is not None}
+
+
+class _File(msgspec.Struct, frozen=True):
+    """File that ``phalanx bench --tune`` writes; other fields are informative."""
+
+    selector: Selector
+
+
+def read_selector(path: str) -> Selector:
+    """Read thresholds from a file; an empty path means the built-in ones.
+
+    Raises
+    ------
+    DistributedError
+        The file cannot be read, or does not hold thresholds.
+    """
+    if not path:
+        return Selector()
+    try:
+        found = msgspec.json.decode(Path(path).read_bytes(), type=_File).selector
+    except (OSError, ValueError, msgspec.MsgspecError) as error:
+        wrong = getattr(error, "strerror", None) or str(error)
+        msg = (
+            f"{SELECTOR_VARIABLE}={path!r} is no table of the selector: {wrong}; "
+            "`phalanx bench --tune FILE` writes one"
+        )
+        raise DistributedError(msg) from None
+    if any(not 0 <= n < 1 << 63 for n in found.table.values()):
+        msg = f"{SELECTOR_VARIABLE}={path!r}: a threshold is a number of bytes, 0 or more"
+        raise DistributedError(msg)
+    return found
+
+
+def write_selector(path: Path, selector: Selector, **measured: object) -> None:
+    """Write thresholds to a file, with details of the measurement."""
+    record = {"selector": selector.table, **measured}
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")
+
+
+@dataclass(frozen=True, slots=True)
+class WorldSpec:
+    """Description of one epoch of a world for one rank.
+
+    Parameters
+    ----------
+    rank, size, epoch : int
+        This rank, the number of ranks, and the epoch number, from 1.
+    workspace : str
+        Name of the workspace; part of the proof on each link.
+    key : bytes
+        The workspace's secret; empty if these ranks have none.
+    hosts : tuple of int, by rank
+        The host index of each rank.
+    slots : tuple of int, by rank
+        The arena slot of each rank on its own host.
+    host_names : tuple of str, by host index
+        Host names for error texts.
+    addresses : tuple of str
+        Addresses that this rank may listen on.
+    striping : StripeOptions
+        How many of the addresses are used at once, and how many connections use each.
+    transport : {"any", "tcp", "mpi"}
+        ``"tcp"``: links between all pairs, as if each rank were on a host of its own. ``"mpi"``: an
+        MPI library connects the ranks, and nothing is formed here.
+    page_fd : int
+        Descriptor of this host's control page, -1 for none.
+    region_fds, wake_fds : tuple of int, by slot of this host
+        Descriptors of shared memory and eventfds; empty for none.
+    members : tuple of int, by rank
+        For a split, or a world that continues without some of its ranks: each rank's number at the
+        start of the world. Empty for the whole world. Errors name ranks by these numbers.
+    channel, number : int
+        For a split: the part of the arena that it uses, and its unique number.
+    heartbeat_timeout_s : float
+        A host that does not answer for this many seconds counts as lost.
+    world_host_names : tuple of str, by rank of the whole world
+        For a part of the world: names of all hosts, because a rank outside the part may end an
+        operation.
+    """
+
+    rank: int
+    size: int
+    epoch: int
+    workspace: str
+    key: bytes = field(repr=False)
+    hosts: tuple[int, ...]
+    slots: tuple[int, ...]
+    host_names: tuple[str, ...]
+    addresses: tuple[str, ...]
+    transport: str = "any"
+    page_fd: int = -1
+    region_fds: tuple[int, ...] = ()
+    wake_fds: tuple[int, ...] = ()
+    members: tuple[int, ...] = ()
+    channel: int = 0
+    number: int = 0
+    heartbeat_timeout_s: float = 5.0
+    world_host_names: tuple[str, ...] = ()
+    striping: StripeOptions = UNSTRIPED
+
+    def __post_init__(self) -> None:
+        """Raise if the fields contradict each other."""
+        if not 0 <= self.rank < self.size:
+            wrong = f"rank {self.rank} of {self.size}"
+        elif not len(self.hosts) == len(self.slots) == self.size:
+            wrong = f"{len(self.hosts)} hosts and {len(self.slots)} slots for {self.size} ranks"
+        elif self.transport not in TRANSPORTS:
+            wrong = f"transport {self.transport!r}; known are {', '.join(TRANSPORTS)}"
+        elif self.region_fds and self.slots[self.rank] >= len(self.region_fds):
+            wrong = f"slot {self.slots[self.rank]} of {len(self.region_fds)} regions"
+        else:
+            return
+        msg = f"the description of this rank's world is wrong: {wrong}"
+        raise DistributedError(msg)
+
+    @property
+    def slot(self) -> int:
+        """Return this rank's arena slot."""
+        return self.slots[self.rank]
+
+    def world_rank(self, rank: int) -> int:
+        """Return the number in the world of one of these ranks."""
+        return self.members[rank] if self.members else rank
+
+    @property
+    def me(self) -> int:
+        """Return this rank's number in the world."""
+        return self.world_rank(self.rank)
+
+    def part(self, ranks: tuple[int, ...], channel: int = 0, number: int = 0) -> WorldSpec:
+        """Describe a group of some of these ranks, including this one.
+
+        Examples
+        --------
+        >>> spec = WorldSpec(rank=2, size=3, epoch=1, workspace="lab", key=bytes(32),
+        ...                  hosts=(0, 0, 1), slots=(0, 1, 0), host_names=("a", "b"), addresses=())
+        >>> part = spec.part((1, 2))
+        >>> part.rank, part.me, part.size, part.hosts, part.world_host_names
+        (1, 2, 2, (0, 1), ('a', 'a', 'b'))
+        """
+        return replace(
+            self,
+            rank=ranks.index(self.rank),
+            size=len(ranks),
+            hosts=tuple(self.hosts[rank] for rank in ranks),
+            slots=tuple(self.slots[rank] for rank in ranks),
+            members=tuple(self.world_rank(rank) for rank in ranks),
+            channel=channel,
+            number=number,
+            world_host_names=self.every_host_name(),
+        )
+
+    def host_name(self, rank: int) -> str:
+        """Return the host name of a rank, or "" if unknown."""
+        host = self.hosts[rank] if 0 <= rank < self.size else -1
+        return self.host_names[host] if 0 <= host < len(self.host_names) else ""
+
+    def rank_host_names(self) -> tuple[str, ...]:
+        """Return the host names by rank."""
+        return tuple(map(self.host_name, range(self.size)))
+
+    def every_host_name(self) -> tuple[str, ...]:
+        """Return the host names by rank of the whole world."""
+        return self.world_host_names or self.rank_host_names()
+
+
+class MappedHostMemory:
+    """Arena and control page that the ranks of a host share.
+
+    They are mapped once per process and stay mapped from epoch to epoch, because slots outlive
+    their ranks. In a world without shared memory both are None. The flight recorder and the records
+    of silent paths (`path_health`) also survive the epochs.
+    """
+
+    def __init__(self, spec: WorldSpec) -> None:
+        self._source = _memory_of(spec)
+        self.path_health = PathHealth()
+        self.slot = spec.slot
+        self.arena: _native.Arena | None = None
+        self.page: _native.ControlPage | None = None
+        for fd in (spec.page_fd, *spec.region_fds, *spec.wake_fds):
+            if fd >= 0:
+                os.set_inheritable(fd, False)  # the rank inherited them, its children must not
+        self.wake_fd = spec.wake_fds[spec.slot] if spec.slot < len(spec.wake_fds) else -1
+        if spec.page_fd >= 0:
+            self.page = _native.ControlPage(
+                spec.page_fd,
+                slots=max(len(spec.region_fds), len(spec.wake_fds)),
+                author=spec.slot,
+                wake_fds=spec.wake_fds,
+            )
+        self.recorder = _native.Recorder(self.page)
+        self.selector = read_selector(os.environ.get(SELECTOR_VARIABLE, ""))
+        if spec.region_fds:
+            check_address_space(sum(os.fstat(fd).st_size for fd in spec.region_fds))
+            self.arena = _native.Arena(spec.region_fds, own=spec.slot)
+
+    def fits(self, spec: WorldSpec) -> bool:
+        """Return whether ``spec`` refers to this memory."""
+        return self._source == _memory_of(spec)
+
+    def leave(self) -> None:
+        """Mark this rank's slot as not sending heartbeats any more."""
+        if self.page is not None:
+            self.page.mark_stopped(self.slot)
+
+    def close(self) -> None:
+        """Unmap the memory; idempotent. The caller still owns the descriptors."""
+        if self.arena is not None:
+            self.arena.close()
+        if self.page is not None:
+            self.page.close()
+
+
+def _memory_of(spec: WorldSpec) -> tuple[object, ...]:
+    return spec.page_fd, spec.region_fds, spec.wake_fds, spec.slot
+
+
+def native_hosts(spec: WorldSpec) -> tuple[int, ...]:
+    """Return the host index of each rank for the engine.
+
+    With transport "tcp" or without shared memory, each rank gets a host of its own.
+
+    Examples
+    --------
+    >>> spec = WorldSpec(rank=0, size=3, epoch=1, workspace="lab", key=bytes(32),
+    ...                  hosts=(0, 0, 1), slots=(0, 1, 0), host_names=(), addresses=(),
+    ...                  region_fds=(5, 6))
+    >>> native_hosts(spec)
+    (0, 0, 1)
+    >>> from dataclasses import replace
+    >>> native_hosts(replace(spec, transport="tcp"))
+    (0, 1, 2)
+    """
+    if spec.transport == "tcp" or not spec.region_fds:
+        return tuple(range(spec.size))
+    return spec.hosts
+
+
+def link_peers(spec: WorldSpec) -> dict[LinkPurpose, tuple[int, ...]]:
+    """Return the ranks that this rank needs links to.
+
+    For messages: all ranks of other hosts. For collectives: the first rank of each host needs links
+    to the first ranks of the other hosts.
+
+    Examples
+    --------
+    >>> spec = WorldSpec(rank=0, size=4, epoch=1, workspace="lab", key=bytes(32),
+    ...                  hosts=(0, 0, 1, 1), slots=(0, 1, 0, 1), host_names=(), addresses=(),
+    ...                  region_fds=(5, 6))
+    >>> peers = link_peers(spec)
+    >>> peers[LinkPurpose.COLLECTIVE], peers[LinkPurpose.PAIR]
+    ((2,), (2, 3))
+    >>> from dataclasses import replace
+    >>> link_peers(replace(spec, rank=1))[LinkPurpose.COLLECTIVE]
+    ()
+    """
+    hosts = native_hosts(spec)
+    others = tuple(peer for peer in range(spec.size) if hosts[peer] != hosts[spec.rank])
+    leaders = (
+        {hosts.index(host) for host in hosts} if hosts.index(hosts[spec.rank]) == spec.rank else ()
+    )
+    return {
+        LinkPurpose.COLLECTIVE: tuple(peer for peer in others if peer in leaders),
+        LinkPurpose.PAIR: others,
+    }
+
+
+def form_group(
+    spec: WorldSpec, rendezvous: Rendezvous, memory: MappedHostMemory, *, timeout: float | None
+) -> _native.Group:
+    """Form the native group of one epoch, together with all ranks.
+
+    Raises `CollectiveTimeout` (which names the missing ranks), `RankFailure` or `DistributedError`.
+    """
+    deadline = Deadline(timeout)
+    try:
+        links = connect_links(
+            Identity(spec.workspace, spec.epoch, spec.rank, spec.key),
+            link_peers(spec),
+            spec.addresses,
+            rendezvous,
+            timeout=timeout,
+            host_names=spec.rank_host_names(),
+            check=_abort_check(spec, memory),
+            names=spec.members,
+            striping=spec.striping,
+            path_health=memory.path_health,
+        )
+        group = make_group(spec, memory, links)
+        try:
+            rendezvous.all_gather(b"ready", timeout=deadline.remaining())
+        except BaseException:
+            group.close()
+            raise
+    except CollectiveTimeout:
+        raise
+    except TimeoutError as error:
+        raise CollectiveTimeout(str(error)) from error
+    _log.debug("rank %d of %d: epoch %d stands", spec.rank, spec.size, spec.epoch)
+    return group
+
+
+def make_group(spec: WorldSpec, memory: MappedHostMemory, links: Links) -> _native.Group:
+    """Make this rank's native group; it takes over the links."""
+    hosts = native_hosts(spec)
+    neighbours = [
+        slot if host == hosts[spec.rank] else -1
+        for host, slot in zip(hosts, spec.slots, strict=True)
+    ]
+    here = spec.hosts[spec.rank]
+    return _native.Group(
+        rank=spec.rank,
+        size=spec.size,
+        epoch=spec.epoch,
+        channel=spec.channel,
+        tag=spec.number,
+        members=spec.members,
+        hosts=hosts,
+        slots=neighbours,
+        host_names=spec.every_host_name(),
+        arena=memory.arena if neighbours.count(-1) < spec.size - 1 else None,
+        # From here on the engine closes the sockets, even if it refuses the group.
+        links={
+            peer: [sock.detach() for sock in stripes]
+            for peer, stripes in links[LinkPurpose.COLLECTIVE].items()
+        },
+        pair_links={peer: sock.detach() for peer, (sock,) in links[LinkPurpose.PAIR].items()},
+        page=memory.page,
+        wake_fd=memory.wake_fd,
+        ranks_here=spec.hosts.count(here),
+        page_slots=[
+            slot if host == here and memory.page is not None else -1
+            for host, slot in zip(spec.hosts, spec.slots, strict=True)
+        ],
+        silence_s=spec.heartbeat_timeout_s,
+        recorder=memory.recorder,
+        selector=memory.selector.table,
+    )
+
+
+def _abort_check(spec: WorldSpec, memory: MappedHostMemory) -> Callable[[], None]:
+    """Return a function that raises the epoch's abort, if there is one."""
+    page = memory.page
+
+    def check() -> None:
+        reason = None if page is None else page.reason(spec.epoch)
+        if reason is not None:
+            raise abort_error(spec, *reason)
+
+    return check
+
+
+def abort_error(spec: WorldSpec, kind: int, culprit: int, message: str) -> DistributedError:
+    """Convert the reason of an abort into an exception."""
+    if kind in {AbortKind.RANK_FAILURE, AbortKind.LINK_BROKEN}:
+        lost, names = culprit_rank(kind, culprit, spec.me), spec.every_host_name()
+        return RankFailure(lost, names[lost] if 0 <= lost < len(names) else "", message)
+    if kind == _native.ABORT_MISMATCH:
+        return CollectiveMismatch(message)
+    if kind == _native.ABORT_TIMEOUT:
+        return CollectiveTimeout(message)
+    return DistributedError(message)
+
+
+def check_color(color: object, key: object) -> tuple[int, int]:
+    """Return color and key as 63-bit numbers; -1: none."""
+    numbers = []
+    for name, value in (("color", -1 if color is None else color), ("key", key)):
+        try:
+            number = operator.index(value)  # type: ignore[arg-type]
+        except TypeError:
+            wanted = "an int or None" if name == "color" else "an int"
+            msg = f"{name} must be {wanted}, not {type(value).__name__}"
+            raise TypeError(msg) from None
+        if number >= 1 << 63:
+            msg = f"{name} must be less than 2**63, not {number}"
+            raise ValueError(msg)
+        numbers.append(max(number, -1))
+    return numbers[0], numbers[1]

@@ -1,0 +1,372 @@
+"""Make a hostfile from surveys of hosts and measured paths.
+
+`Discovery` plans from surveys only; `measured_plan` orders the ring by measurements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from phalanx.protocol import LinkMeasurement
+
+from .host import Host, Hostfile, Survey
+from .networks import (
+    Cable,
+    DiscoveryError,
+    Network,
+    ReachableHosts,
+    best_networks,
+    cables_to_dot,
+    count_cables,
+    fabric_rows,
+    find_cables,
+    networks_to_dot,
+    reach,
+    shared_networks,
+)
+from .ring_search import RingSearch, find_ring, missing_in_mesh, missing_in_ring, order_ring
+
+Over = Literal["thunderbolt", "ethernet", "any"]
+_MOST_SHOWN = 24  # pairs of hosts per line
+
+# Data is divided evenly among the addresses of a neighbour. A path slower than this share of the
+# fastest path delays the transfer more than it helps.
+_ALIKE = 0.8
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A hostfile, and the cables or networks that it uses.
+
+    ``order`` holds the original indices of the hosts, in the hostfile's order. ``cables`` are the
+    cables that need addresses (none if existing networks are used). ``remarks`` are for the user.
+    """
+
+    hostfile: Hostfile
+    order: tuple[int, ...]
+    over: Literal["thunderbolt", "ethernet"]
+    cables: tuple[Cable, ...] = ()
+    networks: tuple[Network, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+
+class Discovery:
+    """Survey results of some hosts, and the plans made from them.
+
+    Parameters
+    ----------
+    hosts : sequence of Host
+        In the order of the user.
+    surveys : sequence of Survey
+        One per host.
+    """
+
+    def __init__(self, hosts: Sequence[Host], surveys: Sequence[Survey]) -> None:
+        self.hosts, self.surveys = tuple(hosts), tuple(surveys)
+        self.names = [host.ssh for host in hosts]
+        self.cables = find_cables(surveys)
+        self.networks = tuple(shared_networks(surveys))
+        self.counts = count_cables(len(hosts), self.cables)
+        self._ring: RingSearch | None = None
+
+    @property
+    def ring(self) -> RingSearch:
+        """Ring over the cables; the search runs once."""
+        if self._ring is None:
+            self._ring = find_ring(self.counts, self.names)
+        return self._ring
+
+    @property
+    def missing(self) -> list[tuple[int, int]]:
+        """Pairs of hosts that lack a cable for a ring or mesh.
+
+        For a ring if there is none, else for a mesh.
+        """
+        return missing_in_mesh(self.counts) if self.ring.ring else missing_in_ring(self.counts)
+
+    def dot(self, over: Over) -> str:
+        """Return the cables or networks as Graphviz text."""
+        if over == "ethernet" or (over == "any" and not self.cables):
+            return networks_to_dot(self.names, self.networks)
+        return cables_to_dot(self.names, self.cables)
+
+    def plan(self, over: Over, backend: str | None = None, envs: Sequence[str] = ()) -> Plan:
+        """Make the hostfile.
+
+        Parameters
+        ----------
+        over : {'thunderbolt', 'ethernet', 'any'}
+            ``any``: cables if they connect all hosts, else the existing networks.
+        backend : {'ring', 'jaccl', 'jaccl-ring'}, optional
+            By default chosen from the cables and devices by MLX's rules.
+        envs : sequence of str
+            Stored in the hostfile.
+
+        Raises
+        ------
+        DiscoveryError
+            No plan is possible; the text names everything that is missing.
+        """
+        plan = self._plan(over, backend)
+        made = plan.hostfile
+        return replace(plan, hostfile=Hostfile(made.hosts, made.backend, tuple(envs), made.source))
+
+    def _plan(self, over: Over, backend: str | None) -> Plan:
+        if over == "ethernet" or len(self.hosts) == 1:
+            return self._over_networks(backend, fallback="" if over == "ethernet" else "ring")
+        if over == "thunderbolt":
+            return self._over_cables(backend)
+        if not self.cables:
+            return self._over_networks(backend, fallback="ring")
+        try:
+            return self._over_cables(backend)
+        except DiscoveryError as error:
+            plan = self._over_networks(backend, fallback="ring")
+            remark = f"Thunderbolt cannot be used: {error}; the hosts' other networks are"
+            return replace(plan, remarks=(remark, *plan.remarks))
+
+    # -- over cables --------------------------------------------------------------------------
+
+    def _over_cables(self, backend: str | None) -> Plan:
+        lacking = missing_in_mesh(self.counts)
+        bare = [self.names[i] for i in range(len(self.hosts)) if not self.surveys[i].rdma]
+        if backend is None:
+            backend = self._decide(lacking, bare)
+        if backend == "jaccl" and lacking:
+            said = self._pairs(lacking)
+            msg = f"no full mesh: {len(lacking)} of its cables are missing: {said}"
+            raise DiscoveryError(msg)
+        if backend in {"ring", "jaccl-ring"} and not self.ring.ring:
+            raise DiscoveryError(self._no_ring())
+        if backend != "ring" and bare:
+            msg = (
+                f"{', '.join(bare)}: no RDMA device; it is switched on in macOS recovery "
+                "(rdma_ctl enable), or say --backend ring"
+            )
+            raise DiscoveryError(msg)
+        order = self.ring.ring if backend != "jaccl" else tuple(range(len(self.hosts)))
+        make = {
+            "ring": self._ring_host,
+            "jaccl": self._mesh_host,
+            "jaccl-ring": self._jaccl_ring_host,
+        }
+        reached = None if backend == "ring" else self._reach()
+        hosts = [make[backend](place, order, reached) for place in range(len(order))]
+        remarks = [
+            f"the cable {self.names[c.a]} {c.a_interface} - {self.names[c.b]} {c.b_interface} is "
+            "seen from one side only"
+            for c in self.cables
+            if c.is_one_sided
+        ]
+        if reached is not None:
+            remarks += reached.remarks
+        return Plan(
+            Hostfile(tuple(hosts), backend), order, "thunderbolt", self.cables, (), tuple(remarks)
+        )
+
+    def _decide(self, lacking: Sequence[tuple[int, int]], bare: Sequence[str]) -> str:
+        if not bare and not lacking:
+            return "jaccl"
+        if self.ring.ring:
+            return "ring" if bare else "jaccl-ring"
+        msg = f"neither a mesh nor a ring: {self._no_ring()}"
+        raise DiscoveryError(msg)
+
+    def _no_ring(self) -> str:
+        wanted = missing_in_ring(self.counts)
+        said = f"no full ring: {self.ring.reason}"
+        return f"{said}; one would be there with cables {self._pairs(wanted)}" if wanted else said
+
+    def _pairs(self, pairs: Sequence[tuple[int, int]]) -> str:
+        shown = ", ".join(f"{self.names[a]} - {self.names[b]}" for a, b in pairs[:_MOST_SHOWN])
+        left = len(pairs) - _MOST_SHOWN
+        return f"{shown} and {left} more" if left > 0 else shown
+
+    def _ends(self, host: int, other: int) -> list[tuple[str, str]]:
+        """Return interface and address at ``host`` of each cable to ``other``."""
+        return [c.end(host) for c in self.cables if {c.a, c.b} == {host, other}]
+
+    def _ring_host(self, place: int, order: Sequence[int], _: ReachableHosts | None) -> Host:
+        """Return a host with the addresses on which its predecessor connects."""
+        me, before = order[place], order[place - 1]
+        ends = self._ends(me, before)[: self.ring.cables]
+        return self._host(me, tuple(address for _, address in ends), ())
+
+    def _mesh_host(self, place: int, order: Sequence[int], reached: ReachableHosts | None) -> Host:
+        assert reached is not None
+        width = min(
+            count for i, row in enumerate(self.counts) for j, count in enumerate(row) if i != j
+        )
+        row = tuple(None if j == place else self._devices(place, j, width) for j in order)
+        return self._host(place, reached.ips[place][:1], row)
+
+    def _jaccl_ring_host(
+        self, place: int, order: Sequence[int], reached: ReachableHosts | None
+    ) -> Host:
+        assert reached is not None
+        me = order[place]
+        beside = {order[place - 1], order[(place + 1) % len(order)]}
+        row = tuple(self._devices(me, j, self.ring.cables) if j in beside else None for j in order)
+        return self._host(me, reached.ips[me][:1], row)
+
+    def _devices(self, host: int, other: int, width: int) -> str | tuple[str, ...]:
+        by_interface = {device.interface: device.name for device in self.surveys[host].rdma}
+        names = []
+        for interface, _ in self._ends(host, other)[:width]:
+            if interface not in by_interface:
+                msg = f"{self.names[host]}: {interface} has no RDMA device; say --backend ring"
+                raise DiscoveryError(msg)
+            names.append(by_interface[interface])
+        return names[0] if width == 1 else tuple(names)
+
+    def _host(
+        self, place: int, ips: tuple[str, ...], rdma: tuple[str | tuple[str, ...] | None, ...]
+    ) -> Host:
+        host = self.hosts[place]
+        return Host(host.ssh, ips, rdma, host.slots, host.max_slots, host.port)
+
+    # -- over networks that are there ---------------------------------------------------------
+
+    def _reach(self) -> ReachableHosts:
+        return reach(self.hosts, self.surveys, self.networks)
+
+    def _over_networks(self, backend: str | None, fallback: str) -> Plan:
+        n = len(self.hosts)
+        chosen = backend or fallback
+        between = [[0] * n for _ in range(n)]
+        for network in self.networks:
+            for i in network.members:
+                for j in network.members:
+                    between[i][j] += i != j
+        if chosen in {"", "ring"} and n > 2 and not best_networks(self.networks, n):
+            search = find_ring(between, self.names)
+            if search.ring:
+                return self._point_to_point(search, chosen)
+        reached = self._reach()
+        rows = (
+            [()] * n
+            if chosen in {"", "ring"}
+            else fabric_rows(self.names, self.surveys, self.networks, chosen)
+        )
+        hosts = tuple(self._host(i, reached.ips[i], rows[i]) for i in range(n))
+        return Plan(
+            Hostfile(hosts, chosen),
+            tuple(range(n)),
+            "ethernet",
+            (),
+            reached.networks,
+            reached.remarks,
+        )
+
+    def _point_to_point(self, search: RingSearch, backend: str) -> Plan:
+        """Make a ring of networks between neighbours: cards without a switch."""
+        hosts = []
+        used: dict[str, Network] = {}
+        for place, me in enumerate(search.ring):
+            before = search.ring[place - 1]
+            shared = [net for net in self.networks if me in net.members and before in net.members]
+            used |= {net.prefix: net for net in shared[: search.cables]}
+            ips = tuple(net.members[me][1] for net in shared[: search.cables])
+            hosts.append(self._host(me, ips, ()))
+        return Plan(
+            Hostfile(tuple(hosts), backend), search.ring, "ethernet", (), tuple(used.values())
+        )
+
+
+def cable_networks(cables: Sequence[Cable]) -> list[Network]:
+    """Return the network of each cable after its addresses are set."""
+    return [
+        Network(
+            f"{c.a_address} - {c.b_address}",
+            {c.a: (c.a_interface, c.a_address), c.b: (c.b_interface, c.b_address)},
+        )
+        for c in cables
+    ]
+
+
+def measured_plan(
+    discovery: Discovery, plan: Plan, networks: Sequence[Network], times: Sequence[LinkMeasurement]
+) -> Plan:
+    """Order the ring and choose the addresses by measurements.
+
+    Parameters
+    ----------
+    discovery : Discovery
+        The hosts.
+    plan : Plan
+        Plan made without times.
+    networks : sequence of Network
+        Networks that were measured.
+    times : sequence of LinkMeasurement
+        Measurements on them, by the prefix of the network; the ranks are the hosts' places.
+
+    Raises
+    ------
+    DiscoveryError
+        No ring has a path between all neighbours; the text names the failed paths.
+    """
+    n = len(discovery.hosts)
+    paths: dict[tuple[int, int], list[LinkMeasurement]] = {}
+    for path in times:
+        if not path.failure:
+            paths.setdefault((path.a, path.b), []).append(path)
+    for found in paths.values():
+        found.sort(key=lambda path: (-path.gbs, path.latency_us))
+    rates = [[0.0] * n for _ in range(n)]
+    latency = [[0.0] * n for _ in range(n)]
+    for (a, b), found in paths.items():
+        # Paths of about equal speed are used together, so their rates add up.
+        rates[a][b] = rates[b][a] = sum(path.gbs for path in _together(found, networks))
+        latency[a][b] = latency[b][a] = found[0].latency_us
+    order = order_ring(rates, latency)
+    if not order:
+        failed = [
+            f"{discovery.names[path.a]} - {discovery.names[path.b]} ({path.failure})"
+            for path in times
+            if path.failure
+        ]
+        msg = f"no ring of paths that could be measured; failed: {'; '.join(failed) or 'none'}"
+        raise DiscoveryError(msg)
+    if n < 2:
+        return plan
+    known = {network.prefix: network for network in networks}
+    hosts: list[Host] = []
+    used: dict[str, Network] = {}
+    for place, me in enumerate(order):
+        before = order[place - 1]
+        chosen = _together(paths[min(me, before), max(me, before)], networks)
+        used |= {path.network: known[path.network] for path in chosen}
+        ips = tuple(known[path.network].members[me][1] for path in chosen)
+        host = discovery.hosts[me]
+        hosts.append(Host(host.ssh, ips, (), host.slots, host.max_slots, host.port))
+    slowest = min(rates[order[k - 1]][order[k]] for k in range(n))
+    remark = f"measured: the slowest place of the ring has {slowest:.2f} GB/s"
+    return replace(
+        plan,
+        hostfile=Hostfile(tuple(hosts), plan.hostfile.backend, plan.hostfile.envs),
+        order=order,
+        networks=tuple(used.values()) if plan.over == "ethernet" else plan.networks,
+        remarks=(*plan.remarks, remark),
+    )
+
+
+def _together(
+    found: Sequence[LinkMeasurement], networks: Sequence[Network]
+) -> list[LinkMeasurement]:
+    """Return the paths about as fast as the fastest, on separate cards.
+
+    Of paths over the same cards, the path of the first network wins: which of two addresses of a
+    card measured faster is chance, and neighbours should choose alike.
+    """
+    known = {network.prefix: network for network in networks}
+    order = {prefix: place for place, prefix in enumerate(known)}
+    alike = [path for path in found if path.gbs >= _ALIKE * found[0].gbs]
+    first: dict[str, frozenset[tuple[int, str]]] = {}
+    for path in sorted(alike, key=lambda path: order[path.network]):
+        members = known[path.network].members
+        own = frozenset((host, members[host][0]) for host in (path.a, path.b))
+        if not any(own & taken for taken in first.values()):
+            first[path.network] = own
+    return [path for path in alike if path.network in first]

@@ -1,0 +1,224 @@
+"""Find the hosts of this process's batch job.
+
+Reads the environment and the files that schedulers leave. Only `scontrol` is run, to expand Slurm's
+list of nodes.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from .host import Host, Hostfile
+
+_TASKS = re.compile(r"(\d+)(?:\(x(\d+)\))?")
+
+# The values of `--launcher` and their help texts.
+LAUNCHERS = {
+    "ssh": "by ssh, one for each host (the default)",
+    "slurm": "by srun, within a job of Slurm's; --nodes N: a job is submitted with sbatch",
+    "pbs": "by pbsdsh, within a job of OpenPBS, PBS Pro or Torque; --nodes N: with qsub",
+    "sge": "by qrsh -inherit, within a job of Grid Engine's; --nodes N: an array of jobs, with qsub",
+    "lsf": "by blaunch, within a job of LSF's; --nodes N: with bsub",
+    "htcondor": "--nodes N: N jobs in HTCondor's pool, with condor_submit",
+    "mpi": "by mpirun, which uses what it was built for: a job's nodes, or --hosts",
+    "local": "a trial: all of them on this machine",
+}
+
+TITLES = {
+    "slurm": "Slurm",
+    "pbs": "PBS",
+    "sge": "Grid Engine",
+    "lsf": "LSF",
+    "htcondor": "HTCondor",
+    "mpi": "MPI",
+}
+
+
+def slurm_hosts(environ: Mapping[str, str], *, with_slots: bool = True) -> Hostfile:
+    """Return the Slurm job's nodes in order, with tasks as slots.
+
+    Raises
+    ------
+    ValueError
+        This process is in no job, or Slurm does not list the nodes.
+    """
+    nodes = environ.get("SLURM_JOB_NODELIST", "")
+    if not nodes:
+        msg = (
+            "this is no Slurm job: start it in salloc or sbatch, name nodes with --hosts, or say "
+            "--nodes N, and a job is submitted"
+        )
+        raise ValueError(msg)
+    try:
+        said = subprocess.run(
+            ["scontrol", "show", "hostnames", nodes],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=20,
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        msg = f"scontrol does not say which nodes {nodes!r} are ({error}): name them with --hosts"
+        raise ValueError(msg) from None
+    names = said.stdout.split()
+    slots = tasks_per_node(environ.get("SLURM_TASKS_PER_NODE", "")) if with_slots else []
+    if len(slots) != len(names):
+        slots = [-1] * len(names)
+    hosts = tuple(Host(name, slots=n) for name, n in zip(names, slots, strict=True))
+    return Hostfile(hosts, source=f"Slurm's job {environ.get('SLURM_JOB_ID', '')}")
+
+
+def tasks_per_node(text: str) -> list[int]:
+    """Expand Slurm's short form of tasks per node; empty if malformed.
+
+    Examples
+    --------
+    >>> tasks_per_node("2(x3),1")
+    [2, 2, 2, 1]
+    """
+    found = [_TASKS.fullmatch(part) for part in text.split(",")]
+    if any(match is None for match in found):
+        return []
+    return [int(match[1]) for match in found if match for _ in range(int(match[2] or 1))]
+
+
+class _JobKind(NamedTuple):
+    """Description of one scheduler's jobs.
+
+    ``signs``: environment variables, at least one of which is set in every job of several hosts.
+    ``job``: the variable with the job's number. ``read``: returns the hosts and their slots.
+    ``begin``: the command that starts such a job, for error texts.
+    """
+
+    signs: tuple[str, ...]
+    job: str
+    read: Callable[[Mapping[str, str]], dict[str, int]]
+    begin: str
+
+
+def _lines(path: str) -> list[list[str]]:
+    return [line.split() for line in Path(path).read_text().splitlines() if line.strip()]
+
+
+def _counted(names: Iterable[str]) -> dict[str, int]:
+    """Count names listed once per slot, in order of first appearance."""
+    found: dict[str, int] = {}
+    for name in names:
+        found[name] = found.get(name, 0) + 1
+    return found
+
+
+def _pbs(environ: Mapping[str, str]) -> dict[str, int]:
+    return _counted(words[0] for words in _lines(environ["PBS_NODEFILE"]))
+
+
+def _sge(environ: Mapping[str, str]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for name, slots, *_ in _lines(environ["PE_HOSTFILE"]):  # one line per queue of the host
+        found[name] = found.get(name, 0) + int(slots)
+    return found
+
+
+def _lsf(environ: Mapping[str, str]) -> dict[str, int]:
+    if path := environ.get("LSB_DJOB_HOSTFILE", ""):
+        return _counted(words[0] for words in _lines(path))
+    words = environ["LSB_MCPU_HOSTS"].split()
+    return {name: int(n) for name, n in zip(words[::2], words[1::2], strict=True)}
+
+
+_KINDS = {
+    "slurm": _JobKind(("SLURM_JOB_NODELIST",), "SLURM_JOB_ID", lambda _: {}, "salloc or sbatch"),
+    "pbs": _JobKind(("PBS_NODEFILE",), "PBS_JOBID", _pbs, "qsub"),
+    "sge": _JobKind(("PE_HOSTFILE",), "JOB_ID", _sge, "qsub or qrsh, with -pe"),
+    "lsf": _JobKind(("LSB_DJOB_HOSTFILE", "LSB_MCPU_HOSTS"), "LSB_JOBID", _lsf, "bsub"),
+}
+
+
+def found_job(environ: Mapping[str, str]) -> str:
+    """Return the launcher of this process's job; "" for none or several.
+
+    Examples
+    --------
+    >>> found_job({"PBS_NODEFILE": "/var/spool/pbs/aux/12.server"}), found_job({})
+    ('pbs', '')
+    """
+    found = [name for name, its in _KINDS.items() if any(environ.get(key) for key in its.signs)]
+    return found[0] if len(found) == 1 else ""
+
+
+def job_hosts(launcher: str, environ: Mapping[str, str], *, with_slots: bool = True) -> Hostfile:
+    """Return the hosts of the job in order, with their slots.
+
+    Raises
+    ------
+    ValueError
+        This process is in no such job, or the list of hosts cannot be read.
+    """
+    if launcher == "mpi":
+        launcher = found_job(environ)
+        if not launcher:
+            msg = "mpi: name the hosts with --hosts or --hostfile, or start it within a job"
+            raise ValueError(msg)
+    if launcher == "htcondor":
+        msg = "htcondor: say how many jobs to submit, --nodes N: a job of HTCondor's has one host"
+        raise ValueError(msg)
+    if launcher == "slurm":
+        return slurm_hosts(environ, with_slots=with_slots)
+    its = _KINDS[launcher]
+    title, number = TITLES[launcher], environ.get(its.job, "").partition(".")[0]
+    if not any(environ.get(sign) for sign in its.signs):
+        msg = (
+            f"this is no {title} job: start it in {its.begin}, or say --nodes N, "
+            "and a job is submitted"
+        )
+        raise ValueError(msg)
+    try:
+        found = its.read(environ)
+        hosts = tuple(Host(name, slots=n if with_slots else -1) for name, n in found.items())
+    except (OSError, ValueError, IndexError, KeyError) as error:
+        sign = next(sign for sign in its.signs if environ.get(sign))
+        text = f"{title} does not say which hosts this job has ({sign}: {error}): use --hosts"
+        raise ValueError(text) from None
+    if not hosts:
+        msg = f"{title} says that this job has no hosts: name them with --hosts"
+        raise ValueError(msg)
+    return Hostfile(hosts, source=f"{title}'s job {number}")
+
+
+class Recognised(NamedTuple):
+    """Launcher of this process's job, and a note for the user."""
+
+    launcher: str | None
+    note: str = ""
+
+
+def recognised(environ: Mapping[str, str], n: int | None) -> Recognised:
+    """Decide whether a start without named hosts uses the job's hosts.
+
+    ``n`` is the number of ranks that the user gave. A job of one host changes nothing. If only the
+    number of ranks is given, it is unclear which hosts are meant: ranks start on this machine.
+    """
+    launcher = found_job(environ)
+    if not launcher:
+        return Recognised(None)
+    try:
+        found = job_hosts(launcher, environ)
+    except ValueError:  # the variables are of a job that is over, or of another machine
+        return Recognised(None)
+    if len(found.hosts) < 2:
+        return Recognised(None)
+    if n is not None:
+        return Recognised(
+            None,
+            f"{found.source} has {len(found.hosts)} hosts; -n {n} alone starts ranks on this one: "
+            f"--launcher {launcher} starts {n} on each",
+        )
+    names = ", ".join(host.ssh for host in found.hosts[:8])
+    more = f" and {len(found.hosts) - 8} more" if len(found.hosts) > 8 else ""
+    text = f"{found.source}: ranks start on its hosts, {names}{more} (--hosts localhost: only here)"
+    return Recognised(launcher, text)

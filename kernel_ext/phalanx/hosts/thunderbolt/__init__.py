@@ -1,0 +1,1 @@
+"""Macs and Thunderbolt: parse a Mac's survey, give cables their addresses."""

@@ -1,0 +1,534 @@
+"""Parse the words after our magics.
+
+The parsers are argparse's. A mistake becomes one line that names the nearest right word.
+`%distributed config` runs `phalanx config` in a process of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from IPython.display import display
+
+from phalanx import widgets
+from phalanx.distributed.bench import DTYPES, OPERATIONS
+from phalanx.errors import did_you_mean
+from phalanx.hosts import (
+    add_host_arguments,
+    count_of,
+    job_options,
+    launcher_lines,
+    seconds,
+    ssh_words,
+)
+from phalanx.protocol import WorldTopology
+from phalanx.workspace import MAX_LINES, resolve_placement
+
+# The picture has a path for each pair of ranks. Half a million paths (1,024 ranks) are drawn in 5 s
+# on two slow cores. The paths of 60,000 ranks would kill this kernel, and its variables with it.
+MOST_DRAWN = 1024
+
+_PREFIX = "phalanx config: "
+
+
+def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a plan."""
+    plan = parser.add_argument_group("a plan, on which nothing is started")
+    add = plan.add_argument
+    add("--hosts", metavar="A,B", help="draw what a start on these hosts would make")
+    add("--hostfile", metavar="FILE", help="the same from a file of MLX's, Open MPI's or MPICH's")
+    add(
+        "-n",
+        type=count_of("the number of ranks"),
+        help="ranks per host (default: the hostfile's slots, else 1)",
+    )
+
+
+def planned_world(options: Any) -> WorldTopology | None:
+    """Return the world of a plan; None if no plan is named.
+
+    Raises
+    ------
+    ValueError
+        The hosts or the hostfile are not valid, or there are too many ranks; says so in one line.
+    """
+    if options.hosts is None and options.hostfile is None:
+        if options.n is not None:
+            msg = (
+                "-n is the number of ranks per host of a plan: name them with --hosts or --hostfile"
+            )
+            raise ValueError(msg)
+        return None
+    plan = resolve_placement(options.n, hosts=options.hosts, hostfile=options.hostfile)
+    n_ranks = sum(host.ranks for host in plan.hosts)
+    if n_ranks > MOST_DRAWN:
+        msg = (
+            f"{n_ranks} ranks are too many for a picture, which shows at most {MOST_DRAWN}: "
+            "draw fewer with a smaller -n, or some of the hosts with --hosts"
+        )
+        raise ValueError(msg)
+    name = "plan" if options.hostfile is None else Path(options.hostfile).name
+    return widgets.planned(plan.hosts, name=name)
+
+
+def add_start_arguments(start: argparse.ArgumentParser) -> None:
+    """Add the options of a start to a parser."""
+    start.epilog = launcher_lines()
+    start.formatter_class = argparse.RawDescriptionHelpFormatter
+    add = start.add_argument
+    add(
+        "--linger",
+        type=seconds,
+        default=600.0,
+        metavar="S",
+        help="seconds that the ranks outlive a restart, crash or kill of this kernel: so long attach "
+        "finds them (default 600)",
+    )
+    add("--name", help="what to call them, for attach (default: by the process)")
+    add(
+        "--detach",
+        action="store_true",
+        help="the ranks outlive an orderly end, too, by --linger: a kernel's shutdown, a terminal's exit",
+    )
+    add(
+        "--heartbeat-timeout",
+        "--silence",
+        type=seconds,
+        default=5.0,
+        metavar="S",
+        help="seconds after which a frozen rank is named and the others are freed (default 5)",
+    )
+    add(
+        "--transport",
+        choices=["any", "tcp"],
+        help="tcp: do not share memory between the ranks of this machine (default: "
+        "PHALANX_TRANSPORT, else any)",
+    )
+    add(
+        "--auto-restart",
+        action="store_true",
+        help="replace a rank that dies at once, and say so",
+    )
+    hosts = start.add_argument_group("where the ranks run")
+    text = "number of ranks (default 4), or of ranks on each host (default: its slots, else 1)"
+    add_host_arguments(hosts.add_argument, helps={"-n": text})
+
+
+def start_options(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the keyword arguments of `Workspace.start`.
+
+    Raises
+    ------
+    ValueError
+        The quotes of the words for ssh do not match, or scheduler options have no scheduler.
+    """
+    names = (
+        "n", "hosts", "hostfile", "name", "linger", "heartbeat_timeout", "transport", "detach",
+        "auto_restart", "python", "cwd", "env", "interface", "launcher", "boot_timeout",
+        "connections_per_ip",
+    )  # fmt: skip
+    said = {name: getattr(options, name) for name in names}
+    return {"ssh_args": ssh_words(options), "job": job_options(options), **said}
+
+
+class UsageMistake(Exception):
+    """A mistake in the user's words; the text says a remedy."""
+
+
+class HelpShown(Exception):
+    """Raised after ``--help`` was printed."""
+
+
+class _MagicParser(argparse.ArgumentParser):
+    """An argument parser that raises exceptions instead of exiting.
+
+    A mistake prints no usage block.
+    """
+
+    def error(self, message: str) -> NoReturn:
+        """Raise `UsageMistake` instead of exiting."""
+        msg = f"{message}; see {self.prog} --help"
+        raise UsageMistake(msg)
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: Any = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Refuse unknown options in the parser that has the options.
+
+        The parser of an action checks its own words.
+        """
+        try:
+            known, rest = super().parse_known_args(args, namespace)
+        except UsageMistake:
+            if not subcommands(self):  # an action's parser has already checked its words
+                self._refuse_option(args or ())
+            raise
+        self._refuse_option(rest)
+        if rest:
+            self.error(f"{self.prog} takes no {rest[0]!r}")
+        return known, rest
+
+    def _refuse_option(self, words: Sequence[str]) -> None:
+        """Name the nearest option for the first unknown option.
+
+        Other mistakes, such as a missing word, may follow from that one.
+        """
+        for word in words:
+            name, known = word.partition("=")[0], self._option_string_actions
+            if re.match("--?[a-z]", name) and not any(one.startswith(name) for one in known):
+                msg = f"{self.prog} has no {name}; {did_you_mean(name, known)}"
+                raise UsageMistake(msg)
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            name = "/".join(action.option_strings) or self.prog
+            self.error(f"{name} is {' or '.join(map(str, action.choices))}, not {value!r}")
+
+    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+        """Raise `HelpShown` instead of exiting: only ``--help`` calls this."""
+        raise HelpShown
+
+
+def _rank(text: str) -> int:
+    if not text.isdecimal():
+        msg = f"a rank is a number; {text!r} is not"
+        raise argparse.ArgumentTypeError(msg)
+    return int(text)
+
+
+def _completed(action: argparse.Action, words: Iterable[str]) -> None:
+    """Set the values that complete an option.
+
+    The values are checked where the option is used.
+    """
+    action.completed = tuple(words)  # type: ignore[attr-defined]
+
+
+def line_parser() -> argparse.ArgumentParser:
+    """Build the parser of `%distributed`."""
+    parser = _MagicParser(
+        prog="%distributed",
+        description="Start, watch and stop the ranks that %%distributed cells run on. "
+        "Without a word it is status.",
+    )
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", parser_class=_MagicParser)
+
+    def action(name: str, help_text: str) -> argparse.ArgumentParser:
+        return actions.add_parser(name, help=help_text, description=help_text)
+
+    start = action("start", "Start ranks on this machine, or on several hosts.")
+    add_start_arguments(start)
+    action("status", "Show the ranks and what they do, as text.")
+    topology = action(
+        "topology", "Show hosts, ranks and the paths between them, live; or those of a hostfile."
+    )
+    topology.add_argument("--still", action="store_true", help="a picture as of now, no widget")
+    add_plan_arguments(topology)
+    monitor = action(
+        "monitor", "Show what each rank does and who holds the others up, over time, live."
+    )
+    monitor.add_argument(
+        "--still", action="store_true", help="a picture of the last 10 s, no widget"
+    )
+    bandwidth = action("bandwidth", "Measure the bandwidth of an operation by size, live.")
+    _completed(
+        bandwidth.add_argument(
+            "--op", default="all_sum", help="the operation, like all_gather (default all_sum)"
+        ),
+        OPERATIONS,
+    )
+    bandwidth.add_argument(
+        "-b", "--begin", default="8", metavar="SIZE", help="first size, like 8, 1K or 64M bytes (8)"
+    )
+    bandwidth.add_argument("-e", "--end", default="16M", metavar="SIZE", help="last size (16M)")
+    bandwidth.add_argument(
+        "-f",
+        "--factor",
+        type=int,
+        default=4,
+        metavar="K",
+        help="each size is K times the one before (4)",
+    )
+    _completed(
+        bandwidth.add_argument("--dtype", default="float32", help="of the elements (float32)"),
+        DTYPES,
+    )
+    bandwidth.add_argument("--iters", type=int, default=20, help="timed calls per size (20)")
+    bandwidth.add_argument(
+        "--wait",
+        action="store_true",
+        help="wait for a cell that runs (default: say which, and end)",
+    )
+    bandwidth.add_argument("--still", action="store_true", help="rows and a picture, no widget")
+    bandwidth.add_argument(
+        "--save", metavar="FILE", help="also write it to a file: .csv, .json or .svg"
+    )
+    output = action("output", "Show all that ranks have printed (the last MiB of each).")
+    output.add_argument(
+        "ranks", metavar="RANKS", nargs="?", help="like 2, 0,2-3 or ::2 (default: all)"
+    )
+    stacks = action("stacks", "Show where the ranks' Python code is, whatever it does.")
+    stacks.add_argument(
+        "ranks", metavar="RANKS", nargs="?", help="like 2, 0,2-3 or ::2 (default: all)"
+    )
+    trace = action(
+        "trace", "Write what the ranks did last, for https://ui.perfetto.dev or chrome://tracing."
+    )
+    trace.add_argument(
+        "file", metavar="FILE", nargs="?", default="trace.json", help="where (default trace.json)"
+    )
+    debug = action("debug", "Open a debugger on the last error of a rank (or of several).")
+    debug.add_argument(
+        "ranks",
+        metavar="RANKS",
+        nargs="?",
+        help="like 2, 0,2-3 or ::2 (default: those that failed in the last cell)",
+    )
+    restart = action("restart", "Put new processes in the place of ranks that are dead.")
+    restart.add_argument(
+        "ranks",
+        metavar="RANKS",
+        nargs="?",
+        help="like 2, 0,2-3 or ::2 (default: those that are dead)",
+    )
+    restart.add_argument("--all", action="store_true", help="all ranks")
+    restart.add_argument(
+        "--force", action="store_true", help="also ranks that live: their variables are lost"
+    )
+    restart.add_argument(
+        "--from",
+        type=_rank,
+        dest="copy_from",
+        metavar="R",
+        help="copy what rank R has to the new ranks, and say what could not be copied",
+    )
+    restart.add_argument(
+        "--init",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="run the cells of %%%%distributed --every-start on the new ranks (default: yes)",
+    )
+    action("interrupt", "Stop the cell that runs, from another thread or a widget.")
+    attach = action("attach", "Come back to ranks that run, and to the cell they run.")
+    attach.add_argument(
+        "name",
+        metavar="NAME",
+        nargs="?",
+        help="which, as list shows it (may be left out where one is free)",
+    )
+    attach.add_argument(
+        "--take", action="store_true", help="take them from another notebook, which shows a notice"
+    )
+    attach.add_argument(
+        "--watch",
+        action="store_true",
+        help="only look: the cell that runs, status, topology, output",
+    )
+    action("detach", "Let the ranks go on without this notebook, for attach.")
+    action("list", "Show the ranks that run on this machine, by name.")
+    action("config", "Find out how hosts are joined, and write their hostfile: config --help.")
+    action("stop", "End all ranks.")
+    return parser
+
+
+def cell_parser(*, has_help: bool = True) -> argparse.ArgumentParser:
+    """Build the parser of `%%distributed`.
+
+    Without ``has_help`` the parser has no ``--help`` and prints nothing.
+    """
+    parser = _MagicParser(
+        prog="%%distributed", description="Run this cell on the ranks.", add_help=has_help
+    )
+    parser.add_argument(
+        "--ranks", metavar="RANKS", help="where to run, like 0,2-3 or ::2 (default: all)"
+    )
+    parser.add_argument(
+        "--timeout", type=seconds, metavar="S", help="stop the ranks after S seconds"
+    )
+    parser.add_argument(
+        "--label",
+        choices=["rank", "host", "none"],
+        default="rank",
+        help="what stands before each line: [0-1], [alpha 0-1] with its host, nothing",
+    )
+    parser.add_argument(
+        "--max-lines",
+        type=count_of("the number of lines"),
+        default=MAX_LINES,
+        metavar="N",
+        help=f"lines to show; the rest is kept for %%distributed output (default {MAX_LINES})",
+    )
+    parser.add_argument(
+        "--every-start",
+        action="store_true",
+        help="keep this cell: a rank that is replaced runs it again, alone, before any other",
+    )
+    return parser
+
+
+def auto_parser() -> argparse.ArgumentParser:
+    """Build the parser of `%autodistributed`."""
+    parser = _MagicParser(
+        prog="%autodistributed",
+        description="Run every cell on the ranks, but those that begin with %%local.",
+    )
+    parser.add_argument("state", choices=["on", "off"], metavar="on|off", help="from now on")
+    return parser
+
+
+def local_parser() -> argparse.ArgumentParser:
+    """Build the parser of `%%local`."""
+    return _MagicParser(
+        prog="%%local",
+        description="Run this cell in the notebook's own kernel while %autodistributed is on.",
+    )
+
+
+def parse(parser: argparse.ArgumentParser, line: str) -> argparse.Namespace:
+    """Parse the words of a line.
+
+    Raises
+    ------
+    UsageMistake
+        The words are wrong; one line says what to write.
+    HelpShown
+        ``--help`` was printed.
+    """
+    try:
+        words = shlex.split(line)
+    except ValueError as error:
+        msg = f"{parser.prog}: {error} in {line!r}"
+        raise UsageMistake(msg) from None
+    _check_action(parser, words)
+    return parser.parse_args(words)
+
+
+def subcommands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    """Return the parsers of a parser's actions by name.
+
+    The result is empty for a parser without actions.
+    """
+    return {
+        name: choice
+        for group in parser._actions
+        if isinstance(group, argparse._SubParsersAction)
+        for name, choice in group.choices.items()
+    }
+
+
+def _check_action(parser: argparse.ArgumentParser, words: list[str]) -> None:
+    """Name the nearest action for an unknown one."""
+    actions = subcommands(parser)
+    if not actions or not words or words[0] in actions or words[0] in {"-h", "--help"}:
+        return
+    msg = f"{parser.prog} has no {words[0]!r}; {did_you_mean(words[0], [*actions, '--help'])}"
+    raise UsageMistake(msg)
+
+
+def next_words(parser: argparse.ArgumentParser, typed: str) -> tuple[str, list[str]]:
+    """Complete the text typed after a magic's name.
+
+    Returns
+    -------
+    fragment : str
+        The end of ``typed`` that is completed.
+    words : list of str
+        The words that can replace the fragment.
+
+    Examples
+    --------
+    >>> from phalanx.magics.arguments import auto_parser
+    >>> next_words(auto_parser(), "of")
+    ('of', ['off'])
+    """
+    found = re.search(r"\S*\Z", typed)
+    fragment = found[0] if found else ""
+    before = typed[: len(typed) - len(fragment)].split()
+    return fragment, [word for word in _candidates(parser, before) if word.startswith(fragment)]
+
+
+def _candidates(parser: argparse.ArgumentParser, before: list[str]) -> Iterable[str]:
+    actions = subcommands(parser)
+    if actions and before:
+        chosen = actions.get(before[0])
+        return () if chosen is None else _candidates(chosen, before[1:])
+    options = parser._option_string_actions
+    if before and before[-1] in options and options[before[-1]].nargs is None:
+        option = options[before[-1]]
+        return map(str, getattr(option, "completed", None) or option.choices or ())
+    positional = [
+        str(choice)
+        for action in parser._actions
+        if not action.option_strings and not before
+        for choice in action.choices or ()
+    ]
+    unused = [
+        action.option_strings[-1]  # the long form
+        for action in parser._actions
+        if action.option_strings and not set(action.option_strings) & set(before)
+    ]
+    return [*positional, *sorted(unused, key="--help".__eq__)]
+
+
+def show_config(line: str) -> None:
+    """Run `phalanx config` with these words; show its text and picture.
+
+    The command runs as a process, so that a host that hangs can be interrupted like any cell.
+    Options and texts are those of the command line.
+
+    Raises
+    ------
+    UsageMistake
+        The command failed; the text is the command's own.
+    """
+    try:
+        words = shlex.split(line)
+    except ValueError as error:
+        msg = f"{error} in: {line}"
+        raise UsageMistake(msg) from None
+    with tempfile.TemporaryDirectory(prefix="phalanx-") as folder:
+        path = Path(folder) / "hosts.svg"
+        own = [] if any(word.startswith("--svg") for word in words) else ["--svg", str(path)]
+        status, said = _run([sys.executable, "-m", "phalanx.cli", "config", *words, *own])
+        if path.is_file():
+            # No text form: a terminal shows the hostfile.
+            display({"image/svg+xml": path.read_text(encoding="utf-8")}, raw=True)
+    if status:
+        raise UsageMistake(said or f"phalanx config has ended with status {status}")
+
+
+def _run(command: list[str]) -> tuple[int, str]:
+    """Run a command; return its exit status and last line of stderr.
+
+    The last line is printed only if the command succeeds: otherwise the error shows it.
+    """
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as out:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.PIPE, text=True
+        )
+        last = ""
+        try:
+            assert process.stderr is not None
+            for line in process.stderr:
+                if last:
+                    sys.stderr.write(last)
+                last = line
+            status = process.wait()
+        finally:
+            process.kill()
+            process.wait()
+            if process.stderr is not None:
+                process.stderr.close()
+        if not status and last:
+            sys.stderr.write(last)
+        out.seek(0)
+        sys.stdout.write(out.read())
+    return status, last.strip().removeprefix(_PREFIX)

@@ -1,0 +1,286 @@
+"""Complete names on ranks, and run cells for `%autodistributed`.
+
+`TypingHelp` asks the ranks for names and descriptions, and completes the options of our magics.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from IPython.core.completer import (
+    Completion,
+    CompletionContext,
+    SimpleCompletion,
+    SimpleMatcherResult,
+    completion_matcher,
+)
+
+from phalanx.errors import DistributedError
+from phalanx.workspace import NoHelp, Workspace, parse_ranks
+
+from .arguments import (
+    UsageMistake,
+    auto_parser,
+    cell_parser,
+    line_parser,
+    local_parser,
+    next_words,
+    parse,
+)
+
+# Cells that begin with these run in the notebook: our magics, and those that load our magics.
+_OWN = (
+    "%%distributed",
+    "%%local",
+    "%distributed",
+    "%autodistributed",
+    "%load_ext",
+    "%reload_ext",
+    "%unload_ext",
+)
+
+_CELL = re.compile(r"\s*%%distributed(?P<options>[ \t][^\n]*)?\n")
+_LINE = re.compile(r"\s*(?P<magic>%%?\w+)[ \t]+(?P<typed>[^\n]*)\Z")
+_FIRST_WORD = re.compile(r"\s*%{1,2}\w*\Z")
+_EMPTY = re.compile(r"%%(distributed|local)\b")
+_PARSERS = {
+    "%distributed": line_parser,
+    "%%distributed": cell_parser,
+    "%autodistributed": auto_parser,
+    "%%local": local_parser,
+}
+
+
+class AutoDistributed:
+    """Puts `%%distributed` before each cell while it is on."""
+
+    def __init__(self, shell: Any) -> None:
+        self._shell = shell
+        self._is_on = False
+
+    def set(self, is_on: bool) -> None:
+        """Switch on or off; idempotent."""
+        transformers = self._shell.input_transformers_cleanup
+        if is_on and not self._is_on:
+            transformers.append(self._transform)
+        elif self._is_on and not is_on:
+            transformers.remove(self._transform)
+        self._is_on = is_on
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Switch off inside the context."""
+        was_on = self._is_on
+        self.set(False)
+        try:
+            yield
+        finally:
+            self.set(was_on)
+
+    def takes(self, cell: str) -> bool:
+        """Whether a cell without `%%distributed` runs on the ranks."""
+        return self._is_on and not cell.lstrip().startswith(_OWN)
+
+    def _transform(self, lines: list[str]) -> list[str]:
+        """Put `%%distributed` before a cell's lines, as IPython's transformer.
+
+        Each line contains its line end.
+        """
+        cell = "".join(lines)
+        return ["%%distributed\n", *lines] if cell.strip() and self.takes(cell) else lines
+
+    # With this flag IPython skips the transformer when it checks whether a cell is complete (in a
+    # terminal, at Enter). Otherwise each cell would be complete only after an empty line, as a cell
+    # magic is.
+    _transform.has_side_effects = True  # type: ignore[attr-defined]
+
+
+@dataclass(frozen=True)
+class RankText:
+    """The part of a cell that the ranks run.
+
+    ``code`` begins at ``start`` of the cell; ``options`` are the magic's.
+    """
+
+    code: str
+    start: int
+    options: str
+
+
+def rank_text(cell: str, cursor: int, auto: Callable[[str], bool]) -> RankText | None:
+    """Find the part of a cell that the ranks run.
+
+    Returns None if the cursor is not in that part. ``auto(cell)`` says whether a cell without
+    ``%%distributed`` runs on the ranks.
+    """
+    found = _CELL.match(cell)
+    if found is not None:
+        start = found.end()
+        options = found["options"] or ""
+        return RankText(cell[start:], start, options) if cursor >= start else None
+    # A magic's name at the beginning may be one of ours, and the ranks do not have our magics.
+    if _FIRST_WORD.match(cell[:cursor]) or not auto(cell):
+        return None
+    return RankText(cell, 0, "")
+
+
+def keep_empty_body(lines: list[str]) -> list[str]:
+    """Let our cell magics run without a body.
+
+    IPython refuses ``%%distributed --help`` otherwise.
+    """
+    return [*lines, "\n"] if len(lines) == 1 and _EMPTY.match(lines[0]) else lines
+
+
+# With this flag IPython skips the transformer when it checks whether a cell is complete. Otherwise,
+# in a terminal, an empty line would end a cell that has only begun.
+keep_empty_body.has_side_effects = True  # type: ignore[attr-defined]
+
+
+class TypingHelp:
+    """Answers a shell's completions and inspections from the ranks.
+
+    The methods of the shell are replaced from `install` to `remove`. The shell's own answer is used
+    for text that does not run on ranks, without a running workspace, and (for completions) if no
+    rank answers in time. The shell may ask on any thread.
+    """
+
+    def __init__(
+        self, shell: Any, auto: AutoDistributed, workspace: Callable[[], Workspace | None]
+    ) -> None:
+        self._shell = shell
+        self._auto = auto
+        self._workspace = workspace
+        self._undo = ExitStack()
+
+    def install(self) -> None:
+        """Install the completions and inspections in the shell."""
+        completer = self._shell.Completer
+        # Replace `completions` itself: a matcher cannot hide the notebook's names when a rank finds
+        # none, because IPython respects `suppress` only together with matches.
+        self._replace(completer, "completions", self._completions)
+        self._add(completer.custom_matchers, self.options)
+        self._add(self._shell.input_transformers_cleanup, keep_empty_body)
+        kernel = getattr(self._shell, "kernel", None)
+        if kernel is not None:
+            self._replace(kernel, "do_inspect", self._inspect)
+
+    def remove(self) -> None:
+        """Restore the shell; idempotent."""
+        self._undo.close()
+
+    def _add(self, values: list[Any], value: Any) -> None:
+        values.append(value)
+        self._undo.callback(values.remove, value)
+
+    def _replace(self, owner: Any, name: str, ours: Callable[..., Any]) -> None:
+        """Replace a method by ours.
+
+        Our method gets the replaced method as its first argument.
+        """
+        before = getattr(owner, name)
+        setattr(owner, name, lambda *args, **kwargs: ours(before, *args, **kwargs))
+        self._undo.callback(delattr, owner, name)
+
+    @completion_matcher(identifier="phalanx.options", priority=1, api_version=2)  # type: ignore[untyped-decorator]
+    def options(self, context: CompletionContext) -> SimpleMatcherResult:
+        """Complete the words after our magics.
+
+        The result, if any, replaces completions of names and files.
+        """
+        line = _LINE.match(context.text_until_cursor)
+        make_parser = _PARSERS.get(line["magic"]) if line else None
+        if line is None or make_parser is None:
+            return {"completions": [], "suppress": False}
+        fragment, words = next_words(make_parser(), line["typed"])
+        return {
+            "completions": [SimpleCompletion(word, type="param") for word in words],
+            "matched_fragment": fragment,
+            "ordered": True,
+            "suppress": True,
+        }
+
+    def _concerned(self, cell: str, cursor: int) -> tuple[Workspace, RankText] | None:
+        """Return the workspace to ask, and the text to ask about.
+
+        Returns None if no rank is to be asked.
+        """
+        workspace = self._workspace()
+        if workspace is None or not workspace.is_running or workspace.is_watching:
+            return None
+        text = rank_text(cell, cursor, self._auto.takes)
+        return None if text is None else (workspace, text)
+
+    def _completions(
+        self, here: Callable[[str, int], Iterator[Any]], text: str, offset: int
+    ) -> Iterator[Any]:
+        concerned = self._concerned(text, offset)
+        if concerned is None:
+            yield from here(text, offset)
+            return
+        workspace, body = concerned
+        try:
+            found = workspace.help.complete(
+                body.code, offset - body.start, ranks=_ranks(body.options, workspace.size)
+            )
+        except DistributedError:
+            yield from here(text, offset)
+            return
+        for match, kind, signature in zip(
+            found.matches, found.kinds, found.signatures, strict=True
+        ):
+            yield Completion(
+                found.start + body.start,
+                found.end + body.start,
+                match,
+                type=kind,
+                signature=signature,
+                _origin="phalanx",
+            )
+
+    def _inspect(
+        self,
+        here: Callable[..., Any],
+        code: str,
+        cursor_pos: int,
+        detail_level: int = 0,
+        omit_sections: Any = (),
+    ) -> Any:
+        concerned = self._concerned(code, cursor_pos)
+        if concerned is None:
+            return here(code, cursor_pos, detail_level, omit_sections)
+        workspace, body = concerned
+        try:
+            found = workspace.help.inspect(
+                body.code,
+                cursor_pos - body.start,
+                detail=detail_level,
+                ranks=_ranks(body.options, workspace.size),
+            )
+        except NoHelp as error:
+            return _inspect_reply(str(error))
+        except DistributedError:
+            return here(code, cursor_pos, detail_level, omit_sections)
+        if found is None:
+            return {"status": "ok", "found": False, "data": {}, "metadata": {}}
+        return _inspect_reply(f"{found.text}\nRank:        {found.rank}")
+
+
+def _inspect_reply(text: str) -> dict[str, Any]:
+    return {"status": "ok", "found": True, "data": {"text/plain": text}, "metadata": {}}
+
+
+def _ranks(options: str, size: int) -> tuple[int, ...] | None:
+    """Return the ranks that a cell's options name.
+
+    Returns None (all ranks) if the options name no ranks, or while they are incomplete.
+    """
+    try:
+        text = parse(cell_parser(has_help=False), options).ranks
+        return None if text is None else parse_ranks(text, size)
+    except (UsageMistake, ValueError):
+        return None

@@ -1,0 +1,390 @@
+"""The `%distributed` and `%%distributed` magics.
+
+A user's mistake ends the cell with one line (IPython's UsageError), without our own frames.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from IPython.core.error import UsageError
+from IPython.core.magic import Magics, cell_magic, line_cell_magic, line_magic, magics_class
+from IPython.display import display
+
+from phalanx import widgets
+from phalanx.errors import CellError, DistributedError
+from phalanx.hosts import recognise_job
+from phalanx.protocol import name_ranks
+from phalanx.workspace import (
+    QuietView,
+    Workspace,
+    format_workspaces,
+    free_workspaces,
+    grouped,
+    parse_ranks,
+    say_detached,
+    say_gone,
+    say_interrupted,
+    say_kept,
+    say_no_ranks,
+    say_replaced,
+    say_stopped,
+    say_trace,
+    say_unwatched,
+)
+
+from .arguments import (
+    HelpShown,
+    UsageMistake,
+    auto_parser,
+    cell_parser,
+    line_parser,
+    local_parser,
+    parse,
+    planned_world,
+    show_config,
+    start_options,
+)
+from .completion import AutoDistributed, TypingHelp
+from .errors import PostMortem, debug_failed, debug_ranks
+from .tables import Named, Sweeps
+from .view import BootLine, Label, NotebookView, hosts_of, in_one_line
+
+__all__ = ["DistributedMagics"]
+
+# With these actions the user needs no hint where the output is.
+_SHOW_OR_LEAVE = frozenset({"output", "stop", "detach"})
+
+
+@contextmanager
+def _in_users_words() -> Iterator[None]:
+    """End the cell with one line for errors a user can fix.
+
+    ``--help`` is no error.
+    """
+    try:
+        yield
+    except HelpShown:
+        return
+    except (UsageMistake, ValueError) as error:
+        if isinstance(error, DistributedError):
+            raise in_one_line(error) from None
+        raise UsageError(str(error)) from None
+    except (DistributedError, TimeoutError, KeyboardInterrupt) as error:
+        raise in_one_line(error) from None
+
+
+@magics_class
+class DistributedMagics(Magics):  # type: ignore[misc]
+    """The `%distributed` and `%%distributed` magics of one shell."""
+
+    def __init__(self, shell: Any) -> None:
+        super().__init__(shell)
+        self._workspace: Workspace | None = None
+        self._auto = AutoDistributed(shell)
+        self._named: Named = {}
+        self._live: weakref.WeakSet[widgets.Topology | widgets.Monitor] = weakref.WeakSet()
+        self._sweeps = Sweeps(shell)
+        self._typing = TypingHelp(shell, self._auto, lambda: self._workspace)
+        self._post_mortem = PostMortem(shell, self._debug_failed)
+        self._pages: set[str] = set()  # sessions of front ends that have had the hint
+
+    @property
+    def workspace(self) -> Workspace | None:
+        """Return the workspace of this notebook, or None."""
+        return self._workspace
+
+    def open(self) -> None:
+        """Install completion, inspection and the debugger; idempotent."""
+        self._typing.remove()
+        self._post_mortem.remove()
+        self._typing.install()
+        self._post_mortem.install()
+
+    def close(self) -> None:
+        """Restore the shell, and say that the ranks stay."""
+        self._typing.remove()
+        self._post_mortem.remove()
+        self._auto.set(False)
+        workspace = self._workspace
+        if workspace is not None and workspace.is_running and not workspace.is_watching:
+            print(say_kept(workspace.name, workspace.size))  # noqa: T201 - the answer
+
+    def _keep_stills(self) -> None:
+        if self._live:  # otherwise the widgets' code need not be loaded
+            widgets.keep_stills(self._live, is_forced=True)
+
+    def _stop(self) -> None:
+        self._auto.set(False)
+        if self._workspace is not None:
+            # Save the widgets' last state in the notebook file while the ranks can be queried.
+            try:
+                self._keep_stills()
+            finally:  # also after a Ctrl-C
+                if self._workspace.is_watching:
+                    self._workspace.detach()
+                else:
+                    self._workspace.stop()
+                self._forget()
+
+    def _forget(self) -> None:
+        self._named.clear()
+        self._workspace = None
+
+    @line_cell_magic  # type: ignore[untyped-decorator]
+    def distributed(self, line: str, cell: str | None = None) -> None:
+        """Run a cell on the ranks, or start, show and stop ranks.
+
+        The actions of the line magic are in ``%distributed --help``, the options of the cell magic
+        in ``%%distributed --help``.
+        """
+        with _in_users_words():
+            if cell is None:
+                self._line(line)
+            else:
+                self._meet_page()
+                self._cell(line, cell)
+
+    def _meet_page(self, *, with_note: bool = True) -> None:
+        """Tell a new page where to find the output of earlier cells.
+
+        A page that is loaded again is another front end of the kernel. Output that a running cell
+        sent meanwhile was addressed to the front end before, and no front end shows it.
+        """
+        if self._workspace is None or not hasattr(self.shell, "kernel"):
+            return
+        page = str(self.shell.get_parent().get("header", {}).get("session", ""))
+        if with_note and self._pages and page not in self._pages:
+            said = "this page is new: %distributed output shows what the ranks have printed so far"
+            print(f"phalanx: {said}", file=sys.stderr, flush=True)  # noqa: T201 - as a view's notice
+        self._pages.add(page)
+
+    @line_magic  # type: ignore[untyped-decorator]
+    def autodistributed(self, line: str) -> None:
+        """Run every cell on the ranks (`on`), or only `%%distributed` ones (`off`)."""
+        with _in_users_words():
+            is_on = parse(auto_parser(), line).state == "on"
+            if is_on:
+                self._running()
+            self._auto.set(is_on)
+
+    @cell_magic  # type: ignore[untyped-decorator]
+    def local(self, line: str, cell: str) -> None:
+        """Run a cell in the notebook's own kernel while %autodistributed is on."""
+        with _in_users_words():
+            parse(local_parser(), line)
+            with self._auto.paused():
+                self.shell.run_cell(cell)
+
+    def _cell(self, line: str, cell: str) -> None:
+        options = parse(cell_parser(), line)
+        workspace = self._running()
+        workspace.run(
+            cell,
+            ranks=self._chosen(options, workspace),
+            timeout=options.timeout,
+            view=self._view(workspace, options.label),
+            max_lines=options.max_lines,
+            every_start=options.every_start,
+            values=False,
+        )
+
+    def _view(self, workspace: Workspace, label: Label = "rank") -> NotebookView:
+        hosts = hosts_of(workspace.topology()) if label == "host" else {}
+        return NotebookView(self.shell, label=label, hosts=hosts, named=self._named)
+
+    def _line(self, line: str) -> None:
+        first, _, words = line.strip().partition(" ")
+        if first == "config":  # `phalanx config` parses the words itself
+            show_config(words)
+            return
+        options = parse(line_parser(), line.strip() or "status")
+        self._meet_page(with_note=options.action not in _SHOW_OR_LEAVE)
+        action: Callable[[Any], None] = getattr(self, f"_do_{options.action}")
+        action(options)
+
+    def _running(self) -> Workspace:
+        if self._workspace is None:
+            raise UsageMistake(say_no_ranks(free_workspaces()))
+        return self._workspace
+
+    def _chosen(self, options: Any, workspace: Workspace) -> tuple[int, ...] | None:
+        """Return the ranks that were named; None if the user named none."""
+        return None if options.ranks is None else parse_ranks(options.ranks, workspace.size)
+
+    def _do_start(self, options: Any) -> None:
+        self._drop_ended()
+        if note := recognise_job(options, options.n):
+            print(note)  # noqa: T201 - the answer
+        line = BootLine(self.shell)
+        try:
+            workspace = Workspace.start(**start_options(options), progress=line.take)
+        except DistributedError as error:
+            raise UsageMistake(str(error)) from None
+        finally:
+            line.close()
+        self._adopt(workspace)
+        self._do_status(options)
+        if workspace.threads_note:
+            print(workspace.threads_note)  # noqa: T201 - the answer
+
+    def _drop_ended(self) -> None:
+        """Drop ranks that are gone or only watched; refuse to drop others."""
+        workspace = self._workspace
+        if workspace is not None and workspace.is_running and not workspace.is_watching:
+            msg = (
+                f"{workspace.size} ranks run already in this notebook; "
+                "end them first with %distributed stop, or let them go with %distributed detach"
+            )
+            raise UsageMistake(msg)
+        self._stop()
+
+    def _adopt(self, workspace: Workspace) -> None:
+        self._workspace = workspace
+        self._pages.clear()
+        self._meet_page()
+        workspace.make_view = lambda: self._view(workspace)
+        for widget in self._live:  # widgets of a workspace that was detached show it again
+            if widget.workspace.name == workspace.name:
+                widget.workspace = workspace
+        self._sweeps.adopt(workspace)
+        self._offer_name(workspace)
+
+    def _do_attach(self, options: Any) -> None:
+        self._drop_ended()
+        try:
+            workspace = Workspace.attach(options.name, take=options.take, watch=options.watch)
+        except DistributedError as error:
+            raise UsageMistake(str(error)) from None
+        self._adopt(workspace)
+        self._do_status(options)
+        workspace.join()
+
+    def _do_detach(self, options: Any) -> None:
+        workspace = self._running()
+        was_running = workspace.is_running
+        try:
+            self._keep_stills()
+        finally:
+            workspace.detach()
+            self._forget()
+        if not was_running:
+            said = workspace.why_lost or say_gone(workspace.name, workspace.size)
+        elif workspace.is_watching:
+            said = say_unwatched(workspace.name, workspace.size)
+        else:
+            said = say_detached(workspace.name, workspace.size)
+        print(said)  # noqa: T201 - the answer
+
+    def _do_list(self, options: Any) -> None:
+        try:
+            print(format_workspaces(Workspace.list()))  # noqa: T201 - the answer
+        except DistributedError as error:
+            raise UsageMistake(str(error)) from None
+
+    def _offer_name(self, workspace: Workspace) -> None:
+        """Bind ``ws`` in the notebook, unless the name is in use.
+
+        With ``ws`` the user can call `ws.run` and the like.
+        """
+        taken = self.shell.user_ns.get("ws")
+        if taken is None or isinstance(taken, Workspace):
+            self.shell.push({"ws": workspace})
+
+    def _do_status(self, options: Any) -> None:
+        print(widgets.topology(self._running().topology()).text)  # noqa: T201 - the answer
+
+    def _do_topology(self, options: Any) -> None:
+        if (plan := planned_world(options)) is not None:
+            display(widgets.topology(plan))
+            return
+        workspace = self._running()
+        if options.still or not hasattr(self.shell, "kernel"):
+            uses = widgets.uses_of(workspace.trace())
+            seen = widgets.Observations(workspace.measured_links, uses=uses)
+            display(widgets.topology(workspace.topology(), seen))
+            return
+        widget = widgets.Topology(workspace)
+        self._live.add(widget)
+        widget.show()
+
+    def _do_monitor(self, options: Any) -> None:
+        workspace = self._running()
+        if options.still or not hasattr(self.shell, "kernel"):
+            display(widgets.monitor(workspace.trace(), workspace.topology()))
+            return
+        widget = widgets.Monitor(workspace)
+        self._live.add(widget)
+        widget.show()
+
+    def _do_bandwidth(self, options: Any) -> None:
+        self._sweeps.measure(self._running(), options)
+
+    def _do_output(self, options: Any) -> None:
+        workspace = self._running()
+        chosen = self._chosen(options, workspace)
+        for rank in range(workspace.size) if chosen is None else chosen:
+            print(f"rank {rank}:\n{workspace.output(rank)}", end="")  # noqa: T201
+
+    def _do_stacks(self, options: Any) -> None:
+        workspace = self._running()
+        chosen = self._chosen(options, workspace)
+        for ranks, text in grouped(workspace.stacks(chosen)):
+            print(f"{name_ranks(ranks)}: {text}")  # noqa: T201 - the answer
+
+    def _do_trace(self, options: Any) -> None:
+        workspace = self._running()
+        try:
+            trace = workspace.trace(options.file)
+        except OSError as error:
+            msg = f"{options.file!r} cannot be written: {error.strerror}; name another file"
+            raise UsageMistake(msg) from None
+        print(say_trace(trace, options.file))  # noqa: T201 - the answer
+
+    def _do_debug(self, options: Any) -> None:
+        workspace = self._running()
+        debug_ranks(workspace, self._chosen(options, workspace), self._view(workspace))
+
+    def _debug_failed(self, error: CellError) -> None:
+        """Debug the ranks of an error.
+
+        Under `%pdb` this runs while the error is shown, and must not fail.
+        """
+        workspace = self._workspace
+        try:
+            with _in_users_words():
+                view = QuietView() if workspace is None else self._view(workspace)
+                debug_failed(workspace, error, view)
+        except (DistributedError, TimeoutError, UsageError) as refusal:
+            print(f"phalanx: {refusal}", file=sys.stderr)  # noqa: T201 - the answer
+
+    def _do_restart(self, options: Any) -> None:
+        workspace = self._running()
+        chosen = self._chosen(options, workspace)
+        if chosen is not None and options.all:
+            msg = "name ranks, or say --all, not both"
+            raise UsageMistake(msg)
+        ranks = workspace.restart(
+            chosen,
+            all=options.all,
+            force=options.force,
+            copy_from=options.copy_from,
+            init=options.init,
+        )
+        print(say_replaced(ranks, workspace.size))  # noqa: T201 - the answer
+
+    def _do_interrupt(self, options: Any) -> None:
+        print(say_interrupted(self._running().interrupt()))  # noqa: T201 - the answer
+
+    def _do_stop(self, options: Any) -> None:
+        workspace = self._running()
+        if workspace.why_lost:
+            raise DistributedError(workspace.why_lost)
+        if workspace.is_watching:
+            workspace.stop()  # raises the reason why a watcher cannot stop the ranks
+        self._stop()
+        print(say_stopped(workspace.name, workspace.size))  # noqa: T201 - the answer

@@ -1,0 +1,456 @@
+"""Draw figures, status lines and the tables of bandwidth sweeps.
+
+Pictures are `<img>` elements that contain their bytes, so a saved notebook shows them without a
+kernel and nothing in them runs. All text of ranks is escaped.
+
+Cost: pictures of several ranks share grids of at most `FULL` pictures. A grid is sent when it
+appears, and again when a picture in it is new or changed, at most 10 times a second and at
+`BYTES_PER_S`. So ranks that show their pictures together send each picture once. If ranks show them
+one by one, a grid is sent at most `FULL` times, and each picture about `FULL` / 2 times. A plot
+that is redrawn in a loop costs its frames if the ranks are in step, and is bounded by the rate
+otherwise.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+import os
+import re
+import shutil
+import sys
+import uuid
+import weakref
+from collections import defaultdict, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from IPython.display import display, publish_display_data
+
+from phalanx import widgets
+from phalanx.protocol import SweepRun, name_ranks
+from phalanx.workspace import IMAGE_KINDS, Display, Sweep, Workspace
+
+from .arguments import UsageMistake
+
+# Pictures in one display. The display is sent again for each new or changed picture, so this number
+# bounds the cost.
+FULL = 16
+_GRID = "display:flex;flex-wrap:wrap;gap:0.5em 1em;align-items:flex-start"
+_WIDTHS = ((1, "100%"), (4, "48%"), (9, "31%"))  # (most pictures, widest picture)
+_WIDTH = "23%"
+_CAPTION = "font-family:monospace"
+_PICTURE = "max-width:100%;height:auto"
+_BACKGROUNDS = {"light": "#fff", "dark": "#111"}
+
+_ALT = "\x00alt\x00"  # place of the alternative text; cannot occur in escaped text or base64
+REDRAW_S = 0.1
+BYTES_PER_S = 20e6  # limit for grids that are sent again, so that a browser stays usable
+UNFOLDED = 16  # pictures of a cell; later grids are folded
+MAX_NAMED = 1000  # remembered display ids of figures
+ERASE = "\r\x1b[K"
+_FORMS = (".csv", ".json", ".svg")
+_MOST_KEPT = 16
+
+
+@dataclass(eq=False)
+class Slot:
+    """The place of one figure in a grid; empty after a clear."""
+
+    grid: Grid
+    ranks: tuple[int, ...]
+    event: Display | None = None
+
+
+@dataclass(eq=False)
+class Grid:
+    """Figures that share one display.
+
+    ``number`` counts the grids of a cell from 1.
+    """
+
+    number: int
+    place: str  # the display id
+    is_folded: bool
+    slots: list[Slot] = field(default_factory=list)
+    is_shown: bool = False
+    due_s: float = 0.0  # earliest time of the next drawing
+
+    def bundle(self, label: Callable[[tuple[int, ...]], str]) -> dict[str, Any]:
+        """Draw the grid as a MIME bundle; ``label`` makes the captions.
+
+        A picture that several ranks show alike is drawn once, with all of these ranks.
+        """
+        figures: dict[str, tuple[set[int], Display]] = {}
+        for slot in self.slots:
+            if slot.event is not None:
+                ranks, _ = figures.setdefault(_picture(slot.event), (set(), slot.event))
+                ranks.update(slot.ranks)
+        if not figures:
+            return {}
+        width = next((width for most, width in _WIDTHS if len(figures) <= most), _WIDTH)
+        cells, lines, everyone = [], [], set()
+        for picture, (ranks, event) in sorted(figures.items(), key=lambda item: min(item[1][0])):
+            caption = (label(tuple(sorted(ranks))) + "Out:" * event.is_result).strip()
+            text = str(event.data.get("text/plain", ""))
+            what = f"figure of {name_ranks(ranks)}"
+            cells.append(
+                f'<figure style="margin:0;max-width:{width}">'
+                f'<figcaption style="{_CAPTION}">{escape(caption)}</figcaption>'
+                f"{picture.replace(_ALT, escape(f'{what}: {text}'), 1)}</figure>"
+            )
+            lines.append(f"{caption} {text}".strip())
+            everyone |= ranks
+        html = f'<div style="{_GRID}">{"".join(cells)}</div>'
+        if self.is_folded:
+            count = f"{len(cells)} figure{'s' * (len(cells) > 1)} of {name_ranks(everyone)}"
+            html = f"<details><summary>{count}</summary>{html}</details>"
+        return {"text/html": html, "text/plain": "\n".join(lines)}
+
+
+def _picture(event: Display) -> str:
+    """Write a figure's picture as HTML, or its text without one."""
+    kind = next((kind for kind in IMAGE_KINDS if kind in event.data), "")
+    if not kind:
+        return f"<pre>{escape(str(event.data.get('text/plain', '')))}</pre>"
+    data = str(event.data[kind])
+    if kind == "image/svg+xml":
+        if "xmlns=" not in data:  # an image needs it, inline SVG in a page does not
+            data = data.replace("<svg", '<svg xmlns="http://www.w3.org/2000/svg"', 1)
+        data = base64.b64encode(data.encode(errors="replace")).decode()
+    else:
+        data = escape("".join(data.split()))
+    style = _PICTURE
+    background = _BACKGROUNDS.get(str(event.metadata.get("needs_background")))
+    if background:
+        style += f";background:{background}"
+    sizes = event.metadata.get(kind)
+    size = ""
+    for name in ("width", "height"):
+        number = sizes.get(name) if isinstance(sizes, dict) else None
+        if re.fullmatch(r"\d{1,5}(\.\d+)?", str(number)):
+            size += f' {name}="{number}"'
+    return f'<img src="data:{kind};base64,{data}" alt="{_ALT}" style="{style}"{size}>'
+
+
+Place = str | Slot  # a display id of ours, or a slot in a grid
+Named = dict[tuple[int, str], Place]  # (rank, the rank's display id) -> place, of all cells
+
+
+class Figures:
+    """Gives each figure of a cell a place where it can change.
+
+    A rank that clears its output frees its places, and its next figures take them again. So a plot
+    that is redrawn in a loop keeps its place, and other ranks' figures stay unchanged.
+
+    A rank's picture joins the first grid below all output of that rank. So the ranks' first
+    pictures stand side by side, then their second ones. Each stands below the text that its rank
+    printed before it, even if one rank is late.
+
+    Parameters
+    ----------
+    label : callable
+        Makes the caption of a picture from its ranks.
+    named : dict
+        Shared by the cells of a notebook: a rank may update a figure of an earlier cell.
+    """
+
+    def __init__(self, label: Callable[[tuple[int, ...]], str], named: Named) -> None:
+        self._label = label
+        self._named = named
+        self._shown: dict[int, dict[Place, None]] = defaultdict(dict)  # in order
+        self._free: dict[int, deque[Place]] = defaultdict(deque)
+        self._grids: list[Grid] = []
+        self._stale: dict[str, Grid] = {}  # by display id, the oldest first
+        self._stands_at: dict[int, int] = {}  # rank -> number of the grid its last output is at
+        self._n_pictures = 0
+        self._now_s = 0.0
+
+    def is_new(self, event: Display) -> bool:
+        """Whether `show` gives this figure a new place."""
+        is_known = event.is_update or (event.rank, event.display_id) in self._named
+        return not is_known and not any(isinstance(p, str) for p in self._free[event.rank])
+
+    def said(self, ranks: tuple[int, ...]) -> None:
+        """Note that these ranks show something below all grids so far."""
+        self.settle()
+        for rank in ranks:
+            self._stands_at[rank] = len(self._grids)
+
+    def settle(self) -> None:
+        """Draw the grids that were not shown yet.
+
+        Later output then stands below these grids.
+        """
+        for grid in [grid for grid in self._stale.values() if not grid.is_shown]:
+            self._draw(grid)
+
+    def show(self, event: Display) -> None:
+        """Show a figure in its place, or below everything."""
+        place = self._named.get((event.rank, event.display_id))
+        if place is None and event.is_update:
+            return  # the figure to update was never shown
+        if isinstance(place, Slot):
+            self._fill(place, event)
+            return
+        is_update = place is not None
+        free = self._free[event.rank]
+        while place is None and free:
+            first = free.popleft()
+            if isinstance(first, str):
+                place, is_update = first, True
+            else:
+                self._fill(first, None)  # a grid is for pictures
+        if place is None:
+            self.said((event.rank,))
+        place = place or str(uuid.uuid4())
+        self._keep(event, place)
+        transient = {"display_id": place}
+        publish_display_data(event.data, event.metadata, transient=transient, update=is_update)
+
+    def show_picture(self, ranks: tuple[int, ...], event: Display) -> None:
+        """Show a picture in its place, or in a shared grid."""
+        free = self._free[event.rank]
+        if event.is_update or (event.rank, event.display_id) in self._named:
+            self.show(event)
+            return
+        place = free[0] if free else self._new_slot(ranks)
+        if isinstance(place, str):
+            self.show(event)
+            return
+        if free:
+            free.popleft()
+        self._fill(place, event)
+        self._keep(event, place)
+
+    def _new_slot(self, ranks: tuple[int, ...]) -> Slot:
+        behind = max(self._stands_at.get(rank, 0) for rank in ranks)
+        grid = next((grid for grid in self._grids[behind:] if len(grid.slots) < FULL), None)
+        if grid is None:
+            is_folded = self._n_pictures >= UNFOLDED
+            grid = Grid(len(self._grids) + 1, str(uuid.uuid4()), is_folded)
+            self._grids.append(grid)
+        self._n_pictures += 1
+        for rank in ranks:
+            self._stands_at[rank] = grid.number
+        slot = Slot(grid, ranks)
+        grid.slots.append(slot)
+        return slot
+
+    def _fill(self, slot: Slot, event: Display | None) -> None:
+        slot.event = event
+        self._stale[slot.grid.place] = slot.grid
+
+    def _keep(self, event: Display, place: Place) -> None:
+        if event.display_id:
+            self._named[event.rank, event.display_id] = place
+            while len(self._named) > MAX_NAMED:
+                del self._named[next(iter(self._named))]
+        self._shown[event.rank][place] = None
+
+    def clear(self, rank: int, *, wait: bool) -> None:
+        """Free a rank's places; without ``wait`` also empty them at once."""
+        places, self._shown[rank] = self._shown[rank], {}
+        self._free[rank].extend(places)
+        for key in [key for key, place in self._named.items() if place in places]:
+            del self._named[key]
+        if wait:
+            return
+        for place in places:
+            if isinstance(place, Slot):
+                self._fill(place, None)
+            else:
+                publish_display_data({}, {}, transient={"display_id": place}, update=True)
+
+    def refresh(self, now_s: float) -> float | None:
+        """Draw the grids that are due; return the next due time."""
+        self._now_s = now_s
+        for grid in list(self._stale.values()):
+            if not grid.is_shown or now_s >= grid.due_s:
+                self._draw(grid)
+        return min((grid.due_s for grid in self._stale.values()), default=None)
+
+    def _draw(self, grid: Grid) -> None:
+        del self._stale[grid.place]
+        data = grid.bundle(self._label)
+        transient = {"display_id": grid.place}
+        publish_display_data(data, {}, transient=transient, update=grid.is_shown)
+        grid.is_shown = True
+        if math.isfinite(self._now_s):  # otherwise this was the last drawing
+            nbytes = len(data.get("text/html", ""))
+            grid.due_s = self._now_s + max(REDRAW_S, nbytes / BYTES_PER_S)
+
+
+class KernelStatus:
+    """A status line in a display of its own.
+
+    At the end the display is emptied: a display without data takes no space in a notebook.
+    """
+
+    is_shown = True  # whether `show` shows anything at all
+
+    def __init__(self) -> None:
+        self._display_id = ""
+        self._text = ""
+
+    def show(self, text: str) -> None:
+        """Show the line in place of the one before.
+
+        The same text again sends nothing.
+        """
+        if text == self._text:
+            return
+        self._text = text
+        is_update = bool(self._display_id)
+        self._display_id = self._display_id or str(uuid.uuid4())
+        data = {"text/plain": text} if text else {}
+        transient = {"display_id": self._display_id}
+        publish_display_data(data, {}, transient=transient, update=is_update)
+
+    def lift(self) -> None:
+        """Do nothing: the line has a place of its own."""
+
+
+class TerminalStatus:
+    """A status line at the bottom of a terminal.
+
+    Code that writes to the terminal calls `lift` first.
+    """
+
+    is_shown = True
+
+    def __init__(self) -> None:
+        self._is_drawn = False
+
+    def show(self, text: str) -> None:
+        """Write the line over the one before; empty text erases it.
+
+        The line is cut to the terminal's width.
+        """
+        self.lift()
+        if text:
+            columns = shutil.get_terminal_size().columns
+            sys.stdout.write(text[: max(0, columns - 1)])
+            sys.stdout.flush()
+            self._is_drawn = True
+
+    def lift(self) -> None:
+        """Erase the line."""
+        if self._is_drawn:
+            sys.stdout.write(ERASE)
+            sys.stdout.flush()
+            self._is_drawn = False
+
+
+class NoStatus:
+    """Status line that shows nothing.
+
+    For a pipe, a file, or a terminal that cannot erase a line.
+    """
+
+    is_shown = False
+
+    def show(self, text: str) -> None:
+        """Drop the text."""
+
+    def lift(self) -> None:
+        """Do nothing."""
+
+
+def status_for(shell: Any) -> KernelStatus | TerminalStatus | NoStatus:
+    """Make the status line that this shell can show."""
+    if hasattr(shell, "kernel"):
+        # papermill, nbclient and nbconvert take no input, and nobody watches. Their saved notebook
+        # would keep an empty output for each line, because Jupyter cannot remove one output.
+        return KernelStatus() if shell.kernel._allow_stdin else NoStatus()
+    if sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb":
+        return TerminalStatus()
+    return NoStatus()
+
+
+class Sweeps:
+    """The bandwidth sweeps of a notebook, of any workspace.
+
+    Sweeps of several workspaces can be compared, for example with another transport.
+    """
+
+    def __init__(self, shell: Any) -> None:
+        self._shell = shell
+        self._earlier: tuple[SweepRun, ...] = ()
+        self._live: weakref.WeakSet[widgets.Bandwidth] = weakref.WeakSet()
+
+    def measure(self, workspace: Workspace, options: Any) -> None:
+        """Run a sweep, show each size, and keep the measurements.
+
+        A sweep that was stopped is kept, too. A kernel shows the live widget, unless ``--still`` is
+        given; other shells print rows.
+        """
+        target = None if options.save is None else _checked(options.save)
+        asked = widgets.SweepRequest(
+            options.op, options.begin, options.end, options.factor, options.dtype, options.iters
+        )
+        widget = widgets.Bandwidth(workspace, earlier=self._earlier)
+        sweep = widget.begin(asked, wait=options.wait)
+        try:
+            if options.still or not hasattr(self._shell, "kernel"):
+                self._print(sweep, widget)
+            else:
+                self._show(sweep, widget)
+        finally:
+            if sweep.progress.state == "stopped":
+                print(f"# {sweep.progress.text}")  # noqa: T201
+            if sweep.points:
+                self._keep(sweep.run, widget, target)
+
+    def adopt(self, workspace: Workspace) -> None:
+        """Connect live widgets to a workspace that was attached again."""
+        for widget in self._live:
+            if widget.workspace.name == workspace.name:
+                widget.workspace = workspace
+
+    def _show(self, sweep: Sweep, widget: widgets.Bandwidth) -> None:
+        self._live.add(widget)
+        widget.show()
+        widget.follow(sweep)
+
+    def _print(self, sweep: Sweep, widget: widgets.Bandwidth) -> None:
+        status = status_for(self._shell)
+        print(widgets.HEADER)  # noqa: T201 - rows appear as they are measured
+        try:
+            status.show(sweep.progress.text)
+            with sweep.ends_at_ctrl_c():
+                for measurement in sweep:
+                    status.lift()
+                    print(widgets.format_measurement(measurement))  # noqa: T201
+                    sys.stdout.flush()
+                    status.show(sweep.progress.text)
+        finally:
+            status.lift()
+            status.show("")
+            if sweep.points:
+                display(widget.still())
+            widget.close()
+
+    def _keep(self, run: SweepRun, widget: widgets.Bandwidth, target: Path | None) -> None:
+        self._earlier = (*self._earlier, run)[-_MOST_KEPT:]
+        if target is not None:
+            forms = {
+                ".csv": lambda: widgets.sweep_csv(run.points),
+                ".json": lambda: widgets.sweep_json(run),
+                ".svg": lambda: widget.still().svg,
+            }
+            target.write_text(forms[target.suffix](), encoding="utf-8")
+
+
+def _checked(name: str) -> Path:
+    target = Path(name)
+    if target.suffix not in _FORMS:
+        msg = f"a sweep is saved as {', '.join(_FORMS[:-1])} or {_FORMS[-1]}, not as {name!r}"
+        raise UsageMistake(msg)
+    if not target.parent.is_dir():
+        msg = f"there is no folder {str(target.parent)!r} to save {target.name!r} in"
+        raise UsageMistake(msg)
+    return target

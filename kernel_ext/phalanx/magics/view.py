@@ -1,0 +1,403 @@
+"""Show ranks' output and prompts in a notebook.
+
+The view only appends: each line is sent once, so the cost is that of the text (for pictures see
+`tables`). Nothing is shown as HTML unless a rank displayed it as HTML.
+"""
+
+from __future__ import annotations
+
+import select
+import sys
+import termios
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, Literal, TypeVar
+
+import zmq
+from IPython.display import publish_display_data
+from jupyter_client.session import extract_header
+
+from phalanx.protocol import BootProgress, WorldTopology, format_ranks
+from phalanx.workspace import (
+    CannotAsk,
+    Clear,
+    Display,
+    OpenPrompt,
+    Question,
+    QuietView,
+    StreamName,
+    is_image,
+)
+
+from .tables import Figures, Named, status_for
+
+END_OF_INPUT = "\x04"  # a front end sends this for Ctrl-D, as ipykernel reads it
+
+Label = Literal["rank", "host", "none"]
+Error = TypeVar("Error", bound=BaseException)
+
+
+class KernelPrompt:
+    """An input request of a Jupyter kernel that can be polled.
+
+    Output continues between polls. The protocol cannot withdraw a request: `close` leaves it open,
+    and the front end drops it when the cell ends. An answer that still comes is discarded before
+    the next question.
+    """
+
+    def __init__(self, kernel: Any, prompt: str, password: bool) -> None:
+        if not kernel._allow_stdin:
+            msg = (
+                f"nobody can answer {prompt!r}: this front end has no input; "
+                "give the value in the cell instead"
+            )
+            raise CannotAsk(msg)
+        self._kernel = kernel
+        self._socket = kernel.stdin_socket
+        while self._socket.poll(0):
+            self._socket.recv_multipart()
+        request = kernel.session.send(
+            self._socket,
+            "input_request",
+            {"prompt": prompt, "password": password},
+            kernel.get_parent("shell"),
+            ident=kernel._get_shell_context_var(kernel._shell_parent_ident),
+        )
+        self._id = request["header"]["msg_id"]
+
+    def poll(self, timeout_s: float) -> tuple[str | None] | None:
+        """Return the line in a tuple once it came, otherwise None.
+
+        ``(None,)`` is the end of input.
+        """
+        if not self._socket.poll(int(timeout_s * 1000), zmq.POLLIN):
+            return None
+        _, reply = self._kernel.session.recv(self._socket, mode=zmq.NOBLOCK)
+        if reply is None or reply["header"]["msg_type"] != "input_reply":
+            return None
+        # A front end that names the request it answers (JupyterLab does) may mean an older request.
+        if reply["parent_header"].get("msg_id", self._id) != self._id:
+            return None
+        value = str(reply["content"].get("value", ""))
+        return (None if value == END_OF_INPUT else value,)
+
+    def close(self) -> None:
+        """Leave the request open: the protocol cannot withdraw it."""
+
+
+class TerminalPrompt:
+    """A prompt in a terminal that can be polled.
+
+    The terminal itself edits the line. If standard input is no terminal (a pipe, a file), the line
+    is read in one blocking call: text that Python has buffered cannot be polled for.
+    """
+
+    def __init__(self, prompt: str, password: bool) -> None:
+        self.is_open = True
+        self._stdin = sys.stdin
+        self._is_tty = self._stdin.isatty()
+        self._settings: list[Any] | None = None
+        if password and self._is_tty:
+            self._settings = termios.tcgetattr(self._stdin)
+            silent = [*self._settings]
+            silent[3] &= ~termios.ECHO
+            termios.tcsetattr(self._stdin, termios.TCSADRAIN, silent)
+        sys.stdout.write(prompt)
+        sys.stdout.flush()
+
+    def poll(self, timeout_s: float) -> tuple[str | None] | None:
+        """Return the line in a tuple once it came, otherwise None.
+
+        ``(None,)`` is the end of input (Ctrl-D).
+        """
+        if self._is_tty and not select.select([self._stdin], [], [], timeout_s)[0]:
+            return None
+        line = self._stdin.readline()
+        return (line.rstrip("\n") if line else None,)
+
+    def close(self) -> None:
+        """Restore the terminal's settings.
+
+        If the settings were changed, later output begins on a new line.
+        """
+        self.is_open = False
+        if self._settings is not None:
+            termios.tcsetattr(self._stdin, termios.TCSADRAIN, self._settings)
+            self._settings = None
+            sys.stdout.write("\n")
+            sys.stdout.flush()
+
+
+def open_prompt(shell: Any, prompt: str, password: bool) -> KernelPrompt | TerminalPrompt:
+    """Open a prompt in this shell; `CannotAsk` if it has no input."""
+    kernel = getattr(shell, "kernel", None)
+    if kernel is None:
+        return TerminalPrompt(prompt, password)
+    return KernelPrompt(kernel, prompt, password)
+
+
+class BootLine:
+    """Status line of a start that shows the progress of hosts.
+
+    One object shows one start. A start on one host shows nothing.
+    """
+
+    def __init__(self, shell: Any) -> None:
+        self._status = status_for(shell)
+        self._hosts: dict[int, BootProgress] = {}
+
+    def take(self, progress: BootProgress) -> None:
+        """Show the new state of a host."""
+        self._hosts[progress.host] = progress
+        self._status.show(boot_text(self._hosts[index] for index in sorted(self._hosts)))
+
+    def close(self) -> None:
+        """Erase the line."""
+        if self._hosts:
+            self._status.show("")
+
+
+def boot_text(hosts: Iterable[BootProgress]) -> str:
+    """Write the status line of a start, hosts in their order.
+
+    Examples
+    --------
+    >>> boot_text([
+    ...     BootProgress(1, "b", "up", 2.31), BootProgress(2, "c", "failed", 0.1, "no route to host"),
+    ...     BootProgress(3, "d", "starting", 1.0, "waits for a connection"),
+    ... ])
+    '▸ up: b (2.3 s) · starting: d (waits for a connection) · failed: c (no route to host)'
+    """
+    said: dict[str, list[str]] = {"up": [], "starting": [], "failed": []}
+    for its in hosts:
+        note = f"{its.seconds:.1f} s" if its.state == "up" else its.text
+        said[its.state].append(f"{its.name} ({note})" if note else its.name)
+    parts = [f"{state}: {', '.join(names)}" for state, names in said.items() if names]
+    return "▸ " + " · ".join(parts)
+
+
+def in_one_line(error: Error) -> Error:
+    """Make IPython show an error without a traceback.
+
+    The frames would be ours, not the user's. An error that renders itself (`CellError`) is left
+    alone.
+    """
+    if not hasattr(error, "_render_traceback_"):
+        text = str(error)
+        line = f"{type(error).__name__}: {text}" if text else type(error).__name__
+        error._render_traceback_ = lambda: [line]  # type: ignore[attr-defined]
+    return error
+
+
+def hosts_of(topology: WorldTopology) -> dict[int, str]:
+    """Return the name of each rank's host."""
+    names = {host.index: host.name for host in topology.hosts}
+    return {info.rank: names[info.host] for info in topology.ranks}
+
+
+def _prefix(label: Label, hosts: Mapping[int, str], ranks: tuple[int, ...]) -> str:
+    if label == "none":
+        return ""
+    if label == "rank":
+        return f"[{format_ranks(ranks)}] "
+    by_host: dict[str, list[int]] = {}
+    for rank in ranks:
+        by_host.setdefault(hosts.get(rank, "?"), []).append(rank)
+    return f"[{', '.join(f'{host} {format_ranks(own)}' for host, own in by_host.items())}] "
+
+
+class NotebookView:
+    """Shows one cell in the shell where it was typed.
+
+    Parameters
+    ----------
+    shell : InteractiveShell
+        The shell of the notebook or terminal.
+    label : {"rank", "host", "none"}
+        The label before each line: ``[0-1]``, ``[alpha 0-1]`` or nothing.
+    hosts : mapping of int to str, optional
+        The host name of each rank, for ``label="host"``.
+    named : dict, optional
+        The figures that ranks may update, of all cells of a notebook.
+    """
+
+    def __init__(
+        self,
+        shell: Any,
+        *,
+        label: Label = "rank",
+        hosts: Mapping[int, str] | None = None,
+        named: Named | None = None,
+    ) -> None:
+        self._shell = shell
+        self._label = label
+        self._hosts = hosts or {}
+        self._figures = Figures(self._prefix, {} if named is None else named)
+        self._has_grids = False
+        self._bars_id = ""
+        self._status = status_for(shell)
+        self._prompt: OpenPrompt | None = None
+        self._cell: dict[str, Any] = {}  # header of the request of the notebook's cell
+
+    def _prefix(self, ranks: tuple[int, ...]) -> str:
+        return _prefix(self._label, self._hosts, ranks)
+
+    def begin(self, ranks: tuple[int, ...]) -> None:
+        """Note the notebook's cell, and whether pictures share grids.
+
+        In a kernel pictures share grids if the cell runs on several ranks.
+        """
+        if hasattr(self._shell, "kernel"):
+            self._has_grids = len(ranks) > 1
+            self._cell = extract_header(self._shell.get_parent())
+
+    def later(self) -> LateView:
+        """Return a view that shows late output below this cell."""
+        # A partial function: a bound method would keep the cell's figures in memory.
+        return LateView(self._shell, self._cell, partial(_prefix, self._label, self._hosts))
+
+    def lines(self, stream: StreamName, lines: Sequence[tuple[tuple[int, ...], str]]) -> None:
+        """Print lines, each with its ranks."""
+        self._status.lift()
+        for ranks, _ in lines:
+            self._figures.said(ranks)
+        target = sys.stderr if stream == "stderr" else sys.stdout
+        target.write("".join(f"{self._prefix(ranks)}{line}\n" for ranks, line in lines))
+        target.flush()
+
+    @property
+    def shows_bars(self) -> bool:
+        """Whether progress bars can be drawn.
+
+        A terminal has no place for progress bars: the last state of a bar is printed as a line.
+        """
+        return hasattr(self._shell, "kernel")
+
+    def bars(self, bars: Mapping[int, str]) -> None:
+        """Draw progress bars in a display that is updated."""
+        if not self.shows_bars:
+            return
+        text = "\n".join(
+            f"{self._prefix((rank,))}{line}"
+            for rank, bar in bars.items()
+            for line in bar.split("\n")
+        )
+        is_update = bool(self._bars_id)
+        self._bars_id = self._bars_id or str(uuid.uuid4())
+        transient = {"display_id": self._bars_id}
+        data = {"text/plain": text} if text else {}
+        publish_display_data(data, {}, transient=transient, update=is_update)
+
+    def display(self, ranks: tuple[int, ...], event: Display) -> None:
+        """Show a value as text, or a figure below its ranks.
+
+        Pictures of several ranks stand side by side; `refresh` draws them.
+        """
+        self._status.lift()
+        if self._has_grids and is_image(event.data):
+            self._figures.show_picture(ranks, event)
+            return
+        text = event.data.get("text/plain", "")
+        label = self._prefix(ranks) + ("Out:" if event.is_result else "")
+        if all(kind == "text/plain" for kind in event.data) and not event.display_id:
+            self._figures.said(ranks)
+            separator = "\n" if "\n" in text else " " * label.endswith(":")
+            self._print(f"{label}{separator}{text}\n")
+            return
+        if self._figures.is_new(event) and label.strip():
+            self._figures.said(ranks)
+            self._print(f"{label.strip()}\n")
+        self._figures.show(event)
+
+    def clear(self, event: Clear) -> None:
+        """Clear the figures of a rank; its next ones take their place."""
+        self._figures.clear(event.rank, wait=event.wait)
+
+    def refresh(self, now_s: float) -> float | None:
+        """Draw pictures that are due; return the next due time."""
+        return self._figures.refresh(now_s)
+
+    def _print(self, text: str) -> None:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+    def ask(self, question: Question) -> OpenPrompt:
+        """Ask once for all ranks that wait, and name them."""
+        who = f"[{format_ranks(question.ranks)}]"
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self._status.lift()
+        self._figures.settle()
+        self._prompt = open_prompt(self._shell, f"{who} {question.prompt}", question.password)
+        return self._prompt
+
+    def notice(self, text: str) -> None:
+        """Print a notice of Phalanx."""
+        self._status.lift()
+        self._figures.settle()
+        sys.stderr.write(f"phalanx: {text}\n")
+        sys.stderr.flush()
+
+    @property
+    def shows_status(self) -> bool:
+        """Whether there is a place for a status line."""
+        return self._status.is_shown
+
+    def status(self, text: str) -> None:
+        """Show the status of a long cell.
+
+        A terminal shows none while a prompt is open, because a person types on that line.
+        """
+        if isinstance(self._prompt, TerminalPrompt) and self._prompt.is_open:
+            return
+        self._status.show(text)
+
+
+class LateView(QuietView):
+    """Shows output that ranks send after their cell has ended.
+
+    In a notebook the output appears below that cell. The view sends to the front end itself,
+    because ``sys.stdout`` belongs to the cell that runs now. A terminal shows the output at its
+    current line.
+    """
+
+    def __init__(
+        self, shell: Any, cell: dict[str, Any], prefix: Callable[[tuple[int, ...]], str]
+    ) -> None:
+        self._shell = shell
+        self._cell = cell
+        self._prefix = prefix
+
+    def lines(self, stream: StreamName, lines: Sequence[tuple[tuple[int, ...], str]]) -> None:
+        """Print lines, each with its ranks."""
+        self._print(stream, "".join(f"{self._prefix(ranks)}{line}\n" for ranks, line in lines))
+
+    def display(self, ranks: tuple[int, ...], event: Display) -> None:
+        """Show a figure below a line that names its ranks."""
+        prefix, kinds = self._prefix(ranks), event.data.keys()
+        text = str(event.data.get("text/plain", ""))
+        if kinds <= {"text/plain"} or not self._cell:
+            self._print("stdout", f"{prefix}{text}\n")
+            return
+        if prefix:
+            self._print("stdout", f"{prefix.strip()}\n")
+        self._send(
+            "display_data", {"data": event.data, "metadata": event.metadata, "transient": {}}
+        )
+
+    def notice(self, text: str) -> None:
+        """Print a notice of Phalanx."""
+        self._print("stderr", f"phalanx: {text}\n")
+
+    def _print(self, stream: StreamName, text: str) -> None:
+        if self._cell:
+            self._send("stream", {"name": stream, "text": text})
+            return
+        target = sys.stderr if stream == "stderr" else sys.stdout
+        target.write(text)
+        target.flush()
+
+    def _send(self, kind: str, content: dict[str, Any]) -> None:
+        kernel = self._shell.kernel
+        kernel.session.send(kernel.iopub_socket, kind, content, parent=self._cell)

@@ -1,0 +1,76 @@
+"""Train on all ranks.
+
+Average gradients, go on after the loss of a rank, save checkpoints, divide datasets and layers.
+Users import it as ``phalanx.nn``. It imports neither torch nor MLX.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from phalanx.errors import NotSupported
+
+from .checkpoints import Saving, export, load, save
+from .data import Shard, all_batches, seed, shard
+from .gradients import average_gradients, clip_grad_norm_sharded, sum_gradients
+from .training import TrainingStep, TrainingSteps, steps
+
+if TYPE_CHECKING:
+    from .sharding import (
+        AllToShardedLinear,
+        QuantizedAllToShardedLinear,
+        QuantizedShardedToAllLinear,
+        ShardedToAllLinear,
+        shard_inplace,
+        shard_linear,
+    )
+
+__all__ = [
+    "AllToShardedLinear",
+    "QuantizedAllToShardedLinear",
+    "QuantizedShardedToAllLinear",
+    "Saving",
+    "Shard",
+    "ShardedToAllLinear",
+    "TrainingStep",
+    "TrainingSteps",
+    "all_batches",
+    "average_gradients",
+    "clip_grad_norm_sharded",
+    "export",
+    "load",
+    "save",
+    "seed",
+    "shard",
+    "shard_inplace",
+    "shard_linear",
+    "steps",
+    "sum_gradients",
+]
+
+# Layers of MLX: imported when one is first used.
+_OF_MLX = frozenset(
+    (
+        "AllToShardedLinear",
+        "QuantizedAllToShardedLinear",
+        "QuantizedShardedToAllLinear",
+        "ShardedToAllLinear",
+        "shard_inplace",
+        "shard_linear",
+    )
+)
+
+
+def __getattr__(name: str) -> Any:
+    """Import the layers of MLX at their first use."""
+    if name not in _OF_MLX:
+        msg = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(msg)
+    try:
+        from . import sharding
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != "mlx":
+            raise
+        msg = f"px.nn.{name} is for models of MLX, which is not installed: pip install mlx[cpu]"
+        raise NotSupported(msg) from None
+    return getattr(sharding, name)

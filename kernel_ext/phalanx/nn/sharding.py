@@ -1,0 +1,532 @@
+"""Divide linear layers of MLX among the ranks, evenly or not.
+
+Imported only where MLX is loaded. The layers are those of `mlx.nn.layers.distributed`, with sizes
+that the ranks need not divide.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import mlx.core as mx
+from mlx.nn.layers.base import Module
+from mlx.nn.layers.linear import Linear
+from mlx.nn.layers.quantized import QuantizedLinear
+from mlx.utils import tree_map_with_path
+
+from phalanx.distributed import Group, all_sum, init
+
+from .gradients import group_of_mlx, sum_gradients
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = [
+    "AllToShardedLinear",
+    "QuantizedAllToShardedLinear",
+    "QuantizedShardedToAllLinear",
+    "ShardedToAllLinear",
+    "partition",
+    "shard_inplace",
+    "shard_linear",
+]
+
+_SHARDINGS = ("all-to-sharded", "sharded-to-all")
+Segments = int | Sequence[int] | Sequence[float]
+
+
+def partition(size: int, n_ranks: int, block: int = 1) -> list[tuple[int, int]]:
+    """Return the begin and the end of each rank's part.
+
+    Parts consist of whole blocks. If the ranks do not divide the blocks, the first ranks have one
+    block more.
+
+    Parameters
+    ----------
+    size : int
+        Number of rows or columns.
+    n_ranks : int
+        Number of ranks.
+    block : int, optional
+        Rows or columns that stay together.
+
+    Returns
+    -------
+    list of (int, int)
+        The part of each rank.
+
+    Raises
+    ------
+    ValueError
+        The blocks do not divide the size, or there are fewer blocks than ranks.
+
+    Examples
+    --------
+    >>> partition(8, 3), partition(192, 2, 64)
+    ([(0, 3), (3, 6), (6, 8)], [(0, 128), (128, 192)])
+    """
+    n_blocks, rest = divmod(size, block)
+    if rest:
+        msg = f"a size of {size} does not consist of blocks of {block}"
+        raise ValueError(msg)
+    if n_blocks < n_ranks:
+        blocks = f" in blocks of {block}" if block > 1 else ""
+        msg = f"a size of {size}{blocks} is too small for {n_ranks} ranks"
+        raise ValueError(msg)
+    fewest, n_larger = divmod(n_blocks, n_ranks)
+    ends = [block * (fewest * (rank + 1) + min(rank + 1, n_larger)) for rank in range(n_ranks)]
+    return list(zip([0, *ends], ends, strict=False))
+
+
+class _Place(NamedTuple):
+    """The ranks that share a layer, and this one among them."""
+
+    rank: int
+    size: int
+
+
+def _place_of(group: Any) -> _Place:
+    # A group of MLX has the same methods.
+    known = init() if group is None else group
+    return _Place(known.rank(), known.size())
+
+
+def _sum(x: mx.array, group: Any) -> mx.array:
+    lazy = group_of_mlx(group)
+    if lazy is not None:
+        return mx.distributed.all_sum(x, group=lazy)
+    return all_sum(x, group=cast("Group | None", group))
+
+
+def _lengths(size: int, segments: Segments) -> list[int]:
+    """Return the lengths of the segments of an axis."""
+    if isinstance(segments, int):
+        if size % segments:
+            msg = f"a size of {size} does not consist of {segments} equal segments"
+            raise ValueError(msg)
+        return [size // segments] * segments
+    cuts = [int(cut * size) if isinstance(cut, float) else cut for cut in segments]
+    ends = [0, *cuts, size]
+    lengths = [end - begin for begin, end in pairwise(ends)]
+    if min(lengths) < 0:
+        msg = f"the segments {list(segments)} are not in order within a size of {size}"
+        raise ValueError(msg)
+    return lengths
+
+
+def _part(
+    array: mx.array, axis: int, segments: Segments, place: _Place, block: int, scale: float = 1
+) -> mx.array:
+    """Return this rank's part of each segment, along one axis.
+
+    ``scale`` is the number of elements of the array for one of the layer's rows or columns: less
+    than 1 where several are packed into one element.
+    """
+    size = round(array.shape[axis] / scale)
+    parts, begin = [], 0
+    for length in _lengths(size, segments):
+        low, high = partition(length, place.size, block)[place.rank]
+        first, end = (round((begin + at) * scale) for at in (low, high))
+        parts.append(mx.take(array, mx.arange(first, end), axis=axis))
+        begin += length
+    return mx.contiguous(mx.concatenate(parts, axis=axis))
+
+
+@contextmanager
+def _named(what: str, module: Module) -> Iterator[None]:
+    """Name the layer in an error about its sizes."""
+    try:
+        yield
+    except ValueError as error:
+        msg = f"{what}: {type(module).__name__}: {error}"
+        raise ValueError(msg) from None
+
+
+def shard_inplace(
+    module: Module,
+    sharding: str | Callable[[str, mx.array], Any],
+    *,
+    segments: Segments = 1,
+    group: Any = None,
+    block: int = 1,
+) -> None:
+    """Divide the parameters of a module among the ranks, in place.
+
+    No communication is added: the module must do that.
+
+    Parameters
+    ----------
+    module : mlx.nn.Module
+        The module; not a quantized one.
+    sharding : str or callable
+        ``"all-to-sharded"`` divides the outputs (with the bias), ``"sharded-to-all"`` the inputs.
+        Or a function of the path and the array of a parameter that returns the axis, the axis and
+        the segments, or None.
+    segments : int or sequence, optional
+        Parts of which the layer consists, each of which is divided: their number, or the places of
+        the cuts as indices or fractions. 3 for queries, keys and values in one layer.
+    group : Group or mlx.core.distributed.Group, optional
+        Ranks that share the module; ``None``: all.
+    block : int, optional
+        Rows or columns that stay together, such as the size of an attention head.
+
+    Raises
+    ------
+    ValueError
+        The sharding is unknown, or the sizes do not fit the ranks.
+
+    See Also
+    --------
+    shard_linear : returns a layer that communicates.
+
+    Notes
+    -----
+    If the ranks do not divide the blocks, the first ranks have one block more. Cost: no
+    communication.
+
+    Examples
+    --------
+    >>> import mlx.nn, phalanx as px
+    >>> layer = mlx.nn.Linear(4, 6)
+    >>> px.nn.shard_inplace(layer, "all-to-sharded")
+    >>> layer.weight.shape
+    (6, 4)
+    """
+    place = _place_of(group)
+    choose = _chooser(sharding, segments) if isinstance(sharding, str) else sharding
+
+    def part(path: str, array: Any) -> Any:
+        chosen = choose(path, array) if isinstance(array, mx.array) else None
+        if chosen is None:
+            return array
+        axis, its = (chosen, 1) if isinstance(chosen, int) else _axis_and_segments(chosen)
+        with _named(f"shard_inplace: {path}", module):
+            return _part(array, axis, its, place, block)
+
+    module.update(tree_map_with_path(part, module.parameters()))
+
+
+def _axis_and_segments(chosen: Any) -> tuple[int, Segments]:
+    if not isinstance(chosen, tuple):
+        msg = "The sharding function should return int or tuple[int, list]"
+        raise ValueError(msg)  # noqa: TRY004 - MLX's
+    return chosen[0], chosen[1]
+
+
+def _check_sharding(sharding: str) -> None:
+    if sharding not in _SHARDINGS:
+        msg = (
+            f"Sharding type {sharding=} not supported, "
+            "choose one of 'all-to-sharded' or 'sharded-to-all'"
+        )
+        raise ValueError(msg)
+
+
+def _chooser(sharding: str, segments: Segments) -> Callable[[str, mx.array], Any]:
+    _check_sharding(sharding)
+
+    def choose(path: str, array: mx.array) -> Any:
+        is_bias = path.endswith("bias")
+        if sharding == "all-to-sharded":
+            return (-1 if is_bias else max(array.ndim - 2, 0)), segments
+        return None if is_bias else (-1, segments)
+
+    return choose
+
+
+def shard_linear(
+    module: Module,
+    sharding: str,
+    *,
+    segments: Segments = 1,
+    group: Any = None,
+    block: int | None = None,
+) -> Module:
+    """Return a layer that is divided among the ranks.
+
+    Parameters
+    ----------
+    module : mlx.nn.Linear or mlx.nn.QuantizedLinear
+        The whole layer, the same on all ranks.
+    sharding : str
+        ``"all-to-sharded"``: every rank has the whole input, and computes a part of the output.
+        ``"sharded-to-all"``: every rank has a part of the input, and all get the whole output.
+    segments : int or sequence, optional
+        As for `shard_inplace`.
+    group : Group or mlx.core.distributed.Group, optional
+        Ranks that share the layer; ``None``: all.
+    block : int, optional
+        Outputs or inputs that stay together, such as the size of an attention head. ``None``: 1,
+        and for a quantized layer its group size. Give the two layers that follow one another the
+        same, so that the parts fit.
+
+    Returns
+    -------
+    Module
+        `AllToShardedLinear`, `ShardedToAllLinear` or the quantized one.
+
+    Raises
+    ------
+    ValueError
+        The sharding is unknown, or the sizes do not fit the ranks (names layer, size and ranks).
+    TypeError
+        The module is no linear layer.
+
+    See Also
+    --------
+    shard_inplace : divides the parameters of any module.
+
+    Notes
+    -----
+    As `mlx.nn.layers.distributed.shard_linear`, but the ranks need not divide the sizes: if they do
+    not divide the blocks, the first ranks have one block more.
+
+    Cost: none here; ``"sharded-to-all"`` sums its output forward, ``"all-to-sharded"`` the gradient
+    of its input backward.
+
+    Examples
+    --------
+    >>> import mlx.nn, phalanx as px
+    >>> px.nn.shard_linear(mlx.nn.Linear(4, 6), "all-to-sharded")
+    AllToShardedLinear(input_dims=4, output_dims=6, bias=True)
+    """
+    _check_sharding(sharding)
+    is_output = sharding == "all-to-sharded"
+    if isinstance(module, Linear):
+        kind = AllToShardedLinear if is_output else ShardedToAllLinear
+        return kind._from(module, segments, group, 1 if block is None else block)
+    if isinstance(module, QuantizedLinear):
+        known = QuantizedAllToShardedLinear if is_output else QuantizedShardedToAllLinear
+        its = module.group_size if block is None else block
+        return known._from(module, segments, group, its)
+    msg = (
+        f"shard_linear takes a Linear or a QuantizedLinear of MLX, not {type(module).__name__}; "
+        "for other modules there is shard_inplace"
+    )
+    raise TypeError(msg)
+
+
+class _Sharded(Module):  # type: ignore[misc]
+    """A part of a linear layer; ``dims`` are those of the whole."""
+
+    is_output: bool  # divides the output, and not the input
+
+    def __init__(self, dims: tuple[int, int], group: Any) -> None:
+        super().__init__()
+        self._dims = dims
+        self._group = group
+
+    @property
+    def group(self) -> Any:
+        """Return the ranks that share the layer."""
+        return init() if self._group is None else self._group
+
+    def _extra_repr(self) -> str:
+        return f"input_dims={self._dims[0]}, output_dims={self._dims[1]}, bias={'bias' in self}"
+
+    @classmethod
+    def _from(cls, layer: Any, segments: Segments, group: Any, block: int) -> Self:
+        """Return this rank's part of a whole layer."""
+        made = cls.__new__(cls)
+        _Sharded.__init__(made, cls._dims_of(layer), group)
+        place = _place_of(group)
+
+        def part(array: mx.array, scale: float = 1) -> mx.array:
+            return _part(array, 0 if cls.is_output else 1, segments, place, block, scale)
+
+        with _named("shard_linear", layer):
+            made._take(layer, part, block)
+            if "bias" in layer:
+                made.bias = part(layer["bias"]) if cls.is_output else layer["bias"]
+        return made
+
+    @classmethod
+    @abstractmethod
+    def _dims_of(cls, layer: Any) -> tuple[int, int]:
+        """Return the input and the output size of a whole layer."""
+
+    @abstractmethod
+    def _take(self, layer: Any, part: Callable[..., mx.array], block: int) -> None:
+        """Take this rank's part of the weights."""
+
+    @abstractmethod
+    def _affine(self, x: mx.array) -> mx.array:
+        """Apply this rank's weights."""
+
+    def __call__(self, x: mx.array) -> mx.array:
+        """Apply the layer."""
+        if self.is_output:
+            x = self._affine(sum_gradients(self._group)(x))
+        else:
+            x = self._affine(x)
+            if _place_of(self._group).size > 1:
+                x = _sum(x, self._group)
+        return x + self["bias"] if "bias" in self else x
+
+
+class _ShardedLinear(_Sharded):
+    def __init__(
+        self, input_dims: int, output_dims: int, bias: bool = True, group: Any = None
+    ) -> None:
+        super().__init__((input_dims, output_dims), group)
+        place = _place_of(group)
+        whole = output_dims if self.is_output else input_dims
+        with _named("px.nn", self):
+            low, high = partition(whole, place.size)[place.rank]
+        rows = high - low if self.is_output else output_dims
+        columns = input_dims if self.is_output else high - low
+        scale = math.sqrt(1.0 / input_dims)
+        self.weight = mx.random.uniform(-scale, scale, (rows, columns))
+        if bias:
+            self.bias = mx.random.uniform(-scale, scale, (rows,))
+
+    @classmethod
+    def _dims_of(cls, layer: Linear) -> tuple[int, int]:
+        n_outputs, n_inputs = layer.weight.shape
+        return n_inputs, n_outputs
+
+    def _take(self, layer: Linear, part: Callable[..., mx.array], _block: int) -> None:
+        self.weight = part(layer.weight)
+
+    def _affine(self, x: mx.array) -> mx.array:
+        weight: mx.array = self["weight"]
+        return x @ weight.T
+
+
+class AllToShardedLinear(_ShardedLinear):
+    """A linear layer with a part of the outputs on each rank.
+
+    Every rank has the whole input. Backward, the gradients of the input are summed.
+
+    Parameters
+    ----------
+    input_dims, output_dims : int
+        Sizes of the whole layer.
+    bias : bool, optional
+        Whether the layer has a bias.
+    group : Group or mlx.core.distributed.Group, optional
+        Ranks that share the layer; ``None``: all.
+
+    Raises
+    ------
+    ValueError
+        The divided size is smaller than the number of ranks.
+
+    Examples
+    --------
+    >>> import mlx.core as mx, phalanx as px
+    >>> px.nn.AllToShardedLinear(4, 6)(mx.ones((2, 4))).shape
+    (2, 6)
+    """
+
+    is_output = True
+
+
+class ShardedToAllLinear(_ShardedLinear):
+    """A linear layer with a part of the inputs on each rank.
+
+    All ranks get the whole output, which is summed. The bias is added once.
+
+    Parameters
+    ----------
+    input_dims, output_dims : int
+        Sizes of the whole layer.
+    bias : bool, optional
+        Whether the layer has a bias.
+    group : Group or mlx.core.distributed.Group, optional
+        Ranks that share the layer; ``None``: all.
+
+    Raises
+    ------
+    ValueError
+        The divided size is smaller than the number of ranks.
+
+    Examples
+    --------
+    >>> import mlx.core as mx, phalanx as px
+    >>> px.nn.ShardedToAllLinear(4, 6)(mx.ones((2, 4))).shape
+    (2, 6)
+    """
+
+    is_output = False
+
+
+class _QuantizedSharded(_Sharded):
+    @classmethod
+    def _dims_of(cls, layer: QuantizedLinear) -> tuple[int, int]:
+        n_outputs, n_columns = layer.weight.shape
+        return n_columns * 32 // layer.bits, n_outputs
+
+    @classmethod
+    def _from(cls, layer: Any, segments: Segments, group: Any, block: int) -> Self:
+        made = super()._from(layer, segments, group, block)
+        made.freeze()
+        return made
+
+    def _take(self, layer: QuantizedLinear, part: Callable[..., mx.array], block: int) -> None:
+        self.group_size, self.bits = layer.group_size, layer.bits
+        self.mode = getattr(layer, "mode", "affine")
+        if not self.is_output and block % layer.group_size:
+            msg = f"blocks of {block} do not consist of groups of {layer.group_size}"
+            raise ValueError(msg)
+        # Along the inputs several elements are packed into one, and a group has one scale.
+        packed = 1.0 if self.is_output else layer.bits / 32
+        grouped = 1.0 if self.is_output else 1 / layer.group_size
+        self.weight = part(layer.weight, packed)
+        self.scales = part(layer.scales, grouped)
+        biases = layer.get("biases")
+        self.biases = None if biases is None else part(biases, grouped)
+
+    def unfreeze(self, *args: Any, **kwargs: Any) -> None:
+        """Unfreeze other parameters: the quantized ones stay frozen."""
+        super().unfreeze(*args, **kwargs)
+        self.freeze(recurse=False)
+
+    def _affine(self, x: mx.array) -> mx.array:
+        return mx.quantized_matmul(
+            x,
+            self["weight"],
+            scales=self["scales"],
+            biases=self.get("biases"),
+            transpose=True,
+            group_size=self.group_size,
+            bits=self.bits,
+            mode=self.mode,
+        )
+
+
+class QuantizedAllToShardedLinear(_QuantizedSharded):
+    """A quantized layer with a part of the outputs on each rank.
+
+    `shard_linear` makes it of a quantized layer. Its parameters are frozen.
+
+    Examples
+    --------
+    >>> import mlx.nn, phalanx as px
+    >>> whole = mlx.nn.Linear(64, 64).to_quantized(32, 4)
+    >>> px.nn.shard_linear(whole, "all-to-sharded")
+    QuantizedAllToShardedLinear(input_dims=64, output_dims=64, bias=True)
+    """
+
+    is_output = True
+
+
+class QuantizedShardedToAllLinear(_QuantizedSharded):
+    """A quantized layer with a part of the inputs on each rank.
+
+    `shard_linear` makes it of a quantized layer. Its parameters are frozen.
+
+    Examples
+    --------
+    >>> import mlx.nn, phalanx as px
+    >>> whole = mlx.nn.Linear(64, 64).to_quantized(32, 4)
+    >>> px.nn.shard_linear(whole, "sharded-to-all")
+    QuantizedShardedToAllLinear(input_dims=64, output_dims=64, bias=True)
+    """
+
+    is_output = False

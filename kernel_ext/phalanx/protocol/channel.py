@@ -1,0 +1,178 @@
+"""Carry framed messages between a rank and its supervisor.
+
+The connection is a stream socket. A frame is a 4-byte little-endian length and one MessagePack
+record of a known type. Any other data ends the channel.
+"""
+
+from __future__ import annotations
+
+import itertools
+import select
+import socket
+import struct
+import threading
+import time
+from collections import deque
+
+import msgspec
+
+from .rank import ToRank, ToSupervisor, Withdraw
+
+__all__ = ["MAX_FRAME", "Channel", "ChannelClosed", "FrameReader", "pack_frame"]
+
+MAX_FRAME = 64 << 20  # only stops corrupt lengths: a rendezvous share has some hundred bytes
+WITHDRAW_S = 2.0  # a supervisor that is alive answers at once
+_GONE = "the supervisor of this host is gone"
+_LENGTH = struct.Struct("<I")
+
+
+class ChannelClosed(ConnectionError):
+    """Report that the other side has closed a rank's channel."""
+
+
+def pack_frame(message: msgspec.Struct) -> bytes:
+    """Pack one message into a frame."""
+    body = msgspec.msgpack.encode(message)
+    return _LENGTH.pack(len(body)) + body
+
+
+class FrameReader:
+    """Cut received bytes into frames.
+
+    Examples
+    --------
+    >>> from phalanx.protocol import Refused
+    >>> reader = FrameReader()
+    >>> frame = pack_frame(Refused(1, -1, "no"))
+    >>> list(reader.feed(frame[:3])), len(list(reader.feed(frame[3:])))
+    ([], 1)
+    """
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Add received bytes and return the bodies of complete frames.
+
+        Raises
+        ------
+        ValueError
+            A frame says it is longer than `MAX_FRAME`.
+        """
+        self._buffer += data
+        bodies = []
+        while len(self._buffer) >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(self._buffer)
+            if length > MAX_FRAME:
+                msg = f"a frame of {length} bytes on a rank's channel (at most {MAX_FRAME})"
+                raise ValueError(msg)
+            if len(self._buffer) < _LENGTH.size + length:
+                break
+            bodies.append(bytes(self._buffer[_LENGTH.size : _LENGTH.size + length]))
+            del self._buffer[: _LENGTH.size + length]
+        return bodies
+
+
+class Channel:
+    """Send requests and notices from a rank to its supervisor.
+
+    Safe to use from any thread. A request has an answer; a notice has none. One lock orders the
+    writes. Another lock lets only one request at a time wait for its answer. A notice therefore
+    never waits behind a long rendezvous.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._reader = FrameReader()
+        self._decoder = msgspec.msgpack.Decoder(ToRank)
+        self._frames: deque[bytes] = deque()
+        self._ids = itertools.count(1)
+        self._send_lock = threading.Lock()
+        self._request_lock = threading.Lock()
+
+    def next_id(self) -> int:
+        """Return the number of the next request."""
+        return next(self._ids)
+
+    def notify(self, message: ToSupervisor) -> None:
+        """Send a notice.
+
+        Raises
+        ------
+        ChannelClosed
+            The supervisor is gone.
+        """
+        frame = pack_frame(message)
+        try:
+            with self._send_lock:
+                self._sock.sendall(frame)
+        except OSError as error:
+            raise ChannelClosed(_GONE) from error
+
+    def request(self, message: ToSupervisor, request_id: int, *, timeout: float | None) -> ToRank:
+        """Send a request and wait for its answer.
+
+        Answers to requests that were given up are skipped.
+
+        Raises
+        ------
+        TimeoutError
+            No answer within ``timeout`` seconds.
+        ChannelClosed
+            The supervisor is gone.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        with self._request_lock:
+            self.notify(message)
+            return self._answer({request_id}, deadline)
+
+    def withdraw(self, request_id: int) -> ToRank:
+        """Withdraw a request that timed out or was interrupted.
+
+        Returns the answer to the request if the supervisor had sent one already, else a `Refused`
+        that names the missing ranks.
+
+        Raises
+        ------
+        TimeoutError, ChannelClosed
+            As `request`.
+        """
+        over = Withdraw(self.next_id(), request_id)
+        with self._request_lock:
+            self.notify(over)
+            return self._answer({request_id, over.id}, time.monotonic() + WITHDRAW_S)
+
+    def _answer(self, ids: set[int], deadline: float | None) -> ToRank:
+        while True:
+            answer = self._receive(deadline)
+            if answer.id in ids:
+                return answer
+
+    def _receive(self, deadline: float | None) -> ToRank:
+        while not self._frames:
+            remaining = None if deadline is None else deadline - time.monotonic()
+            if remaining is not None and remaining <= 0:
+                msg = "the supervisor did not answer in time"
+                raise TimeoutError(msg)
+            self._frames.extend(self._reader.feed(self._receive_some(remaining)))
+        message: ToRank = self._decoder.decode(self._frames.popleft())
+        return message
+
+    def _receive_some(self, remaining: float | None) -> bytes:
+        # poll, not settimeout: a timeout on the socket would also hold for a notice that another
+        # thread sends meanwhile.
+        poller = select.poll()
+        poller.register(self._sock, select.POLLIN)
+        try:
+            if not poller.poll(None if remaining is None else remaining * 1000):
+                return b""
+            data = self._sock.recv(1 << 16)
+        except OSError as error:
+            raise ChannelClosed(_GONE) from error
+        if not data:
+            raise ChannelClosed(_GONE)
+        return data
+
+    def close(self) -> None:
+        """Close the socket; idempotent."""
+        self._sock.close()

@@ -1,0 +1,453 @@
+"""Define the messages between a client and the root supervisor.
+
+A request has an ``id`` and its answer repeats the ``id``; every other message needs no answer.
+Docstrings say the sender first: "Client: ..." or "Root: ...".
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from .rank import Pid, WorldConfig
+from .records import (
+    BootProgress,
+    HostClock,
+    HostPlan,
+    RankStack,
+    RemoteOptions,
+    Samples,
+    WatchSamples,
+    WorldTopology,
+)
+
+
+class WorkspaceRecord(msgspec.Struct, frozen=True):
+    """Record of a running workspace, which its root writes.
+
+    The user's other processes read the record. Unknown fields are accepted, so that a record of
+    another version can be named in an error. ``owner_pid`` is the process that uses the workspace,
+    0 for none. ``ends_at`` (on the clock of `time.time`) is when the ranks end unless a client
+    attaches before. ``is_detached``: the ranks stay when the owner exits in order. ``log_dir`` is
+    the folder of a script's output.
+    """
+
+    version: str
+    kind: Literal["cells", "script"]
+    name: str
+    size: int
+    pid: int
+    started: float
+    endpoint: str = ""
+    public_key: bytes = b""
+    client_public_key: bytes = b""
+    client_secret_key: bytes = b""
+    owner_pid: int = 0
+    ends_at: float | None = None
+    is_stopping: bool = False
+    is_detached: bool = False
+    log_dir: str = ""
+
+    def __repr__(self) -> str:
+        """Return a text without keys, for logs and tracebacks."""
+        return f"WorkspaceRecord(name={self.name!r}, size={self.size}, pid={self.pid}, ...)"
+
+
+class CellStatus(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """State of an announced cell: its ranks, and their results.
+
+    ``ended`` has the ranks that have ended. An empty text means success; any other text is ``Error:
+    text``. ``since`` has, by rank, the length of the rank's output when the cell began, in bytes.
+    """
+
+    cell: str
+    ranks: tuple[int, ...]
+    ended: dict[int, str]
+    since: dict[int, int]
+
+
+class RankDeath(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Death of a rank at ``at`` (`time.time`), for clients that attach later."""
+
+    rank: int
+    host: str
+    reason: str
+    at: float
+
+
+class RankReturn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Replacement of a rank that lacks its client's names and cells.
+
+    ``died_at`` and ``replaced_at`` are of `time.time`.
+    """
+
+    rank: int
+    engine: str
+    reason: str
+    died_at: float
+    replaced_at: float
+
+
+class AddStartupCell(
+    msgspec.Struct, frozen=True, tag="add_startup_cell", forbid_unknown_fields=True
+):
+    """Client: keep this startup cell for the clients that attach later.
+
+    ``ranks`` None means all ranks. Code that was kept before is moved to the end of the list.
+    """
+
+    code: str
+    ranks: tuple[int, ...] | None
+
+
+class ReplacementsReady(
+    msgspec.Struct, frozen=True, tag="replacements_ready", forbid_unknown_fields=True
+):
+    """Client: these new ranks joined the world and ran the startup cells."""
+
+    engines: tuple[str, ...]
+
+
+class GetCellStatus(msgspec.Struct, frozen=True, tag="get_cell_status", forbid_unknown_fields=True):
+    """Client: ask for the cells and the rank changes that were missed."""
+
+    id: int
+
+
+class CellStatusReply(
+    msgspec.Struct, frozen=True, tag="cell_status_reply", forbid_unknown_fields=True
+):
+    """Root: answer a `GetCellStatus`.
+
+    ``cells`` are the cells that still run, and the last cell if it ended without a client.
+    ``marks`` has, by rank, the length of its output in bytes when the last owner left. ``returns``
+    are in the order of the deaths; a rank may occur several times. ``every_start`` are the startup
+    cells, in their order.
+    """
+
+    id: int
+    cells: tuple[CellStatus, ...]
+    marks: dict[int, int]
+    deaths: tuple[RankDeath, ...]
+    returns: tuple[RankReturn, ...]
+    every_start: tuple[AddStartupCell, ...]
+
+
+class GetOutput(msgspec.Struct, frozen=True, tag="get_output", forbid_unknown_fields=True):
+    """Client: ask for a rank's output as text, from byte ``since`` on.
+
+    The answer has the end of the text: at most ``max_lines`` lines (0: any number) and 1 MiB.
+    """
+
+    id: int
+    rank: int
+    since: int = 0
+    max_lines: int = 0
+
+
+class OutputIs(msgspec.Struct, frozen=True, tag="output_is", forbid_unknown_fields=True):
+    """Root: answer a `GetOutput`; ``end`` is the output's length in bytes.
+
+    ``left_out_nbytes`` bytes and ``left_out_lines`` lines of the requested output come before
+    ``text`` and were left out. -1 lines: too many to count.
+    """
+
+    id: int
+    text: bytes
+    end: int
+    left_out_nbytes: int
+    left_out_lines: int
+
+
+class Detach(msgspec.Struct, frozen=True, tag="detach", forbid_unknown_fields=True):
+    """Client: detach and keep the ranks; start the linger clock."""
+
+
+class AttachRefused(msgspec.Struct, frozen=True, tag="attach_refused", forbid_unknown_fields=True):
+    """Root: refuse to attach this client; ``message`` says why in one line."""
+
+    message: str
+
+
+class OwnershipTransferred(
+    msgspec.Struct, frozen=True, tag="ownership_transferred", forbid_unknown_fields=True
+):
+    """Root: another process, ``pid``, has taken over this workspace."""
+
+    pid: int
+
+
+class BootOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Options that a root supervisor reads first on its standard input.
+
+    ``client_pid`` is the process of the client: its end starts the linger clock of ``linger_s``
+    seconds. An operation that lasts ``slow_operation_s`` seconds is reported once. ``record_fd`` is
+    the locked file of the `WorkspaceRecord` at ``record_path``; -1: no record, so that no process
+    can find the workspace. ``client_secret_key`` is written into the record. ``auto_restart``:
+    replace a dead rank without a request. ``is_detached``: the ranks stay when a client exits in
+    order; the record says so as well. ``hosts`` is empty if all ranks run on this machine; else
+    ``world.size`` is the sum of the ranks of the hosts, and ``remote`` says how to start the hosts.
+    """
+
+    world: WorldConfig
+    client_pid: int
+    client_public_key: bytes
+    linger_s: float
+    cwd: str
+    slow_operation_s: float = 10.0
+    client_secret_key: bytes = b""
+    record_fd: int = -1
+    record_path: str = ""
+    auto_restart: bool = False
+    is_detached: bool = False
+    hosts: tuple[HostPlan, ...] = ()
+    remote: RemoteOptions = RemoteOptions()
+
+    def __repr__(self) -> str:
+        """Return a text without keys, for logs and tracebacks."""
+        return f"BootOptions(world={self.world}, ...)"
+
+
+class RootAddress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """First output line of a root: its address and public CURVE key."""
+
+    endpoint: str
+    public_key: bytes
+
+
+class Hello(msgspec.Struct, frozen=True, tag="hello", forbid_unknown_fields=True):
+    """Client: attach, and ask for `Booted` when all ranks are up.
+
+    ``pid`` is the process of the client: its end starts the linger clock. A workspace has one
+    owner. Mode ``take`` takes the workspace over from a living owner; mode ``watch`` only reads.
+    ``pid_namespace`` is the one in which ``pid`` counts; 0: the root's.
+    """
+
+    version: str
+    pid: Pid = 0
+    mode: Literal["own", "take", "watch"] = "own"
+    pid_namespace: int = 0
+
+
+class BeginCell(msgspec.Struct, frozen=True, tag="begin_cell", forbid_unknown_fields=True):
+    """Client: announce a cell that these ranks are about to run.
+
+    ``title`` is the first line of its code.
+    """
+
+    id: int
+    cell: str
+    ranks: tuple[int, ...]
+    title: str = ""
+
+
+class CancelCell(msgspec.Struct, frozen=True, tag="cancel_cell", forbid_unknown_fields=True):
+    """Client: the announced cell was not sent to these ranks.
+
+    No ranks named: the cell was sent to no rank.
+    """
+
+    cell: str
+    ranks: tuple[int, ...] = ()
+
+
+class GetTopology(msgspec.Struct, frozen=True, tag="get_topology", forbid_unknown_fields=True):
+    """Client: ask for the present state of the world."""
+
+    id: int
+
+
+class GetStacks(msgspec.Struct, frozen=True, tag="get_stacks", forbid_unknown_fields=True):
+    """Client: ask for the stacks of these ranks.
+
+    ``is_twice``: look a second time, to tell the ranks that do not move.
+    """
+
+    id: int
+    ranks: tuple[int, ...]
+    is_twice: bool = False
+
+
+class GetTrace(msgspec.Struct, frozen=True, tag="get_trace", forbid_unknown_fields=True):
+    """Client: ask for the flight recorders of all ranks."""
+
+    id: int
+
+
+class Restart(msgspec.Struct, frozen=True, tag="restart", forbid_unknown_fields=True):
+    """Client: replace these ranks; none named: the dead ranks.
+
+    ``force``: replace live ranks too.
+    """
+
+    id: int
+    ranks: tuple[int, ...]
+    force: bool = False
+
+
+class Stop(msgspec.Struct, frozen=True, tag="stop", forbid_unknown_fields=True):
+    """Client: end all ranks and the root supervisor."""
+
+    id: int
+
+
+class Booted(msgspec.Struct, frozen=True, tag="booted", forbid_unknown_fields=True):
+    """Root: all ranks run; ``connection`` is ipyparallel's connection file for clients.
+
+    ``session`` is Jupyter's session, the same for all clients, so that each client receives the
+    messages of the others' cells. ``client`` is the unique number of this client; names made from
+    this number are unique.
+    """
+
+    connection: dict[str, Any]
+    engines: tuple[str, ...]
+    session: str = ""
+    client: int = 1
+
+    def __repr__(self) -> str:
+        """Return a text without the connection, which has a key."""
+        return f"Booted(engines={self.engines!r}, client={self.client}, ...)"
+
+
+class BootFailed(msgspec.Struct, frozen=True, tag="boot_failed", forbid_unknown_fields=True):
+    """Root: the ranks could not be started; ``message`` says why."""
+
+    message: str
+
+
+class CellAllowed(msgspec.Struct, frozen=True, tag="cell_allowed", forbid_unknown_fields=True):
+    """Root: allow the announced cell to run.
+
+    ``reform`` asks the ranks to join a new epoch first. ``dead`` has the ranks that cannot take
+    part, with the reason.
+    """
+
+    id: int
+    epoch: int
+    reform: bool
+    dead: dict[int, str]
+
+
+class TopologyIs(msgspec.Struct, frozen=True, tag="topology_is", forbid_unknown_fields=True):
+    """Root: answer a `GetTopology`."""
+
+    id: int
+    topology: WorldTopology
+
+
+class StacksAre(msgspec.Struct, frozen=True, tag="stacks_are", forbid_unknown_fields=True):
+    """Root: answer a `GetStacks`, by rank."""
+
+    id: int
+    stacks: dict[int, RankStack]
+
+
+class TraceIs(msgspec.Struct, frozen=True, tag="trace_is", forbid_unknown_fields=True):
+    """Root: answer a `GetTrace` with all flight recorders, also of dead ranks.
+
+    ``records`` are in the engine's binary format. ``dropped`` counts the records that the recorder
+    has overwritten. ``host`` has each rank's index in ``hosts``; the times of a rank are of that
+    host's clock. ``now_ns`` is the root's clock at the time of the answer.
+    """
+
+    id: int
+    now_ns: int
+    hosts: tuple[HostClock, ...]
+    host: tuple[int, ...]
+    records: tuple[bytes, ...]
+    dropped: tuple[int, ...]
+
+
+class Notice(msgspec.Struct, frozen=True, tag="notice", forbid_unknown_fields=True):
+    """Root: one line to show to the user while the ranks run."""
+
+    text: str
+
+
+class RankLost(msgspec.Struct, frozen=True, tag="rank_lost", forbid_unknown_fields=True):
+    """Root: the process of a rank has ended.
+
+    ``tail`` is the end of the rank's raw output. ``will_return``: the rank is being replaced.
+    """
+
+    rank: int
+    host: str
+    reason: str
+    tail: str
+    will_return: bool = False
+
+
+class Replaced(msgspec.Struct, frozen=True, tag="replaced", forbid_unknown_fields=True):
+    """Root: a new process has replaced this rank and takes cells.
+
+    ``reason`` says how the process before it ended.
+    """
+
+    rank: int
+    engine: str
+    reason: str
+
+
+class Restarted(msgspec.Struct, frozen=True, tag="restarted", forbid_unknown_fields=True):
+    """Root: answer a `Restart`, after one `Replaced` for each replaced rank.
+
+    ``failed`` has the reason of each rank that could not be replaced. ``joined`` are ranks that
+    were being restarted already at the time of the request.
+    """
+
+    id: int
+    ranks: tuple[int, ...]
+    failed: dict[int, str]
+    joined: tuple[int, ...] = ()
+
+
+class Failed(msgspec.Struct, frozen=True, tag="failed", forbid_unknown_fields=True):
+    """Root: refuse a request; ``message`` says why in one line."""
+
+    id: int
+    message: str
+
+
+class Stopped(msgspec.Struct, frozen=True, tag="stopped", forbid_unknown_fields=True):
+    """Root: all ranks have ended and the root supervisor ends next."""
+
+    id: int
+
+
+ToRoot = (
+    Hello
+    | BeginCell
+    | CancelCell
+    | GetTopology
+    | GetStacks
+    | GetTrace
+    | GetCellStatus
+    | GetOutput
+    | AddStartupCell
+    | ReplacementsReady
+    | Detach
+    | Restart
+    | Stop
+    | WatchSamples
+)
+FromRoot = (
+    Booted
+    | BootFailed
+    | BootProgress
+    | CellAllowed
+    | TopologyIs
+    | StacksAre
+    | TraceIs
+    | CellStatusReply
+    | OutputIs
+    | Notice
+    | AttachRefused
+    | OwnershipTransferred
+    | RankLost
+    | Replaced
+    | Restarted
+    | Failed
+    | Stopped
+    | Samples
+)

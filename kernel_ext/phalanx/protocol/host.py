@@ -1,0 +1,514 @@
+"""Define the messages between the root and other hosts' supervisors.
+
+A request has an ``id`` and its answer repeats the ``id``; every other message needs no answer.
+Docstrings say the sender first: "Root: ..." or "Host: ...".
+
+Order: a host reports on a rank before it forwards a message of this rank. The root thus knows
+how far a rank had come before it learns that the rank has ended.
+
+Scripts: output goes to the root and input goes to the host as bytes, in the same order as the
+message that a rank has ended. Each output stream has the flow-control window of a launcher
+(`protocol.scripts`); the root forwards acks (`OutputDone`) to the host. Input is sent once per
+host, for all its ranks.
+
+Samples: the root requests each sample, so nothing is read or sent while no client watches. A slow
+host gets no second request before its answer. Times are of the host's own clock. All sizes are
+bounded here.
+
+Reconnection: after a lost connection each side resends the messages that the other has not
+acknowledged. Sequence numbers tell the messages that were received already.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+
+from .rank import Activity, Amount, Code, Epoch, Pid, Rank, ToRank, ToSupervisor, WorldConfig
+from .records import RankSample, Span, Use
+
+Stream = Literal["stdout", "stderr"]
+
+# Per rank and sample: a reader returns 64 spans, and up to as many that still run.
+MOST_SPANS_SAID = 256
+
+MOST_RANKS = 1 << 16
+# 128 collectives of 32 bytes, as many as a reader returns; the root checks that it can read them.
+MOST_ENTRIES_NBYTES = 128 * 32
+
+MOST_USES = 128  # 9 operations in a few ways each, by the world and by splits
+Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
+Time = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]  # of a monotonic clock, in nanoseconds
+
+
+class RunCommand(msgspec.Struct, frozen=True, tag="run_command", forbid_unknown_fields=True):
+    """Root: start this rank's command.
+
+    ``words`` are the command line as the user gave it. The command starts in the host's folder.
+    A script or module runs with ``python`` ("": the supervisor's own interpreter).
+    ``is_script_checked``: the supervisor reports a missing script without starting Python.
+    """
+
+    rank: Rank
+    words: tuple[str, ...]
+    env: dict[str, str]
+    is_script_checked: bool
+    python: str = ""
+
+
+class CommandInput(msgspec.Struct, frozen=True, tag="command_input", forbid_unknown_fields=True):
+    """Root: input for all ranks of the host; empty: end of input."""
+
+    data: bytes
+
+
+class CloseInput(msgspec.Struct, frozen=True, tag="close_input", forbid_unknown_fields=True):
+    """Root: end this rank's input because the rank is too far behind."""
+
+    rank: Rank
+
+
+class OutputDone(msgspec.Struct, frozen=True, tag="output_done", forbid_unknown_fields=True):
+    """Root: acknowledge output of this cost, which has been written out."""
+
+    rank: Rank
+    stream: Stream
+    cost: Amount
+
+
+class CommandRuns(msgspec.Struct, frozen=True, tag="command_runs", forbid_unknown_fields=True):
+    """Host: this rank's command was started."""
+
+    rank: Rank
+    pid: Pid
+
+
+class CommandFails(msgspec.Struct, frozen=True, tag="command_fails", forbid_unknown_fields=True):
+    """Host: this rank's command could not be started; ``text`` says why."""
+
+    rank: Rank
+    text: str
+
+
+class CommandOutput(msgspec.Struct, frozen=True, tag="command_output", forbid_unknown_fields=True):
+    """Host: bytes that a rank wrote."""
+
+    rank: Rank
+    stream: Stream
+    data: bytes
+
+
+class InputGiven(msgspec.Struct, frozen=True, tag="input_given", forbid_unknown_fields=True):
+    """Host: this rank has received ``nbytes`` more bytes of input."""
+
+    rank: Rank
+    nbytes: Amount
+
+
+class InputOver(msgspec.Struct, frozen=True, tag="input_over", forbid_unknown_fields=True):
+    """Host: this rank takes no more input."""
+
+    rank: Rank
+
+
+ToCommand = RunCommand | CommandInput | CloseInput | OutputDone
+FromCommand = CommandRuns | CommandFails | CommandOutput | InputGiven | InputOver
+
+
+class SampleRanks(msgspec.Struct, frozen=True, tag="sample_ranks", forbid_unknown_fields=True):
+    """Root: sample your ranks once and send a `HostSamples`."""
+
+
+class HostSample(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Sample of one rank, read from its host's control page.
+
+    The fields are those of `RankSample`, without the fields that only the root can fill in.
+    """
+
+    rank: Rank
+    pid: Pid
+    operations: Count
+    arena_nbytes: Count
+    inside_ns: Count
+    waiting_ns: Count
+    wires: Annotated[dict[Rank, tuple[Count, Count]], msgspec.Meta(max_length=MOST_RANKS)]
+    spans: Annotated[tuple[Span, ...], msgspec.Meta(max_length=MOST_SPANS_SAID)]
+    missed: Count
+    entries: Annotated[bytes, msgspec.Meta(max_length=MOST_ENTRIES_NBYTES)]
+    uses: Annotated[tuple[Use, ...], msgspec.Meta(max_length=MOST_USES)] = ()
+
+
+class HostSamples(msgspec.Struct, frozen=True, tag="host_samples", forbid_unknown_fields=True):
+    """Host: answer a `SampleRanks` with the operations since the sample before."""
+
+    ranks: Annotated[tuple[HostSample, ...], msgspec.Meta(max_length=MOST_RANKS)]
+
+
+def said_of(its: RankSample) -> HostSample:
+    """Convert a rank's sample to a `HostSample`.
+
+    Operations beyond `MOST_SPANS_SAID` are counted in ``missed``.
+    """
+    spans, left_out = its.spans[:MOST_SPANS_SAID], its.spans[MOST_SPANS_SAID:]
+    return HostSample(
+        its.rank,
+        its.pid,
+        its.operations,
+        its.arena_nbytes,
+        its.inside_ns,
+        its.waiting_ns,
+        its.wires,
+        spans,
+        its.missed + sum(span.count for span in left_out),
+        its.entries,
+        its.uses[:MOST_USES],
+    )
+
+
+class HostBoot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Options that a host's supervisor reads first on its standard input.
+
+    The host connects to the first of ``endpoints`` that it reaches, with the CURVE keys that the
+    root made for it. If the folder ``cwd`` is missing, the home folder is used, unless
+    ``is_cwd_asked`` says that the user requested ``cwd``. ``ranks`` are the host's ranks. They
+    listen on ``addresses``, or on the addresses of ``interface``, or on the address through which
+    the host reached the root.
+    """
+
+    version: str
+    world: WorldConfig
+    host: int
+    name: str
+    ranks: tuple[Rank, ...]
+    endpoints: tuple[str, ...]
+    root_name: str
+    root_key: bytes
+    public_key: bytes
+    secret_key: bytes
+    cwd: str
+    linger_s: float
+    addresses: tuple[str, ...] = ()
+    interface: str = ""
+    env: dict[str, str] = {}
+    is_cwd_asked: bool = False
+
+    def __repr__(self) -> str:
+        """Return a text without keys, for logs and tracebacks."""
+        return f"HostBoot(world={self.world}, host={self.host}, name={self.name!r}, ...)"
+
+
+# -- from a host ----------------------------------------------------------------------------------
+
+
+class Versions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Versions of numpy and Python on a host; "": unknown.
+
+    ``python`` has the major and minor number only.
+    """
+
+    numpy: str = ""
+    python: str = ""
+
+
+class HostUp(msgspec.Struct, frozen=True, tag="host_up", forbid_unknown_fields=True):
+    """Host: first message, when the supervisor is up.
+
+    The host's ranks will listen on ``addresses``. ``device`` is the network card that has the first
+    address. ``root_address`` is the address at which the host reached the root; ranks reach the
+    controller there too. ``free_port`` is a port that no process uses yet; 0: none is known.
+    ``version`` is that of phalanx.
+    """
+
+    version: str
+    pid: Pid
+    name: str
+    cores: Annotated[int, msgspec.Meta(ge=1, lt=1 << 31)]
+    addresses: tuple[str, ...]
+    root_address: str = ""
+    device: str = ""
+    free_port: Annotated[int, msgspec.Meta(ge=0, lt=1 << 16)] = 0
+    versions: Versions = Versions()
+
+
+class RankReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """State of a rank on its host: process, operation, size of output."""
+
+    rank: Rank
+    pid: Pid
+    activity: Activity
+    doing: str
+    rss_nbytes: Amount
+    shown_nbytes: Amount
+
+
+class HostReport(msgspec.Struct, frozen=True, tag="host_report", forbid_unknown_fields=True):
+    """Host: these ranks have changed.
+
+    ``aborted`` is the abort of the newest epoch, as the control page has it: epoch, kind, culprit,
+    message.
+    """
+
+    ranks: tuple[RankReport, ...]
+    aborted: tuple[Epoch, Code, Code, str] | None = None
+
+
+class FromRankEnvelope(
+    msgspec.Struct, frozen=True, tag="from_rank_envelope", forbid_unknown_fields=True
+):
+    """Host: forward a message that a rank sent on its channel."""
+
+    rank: Rank
+    message: ToSupervisor
+
+
+class RankGone(msgspec.Struct, frozen=True, tag="rank_gone", forbid_unknown_fields=True):
+    """Host: a rank's process has ended, or could not be started."""
+
+    rank: Rank
+    status: Code
+    reason: str
+    tail: str
+
+
+class RankFrozen(msgspec.Struct, frozen=True, tag="rank_frozen", forbid_unknown_fields=True):
+    """Host: a rank gives no sign of life; repeated while this holds."""
+
+    rank: Rank
+    reason: str
+
+
+class HostPong(msgspec.Struct, frozen=True, tag="host_pong", forbid_unknown_fields=True):
+    """Host: answer a `HostPing`; ``now_ns`` is the host's clock."""
+
+    number: int
+    now_ns: Time
+
+
+class Killed(msgspec.Struct, frozen=True, tag="killed", forbid_unknown_fields=True):
+    """Host: answer a `Kill`; ``is_over``: the rank's process has ended."""
+
+    id: int
+    is_over: bool
+
+
+class Looked(msgspec.Struct, frozen=True, tag="looked", forbid_unknown_fields=True):
+    """Host: answer a `Look` with the dump of the rank's stacks.
+
+    ``dump`` is empty if the rank did not answer and None if the rank has no channel.
+    """
+
+    id: int
+    is_stopped: bool
+    dump: str | None
+
+
+class Traces(msgspec.Struct, frozen=True, tag="traces", forbid_unknown_fields=True):
+    """Host: answer a `GetTraces` with the flight recorder of each slot.
+
+    An entry has the packed records and the number of records that were overwritten.
+    """
+
+    id: int
+    traces: tuple[tuple[bytes, Amount], ...]
+
+
+class Shown(msgspec.Struct, frozen=True, tag="shown", forbid_unknown_fields=True):
+    """Host: answer a `ReadShown`; ``left_out_lines`` is -1 if too many to count."""
+
+    id: int
+    text: bytes
+    end: Amount
+    left_out_nbytes: Amount
+    left_out_lines: int
+
+
+class Refreshed(msgspec.Struct, frozen=True, tag="refreshed", forbid_unknown_fields=True):
+    """Host: answer a `Refresh`, after the report."""
+
+    id: int
+
+
+class Reconnect(msgspec.Struct, frozen=True, tag="reconnect", forbid_unknown_fields=True):
+    """Host: first message on every connection after the first one.
+
+    ``turn`` is the number of the connection. Messages that were sent before a ``turn`` belong to an
+    older connection, even if they arrive later.
+    """
+
+    turn: Annotated[int, msgspec.Meta(ge=1, lt=1 << 62)]
+
+
+class HostLeaving(msgspec.Struct, frozen=True, tag="host_leaving", forbid_unknown_fields=True):
+    """Host: all ranks have ended and the supervisor ends next."""
+
+
+# -- to a host ------------------------------------------------------------------------------------
+
+
+class Spawn(msgspec.Struct, frozen=True, tag="spawn", forbid_unknown_fields=True):
+    """Root: start the process of this rank."""
+
+    rank: Rank
+
+
+class ToRankEnvelope(
+    msgspec.Struct, frozen=True, tag="to_rank_envelope", forbid_unknown_fields=True
+):
+    """Root: forward an answer to this rank.
+
+    The host fills in the descriptors and addresses of a `Welcome`.
+    """
+
+    rank: Rank
+    message: ToRank
+
+
+class AbortEpoch(msgspec.Struct, frozen=True, tag="abort_epoch", forbid_unknown_fields=True):
+    """Root: abort this epoch, which wakes every rank that waits in it."""
+
+    epoch: Epoch
+    kind: Code
+    culprit: Code
+    message: str
+
+
+class WatchRanks(msgspec.Struct, frozen=True, tag="watch_ranks", forbid_unknown_fields=True):
+    """Root: start or stop reports of every change of what ranks do."""
+
+    is_on: bool
+
+
+class SignalRank(msgspec.Struct, frozen=True, tag="signal_rank", forbid_unknown_fields=True):
+    """Root: send a signal to this rank and its child processes."""
+
+    rank: Rank
+    number: Annotated[int, msgspec.Meta(ge=1, lt=65)]
+
+
+class Kill(msgspec.Struct, frozen=True, tag="kill", forbid_unknown_fields=True):
+    """Root: kill this rank and answer when its process has ended."""
+
+    id: int
+    rank: Rank
+    timeout_s: float
+
+
+class Look(msgspec.Struct, frozen=True, tag="look", forbid_unknown_fields=True):
+    """Root: ask for this rank's Python stacks; a report precedes the answer."""
+
+    id: int
+    rank: Rank
+
+
+class GetTraces(msgspec.Struct, frozen=True, tag="get_traces", forbid_unknown_fields=True):
+    """Root: ask for the flight recorders of all ranks of the host."""
+
+    id: int
+
+
+class ReadShown(msgspec.Struct, frozen=True, tag="read_shown", forbid_unknown_fields=True):
+    """Root: ask for a rank's output from byte ``since`` on.
+
+    The answer has at most ``max_lines`` lines (0: any number).
+    """
+
+    id: int
+    rank: Rank
+    since: Amount
+    max_lines: Amount
+
+
+class Refresh(msgspec.Struct, frozen=True, tag="refresh", forbid_unknown_fields=True):
+    """Root: report on all ranks now."""
+
+    id: int
+
+
+class GiveBack(msgspec.Struct, frozen=True, tag="give_back", forbid_unknown_fields=True):
+    """Root: release the memory of this dead rank."""
+
+    rank: Rank
+
+
+class ReleaseOutput(msgspec.Struct, frozen=True, tag="release_output", forbid_unknown_fields=True):
+    """Root: this rank's process sends its output itself until it dies."""
+
+    rank: Rank
+
+
+class HostPing(msgspec.Struct, frozen=True, tag="host_ping", forbid_unknown_fields=True):
+    """Root: heartbeat; the host answers with a `HostPong`."""
+
+    number: int
+
+
+class ReconnectAck(msgspec.Struct, frozen=True, tag="reconnect_ack", forbid_unknown_fields=True):
+    """Root: accept a `Reconnect`; both sides resend unacknowledged messages."""
+
+
+class StopHost(msgspec.Struct, frozen=True, tag="stop_host", forbid_unknown_fields=True):
+    """Root: end your ranks and yourself."""
+
+
+class Evicted(msgspec.Struct, frozen=True, tag="evicted", forbid_unknown_fields=True):
+    """Root: your host was declared lost; end your ranks and yourself."""
+
+
+FromHost = (
+    HostUp
+    | HostReport
+    | FromRankEnvelope
+    | RankGone
+    | RankFrozen
+    | HostPong
+    | Killed
+    | Looked
+    | Traces
+    | Shown
+    | Refreshed
+    | Reconnect
+    | HostLeaving
+    | HostSamples
+    | FromCommand
+)
+ToHost = (
+    Spawn
+    | ToRankEnvelope
+    | AbortEpoch
+    | WatchRanks
+    | SignalRank
+    | Kill
+    | Look
+    | GetTraces
+    | ReadShown
+    | Refresh
+    | GiveBack
+    | ReleaseOutput
+    | HostPing
+    | ReconnectAck
+    | StopHost
+    | Evicted
+    | SampleRanks
+    | ToCommand
+)
+
+
+class FromHostEnvelope(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Envelope of a message from a host to the root.
+
+    ``number`` is the sequence number, 0 for a message that may be lost. ``ack`` is the number of
+    the last message received.
+    """
+
+    number: Count
+    ack: Count
+    message: FromHost
+
+
+class ToHostEnvelope(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Envelope of a message from the root to a host, as `FromHostEnvelope`."""
+
+    number: Count
+    ack: Count
+    message: ToHost

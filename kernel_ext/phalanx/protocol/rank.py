@@ -1,0 +1,475 @@
+"""Define the messages between a rank and its host's supervisor or client.
+
+Rank and supervisor: the rank sends requests, and the answer repeats the ``id``. Notices need no
+answer. The decoder validates each message, so later code need not check again.
+
+Client and rank: a `RankTask` travels as a cell does, in the metadata of its request, so that a
+task can be repeated and stopped as a cell can. A `RankCall` is answered between cells, with named
+values (`phalanx.rank.pack_values`); it runs no code of cells except the code that packs or loads
+values. The rank's kernel runs both and leaves nothing in the user's namespace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Literal, NamedTuple
+
+import msgspec
+
+Pid = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]  # 0: none
+Rank = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
+Epoch = Annotated[int, msgspec.Meta(ge=1, lt=1 << 48)]  # 48 bits, as on a control page
+GroupNumber = Annotated[int, msgspec.Meta(ge=0)]  # 64 bits, as in a record of the engine
+Code = Annotated[int, msgspec.Meta(ge=-(1 << 31), lt=1 << 31)]  # a C int, as the engine has
+Amount = Annotated[int, msgspec.Meta(ge=0)]  # bytes
+
+
+class Register(msgspec.Struct, frozen=True, tag="register", forbid_unknown_fields=True):
+    """Rank to supervisor: first message; ask for the rank number.
+
+    The answer is a `Registered`.
+    """
+
+    id: int
+    pid: Pid
+
+
+class Registered(msgspec.Struct, frozen=True, tag="registered", forbid_unknown_fields=True):
+    """Supervisor to rank: answer a `Register` with the rank number.
+
+    ``connection`` is ipyparallel's connection file for engines. ``replaces``: another engine had
+    this rank number before and is gone.
+    """
+
+    id: int
+    rank: int
+    engine: str
+    connection: dict[str, Any]
+    replaces: bool = False
+
+    def __repr__(self) -> str:
+        """Return a text without the connection, which has a key."""
+        return f"Registered(rank={self.rank}, engine={self.engine!r}, connection=...)"
+
+
+class EngineReady(msgspec.Struct, frozen=True, tag="engine_ready", forbid_unknown_fields=True):
+    """Notice: the rank's kernel takes cells."""
+
+
+class Join(msgspec.Struct, frozen=True, tag="join", forbid_unknown_fields=True):
+    """Rank to supervisor: ask for the world to join.
+
+    A rank asks at start and before each new epoch. ``version`` is the version of the rank's
+    phalanx: a script may run in another environment than the supervisor.
+    """
+
+    id: int
+    pid: Pid
+    version: str = ""
+
+
+class Recover(msgspec.Struct, frozen=True, tag="recover", forbid_unknown_fields=True):
+    """Rank to supervisor: request a new epoch once every rank requests it.
+
+    The answer is a `Welcome` to the next epoch, or to the present epoch if its group is good on
+    every rank. ``epoch`` is the epoch of this rank's group (0: no group yet). ``is_over``: the
+    group has failed or was closed on this rank. ``version`` is as in `Join`, which this rank may
+    not have sent.
+    """
+
+    id: int
+    epoch: int
+    is_over: bool
+    version: str = ""
+
+
+class Withdraw(msgspec.Struct, frozen=True, tag="withdraw", forbid_unknown_fields=True):
+    """Rank to supervisor: withdraw request ``of``.
+
+    The answer is a `Refused` that names the ranks that were missing. An answer to ``of`` that was
+    on its way comes before the `Refused`.
+    """
+
+    id: int
+    of: int
+
+
+class WorldConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Options that root, hosts and ranks of a world share.
+
+    ``size`` is the number of ranks. A rank without a sign of life for ``heartbeat_timeout_s`` seconds counts
+    as frozen, a host as lost. Two hosts have ``connections_per_ip`` connections over each address.
+    """
+
+    name: str
+    size: Rank
+    transport: str = "any"
+    heartbeat_timeout_s: float = 5.0
+    connections_per_ip: int = 1
+
+
+class Welcome(msgspec.Struct, frozen=True, tag="welcome", forbid_unknown_fields=True):
+    """Supervisor to rank: the world to join, and this rank's descriptors.
+
+    ``hosts[r]`` is the host index of rank r and ``slots[r]`` its slot on that host. The rank's
+    host fills in ``addresses`` and all descriptors. The rank listens on ``addresses``; links use
+    the first ``at_once`` of them at the same time. ``region_fds`` and ``wake_fds`` are by slot. The
+    environment variables ``kept`` are the user's; phalanx does not change them. ``members`` are the
+    ranks that are still in the world; empty: all.
+    """
+
+    id: int
+    rank: int
+    world: WorldConfig
+    epoch: int
+    key: bytes
+    hosts: tuple[int, ...]
+    slots: tuple[int, ...]
+    host_names: tuple[str, ...]
+    addresses: tuple[str, ...] = ()
+    page_fd: int = -1
+    region_fds: tuple[int, ...] = ()
+    wake_fds: tuple[int, ...] = ()
+    at_once: int = 1
+    kept: tuple[str, ...] = ()
+    members: tuple[int, ...] = ()
+
+    def __repr__(self) -> str:
+        """Return a text without the key, for logs and tracebacks."""
+        return f"Welcome(rank={self.rank}, size={self.world.size}, epoch={self.epoch}, key=...)"
+
+
+class Gather(msgspec.Struct, frozen=True, tag="gather", forbid_unknown_fields=True):
+    """Rank to supervisor: this rank's data for one round of a rendezvous."""
+
+    id: int
+    epoch: int
+    round: int
+    data: bytes
+
+
+class Gathered(msgspec.Struct, frozen=True, tag="gathered", forbid_unknown_fields=True):
+    """Supervisor to rank: the data of all ranks, by rank."""
+
+    id: int
+    parts: tuple[bytes, ...]
+
+
+class Refused(msgspec.Struct, frozen=True, tag="refused", forbid_unknown_fields=True):
+    """Supervisor to rank: refuse a request; ``rank`` is the culprit or -1."""
+
+    id: int
+    rank: int
+    message: str
+
+
+class CellEnded(msgspec.Struct, frozen=True, tag="cell_ended", forbid_unknown_fields=True):
+    """Notice: the cell has ended on this rank.
+
+    ``has_background_threads``: threads that the user's code started still run and may call the
+    engine. ``error`` is the name and text of the error in one line; "": no error.
+    """
+
+    cell: str
+    ok: bool
+    has_background_threads: bool = False
+    error: str = ""
+
+
+class EpochAborted(msgspec.Struct, frozen=True, tag="epoch_aborted", forbid_unknown_fields=True):
+    """Notice: the group of ``epoch`` was aborted on this host.
+
+    ``kind`` is an ``ABORT_...`` of `_native`.
+    """
+
+    epoch: Epoch
+    kind: Code
+    culprit: Code
+    message: str
+
+
+class SplitFormed(msgspec.Struct, frozen=True, tag="split_formed", forbid_unknown_fields=True):
+    """Notice: this rank is in a new group of ``members`` in ``channel``.
+
+    ``members`` are ranks of the world. ``number`` identifies the group within its epoch and is
+    the same on all its ranks.
+    """
+
+    epoch: int
+    channel: int
+    number: GroupNumber
+    members: tuple[int, ...]
+
+
+class SplitClosed(msgspec.Struct, frozen=True, tag="split_closed", forbid_unknown_fields=True):
+    """Notice: this rank has left the group ``number`` of ``epoch``."""
+
+    epoch: int
+    number: GroupNumber
+
+
+ToSupervisor = (
+    Register
+    | EngineReady
+    | Join
+    | Recover
+    | Withdraw
+    | Gather
+    | CellEnded
+    | EpochAborted
+    | SplitFormed
+    | SplitClosed
+)
+ToRank = Registered | Welcome | Gathered | Refused
+
+
+class RankPing(msgspec.Struct, frozen=True, tag="rank_ping", forbid_unknown_fields=True):
+    """Answer and do nothing else."""
+
+
+class EnterWorld(msgspec.Struct, frozen=True, tag="enter_world", forbid_unknown_fields=True):
+    """Join the present world and bind its names for the cells."""
+
+
+class Introduce(msgspec.Struct, frozen=True, tag="introduce", forbid_unknown_fields=True):
+    """Bind ``rank size px np`` for the cells without joining a world."""
+
+    size: int
+
+
+class CopyNames(msgspec.Struct, frozen=True, tag="copy_names", forbid_unknown_fields=True):
+    """Copy the names of rank ``source`` to ``ranks``.
+
+    All of these ranks get this task.
+    """
+
+    source: int
+    ranks: tuple[int, ...]
+
+
+class Evaluate(msgspec.Struct, frozen=True, tag="evaluate", forbid_unknown_fields=True):
+    """Evaluate expressions in the cells' namespace; keep the values for `GiveValue`."""
+
+    expressions: tuple[str, ...]
+
+
+class PublishSweep(msgspec.Struct, frozen=True, tag="publish_sweep", forbid_unknown_fields=True):
+    """Measure an operation over sizes; rank 0 publishes each measurement.
+
+    ``begin`` and ``end`` are in bytes. ``with_limits``: publish the machine's limits first.
+    """
+
+    op: str
+    begin: int
+    end: int
+    factor: int
+    dtype: str
+    iterations: int
+    with_limits: bool = False
+
+
+class PublishLinks(msgspec.Struct, frozen=True, tag="publish_links", forbid_unknown_fields=True):
+    """Measure the links of all pairs; rank 0 publishes the result.
+
+    ``networks``: measure these instead; by name, the address of each rank that has one there.
+    """
+
+    networks: dict[str, dict[int, str]] | None = None
+
+
+RankTask = RankPing | EnterWorld | Introduce | CopyNames | Evaluate | PublishSweep | PublishLinks
+
+
+class BindValues(msgspec.Struct, frozen=True, tag="bind_values", forbid_unknown_fields=True):
+    """Bind the named values in the message's buffers: all or none."""
+
+
+class GiveNames(msgspec.Struct, frozen=True, tag="give_names", forbid_unknown_fields=True):
+    """Answer with the values of these names."""
+
+    names: tuple[str, ...]
+
+
+class GiveValue(msgspec.Struct, frozen=True, tag="give_value", forbid_unknown_fields=True):
+    """Answer with the value of a cell's last expression, or `Evaluate`'s values.
+
+    The name of a cell's value is ``""``. ``cell`` must be the last cell that has run. The answer
+    has at most ``max_nbytes`` bytes; None: no limit.
+    """
+
+    cell: str
+    max_nbytes: int | None = None
+
+
+class GiveCopyReport(
+    msgspec.Struct, frozen=True, tag="give_copy_report", forbid_unknown_fields=True
+):
+    """Answer with the `CopyReport` of the last `CopyNames`, as ``""``.
+
+    The report has the number of copied names, and the reason for each other name.
+    """
+
+
+class GiveLastError(msgspec.Struct, frozen=True, tag="give_last_error", forbid_unknown_fields=True):
+    """Answer with the error that a debugger would find, as ``""``.
+
+    The value has the fields of the error; None: no error.
+    """
+
+
+RankCall = BindValues | GiveNames | GiveValue | GiveCopyReport | GiveLastError
+
+
+def format_ranks(ranks: Iterable[int]) -> str:
+    """Write rank numbers in their short form.
+
+    Examples
+    --------
+    >>> format_ranks([3, 0, 2]), format_ranks([5])
+    ('0,2-3', '5')
+    """
+    runs: list[list[int]] = []
+    for rank in sorted(set(ranks)):
+        if runs and rank == runs[-1][1] + 1:
+            runs[-1][1] = rank
+        else:
+            runs.append([rank, rank])
+    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in runs)
+
+
+def name_ranks(ranks: Iterable[int]) -> str:
+    """Write rank numbers as part of a sentence.
+
+    Examples
+    --------
+    >>> name_ranks([2]), name_ranks([0, 1])
+    ('rank 2', 'ranks 0-1')
+    """
+    known = set(ranks)
+    return f"rank{'' if len(known) == 1 else 's'} {format_ranks(known)}"
+
+
+class GroupProgress(NamedTuple):
+    """Progress of a rank in one group: present and last completed operation.
+
+    ``op`` and ``seq`` are the present operation; ``done`` is the number of the last completed one.
+    ``queued`` operations wait in the group's own thread, whatever the rank's cell does.
+    """
+
+    op: str
+    seq: int
+    done: int
+    queued: int = 0
+
+
+class Passed(NamedTuple):
+    """Number of messages between a rank and one peer in one group.
+
+    ``sends``: the rank waits until the peer takes its next message. ``receives``: the rank waits
+    for the peer's next message.
+    """
+
+    sent: int
+    received: int
+    sends: bool = False
+    receives: bool = False
+
+
+class UserWait(NamedTuple):
+    """Operation in which user code has waited for at least 50 ms.
+
+    ``number`` is unique among the waits of the rank. ``op`` is operation ``seq`` of ``group``, or
+    ``"send"`` or ``"recv"`` with rank ``peer``, or ``"work"``: a wait until at most ``seq``
+    operations are queued in the group. ``looks`` counts the polls without success.
+    ``has_threads``: other threads of the rank may act for the user. ``site`` is the caller's
+    place, as in ``"train.py:31"``.
+    """
+
+    number: int
+    group: int
+    op: str
+    seq: int
+    peer: int = -1
+    looks: int = 0
+    has_threads: bool = True
+    site: str = ""
+
+
+@dataclass(frozen=True)
+class Activity:
+    """Present operations of a rank, as on its page (`_native.ControlPage.activity`)."""
+
+    epoch: int
+    groups: Mapping[int, GroupProgress]
+    pair: tuple[int, str, int, int] = (-1, "", -1, 0)  # the message it waits for
+    messages: Mapping[tuple[int, int], Passed] = field(default_factory=dict)  # by group and peer
+    wait: UserWait | None = None
+
+    def is_like(self, other: Activity) -> bool:
+        """Whether the other is equal, apart from the number of polls."""
+        if self.wait is None or other.wait is None:
+            return self == other
+        wait = self.wait._replace(looks=other.wait.looks)
+        return replace(self, wait=wait) == other
+
+    @property
+    def doing(self) -> str:
+        """Return the operation the rank is in as text, "" for none.
+
+        Examples
+        --------
+        >>> Activity(1, {0: GroupProgress("", 0, 3)}, (0, "recv", 2, 5)).doing
+        'in recv from rank 2'
+        """
+        busy = [f"in {its.op} #{its.seq}" for _, its in sorted(self.groups.items()) if its.op]
+        if not busy and self.pair[1]:
+            busy = [f"in {say_message(*self.pair[1:3])}"]
+        return busy[0] if busy else ""
+
+    def is_at(self, number: int, seq: int) -> bool:
+        """Whether `doing` means operation or message ``seq`` of group ``number``."""
+        busy = [(group, its.seq) for group, its in sorted(self.groups.items()) if its.op]
+        return busy[0] == (number, seq) if busy else self.pair[3] == seq
+
+
+def say_message(op: str, peer: int, seq: int = 0) -> str:
+    """Describe a message that a rank waits to send or to receive."""
+    number = f" #{seq}" if seq else ""
+    return f"{op}{number} {'from' if op == 'recv' else 'to'} rank {peer}"
+
+
+class Step(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """One operation of a group (0: the world), by its number.
+
+    For a message, ``source`` and ``target`` are ranks of the world; for a collective both are -1.
+    """
+
+    epoch: int
+    group: int
+    source: int
+    target: int
+    number: int
+
+    @property
+    def order(self) -> tuple[int, int, int, int]:
+        """Return the sequence of ``number``: a group or a message lane."""
+        return self.epoch, self.group, self.source, self.target
+
+
+class StopReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Rank to the client that stops its cell: the cell's progress.
+
+    The cell ``runs``, is ``held`` before operation ``next``, or was ``stopped`` (interrupted).
+    ``begun`` are the last operations that were begun: one of each group, and one of each lane in
+    which a message has passed in this cell. ``is_open``: one of these is not complete.
+    ``has_called``: this cell has begun an operation. ``place`` says where the cell was stopped, or
+    in which operation it is.
+    """
+
+    state: Literal["runs", "held", "stopped"]
+    begun: tuple[Step, ...] = ()
+    next: Step | None = None
+    is_open: bool = False
+    has_called: bool = False
+    place: str = ""

@@ -1,0 +1,560 @@
+"""Define the records of workspaces, samples, sweeps, stacks, hosts and typed input.
+
+All records are immutable and typed. Records from another process are validated when decoded.
+Sample times are CLOCK_MONOTONIC of the root's machine, in nanoseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Annotated, Literal
+
+import msgspec
+
+from .rank import format_ranks, name_ranks
+
+# MIME types in which a rank publishes measurements to the client that runs the sweep.
+MEASUREMENT_MIME = "application/vnd.phalanx.measurement+json"
+LINKS_MIME = "application/vnd.phalanx.links+json"
+LINKS_DONE_MIME = "application/vnd.phalanx.links-done+json"  # number of links measured so far
+
+# In a rank's output record, marks the place of output that could not be written.
+OUTPUT_GAP = bytes(64)
+
+# A planned rank is in a hostfile of a world that was not started.
+RankState = Literal["planned", "starting", "idle", "busy", "input", "dead"]
+
+# Supervisors of other hosts send spans too: a message beyond these bounds is refused as a whole.
+_Time = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
+
+_Sum = Annotated[int, msgspec.Meta(ge=-1, lt=1 << 62)]
+_Small = Annotated[int, msgspec.Meta(ge=-1, lt=1 << 31)]
+_Word = Annotated[str, msgspec.Meta(max_length=64)]
+# MIME type in which a rank publishes its limits to the client that runs the sweep.
+LIMITS_MIME = "application/vnd.phalanx.limits+json"
+
+SweepState = Literal["waiting", "measuring", "done", "stopped", "failed"]
+SHOWS_ERROR = "writing the traceback of its error"  # state of a rank after its code has ended
+MOST_CONNECTIONS = 64  # per link and address, and addresses per host: more is a mistake
+BootState = Literal["starting", "up", "failed"]
+
+
+class HostInfo(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One machine of a world.
+
+    ``index`` is its place in the hostfile, ``cores`` the number of usable cores. ``device`` is the
+    network card that has ``address``; "": unknown, or none.
+    """
+
+    index: int
+    name: str
+    address: str
+    cores: int
+    device: str = ""
+
+
+class HostClock(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Offset of a machine's clock from the root's clock, in nanoseconds.
+
+    The root's time is the host's time plus ``offset_ns``, with an error of at most
+    ``uncertainty_ns``. Both are 0 on the root's own machine, because all its processes share one
+    clock.
+    """
+
+    name: str
+    offset_ns: int
+    uncertainty_ns: int
+
+
+class RankInfo(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One rank: its host index, process, engine uuid and state.
+
+    ``detail`` is empty or one line for the user: why the rank is dead, or what it waits for.
+    ``rss_nbytes`` is the memory in use, 0 if unknown. ``cell`` is the first line of the cell that
+    the rank runs, and ``cell_s`` the seconds since the cell began.
+    """
+
+    rank: int
+    host: int
+    pid: int
+    state: RankState
+    engine: str = ""
+    detail: str = ""
+    rss_nbytes: int = 0
+    cell: str = ""
+    cell_s: float = 0.0
+
+
+class LinkInfo(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Path between ranks ``a < b``: shared memory of one host, or tcp."""
+
+    a: int
+    b: int
+    transport: Literal["arena", "tcp"]
+
+
+class LinkMeasurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Measured speed of the path between two ranks, ``a < b``.
+
+    Nothing else used the links meanwhile. ``latency_us`` is half the round-trip time of a small
+    message. ``gbs`` is 1e9 bytes per second one way, with messages of ``nbytes``. ``n_wrong``
+    counts bytes that came back changed. ``network`` is the network that was measured, if it was
+    chosen; ``failure`` says why such a path could not be measured.
+    """
+
+    a: int
+    b: int
+    latency_us: float
+    gbs: float
+    nbytes: int
+    n_wrong: int
+    network: str = ""
+    failure: str = ""
+
+
+class WorldTopology(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """State of a world: hosts, ranks and the paths between them."""
+
+    name: str
+    epoch: int
+    hosts: tuple[HostInfo, ...]
+    ranks: tuple[RankInfo, ...]
+    links: tuple[LinkInfo, ...]
+
+    @property
+    def size(self) -> int:
+        """Return the number of ranks, dead ones included."""
+        return len(self.ranks)
+
+
+class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One line of a bandwidth sweep, in the terms of nccl-tests.
+
+    ``algbw_gbs = nbytes / seconds / 1e9``; ``busbw_gbs`` is ``algbw_gbs`` times the operation's
+    factor. ``n_wrong`` counts wrong elements on all ranks (0 on a sound machine). Times are the
+    median and 99th percentile over ``iterations`` on the slowest rank, in microseconds.
+    """
+
+    op: str
+    algorithm: str
+    transport: str
+    dtype: str
+    ranks: int
+    count: int
+    nbytes: int
+    time_us: float
+    p99_us: float
+    algbw_gbs: float
+    busbw_gbs: float
+    n_wrong: int
+    iterations: int
+
+
+class WatchSamples(msgspec.Struct, frozen=True, tag="watch_samples", forbid_unknown_fields=True):
+    """Client: send `Samples` for ``seconds`` from now; 0: stop.
+
+    A client repeats this message while it watches.
+    """
+
+    seconds: float
+
+
+class Span(msgspec.Struct, frozen=True, array_like=True):
+    """One operation of a rank, or ``count`` adjacent operations merged.
+
+    ``number`` is the number of the (last) record: a span that still runs (``done_ns`` 0) is sent
+    again. ``inside_ns`` and ``wait_ns`` are sums; ``wait_ns`` -1: the last rank has not entered
+    the operation yet. ``seq`` is the number of the last operation. ``kinds`` counts the merged
+    operations with another name than ``op``.
+    """
+
+    number: _Time
+    op: _Word
+    begun_ns: _Time
+    done_ns: _Time
+    inside_ns: _Sum
+    wait_ns: _Sum
+    nbytes: _Sum
+    seq: _Sum
+    group: Annotated[int, msgspec.Meta(ge=0)] = 0
+    peer: _Small = -1
+    count: _Small = 1
+    kinds: _Small = 0
+    failure: _Word = ""
+
+
+class Use(msgspec.Struct, frozen=True, array_like=True):
+    """Algorithm of an operation for messages of ``low`` to ``high`` bytes.
+
+    ``algorithm`` is named as in `px.trace`. ``is_split``: the group is not the world.
+    """
+
+    op: _Word
+    algorithm: _Word
+    low: _Time
+    high: _Time
+    is_split: bool = False
+
+
+class RankSample(msgspec.Struct, frozen=True, array_like=True):
+    """Present state of a rank.
+
+    Sums count from the slot's first process on. ``inside_ns`` and ``waiting_ns`` include operations
+    that still run. ``wires`` is ``{peer: (sent, received)}`` in bytes. ``missed`` operations ended
+    and were overwritten before a sample had them. ``uses`` are of the new operations. ``entries``
+    compare ranks and are not sent to clients: group, place, entered, ended (0: not yet) of the
+    newest collectives, in words of 64 bits.
+    """
+
+    rank: int
+    pid: int
+    state: RankState
+    detail: str
+    operations: int
+    arena_nbytes: int
+    inside_ns: int
+    waiting_ns: int
+    wires: dict[int, tuple[int, int]] = {}
+    spans: tuple[Span, ...] = ()
+    missed: int = 0
+    entries: bytes = b""
+    uses: tuple[Use, ...] = ()
+
+
+class CellTime(msgspec.Struct, frozen=True, array_like=True):
+    """A cell that runs or has just ended; ``ended_ns`` is by rank.
+
+    ``title`` is the first line of its code.
+    """
+
+    cell: str
+    begun_ns: int
+    ranks: tuple[int, ...]
+    ended_ns: dict[int, int]
+    title: str = ""
+
+
+class LateRank(msgspec.Struct, frozen=True, array_like=True):
+    """A rank that was the last to enter ``count`` collectives.
+
+    ``late_ns`` and ``worst_ns`` are its delay after the median of the other ranks.
+    """
+
+    rank: int
+    count: int
+    late_ns: int
+    worst_ns: int
+
+
+class Waiting(msgspec.Struct, frozen=True, array_like=True):
+    """Ranks that are in an operation now, and the missing ranks."""
+
+    ranks: tuple[int, ...]
+    missing: tuple[int, ...]
+    what: str
+    since_ns: int
+
+
+class Samples(msgspec.Struct, frozen=True, tag="samples", forbid_unknown_fields=True):
+    """Root: a sample of all ranks at ``now_ns``.
+
+    The sample has the operations since the sample before. ``time`` is the same moment on the clock
+    of `time.time`. ``compared`` collectives were searched for the last rank to enter. ``late`` has
+    these ranks if the delay is larger than the error of the hosts' clocks. For ``unsure``
+    collectives the delay is smaller than this error, which is at most ``unsure_ns``.
+    """
+
+    number: int
+    now_ns: int
+    time: float
+    epoch: int
+    ranks: tuple[RankSample, ...]
+    cells: tuple[CellTime, ...]
+    compared: int
+    late: tuple[LateRank, ...]
+    waits: tuple[Waiting, ...]
+    unsure: int = 0
+    unsure_ns: int = 0
+
+
+class Limit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Bandwidth of the ranks' machine without phalanx, over a transport's path.
+
+    ``gbs`` is 1e9 bytes that arrive per second: a copy of n bytes counts n, though it reads n and
+    writes n. ``nbytes`` were moved in ``seconds`` to measure ``gbs``; ``how`` describes the method.
+    If the limit is unknown ``gbs`` is 0, and ``how`` says why.
+    """
+
+    name: str
+    transport: Literal["arena", "tcp"]
+    gbs: float
+    nbytes: int
+    seconds: float
+    how: str
+
+
+class SweepProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Progress of a sweep.
+
+    ``n_done`` of ``n_points`` sizes are done; ``nbytes`` is the size that is measured now.
+    ``left_s`` is an estimate from the sizes so far; None: no estimate yet.
+    """
+
+    state: SweepState
+    n_done: int
+    n_points: int
+    nbytes: int
+    elapsed_s: float
+    left_s: float | None
+
+    @property
+    def text(self) -> str:
+        """Return one line for the user.
+
+        Examples
+        --------
+        >>> SweepProgress("measuring", 3, 11, 512, 1.0, 4.2).text
+        '3 of 11 sizes, about 4 s left'
+        """
+        far = f"{self.n_done} of {self.n_points} size{'' if self.n_points == 1 else 's'}"
+        if self.state == "waiting":
+            return "waiting for the ranks"
+        if self.state != "measuring":
+            return f"{self.state} after {far}, {self.elapsed_s:.1f} s"
+        if self.left_s is None:
+            return far
+        return f"{far}, {_about(self.left_s)} left"
+
+
+class LinksProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Progress of a measurement of the links between ranks."""
+
+    n_done: int
+    n_links: int
+    elapsed_s: float
+
+    @property
+    def text(self) -> str:
+        """Return one line for the user.
+
+        Examples
+        --------
+        >>> LinksProgress(504, 2016, 8.0).text
+        '504 of 2016 links, about 24 s left'
+        >>> LinksProgress(0, 2016, 0.1).text
+        '0 of 2016 links'
+        """
+        far = f"{self.n_done} of {self.n_links} link{'' if self.n_links == 1 else 's'}"
+        if not self.n_done:
+            return far
+        left_s = self.elapsed_s / self.n_done * (self.n_links - self.n_done)
+        return f"{far}, {_about(left_s)} left"
+
+
+class SweepRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A finished sweep: its options, its measurements and its end."""
+
+    op: str
+    dtype: str
+    ranks: int
+    state: SweepState
+    started: str
+    points: tuple[Measurement, ...]
+    limits: tuple[Limit, ...] = ()
+
+
+def _about(seconds: float) -> str:
+    if seconds < 1:
+        return "less than 1 s"
+    return f"about {seconds:.0f} s" if seconds < 90 else f"about {seconds / 60:.0f} min"
+
+
+class RankStack(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Operation (``doing``) and place in the user's code of a rank.
+
+    ``doing`` is an operation or a question, empty while the rank runs its own code. ``frames`` is
+    the stack, innermost first. ``note`` says why there is no stack, if there is none.
+    ``is_still``: a second look a moment later saw the same.
+    """
+
+    doing: str = ""
+    place: str = ""
+    frames: tuple[str, ...] = ()
+    note: str = ""
+    is_still: bool = False
+
+    @property
+    def summary(self) -> str:
+        """Return one line with the operation and the place.
+
+        Examples
+        --------
+        >>> RankStack("in all_sum #3", "train.py:31 in load").summary
+        'in all_sum #3 at train.py:31 in load'
+        """
+        if not self.place:
+            return self.doing or self.note
+        # A rank that stays at one place outside of our operations runs code that is not Python.
+        at = "in C code called from" if self.is_still and not self.doing else "at"
+        return f"{self.doing} {at} {self.place}".lstrip()
+
+    @property
+    def text(self) -> str:
+        """Return the whole stack, one line per frame."""
+        first = self.doing or self.note or "runs"
+        return "\n".join([first, *(f"    {frame}" for frame in self.frames)])
+
+
+def say_where(stacks: Mapping[int, RankStack]) -> str:
+    """Say in one line where ranks are; group ranks at one place.
+
+    Examples
+    --------
+    >>> stack = RankStack(place="train.py:31 in load")
+    >>> say_where({0: stack, 1: stack, 2: RankStack("in all_sum #3")})
+    'ranks 0-1 at train.py:31 in load; rank 2 in all_sum #3'
+    """
+    by_place: dict[str, list[int]] = {}
+    for rank, stack in sorted(stacks.items()):
+        by_place.setdefault(stack.summary, []).append(rank)
+    return "; ".join(f"{name_ranks(ranks)} {where}" for where, ranks in by_place.items())
+
+
+def say_busy(stacks: Mapping[int, RankStack]) -> str:
+    """Say where ranks still run an earlier cell, and how to continue.
+
+    Examples
+    --------
+    >>> print(say_busy({1: RankStack(place="solver.py:12 in solve", is_still=True)}))
+    rank 1 still runs the cell before (in C code called from solver.py:12 in solve); wait, use \
+--ranks to run on the others, or replace it: %distributed restart 1 --force
+    """
+    verb = "runs" if len(stacks) == 1 else "run"
+    return (
+        f"{name_ranks(stacks)} still {verb} the cell before ({_places(stacks)}); {way_out(stacks)}"
+    )
+
+
+def way_out(ranks: Collection[int]) -> str:
+    """Say how to continue when ranks do not end a cell.
+
+    Examples
+    --------
+    >>> way_out([2, 0])
+    'wait, use --ranks to run on the others, or replace them: %distributed restart 0,2 --force'
+    """
+    them = "it" if len(ranks) == 1 else "them"
+    command = f"%distributed restart {format_ranks(ranks)} --force"
+    return f"wait, use --ranks to run on the others, or replace {them}: {command}"
+
+
+def say_late(stacks: Mapping[int, RankStack], limit_s: float) -> str:
+    """Say which ranks a stop has not ended, and where they are.
+
+    Examples
+    --------
+    >>> say_late({1: RankStack(place="train.py:31 in load")}, 5.0)
+    'rank 1 did not end within 5 s of the stop (at train.py:31 in load)'
+    """
+    return f"{name_ranks(stacks)} did not end within {limit_s:g} s of the stop ({_places(stacks)})"
+
+
+def _places(stacks: Mapping[int, RankStack]) -> str:
+    """Return the ranks' common place, or the place of each rank."""
+    places = {stack.summary for stack in stacks.values()}
+    return places.pop() if len(places) == 1 else say_where(stacks)
+
+
+class HostPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One host of a world to start, in the hostfile's order.
+
+    ``name`` is the argument for ssh: ``b``, ``user@b`` or a name of ``~/.ssh/config``. ``port`` 0
+    means ssh's default. ``ranks`` is the number of ranks. The ranks listen on ``addresses`` and
+    use all of them at once; empty: the address through which the host reached the root.
+    ``is_local``: this machine, without ssh.
+    """
+
+    name: str
+    ranks: int
+    addresses: tuple[str, ...] = ()
+    port: int = 0
+    is_local: bool = False
+
+
+class JobOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Options for a scheduler's job, or for processes in a job.
+
+    ``nodes`` above 0: submit a job with this number of nodes; the names in the plan are
+    placeholders until the nodes are up. ``queue``, ``account``, ``time`` and ``args`` (any other
+    arguments) are in the scheduler's own syntax.
+    """
+
+    nodes: int = 0
+    queue: str = ""
+    account: str = ""
+    time: str = ""
+    args: tuple[str, ...] = ()
+
+
+class RemoteOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Options for starting remote hosts, the same for all hosts.
+
+    ``python`` is the interpreter there ("": the path of this one). ``cwd`` is the folder ("": the
+    same as here, or the home folder if that is missing). ``env`` is set for the ranks. ``ssh_args``
+    are passed to ssh unchanged. ``interface`` names the network card with the addresses that the
+    ranks use ("": any). Two hosts have ``connections_per_ip`` connections over each address. A host
+    fails if it is not up after ``timeout_s`` seconds; with a submitted ``job`` the job may wait in
+    its queue for that long.
+    """
+
+    python: str = ""
+    cwd: str = ""
+    env: dict[str, str] = {}
+    ssh_args: tuple[str, ...] = ()
+    interface: str = ""
+    launcher: str = "ssh"
+    timeout_s: float = 30.0
+    connections_per_ip: int = 1
+    job: JobOptions = JobOptions()
+
+
+class BootProgress(msgspec.Struct, frozen=True, tag="boot_progress", forbid_unknown_fields=True):
+    """Root: progress of a host's start; ``text`` explains failure or delay."""
+
+    host: int
+    name: str
+    state: BootState
+    seconds: float
+    text: str = ""
+
+
+class LineNeed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Request of a rank for a typed line.
+
+    The rank's copy of the log has no line for it before entry ``index``. ``is_command``: an
+    interpreter's prompt asks (pdb's, `code.interact`'s), not a program that reads data.
+    ``is_again``: the rank repeats the request, because the request or the line may have been lost.
+    """
+
+    cell: str
+    index: int
+    prompt: str
+    password: bool
+    is_command: bool
+    is_again: bool = False
+
+
+class TypedLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Entry of a cell's log: a line (None: end of input).
+
+    ``ranks`` are the ranks that get the line; None: every rank, also a rank that reads later. A
+    command always names its ranks.
+    """
+
+    line: str | None
+    ranks: tuple[int, ...] | None = None
+    is_command: bool = False
+
+    def is_for(self, rank: int, is_command: bool) -> bool:
+        """Whether a rank that reads commands (or data) takes this entry."""
+        return self.is_command == is_command and (self.ranks is None or rank in self.ranks)

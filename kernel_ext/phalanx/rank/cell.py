@@ -1,0 +1,469 @@
+"""Begin, hold, interrupt and end cells in a rank; prepare the shell.
+
+During a stop `HeldCell` holds the rank before its next operation;
+`phalanx.workspace.cells.stopping` decides when the rank goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, Literal, NoReturn
+
+import numpy as np
+
+import phalanx
+from phalanx.distributed import Progress, drop_hold, hold, join, let_in, progress, release
+from phalanx.protocol import Step, StopReport
+
+JOIN_TIMEOUT_S = 30.0
+_OF_THE_WORLD = ("rank", "size", "world")  # not px and np: to rebind these is an import
+
+_HINT = "ends the cell, not the rank; %distributed stop ends the ranks"
+CELL = "<cell "  # how the file names of cells begin
+_WHERE = "a cell of the notebook"
+# Signal that only interrupts a wait: Python code does not see it, and programs that are started
+# from here ignore it unless they install a handler.
+NUDGE = signal.SIGURG
+
+_NAMES = ("distributed", "autodistributed", "local")
+
+
+def enter(namespace: dict[str, Any]) -> dict[str, Any]:
+    """Join the present world and bind ``rank size world px np`` for the cells.
+
+    Called when the ranks are up, and again before a cell after an epoch has ended. A name that the
+    user has bound is left alone. Returns the names, for `restore_names`.
+    """
+    world = join(JOIN_TIMEOUT_S)
+    names = {"world": world, **introduce(namespace, world.rank(), world.size())}
+    restore_names(namespace, names)
+    return names
+
+
+def introduce(namespace: dict[str, Any], rank: int, size: int) -> dict[str, Any]:
+    """Bind ``rank size px np`` for the cells, also without a world."""
+    names = {"rank": rank, "size": size, "px": phalanx, "np": np}
+    restore_names(namespace, names)
+    return names
+
+
+def restore_names(namespace: dict[str, Any], names: dict[str, Any]) -> None:
+    """Bind the missing names again: `%reset` deletes ours too."""
+    for name, value in names.items():
+        namespace.setdefault(name, value)
+
+
+def say_rebound(namespace: dict[str, Any], names: dict[str, Any]) -> str:
+    """Return a warning about rebound names of ours; "" if none.
+
+    Examples
+    --------
+    >>> ours = {"rank": 0, "size": 2}
+    >>> say_rebound({"rank": 0, "size": 100}, ours)
+    'phalanx: size is not of this world any more, this cell has rebound it; del size brings it back'
+    >>> say_rebound({"rank": 0}, ours)
+    ''
+    """
+    rebound = [
+        name
+        for name in _OF_THE_WORLD
+        if name in names and name in namespace and not _is_same(namespace[name], names[name])
+    ]
+    if not rebound:
+        return ""
+    are, them = ("is", "it") if len(rebound) == 1 else ("are", "them")
+    return (
+        f"phalanx: {' and '.join(rebound)} {are} not of this world any more, this cell has rebound "
+        f"{them}; del {', '.join(rebound)} brings {them} back"
+    )
+
+
+def _is_same(value: object, own: object) -> bool:
+    return value is own or (type(value) is int and type(own) is int and value == own)
+
+
+def prepare_exit(shell: Any) -> None:
+    """Have `exit` and `quit` raise SystemExit, as in a script.
+
+    IPython's own would end this process a moment after the cell, during the next cell.
+    """
+    from IPython.core.autocall import ZMQExitAutocall
+
+    class LeaveCell(ZMQExitAutocall):  # type: ignore[misc]
+        """Exit the cell; works by its bare name too, as IPython's does."""
+
+        def __call__(self, code: object = None, *, keep_kernel: bool = False) -> None:
+            raise SystemExit(code)
+
+    shell.exiter = LeaveCell(shell)  # `%reset` binds `exit` from here
+    shell.user_ns["exit"] = shell.user_ns["quit"] = shell.exiter
+    # IPython's advice for a terminal does not apply here.
+    warnings.filterwarnings("ignore", "To exit: use 'exit', 'quit'", UserWarning)
+
+
+def say_left(value: str) -> str:
+    """Say that the cell ended with SystemExit, and its value.
+
+    Examples
+    --------
+    >>> say_left("3")
+    '3 (ends the cell, not the rank; %distributed stop ends the ranks)'
+    """
+    return f"{value} ({_HINT})" if value and value != "None" else f"it {_HINT}"
+
+
+def prepare_cell_names(shell: Any) -> None:
+    """Name cells by a hash of their text; mark the running cell.
+
+    A cell has the same file name on all ranks, so that equal output is equal. IPython's name
+    ``In[7]`` would count the cells of this rank, and the notebook has another count.
+    """
+    from IPython.core import oinspect
+
+    newest = ""
+
+    def name_of(_raw: str, transformed_code: str, _number: int) -> str:
+        nonlocal newest
+        digest = hashlib.sha256(transformed_code.encode(errors="replace")).hexdigest()
+        newest = f"{CELL}{digest[:8]}>"
+        return newest
+
+    def words_for(name: str) -> tuple[str, str] | None:
+        if not name.startswith(CELL):
+            return None  # not a cell: IPython names the file
+        return ("This" if name == newest else "Earlier"), "cell"
+
+    def file_of(thing: Any) -> str | None:
+        found = find_file(thing)
+        return _WHERE if found is not None and f"/{CELL}" in found else found
+
+    find_file = oinspect.find_file
+    oinspect.find_file = file_of  # the original joins a cell's name to the current folder
+    shell.compile.get_code_name = name_of
+    shell.compile.format_code_name = words_for
+
+
+class InterruptGate:
+    """Deliver an interrupt once, and only to its target cell.
+
+    An interrupt may come before the cell has begun (the cell waits in the shell's queue) or after
+    it has ended. The main thread calls `begin` and `end`; any other thread calls `interrupt`. One
+    lock makes the test for the running cell and the signal one atomic step. The caller of `end`
+    must have replaced Python's SIGINT handler before, so that a signal sent just before has no
+    effect.
+
+    A signal may come between the interpreter's last check for signals and a wait in C. This is
+    likely, because the main thread releases the GIL there and our thread then runs. Python notes
+    such a signal, but the wait does not end: `time.sleep(60)` sleeps on. `nudge` therefore
+    signals the main thread until it has checked for signals.
+
+    Make this object on the main thread.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._main_thread = threading.main_thread().ident or 0
+        self._running: str | None = None
+        self._stopped: set[str] = set()
+        self._is_sent = False  # SIGINT was sent to the cell that runs
+        self._has_looked = True  # the main thread has checked for signals since then
+        self._runs_code = False
+        signal.signal(NUDGE, self._on_nudge)
+
+    def _on_nudge(self, number: int, frame: object) -> None:
+        # Python runs handlers by signal number: SIGINT's, a smaller number, has run before.
+        self._has_looked = True
+
+    @property
+    def running(self) -> str | None:
+        """Return the name of the cell that runs, or None."""
+        return self._running
+
+    def begin(self, cell: str) -> None:
+        """Enter the cell.
+
+        Raises
+        ------
+        KeyboardInterrupt
+                The cell was interrupted before it began.
+        """
+        with self._lock:
+            self._running = cell
+            self._is_sent = self._runs_code = False
+            was_stopped = cell in self._stopped
+            self._stopped.clear()
+        if was_stopped:
+            raise KeyboardInterrupt
+
+    def begin_code(self) -> None:
+        """Begin the user's code; only the first call in a cell counts.
+
+        An interrupt since `begin` may have been swallowed by code that runs before the user's, such
+        as IPython's callbacks. In this case the cell is interrupted again.
+        """
+        with self._lock:
+            is_lost = self._is_sent and not self._runs_code
+            self._runs_code = True
+        if is_lost:
+            signal.raise_signal(signal.SIGINT)
+
+    def end(self) -> None:
+        """Leave the cell."""
+        with self._lock:
+            self._running = None
+
+    def interrupt(self, cell: str) -> None:
+        """Raise KeyboardInterrupt in the cell, now or when the cell begins."""
+        with self._lock:
+            if self._running == cell:
+                self._is_sent, self._has_looked = True, False
+                # Signal the main thread itself: only then do its waits in C end at once.
+                signal.pthread_kill(self._main_thread, signal.SIGINT)
+            else:
+                self._stopped.add(cell)
+
+    def is_blocked(self, cell: str) -> bool:
+        """Whether the main thread has not yet seen the cell's interrupt."""
+        with self._lock:
+            return self._running == cell and self._is_sent and not self._has_looked
+
+    def is_stopped(self) -> bool:
+        """Whether the running cell was interrupted and does not go on."""
+        cell = self._running
+        return cell is not None and self._is_sent and not self.has_swallowed(cell)
+
+    def has_swallowed(self, cell: str) -> bool:
+        """Whether the cell's code goes on after it has caught an interrupt.
+
+        False while the code handles the interrupt, as in a ``finally`` that saves, and while it
+        awaits: the exceptions that a waiting coroutine handles cannot be seen.
+        """
+        with self._lock:
+            if self._running != cell or not (self._is_sent and self._has_looked):
+                return False
+        if not _is_in_cell(sys._current_frames().get(self._main_thread)):
+            return False
+        seen: set[int] = set()
+        handled = _handled_by(self._main_thread)
+        while handled is not None and id(handled) not in seen:
+            if isinstance(handled, (KeyboardInterrupt, asyncio.CancelledError)):
+                return False
+            seen.add(id(handled))
+            handled = handled.__cause__ or handled.__context__
+        return True
+
+    def nudge(self, cell: str) -> bool:
+        """End a wait that the main thread began without seeing `interrupt`.
+
+        Returns
+        -------
+        bool
+            Whether to call this again in a moment: the main thread has not checked for signals yet.
+        """
+        with self._lock:
+            if self._running != cell or self._has_looked:
+                return False
+            signal.pthread_kill(self._main_thread, NUDGE)
+            return True
+
+
+def runs_cell() -> bool:
+    """Whether the calling thread runs the code of a cell."""
+    return _is_in_cell(sys._getframe())
+
+
+def _is_in_cell(frame: FrameType | None) -> bool:
+    while frame is not None and not frame.f_code.co_filename.startswith(CELL):
+        frame = frame.f_back
+    return frame is not None
+
+
+def _handled_by(thread: int) -> BaseException | None:
+    """Return the exception that a thread is handling."""
+    found = sys._current_exceptions().get(thread)
+    return found[1] if isinstance(found, tuple) else found  # a tuple until Python 3.12
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Ignore SIGINT in this block; an interrupt meanwhile is lost.
+
+    Used while a failed cell's error is shown. When one rank was stopped in an operation, the
+    others fail, and each may be stopped while it shows its error. IPython would swallow such a stop
+    and print that it did.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    except KeyboardInterrupt:  # the signal came just before
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def prepare_own_magics(shell: Any) -> None:
+    """Register our magics so that they fail and say what to do.
+
+    Without this IPython would say that there are no such magics.
+    """
+    for name in _NAMES:
+        shell.register_magic_function(_refusal(name), "line_cell", name)
+
+
+def _refusal(name: str) -> Callable[..., NoReturn]:
+    from IPython.core.error import UsageError
+
+    def refuse(line: str, cell: str | None = None) -> NoReturn:  # noqa: ARG001
+        """Refuse the magic and say where to use it."""
+        magic = f"%{name}" if cell is None else f"%%{name}"
+        msg = (
+            f"{magic} is the notebook's, and this cell runs on the ranks: give it a cell of its own"
+        )
+        raise UsageError(msg)
+
+    return refuse
+
+
+class HeldCell:
+    """Hold the cell that runs before its next operation.
+
+    The main thread calls `begin` and `end`, the control thread all other methods.
+    """
+
+    def __init__(self, rank: int) -> None:
+        self._rank = rank
+        self._before: Progress | None = None  # progress before the cell
+        self._seen: Progress | None = None  # progress when the cell was last seen in an operation
+
+    def begin(self) -> None:
+        """Save the rank's progress before the cell."""
+        release()
+        self._before = progress()
+
+    def end(self) -> None:
+        """Stop to hold the cell."""
+        release()
+
+    def hold(self) -> bool:
+        """Hold the cell; False if it has called no operation."""
+        if not self._has_called(progress()):
+            return False
+        self._seen = None
+        hold()
+        return True
+
+    def let_in(self, steps: Iterable[Step]) -> None:
+        """Let the cell into operations that other ranks have begun."""
+        by_epoch: dict[int, list[tuple[int, int, bool, int]]] = {}
+        for step in steps:
+            if self._rank in {step.source, step.target} or step.source < 0:
+                is_recv = step.target == self._rank
+                peer = step.source if is_recv else step.target
+                found = (step.group, peer, is_recv, step.number)
+                by_epoch.setdefault(step.epoch, []).append(found)
+        for epoch, begun in by_epoch.items():
+            let_in(epoch, begun)
+
+    def report(self) -> StopReport:
+        """Return the rank's progress, and whether the rank is held."""
+        found = self._look()
+        if found is None:
+            return StopReport("runs")
+        held = found.held
+        upcoming = None
+        if held is not None:
+            called = held.called
+            lane = held.group, called.peer, called.op == "recv"
+            upcoming = self._step(found.epoch, lane, called.number)
+        # The stop of another rank may end this operation, and with it the cell, before our own.
+        place = "" if found.current is None else f"in {found.current}"
+        return self._report(found, "runs" if held is None else "held", upcoming, place)
+
+    def stop(self) -> StopReport:
+        """Drop the hold before an interrupt; return where the cell is.
+
+        A cell that is held now stays held until the interrupt has come.
+        """
+        found = self._look()
+        if found is None:
+            return StopReport("stopped", place=_place(None))
+        report = self._report(found, "stopped", None, _place(found))
+        drop_hold()
+        return report
+
+    def _look(self) -> Progress | None:
+        """Return the rank's progress.
+
+        An operation that has just ended, because another rank was interrupted in it first, still
+        counts as the current one.
+        """
+        found, seen = progress(), self._seen
+        if found is None:
+            return None
+        if found.current is not None:
+            self._seen = found
+        elif seen is not None and found.last == seen.last:
+            found = found._replace(current=seen.current)
+        return found
+
+    def _report(
+        self,
+        found: Progress,
+        state: Literal["runs", "held", "stopped"],
+        upcoming: Step | None,
+        place: str = "",
+    ) -> StopReport:
+        before = self._begun_before(found)
+        begun = tuple(
+            self._step(found.epoch, lane, number)
+            for lane, number in sorted(found.begun.items())
+            if lane[1] < 0 or number != before.get(lane, 0)
+        )
+        has_called = self._has_called(found)
+        return StopReport(state, begun, upcoming, found.is_open, has_called, place)
+
+    def _has_called(self, found: Progress | None) -> bool:
+        """Whether the cell has begun an operation, or one still runs."""
+        if found is None:
+            return False
+        before = self._begun_before(found)
+        return found.is_open or any(
+            number > before.get(lane, 0) for lane, number in found.begun.items()
+        )
+
+    def _begun_before(self, found: Progress) -> dict[tuple[int, int, bool], int]:
+        before = self._before
+        return before.begun if before is not None and before.epoch == found.epoch else {}
+
+    def _step(self, epoch: int, lane: tuple[int, int, bool], number: int) -> Step:
+        group, peer, is_recv = lane
+        ends = (-1, -1) if peer < 0 else (peer, self._rank) if is_recv else (self._rank, peer)
+        return Step(epoch, group, *ends, number)
+
+
+def _place(found: Progress | None) -> str:
+    """Describe the main thread's place, as a text after "stopped"."""
+    if found is not None and found.held is not None:
+        return f"before {found.held.called}"
+    if found is not None and found.current is not None:
+        return f"in {found.current}"
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    while frame is not None and not frame.f_code.co_filename.startswith(CELL):
+        frame = frame.f_back
+    words = [] if frame is None else [f"at cell line {frame.f_lineno}"]
+    if found is not None and found.last is not None:
+        words.append(f"after {found.last}")
+    return " ".join(words)

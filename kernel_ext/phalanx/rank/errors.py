@@ -1,0 +1,107 @@
+"""Turn a rank's error texts and bytes into sendable text."""
+
+from __future__ import annotations
+
+import codecs
+import io
+import json
+from collections.abc import Callable
+from typing import Any, TextIO
+
+__all__ = ["BytesToText", "cut", "escape_surrogates", "packs_anything", "text_of"]
+
+CUT = 100_000  # longest error text that is shown, in characters
+
+_AS_JSON = "phalanx.surrogates_in_json"
+
+
+def escape_surrogates(text: str) -> str:
+    r"""Escape surrogates as Python's source does.
+
+    Surrogates are half characters, as in odd file names.
+
+    Examples
+    --------
+    >>> escape_surrogates("caf\udce9")
+    'caf\\udce9'
+    """
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode(errors="backslashreplace").decode()
+    return text
+
+
+def cut(text: str) -> str:
+    """Shorten a long error text, as of a huge array, visibly."""
+    return text if len(text) <= CUT else f"{text[:CUT]} … and {len(text) - CUT:,} more characters"
+
+
+def text_of(error: BaseException) -> str:
+    """Return the text of a user's error, or why there is none.
+
+    Examples
+    --------
+    >>> text_of(ValueError("no"))
+    'no'
+    """
+    try:
+        return str(error)
+    except BaseException as refused:  # noqa: BLE001 - __str__ of a user's error may raise anything
+        return f"its text cannot be had: {type(refused).__name__}"
+
+
+def packs_anything(pack: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
+    """Wrap a Jupyter session's packer so that it escapes surrogates.
+
+    Otherwise the message would be lost, and if it is a reply its cell would never end.
+    """
+
+    def pack_anything(content: Any) -> bytes:
+        try:
+            return pack(content)
+        except UnicodeEncodeError:
+            text = json.dumps(content, default=str, ensure_ascii=False)
+            return text.encode(errors=_AS_JSON)
+
+    return pack_anything
+
+
+def _escape_in_json(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeEncodeError)
+    half = error.object[error.start : error.end]
+    return "".join(f"\\\\u{ord(character):04x}" for character in half), error.end
+
+
+codecs.register_error(_AS_JSON, _escape_in_json)
+
+
+class BytesToText(io.BufferedIOBase):
+    """Binary ``buffer`` of a text stream: decodes the bytes that are written.
+
+    Bytes and text keep the order in which they were written. Invalid UTF-8 becomes ``U+FFFD``.
+    """
+
+    def __init__(self, text: TextIO) -> None:
+        self._text = text
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def writable(self) -> bool:
+        """Return True."""
+        return True
+
+    def fileno(self) -> int:
+        """Return the stream's descriptor."""
+        return self._text.fileno()
+
+    def write(self, data: Any) -> int:
+        """Decode bytes (any object with a buffer) and write the text."""
+        view = memoryview(data)
+        self._text.write(self._decoder.decode(view.tobytes()))
+        return view.nbytes
+
+    def flush(self) -> None:
+        """Flush the stream."""
+        self._text.flush()

@@ -1,0 +1,448 @@
+"""Provide `input()`, ``sys.stdin`` and `help()` in a rank.
+
+`TypedLines` reads the lines typed for a cell, by the rule below. `CellInput` is ``sys.stdin``.
+`HelpDesk` answers requests for help and completion on its own thread.
+
+The rule of typed input (`RankInputLog`)
+----------------------------------------
+1. A cell has one log. The workspace appends each typed line once, as entry 0, 1, 2 …, and sends it
+   to every rank. So all ranks have the same log, each up to some entry.
+2. An entry has a kind and a set of ranks. *Data* was typed where a program reads (`input`,
+   `getpass`, ``sys.stdin``); a *command* was typed at a prompt of an interpreter (pdb,
+   `code.interact`). ``@2 …`` addresses rank 2 alone. Without an address, data is for every rank,
+   also one that reads later; a command is for the ranks that wait at that prompt.
+3. A rank reads data and commands separately, with a position for each. A read takes the first
+   entry at or after the position that has its kind and is for this rank, and the position moves
+   behind that entry. If there is none yet, the read waits and asks.
+
+Consequences: The k-th read of data on a rank returns the k-th line of data for this rank, at any
+time: a slow rank gets the same lines as the fast ones. A command is only for ranks that wait for a
+command when it is typed. So a rank that comes to its breakpoint later does not replay old commands
+but waits for its own. A command for pdb never answers an `input`, nor the reverse. The end of input
+ends all data of its ranks; at a debugger it is one command (the debugger quits).
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import msgspec
+
+from phalanx.distributed import Loss
+from phalanx.errors import RankFailure
+from phalanx.protocol import LineNeed, TypedLine
+
+# Poll interval of a wait. An interrupt of the main thread is then seen at once: on some platforms
+# a Condition's wait in the main thread returns on a signal only when it has a timeout. The loss of
+# a rank is seen as soon as in an operation. A poll costs 15 us.
+POLL_S = 0.04
+# If a connection breaks, a request or a line may be lost. So a waiting reader asks again after 1 s,
+# then after 2 s, 4 s, and at most 30 s.
+AGAIN_S, MOST_S = 1.0, 30.0
+
+log = logging.getLogger(__name__)
+
+
+class NoCellRuns(RuntimeError):
+    """Report a read between cells, when no line can be typed."""
+
+
+class DebuggerStopped(BaseException):
+    """Stop a cell at a debugger's prompt.
+
+    Not a KeyboardInterrupt: pdb takes that for "cancel the command" and asks again.
+    """
+
+
+class _Read(NamedTuple):
+    """One call of `TypedLines.next_line`.
+
+    ``known_epoch`` is the epoch with a loss that this read must not raise again.
+    """
+
+    cell: str
+    is_command: bool
+    known_epoch: int
+
+
+def _nothing() -> None:
+    """Return no loss, for a rank without a group."""
+
+
+@dataclass(frozen=True)
+class MissingInput:
+    """Result of a read before entry ``index`` has come."""
+
+    index: int
+
+
+class RankInputLog:
+    """One rank's copy of a cell's log, with two positions.
+
+    Each kind of entry has a position. Entries may come in any order and twice; a read never
+    passes an entry that has not come.
+
+    Examples
+    --------
+    >>> log = RankInputLog(1)
+    >>> log.read(is_command=False)
+    MissingInput(index=0)
+    >>> log.feed(0, TypedLine("n", ranks=(0,), is_command=True))
+    >>> log.feed(1, TypedLine("ann"))
+    >>> log.read(is_command=False), log.read(is_command=True)
+    ('ann', MissingInput(index=2))
+    """
+
+    def __init__(self, rank: int) -> None:
+        self._rank = rank
+        self._entries: dict[int, TypedLine] = {}
+        self._places = {False: 0, True: 0}  # by is_command
+
+    def feed(self, index: int, entry: TypedLine) -> None:
+        """Add entry ``index`` of the log; a repeated entry is ignored."""
+        self._entries.setdefault(index, entry)
+
+    @property
+    def entries(self) -> list[tuple[int, TypedLine]]:
+        """Return the received entries with their index, in order."""
+        return sorted(self._entries.items(), key=lambda found: found[0])
+
+    def read(self, *, is_command: bool) -> str | MissingInput:
+        """Take the next line of this kind for this rank.
+
+        Raises
+        ------
+        EOFError
+                The end of input: for data from now on, for a command this time only.
+        """
+        place = self._places[is_command]
+        while (entry := self._entries.get(place)) is not None:
+            if entry.is_for(self._rank, is_command):
+                self._places[is_command] = place + (entry.line is not None or is_command)
+                if entry.line is None:
+                    raise EOFError
+                return entry.line
+            place += 1
+        self._places[is_command] = place
+        return MissingInput(place)
+
+
+class TypedLines:
+    """Hand the lines typed for the running cell to its threads.
+
+    If a rank dies, a waiting read of data raises `RankFailure` at once, so that the user need not
+    answer first. A loss that an operation has raised before is not raised again. A read of a
+    debugger goes on: the user may be looking for the cause of the loss.
+
+    Entries come on another thread (`feed`) than the readers' (`next_line`), and may arrive before
+    their cell begins. One lock guards all fields. Readers of a kind (data, commands) queue up, so
+    that at most one need of each kind is open. A reader waits for its turn, an entry, a refusal,
+    the stop or the end of the cell: each of these ends every wait.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        ask: Callable[[LineNeed], None],
+        withdraw: Callable[[str], None] = lambda cell: None,
+        loss: Callable[[], Loss | None] = _nothing,
+    ) -> None:
+        self._rank = rank
+        self._ask = ask
+        self._withdraw = withdraw
+        self._loss = loss
+        self._condition = threading.Condition()
+        self._cell = ""
+        self._logs: dict[str, RankInputLog] = {}
+        self._refusals: dict[str, str] = {}
+        self._stopped: set[str] = set()
+        self._readers: dict[bool, int] = {}  # by is_command: the thread that reads now
+        self._lost: frozenset[int] = frozenset()  # ranks that were lost before the cell began
+        self._raised: set[int] = set()  # epochs with a loss that a read of this cell has raised
+        self._needs: dict[bool, LineNeed] = {}  # by is_command: the open need
+
+    def begin(self, cell: str, lost: Iterable[int] = ()) -> None:
+        """Start a cell's log; keep lines that came early.
+
+        ``lost`` are the ranks that were lost before the cell began.
+        """
+        with self._condition:
+            self._cell = cell
+            self._lost, self._raised = frozenset(lost), set()
+            self._logs = {cell: self._logs.get(cell, RankInputLog(self._rank))}
+            self._refusals = {c: text for c, text in self._refusals.items() if c == cell}
+            self._stopped &= {cell}
+            self._condition.notify_all()
+
+    def end(self) -> None:
+        """Drop the log at the cell's end; waiting readers get EOFError."""
+        with self._condition:
+            self._cell = ""
+            self._logs.clear()
+            self._refusals.clear()
+            self._condition.notify_all()
+
+    @property
+    def cell(self) -> str:
+        """Return the name of the cell that runs; empty between cells."""
+        return self._cell
+
+    @property
+    def main_thread_reads(self) -> bool:
+        """Whether the main thread waits for data or a debugger's command."""
+        return threading.main_thread().ident in self._readers.values()
+
+    def repeat_needs(self) -> None:
+        """Send the open needs again, for a new client."""
+        with self._condition:
+            for need in self._needs.values():
+                self._ask(need)
+
+    def typed(self) -> list[tuple[int, TypedLine]]:
+        """Return the entries of the running cell's log so far."""
+        with self._condition:
+            return self._logs[self._cell].entries if self._cell else []
+
+    def feed(self, cell: str, index: int, entry: TypedLine) -> None:
+        """Add an entry to a cell's log."""
+        with self._condition:
+            if cell not in self._logs:
+                self._logs[cell] = RankInputLog(self._rank)
+            self._logs[cell].feed(index, entry)
+            self._condition.notify_all()
+
+    def refuse(self, cell: str, message: str) -> None:
+        """Fail this cell's reads with ``message``: no user can be asked."""
+        with self._condition:
+            self._refusals[cell] = message
+            self._condition.notify_all()
+
+    def stop(self, cell: str) -> None:
+        """Stop the main thread's reads in this cell; call before the interrupt."""
+        with self._condition:
+            self._stopped.add(cell)
+            self._condition.notify_all()
+
+    def next_line(
+        self, prompt: str = "", *, password: bool = False, is_command: bool = False
+    ) -> str:
+        """Return the next line for this rank; ask the client if necessary.
+
+        Raises
+        ------
+        EOFError
+                The end of input was typed, or the cell has ended.
+        NoCellRuns, RuntimeError
+            No cell runs, or the front end cannot ask.
+        KeyboardInterrupt, DebuggerStopped
+                The cell was stopped; the latter if a debugger asked.
+        RankFailure
+                A rank was lost and no operation has raised this yet; never if a debugger asks.
+        """
+        me = threading.get_ident()
+        with self._condition:
+            if not self._cell:
+                msg = "input() works while a cell runs"
+                raise NoCellRuns(msg)
+            read = _Read(self._cell, is_command, self._known_epoch())
+            self._check_stop(read)
+            try:
+                while self._readers.setdefault(is_command, me) != me:
+                    self._wait(read)
+                return self._next(read, prompt, password)
+            except KeyboardInterrupt:
+                if is_command:
+                    raise DebuggerStopped from None
+                raise
+            finally:
+                if self._readers.get(is_command) == me:
+                    del self._readers[is_command]
+                    self._needs.pop(is_command, None)
+                    self._condition.notify_all()
+
+    def _next(self, read: _Read, prompt: str, password: bool) -> str:
+        cell, is_command = read.cell, read.is_command
+        is_asked = False
+        again_s = after_s = AGAIN_S
+        try:
+            while isinstance(found := self._logs[cell].read(is_command=is_command), MissingInput):
+                if cell in self._refusals:
+                    raise RuntimeError(self._refusals[cell])
+                self._check_loss(read)
+                if not is_asked:
+                    need = LineNeed(cell, found.index, prompt, password, is_command)
+                    self._needs[is_command] = need
+                    self._ask(need)
+                    is_asked = True
+                    again_s = time.monotonic() + after_s
+                elif time.monotonic() >= again_s:
+                    self._ask(msgspec.structs.replace(need, index=found.index, is_again=True))
+                    after_s = min(2 * after_s, MOST_S)
+                    again_s = time.monotonic() + after_s
+                self._wait(read)
+        except RankFailure:
+            if is_asked:
+                self._withdraw(cell)
+            raise
+        return found
+
+    def _wait(self, read: _Read) -> None:
+        """Wait for a change; the caller holds the lock."""
+        was_notified = self._condition.wait(POLL_S)
+        if self._cell != read.cell:
+            raise EOFError
+        # The interrupt comes as a signal right after `stop`. In a cell that awaits, the signal
+        # raises nothing, because ipykernel cancels a task instead: only then is the flag used.
+        if not was_notified:
+            self._check_stop(read)
+            self._check_loss(read)
+
+    def _check_stop(self, read: _Read) -> None:
+        if read.cell in self._stopped and threading.current_thread() is threading.main_thread():
+            raise DebuggerStopped if read.is_command else KeyboardInterrupt
+
+    def _known_epoch(self) -> int:
+        """Return the epoch with a loss already raised; -1 for none."""
+        loss = self._loss()
+        if loss is None or not (loss.was_raised or loss.epoch in self._raised):
+            return -1
+        return loss.epoch
+
+    def _check_loss(self, read: _Read) -> None:
+        if read.is_command:
+            return
+        loss = self._loss()
+        if loss is None or loss.epoch == read.known_epoch or loss.error.rank in self._lost:
+            return
+        self._raised.add(loss.epoch)
+        raise loss.error
+
+
+class CellInput(io.TextIOBase):
+    r"""Text file that reads lines from ``next_line`` until EOFError.
+
+    Iteration and `readlines` are `io.TextIOBase`'s. If a read takes less than a line, the rest is
+    kept for the next read, until `forget`.
+
+    Examples
+    --------
+    >>> lines = iter(["ann", "bob"])
+    >>> file = CellInput(lambda: next(lines))
+    >>> file.readline(2), file.readline(), file.readline()
+    ('an', 'n\n', 'bob\n')
+    """
+
+    # Typeshed declares these writable; they are what a file over str must have.
+    encoding = "utf-8"
+    errors = "strict"
+    name = "<stdin>"
+    mode = "r"
+
+    def __init__(self, next_line: Callable[[], str]) -> None:
+        self._next_line = next_line
+        self._rest = ""
+        self._lock = threading.RLock()
+
+    def forget(self) -> None:
+        """Drop the rest of a line when a new cell begins."""
+        with self._lock:
+            self._rest = ""
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def isatty(self) -> bool:
+        """Return False: lines come from a notebook, not from a terminal."""
+        return False
+
+    def fileno(self) -> int:
+        """Raise: a cell's input has no descriptor.
+
+        Raises
+        ------
+        io.UnsupportedOperation
+                Always.
+        """
+        msg = "the input of a cell has no file descriptor; read sys.stdin itself"
+        raise io.UnsupportedOperation(msg)
+
+    def readline(self, size: int | None = -1) -> str:  # type: ignore[override]
+        """Return the next line with its end, at most ``size`` characters.
+
+        The rest of a line comes first. An empty string is the end of input.
+        """
+        with self._lock:
+            self._check_open()
+            if size == 0:
+                return ""
+            line = self._rest or self._fetch()
+            n_taken = len(line) if size is None or size < 0 else size
+            self._rest = line[n_taken:]
+            return line[:n_taken]
+
+    def read(self, size: int | None = -1) -> str:
+        """Return ``size`` characters, or all lines until the end of input."""
+        with self._lock:
+            self._check_open()
+            is_all = size is None or size < 0
+            pieces = [self._rest]
+            n_read = len(self._rest)
+            while is_all or n_read < (size or 0):
+                line = self._fetch()
+                if not line:
+                    break
+                pieces.append(line)
+                n_read += len(line)
+            text = "".join(pieces)
+            n_taken = len(text) if is_all else size
+            self._rest = text[n_taken:]
+            return text[:n_taken]
+
+    def _fetch(self) -> str:
+        try:
+            return self._next_line() + "\n"
+        except EOFError:
+            return ""
+
+    def _check_open(self) -> None:
+        if self.closed:
+            msg = "I/O operation on closed file"
+            raise ValueError(msg)
+
+
+class HelpDesk:
+    """Answer questions (help, completion) on its own thread.
+
+    The thread that takes control messages must stay free for typed lines and for a stop, and
+    jedi can take seconds to read a library for the first time. Only the newest question of each
+    kind waits: the user has typed on since an older one, so questions never pile up.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, Callable[[], None]] = {}
+        self._changed = threading.Condition()
+        threading.Thread(target=self._run, name="help", daemon=True).start()
+
+    def take(self, kind: str, answer: Callable[[], None]) -> None:
+        """Queue a question; replace a waiting one of the same kind."""
+        with self._changed:
+            self._waiting[kind] = answer
+            self._changed.notify()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting)
+                answer = self._waiting.pop(next(iter(self._waiting)))
+            try:
+                answer()
+            except Exception:
+                # Inspecting a user's objects runs their code, which may raise anything; go on.
+                log.exception("a question while typing could not be answered")

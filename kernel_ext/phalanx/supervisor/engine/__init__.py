@@ -1,0 +1,1 @@
+"""Run a rank as ipyparallel's engine, and run ipyparallel's controller."""

@@ -1,0 +1,757 @@
+"""Run the cells of one rank in ipyparallel's kernel.
+
+`RankKernel` adds to ipykernel: typed input, stops, output records, the workspace's own requests,
+and a `CellEnded` notice after each cell.
+"""
+
+from __future__ import annotations
+
+import bdb
+import mmap
+import signal
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import nullcontext, suppress
+from functools import partial
+from traceback import walk_stack
+from typing import Any
+
+import msgspec
+from ipyparallel.engine.kernel import IPythonParallelKernel
+from IPython.core.interactiveshell import InteractiveShell
+
+from phalanx.adapters import mlx
+from phalanx.distributed import (
+    clear_own_frames,
+    count_threads,
+    current_loss,
+    is_own_frame,
+    number_lines,
+    prepare_threads,
+    without_own_frames,
+)
+from phalanx.errors import DistributedError
+from phalanx.protocol import (
+    BindValues,
+    CellEnded,
+    Channel,
+    ChannelClosed,
+    CopyNames,
+    EnterWorld,
+    Evaluate,
+    GiveCopyReport,
+    GiveNames,
+    GiveValue,
+    Introduce,
+    LineNeed,
+    PublishLinks,
+    PublishSweep,
+    RankCall,
+    RankTask,
+    Step,
+    StopReport,
+    TypedLine,
+)
+from phalanx.rank import (
+    POST_MORTEM,
+    CellInput,
+    CopyReport,
+    DebuggerStopped,
+    DescriptorCapture,
+    ErrorOfCell,
+    HeldCell,
+    InterruptGate,
+    LastError,
+    NoCellRuns,
+    OutputThrottle,
+    TypedLines,
+    asks_for_commands,
+    call_packed,
+    copy_names,
+    cut,
+    enter,
+    introduce,
+    keep_no_outputs,
+    leave_debuggers,
+    pack_values,
+    packs_anything,
+    prepare_bars,
+    prepare_cell_names,
+    prepare_debuggers,
+    prepare_exit,
+    prepare_own_magics,
+    publish_links,
+    publish_sweep,
+    restore_names,
+    runs_cell,
+    say_left,
+    say_rebound,
+    text_of,
+    uninterrupted,
+    unpack_values,
+)
+
+from .output import speak_for
+from .requests import DuplicateRequestFilter, KernelHelp
+
+STDIN_PROMPT = "stdin: "  # a read of sys.stdin has no prompt of its own, and a user needs one
+DEBUGGER_QUIT = "the debugger was quit"
+# Delay after an interrupt. The notebook reports ranks that have not ended 2 s after the interrupt;
+# this must come earlier.
+SWALLOWED_S = 1.0
+
+HELD_LOOK_S = 0.002  # poll interval of a held cell: about the time of a message to the client
+# How long a held operation waits for a pending interrupt. If a user's signal handler raises
+# nothing, the operation goes on.
+TAKE_S = 0.3
+
+
+# How long an evaluation of MLX that all ranks have begun may take to finish after a stop.
+CUT_S = 10.0
+
+NUDGE_S, MAX_NUDGE_S = 0.02, 1.0  # delay of the next nudge after an interrupt; doubled each time
+
+
+class _NoSubshells:
+    """Stand in for the shell channel thread (an engine has none).
+
+    ipykernel 7 reads ``parent_thread`` whenever a cell awaits at top level, and loses the reply if
+    there is none (ipkernel.py, do_execute).
+    """
+
+    parent_thread = threading.main_thread()
+
+    def __bool__(self) -> bool:
+        return False
+
+
+class _BeforeCode:
+    """Call a function when IPython is about to run a cell's code.
+
+    Installed as an AST transformer: the last step of IPython before the code runs.
+    """
+
+    def __init__(self, tell: Callable[[], None]) -> None:
+        self._tell = tell
+
+    def visit(self, node: Any) -> Any:
+        """Return the code unchanged."""
+        self._tell()
+        return node
+
+
+def _show_error(
+    shell: Any, etype: Any, error: BaseException, traceback: Any, tb_offset: int | None = None
+) -> Any:
+    """Show an error of a cell without our own frames (`set_custom_exc`).
+
+    A debugger then starts at the end of the error's own traceback: in the user's code.
+    """
+    users = without_own_frames(traceback)
+    clear_own_frames(error)
+    error.__traceback__ = users
+    number_lines(error)
+    with nullcontext() if shell.call_pdb else uninterrupted():  # %pdb's debugger may be interrupted
+        shell.showtraceback((etype, error, users), tb_offset=tb_offset)
+    return shell._last_traceback
+
+
+def _is_end_of_cell(depth: int) -> bool:
+    """Whether IPython reports the error with which a cell ends.
+
+    ``depth`` is the number of frames between the caller and IPython's frame. False for a cell that
+    runs within another cell and for a script run by `%run`: code goes on after these.
+    """
+    codes = [frame.f_code for frame, _ in walk_stack(sys._getframe(1 + depth))]
+    run_code = InteractiveShell.run_code.__code__
+    return codes[0] is run_code and codes.count(run_code) == 1
+
+
+class _Reserve:
+    """Reserve address space for the report of a MemoryError.
+
+    After a cell that has used all other space, the report would fail. The cell would then never
+    end, or the rank would die.
+    """
+
+    # Ten times what a rank's first traceback took (2.9 MiB). Untouched pages use no memory.
+    _NBYTES = 32 << 20
+
+    def __init__(self) -> None:
+        self._space: mmap.mmap | None = None
+
+    def refill(self) -> None:
+        """Reserve the space; without enough, the next cell tries again."""
+        if self._space is None:
+            with suppress(OSError):
+                self._space = mmap.mmap(-1, self._NBYTES, flags=mmap.MAP_PRIVATE)
+
+    def release(self) -> None:
+        """Give the space back; idempotent."""
+        if self._space is not None:
+            self._space.close()
+            self._space = None
+
+
+class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
+    """Run the cells of one rank; `serve` prepares the kernel after registration.
+
+    Cells are execute requests with a cell's name in their metadata
+    (``{"phalanx": {"cell": ...}}``); ``"lost"`` lists the dead ranks that the cell runs without.
+    With a ``"task"`` (`RankTask`) the kernel performs the task instead of code, so names bound by
+    the user cannot interfere. A request to call a function (ipyparallel's) is a cell if its
+    metadata have ``"is_cell"``. Other requests run as in any engine.
+
+    Other messages come on the control channel, which has its own thread and is free while a cell
+    runs: ``phalanx_line`` (a typed line), ``phalanx_interrupt``, ``phalanx_let_in`` (while a stop
+    holds the cell), ``phalanx_drawn`` (output that a client has shown), ``phalanx_greet`` (a new
+    client), and Jupyter's ``complete_request`` and ``inspect_request``.
+
+    An apply request with a ``"call"`` (`RankCall`) in its content is answered between cells.
+    """
+
+    _supports_kernel_subshells = False
+    captures: tuple[DescriptorCapture, ...] = ()
+    copied = CopyReport(0, {})
+    last_error: ErrorOfCell | None = None
+
+    def serve(self, rank: int, channel: Channel, window: OutputThrottle) -> None:
+        """Prepare the kernel to serve as a rank."""
+        self.rank = rank
+        self._threads = count_threads()
+        self._channel = channel
+        self._window = window
+        window.never_in(self.control_thread.ident)
+        self._once = DuplicateRequestFilter()
+        # Used on the control thread: the latest stop requests, the stops that have interrupted, and
+        # the stop that holds the cell.
+        self._stops: deque[tuple[str, float]] = deque(maxlen=16)
+        self._interrupted: deque[str] = deque(maxlen=16)
+        self._holding = ""
+        self._held = HeldCell(rank)
+        self._gate = InterruptGate()
+        mlx.raise_only_while(
+            runs_cell, is_held=lambda: bool(self._holding), is_stopped=self._gate.is_stopped
+        )
+        self._reserve = _Reserve()
+        self._lines = TypedLines(rank, self._ask, self._withdraw, current_loss)
+        self._stdin = CellInput(self._next_of_stdin)
+        self._names: dict[str, Any] = {}
+        self._last_cell = ""  # the cell that has a value to give
+        self._evaluated: dict[str, Any] = {}  # results of `Evaluate` until a client fetches them
+        self._has_said_rebound = False
+        self._ended_in: dict[str, Any] = {}  # the error that ended the cell's code, as in a reply
+        self._cell_parent: dict[str, Any] = {}
+        self.shell_channel_thread = _NoSubshells()
+        sys.stdin = self._stdin
+        self._own_streams = {"stdout": sys.stdout, "stderr": sys.stderr}
+        self.session.pack = packs_anything(self.session.pack)
+        keep_no_outputs(self.shell)
+        prepare_bars()
+        prepare_cell_names(self.shell)
+        prepare_debuggers(self.shell)
+        prepare_exit(self.shell)
+        prepare_own_magics(self.shell)
+        prepare_threads(self._hand_over_names)
+        self.shell.set_custom_exc((Exception, KeyboardInterrupt), self._on_error)
+        self._plain_show_lines = self.shell._showtraceback
+        self.shell._showtraceback = self._show_lines
+        self.shell.show_usage_error = self._show_usage_error
+        self.shell.ast_transformers.append(_BeforeCode(self._gate.begin_code))
+        self.control_handlers["phalanx_line"] = self._on_line
+        self.control_handlers["phalanx_interrupt"] = self._on_interrupt
+        self.control_handlers["phalanx_let_in"] = self._on_let_in
+        self.control_handlers["phalanx_drawn"] = self._on_drawn
+        self.control_handlers["phalanx_greet"] = self._on_greet
+        self._help = KernelHelp(self)
+
+    def _hand_over_names(self) -> Callable[[], None]:
+        """Return a function that assigns a thread's output to a cell.
+
+        The cell is the one to which output of the starting thread belongs.
+        """
+        stdout: Any = self._own_streams["stdout"]
+        header = stdout.parent_header
+
+        def inherit() -> None:
+            speak_for(header)
+            # From ipykernel 7.4 on. In earlier versions displays of threads belong to the last
+            # request.
+            display_for = getattr(self.shell.display_pub, "set_thread_parent", None)
+            if display_for is not None:
+                display_for(header)
+
+        return inherit
+
+    def _on_error(
+        self,
+        shell: Any,
+        etype: Any,
+        error: BaseException,
+        traceback: Any,
+        tb_offset: int | None = None,
+    ) -> Any:
+        """Show an error; record the one in which the cell's code ended."""
+        if issubclass(etype, MemoryError):
+            self._reserve.release()
+        is_end = not self._ended_in and _is_end_of_cell(2)
+        shown = _show_error(shell, etype, error, traceback, tb_offset)
+        if is_end:
+            name, text = etype.__name__, str(error)
+            self._ended_in = {"ename": name, "evalue": text, "traceback": shown or []}
+        return shown
+
+    def _show_lines(self, etype: Any, error: BaseException, lines: list[str]) -> None:
+        """Show a traceback; skip an interrupt after the cell's code failed."""
+        if not (self._ended_in and issubclass(etype, KeyboardInterrupt)):
+            self._plain_show_lines(etype, error, lines)
+
+    def _perform(self, said: Any) -> dict[str, Any]:
+        """Perform a task of the workspace, and return the reply."""
+        shell = self.shell
+        try:
+            task = msgspec.convert(said, RankTask, str_keys=True)
+            if isinstance(task, EnterWorld):
+                self._names = enter(shell.user_ns)
+            elif isinstance(task, Introduce):
+                self._names = introduce(shell.user_ns, self.rank, task.size)
+            elif isinstance(task, CopyNames):
+                self.copied = copy_names(
+                    shell.user_ns, shell.user_ns_hidden, task.source, task.ranks, self.rank
+                )
+            elif isinstance(task, Evaluate):
+                self._evaluated = self._evaluate(task.expressions)
+            elif isinstance(task, PublishSweep):
+                publish_sweep(task)
+            elif isinstance(task, PublishLinks):
+                publish_links(task)
+        except (KeyboardInterrupt, DebuggerStopped, bdb.BdbQuit):
+            raise
+        except BaseException as error:  # noqa: BLE001 - the workspace raises it
+            return self._failed_in(error)
+        return self._reply("ok")
+
+    def _evaluate(self, expressions: tuple[str, ...]) -> dict[str, Any]:
+        names = self.shell.user_ns
+        return {each: eval(each, names) for each in expressions}  # noqa: S307 - the user's own
+
+    def do_apply(
+        self, content: Any, bufs: Any, msg_id: Any, reply_metadata: Any
+    ) -> tuple[dict[str, Any], list[Any]]:
+        """Answer the workspace's call, or call a function as any engine."""
+        if "call" not in content:
+            plain: tuple[dict[str, Any], list[Any]]
+            plain = super().do_apply(content, bufs, msg_id, reply_metadata)
+            return plain
+        try:
+            call = msgspec.convert(content["call"], RankCall)
+            most = call.max_nbytes if isinstance(call, GiveValue) else None
+            return self._reply("ok"), list(pack_values(self._answer(call, bufs), most))
+        except BaseException as error:  # noqa: BLE001 - the workspace raises it
+            return self._failed_in(error), []
+
+    def _answer(self, call: RankCall, buffers: Any) -> dict[str, Any]:
+        """Return the values that answer a call, by name."""
+        if isinstance(call, BindValues):
+            self.shell.user_ns.update(unpack_values(buffers, "on the rank"))
+            return {}
+        if isinstance(call, GiveNames):
+            return self._evaluate(call.names)
+        if isinstance(call, GiveValue):
+            if call.cell != self._last_cell:  # this process is new, or has run other cells since
+                msg = "the value is gone: something else has run since"
+                raise DistributedError(msg)
+            values, self._evaluated = self._evaluated, {}
+            return values or {"": self.shell.last_execution_result.result}
+        return {"": self.copied if isinstance(call, GiveCopyReport) else self.last_error}
+
+    def should_handle(self, stream: Any, msg: dict[str, Any], idents: Any) -> bool:
+        """Run each request once; answer a repeated request with the kept reply."""
+        if self._once.is_new(msg):
+            return bool(super().should_handle(stream, msg, idents))
+        reply = self._once.reply_to(msg)
+        if reply is not None:
+            content, metadata = reply
+            self.session.send(stream, "execute_reply", content, msg, idents, metadata=metadata)
+        return False
+
+    def finish_metadata(
+        self, parent: dict[str, Any], metadata: dict[str, Any], reply_content: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Keep the reply to this request, which is about to be sent."""
+        finished: dict[str, Any] = super().finish_metadata(parent, metadata, reply_content)
+        self._once.finish(parent)
+        if parent["header"]["msg_type"] == "execute_request":  # values of a call may be large
+            self._once.keep(parent, reply_content, finished)
+        return finished
+
+    # The parameter names are ipykernel's, which inspects them.
+    async def do_execute(
+        self,
+        code: str,
+        silent: bool,
+        store_history: bool = True,
+        user_expressions: Any = None,
+        allow_stdin: bool = False,
+        *,
+        cell_meta: Any = None,
+        cell_id: Any = None,
+    ) -> dict[str, Any]:
+        """Run a cell that can be stopped alone; report its end."""
+        arguments = (code, silent, store_history, user_expressions, allow_stdin)
+        said = (cell_meta or {}).get("phalanx") or {}
+        cell = said.get("cell")
+        self._last_cell, self._evaluated = cell or "", {}
+        if not isinstance(cell, str):
+            plain: dict[str, Any] = await super().do_execute(
+                *arguments, cell_meta=cell_meta, cell_id=cell_id
+            )
+            return plain
+        self._enter_cell(cell, said)
+        tracer, last_error = sys.gettrace(), LastError()
+        reply: dict[str, Any] = {}
+        try:
+            self._gate.begin(cell)
+            if "task" in said:
+                reply = self._perform(said["task"])
+            else:
+                reply = await super().do_execute(*arguments, cell_meta=cell_meta, cell_id=cell_id)
+                reply = self._wait_for_evaluations(reply)
+            # From here on an interrupt is too late; this call raises a pending one.
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            if reply.get("ename") == "KeyboardInterrupt":
+                reply |= self._ended_in
+            reply = self._in_plain_words(reply, last_error)
+        except (KeyboardInterrupt, DebuggerStopped):
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            reply = self._failed("KeyboardInterrupt")
+        except bdb.BdbQuit:  # from a debugger that had stepped out of the cell
+            reply = self._failed("BdbQuit", DEBUGGER_QUIT)
+        finally:
+            leave_debuggers(self.shell.user_ns, tracer)
+            self._keep_error(cell, code, reply, last_error)
+            self._leave_cell(cell, reply)
+        return reply
+
+    def apply_request(self, stream: Any, ident: Any, parent: dict[str, Any]) -> None:
+        """Call a function; as a stoppable cell if the metadata say so."""
+        said = (parent.get("metadata") or {}).get("phalanx") or {}
+        if not said.get("is_cell"):
+            super().apply_request(stream, ident, parent)
+            return
+        metadata = self.init_metadata(parent)
+        reply, buffers = self._call(said["cell"], said, parent["buffers"])
+        metadata = self.finish_metadata(parent, metadata, reply)
+        named = {"parent": parent, "ident": ident, "buffers": buffers, "metadata": metadata}
+        self.session.send(stream, "apply_reply", reply, **named)
+
+    def _call(
+        self, cell: str, said: dict[str, Any], packed: list[Any]
+    ) -> tuple[dict[str, Any], list[Any]]:
+        """Call a packed function as a cell; return reply and packed value."""
+        self._enter_cell(cell, said)
+        tracer, last_error = sys.gettrace(), LastError()
+        reply, value = self._failed("KeyboardInterrupt"), list[Any]()
+        try:
+            try:
+                self._gate.begin(cell)
+                self._gate.begin_code()
+                value = call_packed(packed, self.shell.user_ns)
+                mlx.wait_for_evaluations()
+                # From here on an interrupt is too late; this call raises a pending one.
+                signal.signal(signal.SIGINT, signal.SIG_IGN)
+                reply = self._reply("ok")
+            except BaseException as error:  # noqa: BLE001 - the workspace raises it
+                if isinstance(error, MemoryError):
+                    self._reserve.release()
+                with uninterrupted():
+                    reply = self._in_plain_words(self._say_failed(error), last_error)
+                signal.signal(signal.SIGINT, signal.SIG_IGN)
+        except KeyboardInterrupt:  # it came while the error was handled
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+        finally:
+            leave_debuggers(self.shell.user_ns, tracer)
+            self._keep_error(cell, "", reply, last_error)
+            self._leave_cell(cell, reply)
+        return reply, value if reply["status"] == "ok" else []
+
+    def _wait_for_evaluations(self, reply: dict[str, Any]) -> dict[str, Any]:
+        """Wait for what the cell has submitted to MLX.
+
+        A failure there is the cell's error.
+        """
+        is_ok = reply["status"] == "ok"
+        try:
+            mlx.wait_for_evaluations(raises=is_ok)
+        except DistributedError as error:
+            return self._say_failed(error)
+        return reply
+
+    def _say_failed(self, error: BaseException) -> dict[str, Any]:
+        """Show a called function's error from its first frame; return the reply."""
+        users = error.__traceback__
+        while users is not None and is_own_frame(users):
+            users = users.tb_next
+        reply = self._failed(type(error).__name__, text_of(error))
+        if users is None:  # the error is in unpacking the call, or in a builtin function
+            self._plain_show_lines(type(error), error, reply["traceback"])
+        else:
+            try:
+                shown = _show_error(self.shell, type(error), error, users, tb_offset=0)
+            except BaseException:  # noqa: BLE001 - IPython asks the error for its text, too
+                shown = None
+            reply["traceback"] = shown or reply["traceback"]
+        return reply
+
+    def _enter_cell(self, cell: str, said: dict[str, Any]) -> None:
+        """Prepare the start of a cell; the caller then opens the gate."""
+        self._cell_parent = self.get_parent("shell")
+        self._lines.begin(cell, said.get("lost", ()))
+        self._stdin.forget()
+        restore_names(self.shell.user_ns, self._names)
+        self._reserve.refill()
+        mlx.cut_evaluations(False)
+        self._held.begin()
+        self._window.begin()
+        self._ended_in = {}
+        if said.get("stopped"):  # the cell was stopped before it arrived here
+            self._gate.interrupt(cell)
+
+    def _leave_cell(self, cell: str, reply: dict[str, Any]) -> None:
+        """End a cell, and notify the supervisor."""
+        self._gate.end()
+        self._held.end()
+        self._lines.end()
+        self._say_rebound()
+        for capture in self.captures:
+            capture.drain()
+        self._flush()  # before the notice of the end: a client then finds all output
+        self._window.end()
+        is_ok = reply.get("status") == "ok"
+        error = "" if is_ok else f"{reply.get('ename')}: {reply.get('evalue')}"[:200]
+        # A lone surrogate cannot be encoded in a message and must not prevent the notice.
+        error = error.encode(errors="backslashreplace").decode()
+        self._notify(CellEnded(cell, is_ok, self._threads.are_alive(), error))
+
+    def _in_plain_words(self, reply: dict[str, Any], before: LastError) -> dict[str, Any]:
+        """Return a reply for users: clear reasons for an end, bounded text."""
+        if reply.get("ename") == DebuggerStopped.__name__:
+            before.restore()
+            reply = self._failed("KeyboardInterrupt")
+        elif reply.get("ename") == "BdbQuit":
+            reply["evalue"] = DEBUGGER_QUIT
+        elif reply.get("ename") == "SystemExit":
+            before.drop_own_frames()
+            reply = self._failed("SystemExit", say_left(reply["evalue"]))
+        if "ename" in reply:
+            reply["evalue"] = cut(reply["evalue"])
+            reply["traceback"] = [cut(line) for line in reply["traceback"]]
+        return reply
+
+    def _keep_error(self, cell: str, code: str, reply: dict[str, Any], before: LastError) -> None:
+        """Record which cell the error belongs to that a debugger would show."""
+        if code.strip() == POST_MORTEM:  # the debugged error stays the last error
+            before.restore()
+        elif before.is_replaced():
+            kind = getattr(getattr(sys, "last_type", None), "__name__", "")
+            found = str(reply.get("ename", kind)), str(reply.get("evalue", ""))
+            self.last_error = ErrorOfCell(cell, *found, cell)
+        elif self.last_error is not None:
+            self.last_error = self.last_error._replace(last_cell=cell)
+
+    def _say_rebound(self) -> None:
+        """Report once that a cell has rebound one of our names."""
+        text = "" if self._has_said_rebound else say_rebound(self.shell.user_ns, self._names)
+        if text:
+            self._has_said_rebound = True
+            self._own_streams["stderr"].write(f"{text}\n")
+
+    def _show_usage_error(self, error: Exception) -> None:
+        """Show a mistake in a magic like any error.
+
+        IPython would print the text itself, and the user would see the text twice.
+        """
+        self.shell._showtraceback(type(error), error, [f"UsageError: {error}"])
+
+    def _failed_in(self, error: BaseException) -> dict[str, Any]:
+        return self._failed(type(error).__name__, cut(text_of(error)))
+
+    def _failed(self, ename: str, evalue: str = "") -> dict[str, Any]:
+        traceback = [f"{ename}: {evalue}" if evalue else ename]
+        return {**self._reply("error"), "ename": ename, "evalue": evalue, "traceback": traceback}
+
+    def _reply(self, status: str) -> dict[str, Any]:
+        return {
+            "status": status,
+            "execution_count": self.shell.execution_count,
+            "user_expressions": {},
+            "payload": [],
+        }
+
+    def _notify(self, notice: CellEnded) -> None:
+        try:
+            self._channel.notify(notice)
+        except ChannelClosed as error:
+            # The supervisor is gone. The operating system ends this process with it.
+            self.log.warning("%s", error)
+
+    # -- input --------------------------------------------------------------------------------
+
+    def raw_input(self, prompt: object = "") -> str:
+        """Read the next typed line of this cell; replaces `input`."""
+        is_command = asks_for_commands(sys._getframe(1))
+        self._flush()
+        return self._lines.next_line(str(prompt), is_command=is_command)
+
+    def getpass(
+        self, prompt: object = "Password: ", stream: object = None, *, echo_char: object = None
+    ) -> str:
+        """Read the next typed line of this cell without showing it."""
+        self._flush()
+        return self._lines.next_line(str(prompt), password=True)
+
+    def _next_of_stdin(self) -> str:
+        self._flush()
+        try:
+            return self._lines.next_line(STDIN_PROMPT)
+        except NoCellRuns:
+            raise EOFError from None  # between cells stdin behaves like /dev/null
+
+    def _flush(self) -> None:
+        # Flushing waits for the output thread. Only the main thread may do that safely.
+        if threading.current_thread() is not threading.main_thread():
+            return
+        for name, own in self._own_streams.items():
+            try:
+                getattr(sys, name).flush()
+            except Exception:  # noqa: BLE001 - a user's stream; ipykernel flushes it, too
+                setattr(sys, name, own)
+            own.flush()
+
+    def _ask(self, need: LineNeed) -> None:
+        self._say("need_line", msgspec.to_builtins(need))
+
+    def _withdraw(self, cell: str) -> None:
+        """Report that no input is wanted for now."""
+        self._say("need_over", {"cell": cell})
+
+    def _say(self, kind: str, content: Any) -> None:
+        """Send a message to the clients that listen to the cell."""
+        self.session.send(
+            self.iopub_socket,
+            f"phalanx_{kind}",
+            content,
+            parent=self._cell_parent,
+            ident=self._topic(kind),
+        )
+
+    def _tell_if_swallowed(self, cell: str) -> None:
+        """Report that the cell's code has caught the interrupt.
+
+        Nobody can see that from outside the process.
+        """
+        if self._gate.has_swallowed(cell):
+            self._say("stop_swallowed", {"cell": cell})
+
+    def _on_line(self, stream: Any, ident: Any, message: dict[str, Any]) -> None:
+        content = message["content"]
+        cell = str(content["cell"])
+        if "refusal" in content:
+            self._lines.refuse(cell, str(content["refusal"]))
+        else:
+            entry = msgspec.convert(content["entry"], TypedLine)
+            self._lines.feed(cell, int(content["index"]), entry)
+
+    def _on_greet(self, stream: Any, ident: Any, message: dict[str, Any]) -> None:
+        """Send a new client the needed input and the typed lines."""
+        self._lines.repeat_needs()
+        typed = [[index, msgspec.to_builtins(entry)] for index, entry in self._lines.typed()]
+        content = {"cell": self._lines.cell, "typed": typed}
+        self.session.send(stream, "phalanx_greeting", content, message, ident)
+
+    def _on_interrupt(self, stream: Any, ident: Any, message: dict[str, Any]) -> None:
+        """Interrupt a cell, or hold it before its next operation.
+
+        The cell is held for ``hold`` seconds at most and then interrupted. The client that stops
+        the cell normally decides earlier; after ``hold`` seconds that client has probably gone.
+        """
+        content = message["content"]
+        cell, stop, hold_s = str(content["cell"]), str(content["stop"]), float(content["hold"])
+        if (stop, hold_s) in self._stops:  # a repeated message, sent in case the first was lost
+            return
+        self._stops.append((stop, hold_s))
+        if hold_s > 0 and self._gate.running == cell and self._can_be_held():
+            self._holding = stop
+            self._look_at_held(cell, stop, StopReport("runs"), time.monotonic() + hold_s)
+        else:
+            self._interrupt(cell, stop)
+
+    def _can_be_held(self) -> bool:
+        """Hold the cell unless it reads input or called no operation."""
+        return not self._lines.main_thread_reads and self._held.hold()
+
+    def _look_at_held(self, cell: str, stop: str, last: StopReport, until_s: float) -> None:
+        """Report changes of a held cell until its interrupt or end."""
+        if self._holding != stop:
+            return
+        if self._gate.running != cell:
+            self._holding = ""
+            self._held.end()
+            return
+        if self._lines.main_thread_reads or time.monotonic() >= until_s:
+            self._interrupt(cell, stop)
+            return
+        report = self._held.report()
+        if report != last:
+            self._say("stop_report", msgspec.to_builtins(report))
+        again = partial(self._look_at_held, cell, stop, report, until_s)
+        self.control_thread.io_loop.call_later(HELD_LOOK_S, again)
+
+    def _on_let_in(self, stream: Any, ident: Any, message: dict[str, Any]) -> None:
+        if self._holding:
+            self._held.let_in(msgspec.convert(message["content"]["steps"], list[Step]))
+
+    def _on_drawn(self, stream: Any, ident: Any, message: dict[str, Any]) -> None:
+        self._window.on_drawn(int(message["content"]["sent"]))
+
+    def _interrupt(self, cell: str, stop: str) -> None:
+        if stop in self._interrupted:
+            return
+        self._interrupted.append(stop)
+        if self._gate.is_blocked(cell):  # this is the second stop
+            mlx.cut_evaluations(True)
+        self.control_thread.io_loop.call_later(CUT_S, self._cut, cell)
+        self._lines.stop(cell)
+        if self._gate.running == cell:
+            self._say("stop_report", msgspec.to_builtins(self._held.stop()))
+            self.control_thread.io_loop.call_later(TAKE_S, self._let_go, stop)
+        self._gate.interrupt(cell)
+        self._holding = ""
+        self._nudge(cell, NUDGE_S)
+        self.control_thread.io_loop.call_later(SWALLOWED_S, self._tell_if_swallowed, cell)
+        # For a cell that awaits, ipykernel's signal handler only schedules a callback, which does
+        # not wake a sleeping event loop. This call does.
+        self.io_loop.add_callback(lambda: None)
+
+    def _cut(self, cell: str) -> None:
+        """End the evaluation of MLX that a stopped cell still waits for."""
+        if self._gate.is_blocked(cell):
+            mlx.cut_evaluations(True)
+
+    def _let_go(self, stop: str) -> None:
+        """Release a held cell after an interrupt that raised nothing.
+
+        A cell held by a later stop stays held.
+        """
+        if self._interrupted[-1] == stop and not self._holding:
+            self._held.end()
+
+    def _nudge(self, cell: str, after_s: float) -> None:
+        def again() -> None:
+            if self._gate.nudge(cell):
+                self._nudge(cell, min(2 * after_s, MAX_NUDGE_S))
+
+        self.control_thread.io_loop.call_later(after_s, again)

@@ -1,0 +1,138 @@
+"""Run a rank's process: ipyparallel's engine with `RankKernel`.
+
+The host supervisor is the parent. Over the inherited channel it tells the engine its rank and how
+to reach the controller.
+"""
+
+from __future__ import annotations
+
+import atexit
+import faulthandler
+import gc
+import json
+import os
+import sys
+from typing import Any
+
+from ..processes.system import die_with_parent
+
+__all__ = ["main"]
+
+CURVE_KEYS = ("curve_serverkey", "curve_publickey", "curve_secretkey")
+
+
+def main() -> None:
+    """Run one rank until its supervisor ends it."""
+    die_with_parent(int(sys.argv[1]))
+    faulthandler.enable(all_threads=False)
+
+    from ipyparallel.engine import app
+    from traitlets.config import Application
+
+    from phalanx.distributed import supervisor_channel
+    from phalanx.protocol import EngineReady, Register, Registered
+    from phalanx.rank import OutputRecord, OutputThrottle
+
+    from .curve import keep_alive, prepare_heartbeat
+    from .kernel import RankKernel
+    from .output import Stream, note_outgoing
+
+    channel = supervisor_channel()
+    request = Register(channel.next_id(), os.getpid())
+    answer = channel.request(request, request.id, timeout=None)
+    if not isinstance(answer, Registered):
+        msg = f"the supervisor answered with {answer}"
+        raise TypeError(msg)
+    rank, is_replacement = answer.rank, answer.replaces
+
+    class Engine(app.IPEngine):  # type: ignore[misc]
+        """Engine that tells its supervisor when it takes cells."""
+
+        async def complete_registration(self, *args: Any) -> None:
+            await super().complete_registration(*args)
+            # ipykernel looks here for the kernel when a cell runs `%matplotlib` or `%gui`.
+            # ipyparallel registers the application only as ipykernel's.
+            Application._instance = self.kernel_app
+            # From here on output written to the descriptors (not through Python) comes back through
+            # a pipe and is sent with its cell.
+            assert isinstance(sys.stdout, Stream)
+            assert isinstance(sys.stderr, Stream)
+            self.kernel.captures = (
+                sys.stdout.capture(int(sys.argv[2])),
+                sys.stderr.capture(int(sys.argv[3])),
+            )
+            window = sys.stdout.window = sys.stderr.window = OutputThrottle()
+            window.never_in(sys.stdout.pub_thread.thread.ident)
+            note_outgoing(self.kernel.session, OutputRecord(int(sys.argv[4])), window)
+            self.kernel.serve(rank, channel, window)
+            # The 73,000 objects that stay for good need not be scanned by each garbage collection
+            # (36 ms of a core); IPython runs some at exit.
+            gc.freeze()
+            channel.notify(EngineReady())
+
+        def init_connector(self) -> tuple[Any, Any]:
+            connect, tunnel = super().init_connector()
+
+            def connect_for_long(sock: Any, url: str, *args: Any, **named: Any) -> Any:
+                if url.startswith("tcp://"):
+                    keep_alive(sock, url)
+                return connect(sock, url, *args, **named)
+
+            return connect_for_long, tunnel
+
+        async def register(self) -> None:
+            if is_replacement:
+                # The rank's number is free only once the controller has forgotten the previous
+                # engine. On the same connection the unregistration is handled first.
+                send = self.session.send
+
+                def forget_first(stream: Any, kind: Any, *args: Any, **named: Any) -> Any:
+                    self.session.send = send
+                    send(stream, "unregistration_request", content={"id": rank})
+                    return send(stream, kind, *args, **named)
+
+                self.session.send = forget_first
+            await super().register()
+
+        def _signal_sigint(self, sig: int, frame: object) -> None:
+            """Ignore SIGINT between cells; `InterruptGate` sends it to a running one."""
+
+        def _signal_stop(self, sig: int, frame: object) -> None:
+            end_signals.append(sig)
+            self.loop.add_callback_from_signal(self.loop.stop)
+
+    end_signals: list[int] = []
+    app.Kernel = RankKernel
+    app.Heart = prepare_heartbeat(app.Heart)
+    engine = Engine(
+        out_stream_factory=Stream,
+        connection_info_env=json.dumps(answer.connection),
+        # Passed explicitly, so that ipyparallel reads no keys from the user's environment.
+        **{name: (answer.connection.get(name) or "").encode() for name in CURVE_KEYS},
+    )
+    engine.initialize(
+        [
+            f"--IPEngine.id={answer.rank}",
+            "--IPEngine.enable_nanny=False",
+            "--IPEngine.max_heartbeat_misses=0",
+            # The supervisor has its own limit for a start (ipyparallel's: 5 s).
+            "--IPEngine.timeout=60",
+            "--log-level=50",
+        ]
+    )
+    engine.ident = answer.engine
+    try:
+        engine.start()
+    except RuntimeError:  # tornado raises it when a loop is stopped before its work is done
+        if not end_signals:
+            raise
+    # Not sys.exit: zmq's context would wait for peers that are ending as well.
+    atexit._run_exitfuncs()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except (OSError, MemoryError) as error:
+        sys.exit(f"it cannot run here: {error}")

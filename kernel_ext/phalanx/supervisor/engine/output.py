@@ -1,0 +1,265 @@
+"""Capture a rank's output and record the messages that its kernel sends.
+
+`note_outgoing` records messages before they are sent. `Stream` replaces ipykernel's stdout and
+stderr.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Any
+
+import zmq
+from ipykernel.iostream import IOPubThread, OutStream
+
+from phalanx.rank import (
+    BytesToText,
+    DescriptorCapture,
+    OutputRecord,
+    OutputThrottle,
+    escape_surrogates,
+)
+
+Message = dict[str, Any]
+
+MESSAGE_NBYTES = 1024  # size of a message without its content
+
+# Characters per message. A long text goes out in pieces, each sent before the next one is made. So
+# a line of 100 MB needs its own memory only, not four copies (4 bytes a character).
+PIECE = 1 << 20
+
+# Header of the request to which output of this context belongs; None: ipykernel's default.
+_OWNER: ContextVar[dict[str, Any] | None] = ContextVar("phalanx_output_owner", default=None)
+
+
+def note_outgoing(session: Any, record: OutputRecord, window: OutputThrottle) -> None:
+    """Record each message that shows output in ``record`` before it is sent.
+
+    Its metadata get ``{"phalanx": {"end": ..., "sent": ...}}``: the position in the record after
+    the message, and the total amount sent, for the flow control of ``window``.
+
+    The idle status after a cell's reply gets ``{"phalanx": {"reply": ..., "shown": ...}}``: the
+    reply, which only the client that asked has got, and the number of such messages of the cell,
+    some of which a broken connection may have lost.
+    """
+    send = session.send
+    last_reply: list[tuple[Any, Message]] = []  # at most one: the parent's id and the outcome
+    shown = _Counts()
+
+    def send_noted(
+        stream: Any,
+        msg_or_type: Any,
+        content: Any = None,
+        parent: Any = None,
+        ident: Any = None,
+        buffers: Any = None,
+        track: bool = False,
+        header: Any = None,
+        metadata: Any = None,
+    ) -> Any:
+        is_made = not isinstance(msg_or_type, str)
+        kind = msg_or_type["header"]["msg_type"] if is_made else msg_or_type
+        said = msg_or_type["content"] if is_made else content
+        ours: Message = {}
+        if kind in {"execute_reply", "apply_reply"}:
+            last_reply[:] = [(_parent_id(parent), _outcome(said))]
+        elif kind == "status":
+            if last_reply and said["execution_state"] == "idle":
+                asked, outcome = last_reply[0]
+                if asked is not None and asked == _parent_id(parent):
+                    ours = {"reply": outcome}
+                    if n_shown := shown.of(asked):
+                        ours["shown"] = n_shown
+                    last_reply.clear()
+        elif cost := _cost_of(kind, said):
+            ours = {"sent": window.add(cost)}
+            if (text := _text_of(kind, said)) and (end := record.append(text)) is not None:
+                ours["end"] = end
+        if ours and is_made:
+            msg_or_type["metadata"] = {**msg_or_type["metadata"], "phalanx": ours}
+        elif ours:
+            metadata = {**(metadata or {}), "phalanx": ours}
+        sent = send(stream, msg_or_type, content, parent, ident, buffers, track, header, metadata)
+        if "end" in ours:  # only now: an idle status that counts it must not overtake it
+            shown.add(_parent_id(msg_or_type.get("parent_header") if is_made else parent))
+        if "sent" in ours:
+            window.wait()
+        return sent
+
+    session.send = send_noted
+
+
+class _Counts:
+    """Count the messages that each of the last cells has shown.
+
+    Threads of a cell may outlive the cell.
+    """
+
+    KEPT = 8
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts: dict[Any, int] = {}
+
+    def add(self, cell: Any) -> None:
+        with self._lock:
+            self._counts[cell] = self._counts.get(cell, 0) + 1
+            if len(self._counts) > self.KEPT:
+                del self._counts[next(iter(self._counts))]
+
+    def of(self, cell: Any) -> int:
+        with self._lock:
+            return self._counts.get(cell, 0)
+
+
+def _parent_id(parent: Message | None) -> Any:
+    if not parent:
+        return None
+    return parent.get("header", parent).get("msg_id")
+
+
+def _outcome(reply: Message) -> Message:
+    return {key: reply[key] for key in ("status", "ename", "evalue", "traceback") if key in reply}
+
+
+def _cost_of(kind: str, content: Message) -> int:
+    """Estimate the memory in bytes of a waiting message; 0: shows nothing."""
+    if kind == "stream":
+        return MESSAGE_NBYTES + len(content["text"])
+    if kind in {"display_data", "execute_result", "update_display_data"}:
+        parts = content["data"].values()
+        return MESSAGE_NBYTES + sum(len(part) for part in parts if isinstance(part, (str, bytes)))
+    return MESSAGE_NBYTES if kind == "error" else 0
+
+
+def _text_of(kind: str, content: Message) -> str:
+    """Return a message's content as text; a figure is only named."""
+    if kind == "stream":
+        return str(content["text"])
+    if kind == "error":
+        return "\n".join(content["traceback"]) + "\n"
+    if kind not in {"display_data", "execute_result"}:
+        return ""
+    rich = [name for name in content["data"] if name != "text/plain" and "vnd.phalanx" not in name]
+    text = str(content["data"].get("text/plain", ""))
+    if kind == "execute_result":
+        return f"Out: {text}\n"
+    if rich:
+        return f"<{rich[0]}: {text}>\n" if text else f"<{rich[0]}>\n"
+    return f"{text}\n" if text else ""
+
+
+def speak_for(header: dict[str, Any]) -> None:
+    """Assign output written in this context from now on to this request."""
+    _OWNER.set(header)
+
+
+class Stream(OutStream):  # type: ignore[misc]
+    """Extend ipykernel's stream, without its own capture of descriptors.
+
+    ipykernel's capture loses output at a cell's end. Output of the user's threads belongs to the
+    cell that started them (`speak_for`). Output that was written to the descriptor, or by a thread
+    pool, names no cell: it belongs to the last cell that is not the workspace's own.
+    """
+
+    def __init__(self, session: Any, pub_thread: Any, name: str) -> None:
+        super().__init__(session, pub_thread, name, watchfd=False)
+        _need_no_descriptors(self.pub_thread)
+        self.buffer = BytesToText(self)
+        self._last_cell: dict[str, Any] = {}
+        self._capture: DescriptorCapture | None = None
+        self._n_unsent = 0  # approximate: a count lost between threads only delays a flush
+        self.window: OutputThrottle | None = None
+
+    def fileno(self) -> int:
+        """Return the descriptor that a subprocess may write to."""
+        return 2 if self.name == "stderr" else 1
+
+    def capture(self, read_fd: int) -> DescriptorCapture:
+        """Also take output from this pipe, in the order of writing."""
+        self._capture = DescriptorCapture(read_fd, self._take_captured)
+        return self._capture
+
+    @property
+    def parent_header(self) -> Any:
+        """Return the header of the request to which current output belongs."""
+        owner = _OWNER.get()
+        return super().parent_header if owner is None else owner
+
+    @parent_header.setter
+    def parent_header(self, header: Any) -> None:
+        OutStream.parent_header.fset(self, header)
+
+    def set_parent(self, parent: Any) -> None:
+        """Begin a request; one of the workspace's takes only main-thread output."""
+        super().set_parent(parent)
+        if _is_ours(parent):
+            self._parent_header_global = self._last_cell
+        else:
+            self._last_cell = super().parent_header
+
+    def _take_captured(self, text: str) -> None:
+        """Take output that was written to the descriptor, in any thread."""
+        before = _OWNER.set(self._last_cell)
+        try:
+            self._take(text)
+        finally:
+            _OWNER.reset(before)
+
+    def write(self, string: Any) -> int | None:
+        """Write text of any content and length."""
+        # First send what was written to the descriptor earlier. Not in the output thread, because a
+        # drain may wait for that thread. Not in a forked child, because the pipe is the parent's.
+        is_sender = threading.current_thread() is getattr(self.pub_thread, "thread", None)
+        if self._capture is not None and not is_sender and self._is_master_process():
+            self._capture.drain()
+        return self._take(string)
+
+    def _take(self, string: Any) -> int | None:
+        if not isinstance(string, str):
+            refused: int | None = super().write(string)  # raises TypeError
+            return refused
+        text = escape_surrogates(string)
+        for begin in range(0, len(text), PIECE):
+            super().write(text[begin : begin + PIECE])
+            self._n_unsent += min(PIECE, len(text) - begin)
+            if self._n_unsent >= PIECE:
+                self.flush()
+            if self.window is not None:
+                self.window.wait()
+        return len(string)
+
+    def flush(self) -> None:
+        """Send what was written."""
+        self._n_unsent = 0
+        super().flush()
+
+
+def _is_ours(request: Any) -> bool:
+    """Whether a request is the workspace's own, not a user's cell."""
+    if not request:
+        return True
+    ours = (request.get("metadata") or {}).get("phalanx")
+    return ours is not None and (
+        "task" in ours or request["header"]["msg_type"] != "execute_request"
+    )
+
+
+def _need_no_descriptors(thread: IOPubThread) -> None:
+    """Let output go out after a cell has used up all descriptors.
+
+    ipykernel opens a socket for each thread that prints, and pyzmq opens one for the first long
+    message. Without descriptors threads ended, also the one that reads descriptor 1. Later output
+    then filled the pipe and blocked for ever, and only half of a message was sent.
+    """
+
+    def schedule(task: Callable[[], Any]) -> None:
+        if thread.thread.is_alive():
+            thread.io_loop.add_callback(task)
+        else:
+            task()
+
+    thread.schedule = schedule
+    zmq.Frame(bytes(zmq.COPY_THRESHOLD), copy=False)  # opens what long messages need, and keeps it

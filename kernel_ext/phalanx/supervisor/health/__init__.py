@@ -1,0 +1,1 @@
+"""Detect frozen, stalled, deadlocked and silent ranks."""

@@ -1,0 +1,319 @@
+"""Find operations that last long, and operations that can never complete.
+
+Pure: callers pass in the ranks' activities and the time. `ImpossibleWaitSearch` returns waits that
+cannot complete; `SlowOperationDetector` returns each long wait once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from phalanx.protocol import Activity, GroupProgress, Passed, name_ranks, say_message
+
+WORLD = 0  # group number of the world
+# A sender that waits for space in a queue goes on within microseconds of the peer's last read, or
+# after a few scheduler turns on a machine with more ranks than cores.
+CONFIRM_S = 0.05
+
+_NONE = Passed(0, 0)
+_NOTHING = GroupProgress("", 0, 0)
+_NOT_JOINED = Activity(0, {})
+
+
+@dataclass(frozen=True)
+class ImpossibleWait:
+    """Describe an operation that rank ``missing`` will never join.
+
+    Ranks ``waiting`` are in operation ``op`` number ``seq``. ``split`` has the ranks of the group;
+    empty for the world's group.
+    """
+
+    waiting: tuple[int, ...]
+    missing: int
+    op: str
+    seq: int
+    split: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        """Return the operation that can never complete, and the waiting ranks.
+
+        Examples
+        --------
+        >>> str(ImpossibleWait((0, 1, 2), 3, "all_sum", 7))
+        'all_sum #7, in which ranks 0-2 wait, can never complete'
+        >>> str(ImpossibleWait((1,), 2, "recv", 3, (1, 2, 4)))
+        'recv #3 from rank 2 in the split of ranks 1-2,4, in which rank 1 waits, can never complete'
+        """
+        where = f" in the split of {name_ranks(self.split)}" if self.split else ""
+        wait = "waits" if len(self.waiting) == 1 else "wait"
+        is_message = self.op in ("send", "recv")
+        what = (
+            say_message(self.op, self.missing, self.seq) if is_message else f"{self.op} #{self.seq}"
+        )
+        return f"{what}{where}, in which {name_ranks(self.waiting)} {wait}, can never complete"
+
+
+def find_impossible_wait(
+    activities: Mapping[int, Activity],
+    *,
+    epoch: int,
+    running: Collection[int],
+    gone: Collection[int],
+    splits: Mapping[int, Collection[int]],
+    ended: Collection[int] = (),
+) -> ImpossibleWait | None:
+    """Return an operation or message that waits for a gone rank.
+
+    A gone rank starts nothing any more. What it had completed, its peers can complete from the data
+    that it left (in shared memory, or in transit). So the activities may be read at different
+    moments, if ``running`` and ``gone`` are older, and the answer is final. The exception is a
+    send: the peer may have made space just before it was gone, so `ImpossibleWaitSearch` polls
+    twice.
+
+    A wait for a rank that has closed the group is detected by the waiting rank itself.
+
+    Parameters
+    ----------
+    activities : mapping of int to Activity
+        The activity of each rank.
+    epoch : int
+        Epoch of the world; activities of other epochs are out of date.
+    running : collection of int
+        Ranks that still run the cell.
+    gone : collection of int
+        Ranks that have ended the cell or were not asked to run it.
+    splits : mapping of int to collection of int
+        The ranks of each split, by its number. A rank in an unlisted split is ignored: the
+        supervisor has not received that split yet.
+    ended : collection of int
+        Ranks of ``gone`` with an ended process: their queued operations will not run either.
+    """
+    busy = {rank: activities[rank] for rank in sorted(running) if activities[rank].epoch == epoch}
+    missed = {
+        rank: there if there.epoch == epoch else _NOT_JOINED
+        for rank, there in ((rank, activities[rank]) for rank in sorted(gone))
+    }
+    for number, found in (
+        *_operations(busy, missed, ended, splits),
+        *_messages(busy, missed, splits),
+    ):
+        # A rank that has joined the epoch but lacks the group has closed the group.
+        there = missed[found.missing]
+        if there is _NOT_JOINED or number in there.groups:
+            return found
+    return None
+
+
+class ImpossibleWaitSearch:
+    """Poll `find_impossible_wait`; report a send only if found twice.
+
+    The two polls are at least `CONFIRM_S` apart. If the peer made space before it was gone, the
+    sender has gone on by the second poll.
+    """
+
+    def __init__(self) -> None:
+        # With its epoch, because message numbers restart in each epoch.
+        self._send: tuple[int, ImpossibleWait] | None = None
+        self._since_s = 0.0
+
+    def look(
+        self,
+        activities: Mapping[int, Activity],
+        *,
+        now_s: float,
+        epoch: int,
+        running: Collection[int],
+        gone: Collection[int],
+        splits: Mapping[int, Collection[int]],
+        ended: Collection[int] = (),
+    ) -> ImpossibleWait | None:
+        """Return what `find_impossible_wait` finds, once it is certain.
+
+        ``now_s`` is the time of any monotonic clock.
+        """
+        found = find_impossible_wait(
+            activities, epoch=epoch, running=running, gone=gone, splits=splits, ended=ended
+        )
+        if found is None or found.op != "send":
+            self._send = None
+            return found
+        if (epoch, found) != self._send:
+            self._send, self._since_s = (epoch, found), now_s
+        return found if now_s - self._since_s >= CONFIRM_S else None
+
+
+def _operations(
+    busy: Mapping[int, Activity],
+    missed: Mapping[int, Activity],
+    ended: Collection[int],
+    splits: Mapping[int, Collection[int]],
+) -> Iterator[tuple[int, ImpossibleWait]]:
+    """Yield the operations that a member will never enter, with group numbers."""
+    waiting: dict[tuple[int, int, str], list[int]] = {}
+    for rank, now in busy.items():
+        for number, its in now.groups.items():
+            if its.op:
+                waiting.setdefault((number, its.seq, its.op), []).append(rank)
+    for (number, seq, op), ranks in sorted(waiting.items()):
+        split = tuple(splits.get(number, ()))
+        for rank, there in missed.items():
+            its = there.groups.get(number, _NOTHING)
+            may_come = rank not in ended and (its.queued or (its.op and its.seq >= seq))
+            if (number == WORLD or rank in split) and its.done < seq and not may_come:
+                yield number, ImpossibleWait(tuple(ranks), rank, op, seq, split)
+
+
+def _messages(
+    busy: Mapping[int, Activity],
+    missed: Mapping[int, Activity],
+    splits: Mapping[int, Collection[int]],
+) -> Iterator[tuple[int, ImpossibleWait]]:
+    """Yield the messages that a peer will never send or take.
+
+    Each message comes with the number of its group.
+    """
+    for rank, now in busy.items():
+        for (number, peer), mine in now.messages.items():
+            if peer not in missed or (number != WORLD and number not in splits):
+                continue
+            theirs = missed[peer].messages.get((number, rank), _NONE)
+            split = tuple(splits.get(number, ()))
+            if mine.receives and theirs.sent <= mine.received:
+                yield number, ImpossibleWait((rank,), peer, "recv", mine.received + 1, split)
+            if mine.sends and theirs.received <= mine.sent:
+                yield number, ImpossibleWait((rank,), peer, "send", mine.sent + 1, split)
+
+
+@dataclass(frozen=True)
+class LongWait:
+    """Describe a long wait of ranks ``waiting`` in operation ``what``.
+
+    ``missing`` are the ranks that have not come. ``last`` says which operation of the group each
+    missing rank completed last.
+    """
+
+    waiting: tuple[int, ...]
+    what: str
+    missing: tuple[int, ...]
+    last: Mapping[int, str]
+
+
+class _OperationWait(NamedTuple):
+    """Identify an operation: a collective of group ``number``, or a message.
+
+    A message is between ``rank`` and ``peer`` in channel ``number``.
+    """
+
+    epoch: int
+    number: int
+    op: str
+    seq: int
+    rank: int = -1
+    peer: int = -1
+
+    @property
+    def what(self) -> str:
+        if self.peer < 0:
+            return f"{self.op} #{self.seq}"
+        return say_message(self.op, self.peer)
+
+
+def _waits_of(rank: int, activity: Activity) -> Iterator[_OperationWait]:
+    for number, its in activity.groups.items():
+        if its.op:
+            yield _OperationWait(activity.epoch, number, its.op, its.seq)
+    channel, op, peer, seq = activity.pair
+    if op:
+        yield _OperationWait(activity.epoch, channel, op, seq, rank, peer)
+
+
+class SlowOperationDetector:
+    """Report each operation that lasts ``limit_s``, once.
+
+    `look` is called periodically. An operation that begins and ends between two calls is not slow.
+    """
+
+    def __init__(self, limit_s: float) -> None:
+        self._limit_s = limit_s
+        self._since_s: dict[tuple[int, _OperationWait], float] = {}
+        self._reported: set[tuple[int, _OperationWait]] = set()
+
+    def look(
+        self,
+        activities: Mapping[int, Activity],
+        *,
+        epoch: int,
+        splits: Mapping[int, Collection[int]],
+        now_s: float,
+    ) -> list[LongWait]:
+        """Take the current activities of all live ranks; return new slow waits."""
+        inside = _inside(activities, epoch)
+        seen = {(rank, wait) for wait, ranks in inside.items() for rank in ranks}
+        self._since_s = {key: self._since_s.get(key, now_s) for key in seen}
+        self._reported &= seen
+        found = []
+        for wait, ranks in inside.items():
+            since_s = [self._since_s[rank, wait] for rank in ranks]
+            missing, last = _missing(wait, ranks, activities, splits)
+            # If no rank is missing, the time counts from the arrival of the last rank.
+            begin_s = min(since_s) if missing else max(since_s)
+            if now_s - begin_s < self._limit_s or any((r, wait) in self._reported for r in ranks):
+                continue
+            self._reported.update((rank, wait) for rank in ranks)
+            found.append(LongWait(tuple(ranks), wait.what, missing, last))
+        return _merged(found)
+
+
+def waits_now(
+    activities: Mapping[int, Activity], *, epoch: int, splits: Mapping[int, Collection[int]]
+) -> list[LongWait]:
+    """Return the operations that miss a rank, of any duration."""
+    found = []
+    for wait, ranks in _inside(activities, epoch).items():
+        missing, last = _missing(wait, ranks, activities, splits)
+        if missing:
+            found.append(LongWait(tuple(ranks), wait.what, missing, last))
+    return _merged(found)
+
+
+def _inside(activities: Mapping[int, Activity], epoch: int) -> dict[_OperationWait, list[int]]:
+    """Return the ranks in each operation."""
+    inside: dict[_OperationWait, list[int]] = {}
+    for rank, activity in sorted(activities.items()):
+        for wait in _waits_of(rank, activity):
+            if wait.epoch == epoch:
+                inside.setdefault(wait, []).append(rank)
+    return inside
+
+
+def _missing(
+    wait: _OperationWait,
+    ranks: Collection[int],
+    activities: Mapping[int, Activity],
+    splits: Mapping[int, Collection[int]],
+) -> tuple[tuple[int, ...], dict[int, str]]:
+    if wait.peer >= 0:
+        there = activities.get(wait.peer)
+        # The peer is in the other half of the message, which is in transit.
+        is_there = there is not None and there.pair[2] == wait.rank and there.pair[1] != wait.op
+        return ((), {}) if is_there else ((wait.peer,), {})
+    members = activities.keys() if wait.number == WORLD else splits.get(wait.number, ())
+    last = {}
+    for rank in sorted(set(members).difference(ranks) & activities.keys()):
+        its = activities[rank].groups.get(wait.number)
+        done = its.done if its is not None and activities[rank].epoch == wait.epoch else 0
+        if done < wait.seq and not (its is not None and its.op and its.seq >= wait.seq):
+            last[rank] = f"last completed #{done}" if done else "has completed none"
+    return tuple(last), last
+
+
+def _merged(found: list[LongWait]) -> list[LongWait]:
+    """Merge the waits of several ranks for the same peer."""
+    merged: dict[tuple[str, tuple[int, ...]], LongWait] = {}
+    for wait in found:
+        before = merged.get((wait.what, wait.missing))
+        ranks = wait.waiting if before is None else tuple(sorted({*before.waiting, *wait.waiting}))
+        merged[wait.what, wait.missing] = LongWait(ranks, wait.what, wait.missing, wait.last)
+    return list(merged.values())

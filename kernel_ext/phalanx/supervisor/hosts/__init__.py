@@ -1,0 +1,1 @@
+"""Supervise the local and the remote hosts of a world."""

@@ -1,0 +1,566 @@
+"""Run a local command that starts a supervisor at its far end.
+
+The command is ssh, srun, mpirun or a similar one (`LaunchSpec`), and ends with this process. The
+supervisor's first line holds secret keys, so it is never on a command line. The line goes over
+standard input, or through a private file that the supervisor removes (`SharedKeyDirectory`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shlex
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from phalanx.protocol import HostPlan, RemoteOptions
+from phalanx.protocol.host import HostUp
+from phalanx.protocol.scripts import cost
+
+from ..processes.child import ChildProcess, OutputPipe, exit_reason
+from ..processes.streams import ForwardedPipe
+
+if TYPE_CHECKING:
+    from .batch import JobGathering
+
+# the supervisor's only line on standard output: it runs, and connects to the root
+BEGUN = "phalanx-host: begun"
+
+_WORDS_MAX_NBYTES = 4096
+# A shell that waits on its standard input, which ends when this process ends for any reason. Then it
+# deletes the job, if it was given the job's id, and removes the folder. A job that finds no key file
+# ends by itself.
+_GUARD = (
+    'trap "" INT HUP TERM; read -r id; read -r _; '
+    '[ -n "$id" ] && "$@" "$id" >/dev/null 2>&1; rm -rf -- "$0"'
+)
+
+SLOW_S = 3.0
+SSH_FAILED = 255  # exit status of ssh's own failures; any other status is the far command's
+_GONE = "phalanx-host: gone"
+_LINE_MAX_NBYTES = 4096
+_ANSWER_MAX_NBYTES = 4 << 20  # of a program that answers questions
+# Check by /bin/sh whether a supervisor has died; arguments: its pid and its host's name. The name
+# given to ssh may lead to another host later, where the pid means nothing. A dead process keeps its
+# pid until it is reaped; the first process of some containers never reaps.
+_LOOK = (
+    'echo; [ "$(uname -n)" = "$2" ] || exit 0; '
+    'kill -0 "$1" 2>/dev/null && { grep -q "^State:.[ZX]" "/proc/$1/status" 2>/dev/null || exit 0; }; '
+    f'echo "{_GONE}"'
+)
+
+
+class HostStart(NamedTuple):
+    """Request to start a host's supervisor, for any launcher.
+
+    ``first_line`` is the first line that the supervisor reads; it holds keys. ``on_slow`` gets a
+    text about a slow step. A launcher gives up after ``remote.timeout_s``. Hosts with the same
+    ``gathering`` start in one batch job.
+    """
+
+    plan: HostPlan
+    first_line: bytes
+    remote: RemoteOptions
+    on_slow: Callable[[str], None]
+    gathering: JobGathering | None = None
+
+
+class HostUnreachable(Exception):
+    """A host's supervisor could not be started; ``text`` tells users why."""
+
+    def __init__(self, name: str, text: str) -> None:
+        super().__init__(name, text)
+        self.name = name
+        self.text = text
+
+    def __str__(self) -> str:
+        """Return the host's name and the text in one line."""
+        return f"{self.name}: {self.text}"
+
+
+class HostProcess(Protocol):
+    """Handle of the root for a started host supervisor."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the supervisor itself is known to have ended.
+
+        The end of the process that started the supervisor does not count.
+        """
+
+    async def ended(self) -> str:
+        """Wait for the end; return the reason.
+
+        An example: ``its supervisor was killed by signal 9 (SIGKILL)``.
+        """
+
+    async def look(self, up: HostUp) -> str:
+        """Find out how an unreachable supervisor has ended; "" if unknown.
+
+        ``up`` is the supervisor's first message.
+        """
+
+    def farewell(self) -> None:
+        """Handle the supervisor's stop: its ranks have ended, and it ends."""
+
+    def kill(self) -> None:
+        """End the supervisor, or its local process, at once; idempotent."""
+
+
+def job_folder() -> Path:
+    """Return the parent folder of the jobs' folders.
+
+    The path is ``PHALANX_JOB_DIR``, or in the user's cache folder, as clusters share home folders.
+    The folder may not exist yet.
+    """
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    base = Path(os.environ.get("PHALANX_JOB_DIR") or cache / "phalanx" / "jobs")
+    return base.absolute()
+
+
+class SharedKeyDirectory:
+    """Folder with the first lines of supervisors, each in its own file.
+
+    The folder is private to the user. `remove` removes it.
+    """
+
+    def __init__(self, lines: Sequence[bytes]) -> None:
+        base = job_folder()
+        base.mkdir(parents=True, exist_ok=True)
+        self.path = Path(tempfile.mkdtemp(prefix="job-", dir=base))  # 0700
+        self._guard: subprocess.Popen[bytes] | None = None
+        for number, line in enumerate(lines):
+            fd = os.open(self.key(number), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(fd, "wb") as file:
+                file.write(line.rstrip(b"\n") + b"\n")
+
+    def __str__(self) -> str:
+        """Return the path."""
+        return str(self.path)
+
+    def key(self, number: int) -> Path:
+        """Return the file with a supervisor's first line."""
+        return self.path / f"host-{number}"
+
+    def guard(self, *delete: str) -> SharedKeyDirectory:
+        """Remove the folder also if this process is killed.
+
+        ``delete`` is the command that deletes a job; call it before the job is submitted, and
+        `name_job` afterwards.
+        """
+        self._guard = subprocess.Popen(
+            ["/bin/sh", "-c", _GUARD, str(self.path), *delete],
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+        )
+        return self
+
+    def name_job(self, job: str) -> None:
+        """Set the id of the job that ends with the folder."""
+        assert self._guard is not None
+        assert self._guard.stdin is not None
+        self._guard.stdin.write(f"{job}\n".encode())
+        self._guard.stdin.flush()
+
+    def said(self, number: int) -> str:
+        """Return the reason that a failed supervisor left; else ""."""
+        return last_output(_said_by(self.key(number)))
+
+    def remove(self) -> None:
+        """Remove the folder, and delete its job; idempotent."""
+        if self._guard is not None:
+            self._guard.communicate()  # the guard deletes the job and removes the folder
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+def take_key(path: Path) -> bytes:
+    """Read a supervisor's first line and remove its file.
+
+    Returns b"" if another process has taken the line.
+
+    Raises
+    ------
+    SystemExit
+        Other users may have read or written the file.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return b""
+    with os.fdopen(fd, "rb") as file:
+        its = os.fstat(fd)
+        if its.st_uid != os.geteuid() or stat.S_IMODE(its.st_mode) & 0o077:
+            sys.exit(f"{path} is not its owner's alone")
+        path.unlink()
+        return file.readline()
+
+
+def say_in(path: Path, words: str) -> None:
+    """Write beside a key why its supervisor did not start.
+
+    The first text is kept.
+    """
+    try:
+        fd = os.open(_said_by(path), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except OSError:  # a text exists already, or the folder is gone and nobody waits
+        return
+    with os.fdopen(fd, "w") as file:
+        file.write(words[:_WORDS_MAX_NBYTES])
+
+
+def last_output(path: Path, *, but: str = "") -> str:
+    """Return the last line that is neither empty nor ``but``.
+
+    Returns "" if there is no such line.
+    """
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - _WORDS_MAX_NBYTES))
+            text = file.read(_WORDS_MAX_NBYTES).decode(errors="replace")
+    except OSError:
+        return ""
+    lines = [line.strip() for line in text.splitlines() if line.strip() not in {"", but}]
+    return lines[-1] if lines else ""
+
+
+def _said_by(path: Path) -> Path:
+    return path.with_name(f"{path.name}.said")
+
+
+_IN, _FOUND, _BEGUN = b"phalanx-host: in", b"phalanx-host: python", BEGUN.encode()
+
+
+def far_script(run: str) -> str:
+    """Return a script for /bin/sh that finds and runs a Python.
+
+    The argument of the script names the Python; ``run`` uses it as ``"$p"``. The script has no ' and no !, which
+    login shells treat differently. The first echo ends a line that a start-up file may have begun.
+    """
+    return (
+        f'echo; echo "{_IN.decode()}"; p="$1"; case "$p" in "~/"*) p="$HOME/${{p#??}}";; esac; '
+        f'command -v "$p" >/dev/null 2>&1 || exit 127; echo "{_FOUND.decode()}"; {run}'
+    )
+
+
+# The shell waits for its child to report the signal that killed it, which ssh would not report.
+SCRIPT = far_script('"$p" -m phalanx.supervisor host; exit $?')
+
+
+class LaunchSpec(NamedTuple):
+    """Command to start one host's supervisor, and texts for its errors.
+
+    Attributes
+    ----------
+    plan : HostPlan
+        The host.
+    python : str
+        Python on the host.
+    command : sequence of str
+        Local command.
+    missing : str
+        Error text if the command does not exist here.
+    waiting : str
+        Text while the far shell has not begun.
+    why : callable
+        Turns the outcome of a command that ended before the far shell began into an error text.
+    is_silent : bool
+        Whether the command forwards neither input nor output.
+    on_end : callable, optional
+        Called when the command has ended.
+    again : callable, optional
+        Makes the command that runs other words on the host.
+    """
+
+    plan: HostPlan
+    python: str
+    command: Sequence[str]
+    missing: str
+    waiting: str
+    why: Callable[[CommandOutcome], str]
+    is_silent: bool = False
+    on_end: Callable[[], None] | None = None
+    again: Callable[[str], Sequence[str]] | None = None
+
+
+class CommandOutcome(NamedTuple):
+    """Outcome of a command: its progress, exit status and error output.
+
+    ``is_in``: the far shell has begun. ``has_python``: the far shell has found Python.
+    """
+
+    by: str
+    plan: HostPlan
+    python: str
+    is_in: bool
+    has_python: bool
+    status: int
+    stderr: str
+
+
+class _CommandInput:
+    """Standard input of a child, open while the child runs."""
+
+    def __init__(self, data: bytes) -> None:
+        self.read_fd, self._write_fd = os.pipe()
+        os.set_blocking(self._write_fd, False)
+        self._rest = memoryview(b"")
+        self._loop = asyncio.get_running_loop()
+        self.write(data)
+
+    def write(self, data: bytes) -> None:
+        """Send data to the child; ignored after `close`."""
+        if self._write_fd >= 0:
+            self._rest = memoryview(bytes(self._rest) + data)
+            self._loop.add_writer(self._write_fd, self._write)
+
+    def child_started(self) -> None:
+        """Close our copy of the child's reading end."""
+        os.close(self.read_fd)
+        self.read_fd = -1
+
+    def _write(self) -> None:
+        try:
+            self._rest = self._rest[os.write(self._write_fd, self._rest) :]
+        except BlockingIOError:
+            return
+        except BrokenPipeError:  # the child has ended: its exit status tells why
+            self._rest = self._rest[:0]
+        if not self._rest:
+            self._loop.remove_writer(self._write_fd)
+
+    def close(self) -> None:
+        """End the child's input; idempotent."""
+        if self._write_fd >= 0:
+            self._loop.remove_writer(self._write_fd)
+            os.close(self._write_fd)
+            self._write_fd = -1
+        if self.read_fd >= 0:
+            self.child_started()
+
+
+class RemoteCommand:
+    """A local command that runs a supervisor or program elsewhere.
+
+    ``on_line``: receives each line that the far end prints, for programs that answer questions.
+    """
+
+    def __init__(
+        self, way: LaunchSpec, first_line: bytes, on_line: Callable[[bytes], None] | None = None
+    ) -> None:
+        self._way = way
+        self._on_line = on_line
+        self.outcome: CommandOutcome | None = None  # set when the command has ended
+        self._stdin = None if way.is_silent else _CommandInput(first_line.rstrip(b"\n") + b"\n")
+        self._seen: set[bytes] = set()
+        self._line = b""
+        loop = asyncio.get_running_loop()
+        self._news = asyncio.Event()
+        self.is_over = False  # whether the far command itself has ended, with its own exit status
+        self._ended: asyncio.Future[str] = loop.create_future()
+        try:
+            self._stdout = ForwardedPipe(self._on_stdout)
+            self._stderr = OutputPipe()
+            self._child = ChildProcess(
+                way.command,
+                env=os.environ,
+                cwd=".",
+                pass_fds=(),
+                stdin=self._stdin,
+                stdout=self._stdout,
+                stderr=self._stderr,
+                on_exit=self._on_exit,
+                tied=True,
+            )
+        except BaseException as error:
+            if way.on_end is not None:
+                way.on_end()
+            if isinstance(error, FileNotFoundError):
+                raise HostUnreachable(way.plan.name, way.missing) from None
+            raise
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the supervisor is known to run; assumed if no output comes."""
+        return self._way.is_silent or _BEGUN in self._seen
+
+    @property
+    def is_in(self) -> bool:
+        """Whether the shell at the far end runs."""
+        return _IN in self._seen
+
+    @property
+    def has_python(self) -> bool:
+        """Whether the Python at the far end was found."""
+        return _FOUND in self._seen
+
+    @property
+    def _phase(self) -> str:
+        if self.has_python:
+            return "it has let us in, its Python has not answered yet"
+        if self.is_in:
+            return "it has let us in, its shell has not answered yet"
+        return self._way.waiting
+
+    def write(self, data: bytes) -> None:
+        """Send data to the far end's standard input."""
+        if self._stdin is not None:
+            self._stdin.write(data)
+
+    async def end(self, patience_s: float) -> None:
+        """End the far end's input; kill the command after ``patience_s``."""
+        if self._stdin is not None:
+            self._stdin.close()
+        try:
+            await asyncio.wait_for(self._child.exited.wait(), patience_s)
+        except (asyncio.TimeoutError, TimeoutError):
+            self._child.kill()
+            await self._child.exited.wait()
+
+    def _on_stdout(self, data: bytes) -> None:
+        self._stdout.taken(cost(data))
+        *lines, rest = (self._line + data).split(b"\n")
+        self._line = rest[-(_LINE_MAX_NBYTES if self._on_line is None else _ANSWER_MAX_NBYTES) :]
+        if self._on_line is not None:
+            for line in lines:
+                self._on_line(line)
+        if found := {_IN, _FOUND, _BEGUN}.intersection(line.rstrip(b"\r") for line in lines):
+            self._seen |= found
+            self._news.set()
+
+    def _on_exit(self, status: int) -> None:
+        has_begun = _BEGUN in self._seen
+        is_in, has_python = has_begun or self.is_in, has_begun or self.has_python
+        self.is_over = (is_in or self._way.is_silent) and 0 <= status != SSH_FAILED
+        way, stderr = self._way, self._stderr.tail
+        outcome = CommandOutcome(
+            way.command[0], way.plan, way.python, is_in, has_python, status, stderr
+        )
+        self.outcome = outcome
+        self._ended.set_result(why_ended(outcome) if is_in or status < 0 else way.why(outcome))
+        if way.on_end is not None:
+            way.on_end()
+        self._news.set()
+
+    async def wait_begun(self, timeout_s: float, on_slow: Callable[[str], None]) -> None:
+        """Wait until the supervisor runs on the host.
+
+        Raises
+        ------
+        HostUnreachable
+            The supervisor has ended, or ``timeout_s`` has passed.
+        """
+        loop = asyncio.get_running_loop()
+        start, was_slow = loop.time(), False
+        while not self.has_begun:
+            if self._ended.done():
+                raise HostUnreachable(self._way.plan.name, self._ended.result())
+            spent = loop.time() - start
+            if spent >= timeout_s:
+                text = f"{self._phase}, after {timeout_s:g} s (--boot-timeout S waits longer)"
+                raise HostUnreachable(self._way.plan.name, text)
+            if spent >= SLOW_S and not was_slow:
+                was_slow = True
+                on_slow(self._phase)
+            until = timeout_s if was_slow else min(SLOW_S, timeout_s)
+            self._news.clear()
+            try:
+                await asyncio.wait_for(self._news.wait(), until - spent)
+            except (asyncio.TimeoutError, TimeoutError):
+                continue
+
+    async def ended(self) -> str:
+        """Wait for the command's end; return the reason."""
+        return await asyncio.shield(self._ended)
+
+    async def look(self, up: HostUp) -> str:
+        """Ask the host whether the supervisor runs; see `HostProcess.look`.
+
+        Ask only if the command has ended without the far exit status: the far shell was killed with
+        the supervisor, or the local command was killed.
+        """
+        if self._way.again is None or not self._ended.done() or self.is_over:
+            return ""
+        words = shlex.join(["exec", "/bin/sh", "-c", _LOOK, "phalanx", str(up.pid), up.name])
+        output = OutputPipe()
+        try:
+            child = ChildProcess(
+                self._way.again(words),
+                env=os.environ,
+                cwd=".",
+                pass_fds=(),
+                stdout=output,
+                stderr=output,
+                on_exit=lambda status: None,
+                tied=True,
+            )
+        except OSError:  # no process can be started here: the silence timeout will decide
+            return ""
+        try:
+            await child.exited.wait()
+        finally:
+            child.kill()
+        has_died = _GONE in child.tail.splitlines()
+        return f"its supervisor has died there (process {up.pid} is gone)" if has_died else ""
+
+    def farewell(self) -> None:
+        """Do nothing: the supervisor ends by itself, and the command with it."""
+
+    def kill(self) -> None:
+        """End the command; idempotent. The supervisor ends by itself."""
+        self._child.kill()
+
+
+async def launch_by(way: LaunchSpec, asked: HostStart) -> RemoteCommand:
+    """Start a host's supervisor and wait until it runs there.
+
+    Raises
+    ------
+    HostUnreachable
+        The supervisor does not run; the text says why, and what to do next.
+    """
+    host = RemoteCommand(way, asked.first_line)
+    try:
+        await host.wait_begun(asked.remote.timeout_s, asked.on_slow)
+    except BaseException:
+        host.kill()
+        raise
+    return host
+
+
+def why_ended(outcome: CommandOutcome) -> str:
+    """Return an error text for a far side that has ended.
+
+    The far side was reached before.
+    """
+    if outcome.status < 0:
+        return f"its {outcome.by} was {exit_reason(outcome.status)}"
+    if not outcome.has_python:
+        return f"there is no {outcome.python} there: say with --python where its Python is"
+    if re.search(r"No module named '?phalanx\b", outcome.stderr):
+        return (
+            f"phalanx is not installed in {outcome.python} there: install it, "
+            "or name another Python with --python"
+        )
+    if 128 < outcome.status < SSH_FAILED:  # exit status that a shell gives for a signal
+        return f"its supervisor was {exit_reason(128 - outcome.status)}"
+    line = last_line(outcome.stderr)
+    if "Traceback (most recent call last)" in outcome.stderr:
+        return f"its supervisor failed ({line}): has it the same version of phalanx?"
+    if outcome.status == SSH_FAILED:
+        return f"its {outcome.by} connection was lost{f': {line}' if line else ''}"
+    silent = f"its supervisor {exit_reason(outcome.status)} and said nothing"
+    return line or f"{silent}: is {outcome.python} a Python?"
+
+
+def last_line(text: str) -> str:
+    """Return the last line with text; ignore srun's own if possible."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    said = [line for line in lines if not line.startswith("srun: ")] or lines
+    return said[-1] if said else ""

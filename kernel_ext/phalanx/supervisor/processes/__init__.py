@@ -1,0 +1,1 @@
+"""Manage child processes, their standard streams, and their end."""

@@ -1,0 +1,384 @@
+"""Start, watch, read and end a child process of a supervisor."""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import contextlib
+import logging
+import os
+import signal
+import subprocess
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from .system import end_with_parent, open_pidfd
+
+log = logging.getLogger(__name__)
+
+# After a successful program has ended, another process may still write to its pipes (`> >(tee
+# log)`). Such output is read for at most this long. Only the end of the launch waits for it.
+LAST_OUTPUT_S = 0.5
+
+TAIL_CHARACTERS = 16_384  # kept to explain a death
+OUT_OF_MEMORY = "was killed by the kernel: out of memory"
+# The count grows before the process gets the signal, and a big process takes some time to end.
+OOM_RECENT_S = 10.0
+
+
+def exit_reason(status: int) -> str:
+    """Describe an exit status as `subprocess` gives it.
+
+    Examples
+    --------
+    >>> exit_reason(-11), exit_reason(3)
+    ('killed by signal 11 (SIGSEGV)', 'exited with status 3')
+    """
+    if status >= 0:
+        return f"exited with status {status}"
+    try:
+        name = signal.Signals(-status).name
+    except ValueError:
+        name = "unknown"
+    return f"killed by signal {-status} ({name})"
+
+
+class ChildOutput(Protocol):
+    """A pipe that a child writes to."""
+
+    @property
+    def write_fd(self) -> int:
+        """Return the child's end."""
+
+    @property
+    def tail(self) -> str:
+        """Return the last output of the child, if it is kept."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the pipe's end was read: no process can write."""
+
+    def child_started(self) -> None:
+        """Close our copy of the child's end."""
+
+    def release(self) -> None:
+        """Leave the reading to the child itself."""
+
+    def finish(self) -> None:
+        """Read the remaining output and close; idempotent."""
+
+
+class ChildInput(Protocol):
+    """A pipe that a child reads from."""
+
+    @property
+    def read_fd(self) -> int:
+        """Return the child's end."""
+
+    def child_started(self) -> None:
+        """Close our copy of the child's end."""
+
+    def close(self) -> None:
+        """End the child's input; idempotent."""
+
+
+class ChildProcess:
+    """A child process with its own session, reaped by the event loop.
+
+    Parameters
+    ----------
+    command : sequence of str
+        Program and its arguments.
+    env : mapping
+        The child's environment.
+    cwd : str
+        Folder in which the child starts.
+    pass_fds : sequence of int
+        Descriptors that the child inherits.
+    stdout, stderr : ChildOutput
+        Pipes of the child's output, maybe the same one. This class closes them with the child.
+    on_exit : callable
+        Called once with the exit status.
+    stdin : ChildInput, optional
+        Pipe of the child's input, closed with the child; None: no input.
+    tied : bool
+        Whether the child is to be killed when this process dies. Set it for programs that do not
+        call `die_with_parent` themselves.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        cwd: str,
+        pass_fds: Sequence[int],
+        stdout: ChildOutput,
+        stderr: ChildOutput,
+        on_exit: Callable[[int], None],
+        stdin: ChildInput | None = None,
+        tied: bool = False,
+    ) -> None:
+        self._on_exit = on_exit
+        self._loop = asyncio.get_running_loop()
+        self.exited = asyncio.Event()
+        self.status: int | None = None
+        self._stdin = stdin
+        self._is_tied = tied
+        self._pipes = (stdout,) if stdout is stderr else (stdout, stderr)
+        try:
+            # start_new_session: Ctrl-C in the terminal must not reach the ranks, and the whole
+            # process group (with a rank's children) can be killed at once.
+            self._popen = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL if stdin is None else stdin.read_fd,
+                stdout=stdout.write_fd,
+                stderr=stderr.write_fd,
+                env=dict(env),
+                cwd=cwd,
+                pass_fds=pass_fds,
+                start_new_session=True,
+                # Other threads of this process (zmq's, executors') may hold locks at the fork.
+                # The function needs none of them: it makes two system calls, with a library
+                # that was loaded before. A wrapper process would cost 20 ms per rank. Ranks
+                # that run cells are our own program and call `die_with_parent` themselves.
+                preexec_fn=end_with_parent(os.getpid()) if tied else None,  # noqa: PLW1509
+            )
+        except BaseException:
+            if stdin is not None:
+                stdin.close()
+            for pipe in self._pipes:
+                pipe.finish()
+            raise
+        if stdin is not None:
+            stdin.child_started()
+        for pipe in self._pipes:
+            pipe.child_started()
+        self.pid = self._popen.pid
+        try:
+            self._pidfd = open_pidfd(self.pid)
+        except OSError:  # No descriptor is left: kill a child that cannot be watched.
+            self._popen.kill()
+            self._popen.wait()
+            if stdin is not None:
+                stdin.close()
+            for pipe in self._pipes:
+                pipe.finish()
+            raise
+        self._loop.add_reader(self._pidfd, self._on_end)
+
+    @property
+    def tail(self) -> str:
+        """Return the last output of the child."""
+        return "".join(pipe.tail for pipe in self._pipes)
+
+    def release_output(self) -> None:
+        """Leave the child's output to the child itself until it dies."""
+        for pipe in self._pipes:
+            pipe.release()
+
+    def _on_end(self) -> None:
+        """Take the status of the child that has ended.
+
+        The child stays a zombie until `_forget_child` has signalled its process group: until then
+        no other group can get the same number.
+        """
+        self.status = self._status()
+        self._loop.remove_reader(self._pidfd)
+        os.close(self._pidfd)
+        if self._stdin is not None:
+            self._stdin.close()
+        waits = self._is_tied and self.status == 0
+        self._forget_child(self._loop.time() + LAST_OUTPUT_S if waits else 0.0)
+
+    def _status(self) -> int:
+        if not hasattr(os, "waitid"):  # macOS before Python 3.13
+            return self._popen.wait()
+        ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+        assert ended is not None
+        status: int = ended.si_status  # typed only where the system has waitid
+        return status if ended.si_code == os.CLD_EXITED else -status
+
+    def _forget_child(self, until: float) -> None:
+        """Read the child's remaining output, kill its process group, report the end."""
+        if self._loop.time() < until and not all(pipe.is_over for pipe in self._pipes):
+            self._loop.call_later(0.005, self._forget_child, until)
+            return
+        for pipe in self._pipes:
+            try:
+                pipe.finish()
+            except Exception:  # an error while reading must not hide the end
+                log.exception("the last output of process %d is lost", self.pid)
+        # Kill descendants that the child left in its process group.
+        self._signal_group(signal.SIGKILL)
+        self._popen.wait()
+        self.exited.set()
+        self._on_exit(self.status or 0)
+
+    def _signal_group(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, number)
+
+    def terminate(self) -> None:
+        """Ask the child to end (SIGTERM to it alone)."""
+        if self.status is None:
+            os.kill(self.pid, signal.SIGTERM)  # Popen's own method might reap the child
+
+    def signal_all(self, number: signal.Signals) -> None:
+        """Send a signal to the child and its process group.
+
+        A terminal does the same.
+        """
+        if self.status is None:
+            self._signal_group(number)
+
+    def kill(self) -> None:
+        """Kill the child and its process group at once."""
+        if self.status is None:
+            self._signal_group(signal.SIGKILL)
+
+
+class OutputPipe:
+    """Both ends of a pipe; the child writes, and the supervisor reads.
+
+    When a rank's kernel is up, the rank reads its own output, to send it with its cells: it
+    inherits the reading end as well. `release` leaves the reading to the rank. When the rank dies,
+    `finish` reads the output that the rank had not read.
+    """
+
+    def __init__(self) -> None:
+        self.read_fd, self.write_fd = os.pipe()
+        os.set_blocking(self.read_fd, False)
+        self.tail = ""
+        self._has_ended = False
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self.read_fd, self._read)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the pipe's end was read, or the pipe was closed."""
+        return self._has_ended or self.read_fd < 0
+
+    def child_started(self) -> None:
+        """Close our writing end: the child has its own now."""
+        os.close(self.write_fd)
+        self.write_fd = -1
+
+    def release(self) -> None:
+        """Stop reading, and drop the start-up output read so far."""
+        if self.read_fd < 0:  # the rank died after its message that it was up
+            return
+        self._loop.remove_reader(self.read_fd)
+        self.tail = ""
+
+    def _read(self) -> bool:
+        """Read a piece; return False if there is none.
+
+        There is none now, or never again after the end.
+        """
+        try:
+            data = os.read(self.read_fd, 1 << 16)
+        except BlockingIOError:
+            return False
+        if not data:
+            self._has_ended = True
+            self._loop.remove_reader(self.read_fd)
+            return False
+        self.tail = (self.tail + self._decoder.decode(data))[-TAIL_CHARACTERS:]
+        return True
+
+    def finish(self) -> None:
+        """Read the remaining output and close; idempotent."""
+        if self.read_fd >= 0:
+            while self._read():
+                pass
+            self._loop.remove_reader(self.read_fd)
+            os.close(self.read_fd)
+            self.read_fd = -1
+        if self.write_fd >= 0:
+            self.child_started()
+
+
+class OutOfMemory:
+    """Tell whether the kernel killed a process because memory ran out.
+
+    Linux's control groups, versions 1 and 2, count such kills but do not name the processes. `look`
+    therefore reads the counts often. A count that has just grown explains the death of one process
+    of the group. On other systems nothing is found.
+
+    Parameters
+    ----------
+    proc, groups : Path
+        Where the kernel's files are; others in tests.
+    """
+
+    def __init__(self, proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> None:
+        self._proc = proc
+        self._groups = groups
+        self._files: dict[int, Path] = {}  # by process id
+        self._counts: dict[Path, int] = {}
+        # times at which a count was seen to grow, one per kill
+        self._kills: dict[Path, deque[float]] = {}
+
+    def look(self, pid: int, now_s: float) -> None:
+        """Record a living process's control group, and the group's kill count."""
+        file = self._file_of(pid)
+        if file is not None:
+            self._files[pid] = file
+            self._count(file, now_s)
+
+    def explains(self, pid: int, now_s: float) -> bool:
+        """Whether lack of memory ended this process; call once, after its end."""
+        file = self._files.pop(pid, None)
+        if file is None:
+            return False
+        self._count(file, now_s)
+        kills = self._kills.get(file, deque())
+        while kills and now_s - kills[0] > OOM_RECENT_S:
+            kills.popleft()
+        if not kills:
+            return False
+        kills.popleft()
+        return True
+
+    def _count(self, file: Path, now_s: float) -> None:
+        count = _oom_kills(file)
+        more = count - self._counts.get(file, count)
+        self._counts[file] = count
+        if more > 0:
+            self._kills.setdefault(file, deque()).extend([now_s] * more)
+
+    def _file_of(self, pid: int) -> Path | None:
+        """Return the file with the kill count of a process's group.
+
+        Returns None without such a file; the root group of the machine has none.
+        """
+        try:
+            lines = (self._proc / str(pid) / "cgroup").read_text(errors="replace").splitlines()
+        except OSError:
+            return None
+        found: list[Path] = []
+        for line in lines:
+            _, controllers, path = line.split(":", 2)
+            # In a container the path may be the host's, and only its end exists here.
+            inside = path.lstrip("/")
+            if "memory" in controllers.split(","):
+                folder, name = self._groups / "memory", "memory.oom_control"
+                found[:0] = [folder / inside / name, folder / name]
+            elif not controllers:
+                for folder in (self._groups, self._groups / "unified"):
+                    found += [folder / inside / "memory.events", folder / "memory.events"]
+        return next((file for file in found if file.is_file()), None)
+
+
+def _oom_kills(file: Path) -> int:
+    """Return the number of a group's line "oom_kill N"; else 0."""
+    try:
+        lines = file.read_text().splitlines()
+    except OSError:
+        return 0
+    words = (line.split() for line in lines)
+    return next((int(word[1]) for word in words if word[:1] == ["oom_kill"]), 0)

@@ -1,0 +1,284 @@
+"""Forward a script's standard streams, with back-pressure both ways.
+
+`InputLog` keeps the input for all ranks of a host, and `InputPipe` writes it to one child.
+`ForwardedPipe` reads one child's output. `OutputWindow` limits what the root keeps of a host's output.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from phalanx.protocol.host import CommandOutput, OutputDone
+from phalanx.protocol.scripts import WINDOW_COST, cost
+
+# Most input bytes kept for a rank that does not read while another does; all ranks share one copy.
+MAX_BEHIND = 64 << 20
+
+READ_NBYTES = 1 << 16  # capacity of a pipe on Linux
+_GETPIPE_SZ = getattr(fcntl, "F_GETPIPE_SZ", None)  # in Python since 3.10, but not on every system
+
+
+class InputLog:
+    """Input for all ranks, kept until the slowest reader has taken it.
+
+    The fastest reader determines how much input is requested, so a rank that does not read does not
+    delay the others. A rank more than ``max_behind`` bytes behind the fastest is given up
+    (`laggards`).
+
+    Examples
+    --------
+    >>> log = InputLog([0, 1])
+    >>> log.append(b"yes")
+    >>> bytes(log.next(0)), log.n_taken
+    (b'yes', 0)
+    >>> log.advance(0, 3)
+    >>> log.next(0), bytes(log.next(1)), log.n_taken
+    (None, b'yes', 3)
+    """
+
+    def __init__(self, ranks: Iterable[int], max_behind: int = MAX_BEHIND) -> None:
+        self._places = dict.fromkeys(ranks, 0)
+        self._pieces: deque[tuple[int, bytes]] = deque()  # (offset of the first byte, bytes)
+        self._n_bytes = 0
+        self.is_ended = False
+        self._max_behind = max_behind
+        self.n_taken = 0  # bytes taken by the fastest rank
+
+    def append(self, data: bytes) -> None:
+        """Add input; empty ``data`` is its end, and later data is ignored."""
+        if not data:
+            self.is_ended = True
+        elif not self.is_ended:
+            if self._places:
+                self._pieces.append((self._n_bytes, data))
+            self._n_bytes += len(data)
+
+    def next(self, rank: int) -> memoryview | None:
+        """Return some input that a rank has not got, or None."""
+        return self.after(self._places.get(rank, self._n_bytes))
+
+    def after(self, place: int) -> memoryview | None:
+        """Return some kept input from offset ``place`` on; None without any."""
+        for start, data in self._pieces:
+            if place < start + len(data):
+                return memoryview(data)[max(0, place - start) :]
+        return None
+
+    def place(self, rank: int) -> int | None:
+        """Return how many bytes a rank was given; None if dropped."""
+        return self._places.get(rank)
+
+    def advance(self, rank: int, nbytes: int) -> None:
+        """Record that a rank was given ``nbytes`` more."""
+        if rank not in self._places:
+            return
+        self._places[rank] = min(self._places[rank] + nbytes, self._n_bytes)
+        self.n_taken = max(self.n_taken, self._places[rank])
+        self._trim()
+
+    def is_at_end(self, rank: int) -> bool:
+        """Whether a rank was given all input, including the end."""
+        return self.is_ended and self._places.get(rank, self._n_bytes) == self._n_bytes
+
+    def drop(self, rank: int) -> None:
+        """Forget a rank that takes no more input."""
+        if self._places.pop(rank, None) is not None:
+            self._trim()
+
+    def rejoin(self, rank: int) -> int:
+        """Have a new process of a rank take part; return its place.
+
+        It gets the input that no rank was given yet.
+        """
+        kept = self._pieces[0][0] if self._pieces else self._n_bytes
+        self._places[rank] = max(self.n_taken, kept)
+        self._trim()
+        return self._places[rank]
+
+    def laggards(self) -> list[tuple[int, int]]:
+        """Return ranks too far behind the fastest, with the difference.
+
+        The difference is in bytes.
+        """
+        return [
+            (rank, self.n_taken - place)
+            for rank, place in self._places.items()
+            if self.n_taken - place > self._max_behind
+        ]
+
+    def _trim(self) -> None:
+        slowest = min(self._places.values(), default=self._n_bytes)
+        while self._pieces and self._pieces[0][0] + len(self._pieces[0][1]) <= slowest:
+            self._pieces.popleft()
+
+
+class ForwardedPipe:
+    """A child's standard output or error, forwarded as it arrives.
+
+    Reading stops while the receiver holds output worth `WINDOW_COST` or more. A child that prints
+    without end then waits in its own write, instead of filling memory.
+    """
+
+    tail = ""  # nothing is kept: the receiver has shown it already
+
+    def __init__(self, forward: Callable[[bytes], None]) -> None:
+        self.read_fd, self.write_fd = os.pipe()
+        os.set_blocking(self.read_fd, False)
+        self._forward = forward
+        self._in_hand = 0
+        self._is_reading = True
+        self.is_over = False
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self.read_fd, self._on_readable)
+
+    def child_started(self) -> None:
+        """Close our writing end: the child has its own now."""
+        os.close(self.write_fd)
+        self.write_fd = -1
+
+    def release(self) -> None:
+        """Do nothing: no other process reads this pipe."""
+
+    def taken(self, amount: int) -> None:
+        """Record that the receiver has handled output worth ``amount``."""
+        self._in_hand = max(0, self._in_hand - amount)
+        if not self._is_reading and not self.is_over and self._in_hand < WINDOW_COST:
+            self._is_reading = True
+            self._loop.add_reader(self.read_fd, self._on_readable)
+
+    def _on_readable(self) -> None:
+        self._read()
+        if self._in_hand >= WINDOW_COST or self.is_over:
+            self._loop.remove_reader(self.read_fd)
+            self._is_reading = False
+
+    def _read(self) -> int:
+        """Forward one piece; return its size, 0 if there is none."""
+        try:
+            data = os.read(self.read_fd, READ_NBYTES)
+        except BlockingIOError:
+            return 0
+        if not data:
+            self.is_over = True
+            return 0
+        self._in_hand += cost(data)
+        self._forward(data)
+        return len(data)
+
+    def finish(self) -> None:
+        """Forward the rest of the pipe, beyond the window, and close; idempotent.
+
+        At most one capacity of the pipe is read: a descendant of the child may go on writing.
+        """
+        if self.read_fd >= 0:
+            left = READ_NBYTES if _GETPIPE_SZ is None else fcntl.fcntl(self.read_fd, _GETPIPE_SZ)
+            while left > 0 and (nbytes := self._read()):
+                left -= nbytes
+            self._loop.remove_reader(self.read_fd)
+            os.close(self.read_fd)
+            self.read_fd = -1
+            self.is_over = True
+        if self.write_fd >= 0:
+            self.child_started()
+
+
+class InputPipe:
+    """A child's standard input, fed from the log that all ranks share.
+
+    Parameters
+    ----------
+    log : InputLog
+        Input of all ranks.
+    rank : int
+        Rank of the child.
+    on_progress : callable
+        Called when the child was given input.
+    """
+
+    def __init__(self, log: InputLog, rank: int, on_progress: Callable[[], None]) -> None:
+        self.read_fd, self._write_fd = os.pipe()
+        os.set_blocking(self._write_fd, False)
+        self._log = log
+        self._rank = rank
+        self._on_progress = on_progress
+        self._loop = asyncio.get_running_loop()
+        self._is_waiting = False
+
+    def child_started(self) -> None:
+        """Close our reading end: the child has its own now."""
+        os.close(self.read_fd)
+        self.read_fd = -1
+
+    def feed(self) -> None:
+        """Write as much as the child takes now, and the rest later."""
+        is_full = False
+        while self._write_fd >= 0 and not is_full and (piece := self._log.next(self._rank)):
+            try:
+                self._log.advance(self._rank, os.write(self._write_fd, piece))
+            except BlockingIOError:
+                is_full = True
+            except OSError:  # the child has closed its input, or ended
+                self.close()
+            self._on_progress()
+        if self._write_fd < 0:
+            return
+        if self._log.is_at_end(self._rank):
+            self.close()
+        elif is_full is not self._is_waiting:
+            self._is_waiting = is_full
+            if is_full:
+                self._loop.add_writer(self._write_fd, self.feed)
+            else:
+                self._loop.remove_writer(self._write_fd)
+
+    def close(self) -> None:
+        """End the child's input; idempotent."""
+        if self._write_fd >= 0:
+            self._loop.remove_writer(self._write_fd)
+            os.close(self._write_fd)
+            self._write_fd = -1
+            self._log.drop(self._rank)
+        if self.read_fd >= 0:
+            self.child_started()
+
+
+# A pipe's remaining content is sent when the pipe's writer ends, even beyond the window. The user
+# may have enlarged the pipe; root may even exceed /proc/sys/fs/pipe-max-size.
+_LAST_NBYTES = 64 << 20
+_MOST_COST = WINDOW_COST + (1 + _LAST_NBYTES // READ_NBYTES) * cost(bytes(READ_NBYTES))
+
+
+class OutputWindow:
+    """Output of a host that the root has received but not written.
+
+    A correct host keeps to the limit by itself; the check protects the root's memory from a broken
+    one. Costs are counted by rank and stream.
+
+    Examples
+    --------
+    >>> window = OutputWindow()
+    >>> piece = CommandOutput(3, "stdout", bytes(1 << 16))
+    >>> said = [window.take(piece) for _ in range(1100)]
+    >>> said.index(False) * cost(piece.data) > WINDOW_COST
+    True
+    >>> window.done(OutputDone(3, "stdout", 100 << 16)); window.take(piece)
+    True
+    """
+
+    def __init__(self) -> None:
+        self._in_hand: dict[tuple[int, str], int] = {}
+
+    def take(self, message: CommandOutput) -> bool:
+        """Count a piece of output; return False if the limit is exceeded."""
+        key = message.rank, message.stream
+        self._in_hand[key] = self._in_hand.get(key, 0) + cost(message.data)
+        return self._in_hand[key] <= _MOST_COST
+
+    def done(self, message: OutputDone) -> None:
+        """Subtract output that the root has written."""
+        key = message.rank, message.stream
+        self._in_hand[key] = max(0, self._in_hand.get(key, 0) - message.cost)

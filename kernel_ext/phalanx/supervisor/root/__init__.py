@@ -1,0 +1,1 @@
+"""Run the root supervisor: start hosts, serve clients, schedule cells and replacements."""

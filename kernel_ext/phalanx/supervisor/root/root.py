@@ -1,0 +1,165 @@
+"""Run the ranks of a world and watch them.
+
+`Root` is the base class of both roots.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Sequence
+from typing import Any, Generic, TypeVar
+
+import msgspec
+import zmq.asyncio
+
+from phalanx.protocol import BootOptions, FromRoot, Notice, ToSupervisor
+
+from ..health.liveness import TaskSet
+from ..health.stalls import ImpossibleWait
+from ..hosts.host_set import HostSet
+from ..membership import MembershipCoordinator, WorldState
+from .observers import DeadlockWatch, RankInspector, StallWatcher
+
+log = logging.getLogger(__name__)
+
+_Message = TypeVar("_Message")
+
+
+class Root(ABC, Generic[_Message]):
+    """Run the ranks of one world until it ends.
+
+    The methods of `WorldEvents` are called by the hosts.
+
+    Parameters
+    ----------
+    options : BootOptions
+        Options from the client.
+    client : zmq.asyncio.Socket
+        The bound socket to the clients.
+    messages : type
+        Type of the clients' messages.
+    world : WorldState
+        The world before its first epoch.
+    """
+
+    def __init__(
+        self, options: BootOptions, client: zmq.asyncio.Socket, messages: Any, world: WorldState
+    ) -> None:
+        self._boot = options
+        self._client = client
+        self._decoder: msgspec.msgpack.Decoder[_Message] = msgspec.msgpack.Decoder(messages)
+        self._loop = asyncio.get_running_loop()
+        self._over = asyncio.Event()
+        self._is_given_up = False  # whether the ranks cannot be started
+        self._tasks = TaskSet(lambda _error: self.end())
+        self._world = world
+        self._host = HostSet(options, self)
+        self._membership = MembershipCoordinator(options, world, self._host)
+        self._stalls = StallWatcher(
+            world, self._host, self._running, self._gone, self._on_impossible_wait
+        )
+        self._deadlocks = DeadlockWatch(
+            world,
+            self._host,
+            options.world.heartbeat_timeout_s,
+            lambda found: self._membership.mismatch(str(found)),
+        )
+        self._inspector = RankInspector(
+            self._host,
+            world,
+            slow_operation_s=options.slow_operation_s,
+            cwd=options.cwd,
+            tell=lambda text: self._tell(Notice(text)),
+        )
+
+    async def run(self) -> None:
+        """Start the ranks, serve the clients, end the ranks."""
+        try:
+            self._tasks.spawn(self._serve())
+            await self._start()
+            if not self._over.is_set():
+                self._tasks.spawn(self._host.watch_health(self._awaited))
+                self._tasks.spawn(self._inspector.watch(self._awaited))
+                self._tasks.spawn(self._deadlocks.run(self._running))
+                await self._over.wait()
+        finally:
+            self._tasks.cancel()
+            self._stalls.stop()
+            await self._stop()
+
+    def end(self) -> None:
+        """End the world, because of a signal, a request or an error."""
+        self._over.set()
+
+    async def _serve(self) -> None:
+        """Handle the messages of clients.
+
+        A message that cannot be decoded (another version, a foreign sender) is logged and dropped.
+        Such a message must not end the ranks.
+        """
+        while True:
+            identity, *bodies = await self._client.recv_multipart()
+            try:
+                (body,) = bodies
+                message = self._decoder.decode(body)
+            except (ValueError, RecursionError) as error:  # ValueError: also text that is not UTF-8
+                log.warning("a message of a client was not understood: %s", error)
+            else:
+                self._serve_one(identity, message)
+
+    def on_frozen(self, rank: int, reason: str) -> None:
+        """Free the ranks that may wait for a frozen one."""
+        awaited = self._awaited()
+        if rank in awaited and len(awaited) > 1:
+            self._membership.release_waiters(rank, reason)
+
+    def _on_impossible_wait(self, found: ImpossibleWait) -> None:
+        """Free the ranks that wait for a rank that joins no operation."""
+        reason = f"{self._world.absence_reason(found.missing)}; {found}"
+        self._membership.release_waiters(found.missing, reason)
+
+    @abstractmethod
+    async def _start(self) -> None:
+        """Start the ranks."""
+
+    @abstractmethod
+    async def _stop(self) -> None:
+        """End the ranks and close."""
+
+    @abstractmethod
+    def _serve_one(self, identity: bytes, message: _Message) -> None:
+        """Handle one message of a client."""
+
+    @abstractmethod
+    def _tell(self, message: Notice) -> None:
+        """Send a message to the clients."""
+
+    @abstractmethod
+    def _running(self) -> Collection[int]:
+        """Return the ranks that run code of the user."""
+
+    @abstractmethod
+    def _gone(self) -> Collection[int]:
+        """Return the ranks that join no operation of the running ones."""
+
+    @abstractmethod
+    def _awaited(self) -> Collection[int]:
+        """Return the ranks that others may wait for."""
+
+    @abstractmethod
+    def on_message(self, rank: int, message: ToSupervisor) -> None:
+        """Answer or record a rank's message."""
+
+    @abstractmethod
+    def on_lost(self, rank: int, reason: str, tail: str) -> None:
+        """Handle the end of a rank's process."""
+
+    @abstractmethod
+    def on_not_up(self, reasons: Sequence[str]) -> None:
+        """Give up: hosts could not be started."""
+
+    @abstractmethod
+    def on_news(self, message: FromRoot) -> None:
+        """Forward boot progress and notices to the clients."""

@@ -1,0 +1,462 @@
+"""Run the root supervisor of a script and its ranks.
+
+`ScriptRoot` runs a command once per rank and forwards output and input. A rank that fails is started
+again while restarts are left. All ranks are ended when a rank fails for good, when a signal asks for
+it, or when the launcher is gone. `FailureAttribution` finds the rank that failed first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from collections.abc import Collection, Sequence
+
+import msgspec
+import zmq.asyncio
+
+from phalanx.distributed import culprit_rank
+from phalanx.protocol import (
+    BootProgress,
+    EpochAborted,
+    FromRoot,
+    GetStacks,
+    Hello,
+    Join,
+    Notice,
+    Recover,
+    RootAddress,
+    StacksAre,
+    ToSupervisor,
+    say_late,
+)
+from phalanx.protocol.scripts import (
+    AllEnded,
+    FromScriptRoot,
+    Input,
+    NotStarted,
+    Output,
+    OutputTaken,
+    RankEnded,
+    ScriptOptions,
+    ToScriptRoot,
+    cost,
+)
+
+from ..membership import WorldState
+from ..processes.system import open_pidfd
+from .root import Root
+from .script_commands import Commands, DetachedLogWriter, script_record
+
+log = logging.getLogger(__name__)
+# How long a failed rank's blame may wait for the culprit to end as well: the time that an
+# interpreter needs to print a traceback and exit.
+BLAME_S = 0.5
+
+
+class FailureAttribution:
+    """Record how a script's ranks ended, and which failed first.
+
+    A rank that fails only because another rank failed reports that rank before it ends (`blame`).
+    If the blamed rank fails too, the blamed rank is the culprit.
+
+    Examples
+    --------
+    >>> attribution = FailureAttribution(3)
+    >>> attribution.blame(0, 2)
+    >>> attribution.end(0, 1); attribution.end(2, -9); attribution.ending(); attribution.end(1, -15)
+    >>> attribution.culprit, attribution.statuses
+    (2, (1, -15, -9))
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._statuses: dict[int, int] = {}
+        self._blamed: dict[int, int] = {}
+        self._is_ending = False
+        self._left_behind: frozenset[int] = frozenset()
+        self._failed: list[int] = []  # in order of failure, before the remaining ranks were ended
+
+    def blame(self, rank: int, culprit: int) -> None:
+        """Record that ``rank`` was freed because of ``culprit``."""
+        if culprit not in {rank, -1}:
+            self._blamed.setdefault(rank, culprit)
+
+    def has_own_cause(self, rank: int, status: int) -> bool:
+        """Whether a rank that ends with ``status`` is the first failure.
+
+        A rank that was killed has not failed because of another one, whatever it has reported.
+
+        Examples
+        --------
+        >>> attribution = FailureAttribution(3)
+        >>> attribution.blame(0, 2)
+        >>> [attribution.has_own_cause(0, status) for status in (0, 1, -9)]
+        [False, False, True]
+        """
+        return status < 0 or (status > 0 and rank not in self._blamed)
+
+    def forgive(self, rank: int) -> None:
+        """Record that ``rank`` goes on: a later failure has another cause."""
+        self._blamed.pop(rank, None)
+
+    def end(self, rank: int, status: int) -> None:
+        """Record the end of a rank."""
+        self._statuses[rank] = status
+        if status and not self._is_ending:
+            self._failed.append(rank)
+
+    def ending(self) -> None:
+        """Record that running ranks are being ended: later failures do not count."""
+        self._is_ending = True
+
+    def leave_behind(self, ranks: Collection[int]) -> None:
+        """Record that the others went on without these ranks.
+
+        The ends of these ranks are no failure of the script.
+        """
+        self._left_behind = frozenset(ranks)
+        self._failed = [rank for rank in self._failed if rank not in self._left_behind]
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether running ranks are being ended."""
+        return self._is_ending
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether a rank has failed for good."""
+        return bool(self._failed)
+
+    @property
+    def done_without(self) -> tuple[int, ...]:
+        """Return the failed ranks without which the others all ended well.
+
+        Examples
+        --------
+        >>> attribution = FailureAttribution(3)
+        >>> attribution.end(1, -9); attribution.leave_behind({1}); attribution.end(0, 0); attribution.end(2, 0)
+        >>> attribution.culprit, attribution.done_without
+        (-1, (1,))
+        """
+        others = self._statuses.keys() - self._left_behind
+        if any(self._statuses[rank] for rank in others):
+            return ()
+        return tuple(sorted(rank for rank in self._left_behind if self._statuses[rank]))
+
+    def _chain(self) -> list[int]:
+        """Return the chain of blame, beginning with the first failed rank."""
+        chain = self._failed[:1]
+        while chain and (blamed := self._blamed.get(chain[-1], -1)) >= 0 and blamed not in chain:
+            chain.append(blamed)
+        return chain
+
+    @property
+    def culprit(self) -> int:
+        """Return the rank that failed first; -1 if none did."""
+        return next((rank for rank in reversed(self._chain()) if rank in self._failed), -1)
+
+    @property
+    def left_early(self) -> int:
+        """Return the rank that ended well while the first failure waited.
+
+        The first failure waited for that rank. -1: there is none.
+        """
+        chain = self._chain()
+        return chain[-1] if chain and self._statuses.get(chain[-1]) == 0 else -1
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the first failure blames a rank that still runs.
+
+        That rank may yet fail and become the culprit.
+        """
+        chain = self._chain()
+        return bool(chain) and chain[-1] not in self._statuses
+
+    @property
+    def ranks(self) -> range:
+        """Return all ranks."""
+        return range(self._size)
+
+    @property
+    def running(self) -> tuple[int, ...]:
+        """Return the ranks that have not ended."""
+        return tuple(rank for rank in range(self._size) if rank not in self._statuses)
+
+    @property
+    def statuses(self) -> tuple[int, ...]:
+        """Return the exit statuses by rank, once all ranks have ended."""
+        return tuple(self._statuses[rank] for rank in range(self._size))
+
+
+class ScriptRoot(Root[ToScriptRoot]):
+    """Run one launch: start the ranks, serve the launcher, end the ranks.
+
+    Made with the launch's options and a bound socket.
+    """
+
+    def __init__(
+        self, options: ScriptOptions, client: zmq.asyncio.Socket, address: RootAddress
+    ) -> None:
+        boot = options.boot
+        world = WorldState(
+            boot.world.size,
+            has_cells=False,
+            may_shrink=options.keep_going,
+            may_replace=options.max_restarts > 0,
+        )
+        super().__init__(boot, client, ToScriptRoot, world)
+        self._options = options
+        self._client_id = b""
+        self._unsent: list[FromScriptRoot] = []
+        self._attribution = FailureAttribution(boot.world.size)
+        self._left: set[int] = set()  # ranks that ended with exit status 0
+        self._commands = Commands(
+            options, self._host, self._tell, self._give_up, self._on_not_restarted
+        )
+        self._has_begun = False
+        self._ending: asyncio.Task[None] | None = None
+        self._patience: asyncio.TimerHandle | None = None  # grace after a failure
+        self._is_forced = False
+        self._writer = (
+            DetachedLogWriter(options.log_dir, boot.world.size) if options.log_dir else None
+        )
+        self._record = script_record(options, address, os.getpid()) if options.log_dir else None
+
+    async def _start(self) -> None:
+        if self._writer is None:
+            self._watch_client(self._boot.client_pid)
+        self._tasks.spawn(self._begin())
+
+    async def _stop(self) -> None:
+        await self._host.stop()
+        if self._writer is not None:
+            self._writer.close()
+        if self._record is not None:
+            self._record.close()
+
+    async def _begin(self) -> None:
+        """Start the other hosts, then the ranks.
+
+        No rank starts unless all hosts are up.
+        """
+        await self._host.boot()
+        if self._is_given_up:
+            return
+        self._has_begun = True
+        self._commands.start()
+        if self._writer is not None:
+            self._commands.input(b"")  # end of input: a detached script has none
+
+    def _give_up(self) -> None:
+        """End everything; the launcher knows why the ranks cannot run."""
+        self._is_given_up = True
+        self._attribution.ending()
+        if self._has_begun:
+            self._kill_rest()
+
+    # -- the launcher -------------------------------------------------------------------------
+
+    def on_signal(self, number: signal.Signals) -> None:
+        """End the ranks; on a second SIGINT kill them at once."""
+        self._is_forced = True
+        if not self._has_begun:
+            if not self._is_given_up:
+                self._tell(NotStarted("they were ended before all hosts were up"))
+                self._give_up()
+        elif self._ending is None:
+            self._end_rest((signal.SIGINT, signal.SIGTERM))
+        elif number == signal.SIGINT:
+            self._kill_rest()
+
+    def _watch_client(self, pid: int) -> None:
+        """End this supervisor when the launcher's process ends."""
+        try:
+            pidfd = open_pidfd(pid)
+        except ProcessLookupError:
+            self.end()
+            return
+
+        def gone() -> None:
+            self._loop.remove_reader(pidfd)
+            os.close(pidfd)
+            self.end()
+
+        self._loop.add_reader(pidfd, gone)
+
+    def _serve_one(self, identity: bytes, message: ToScriptRoot) -> None:
+        self._client_id = identity
+        if isinstance(message, Hello):
+            unsent, self._unsent = self._unsent, []
+            for kept in unsent:
+                self._tell(kept)
+        elif isinstance(message, OutputTaken):
+            self._commands.taken(message)
+        elif isinstance(message, Input):
+            self._commands.input(message.data)
+        elif isinstance(message, GetStacks):
+            self._tasks.spawn(self._get_stacks(message))
+        else:
+            self.end()
+
+    async def _get_stacks(self, request: GetStacks) -> None:
+        stacks = await self._inspector.stacks(request.ranks, is_twice=request.is_twice)
+        self._tell(StacksAre(request.id, stacks))
+
+    def _tell(self, message: FromScriptRoot) -> None:
+        if self._writer is not None:
+            if self._writer.take(message):
+                self.end()
+            if isinstance(message, Output):
+                self._commands.taken(OutputTaken(message.rank, message.stream, cost(message.data)))
+                return
+        if self._client_id:
+            self._client.send_multipart([self._client_id, msgspec.msgpack.encode(message)])
+        else:
+            self._unsent.append(message)
+
+    # -- the ranks (WorldEvents) --------------------------------------------------------------
+
+    def on_message(self, rank: int, message: ToSupervisor) -> None:
+        """Answer or record a rank's message."""
+        if isinstance(message, EpochAborted):
+            self._attribution.blame(rank, culprit_rank(message.kind, message.culprit, rank))
+        if isinstance(message, Join | Recover):
+            self._attribution.forgive(rank)
+        if not self._membership.answer(rank, message):
+            log.warning("rank %d sent a %s, which a script does not", rank, type(message).__name__)
+        if self._world.asking:
+            self._stalls.look()
+
+    def on_lost(self, rank: int, reason: str, tail: str) -> None:
+        """Record the end of a rank and free the ranks that waited.
+
+        If the rank failed, start it again, or end the other ranks too (unless ``keep_going``).
+        """
+        status = self._host.status(rank) or 0
+        self._commands.ended(rank)
+        self._tell(RankEnded(rank, status, reason))
+        if self._may_restart(rank, status):
+            self._restart(rank, reason)
+        else:
+            self._end_rank(rank, status, reason)
+
+    def _may_restart(self, rank: int, status: int) -> bool:
+        attribution = self._attribution
+        return (
+            self._commands.n_restarts < self._options.max_restarts
+            and not attribution.is_ending
+            and (self._options.keep_going or not attribution.has_failed)
+            and attribution.has_own_cause(rank, status)
+            and self._host.is_up(rank)
+        )
+
+    def _restart(self, rank: int, reason: str) -> None:
+        """Start a failed rank again; it joins in the next epoch."""
+        self._attribution.forgive(rank)
+        count = f"{self._commands.n_restarts + 1} of {self._options.max_restarts}"
+        again = f"it is started again ({count})"
+        self._membership.mark_lost(rank, reason, again, will_return=True)
+        self._tell(Notice(f"rank {rank} {reason}; {again}"))
+        self._world.revive(rank)
+        self._commands.restart(rank)
+
+    def _on_not_restarted(self, rank: int, text: str) -> None:
+        """End a rank that could not be started again."""
+        reason = f"could not be started again: {text}"
+        self._tell(Notice(f"rank {rank} {reason}"))
+        self._tell(RankEnded(rank, 1, reason))
+        self._end_rank(rank, 1, reason)
+
+    def _end_rank(self, rank: int, status: int, reason: str) -> None:
+        """Record the end of a rank that is not started again."""
+        self._attribution.end(rank, status)
+        if status:
+            self._membership.mark_lost(rank, reason)
+            if self._options.keep_going:
+                self._go_on(rank, reason)
+            elif self._attribution.is_open:
+                self._loop.call_later(BLAME_S, self._await_rest)
+            else:
+                self._await_rest()
+        else:
+            self._membership.send_all(self._world.lose(rank, "has ended (exit status 0)"))
+            self._left.add(rank)
+            if len(self._left) == 1:
+                self._stalls.look()
+        self._membership.look()  # this rank may have been the only one the others waited for
+        if not self._attribution.running:
+            attribution = self._attribution
+            attribution.leave_behind(set(attribution.ranks) - set(self._world.members))
+            self._tell(
+                AllEnded(
+                    attribution.culprit,
+                    attribution.statuses,
+                    self._is_forced,
+                    left_early=attribution.left_early,
+                    done_without=attribution.done_without,
+                )
+            )
+
+    def _go_on(self, rank: int, reason: str) -> None:
+        """Report that a rank has failed and that the others go on."""
+        if self._ending is None and self._attribution.running:
+            self._tell(Notice(f"rank {rank} {reason}; the others go on (--keep-going)"))
+
+    def _running(self) -> tuple[int, ...]:
+        return self._attribution.running
+
+    def _gone(self) -> set[int]:
+        # A rank that has left this epoch is not waited for in it.
+        return self._left.intersection(self._world.members)
+
+    def _awaited(self) -> tuple[int, ...]:
+        return self._attribution.running
+
+    def on_not_up(self, reasons: Sequence[str]) -> None:
+        """Give up: hosts could not be started."""
+        if not self._is_given_up:
+            self._tell(NotStarted("\n".join(reasons)))
+            self._give_up()
+
+    def on_news(self, message: FromRoot) -> None:
+        """Forward boot progress and notices about hosts to the launcher."""
+        if isinstance(message, BootProgress | Notice):
+            self._tell(message)
+
+    # -- the end ------------------------------------------------------------------------------
+
+    def _await_rest(self) -> None:
+        """Give running ranks ``grace_s`` to handle a failure, then end them.
+
+        Ranks may save data in that time.
+        """
+        if self._patience is None and self._attribution.running:
+            self._attribution.ending()
+            self._patience = self._loop.call_later(self._options.grace_s, self._end_rest)
+
+    def _end_rest(self, signals: Sequence[signal.Signals] = (signal.SIGTERM,)) -> None:
+        if self._ending is None and self._attribution.running:
+            self._is_forced = True
+            self._attribution.ending()
+            self._ending = self._tasks.spawn(self._escalate(signals))
+
+    async def _escalate(self, signals: Sequence[signal.Signals]) -> None:
+        for number in signals:
+            for rank in self._attribution.running:
+                self._host.signal(rank, number)
+            await asyncio.sleep(self._options.grace_s)
+            if number == signal.SIGINT and self._attribution.running:
+                await self._say_late()
+        self._kill_rest()
+
+    async def _say_late(self) -> None:
+        """Report where ranks are that SIGINT has not ended, before SIGTERM follows."""
+        stacks = await self._inspector.stacks(self._attribution.running)
+        self._tell(Notice(say_late(stacks, self._options.grace_s)))
+
+    def _kill_rest(self) -> None:
+        for rank in self._attribution.running:
+            self._host.signal(rank, signal.SIGKILL)

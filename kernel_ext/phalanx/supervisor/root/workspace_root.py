@@ -1,0 +1,253 @@
+"""Run the root supervisor of a workspace: coordinate ranks, serve clients.
+
+The root serves clients over CURVE, keeps the `WorldState`, and runs ipyparallel's controller and
+the ranks on their hosts. The root alone decides which ranks are alive.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+import zmq.asyncio
+
+from phalanx.protocol import (
+    AddStartupCell,
+    BeginCell,
+    Booted,
+    BootFailed,
+    BootOptions,
+    CancelCell,
+    CellEnded,
+    Detach,
+    EngineReady,
+    Failed,
+    FromRoot,
+    Hello,
+    Notice,
+    RankLost,
+    Register,
+    ReplacementsReady,
+    Restart,
+    RootAddress,
+    Stop,
+    Stopped,
+    ToRoot,
+    ToSupervisor,
+    WatchSamples,
+)
+
+from ..engine.controller import Engines
+from ..hosts.samples import RankReader
+from ..membership import WorldState
+from ..runtime_dir import RecordFile
+from .cells import CellScheduler, QueryService, Question
+from .clients import Clients
+from .observers import Samplers
+from .replacement import Restarts
+from .root import Root
+
+log = logging.getLogger(__name__)
+
+HELLO_S = 5.0  # how long a first client may take to connect and learn that the start failed
+
+
+class WorkspaceRoot(Root[ToRoot]):
+    """Run one workspace, made with its options and its bound socket."""
+
+    def __init__(
+        self, options: BootOptions, client: zmq.asyncio.Socket, address: RootAddress
+    ) -> None:
+        world = WorldState(options.world.size)
+        super().__init__(options, client, ToRoot, world)
+        self._stop_request: tuple[bytes, int] | None = None
+        self._engines = Engines(world.ranks, self._host, on_lost=self._on_controller_lost)
+        self._restarts = Restarts(
+            world,
+            self._membership,
+            self._host,
+            self._engines.names,
+            spawn=self._host.spawn,
+            tell=self._tell,
+        )
+        self._answers = QueryService(
+            options, world, self._host, self._inspector, self._engines.names
+        )
+        self._cells = CellScheduler(
+            world,
+            self._host,
+            self._membership,
+            self._restarts,
+            self._inspector,
+            self._answers,
+            self._stalls,
+            self._tasks.spawn,
+        )
+        record = RecordFile(options.record_fd, options.record_path) if options.record_path else None
+        self._clients = Clients(options, client, address, record, self._answers.mark, self.end)
+        self._samplers = Samplers(
+            world,
+            self._answers.cells.times,
+            [RankReader(host) for host in self._host.here],
+            far=self._host.far_samples,
+            activity=self._host.activity,
+            is_ready=world.ranks.is_ready,
+            send=self._clients.answer,
+        )
+
+    async def _start(self) -> None:
+        addresses = await self._host.reached_at()  # may wait for a name server
+        if self._over.is_set():
+            return
+        self._engines.start_controller(self._boot.cwd, addresses)
+        for rank in range(self._boot.world.size):
+            self._host.spawn(rank)
+
+    async def _stop(self) -> None:
+        self._clients.stopping()
+        # Both at once: without the controller no rank's departure has to be reported.
+        await asyncio.gather(self._engines.stop_controller(), self._host.stop())
+        self._clients.close()
+        if self._stop_request is not None:
+            identity, request_id = self._stop_request
+            self._clients.answer(identity, Stopped(request_id))
+
+    # -- controller ---------------------------------------------------------------------------
+
+    def _on_controller_lost(self, reason: str, tail: str) -> None:
+        if self._over.is_set():
+            return
+        message = f"ipyparallel's controller {reason}"
+        if not self._is_booted:
+            self._tell(BootFailed(f"{message}\n{tail}".rstrip()))
+        else:
+            # Cells travel through the controller: without it the ranks cannot be reached.
+            for rank in range(self._boot.world.size):
+                host = self._host.layout.name_of(rank)
+                self._tell(RankLost(rank, host, f"{message}; unreachable", tail))
+        self.end()
+
+    # -- clients ------------------------------------------------------------------------------
+
+    def _tell(self, message: FromRoot) -> None:
+        self._clients.tell(message)
+
+    def _serve_one(self, identity: bytes, message: ToRoot) -> None:
+        if isinstance(message, Hello):
+            if self._clients.greet(identity, message) and self._is_booted:
+                self._clients.answer(identity, self._booted())
+            if self._is_given_up:
+                self.end()
+        elif isinstance(message, Question):
+            self._tasks.spawn(self._answer(identity, message))
+        elif isinstance(message, Detach):
+            self._clients.let_go(identity)
+        elif isinstance(message, WatchSamples):
+            if self._samplers.watch(identity, message.seconds):
+                self._tasks.spawn(self._samplers.run())
+        elif not self._clients.has_owner(identity):
+            if isinstance(message, BeginCell | Restart | Stop):
+                self._clients.answer(
+                    identity, Failed(message.id, f"{self._clients.owner} has it now")
+                )
+        elif isinstance(message, BeginCell):
+            self._cells.announce(message.cell)
+            self._tasks.spawn(self._begin_cell(identity, message))
+        elif isinstance(message, CancelCell):
+            self._cells.forget(message)
+        elif isinstance(message, AddStartupCell):
+            self._answers.missed.keep(message)
+        elif isinstance(message, ReplacementsReady):
+            self._answers.missed.settle(message)
+        elif isinstance(message, Restart):
+            self._tasks.spawn(self._restart(identity, message))
+        elif isinstance(message, Stop):
+            self._stop_request = identity, message.id
+            self.end()
+
+    @property
+    def _is_booted(self) -> bool:
+        return self._world.ranks.are_ready
+
+    def _booted(self) -> Booted:
+        return self._engines.booted(self._clients.n_greeted)
+
+    async def _answer(self, identity: bytes, question: Question) -> None:
+        self._clients.answer(identity, await self._answers.answer(question))
+
+    async def _restart(self, identity: bytes, request: Restart) -> None:
+        if self._is_booted:
+            self._clients.answer(identity, await self._restarts.restart(request))
+        else:
+            self._clients.answer(identity, Failed(request.id, "the ranks are not up yet"))
+
+    async def _restart_unasked(self, rank: int) -> None:
+        problem = await self._restarts.replace(rank)
+        if problem:
+            self._tell(Notice(f"rank {rank} could not be replaced: {problem}"))
+
+    async def _begin_cell(self, identity: bytes, request: BeginCell) -> None:
+        answer = await self._cells.begin(request, lambda: self._clients.has_owner(identity))
+        self._clients.answer(identity, answer)
+        self._stalls.look()
+
+    # -- the ranks (WorldEvents) ---------------------------------------------------------------
+
+    def on_message(self, rank: int, message: ToSupervisor) -> None:
+        """Answer or record a rank's message."""
+        if isinstance(message, Register):
+            self._engines.register(rank, message.id)
+        elif isinstance(message, EngineReady):
+            self._host.release_output(rank)
+            self._world.ranks.mark_ready(rank)
+            if not self._restarts.on_ready(rank) and self._is_booted:
+                self._tell(self._booted())
+        elif isinstance(message, CellEnded):
+            self._cells.end(rank, message)
+        else:
+            self._membership.answer(rank, message)
+            if self._world.asking:
+                self._stalls.look()
+
+    def on_lost(self, rank: int, reason: str, tail: str) -> None:
+        """Report a dead rank, first to the ranks that wait for it."""
+        if self._restarts.on_lost(rank, reason, tail):
+            return
+        will_return, end = self._boot.auto_restart and self._is_booted, ""
+        if will_return and (end := self._restarts.deaths.add(rank, self._loop.time())):
+            will_return = False
+        self._membership.mark_lost(rank, reason, end)
+        reason = f"{reason}; {end}" if end else reason
+        if not self._is_booted:
+            self._tell(BootFailed(f"rank {rank} {reason} while starting\n{tail}".rstrip()))
+            self.end()
+            return
+        host = self._host.layout.name_of(rank)
+        self._tell(RankLost(rank, host, reason, tail, will_return))
+        if will_return and self._restarts.claim(rank):
+            self._tasks.spawn(self._restart_unasked(rank))
+
+    def on_not_up(self, reasons: Sequence[str]) -> None:
+        """Give up: hosts could not be started."""
+        self._tell(BootFailed("\n".join(reasons)))
+        self._is_given_up = True
+        if self._clients.had_owner:
+            self.end()
+        else:  # the first client is still connecting and must get notice
+            self._loop.call_later(HELLO_S, self.end)
+
+    def on_news(self, message: FromRoot) -> None:
+        """Forward boot progress to the clients."""
+        self._tell(message)
+
+    def _running(self) -> set[int]:
+        return self._world.unfinished()
+
+    def _gone(self) -> set[int]:
+        return self._world.gone()
+
+    def _awaited(self) -> set[int]:
+        """Return all live ranks while a cell runs, else none."""
+        alive = set(self._host.ranks) - self._world.dead.keys()
+        return alive if self._world.unfinished() else set()

@@ -1,0 +1,443 @@
+"""Run bandwidth sweeps and link measurements on the ranks.
+
+Each is a task that the ranks run as a cell. They send each measurement back as a display with a
+MIME type of ours.
+"""
+
+from __future__ import annotations
+
+import queue
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from datetime import datetime, timezone
+
+import msgspec
+
+from phalanx.distributed.bench import (
+    available_memory,
+    check_memory,
+    check_request,
+    measure_limits,
+    sizes_between,
+    time_left,
+)
+from phalanx.errors import CellError, DistributedError
+from phalanx.protocol import (
+    LIMITS_MIME,
+    LINKS_DONE_MIME,
+    LINKS_MIME,
+    MEASUREMENT_MIME,
+    Limit,
+    LinkMeasurement,
+    LinksProgress,
+    Measurement,
+    PublishLinks,
+    PublishSweep,
+    SweepProgress,
+    SweepRun,
+    SweepState,
+    WorldTopology,
+)
+
+from .cells.runner import CellRunner
+from .cells.slot import CellRuns
+from .cells.stopping import ctrl_c
+from .options import checked_whole
+from .output.events import Display
+from .output.view import QuietView
+
+_LOOK_S = 0.2  # a waiting sweep checks this often whether it was stopped
+_MOST_S = 12.0  # longest time for one size: twice the 5 s of `sweep`, plus the checks
+_MOST_KEPT = 16  # sweeps kept per workspace
+
+
+def _sizes_of(task: PublishSweep) -> tuple[int, ...]:
+    """Return the sizes to measure, in bytes; (0,) for a barrier."""
+    return (0,) if task.op == "barrier" else sizes_between(task.begin, task.end, task.factor)
+
+
+class BenchView(QuietView):
+    """Collects measurements from the displays of the ranks.
+
+    Calls ``begun`` when the cell starts and ``limited`` with the limits of the machine.
+    """
+
+    def __init__(
+        self, begun: Callable[[], None], limited: Callable[[tuple[Limit, ...]], None]
+    ) -> None:
+        # None: the sweep has ended.  A KeyboardInterrupt: Ctrl-C ends the iteration.
+        self.measured: queue.SimpleQueue[Measurement | KeyboardInterrupt | None] = (
+            queue.SimpleQueue()
+        )
+        self._begun, self._limited = begun, limited
+
+    def begin(self, ranks: tuple[int, ...]) -> None:
+        """Report the start: from now on the ranks can be interrupted."""
+        self._begun()
+
+    def display(self, ranks: tuple[int, ...], event: Display) -> None:
+        """Keep a measurement, or hand on the machine's limits."""
+        data = event.data.get(MEASUREMENT_MIME)
+        if data is not None:
+            self.measured.put(msgspec.convert(data, Measurement))
+        limits = event.data.get(LIMITS_MIME)
+        if limits is not None:
+            self._limited(msgspec.convert(limits, tuple[Limit, ...]))
+
+
+def refusal_of(error: BaseException) -> ValueError | None:
+    """Return the `ValueError` that all ranks raised alike, else None.
+
+    The ranks raise it when they refuse a sweep before they start.
+    """
+    failures = error.failures.values() if isinstance(error, CellError) else ()
+    texts = {text if name == "ValueError" else None for name, text, _ in failures}
+    text = texts.pop() if len(texts) == 1 else None
+    return None if text is None else ValueError(text)
+
+
+class Sweep:
+    """A sweep that yields each size's measurement during iteration.
+
+    Leaving the iteration early, Ctrl-C and `stop` stop the ranks. Any thread may call `stop` and
+    read `progress`, `points` and `limits`; only the iterating thread adds points. The lock guards
+    the flag that says whether there is a cell to interrupt.
+    """
+
+    def __init__(
+        self,
+        task: PublishSweep,
+        ranks: int,
+        runner: Callable[[], CellRunner],
+        limits: Callable[[], tuple[Limit, ...] | None],
+        learn: Callable[[tuple[Limit, ...]], None],
+        keep: Callable[[SweepRun], None],
+        *,
+        wait: bool,
+    ) -> None:
+        self.op, self.dtype, self.ranks = task.op, task.dtype, ranks
+        self.sizes = _sizes_of(task)
+        self.points: tuple[Measurement, ...] = ()
+        self.limits: tuple[Limit, ...] = ()
+        self._task = task
+        self._runner, self._keep = runner, keep
+        self._find_limits, self._learn = limits, learn
+        self._wait = wait
+        self._view = BenchView(self._on_begin, self._on_limits)
+        self._lock = threading.Lock()
+        self._is_running = False  # the ranks run the cell
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._failure: BaseException | None = None
+        self._state: SweepState = "waiting"
+        self._started = ""
+        self._begun_s = self._ended_s = 0.0
+        self._took: list[tuple[int, float]] = []
+        self._last_s = 0.0
+
+    # -- from any thread ----------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Stop the ranks, also within a size; idempotent.
+
+        Measurements made so far are kept.
+        """
+        with self._lock:
+            self._stop.set()
+            if self._is_running:
+                self._interrupt()
+
+    def _interrupt(self) -> None:
+        with suppress(DistributedError):  # the ranks are gone, so the sweep has ended
+            self._runner().interrupt()
+
+    @property
+    def progress(self) -> SweepProgress:
+        """Return the current progress."""
+        n_done = len(self.points)
+        to_come = self.sizes[n_done:] if self._state in ("waiting", "measuring") else ()
+        now_s = self._ended_s or time.monotonic()
+        left_s = time_left(self._took, to_come, _MOST_S)
+        if left_s is not None and to_come:
+            left_s = max(0.0, left_s - (now_s - self._last_s))
+        return SweepProgress(
+            state=self._state,
+            n_done=n_done,
+            n_points=len(self.sizes),
+            nbytes=to_come[0] if to_come else 0,
+            elapsed_s=now_s - self._begun_s if self._begun_s else 0.0,
+            left_s=left_s,
+        )
+
+    @property
+    def run(self) -> SweepRun:
+        """Return the results so far as a record."""
+        return SweepRun(
+            op=self.op,
+            dtype=self.dtype,
+            ranks=self.ranks,
+            state=self._state,
+            started=self._started,
+            points=self.points,
+            limits=self.limits,
+        )
+
+    # -- the iterating thread -----------------------------------------------------------------
+
+    def __iter__(self) -> Iterator[Measurement]:
+        """Start the sweep and yield each measurement; works once.
+
+        Raises
+        ------
+        DistributedError
+            The ranks run a cell, or this sweep was run before.
+        RankFailure
+            A rank died meanwhile.
+        """
+        if self._thread is not None:
+            msg = "this sweep has been run; ask for another with bench()"
+            raise DistributedError(msg)
+        self._started = datetime.now(timezone.utc).astimezone().isoformat(timespec="seconds")
+        self._thread = threading.Thread(target=self._work, name="phalanx-bench", daemon=True)
+        self._thread.start()
+        is_left = True
+        try:
+            while (measurement := self._view.measured.get()) is not None:
+                if isinstance(measurement, KeyboardInterrupt):
+                    raise measurement
+                self._take(measurement)
+                yield measurement
+            is_left = False
+        finally:
+            if is_left:
+                self.stop()
+            self._thread.join()
+            self._end()
+        if self._state == "failed" and self._failure is not None:
+            raise self._failure
+
+    @contextmanager
+    def ends_at_ctrl_c(self) -> Iterator[None]:
+        """Let Ctrl-C end the iteration within this context, and never be lost.
+
+        Python drops a KeyboardInterrupt that is raised in a finalizer or in code that a C library
+        calls. Here Ctrl-C only puts a mark behind the measurements; the iteration raises at the
+        mark. A second Ctrl-C raises at once.
+        """
+        pressed: list[KeyboardInterrupt] = []
+
+        def press() -> None:
+            pressed.append(KeyboardInterrupt())
+            if len(pressed) > 1:
+                raise pressed[-1]
+            self._view.measured.put(pressed[0])
+
+        with ctrl_c(press):
+            yield
+        if len(pressed) == 1:  # it came after the last measurement
+            raise pressed[0]
+
+    def _take(self, measurement: Measurement) -> None:
+        now_s = time.monotonic()
+        self._took.append((measurement.nbytes, now_s - self._last_s))
+        self._last_s = now_s
+        self.points = (*self.points, measurement)
+
+    def _end(self) -> None:
+        failure, self._ended_s = self._failure, time.monotonic()
+        # Errors caused by our own stop are no failure; a rank's death is.
+        is_stop = isinstance(failure, KeyboardInterrupt | CellError)
+        if failure is not None and not (is_stop and self._stop.is_set()):
+            self._state = "failed"
+        elif len(self.points) < len(self.sizes):
+            self._state = "stopped"
+        else:
+            self._state = "done"
+        if self.points:
+            self._keep(self.run)
+
+    # -- the cell's thread --------------------------------------------------------------------
+
+    def _on_begin(self) -> None:
+        with self._lock:
+            self._is_running = True
+            if self._stop.is_set():
+                self._interrupt()
+        self._state = "measuring"
+        self._begun_s = self._last_s = time.monotonic()
+
+    def _on_limits(self, limits: tuple[Limit, ...]) -> None:
+        self.limits = limits
+        self._last_s = time.monotonic()  # the time of the first size starts here
+        self._learn(limits)
+
+    def _work(self) -> None:
+        try:
+            while not self._stop.is_set():
+                runner = self._runner()
+                if self._wait and not runner.wait_idle(_LOOK_S):
+                    continue
+                try:
+                    runner.check_idle()
+                    known = self._find_limits()
+                    self.limits = known or ()
+                    self._run(runner, with_limits=known is None)
+                    return
+                except CellRuns:
+                    if not self._wait:
+                        raise
+        except BaseException as error:  # noqa: BLE001 - raised on the iterating thread
+            self._failure = refusal_of(error) or error
+        finally:
+            self._view.measured.put(None)
+
+    def _run(self, runner: CellRunner, *, with_limits: bool) -> None:
+        task = msgspec.structs.replace(self._task, with_limits=with_limits)
+        try:
+            runner.perform(task, self._view, f"a bandwidth sweep of {self.op}")
+        finally:
+            with self._lock:
+                self._is_running = False
+
+
+class BandwidthBench:
+    """Makes the sweeps of one workspace, and keeps the last results.
+
+    Parameters
+    ----------
+    size : int
+        Number of ranks.
+    up : callable
+        Returns the runner of cells, or raises.
+    topology : callable
+        Returns the current topology.
+    """
+
+    def __init__(
+        self, size: int, up: Callable[[], CellRunner], topology: Callable[[], WorldTopology]
+    ) -> None:
+        self.sweeps: tuple[SweepRun, ...] = ()
+        self._size = size
+        self._up = up
+        self._topology = topology
+        self._limits: tuple[Limit, ...] = ()
+
+    def sweep(
+        self,
+        op: str,
+        *,
+        begin: int,
+        end: int,
+        factor: int,
+        dtype: str,
+        iterations: int,
+        wait: bool,
+    ) -> Sweep:
+        """Return a sweep that has not started; see `Workspace.bench`."""
+        numbers = {"begin": begin, "end": end, "factor": factor, "iterations": iterations}
+        begin, end, factor, iterations = (
+            checked_whole(what, number, 0) for what, number in numbers.items()
+        )
+        check_request(op, dtype, iterations, ranks=self._size)
+        sizes = sizes_between(begin, end, factor)
+        self._up()
+        # Ranks of other hosts check their memory when the sweep starts.
+        check_memory(sizes, self._ranks_here(), available_memory())
+        task = PublishSweep(op, begin, end, factor, dtype, iterations)
+        return Sweep(
+            task, self._size, self._up, self._known_limits, self._learn_limits, self._keep_sweep,
+            wait=wait,
+        )  # fmt: skip
+
+    def _ranks_here(self) -> int:
+        world = self._topology()
+        here = {host.index for host in world.hosts if host.name == socket.gethostname()}
+        return sum(rank.host in here for rank in world.ranks)
+
+    def _known_limits(self) -> tuple[Limit, ...] | None:
+        """Return the machine's limits, measured once per workspace.
+
+        None if ranks run on other hosts: the ranks then measure the limits when the sweep starts.
+        """
+        if not self._limits:
+            world = self._topology()
+            if [host.name for host in world.hosts] != [socket.gethostname()]:
+                return None
+            self._limits = measure_limits({link.transport for link in world.links})
+        return self._limits
+
+    def _learn_limits(self, limits: tuple[Limit, ...]) -> None:
+        if all(limit.gbs > 0 for limit in limits):  # else the next sweep measures again
+            self._limits = limits
+
+    def _keep_sweep(self, run: SweepRun) -> None:
+        self.sweeps = (*self.sweeps, run)[-_MOST_KEPT:]
+
+
+class _LinksView(QuietView):
+    """Collects link measurements and progress from rank 0's displays."""
+
+    def __init__(self, n_links: int, tell: Callable[[LinksProgress], None]) -> None:
+        self.found: tuple[LinkMeasurement, ...] = ()
+        self._n_links, self._tell = n_links, tell
+        self._begun_s = time.monotonic()
+
+    def begin(self, ranks: tuple[int, ...]) -> None:
+        """Report zero progress."""
+        self._begun_s = time.monotonic()
+        self._say(0)
+
+    def display(self, ranks: tuple[int, ...], event: Display) -> None:
+        """Keep measurements and report progress."""
+        if (done := event.data.get(LINKS_DONE_MIME)) is not None:
+            self._say(msgspec.convert(done, dict[str, int])["n_done"])
+        if (data := event.data.get(LINKS_MIME)) is not None:
+            self.found = msgspec.convert(data, tuple[LinkMeasurement, ...])
+
+    def _say(self, n_done: int) -> None:
+        self._tell(LinksProgress(n_done, self._n_links, time.monotonic() - self._begun_s))
+
+
+class LinkBench:
+    """Measures the links between ranks, and keeps the last result."""
+
+    def __init__(self, size: int, up: Callable[[], CellRunner]) -> None:
+        self.progress: LinksProgress | None = None  # for any thread
+        self._size = size
+        self._up = up
+        self._found: tuple[LinkMeasurement, ...] = ()
+        self._runner: CellRunner | None = None
+        self._engines: tuple[str, ...] = ()
+
+    @property
+    def measured(self) -> tuple[LinkMeasurement, ...]:
+        """Return the last result, without links of ranks replaced since."""
+        if self._runner is None:
+            return ()
+        now = self._runner.engines
+        same = {rank for rank, engine in enumerate(self._engines) if now[rank] == engine}
+        return tuple(link for link in self._found if link.a in same and link.b in same)
+
+    def measure(
+        self, networks: Mapping[str, Mapping[int, str]] | None
+    ) -> tuple[LinkMeasurement, ...]:
+        """Measure every pair of ranks; see `Workspace.measure_links`."""
+        runner = self._up()
+        runner.check_idle()
+        sizes = [self._size] if networks is None else [len(its) for its in networks.values()]
+        view = _LinksView(sum(n * (n - 1) // 2 for n in sizes), self._note)
+        chosen = None if networks is None else {name: dict(its) for name, its in networks.items()}
+        engines = runner.engines
+        try:
+            runner.perform(PublishLinks(chosen), view, "a measurement of the links")
+        finally:
+            self.progress = None
+        if networks is None:
+            self._found, self._runner, self._engines = view.found, runner, engines
+        return view.found
+
+    def _note(self, progress: LinksProgress) -> None:
+        self.progress = progress

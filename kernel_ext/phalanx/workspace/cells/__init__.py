@@ -1,0 +1,1 @@
+"""Run cells: send, wait, prompt, stop and attach."""

@@ -1,0 +1,343 @@
+"""Fetch what a client missed, and attach to the running cell.
+
+The root tells how cells stand, and the ranks tell which cell they run.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping
+
+import msgspec
+
+from phalanx.protocol import (
+    Booted,
+    CellStatus,
+    CellStatusReply,
+    FromRoot,
+    Notice,
+    OutputIs,
+    RankLost,
+    Replaced,
+    Step,
+    TypedLine,
+    format_ranks,
+    name_ranks,
+)
+
+from ..connection.root_client import RootClient
+from ..connection.transport import SocketThread
+from ..output.events import Ended, Lost, NoticeEvent, OwnershipLost, Text
+from ..output.notices import say_died, say_returned
+from ..output.printer import CellOutput
+from ..output.view import View
+from .cell import AttachedCell, Cell, ObservedCell, PresenceProbe, failure_of, lost_of
+from .dispatch import Dispatch
+from .loop import RankResult, raise_for, results_of, run_cell
+
+__all__ = ["AttachSync", "Observer"]
+
+
+MISSED_LINES = 200  # of each rank: about as much as a person scrolls through
+FIRST_INTERVAL_S, INTERVAL_S = 0.02, 0.1  # a subscription takes effect after some milliseconds
+ANSWER_S = 1.0  # for live ranks that do not answer (suspended, or in C code that holds the GIL)
+SILENT_S = 5.0  # used while no rank has answered
+NEVER_SENT_S = 0.5  # a cell that was sent reaches its rank within this time
+
+
+class AttachSync:
+    """Fetches what a new client missed, once the root has accepted it.
+
+    `tell` and `show` write for the person. A client that does not own the ranks only watches: it is
+    shown a running cell from the cell's beginning.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        dispatch: Dispatch,
+        root: RootClient,
+        size: int,
+        *,
+        is_owner: bool = True,
+    ) -> None:
+        self._name = name
+        self._dispatch = dispatch
+        self._root = root
+        self._ranks = tuple(range(size))
+        self.cell: AttachedCell | None = None
+        self._is_owner = is_owner
+        self.status = root.cell_status()
+        self._missed: dict[int, OutputIs] = {}
+        self.silent: set[int] = set()
+        found = _last_running(self.status)
+        if found is None and not is_owner:
+            return
+        if found is not None:
+            made = AttachedCell if is_owner else ObservedCell
+            self.cell = made(found.cell, found.ranks)
+            # The cell holds messages until `begin_cell` knows which of them were shown already.
+            dispatch.adopt(self.cell)
+        self._greeting = PresenceProbe(f"{name}:greet", self._ranks)
+        dead = {death.rank for death in self.status.deaths}
+        self.silent = self._greet(set(self._ranks) - dead, SILENT_S)
+        if is_owner:
+            self._drop_unsent()
+        # Output and ends after this request arrive as messages; earlier ones are in the reply.
+        self.status = root.cell_status()
+        self._missed = {
+            rank: root.output(rank, since=since, max_lines=MISSED_LINES)
+            for rank, since in self._since().items()
+        }
+
+    def _since(self) -> Mapping[int, int]:
+        """Return by rank the output byte where showing begins."""
+        if self._is_owner:
+            return self.status.marks
+        status = self._cell_status()
+        return {} if status is None else status.since
+
+    @property
+    def deaths(self) -> list[Lost]:
+        """Return the dead ranks."""
+        return [Lost(death.rank, death.host, death.reason, "") for death in self.status.deaths]
+
+    @property
+    def running(self) -> tuple[int, ...]:
+        """Return the ranks that still run the cell to attach to."""
+        status = self._cell_status()
+        if status is None:
+            return ()
+        dead = {lost.rank for lost in self.deaths}
+        return tuple(r for r in status.ranks if r not in status.ended and r not in dead)
+
+    @property
+    def typed(self) -> list[TypedLine]:
+        """Return the lines typed for the cell.
+
+        Lines that some rank lacks are sent to all ranks first.
+        """
+        logs = {
+            rank: {int(index): entry for index, entry in answer["typed"]}
+            for rank, answer in self._greeting.answers.items()
+            if self.cell is not None and answer["cell"] == self.cell.name
+        }
+        whole: dict[int, TypedLine] = {}
+        for log in logs.values():
+            for index, entry in log.items():
+                whole.setdefault(index, msgspec.convert(entry, TypedLine))
+        typed = [entry for _, entry in sorted(whole.items())]
+        for index, line in enumerate(typed):
+            # The previous client may have died before it had sent the line to all ranks.
+            if self.cell is not None and any(index not in known for known in logs.values()):
+                self._dispatch.send_line(self.cell.name, index, line)
+        return typed
+
+    def _cell_status(self) -> CellStatus | None:
+        name = None if self.cell is None else self.cell.name
+        return next((cell for cell in self.status.cells if cell.cell == name), None)
+
+    def _greet(self, ranks: Collection[int], patience_s: float) -> set[int]:
+        """Greet ranks until all have answered; return those that have not.
+
+        Waits ``patience_s`` seconds while no rank has answered, and at most `ANSWER_S` once one
+        has.
+        """
+        missing = set(ranks)
+        begun_s = time.monotonic()
+        interval_s = FIRST_INTERVAL_S
+        while missing:
+            has_answer = len(missing) < len(ranks)
+            if time.monotonic() - begun_s > (
+                min(ANSWER_S, patience_s) if has_answer else patience_s
+            ):
+                break
+            for rank in missing:
+                self._dispatch.greet(self._greeting, rank)
+            missing -= self._greeting.wait_ended(missing, interval_s)
+            interval_s = INTERVAL_S
+        return missing
+
+    def _drop_unsent(self) -> None:
+        """Cancel the cell on ranks it was never sent to.
+
+        This happens when the client that announced the cell died before sending it to these ranks.
+        """
+        if self.cell is None:
+            return
+        until_s = time.monotonic() + NEVER_SENT_S
+        while True:
+            status = next(
+                (c for c in self._root.cell_status().cells if c.cell == self.cell.name), None
+            )
+            strays = {
+                rank
+                for rank, answer in self._greeting.answers.items()
+                if status is not None
+                and rank in status.ranks
+                and rank not in status.ended
+                and answer["cell"] != self.cell.name
+            }
+            if not strays or time.monotonic() > until_s:
+                break
+            self._greet(strays, INTERVAL_S)
+        if strays:
+            self._root.forget_cell(self.cell.name, tuple(sorted(strays)))
+
+    def tell(self, view: View) -> None:
+        """Report what happened meanwhile, except output."""
+        for its in self.status.returns:
+            view.notice(say_returned(its))
+        for death in self.status.deaths:
+            view.notice(say_died(death))
+        if self.silent:
+            verb = "do" if len(self.silent) > 1 else "does"
+            view.notice(f"{name_ranks(self.silent)} {verb} not answer yet")
+        if self.running:
+            how = "joined" if self._is_owner else "watched"
+            view.notice(f"a cell runs on {name_ranks(self.running)}; it is {how} here")
+            return
+        if not self._is_owner:
+            return
+        for cell in self.status.cells:
+            view.notice(f"the cell that ran has ended meanwhile: {_how(cell)}")
+
+    def begin_cell(self) -> AttachedCell:
+        """Give the attached cell what it missed, and release its held messages."""
+        status = self._cell_status()
+        assert self.cell is not None
+        assert status is not None
+        for rank in status.ranks:
+            for text in self._texts(rank):
+                self.cell.events.put(text)
+        for rank, how in status.ended.items():
+            self.cell.events.put(Ended(rank, failure_of(how)))
+        for lost in self.deaths:
+            self.cell.events.put(lost)
+        shown = {rank: piece.end for rank, piece in self._missed.items()}
+        self.cell.begin(shown, set(status.ended))
+        self._missed = {}
+        return self.cell
+
+    def show(self, view: View) -> None:
+        """Show missed output when there is no cell to attach to."""
+        view.begin(self._ranks)
+        output = CellOutput(view, MISSED_LINES * len(self._ranks) + len(self._ranks))
+        now_s = time.monotonic()
+        for rank in self._missed:
+            for text in self._texts(rank):
+                output.text(text, now_s)
+        self._missed = {}
+        output.finish()
+
+    def _texts(self, rank: int) -> list[Text]:
+        piece = self._missed.get(rank)
+        if piece is None or not piece.text:
+            return []
+        texts = [Text(rank, "stdout", piece.text.decode(errors="replace"))]
+        if piece.left_out_nbytes > 0:
+            # The same text for all ranks, so that equal lines are merged.
+            more = f"… {_left_out(piece)}: %distributed output RANK\n"
+            texts.insert(0, Text(rank, "stdout", more))
+        return texts
+
+
+def _left_out(piece: OutputIs) -> str:
+    if piece.left_out_lines < 0:
+        return f"{piece.left_out_nbytes >> 20:,} MiB before this"
+    return f"{piece.left_out_lines:,} lines before this"
+
+
+def _last_running(status: CellStatusReply) -> CellStatus | None:
+    dead = {death.rank for death in status.deaths}
+    running = [cell for cell in status.cells if set(cell.ranks) - cell.ended.keys() - dead]
+    return running[-1] if running else None
+
+
+def _how(cell: CellStatus) -> str:
+    well = [rank for rank, error in cell.ended.items() if not error]
+    parts = [f"{name_ranks(well)} well"] if well else []
+    by_error: dict[str, list[int]] = {}
+    for rank, error in sorted(cell.ended.items()):
+        if error:
+            by_error.setdefault(error, []).append(rank)
+    parts += [f"rank {format_ranks(ranks)} in {error}" for error, ranks in by_error.items()]
+    return "; ".join(parts) or "its ranks have died"
+
+
+LEFT = "the cell is no longer watched; it goes on"
+
+
+class Observer:
+    """Follows the cells of another process, one at a time."""
+
+    def __init__(self, name: str, thread: SocketThread, root: RootClient, booted: Booted) -> None:
+        self._name = f"{name}:{booted.client}"
+        self._root = root
+        self._size = len(booted.engines)
+        self._dispatch = Dispatch(thread, booted.connection, booted.engines, booted.session)
+
+    def follow(self, view: View) -> list[RankResult]:
+        """Show the running cell from its beginning to its end.
+
+        See `Workspace.join`.
+        """
+        missed = AttachSync(self._name, self._dispatch, self._root, self._size, is_owner=False)
+        missed.tell(view)
+        if missed.cell is None:
+            return []
+        try:
+            if not missed.running:
+                return []
+            cell = missed.begin_cell()
+            outcome = run_cell(
+                cell, view, _SilentSender(cell), look=self._root.look, see=self._root.see
+            )
+        finally:
+            self._dispatch.forget(missed.cell)
+        if outcome.taken:
+            view.notice(outcome.taken)
+            return []
+        raise_for(outcome)
+        view.notice(f"the cell has ended on {name_ranks(cell.ranks)}")
+        return results_of(outcome, cell.ranks)
+
+    def taken(self, text: str) -> None:
+        """Stop following the cell because its events can no longer be received."""
+        self._dispatch.tell(OwnershipLost(text))
+
+    def on_news(self, message: FromRoot) -> None:
+        """Tell the followed cell the root's news."""
+        if isinstance(message, RankLost):
+            self._dispatch.on_lost(lost_of(message))
+        elif isinstance(message, Replaced):
+            self._dispatch.on_replaced(message.rank, message.engine)
+        elif isinstance(message, Notice):
+            self._dispatch.tell(NoticeEvent(message.text))
+
+
+class _SilentSender:
+    """Sender of a watched cell: sends nothing to ranks.
+
+    A stop only ends the watching.
+    """
+
+    def __init__(self, cell: Cell) -> None:
+        self._cell = cell
+
+    def send_line(self, cell: str, index: int, entry: TypedLine) -> None:
+        """Do nothing: the owner answers prompts."""
+
+    def refuse_line(self, cell: str, message: str) -> None:
+        """Do nothing."""
+
+    def hold_cell(self, cell: str, ranks: tuple[int, ...], most_s: float) -> None:
+        """End the watching."""
+        self._cell.events.put(OwnershipLost(LEFT))
+
+    def let_in(self, cell: str, ranks: tuple[int, ...], steps: tuple[Step, ...]) -> None:
+        """Do nothing."""
+
+    def interrupt_cell(self, cell: str, ranks: tuple[int, ...]) -> None:
+        """End the watching."""
+        self._cell.events.put(OwnershipLost(LEFT))

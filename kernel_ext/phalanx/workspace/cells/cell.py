@@ -1,0 +1,410 @@
+"""Turn the messages about one cell into events.
+
+The socket thread puts Jupyter messages in, as a rank's kernel marks them
+(`supervisor.engine.output`). The thread that waits takes events out.
+"""
+
+from __future__ import annotations
+
+import queue
+import re
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from phalanx.protocol import LineNeed, RankLost, StopReport
+from phalanx.rank import unpack_values
+
+from ..connection.transport import Message
+from ..output.events import (
+    Clear,
+    Display,
+    Drawn,
+    Ended,
+    Event,
+    Failure,
+    Lost,
+    NeedLine,
+    NeedOver,
+    NoticeEvent,
+    StopReported,
+    StopSwallowed,
+    Text,
+)
+from ..output.text import StreamName
+
+# A widget's model lives in its rank, which no front end can reach: show the text beside it instead.
+WIDGET = "application/vnd.jupyter.widget-view+json"
+WIDGET_IS_TEXT = (
+    "widgets of ranks are shown as text; make them in the notebook, and ws.push what they say"
+)
+_EMPTY_PRE = re.compile(r"\s*<pre[^>]*>\s*</pre>\s*")
+
+
+class Cell:
+    """The state and events of one cell.
+
+    A rank's part is over when both its reply (shell) and its idle status (iopub) have come. Either
+    may come twice, if a rank was asked again; all output comes before the idle status. Only the
+    socket thread touches the maps. `answering` holds the ranks that have sent anything about the
+    cell. After `leave`, the output of the ranks' threads goes to the late receiver.
+    """
+
+    is_announced = True  # whether the root knows the cell by name
+    nbytes = 0  # size of the request to each rank, if large
+
+    def __init__(
+        self,
+        name: str,
+        ranks: tuple[int, ...],
+        events: queue.SimpleQueue[Event] | None = None,
+        lost: tuple[int, ...] = (),
+    ) -> None:
+        self.name = name
+        self.ranks = ranks
+        self.lost = lost  # dead ranks that the cell runs without
+        self.events = queue.SimpleQueue() if events is None else events
+        self.waiting: tuple[int, ...] = ()  # for a line; set by the waiting thread
+        self._replies: dict[int, Failure | None] = {}
+        self._idle: set[int] = set()
+        self.answering: set[int] = set()
+        self._n_shown = dict.fromkeys(ranks, 0)  # output messages that have come
+        self._n_said = dict.fromkeys(ranks, 0)  # output messages that the rank sent
+        self._has_noted_widgets = False
+        self._tracebacks: dict[int, str] = {}  # the last traceback that each rank showed
+        self._late: Callable[[Event], None] | None = None
+        self._late_lock = threading.Lock()
+
+    def leave(self, late: Callable[[Event], None]) -> None:
+        """Give ``late`` all events that were not taken, and all later ones."""
+        with self._late_lock:
+            self._late = late
+            while not self.events.empty():
+                late(self.events.get())
+        self._replies, self._tracebacks = {}, {}  # free texts that are not needed any more
+
+    def _put(self, event: Event) -> None:
+        with self._late_lock:
+            (self._late or self.events.put)(event)
+
+    def on_shell(self, rank: int, message: Message) -> None:
+        """Take a rank's reply."""
+        if rank in self._replies:
+            return
+        content = message["content"]
+        failure = None
+        if content["status"] != "ok":
+            failure = Failure(
+                str(content.get("ename", "Aborted")),
+                str(content.get("evalue", "the rank did not run the cell")),
+                tuple(str(line) for line in content.get("traceback", ())),
+            )
+        if rank == self.ranks[0]:
+            self._take_pages(rank, content)
+        self._replies[rank] = failure
+        self._end_if_over(rank)
+
+    def _take_pages(self, rank: int, reply: Message) -> None:
+        """Show the result of `obj?`: Jupyter's pager text in the reply."""
+        for payload in reply.get("payload") or ():
+            if payload.get("source") == "page":
+                text = {"text/plain": str(payload["data"].get("text/plain", ""))}
+                self._put(Display(rank, text, {}, is_result=False))
+
+    def on_iopub(self, rank: int, message: Message) -> None:
+        """Take a message that a rank published."""
+        self.answering.add(rank)
+        kind, content = message["header"]["msg_type"], message["content"]
+        ours = (message.get("metadata") or {}).get("phalanx") or {}
+        if "end" in ours:
+            self._n_shown[rank] += 1
+        if kind == "stream":
+            stream: StreamName = "stderr" if content["name"] == "stderr" else "stdout"
+            self._put(Text(rank, stream, str(content["text"])))
+        elif kind in {"display_data", "execute_result", "update_display_data"}:
+            self._take_display(rank, kind, content)
+        elif kind == "error":
+            self._show_traceback(rank)
+            self._tracebacks[rank] = "\n".join(content["traceback"]) + "\n"
+        elif kind == "clear_output":
+            self._put(Clear(rank, bool(content.get("wait"))))
+        elif kind == "phalanx_need_line":
+            self._put(NeedLine(rank, msgspec.convert(content, LineNeed)))
+        elif kind == "phalanx_need_over":
+            self._put(NeedOver(rank))
+        elif kind == "phalanx_stop_swallowed":
+            self._put(StopSwallowed(rank))
+        elif kind == "phalanx_stop_report":
+            self._put(StopReported(rank, msgspec.convert(content, StopReport)))
+        elif kind == "status" and content["execution_state"] == "idle" and rank not in self._idle:
+            self._idle.add(rank)
+            self._n_said[rank] = ours.get("shown", 0)
+            self._end_if_over(rank)
+
+    def _take_display(self, rank: int, kind: str, content: Message) -> None:
+        data = content["data"]
+        if kind == "display_data" and _is_blank(data):
+            return
+        if WIDGET in data and not self._has_noted_widgets:
+            self._has_noted_widgets = True
+            self._put(NoticeEvent(WIDGET_IS_TEXT))
+        self._put(
+            Display(
+                rank,
+                {name: value for name, value in data.items() if name != WIDGET},
+                content["metadata"],
+                is_result=kind == "execute_result",
+                display_id=str((content.get("transient") or {}).get("display_id") or ""),
+                is_update=kind == "update_display_data",
+            )
+        )
+
+    def on_drawn(self, event: Drawn) -> None:
+        """Queue an ack of the rank's output behind that output."""
+        self._put(event)
+
+    def wait_ended(self, ranks: set[int], timeout_s: float) -> set[int]:
+        """Wait for ``ranks`` to end; return those that ended or died.
+
+        Returns when all have, or after ``timeout_s`` seconds.
+        """
+        ended: set[int] = set()
+        deadline_s = time.monotonic() + timeout_s
+        while not ranks <= ended and (left_s := deadline_s - time.monotonic()) > 0:
+            try:
+                event = self.events.get(timeout=left_s)
+            except queue.Empty:
+                break
+            if isinstance(event, Ended | Lost):
+                ended.add(event.rank)
+        return ended
+
+    def on_lost(self, lost: Lost) -> None:
+        """Take the news of a rank's death."""
+        self._put(lost)
+
+    def _end_if_over(self, rank: int) -> None:
+        replies = self._replies
+        if rank in replies and rank in self._idle:
+            if replies[rank] is None:
+                self._show_traceback(rank)
+            n_missing = max(0, self._n_said[rank] - self._n_shown[rank])
+            self._put(Ended(rank, replies[rank], n_missing))
+
+    def _show_traceback(self, rank: int) -> None:
+        """Show a traceback that is not the cell's final error.
+
+        A rank publishes a traceback before it fails, and its reply contains the same one. But
+        `%run` of a script that fails, or a user's ``showtraceback()``, publishes one and continues.
+        """
+        traceback = self._tracebacks.pop(rank, "")
+        if traceback:
+            self._put(Text(rank, "stderr", traceback))
+
+
+class UnannouncedCell(Cell):
+    """A cell of our own that is not announced to the root."""
+
+    is_announced = False
+
+
+def _is_blank(data: Message) -> bool:
+    """Whether a display has no visible content.
+
+    Progress bars of rich send such displays. Output that is drawn within their `Output` widget
+    arrives separately.
+    """
+    text = str(data.get("text/plain", ""))
+    if WIDGET in data:
+        return text.startswith("Output(")
+    html = data.get("text/html")
+    return not text and html is not None and _EMPTY_PRE.fullmatch(str(html)) is not None
+
+
+def failure_of(text: str) -> Failure | None:
+    """Parse the root's text about a rank's end of a cell.
+
+    Returns None if the cell ended well.
+    """
+    if not text:
+        return None
+    ename, _, evalue = text.partition(": ")
+    return Failure(ename, evalue, ())
+
+
+class AttachedCell(Cell):
+    """A cell of another client, attached to while it runs.
+
+    Messages are held back until `begin` tells which of them were shown already. A rank's reply goes
+    to the client that sent the request. So a rank's part ends with its idle status, which contains
+    the content of the reply.
+    """
+
+    def __init__(self, name: str, ranks: tuple[int, ...]) -> None:
+        super().__init__(name, ranks)
+        self.answering.update(ranks)  # `AttachSync` finds out whether a rank has the cell at all
+        self._lock = threading.Lock()
+        self._held: list[tuple[int, Message]] | None = []
+        self._shown: Mapping[int, int] = {}
+        self._is_over: set[int] = set()
+
+    def begin(self, shown: Mapping[int, int], over: set[int]) -> None:
+        """Release the messages, except output that was shown already.
+
+        Parameters
+        ----------
+        shown : mapping of int to int
+            By rank, the end of the output that was shown, in bytes of its record.
+        over : set of int
+            Ranks that are already known to have ended the cell.
+        """
+        with self._lock:
+            held, self._held = self._held or [], None
+            self._shown = shown
+            self._is_over |= over
+            for rank, message in held:
+                self._take(rank, message)
+
+    def on_shell(self, rank: int, message: Message) -> None:
+        """Do nothing: the reply belongs to another client."""
+
+    def on_iopub(self, rank: int, message: Message) -> None:
+        """Take a message that a rank published."""
+        with self._lock:
+            if self._held is not None:
+                self._held.append((rank, message))
+            else:
+                self._take(rank, message)
+
+    def _take(self, rank: int, message: Message) -> None:
+        ours = message["metadata"].get("phalanx") or {}
+        end = ours.get("end")
+        if end is not None and end <= self._shown.get(rank, 0):
+            return
+        if message["header"]["msg_type"] != "status":
+            super().on_iopub(rank, message)
+        elif "reply" in ours and rank not in self._is_over:
+            self._is_over.add(rank)
+            self.events.put(Ended(rank, _failure(ours["reply"])))
+
+
+class ObservedCell(AttachedCell):
+    """A cell that is only watched: prompts are shown, not asked."""
+
+    def __init__(self, name: str, ranks: tuple[int, ...]) -> None:
+        super().__init__(name, ranks)
+        self._asked: set[str] = set()
+
+    def _take(self, rank: int, message: Message) -> None:
+        kind = message["header"]["msg_type"]
+        if kind == "phalanx_need_line":
+            prompt = str(message["content"]["prompt"])
+            if prompt not in self._asked:
+                self._asked.add(prompt)
+                asks = f"rank {rank} asks {prompt.strip()!r}"
+                self.events.put(NoticeEvent(f"{asks}; it is answered where the cell was run"))
+        elif kind != "phalanx_need_over":
+            super()._take(rank, message)
+
+
+def _failure(reply: Message) -> Failure | None:
+    if reply.get("status", "ok") == "ok":
+        return None
+    return Failure(
+        str(reply.get("ename", "Aborted")),
+        str(reply.get("evalue", "the rank did not run the cell")),
+        tuple(str(line) for line in reply.get("traceback", ())),
+    )
+
+
+class PresenceProbe(Cell):
+    """A new client's greeting to ranks, and the ranks' answers.
+
+    A greeted rank may be busy. A rank has answered when its reply has come and something on iopub:
+    then no later message of that rank is missed.
+    """
+
+    def __init__(self, name: str, ranks: tuple[int, ...]) -> None:
+        super().__init__(name, ranks)
+        self.answers: dict[int, dict[str, Any]] = {}
+        self._publishing: set[int] = set()
+
+    def on_control(self, rank: int, message: Message) -> None:
+        """Take a rank's answer."""
+        self.answers[rank] = message["content"]
+        self._look(rank)
+
+    def on_iopub(self, rank: int, message: Message) -> None:
+        """Note that messages of a rank arrive."""
+        self._publishing.add(rank)
+        self._look(rank)
+
+    def _look(self, rank: int) -> None:
+        if rank in self._publishing and rank in self.answers:
+            self.events.put(Ended(rank, None))
+
+
+class Call(UnannouncedCell):
+    """A call that ranks answer with named values.
+
+    The answers are unpickled. Unpickling is safe here: the answers are signed with the key of our
+    own controller, and a process that has the key can run code as this user anyway. The thread that
+    waits unpickles, not the socket thread, because unpickling may run the user's code.
+    """
+
+    def __init__(self, name: str, ranks: tuple[int, ...], nbytes: int = 0) -> None:
+        super().__init__(name, ranks)
+        self.nbytes = nbytes
+        self._answers: dict[int, list[memoryview]] = {}
+
+    def on_shell(self, rank: int, message: Message) -> None:
+        """Take a rank's reply and keep its packed values."""
+        if message["content"]["status"] == "ok":
+            self._answers[rank] = message["buffers"]
+        super().on_shell(rank, message)
+
+    def load(self) -> tuple[dict[int, dict[str, Any]], dict[int, Failure]]:
+        """Load the answers; return values by rank, and failures by rank.
+
+        A failure says why the values of a rank cannot be loaded.
+        """
+        values: dict[int, dict[str, Any]] = {}
+        failures: dict[int, Failure] = {}
+        for rank, buffers in sorted(self._answers.items()):
+            try:
+                values[rank] = unpack_values(buffers, "here")
+            except TypeError as error:
+                failures[rank] = Failure("TypeError", str(error), ())
+        return values, failures
+
+
+class FunctionCall(Cell):
+    """A call of a user's function, run as a cell.
+
+    `values` holds the packed values by rank. The caller loads the values: code of a value's class
+    then prints and raises where the call was made.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        ranks: tuple[int, ...],
+        events: queue.SimpleQueue[Event],
+        lost: tuple[int, ...],
+    ) -> None:
+        super().__init__(name, ranks, events, lost)
+        self.values: dict[int, list[Any]] = {}
+
+    def on_shell(self, rank: int, message: Message) -> None:
+        """Take a rank's reply and keep its packed value."""
+        if message["content"]["status"] == "ok":
+            self.values.setdefault(rank, message["buffers"])
+        super().on_shell(rank, message)
+
+
+def lost_of(message: RankLost) -> Lost:
+    """Turn the root's message about a death into an event."""
+    return Lost(message.rank, message.host, message.reason, message.tail, message.will_return)

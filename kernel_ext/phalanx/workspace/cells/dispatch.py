@@ -1,0 +1,486 @@
+"""Send requests to ranks and match their replies to cells.
+
+`Dispatch` keeps a table of message ids, so that each message finds its cell and rank.
+`RequestRetrier` decides when a request is sent again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+import uuid
+from collections.abc import Callable, Collection, Iterable
+from typing import Any, NamedTuple
+
+import msgspec
+
+from phalanx.errors import DistributedError
+from phalanx.protocol import (
+    CellStatusReply,
+    RankCall,
+    RankTask,
+    Step,
+    TypedLine,
+    name_ranks,
+)
+
+from ..connection.transport import Message, RankChannels, SocketThread
+from ..output.events import Drawn, Event, Lost, OwnershipLost
+from .cell import Cell, PresenceProbe
+from .completion import Help
+
+__all__ = ["Dispatch", "RequestRetrier", "RetryAction"]
+
+
+NO_ANSWER_S = 2.0  # a rank reports its start within milliseconds, over any network
+ENDED_S = 0.5  # the root hears of an end when this process does, on another connection
+RETRY_LOOK_S = 1.0
+MOST_S = 60.0  # longest retry interval: each copy queues at the rank until its cell ends
+FRESH_S = 1.0  # older answers are ignored: this process may have been suspended since
+STOP_AGAIN_S = 0.7  # early enough to arrive before a rank is called stuck (`Stopping`)
+SLOWEST = 10e6  # bytes/s: on a slower network a large value is taken for lost
+ANSWER_S = 5.0  # then the root is asked again: it may have failed at the question
+ANSWERED_NBYTES = 1 << 20  # bytes of a rank's output, at least, between two acks
+KEPT_ENDED = 256  # ended cells, the least recently used dropped first: 2 KiB each with 4 ranks
+
+
+def _message_id(cell: str, rank: int) -> str:
+    """Return the message id of a cell's request to a rank.
+
+    Every client of the workspace can read the cell and the rank from the id.
+    """
+    return f"{cell}#{rank}"
+
+
+class _Request(NamedTuple):
+    """A sent request, kept to be sent again.
+
+    A resend goes to the same ``engine``, never to an engine that replaced it.
+    """
+
+    engine: str
+    kind: str
+    content: Message
+    metadata: Message
+    message_id: str
+    buffers: list[Any]
+
+
+class _Stop(NamedTuple):
+    """The last stop that was sent to ranks.
+
+    ``cell`` is the stopped cell, ``name`` the unique name of the stop. ``hold_s`` is the longest
+    time in seconds that the ranks are held; 0 interrupts them.
+    """
+
+    cell: str = ""
+    name: str = ""
+    hold_s: float = 0.0
+
+
+class Dispatch:
+    """Sends cells to engines and routes messages to cells.
+
+    The thread that runs cells writes the table of requests, and the socket thread reads the table.
+    One lock guards the table. `forget` removes the entries of a cell.
+    """
+
+    def __init__(
+        self,
+        thread: SocketThread,
+        connection: dict[str, Any],
+        engines: tuple[str, ...],
+        session: str,
+    ) -> None:
+        self.help = Help(len(engines), self._ask)
+        self._engines = list(engines)  # by rank; a replaced rank has a new one
+        self._lock = threading.Lock()
+        self._requests: dict[str, tuple[Cell, int]] = {}  # message id -> cell, rank
+        self._sent: dict[tuple[str, int], _Request] = {}  # by cell name and rank
+        self._ended: dict[str, Cell] = {}  # by name, least recently used first
+        self._answered: dict[str, int] = {}  # acked bytes of output by engine; socket thread only
+        self._stop = _Stop()
+        self._taken: OwnershipLost | None = None  # put into cells that are sent later, too
+        self._channels = RankChannels(thread, connection, session, self._on_message)
+
+    def execute(self, cell: Cell, rank: int, work: str | RankTask) -> None:
+        """Send an execute request with a user's code or our task.
+
+        The code may ask for input. An error never makes a rank skip the next request.
+        """
+        is_code = isinstance(work, str)
+        content: Message = {
+            "code": work if is_code else "",
+            "silent": not is_code,
+            "store_history": is_code,
+            "user_expressions": {},
+            "allow_stdin": True,
+            "stop_on_error": False,
+        }
+
+        said: Message = {"cell": cell.name, "lost": cell.lost}
+        if not is_code:
+            said["task"] = msgspec.to_builtins(work)
+        message_id = _message_id(cell.name, rank)
+        with self._lock:
+            if message_id in self._requests:  # a repeated ping: make the id unique
+                message_id += f"~{len(self._requests)}"
+        self._request(
+            message_id, cell, rank, "execute_request", content, metadata={"phalanx": said}
+        )
+
+    def apply(
+        self, call: Cell, rank: int, buffers: list[Any], work: RankCall | None = None
+    ) -> None:
+        """Send an apply request: one of our calls, or a packed function.
+
+        The request is ipyparallel's. Without ``work`` the function is packed in ``buffers``. An
+        announced call is a cell for its ranks and for clients that attach later.
+        """
+        content = {} if work is None else {"call": msgspec.to_builtins(work)}
+        said: Message = {"cell": call.name}
+        # A uuid: ipyparallel makes variable names of the id, and no other client awaits the answer.
+        message_id = str(uuid.uuid4())
+        if call.is_announced:
+            said |= {"lost": call.lost, "is_cell": True}
+            message_id = _message_id(call.name, rank)
+        metadata = {"phalanx": said}
+        self._request(
+            message_id, call, rank, "apply_request", content, metadata=metadata, buffers=buffers
+        )
+
+    def again(self, cell: Cell, rank: int, *, is_whole: bool, is_stopped: bool = False) -> None:
+        """Send a rank its request again, or ask again how it ended.
+
+        Parameters
+        ----------
+        cell : Cell
+            The cell of the request.
+        rank : int
+            The rank to send to.
+        is_whole : bool
+            Send the whole request; otherwise only ask the rank to repeat how the cell ended.
+        is_stopped : bool, optional
+            A rank that has not begun the cell ends it as a stopped cell.
+        """
+        with self._lock:
+            sent = self._sent.get((cell.name, rank))
+        if sent is None:  # another client sent the cell
+            sent = _Request(self._engines[rank], "", {}, {}, _message_id(cell.name, rank), [])
+        kind, content, metadata, buffers = sent.kind, sent.content, sent.metadata, sent.buffers
+        if is_stopped and "phalanx" in metadata:
+            metadata = {**metadata, "phalanx": {**metadata["phalanx"], "stopped": True}}
+        if not is_whole:
+            kind, content, buffers = "execute_request", {}, []
+            metadata = {"phalanx": {"cell": cell.name, "again": True}}
+        if kind:
+            # `shell` signs the message anew: a kernel drops a message with a signature it has seen.
+            self._channels.shell(sent.engine, kind, content, metadata, sent.message_id, buffers)
+
+    def _request(
+        self,
+        message_id: str,
+        cell: Cell,
+        rank: int,
+        kind: str,
+        content: Message,
+        *,
+        metadata: Message,
+        buffers: list[Any] | None = None,
+    ) -> None:
+        buffers = buffers or []
+        engine = self._engines[rank]
+        with self._lock:
+            self._requests[message_id] = (cell, rank)
+            self._sent[cell.name, rank] = _Request(
+                engine, kind, content, metadata, message_id, buffers
+            )
+            if self._taken is not None:  # the ranks are another client's now
+                cell.events.put(self._taken)
+                return
+        self._channels.shell(engine, kind, content, metadata, message_id, buffers)
+
+    def adopt(self, cell: Cell) -> None:
+        """Route the messages of a cell that another client sent."""
+        with self._lock:
+            for rank in cell.ranks:
+                self._requests[_message_id(cell.name, rank)] = (cell, rank)
+
+    def greet(self, greeting: PresenceProbe, rank: int) -> None:
+        """Tell a rank, busy or not, that a new client is here."""
+
+        def register(message_id: str) -> None:
+            with self._lock:
+                self._requests[message_id] = (greeting, rank)
+
+        self._channels.control(self._engines[rank], "phalanx_greet", {}, register)
+
+    def forget(self, cell: Cell, late: Callable[[Event], None] | None = None) -> None:
+        """Stop routing messages to a cell that nobody waits for.
+
+        ``late``, if given, gets the output that threads of the cell still publish on its ranks.
+        """
+        with self._lock:
+            self._requests = {k: v for k, v in self._requests.items() if v[0] is not cell}
+            self._sent = {k: v for k, v in self._sent.items() if k[0] != cell.name}
+            if late is not None:
+                self._keep_ended(cell)
+        if late is not None:
+            cell.leave(late)
+
+    def _keep_ended(self, cell: Cell) -> None:
+        self._ended.pop(cell.name, None)
+        self._ended[cell.name] = cell
+        if len(self._ended) > KEPT_ENDED:
+            del self._ended[next(iter(self._ended))]
+
+    def _find_ended(self, message_id: str) -> tuple[Cell, int] | None:
+        name, _, rank = message_id.rpartition("#")
+        cell = self._ended.get(name)
+        if cell is None or not rank.isdecimal():
+            return None
+        self._keep_ended(cell)
+        return cell, int(rank)
+
+    def send_line(self, cell: str, index: int, entry: TypedLine) -> None:
+        """Send an entry of the cell's input log to all ranks."""
+        content = {"cell": cell, "index": index, "entry": msgspec.to_builtins(entry)}
+        self._to_all("phalanx_line", content)
+
+    def refuse_line(self, cell: str, message: str) -> None:
+        """Tell all ranks that nobody can answer a prompt."""
+        self._to_all("phalanx_line", {"cell": cell, "refusal": message})
+
+    def hold_cell(self, cell: str, ranks: Iterable[int], most_s: float) -> None:
+        """Hold the cell on these ranks before its next operation.
+
+        The ranks' reports come as `StopReported` events. A held rank that gets no further order is
+        interrupted after ``most_s`` seconds.
+        """
+        self._stop = _Stop(cell, uuid.uuid4().hex, most_s)
+        self.stop_again(cell, ranks)
+
+    def let_in(self, cell: str, ranks: Iterable[int], steps: tuple[Step, ...]) -> None:
+        """Let held ranks continue up to these operations."""
+        content = {"cell": cell, "steps": msgspec.to_builtins(steps)}
+        for rank in ranks:
+            self._channels.control(self._engines[rank], "phalanx_let_in", content)
+
+    def interrupt_cell(self, cell: str, ranks: Iterable[int]) -> None:
+        """Raise KeyboardInterrupt in the cell on these ranks.
+
+        After `hold_cell` the stop keeps its name, so that each rank is interrupted only once.
+        """
+        was_held = self._stop.hold_s > 0 and self._stop.cell == cell
+        self._stop = _Stop(cell, self._stop.name if was_held else uuid.uuid4().hex)
+        self.stop_again(cell, ranks)
+
+    def stop_again(self, cell: str, ranks: Iterable[int]) -> None:
+        """Send the last stop again.
+
+        A rank ignores a stop that it has received before.
+        """
+        if self._stop.cell == cell:
+            content = {"cell": cell, "stop": self._stop.name, "hold": self._stop.hold_s}
+            for rank in ranks:
+                self._channels.control(self._engines[rank], "phalanx_interrupt", content)
+
+    def is_under_way(self, cell: str) -> bool:
+        """Whether this process waits for a cell, so that `tell` reaches it."""
+        with self._lock:
+            return any(its.name == cell for its, _ in self._requests.values())
+
+    def _ask(self, rank: int, kind: str, content: Message, register: Callable[[str], None]) -> None:
+        self._channels.control(self._engines[rank], kind, content, register)
+
+    def _to_all(self, kind: str, content: Message) -> None:
+        for engine in self._engines:
+            self._channels.control(engine, kind, content)
+
+    def waiting(self) -> set[int]:
+        """Return the ranks that wait for a person to type."""
+        with self._lock:
+            return {rank for cell, rank in self._requests.values() if rank in cell.waiting}
+
+    def tell(self, event: Event) -> None:
+        """Send an event to every cell that is under way."""
+        with self._lock:
+            if isinstance(event, OwnershipLost):
+                self._taken = event
+            cells = {id(cell): cell for cell, _ in self._requests.values()}
+        for cell in cells.values():
+            cell.events.put(event)
+
+    @property
+    def engines(self) -> tuple[str, ...]:
+        """Return the current engine of each rank.
+
+        A new engine means a new process.
+        """
+        return tuple(self._engines)
+
+    def on_replaced(self, rank: int, engine: str) -> None:
+        """Send to a rank's new engine from now on.
+
+        Runs on the socket thread.
+        """
+        self._engines[rank] = engine
+        self.help.on_replaced(rank)
+
+    def on_lost(self, lost: Lost) -> None:
+        """Tell every cell that waits for this rank that the rank died.
+
+        Runs on the socket thread.
+        """
+        self.help.on_lost(lost.rank)
+        with self._lock:
+            cells = {
+                id(cell): cell for cell, where in self._requests.values() if where == lost.rank
+            }
+        for cell in cells.values():
+            cell.on_lost(lost)
+
+    def _on_message(self, channel: str, message: Message) -> None:
+        message_id = message["parent_header"]["msg_id"]
+        with self._lock:
+            found = self._requests.get(message_id)
+            if found is None and channel == "iopub":
+                found = self._find_ended(message_id)
+        if found is None:
+            if channel == "control":
+                self.help.on_reply(message)
+            return
+        cell, rank = found
+        if channel == "control":
+            if isinstance(cell, PresenceProbe):
+                cell.on_control(rank, message)
+        elif channel == "shell":
+            cell.on_shell(rank, message)
+        else:
+            cell.on_iopub(rank, message)
+            self._answer_output(cell, rank, message)
+
+    def _answer_output(self, cell: Cell, rank: int, message: Message) -> None:
+        """Ack a rank's output after each drawn MiB.
+
+        The rank may be waiting for the ack before it prints more.
+        """
+        ours = (message.get("metadata") or {}).get("phalanx") or {}
+        sent, engine = ours.get("sent"), self._engines[rank]
+        if not isinstance(sent, int) or sent - self._answered.get(engine, 0) < ANSWERED_NBYTES:
+            return
+        self._answered[engine] = sent
+
+        def tell() -> None:
+            with contextlib.suppress(DistributedError):  # broken: other news tells the cell
+                self._channels.control(engine, "phalanx_drawn", {"sent": sent})
+
+        cell.on_drawn(Drawn(tell))
+
+
+class RetryAction(NamedTuple):
+    """Callables that query the root and resend lost messages.
+
+    ``see_cells(take)`` asks the root how cells stand. ``send_again(rank, is_whole, is_stopped)``
+    sends the cell's request again or, without ``is_whole``, only asks how the cell ended. With
+    ``is_stopped`` a rank does not begin the cell any more. ``stop_again(ranks)`` sends the last
+    interrupt again.
+    """
+
+    see_cells: Callable[[Callable[[CellStatusReply], None]], None]
+    send_again: Callable[[int, bool, bool], None]
+    stop_again: Callable[[tuple[int, ...]], None]
+
+
+class RequestRetrier:
+    """Sends one cell's requests again when ranks may have lost them.
+
+    `RequestRetrier` runs on the thread of the cell's loop. A cell that ends within `NO_ANSWER_S`
+    causes no query. The whole request is sent again only to a rank that has sent nothing and
+    that, by the root's fresh answer, has not ended the cell. So a cell that a new owner of the
+    ranks has cancelled is not sent again.
+
+    Parameters
+    ----------
+    ask : callable
+        Asks the root how cells stand. The answer comes to `take`, or never.
+    """
+
+    def __init__(
+        self,
+        cell: Cell,
+        ask: Callable[[], None],
+        retry: RetryAction,
+        notice: Callable[[str], None],
+        started_s: float,
+    ) -> None:
+        self._cell = cell
+        self._ask = ask
+        self._retry = retry
+        self._notice = notice
+        # All ranks may share one network link, and a copy of a large value takes as long again.
+        self._on_way_s = cell.nbytes * len(cell.ranks) / SLOWEST
+        self._unanswered_s = started_s + NO_ANSWER_S + self._on_way_s
+        self._next_s = started_s + NO_ANSWER_S
+        self._is_hurried = False
+        self._asked_s = -math.inf  # when the unanswered query was sent; -inf: none is open
+        self._stop_again_s = math.inf
+        self._due_s: dict[int, float] = {}
+        self._n_sent: dict[int, int] = {}
+
+    def step(self, running: Collection[int], now_s: float, *, is_stopping: bool) -> None:
+        """Query the root, if it is time."""
+        if is_stopping and not self._is_hurried:
+            # A rank cannot stop a request that it never got: send the request again, as stopped.
+            self._is_hurried = True
+            self._next_s = now_s
+            self._unanswered_s = min(self._unanswered_s, now_s + self._on_way_s)
+            self._due_s.clear()
+            self._stop_again_s = now_s + STOP_AGAIN_S
+        if running and now_s >= self._stop_again_s:
+            self._stop_again_s = math.inf
+            self._retry.stop_again(tuple(sorted(running)))
+        if running and now_s >= self._next_s and now_s >= self._asked_s + ANSWER_S:
+            self._next_s = now_s + RETRY_LOOK_S
+            self._asked_s = now_s
+            self._ask()
+
+    def take(
+        self, status: CellStatusReply, asked_s: float, running: Collection[int], now_s: float
+    ) -> None:
+        """Take the root's answer, and resend the requests that are due."""
+        self._asked_s = -math.inf
+        if now_s - asked_s > FRESH_S:
+            return
+        over = self._over(status)
+        missed: list[int] = []
+        for rank in sorted(running):
+            has_answered = rank in self._cell.answering
+            is_over = has_answered if over is None else rank in over
+            if has_answered and not is_over:
+                continue
+            first_s = now_s + ENDED_S if is_over else self._unanswered_s
+            if now_s < self._due_s.setdefault(rank, first_s):
+                continue
+            n_sent = self._n_sent[rank] = self._n_sent.get(rank, 0) + 1
+            self._due_s[rank] = now_s + min(NO_ANSWER_S * 2**n_sent, MOST_S) + self._on_way_s
+            if self._is_hurried and not is_over:  # its first message may be lost
+                self._retry.stop_again((rank,))
+            self._retry.send_again(rank, not is_over, self._is_hurried)
+            if n_sent == 2 and not is_over:
+                missed.append(rank)
+        if missed:
+            self._notice(f"no message of {name_ranks(missed)} has come yet; the cell is sent again")
+
+    def _over(self, status: CellStatusReply) -> Collection[int] | None:
+        """Return the ranks that ended the cell; None if unannounced.
+
+        The root does not know a cell that was not announced.
+        """
+        if not self._cell.is_announced:
+            return None
+        for cell in status.cells:
+            if cell.cell == self._cell.name:
+                return cell.ended.keys()
+        return self._cell.ranks  # the root no longer lists it: all ranks have ended it

@@ -1,0 +1,693 @@
+"""Run one cell or call at a time on the ranks.
+
+`CellRunner` takes the `ExecutionSlot`, asks the root for permission, prepares replaced ranks, sends
+the cell and waits for its end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import queue
+import threading
+from collections.abc import Callable, Collection, Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+from phalanx.errors import DistributedError, RankFailure, cell_error
+from phalanx.protocol import (
+    AddStartupCell,
+    Booted,
+    EnterWorld,
+    Evaluate,
+    FromRoot,
+    GiveLastError,
+    GiveValue,
+    Introduce,
+    Notice,
+    RankCall,
+    RankLost,
+    RankTask,
+    Replaced,
+    name_ranks,
+    say_busy,
+)
+from phalanx.rank import POST_MORTEM, ErrorOfCell
+
+from ..connection.root_client import RootClient
+from ..connection.transport import SharedClient, SocketThread
+from ..output.events import Event, Interrupted, Lost, NoticeEvent, OwnershipLost, StopRequest
+from ..output.notices import say_failed, say_joined, say_without
+from ..output.printer import MAX_LINES, LateOutput
+from ..output.view import QuietView, View
+from .attach import AttachSync
+from .cell import Call, Cell, FunctionCall, UnannouncedCell, lost_of
+from .dispatch import Dispatch, RetryAction
+from .loop import (
+    CellOutcome,
+    RankError,
+    RankResult,
+    raise_for,
+    results_of,
+    run_cell,
+)
+from .replacement import ReplacedRanks, RestartOptions, StartupCells, prepare, wait_answering
+from .slot import ExecutionSlot, RunningCell
+from .stopping import ctrl_c
+
+if TYPE_CHECKING:
+    import ipyparallel
+
+
+ANSWER_S = 60.0  # ranks that have started answer within milliseconds
+CellWork = str | RankTask | dict[int, list[Any]]  # code, a task, or a packed call for each rank
+# Largest value of a cell's last expression that a rank sends. A cell may end in a call that returns
+# its model, which the user may not want here. Eight ranks of one machine send this much in 0.1 s.
+MOST_VALUE_NBYTES = 16 << 20
+
+
+class CellRunner:
+    """Runs cells on ranks that are up.
+
+    `begin` waits until all ranks answer. One thread at a time may call `run` (another is refused).
+    Any thread may call `interrupt`, `on_news` and `output`.
+    """
+
+    def __init__(self, name: str, thread: SocketThread, root: RootClient, booted: Booted) -> None:
+        # With the client's number no two clients of a workspace give the same name to a cell.
+        self._name = f"{name}:{booted.client}"
+        self._root = root
+        self._ranks = tuple(range(len(booted.engines)))
+        self._numbers = itertools.count(1)
+        self._slot = ExecutionSlot()
+        self._lost: dict[int, Lost] = {}
+        self._left: set[int] = set()  # ranks that were abandoned in a cell they had not ended
+        self._dispatch = Dispatch(thread, booted.connection, booted.engines, booted.session)
+        self._client = SharedClient(booted.connection)
+        self._late = LateOutput()
+        self._replaced_ranks = ReplacedRanks()
+        self._startup_cells = StartupCells()
+        self._is_stopped: Callable[[], bool] = lambda: False  # asked before a cell runs
+        self._news_lock = threading.Lock()
+        self._early_news: (
+            list[FromRoot] | None
+        ) = []  # news kept until the state at the attach is known
+        self.help, self.waiting = self._dispatch.help, self._dispatch.waiting
+        self._missed: AttachSync | None = None
+        self._last_cell = ""  # the last cell of a person; empty: none from here yet
+
+    def _next(self, what: str = "") -> str:
+        """Return a new name for a cell."""
+        return f"{self._name}:{what}{':' if what else ''}{next(self._numbers)}"
+
+    @property
+    def is_running(self) -> bool:
+        """Whether this process waits for a cell."""
+        return self._slot.is_taken
+
+    @property
+    def n_ended(self) -> int:
+        """Return how many awaited cells and calls have ended."""
+        return self._slot.n_ended
+
+    @property
+    def engines(self) -> tuple[str, ...]:
+        """Return the engine of each rank.
+
+        A replaced rank has a new engine.
+        """
+        return self._dispatch.engines
+
+    def check_idle(self) -> None:
+        """Raise `CellRuns` while something runs, as `run` would."""
+        self._slot.check()
+
+    def wait_idle(self, timeout_s: float) -> bool:
+        """Wait until no cell is waited for; return False on timeout."""
+        return self._slot.wait(timeout_s)
+
+    def _announce(
+        self, name: str, chosen: tuple[int, ...], view: View, *, is_all: bool
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Announce a cell and make the ranks ready.
+
+        Returns the ranks that can run the cell, and all dead ranks.
+        """
+        try:
+            turn = self._slot.turn
+            title = (turn.title or turn.what) if turn else ""
+            allowed = self._root.begin_cell(name, chosen, title)
+            here = tuple(rank for rank in chosen if rank not in allowed.dead)
+            if here:
+                self._meet(is_reformed=allowed.reform)
+                if allowed.dead and is_all:
+                    view.notice(say_without(allowed.dead))
+        except BaseException:
+            self._take_back(name)
+            raise
+        if not here:
+            self._take_back(name)
+            lost = self._lost.get(chosen[0])
+            raise RankFailure(chosen[0], lost.host if lost else "", allowed.dead[chosen[0]])
+        return here, tuple(allowed.dead)
+
+    def _take_back(self, name: str, ranks: tuple[int, ...] = ()) -> None:
+        """Cancel a cell that was not sent (to these ranks).
+
+        Otherwise the next cell would wait for the end of this one.
+        """
+        with contextlib.suppress(DistributedError):  # the caller already raises an error
+            self._root.forget_cell(name, ranks)
+
+    def _execute(
+        self,
+        cell: Cell,
+        work: CellWork,
+        view: View,
+        *,
+        timeout: float | None = None,
+        max_lines: int = MAX_LINES,
+    ) -> CellOutcome:
+        outcome: CellOutcome | None = None
+        try:
+            self._send(cell, work)
+            outcome = run_cell(
+                cell,
+                view,
+                self._dispatch,
+                timeout_s=timeout,
+                max_lines=max_lines,
+                look=self._root.look,
+                see=self._root.see,
+                retry=self._retry_of(cell),
+            )
+            self._left.update(outcome.abandoned)
+            return outcome
+        finally:
+            self._end(cell, view, outcome)
+
+    def _end(self, cell: Cell, view: View, outcome: CellOutcome | None) -> None:
+        """Forget a cell, and send its late output to a late view."""
+        below = view.later() if outcome is not None and not outcome.taken else None
+        late = None if below is None else self._late.of(below, cell.ranks)
+        self._dispatch.forget(cell, late)
+
+    def _send(self, cell: Cell, work: CellWork) -> None:
+        """Send a cell to all its ranks, or let none run it.
+
+        If a send fails, the cell is cancelled on the ranks that lack it and interrupted on the
+        others.
+        """
+        for at, rank in enumerate(cell.ranks):
+            try:
+                if isinstance(work, dict):
+                    self._dispatch.apply(cell, rank, work[rank])
+                else:
+                    self._dispatch.execute(cell, rank, work)
+            except BaseException:
+                if cell.is_announced:
+                    self._take_back(cell.name, cell.ranks[at:] if at else ())
+                    self._dispatch.interrupt_cell(cell.name, cell.ranks[:at])
+                raise
+            if rank in self._lost:  # since the ranks were chosen
+                cell.on_lost(self._lost[rank])
+
+    def _retry_of(self, cell: Cell) -> RetryAction:
+        """Return the callables that resend a cell's lost messages."""
+
+        def send_again(rank: int, is_whole: bool, is_stopped: bool) -> None:
+            self._dispatch.again(cell, rank, is_whole=is_whole, is_stopped=is_stopped)
+
+        def stop_again(ranks: tuple[int, ...]) -> None:
+            self._dispatch.stop_again(cell.name, ranks)
+
+        return RetryAction(self._root.see_cells, send_again, stop_again)
+
+    def part(self, work: str | RankTask, ranks: tuple[int, ...], view: View) -> None:
+        """Run code or a task within work that holds the ranks."""
+        name = self._next()
+        here, _ = self._announce(name, ranks, view, is_all=False)
+        for lost in (self._lost[rank] for rank in ranks if rank not in here):
+            self._root.forget_cell(name)
+            raise RankFailure(lost.rank, lost.host, lost.reason)
+        raise_for(self._execute(Cell(name, here), work, view))
+
+    def ask(
+        self, ranks: tuple[int, ...], work: RankCall, buffers: Sequence[memoryview] = ()
+    ) -> dict[int, dict[str, Any]]:
+        """Call ranks within work that holds the ranks.
+
+        Returns the named values by rank.
+        """
+        values, outcome = self._ask(ranks, work, buffers)
+        raise_for(outcome)
+        return values
+
+    def _ask(
+        self, ranks: tuple[int, ...], work: RankCall, buffers: Sequence[memoryview] = ()
+    ) -> tuple[dict[int, dict[str, Any]], CellOutcome]:
+        call = Call(self._next("call"), ranks, sum(buffer.nbytes for buffer in buffers))
+        try:
+            for rank in ranks:
+                self._dispatch.apply(call, rank, list(buffers), work)
+                if rank in self._lost:  # since the ranks were chosen
+                    call.on_lost(self._lost[rank])
+            outcome = run_cell(
+                call, QuietView(), self._dispatch, see=self._root.see, retry=self._retry_of(call)
+            )
+        finally:
+            self._dispatch.forget(call)
+        values, unloadable = call.load()
+        outcome.failures.update(unloadable)
+        return values, outcome
+
+    def _enter(self) -> None:
+        """Make every rank join the world of the current epoch."""
+        cell = UnannouncedCell(self._next("enter"), self._ranks)
+        raise_for(self._execute(cell, EnterWorld(), QuietView()))
+
+    def _settle(
+        self, make_view: Callable[[], View], tell: Callable[[str], None]
+    ) -> DistributedError | None:
+        """Bring replaced ranks into the world, and prepare them.
+
+        Returns the first error of a startup cell, if any.
+        """
+        absent = tuple(sorted(self._replaced_ranks.absent))
+        if absent:
+            name = self._next("meet")
+            try:
+                allowed = self._root.begin_cell(name, absent)
+                self._meet(is_reformed=allowed.reform)
+            finally:
+                self._take_back(name)
+        fresh = self._replaced_ranks.take()
+        if not fresh:
+            return None
+        error = prepare(self, fresh, self._startup_cells, make_view=make_view, tell=tell)
+        self._root.settled([replaced_rank.engine for replaced_rank in fresh])
+        return error
+
+    def _meet(self, *, is_reformed: bool) -> None:
+        """Wait until replaced ranks answer, then make ranks join or introduce them.
+
+        All ranks join if the world is formed anew (``is_reformed``). Otherwise only the replaced
+        ranks get the size of the world.
+        """
+        absent = self._replaced_ranks.absent
+        if absent:
+            wait_answering(
+                self._dispatch,
+                self._next("ping"),
+                len(self._ranks),
+                ANSWER_S,
+                ranks=absent,
+                gone=lambda: tuple(self._lost),
+                stopped=self._is_stopped,
+            )
+        here = tuple(sorted(absent - self._lost.keys()))
+        if is_reformed:
+            self._enter()
+        elif here:
+            cell = UnannouncedCell(self._next("introduce"), here)
+            raise_for(self._execute(cell, Introduce(len(self._ranks)), QuietView()))
+        self._replaced_ranks.met(absent)
+
+    def on_news(self, message: FromRoot) -> None:
+        """Take the root's news: a death, a replacement or a notice.
+
+        The running cell gets it too.
+        """
+        with self._news_lock:
+            if self._early_news is not None:
+                self._early_news.append(message)
+            self._on_news(message)
+
+    def _on_news(self, message: FromRoot) -> None:
+        if isinstance(message, RankLost):
+            lost = lost_of(message)
+            self._lost.setdefault(lost.rank, lost)
+            self._replaced_ranks.lose(lost.rank)
+            self._client.lose(lost.rank, self._dispatch.engines[lost.rank])
+            self._dispatch.on_lost(lost)
+        elif isinstance(message, Replaced):
+            self._dispatch.on_replaced(message.rank, message.engine)
+            self._lost.pop(message.rank, None)
+            self._left.discard(message.rank)
+            self._replaced_ranks.add(message.rank, message.engine, message.reason)
+        elif isinstance(message, Notice):
+            self._dispatch.tell(NoticeEvent(message.text))
+
+    def begin(self, *, is_new: bool) -> None:
+        """Begin to run cells, once the ranks answer.
+
+        ``is_new``: the ranks were just started, and all join the world. Otherwise the client
+        attaches, and `join` follows the cell that the ranks run.
+        """
+        if is_new:
+            with self._news_lock:
+                self._early_news = None
+            name, gone = f"{self._name}:ping", lambda: tuple(self._lost)
+            wait_answering(self._dispatch, name, len(self._ranks), ANSWER_S, gone=gone)
+            for lost in self._lost.values():
+                raise RankFailure(lost.rank, lost.host, f"{lost.reason} while starting")
+            self._enter()
+            return
+        # The root knows the epoch and the ranks that entered it, and tells the first cell.
+        self._missed = missed = AttachSync(self._name, self._dispatch, self._root, len(self._ranks))
+        for kept in missed.status.every_start:
+            self._startup_cells.add(kept.code, kept.ranks)
+        with self._news_lock:
+            for lost in missed.deaths:
+                self._lost[lost.rank] = lost
+                self._dispatch.on_lost(lost)
+            for its in missed.status.returns:
+                if its.rank not in self._lost:
+                    self._replaced_ranks.add(its.rank, its.engine, its.reason, is_known=True)
+            # Apply the news that came meanwhile, in order: the last message about a rank counts.
+            early, self._early_news = self._early_news or [], None
+            for message in early:
+                self._on_news(message)
+        if missed.cell is not None and missed.running:
+            self._slot.leave(RunningCell(missed.cell.name, missed.running))
+
+    def run(
+        self,
+        code: str,
+        ranks: tuple[int, ...] | None,
+        view: View,
+        *,
+        timeout: float | None,
+        max_lines: int,
+        every_start: bool = False,
+        what: str = "",
+        has_values: bool = False,
+    ) -> list[RankResult]:
+        """Run a cell; see `Workspace.run`.
+
+        ``ranks`` None: all live ranks. ``what`` names the cell where another cell is refused.
+        """
+        if every_start:
+            self._startup_cells.add(code, ranks)
+            self._root.keep(AddStartupCell(code, ranks))
+        fetch = self._values if has_values else None
+        outcome, values = self._run(code, ranks, view, timeout, max_lines, what, fetch)
+        return results_of(outcome, outcome.ranks, values)
+
+    def perform(self, task: RankTask, view: View, what: str) -> None:
+        """Perform a task on all live ranks, as a cell.
+
+        ``what`` names the task where a cell is refused meanwhile.
+        """
+        self._run(task, None, view, None, MAX_LINES, what, None)
+
+    def evaluate(
+        self, expressions: tuple[str, ...], ranks: tuple[int, ...] | None, view: View
+    ) -> dict[int, dict[str, Any]]:
+        """Evaluate expressions on ranks as a cell; return values by rank."""
+
+        def fetch(name: str, outcome: CellOutcome) -> dict[int, dict[str, Any]]:
+            return self.ask(outcome.ranks, GiveValue(name))
+
+        _, values = self._run(
+            Evaluate(expressions), ranks, view, None, MAX_LINES, "an exchange", fetch
+        )
+        return values
+
+    def _run(
+        self,
+        work: str | RankTask,
+        ranks: tuple[int, ...] | None,
+        view: View,
+        timeout: float | None,
+        max_lines: int,
+        what: str,
+        fetch: Callable[[str, CellOutcome], dict[int, Any]] | None,
+    ) -> tuple[CellOutcome, dict[int, Any]]:
+        """Run code or a task, then ``fetch`` values before anything else runs."""
+        chosen = self._ranks if ranks is None else ranks
+        name = self._next()
+        code = work if isinstance(work, str) else ""
+        # From the announcement on, a Ctrl-C must not interrupt between two steps. So it becomes an
+        # event of the cell: the cell is stopped as it begins, and a wait for replaced ranks ends.
+        events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        with (
+            self._slot.take(RunningCell(name, chosen, what or "a cell", "" if what else code)),
+            ExitStack() as until_it_is_over,
+        ):
+            until_it_is_over.enter_context(ctrl_c(lambda: events.put(StopRequest())))
+            here, lost = self._begin_cell(name, chosen, view, events, is_all=ranks is None)
+            cell = Cell(name, here, events, lost)
+            if isinstance(work, str) and work.strip() != POST_MORTEM:
+                self._last_cell = name
+            outcome = self._execute(cell, work, view, timeout=timeout, max_lines=max_lines)
+            until_it_is_over.close()
+            raise_for(outcome, timeout)
+            return outcome, {} if fetch is None else fetch(name, outcome)
+
+    def _values(self, name: str, outcome: CellOutcome) -> dict[int, Any]:
+        """Fetch the values of the cell's last expression, by rank.
+
+        Only ranks with a result are asked. A value that does not arrive is replaced by the error
+        that says why.
+        """
+        found: dict[int, Any] = {}
+        if ranks := tuple(sorted(outcome.results)):
+            values, asked = self._ask(ranks, GiveValue(name, MOST_VALUE_NBYTES))
+            if asked.was_stopped or asked.taken:
+                raise_for(asked)
+            for rank, failure in asked.failures.items():
+                found[rank] = cell_error({rank: (failure.ename, failure.evalue, ())})
+            for rank, lost in asked.lost.items():
+                found[rank] = RankFailure(rank, lost.host, lost.reason)
+            found |= {rank: named[""] for rank, named in values.items()}
+        return found
+
+    def _begin_cell(
+        self,
+        name: str,
+        chosen: tuple[int, ...],
+        view: View,
+        events: queue.SimpleQueue[Event],
+        *,
+        is_all: bool,
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Prepare the ranks for a cell and announce it.
+
+        Returns the ranks that can run the cell, and all dead ranks.
+        """
+        self._is_stopped = lambda: not events.empty()
+        try:
+            self._settle(QuietView, view.notice)
+            here, lost = self._announce(name, chosen, view, is_all=is_all)
+            if self._replaced_ranks:  # a rank was replaced during the announcement
+                self._root.forget_cell(name)
+                self._settle(QuietView, view.notice)
+                here, lost = self._announce(name, chosen, view, is_all=is_all)
+        finally:
+            self._is_stopped = lambda: False
+        return here, lost
+
+    def line_up(self, ranks: tuple[int, ...] | None, what: str, function: str) -> RunningCell:
+        """Queue a call; `apply` runs it and `leave_line` removes it."""
+        turn = RunningCell(self._next(), self._ranks if ranks is None else ranks, what, function)
+        self._slot.line_up(turn)
+        return turn
+
+    def leave_line(self, turn: RunningCell) -> None:
+        """Remove a queued call that will not run; idempotent."""
+        self._slot.leave_line(turn)
+
+    def apply(
+        self,
+        turn: RunningCell,
+        ranks: tuple[int, ...] | None,
+        pack: Callable[[tuple[int, ...]], dict[int, list[Any]]],
+        view: View,
+        *,
+        events: queue.SimpleQueue[Event],
+        check: Callable[[], None],
+    ) -> dict[int, list[Any]]:
+        """Call functions on ranks as a cell, when the queued turn comes.
+
+        Parameters
+        ----------
+        turn : RunningCell
+            Result of `line_up` with the same ``ranks``.
+        ranks : tuple of int, or None
+            None: all live ranks. Otherwise all of these must be alive.
+        pack : callable
+            Takes the live ranks and returns the packed call of each.
+        view : View
+            Shows the output and asks the prompts.
+        events : queue
+            The events of the cell. A `StopRequest` in it stops the call.
+        check : callable
+            Raises an exception to end the wait for the turn.
+
+        Returns
+        -------
+        dict of int to list
+            The packed values by rank.
+        """
+
+        def check_stopped() -> None:
+            check()
+            if not events.empty():
+                raise KeyboardInterrupt
+
+        name = turn.name
+        with self._slot.take_next(turn, view.notice, check_stopped):
+            here, lost = self._begin_cell(name, turn.ranks, view, events, is_all=ranks is None)
+            try:
+                if ranks is not None:
+                    self._refuse_dead(set(ranks).difference(here))
+                packed = pack(here)
+            except BaseException:
+                self._take_back(name)
+                raise
+            cell = FunctionCall(name, here, events, lost)
+            cell.nbytes = max(sum(memoryview(one).nbytes for one in its) for its in packed.values())
+            self._last_cell = name
+            outcome = self._execute(cell, packed, view)
+        raise_for(outcome)
+        return cell.values
+
+    def _refuse_dead(self, ranks: Collection[int]) -> None:
+        for rank in sorted(ranks):
+            its = self._lost.get(rank)
+            raise RankFailure(rank, its.host if its else "", its.reason if its else "died")
+
+    def client(self) -> ipyparallel.Client:
+        """Return ipyparallel's client of the ranks; see `Workspace.client`."""
+        return self._client.get(self._dispatch.engines, tuple(self._lost))
+
+    def close_client(self) -> None:
+        """Close ipyparallel's client, if there is one."""
+        self._client.close()
+
+    def join(self, view: View) -> list[RankResult]:
+        """Show what was missed, and wait for the running cell.
+
+        See `Workspace.join`.
+        """
+        missed, self._missed = self._missed, None
+        if missed is None:
+            return []
+        missed.tell(view)
+        if missed.cell is None or not missed.running:
+            missed.show(view)
+            return []
+        self._last_cell = missed.cell.name
+        with self._slot.take(RunningCell(missed.cell.name, missed.running)):
+            cell = missed.begin_cell()
+            outcome: CellOutcome | None = None
+            try:
+                outcome = run_cell(
+                    cell,
+                    view,
+                    self._dispatch,
+                    look=self._root.look,
+                    see=self._root.see,
+                    retry=self._retry_of(cell),
+                    typed=missed.typed,
+                )
+                self._left.update(outcome.abandoned)
+            finally:
+                self._end(cell, view, outcome)
+            raise_for(outcome)
+            return results_of(outcome, cell.ranks, self._values(cell.name, outcome))
+
+    def taken(self, text: str) -> None:
+        """Leave the running cell: the ranks are lost to this process.
+
+        Another process owns them now, or the connection to them broke.
+        """
+        self._dispatch.tell(OwnershipLost(text))
+
+    def restart(
+        self,
+        ranks: tuple[int, ...] | None,
+        wish: RestartOptions,
+        *,
+        force: bool,
+        make_view: Callable[[], View],
+        tell: Callable[[str], None],
+    ) -> tuple[int, ...]:
+        """Replace ranks; see `Workspace.restart`.
+
+        ``ranks`` None: the dead ranks.
+        """
+        wished = self._ranks if ranks is None else ranks
+        self._replaced_ranks.wish(wished, wish)
+        try:
+            answer = self._root.restart(ranks or (), force=force)
+        finally:
+            self._replaced_ranks.unwish(wished, wish)
+        if answer.joined:
+            tell(say_joined(answer.joined))
+        if answer.ranks:
+            error = None
+            turn = RunningCell(self._next("restart"), answer.ranks, "a restart")
+            with self._slot.take_if_free(turn) as is_free:
+                if is_free:
+                    error = self._settle(make_view, tell)
+            if not is_free:
+                tell(f"{name_ranks(answer.ranks)} will take part from the next cell on")
+            if error is not None:
+                raise error
+        if answer.failed:
+            raise DistributedError(say_failed(answer.failed))
+        return answer.ranks
+
+    def call(
+        self,
+        ranks: tuple[int, ...] | None,
+        work: RankCall,
+        tell: Callable[[str], None],
+        buffers: Sequence[memoryview] = (),
+    ) -> dict[int, dict[str, Any]]:
+        """Call ranks; return the named values by rank."""
+        chosen = self._ranks if ranks is None else ranks
+        with self._slot.take(RunningCell(self._next("call"), chosen, "an exchange")):
+            self._settle(QuietView, tell)
+            lost = {rank: self._lost[rank] for rank in chosen if rank in self._lost}
+            if lost and ranks is not None:
+                first = next(iter(lost.values()))
+                raise RankFailure(first.rank, first.host, first.reason)
+            self._check_left(chosen)
+            here = tuple(rank for rank in chosen if rank not in lost)
+            return self.ask(here, work, buffers)
+
+    def last_errors(self, ranks: tuple[int, ...] | None) -> list[RankError]:
+        """Ask ranks for their last errors; see `Workspace.last_errors`."""
+        errors = []
+        answers = self.call(ranks, GiveLastError(), QuietView().notice)
+        for rank, answer in sorted(answers.items()):
+            found: ErrorOfCell | None = answer[""]
+            if found is not None:
+                is_of_last = found.cell == (self._last_cell or found.last_cell)
+                errors.append(RankError(rank, found.ename, found.evalue, is_of_last))
+        return errors
+
+    def _check_left(self, ranks: Collection[int]) -> None:
+        """Refuse to queue behind a cell that an abandoned rank still runs."""
+        if not self._left:
+            return
+        states = {info.rank: info.state for info in self._root.topology().ranks}
+        self._left = {rank for rank in self._left if states[rank] == "busy"}
+        busy = self._left.intersection(ranks)
+        if busy:
+            raise DistributedError(say_busy(self._root.stacks(tuple(sorted(busy)))))
+
+    def interrupt(self) -> tuple[int, ...]:
+        """Stop the running cell and return its ranks; empty without one."""
+        running = self._slot.turn
+        if running is None:
+            return ()
+        # A loop that waits for the cell stops it as at Ctrl-C. Without such a loop (the cell is not
+        # sent yet, or was abandoned) the ranks are interrupted here.
+        if not self._dispatch.is_under_way(running.name):
+            self._dispatch.interrupt_cell(running.name, running.ranks)
+        self._dispatch.tell(Interrupted())
+        return tuple(running.ranks)

@@ -1,0 +1,185 @@
+"""Give the ranks to one cell or call at a time."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+from phalanx.errors import DistributedError
+from phalanx.protocol import (
+    name_ranks,
+)
+
+CHECK_S = 0.25  # how late a waiting cell notices a stop
+_MOST_SHOWN = 60  # characters of a cell's first line
+
+
+class CellRuns(DistributedError):
+    """The ranks already run something; the text names it."""
+
+
+@dataclass(frozen=True)
+class RunningCell:
+    """A cell that has the ranks, or waits for them."""
+
+    name: str
+    ranks: tuple[int, ...]
+    what: str = "a cell"
+    code: str = ""
+    since_s: float = field(default_factory=time.monotonic)
+
+    @property
+    def title(self) -> str:
+        """Return the first line of the code, shortened; "" without code."""
+        first = next((line.strip() for line in self.code.splitlines() if line.strip()), "")
+        return first if len(first) <= _MOST_SHOWN else first[: _MOST_SHOWN - 1] + "…"
+
+    @property
+    def text(self) -> str:
+        """Describe in one line what runs, and where."""
+        lasted_s = time.monotonic() - self.since_s
+        return (
+            f"{self.what} runs already on {name_ranks(self.ranks)}"
+            + (f", for {lasted_s:.0f} s" if lasted_s >= 1 else "")
+            + (f": `{self.title}`" if self.code else "")
+        )
+
+
+class ExecutionSlot:
+    """Gives the ranks to one cell at a time.
+
+    The lock guards all fields.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._turn: RunningCell | None = None
+        self._is_taken = False
+        self._line: deque[RunningCell] = deque()  # calls that wait, the next one first
+        self.n_ended = 0
+
+    @property
+    def turn(self) -> RunningCell | None:
+        """The cell that runs, even if nobody waits for it."""
+        return self._turn
+
+    @property
+    def is_taken(self) -> bool:
+        """Whether this process waits for a running cell."""
+        return self._is_taken
+
+    def leave(self, turn: RunningCell) -> None:
+        """Record a cell that runs although nobody waits for it.
+
+        Such a cell can be interrupted and joined.
+        """
+        self._turn = turn
+
+    def check(self) -> None:
+        """Raise `CellRuns` if a cell has the ranks or waits for them."""
+        if self._is_taken or self._line:
+            raise self._refusal()
+
+    def _say_why(self) -> str:
+        turn = self._turn
+        if turn is None and self._line:
+            turn = self._line[0]
+        # The cell may have ended just now.
+        return turn.text if turn is not None else "a cell ran already"
+
+    def _refusal(self) -> CellRuns:
+        return CellRuns(f"{self._say_why()}; wait for it, or stop it with %distributed interrupt")
+
+    @contextmanager
+    def take_if_free(self, turn: RunningCell) -> Iterator[bool]:
+        """Hold the ranks inside the context, if they are free.
+
+        Yields whether they were free.
+        """
+        with self._changed:
+            is_free = self._is_free_for(turn)
+            if is_free:
+                # From here on the cell can be interrupted: a rank remembers an interrupt until the
+                # cell arrives.
+                self._is_taken, self._turn = True, replace(turn, since_s=time.monotonic())
+                if self._line:
+                    self._line.popleft()
+        if not is_free:
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            with self._changed:
+                self._is_taken, self._turn = False, None
+                self.n_ended += 1
+                self._changed.notify_all()
+
+    def _is_free_for(self, turn: RunningCell) -> bool:
+        return not self._is_taken and (not self._line or self._line[0] is turn)
+
+    def line_up(self, turn: RunningCell) -> None:
+        """Append a turn to the queue; `take_next` waits for it."""
+        with self._changed:
+            self._line.append(turn)
+
+    def leave_line(self, turn: RunningCell) -> None:
+        """Remove a turn from the queue; idempotent."""
+        with self._changed:
+            self._line = deque(one for one in self._line if one is not turn)
+            self._changed.notify_all()
+
+    @contextmanager
+    def take_next(
+        self, turn: RunningCell, tell: Callable[[str], None], check: Callable[[], None]
+    ) -> Iterator[None]:
+        """Wait for a queued turn, and hold the ranks inside the context.
+
+        Parameters
+        ----------
+        turn : RunningCell
+            The turn that `line_up` has queued.
+        tell : callable
+            Gets one line about the cell that is waited for, if there is one.
+        check : callable
+            Raises an exception to end the waiting; called four times a second.
+        """
+        try:
+            check()
+            if not self._wait_for(turn, 0.0):
+                tell(f"{turn.what} waits: {self._say_why()}")
+                while not self._wait_for(turn, CHECK_S):
+                    check()
+                check()  # the cell before may have ended for the reason that ends this wait
+        except BaseException:
+            self.leave_line(turn)
+            raise
+        with self.take(turn):
+            yield
+
+    def _wait_for(self, turn: RunningCell, timeout_s: float) -> bool:
+        with self._changed:
+            return self._changed.wait_for(lambda: self._is_free_for(turn), timeout_s)
+
+    @contextmanager
+    def take(self, turn: RunningCell) -> Iterator[None]:
+        """Hold the ranks inside the context.
+
+        Raises
+        ------
+        CellRuns
+            Another cell has the ranks.
+        """
+        with self.take_if_free(turn) as is_free:
+            if not is_free:
+                raise self._refusal()
+            yield
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until no cell has the ranks; return False on timeout."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._is_taken, timeout_s)

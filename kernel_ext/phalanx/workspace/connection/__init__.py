@@ -1,0 +1,1 @@
+"""Connect to the root supervisor and to the ranks' kernels."""

@@ -1,0 +1,446 @@
+"""Send requests to the root supervisor; receive replies and events.
+
+`RootClient` matches replies to requests. `SampleLog` keeps the samples that the root sends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import math
+import os
+import queue
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import msgspec
+import zmq
+
+import phalanx
+from phalanx.errors import DistributedError
+from phalanx.protocol import (
+    AddStartupCell,
+    AttachRefused,
+    BeginCell,
+    Booted,
+    BootFailed,
+    BootProgress,
+    CancelCell,
+    CellAllowed,
+    CellStatusReply,
+    Detach,
+    Failed,
+    FromRoot,
+    GetCellStatus,
+    GetOutput,
+    GetStacks,
+    GetTopology,
+    GetTrace,
+    Hello,
+    Notice,
+    OutputIs,
+    RankLost,
+    RankStack,
+    ReplacementsReady,
+    Restart,
+    Restarted,
+    Samples,
+    StacksAre,
+    Stop,
+    Stopped,
+    TopologyIs,
+    ToRoot,
+    TraceIs,
+    WatchSamples,
+    WorldTopology,
+)
+from phalanx.supervisor import pid_namespace
+
+from .connect import Connection
+from .transport import SocketThread
+
+LEASE_S = 10.0  # a cell may keep the kernel from reading for most of that, and no sample is lost
+# Each renewal wakes the supervisor, which costs busy ranks as much as taking a sample.
+RENEW_S = 3.0
+AGAIN_S = 1.0  # if no sample came since the last renewal: the renewal may have been lost
+KEPT = 64  # twice the samples of one lease; about 3 MB with 64 busy ranks
+
+log = logging.getLogger(__name__)
+Answer = TypeVar(
+    "Answer", CellAllowed, TopologyIs, StacksAre, TraceIs, CellStatusReply, OutputIs, Restarted
+)
+
+_ANSWERS = (
+    CellAllowed
+    | TopologyIs
+    | StacksAre
+    | TraceIs
+    | CellStatusReply
+    | OutputIs
+    | Restarted
+    | Failed
+    | Stopped
+)
+
+ANSWER_S = 10.0  # the root answers in milliseconds; a new cell may wait 2 s for the last one
+STOP_S = 5.0
+END_S = 1.0  # from the root's last message to its exit
+RESTART_S = 90.0  # more than the root's own limits to end a rank and to start one
+POLL_S = 0.1
+LAST_WORD_S = 0.5  # for a message through a socket and two threads, on a busy machine
+
+
+@dataclass(frozen=True)
+class SampleView:
+    """Samples, oldest first; see `Workspace.samples`."""
+
+    samples: tuple[Samples, ...]
+    dropped: int = 0
+    waiting: frozenset[int] = frozenset()
+
+
+class SampleLog:
+    """Keeps the newest samples, and requests more while it is read.
+
+    The socket thread calls `take`; any thread may call `read`.
+    """
+
+    def __init__(
+        self,
+        send: Callable[[ToRoot], None],
+        *,
+        kept: int = KEPT,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._send = send
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._samples: deque[Samples] = deque(maxlen=kept)
+        self._asked_s = self._came_s = -math.inf
+
+    def take(self, samples: Samples) -> None:
+        """Add samples that have come."""
+        with self._lock:
+            self._samples.append(samples)
+            self._came_s = self._clock()
+
+    def read(self, after: int) -> SampleView:
+        """Return the samples after a number, and request more."""
+        with self._lock:
+            found = tuple(its for its in self._samples if its.number > after)
+            now_s = self._clock()
+            wait_s = RENEW_S if self._came_s > self._asked_s else AGAIN_S
+            is_due = now_s >= self._asked_s + wait_s
+            if is_due:
+                self._asked_s = now_s
+        if is_due:
+            self._send(WatchSamples(LEASE_S))
+        # Numbers continue while this process does not watch: a gap before a first read is no loss.
+        is_known = after and found and found[0].number > after + 1
+        return SampleView(found, found[0].number - after - 1 if is_known else 0)
+
+
+class RootClient:
+    """Client of a root supervisor.
+
+    Parameters
+    ----------
+    thread : SocketThread
+        Owns the client's socket.
+    connection : Connection
+        The root and the keys of its clients.
+    on_news : callable
+        Gets `RankLost`, `Replaced`, `Notice` and `OwnershipTransferred`, on the socket thread. If
+        the root dies, it gets a `RankLost` for each rank, on a thread of this client.
+    """
+
+    def __init__(
+        self,
+        thread: SocketThread,
+        connection: Connection,
+        on_news: Callable[[FromRoot], None],
+    ) -> None:
+        self._root = connection.root
+        self._on_news = on_news
+        self._ids = itertools.count(1)
+        self._lock = threading.Lock()
+        self._waiting: dict[int, Callable[[FromRoot], None]] = {}
+        self._boot: queue.SimpleQueue[FromRoot] = queue.SimpleQueue()
+        self._decoder = msgspec.msgpack.Decoder(FromRoot)
+        self._thread = thread
+        self._samples = SampleLog(self._send)
+        self._is_stopping = False
+        self._is_booting = True
+        self._stopped: queue.SimpleQueue[FromRoot] | None = None  # gets the answer to `Stop`
+        self._size = connection.size
+        self._watcher = threading.Thread(target=self._watch, name="phalanx-root", daemon=True)
+        try:
+            self._watcher.start()
+            self._connect(connection)
+        except BaseException:
+            self._is_stopping = True
+            connection.abandon()
+            raise
+
+    def _connect(self, connection: Connection) -> None:
+        def configure(sock: zmq.Socket[bytes]) -> None:
+            sock.curve_serverkey = self._root.address.public_key
+            sock.curve_publickey = connection.public_key
+            sock.curve_secretkey = connection.secret_key
+
+        self._socket = self._thread.socket(
+            zmq.DEALER, self._root.address.endpoint, self._receive, configure=configure
+        )
+        self._send(Hello(phalanx.__version__, os.getpid(), connection.mode, pid_namespace()))
+
+    @property
+    def pid(self) -> int:
+        """Return the process id of the root supervisor."""
+        return self._root.pid
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the root supervisor runs."""
+        return self._root.poll() is None
+
+    def _watch(self) -> None:
+        """Report all ranks as lost when the root dies.
+
+        No other process can report the root's death.
+        """
+        self._root.wait()
+        if not self._is_stopping:
+            host = socket.gethostname()
+            for rank in range(self._size):
+                self._on_news(RankLost(rank, host, "is gone: its supervisor has died", ""))
+
+    def wait_booted(
+        self, timeout_s: float, on_progress: Callable[[BootProgress], None] | None = None
+    ) -> Booted:
+        """Wait until every rank takes cells.
+
+        ``on_progress`` gets the progress of the hosts meanwhile. A notice about the start is logged
+        as a warning, because no cell runs that could show it.
+
+        Raises
+        ------
+        DistributedError
+            The boot failed, or took longer than ``timeout_s``; says why.
+        """
+        deadline_s = time.monotonic() + timeout_s
+        what = "the ranks to start"
+        answer = self._wait(self._boot, timeout_s, what)
+        while isinstance(answer, BootProgress | Notice):
+            if isinstance(answer, Notice):
+                log.warning("%s", answer.text)
+            elif on_progress is not None:
+                on_progress(answer)
+            answer = self._wait(self._boot, deadline_s - time.monotonic(), what)
+        self._is_booting = False
+        if isinstance(answer, BootFailed | AttachRefused):
+            raise DistributedError(answer.message)
+        if not isinstance(answer, Booted):
+            msg = f"the supervisor answered {type(answer).__name__} to the boot"
+            raise DistributedError(msg)
+        return answer
+
+    def begin_cell(self, cell: str, ranks: tuple[int, ...], title: str = "") -> CellAllowed:
+        """Announce a cell, and return the root's permission."""
+        return self._ask(lambda id_: BeginCell(id_, cell, ranks, title), CellAllowed)
+
+    def forget_cell(self, cell: str, ranks: tuple[int, ...] = ()) -> None:
+        """Cancel an announced cell that was not sent to (these) ranks.
+
+        Without ``ranks`` the cell was sent to no rank.
+        """
+        self._send(CancelCell(cell, ranks))
+
+    def keep(self, cell: AddStartupCell) -> None:
+        """Store a startup cell at the root, for clients that attach later."""
+        self._send(cell)
+
+    def settled(self, engines: Iterable[str]) -> None:
+        """Report that these new engines are prepared."""
+        self._send(ReplacementsReady(tuple(engines)))
+
+    def cell_status(self) -> CellStatusReply:
+        """Ask how cells and ranks stand, and what was missed."""
+        return self._ask(GetCellStatus, CellStatusReply)
+
+    def output(self, rank: int, *, since: int = 0, max_lines: int = 0) -> OutputIs:
+        """Ask for the end of a rank's output since a byte."""
+        return self._ask(lambda id_: GetOutput(id_, rank, since, max_lines), OutputIs)
+
+    def topology(self) -> WorldTopology:
+        """Ask for the hosts, ranks and links of the world."""
+        return self._ask(GetTopology, TopologyIs).topology
+
+    def look(self, take: Callable[[WorldTopology], None]) -> None:
+        """Ask for the topology without waiting.
+
+        ``take`` is called on the socket thread, or never if the root does not answer.
+        """
+
+        def answered(answer: FromRoot) -> None:
+            if isinstance(answer, TopologyIs):
+                take(answer.topology)
+
+        self._request(GetTopology, answered)
+
+    def see_cells(self, take: Callable[[CellStatusReply], None]) -> None:
+        """Ask how cells stand without waiting; ``take`` as in `look`."""
+
+        def answered(answer: FromRoot) -> None:
+            if isinstance(answer, CellStatusReply):
+                take(answer)
+
+        self._request(GetCellStatus, answered)
+
+    def stacks(self, ranks: tuple[int, ...]) -> dict[int, RankStack]:
+        """Ask for the stacks of ranks."""
+        return self._ask(lambda id_: GetStacks(id_, ranks), StacksAre).stacks
+
+    def trace(self) -> TraceIs:
+        """Ask for the last operations of the ranks."""
+        return self._ask(GetTrace, TraceIs)
+
+    def samples(self, after: int) -> SampleView:
+        """Return the samples that have come, and request more for a while."""
+        return self._samples.read(after)
+
+    def see(
+        self,
+        ranks: tuple[int, ...],
+        is_twice: bool,
+        take: Callable[[dict[int, RankStack]], None],
+    ) -> None:
+        """Ask for the stacks of ranks without waiting.
+
+        ``take`` as in `look`, ``is_twice`` as in `GetStacks`.
+        """
+
+        def answered(answer: FromRoot) -> None:
+            if isinstance(answer, StacksAre):
+                take(answer.stacks)
+
+        self._request(lambda id_: GetStacks(id_, ranks, is_twice), answered)
+
+    def restart(self, ranks: tuple[int, ...], *, force: bool) -> Restarted:
+        """Replace ranks; without ranks the dead ones."""
+        return self._ask(lambda id_: Restart(id_, ranks, force), Restarted, RESTART_S)
+
+    def ask_to_stop(self) -> queue.SimpleQueue[FromRoot]:
+        """Ask the root to end the ranks, without waiting.
+
+        The request is sent only once. Returns the queue that gets the answer.
+        """
+        if self._stopped is None:
+            self._stopped = queue.SimpleQueue()
+            self._request(Stop, self._stopped.put)
+        return self._stopped
+
+    def stop(self) -> None:
+        """End the ranks, the controller and the supervisor; idempotent.
+
+        A supervisor that is already dead is no error.
+        """
+        self._is_stopping = True
+        if self.is_alive:
+            # If the root hangs or has just died, close() below kills it with its children.
+            with contextlib.suppress(DistributedError):
+                self._wait(self.ask_to_stop(), STOP_S, "the end of the ranks")
+        # The root's exit wakes the watcher at once; `close` would only poll for it.
+        self._watcher.join(timeout=END_S)
+        self._root.close(timeout_s=0.0)
+        self._watcher.join()
+
+    def leave(self) -> None:
+        """Leave the root to the client that took it over; idempotent."""
+        self._is_stopping = True
+        self._root.let_go()
+
+    def let_go(self) -> None:
+        """Detach: leave the ranks running for their linger time; idempotent."""
+        self._is_stopping = True
+        if self.is_alive:
+            # Closing sockets may lose the last message: an answer proves that `Detach` has arrived.
+            with contextlib.suppress(DistributedError):
+                self._send(Detach())
+                self.cell_status()
+        self._root.let_go()
+
+    def _request(self, make: Callable[[int], ToRoot], answered: Callable[[FromRoot], None]) -> int:
+        request_id = next(self._ids)
+        with self._lock:
+            self._waiting[request_id] = answered
+        self._send(make(request_id))
+        return request_id
+
+    def _ask(
+        self,
+        make: Callable[[int], ToRoot],
+        kind: type[Answer],
+        timeout_s: float = ANSWER_S,
+    ) -> Answer:
+        inbox: queue.SimpleQueue[FromRoot] = queue.SimpleQueue()
+        request_id = self._request(make, inbox.put)
+        try:
+            answer = self._wait(inbox, timeout_s, "an answer of the supervisor")
+        finally:
+            with self._lock:
+                self._waiting.pop(request_id, None)
+        if isinstance(answer, Failed):
+            raise DistributedError(answer.message)
+        if not isinstance(answer, kind):
+            msg = f"the supervisor answered {type(answer).__name__}"
+            raise DistributedError(msg)
+        return answer
+
+    def _wait(self, inbox: queue.SimpleQueue[FromRoot], timeout_s: float, what: str) -> FromRoot:
+        # In steps, so that the supervisor's exit is noticed, and Ctrl-C on every platform.
+        for _ in range(max(1, round(timeout_s / POLL_S))):
+            try:
+                return inbox.get(timeout=POLL_S)
+            except queue.Empty:
+                if not self.is_alive:
+                    return self._last_word(inbox)
+                self._thread.check()
+        msg = f"waited {timeout_s:g} s for {what}"
+        raise DistributedError(msg)
+
+    def _last_word(self, inbox: queue.SimpleQueue[FromRoot]) -> FromRoot:
+        """Wait for a message that the dead supervisor sent before its exit."""
+        try:
+            return inbox.get(timeout=LAST_WORD_S)
+        except queue.Empty:
+            log = self._root.last_output()
+            msg = f"the supervisor is gone{': ' + log if log else ''}"
+            raise DistributedError(msg) from None
+
+    def _send(self, message: ToRoot) -> None:
+        self._thread.send(self._socket, [msgspec.msgpack.encode(message)])
+
+    def _receive(self, frames: list[bytes]) -> None:
+        message = self._decoder.decode(frames[-1])
+        if isinstance(message, Booted | BootFailed | AttachRefused):
+            self._boot.put(message)
+        elif isinstance(message, Samples):
+            self._samples.take(message)
+        elif isinstance(message, BootProgress):
+            if self._is_booting:  # later progress is of a restarted host: `restart` waits for that
+                self._boot.put(message)
+        elif isinstance(message, Notice) and self._is_booting:
+            self._boot.put(message)
+        elif isinstance(message, _ANSWERS):
+            with self._lock:
+                take = self._waiting.pop(message.id, None)
+            if take is not None:
+                take(message)
+        else:
+            self._on_news(message)

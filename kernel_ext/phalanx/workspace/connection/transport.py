@@ -1,0 +1,369 @@
+"""Own the client's sockets and the one thread that uses them.
+
+`SocketThread` sends and receives frames. `RankChannels` speaks Jupyter's wire protocol
+(jupyter_client's Session) with the ranks' kernels. `SharedClient` makes ipyparallel's own client.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import zmq
+from jupyter_client.session import Session
+
+from phalanx.errors import DistributedError
+from phalanx.protocol import name_ranks
+
+if TYPE_CHECKING:
+    import ipyparallel
+
+
+log = logging.getLogger(__name__)
+
+Frames = Any  # a list of bytes, or of zmq.Frame
+Sendable = Sequence[bytes | memoryview]
+
+LOGGED = (1, 10, 100, 1_000, 10_000)  # the failed messages that are logged, by number
+MAX_CHARACTERS = 300  # longest error text in a line
+
+# Signatures that are remembered, so that no message is taken twice. A cell has about ten of them.
+# With jupyter_client's 65536 a kernel grew by 10 MiB in its first hours.
+KEPT_DIGESTS = 1 << 12
+
+Message = dict[str, Any]
+
+
+class SocketThread:
+    """A thread that owns sockets: sends for all threads and receives.
+
+    Only this thread touches the sockets (zmq's rule). Other threads append to ``_outgoing`` or
+    ``_tasks`` (deque operations are atomic) and wake the thread through the inproc pair. That pair's
+    sending end has a lock.
+
+    A handler that raises does not end the thread. If the thread breaks all the same, ``on_broken``
+    gets the reason and the ``way_out`` in one line; `check`, `send` and `socket` raise that text.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        on_broken: Callable[[str], None] = lambda _text: None,
+        *,
+        way_out: str = "",
+    ) -> None:
+        self._on_broken = on_broken
+        self._way_out = way_out
+        self._broken = ""
+        self._context = zmq.Context()
+        try:
+            self._open(name)
+        except BaseException:
+            self._context.destroy(linger=0)
+            raise
+
+    def _open(self, name: str) -> None:
+        self._outgoing: deque[tuple[zmq.Socket[bytes], Sendable]] = deque()
+        self._tasks: deque[Callable[[], None]] = deque()
+        self._handlers: dict[zmq.Socket[bytes], tuple[Callable[[Frames], None], bool]] = {}
+        self._poller = zmq.Poller()
+        self._bell_lock = threading.Lock()
+        inner = self._context.socket(zmq.PAIR)
+        self._bell = self._context.socket(zmq.PAIR)
+        inner.bind("inproc://bell")
+        self._bell.connect("inproc://bell")
+        self._poller.register(inner, zmq.POLLIN)
+        self._inner = inner
+        self._is_closed = False
+        self._n_bad = 0
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def socket(
+        self,
+        kind: int,
+        endpoint: str,
+        handler: Callable[[Frames], None],
+        *,
+        configure: Callable[[zmq.Socket[bytes]], None] | None = None,
+        copy: bool = True,
+    ) -> zmq.Socket[bytes]:
+        """Connect a socket; ``handler`` gets its messages on the thread.
+
+        Without ``copy`` the handler gets `zmq.Frame` objects: each owns its memory, which is
+        writable.
+        """
+        self.check()
+        sock = self._context.socket(kind)
+        sock.linger = 0
+        sock.sndhwm = sock.rcvhwm = 0  # never drop a rank's message, never block a caller
+        if configure is not None:
+            configure(sock)
+        sock.connect(endpoint)
+
+        def adopt() -> None:
+            self._handlers[sock] = handler, copy
+            self._poller.register(sock, zmq.POLLIN)
+
+        self._tasks.append(adopt)
+        self._ring()
+        return sock
+
+    def send(self, sock: zmq.Socket[bytes], frames: Sequence[Any]) -> None:
+        """Send from any thread; messages of one caller stay in order.
+
+        Raises
+        ------
+        TypeError, BufferError
+            A frame is no buffer, or is not contiguous.
+        DistributedError
+            The thread is broken.
+        """
+        self.check()
+        sendable = [frame if isinstance(frame, bytes) else memoryview(frame) for frame in frames]
+        if not all(isinstance(frame, bytes) or frame.contiguous for frame in sendable):
+            msg = "a buffer that is not contiguous cannot be sent"
+            raise BufferError(msg)
+        self._outgoing.append((sock, sendable))
+        self._ring()
+
+    def check(self) -> None:
+        """Raise `DistributedError` if the thread is broken."""
+        if self._broken:
+            raise DistributedError(self._broken)
+
+    def _ring(self) -> None:
+        with self._bell_lock:
+            if not self._is_closed and not self._broken:
+                self._bell.send(b"")
+
+    def close(self) -> None:
+        """End the thread and close all sockets; idempotent.
+
+        A handler must not call this.
+        """
+        with self._bell_lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            if not self._broken:
+                self._bell.send(b"close")
+        self._thread.join()
+        self._bell.close()
+        self._context.destroy(linger=0)
+
+    def _run(self) -> None:
+        try:
+            while self._step():
+                pass
+        except BaseException as error:
+            log.debug("the connection broke", exc_info=True)
+            text = f"the connection to the supervisor broke ({say_error(error)})"
+            with self._bell_lock:
+                self._broken = f"{text}; {self._way_out}" if self._way_out else text
+            self._on_broken(self._broken)
+
+    def _step(self) -> bool:
+        """Wait for work and do it; return False when closing."""
+        is_open = True
+        for sock, _ in self._poller.poll():
+            if sock is self._inner:
+                is_open = self._inner.recv() != b"close"
+                while self._tasks:
+                    self._tasks.popleft()()
+                while self._outgoing:
+                    target, frames = self._outgoing.popleft()
+                    self._try(partial(target.send_multipart, frames, copy=False))
+            else:
+                self._try(partial(self._receive, sock))
+        return is_open
+
+    def _try(self, handle: Callable[[], object]) -> None:
+        """Send or receive one message; log an error and continue.
+
+        An error in one message must not end the thread, which serves all other messages.
+        """
+        try:
+            handle()
+        except BaseException:  # including SystemExit, which would end only this thread
+            self._n_bad += 1
+            if self._n_bad in LOGGED:
+                log.exception("a message could not be handled (number %d)", self._n_bad)
+
+    def _receive(self, sock: zmq.Socket[bytes]) -> None:
+        handler, copy = self._handlers[sock]
+        handler(sock.recv_multipart(0, copy=copy))
+
+
+def say_error(error: BaseException) -> str:
+    """Format an error's type and the first line of its text.
+
+    Examples
+    --------
+    >>> say_error(KeyError("x")), say_error(SystemExit())
+    ("KeyError: 'x'", 'SystemExit')
+    """
+    kind = type(error).__name__
+    try:
+        text = str(error).strip().partition("\n")[0]
+    except BaseException:  # noqa: BLE001 - the __str__ of a user's error may raise anything
+        return kind
+    return f"{kind}: {text[:MAX_CHARACTERS]}" if text else kind
+
+
+class RankChannels:
+    """Shell (mux), control and iopub channels of all ranks.
+
+    Engines are addressed by uuid. ``on_message(channel, message)`` runs on the socket thread. It
+    gets every reply ("shell", "control") and every published message ("iopub") that answers a
+    request of this client, or of another client with the same ``session``.
+    """
+
+    def __init__(
+        self,
+        thread: SocketThread,
+        connection: dict[str, Any],
+        session: str,
+        on_message: Callable[[str, Message], None],
+    ) -> None:
+        self._thread = thread
+        self._on_message = on_message
+        self._lock = threading.Lock()
+        self._session = Session(
+            session=session,
+            key=connection["key"].encode(),
+            signature_scheme=connection["signature_scheme"],
+            packer=connection["pack"],
+            unpacker=connection["unpack"],
+            digest_history_size=KEPT_DIGESTS,
+        )
+        base = connection["interface"]
+        self._shell = thread.socket(
+            zmq.DEALER,
+            f"{base}:{connection['mux']}",
+            lambda frames: self._receive("shell", frames, copy=False),
+            copy=False,  # arrays of any size come here
+        )
+        self._control = thread.socket(
+            zmq.DEALER,
+            f"{base}:{connection['control']}",
+            lambda frames: self._receive("control", frames),
+        )
+        self._iopub = thread.socket(
+            zmq.SUB,
+            f"{base}:{connection['iopub']}",
+            lambda frames: self._receive("iopub", frames),
+            configure=lambda sock: sock.subscribe(b""),
+        )
+
+    def shell(
+        self,
+        engine: str,
+        kind: str,
+        content: Message,
+        metadata: Message,
+        message_id: str,
+        buffers: list[Any],
+    ) -> None:
+        """Send a request with a message id chosen by the caller."""
+        with self._lock:
+            header = {**self._session.msg_header(kind), "msg_id": message_id}
+            message = self._session.msg(kind, content=content, header=header, metadata=metadata)
+            frames = self._session.serialize(message, ident=engine.encode())
+        self._thread.send(self._shell, [*frames, *buffers])
+
+    def control(
+        self,
+        engine: str,
+        kind: str,
+        content: Message,
+        register: Callable[[str], None] = lambda message_id: None,
+    ) -> None:
+        """Send a message that a busy rank also receives.
+
+        ``register`` gets the message id before the message is sent.
+        """
+        with self._lock:
+            message = self._session.msg(kind, content=content)
+            frames = self._session.serialize(message, ident=engine.encode())
+        register(message["header"]["msg_id"])
+        self._thread.send(self._control, frames)
+
+    def _receive(self, channel: str, frames: Any, *, copy: bool = True) -> None:
+        _, rest = self._session.feed_identities(frames, copy=copy)
+        message = self._session.deserialize(rest, copy=copy)
+        if message["parent_header"].get("session") == self._session.session:
+            self._on_message(channel, message)
+
+
+CLIENT_TIMEOUT_S = 10.0  # for the controller's first answer (milliseconds) and its heartbeat (1 s)
+_CLIENT_POLL_S = 0.01
+
+
+class SharedClient:
+    """Makes the client on first use and removes dead ranks from it.
+
+    ipyparallel's heartbeat is off: only the supervisor decides which ranks are dead. The client
+    tells the hub, and tasks that run on a dead rank end in ipyparallel's ``EngineError``. The lock
+    guards the client.
+    """
+
+    def __init__(self, connection: Mapping[str, Any]) -> None:
+        self._connection = connection
+        self._lock = threading.Lock()
+        self._client: ipyparallel.Client | None = None
+
+    def get(self, engines: Sequence[str], lost: Collection[int]) -> ipyparallel.Client:
+        """Return the client; wait until the client knows all live ranks.
+
+        Parameters
+        ----------
+        engines : sequence of str
+            Uuid of each rank's engine, by rank.
+        lost : collection of int
+            Dead ranks.
+
+        Raises
+        ------
+        DistributedError
+            The controller does not know an engine within 10 s.
+        """
+        with self._lock:
+            if self._client is None or self._client._closed:
+                import ipyparallel  # takes a third of a second
+
+                self._client = ipyparallel.Client(dict(self._connection), timeout=CLIENT_TIMEOUT_S)
+            client = self._client
+        for rank in lost:
+            self.lose(rank, engines[rank])
+        # The hub registers an engine at the hub's next heartbeat: up to one second after the engine
+        # has begun to take cells.
+        deadline_s = time.monotonic() + CLIENT_TIMEOUT_S
+        while missing := [
+            rank
+            for rank, engine in enumerate(engines)
+            if rank not in lost and client._engines.get(rank) != engine
+        ]:
+            if time.monotonic() > deadline_s:
+                msg = f"ipyparallel's controller does not know {name_ranks(missing)}"
+                raise DistributedError(msg)
+            time.sleep(_CLIENT_POLL_S)
+        return client
+
+    def lose(self, rank: int, engine: str) -> None:
+        """Remove a dead rank from the client at once; from any thread."""
+        client = self._client
+        if client is not None and not client._closed:
+            content = {"id": rank, "uuid": engine}
+            client._send(client._query_socket, "unregistration_request", content=content)
+
+    def close(self) -> None:
+        """Close the client; idempotent."""
+        with self._lock:
+            if self._client is not None:
+                self._client.close(linger=0)

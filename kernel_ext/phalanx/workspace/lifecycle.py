@@ -1,0 +1,288 @@
+"""Boot, leave and stop a workspace; take the root's messages."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from phalanx.errors import DistributedError
+from phalanx.protocol import BootProgress, FromRoot, OwnershipTransferred
+
+from .cells.attach import Observer
+from .cells.runner import CellRunner
+from .connection.connect import Connection
+from .connection.root_client import RootClient
+from .connection.transport import SocketThread
+
+__all__ = ["Lifecycle"]
+
+
+BOOT_S = 60.0
+
+
+class Lifecycle:
+    """A workspace's connection to its root supervisor, from start to close.
+
+    ``is_kept``: the ranks outlive a normal end of this process, and a ``with`` statement. In a
+    Jupyter kernel only ranks started with ``detach`` outlive its shutdown; after its restart or
+    crash all stay for their linger time. ``notice`` shows the user one line, from any thread.
+    """
+
+    def __init__(
+        self, connection: Connection, *, is_kept: bool, notice: Callable[[str], None]
+    ) -> None:
+        self.is_kept = is_kept
+        self.is_watching = connection.mode == "watch"
+        self.why_lost = ""  # who took the workspace over
+        self._name = connection.name
+        self._notice = notice
+        self._is_detached = connection.is_detached
+        self._is_closed = self._ends_with_kernel = False
+        self._was_alive = True  # at the time of the close
+        self._how_closed = "stopped"
+        self._why_closed = "this workspace was stopped; start another with %distributed start -n 4"
+        self.runner: CellRunner | None = None
+        self.observer: Observer | None = None
+        self._news_lock = threading.Lock()
+        self._early: list[FromRoot] = []  # messages that came before the runner was made
+        self._unwatch_shutdown: Callable[[], None] = lambda: None
+        try:
+            self.thread = SocketThread(
+                f"phalanx-{self._name}",
+                self._on_broken,
+                way_out=f"the ranks keep all they have: %distributed detach, then "
+                f"%distributed attach {self._name} --take",
+            )
+        except BaseException:
+            connection.abandon()
+            raise
+        try:
+            self.root = RootClient(self.thread, connection, self._on_news)
+        except BaseException:
+            self.thread.close()
+            raise
+
+    def boot(
+        self,
+        *,
+        is_new: bool,
+        more_s: float = 0.0,
+        progress: Callable[[BootProgress], None] | None = None,
+    ) -> None:
+        """Wait until the ranks are up.
+
+        ``more_s`` is extra time in seconds for starting their hosts.
+        """
+        booted = self.root.wait_booted(BOOT_S + more_s, progress)
+        if self.is_watching:
+            observer = Observer(self._name, self.thread, self.root, booted)
+            with self._news_lock:
+                self.observer = observer
+        else:
+            runner = CellRunner(self._name, self.thread, self.root, booted)
+            with self._news_lock:
+                for message in self._early:
+                    runner.on_news(message)
+                self._early.clear()
+                self.runner = runner
+            runner.begin(is_new=is_new)
+        atexit.register(self._at_exit)
+        self._unwatch_shutdown = _watch_shutdown(self._on_shutdown)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the supervisor lives and this process has not left it."""
+        return not self._is_closed and self.root.is_alive
+
+    @property
+    def was_left(self) -> bool:
+        """Whether this process stopped or detached the workspace itself.
+
+        False if another process took the workspace over, or the supervisor had died before.
+        """
+        return self._is_closed and self._was_alive and not self.why_lost
+
+    def stop(self) -> None:
+        """End the ranks; idempotent. See `Workspace.stop`."""
+        if self._is_closed:
+            self.thread.close()  # still open if the workspace was taken over
+            return
+        if self.is_watching:
+            raise DistributedError(self._only_watches())
+        self._close(self.root.stop)
+
+    def detach(self) -> None:
+        """Leave the ranks running; idempotent. See `Workspace.detach`."""
+        if not self._is_closed:
+            self._how_closed = "detached"
+            self._why_closed = (
+                f"this workspace was let go; %distributed attach {self._name} takes it up again"
+            )
+            self._close(self.root.let_go)
+
+    def _close(self, leave: Callable[[], None]) -> None:
+        self._was_alive = self.root.is_alive  # set before `_is_closed`: `was_left` reads both
+        self._is_closed = True
+        self._forget_ends()
+        if self.runner is not None:
+            self.runner.taken(self._why_closed)  # ends a background call (``block=False``)
+            self.runner.close_client()
+        try:
+            leave()
+        finally:
+            self.thread.close()
+
+    def _forget_ends(self) -> None:
+        """Remove the handlers for process exit and kernel shutdown."""
+        atexit.unregister(self._at_exit)
+        self._unwatch_shutdown()
+        self._unwatch_shutdown = lambda: None
+
+    def _on_shutdown(self) -> None:
+        """Ask the root to end the ranks: the kernel shuts down.
+
+        Called from any thread, and does not wait. The main thread may run a cell that never ends;
+        then the kernel is killed before `_at_exit`, which would wait for the ranks' end.
+        """
+        if self.is_running and not self.is_watching and not self._is_detached:
+            self._ends_with_kernel = True
+            with contextlib.suppress(DistributedError):  # must not keep the kernel alive
+                self.root.ask_to_stop()
+
+    def _at_exit(self) -> None:
+        """At normal process exit, stop or detach the ranks.
+
+        `Lifecycle` says which of them ends.
+        """
+        if self._ends_with_kernel:
+            self.stop()
+        elif self.is_kept or _lives_in_kernel():
+            self.detach()
+        else:
+            self.stop()
+
+    def check_running(self) -> None:
+        """Raise `DistributedError` if the supervisor cannot be reached any more."""
+        if self._is_closed:
+            raise DistributedError(self._why_closed)
+        if not self.root.is_alive:
+            msg = "the supervisor of this workspace is gone, and its ranks with it; start anew"
+            raise DistributedError(msg)
+        self.thread.check()
+
+    def up(self) -> CellRunner:
+        """Return the runner of cells; refuse while only watching or booting."""
+        self.check_running()
+        if self.is_watching:
+            raise DistributedError(self._only_watches())
+        if self.runner is None:
+            msg = "the ranks are not up yet"
+            raise DistributedError(msg)
+        return self.runner
+
+    def _only_watches(self) -> str:
+        return (
+            f"the workspace {self._name!r} is only watched from here; "
+            f"take it over with %distributed attach {self._name} --take"
+        )
+
+    def _on_news(self, message: FromRoot) -> None:
+        """Handle a message of the root, on the socket thread."""
+        if isinstance(message, OwnershipTransferred):
+            self._on_taken(message.pid)
+            return
+        with self._news_lock:
+            listener = self.observer or self.runner
+            if listener is None:
+                self._early.append(message)
+                return
+        listener.on_news(message)
+
+    def _on_taken(self, pid: int) -> None:
+        text = (
+            f"the workspace {self._name!r} was taken over by process {pid}; "
+            f"%distributed attach {self._name} --take takes it back"
+        )
+        # Set the reason before `_is_closed`: `was_left` reads both.
+        self.why_lost = self._why_closed = text
+        self._how_closed = "taken over"
+        self._is_closed = True
+        self._forget_ends()
+        self.root.leave()
+        if self.runner is not None and self.runner.is_running:
+            self.runner.taken(text)
+        else:
+            self._notice(text)
+
+    def _on_broken(self, text: str) -> None:
+        """End the wait for a cell, as the connection is broken.
+
+        Other calls check the connection themselves.
+        """
+        with self._news_lock:
+            listener = self.observer or self.runner
+        if listener is not None:
+            listener.taken(text)
+
+    @property
+    def state(self) -> str:
+        """Return "running", or how the workspace ended."""
+        over = self._how_closed if self._is_closed else "gone"
+        return "running" if self.is_running else over
+
+
+def _lives_in_kernel() -> bool:
+    """Whether this process is a Jupyter kernel.
+
+    A kernel may be restarted at any time.
+    """
+    return _application() is not None
+
+
+def _watch_shutdown(listener: Callable[[], None]) -> Callable[[], None]:
+    """Call ``listener`` when the kernel is shut down for good.
+
+    The thread that receives the message calls the listener, also while the main thread runs a cell.
+    A restart does not call the listener. A process that is no kernel never calls the listener.
+
+    Returns
+    -------
+    callable
+        Removes the listener.
+    """
+    kernel = getattr(_application(), "kernel", None)
+    if kernel is None:
+        return lambda: None
+    hook = kernel.do_shutdown
+    if not isinstance(hook, _Shutdown):
+        hook = kernel.do_shutdown = _Shutdown(hook)
+    hook.listeners.append(listener)
+    return lambda: hook.listeners.remove(listener)
+
+
+def _application() -> Any:
+    module = sys.modules.get("ipykernel.kernelapp")
+    if module is None or not module.IPKernelApp.initialized():
+        return None
+    return module.IPKernelApp.instance()
+
+
+class _Shutdown:
+    """Replaces a kernel's ``do_shutdown`` and calls it after the listeners.
+
+    The main thread changes the list of listeners; the control thread reads a copy of it.
+    """
+
+    def __init__(self, before: Callable[[bool], Any]) -> None:
+        self.listeners: list[Callable[[], None]] = []
+        self._before = before
+
+    def __call__(self, restart: bool) -> Any:
+        if not restart:
+            for listener in tuple(self.listeners):
+                listener()
+        return self._before(restart)

@@ -1,0 +1,1 @@
+"""Show users the output of their ranks, with notices."""

@@ -1,0 +1,242 @@
+"""Define the events of a cell.
+
+The I/O thread puts them into a queue; the thread that waits for the cell takes them out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from phalanx.protocol import CellStatusReply, LineNeed, RankStack, StopReport, WorldTopology
+
+from .text import StreamName
+
+__all__ = [
+    "IMAGE_KINDS",
+    "CellStatusUpdate",
+    "Clear",
+    "Display",
+    "Drawn",
+    "Ended",
+    "Event",
+    "Failure",
+    "Interrupted",
+    "Lost",
+    "NeedLine",
+    "NeedOver",
+    "NoticeEvent",
+    "OwnershipLost",
+    "StacksUpdate",
+    "StopReported",
+    "StopRequest",
+    "StopSwallowed",
+    "Text",
+    "TopologyUpdate",
+    "is_image",
+]
+
+# Formats that a browser shows in an <img>, the best first.
+IMAGE_KINDS = (
+    "image/svg+xml",
+    "image/png",
+    "image/jpeg",
+    "image/gif",
+    "image/webp",
+    "image/bmp",
+    "image/avif",
+)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The error that ended a rank's part of a cell.
+
+    ``traceback`` is IPython's, line by line.
+    """
+
+    ename: str
+    evalue: str
+    traceback: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Text:
+    """A piece of a rank's output."""
+
+    rank: int
+    stream: StreamName
+    text: str
+
+
+@dataclass(frozen=True)
+class Display:
+    """A figure, table or value, as a MIME bundle.
+
+    ``is_result``: this is the value of the cell's last expression. ``display_id``: the rank's name
+    for a display that may be updated, else "". ``is_update``: this is such an update.
+    """
+
+    rank: int
+    data: dict[str, Any]
+    metadata: dict[str, Any]
+    is_result: bool
+    display_id: str = ""
+    is_update: bool = False
+
+
+def is_image(data: dict[str, Any]) -> bool:
+    """Return whether a MIME bundle holds only pictures.
+
+    Plain text beside a picture is ignored: it is only the name of the figure.
+    """
+    kinds = data.keys() - {"text/plain"}
+    return bool(kinds) and all(kind in IMAGE_KINDS for kind in kinds)
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A marker: all earlier events have been handled.
+
+    ``tell`` reports this to the rank that sent the marker.
+    """
+
+    tell: Callable[[], None]
+
+
+@dataclass(frozen=True)
+class Clear:
+    """A rank clears its figures (`clear_output`).
+
+    ``wait``: keep them until the next figure comes.
+    """
+
+    rank: int
+    wait: bool
+
+
+@dataclass(frozen=True)
+class NeedLine:
+    """A rank waits for a typed line."""
+
+    rank: int
+    need: LineNeed
+
+
+@dataclass(frozen=True)
+class NeedOver:
+    """A rank no longer waits for a line of data."""
+
+    rank: int
+
+
+@dataclass(frozen=True)
+class StopSwallowed:
+    """A rank's code caught the interrupt of a stop and goes on."""
+
+    rank: int
+
+
+@dataclass(frozen=True)
+class StopReported:
+    """A rank that is being stopped reports its progress."""
+
+    rank: int
+    report: StopReport
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A rank's part of the cell has ended.
+
+    All its output has come, except for ``n_missing`` pieces.
+    """
+
+    rank: int
+    failure: Failure | None
+    n_missing: int = 0
+
+
+@dataclass(frozen=True)
+class Lost:
+    """A rank died; ``will_return``: it is being replaced.
+
+    ``tail`` is the end of the rank's output.
+    """
+
+    rank: int
+    host: str
+    reason: str
+    tail: str
+    will_return: bool = False
+
+
+@dataclass(frozen=True)
+class TopologyUpdate:
+    """The topology from the root, which the status line asked for."""
+
+    topology: WorldTopology
+
+
+@dataclass(frozen=True)
+class CellStatusUpdate:
+    """The root's answer to a query of the cell status.
+
+    ``asked_s`` is the time at which the query was sent.
+    """
+
+    status: CellStatusReply
+    asked_s: float
+
+
+@dataclass(frozen=True)
+class StacksUpdate:
+    """The stacks of ranks, for a cell that is being stopped."""
+
+    stacks: dict[int, RankStack]
+
+
+@dataclass(frozen=True)
+class NoticeEvent:
+    """A line of text from the root for observers."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Interrupted:
+    """Another thread stops the cell (`Workspace.interrupt`)."""
+
+
+@dataclass(frozen=True)
+class OwnershipLost:
+    """Another process took over the workspace; the text says so."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class StopRequest:
+    """The user pressed stop (Ctrl-C)."""
+
+
+Event = (
+    Text
+    | Display
+    | Drawn
+    | Clear
+    | NeedLine
+    | NeedOver
+    | StopSwallowed
+    | StopReported
+    | Ended
+    | Lost
+    | TopologyUpdate
+    | CellStatusUpdate
+    | StacksUpdate
+    | NoticeEvent
+    | Interrupted
+    | OwnershipLost
+    | StopRequest
+)

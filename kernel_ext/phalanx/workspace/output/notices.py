@@ -1,0 +1,401 @@
+"""Write one-line notices about ranks and parse users' sets of ranks."""
+
+from __future__ import annotations
+
+import operator
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+from phalanx.protocol import RankDeath, RankReturn, name_ranks
+
+Ranks = int | slice | Iterable[int]  # as a caller names them
+
+
+def chosen_ranks(ranks: Any, size: int) -> tuple[int, ...] | None:
+    """Check one rank, several ranks or a slice; None (all) stays None.
+
+    Raises
+    ------
+    ValueError
+        A rank does not exist, or no rank is named.
+    TypeError
+        A rank is not a whole number.
+
+    Examples
+    --------
+    >>> chosen_ranks(2, 4), chosen_ranks([3, 0], 4), chosen_ranks(slice(None, None, 2), 4)
+    ((2,), (0, 3), (0, 2))
+    """
+    if ranks is None:
+        return None
+    if isinstance(ranks, slice):
+        ranks = _sliced(
+            ranks, size, ":".join("" if at is None else str(at) for at in _parts(ranks))
+        )
+    several = ranks if isinstance(ranks, Iterable) and not isinstance(ranks, str) else (ranks,)
+    try:
+        chosen = tuple(sorted({operator.index(rank) for rank in several}))  # accepts numpy integers
+    except TypeError:
+        msg = f"ranks are a number or several, like 2 or [0, 2]; {ranks!r} is not"
+        raise TypeError(msg) from None
+    for rank in chosen:
+        if not 0 <= rank < size:
+            msg = f"there is no rank {rank}: the ranks are 0 to {size - 1}"
+            raise ValueError(msg)
+    if not chosen:
+        msg = "no ranks to run on"
+        raise ValueError(msg)
+    return chosen
+
+
+def _parts(ranks: slice) -> tuple[Any, ...]:
+    """Return the parts of a slice as written: without step if None."""
+    ends = (ranks.start, ranks.stop)
+    return ends if ranks.step is None else (*ends, ranks.step)
+
+
+def _sliced(ranks: slice, size: int, text: str) -> range:
+    """Return the ranks that a slice selects; ``text`` is its notation."""
+    try:
+        taken = range(size)[ranks]
+    except TypeError:
+        msg = f"a slice of ranks has whole numbers, like 1:3 or ::2; {text!r} has not"
+        raise TypeError(msg) from None
+    except ValueError:
+        msg = f"the step of the ranks {text!r} is 0; ::2 takes every second rank"
+        raise ValueError(msg) from None
+    if not taken:
+        msg = f"there are no ranks {text!r}: the ranks are 0 to {size - 1}"
+        raise ValueError(msg)
+    return taken
+
+
+def is_one_rank(ranks: Any) -> bool:
+    """Return whether a caller named one rank by its number.
+
+    False for several ranks, a slice, or None (all ranks).
+
+    Examples
+    --------
+    >>> is_one_rank(2), is_one_rank([2]), is_one_rank(slice(2, 3)), is_one_rank(None)
+    (True, False, False, False)
+    """
+    return not (ranks is None or isinstance(ranks, (slice, Iterable)))
+
+
+def chosen_rank(rank: Any, size: int) -> int:
+    """Check one rank; raise the same errors as `chosen_ranks`."""
+    if not is_one_rank(rank):
+        msg = f"a rank is a number, like 2; {rank!r} is not"
+        raise TypeError(msg)
+    (chosen,) = chosen_ranks(rank, size) or ()
+    return chosen
+
+
+def grouped(texts: Mapping[int, str]) -> list[tuple[tuple[int, ...], str]]:
+    """Group ranks by equal texts, ordered by each group's first rank.
+
+    Examples
+    --------
+    >>> grouped({0: "a", 1: "b", 2: "a"})
+    [((0, 2), 'a'), ((1,), 'b')]
+    """
+    ranks: dict[str, list[int]] = {}
+    for rank, text in sorted(texts.items()):
+        ranks.setdefault(text, []).append(rank)
+    return [(tuple(of), text) for text, of in ranks.items()]
+
+
+def parse_ranks(text: str, size: int) -> tuple[int, ...]:
+    """Parse ranks like ``0,2-3`` or ``::2``; return them sorted, each once.
+
+    A slice has Python's meaning and selects from all ranks.
+
+    Raises
+    ------
+    ValueError
+        The text is not a list of ranks, or names a rank outside ``0 .. size - 1``.
+
+    Examples
+    --------
+    >>> parse_ranks("0,2-3", 4), parse_ranks("::2", 4), parse_ranks("0,-2:", 4)
+    ((0, 2, 3), (0, 2), (0, 2, 3))
+    """
+    ranks: set[int] = set()
+    for part in text.split(","):
+        if ":" in part:
+            ranks.update(_sliced(_slice(part, text), size, part.strip()))
+            continue
+        first, dash, last = part.strip().partition("-")
+        try:
+            low = int(first)
+            high = int(last) if dash else low
+        except ValueError:
+            msg = f"ranks are written like 0,2-3 or ::2; {text!r} is not"
+            raise ValueError(msg) from None
+        if high < low:
+            msg = f"the ranks {part.strip()!r} run backwards; write {high}-{low}"
+            raise ValueError(msg)
+        for rank in (low, high):
+            if not 0 <= rank < size:
+                msg = f"there is no rank {rank}: the ranks are 0 to {size - 1}"
+                raise ValueError(msg)
+        ranks.update(range(low, high + 1))
+    return tuple(sorted(ranks))
+
+
+def _slice(part: str, text: str) -> slice:
+    try:
+        numbers = [int(word) if word.strip() else None for word in part.split(":")]
+        return slice(*numbers)
+    except (ValueError, TypeError):  # not numbers, or too many of them
+        msg = f"ranks are written like 0,2-3 or ::2; {text!r} is not"
+        raise ValueError(msg) from None
+
+
+def _was(reason: str) -> str:
+    """Turn a reason into a predicate: put "was" before "killed by ..."."""
+    return f"was {reason}" if reason.startswith("killed") else reason
+
+
+def say_lost(rank: int, reason: str, *, will_return: bool) -> str:
+    """Describe a dead rank in one line; say how to replace it.
+
+    Examples
+    --------
+    >>> say_lost(2, "killed by signal 9 (SIGKILL)", will_return=False)
+    'rank 2 was killed by signal 9 (SIGKILL); `%distributed restart 2` replaces it'
+    """
+    if reason.startswith("is being"):
+        after = ""
+    elif will_return:
+        after = "; it is being replaced"
+    else:
+        after = f"; `%distributed restart {rank}` replaces it"
+    return f"rank {rank} {_was(reason)}{after}"
+
+
+def say_without(dead: Mapping[int, str]) -> str:
+    """Say in one line that a cell runs without dead ranks.
+
+    The line also says how to replace them.
+
+    Examples
+    --------
+    >>> say_without({2: "killed by signal 9 (SIGKILL)"})
+    'this cell runs without rank 2, which was killed by signal 9 (SIGKILL); `%distributed restart 2` replaces it'
+    >>> say_without({2: "lost its host: it has not answered for 5 s"})
+    'this cell runs without rank 2, which lost its host: it has not answered for 5 s; `%distributed restart 2` replaces it'
+    >>> say_without({1: "exited with status 3", 2: "is being restarted"})
+    'this cell runs without rank 1, which exited with status 3, and rank 2, which is being restarted; `%distributed restart` replaces rank 1'
+    """
+    lost = {rank: why.partition("\n")[0] for rank, why in sorted(dead.items())}
+    who = ", and ".join(f"rank {rank}, which {_was(why)}" for rank, why in lost.items())
+    text = f"this cell runs without {who}"
+    gone = sorted(rank for rank, why in lost.items() if not why.startswith("is being"))
+    if gone == sorted(lost) and len(gone) == 1:
+        text += f"; `%distributed restart {gone[0]}` replaces it"
+    elif gone:
+        them = "them" if gone == sorted(lost) else name_ranks(gone)
+        text += f"; `%distributed restart` replaces {them}"
+    return text
+
+
+def say_failed(failed: Mapping[int, str]) -> str:
+    """Say why ranks were not replaced."""
+    return f"not replaced: {'; '.join(f'rank {rank} {why}' for rank, why in failed.items())}"
+
+
+def say_joined(ranks: Collection[int]) -> str:
+    """Say that a requested restart was already in progress.
+
+    Examples
+    --------
+    >>> say_joined((1, 2))
+    'ranks 1-2 were being restarted already; that was waited for'
+    """
+    were = "was" if len(ranks) == 1 else "were"
+    return f"{name_ranks(sorted(ranks))} {were} being restarted already; that was waited for"
+
+
+def say_unasked(rank: int, reason: str) -> str:
+    """Say in one line that a rank was replaced automatically.
+
+    Examples
+    --------
+    >>> say_unasked(2, "exited with status 1")
+    'rank 2 is new, without the variables of the one before, which exited with status 1'
+    """
+    return f"rank {rank} is new, without the variables of the one before, which {_was(reason)}"
+
+
+def say_copied(source: int, ranks: Collection[int], copied: int, problems: dict[str, str]) -> str:
+    """Say in one line which names were copied and which were not.
+
+    Examples
+    --------
+    >>> say_copied(0, (2,), 5, {"lock": "cannot pickle", "f": "cannot pickle"})
+    'rank 2 has 5 names of rank 0; not copied: lock, f (cannot pickle)'
+    """
+    have = "has" if len(ranks) == 1 else "have"
+    names = "1 name" if copied == 1 else f"{copied} names"
+    text = f"{name_ranks(sorted(ranks))} {have} {names} of rank {source}"
+    by_reason: dict[str, list[str]] = {}
+    for name, why in problems.items():
+        by_reason.setdefault(why, []).append(name)
+    if by_reason:
+        text += "; not copied: "
+        text += "; ".join(f"{', '.join(names)} ({why})" for why, names in by_reason.items())
+    return text
+
+
+def say_replaced(ranks: Collection[int], size: int) -> str:
+    """Say in one line which ranks are new and which are old.
+
+    Examples
+    --------
+    >>> say_replaced((2,), 4)
+    'rank 2 is new; ranks 0-1,3 have all they had'
+    """
+    text = f"{name_ranks(sorted(ranks))} {'is' if len(ranks) == 1 else 'are'} new"
+    others = sorted(set(range(size)) - set(ranks))
+    have = "has all it had" if len(others) == 1 else "have all they had"
+    return f"{text}; {name_ranks(others)} {have}" if others else text
+
+
+# -- the end of a workspace, or of its use by this process ---------------------------------
+
+
+def _its_ranks(name: str, size: int) -> str:
+    return f"the {size} ranks of {name!r}" if size > 1 else f"the rank of {name!r}"
+
+
+def say_stopped(name: str, size: int) -> str:
+    """Say that ranks were ended.
+
+    Examples
+    --------
+    >>> say_stopped("ours", 4)
+    "stopped the 4 ranks of 'ours'"
+    """
+    return f"stopped {_its_ranks(name, size)}"
+
+
+def say_detached(name: str, size: int) -> str:
+    """Say that ranks go on without this process and how to reattach.
+
+    Examples
+    --------
+    >>> say_detached("ours", 4)
+    "let go of the 4 ranks of 'ours'; within their --linger time, %distributed attach ours comes back to them"
+    """
+    return (
+        f"let go of {_its_ranks(name, size)}; within their --linger time, "
+        f"%distributed attach {name} comes back to them"
+    )
+
+
+def say_gone(name: str, size: int) -> str:
+    """Say that ranks had ended before this process left them.
+
+    Examples
+    --------
+    >>> say_gone("ours", 4)
+    "the 4 ranks of 'ours' had ended already"
+    """
+    return f"{_its_ranks(name, size)} had ended already"
+
+
+def say_unwatched(name: str, size: int) -> str:
+    """Say that the ranks of another process are no longer watched.
+
+    Examples
+    --------
+    >>> say_unwatched("ours", 1)
+    "no longer watching the rank of 'ours'; %distributed attach ours --watch looks again"
+    """
+    return (
+        f"no longer watching {_its_ranks(name, size)}; "
+        f"%distributed attach {name} --watch looks again"
+    )
+
+
+def say_kept(name: str, size: int) -> str:
+    """Say that the ranks stay when the magics are unloaded.
+
+    Examples
+    --------
+    >>> say_kept("ours", 4)
+    "the 4 ranks of 'ours' stay: %load_ext phalanx finds them again, phalanx stop ours (in a terminal) ends them"
+    """
+    return (
+        f"{_its_ranks(name, size)} stay{'' if size > 1 else 's'}: %load_ext phalanx finds "
+        f"{'them' if size > 1 else 'it'} again, "
+        f"phalanx stop {name} (in a terminal) ends {'them' if size > 1 else 'it'}"
+    )
+
+
+def say_interrupted(ranks: Collection[int]) -> str:
+    """Say which ranks were asked to stop.
+
+    Examples
+    --------
+    >>> say_interrupted((0, 1, 2))
+    'asked ranks 0-2 to stop'
+    >>> say_interrupted(())
+    'nothing to interrupt: this notebook waits for no cell (%distributed status says what the ranks do)'
+    """
+    if ranks:
+        return f"asked {name_ranks(sorted(ranks))} to stop"
+    return (
+        "nothing to interrupt: this notebook waits for no cell "
+        "(%distributed status says what the ranks do)"
+    )
+
+
+def say_no_ranks(free: Sequence[str]) -> str:
+    """Say how to get ranks: start them, or attach to free ones.
+
+    Examples
+    --------
+    >>> say_no_ranks(())
+    'there are no ranks yet; start them with %distributed start -n 4'
+    >>> say_no_ranks(("ours",))
+    "this notebook has no ranks, but 'ours' is free: take it up with %distributed attach ours"
+    >>> say_no_ranks(("a", "b"))
+    'this notebook has no ranks, but a, b are free: take one up with %distributed attach NAME'
+    """
+    if not free:
+        return "there are no ranks yet; start them with %distributed start -n 4"
+    if len(free) == 1:
+        which, it, name = f"{free[0]!r} is", "it", free[0]
+    else:
+        which, it, name = f"{', '.join(free)} are", "one", "NAME"
+    return f"this notebook has no ranks, but {which} free: take {it} up with %distributed attach {name}"
+
+
+# -- events while no client was attached -------------------------------------------------------
+
+
+def _at(at: float) -> str:
+    """Format a time as time of day, with the date unless today."""
+    is_today = time.localtime(at)[:3] == time.localtime()[:3]
+    return time.strftime("%H:%M" if is_today else "%Y-%m-%d %H:%M", time.localtime(at))
+
+
+def say_died(death: RankDeath) -> str:
+    """Say in one line when and how a dead rank died."""
+    why = death.reason.partition("\n")[0]
+    if why.startswith("is being"):
+        return f"rank {death.rank} {why}, since {_at(death.at)}"
+    restart = f"`%distributed restart {death.rank}` replaces it"
+    return f"rank {death.rank} died at {_at(death.at)} ({why}); {restart}"
+
+
+def say_returned(its: RankReturn) -> str:
+    """Say in one line when a replaced rank died, and of what."""
+    if its.reason.startswith("is being"):
+        return f"rank {its.rank} was replaced at {_at(its.replaced_at)}: it is new"
+    died = f"died at {_at(its.died_at)} ({its.reason.partition(chr(10))[0]})"
+    return f"rank {its.rank} {died} and was replaced at {_at(its.replaced_at)}: it is new"

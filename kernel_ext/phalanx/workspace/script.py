@@ -1,0 +1,440 @@
+"""Start a script's ranks, read their output, send input.
+
+`Script` stays connected to the ranks' root supervisor. `launch_detached` leaves the ranks once they
+run; their output then goes to files. The command line (`phalanx launch`) uses both.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import queue
+import signal
+import threading
+import time
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+import msgspec
+import zmq
+
+import phalanx
+from phalanx.errors import DistributedError
+from phalanx.protocol import BootOptions, BootProgress, GetStacks, Hello, Notice, StacksAre
+from phalanx.protocol.scripts import (
+    WINDOW_COST,
+    AllEnded,
+    ClientDone,
+    FromScriptRoot,
+    Input,
+    InputCut,
+    InputTaken,
+    NotStarted,
+    Output,
+    OutputTaken,
+    RankEnded,
+    ScriptOptions,
+    Started,
+    ToScriptRoot,
+    cost,
+)
+from phalanx.supervisor import RootProcess, claim_name, launch_root, make_log_folder
+
+from .connection.transport import SocketThread
+from .options import HEARTBEAT_TIMEOUT_S, Job, checked_options, starting
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+_ALIVE = 1  # request id of the liveness check: only the fact of an answer counts
+LAST_WORD_S = 0.5  # wait after the supervisor's exit for its last messages
+# A root that leaves this many requests in a row unanswered counts as frozen: after 30 s, or after
+# the grace time plus 5 s while it ends its ranks. Several requests, as this process itself may have
+# been stopped meanwhile.
+ASKS = 3
+ASK_EVERY_S = 10.0
+ENDING_S = 5.0
+CLOSE_S = 2.0  # design.md section 5: the supervisor needs at most 0.5 s
+
+START_S = 30.0
+POLL_MS = 100
+
+
+def script_options(
+    boot: BootOptions,
+    job: Job,
+    grace_s: float,
+    log_dir: str = "",
+    *,
+    keep_going: bool = False,
+    max_restarts: int = 0,
+) -> ScriptOptions:
+    """Build the options that a script's root supervisor reads first."""
+    return ScriptOptions(
+        boot,
+        tuple(job.command),
+        dict(job.env),
+        grace_s,
+        log_dir,
+        tuple(job.words),
+        job.is_script_checked,
+        keep_going,
+        max_restarts,
+    )
+
+
+class RootGone:
+    """Event: the supervisor has died, and its ranks with it."""
+
+
+class RootSilent:
+    """Event: the supervisor does not answer; it is stopped or hangs."""
+
+
+class Woken:
+    """Event: `Script.wake` was called."""
+
+
+ScriptEvent = (
+    BootProgress
+    | Started
+    | NotStarted
+    | Output
+    | InputCut
+    | StacksAre
+    | Notice
+    | RankEnded
+    | AllEnded
+    | RootGone
+    | RootSilent
+    | Woken
+)
+
+
+class Script:
+    """Runs a command once per rank, under a separate supervisor.
+
+    Parameters
+    ----------
+    job : Job
+        Command, hosts and ranks.
+    transport : {"any", "tcp"}, optional
+        As in `Workspace.start`.
+    grace_s : float
+        Seconds between a signal to a rank and the next, harder signal.
+    slow_operation_s : float
+        Seconds after which a running operation is reported (a `Notice`).
+    heartbeat_timeout_s : float
+        Seconds without a sign of life after which a rank counts as frozen.
+    keep_going : bool
+        If true, a rank that fails does not end the others.
+    max_restarts : int
+        How often failed ranks are started again, all ranks together.
+
+    Notes
+    -----
+    Only one thread may call `next`; any thread may call the other methods.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        *,
+        transport: str | None = None,
+        grace_s: float = 5.0,
+        slow_operation_s: float = 10.0,
+        heartbeat_timeout_s: float = HEARTBEAT_TIMEOUT_S,
+        keep_going: bool = False,
+        max_restarts: int = 0,
+    ) -> None:
+        checked = checked_options(
+            job.at.ranks, None, 0.0, heartbeat_timeout_s, transport, remote=job.at.remote
+        )
+        public_key, secret_key = zmq.curve_keypair()
+        boot = BootOptions(
+            checked.world(checked.name),
+            client_pid=os.getpid(),
+            client_public_key=public_key,
+            linger_s=0.0,
+            cwd=job.cwd,
+            slow_operation_s=slow_operation_s,
+            hosts=job.at.hosts,
+            remote=job.at.remote,
+        )
+        options = script_options(
+            boot, job, grace_s, keep_going=keep_going, max_restarts=max_restarts
+        )
+        self._events: queue.SimpleQueue[ScriptEvent] = queue.SimpleQueue()
+        self._untold: dict[tuple[int, str], int] = {}  # cost of handled output not yet acked
+        self._input_space = threading.Condition()
+        self._input_nbytes = WINDOW_COST  # may be sent now; guarded by the condition's lock
+        self._closed = threading.Event()
+        self._n_started = 0
+        self._why_broken = ""
+        self._grace_s = grace_s
+        self._ask_every_s = ASK_EVERY_S
+        self._asks_at_s = time.monotonic() + self._ask_every_s
+        self._n_unanswered = 0
+        self._is_ending = self._is_silent = False
+        self._decoder = msgspec.msgpack.Decoder(FromScriptRoot)
+        with starting(), ExitStack() as stack:
+            self._root = launch_root(options)
+            stack.callback(self._root.close, 0.0)
+            self._thread = SocketThread("phalanx-script", self._on_broken)
+            stack.callback(self._thread.close)
+            self._connect(public_key, secret_key)
+            stack.pop_all()
+
+    def _connect(self, public_key: bytes, secret_key: bytes) -> None:
+        def configure(sock: zmq.Socket[bytes]) -> None:
+            sock.curve_serverkey = self._root.address.public_key
+            sock.curve_publickey, sock.curve_secretkey = public_key, secret_key
+
+        self._socket = self._thread.socket(
+            zmq.DEALER, self._root.address.endpoint, self._receive, configure=configure
+        )
+        threading.Thread(target=self._watch_root, name="phalanx-root", daemon=True).start()
+        self._send(Hello(phalanx.__version__))
+
+    @property
+    def root_pid(self) -> int:
+        """Return the process id of the supervisor."""
+        return self._root.pid
+
+    def next(self, timeout_s: float | None = None) -> ScriptEvent | None:
+        """Wait for the next event; return None after the timeout."""
+        ends_s = math.inf if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            until_s = min(ends_s, self._asks_at_s)
+            try:
+                return self._events.get(timeout=max(0.0, until_s - time.monotonic()))
+            except queue.Empty:
+                if time.monotonic() >= ends_s:
+                    return None
+            if time.monotonic() >= self._asks_at_s and self._is_root_silent():
+                self._is_silent = True
+                return RootSilent()
+
+    def _is_root_silent(self) -> bool:
+        """Return whether the root is silent; if not, send another request."""
+        if self._n_unanswered >= ASKS:
+            return True
+        self._n_unanswered += 1
+        self._asks_at_s = time.monotonic() + self._ask_every_s
+        self._send(GetStacks(_ALIVE, ()))  # of no ranks, so it is cheap
+        return False
+
+    def wake(self) -> None:
+        """Make `next` return a `Woken`; may be called in a signal handler."""
+        self._events.put(Woken())
+
+    def taken(self, output: Output) -> None:
+        """Ack handled output, so that the rank may print more."""
+        key = output.rank, output.stream
+        amount = self._untold.pop(key, 0) + cost(output.data)
+        if amount < WINDOW_COST // 4:
+            self._untold[key] = amount  # acked with a later output: a small print needs no ack
+        else:
+            self._send(OutputTaken(*key, amount))
+
+    def input(self, data: bytes) -> None:
+        """Send input to all ranks; wait while no rank takes more.
+
+        Empty bytes mark the end of the input.
+        """
+        with self._input_space:
+            self._input_space.wait_for(lambda: self._input_nbytes > 0)
+            self._input_nbytes -= len(data)
+        self._send(Input(data))
+
+    def ask_stacks(self) -> None:
+        """Request the ranks' stacks; the answer is a `StacksAre` event."""
+        self._send(GetStacks(0, tuple(range(self._n_started))))
+
+    def signal(self, number: signal.Signals) -> None:
+        """Signal the supervisor to end the ranks; a second call kills them.
+
+        May be called in a signal handler.
+        """
+        self._root.signal(number)
+        if not self._is_ending:
+            self._is_ending = True
+            self._ask_every_s = min(ASK_EVERY_S, (self._grace_s + ENDING_S) / ASKS)
+            self._n_unanswered, self._asks_at_s = 0, 0.0
+        self.wake()
+
+    def close(self) -> None:
+        """End the ranks and the supervisor; idempotent."""
+        if self._closed.is_set():
+            return
+        self._closed.set()
+        with suppress(DistributedError):
+            self._send(ClientDone())
+        self._root.close(0.0 if self._is_silent else CLOSE_S)
+        self._thread.close()
+
+    def __enter__(self) -> Self:
+        """Return this object; `close` runs at the end of the block."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """End the ranks and the supervisor."""
+        self.close()
+
+    def failure(self) -> DistributedError:
+        """Return the error for a dead, silent or unreachable supervisor."""
+        if self._why_broken:
+            return DistributedError(self._why_broken)
+        if self._is_silent:
+            waited_s = ASKS * self._ask_every_s
+            msg = (
+                f"the supervisor (process {self._root.pid}) has not answered for {waited_s:g} s, so "
+                "it is killed, and its ranks with it; was it stopped?"
+            )
+            return DistributedError(msg)
+        said = self._root.last_output()
+        return DistributedError(f"the supervisor is gone{': ' + said if said else ''}")
+
+    def _on_broken(self, text: str) -> None:
+        self._why_broken = text
+        self._events.put(RootGone())
+
+    def _watch_root(self) -> None:
+        self._root.wait()
+        self._closed.wait(LAST_WORD_S)
+        self._events.put(RootGone())
+
+    def _send(self, message: ToScriptRoot) -> None:
+        self._thread.send(self._socket, [msgspec.msgpack.encode(message)])
+
+    def _receive(self, frames: list[bytes]) -> None:
+        message: FromScriptRoot = self._decoder.decode(frames[-1])
+        self._n_unanswered = 0
+        if isinstance(message, StacksAre) and message.id == _ALIVE:
+            return
+        if isinstance(message, InputTaken):
+            with self._input_space:
+                self._input_nbytes += message.nbytes
+                self._input_space.notify()
+            return
+        if isinstance(message, Started):
+            self._n_started = len(message.pids)
+        self._events.put(message)
+
+
+@dataclass(frozen=True)
+class Detached:
+    """A detached launch: name, supervisor pid and folder of the output."""
+
+    name: str
+    pid: int
+    log_dir: str
+
+
+def launch_detached(
+    job: Job,
+    *,
+    name: str,
+    is_named: bool,
+    log_dir: Path | None,
+    transport: str | None,
+    grace_s: float,
+    heartbeat_timeout_s: float = HEARTBEAT_TIMEOUT_S,
+    keep_going: bool = False,
+    max_restarts: int = 0,
+) -> Detached:
+    """Start a command once per rank, wait until all run, and detach.
+
+    Parameters
+    ----------
+    job : Job
+        Command, hosts and ranks.
+    name : str
+        Name of the launch; without ``is_named``, a number is appended if the name is in use.
+    log_dir : Path, optional
+        Folder for the ranks' output; by default ``phalanx-NAME`` in this folder.
+    transport, grace_s, heartbeat_timeout_s, keep_going, max_restarts
+        As in `Script`.
+
+    Raises
+    ------
+    DistributedError
+        The ranks could not be started, or the name is in use; the text is one line.
+    """
+    checked = checked_options(
+        job.at.ranks, name, 0.0, heartbeat_timeout_s, transport, remote=job.at.remote
+    )
+    public_key, secret_key = zmq.curve_keypair()
+    with claim_name(checked.name, is_fixed=is_named) as claim:
+        folder = Path(f"phalanx-{claim.name}" if log_dir is None else log_dir).absolute()
+        try:
+            make_log_folder(folder)
+            boot = BootOptions(
+                checked.world(claim.name),
+                client_pid=os.getpid(),
+                client_public_key=public_key,
+                linger_s=0.0,
+                cwd=job.cwd,
+                client_secret_key=secret_key,
+                record_fd=claim.fd,
+                record_path=str(claim.path),
+                hosts=job.at.hosts,
+                remote=job.at.remote,
+            )
+            options = script_options(
+                boot,
+                job,
+                grace_s,
+                str(folder),
+                keep_going=keep_going,
+                max_restarts=max_restarts,
+            )
+            root = launch_root(options, pass_fds=[claim.fd])
+        except BaseException:
+            claim.give_up()
+            raise
+    try:
+        _wait_started(
+            root, public_key, secret_key, job.at.remote.timeout_s if job.at.hosts else 0.0
+        )
+    except BaseException:
+        root.close(timeout_s=2.0)
+        raise
+    root.let_go()
+    return Detached(claim.name, root.pid, str(folder))
+
+
+def _wait_started(root: RootProcess, public_key: bytes, secret_key: bytes, hosts_s: float) -> None:
+    """Wait for the root's message that the ranks run.
+
+    ``hosts_s`` is extra time in seconds for starting the hosts.
+    """
+    decoder = msgspec.msgpack.Decoder(FromScriptRoot)
+    until_s = time.monotonic() + START_S + hosts_s
+    with zmq.Context() as context, context.socket(zmq.DEALER) as sock:
+        sock.linger = 0
+        sock.curve_serverkey = root.address.public_key
+        sock.curve_publickey, sock.curve_secretkey = public_key, secret_key
+        sock.connect(root.address.endpoint)
+        sock.send(msgspec.msgpack.encode(Hello(phalanx.__version__, os.getpid())))
+        while time.monotonic() < until_s:
+            if sock.poll(POLL_MS):
+                message = decoder.decode(sock.recv())
+                if isinstance(message, NotStarted):
+                    msg = f"the ranks could not be started: {message.message}"
+                    raise DistributedError(msg)
+                if isinstance(message, Started):
+                    return
+            elif root.poll() is not None:
+                msg = f"the supervisor is gone: {root.last_output()}"
+                raise DistributedError(msg)
+    msg = f"waited {START_S + hosts_s:g} s for the ranks to start"
+    raise DistributedError(msg)

@@ -1,0 +1,204 @@
+// Bind phalanx._native.Recorder and TraceSummarizer, and read the records and counters of other
+// ranks.
+#include <cstring>
+#include <span>
+
+#include "binding/binding.hpp"
+#include "collectives/operation/op.hpp"
+#include "monitoring/recorder.hpp"
+#include "monitoring/stragglers.hpp"
+#include "monitoring/trace_summary.hpp"
+
+namespace phalanx::binding {
+
+namespace {
+
+// Each record is packed as number << 1 | is_open, then its words.
+py::tuple packed(const TraceRing& ring, std::uint64_t since) {
+    std::uint64_t dropped = 0;
+    std::vector<std::uint64_t> words;
+    {
+        const py::gil_scoped_release released;  // about 20 us; touches no Python object
+        const auto records = since == 0 ? ring.read(dropped) : ring.read_from(since);
+        words.reserve(records.size() * (TraceRing::kWords + 1));
+        for (const auto& record : records) {
+            words.push_back(record.number << 1 | (record.is_open ? 1 : 0));
+            words.insert(words.end(), record.words.begin(), record.words.end());
+        }
+    }
+    const auto bytes = std::as_bytes(std::span(words));
+    return py::make_tuple(py::bytes(reinterpret_cast<const char*>(bytes.data()), bytes.size()),
+                          dropped);
+}
+
+py::dict names() {
+    py::dict ops;
+    for (const OpKind kind :
+         {OpKind::kBarrier, OpKind::kAllSum, OpKind::kAllGather, OpKind::kBroadcast,
+          OpKind::kAllMax, OpKind::kAllMin, OpKind::kSumScatter, OpKind::kAllToAll, OpKind::kSplit,
+          OpKind::kSend, OpKind::kRecv}) {
+        ops[py::int_(static_cast<int>(kind))] = name_of(kind);
+    }
+    py::dict algorithms;
+    for (int code = 0; code < kAlgorithms; ++code) {
+        const std::string name = name_of_algorithm(static_cast<Algorithm>(code));
+        if (!name.empty()) algorithms[py::int_(code)] = name;
+    }
+    py::dict dtypes;
+    for (const Dtype dtype : all_dtypes()) {
+        dtypes[py::int_(static_cast<int>(dtype))] = name_of(dtype);
+    }
+    py::dict result;
+    result["op"] = ops;
+    result["algorithm"] = algorithms;
+    result["dtype"] = dtypes;
+    return result;
+}
+
+void check_slot(const ControlPage& page, int slot) {
+    if (slot < 0 || slot >= page.slots()) throw UsageError("no such slot");
+}
+
+}  // namespace
+
+py::tuple trace_of(const PyPage& self, int slot, std::uint64_t since) {
+    const auto held = self.page;  // another thread may close the page meanwhile
+    check_slot(self.get(), slot);
+    return packed(held->trace(slot), since);
+}
+
+py::tuple counters_of(const PyPage& self, int slot) {
+    const ControlPage& page = self.get();
+    check_slot(page, slot);
+    const TrafficCounters& totals = page.totals(slot);
+    std::uint64_t sums[4] = {};
+    const auto add = [&](const TrafficCounters::Sums& part) {
+        sums[0] += part.operations.load(std::memory_order_relaxed);
+        sums[1] += part.arena_bytes.load(std::memory_order_relaxed);
+        sums[2] += part.inside_ns.load(std::memory_order_relaxed);
+        sums[3] += part.waiting_ns.load(std::memory_order_relaxed);
+    };
+    for (const auto& channel : totals.channels) add(channel);
+    add(totals.messages);
+    py::dict wires;
+    for (int peer = 0; peer < page.ranks(); ++peer) {
+        const auto sent = page.wire(slot, peer, false)->load(std::memory_order_relaxed);
+        const auto received = page.wire(slot, peer, true)->load(std::memory_order_relaxed);
+        if (sent == 0 && received == 0) continue;
+        wires[py::int_(peer)] = py::make_tuple(clamp_untrusted(sent), clamp_untrusted(received));
+    }
+    return py::make_tuple(clamp_untrusted(sums[0]), clamp_untrusted(sums[1]),
+                          clamp_untrusted(sums[2]), clamp_untrusted(sums[3]), wires);
+}
+
+void register_trace(py::module_& module) {
+    py::class_<Recorder, std::shared_ptr<Recorder>>(module, "Recorder", py::is_final())
+        .def(py::init([](const PyPage* page) {
+                 std::shared_ptr<ControlPage> its;
+                 if (page != nullptr) {
+                     static_cast<void>(page->get());
+                     its = page->page;
+                 }
+                 return std::make_shared<Recorder>(std::move(its));
+             }),
+             py::arg("page") = py::none())
+        .def("read", [](const Recorder& self) { return packed(self.ring(), 0); });
+    module.def("trace_names", &names);
+}
+
+}  // namespace phalanx::binding
+
+// phalanx._native.TraceSummarizer, and late ranks: results computed from records and entries.
+namespace phalanx::binding {
+
+namespace {
+
+// Copies bytes into a vector of structs of 64-bit words.
+template <class Words>
+std::vector<Words> unpacked(const py::bytes& packed, const char* what) {
+    static_assert(std::is_trivially_copyable_v<Words>);
+    const std::string_view bytes = packed;
+    if (bytes.size() % sizeof(Words) != 0) {
+        throw UsageError(std::string("these are no whole ") + what);
+    }
+    std::vector<Words> words(bytes.size() / sizeof(Words));
+    if (!words.empty()) std::memcpy(words.data(), bytes.data(), bytes.size());
+    return words;
+}
+
+template <class Words>
+py::bytes packed_of(const std::vector<Words>& words) {
+    const auto bytes = std::as_bytes(std::span(words));
+    return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+// The format of packed() in bind_monitoring.cpp.
+struct PackedRecord {
+    std::uint64_t number_and_open;
+    TraceRing::Words words;
+};
+
+py::tuple tuple_of(const OperationSummary& its) {
+    return py::make_tuple(its.number, its.op, its.begun, its.done, its.inside, its.wait, its.nbytes,
+                          its.seq, its.group, its.peer, its.count, its.kinds, its.failure);
+}
+
+// Keeps the GIL: it takes about 20 us, and the GIL protects the reader.
+py::tuple read(TraceSummarizer& self, const py::bytes& packed) {
+    std::vector<TraceRing::Snapshot> records;
+    {
+        const auto its = unpacked<PackedRecord>(packed, "records");
+        records.reserve(its.size());
+        for (const auto& [number, words] : its) {
+            records.push_back({number >> 1, (number & 1) != 0, words});
+        }
+    }
+    const NewSpans found = self.read(records);
+    py::list spans;
+    for (const OperationSummary& span : found.spans) spans.append(tuple_of(span));
+    py::list uses;
+    for (const AlgorithmUse& use : found.uses) {
+        uses.append(py::make_tuple(use.op, use.algorithm, use.low, use.high, use.is_split));
+    }
+    return py::make_tuple(spans, found.missed, packed_of(found.entries), uses);
+}
+
+py::bytes entered(const py::bytes& entries, std::int64_t rank, std::int64_t host,
+                  std::int64_t unsure) {
+    std::vector<EntryTime> seen;
+    for (const auto& its : unpacked<CollectiveEntry>(entries, "entries")) {
+        seen.push_back({rank, its.group, its.place, its.entered, its.ended, host, unsure});
+    }
+    return packed_of(seen);
+}
+
+py::tuple compared(const py::bytes& seen, std::int64_t from, std::int64_t until,
+                   std::map<std::uint64_t, std::int64_t> members) {
+    auto entries = unpacked<EntryTime>(seen, "entries");
+    StragglerReport found;
+    {
+        const py::gil_scoped_release released;  // for many ranks some ms; touches no Python object
+        found = find_stragglers(std::move(entries), {from, until, std::move(members)});
+    }
+    py::list late;
+    for (const auto& [rank, its] : found.late) {
+        late.append(py::make_tuple(rank, its.count, its.late, its.worst));
+    }
+    return py::make_tuple(found.n_compared, late, found.n_unsure, found.unsure);
+}
+
+}  // namespace
+
+void register_spans(py::module_& module) {
+    py::class_<TraceSummarizer>(module, "TraceSummarizer", py::is_final())
+        .def(py::init<>())
+        .def_property_readonly("has_open", &TraceSummarizer::has_open)
+        .def_property_readonly("since", &TraceSummarizer::since)
+        .def("read", &read, py::arg("packed"));
+    module.def("entered", &entered, py::arg("entries"), py::arg("rank"), py::arg("host"),
+               py::arg("unsure_ns"));
+    module.def("find_stragglers", &compared, py::arg("seen"), py::arg("from_ns"),
+               py::arg("until_ns"), py::arg("members"));
+}
+
+}  // namespace phalanx::binding

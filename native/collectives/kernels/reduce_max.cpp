@@ -1,0 +1,22 @@
+// The kernels of Reduction::kMax; a file of their own, so that three files compile in parallel.
+#include "collectives/kernels/reduce_loops.hpp"
+#include "collectives/kernels/reduce_rules.hpp"
+
+namespace phalanx {
+
+namespace {
+
+template <class T>
+using Rule = ExtremeRule<T, true>;
+
+#define PHALANX_KERNEL_OF(id, name, type) PHALANX_KERNEL(id, Rule<type>)
+PHALANX_DTYPES(PHALANX_KERNEL_OF)
+#undef PHALANX_KERNEL_OF
+
+}  // namespace
+
+#define PHALANX_ENTRY(id, name, type) reduce_##id,
+const Kernel kMaxKernels[kDtypes] = {reduce_nothing, PHALANX_DTYPES(PHALANX_ENTRY)};
+#undef PHALANX_ENTRY
+
+}  // namespace phalanx

@@ -1,0 +1,212 @@
+"""torch.distributed in the cells of a notebook's ranks."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support.cells import BackgroundCell
+from support.promise import PATIENCE_S
+from support.restarting import BegunNotices, kill, values
+from support.waiting import wait_until
+
+from phalanx.errors import CellError, RankFailure
+from phalanx.workspace import Workspace
+from phalanx.workspace.cells import loop
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.slow
+
+BEGIN = """
+import torch, torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+if dist.is_initialized():
+    dist.destroy_process_group()
+dist.init_process_group()
+torch.manual_seed(0)
+ddp, n = DDP(nn.Linear(4, 1, bias=False)), 0
+def train(steps):
+    global n
+    for step in range(steps):
+        ddp.zero_grad()
+        ddp(torch.full((1, 4), rank + 1.0)).sum().backward()
+        with torch.no_grad():
+            for p in ddp.parameters():
+                p -= p.grad
+        n += 1
+def reduced():
+    x = torch.tensor([rank])
+    dist.all_reduce(x)
+    return x.item()
+"""
+
+CHECK = """
+def made(seed, of_rank, dtype, shape, order):
+    "An array of small integers in a drawn order of its dimensions."
+    draw = torch.Generator().manual_seed(100 * seed + of_rank)
+    x = torch.randint(0, 3, [shape[i] for i in order], generator=draw).to(getattr(torch, dtype))
+    return x.permute([order.index(i) for i in range(len(order))])
+
+def check(op, dtype, shape, order, is_async, seed):
+    xs = [made(seed, r, dtype, shape, order) for r in range(size)]
+    x, whole = xs[rank].clone(memory_format=torch.preserve_format), torch.stack(xs)
+    if op in ("SUM", "MAX", "MIN", "PRODUCT"):
+        work, got = dist.all_reduce(x, getattr(dist.ReduceOp, op), async_op=is_async), x
+        wide = torch.float64 if whole.is_floating_point() else whole.dtype
+        function = {"SUM": torch.sum, "MAX": torch.amax, "MIN": torch.amin, "PRODUCT": torch.prod}[op]
+        want = function(whole.to(wide), 0).to(x.dtype)
+    elif op == "broadcast":
+        work, got, want = dist.broadcast(x, seed % size, async_op=is_async), x, xs[seed % size]
+    elif op == "all_gather":
+        got, want = torch.zeros_like(whole), whole
+        work = dist.all_gather_into_tensor(got, x, async_op=is_async)
+    elif op == "reduce_scatter":
+        got, want = torch.zeros_like(x), sum(x.double() for x in xs).to(x.dtype)
+        work = dist.reduce_scatter(got, [x] * size, async_op=is_async)
+    else:
+        got, want = [torch.zeros_like(x) for x in xs], [xs[r] + rank for r in range(size)]
+        work = dist.all_to_all(got, [x + r for r in range(size)], async_op=is_async)
+        got, want = torch.stack(got), torch.stack(want)
+    if is_async:
+        work.wait()
+    assert got.dtype is want.dtype and torch.equal(got, want), (got, want)
+"""
+
+
+@pytest.fixture(scope="module")
+def ws():
+    """Two ranks with torch's process group, which the tests of this file share."""
+    with Workspace.start(n=2) as workspace:
+        workspace.run(BEGIN + CHECK)
+        yield workspace
+
+
+def failures(ws, code):
+    """Run a cell that fails; return each rank's error as text."""
+    with pytest.raises(CellError) as caught:
+        ws.run(code)
+    return str(caught.value)
+
+
+def weights(ws):
+    """Return how far the weights of each rank have moved, per step."""
+    return values(ws, "[round(w, 3) for w in ddp.module.weight.flatten().tolist()]")
+
+
+def test_cells_have_the_ranks_of_phalanx(ws):
+    assert values(ws, "dist.get_rank() == rank, dist.get_world_size()") == ["(True, 2)"] * 2
+    assert values(ws, "reduced()") == ["1"] * 2
+    ws.run("before = ddp.module.weight.detach().clone()\ntrain(3)")
+    moved = "(before - ddp.module.weight.detach()).flatten().tolist()"
+    assert values(ws, f"[round(w, 3) for w in {moved}]") == ["[4.5, 4.5, 4.5, 4.5]"] * 2
+    assert values(ws, "px.all_sum(1)") == ["2"] * 2
+
+
+OPERATIONS = [
+    "SUM",
+    "MAX",
+    "MIN",
+    "PRODUCT",
+    "broadcast",
+    "all_gather",
+    "reduce_scatter",
+    "all_to_all",
+]
+DTYPES = ["uint8", "int8", "int32", "int64", "float16", "bfloat16", "float32", "float64"]
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    op=st.sampled_from(OPERATIONS),
+    dtype=st.sampled_from(DTYPES),
+    drawn=st.lists(st.integers(0, 5), min_size=1, max_size=3).flatmap(
+        lambda shape: st.tuples(st.just(shape), st.permutations(range(len(shape))))
+    ),
+    is_async=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_drawn_calls_give_torchs_results(ws, op, dtype, drawn, is_async, seed):
+    shape, order = drawn
+    ws.run(f"check({op!r}, {dtype!r}, {shape}, {list(order)}, {is_async}, {seed})")
+
+
+def test_a_stop_keeps_ranks_in_step(ws, monkeypatch):
+    monkeypatch.setattr(loop, "STEP_S", PATIENCE_S)
+    for _ in range(2):
+        view = BegunNotices()
+        with BackgroundCell(
+            ws, "n = 0\ntrain(20)\nprint('begun', flush=True)\ntrain(10**7)", view=view
+        ) as cell:
+            wait_until(lambda v=view: len(v.begun) == 2, "all ranks have begun")
+            ws.interrupt()
+        assert isinstance(cell.error, CellError)
+        assert not [text for text in view.texts if "may differ" in text]
+        assert len(set(values(ws, "n, ddp.module.weight.tolist()"))) == 1
+        assert values(ws, "reduced()") == ["1"] * 2
+
+
+def test_an_fsdp_module_goes_on_after_a_stop(ws, monkeypatch):
+    monkeypatch.setattr(loop, "STEP_S", PATIENCE_S)
+    ws.run("""
+from torch.distributed.fsdp import fully_shard
+net, m = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8)), 0
+fully_shard(net[0]), fully_shard(net[2]), fully_shard(net)
+optimizer = torch.optim.SGD(net.parameters(), 1e-3)
+def train_sharded(steps):
+    global m
+    for step in range(steps):
+        optimizer.zero_grad()
+        net(torch.ones(2, 8) * rank).pow(2).sum().backward()
+        optimizer.step()
+        m += 1
+def sums():
+    return [p.full_tensor().sum().item() for p in net.parameters()]
+train_sharded(3)""")
+    for _ in range(2):
+        view = BegunNotices()
+        code = "train_sharded(3)\nprint('begun', flush=True)\ntrain_sharded(10**7)"
+        with BackgroundCell(ws, code, view=view) as cell:
+            wait_until(lambda v=view: len(v.begun) == 2, "all ranks have begun")
+            ws.interrupt()
+        assert isinstance(cell.error, CellError)
+        assert len(set(values(ws, "m, sums()"))) == 1
+
+
+def test_a_rank_that_raises_frees_the_other_and_the_next_cell_works(ws):
+    text = failures(ws, "if rank == 1: raise ValueError('no')\ntrain(3)")
+    assert "ValueError: no" in text
+    assert re.search(r"RankFailure: .*rank 1", text), text
+    assert values(ws, "reduced()") == ["1"] * 2
+    ws.run(
+        "ddp = DDP(ddp.module)\ntrain(2)"
+    )  # a failure in its backward pass has ended the old one
+
+
+def test_ranks_that_call_differently_are_told_on_all(ws):
+    text = failures(ws, "dist.all_reduce(torch.ones(3 + rank))")
+    assert re.search(r"CollectiveMismatch.*shape \(4,\).*shape \(3,\)", text), text
+    assert values(ws, "reduced()") == ["1"] * 2
+    ws.run("train(2)")
+
+
+def test_after_a_restart_all_ranks_make_their_groups_anew(ws):
+    kill_1 = "import os, signal\nif rank == 1: os.kill(os.getpid(), signal.SIGKILL)\n"
+    with pytest.raises(RankFailure, match="rank 1"):
+        ws.run(kill_1 + "try: train(3)\nexcept px.RankFailure as error: seen = error.rank")
+    assert ws.pull("seen", ranks=[0]) == [1]
+    ws.restart()
+    text = failures(ws, "if rank == 0: train(1)")
+    assert "make DDP and FSDP modules anew" in text, text
+    ws.run(BEGIN + "train(3)")
+    assert values(ws, "reduced()") == ["1"] * 2
+    assert len(set(weights(ws))) == 1
+
+
+def test_a_killed_rank_between_cells(ws):
+    kill(ws, 0)
+    ws.restart()
+    ws.run(BEGIN + "train(3)")
+    assert values(ws, "reduced()") == ["1"] * 2

@@ -1,0 +1,164 @@
+// What is new in a flight recorder, and who came last: on records made up. What they are for
+// records of all kinds, tests/distributed/test_spans_parity.py compares with numpy.
+#include <doctest/doctest.h>
+
+#include <limits>
+#include <memory>
+
+#include "collectives/operation/op.hpp"
+#include "monitoring/recorder.hpp"
+#include "monitoring/stragglers.hpp"
+#include "monitoring/trace_summary.hpp"
+
+using namespace phalanx;
+
+namespace {
+
+constexpr std::uint64_t kMost = std::numeric_limits<std::uint64_t>::max();
+constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
+
+// Of 6 us, of which 4 are for the last rank; one begins each 10 us.
+TraceRing::Snapshot quick(std::uint64_t number, OpKind kind = OpKind::kAllSum) {
+    const auto begun = 1 + 10'000 * number;
+    return {number,
+            false,
+            {record_place(1, number + 1), 8, 0, begun, begun + 4000, begun + 6000,
+             static_cast<std::uint64_t>(kind)}};
+}
+std::vector<TraceRing::Snapshot> quick_from(std::uint64_t first, std::uint64_t count) {
+    std::vector<TraceRing::Snapshot> records;
+    for (std::uint64_t i = 0; i < count; ++i) records.push_back(quick(first + i));
+    return records;
+}
+TraceRing::Snapshot running(std::uint64_t number) {
+    auto record = quick(number);
+    record.is_open = true;
+    record.words[kRecordArrived] = record.words[kRecordEnded] = 0;
+    return record;
+}
+
+EntryTime entry(std::int64_t rank, std::uint64_t place, std::uint64_t entered,
+                std::uint64_t ended) {
+    return {rank, 0, place, entered, ended, 0, 0};
+}
+
+}  // namespace
+
+TEST_CASE("what is read straight from a ring comes once, and what runs until it is over") {
+    const auto ring = std::make_unique<TraceRing>();
+    TraceSummarizer reader;
+    CHECK(reader.read(ring->read_from(reader.since())).spans.empty());
+    auto* first = ring->open(quick(0).words);
+    ring->open(quick(1).words)->close();
+    auto found = reader.read(ring->read_from(reader.since()));
+    REQUIRE(found.spans.size() == 2);
+    CHECK(found.spans[0].done == 0);  // what runs comes first
+    CHECK(found.spans[1].number == 1);
+    CHECK(found.entries.size() == 2);
+    CHECK(found.entries[0].ended == 0);
+    CHECK(reader.has_open());
+    CHECK(reader.since() == 0);
+    first->close();
+    found = reader.read(ring->read_from(reader.since()));
+    REQUIRE(found.spans.size() == 1);
+    CHECK(found.spans[0].number == 0);
+    CHECK(found.spans[0].inside == 6000);
+    CHECK(reader.since() == 2);
+    CHECK(reader.read(ring->read_from(reader.since())).spans.empty());
+}
+
+TEST_CASE("many are laid together, none is lost, and what was overwritten is counted") {
+    TraceSummarizer reader;
+    const auto found = reader.read(quick_from(0, 1000));
+    CHECK(found.spans.size() == kMostSpans);
+    CHECK(found.entries.size() == kMostEntries);
+    CHECK(found.entries.back().place == record_place(1, 1000));
+    std::int64_t count = 0;
+    std::int64_t wait = 0;
+    for (const OperationSummary& span : found.spans) {
+        count += span.count;
+        wait += span.wait;
+    }
+    CHECK(count == 1000);
+    CHECK(wait == 1000 * 4000);
+    REQUIRE(found.uses.size() == 1);
+    CHECK(found.uses[0].low == 8);
+    CHECK(reader.read(quick_from(1007, 5)).missed == 7);
+    CHECK(reader.read(quick_from(0, 5)).missed == 0);  // another process
+    CHECK(reader.since() == 5);
+}
+
+TEST_CASE("what runs is not laid together, nor compared where it is a message") {
+    auto records = quick_from(0, 40);
+    records[7] = running(7);
+    for (auto& record : records) record.words[kRecordWhat] = 64;  // send
+    records[3].words[kRecordWhat] |= std::uint64_t{9} << 40;
+    TraceSummarizer reader;
+    const auto found = reader.read(records);
+    CHECK(found.spans.front().number == 7);
+    CHECK(found.spans.front().wait == 0);  // a message that is sent waits for nobody
+    CHECK(found.spans.front().peer == 0);
+    CHECK(found.entries.empty());
+}
+
+TEST_CASE("no word of a record is too large, whatever it says") {
+    TraceSummarizer reader;
+    std::vector<TraceRing::Snapshot> records;
+    for (std::uint64_t i = 0; i < 40; ++i) {
+        auto record = quick(i);
+        record.words.fill(i % 3 == 0 ? kMost : i % 3 == 1 ? kMost >> 1 : 0);
+        records.push_back(record);
+    }
+    records.back().words.fill(0);  // else all that is small was long ago
+    const auto found = reader.read(records);
+    CHECK(!found.spans.empty());
+    for (const OperationSummary& span : found.spans) {
+        for (const auto number : {span.begun, span.done, span.inside, span.wait, span.nbytes}) {
+            CHECK(number >= -1);
+            CHECK(number <= kMaxUntrusted);
+        }
+        CHECK(span.op <= 255);
+        CHECK(span.failure <= 255);
+    }
+    auto last = quick(0);
+    last.number = kMost;
+    CHECK(reader.read({&last, 1}).spans.size() == 1);
+    CHECK(reader.read(quick_from(0, 1)).spans.size() == 1);
+}
+
+TEST_CASE("who came last, and by how much more than the median of the others") {
+    const Comparable all{-1, kNever, {}};
+    const auto found = find_stragglers(
+        {entry(0, 1, 10, 60), entry(1, 1, 50, 60), entry(2, 1, 20, 60), entry(3, 1, 30, 60)}, all);
+    CHECK(found.n_compared == 1);
+    REQUIRE(found.late.size() == 1);
+    CHECK(found.late.at(1).late == 30);
+    CHECK(find_stragglers({entry(0, 1, 10, 0), entry(1, 1, 50, 0)}, all).n_compared ==
+          0);  // it runs
+    CHECK(find_stragglers({entry(0, 1, 10, 60)}, all).n_compared == 0);
+    CHECK(find_stragglers({}, all).n_compared == 0);
+    // Seen while it ran, and again: it is there once.
+    CHECK(find_stragglers({entry(0, 1, 10, 60), entry(0, 1, 10, 0)}, all).n_compared == 0);
+    const std::vector<EntryTime> both{entry(0, 1, 10, 60), entry(1, 1, 50, 61)};
+    CHECK(find_stragglers(both, {59, 60, {}}).n_compared == 1);
+    CHECK(find_stragglers(both, {60, 90, {}}).n_compared == 0);
+    CHECK(find_stragglers(both, {0, 90, {{0, 3}}}).n_compared == 0);
+}
+
+TEST_CASE("nobody came last where clocks may be wrong by more, nor does a time overflow") {
+    auto late = entry(1, 1, 50, 60);
+    late.host = 1;
+    late.unsure = 45;
+    const Comparable all{-1, kNever, {}};
+    auto found = find_stragglers({entry(0, 1, 10, 60), late}, all);
+    CHECK(found.n_compared == 1);
+    CHECK(found.n_unsure == 1);
+    CHECK(found.unsure == 45);
+    late.unsure = kNever;
+    late.entered = kMost;
+    late.ended = kMost;
+    found = find_stragglers({entry(0, 1, kMost - 1, kMost), entry(0, 2, 1, 5), late, late}, all);
+    CHECK(found.n_compared == 1);
+    late.unsure = std::numeric_limits<std::int64_t>::min();
+    CHECK(find_stragglers({entry(0, 1, 10, 60), late}, all).late.at(1).late == kMaxUntrusted - 10);
+}

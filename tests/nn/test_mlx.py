@@ -1,0 +1,96 @@
+"""Trees of MLX in its own graph: lazily, compiled, and through MLX's group of our ranks."""
+
+from __future__ import annotations
+
+import pytest
+from support.launching import launch, write_script
+
+pytest.importorskip("mlx.core")
+pytestmark = pytest.mark.slow
+
+SCRIPT = """
+import mlx.core as mx, mlx.nn as nn, numpy as np
+import phalanx as px
+
+world = mx.distributed.init(strict=True)
+rank, size = world.rank(), world.size()
+called = []
+original = mx.distributed.all_sum
+def counted(x, *, group=None, stream=None):
+    called.append(x.dtype)
+    return original(x, group=group, stream=stream)
+mx.distributed.all_sum = counted
+
+# As many calls as MLX's own, and its results to the bit.
+tree = {"w": mx.random.normal((3, 4), key=mx.random.key(rank)), "b": [mx.ones(2) * rank, None]}
+for limit in (32 << 20, 8, 0):
+    called.clear()
+    ours = px.nn.average_gradients(tree, None, limit)
+    n_ours = len(called)
+    theirs = nn.average_gradients({"w": tree["w"], "b": tree["b"][:1]}, None, limit)
+    assert n_ours == len(called) - n_ours, (limit, called)
+    assert mx.array_equal(ours["w"], theirs["w"]).item()
+    assert mx.array_equal(ours["b"][0], theirs["b"][0]).item()
+    assert ours["b"][1] is None
+
+# 16 bits are sent in 32, or as the caller says; dtypes have buckets of their own.
+called.clear()
+mixed = [mx.full((2,), 40_000, mx.float16), mx.ones(2), mx.ones(2, mx.bfloat16), mx.ones(2, mx.int32)]
+means = px.nn.average_gradients(mixed)
+assert called == [mx.float32], called
+assert [m.dtype for m in means] == [mx.float16, mx.float32, mx.bfloat16, mx.float32]
+assert means[0].tolist() == [40_000] * 2
+called.clear()
+px.nn.average_gradients(mixed, communication_type=mx.bfloat16)
+assert called == [mx.bfloat16], called
+
+# Compiled, with weights and a stream of its own; a rank without tokens has NaN.
+stream = mx.new_stream(mx.cpu)
+@mx.compile
+def step(x, tokens):
+    return px.nn.average_gradients({"x": x}, weights=tokens, communication_stream=stream)
+
+for _ in range(3):
+    x = mx.array([float("nan") if rank == 1 else rank + 1.0] * 3)
+    mean = step(x, mx.array(0 if rank == 1 else 10 * (rank + 1)))
+    weights = [10 * (r + 1) for r in range(size) if r != 1]
+    want = sum(w * w / 10 for w in weights) / sum(weights)
+    assert np.allclose(mean["x"].tolist(), want), (mean, want)
+
+# A group of Phalanx: at once, with the check of the trees.
+mean = px.nn.average_gradients({"x": mx.ones(3) * rank}, px.init())
+assert mean["x"].tolist() == [(size - 1) / 2] * 3
+try:
+    px.nn.average_gradients({"x" if rank else "y": mx.ones(3)}, px.init())
+except px.CollectiveMismatch as error:
+    assert "only rank 0 has y: MLX float32[3]" in str(error), error
+else:
+    raise AssertionError("no error")
+
+clipped, norm = px.nn.clip_grad_norm_sharded({"x": mx.ones(4, mx.float16) * 300}, 1.0)
+assert abs(norm.item() - 600 * size ** 0.5) < 0.1, norm
+assert clipped["x"].dtype == mx.float16
+theirs, their_norm = nn.utils.clip_grad_norm_sharded({"x": mx.ones(4)}, 1.0)
+clipped, norm = px.nn.clip_grad_norm_sharded({"x": mx.ones(4)}, 1.0)
+assert np.allclose(clipped["x"].tolist(), theirs["x"].tolist()) and abs(norm.item() - their_norm.item()) < 1e-6
+
+slope = mx.grad(lambda x: (px.nn.sum_gradients()(x) * (rank + 1)).sum())(mx.ones(2))
+assert slope.tolist() == [sum(range(1, size + 1))] * 2
+
+# Layers that the ranks share, compiled, on MLX's group; two blocks on three ranks are uneven.
+mx.random.seed(2)
+first, second = nn.Linear(4, 8), nn.Linear(8, 4)
+a = px.nn.shard_linear(first, "all-to-sharded")
+b = px.nn.shard_linear(second, "sharded-to-all")
+x = mx.ones((2, 4))
+loss = lambda x: (b(a(x)) ** 2).sum()
+whole = lambda x: (second(first(x)) ** 2).sum()
+assert np.allclose(mx.compile(mx.grad(loss))(x).tolist(), mx.grad(whole)(x).tolist(), atol=1e-5)
+print("right")
+"""
+
+
+def test_trees_of_mlx(tmp_path):
+    ended = launch("-n", "3", write_script(tmp_path, SCRIPT))
+    said = sorted(ended.stdout.decode().splitlines())
+    assert said == [f"[{rank}] right" for rank in range(3)], ended.stderr.decode()

@@ -1,0 +1,93 @@
+"""Layers of MLX in parts: as the whole ones, for even and uneven numbers of ranks."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from nn import sharding_cells as cells
+from support.tiers import pairwise
+
+pytest.importorskip("mlx.core")
+
+from phalanx.nn.sharding import partition
+
+
+@given(n_blocks=st.integers(1, 60), block=st.integers(1, 9), n_ranks=st.integers(1, 12))
+def test_a_partition_covers_all_in_whole_blocks(n_blocks, block, n_ranks):
+    if n_blocks < n_ranks:
+        with pytest.raises(ValueError, match=f"too small for {n_ranks} ranks"):
+            partition(n_blocks * block, n_ranks, block)
+        return
+    parts = partition(n_blocks * block, n_ranks, block)
+    sizes = [end - begin for begin, end in parts]
+    assert [begin for begin, _ in parts] == [sum(sizes[:rank]) for rank in range(n_ranks)]
+    assert sum(sizes) == n_blocks * block
+    assert all(size % block == 0 and size for size in sizes)
+    assert max(sizes) - min(sizes) in (0, block)
+
+
+@pytest.mark.parametrize(
+    ("n_ranks", "segments", "has_bias"),
+    pairwise(
+        {"n_ranks": [1, 2, 3], "segments": [1, 2, [20], [0.25, 0.5]], "has_bias": [True, False]}
+    ),
+)
+def test_layers_in_parts_are_as_whole_ones(rank_pool, n_ranks, segments, has_bias):
+    results = rank_pool(n_ranks).run(cells.layers, (5, 40, 7), segments, None, 0, has_bias)
+    for difference, of_gradients, _, (_, first, second) in results:
+        assert difference < 1e-5
+        assert of_gradients < 1e-4
+        assert first == f"AllToShardedLinear(input_dims=5, output_dims=40, bias={has_bias})"
+        assert second == f"ShardedToAllLinear(input_dims=40, output_dims=7, bias={has_bias})"
+    assert sum(size for _, _, size, _ in results) == 40
+
+
+@pytest.mark.parametrize(("n_ranks", "sizes"), [(2, [128, 96]), (3, [96, 64, 64])])
+@pytest.mark.parametrize("bits", [3, 4, 8])
+def test_quantized_layers_are_divided_by_groups(rank_pool, n_ranks, sizes, bits):
+    results = rank_pool(n_ranks).run(cells.layers, (64, 224, 32), 1, None, bits, True)
+    for difference, of_gradients, _, (is_frozen, first, _) in results:
+        assert difference < 1e-4
+        assert of_gradients < 1e-3
+        assert is_frozen
+        assert first == "QuantizedAllToShardedLinear(input_dims=64, output_dims=224, bias=True)"
+    assert [size for _, _, size, _ in results] == sizes
+
+
+def test_heads_stay_together(rank_pool):
+    # Queries, keys and values of three heads of four in one layer, on two ranks.
+    results = rank_pool(2).run(cells.layers, (5, 36, 7), 3, 4, 0, True)
+    assert [size for _, _, size, _ in results] == [24, 12]
+    assert max(difference for difference, *_ in results) < 1e-5
+
+
+def test_parameters_in_place(rank_pool):
+    assert rank_pool(3).run(cells.inplace, 8, 2) == [
+        [[0, 2, 4, 6], [0, 1, 2, 3], [1]],
+        [[8, 10], [4, 5], [1]],
+        [[12, 14], [6, 7], [1]],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("case", "words"),
+    [
+        ("small", "ValueError: shard_linear: Linear: a size of 2 is too small for 3 ranks"),
+        ("block", "ValueError: shard_linear: Linear: a size of 64 does not consist of blocks of 7"),
+        ("name", "Sharding type sharding='rows' not supported, choose one of 'all-to-sharded' or "),
+        (
+            "kind",
+            "TypeError: shard_linear takes a Linear or a QuantizedLinear of MLX, not LayerNorm",
+        ),
+        ("segments", "Linear: a size of 64 does not consist of 3 equal segments"),
+        ("order", "the segments [9, 5] are not in order within a size of 64"),
+        ("groups", "QuantizedLinear: blocks of 16 do not consist of groups of 32"),
+        ("few groups", "QuantizedLinear: a size of 64 in blocks of 32 is too small for 3 ranks"),
+        ("path", "The sharding function should return int or tuple[int, list]"),
+        ("made", "AllToShardedLinear: a size of 2 is too small for 3 ranks"),
+    ],
+)
+def test_what_cannot_be_divided(rank_pool, case, words):
+    for text in rank_pool(3).run(cells.error_of, case):
+        assert words in text

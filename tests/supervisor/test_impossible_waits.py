@@ -1,0 +1,183 @@
+"""When a wait can never end."""
+
+from __future__ import annotations
+
+import pytest
+
+from phalanx.supervisor.health.stalls import (
+    CONFIRM_S,
+    WORLD,
+    Activity,
+    GroupProgress,
+    ImpossibleWait,
+    ImpossibleWaitSearch,
+    Passed,
+    find_impossible_wait,
+)
+
+SPLIT, OTHER = 77, 78
+
+
+def idle(done=0, epoch=1, group=WORLD, queued=0):
+    return Activity(epoch, {group: GroupProgress("", 0, done, queued)})
+
+
+def inside(seq, op="all_sum", epoch=1, group=WORLD):
+    return Activity(epoch, {group: GroupProgress(op, seq, seq - 1)})
+
+
+def passed(peer, *counts, group=WORLD, epoch=1, **waits):
+    """A rank in no operation, that has passed so many messages with one other."""
+    return Activity(
+        epoch, {group: GroupProgress("", 0, 0)}, messages={(group, peer): Passed(*counts, **waits)}
+    )
+
+
+def find(activities, running, gone, splits=None, ended=()):
+    activities = dict(enumerate(activities))
+    return find_impossible_wait(
+        activities, epoch=1, running=running, gone=gone, splits=splits or {}, ended=ended
+    )
+
+
+def test_a_rank_that_ended_without_coming_is_named():
+    found = find([inside(3), inside(3), idle(done=2)], running=[0, 1], gone=[2])
+    assert found == ImpossibleWait((0, 1), 2, "all_sum", 3)
+
+
+def test_a_rank_that_did_its_part_and_ended_is_no_trouble():
+    assert find([inside(3), idle(done=3)], running=[0], gone=[1]) is None
+
+
+def test_a_busy_rank_is_waited_for():
+    assert find([inside(3), idle(done=2), idle(done=3)], running=[0, 1], gone=[2]) is None
+
+
+def test_a_rank_that_never_joined_this_epoch_counts_as_not_come():
+    for there in (idle(done=9, epoch=0), Activity(0, {})):
+        found = find([inside(1), there], running=[0], gone=[1])
+        assert found is not None
+        assert found.missing == 1
+
+
+def test_a_thread_of_a_rank_that_ended_may_still_be_inside():
+    assert find([inside(3), inside(3)], running=[0], gone=[1]) is None
+
+
+def test_what_a_rank_that_ended_has_queued_is_waited_for():
+    assert find([inside(3), idle(done=1, queued=2)], running=[0], gone=[1]) is None
+
+
+def test_waits_of_another_time_are_left_alone():
+    assert find([inside(3, epoch=0), idle()], running=[0], gone=[1]) is None
+
+
+def test_in_a_split_only_its_members_are_missed():
+    ranks = [inside(3, group=SPLIT), idle(done=2), idle(done=2, group=SPLIT)]
+    assert find(ranks, [0], [1, 2], {SPLIT: (0, 1, 2)}) == ImpossibleWait(
+        (0,), 2, "all_sum", 3, (0, 1, 2)
+    )
+    assert find(ranks, [0], [1], {SPLIT: (0, 2)}) is None
+    assert find(ranks, [0], [1, 2], {OTHER: (0, 1, 2)}) is None  # not heard of yet
+
+
+def test_a_member_that_is_in_another_split_by_now_has_left_and_is_told_of_otherwise():
+    ranks = [inside(3, group=SPLIT), idle(group=OTHER)]
+    assert find(ranks, [0], [1], {SPLIT: (0, 1), OTHER: (1, 2)}) is None
+
+
+def test_a_wait_in_the_world_is_found_beside_one_in_a_split():
+    both = Activity(
+        1, {WORLD: GroupProgress("barrier", 2, 1), SPLIT: GroupProgress("all_sum", 5, 4)}
+    )
+    there = Activity(1, {WORLD: GroupProgress("", 0, 2), SPLIT: GroupProgress("", 0, 4)})
+    assert find([both, there], [0], [1], {SPLIT: (0, 1)}) == ImpossibleWait(
+        (0,), 1, "all_sum", 5, (0, 1)
+    )
+    assert both.doing == "in barrier #2"
+    assert there.doing == ""
+
+
+def test_who_has_closed_a_group_is_missed_by_its_peers_themselves():
+    for closed in (Activity(1, {}), Activity(1, {OTHER: GroupProgress("", 0, 0)})):
+        assert find([inside(3), closed], [0], [1]) is None
+        assert find([passed(1, 0, 0, receives=True), closed], [0], [1]) is None
+
+
+def test_what_a_process_that_is_over_had_queued_will_not_come():
+    for there in (idle(done=1, queued=2), inside(3)):
+        assert find([inside(3), there], [0], [1]) is None
+        found = find([inside(3), there], [0], [1], ended=[1])
+        assert found == ImpossibleWait((0,), 1, "all_sum", 3)
+    assert find([inside(3), idle(done=3, queued=2)], [0], [1], ended=[1]) is None
+
+
+@pytest.mark.parametrize(("op", "waits"), [("recv", "receives"), ("send", "sends")])
+def test_a_message_that_nobody_will_ever_send_or_take(op, waits):
+    def counted(n):
+        return (n, 9) if op == "send" else (9, n)
+
+    waiting = passed(1, *counted(2), **{waits: True})
+    for theirs, found in ((2, ImpossibleWait((0,), 1, op, 3)), (3, None), (4, None)):
+        there = passed(0, *reversed(counted(theirs)))
+        assert find([waiting, there], [0], [1]) == found
+        assert find([waiting, there], [0, 1], []) is None
+        assert find([passed(1, *counted(2)), there], [0], [1]) is None
+        # Of another rank, of another group, of the past.
+        assert find([waiting, there, idle()], [0, 1], [2]) is None
+    none = ImpossibleWait((0,), 1, op, 3)
+    assert find([waiting, passed(0, 9, 9, epoch=0)], [0], [1]) == none
+    assert find([waiting, passed(2, 9, 9)], [0], [1]) == none
+    assert find([passed(1, 0, 0, epoch=0, **{waits: True}), idle()], [0], [1]) is None
+
+
+def test_messages_in_a_split_are_its_own():
+    waiting = passed(1, 0, 1, group=SPLIT, receives=True)
+    splits = {SPLIT: (0, 1)}
+    assert find([waiting, passed(0, 2, 0, group=SPLIT)], [0], [1], splits) is None
+    both = Activity(
+        1,
+        {WORLD: GroupProgress("", 0, 0), SPLIT: GroupProgress("", 0, 0)},
+        messages={(SPLIT, 0): Passed(1, 0), (WORLD, 0): Passed(5, 0)},
+    )
+    assert find([waiting, both], [0], [1], splits) == ImpossibleWait((0,), 1, "recv", 2, (0, 1))
+    assert find([waiting, both], [0], [1]) is None  # not heard of yet
+
+
+def test_a_send_is_accused_only_if_it_still_waits_at_a_second_look():
+    """The peer may have made room and ended just before the first look."""
+    search = ImpossibleWaitSearch()
+
+    def look(now_s, sent):
+        activities = {0: passed(1, sent, 0, sends=True), 1: passed(0, 0, 1)}
+        return search.look(activities, now_s=now_s, epoch=1, running=[0], gone=[1], splits={})
+
+    assert look(0.0, sent=1) is None
+    assert look(CONFIRM_S / 2, sent=1) is None
+    assert look(CONFIRM_S, sent=2) is None  # it has gone on: another send, seen for the first time
+    assert look(2 * CONFIRM_S, sent=2) == ImpossibleWait((0,), 1, "send", 3)
+
+
+def test_the_same_send_of_another_epoch_is_another_send():
+    search = ImpossibleWaitSearch()
+
+    def look(now_s, epoch):
+        activities = {
+            0: passed(1, 0, 0, epoch=epoch, sends=True),
+            1: passed(0, 0, 0, epoch=epoch),
+        }
+        return search.look(activities, now_s=now_s, epoch=epoch, running=[0], gone=[1], splits={})
+
+    assert look(0.0, epoch=1) is None
+    assert look(10.0, epoch=2) is None  # no look saw that the first send went on
+    assert look(10.0 + CONFIRM_S, epoch=2) == ImpossibleWait((0,), 1, "send", 1)
+
+
+def test_a_recv_and_an_operation_are_accused_at_the_first_look():
+    search = ImpossibleWaitSearch()
+    never_sent = {0: passed(1, 0, 1, receives=True), 1: passed(0, 1, 0)}
+    found = search.look(never_sent, now_s=0.0, epoch=1, running=[0], gone=[1], splits={})
+    assert found == ImpossibleWait((0,), 1, "recv", 2)
+    never_entered = {0: inside(3), 1: idle(done=2)}
+    found = search.look(never_entered, now_s=0.0, epoch=1, running=[0], gone=[1], splits={})
+    assert found == ImpossibleWait((0,), 1, "all_sum", 3)

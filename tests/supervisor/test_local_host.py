@@ -1,0 +1,67 @@
+"""A host's ranks and their channels: messages wait for a rank that does not read them."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import signal
+import sys
+
+from support.promise import PATIENCE_S
+from support.waiting import wait_until
+
+from phalanx.protocol import Gathered, pack_frame
+from phalanx.supervisor.hosts.local_host import MOST_UNSENT_NBYTES, LocalHost
+from phalanx.supervisor.processes.child import OutputPipe
+from phalanx.supervisor.processes.system import is_stopped
+
+# Read so many bytes from the channel and say which.
+READ = """
+import hashlib, os, sys
+left, seen = int(sys.argv[1]), hashlib.sha256()
+while left:
+    data = os.read(int(os.environ["PHALANX_CHANNEL"]), left)
+    left -= len(data)
+    seen.update(data)
+print(seen.hexdigest())
+"""
+
+
+class Events:
+    def __init__(self):
+        self.lost = []
+
+    def on_message(self, rank, message):
+        pass
+
+    def on_lost(self, rank, reason, tail):
+        self.lost.append((rank, reason, tail.strip()))
+
+
+def test_a_stopped_rank_is_not_killed_and_gets_all_messages_later():
+    """Also more of them than a rank that runs may leave unread."""
+    messages = [Gathered(number, (bytes([number]) * (1 << 16),)) for number in range(64)]
+    data = b"".join(map(pack_frame, messages))
+    assert len(data) > 2 * MOST_UNSENT_NBYTES
+
+    async def main():
+        events = Events()
+        host = LocalHost((0,), events)
+        try:
+            host.spawn_command(
+                0, [sys.executable, "-c", READ, str(len(data))], env=os.environ, cwd="/",
+                stdin=None, stdout=OutputPipe(), stderr=OutputPipe(),
+            )  # fmt: skip
+            os.kill(host.pid(0), signal.SIGSTOP)
+            wait_until(lambda: is_stopped(host.pid(0)), "the rank is stopped")
+            for message in messages:
+                host.send(0, message)
+            host.signal(0, signal.SIGCONT)
+            await asyncio.wait_for(host._children[0].process.exited.wait(), PATIENCE_S)
+            return events.lost, host.status(0)
+        finally:
+            await host.stop()
+
+    lost = [(0, "exited with status 0", hashlib.sha256(data).hexdigest())]
+    assert asyncio.run(main()) == (lost, 0)

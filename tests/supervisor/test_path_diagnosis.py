@@ -1,0 +1,83 @@
+"""What is said of a line from which nothing comes: its addresses, and what else is known."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+import pytest
+from support.promise import PATIENCE_S
+
+from phalanx.supervisor.hosts import connection as connection_module
+from phalanx.supervisor.hosts.addresses import ReachResult
+from phalanx.supervisor.hosts.connection import PathDiagnosis
+
+NOTHING = ": nothing comes from 192.0.2.12 to 192.0.2.11 on eth0"
+LIVES = "the host lives, a card, cable or switch of that network does not"
+
+
+@pytest.mark.parametrize(
+    ("answering", "said"),
+    [
+        ((), NOTHING),
+        (("198.51.100.12",), f"{NOTHING}, while it answers at 198.51.100.12: {LIVES}"),
+        (
+            ("192.0.2.12", "198.51.100.12"),
+            " at 192.0.2.12: its machine answers there, its supervisor is stopped or far too busy",
+        ),
+    ],
+)
+def test_what_answers_tells_a_card_from_a_host(monkeypatch, answering, said):
+    async def reach(endpoints, timeout_s):
+        (endpoint,) = endpoints
+        address = endpoint.removeprefix("tcp://").rpartition(":")[0].strip("[]")
+        return ReachResult("", "", "refused", is_refused=address in answering)
+
+    monkeypatch.setattr(connection_module, "reach", reach)
+    monkeypatch.setattr(connection_module, "interface_of", lambda _: "eth0")
+    line = PathDiagnosis(
+        "192.0.2.11", "192.0.2.12", ["192.0.2.12", "198.51.100.12", "2001:db8::12"]
+    )
+    asyncio.run(line.ask(1.0))
+    assert str(line) == said
+    assert line.is_asked
+    line.forget()
+    assert (str(line), line.is_asked) == (NOTHING, False)
+
+
+SYN_RECV, ESTABLISHED = "03", "01"
+
+
+def listed(last):
+    """Return 192.0.2.``last`` as Linux lists it in the table of IPv6."""
+    words = bytes(4), bytes(4), b"\0\0\xff\xff", bytes([192, 0, 2, last])
+    return "".join(f"{int.from_bytes(word, sys.byteorder):08X}" for word in words)
+
+
+ONE_WAY = ": nothing comes from 192.0.2.11 on eth0 to 192.0.2.12, but its packets do come here"
+
+
+@pytest.mark.parametrize(
+    ("remote", "state", "said"),
+    [(12, SYN_RECV, ONE_WAY), (12, ESTABLISHED, NOTHING), (13, SYN_RECV, NOTHING)],
+)
+def test_who_tries_to_connect_in_vain_tells_the_direction(
+    monkeypatch, tmp_path, remote, state, said
+):
+    async def reach(endpoints, timeout_s):
+        return ReachResult("", "", "no answer", is_refused=False)
+
+    table = tmp_path / "tcp6"
+    ends = f"{listed(11)}:1F90 {listed(remote)}:C350"
+    table.write_text(f"  sl  local_address ...\n   0: {ends} {state} 00000000:00000000\n")
+    monkeypatch.setattr(connection_module, "_TABLES", (tmp_path / "none", table))
+    monkeypatch.setattr(connection_module, "reach", reach)
+    monkeypatch.setattr(connection_module, "interface_of", lambda _: "eth0")
+    line = PathDiagnosis("192.0.2.11", "192.0.2.12")
+    asyncio.run(line.ask(1.0))
+    assert line.is_cut
+    assert str(line) == said
+
+
+def test_a_real_refusal_is_an_answer():
+    assert asyncio.run(connection_module._answers("127.0.0.1", PATIENCE_S))

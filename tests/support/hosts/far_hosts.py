@@ -1,0 +1,192 @@
+"""Hosts whose supervisors are tests: what such a one says over its line, and what a root is told.
+
+There is no socket: the root's end of the line is the real one, but what carries the messages is a
+queue. So a scene runs on a loop whose clock jumps, and its times are exact.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+from support.loops import run_jumping
+from support.waiting import wait_until_async
+
+import phalanx
+from phalanx.protocol import BootOptions, HostPlan, RemoteOptions, WorldConfig
+from phalanx.protocol.host import HostBoot, HostUp, Reconnect, ToHostEnvelope
+from phalanx.supervisor.hosts import connection
+from phalanx.supervisor.hosts import session as session_module
+from phalanx.supervisor.hosts.host_set import HostSet
+from phalanx.supervisor.hosts.session import HostServer, ReliableSession
+
+__all__ = ["OPTIONS", "Events", "play", "until"]
+
+OPTIONS = BootOptions(
+    WorldConfig("test", 2, heartbeat_timeout_s=1.0), 0, b"", 0.0, "/",
+    hosts=(HostPlan("b", 1), HostPlan("c", 1)),
+    remote=RemoteOptions(launcher="local", timeout_s=5.0),
+)  # fmt: skip
+
+
+class Events:
+    """What a root is told."""
+
+    def __init__(self):
+        self.lost, self.said, self.frozen, self.news, self.not_up = [], [], [], [], []
+
+    def on_message(self, rank, message):
+        self.said.append((rank, message))
+
+    def on_lost(self, rank, reason, tail):
+        self.lost.append((rank, reason))
+
+    def on_frozen(self, rank, reason):
+        self.frozen.append((rank, reason))
+
+    def on_news(self, message):
+        self.news.append(message)
+
+    def on_not_up(self, reasons):
+        self.not_up += reasons
+
+
+class Process:
+    """What has started a host; the host is the test."""
+
+    def __init__(self, line):
+        self.boot = msgspec.json.decode(line, type=HostBoot)
+        self.over = asyncio.get_running_loop().create_future()
+        self.is_killed = False
+        self.is_over = True  # as soon as it has ended
+        self.looked = ""  # what a look at it finds out, once that has ended
+
+    async def ended(self):
+        return await asyncio.shield(self.over)
+
+    async def look(self, up):
+        return self.looked if self.over.done() else ""
+
+    def farewell(self):
+        pass
+
+    def kill(self):
+        self.is_killed = True
+        if not self.over.done():
+            self.over.set_result("its supervisor was killed by signal 9 (SIGKILL)")
+
+
+class Door(HostServer):
+    """A root's server without a socket: connections are `Far` ends, which it knows by identity."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ends: dict[bytes, Far] = {}
+
+    def open(self, addresses: Any) -> tuple[str, ...]:
+        self.endpoints = ("tcp://127.0.0.1:1",)
+        return tuple(addresses)
+
+    def connect(self, far: Far) -> bytes:
+        identity = b"connection %d" % len(self._ends)
+        self._ends[identity] = far
+        return identity
+
+    def carry(self, far: Far, identity: bytes, bodies: tuple[bytes, ...]) -> None:
+        """Bring what a host says; the socket would have read its key from the handshake."""
+        asyncio.get_running_loop().call_soon(
+            self._hear, far.boot.public_key, identity, "127.0.0.1", bodies
+        )
+
+    def _send(self, visitor: Any, identity: bytes, body: bytes) -> None:
+        if not identity:
+            return
+        far = self._ends[identity]
+        if identity == far.identity:
+            far.came.put_nowait(body)
+        elif identity == visitor.identity:  # a ROUTER says so of a connection that has broken
+            visitor.identity = b""
+            asyncio.get_running_loop().call_soon(visitor.fail, "")
+
+
+class Far:
+    """A host's end of the line."""
+
+    def __init__(self, door: Door, process: Process) -> None:
+        self._server, self.boot = door, process.boot
+        self.session = ReliableSession()
+        self.turn = 0
+        self.connect()
+
+    def connect(self) -> None:
+        self.came: asyncio.Queue[bytes] = asyncio.Queue()
+        self.identity = self._server.connect(self)
+
+    def close(self) -> None:
+        """Break the connection, with what is on its way."""
+        self.identity = b""
+
+    def rejoin(self) -> None:
+        """Come in by another connection."""
+        self.close()
+        self.connect()
+        self.turn += 1
+        self.say_bytes(self.session.encode_unreliable(Reconnect(self.turn)))
+
+    def rejoin_late(self, identity: bytes) -> None:
+        """Say on the connection before this one, as if it came only now, that it is the newest."""
+        self._server.carry(
+            self, identity, (self.session.encode_unreliable(Reconnect(self.turn - 1)),)
+        )
+
+    def say(self, message: Any) -> None:
+        self.say_bytes(self.session.encode(message))
+
+    def say_bytes(self, *bodies: bytes) -> None:
+        self._server.carry(self, self.identity, bodies)
+
+    def come(self) -> None:
+        self.say(HostUp(phalanx.__version__, 1, "far", 2, ("127.0.0.1",)))
+
+    async def hear(self, kind: type, timeout_s: float = 3.0) -> Any:
+        """Return the next message of a kind."""
+
+        async def wait() -> Any:
+            while True:
+                envelope = msgspec.msgpack.decode(await self.came.get(), type=ToHostEnvelope)
+                if self.session.receive(envelope) and isinstance(envelope.message, kind):
+                    return envelope.message
+
+        return await asyncio.wait_for(wait(), timeout_s)
+
+
+async def until(condition: Any) -> None:
+    await wait_until_async(condition, "what the root is told", 5.0, 0.005)
+
+
+def play(monkeypatch, scene):
+    """Run a scene with two hosts, b with rank 0 and c with rank 1, that are about to come."""
+    processes = []
+
+    async def launch(wanted):
+        processes.append(Process(wanted.first_line))
+        return processes[-1]
+
+    monkeypatch.setattr(connection, "launch_host", launch)
+    monkeypatch.setattr(session_module, "HostServer", Door)
+
+    async def main():
+        events = Events()
+        hosts = HostSet(OPTIONS, events)
+        try:
+            hosts.spawn(0)
+            hosts.spawn(1)
+            await until(lambda: len(processes) == 2)
+            await scene(hosts, events, lambda process: Far(hosts._server, process), processes)
+        finally:
+            for process in processes:
+                process.kill()
+            await hosts.stop()
+
+    run_jumping(main)

@@ -1,0 +1,150 @@
+"""Reach the private parts of running objects; no other file of the tests names them.
+
+A test uses this only where no public name shows what it needs, such as the supervisor's process or a
+message on its way. `tests/test_layers.py` refuses the names elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import subprocess
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import pytest
+
+from phalanx.protocol import WatchSamples
+from phalanx.supervisor.hosts.agent import HostAgent
+from phalanx.workspace import Workspace
+from phalanx.workspace.connection.root_client import RootClient
+
+__all__ = [
+    "begin_cell_code",
+    "engine_of",
+    "engines",
+    "is_running",
+    "n_unanswered",
+    "replace_step",
+    "replaced_ranks",
+    "root_address",
+    "root_client",
+    "root_client_of",
+    "root_pid",
+    "root_pid_code",
+    "root_process",
+    "send_again",
+    "send_to_rank",
+    "stop_samples",
+    "watch_ranks",
+]
+
+Step = Literal["announce", "begin_cell", "enter", "execute", "receive", "send", "send_again"]
+# Where each step of a cell is: the object that takes it, and the name of the method.
+_STEPS: Mapping[Step, Callable[[Any], tuple[Any, str]]] = {
+    "announce": lambda ws: (ws._life.runner, "_announce"),
+    "begin_cell": lambda ws: (ws._life.runner._root, "begin_cell"),
+    "enter": lambda ws: (ws._life.runner, "_enter"),
+    "execute": lambda ws: (ws._life.runner._dispatch, "execute"),
+    "receive": lambda ws: (ws._life.runner._dispatch._channels, "_on_message"),
+    "send": lambda ws: (ws._life.runner._dispatch._channels._thread, "send"),
+    "send_again": lambda ws: (ws._life.runner._dispatch, "again"),
+}
+
+
+def replace_step(
+    patch: pytest.MonkeyPatch, ws: Workspace, step: Step, make: Callable[[Any], Any]
+) -> None:
+    """Replace one step of a workspace's cells by what ``make`` returns for the method that was there."""
+    owner, name = _STEPS[step](ws)
+    patch.setattr(owner, name, make(getattr(owner, name)))
+
+
+def root_client(ws: Any) -> RootClient:
+    """Return the connection of a workspace to its root supervisor."""
+    return ws._root
+
+
+def root_pid(ws: Any) -> int:
+    """Return the process id of a workspace's root supervisor."""
+    return ws._root.pid
+
+
+def root_pid_code(ws: str) -> str:
+    """Return `root_pid` as an expression, for a script whose workspace has this name."""
+    return f"{ws}._root.pid"
+
+
+def begin_cell_code(ws: str) -> str:
+    """Return an expression that begins a cell of ranks 0 and 1 and sends it to nobody."""
+    return f"{ws}._root.begin_cell('lost', (0, 1))"
+
+
+def root_address(ws: Any) -> Any:
+    """Return where clients reach a workspace's root supervisor, with its public key."""
+    return ws._root._root.address
+
+
+def root_process(ws: Any) -> subprocess.Popen[bytes]:
+    """Return the root supervisor that this process has started."""
+    return ws._root._root._popen
+
+
+def n_unanswered(ws: Any) -> int:
+    """Return how many requests to the root supervisor have no answer yet."""
+    return len(ws._root._waiting)
+
+
+def stop_samples(ws: Any) -> None:
+    """Tell the supervisors now that no samples are wanted, and forget that some were."""
+    log = ws._root._samples
+    log._send(WatchSamples(0))
+    log._asked_s = -math.inf
+
+
+def is_running(ws: Any) -> bool:
+    """Whether a workspace runs a cell now."""
+    return ws._life.runner.is_running
+
+
+def engines(ws: Any) -> Any:
+    """Return the engine of each rank, as cells are sent there."""
+    return ws._life.runner.engines
+
+
+def engine_of(ws: Any, rank: int) -> bytes:
+    """Return the first frame of a message to a rank."""
+    return ws._life.runner._dispatch._engines[rank].encode()
+
+
+def replaced_ranks(ws: Any) -> Any:
+    """Return the new ranks that the next cell takes in."""
+    return ws._life.runner._replaced_ranks
+
+
+def send_to_rank(ws: Any, cell: Any, rank: int, work: Any) -> None:
+    """Send work to one rank alone, as no cell does."""
+    ws._life.runner._dispatch.execute(cell, rank, work)
+
+
+def send_again(ws: Any, cell: Any, rank: int) -> None:
+    """Send a copy of a cell's request to one rank."""
+    ws._life.runner._dispatch.again(cell, rank, is_whole=True)
+
+
+def root_client_of(root: Any) -> RootClient:
+    """Make a client of a supervisor that the test plays."""
+    client = RootClient.__new__(RootClient)
+    client._root = root
+    return client
+
+
+async def watch_ranks(root: Any, host: Any, report: Callable[[Any], None]) -> None:
+    """Watch the ranks of a host as its agent does, for a root and with a report that the test plays."""
+    agent = HostAgent.__new__(HostAgent)
+    agent._watching = asyncio.Event()
+    agent._watching.set()
+    agent._root = root
+    agent._host = host
+    agent._report = report
+    await agent._watch_ranks()

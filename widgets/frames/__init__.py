@@ -1,0 +1,1 @@
+"""Build the data that live widgets draw."""

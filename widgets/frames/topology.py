@@ -1,0 +1,136 @@
+"""Make the records that the live topology sends.
+
+A `WorldFrame` has the fixed part, a `TopologyFrame` the current state of the ranks.
+``js/src/topology/state.ts`` reads them.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from phalanx.protocol import RankInfo, WorldTopology
+
+from ..text.world import State, arenas, clean, state_of
+from .links import LinkFrame
+from .rates import LinkRate, UseFrame
+
+__all__ = ["RankFrame", "Status", "Timeline", "TopologyFrame", "WorldFrame", "world_of"]
+
+
+Status = Literal["live", "silent", "gone"]
+
+
+class HostFrame(msgspec.Struct, frozen=True):
+    """The drawn properties of a host."""
+
+    index: int
+    name: str
+    address: str
+    cores: int
+    device: str = ""
+
+
+class WorldFrame(msgspec.Struct, frozen=True):
+    """The fixed part of a topology; ``home`` has each rank's host."""
+
+    name: str
+    hosts: tuple[HostFrame, ...]
+    home: tuple[int, ...]
+    arenas: tuple[tuple[int, ...], ...]
+    tcp: tuple[tuple[int, int], ...]
+    measured: tuple[LinkFrame, ...] = ()
+
+
+class RankFrame(msgspec.Struct, frozen=True):
+    """The current state of a rank.
+
+    ``since`` is a time of `time.time`. ``last`` is the operation that the rank was in before.
+    """
+
+    state: State
+    since: float
+    pid: int
+    rss: int
+    detail: str
+    last: str
+
+
+class TopologyFrame(msgspec.Struct, frozen=True):
+    """The current state of all ranks.
+
+    ``why`` explains a status other than "live". ``links`` are the tcp links with traffic. ``arena``
+    has each rank's bytes per second through shared memory. ``uses`` has the algorithms that the
+    operations used. ``measuring`` is the progress of a link measurement, or "".
+    """
+
+    status: Status
+    why: str
+    epoch: int
+    now: float
+    ranks: tuple[RankFrame, ...]
+    links: tuple[LinkRate, ...] = ()
+    arena: tuple[float, ...] = ()
+    uses: tuple[UseFrame, ...] = ()
+    measuring: str = ""
+
+
+def world_of(t: WorldTopology, measured: tuple[LinkFrame, ...] = ()) -> WorldFrame:
+    """Return the fixed part of the drawing; ``measured``: measured links."""
+    found = arenas(t)
+    shared = [tuple(sorted(its)) for host in t.hosts for its in found.get(host.index, ())]
+    return WorldFrame(
+        clean(t.name),
+        tuple(
+            HostFrame(h.index, clean(h.name), clean(h.address), h.cores, clean(h.device))
+            for h in t.hosts
+        ),
+        tuple(r.host for r in t.ranks),
+        tuple(shared),
+        tuple((link.a, link.b) for link in t.links if link.transport == "tcp"),
+        measured,
+    )
+
+
+class Timeline:
+    """Tracks the start of each rank's state, and its last operation.
+
+    Times are on this process's clock: a state starts at the poll that first sees it.
+    """
+
+    def __init__(self) -> None:
+        self._ranks: dict[int, RankFrame] = {}
+
+    def take(self, t: WorldTopology, now: float) -> TopologyFrame:
+        """Return the frame of a topology received at ``now``."""
+        for info in t.ranks:
+            self._ranks[info.rank] = self._rank(info, now)
+        return TopologyFrame("live", "", t.epoch, now, tuple(self._ranks[i.rank] for i in t.ranks))
+
+    def _rank(self, info: RankInfo, now: float) -> RankFrame:
+        before = self._ranks.get(info.rank)
+        state, detail = state_of(info), clean(info.detail)
+        is_same = before is not None and (before.state, before.pid, _key(before.detail)) == (
+            state,
+            info.pid,
+            _key(detail),
+        )
+        since, last = now, ""
+        if before is not None:
+            if is_same:
+                since = before.since
+            was_in = before.state == "collective" and not is_same
+            last = before.detail.removeprefix("in ") if was_in else before.last
+            last = last if before.pid == info.pid else ""
+        # Three digits are enough for a person, and avoid an update when only one page changed.
+        rss = int(float(f"{info.rss_nbytes:.3g}"))
+        return RankFrame(state, since, info.pid, rss, detail, last)
+
+
+def _key(detail: str) -> str:
+    """Return the operation without its source position.
+
+    The position is known a moment later than the operation.
+    """
+    return detail.partition(" at ")[0]

@@ -1,0 +1,1 @@
+"""Show live widgets in the notebook."""

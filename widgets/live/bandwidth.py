@@ -1,0 +1,255 @@
+"""Show a bandwidth sweep live; run, stop and save sweeps.
+
+`_bandwidth_frames` has the record that is sent; ``js/src/bandwidth.ts`` draws it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from phalanx.distributed.bench import parse_size
+from phalanx.errors import DistributedError
+from phalanx.protocol import SweepRun
+from phalanx.workspace import Sweep, Workspace
+
+from ..frames.bandwidth import SweepRequest, frame_of
+from ..stills.bandwidth import bandwidth
+from ..stills.svg import StillPicture
+from ..text.tables import sweep_csv, sweep_json
+from .widget import STATIC, LiveWidget, checked_workspace
+
+__all__ = ["Bandwidth"]
+
+
+_REPEAT_S = 2.0  # a view reports a lost kernel after 8 s without a frame
+_MOST_KEPT = 16
+
+
+class Bandwidth(LiveWidget):
+    """Live bandwidth of a workspace's ranks by size.
+
+    Parameters
+    ----------
+    workspace : Workspace
+        A running workspace. Set `workspace` to measure another, as after an attach.
+    earlier : sequence of SweepRun, optional
+        Earlier sweeps to draw behind the next sweep, for example of other ranks. By default the
+        sweeps of the workspace.
+
+    Notes
+    -----
+    Points are sent as they are measured, at most five times a second, and only while a view is
+    visible; the sweep itself goes on. A saved notebook keeps a still picture (SVG, text) from the
+    time of the display or, with `show`, of the last sweep.
+
+    Examples
+    --------
+    >>> px.widgets.Bandwidth(ws)  # doctest: +SKIP
+    """
+
+    _esm = STATIC / "bandwidth.js"
+    _css = STATIC / "bandwidth.css"
+
+    def __init__(self, workspace: Workspace, *, earlier: Sequence[SweepRun] | None = None) -> None:
+        # Buttons, the ticker and a cell use separate threads; the lock guards the fields below.
+        self._lock = threading.Lock()
+        self._sweep: Sweep | None = None
+        self._workspace = checked_workspace("Bandwidth", workspace)
+        self._runs = tuple(workspace.sweeps if earlier is None else earlier)
+        self._asked = SweepRequest()
+        self._error = self._first_reason = ""
+        self._waits_for_ranks = False  # the error says that the ranks are busy
+        self._sent_s = 0.0
+        super().__init__()
+        self.tick()
+
+    @property
+    def workspace(self) -> Workspace:
+        """Return the workspace that is measured."""
+        return self._workspace
+
+    @workspace.setter
+    def workspace(self, workspace: Workspace) -> None:
+        self._workspace = checked_workspace("Bandwidth", workspace)
+        self._first_reason = ""
+        self.tick()
+
+    @property
+    def run(self) -> SweepRun | None:
+        """Return the current or last sweep, as a record."""
+        with self._lock:
+            if self._sweep is not None:
+                return self._sweep.run
+            return self._runs[-1] if self._runs else None
+
+    def measure(self, asked: SweepRequest | None = None, *, wait: bool = False) -> SweepRun:
+        """Run a sweep and wait for its end; Ctrl-C stops it.
+
+        Raises
+        ------
+        ValueError, DistributedError
+            As in `Workspace.bench` and in the iteration of its result.
+        """
+        return self.follow(self.begin(asked or SweepRequest(), wait=wait))
+
+    def begin(self, asked: SweepRequest, *, wait: bool = False) -> Sweep:
+        """Check the request and make a new sweep; `follow` runs it."""
+        with self._lock:
+            before = self._sweep
+            if before is not None and before.progress.state in ("waiting", "measuring"):
+                msg = "this sweep is not over yet; stop it first"
+                raise DistributedError(msg)
+            sweep = self._workspace.bench(
+                asked.op,
+                begin=parse_size(asked.begin),
+                end=parse_size(asked.end),
+                factor=asked.factor,
+                dtype=asked.dtype,
+                iterations=asked.iters,
+                wait=wait,
+            )
+            if before is not None and before.points:
+                self._runs = (*self._runs, before.run)[-_MOST_KEPT:]
+            self._sweep, self._asked, self._error = sweep, asked, ""
+            self._waits_for_ranks = False
+        return sweep
+
+    def follow(self, sweep: Sweep) -> SweepRun:
+        """Run a sweep; the ticker shows its points."""
+        try:
+            with sweep.ends_at_ctrl_c():
+                for _ in sweep:
+                    pass
+        except Exception as error:
+            are_busy = not self._are_idle()
+            with self._lock:
+                self._error = str(error) or type(error).__name__
+                self._waits_for_ranks = not sweep.points and are_busy
+                if self._sweep is sweep and not sweep.points:
+                    self._sweep = None  # refused: show the sweep before again
+            raise
+        finally:
+            self.tick()
+            self.keep_still()
+        return sweep.run
+
+    # -- methods of `LiveWidget` ------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Send changes to the page."""
+        is_free = self._waits_for_ranks and self._are_idle()
+        with self._lock:
+            if is_free and self._waits_for_ranks:
+                self._error, self._waits_for_ranks = "", False  # no longer true
+            now = time.monotonic()
+            sweep = self._sweep
+            runs = self._runs
+            run = sweep.run if sweep is not None else runs[-1] if runs else None
+            frame = frame_of(
+                run,
+                sweep.progress if sweep is not None else None,
+                runs if sweep is not None else runs[:-1],
+                self._asked,
+                why_gone=self._why_gone(),
+                error=self._error,
+                now=self._sent_s,
+            )
+            # An unchanged frame is repeated as a sign of life: `now` makes it differ.
+            if msgspec.json.encode(frame) != self.frame or now > self._sent_s + _REPEAT_S:
+                self._sent_s = now
+                self.frame = msgspec.json.encode(msgspec.structs.replace(frame, now=now))
+
+    def _are_idle(self) -> bool:
+        try:
+            return all(rank.state == "idle" for rank in self._workspace.topology().ranks)
+        except DistributedError:
+            return False
+
+    def _why_gone(self) -> str:
+        if self._workspace.is_running:
+            self._first_reason = ""
+        elif not self._first_reason:
+            # Ask now: after the clean-up, the reason is only "stopped".
+            try:
+                self._workspace.topology()
+            except DistributedError as error:
+                self._first_reason = str(error)
+        return self._first_reason
+
+    def answer(self, action: str, args: Mapping[str, Any]) -> str:
+        """Run the action of a button; see `LiveWidget.answer`."""
+        if action == "run":
+            self._run_beside(_request_in(args))
+            return "measuring"
+        if action == "stop":
+            with self._lock:
+                sweep = self._sweep
+            if sweep is not None:
+                sweep.stop()
+            return "stopped"
+        run = self.run
+        if run is None:
+            msg = "nothing is measured yet"
+            raise ValueError(msg)
+        if action == "csv":
+            return sweep_csv(run.points)
+        if action == "json":
+            return sweep_json(run)
+        msg = f"there is no action {action!r}"
+        raise ValueError(msg)
+
+    def _run_beside(self, asked: SweepRequest) -> None:
+        """Measure on a new thread: the answer must not wait."""
+        try:
+            sweep = self.begin(asked)
+        except (DistributedError, ValueError) as error:
+            with self._lock:
+                self._error, self._waits_for_ranks = str(error), False
+            raise
+
+        def work() -> None:
+            try:
+                self.follow(sweep)
+            except Exception:  # noqa: BLE001 - the page shows the error
+                return
+
+        threading.Thread(target=work, name="phalanx-sweep", daemon=True).start()
+
+    def still(self) -> StillPicture:
+        """Return a picture of the measurements so far."""
+        run, earlier = self.still_basis()
+        if run is None:
+            return bandwidth([])
+        return bandwidth(run.points, limits=run.limits, earlier=earlier)
+
+    def still_basis(self) -> tuple[SweepRun | None, tuple[SweepRun, ...]]:
+        """Return the sweep and the earlier ones; see `LiveWidget.still_basis`."""
+        run = self.run
+        with self._lock:
+            earlier = self._runs if self._sweep is not None else self._runs[:-1]
+        return run, tuple(one for one in earlier if run is not None and one.op == run.op)
+
+    def close(self) -> None:
+        """Remove the widget from the page and stop its sweep."""
+        if not hasattr(self, "_lock"):
+            return  # `__init__` failed early
+        with self._lock:
+            sweep = self._sweep
+        if sweep is not None and sweep.progress.state in ("waiting", "measuring"):
+            sweep.stop()
+        super().close()
+
+
+def _request_in(args: Mapping[str, Any]) -> SweepRequest:
+    """Parse the form; raise `ValueError` for invalid data."""
+    wanted = {field: args.get(field) for field in SweepRequest.__struct_fields__}
+    try:
+        return msgspec.convert(wanted, SweepRequest)
+    except msgspec.ValidationError as error:
+        msg = f"this is no sweep: {error}"
+        raise ValueError(msg) from None

@@ -1,0 +1,259 @@
+"""Show the ranks' activity, late ranks and traffic in a live widget.
+
+`_monitor_frames` has the records that are sent; ``js/src/monitor.ts`` draws them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import traitlets
+
+from phalanx.errors import DistributedError
+from phalanx.protocol import RankInfo, WorldTopology
+from phalanx.workspace import SampleView, say_trace
+
+from ..frames.monitor import MonitorFrame, MonitorFrameBuilder
+from ..frames.topology import world_of
+from ..stills.monitor import monitor
+from ..stills.svg import StillPicture, with_alarm
+from .presence import PollHistory
+from .widget import STATIC, WorkspaceWidget
+
+__all__ = ["Monitor"]
+
+
+REPEAT_S = 2.0  # a view reports a lost kernel after 8 s without a frame
+SILENT_S = 3.0  # a working supervisor sends samples three times a second
+KEPT_NBYTES = 4 << 20  # of frames, for views that open later: two minutes of 4 busy ranks
+KEPT_FRAMES = 600
+MOST_SAVED = 100_000  # operations: 30 MB, which a page can take in one message in a second
+SAVED_AS = "trace.json"
+RUNNING = -1  # the number of a cell that has not ended
+MOST_NUMBERS = 256  # cells of the notebook that a lane can link to
+
+
+class Monitor(WorkspaceWidget):
+    """Live lanes of a workspace's ranks, with late ranks named.
+
+    Parameters
+    ----------
+    workspace : Workspace
+        A running or watched workspace. Set `workspace` to show another, as after an attach.
+
+    Raises
+    ------
+    DistributedError
+        The workspace has ended; the text says why.
+
+    Notes
+    -----
+    The workspace's supervisor samples the ranks three times a second, only while a view is visible.
+    The ranks need not respond: they may be busy, frozen or dead. Operations too close together are
+    drawn as one, with their number. Operations lost between samples are counted, and gaps without
+    data have a reason. A saved notebook keeps a still picture (SVG, text) from the time of the
+    display or, with `show`, from the end of the last cell.
+
+    Examples
+    --------
+    >>> px.widgets.Monitor(ws)  # doctest: +SKIP
+    """
+
+    _esm = STATIC / "monitor.js"
+    _css = STATIC / "monitor.css"
+
+    world = traitlets.Bytes(b"").tag(sync=True)
+
+    def _prepare(self) -> None:
+        self._numbers: deque[tuple[int, int]] = deque(maxlen=MOST_NUMBERS)
+        self._kept: deque[bytes] = deque(maxlen=KEPT_FRAMES)
+        self._kept_nbytes = 0
+        self._has_paused = False
+        self._poll_history = PollHistory()
+        self._came_s = time.monotonic()
+        self._seen = self._workspace.topology()
+        self._last = MonitorFrame("live", "", 0, 0.0, time.time(), self._seen.epoch)
+        self._sent_s = 0.0
+        self._still = monitor(self._workspace.trace(), self._seen)
+
+    def _begin(self) -> None:
+        self._came_s = time.monotonic()
+        number_of = (lambda _ns: 0) if self._workspace.is_watching else self._number_of
+        self._lanes = MonitorFrameBuilder(number_of, self._poll_history.why_none)
+        try:
+            found = self._workspace.topology()
+        except DistributedError as error:
+            self._publish(self._gone(self._reason(error)))
+            return
+        self.world = msgspec.json.encode(world_of(found))
+        if _is_other_world(found, self._seen):
+            # Old lanes would be taken for lanes of the new ranks, here and in every view.
+            self._kept.clear()
+            self._kept_nbytes = 0
+            self._publish(
+                MonitorFrame(
+                    "live", "", 0, 0.0, time.time(), found.epoch, world=self._last.world + 1
+                )
+            )
+        else:
+            self._publish(msgspec.structs.replace(self._last, status="live", why="", spans=()))
+        self._seen = found
+
+    # -- the notebook's cells ---------------------------------------------------------------------
+
+    def _on_cell_begins(self, *arguments: Any) -> None:
+        super()._on_cell_begins(*arguments)
+        self._numbers.append((time.monotonic_ns(), RUNNING))
+
+    def _on_cell_ends(self, *arguments: Any) -> None:
+        super()._on_cell_ends(*arguments)
+        # Only at the end of a cell do all versions of IPython give the cell's own number.
+        number = getattr(arguments[0], "execution_count", None) if arguments else None
+        if self._numbers and self._numbers[-1][1] == RUNNING:
+            begun_ns, _ = self._numbers.pop()
+            self._numbers.append((begun_ns, number or 0))
+
+    def _number_of(self, begun_ns: int) -> int:
+        """Return the number of the notebook cell that ran at a time."""
+        return next((number for ns, number in reversed([*self._numbers]) if ns <= begun_ns), 0)
+
+    # -- frames -----------------------------------------------------------------------------------
+
+    def begins(self) -> None:
+        """Note a pause: samples taken meanwhile were for other clients."""
+        with self._looking:
+            self._has_paused = True
+            self._poll_history.begin()
+
+    def tick(self) -> None:
+        """Poll the workspace and send new data."""
+        with self._polling:
+            with self._looking:
+                self._poll_history.look()
+                workspace, lanes = self._workspace, self._lanes
+                number = lanes.number
+            view: SampleView | DistributedError
+            try:
+                view = workspace.samples(number)
+            except DistributedError as error:
+                view = error
+            with self._looking:
+                if lanes is self._lanes:  # else another workspace is shown meanwhile
+                    self._show_view(view)
+
+    def _show_view(self, view: SampleView | DistributedError) -> None:
+        if isinstance(view, DistributedError):
+            frame: MonitorFrame | None = self._gone(self._reason(view))
+        else:
+            if self._has_paused and view.samples:
+                self._has_paused, view = False, dataclasses.replace(view, dropped=0)
+            frame = self._lanes.take(view)
+            if frame is not None:
+                frame = msgspec.structs.replace(frame, world=self._last.world)
+        now_s = time.monotonic()
+        if frame is not None and frame.status == "live":
+            self._came_s = now_s
+        elif frame is None and now_s > self._came_s + SILENT_S:
+            why = f"the supervisor has sent nothing for {now_s - self._came_s:.0f} s"
+            frame = msgspec.structs.replace(self._last, status="silent", why=why, spans=())
+        if frame is not None:
+            self._publish(frame)
+
+    def _gone(self, why: str) -> MonitorFrame:
+        # A live supervisor that does not answer may answer later.
+        status = "silent" if self._workspace.is_running else "gone"
+        return msgspec.structs.replace(self._last, status=status, why=why, spans=())
+
+    def _publish(self, frame: MonitorFrame) -> None:
+        is_new = (frame.number, frame.status, frame.world) != (
+            self._last.number,
+            self._last.status,
+            self._last.world,
+        )
+        if not is_new and self.frame and time.monotonic() < self._sent_s + REPEAT_S:
+            return
+        self._last, self._sent_s = frame, time.monotonic()
+        encoded = msgspec.json.encode(frame)
+        if frame.status == "live" and frame.number:
+            self._keep(encoded)
+        self.frame = encoded
+        self._keep_who_lives(frame)
+
+    def _keep(self, encoded: bytes) -> None:
+        if len(self._kept) == KEPT_FRAMES:
+            self._kept_nbytes -= len(self._kept.popleft())
+        self._kept.append(encoded)
+        self._kept_nbytes += len(encoded)
+        while self._kept_nbytes > KEPT_NBYTES:
+            self._kept_nbytes -= len(self._kept.popleft())
+
+    # -- requests --------------------------------------------------------------------------------
+
+    def answer(self, action: str, args: Mapping[str, Any]) -> str:
+        """Run the action of a button; see `LiveWidget.answer`."""
+        if action == "history":  # requested by a new view
+            with self._looking:
+                return f"[{b','.join(self._kept).decode()}]"
+        if action == "save":
+            return self._saved()
+        msg = f"nothing is known of {action!r}"
+        raise ValueError(msg)
+
+    def _saved(self) -> str:
+        """Return one line about the saved file, then the file's text."""
+        whole = self._workspace.trace()
+        trace = whole.newest(MOST_SAVED)
+        said = say_trace(trace, SAVED_AS)
+        if trace is not whole:
+            said += f"; %distributed trace {SAVED_AS} writes all {len(whole.records)}"
+        return f"{said}\n{trace.to_json().decode()}"
+
+    def still(self) -> StillPicture:
+        """Return a picture of the ranks' last operations, or the last picture."""
+        try:
+            self._still = monitor(self._workspace.trace(), self._workspace.topology())
+        except DistributedError as error:
+            with self._looking:
+                why = self._why_absent(error)
+            return with_alarm(self._still, why) if why else self._still
+        return self._still
+
+    def still_basis(self) -> object:
+        """Return data that cells and deaths change; see `LiveWidget.still_basis`.
+
+        It asks the supervisor only for the states of the ranks, as the recorders may have
+        megabytes. Operations that threads of an idle rank run appear in the next picture.
+        """
+        workspace = self._workspace
+        n_ended = workspace.n_ended  # first: later ends are not covered by this basis
+        try:
+            found = workspace.topology()
+        except DistributedError as error:
+            return str(error)  # no new data can come
+        if workspace.is_watching or not all(_rests(its) for its in found.ranks):
+            return None
+        ranks = tuple((its.pid, its.state, its.detail) for its in found.ranks)
+        return found.name, found.epoch, ranks, n_ended, workspace.measured_links
+
+
+def _rests(rank: RankInfo) -> bool:
+    return rank.state == "dead" or (rank.state == "idle" and not rank.detail)
+
+
+def _is_other_world(found: WorldTopology, before: WorldTopology) -> bool:
+    """Return whether all ranks belong to another workspace than before.
+
+    The new workspace may have the same name. If all ranks were replaced, the epoch is higher; a new
+    workspace begins with the first epoch.
+    """
+    if (found.name, found.size) != (before.name, before.size):
+        return True
+    is_later = found.epoch > before.epoch
+    return not is_later and {its.pid for its in found.ranks}.isdisjoint(
+        its.pid for its in before.ranks
+    )

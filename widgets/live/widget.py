@@ -1,0 +1,330 @@
+"""Base class of live widgets: updates, requests and still pictures.
+
+Each widget is one Python class and one TypeScript module (``js/src/NAME.ts``). A widget works only
+while a view of it is visible.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import anywidget
+import traitlets
+from IPython.core.getipython import get_ipython
+from IPython.display import display
+
+from phalanx.errors import DistributedError
+from phalanx.workspace import Workspace
+
+from ..stills.svg import StillPicture
+from .presence import PollTimer, ViewLeases
+from .snapshot import SavedSnapshot, renew_all
+
+__all__ = ["STATIC", "LiveWidget", "WorkspaceWidget", "checked_workspace", "keep_stills"]
+
+
+log = logging.getLogger(__name__)
+
+STATIC = Path(__file__).parents[1] / "static"
+_SHOWN = "shown"  # name of the page's view until the page sends its own
+STILL_S = 0.5  # longest wait at a cell's end for the still pictures; a picture takes about 10 ms
+MOST_QUESTIONS = 8  # at the same time: a view sends one at a time, and there are few views
+
+
+class LiveWidget(anywidget.AnyWidget):
+    """A widget that `tick` updates while visible; `answer` handles requests.
+
+    Subclasses name their bundle in ``_esm`` and ``_css``. Browser messages may come on any thread,
+    so they are only noted here. `tick` runs on the ticker's thread, each `answer` on a new thread.
+    Only `tick` sets traits that are sent, except ``still_id``, which `show` sets.
+    """
+
+    # The changing data, as one record in JSON; JavaScript reads it with `decode`.
+    frame = traitlets.Bytes(b"").tag(sync=True)
+    # The mark of the still picture, by which a page with the widget hides it. Empty: no picture.
+    still_id = traitlets.Unicode("").tag(sync=True)
+
+    def __init__(self, **traits: Any) -> None:
+        self._asking = threading.BoundedSemaphore(MOST_QUESTIONS)
+        self._shell = get_ipython()
+        self._is_in_cell = self._shell is not None
+        self._views = ViewLeases()
+        self._snapshot = SavedSnapshot(self.still, self.still_basis)
+        self._ticker = PollTimer(self._tick, begin=self.begins, is_busy=lambda: self._is_in_cell)
+        super().__init__(**traits)
+        # ipykernel 7.4 hands a page's message to the loop that wrote to the page last. Our ticker
+        # has no loop, so ipykernel would use the main loop, where each click waits for the cell's
+        # end.
+        self.comm._reply_subshell_for = _keep_subshell
+        if self._shell is not None:
+            self._shell.events.register("pre_run_cell", self._on_cell_begins)
+            self._shell.events.register("post_run_cell", self._on_cell_ends)
+        self.on_msg(self._on_message)
+
+    # -- to be defined by subclasses --------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Update the traits; called at most five times a second."""
+        raise NotImplementedError
+
+    def begins(self) -> None:
+        """Handle the first visible view after a pause; on the ticker's thread."""
+
+    def answer(self, action: str, args: Mapping[str, Any]) -> str:
+        """Run a button's action and return the result text.
+
+        The text of a DistributedError or ValueError is shown to the person.
+        """
+        raise NotImplementedError
+
+    def still(self) -> StillPicture:
+        """Return the picture for places without live widgets."""
+        raise NotImplementedError
+
+    def still_basis(self) -> object:
+        """Return cheaply the data that `still` depends on, for comparison.
+
+        None: unknown, so draw.
+        """
+        return None
+
+    # -- visible views --------------------------------------------------------------------------
+
+    def _on_cell_begins(self, *_: Any) -> None:
+        self._is_in_cell = True
+        self._views.cell_begins()
+
+    def _on_cell_ends(self, *_: Any) -> None:
+        self._is_in_cell = False
+        self._views.cell_ends()
+        # Wait before the cell ends, as nbclient takes no output later. The first widget waits for
+        # all.
+        if self._shell is not None:
+            ends = self._shell.events.callbacks["post_run_cell"]
+            live = [its.__self__ for its in ends if _is_live(getattr(its, "__self__", None))]
+            # Empty if an earlier callback of this event has closed this widget.
+            if live and live[0] is self:
+                keep_stills(live)
+
+    def keep_still(self) -> None:
+        """Request an update of the file's still picture; never raises."""
+        if self._views.are_there:
+            self._snapshot.ask()
+
+    def _tick(self) -> None:
+        try:
+            self.tick()
+        except Exception:
+            # The thread must go on: the next tick may succeed.
+            log.exception("a widget could not be brought up to date")
+
+    def _on_message(self, _widget: Any, content: Any, _buffers: Any) -> None:
+        if not isinstance(content, dict):
+            return
+        kind, view = content.get("kind"), str(content.get("view", ""))
+        if kind == "look":
+            self._ticker.look(view)
+            self._ticker.leave(_SHOWN)
+            self._views.note(view)
+        elif kind == "there":  # out of sight
+            self._views.note(view)
+        elif kind == "leave":
+            self._ticker.leave(view)
+        elif kind == "close":
+            self._ticker.leave(view)
+            self._views.leave(view)
+        elif kind == "ask":
+            # Ack at once: without an ack, the page knows that its front end holds clicks until a
+            # cell ends.
+            self.send({"kind": "ack", "id": content.get("id")})
+            self._take(content)
+
+    def _take(self, question: dict[str, Any]) -> None:
+        until = question.get("until")
+        if isinstance(until, int | float) and time.time() > until:
+            return  # timed out: the page no longer waits, and the action may be wrong now
+        if not self._asking.acquire(blocking=False):
+            self._say(question, is_ok=False, text="too much was asked at once; try again")
+            return
+        threading.Thread(
+            target=self._answer, args=(question,), name="phalanx-answer", daemon=True
+        ).start()
+
+    def _answer(self, question: dict[str, Any]) -> None:
+        try:
+            text, is_ok = self.answer(str(question.get("action", "")), question), True
+        except (DistributedError, ValueError, TimeoutError) as error:
+            text, is_ok = str(error), False
+        except Exception as error:
+            log.exception("a question of a widget could not be answered")
+            text, is_ok = f"{type(error).__name__}: {error}", False
+        finally:
+            self._asking.release()
+        self._say(question, is_ok=is_ok, text=text)
+
+    def _say(self, question: dict[str, Any], *, is_ok: bool, text: str) -> None:
+        # Browsers reject JSON with a lone surrogate.
+        text = text.encode("utf-8", "replace").decode("utf-8")
+        self.send({"kind": "answer", "id": question.get("id"), "ok": is_ok, "text": text})
+
+    def close(self) -> None:
+        """Remove the widget from the page and end its thread; idempotent."""
+        if not hasattr(self, "_ticker"):
+            return  # `__init__` failed; the object is collected all the same
+        self._ticker.close()
+        if self._shell is not None:
+            self._shell.events.unregister("pre_run_cell", self._on_cell_begins)
+            self._shell.events.unregister("post_run_cell", self._on_cell_ends)
+            self._shell = None
+        super().close()
+
+    # -- being shown ------------------------------------------------------------------------------
+
+    def show(self) -> None:
+        """Display the widget, and a still picture for the notebook's file.
+
+        The picture is updated after each cell; with ``display(widget)`` the file would keep the
+        state at the time of the display. A page that shows the widget hides the picture. Without
+        live widgets (IPython in a terminal), only the picture is shown.
+        """
+        picture = self.still()  # first, so that the two outputs stay adjacent
+        if not hasattr(self._shell, "kernel"):
+            display(picture)
+            return
+        self.still_id = self.still_id or uuid.uuid4().hex
+        self._ticker.look(_SHOWN, has_sent=False)
+        data, metadata = super()._repr_mimebundle_() or ({}, {})
+        display({**data, "text/plain": ""}, metadata=metadata, raw=True)
+        self._snapshot.show(picture, self.still_id)
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the widget's view together with a current still picture."""
+        self._ticker.look(_SHOWN, has_sent=False)
+        data, metadata = super()._repr_mimebundle_(**kwargs) or ({}, {})
+        return {**data, **self.still()._repr_mimebundle_()}, metadata
+
+
+def _is_live(one: object) -> bool:
+    return isinstance(one, LiveWidget)
+
+
+def keep_stills(widgets: Iterable[LiveWidget], *, is_forced: bool = False) -> None:
+    """Update the widgets' still pictures; wait at most `STILL_S`.
+
+    ``is_forced``: also if the data seem unchanged, as these ranks will not be visible any more.
+    """
+    there = [its._snapshot for its in widgets if its._views.are_there]
+    renew_all(there, STILL_S, is_forced=is_forced)
+
+
+def _keep_subshell(_data: Any, subshell_id: str | None) -> str | None:
+    """Return the subshell to which the page sent the message."""
+    return subshell_id
+
+
+class _RankState(Protocol):
+    @property
+    def state(self) -> str: ...
+    @property
+    def pid(self) -> int: ...
+
+
+class _RanksFrame(Protocol):
+    @property
+    def status(self) -> str: ...
+    @property
+    def ranks(self) -> tuple[_RankState, ...]: ...
+
+
+def checked_workspace(kind: str, workspace: Workspace) -> Workspace:
+    """Return the workspace; raise `TypeError` for anything else."""
+    if not hasattr(workspace, "topology"):
+        msg = f"{kind} shows a Workspace, not {type(workspace).__name__}"
+        raise TypeError(msg)
+    return workspace
+
+
+class WorkspaceWidget(LiveWidget):
+    """A live widget that polls a workspace.
+
+    The ticker's thread and the threads of answers poll, one at a time, under the lock `_polling`.
+    The lock `_looking` guards the fields. It is not held during a poll, which takes as long as the
+    supervisor is silent. Subclasses define `_prepare`, called before anything is shown, and
+    `_begin`, called when a new workspace is shown.
+    """
+
+    def __init__(self, workspace: Workspace) -> None:
+        self._polling = threading.Lock()  # taken before `_looking`
+        self._looking = threading.Lock()
+        self._why_gone = ""
+        self._was_left = False
+        self._lives: tuple[tuple[int, bool], ...] = ()
+        self._is_busy = False
+        self._workspace = checked_workspace(type(self).__name__, workspace)
+        self._prepare()
+        super().__init__()
+        with self._looking:
+            self._begin()
+
+    @property
+    def workspace(self) -> Workspace:
+        """Return the workspace that is shown."""
+        return self._workspace
+
+    @workspace.setter
+    def workspace(self, workspace: Workspace) -> None:
+        with self._looking:
+            self._workspace = checked_workspace(type(self).__name__, workspace)
+            self._why_gone = ""
+            self._begin()
+
+    def _reason(self, error: DistributedError) -> str:
+        """Say why there are no data; keep a dead workspace's first reason.
+
+        After the clean-up of a dead workspace, later errors say only that it was stopped.
+        """
+        if self._workspace.is_running:
+            return str(error)
+        if not self._why_gone:
+            self._why_gone, self._was_left = str(error), self._workspace.was_left
+        return self._why_gone
+
+    def _why_absent(self, error: DistributedError) -> str:
+        """Say why a still picture is outdated.
+
+        Return "" if a person ended the workspace.
+        """
+        why = self._reason(error)
+        if self._workspace.is_running:  # its supervisor is alive and may answer later
+            return f"the workspace is silent: {why}"
+        if self._workspace.why_lost:  # another process has taken it over
+            return why
+        return "" if self._was_left else f"the workspace has gone: {why}"
+
+    def _keep_who_lives(self, frame: _RanksFrame) -> None:
+        """Update the file's picture after a death, replacement or cell end.
+
+        The update after a cell is not enough: the next cell may come much later, and the last cell
+        ended here before its supervisor had answers from all its ranks.
+        """
+        was_busy, self._is_busy = self._is_busy, any(its.state == "busy" for its in frame.ranks)
+        lives = tuple(
+            (rank.pid, rank.state == "dead" or frame.status == "gone") for rank in frame.ranks
+        )
+        if lives != self._lives or (was_busy and not self._is_busy):
+            self._lives = lives
+            self.keep_still()
+
+    def _prepare(self) -> None:
+        """Poll for the first time; raise `DistributedError` without data."""
+        raise NotImplementedError
+
+    def _begin(self) -> None:
+        """Show the workspace from now on; `_looking` is held."""
+        raise NotImplementedError

@@ -1,0 +1,1 @@
+"""Draw still pictures as SVG."""

@@ -1,0 +1,1 @@
+"""Words and tables for what widgets show."""

@@ -1,0 +1,189 @@
+"""Format measurements as a table with the columns of nccl-tests."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import msgspec
+
+from phalanx.distributed.bench import algorithm_changes, fit_measurements
+from phalanx.protocol import Limit, Measurement, SweepRun
+
+from .world import clean
+
+__all__ = [
+    "HEADER",
+    "change_words",
+    "format_measurement",
+    "format_size",
+    "limit_words",
+    "sweep_csv",
+    "sweep_json",
+    "sweep_model",
+    "sweep_words",
+    "table",
+    "table_html",
+]
+
+
+_COLUMNS = (
+    ("size", "(B)", 12),
+    ("count", "(elements)", 12),
+    ("type", "", 12),
+    ("op", "", 13),
+    ("transport", "", 10),
+    ("algorithm", "", 11),
+    ("time", "(us)", 11),
+    ("p99", "(us)", 11),
+    ("algbw", "(GB/s)", 8),
+    ("busbw", "(GB/s)", 8),
+    ("#wrong", "", 7),
+)
+HEADER = "\n".join(
+    "#" + "".join(f"{column[line]:>{column[2]}}" for column in _COLUMNS)[1:].rstrip()
+    for line in (0, 1)
+)
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def format_size(nbytes: int) -> str:
+    """Format bytes in a binary unit, with at most one decimal digit.
+
+    Examples
+    --------
+    >>> format_size(8), format_size(1536), format_size(64 << 20)
+    ('8 B', '1.5 KiB', '64 MiB')
+    """
+    unit, value = 0, float(nbytes)
+    while value >= 1024 and unit < len(_UNITS) - 1:
+        unit, value = unit + 1, value / 1024
+    return f"{value:.1f}".removesuffix(".0") + f" {_UNITS[unit]}"
+
+
+def _digits(value: float) -> str:
+    """Format a number with about four digits: 0.123, 12.35, 1234.5."""
+    return f"{value:.3f}" if value < 10 else f"{value:.2f}" if value < 1000 else f"{value:.1f}"
+
+
+def _cells(m: Measurement) -> tuple[str, ...]:
+    return (
+        str(m.nbytes),
+        str(m.count),
+        clean(m.dtype),
+        clean(m.op),
+        clean(m.transport),
+        clean(m.algorithm) or "-",  # an MPI library does not report the algorithm
+        _digits(m.time_us),
+        _digits(m.p99_us),
+        _digits(m.algbw_gbs),
+        _digits(m.busbw_gbs),
+        str(m.n_wrong),
+    )
+
+
+def format_measurement(m: Measurement) -> str:
+    """Format one line of the table.
+
+    Columns are separated by a space, however long a value is.
+    """
+    cells = zip(_cells(m), _COLUMNS, strict=True)
+    return "".join(" " + f"{cell:>{column[2] - 1}}" for cell, column in cells)
+
+
+def table(measurements: Iterable[Measurement]) -> str:
+    """Return the two header lines and a line for each measurement."""
+    return "\n".join([HEADER, *map(format_measurement, measurements)])
+
+
+def table_html(measurements: Iterable[Measurement]) -> str:
+    """Return an HTML table; outside text is escaped."""
+    root = ET.Element("table", {"aria-label": "bandwidth by size"})
+    head = ET.SubElement(ET.SubElement(root, "thead"), "tr")
+    for name, unit, _ in _COLUMNS:
+        ET.SubElement(head, "th", {"scope": "col"}).text = f"{name} {unit}".strip()
+    body = ET.SubElement(root, "tbody")
+    for m in measurements:
+        row = ET.SubElement(body, "tr")
+        for cell in _cells(m):
+            ET.SubElement(row, "td", {"style": "text-align:right"}).text = cell
+    return ET.tostring(root, encoding="unicode", method="html")
+
+
+def limit_words(limit: Limit) -> str:
+    """Name a limit and its number: memory copy 8.21 GB/s."""
+    number = f"{limit.gbs:.3g} GB/s" if limit.gbs > 0 else "not known"
+    return f"{clean(limit.name)} {number}"
+
+
+def change_words(points: Iterable[Measurement]) -> list[str]:
+    """Describe each change of the algorithm in a phrase."""
+    return [
+        f"{clean(change.before)} up to {format_size(change.below)}, "
+        f"{clean(change.after)} from {format_size(change.above)}"
+        for change in algorithm_changes(points)
+    ]
+
+
+def sweep_words(points: Sequence[Measurement], limits: Sequence[Limit] = ()) -> list[str]:
+    """Describe a sweep's limits, fitted model and algorithm changes.
+
+    Parameters
+    ----------
+    points : sequence of Measurement
+        Measurements of one operation.
+    limits : sequence of Limit, optional
+        Limits of the ranks' machine, measured without Phalanx.
+
+    Returns
+    -------
+    list of str
+        One line for each fact; unknown facts have no line.
+    """
+    said = [f"limit: {limit_words(limit)} ({clean(limit.how)})" for limit in limits]
+    fit = fit_measurements(points)
+    if fit is not None:
+        said.append(f"time: {fit.text}")
+        if fit.alpha_s > 0 and math.isfinite(fit.half_nbytes):
+            half = format_size(round(fit.half_nbytes))
+            said.append(f"half of its best bandwidth at {half}")
+    return [*said, *(f"algorithm: {words}" for words in change_words(points))]
+
+
+def sweep_csv(points: Iterable[Measurement]) -> str:
+    """Return the measurements as CSV, with field names as first line."""
+    written = io.StringIO()
+    fields = Measurement.__struct_fields__
+    writer = csv.writer(written, lineterminator="\n")
+    writer.writerow(fields)
+    writer.writerows([getattr(m, field) for field in fields] for m in points)
+    return written.getvalue()
+
+
+def sweep_model(run: SweepRun) -> dict[str, Any]:
+    """Return a sweep's limits, fit and algorithm changes as plain values."""
+    fit = fit_measurements(run.points)
+    return {
+        "limits": [msgspec.to_builtins(limit) for limit in run.limits],
+        "fit": None
+        if fit is None
+        else {
+            "alpha_us": fit.alpha_s * 1e6,
+            "ns_per_byte": fit.beta_s * 1e9,
+            "relative_error": fit.error,
+        },
+        "changes": [
+            {"below": c.below, "above": c.above, "before": c.before, "after": c.after}
+            for c in algorithm_changes(run.points)
+        ],
+    }
+
+
+def sweep_json(run: SweepRun) -> str:
+    """Return a sweep as JSON: request, points and derived model."""
+    whole = {**msgspec.to_builtins(run), "model": sweep_model(run)}
+    return msgspec.json.format(msgspec.json.encode(whole), indent=1).decode() + "\n"
