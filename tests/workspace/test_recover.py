@@ -113,6 +113,18 @@ def test_ranks_have_their_place_under_our_names_as_in_a_script(ws):
     assert texts(ws, OWN_PLACE) == [f"'{rank} 3 {rank} 3'" for rank in range(3)]
 
 
+JAX_PLACE = """
+import os
+names = "JAX_PROCESS_ID JAX_NUM_PROCESSES JAX_COORDINATOR_ADDRESS"
+is_at_master = os.environ["JAX_COORDINATOR_ADDRESS"] == f"127.0.0.1:{os.environ['MASTER_PORT']}"
+" ".join(os.environ[name] for name in names.split()[:2]), is_at_master
+"""
+
+
+def test_ranks_have_their_place_as_jax_reads_it(ws):
+    assert texts(ws, JAX_PLACE) == [f"('{rank} 3', True)" for rank in range(3)]
+
+
 def test_a_dead_rank_is_named(breakable):
     with pytest.raises(RankFailure):
         breakable.run("import os\nif rank == 1: os._exit(3)\npx.all_sum(1)")

@@ -11,7 +11,12 @@ from phalanx._native import is_cell_file
 from .bootstrap.epoch import group_of_one
 from .bootstrap.init import init, is_available, recover
 from .bootstrap.mpi import KEY_FILE_VARIABLE
-from .bootstrap.other_libraries import MASTER_VARIABLES, free_port, master_variables
+from .bootstrap.other_libraries import (
+    MASTER_VARIABLES,
+    free_port,
+    master_variables,
+    place_variables,
+)
 from .bootstrap.progress import (
     Called,
     HeldAt,
@@ -142,6 +147,7 @@ __all__ = [
     "let_in",
     "master_variables",
     "number_lines",
+    "place_variables",
     "prepare_threads",
     "print0",
     "progress",

@@ -1,6 +1,6 @@
-"""Set the variables of torch's rendezvous, MASTER_ADDR and MASTER_PORT.
+"""Set the variables at which torch and JAX meet: MASTER_ADDR, MASTER_PORT, JAX_COORDINATOR_ADDRESS.
 
-Phalanx does not listen at MASTER_ADDR and does not form a world from these variables.
+Phalanx does not listen there and does not form a world from these variables.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from ..connect.rendezvous import Rendezvous
 
-MASTER_VARIABLES = ("MASTER_ADDR", "MASTER_PORT")
+MASTER_VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "JAX_COORDINATOR_ADDRESS")
 
 
 def free_port() -> int:
@@ -39,14 +39,16 @@ def master_variables(address: str, port: int) -> dict[str, str]:
 
     Examples
     --------
-    >>> master_variables("127.0.0.1", 4711)
-    {'MASTER_ADDR': '127.0.0.1', 'MASTER_PORT': '4711'}
+    >>> list(master_variables("127.0.0.1", 4711).values())
+    ['127.0.0.1', '4711', '127.0.0.1:4711']
     >>> master_variables("127.0.0.1", 0)
     {}
     """
     if not port:
         return {}
-    return dict(zip(MASTER_VARIABLES, (address, str(port)), strict=True))
+    host = f"[{address}]" if ":" in address else address
+    # torch and JAX get one port: no program is known that uses the store of both.
+    return dict(zip(MASTER_VARIABLES, (address, str(port), f"{host}:{port}"), strict=True))
 
 
 def agree_on_master(
@@ -79,8 +81,20 @@ def put_master(variables: dict[str, str], epoch: int, kept: Collection[str]) -> 
 
 
 def put_place(rank: int, size: int) -> None:
-    """Set torchrun's RANK and WORLD_SIZE after the world has shrunk.
+    """Set torchrun's and JAX's rank and number of ranks after the world has shrunk.
 
     LOCAL_RANK stays as it was, because programs choose a device by it.
     """
-    os.environ["RANK"], os.environ["WORLD_SIZE"] = str(rank), str(size)
+    os.environ.update(place_variables(rank, size))
+
+
+def place_variables(rank: int, size: int) -> dict[str, str]:
+    """Return torchrun's and JAX's variables for a rank and the number of ranks.
+
+    Examples
+    --------
+    >>> place_variables(1, 4)["JAX_PROCESS_ID"], place_variables(1, 4)["WORLD_SIZE"]
+    ('1', '4')
+    """
+    names = {"RANK": rank, "WORLD_SIZE": size, "JAX_PROCESS_ID": rank, "JAX_NUM_PROCESSES": size}
+    return {name: str(value) for name, value in names.items()}

@@ -21,7 +21,12 @@ import msgspec
 
 from phalanx import hosts
 from phalanx.adapters import MLX_LIBRARY_VARIABLE, mlx_library
-from phalanx.distributed import MASTER_VARIABLES, RESTART_VARIABLES, STACKS_VARIABLE
+from phalanx.distributed import (
+    MASTER_VARIABLES,
+    RESTART_VARIABLES,
+    STACKS_VARIABLE,
+    place_variables,
+)
 from phalanx.protocol import (
     MOST_CONNECTIONS,
     Activity,
@@ -295,20 +300,21 @@ class LocalHost:
         """Return the environment of a rank.
 
         The result has our environment, the library that MLX loads as its MPI, the rank's variables
-        as torchrun sets them, ``given``, and the rank's variables under our names, which ``given``
+        as torchrun and JAX have them, ``given``, and the rank's variables under our names, which ``given``
         cannot change.
         """
         # Inherited variables may describe another world, e.g. if a rank of that world started this
         # one.
         others = {*MASTER_VARIABLES, *RESTART_VARIABLES}
         ours = {name: value for name, value in os.environ.items() if name not in others}
+        slot, n_here = str(self._slots[rank]), str(len(self.ranks))
         place = {
-            "RANK": str(rank),
-            "WORLD_SIZE": str(self.size),
-            "LOCAL_RANK": str(self._slots[rank]),
-            "LOCAL_WORLD_SIZE": str(len(self.ranks)),
+            **place_variables(rank, self.size),
+            "LOCAL_RANK": slot,
+            "LOCAL_WORLD_SIZE": n_here,
         }
-        named = dict(zip(_PLACE_VARIABLES, place.values(), strict=True))
+        values = str(rank), str(self.size), slot, n_here
+        named = dict(zip(_PLACE_VARIABLES, values, strict=True))
         threads = threads_each(usable_cores(), len(self.ranks))
         default = {THREADS_VARIABLE: str(threads)} if threads else {}
         library = mlx_library()
