@@ -79,12 +79,12 @@ def why(bed, plan, python, remote=None):
 
 @pytest.mark.promise
 def test_a_host_is_up_and_ends_with_its_ssh(bed, far, tmp_path):
-    with Launcher(bed, (_plan(), {"python": str(far)}, "the secret")) as launcher:
+    with Launcher(bed, (_plan(), {"python": str(far)}, "key-of-this-test")) as launcher:
         assert launcher.answer() == {"name": "b", "is_up": True, "slow": []}
-        assert (tmp_path / "said").read_text() == "the secret\n"
+        assert (tmp_path / "said").read_text() == "key-of-this-test\n"
         for process in bed.processes():
             with contextlib.suppress(psutil.NoSuchProcess):
-                assert "secret" not in str((process.cmdline(), process.environ()))
+                assert "key-of-this-test" not in str((process.cmdline(), process.environ()))
         launcher.enter()
         assert launcher.answer()["ended"] == "its ssh was killed by signal 9 (SIGKILL)"
     with within():
