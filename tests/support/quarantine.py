@@ -57,7 +57,7 @@ def expired(path: Path, today: dt.date) -> list[str]:
         days = (today - entry["date"]).days
         if days > MOST_DAYS:
             found.append(
-                f"QUARANTINED for {days} days: {entry['test']}: mend the test or its subject"
+                f"QUARANTINED for {days} days: {entry['test']}: repair the test or what it tests"
             )
     return found
 

@@ -81,7 +81,7 @@ def put_master(variables: dict[str, str], epoch: int, kept: Collection[str]) -> 
 
 
 def put_place(rank: int, size: int) -> None:
-    """Set torchrun's and JAX's rank and number of ranks after the world has shrunk.
+    """Set torchrun's and JAX's variables after the world has shrunk.
 
     LOCAL_RANK stays as it was, because programs choose a device by it.
     """
@@ -89,7 +89,7 @@ def put_place(rank: int, size: int) -> None:
 
 
 def place_variables(rank: int, size: int) -> dict[str, str]:
-    """Return torchrun's and JAX's variables for a rank and the number of ranks.
+    """Return torchrun's and JAX's variables for a rank.
 
     Examples
     --------
