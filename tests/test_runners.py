@@ -139,6 +139,12 @@ def test_a_folder_of_tests_is_a_group(quiet_place):
     assert "gate.py pytest tests/magics -x deep=1" in said
 
 
+def test_the_wheel_of_a_release_is_a_group(quiet_place):
+    code, said = ran(quiet_place, "tests/run", "wheel")
+    assert code == 0, said
+    assert "python tests/wheel.py" in said
+
+
 def test_an_unknown_group_says_which_there_are(quiet_place):
     code, said = ran(quiet_place, "tests/run", "nonsense")
     assert code == 2
