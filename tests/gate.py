@@ -5,13 +5,16 @@
     tests/gate.py vitest
 
 Failures are counted per file, as the tests of a file share ranks. More than four files: the command
-fails at once. Otherwise the failed tests of each file run again in a fresh process, twice. A test
-that fails both times is broken: the command fails. A test that passes at least once is flaky: it is
-named in ``build/flaky.txt``, which `tests/run` prints at its very end, and in ``build/history.jsonl``.
+fails at once. Otherwise the failed tests of each file run again in a fresh process, twice, when no other
+command of this script runs any more. A test that fails both times is broken: the command fails. A
+test that passes at least once is flaky: it is named in ``build/flaky.txt``, which `tests/run` prints
+at its very end, and in ``build/history.jsonl``.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 import re
@@ -20,7 +23,7 @@ import subprocess
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -29,6 +32,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 from support.history import HISTORY, Outcome, append, outcomes
 
 FLAKY = ROOT / "build" / "flaky.txt"
+RUNNING = ROOT / "build" / "running.lock"
 MOST_FILES = 4
 N_AGAIN = 2
 WHOLE_RUN_S = 3000.0
@@ -59,6 +63,15 @@ def run(command: Sequence[str], limit_s: float, output: Path | None = None, **en
         sys.stdout.write(printed.decode(errors="replace"))
         sys.stdout.flush()
     return process.returncode
+
+
+@contextlib.contextmanager
+def running(*, is_alone: bool) -> Iterator[None]:
+    """Run tests in this block; with ``is_alone``, wait until no other gate of this checkout does."""
+    RUNNING.parent.mkdir(exist_ok=True)
+    with RUNNING.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX if is_alone else fcntl.LOCK_SH)
+        yield
 
 
 class Suite(ABC):
@@ -185,7 +198,8 @@ def record_flaky(test: str, n_passed: int) -> None:
 
 def judge(suite: Suite) -> int:
     """Run a suite; return 0 where it passed, or where each failed test passed when it ran again."""
-    status, failed = suite.run_all()
+    with running(is_alone=False):
+        status, failed = suite.run_all()
     if status == 0:
         return 0
     if not failed:
@@ -197,7 +211,8 @@ def judge(suite: Suite) -> int:
     broken = []
     for file, tests in failed.items():
         print(f"\nagain, alone: {len(tests)} tests of {file}", flush=True)
-        passed = [suite.run_again(tests) for _ in range(N_AGAIN)]
+        with running(is_alone=True):
+            passed = [suite.run_again(tests) for _ in range(N_AGAIN)]
         for test in tests:
             n_passed = sum(test in names for names in passed)
             if n_passed:

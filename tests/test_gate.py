@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import gate
@@ -112,6 +113,23 @@ def test_a_worker_that_dies_once_is_flaky(place):
     code, said, flaky = judged(place, "pytest", "-n", "1")
     assert code == 0, said
     assert flaky == ["FLAKY: test_a.py::test_it: failed; again alone: passed, passed"]
+
+
+def test_failed_tests_run_again_when_nothing_else_runs(monkeypatch, tmp_path):
+    monkeypatch.setattr(gate, "RUNNING", tmp_path / "build" / "lock")
+    took = []
+
+    def take():
+        with gate.running(is_alone=True):
+            took.append(1)
+
+    with gate.running(is_alone=False), gate.running(is_alone=False):
+        waiting = threading.Thread(target=take)
+        waiting.start()
+        with gate.running(is_alone=False):
+            assert not took
+    waiting.join()
+    assert took
 
 
 def test_wrong_arguments_of_pytest_are_red(place):
