@@ -5,7 +5,6 @@ Alone, where every operation is a copy; `test_kinds_through_two_ranks` is not.
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -188,7 +187,7 @@ def test_what_mlx_cannot_know_is_refused_rather_than_taken_for_zero(mx):
             transform(px.all_sum)(x)
 
 
-# jax
+# jax, by DLPack
 
 
 @pytest.fixture(scope="module")
@@ -196,73 +195,32 @@ def jax():
     return pytest.importorskip("jax")
 
 
-@pytest.mark.parametrize(
-    ("operation", "dtype"), each_with_first({"operation": OPERATIONS, "dtype": FLOAT32_FIRST})
-)
-def test_arrays_of_jax(jax, operation, dtype):
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "complex64", "int8", "bool"])
+def test_arrays_of_jax(jax, dtype):
     with jax.enable_x64(True):
         whole = jax.numpy.arange(6).reshape(2, 3).astype(dtype)
         for x in (whole, whole.T, whole[:0], whole[1, 2]):
-            result = operation(x)
+            result = px.all_sum(x)
             assert isinstance(result, jax.Array)
             assert (result.dtype, result.shape) == (x.dtype, x.shape)
             assert (result == x).all()
 
 
-def test_64_bits_of_jax_stay_64_where_it_would_make_32(jax):
+def test_64_bits_of_jax_are_not_made_32_in_silence(jax):
     with jax.enable_x64(True):
         x = jax.numpy.arange(3.0)
-    assert px.all_sum(x).dtype == x.dtype == "float64"
+    with pytest.raises(px.NotSupported, match="a result of float64 would become float32 there"):
+        px.all_sum(x)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "bool"])
-def test_an_array_of_jax_is_read_where_it_is(jax, dtype):
-    x = jax.numpy.zeros(4, dtype)
-    assert address_of(x) == x.unsafe_buffer_pointer()
-
-
-def test_an_array_of_jax_on_a_gpu_is_refused_and_not_touched(jax, monkeypatch):
-    x = jax.numpy.ones(2)
-    for platform, text in (
-        ("gpu", r"on cuda:3, .*that is for backend='nccl'.*; pass np\.asarray\(x\)"),
-        ("tpu", r"on tpu:3, not in memory of the CPU; pass np\.asarray\(x\)"),
-    ):
-        elsewhere = SimpleNamespace(platform=platform, id=3)
-        monkeypatch.setattr(type(x), "devices", lambda _, there=elsewhere: [there])
-        monkeypatch.setattr(np, "asarray", None)
-        with pytest.raises(px.NotSupported, match=text):
-            px.all_sum(x)
-        monkeypatch.undo()
-
-
-JAX_ON_TWO_DEVICES = """
-import jax, phalanx as px
-here, default = jax.devices()
-x = jax.device_put(jax.numpy.arange(2.0), here)
-spread = jax.device_put(x, jax.sharding.NamedSharding(
-    jax.make_mesh((2,), ("i",)), jax.sharding.PartitionSpec("i")))
-assert px.all_sum(spread).tolist() == [0, 1]
-for device in (default, None):
-    jax.config.update("jax_default_device", device)
-    assert px.all_sum(x).devices() == {here}
-    there = jax.device_put(x, default)
-    assert px.all_sum(there).devices() == {default}
-    assert (px.all_sum(there) + there).tolist() == [0, 2]
-"""
-
-
-@pytest.mark.slow
-def test_a_result_of_jax_lies_where_x_does(jax):
-    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
-    subprocess.run([sys.executable, "-c", JAX_ON_TWO_DEVICES], env=os.environ | flags, check=True)
-
-
-def test_what_jax_traces_is_refused(jax):
+def test_what_dlpack_cannot_carry_of_jax_is_refused(jax):
     x = jax.numpy.ones(2)
     for transform in (jax.jit, jax.vmap, jax.grad):
-        with pytest.raises(px.NotSupported, match=r"inside jax\.jit, grad and vmap"):
+        with pytest.raises(px.NotSupported, match="has no values yet that could be sent"):
             transform(lambda x: px.all_sum(x).sum())(x)
-    with pytest.raises(TypeError, match="arrays of jax are never changed"):
+    with pytest.raises(px.NotSupported, match="cannot be read through __dlpack__"):
+        px.all_sum(x.astype("bfloat16"))
+    with pytest.raises(ValueError, match="out has no permission to be written to"):
         px.all_sum(x, out=x)
 
 
@@ -284,7 +242,7 @@ def exchange_kinds(names):
         if rank == 0:
             results += [px.send(x, right), px.recv_like(x, left)]
         else:
-            is_numpys = isinstance(x.dtype, np.dtype)  # jax has no dtypes of its own
+            is_numpys = isinstance(x.dtype, np.dtype)  # jax has numpy's
             received = px.recv_like(x, left) if is_numpys else px.recv((2,), x.dtype, left)
             results += [received, px.send(x, right)]
         assert all(type(result) is type(x) for result in results[:4]), results

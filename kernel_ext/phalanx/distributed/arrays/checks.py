@@ -119,7 +119,7 @@ def _refuse(op: str, x: object) -> NoReturn:
     elif hasattr(x, "to_numpy"):  # pandas, polars, xarray
         msg += " Pass x.to_numpy()."
     else:
-        msg += f" {op} takes arrays of numpy, torch, MLX, jax or with __dlpack__, and numbers."
+        msg += f" {op} takes arrays of numpy, torch, MLX or with __dlpack__, and numbers."
     raise ValueError(msg)
 
 

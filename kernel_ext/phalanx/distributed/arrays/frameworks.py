@@ -269,76 +269,15 @@ def _as_bfloat16(bits: Any) -> Any:
     return bits.view(sys.modules["mlx.core"].bfloat16)
 
 
-class _Jax:
-    def view(self, op: str, x: Any) -> ArrayView:
-        jax = sys.modules["jax"]
-        if isinstance(x, jax.core.Tracer):
-            msg = (
-                f"{op}: inside jax.jit, grad and vmap an array has no values yet that could be "
-                "sent; call it outside"
-            )
-            raise NotSupported(msg)
-        for device in x.devices():
-            if device.platform != "cpu":
-                name = "cuda" if device.platform == "gpu" else device.platform
-                refuse_device(op, f"{name}:{device.id}", "pass np.asarray(x)")
-        dtype = check_name(op, x.dtype.name)
-        array = np.asarray(x)  # read-only; a copy only if x lies on several devices
-        return ArrayView(array.view(BITS) if dtype else array, dtype)
-
-    def out(self, op: str, x: Any) -> ArrayView:
-        refuse_out(op, "jax")
-
-    def note_change(self, out: Any) -> None:
-        """Do nothing; never called, because `out` raises."""
-
-    def like(self, x: Any) -> Like:
-        return partial(_room_of_jax, x.dtype, x.devices())
-
-    def like_dtype(self, dtype: Any) -> Like | None:
-        return None  # jax uses numpy's dtypes
-
-
-def _room_of_jax(dtype: np.dtype[Any], devices: set[Any], shape: tuple[int, ...]) -> ResultMemory:
-    result: NDArray[Any] = np.empty(shape, dtype)
-    bits = result if dtype in DTYPES else result.view(BITS)
-    return ResultMemory(bits, result, partial(_as_jax, devices))
-
-
-def _as_jax(devices: set[Any], result: NDArray[Any]) -> Any:
-    """Convert a result to a jax array of the same dtype.
-
-    If x64 is disabled, jax would reduce 64 bits to 32, so x64 is enabled for the conversion.
-    """
-    jax = sys.modules["jax"]
-    device = _device_beside(devices)
-    if result.dtype.itemsize < 8 or jax.config.jax_enable_x64:
-        return jax.numpy.asarray(result, device=device)
-    with jax.enable_x64(True):
-        return jax.numpy.asarray(result, device=device)
-
-
-def _device_beside(devices: set[Any]) -> Any:
-    """Choose the device for the result of an array on these devices.
-
-    None stands for the default device. An array that was put on a named device stays there, and jax
-    refuses to add arrays that stay on different devices. So name a device only if the default
-    device is not among ``devices``, for example a GPU.
-    """
-    jax = sys.modules["jax"]
-    default = jax.config.jax_default_device
-    if default is None or isinstance(default, str):
-        default = jax.local_devices(backend=default)[0]
-    if default in devices:
-        return None
-    return next(iter(devices)) if len(devices) == 1 else jax.local_devices(backend="cpu")[0]
-
-
 class _DLPack:
     """Adapter for any other framework that supports DLPack."""
 
     def view(self, op: str, x: Any) -> ArrayView:
-        device, number = x.__dlpack_device__()
+        try:
+            device, number = x.__dlpack_device__()
+        except AttributeError:  # jax's stand-in for an array that jit, grad or vmap traces
+            msg = f"{op}: this {type(x).__name__} has no values yet that could be sent; call it outside"
+            raise NotSupported(msg) from None
         if int(device) not in _ON_CPU:
             name = _DEVICES.get(int(device), f"device {int(device)} of DLPack")
             refuse_device(op, f"{name}:{number}", "pass a copy on the CPU")
@@ -365,8 +304,19 @@ class _DLPack:
 def _room_by_dlpack(
     dtype: np.dtype[Any], from_dlpack: Callable[[Any], Any], shape: tuple[int, ...]
 ) -> ResultMemory:
+    def finish(array: NDArray[Any]) -> Any:
+        made = from_dlpack(array)
+        kept = np.from_dlpack(made).dtype
+        if kept != dtype:  # jax narrows 64 bits unless x64 is enabled
+            msg = (
+                f"a result of {dtype} would become {kept} there; enable 64 bits (jax: "
+                "jax_enable_x64), or pass np.from_dlpack(x)"
+            )
+            raise NotSupported(msg)
+        return made
+
     result: NDArray[Any] = np.empty(shape, dtype)
-    return ResultMemory(result, result, from_dlpack)
+    return ResultMemory(result, result, finish)
 
 
 def _from_dlpack(x: Any) -> Callable[[Any], Any]:
@@ -384,9 +334,9 @@ def _from_dlpack(x: Any) -> Callable[[Any], Any]:
     return namespace.from_dlpack  # type: ignore[no-any-return]
 
 
-_TORCH, _MLX, _JAX, _ANY = Torch(), _Mlx(), _Jax(), _DLPack()
+_TORCH, _MLX, _ANY = Torch(), _Mlx(), _DLPack()
 # Key: top-level package of the type or of one of its base types.
-_ADAPTERS: dict[str, Adapter] = {"torch": _TORCH, "mlx": _MLX, "jax": _JAX, "jaxlib": _JAX}
+_ADAPTERS: dict[str, Adapter] = {"torch": _TORCH, "mlx": _MLX}
 
 
 def is_mlx(x: object) -> bool:

@@ -212,7 +212,7 @@ def all_sum(
     ----------
     x : array or number
         Same shape and dtype on every rank: bool, int8 to int64, uint8 to uint64, float16, bfloat16,
-        float32, float64, complex64 or complex128. An array of numpy, torch, MLX, jax or any other
+        float32, float64, complex64 or complex128. An array of numpy, torch, MLX or any other
         library with ``__dlpack__``, in CPU memory, in any layout; or a Python or numpy number.
         Python numbers are taken as int64, float64, complex128 or bool. Do not change ``x`` until
         the operation is over. If another thread writes to ``x`` meanwhile, the result is undefined,
