@@ -112,7 +112,7 @@ class TestFromSaved:
             (["--hosts", "a,,b"], 2, "item 2"),
             (["--hosts", "a", "--hostfile", "b"], 2, "give one"),
             (["--env", "A B=1"], 2, "KEY=VAL"),
-            (["--launcher", "htcondor"], 2, "has no jobs with hosts"),
+            (["--launcher", "mpi"], 2, "has no jobs with hosts"),
             (["--svg", "x.png"], 2, ".svg"),
             (["--timeout", "soon"], 2, "seconds"),
             (["--hostfil"], 2, "--hostfil"),

@@ -83,7 +83,7 @@ def test_an_option_without_effect_is_taken_and_told(capsys):
         "phalanx config: --launcher-arg has no effect: no job is submitted",
         "phalanx config: --boot-timeout has no effect: only --measure starts ranks",
     ]
-    assert main(["config", "--hosts", "127.0.0.1", "--launcher", "pbs"]) == 0
+    assert main(["config", "--hosts", "127.0.0.1", "--launcher", "slurm"]) == 0
     assert capsys.readouterr().err == (
         "phalanx config: --launcher has no effect: the hosts are named, and asked by ssh\n"
     )

@@ -44,7 +44,8 @@ _HELPS = {
     "--env": "kept in the hostfile for the ranks; may be repeated",
     "--interface": "for --measure: the network interface that ranks use to find each other",
     "--connections-per-ip": "for --measure: connections over each address (default 1)",
-    "--launcher": "the hosts of the job that this runs in, instead: slurm, pbs, sge, lsf (asked by ssh)",
+    "--launcher": "slurm, or ssh in a job of another scheduler: the hosts of the job that this runs in, "
+    "instead (asked by ssh)",
     "--boot-timeout": "for --measure: seconds after which a host without a rank has failed (30)",
 }
 _IDLE = {
@@ -53,7 +54,6 @@ _IDLE = {
         ("--nodes", "--queue", "--account", "--time", "--launcher-arg"), "no job is submitted"
     ),
 }
-_OF_JOBS = ("slurm", "pbs", "sge", "lsf")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(=.*)?", re.DOTALL)
 
 
@@ -143,8 +143,12 @@ def _check(options: argparse.Namespace) -> None:
     if options.hosts is not None and options.hostfile is not None:
         msg = "--hosts and --hostfile both name the hosts; give one"
         raise ValueError(msg)
-    if options.launcher not in {None, "ssh", *_OF_JOBS}:
-        msg = f"--launcher {options.launcher} has no jobs with hosts; launchers that have: {', '.join(_OF_JOBS)}"
+    if options.launcher is not None:
+        room.check_launcher_name(options.launcher)
+    if options.launcher not in {None, "ssh", "slurm"}:
+        msg = (
+            f"--launcher {options.launcher} has no jobs with hosts; launchers that have: slurm, ssh"
+        )
         raise ValueError(msg)
     for text in options.env:
         if not _VARIABLE.fullmatch(text):
@@ -186,7 +190,7 @@ def _named(options: argparse.Namespace) -> list[Host]:
         named = room.read_hostfile(options.hostfile).hosts
     elif options.hosts is not None:
         named = room.parse_hosts(options.hosts).hosts
-    elif options.launcher in _OF_JOBS:
+    elif options.launcher and room.uses_job(options.launcher, os.environ):
         named = room.job_hosts(options.launcher, os.environ).hosts
     else:
         named = () if options.from_saved is not None else (room.Host("127.0.0.1"),)

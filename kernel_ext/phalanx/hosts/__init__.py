@@ -33,9 +33,11 @@ if TYPE_CHECKING:
     from .jobs import (
         LAUNCHERS,
         TITLES,
+        check_launcher_name,
         found_job,
         job_hosts,
         recognised,
+        uses_job,
     )
     from .networks import Cable, DiscoveryError, Network
     from .options import (
@@ -87,6 +89,7 @@ __all__ = [
     "add_host_arguments",
     "cable_networks",
     "check_job",
+    "check_launcher_name",
     "count_of",
     "environment",
     "explain_ssh",
@@ -122,6 +125,7 @@ __all__ = [
     "ssh_words",
     "to_json",
     "undo_setup",
+    "uses_job",
 ]
 
 _FILES = {
@@ -146,6 +150,7 @@ _FILES = {
     "add_host_arguments": "options",
     "cable_networks": "discovery",
     "check_job": "options",
+    "check_launcher_name": "jobs",
     "count_of": "options",
     "environment": "start_plan",
     "explain_ssh": "ssh",
@@ -181,6 +186,7 @@ _FILES = {
     "ssh_words": "options",
     "to_json": "hostfile",
     "undo_setup": "thunderbolt.setup",
+    "uses_job": "jobs",
 }
 
 

@@ -482,11 +482,11 @@ class HostPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class JobOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Options for a scheduler's job, or for processes in a job.
+    """Options for a job of Slurm, and for srun and mpirun.
 
     ``nodes`` above 0: submit a job with this number of nodes; the names in the plan are
     placeholders until the nodes are up. ``queue``, ``account``, ``time`` and ``args`` (any other
-    arguments) are in the scheduler's own syntax.
+    arguments) are in Slurm's own syntax.
     """
 
     nodes: int = 0

@@ -175,7 +175,7 @@ class Workspace:
             Number of connections between two hosts over each of their addresses (1). If a hostfile
             has several ``ips`` for a host, all of them are always used at the same time.
         job : JobOptions or mapping, optional
-            Request to a scheduler: ``{"nodes": 2, "queue": "short"}`` submits a job.
+            Request to Slurm: ``{"nodes": 2, "queue": "short"}`` submits a job.
         remote : RemoteOptions, optional
             All remote options in one object, if ``hosts`` is a finished plan.
         progress : callable, optional
