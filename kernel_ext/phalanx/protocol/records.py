@@ -98,8 +98,7 @@ class LinkMeasurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Nothing else used the links meanwhile. ``latency_us`` is half the round-trip time of a small
     message. ``gbs`` is 1e9 bytes per second one way, with messages of ``nbytes``. ``n_wrong``
-    counts bytes that came back changed. ``network`` is the network that was measured, if it was
-    chosen; ``failure`` says why such a path could not be measured.
+    counts bytes that came back changed.
     """
 
     a: int
@@ -108,8 +107,6 @@ class LinkMeasurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     gbs: float
     nbytes: int
     n_wrong: int
-    network: str = ""
-    failure: str = ""
 
 
 class WorldTopology(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
