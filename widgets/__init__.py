@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from .live.monitor import Monitor
     from .live.topology import Topology
     from .live.widget import keep_stills
-    from .stills.plan import cabling, planned
+    from .stills.plan import planned
 
 __all__ = [
     "HEADER",
@@ -46,7 +46,6 @@ __all__ = [
     "SweepRequest",
     "Topology",
     "bandwidth",
-    "cabling",
     "format_measurement",
     "format_size",
     "keep_stills",
@@ -68,7 +67,6 @@ _LATER = {
     "Monitor": "live.monitor",
     "SweepRequest": "frames.bandwidth",
     "Topology": "live.topology",
-    "cabling": "stills.plan",
     "planned": "stills.plan",
     "keep_stills": "live.widget",
 }

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from xml.etree import ElementTree as ET
 
 import psutil
 import pytest
@@ -19,7 +18,6 @@ from support.waiting import wait_until
 import phalanx.hosts
 from phalanx.cli import main
 from phalanx.errors import DistributedError
-from phalanx.workspace import Workspace
 
 SAVED = Path(__file__).parents[1] / "hosts" / "saved"
 
@@ -79,18 +77,6 @@ class TestFromSaved:
         assert '  a -- b [label="en2/en2"]' in out
         assert not path.exists()
 
-    @pytest.mark.parametrize("over", ["thunderbolt", "ethernet"])
-    @pytest.mark.parametrize("world", ["ring", "mesh", "broken_ring", "hub"])
-    def test_svg_is_drawn_whether_or_not_there_is_a_plan(self, capsys, tmp_path, world, over):
-        path = tmp_path / "hosts.svg"
-        status, _, _ = config(capsys, "--from-saved", SAVED / world, "--over", over, "--svg", path)
-        assert status == (1 if (world, over) == ("broken_ring", "thunderbolt") else 0)
-        root = ET.fromstring(path.read_text())
-        words = "".join(root.itertext())
-        assert "mac2" in words
-        assert ("missing: mac0 - mac3" in words) == bool(status)
-        assert ("10.0.0.0/24" in words) == (over == "ethernet")
-
     def test_some_of_the_hosts_in_another_order(self, capsys):
         status, out, _ = config(
             capsys, "--from-saved", SAVED / "mesh", "--hosts", "mac3,mac1", "--backend", "ring"
@@ -112,8 +98,7 @@ class TestFromSaved:
             (["--hosts", "a,,b"], 2, "item 2"),
             (["--hosts", "a", "--hostfile", "b"], 2, "give one"),
             (["--env", "A B=1"], 2, "KEY=VAL"),
-            (["--launcher", "htcondor"], 2, "has no jobs with hosts"),
-            (["--svg", "x.png"], 2, ".svg"),
+            (["--launcher", "mpi"], 2, "has no jobs with hosts"),
             (["--timeout", "soon"], 2, "seconds"),
             (["--hostfil"], 2, "--hostfil"),
         ],
@@ -131,7 +116,7 @@ class TestFromSaved:
 
 
 def test_this_machine_alone(capsys, tmp_path):
-    status, out, err = config(capsys, "--save", tmp_path, "--svg", tmp_path / "a.svg")
+    status, out, err = config(capsys, "--save", tmp_path)
     assert (status, err) == (0, "")
     (host,) = json.loads(out)["hosts"]
     assert host["ssh"] == "127.0.0.1"
@@ -161,7 +146,7 @@ def test_help_names_every_option(capsys):
     assert status == 0
     for option in (
         "--hosts", "--hostfile", "--over", "--backend", "--auto-setup", "--no-auto-setup", "--dot",
-        "--svg", "--output", "--output-hostfile", "--env", "--ignore-unreachable", "--from-saved",
+        "--output", "--output-hostfile", "--env", "--ignore-unreachable", "--from-saved",
         "--save", "--verbose", "--undo-setup", "--ssh-arg",
     ):  # fmt: skip
         assert option in out
@@ -196,7 +181,7 @@ def test_words_for_ssh_reach_every_ssh(capsys, monkeypatch, ssh):
     status, _, _ = config(capsys, "--hosts", "a.invalid", "--ssh-arg=-F 'a b'", "--ssh-arg=-4")
     assert status == 0
     assert [" -F a b -4 -oConnectTimeout" in line for line in ssh()] == [True]
-    # The setup, its undoing and the measurement have them as well.
+    # The setup and its undoing have them as well.
     hosts, seen = _answered(monkeypatch, "no_rdma"), []
 
     def fail(*_, ssh_args, **__):
@@ -205,11 +190,9 @@ def test_words_for_ssh_reach_every_ssh(capsys, monkeypatch, ssh):
 
     for name in ("run_setup", "undo_setup"):
         monkeypatch.setattr(phalanx.hosts, name, fail)
-    monkeypatch.setattr(Workspace, "start", lambda *_, remote, **__: fail(ssh_args=remote.ssh_args))
     config(capsys, "--hosts", hosts, "--auto-setup", "--ssh-arg=-4")
     config(capsys, "--hosts", hosts, "--undo-setup", "--ssh-arg=-4")
-    config(capsys, "--hosts", hosts, "--measure", "--over=ethernet", "--ssh-arg=-4")
-    assert seen == [("-4",)] * 3
+    assert seen == [("-4",)] * 2
 
 
 def test_auto_setup_runs_what_it_shows(capsys, monkeypatch):

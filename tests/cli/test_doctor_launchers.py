@@ -8,12 +8,9 @@ import pytest
 
 from phalanx.cli import main
 from phalanx.cli.launching import places as places_module
-from phalanx.cli.launching.places import check_launcher
+from phalanx.cli.launching.places import check_job_hosts, check_launcher
 
 SLURM = {"srun": "echo slurm 24.05.1", "sbatch": "exit 9", "sinfo": "echo all up"}
-PBS = {"pbsdsh": "exit 9", "qsub": "exit 9"}
-OF_PBS = {**PBS, "qstat": "echo pbs_version = 23.06.06"}
-OF_GRID_ENGINE = {**PBS, "qstat": "echo usage: qstat; exit 1"}
 
 
 @pytest.fixture
@@ -37,8 +34,8 @@ def commands(monkeypatch, tmp_path):
     return make
 
 
-def lines(launcher, nodes=0, environ=None, *, has_hosts=False):
-    return list(map(str, check_launcher(launcher, nodes, environ or {}, has_hosts=has_hosts)))
+def lines(launcher, nodes=0, *, has_hosts=False):
+    return list(map(str, check_launcher(launcher, nodes, {}, has_hosts=has_hosts)))
 
 
 def test_slurm_that_is_well(commands):
@@ -57,29 +54,27 @@ def test_a_scheduler_that_does_not_answer(commands):
     assert lines("slurm")[1].startswith(said)
 
 
-def test_the_job_that_this_is_in(commands, tmp_path):
-    commands(OF_PBS)
+def test_the_job_that_this_is_in(tmp_path):
     (tmp_path / "nodes").write_text("a\na\nb\n")
     environ = {"PBS_NODEFILE": str(tmp_path / "nodes"), "PBS_JOBID": "12.server"}
-    its = lines("pbs", environ=environ)
-    assert its[2] == "ok    job        PBS's job 12, its hosts and slots: a 2, b 1"
+    said = str(check_job_hosts("ssh", environ))
+    assert said == "ok    job        PBS's job 12, its hosts and slots: a 2, b 1"
 
 
-def test_a_qsub_that_is_another_scheduler_s(commands):
-    folder = commands(OF_GRID_ENGINE)
-    (said, *_) = lines("pbs", 2)
+def test_an_srun_that_is_another_program(commands):
+    folder = commands({**SLURM, "srun": "echo usage: srun; exit 1"})
+    (said, *_) = lines("slurm")
     assert said == (
-        f"fail  launcher   {folder}/qsub is not PBS's, as it seems: qstat --version says usage: "
-        "qstat; fix: --launcher sge"
+        f"fail  launcher   {folder}/srun is not Slurm's, as it seems: srun --version says usage: "
+        "srun; fix: Slurm's folder first on the PATH"
     )
-    assert "qsub has no qconf beside it: is it Grid Engine's?" in lines("sge", 2)[0]
 
 
 def test_a_command_that_is_missing(commands):
     commands({})
-    assert lines("lsf") == [
+    assert lines("slurm") == [
         (
-            "fail  launcher   there is no blaunch on the PATH; fix: go to a machine of the LSF "
+            "fail  launcher   there is no srun on the PATH; fix: go to a machine of the Slurm "
             "cluster, or load its module"
         )
     ]
@@ -108,7 +103,15 @@ def test_the_file_system_of_a_folder_is_that_of_its_nearest_mount():
     [
         (["doctor", "--launcher", "slrum"], "there is no launcher 'slrum'; there are: ssh, slurm"),
         (["doctor", "--nodes", "2"], "--nodes: which scheduler is asked? say --launcher slurm"),
-        (["config", "--launcher", "pbs"], "this is no PBS job: start it in qsub"),
+        (
+            ["doctor", "--launcher", "pbs"],
+            "there is no launcher 'pbs' any more: within a job of PBS,",
+        ),
+        (
+            ["config", "--launcher", "lsf"],
+            "there is no launcher 'lsf' any more: within a job of LSF,",
+        ),
+        (["config", "--launcher", "slurm"], "this is no Slurm job: start it in salloc"),
     ],
 )
 def test_mistakes_are_a_line(commands, words, said, capsys):

@@ -81,9 +81,9 @@ def test_an_option_without_effect_is_taken_and_told(capsys):
     assert told.err.splitlines() == [
         "phalanx config: -n has no effect: a hostfile of MLX's has no number of ranks",
         "phalanx config: --launcher-arg has no effect: no job is submitted",
-        "phalanx config: --boot-timeout has no effect: only --measure starts ranks",
+        "phalanx config: --boot-timeout has no effect: no rank starts",
     ]
-    assert main(["config", "--hosts", "127.0.0.1", "--launcher", "pbs"]) == 0
+    assert main(["config", "--hosts", "127.0.0.1", "--launcher", "slurm"]) == 0
     assert capsys.readouterr().err == (
         "phalanx config: --launcher has no effect: the hosts are named, and asked by ssh\n"
     )

@@ -60,7 +60,6 @@ STARTS = [
     ["launch", "{}", "true"],
     ["launch", "--detach", "{}", "true"],
     ["bench", "{}", "-n", "2"],
-    ["bench", "--tune", "table", "{}", "-n", "2"],
 ]
 
 

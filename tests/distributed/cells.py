@@ -26,11 +26,11 @@ def join() -> int:
     return distributed.join(20.0).rank()
 
 
-def follow(selector: distributed.Selector) -> None:
-    """Take these thresholds from the next world on; a process reads its table only once."""
+def follow(thresholds: dict[str, int]) -> None:
+    """Choose algorithms by these thresholds from the next world on."""
     family = px.init()._registry
     assert family is not None
-    family.memory.selector = selector
+    family.memory.selector = thresholds
 
 
 def join_in_a_loop() -> int:

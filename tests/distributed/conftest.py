@@ -15,7 +15,7 @@ from distributed.meeting import Meeting
 from support.promise import PATIENCE_S
 from support.tiers import deep_but
 
-from phalanx.distributed import Selector, control
+from phalanx.distributed import control
 from phalanx.distributed.connect.endpoints import Share
 
 # One, a pair, powers of two, odd, and even without being such a power: the others take their ways.
@@ -115,13 +115,14 @@ def ring_only(farm):
 
     def make(size: int) -> World:
         usual = farm.world(size, transport="tcp")
-        usual.run(cells.follow, Selector(mesh_bytes=0, direct_bytes=0, mesh_broadcast_bytes=0))
+        thresholds = dict.fromkeys(("mesh_bytes", "direct_bytes", "mesh_broadcast_bytes"), 0)
+        usual.run(cells.follow, thresholds)
         world = farm.unformed(size, (0,) * size, "tcp")
         world.run(cells.join)
         return world
 
     yield make
-    farm._world.run(cells.follow, Selector())
+    farm._world.run(cells.follow, {})
     farm._world.is_good = False  # of no use to other tests
 
 

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import json
 import re
-from xml.etree import ElementTree as ET
 
 from fuzz.supply import Supply
 from hosts.macs import wired
 
 from phalanx.hosts import Discovery, DiscoveryError, Host, read_survey, setup_steps, to_json
 from phalanx.hosts.survey import read_outputs
-from phalanx.widgets import cabling
 
 __all__ = ["one"]
 
@@ -74,7 +72,6 @@ def one(data: bytes) -> None:
             assert not step.undo or _COMMAND.fullmatch(step.undo), step
     found.dot("any")
     over = supply.choice(("any", "thunderbolt", "ethernet"))
-    plan = None
     try:
         plan = found.plan(over, supply.choice((None, "ring", "jaccl", "jaccl-ring")))
     except DiscoveryError as error:
@@ -83,4 +80,3 @@ def one(data: bytes) -> None:
         assert sorted(plan.order) == [0, 1]
         json.loads(to_json(plan.hostfile))
         assert all(len(remark.splitlines()) == 1 for remark in plan.remarks)
-    ET.fromstring(cabling(found, plan).svg)

@@ -1,10 +1,9 @@
-"""A submitted job without any scheduler: its script, how it is watched, its guard and its head."""
+"""A job that is submitted, without Slurm: its script, how it is watched, its guard and its head."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -17,12 +16,10 @@ from support.waiting import wait_until
 from phalanx.protocol import HostPlan, JobOptions, RemoteOptions
 from phalanx.supervisor.launchers import batch as batch_module
 from phalanx.supervisor.launchers.batch import (
-    SCHEDULERS,
     BatchHost,
     BatchJob,
     JobGathering,
     JobStatus,
-    is_unknown,
     launch_as_job,
 )
 from phalanx.supervisor.launchers.remote_command import (
@@ -30,7 +27,6 @@ from phalanx.supervisor.launchers.remote_command import (
     HostStart,
     LaunchSpec,
     RemoteCommand,
-    take_key,
 )
 
 SUBMIT = """
@@ -40,7 +36,7 @@ from phalanx.supervisor.launchers.batch import BatchHost, BatchJob
 
 async def submit():
     host = BatchHost(0, HostPlan("node0", 1), print)
-    remote = RemoteOptions(launcher="pbs", job=JobOptions(1))
+    remote = RemoteOptions(launcher="slurm", job=JobOptions(1))
     await BatchJob(remote, [host], [b"key"]).submit()
     print("submitted", flush=True)
     await host.ended()
@@ -72,9 +68,9 @@ def programs(tmp_path, monkeypatch):
     return make
 
 
-def _job(launcher, n=1, python=""):
+def _job(n=1, python=""):
     hosts = [BatchHost(number, HostPlan(f"node{number}", 1), print) for number in range(n)]
-    remote = RemoteOptions(python, launcher=launcher, job=JobOptions(n))
+    remote = RemoteOptions(python, launcher="slurm", job=JobOptions(n))
     job = BatchJob(remote, hosts, [b"key"] * n)
     job._id = "12"
     return job, hosts
@@ -83,124 +79,84 @@ def _job(launcher, n=1, python=""):
 # -- its script -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("launcher", SCHEDULERS)
-def test_a_script_whose_paths_have_spaces_and_quotes(launcher, folder, programs):
+def test_a_script_whose_paths_have_spaces_and_quotes(folder, programs):
     python = programs("my python's", 'printf "%s\\n" "$@"')
 
     async def written():
-        job, _ = _job(launcher, 2, str(python))
-        return Path(job._written().batch_file)
+        job, _ = _job(2, str(python))
+        return job._written()
 
     script = asyncio.run(written())
-    text, its = script.read_text(), script.parent
-    words = ["/bin/sh", str(script)]
-    if launcher == "htcondor":
-        assert f"\noutput = {its}/output\n" in text
-        assert f"\nlog = {its}/log\n" in text
-        words = ["/bin/sh", *_words_of_htcondor(re.search(r"arguments = (.*)", text)[1], 1)]
-    else:
-        line = next(line for line in text.splitlines() if "/output" in line)
-        quoted = f"{its}/output".replace("'", "'\"'\"'")
-        assert line.endswith(f"'{quoted}'")
-    env = {**os.environ, "SGE_TASK_ID": "2"}
-    said = subprocess.run(words, env=env, capture_output=True, text=True, check=True).stdout
-    role = (
-        ["host", f"{its}/host-1"] if SCHEDULERS[launcher].is_array else ["job", str(its), launcher]
-    )
-    assert said.splitlines() == ["-m", "phalanx.supervisor", *role]
-
-
-def _words_of_htcondor(text, process):
-    """Read arguments as condor_submit's manual says, in the new syntax."""
-    assert text[0] == text[-1] == '"'
-    inner = text[1:-1].replace("$(Process)", str(process))
-    assert not re.search(r'(?<!")"(?:"")*(?!")', inner)
-    words = re.findall(r"(?:[^\s']|'(?:[^']|'')*')+", inner.replace('""', '"'))
-    return [
-        re.sub(r"'((?:[^']|'')*)'", lambda found: found[1].replace("''", "'"), word)
-        for word in words
-    ]
+    line = next(line for line in script.read_text().splitlines() if "/output" in line)
+    quoted = f"{script.parent}/output".replace("'", "'\"'\"'")
+    assert line.endswith(f"'{quoted}'")
+    said = subprocess.run(["/bin/sh", script], capture_output=True, text=True, check=True).stdout
+    assert said.splitlines() == ["-m", "phalanx.supervisor", "job", str(script.parent)]
 
 
 # -- watching -------------------------------------------------------------------------------------
 
 
-def _watched(launcher, standings, n=1, begun=()):
-    """Watch a job that stands so; say for each answer which hosts were over before, and the words."""
-    left, seen = list(standings), []
+def _watched(standings):
+    """Watch a job that stands so; return the reason of its host's end."""
+    left = list(standings)
 
     async def watch():
-        job, hosts = _job(launcher, n)
+        job, (host,) = _job()
 
         async def ask():
-            seen.append([host.number for host in hosts if host.is_over])
             job.nudge.set()
             return left.pop(0)
 
         job._ask = ask
-        for number in begun:
-            take_key(job._folder.key(number))
         (job._folder.path / "output").write_text(f"no such disk\n{BEGUN}\n{BEGUN}\n")
         await job._watch()
-        return [host.over.result() for host in hosts]
+        return host.over.result()
 
     said = asyncio.run(watch())
     assert left == []
-    return seen, said
-
-
-def test_one_that_is_held_ends_no_host_that_has_begun():
-    held, over = JobStatus("held", "out of memory"), JobStatus("over")
-    states = [JobStatus("runs"), held, held, over, over]
-    seen, said = _watched("htcondor", states, 3, begun=(0, 2))
-    assert seen == [[], [], [1], [1], [1]]
-    ended = "HTCondor's job 12 has ended: no such disk"
-    assert said == [ended, "HTCondor's job 12 is held and will not start: out of memory", ended]
+    return said
 
 
 def test_it_is_over_when_that_is_said_twice_in_a_row():
     over, runs = JobStatus("over", "completing: TimeLimit"), JobStatus("runs")
-    _, said = _watched(
-        "slurm", [runs, over, runs, over, JobStatus("unknown"), over, JobStatus("over")]
-    )
-    assert said == ["Slurm's job 12 has ended (completing: TimeLimit): no such disk"]
+    said = _watched([runs, over, runs, over, JobStatus("unknown"), over, JobStatus("over")])
+    assert said == "Slurm's job 12 has ended (completing: TimeLimit): no such disk"
 
 
 @pytest.mark.parametrize(
-    ("launcher", "said"),
+    ("said", "state"),
     [
-        ("slurm", "slurm_load_jobs error: Invalid job id specified"),
-        ("pbs", "qstat: Unknown Job Id 12.server"),
-        ("pbs", "qstat: Unknown Job Id Error 12.server"),
-        ("pbs", "qstat: 12.server Job has finished, use -x or -H to obtain information"),
-        ("lsf", "Job <12> is not found"),
+        ("slurm_load_jobs error: Invalid job id specified", "over"),
+        ("sh: 1: squeue: not found", "unknown"),
+        ("host 12 does not exist", "unknown"),
+        ("", "unknown"),
     ],
 )
-def test_a_scheduler_that_has_no_such_job(launcher, said):
-    assert is_unknown(SCHEDULERS[launcher], "12", said)
-    assert "12" not in said or not is_unknown(SCHEDULERS[launcher], "1", said)
+def test_an_error_that_is_a_word_on_the_job_or_none(programs, said, state):
+    programs("squeue", f"echo '{said}' >&2; exit 1")
 
+    async def ask():
+        job, _ = _job()
+        return await job._ask()
 
-@pytest.mark.parametrize("launcher", SCHEDULERS)
-@pytest.mark.parametrize("said", ["sh: 1: qstat: not found", "host 12 does not exist", ""])
-def test_what_is_no_word_on_a_job(launcher, said):
-    assert not is_unknown(SCHEDULERS[launcher], "12", said)
+    assert asyncio.run(ask()) == JobStatus(state)
 
 
 # -- its beginning and its end --------------------------------------------------------------------
 
 
-def _submitting(programs, tmp_path, qsub):
-    programs("qsub", qsub)
-    programs("qstat", "echo '    job_state = Q'")
-    programs("qdel", f'echo "$@" >"{tmp_path}/deleted"')
+def _submitting(programs, tmp_path, sbatch):
+    programs("sbatch", sbatch)
+    programs("squeue", "echo 'PENDING|None'")
+    programs("scancel", f'echo "$@" >"{tmp_path}/deleted"')
     return subprocess.Popen([sys.executable, "-c", SUBMIT], stdout=subprocess.PIPE)
 
 
 def test_a_process_killed_while_it_submits_leaves_no_keys(programs, tmp_path, folder):
     told = tmp_path / "told"
     with _submitting(programs, tmp_path, f'echo $$ >"{told}"; exec sleep 600') as root:
-        wait_until(lambda: _has_line(told), "qsub runs")
+        wait_until(lambda: _has_line(told), "sbatch runs")
         try:
             assert len(list(folder.glob("job-*/host-0"))) == 1
             root.kill()
@@ -212,7 +168,7 @@ def test_a_process_killed_while_it_submits_leaves_no_keys(programs, tmp_path, fo
 
 
 def test_a_process_killed_after_it_submitted_leaves_no_job(programs, tmp_path, folder):
-    with _submitting(programs, tmp_path, "echo 12.server") as root:
+    with _submitting(programs, tmp_path, "echo Submitted batch job 12") as root:
         assert root.stdout.readline() == b"submitted\n"
         assert len(list(folder.glob("job-*/host-0"))) == 1
         root.kill()
@@ -222,12 +178,12 @@ def test_a_process_killed_after_it_submitted_leaves_no_job(programs, tmp_path, f
 
 
 def test_a_job_that_is_refused_leaves_no_keys(programs, folder):
-    programs("qsub", "echo 'qsub: Unknown queue' >&2; exit 170")
+    programs("sbatch", "echo 'sbatch: error: Unknown partition' >&2; exit 1")
 
     async def submit():
-        job, _ = _job("pbs")
+        job, _ = _job()
         with pytest.raises(
-            batch_module.HostUnreachable, match="PBS refuses the job: Unknown queue"
+            batch_module.HostUnreachable, match="Slurm refuses the job: Unknown partition"
         ):
             await job.submit()
 
@@ -235,7 +191,7 @@ def test_a_job_that_is_refused_leaves_no_keys(programs, folder):
     assert list(folder.iterdir()) == []
 
 
-# The head of a job that gets SIGTERM when its first command runs, before it has noted that.
+# The head of a job that gets SIGTERM when its srun runs, before it has noted that.
 EARLY = """
 import os, signal, subprocess, sys, time
 from phalanx.supervisor.launchers import scheduler_step
@@ -243,12 +199,14 @@ from phalanx.supervisor.launchers import scheduler_step
 class Popen(subprocess.Popen):
     def __init__(self, *words, **options):
         super().__init__(*words, **options)
+        if words[0][0] != "srun":
+            return
         while not (os.path.exists(sys.argv[2]) and open(sys.argv[2]).read().endswith("\\n")):
             time.sleep(0.01)
         os.kill(os.getpid(), signal.SIGTERM)
 
 subprocess.Popen = Popen
-scheduler_step.run_job(sys.argv[1], "pbs")
+scheduler_step.run_job(sys.argv[1])
 """
 
 
@@ -256,22 +214,22 @@ scheduler_step.run_job(sys.argv[1], "pbs")
 def test_the_first_process_of_a_job_ends_by_sigterm_and_its_commands_with_it(
     programs, tmp_path, monkeypatch, when
 ):
-    told, key, nodes = tmp_path / "told", tmp_path / "host-0", tmp_path / "nodes"
-    programs("pbsdsh", f'echo $$ >"{told}"; exec sleep 600')
+    told, key = tmp_path / "told", tmp_path / "host-0"
+    programs("srun", f'echo $$ >"{told}"; exec sleep 600')
+    programs("scontrol", "echo some-other-host")
     key.write_text("key\n")
-    nodes.write_text("some-other-host\n")
-    monkeypatch.setenv("PBS_NODEFILE", str(nodes))
-    words = [sys.executable, "-m", "phalanx.supervisor", "job", str(tmp_path), "pbs"]
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "some-other-host")
+    words = [sys.executable, "-m", "phalanx.supervisor", "job", str(tmp_path)]
     if when == "while it starts":
         words = [sys.executable, "-c", EARLY, str(tmp_path), str(told)]
     with subprocess.Popen(words) as head:
-        wait_until(lambda: _has_line(told), "pbsdsh runs")
+        wait_until(lambda: _has_line(told), "srun runs")
         pid = int(told.read_text())
         try:
             if when == "later":
                 head.terminate()
             assert head.wait(PATIENCE_S) == 143
-            wait_until(lambda: _is_dead(pid), "pbsdsh has ended")
+            wait_until(lambda: _is_dead(pid), "srun has ended")
         finally:
             head.kill()
             if not _is_dead(pid):
@@ -292,7 +250,7 @@ def _is_dead(pid):
 
 def test_a_command_that_cannot_be_started_is_over(programs):
     """Its keys are removed, whatever it is that hinders."""
-    path, ended = programs("qrsh", ""), []
+    path, ended = programs("srun", ""), []
     path.chmod(0o644)
 
     async def start():
@@ -325,7 +283,7 @@ def test_hosts_start_in_one_job_with_those_of_the_same_gathering_only(monkeypatc
             pass
 
     async def start():
-        remote = RemoteOptions(launcher="pbs", job=JobOptions(2))
+        remote = RemoteOptions(launcher="slurm", job=JobOptions(2))
         gatherings = {"a": JobGathering(), "b": JobGathering()}
         starts = [
             launch_as_job(HostStart(HostPlan(f"{name}{n}", 1), b"", remote, print, its), its)

@@ -1,4 +1,4 @@
-"""What is known of schedulers without any: their jobs' environments, words, scripts and keys."""
+"""What is known of schedulers without any: their jobs' environments, Slurm's words and the keys."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from support.waiting import wait_until
 
 from phalanx.hosts import (
     LAUNCHERS,
-    TITLES,
     add_host_arguments,
     found_job,
     job_hosts,
@@ -21,12 +20,12 @@ from phalanx.hosts import (
     launcher_lines,
     recognise_job,
     recognised,
+    uses_job,
 )
 from phalanx.magics.arguments import line_parser, parse
 from phalanx.protocol import HostPlan, JobOptions, RemoteOptions
-from phalanx.supervisor.launchers.batch import SCHEDULERS, JobStatus, directives
+from phalanx.supervisor.launchers.batch import JobStatus, directives, read_status
 from phalanx.supervisor.launchers.remote_command import (
-    HostUnreachable,
     SharedKeyDirectory,
     say_in,
     take_key,
@@ -38,6 +37,7 @@ PBS = "a.site\na.site\nb.site\nb.site\n"
 SGE = (
     "a.site 2 all.q@a.site UNDEFINED\nb.site 1 all.q@b.site <NULL>\nb.site 1 big.q@b.site <NULL>\n"
 )
+NAMES = {"pbs": "PBS", "sge": "Grid Engine", "lsf": "LSF"}
 ENVIRONMENTS = {
     "pbs": ({"PBS_NODEFILE": PBS}, {"PBS_JOBID": "12.server"}),
     "sge": ({"PE_HOSTFILE": SGE}, {"JOB_ID": "12"}),
@@ -56,57 +56,68 @@ def environ(tmp_path):
     return make
 
 
-@pytest.mark.parametrize("launcher", ENVIRONMENTS)
-def test_the_hosts_of_a_job(environ, launcher):
-    its = environ(launcher)
-    assert found_job(its) == launcher
-    found = job_hosts(launcher, its)
+@pytest.mark.parametrize("kind", ENVIRONMENTS)
+def test_the_hosts_of_a_job(environ, kind):
+    its = environ(kind)
+    assert found_job(its) == kind
+    assert uses_job("ssh", its)
+    found = job_hosts("ssh", its)
     assert [(host.ssh, host.slots) for host in found.hosts] == [("a.site", 2), ("b.site", 2)]
-    assert found.source == f"{TITLES[launcher]}'s job 12"
-    assert [host.slots for host in job_hosts(launcher, its, with_slots=False).hosts] == [-1, -1]
+    assert found.source == f"{NAMES[kind]}'s job 12"
+    assert [host.slots for host in job_hosts("ssh", its, with_slots=False).hosts] == [-1, -1]
     assert job_hosts("mpi", its) == found
 
 
 def test_the_hosts_of_a_job_of_lsf_without_a_file():
-    found = job_hosts("lsf", {"LSB_MCPU_HOSTS": "a 4 b 2"})
+    found = job_hosts("ssh", {"LSB_MCPU_HOSTS": "a 4 b 2"})
     assert [(host.ssh, host.slots) for host in found.hosts] == [("a", 4), ("b", 2)]
 
 
-@pytest.mark.parametrize("launcher", ["pbs", "sge", "lsf"])
-def test_what_cannot_be_read_is_a_line(environ, launcher):
+@pytest.mark.parametrize("kind", ENVIRONMENTS)
+def test_what_cannot_be_read_is_a_line(environ, kind):
     with pytest.raises(ValueError, match="hosts"):
-        job_hosts(launcher, environ(launcher, "\n"))
-    gone = {name: f"{value}.gone" for name, value in environ(launcher).items()}
+        job_hosts("ssh", environ(kind, "\n"))
+    gone = {name: f"{value}.gone" for name, value in environ(kind).items()}
     with pytest.raises(ValueError, match="does not say which hosts this job has") as error:
-        job_hosts(launcher, gone)
+        job_hosts("ssh", gone)
     assert "\n" not in str(error.value)
-    with pytest.raises(ValueError, match="this is no .* job: start it in .*, or say --nodes N"):
-        job_hosts(launcher, {})
 
 
 @pytest.mark.parametrize("text", ["a", "a x q u", "\0"])
 def test_a_host_file_of_another_form_is_a_line(environ, text):
     with pytest.raises(ValueError, match=r"Grid Engine does not say .*PE_HOSTFILE"):
-        job_hosts("sge", environ("sge", text))
+        job_hosts("ssh", environ("sge", text))
 
 
-def test_launchers_that_have_no_job_of_several_hosts():
-    with pytest.raises(ValueError, match="htcondor: say how many jobs to submit, --nodes N"):
-        job_hosts("htcondor", {})
+def test_no_job():
+    assert not uses_job("ssh", {})
     with pytest.raises(ValueError, match="mpi: name the hosts with --hosts"):
         job_hosts("mpi", {})
+    with pytest.raises(ValueError, match="this is no Slurm job: start it in .*, or say --nodes N"):
+        job_hosts("slurm", {})
+
+
+def test_ssh_starts_ranks_on_the_hosts_of_a_job(environ, monkeypatch):
+    for name, value in environ("pbs").items():
+        monkeypatch.setenv(name, value)
+    found = resolve_placement(None, launcher="ssh")
+    assert [(plan.name, plan.ranks) for plan in found.hosts] == [("a.site", 2), ("b.site", 2)]
+    assert found.remote.launcher == "ssh"
+    found = resolve_placement(3, launcher="ssh")
+    assert [plan.ranks for plan in found.hosts] == [3, 3]
+    assert resolve_placement(3).hosts == ()
 
 
 def test_a_job_is_recognised_where_nothing_else_is_said(environ):
     found = recognised(environ("pbs"), None)
-    assert found.launcher == "pbs"
+    assert found.launcher == "ssh"
     assert found.note == (
         "PBS's job 12: ranks start on its hosts, a.site, b.site (--hosts localhost: only here)"
     )
     found = recognised(environ("pbs"), 4)
     assert found.launcher is None
     assert found.note == (
-        "PBS's job 12 has 2 hosts; -n 4 alone starts ranks on this one: --launcher pbs starts 4 on each"
+        "PBS's job 12 has 2 hosts; -n 4 alone starts ranks on this one: --launcher ssh starts 4 on each"
     )
 
 
@@ -121,7 +132,7 @@ def test_the_magic_takes_it_from_the_environment_and_nothing_that_is_said(enviro
         monkeypatch.setenv(name, value)
     options = parse(line_parser(), "start")
     assert "Grid Engine's job 12: ranks start on its hosts" in recognise_job(options, options.n)
-    assert options.launcher == "sge"
+    assert options.launcher == "ssh"
     for line in ("--hosts a", "--launcher ssh", "--launcher slurm --nodes 2"):
         options = parse(line_parser(), f"start {line}")
         said = options.launcher
@@ -139,11 +150,9 @@ def _options(line):
 
 
 def test_what_a_scheduler_is_asked_for():
-    line = ["--launcher", "pbs", "--nodes", "3", "--partition", "q", "--launcher-arg=-l mem='2 gb'"]
-    assert _options(line) == JobOptions(3, "q", args=("-l", "mem=2 gb"))
-    line = ["--launcher", "htcondor", "--nodes", "3", "--launcher-arg", "request_memory = 2GB"]
-    assert _options([*line, "--launcher-arg", '+What = "it\'s"']) == JobOptions(
-        3, args=("request_memory = 2GB", '+What = "it\'s"')
+    words = ["--nodes", "3", "--partition", "q", "--launcher-arg=--comment 'a b'"]
+    assert _options(["--launcher", "slurm", *words]) == JobOptions(
+        3, "q", args=("--comment", "a b")
     )
     assert _options([]) == JobOptions()
 
@@ -151,11 +160,14 @@ def test_what_a_scheduler_is_asked_for():
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        (["--nodes", "3"], "--nodes: which scheduler is asked? say --launcher slurm|pbs|sge|lsf|htcondor"),
+        (["--nodes", "3"], "--nodes: which scheduler is asked? say --launcher slurm"),
         (["--nodes", "3", "--launcher", "mpi"], "--nodes: which scheduler is asked?"),
         (["--launcher", "ssh", "--launcher-arg=x"], "--launcher-arg: which scheduler is asked?"),
-        (["--launcher", "pbs", "--queue", "q"], "--queue: only with --nodes N"),
-        (["--launcher", "pbs", "--launcher-arg=\"x"], "--launcher-arg: No closing quotation"),
+        (["--launcher", "mpi", "--queue", "q"], "--queue: only with --nodes N"),
+        (["--launcher", "pbs", "--nodes", "3"], "there is no launcher 'pbs' any more: within a job of PBS, "),
+        (["--launcher", "sge"], "there is no launcher 'sge' any more: within a job of Grid Engine, "),
+        (["--launcher", "htcondor"], "there is no launcher 'htcondor'; there are: ssh, slurm, mpi"),
+        (["--launcher", "slurm", "--launcher-arg=\"x"], "--launcher-arg: No closing quotation"),
     ],
 )  # fmt: skip
 def test_what_makes_no_sense_is_a_line(line, said):
@@ -166,34 +178,25 @@ def test_what_makes_no_sense_is_a_line(line, said):
 
 def test_every_launcher_has_a_line():
     assert [line.split()[0] for line in launcher_lines().splitlines()[1:]] == list(LAUNCHERS)
-    with pytest.raises(
-        ValueError, match="there is no launcher 'shh'; there are: ssh, slurm, pbs, sge"
-    ):
+    with pytest.raises(ValueError, match="there is no launcher 'shh'; there are: ssh, slurm, mpi"):
         resolve_placement(1, launcher="shh")
 
 
 def test_a_job_to_come_is_planned_without_names():
-    found = resolve_placement(2, launcher="lsf", job={"nodes": 2, "queue": "q"})
+    found = resolve_placement(2, launcher="slurm", job={"nodes": 2, "queue": "q"})
     assert found.hosts == (HostPlan("node0", 2), HostPlan("node1", 2))
     assert (found.remote.job, found.remote.timeout_s) == (JobOptions(2, "q"), 600.0)
     with pytest.raises(ValueError, match="--nodes asks a scheduler for nodes of its choice"):
-        resolve_placement(1, launcher="lsf", hosts="a", job={"nodes": 2})
+        resolve_placement(1, launcher="slurm", hosts="a", job={"nodes": 2})
 
 
 # -- command lines --------------------------------------------------------------------------------
 
 
-def test_the_command_lines_of_starts_within_a_job(environ, monkeypatch):
-    monkeypatch.setenv("PATH", "")
-    remote = {name: RemoteOptions(launcher=name, job=JobOptions(args=("-x",))) for name in TITLES}
-    plan = HostPlan("b", 2)
-    assert start_words(plan, remote["pbs"], environ("pbs")) == ["pbsdsh", "-n", "2", "-x", "--"]
-    assert start_words(plan, remote["sge"], {"SGE_BINARY_PATH": "/sge"}) == [
-        "/sge/qrsh", "-inherit", "-x", "b",
-    ]  # fmt: skip
-    assert start_words(plan, remote["mpi"], {}) == ["mpirun", "-n", "1", "-x", "--host", "b"]
-    with pytest.raises(HostUnreachable, match="c: it is no node of this PBS job"):
-        start_words(HostPlan("c", 2), remote["pbs"], environ("pbs"))
+def test_the_command_line_of_mpirun():
+    remote = RemoteOptions(launcher="mpi", job=JobOptions(args=("-x",)))
+    words = ["mpirun", "-n", "1", "-x", "--host", "b"]
+    assert start_words(HostPlan("b", 2), remote, {}) == words
 
 
 def test_srun_outside_of_a_job_asks_for_what_the_user_does():
@@ -208,49 +211,24 @@ def test_srun_outside_of_a_job_asks_for_what_the_user_does():
     assert "--time=30" not in within
 
 
-@pytest.mark.parametrize("launcher", SCHEDULERS)
-def test_directives(launcher):
-    job = JobOptions(2, "" if launcher == "htcondor" else "q", "lab", "30", ("-a", "b [c]"))
-    lines = directives(SCHEDULERS[launcher], job).splitlines()
-    assert any("lab" in line for line in lines)
-    assert any("30" in line for line in lines)
-    one = f"{SCHEDULERS[launcher].sign}-a 'b [c]'"
-    more = ["-a", "b [c]"] if launcher == "htcondor" else [one]
-    assert lines[-len(more) :] == more
-
-
-def test_a_word_that_a_scheduler_has_not_is_a_line():
-    with pytest.raises(ValueError, match="--queue: there is none here; say it with --launcher-arg"):
-        directives(SCHEDULERS["htcondor"], JobOptions(1, "q"))
+def test_directives():
+    lines = directives(JobOptions(2, "q", "lab", "30", ("-a", "b [c]")))
+    words = ["--partition=q", "--account=lab", "--time=30", "-a 'b [c]'"]
+    assert lines == [f"#SBATCH {word}" for word in words]
 
 
 @pytest.mark.parametrize(
-    ("launcher", "said", "status"),
+    ("said", "status"),
     [
-        ("slurm", "PENDING|Resources\n", JobStatus("waits", "PENDING: Resources")),
-        ("slurm", "PENDING|None\n", JobStatus("waits", "PENDING")),
-        ("slurm", "RUNNING|None\n", JobStatus("runs")),
-        ("slurm", "COMPLETING|TimeLimit\n", JobStatus("over", "COMPLETING: TimeLimit")),
-        ("slurm", "", JobStatus("over")),
-        ("pbs", "    job_state = Q\n    comment = Not Running: no\n\t nodes\n", JobStatus("waits", "Not Running: no nodes")),
-        ("pbs", "    job_state = R\n", JobStatus("runs")),
-        ("pbs", "    job_state = C\n", JobStatus("over")),
-        ("pbs", "qstat: what?", JobStatus("unknown")),
-        ("sge", "job-ID ...\n---\n 12 0.5 phalanx me qw 11/21/2026\n 13 0.5 x me r 11/21\n", JobStatus("waits", "qw")),
-        ("sge", " 12 0.5 phalanx me Eqw 11/21/2026\n", JobStatus("held", "Eqw")),
-        ("sge", " 12 0.5 phalanx me r 11/21/2026 all.q@a 1 1\n", JobStatus("runs")),
-        ("sge", " 13 0.5 phalanx me r 11/21/2026 all.q@a 1 1\n", JobStatus("over")),
-        ("lsf", "PEND\n", JobStatus("waits", "PEND")),
-        ("lsf", "RUN\n", JobStatus("runs")),
-        ("lsf", "EXIT\n", JobStatus("over", "EXIT")),
-        ("htcondor", "2 undefined\n1 undefined\n", JobStatus("waits")),
-        ("htcondor", "2 undefined\n5 no such file\n", JobStatus("held", "no such file")),
-        ("htcondor", "2 undefined\n", JobStatus("runs")),
-        ("htcondor", "", JobStatus("over")),
+        ("PENDING|Resources\n", JobStatus("waits", "PENDING: Resources")),
+        ("PENDING|None\n", JobStatus("waits", "PENDING")),
+        ("RUNNING|None\n", JobStatus("runs")),
+        ("COMPLETING|TimeLimit\n", JobStatus("over", "COMPLETING: TimeLimit")),
+        ("", JobStatus("over")),
     ],
-)  # fmt: skip
-def test_how_a_job_stands(launcher, said, status):
-    assert SCHEDULERS[launcher].read("12", said) == status
+)
+def test_how_a_job_stands(said, status):
+    assert read_status(said) == status
 
 
 # -- keys -----------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import signal
 import sys
 
@@ -245,3 +246,34 @@ def test_a_host_that_never_comes_up_is_given_up(bed, driver):
     said = f"b: it has let us in, its Python has not answered yet, after {ROOM_S:g} s"
     assert problem == f"{said} (--boot-timeout S waits longer)"
     assert "b: starting it has let us in, its Python has not answered yet" in news
+
+
+# -- jobs of schedulers ---------------------------------------------------------------------------
+
+
+def _launch_in_job(bed, folder, *hosts):
+    nodes = folder / "nodes"
+    nodes.write_text("".join(f"{host}\n" for host in hosts))
+    env = {**os.environ, "PBS_NODEFILE": str(nodes), "PBS_JOBID": "7.server"}
+    launch = [sys.executable, "-m", "phalanx.cli", "launch", "--label", "none", "--", "hostname"]
+    return bed.run(0, launch, env=env, check=False)
+
+
+def test_ranks_start_by_ssh_on_the_hosts_of_a_job(bed, shared, tmp_path):
+    shared.end()
+    said = _launch_in_job(bed, tmp_path, "a", "a", "b", "c")
+    assert sorted(said.stdout.split()) == ["a", "a", "b", "c"], said.stderr
+    assert "PBS's job 7: ranks start on its hosts, a, b, c" in said.stderr
+    check_nothing_left(bed)
+
+
+def test_a_job_whose_hosts_allow_no_ssh(bed, shared, tmp_path):
+    shared.end()
+    bed.stop_sshd(1)
+    try:
+        said = _launch_in_job(bed, tmp_path, "a", "b")
+    finally:
+        bed.restart_sshd(1)
+    assert said.returncode != 0
+    (line,) = [line for line in said.stderr.splitlines() if "it refuses ssh at port 22" in line]
+    assert line.endswith("; within a job, --launcher mpi needs no ssh")

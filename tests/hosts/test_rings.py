@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phalanx.hosts import find_ring, order_ring
+from phalanx.hosts import find_ring
 from phalanx.hosts.ring_search import missing_in_ring
 
 
@@ -178,39 +178,3 @@ def test_sixty_four_hosts_take_few_steps(name):
 
 def test_the_order_of_the_hosts_is_kept_where_it_is_a_ring():
     assert find_ring(matrix(6, itertools.combinations(range(6), 2))).ring == tuple(range(6))
-
-
-@st.composite
-def measured(draw):
-    n = draw(st.integers(2, 6))
-    rate = st.sampled_from([0.0, 1.0, 2.5, 9.4, 25.0, 100.0])
-    pairs = {pair: draw(rate) for pair in itertools.permutations(range(n), 2)}
-    return [[pairs.get((i, j), 0.0) for j in range(n)] for i in range(n)]
-
-
-@given(measured(), st.randoms(use_true_random=False))
-@settings(max_examples=80, deadline=None)
-def test_no_other_order_has_a_faster_slowest_place(rates, draw):
-    n = len(rates)
-    latency = [[draw.uniform(5, 50) for _ in range(n)] for _ in range(n)]
-
-    def slowest(ring):
-        return min(min(rates[a][b], rates[b][a]) for a, b in around(ring))
-
-    best = max(slowest((0, *rest)) for rest in itertools.permutations(range(1, n)))
-    ring = order_ring(rates, latency)
-    if not best:
-        assert ring == ()
-        return
-    assert sorted(ring) == list(range(n))
-    assert slowest(ring) == best
-
-
-def test_latency_decides_between_orders_of_one_bandwidth():
-    near = [{0, 3}, {3, 1}, {1, 2}, {2, 0}]
-    latency = [[5.0 if {i, j} in near else 50.0 for j in range(4)] for i in range(4)]
-    # Measurements of one and the same network differ by a few percent.
-    rates = [[10.0 + (i * 7 + j * 3) % 5 / 50 for j in range(4)] for i in range(4)]
-    assert {frozenset(pair) for pair in around(order_ring(rates, latency))} == set(
-        map(frozenset, near)
-    )

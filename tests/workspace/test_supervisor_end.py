@@ -34,8 +34,8 @@ class Gone:
 
 def test_an_answer_that_comes_after_the_end_is_taken():
     root, inbox = Gone(), queue.SimpleQueue()
-    root.on_poll = lambda: inbox.put(BootFailed("no qsub here"))
-    assert root_client_of(root)._wait(inbox, 10, "it") == BootFailed("no qsub here")
+    root.on_poll = lambda: inbox.put(BootFailed("no sbatch here"))
+    assert root_client_of(root)._wait(inbox, 10, "it") == BootFailed("no sbatch here")
 
 
 @pytest.mark.promise

@@ -15,11 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from phalanx import hosts as room
-from phalanx.errors import DistributedError
 
 if TYPE_CHECKING:
-    from phalanx.hosts import Discovery, Host, Network, Plan, Survey
-    from phalanx.protocol import LinkMeasurement
+    from phalanx.hosts import Host, Plan, Survey
 
 __all__ = ["DESCRIPTION", "EPILOG", "PASSES_ON", "add_arguments", "run"]
 
@@ -34,26 +32,25 @@ examples:
   phalanx config --hosts a,b,c --output hosts.json
   phalanx config --hosts a,b,c --dot | dot -Tpng > cables.png
   phalanx config --hosts a,b,c --over thunderbolt --auto-setup --output hosts.json
-  phalanx config --hosts a,b,c --save said && phalanx config --from-saved said --svg hosts.svg
+  phalanx config --hosts a,b,c --save said && phalanx config --from-saved said --backend ring
 """
 PASSES_ON = False
 _HELPS = {
     "--hosts": "names, addresses or user@name:port (default: this machine)",
-    "--python": "for --measure: the interpreter there (default: the path of this one)",
-    "--cwd": "for --measure: the folder of the ranks (default: this folder)",
     "--env": "kept in the hostfile for the ranks; may be repeated",
-    "--interface": "for --measure: the network interface that ranks use to find each other",
-    "--connections-per-ip": "for --measure: connections over each address (default 1)",
-    "--launcher": "the hosts of the job that this runs in, instead: slurm, pbs, sge, lsf (asked by ssh)",
-    "--boot-timeout": "for --measure: seconds after which a host without a rank has failed (30)",
+    "--launcher": "slurm, or ssh in a job of another scheduler: the hosts of the job that this runs in, "
+    "instead (asked by ssh)",
 }
 _IDLE = {
     "-n": "a hostfile of MLX's has no number of ranks",
     **dict.fromkeys(
         ("--nodes", "--queue", "--account", "--time", "--launcher-arg"), "no job is submitted"
     ),
+    **dict.fromkeys(
+        ("--python", "--cwd", "--interface", "--connections-per-ip", "--boot-timeout"),
+        "no rank starts",
+    ),
 }
-_OF_JOBS = ("slurm", "pbs", "sge", "lsf")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(=.*)?", re.DOTALL)
 
 
@@ -75,13 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "and undoes all if one fails",
     )  # fmt: skip
     add("--undo-setup", action="store_true", help="take back what --auto-setup has done, and end")
-    add(
-        "--measure", action="store_true",
-        help="start a rank on each host (phalanx is needed there), measure every pair of addresses, "
-        "and order the ring and choose the addresses by the result",
-    )  # fmt: skip
-    add("--dot", action="store_true", help="print the picture for Graphviz, and end")
-    add("--svg", type=Path, metavar="FILE", help="also draw the picture into a file")
+    add("--dot", action="store_true", help="print a picture for Graphviz, and end")
     add(
         "--output", "--output-hostfile", type=Path, metavar="PATH",
         help="write the hostfile there (default: print it)",
@@ -120,21 +111,12 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:  # noqa: ARG00
         room.undo_setup(chosen, local, surveys, discovery.cables, ssh_args=ssh_args, say=_say)
         return 0
     if options.dot:
-        _draw(options, discovery, None)
         print(discovery.dot(options.over))
         return 0
-    try:
-        plan = _planned(options, discovery)
-    except DistributedError:
-        _draw(options, discovery, None)  # the picture shows what is missing
-        raise
+    plan = discovery.plan(options.over, options.backend, options.env)
     for remark in plan.remarks:
         _say(remark)
     is_done = not plan.cables or _set_up(options, ssh_args, chosen, local, surveys, plan)
-    times: Sequence[LinkMeasurement] = ()
-    if options.measure and len(chosen) > 1 and is_done:
-        plan, times = _measured(options, ssh_args, chosen, local, discovery, plan)
-    _draw(options, discovery, plan, times)
     _write(options, plan)
     return 0 if is_done else 1
 
@@ -143,15 +125,17 @@ def _check(options: argparse.Namespace) -> None:
     if options.hosts is not None and options.hostfile is not None:
         msg = "--hosts and --hostfile both name the hosts; give one"
         raise ValueError(msg)
-    if options.launcher not in {None, "ssh", *_OF_JOBS}:
-        msg = f"--launcher {options.launcher} has no jobs with hosts; launchers that have: {', '.join(_OF_JOBS)}"
+    if options.launcher is not None:
+        room.check_launcher_name(options.launcher)
+    if options.launcher not in {None, "ssh", "slurm"}:
+        msg = (
+            f"--launcher {options.launcher} has no jobs with hosts; launchers that have: slurm, ssh"
+        )
         raise ValueError(msg)
     for text in options.env:
         if not _VARIABLE.fullmatch(text):
             msg = f"--env {text}: expected KEY=VAL, or the KEY of a variable"
             raise ValueError(msg)
-    if options.interface is not None:
-        room.interface_addresses(options.interface)
     if options.from_saved is not None:
         if options.ssh_arg:
             msg = "--ssh-arg is for hosts that are asked; leave --from-saved out"
@@ -162,19 +146,10 @@ def _check(options: argparse.Namespace) -> None:
                     f"--{name.replace('_', '-')} runs commands on the hosts; leave --from-saved out"
                 )
                 raise ValueError(msg)
-    if options.measure and options.dot:
-        msg = "--dot ends before anything is measured; --svg draws what is"
-        raise ValueError(msg)
-    if options.svg is not None and options.svg.suffix != ".svg":
-        msg = f"--svg {options.svg}: the file's name ends in .svg"
-        raise ValueError(msg)
 
 
 def _idle_notes(options: argparse.Namespace) -> list[str]:
     idle = dict(_IDLE)
-    if not options.measure:
-        measured = ("--python", "--cwd", "--interface", "--connections-per-ip", "--boot-timeout")
-        idle |= dict.fromkeys(measured, "only --measure starts ranks")
     if options.hosts is not None or options.hostfile is not None:
         idle["--launcher"] = "the hosts are named, and asked by ssh"
     return room.idle_notes(options, idle)
@@ -186,7 +161,7 @@ def _named(options: argparse.Namespace) -> list[Host]:
         named = room.read_hostfile(options.hostfile).hosts
     elif options.hosts is not None:
         named = room.parse_hosts(options.hosts).hosts
-    elif options.launcher in _OF_JOBS:
+    elif options.launcher and room.uses_job(options.launcher, os.environ):
         named = room.job_hosts(options.launcher, os.environ).hosts
     else:
         named = () if options.from_saved is not None else (room.Host("127.0.0.1"),)
@@ -262,73 +237,6 @@ def _set_up(
     return not options.auto_setup
 
 
-def _planned(options: argparse.Namespace, discovery: Discovery) -> Plan:
-    if not options.measure:
-        return discovery.plan(options.over, options.backend, options.env)
-    # Without --auto-setup, cables that already have addresses are measured like any network.
-    over: room.Over = options.over if options.auto_setup else "ethernet"
-    return discovery.plan(over, options.backend or "ring", options.env)
-
-
-def _measured(
-    options: argparse.Namespace,
-    ssh_args: Sequence[str],
-    hosts: Sequence[Host],
-    local: Collection[Host],
-    discovery: Discovery,
-    plan: Plan,
-) -> tuple[Plan, Sequence[LinkMeasurement]]:
-    """Measure the networks and new cables, and reorder the ring."""
-    cabled = [{port.interface for port in survey.ports} for survey in discovery.surveys]
-    networks = room.cable_networks(plan.cables) if options.auto_setup else []
-    ends = {address for net in networks for _, address in net.members.values()}
-    for net in discovery.networks:
-        has_cable = any(name in cabled[i] for i, (name, _) in net.members.items())
-        is_again = any(address in ends for _, address in net.members.values())
-        if not is_again and options.over in {"any", "thunderbolt" if has_cable else "ethernet"}:
-            networks.append(net)
-    if not networks:
-        msg = "the hosts share no network on which they could be measured"
-        raise room.DiscoveryError(msg)
-    times = _time_paths(options, ssh_args, hosts, local, networks)
-    for path in times:
-        what = path.failure or f"{path.latency_us:.0f} us, {path.gbs:.2f} GB/s"
-        _say(f"{hosts[path.a].ssh} - {hosts[path.b].ssh} on {path.network}: {what}")
-    plan = room.measured_plan(discovery, plan, networks, times)
-    _say(plan.remarks[-1])
-    return plan, times
-
-
-def _time_paths(
-    options: argparse.Namespace,
-    ssh_args: Sequence[str],
-    hosts: Sequence[Host],
-    local: Collection[Host],
-    networks: Sequence[Network],
-) -> Sequence[LinkMeasurement]:
-    """Measure each pair of hosts on each network, using ranks."""
-    from phalanx.protocol import HostPlan, RemoteOptions
-    from phalanx.workspace import Workspace
-
-    from .common import checked_cwd
-
-    plans = [HostPlan(host.ssh, 1, (), host.port, host in local) for host in hosts]
-    remote = RemoteOptions(
-        python=options.python or "",
-        cwd=str(checked_cwd(options.cwd)),
-        ssh_args=tuple(ssh_args),
-        interface=options.interface or "",
-        connections_per_ip=options.connections_per_ip or 1,
-        timeout_s=options.boot_timeout or RemoteOptions().timeout_s,
-    )
-    asked = {
-        network.prefix: {place: address for place, (_, address) in network.members.items()}
-        for network in networks
-    }
-    with Workspace.start(hosts=plans, remote=remote, linger=0.0) as workspace:
-        return workspace.measure_links(asked)
-
-
 def _write(options: argparse.Namespace, plan: Plan) -> None:
     text = room.to_json(plan.hostfile)
     if options.output is None:
@@ -336,19 +244,6 @@ def _write(options: argparse.Namespace, plan: Plan) -> None:
         return
     options.output.write_text(text + "\n", encoding="utf-8")
     _say(f"{len(plan.hostfile.hosts)} hosts over {plan.over} are in {options.output}")
-
-
-def _draw(
-    options: argparse.Namespace,
-    discovery: Discovery,
-    plan: Plan | None,
-    times: Sequence[LinkMeasurement] = (),
-) -> None:
-    if options.svg is None:
-        return
-    from phalanx.widgets import cabling
-
-    cabling(discovery, plan, times).save(options.svg)
 
 
 def _say(text: str, *, is_shown: bool = True) -> None:

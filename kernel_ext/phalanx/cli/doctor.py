@@ -33,16 +33,17 @@ from phalanx.hosts import (
     parse_hosts,
     plan,
     read_hostfile,
-    recognised,
+    recognise_job,
     seconds_above_0,
     ssh_words,
+    uses_job,
 )
 from phalanx.protocol import HostPlan, RemoteOptions
 from phalanx.supervisor import needed_descriptors
 
 from .common import Finding, Status, Task, differing_hosts, remote_command_line
-from .launching.places import check_launcher
-from .probing import FED, Probe, ProbeQuestion, look
+from .launching.places import check_job_hosts, check_launcher
+from .probing import Probe, ProbeQuestion, look
 
 _MOST_CLOCK_S = 1.0
 
@@ -63,14 +64,14 @@ examples:
   phalanx doctor --hosts a,b,user@c:2222 -n 2
   phalanx doctor --hostfile hosts.json --backend mpi --script train.py
   salloc -N 3 phalanx doctor                 (the hosts of the job, by srun)
-  phalanx doctor --launcher pbs --nodes 3    (what is needed here to submit a job)
+  phalanx doctor --launcher slurm --nodes 3  (what is needed here to submit a job)
 """
 
 PASSES_ON = False
 _HELPS = {
     "--launcher": "how ranks will be started: checks its commands and folder here, and the hosts of the "
     f"job that this runs in, which is recognised; {', '.join(LAUNCHERS)}",
-    "--nodes": "with --launcher: a job of N is to be submitted",
+    "--nodes": "with --launcher slurm: a job of N is to be submitted",
     "--interface": "the network interface that the ranks will use",
 }
 _IDLE = {
@@ -242,8 +243,8 @@ def _reached(probes: Sequence[Probe], task: Task) -> Iterator[Finding]:
     let_in = [probe.plan.name for probe in far if probe not in failed]
     if let_in:
         way = task.question.remote.launcher
-        how = f"{TITLES[way]} starts processes on" if way in FED else "without a prompt to"
-        yield Finding(way if way in FED else "ssh", "ok", "", f"{how} {', '.join(let_in)}")
+        how = f"{TITLES[way]} starts processes on" if way in TITLES else "without a prompt to"
+        yield Finding(way if way in TITLES else "ssh", "ok", "", f"{how} {', '.join(let_in)}")
 
 
 def _python(there: Sequence[Probe], _task: Task) -> Iterator[Finding]:
@@ -412,27 +413,21 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:  # noqa: ARG00
         interface_addresses(options.interface)
     for note in idle_notes(options, _IDLE):
         print(f"phalanx doctor: {note}", file=sys.stderr)
-    launcher = _launcher(options)
+    recognise_job(options, None)
     job = job_options(options)
+    launcher = options.launcher or "ssh"
     findings: list[Finding] = []
+    has_hosts = options.hosts is not None or options.hostfile is not None
     if launcher in TITLES:
-        has_hosts = options.hosts is not None or options.hostfile is not None
-        nodes = options.nodes or 0
-        findings += check_launcher(launcher, nodes, os.environ, has_hosts=has_hosts)
-    hostfile = _hostfile(options, launcher)
+        findings += check_launcher(launcher, options.nodes or 0, os.environ, has_hosts=has_hosts)
+    elif not has_hosts and uses_job(options.launcher, os.environ):
+        findings.append(check_job_hosts(launcher, os.environ))
+    hostfile = _hostfile(options)
     backend = options.backend or hostfile.backend or "any"
     plans = plan(hostfile, options.n)
     # First this machine, even without ranks: the root supervisor would run here.
     here = [its for its in plans if its.is_local] or [HostPlan(_own_name(), 0, is_local=True)]
     far = [its for its in plans if not its.is_local]
-    if far and launcher in TITLES and launcher not in FED:
-        every = ",".join(its.name for its in far)
-        text = (
-            f"{every}: not asked, as {TITLES[launcher]} hands nothing back; "
-            f"phalanx doctor --launcher ssh --hosts {every} asks by ssh"
-        )
-        findings.append(Finding("hosts", "note", "", text))
-        far = []
     remote = RemoteOptions(
         python=options.python or "",
         ssh_args=ssh_words(options),
@@ -447,8 +442,8 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:  # noqa: ARG00
         script="" if options.script is None else str(Path(options.script).absolute()),
         is_both_ways=backend == "mpi",
     )
-    known = [its.name if launcher in FED else _real_name(its, remote) for its in far]
-    if far and launcher in FED:  # other hosts must resolve this machine's name as well
+    known = [its.name if launcher in TITLES else _real_name(its, remote) for its in far]
+    if far and launcher in TITLES:  # other hosts must resolve this machine's name as well
         known.append(here[0].name)
     names = sorted({name for name in known if not is_address(name)})
     probes = asyncio.run(look([*here, *far], names, question, options.timeout))
@@ -462,28 +457,14 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:  # noqa: ARG00
     return int(has_failed)
 
 
-def _launcher(options: argparse.Namespace) -> str:
-    """Return the launcher: the option, else the current job's, else ssh."""
-    known = ", ".join(LAUNCHERS)
-    if options.launcher is not None and options.launcher not in LAUNCHERS:
-        msg = f"there is no launcher {options.launcher!r}; there are: {known}"
-        raise ValueError(msg)
-    if options.nodes and options.launcher not in set(TITLES) - {"mpi"}:
-        msg = "--nodes: which scheduler is asked? say --launcher slurm, pbs, sge, lsf or htcondor"
-        raise ValueError(msg)
-    if options.launcher is None and options.hosts is None and options.hostfile is None:
-        return recognised(os.environ, None).launcher or "ssh"
-    return options.launcher or "ssh"
-
-
-def _hostfile(options: argparse.Namespace, launcher: str) -> Hostfile:
+def _hostfile(options: argparse.Namespace) -> Hostfile:
     if options.hosts is not None:
         return parse_hosts(options.hosts)
     if options.hostfile is not None:
         return read_hostfile(options.hostfile)
-    if launcher in TITLES and not options.nodes:
+    if not options.nodes and uses_job(options.launcher, os.environ):
         with contextlib.suppress(ValueError):  # a finding reports this error
-            return job_hosts(launcher, os.environ, with_slots=options.n is None)
+            return job_hosts(options.launcher, os.environ, with_slots=options.n is None)
     return parse_hosts("localhost")
 
 

@@ -28,9 +28,7 @@ from phalanx.supervisor import (
 
 from . import probe_main as _probe
 
-__all__ = ["FED", "Probe", "ProbeQuestion", "look"]
-
-FED = ("slurm", "mpi")  # launchers that pass on standard input, and arguments unchanged
+__all__ = ["Probe", "ProbeQuestion", "look"]
 
 _MARK = _probe.MARK.encode()
 _PINGS = 3
@@ -81,7 +79,7 @@ class _Talk:
     def __init__(self, probe: Probe, question: ProbeQuestion) -> None:
         self._probe = probe
         self._remote = question.remote
-        is_far = not probe.plan.is_local and self._remote.launcher in FED
+        is_far = not probe.plan.is_local and self._remote.launcher in TITLES
         self._way = self._remote.launcher if is_far else "ssh"
         probe.stage = self._way
         self._command: RemoteCommand | None = None

@@ -85,7 +85,6 @@ from .recorder import (
     find_stragglers,
     records_of,
 )
-from .world_spec import SELECTOR_VARIABLE, Selector, write_selector
 
 __all__ = [
     "ENTERED",
@@ -95,7 +94,6 @@ __all__ = [
     "MASTER_VARIABLES",
     "RECORD",
     "RESTART_VARIABLES",
-    "SELECTOR_VARIABLE",
     "STACKS_VARIABLE",
     "STACK_SIGNAL",
     "AbortKind",
@@ -111,7 +109,6 @@ __all__ = [
     "Progress",
     "Records",
     "SealedPair",
-    "Selector",
     "StragglerReport",
     "TraceSummarizer",
     "UserThreads",
@@ -163,5 +160,4 @@ __all__ = [
     "trace",
     "without_own_frames",
     "world",
-    "write_selector",
 ]

@@ -1,10 +1,4 @@
-"""Describe a world to one rank, and form its native group.
-
-Also reads the selector: thresholds in bytes for the choice of algorithms
-(native/group/selector.hpp). All ranks need the same thresholds, because the order of summation
-depends on them. Each operation carries a hash of the thresholds; ranks with different ones get a
-`CollectiveMismatch` that names them.
-"""
+"""Describe a world to one rank, and form its native group."""
 
 from __future__ import annotations
 
@@ -15,9 +9,6 @@ import os
 import resource
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-
-import msgspec
 
 from phalanx import _native
 from phalanx.errors import (
@@ -36,7 +27,6 @@ from .control import AbortKind, Deadline, culprit_rank
 # Left over for the process: stacks of future threads, malloc's arenas, a few modules.
 _SPARE_NBYTES = 64 << 20
 
-SELECTOR_VARIABLE = "PHALANX_SELECTOR"
 TRANSPORTS = ("any", "tcp", "mpi")
 _log = logging.getLogger(__name__)
 
@@ -59,57 +49,6 @@ def check_address_space(nbytes: int) -> None:
             f"a process may have {limit_nbytes >> 20} MiB here; raise that limit (ulimit -v)"
         )
         raise OSError(msg) from None
-
-
-class Selector(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Thresholds in bytes; None keeps the built-in value."""
-
-    inline_bytes: int | None = None
-    mesh_bytes: int | None = None
-    direct_bytes: int | None = None
-    mesh_broadcast_bytes: int | None = None
-
-    @property
-    def table(self) -> dict[str, int]:
-        """Return the thresholds that are not None, by name."""
-        return {name: n for name, n in msgspec.structs.asdict(self).items() if n is not None}
-
-
-class _File(msgspec.Struct, frozen=True):
-    """File that ``phalanx bench --tune`` writes; other fields are informative."""
-
-    selector: Selector
-
-
-def read_selector(path: str) -> Selector:
-    """Read thresholds from a file; an empty path means the built-in ones.
-
-    Raises
-    ------
-    DistributedError
-        The file cannot be read, or does not hold thresholds.
-    """
-    if not path:
-        return Selector()
-    try:
-        found = msgspec.json.decode(Path(path).read_bytes(), type=_File).selector
-    except (OSError, ValueError, msgspec.MsgspecError) as error:
-        wrong = getattr(error, "strerror", None) or str(error)
-        msg = (
-            f"{SELECTOR_VARIABLE}={path!r} is no table of the selector: {wrong}; "
-            "`phalanx bench --tune FILE` writes one"
-        )
-        raise DistributedError(msg) from None
-    if any(not 0 <= n < 1 << 63 for n in found.table.values()):
-        msg = f"{SELECTOR_VARIABLE}={path!r}: a threshold is a number of bytes, 0 or more"
-        raise DistributedError(msg)
-    return found
-
-
-def write_selector(path: Path, selector: Selector, **measured: object) -> None:
-    """Write thresholds to a file, with details of the measurement."""
-    record = {"selector": selector.table, **measured}
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +204,9 @@ class MappedHostMemory:
                 wake_fds=spec.wake_fds,
             )
         self.recorder = _native.Recorder(self.page)
-        self.selector = read_selector(os.environ.get(SELECTOR_VARIABLE, ""))
+        # Thresholds in bytes other than those of native/group/selector.hpp, by name: tests use them to
+        # choose algorithms. They must be the same on all ranks.
+        self.selector: dict[str, int] = {}
         if spec.region_fds:
             check_address_space(sum(os.fstat(fd).st_size for fd in spec.region_fds))
             self.arena = _native.Arena(spec.region_fds, own=spec.slot)
@@ -410,7 +351,7 @@ def make_group(spec: WorldSpec, memory: MappedHostMemory, links: Links) -> _nati
         ],
         silence_s=spec.heartbeat_timeout_s,
         recorder=memory.recorder,
-        selector=memory.selector.table,
+        selector=memory.selector,
     )
 
 

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
         Discovery,
         Over,
         Plan,
-        cable_networks,
-        measured_plan,
     )
     from .host import (
         Fault,
@@ -33,11 +31,13 @@ if TYPE_CHECKING:
     from .jobs import (
         LAUNCHERS,
         TITLES,
+        check_launcher_name,
         found_job,
         job_hosts,
         recognised,
+        uses_job,
     )
-    from .networks import Cable, DiscoveryError, Network
+    from .networks import Cable, DiscoveryError
     from .options import (
         add_host_arguments,
         check_job,
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
         ssh_words,
     )
     from .remote_exec import gather, load_outputs, save_outputs
-    from .ring_search import RingSearch, find_ring, order_ring
+    from .ring_search import RingSearch, find_ring
     from .ssh import explain_ssh, ssh_command
     from .start_plan import (
         environment,
@@ -76,7 +76,6 @@ __all__ = [
     "Hostfile",
     "HostfileError",
     "Interface",
-    "Network",
     "Over",
     "Plan",
     "Port",
@@ -85,8 +84,8 @@ __all__ = [
     "SetupError",
     "Survey",
     "add_host_arguments",
-    "cable_networks",
     "check_job",
+    "check_launcher_name",
     "count_of",
     "environment",
     "explain_ssh",
@@ -102,8 +101,6 @@ __all__ = [
     "launcher_lines",
     "load_outputs",
     "local_hosts",
-    "measured_plan",
-    "order_ring",
     "own_addresses",
     "parse_hosts",
     "plan",
@@ -122,6 +119,7 @@ __all__ = [
     "ssh_words",
     "to_json",
     "undo_setup",
+    "uses_job",
 ]
 
 _FILES = {
@@ -135,7 +133,6 @@ _FILES = {
     "Hostfile": "host",
     "HostfileError": "host",
     "Interface": "host",
-    "Network": "networks",
     "Over": "discovery",
     "Plan": "discovery",
     "Port": "host",
@@ -144,8 +141,8 @@ _FILES = {
     "SetupError": "thunderbolt.setup",
     "Survey": "host",
     "add_host_arguments": "options",
-    "cable_networks": "discovery",
     "check_job": "options",
+    "check_launcher_name": "jobs",
     "count_of": "options",
     "environment": "start_plan",
     "explain_ssh": "ssh",
@@ -161,8 +158,6 @@ _FILES = {
     "launcher_lines": "options",
     "load_outputs": "remote_exec",
     "local_hosts": "start_plan",
-    "measured_plan": "discovery",
-    "order_ring": "ring_search",
     "own_addresses": "start_plan",
     "parse_hosts": "hostfile",
     "plan": "start_plan",
@@ -181,6 +176,7 @@ _FILES = {
     "ssh_words": "options",
     "to_json": "hostfile",
     "undo_setup": "thunderbolt.setup",
+    "uses_job": "jobs",
 }
 
 

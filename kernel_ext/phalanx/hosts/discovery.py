@@ -1,7 +1,4 @@
-"""Make a hostfile from surveys of hosts and measured paths.
-
-`Discovery` plans from surveys only; `measured_plan` orders the ring by measurements.
-"""
+"""Make a hostfile from surveys of hosts."""
 
 from __future__ import annotations
 
@@ -9,13 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from phalanx.protocol import LinkMeasurement
-
 from .host import Host, Hostfile, Survey
 from .networks import (
     Cable,
     DiscoveryError,
-    Network,
     ReachableHosts,
     best_networks,
     cables_to_dot,
@@ -26,14 +20,10 @@ from .networks import (
     reach,
     shared_networks,
 )
-from .ring_search import RingSearch, find_ring, missing_in_mesh, missing_in_ring, order_ring
+from .ring_search import RingSearch, find_ring, missing_in_mesh, missing_in_ring
 
 Over = Literal["thunderbolt", "ethernet", "any"]
 _MOST_SHOWN = 24  # pairs of hosts per line
-
-# Data is divided evenly among the addresses of a neighbour. A path slower than this share of the
-# fastest path delays the transfer more than it helps.
-_ALIKE = 0.8
 
 
 @dataclass(frozen=True)
@@ -48,7 +38,6 @@ class Plan:
     order: tuple[int, ...]
     over: Literal["thunderbolt", "ethernet"]
     cables: tuple[Cable, ...] = ()
-    networks: tuple[Network, ...] = ()
     remarks: tuple[str, ...] = ()
 
 
@@ -77,14 +66,6 @@ class Discovery:
         if self._ring is None:
             self._ring = find_ring(self.counts, self.names)
         return self._ring
-
-    @property
-    def missing(self) -> list[tuple[int, int]]:
-        """Pairs of hosts that lack a cable for a ring or mesh.
-
-        For a ring if there is none, else for a mesh.
-        """
-        return missing_in_mesh(self.counts) if self.ring.ring else missing_in_ring(self.counts)
 
     def dot(self, over: Over) -> str:
         """Return the cables or networks as Graphviz text."""
@@ -163,7 +144,7 @@ class Discovery:
         if reached is not None:
             remarks += reached.remarks
         return Plan(
-            Hostfile(tuple(hosts), backend), order, "thunderbolt", self.cables, (), tuple(remarks)
+            Hostfile(tuple(hosts), backend), order, "thunderbolt", self.cables, tuple(remarks)
         )
 
     def _decide(self, lacking: Sequence[tuple[int, int]], bare: Sequence[str]) -> str:
@@ -256,117 +237,15 @@ class Discovery:
             tuple(range(n)),
             "ethernet",
             (),
-            reached.networks,
             reached.remarks,
         )
 
     def _point_to_point(self, search: RingSearch, backend: str) -> Plan:
         """Make a ring of networks between neighbours: cards without a switch."""
         hosts = []
-        used: dict[str, Network] = {}
         for place, me in enumerate(search.ring):
             before = search.ring[place - 1]
             shared = [net for net in self.networks if me in net.members and before in net.members]
-            used |= {net.prefix: net for net in shared[: search.cables]}
             ips = tuple(net.members[me][1] for net in shared[: search.cables])
             hosts.append(self._host(me, ips, ()))
-        return Plan(
-            Hostfile(tuple(hosts), backend), search.ring, "ethernet", (), tuple(used.values())
-        )
-
-
-def cable_networks(cables: Sequence[Cable]) -> list[Network]:
-    """Return the network of each cable after its addresses are set."""
-    return [
-        Network(
-            f"{c.a_address} - {c.b_address}",
-            {c.a: (c.a_interface, c.a_address), c.b: (c.b_interface, c.b_address)},
-        )
-        for c in cables
-    ]
-
-
-def measured_plan(
-    discovery: Discovery, plan: Plan, networks: Sequence[Network], times: Sequence[LinkMeasurement]
-) -> Plan:
-    """Order the ring and choose the addresses by measurements.
-
-    Parameters
-    ----------
-    discovery : Discovery
-        The hosts.
-    plan : Plan
-        Plan made without times.
-    networks : sequence of Network
-        Networks that were measured.
-    times : sequence of LinkMeasurement
-        Measurements on them, by the prefix of the network; the ranks are the hosts' places.
-
-    Raises
-    ------
-    DiscoveryError
-        No ring has a path between all neighbours; the text names the failed paths.
-    """
-    n = len(discovery.hosts)
-    paths: dict[tuple[int, int], list[LinkMeasurement]] = {}
-    for path in times:
-        if not path.failure:
-            paths.setdefault((path.a, path.b), []).append(path)
-    for found in paths.values():
-        found.sort(key=lambda path: (-path.gbs, path.latency_us))
-    rates = [[0.0] * n for _ in range(n)]
-    latency = [[0.0] * n for _ in range(n)]
-    for (a, b), found in paths.items():
-        # Paths of about equal speed are used together, so their rates add up.
-        rates[a][b] = rates[b][a] = sum(path.gbs for path in _together(found, networks))
-        latency[a][b] = latency[b][a] = found[0].latency_us
-    order = order_ring(rates, latency)
-    if not order:
-        failed = [
-            f"{discovery.names[path.a]} - {discovery.names[path.b]} ({path.failure})"
-            for path in times
-            if path.failure
-        ]
-        msg = f"no ring of paths that could be measured; failed: {'; '.join(failed) or 'none'}"
-        raise DiscoveryError(msg)
-    if n < 2:
-        return plan
-    known = {network.prefix: network for network in networks}
-    hosts: list[Host] = []
-    used: dict[str, Network] = {}
-    for place, me in enumerate(order):
-        before = order[place - 1]
-        chosen = _together(paths[min(me, before), max(me, before)], networks)
-        used |= {path.network: known[path.network] for path in chosen}
-        ips = tuple(known[path.network].members[me][1] for path in chosen)
-        host = discovery.hosts[me]
-        hosts.append(Host(host.ssh, ips, (), host.slots, host.max_slots, host.port))
-    slowest = min(rates[order[k - 1]][order[k]] for k in range(n))
-    remark = f"measured: the slowest place of the ring has {slowest:.2f} GB/s"
-    return replace(
-        plan,
-        hostfile=Hostfile(tuple(hosts), plan.hostfile.backend, plan.hostfile.envs),
-        order=order,
-        networks=tuple(used.values()) if plan.over == "ethernet" else plan.networks,
-        remarks=(*plan.remarks, remark),
-    )
-
-
-def _together(
-    found: Sequence[LinkMeasurement], networks: Sequence[Network]
-) -> list[LinkMeasurement]:
-    """Return the paths about as fast as the fastest, on separate cards.
-
-    Of paths over the same cards, the path of the first network wins: which of two addresses of a
-    card measured faster is chance, and neighbours should choose alike.
-    """
-    known = {network.prefix: network for network in networks}
-    order = {prefix: place for place, prefix in enumerate(known)}
-    alike = [path for path in found if path.gbs >= _ALIKE * found[0].gbs]
-    first: dict[str, frozenset[tuple[int, str]]] = {}
-    for path in sorted(alike, key=lambda path: order[path.network]):
-        members = known[path.network].members
-        own = frozenset((host, members[host][0]) for host in (path.a, path.b))
-        if not any(own & taken for taken in first.values()):
-            first[path.network] = own
-    return [path for path in alike if path.network in first]
+        return Plan(Hostfile(tuple(hosts), backend), search.ring, "ethernet")

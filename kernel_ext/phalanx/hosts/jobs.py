@@ -1,7 +1,7 @@
 """Find the hosts of this process's batch job.
 
 Reads the environment and the files that schedulers leave. Only `scontrol` is run, to expand Slurm's
-list of nodes.
+list of nodes. Slurm has a launcher; on the hosts of other schedulers' jobs, ranks start by ssh.
 """
 
 from __future__ import annotations
@@ -18,24 +18,14 @@ _TASKS = re.compile(r"(\d+)(?:\(x(\d+)\))?")
 
 # The values of `--launcher` and their help texts.
 LAUNCHERS = {
-    "ssh": "by ssh, one for each host (the default)",
+    "ssh": "by ssh, one for each host (the default): of --hosts, or of a job that this runs in",
     "slurm": "by srun, within a job of Slurm's; --nodes N: a job is submitted with sbatch",
-    "pbs": "by pbsdsh, within a job of OpenPBS, PBS Pro or Torque; --nodes N: with qsub",
-    "sge": "by qrsh -inherit, within a job of Grid Engine's; --nodes N: an array of jobs, with qsub",
-    "lsf": "by blaunch, within a job of LSF's; --nodes N: with bsub",
-    "htcondor": "--nodes N: N jobs in HTCondor's pool, with condor_submit",
     "mpi": "by mpirun, which uses what it was built for: a job's nodes, or --hosts",
     "local": "a trial: all of them on this machine",
 }
 
-TITLES = {
-    "slurm": "Slurm",
-    "pbs": "PBS",
-    "sge": "Grid Engine",
-    "lsf": "LSF",
-    "htcondor": "HTCondor",
-    "mpi": "MPI",
-}
+# The launchers that use a job's hosts unless hosts are named.
+TITLES = {"slurm": "Slurm", "mpi": "MPI"}
 
 
 def slurm_hosts(environ: Mapping[str, str], *, with_slots: bool = True) -> Hostfile:
@@ -92,13 +82,12 @@ class _JobKind(NamedTuple):
 
     ``signs``: environment variables, at least one of which is set in every job of several hosts.
     ``job``: the variable with the job's number. ``read``: returns the hosts and their slots.
-    ``begin``: the command that starts such a job, for error texts.
     """
 
+    title: str
     signs: tuple[str, ...]
     job: str
     read: Callable[[Mapping[str, str]], dict[str, int]]
-    begin: str
 
 
 def _lines(path: str) -> list[list[str]]:
@@ -131,16 +120,32 @@ def _lsf(environ: Mapping[str, str]) -> dict[str, int]:
     return {name: int(n) for name, n in zip(words[::2], words[1::2], strict=True)}
 
 
-_KINDS = {
-    "slurm": _JobKind(("SLURM_JOB_NODELIST",), "SLURM_JOB_ID", lambda _: {}, "salloc or sbatch"),
-    "pbs": _JobKind(("PBS_NODEFILE",), "PBS_JOBID", _pbs, "qsub"),
-    "sge": _JobKind(("PE_HOSTFILE",), "JOB_ID", _sge, "qsub or qrsh, with -pe"),
-    "lsf": _JobKind(("LSB_DJOB_HOSTFILE", "LSB_MCPU_HOSTS"), "LSB_JOBID", _lsf, "bsub"),
+_SLURM = "slurm"
+_KINDS = {  # by the names of their launchers, of which only Slurm's is left
+    _SLURM: _JobKind("Slurm", ("SLURM_JOB_NODELIST",), "SLURM_JOB_ID", lambda _: {}),
+    "pbs": _JobKind("PBS", ("PBS_NODEFILE",), "PBS_JOBID", _pbs),
+    "sge": _JobKind("Grid Engine", ("PE_HOSTFILE",), "JOB_ID", _sge),
+    "lsf": _JobKind("LSF", ("LSB_DJOB_HOSTFILE", "LSB_MCPU_HOSTS"), "LSB_JOBID", _lsf),
 }
 
 
+def check_launcher_name(launcher: str) -> None:
+    """Raise `ValueError` if there is no such launcher."""
+    if launcher in LAUNCHERS:
+        return
+    if launcher in _KINDS:
+        title = _KINDS[launcher].title
+        msg = (
+            f"there is no launcher {launcher!r} any more: within a job of {title}, ranks start by ssh "
+            "on the job's hosts (leave --launcher out, or with -n say --launcher ssh)"
+        )
+        raise ValueError(msg)
+    msg = f"there is no launcher {launcher!r}; there are: {', '.join(LAUNCHERS)}"
+    raise ValueError(msg)
+
+
 def found_job(environ: Mapping[str, str]) -> str:
-    """Return the launcher of this process's job; "" for none or several.
+    """Return the scheduler of this process's job; "" for none or several.
 
     Examples
     --------
@@ -151,6 +156,11 @@ def found_job(environ: Mapping[str, str]) -> str:
     return found[0] if len(found) == 1 else ""
 
 
+def uses_job(launcher: str | None, environ: Mapping[str, str]) -> bool:
+    """Whether a start without named hosts uses a job's hosts."""
+    return launcher in TITLES or (launcher == "ssh" and found_job(environ) != "")
+
+
 def job_hosts(launcher: str, environ: Mapping[str, str], *, with_slots: bool = True) -> Hostfile:
     """Return the hosts of the job in order, with their slots.
 
@@ -159,39 +169,28 @@ def job_hosts(launcher: str, environ: Mapping[str, str], *, with_slots: bool = T
     ValueError
         This process is in no such job, or the list of hosts cannot be read.
     """
-    if launcher == "mpi":
-        launcher = found_job(environ)
-        if not launcher:
-            msg = "mpi: name the hosts with --hosts or --hostfile, or start it within a job"
-            raise ValueError(msg)
-    if launcher == "htcondor":
-        msg = "htcondor: say how many jobs to submit, --nodes N: a job of HTCondor's has one host"
+    kind = _SLURM if launcher == _SLURM else found_job(environ)
+    if not kind:
+        msg = f"{launcher}: name the hosts with --hosts or --hostfile, or start it within a job"
         raise ValueError(msg)
-    if launcher == "slurm":
+    if kind == _SLURM:
         return slurm_hosts(environ, with_slots=with_slots)
-    its = _KINDS[launcher]
-    title, number = TITLES[launcher], environ.get(its.job, "").partition(".")[0]
-    if not any(environ.get(sign) for sign in its.signs):
-        msg = (
-            f"this is no {title} job: start it in {its.begin}, or say --nodes N, "
-            "and a job is submitted"
-        )
-        raise ValueError(msg)
+    its = _KINDS[kind]
     try:
         found = its.read(environ)
         hosts = tuple(Host(name, slots=n if with_slots else -1) for name, n in found.items())
     except (OSError, ValueError, IndexError, KeyError) as error:
         sign = next(sign for sign in its.signs if environ.get(sign))
-        text = f"{title} does not say which hosts this job has ({sign}: {error}): use --hosts"
+        text = f"{its.title} does not say which hosts this job has ({sign}: {error}): use --hosts"
         raise ValueError(text) from None
     if not hosts:
-        msg = f"{title} says that this job has no hosts: name them with --hosts"
+        msg = f"{its.title} says that this job has no hosts: name them with --hosts"
         raise ValueError(msg)
-    return Hostfile(hosts, source=f"{title}'s job {number}")
+    return Hostfile(hosts, source=f"{its.title}'s job {environ.get(its.job, '').partition('.')[0]}")
 
 
 class Recognised(NamedTuple):
-    """Launcher of this process's job, and a note for the user."""
+    """Launcher for this process's job, and a note for the user."""
 
     launcher: str | None
     note: str = ""
@@ -203,9 +202,10 @@ def recognised(environ: Mapping[str, str], n: int | None) -> Recognised:
     ``n`` is the number of ranks that the user gave. A job of one host changes nothing. If only the
     number of ranks is given, it is unclear which hosts are meant: ranks start on this machine.
     """
-    launcher = found_job(environ)
-    if not launcher:
+    kind = found_job(environ)
+    if not kind:
         return Recognised(None)
+    launcher = _SLURM if kind == _SLURM else "ssh"
     try:
         found = job_hosts(launcher, environ)
     except ValueError:  # the variables are of a job that is over, or of another machine

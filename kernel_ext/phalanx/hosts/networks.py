@@ -257,10 +257,9 @@ class DiscoveryError(DistributedError):
 
 @dataclass(frozen=True)
 class ReachableHosts:
-    """Addresses of each host, their networks, and remarks for the user."""
+    """Addresses of each host, and remarks for the user."""
 
     ips: dict[int, tuple[str, ...]]
-    networks: tuple[Network, ...]
     remarks: tuple[str, ...]
 
 
@@ -280,7 +279,7 @@ def reach(
     best = best_networks(networks, n, wanted)
     if best:
         ips = {i: tuple(network.members[i][1] for network in best) for i in range(n)}
-        return ReachableHosts(ips, tuple(best), ())
+        return ReachableHosts(ips, ())
     own = {i: tuple(addresses_on(survey)[:1]) for i, survey in enumerate(surveys)}
     if n == 1 and not own[0]:
         own[0] = ("127.0.0.1",)
@@ -290,7 +289,7 @@ def reach(
         raise DiscoveryError(msg)
     said = ", ".join(f"{names[i]} {own[i][0]}" for i in range(min(n, _MOST_SHOWN)))
     remark = f"no network has all hosts on it; each is to be reached at its own address: {said}"
-    return ReachableHosts(own, (), (remark,) if n > 1 else ())
+    return ReachableHosts(own, (remark,) if n > 1 else ())
 
 
 def fabric_rows(

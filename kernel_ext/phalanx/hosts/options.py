@@ -15,7 +15,7 @@ from typing import Any
 
 from phalanx.protocol import JobOptions
 
-from .jobs import LAUNCHERS, TITLES, recognised
+from .jobs import LAUNCHERS, TITLES, check_launcher_name, recognised
 
 
 def count_of(what: str) -> Callable[[str], int]:
@@ -99,17 +99,17 @@ _HOST_OPTIONS: dict[tuple[str, ...], dict[str, Any]] = {
     },
     ("--nodes",): {
         "type": count_of("the number of nodes"), "metavar": "N",
-        "help": "submit a job with N nodes to the --launcher's scheduler, wait in its queue, and "
-        "end it with the ranks",
+        "help": "with --launcher slurm: submit a job with N nodes, wait in the queue, and end it with "
+        "the ranks",
     },
     ("--queue", "--partition"): {
-        "metavar": "Q", "help": "the scheduler's queue or partition",
+        "metavar": "Q", "help": "Slurm's partition",
     },
     ("--account",): {
-        "metavar": "A", "help": "the account or project that the job is charged to",
+        "metavar": "A", "help": "the account that the job is charged to",
     },
     ("--time",): {
-        "metavar": "T", "help": "the job's time limit, as the scheduler writes it: 1:30:00",
+        "metavar": "T", "help": "the job's time limit, as Slurm writes it: 1:30:00",
     },
     ("--launcher-arg",): {
         "action": "append", "default": [], "metavar": "ARG",
@@ -201,8 +201,8 @@ def launcher_lines() -> str:
 
     Examples
     --------
-    >>> print(launcher_lines().splitlines()[1])
-      ssh        by ssh, one for each host (the default)
+    >>> print(launcher_lines().splitlines()[2])
+      slurm      by srun, within a job of Slurm's; --nodes N: a job is submitted with sbatch
     """
     lines = [f"  {name:10} {text}" for name, text in LAUNCHERS.items()]
     return "\n".join(["launchers:", *lines])
@@ -216,9 +216,7 @@ def job_options(options: argparse.Namespace) -> JobOptions:
     ValueError
         The options need a scheduler and none is chosen; or quotes are unbalanced.
     """
-    args = tuple(options.launcher_arg)
-    if options.launcher != "htcondor":  # its arguments are whole lines: request_memory = 2GB
-        args = _words("--launcher-arg", options.launcher_arg)
+    args = _words("--launcher-arg", options.launcher_arg)
     found = JobOptions(
         options.nodes or 0, options.queue or "", options.account or "", options.time or "", args
     )
@@ -227,7 +225,9 @@ def job_options(options: argparse.Namespace) -> JobOptions:
 
 
 def check_job(job: JobOptions, launcher: str | None) -> None:
-    """Raise `ValueError` unless the launcher is a scheduler that accepts these options."""
+    """Raise `ValueError` unless the launcher exists and accepts these options."""
+    if launcher is not None:
+        check_launcher_name(launcher)
     said = {
         "nodes": job.nodes, "queue": job.queue, "account": job.account, "time": job.time,
         "launcher-arg": job.args,

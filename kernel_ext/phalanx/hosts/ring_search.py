@@ -10,7 +10,6 @@ ring; a reason that it finds is certain.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -22,9 +21,6 @@ _ROTATIONS = 40_000
 # Rotations from one start. With restarts all of 60 random graphs (64 hosts, three cables each) gave
 # a ring within 4,632 rotations; without, three gave none within 20,000.
 _RESTART_AFTER = 2_000
-# Two measurements of one path on a quiet network differ by this share; noise must not set the
-# order.
-_NOISE = 0.1
 
 
 def why_no_ring(near: Sequence[int], names: Sequence[str]) -> str:
@@ -355,94 +351,3 @@ def _save(tour: list[int], cables: Sequence[Sequence[int]]) -> None:
                     tour[low + 1 : high + 1] = tour[high:low:-1]
                     is_better = True
                     break
-
-
-def order_ring(
-    bandwidth: Sequence[Sequence[float]], latency: Sequence[Sequence[float]]
-) -> tuple[int, ...]:
-    """Order the hosts so that the slowest link is fastest.
-
-    Parameters
-    ----------
-    bandwidth : sequence of sequence of float
-        Between host i and host j, in any unit; 0 if there is no path. The lower of the two
-        directions counts.
-    latency : sequence of sequence of float
-        Between host i and host j, in any unit. Among rings of equal bandwidth, the one with a low
-        sum of latencies is taken.
-
-    Returns
-    -------
-    tuple of int
-        All hosts in order; empty if no ring has a path between all neighbours.
-
-    Notes
-    -----
-    A ring reduction is as fast as its slowest link, so this is the bottleneck travelling salesman
-    problem (Gilmore and Gomory 1964, doi:10.1287/opre.12.5.655). A binary search finds the highest
-    bandwidth for which a ring exists. Then parts are reversed (2-opt) as long as that lowers the
-    sum of latencies and uses no slower link. Bandwidths within 10 % count as equal.
-
-    Examples
-    --------
-    >>> fast, slow = 10.0, 1.0
-    >>> order_ring([[0, slow, fast, fast], [slow, 0, fast, fast], [fast, fast, 0, slow], [fast, fast, slow, 0]], [[1] * 4] * 4)
-    (0, 2, 1, 3)
-    """
-    n = len(bandwidth)
-    if n < 2:
-        return tuple(range(n))
-    # Classes 10 % apart, so that measurement noise does not decide.
-    rates = [
-        [0 if i == j else _class_of(min(bandwidth[i][j], bandwidth[j][i])) for j in range(n)]
-        for i in range(n)
-    ]
-    steps = sorted({rate for row in rates for rate in row if rate})
-    found: tuple[int, ...] = ()
-    low, high, floor = 0, len(steps) - 1, 0
-    while low <= high:
-        middle = (low + high) // 2
-        floor_here = steps[middle]
-        search = find_ring([[int(rate >= floor_here) for rate in row] for row in rates])
-        if search.ring:
-            found, floor, low = search.ring, floor_here, middle + 1
-        else:
-            high = middle - 1
-    if not found:
-        return ()
-    costs = [
-        [
-            (latency[i][j] + latency[j][i]) / 2 if rates[i][j] >= floor else math.inf
-            for j in range(n)
-        ]
-        for i in range(n)
-    ]
-    return _shortened(found, costs)
-
-
-def _class_of(rate: float) -> int:
-    """Return the 10 % class of a bandwidth (0 for none)."""
-    if not rate > 0:
-        return 0
-    return max(1, 10_000 + math.floor(math.log(rate, 1 + _NOISE)))
-
-
-def _shortened(ring: Sequence[int], costs: Sequence[Sequence[float]]) -> tuple[int, ...]:
-    tour = list(ring)
-    n = len(tour)
-    is_better = True
-    while is_better:
-        is_better = False
-        for i in range(n - 1):
-            for j in range(i + 2, n):
-                a, b = tour[i], tour[i + 1]
-                c, d = tour[j], tour[(j + 1) % n]
-                # Require more than a rounding error, or two equal orders would alternate forever.
-                if a != d and costs[a][c] + costs[b][d] < (costs[a][b] + costs[c][d]) * (1 - 1e-9):
-                    tour[i + 1 : j + 1] = tour[j:i:-1]
-                    is_better = True
-    at = tour.index(0)
-    tour = [*tour[at:], *tour[:at]]
-    if n > 2 and tour[-1] < tour[1]:
-        tour[1:] = tour[:0:-1]
-    return tuple(tour)

@@ -16,8 +16,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from IPython.display import display
-
 from phalanx import widgets
 from phalanx.distributed.bench import DTYPES, OPERATIONS
 from phalanx.errors import did_you_mean
@@ -479,7 +477,7 @@ def _candidates(parser: argparse.ArgumentParser, before: list[str]) -> Iterable[
 
 
 def show_config(line: str) -> None:
-    """Run `phalanx config` with these words; show its text and picture.
+    """Run `phalanx config` with these words; show its text.
 
     The command runs as a process, so that a host that hangs can be interrupted like any cell.
     Options and texts are those of the command line.
@@ -494,13 +492,7 @@ def show_config(line: str) -> None:
     except ValueError as error:
         msg = f"{error} in: {line}"
         raise UsageMistake(msg) from None
-    with tempfile.TemporaryDirectory(prefix="phalanx-") as folder:
-        path = Path(folder) / "hosts.svg"
-        own = [] if any(word.startswith("--svg") for word in words) else ["--svg", str(path)]
-        status, said = _run([sys.executable, "-m", "phalanx.cli", "config", *words, *own])
-        if path.is_file():
-            # No text form: a terminal shows the hostfile.
-            display({"image/svg+xml": path.read_text(encoding="utf-8")}, raw=True)
+    status, said = _run([sys.executable, "-m", "phalanx.cli", "config", *words])
     if status:
         raise UsageMistake(said or f"phalanx config has ended with status {status}")
 

@@ -270,12 +270,7 @@ class PublishSweep(msgspec.Struct, frozen=True, tag="publish_sweep", forbid_unkn
 
 
 class PublishLinks(msgspec.Struct, frozen=True, tag="publish_links", forbid_unknown_fields=True):
-    """Measure the links of all pairs; rank 0 publishes the result.
-
-    ``networks``: measure these instead; by name, the address of each rank that has one there.
-    """
-
-    networks: dict[str, dict[int, str]] | None = None
+    """Measure the links of all pairs; rank 0 publishes the result."""
 
 
 RankTask = RankPing | EnterWorld | Introduce | CopyNames | Evaluate | PublishSweep | PublishLinks

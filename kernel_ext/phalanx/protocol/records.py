@@ -98,8 +98,7 @@ class LinkMeasurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Nothing else used the links meanwhile. ``latency_us`` is half the round-trip time of a small
     message. ``gbs`` is 1e9 bytes per second one way, with messages of ``nbytes``. ``n_wrong``
-    counts bytes that came back changed. ``network`` is the network that was measured, if it was
-    chosen; ``failure`` says why such a path could not be measured.
+    counts bytes that came back changed.
     """
 
     a: int
@@ -108,8 +107,6 @@ class LinkMeasurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     gbs: float
     nbytes: int
     n_wrong: int
-    network: str = ""
-    failure: str = ""
 
 
 class WorldTopology(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -482,11 +479,11 @@ class HostPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class JobOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Options for a scheduler's job, or for processes in a job.
+    """Options for a job of Slurm, and for srun and mpirun.
 
     ``nodes`` above 0: submit a job with this number of nodes; the names in the plan are
     placeholders until the nodes are up. ``queue``, ``account``, ``time`` and ``args`` (any other
-    arguments) are in the scheduler's own syntax.
+    arguments) are in Slurm's own syntax.
     """
 
     nodes: int = 0

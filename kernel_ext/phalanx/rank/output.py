@@ -30,7 +30,6 @@ from phalanx.distributed import init
 from phalanx.distributed.bench import (
     limits_of_ranks,
     measure_links,
-    measure_networks,
     sizes_between,
     sweep,
 )
@@ -40,7 +39,6 @@ from phalanx.protocol import (
     LINKS_MIME,
     MEASUREMENT_MIME,
     OUTPUT_GAP,
-    PublishLinks,
     PublishSweep,
 )
 
@@ -310,7 +308,7 @@ def publish_sweep(task: PublishSweep) -> None:
             display({MEASUREMENT_MIME: msgspec.to_builtins(measurement)}, raw=True)
 
 
-def publish_links(task: PublishLinks) -> None:
+def publish_links() -> None:
     """Measure all links between ranks; rank 0 publishes progress and result."""
     is_first = init().rank() == 0
     tell_at_s = time.monotonic() + _TELL_S
@@ -321,10 +319,6 @@ def publish_links(task: PublishLinks) -> None:
             display({LINKS_DONE_MIME: {"n_done": n_done}}, raw=True)
             tell_at_s = time.monotonic() + _TELL_S
 
-    progress = tell if is_first else None
-    if task.networks is None:
-        found = measure_links(progress=progress)
-    else:
-        found = measure_networks(task.networks, progress=progress)
+    found = measure_links(progress=tell if is_first else None)
     if is_first:
         display({LINKS_MIME: msgspec.to_builtins(found)}, raw=True)

@@ -17,7 +17,7 @@ from .connection.connect import (
     stop_workspace,
 )
 from .connection.root_client import SampleView
-from .options import Job, Placement, chosen_transport, resolve_placement
+from .options import Job, Placement, resolve_placement
 from .output.events import IMAGE_KINDS, Clear, Display, is_image
 from .output.notices import (
     grouped,
@@ -69,7 +69,6 @@ __all__ = [
     "Woken",
     "Workspace",
     "WorkspaceInfo",
-    "chosen_transport",
     "format_time",
     "format_workspaces",
     "free_workspaces",

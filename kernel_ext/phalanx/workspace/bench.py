@@ -10,7 +10,7 @@ import queue
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
 
@@ -421,22 +421,17 @@ class LinkBench:
         same = {rank for rank, engine in enumerate(self._engines) if now[rank] == engine}
         return tuple(link for link in self._found if link.a in same and link.b in same)
 
-    def measure(
-        self, networks: Mapping[str, Mapping[int, str]] | None
-    ) -> tuple[LinkMeasurement, ...]:
+    def measure(self) -> tuple[LinkMeasurement, ...]:
         """Measure every pair of ranks; see `Workspace.measure_links`."""
         runner = self._up()
         runner.check_idle()
-        sizes = [self._size] if networks is None else [len(its) for its in networks.values()]
-        view = _LinksView(sum(n * (n - 1) // 2 for n in sizes), self._note)
-        chosen = None if networks is None else {name: dict(its) for name, its in networks.items()}
+        view = _LinksView(self._size * (self._size - 1) // 2, self._note)
         engines = runner.engines
         try:
-            runner.perform(PublishLinks(chosen), view, "a measurement of the links")
+            runner.perform(PublishLinks(), view, "a measurement of the links")
         finally:
             self.progress = None
-        if networks is None:
-            self._found, self._runner, self._engines = view.found, runner, engines
+        self._found, self._runner, self._engines = view.found, runner, engines
         return view.found
 
     def _note(self, progress: LinksProgress) -> None:

@@ -287,14 +287,11 @@ def resolve_placement(
     if cwd is not None:
         checked_path("cwd", cwd)
     asked = _job(job)
-    if launcher is not None and launcher not in host_records.LAUNCHERS:
-        msg = f"there is no launcher {launcher!r}; there are: {', '.join(host_records.LAUNCHERS)}"
-        raise ValueError(msg)
     host_records.check_job(asked, launcher)
     found = _hostfile(hosts, hostfile)
     if asked.nodes:
         asked = msgspec.structs.replace(asked, nodes=_nodes(asked.nodes, found))
-    elif found is None and launcher in host_records.TITLES:
+    elif found is None and launcher and host_records.uses_job(launcher, os.environ):
         found = host_records.job_hosts(launcher, os.environ, with_slots=n is None)
     if found is None and not asked.nodes:
         said: dict[str, Any] = {

@@ -175,7 +175,7 @@ class Workspace:
             Number of connections between two hosts over each of their addresses (1). If a hostfile
             has several ``ips`` for a host, all of them are always used at the same time.
         job : JobOptions or mapping, optional
-            Request to a scheduler: ``{"nodes": 2, "queue": "short"}`` submits a job.
+            Request to Slurm: ``{"nodes": 2, "queue": "short"}`` submits a job.
         remote : RemoteOptions, optional
             All remote options in one object, if ``hosts`` is a finished plan.
         progress : callable, optional
@@ -998,24 +998,15 @@ class Workspace:
         """Return the last 16 sweeps with a measurement, oldest first."""
         return self._bench.sweeps
 
-    def measure_links(
-        self, networks: Mapping[str, Mapping[int, str]] | None = None
-    ) -> tuple[LinkMeasurement, ...]:
+    def measure_links(self) -> tuple[LinkMeasurement, ...]:
         """Measure latency and bandwidth of every pair of ranks in turn.
 
         Ctrl-C, or `interrupt` from another thread, stops the measurement like a cell.
 
-        Parameters
-        ----------
-        networks : mapping of str to mapping of int to str, optional
-            Networks to measure instead of the links that the ranks have: by name, the address of
-            each rank that has one there. Each pair is connected anew on each of its networks, and
-            pairs of different ranks are measured at the same time. `measured_links` stays as it is.
-
         Returns
         -------
         tuple of LinkMeasurement
-            One for each pair of ranks, and with ``networks`` for each network.
+            One for each pair of ranks.
 
         Raises
         ------
@@ -1026,7 +1017,7 @@ class Workspace:
         KeyboardInterrupt
             The measurement was stopped; its results are dropped.
         """
-        return self._links.measure(networks)
+        return self._links.measure()
 
     @property
     def measured_links(self) -> tuple[LinkMeasurement, ...]:

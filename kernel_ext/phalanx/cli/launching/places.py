@@ -59,7 +59,6 @@ class _SchedulerCommands(NamedTuple):
     ``start`` starts a process in a job, ``submit`` submits a job. ``version`` is a command that
     prints the product's name; ``sign`` is the pattern that matches it. ``version`` must not be a
     submit command, which could take unknown words for a job. ``ask`` queries the scheduler.
-    ``is_fed``: keys go over standard input inside a job and need no shared folder.
     """
 
     start: str
@@ -67,22 +66,11 @@ class _SchedulerCommands(NamedTuple):
     version: tuple[str, ...]
     sign: str
     ask: tuple[str, ...] = ()
-    is_fed: bool = True
 
 
 _KINDS = {
     "slurm": _SchedulerCommands(
         "srun", "sbatch", ("srun", "--version"), r"slurm|^srun: ", ("sinfo", "--noheader")
-    ),
-    "pbs": _SchedulerCommands(
-        "pbsdsh", "qsub", ("qstat", "--version"), r"pbs|version:", ("qstat", "-q"), False
-    ),
-    "sge": _SchedulerCommands(
-        "qrsh", "qsub", ("qconf", "-help"), r"\bS?GE\b|grid engine", ("qconf", "-sql")
-    ),
-    "lsf": _SchedulerCommands("blaunch", "bsub", ("bqueues", "-V"), r"\blsf\b", ("bqueues",)),
-    "htcondor": _SchedulerCommands(
-        "", "condor_submit", ("condor_version",), r"condor", ("condor_status", "-totals")
     ),
     "mpi": _SchedulerCommands("mpirun", "", ("mpirun", "--version"), r"mpi|hydra"),
 }
@@ -97,7 +85,7 @@ def check_launcher(
     the hosts of a job are not needed.
     """
     its, title = _KINDS[launcher], TITLES[launcher]
-    program = its.submit if nodes or not its.start else its.start
+    program = its.submit if nodes else its.start
     path = shutil.which(program)
     if path is None:
         text = f"there is no {program} on the PATH"
@@ -110,8 +98,8 @@ def check_launcher(
     if its.ask:
         yield _asked(its.ask, title)
     if not nodes and not has_hosts:
-        yield _job(launcher, environ)
-    if nodes or not its.is_fed:
+        yield check_job_hosts(launcher, environ)
+    if nodes:
         yield _folder()
 
 
@@ -147,9 +135,7 @@ def _kind(launcher: str, path: str) -> Finding:
         version = "" if status else f" ({_first(said)})"
         return Finding("launcher", "ok", "", f"{path} is {title}'s{version}")
     text = f"{path} is not {title}'s, as it seems: {' '.join(its.version)} says {_first(said)}"
-    others = [name for name, it in _KINDS.items() if it.submit == its.submit and name != launcher]
-    fix = f"--launcher {' or '.join(others)}" if others else f"{title}'s folder first on the PATH"
-    return Finding("launcher", "fail", "", text, fix)
+    return Finding("launcher", "fail", "", text, f"{title}'s folder first on the PATH")
 
 
 def _asked(words: Sequence[str], title: str) -> Finding:
@@ -161,7 +147,8 @@ def _asked(words: Sequence[str], title: str) -> Finding:
     return Finding("scheduler", "ok", "", f"{title} answers {words[0]}")
 
 
-def _job(launcher: str, environ: Mapping[str, str]) -> Finding:
+def check_job_hosts(launcher: str, environ: Mapping[str, str]) -> Finding:
+    """Check whether the hosts of the job can be read."""
     try:
         found = job_hosts(launcher, environ)
     except ValueError as error:
@@ -251,15 +238,16 @@ def read_hosts(options: argparse.Namespace) -> Hostfile | None:
     ValueError
         The list or the file is wrong, or both are given.
     """
-    from phalanx.hosts import TITLES, job_hosts, parse_hosts, read_hostfile
+    from phalanx.hosts import parse_hosts, read_hostfile, uses_job
 
     if options.hosts is not None and options.hostfile is not None:
         msg = "give --hosts or --hostfile, not both"
         raise ValueError(msg)
     if options.hosts is not None:
         return parse_hosts(options.hosts)
-    if options.hostfile is None and options.launcher in TITLES and not options.nodes:
-        return job_hosts(options.launcher, os.environ, with_slots=options.n is None)
+    launcher = options.launcher
+    if options.hostfile is None and not options.nodes and uses_job(launcher, os.environ):
+        return job_hosts(launcher, os.environ, with_slots=options.n is None)
     return None if options.hostfile is None else read_hostfile(options.hostfile)
 
 

@@ -13,7 +13,7 @@ from .limits import (
     time_left,
     unknown_limit,
 )
-from .links import measure_links, measure_networks
+from .links import measure_links
 from .request import (
     DTYPES,
     OPERATIONS,
@@ -41,7 +41,6 @@ __all__ = [
     "limits_of_ranks",
     "measure_limits",
     "measure_links",
-    "measure_networks",
     "parse_size",
     "physical_memory",
     "sizes_between",

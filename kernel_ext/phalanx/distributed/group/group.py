@@ -19,7 +19,7 @@ from ..mpi.engine import MpiEngine, split_mpi
 from ..world_spec import WorldSpec, native_hosts
 from .engine import EngineInterface
 from .registry import GroupRegistry, RetiredEngine
-from .splits import CONNECT_LIMIT_S, split_group
+from .splits import split_group
 
 if TYPE_CHECKING:
     from .registry import Leave
@@ -335,12 +335,6 @@ class Group:
         ...
         phalanx.errors.DistributedError: Cannot split the distributed group further.
         """
-        return self._split(color, key, self._spec)
-
-    def _split(
-        self, color: int | None, key: int, spec: WorldSpec, connect_limit_s: float = CONNECT_LIMIT_S
-    ) -> Group | None:
-        """Split the group; the ranks listen on the addresses of ``spec``."""
         if self.size() == 1:
             msg = "Cannot split the distributed group further."
             raise DistributedError(msg)
@@ -352,17 +346,16 @@ class Group:
             msg = f"{self!r} cannot be split: its backend has no splits"
             raise NotSupported(msg)
         try:
-            made = split_group(
-                cast("_native.Group", self._engine), spec, registry, color, key, connect_limit_s
-            )
+            engine = cast("_native.Group", self._engine)
+            made = split_group(engine, self._spec, registry, color, key)
         except BaseException:
             self._tell_failure()
             raise
         if made is None:
             return None
-        engine, its_spec = made
-        group = Group(engine, its_spec, self._on_failure, registry)
-        group._leave = registry.add_split(group, engine, its_spec)
+        engine, spec = made
+        group = Group(engine, spec, self._on_failure, registry)
+        group._leave = registry.add_split(group, engine, spec)
         return self._adopt(group, color, key)
 
     def _adopt(self, part: Group, color: int | None, key: int) -> Group:

@@ -147,7 +147,6 @@ def split_group(
     registry: GroupRegistry,
     color: int | None,
     key: int,
-    connect_limit_s: float = CONNECT_LIMIT_S,
 ) -> tuple[_native.Group, WorldSpec] | None:
     """Form this rank's part of a group; every rank must call this.
 
@@ -166,7 +165,7 @@ def split_group(
         try:
             check = abort_check(engine, registry.world)
             made = form_part(
-                meeting, spec, new, part, registry, check=check, timeout=connect_limit_s
+                meeting, spec, new, part, registry, check=check, timeout=CONNECT_LIMIT_S
             )
         except (DistributedError, OSError, ValueError) as error:
             problem = str(error).encode()  # sent to all ranks, so that none waits for this one

@@ -261,8 +261,7 @@ def all_sum(
     `mx.grad` treats this function like MLX's own: the gradient passes through unchanged.
 
     Cost for n = ``x.nbytes``, p ranks on a host and m hosts (over tcp each rank counts as a host).
-    The sizes are the shipped defaults (``phalanx bench --tune``); `Group.describe` names the
-    algorithm that is used:
+    `Group.describe` names the algorithm that is used:
 
     - inline, on a host up to 16 KiB: 1 step; every rank reads ``(p - 1) n`` bytes;
     - staged, on a host: a step for each 256 KiB, ``(5 - 2/p) n`` bytes read and written per rank.

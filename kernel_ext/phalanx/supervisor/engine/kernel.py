@@ -327,7 +327,7 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
             elif isinstance(task, PublishSweep):
                 publish_sweep(task)
             elif isinstance(task, PublishLinks):
-                publish_links(task)
+                publish_links()
         except (KeyboardInterrupt, DebuggerStopped, bdb.BdbQuit):
             raise
         except BaseException as error:  # noqa: BLE001 - the workspace raises it

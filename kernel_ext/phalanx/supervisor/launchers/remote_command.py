@@ -1,6 +1,6 @@
 """Run a local command that starts a supervisor at its far end.
 
-The command is ssh, srun, mpirun or a similar one (`LaunchSpec`), and ends with this process. The
+The command is ssh, srun or mpirun (`LaunchSpec`), and ends with this process. The
 supervisor's first line holds secret keys, so it is never on a command line. The line goes over
 standard input, or through a private file that the supervisor removes (`SharedKeyDirectory`).
 """
@@ -270,8 +270,6 @@ class LaunchSpec(NamedTuple):
         Text while the far shell has not begun.
     why : callable
         Turns the outcome of a command that ended before the far shell began into an error text.
-    is_silent : bool
-        Whether the command forwards neither input nor output.
     on_end : callable, optional
         Called when the command has ended.
     again : callable, optional
@@ -284,7 +282,6 @@ class LaunchSpec(NamedTuple):
     missing: str
     waiting: str
     why: Callable[[CommandOutcome], str]
-    is_silent: bool = False
     on_end: Callable[[], None] | None = None
     again: Callable[[str], Sequence[str]] | None = None
 
@@ -357,7 +354,7 @@ class RemoteCommand:
         self._way = way
         self._on_line = on_line
         self.outcome: CommandOutcome | None = None  # set when the command has ended
-        self._stdin = None if way.is_silent else _CommandInput(first_line.rstrip(b"\n") + b"\n")
+        self._stdin = _CommandInput(first_line.rstrip(b"\n") + b"\n")
         self._seen: set[bytes] = set()
         self._line = b""
         loop = asyncio.get_running_loop()
@@ -387,8 +384,8 @@ class RemoteCommand:
 
     @property
     def has_begun(self) -> bool:
-        """Whether the supervisor is known to run; assumed if no output comes."""
-        return self._way.is_silent or _BEGUN in self._seen
+        """Whether the supervisor is known to run."""
+        return _BEGUN in self._seen
 
     @property
     def is_in(self) -> bool:
@@ -410,13 +407,11 @@ class RemoteCommand:
 
     def write(self, data: bytes) -> None:
         """Send data to the far end's standard input."""
-        if self._stdin is not None:
-            self._stdin.write(data)
+        self._stdin.write(data)
 
     async def end(self, patience_s: float) -> None:
         """End the far end's input; kill the command after ``patience_s``."""
-        if self._stdin is not None:
-            self._stdin.close()
+        self._stdin.close()
         try:
             await asyncio.wait_for(self._child.exited.wait(), patience_s)
         except (asyncio.TimeoutError, TimeoutError):
@@ -437,7 +432,7 @@ class RemoteCommand:
     def _on_exit(self, status: int) -> None:
         has_begun = _BEGUN in self._seen
         is_in, has_python = has_begun or self.is_in, has_begun or self.has_python
-        self.is_over = (is_in or self._way.is_silent) and 0 <= status != SSH_FAILED
+        self.is_over = is_in and 0 <= status != SSH_FAILED
         way, stderr = self._way, self._stderr.tail
         outcome = CommandOutcome(
             way.command[0], way.plan, way.python, is_in, has_python, status, stderr

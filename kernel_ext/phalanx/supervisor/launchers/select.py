@@ -12,7 +12,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from phalanx.hosts import TITLES, explain_ssh, ssh_command
+from phalanx.hosts import TITLES, explain_ssh, found_job, ssh_command
 from phalanx.protocol import HostPlan, RemoteOptions
 from phalanx.protocol.host import HostUp
 
@@ -82,7 +82,9 @@ def _why_not_in(outcome: CommandOutcome) -> str:
         line = last_line(outcome.stderr)
         said = f": {line}" if line else ""
         return f"it lets us in, but runs no commands ({exit_reason(outcome.status)}{said})"
-    return explain_ssh(outcome.plan.name, outcome.plan.port, outcome.stderr)
+    text = explain_ssh(outcome.plan.name, outcome.plan.port, outcome.stderr)
+    # Some clusters allow no ssh between a job's hosts.
+    return f"{text}; within a job, --launcher mpi needs no ssh" if found_job(os.environ) else text
 
 
 class _LocalProcess:
