@@ -193,6 +193,7 @@ class FakeVitest(gate.VitestSuite):
 )  # fmt: skip
 def test_files_of_vitest_are_run_again(tmp_path, monkeypatch, then, code):
     monkeypatch.setattr(gate, "FLAKY", tmp_path / "flaky.txt")
+    monkeypatch.setattr(gate, "RUNNING", tmp_path / "lock")
     monkeypatch.setattr(gate, "append", lambda outcome: None)
     first = (1, {"a.test.ts": "failed", "b.test.ts": "passed"})
     assert gate.judge(FakeVitest(first, then, then)) == code
