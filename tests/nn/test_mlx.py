@@ -86,6 +86,44 @@ x = mx.ones((2, 4))
 loss = lambda x: (b(a(x)) ** 2).sum()
 whole = lambda x: (second(first(x)) ** 2).sum()
 assert np.allclose(mx.compile(mx.grad(loss))(x).tolist(), mx.grad(whole)(x).tolist(), atol=1e-5)
+
+# Parameters that the ranks share, on MLX's group: lazily, compiled, with dropout, in 16 bits.
+from functools import partial
+from mlx.utils import tree_flatten
+from phalanx.distributed import all_gather
+
+def make():
+    mx.random.seed(4)
+    return nn.Sequential(nn.Linear(4, 7), nn.Sequential(nn.Linear(7, 5), nn.Dropout(0.5)), nn.Linear(5, 1))
+
+def slopes_of(model, x):
+    return nn.value_and_grad(model, lambda x: (model(x) ** 2).mean())(x)
+
+x = mx.random.normal((3, 4), key=mx.random.key(rank))
+for reshards in (True, False):
+    for is_compiled in (False, True):
+        plain, model = make(), make()
+        for layer in model.layers:
+            px.nn.fully_shard(layer, reshard_after_forward=reshards)
+        both = []
+        for one in (plain, model):
+            step = partial(slopes_of, one)
+            if is_compiled:
+                step = mx.compile(step, inputs=[one.state, mx.random.state], outputs=mx.random.state)
+            mx.random.seed(rank)
+            loss, slopes = step(x)
+            both.append((loss.item(), dict(tree_flatten(slopes)), mx.random.uniform().item()))
+        assert abs(both[0][0] - both[1][0]) < 1e-6 and both[0][2] == both[1][2], both
+        for path, slope in both[0][1].items():
+            mean = px.nn.average_gradients(slope)
+            own = all_gather(np.array(both[1][1][path]))[: len(mean)]
+            assert np.allclose(own, mean.tolist(), atol=1e-5), (reshards, is_compiled, path)
+
+model = px.nn.fully_shard(make(), compute_dtype=mx.bfloat16)
+loss, slopes = slopes_of(model, x)
+assert all(slope.dtype == mx.float32 for _, slope in tree_flatten(slopes))
+assert model(x).dtype == mx.float32  # of the input
+second = mx.grad(lambda x: mx.grad(lambda x: (model(x) ** 2).sum())(x).sum())(x)
 print("right")
 """
 

@@ -6,6 +6,7 @@ Users import it as ``phalanx.nn``. It imports neither torch nor MLX.
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from phalanx.errors import NotSupported
@@ -16,13 +17,14 @@ from .gradients import average_gradients, clip_grad_norm_sharded, sum_gradients
 from .training import TrainingStep, TrainingSteps, steps
 
 if TYPE_CHECKING:
+    from .fully_sharded import fully_shard
+    from .sharded_layers import shard_linear
     from .sharding import (
         AllToShardedLinear,
         QuantizedAllToShardedLinear,
         QuantizedShardedToAllLinear,
         ShardedToAllLinear,
         shard_inplace,
-        shard_linear,
     )
 
 __all__ = [
@@ -38,6 +40,7 @@ __all__ = [
     "average_gradients",
     "clip_grad_norm_sharded",
     "export",
+    "fully_shard",
     "load",
     "save",
     "seed",
@@ -48,29 +51,28 @@ __all__ = [
     "sum_gradients",
 ]
 
-# Layers of MLX: imported when one is first used.
-_OF_MLX = frozenset(
-    (
-        "AllToShardedLinear",
-        "QuantizedAllToShardedLinear",
-        "QuantizedShardedToAllLinear",
-        "ShardedToAllLinear",
-        "shard_inplace",
-        "shard_linear",
-    )
-)
+# For modules of MLX: the file of each name, imported when one is first used.
+_OF_MLX = {
+    "AllToShardedLinear": "sharding",
+    "QuantizedAllToShardedLinear": "sharding",
+    "QuantizedShardedToAllLinear": "sharding",
+    "ShardedToAllLinear": "sharding",
+    "fully_shard": "fully_sharded",
+    "shard_inplace": "sharding",
+    "shard_linear": "sharded_layers",
+}
 
 
 def __getattr__(name: str) -> Any:
-    """Import the layers of MLX at their first use."""
+    """Import what is for modules of MLX at its first use."""
     if name not in _OF_MLX:
         msg = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(msg)
     try:
-        from . import sharding
+        file = import_module(f".{_OF_MLX[name]}", __name__)
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] != "mlx":
             raise
         msg = f"px.nn.{name} is for models of MLX, which is not installed: pip install mlx[cpu]"
         raise NotSupported(msg) from None
-    return getattr(sharding, name)
+    return getattr(file, name)

@@ -16,7 +16,7 @@ from phalanx.errors import CollectiveMismatch
 from .arrays import ArrayKind, dtype_name_of, is_real, kind_of
 from .trees import Leaf, flatten, rebuild
 
-__all__ = ["average_gradients", "clip_grad_norm_sharded", "sum_gradients"]
+__all__ = ["agree", "average_gradients", "clip_grad_norm_sharded", "group_of_mlx", "sum_gradients"]
 
 _WIDE = {"float16": "float32", "bfloat16": "float32"}
 _MOST_NAMED = 3  # leaves that an error about different trees names
@@ -121,7 +121,7 @@ def average_gradients(
         return gradients
     weighted = "no weights" if weights is None else "weights"
     options = f"all_reduce_size={all_reduce_size}, communication_type={sent_as}, {weighted}"
-    total = _agree(caller, group, [leaf.text for leaf in leaves], options, weight)
+    total = agree(caller, group, [leaf.text for leaf in leaves], options, weight)
     scale = None if weights is None else weight
     arrays = _average_now(leaves, group, all_reduce_size, scale, total, sent_as)
     return rebuild(gradients, iter(arrays))
@@ -161,7 +161,7 @@ def _checked_weight(caller: str, weights: Any) -> float:
     return weight
 
 
-def _agree(caller: str, group: Group, lines: list[str], options: str, weight: float) -> float:
+def agree(caller: str, group: Group, lines: list[str], options: str, weight: float) -> float:
     """Return the sum of all weights.
 
     Raises an error if the ranks pass different trees or options.

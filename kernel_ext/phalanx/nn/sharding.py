@@ -31,9 +31,14 @@ __all__ = [
     "QuantizedAllToShardedLinear",
     "QuantizedShardedToAllLinear",
     "ShardedToAllLinear",
+    "check_sharding",
+    "keep_state",
+    "naming",
+    "own_part",
     "partition",
+    "place_of",
     "shard_inplace",
-    "shard_linear",
+    "sum_over_ranks",
 ]
 
 _SHARDINGS = ("all-to-sharded", "sharded-to-all")
@@ -83,20 +88,23 @@ def partition(size: int, n_ranks: int, block: int = 1) -> list[tuple[int, int]]:
     return list(zip([0, *ends], ends, strict=False))
 
 
-class _Place(NamedTuple):
+class Place(NamedTuple):
     """The ranks that share a layer, and this one among them."""
 
     rank: int
     size: int
 
 
-def _place_of(group: Any) -> _Place:
-    # A group of MLX has the same methods.
+def place_of(group: Any) -> Place:
+    """Return this rank's place in a group; ``None``: all ranks."""
     known = init() if group is None else group
-    return _Place(known.rank(), known.size())
+    return Place(known.rank(), known.size())
 
 
-def _sum(x: mx.array, group: Any) -> mx.array:
+def sum_over_ranks(x: mx.array, group: Any) -> mx.array:
+    """Sum over the ranks; the gradient passes through unchanged."""
+    if place_of(group).size == 1:
+        return x
     lazy = group_of_mlx(group)
     if lazy is not None:
         return mx.distributed.all_sum(x, group=lazy)
@@ -119,8 +127,8 @@ def _lengths(size: int, segments: Segments) -> list[int]:
     return lengths
 
 
-def _part(
-    array: mx.array, axis: int, segments: Segments, place: _Place, block: int, scale: float = 1
+def own_part(
+    array: mx.array, axis: int, segments: Segments, place: Place, block: int, scale: float = 1
 ) -> mx.array:
     """Return this rank's part of each segment, along one axis.
 
@@ -138,7 +146,7 @@ def _part(
 
 
 @contextmanager
-def _named(what: str, module: Module) -> Iterator[None]:
+def naming(what: str, module: Module) -> Iterator[None]:
     """Name the layer in an error about its sizes."""
     try:
         yield
@@ -197,7 +205,7 @@ def shard_inplace(
     >>> layer.weight.shape
     (6, 4)
     """
-    place = _place_of(group)
+    place = place_of(group)
     choose = _chooser(sharding, segments) if isinstance(sharding, str) else sharding
 
     def part(path: str, array: Any) -> Any:
@@ -205,8 +213,8 @@ def shard_inplace(
         if chosen is None:
             return array
         axis, its = (chosen, 1) if isinstance(chosen, int) else _axis_and_segments(chosen)
-        with _named(f"shard_inplace: {path}", module):
-            return _part(array, axis, its, place, block)
+        with naming(f"shard_inplace: {path}", module):
+            return own_part(array, axis, its, place, block)
 
     module.update(tree_map_with_path(part, module.parameters()))
 
@@ -218,7 +226,8 @@ def _axis_and_segments(chosen: Any) -> tuple[int, Segments]:
     return chosen[0], chosen[1]
 
 
-def _check_sharding(sharding: str) -> None:
+def check_sharding(sharding: str) -> None:
+    """Raise `ValueError` for an unknown way to divide a layer."""
     if sharding not in _SHARDINGS:
         msg = (
             f"Sharding type {sharding=} not supported, "
@@ -228,7 +237,7 @@ def _check_sharding(sharding: str) -> None:
 
 
 def _chooser(sharding: str, segments: Segments) -> Callable[[str, mx.array], Any]:
-    _check_sharding(sharding)
+    check_sharding(sharding)
 
     def choose(path: str, array: mx.array) -> Any:
         is_bias = path.endswith("bias")
@@ -239,82 +248,17 @@ def _chooser(sharding: str, segments: Segments) -> Callable[[str, mx.array], Any
     return choose
 
 
-def shard_linear(
-    module: Module,
-    sharding: str,
-    *,
-    segments: Segments = 1,
-    group: Any = None,
-    block: int | None = None,
-) -> Module:
-    """Return a layer that is divided among the ranks.
-
-    Parameters
-    ----------
-    module : mlx.nn.Linear or mlx.nn.QuantizedLinear
-        The whole layer, the same on all ranks.
-    sharding : str
-        ``"all-to-sharded"``: every rank has the whole input, and computes a part of the output.
-        ``"sharded-to-all"``: every rank has a part of the input, and all get the whole output.
-    segments : int or sequence, optional
-        As for `shard_inplace`.
-    group : Group or mlx.core.distributed.Group, optional
-        Ranks that share the layer; ``None``: all.
-    block : int, optional
-        Outputs or inputs that stay together, such as the size of an attention head. ``None``: 1,
-        and for a quantized layer its group size. Give the two layers that follow one another the
-        same, so that the parts fit.
-
-    Returns
-    -------
-    Module
-        `AllToShardedLinear`, `ShardedToAllLinear` or the quantized one.
-
-    Raises
-    ------
-    ValueError
-        The sharding is unknown, or the sizes do not fit the ranks (names layer, size and ranks).
-    TypeError
-        The module is no linear layer.
-
-    See Also
-    --------
-    shard_inplace : divides the parameters of any module.
-
-    Notes
-    -----
-    As `mlx.nn.layers.distributed.shard_linear`, but the ranks need not divide the sizes: if they do
-    not divide the blocks, the first ranks have one block more.
-
-    Cost: none here; ``"sharded-to-all"`` sums its output forward, ``"all-to-sharded"`` the gradient
-    of its input backward.
-
-    Examples
-    --------
-    >>> import mlx.nn, phalanx as px
-    >>> px.nn.shard_linear(mlx.nn.Linear(4, 6), "all-to-sharded")
-    AllToShardedLinear(input_dims=4, output_dims=6, bias=True)
-    """
-    _check_sharding(sharding)
-    is_output = sharding == "all-to-sharded"
-    if isinstance(module, Linear):
-        kind = AllToShardedLinear if is_output else ShardedToAllLinear
-        return kind._from(module, segments, group, 1 if block is None else block)
-    if isinstance(module, QuantizedLinear):
-        known = QuantizedAllToShardedLinear if is_output else QuantizedShardedToAllLinear
-        its = module.group_size if block is None else block
-        return known._from(module, segments, group, its)
-    msg = (
-        f"shard_linear takes a Linear or a QuantizedLinear of MLX, not {type(module).__name__}; "
-        "for other modules there is shard_inplace"
-    )
-    raise TypeError(msg)
+def keep_state(made: Module, layer: Module) -> None:
+    """Freeze what is frozen in the whole layer, and take its mode."""
+    made.freeze(keys=[key for key in layer._no_grad if key in made], recurse=False)
+    made.train(layer.training)
 
 
 class _Sharded(Module):  # type: ignore[misc]
     """A part of a linear layer; ``dims`` are those of the whole."""
 
     is_output: bool  # divides the output, and not the input
+    whole_type: Any  # the class of the layers that it divides
 
     def __init__(self, dims: tuple[int, int], group: Any) -> None:
         super().__init__()
@@ -330,20 +274,36 @@ class _Sharded(Module):  # type: ignore[misc]
         return f"input_dims={self._dims[0]}, output_dims={self._dims[1]}, bias={'bias' in self}"
 
     @classmethod
-    def _from(cls, layer: Any, segments: Segments, group: Any, block: int) -> Self:
+    def divide(
+        cls, layer: Any, segments: Segments = 1, group: Any = None, block: int | None = None
+    ) -> Self:
         """Return this rank's part of a whole layer."""
+        if not isinstance(layer, cls.whole_type):
+            msg = (
+                f"{cls.__name__} divides a {cls.whole_type.__name__}, not a {type(layer).__name__}"
+            )
+            raise TypeError(msg)
         made = cls.__new__(cls)
         _Sharded.__init__(made, cls._dims_of(layer), group)
-        place = _place_of(group)
+        place = place_of(group)
+        with naming("shard_linear", layer):
+            size = cls.block_of(layer, segments, place.size) if block is None else block
 
-        def part(array: mx.array, scale: float = 1) -> mx.array:
-            return _part(array, 0 if cls.is_output else 1, segments, place, block, scale)
+            def part(array: mx.array, scale: float = 1) -> mx.array:
+                return own_part(array, 0 if cls.is_output else 1, segments, place, size, scale)
 
-        with _named("shard_linear", layer):
-            made._take(layer, part, block)
+            made._take(layer, part, size)
             if "bias" in layer:
                 made.bias = part(layer["bias"]) if cls.is_output else layer["bias"]
+        keep_state(made, layer)
+        if cls.whole_type is QuantizedLinear:
+            made.freeze()
         return made
+
+    @classmethod
+    def block_of(cls, _layer: Any, _segments: Segments, _n_ranks: int) -> int:
+        """Return how many outputs or inputs of a whole layer stay together."""
+        return 1
 
     @classmethod
     @abstractmethod
@@ -355,35 +315,51 @@ class _Sharded(Module):  # type: ignore[misc]
         """Take this rank's part of the weights."""
 
     @abstractmethod
-    def _affine(self, x: mx.array) -> mx.array:
+    def affine(self, x: mx.array) -> mx.array:
         """Apply this rank's weights."""
+
+    @abstractmethod
+    def matrix(self) -> mx.array:
+        """Return this rank's weights as a plain matrix."""
+
+    def _new_weight(self, block: int) -> mx.array:
+        """Return random weights of this rank's shape."""
+        n_inputs, n_outputs = self._dims
+        place = place_of(self._group)
+        with naming("px.nn", self):
+            whole = n_outputs if self.is_output else n_inputs
+            low, high = partition(whole, place.size, block)[place.rank]
+        shape = (high - low, n_inputs) if self.is_output else (n_outputs, high - low)
+        scale = math.sqrt(1.0 / n_inputs)
+        return mx.random.uniform(-scale, scale, shape)
 
     def __call__(self, x: mx.array) -> mx.array:
         """Apply the layer."""
         if self.is_output:
-            x = self._affine(sum_gradients(self._group)(x))
+            x = self.affine(sum_gradients(self._group)(x))
         else:
-            x = self._affine(x)
-            if _place_of(self._group).size > 1:
-                x = _sum(x, self._group)
+            x = sum_over_ranks(self.affine(x), self._group)
         return x + self["bias"] if "bias" in self else x
 
 
 class _ShardedLinear(_Sharded):
+    whole_type = Linear
+
     def __init__(
         self, input_dims: int, output_dims: int, bias: bool = True, group: Any = None
     ) -> None:
         super().__init__((input_dims, output_dims), group)
-        place = _place_of(group)
-        whole = output_dims if self.is_output else input_dims
-        with _named("px.nn", self):
-            low, high = partition(whole, place.size)[place.rank]
-        rows = high - low if self.is_output else output_dims
-        columns = input_dims if self.is_output else high - low
-        scale = math.sqrt(1.0 / input_dims)
-        self.weight = mx.random.uniform(-scale, scale, (rows, columns))
+        self.weight = self._new_weight(1)
         if bias:
-            self.bias = mx.random.uniform(-scale, scale, (rows,))
+            scale = math.sqrt(1.0 / input_dims)
+            self.bias = mx.random.uniform(-scale, scale, (self.weight.shape[0],))
+
+    @classmethod
+    def from_linear(
+        cls, linear_layer: Module, *, segments: Segments = 1, group: Any = None
+    ) -> Self:
+        """Return this rank's part of a linear layer, as `shard_linear` does."""
+        return cls.divide(linear_layer, segments, group)
 
     @classmethod
     def _dims_of(cls, layer: Linear) -> tuple[int, int]:
@@ -393,9 +369,12 @@ class _ShardedLinear(_Sharded):
     def _take(self, layer: Linear, part: Callable[..., mx.array], _block: int) -> None:
         self.weight = part(layer.weight)
 
-    def _affine(self, x: mx.array) -> mx.array:
+    def affine(self, x: mx.array) -> mx.array:
+        return x @ self.matrix().T
+
+    def matrix(self) -> mx.array:
         weight: mx.array = self["weight"]
-        return x @ weight.T
+        return weight
 
 
 class AllToShardedLinear(_ShardedLinear):
@@ -457,16 +436,51 @@ class ShardedToAllLinear(_ShardedLinear):
 
 
 class _QuantizedSharded(_Sharded):
+    whole_type = QuantizedLinear
+
+    def __init__(
+        self,
+        input_dims: int,
+        output_dims: int,
+        bias: bool = True,
+        group_size: int = 64,
+        bits: int = 4,
+        mode: str = "affine",
+        group: Any = None,
+    ) -> None:
+        super().__init__((input_dims, output_dims), group)
+        self.group_size, self.bits, self.mode = group_size, bits, mode
+        outputs = [output_dims] if self.is_output else []
+        weight = self._new_weight(self._block(outputs, group_size, place_of(group).size))
+        self.weight, self.scales, *biases = mx.quantize(weight, group_size, bits, mode=mode)
+        self.biases = biases[0] if biases else None
+        if bias:
+            self.bias = mx.zeros((weight.shape[0],))
+        self.freeze()
+
+    @classmethod
+    def from_quantized_linear(
+        cls, quantized_linear_layer: Module, *, segments: Segments = 1, group: Any = None
+    ) -> Self:
+        """Return this rank's part of a quantized layer, as `shard_linear` does."""
+        return cls.divide(quantized_linear_layer, segments, group)
+
     @classmethod
     def _dims_of(cls, layer: QuantizedLinear) -> tuple[int, int]:
         n_outputs, n_columns = layer.weight.shape
         return n_columns * 32 // layer.bits, n_outputs
 
     @classmethod
-    def _from(cls, layer: Any, segments: Segments, group: Any, block: int) -> Self:
-        made = super()._from(layer, segments, group, block)
-        made.freeze()
-        return made
+    def block_of(cls, layer: Any, segments: Segments, n_ranks: int) -> int:
+        lengths = _lengths(cls._dims_of(layer)[1], segments) if cls.is_output else []
+        return cls._block(lengths, layer.group_size, n_ranks)
+
+    @staticmethod
+    def _block(lengths: list[int], group_size: int, n_ranks: int) -> int:
+        # The next layer divides its inputs by groups, so outputs are divided in the same way, if
+        # there are enough.
+        fits = all(n % group_size == 0 and n >= group_size * n_ranks for n in lengths)
+        return group_size if fits else 1
 
     def _take(self, layer: QuantizedLinear, part: Callable[..., mx.array], block: int) -> None:
         self.group_size, self.bits = layer.group_size, layer.bits
@@ -487,7 +501,7 @@ class _QuantizedSharded(_Sharded):
         super().unfreeze(*args, **kwargs)
         self.freeze(recurse=False)
 
-    def _affine(self, x: mx.array) -> mx.array:
+    def affine(self, x: mx.array) -> mx.array:
         return mx.quantized_matmul(
             x,
             self["weight"],
@@ -499,11 +513,22 @@ class _QuantizedSharded(_Sharded):
             mode=self.mode,
         )
 
+    def matrix(self) -> mx.array:
+        how = (self.group_size, self.bits, self.mode)
+        return mx.dequantize(self["weight"], self["scales"], self.get("biases"), *how)
+
 
 class QuantizedAllToShardedLinear(_QuantizedSharded):
     """A quantized layer with a part of the outputs on each rank.
 
-    `shard_linear` makes it of a quantized layer. Its parameters are frozen.
+    Its parameters are frozen.
+
+    Parameters
+    ----------
+    input_dims, output_dims, bias, group : optional
+        As for `AllToShardedLinear`.
+    group_size, bits, mode : optional
+        As for `mlx.core.quantize`.
 
     Examples
     --------
@@ -519,7 +544,14 @@ class QuantizedAllToShardedLinear(_QuantizedSharded):
 class QuantizedShardedToAllLinear(_QuantizedSharded):
     """A quantized layer with a part of the inputs on each rank.
 
-    `shard_linear` makes it of a quantized layer. Its parameters are frozen.
+    Its parameters are frozen.
+
+    Parameters
+    ----------
+    input_dims, output_dims, bias, group : optional
+        As for `AllToShardedLinear`.
+    group_size, bits, mode : optional
+        As for `mlx.core.quantize`.
 
     Examples
     --------
