@@ -29,12 +29,10 @@ class WorkspaceRecord(msgspec.Struct, frozen=True):
     The user's other processes read the record. Unknown fields are accepted, so that a record of
     another version can be named in an error. ``owner_pid`` is the process that uses the workspace,
     0 for none. ``ends_at`` (on the clock of `time.time`) is when the ranks end unless a client
-    attaches before. ``is_detached``: the ranks stay when the owner exits in order. ``log_dir`` is
-    the folder of a script's output.
+    attaches before. ``is_detached``: the ranks stay when the owner exits in order.
     """
 
     version: str
-    kind: Literal["cells", "script"]
     name: str
     size: int
     pid: int
@@ -47,7 +45,6 @@ class WorkspaceRecord(msgspec.Struct, frozen=True):
     ends_at: float | None = None
     is_stopping: bool = False
     is_detached: bool = False
-    log_dir: str = ""
 
     def __repr__(self) -> str:
         """Return a text without keys, for logs and tracebacks."""

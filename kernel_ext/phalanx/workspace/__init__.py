@@ -34,7 +34,7 @@ from .output.notices import (
 from .output.printer import MAX_LINES
 from .output.text import StreamName
 from .output.view import CannotAsk, OpenPrompt, Question, QuietView, View, format_time
-from .script import Detached, RootGone, RootSilent, Script, ScriptEvent, Woken, launch_detached
+from .script import RootGone, RootSilent, Script, ScriptEvent, Woken
 from .trace import Trace, say_trace
 from .workspace import Workspace
 
@@ -45,7 +45,6 @@ __all__ = [
     "Clear",
     "Completions",
     "Description",
-    "Detached",
     "Display",
     "Help",
     "Job",
@@ -75,7 +74,6 @@ __all__ = [
     "free_workspaces",
     "grouped",
     "is_image",
-    "launch_detached",
     "list_workspaces",
     "parse_ranks",
     "resolve_placement",

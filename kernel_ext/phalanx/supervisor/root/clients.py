@@ -208,7 +208,6 @@ class Clients:
         self._file.write(
             WorkspaceRecord(
                 version=phalanx.__version__,
-                kind="cells",
                 name=options.world.name,
                 size=options.world.size,
                 pid=os.getpid(),
