@@ -37,7 +37,7 @@ class Topology(WorkspaceWidget):
     Parameters
     ----------
     workspace : Workspace
-        A running or watched workspace. Set `workspace` to show another, as after an attach.
+        A running workspace. Set `workspace` to show another, as after an attach.
 
     Raises
     ------

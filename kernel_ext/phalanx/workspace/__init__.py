@@ -29,7 +29,6 @@ from .output.notices import (
     say_no_ranks,
     say_replaced,
     say_stopped,
-    say_unwatched,
 )
 from .output.printer import MAX_LINES
 from .output.text import StreamName
@@ -85,6 +84,5 @@ __all__ = [
     "say_replaced",
     "say_stopped",
     "say_trace",
-    "say_unwatched",
     "stop_workspace",
 ]

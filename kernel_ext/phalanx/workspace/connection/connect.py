@@ -31,7 +31,7 @@ from phalanx.supervisor import (
 from ..options import StartOptions
 from ..output.view import format_time
 
-Mode = Literal["own", "take", "watch"]
+Mode = Literal["own", "take"]
 
 STOP_S = 10.0  # a root that has not ended its ranks by then is killed
 
