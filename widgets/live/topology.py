@@ -96,7 +96,6 @@ class Topology(WorkspaceWidget):
                 self._timeline.take(self._seen, now),
                 links=self._moving(),
                 arena=self._moving_shared(),
-                uses=self._in_use.frames(),
                 measuring=self._measuring(),
             )
         else:
