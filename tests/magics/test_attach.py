@@ -70,7 +70,7 @@ class Notebooks:
             yield self._folder
 
     def wait_for_ranks(self, *states: str) -> None:
-        """Wait until the ranks are in these states, whoever owns them."""
+        """Wait until the ranks are in these states, also while no process owns them."""
 
         def found() -> tuple[str, ...]:
             topology = ask_root("ours", GetTopology(1)).topology

@@ -66,7 +66,7 @@ def replace_step(
 
 
 def ask_root(name: str, question: ToRoot) -> Any:
-    """Ask the root of a workspace, whoever owns it, and return its answer."""
+    """Ask the root of a workspace without owning it, and return its answer."""
     record = find_record(name)
     assert record is not None, f"there is no workspace {name}"
     with zmq.Context() as context, context.socket(zmq.DEALER) as sock:

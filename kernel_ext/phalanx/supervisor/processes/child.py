@@ -318,7 +318,10 @@ class OutOfMemory:
         self._n_explained = self._count()
 
     def explains(self) -> bool:
-        """Whether lack of memory ended a process; call once for each that SIGKILL ended."""
+        """Whether lack of memory ended a process that SIGKILL ended.
+
+        Call this once for each such process.
+        """
         if self._count() <= self._n_explained:
             return False
         self._n_explained += 1
