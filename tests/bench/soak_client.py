@@ -20,8 +20,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from support.inside import root_pid
+from support.inside import ask_root, root_pid
 
+from phalanx.protocol import GetStacks
 from phalanx.workspace import QuietView, Workspace
 
 _STOP = signal.SIGUSR1  # tells where the threads of a client are that does not answer
@@ -79,9 +80,10 @@ class _Server:
         return self._mine(Workspace.attach(name, take=take))
 
     def do_watch(self, name: str) -> dict[int, str]:
-        """Where the ranks are, seen by one who only looks on."""
-        with Workspace.attach(name, watch=True) as watched:
-            return watched.stacks()
+        """Where the ranks are, seen by one who does not own them."""
+        (size,) = [info.size for info in Workspace.list() if info.name == name]
+        stacks = ask_root(name, GetStacks(1, tuple(range(size)))).stacks
+        return {rank: stack.text for rank, stack in stacks.items()}
 
     def do_join(self) -> list[str | None]:
         return [result.value for result in self._up.join()]

@@ -18,7 +18,6 @@ from support.hosts.hosts_of_one_machine import python_of_other_numpy
 from support.launching import ENDLESS, PATIENT, launch, wait_held_up, write_script
 from support.sections import SAY, SAY_PLACE, by_section
 from support.tiers import deep
-from support.waiting import wait_until
 
 from phalanx.cli import main
 
@@ -294,18 +293,3 @@ def test_who_prints_without_end_waits_for_the_reader(script, running, tmp_path):
 def test_time_is_up(script):
     said = launch(*HOSTS, "--timeout", "4", script("import time; time.sleep(600)"))
     assert said.returncode == 124
-
-
-def test_left_to_themselves(script, tmp_path):
-    log_dir = tmp_path / "logs"
-    out = script("import os; print('rank', os.environ['PHALANX_RANK'])")
-    said = launch(*HOSTS, "--detach", "--log-dir", str(log_dir), out)
-    assert said.returncode == 0, said.stderr
-    journal = log_dir / "phalanx.log"
-    wait_until(
-        lambda: "all ranks have ended well" in journal.read_text(), "the ranks have ended well"
-    )
-    assert [(log_dir / f"rank-{r}.stdout").read_text() for r in range(2)] == [
-        "rank 0\n",
-        "rank 1\n",
-    ]

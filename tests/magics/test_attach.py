@@ -15,14 +15,15 @@ from pathlib import Path
 
 import psutil
 import pytest
-from support.inside import root_pid_code
+from support.inside import ask_root, root_pid_code
 from support.notebooks.kernel_driver import KernelDriver, RunningCell
 from support.patience import ASKED_TOGETHER, TOGETHER
 from support.processes import wait_gone
 from support.promise import BOUND_S
 from support.waiting import wait_until
 
-from phalanx.workspace import Workspace, list_workspaces, stop_workspace
+from phalanx.protocol import GetTopology
+from phalanx.workspace import list_workspaces, stop_workspace
 
 pytestmark = pytest.mark.slow
 
@@ -69,11 +70,14 @@ class Notebooks:
             yield self._folder
 
     def wait_for_ranks(self, *states: str) -> None:
-        """Wait until the ranks are in these states, as somebody sees who only watches."""
-        with self.folder(), Workspace.attach("ours", watch=True) as ws:
-            wait_until(
-                lambda: tuple(rank.state for rank in ws.topology().ranks) == states, f"{states}"
-            )
+        """Wait until the ranks are in these states, also while no process owns them."""
+
+        def found() -> tuple[str, ...]:
+            topology = ask_root("ours", GetTopology(1)).topology
+            return tuple(rank.state for rank in topology.ranks)
+
+        with self.folder():
+            wait_until(lambda: found() == states, f"{states}")
 
     def wait_free(self) -> None:
         """Wait until the supervisor of the ranks has seen that their kernel is gone.
@@ -151,25 +155,11 @@ BOTH_THROUGH = ["[0] through 0", "[1] through 1"]
 # -- two at once --------------------------------------------------------------------------------
 
 
-def test_a_second_kernel_is_refused_and_may_watch_or_take(pair):
+def test_a_second_kernel_is_refused_and_may_take(pair):
     kernel, other = pair
     refused = attach(other, "ours")
     assert f"is used by process {kernel.pid}" in refused.text
     assert "--take" in refused.text
-    assert attach(other, "ours --watch").status == "ok"
-    assert "rank 1" in other.run("%distributed status").stdout
-    kernel.run("%%distributed\nprint('for all to see')")
-    # What a rank has printed comes to those who watch on a way of its own.
-    wait_until(
-        lambda: "for all to see" in other.run("%distributed output 1").stdout, "it is seen", 20.0
-    )
-    for words in (
-        "%%distributed\n1",
-        "%distributed interrupt",
-        "%distributed stop",
-        "ws.pull('x')",
-    ):
-        assert "is only watched from here" in other.run(words).text
     assert kept(kernel) == ALL_KEPT
     assert attach(other, "ours --take").status == "ok"
     assert kept(other) == ALL_KEPT
@@ -210,20 +200,6 @@ def test_an_error_of_a_joined_cell_is_shown_whole(pair, tmp_path):
     result = running.result()
     assert "rank 1: ZeroDivisionError: division by zero" in result.error
     assert "if rank" in re.sub(r"\x1b\[[\d;]*m", "", result.text)
-
-
-def test_a_watcher_follows_the_cell_that_runs(pair, tmp_path):
-    kernel, other = pair
-    cell = begin_steps(kernel, tmp_path / "flag", THROUGH)
-    watching = other.submit("%distributed attach ours --watch")
-    watching.until(lambda result: "[0-1] begun" in result.stdout)
-    assert "a cell runs on ranks 0-1; it is watched here" in watching.result_so_far.stderr
-    (tmp_path / "flag").touch()
-    result = watching.result()
-    assert sorted(result.stdout.splitlines()[-2:]) == BOTH_THROUGH
-    assert "the cell has ended on ranks 0-1" in result.stderr
-    assert cell.result().status == "ok"
-    assert kept(kernel) == ALL_KEPT
 
 
 # -- who goes in order --------------------------------------------------------------------------
@@ -382,7 +358,6 @@ def test_to_nothing_is_one_line(pair):
     assert "there is no workspace to attach to; start one" in attach(other).text
     assert "there is no workspace 'mine'" in attach(other, "mine").text
     assert "cannot name a workspace" in attach(other, "../mine").text
-    assert "taken or watched, not both" in attach(other, "x --take --watch").text
 
 
 @pytest.mark.promise

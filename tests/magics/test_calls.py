@@ -21,8 +21,8 @@ class Ranks:
 
     name, size = "ours", 3
 
-    def __init__(self, *, is_watching: bool = False, why_lost: str = "") -> None:
-        self.is_running, self.is_watching, self.why_lost = not why_lost, is_watching, why_lost
+    def __init__(self, *, why_lost: str = "") -> None:
+        self.is_running, self.why_lost = not why_lost, why_lost
         self.calls: list[tuple] = []
         self.make_view = None
         self.busy = (0, 1)  # ranks of the cell that runs
@@ -155,11 +155,6 @@ def test_a_cell_is_run_with_its_options(words, options):
                 "%distributed attach ours comes back to them"
             ),
         ),
-        (
-            "detach",
-            Ranks(is_watching=True),
-            "no longer watching the 3 ranks of 'ours'; %distributed attach ours --watch looks again",
-        ),
         ("detach", Ranks(why_lost="taken over by process 7"), "taken over by process 7"),
         ("interrupt", Ranks(), "asked ranks 0-1 to stop"),
     ],
@@ -228,9 +223,8 @@ def test_start_passes_its_options_on(monkeypatch, capsys, words, asked):
 @pytest.mark.parametrize(
     ("line", "asked"),
     [
-        ("attach", (None, {"take": False, "watch": False})),
-        ("attach ours --take", ("ours", {"take": True, "watch": False})),
-        ("attach ours --watch", ("ours", {"take": False, "watch": True})),
+        ("attach", (None, {"take": False})),
+        ("attach ours --take", ("ours", {"take": True})),
     ],
 )
 def test_attach_adopts_the_ranks_shows_them_and_joins_their_cell(monkeypatch, capsys, line, asked):
@@ -259,23 +253,17 @@ def test_ranks_that_run_are_let_go_before_others_come(monkeypatch, action):
     assert ranks.calls == []
 
 
-@pytest.mark.parametrize(
-    ("ranks", "ended"),
-    [
-        (Ranks(is_watching=True), "detach"),
-        (Ranks(why_lost="the supervisor died"), "stop"),
-    ],
-)
-def test_ranks_that_are_only_watched_or_are_lost_make_room(monkeypatch, ranks, ended):
+def test_ranks_that_are_lost_make_room(monkeypatch):
     def attach(name, **options):
         msg = "there is no workspace to attach to"
         raise DistributedError(msg)
 
     monkeypatch.setattr(magics_module, "Workspace", SimpleNamespace(attach=attach))
+    ranks = Ranks(why_lost="the supervisor died")
     words = Words(ranks)
     with pytest.raises(UsageError, match="there is no workspace to attach to"):
         words.line("attach")
-    assert ranks.calls == [(ended,)]
+    assert ranks.calls == [("stop",)]
     assert words.magics.workspace is None
 
 
@@ -284,12 +272,6 @@ def test_lost_ranks_are_not_stopped_but_told_of():
     with pytest.raises(DistributedError, match="was taken over by process 7"):
         Words(ranks).line("stop")
     assert ranks.calls == []
-
-
-def test_watched_ranks_are_asked_to_stop_so_that_they_say_why_not():
-    ranks = Ranks(is_watching=True)
-    Words(ranks).line("stop")
-    assert ranks.calls == [("stop",), ("detach",)]
 
 
 def test_a_wait_is_told_of_after_ten_seconds():
@@ -306,26 +288,17 @@ class Picture:
     """A live widget, of which only that there is one matters."""
 
 
-@pytest.mark.parametrize(
-    ("line", "is_watching", "ended"),
-    [
-        ("stop", False, "stop"),
-        ("detach", True, "detach"),
-        ("detach", False, "detach"),
-    ],
-)
-def test_a_ctrl_c_in_the_wait_for_pictures_is_no_way_to_keep_ranks(
-    monkeypatch, line, is_watching, ended
-):
+@pytest.mark.parametrize("line", ["stop", "detach"])
+def test_a_ctrl_c_in_the_wait_for_pictures_is_no_way_to_keep_ranks(monkeypatch, line):
     def keep(_, *, is_forced):
         assert is_forced
         raise KeyboardInterrupt
 
     monkeypatch.setattr(widgets, "keep_stills", keep)
-    ranks = Ranks(is_watching=is_watching)
+    ranks = Ranks()
     words, shown = Words(ranks), Picture()
     words.magics._live.add(shown)
     with pytest.raises(KeyboardInterrupt):
         words.line(line)
-    assert ranks.calls == [(ended,)]
+    assert ranks.calls == [(line,)]
     assert words.magics.workspace is None

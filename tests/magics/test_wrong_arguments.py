@@ -193,7 +193,6 @@ UNKNOWN = [
     ("Workspace.start(1, cwd='/nowhere')", "ValueError: --cwd /nowhere: there is no such folder"),
     ("Workspace.start(1, linger=-1)", "ValueError: linger is -1; it must be a number of seconds, 0 or more"),
     ("Workspace.attach('nobody')", "DistributedError: there is no workspace 'nobody'"),
-    ("Workspace.attach(take=True, watch=True)", "ValueError: a workspace is taken or watched, not both"),
     ("px.all_summ(1)", "AttributeError: module 'phalanx' has no attribute 'all_summ'"),
     ("px.broadcast(1, root=1)", "ValueError: Invalid root=1 for a group of size 1"),
     ("px.send(1, 0)", "ValueError: Cannot send to a singleton group"),

@@ -1,4 +1,4 @@
-"""The clients of a root whose processes it cannot see: without a pid, or of another container."""
+"""The owner of a root that cannot see its process: that of another container."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import asyncio
 import os
 
 import msgspec
-import pytest
 from support.loops import run_jumping
 
 import phalanx
-from phalanx.protocol import BootOptions, Hello, Notice, RootAddress, WorldConfig
+from phalanx.protocol import BootOptions, Hello, RootAddress, WorldConfig
 from phalanx.supervisor.processes.system import pid_namespace
 from phalanx.supervisor.root.clients import Clients
 
@@ -25,9 +24,6 @@ class Socket:
 
     def send_multipart(self, frames):
         self.told.append((frames[0], msgspec.msgpack.decode(frames[1])))
-
-    def texts(self, identity):
-        return [said["text"] for to, said in self.told if to == identity]
 
 
 def hello(mode, pid, namespace=0):
@@ -51,29 +47,6 @@ def scene(play):
             clients.close()
 
     run_jumping(main)
-
-
-@pytest.mark.parametrize(("pid", "namespace"), [(0, 0), (NO_PID, ELSEWHERE)])
-def test_an_observer_that_cannot_be_seen_is_told_until_it_leaves(pid, namespace):
-    async def play(clients, socket, ended, loop):
-        assert clients.greet(b"other", hello("watch", pid, namespace))
-        for text in "ab":
-            clients.tell(Notice(text))
-        clients.let_go(b"other")
-        clients.tell(Notice("c"))
-        assert socket.texts(b"other") == ["a", "b"]
-        assert ended == []
-
-    scene(play)
-
-
-def test_an_observer_that_has_ended_is_not_told_any_more():
-    async def play(clients, socket, ended, loop):
-        assert clients.greet(b"other", hello("watch", NO_PID))
-        clients.tell(Notice("a"))
-        assert socket.texts(b"other") == []
-
-    scene(play)
 
 
 def test_an_owner_of_another_container_has_the_workspace_until_it_leaves():

@@ -28,7 +28,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def record_of(name: str, **said) -> WorkspaceRecord:
-    return WorkspaceRecord("0", "cells", name, 2, os.getpid(), 0.0, **said)
+    return WorkspaceRecord("0", name, 2, os.getpid(), 0.0, **said)
 
 
 @pytest.fixture
@@ -58,11 +58,11 @@ def test_only_its_user_can_read_it(live, folder):
 
 
 def test_a_shorter_record_takes_the_place_of_a_longer_one(live):
-    live.write(record_of("a", log_dir="x" * 200))
+    live.write(record_of("a", endpoint="x" * 200))
     live.write(record_of("a", owner_pid=7))
     found = find_record("a")
     assert found is not None
-    assert (found.owner_pid, found.log_dir) == (7, "")
+    assert (found.owner_pid, found.endpoint) == (7, "")
 
 
 def test_a_name_that_is_taken(live):

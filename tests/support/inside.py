@@ -12,14 +12,19 @@ import subprocess
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
+import msgspec
 import pytest
+import zmq
+from support.promise import PATIENCE_S
 
-from phalanx.protocol import WatchSamples
+from phalanx.protocol import FromRoot, ToRoot, WatchSamples
+from phalanx.supervisor import find_record
 from phalanx.supervisor.hosts.agent import HostAgent
 from phalanx.workspace import Workspace
 from phalanx.workspace.connection.root_client import RootClient
 
 __all__ = [
+    "ask_root",
     "begin_cell_code",
     "engine_of",
     "engines",
@@ -58,6 +63,21 @@ def replace_step(
     """Replace one step of a workspace's cells by what ``make`` returns for the method that was there."""
     owner, name = _STEPS[step](ws)
     patch.setattr(owner, name, make(getattr(owner, name)))
+
+
+def ask_root(name: str, question: ToRoot) -> Any:
+    """Ask the root of a workspace without owning it, and return its answer."""
+    record = find_record(name)
+    assert record is not None, f"there is no workspace {name}"
+    with zmq.Context() as context, context.socket(zmq.DEALER) as sock:
+        sock.linger = 0
+        sock.curve_serverkey = record.public_key
+        sock.curve_publickey = record.client_public_key
+        sock.curve_secretkey = record.client_secret_key
+        sock.connect(record.endpoint)
+        sock.send(msgspec.msgpack.encode(question))
+        assert sock.poll(PATIENCE_S * 1000), f"no answer to {question}"
+        return msgspec.msgpack.decode(sock.recv(), type=FromRoot)
 
 
 def root_client(ws: Any) -> RootClient:

@@ -27,7 +27,7 @@ class MadeUp:
         self.measured_links: tuple[LinkMeasurement, ...] = ()
         self.links_progress: LinksProgress | None = None
         self.why = self.why_lost = ""
-        self.is_running, self.is_watching, self.was_left = True, False, False
+        self.is_running, self.was_left = True, False
 
     def _look(self) -> None:
         if self.why:

@@ -34,7 +34,7 @@ from phalanx.protocol import (
 from phalanx.widgets import bandwidth, monitor, topology
 from phalanx.widgets.frames.bandwidth import SweepRequest, frame_of
 from phalanx.widgets.frames.monitor import GapFrame, MonitorFrameBuilder
-from phalanx.widgets.frames.rates import LinkRate, UseFrame
+from phalanx.widgets.frames.rates import LinkRate
 from phalanx.widgets.frames.topology import Timeline, world_of
 from phalanx.workspace import SampleView
 
@@ -130,11 +130,7 @@ def test_pictures_are_drawn(scheme: str, open_page: OpenPage) -> None:
 def _topology(*, states: tuple[str, ...] = ("busy", "busy", "input", "dead")) -> dict[str, bytes]:
     t = make_world(1, 4, states=states, tcp=True)
     ring = tuple(LinkRate(rank, (rank + 1) % 4, 2e8) for rank in range(4))
-    uses = (
-        UseFrame("all_sum", "ring", 4 << 20, 64 << 20, is_split=False, is_now=True),
-        UseFrame("all_sum", "mesh", 8, 32 << 10, is_split=False, is_now=False),
-    )
-    frame = replace(Timeline().take(t, 100.0), links=ring, uses=uses)
+    frame = replace(Timeline().take(t, 100.0), links=ring)
     return {"world": msgspec.json.encode(world_of(t)), "frame": msgspec.json.encode(frame)}
 
 
@@ -186,7 +182,7 @@ _STOPS = {
         "rank 0", "lanes of the ranks over time",
     ],
     "bandwidth": [
-        "save as CSV", "save as JSON", "save as PNG", "operation", "dtype", "first size", "last size",
+        "save as CSV", "save as JSON", "operation", "dtype", "first size", "last size",
         "factor from size to size", "timed calls per size", "Run",
         "bandwidth and time by size; arrow keys go from size to size",
     ],

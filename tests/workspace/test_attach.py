@@ -12,12 +12,13 @@ import msgspec
 import psutil
 import pytest
 from support.cells import BackgroundCell, wait_busy
-from support.inside import begin_cell_code, root_pid, root_pid_code
+from support.inside import ask_root, begin_cell_code, root_pid, root_pid_code
 from support.processes import wait_gone
 from support.promise import BOUND_S
 from support.waiting import wait_until
 
 from phalanx.errors import CellError, DistributedError
+from phalanx.protocol import GetOutput
 from phalanx.supervisor import claim_name, find_record
 from phalanx.supervisor.runtime_dir import RecordFile
 from phalanx.workspace import QuietView, Workspace, list_workspaces, stop_workspace
@@ -165,7 +166,7 @@ def test_ranks_that_no_cell_has_run_on_are_in_one_world():
         again.stop()
 
 
-def test_one_owner_at_a_time_and_those_who_watch(monkeypatch):
+def test_one_owner_at_a_time(monkeypatch):
     threads = set(threading.enumerate())
     was_left = set()
 
@@ -177,14 +178,6 @@ def test_one_owner_at_a_time_and_those_who_watch(monkeypatch):
     with Workspace.start(n=2, name="mine", linger=5) as ws:
         with pytest.raises(DistributedError, match=f"is used by process {os.getpid()}; take it"):
             Workspace.attach("mine")
-        with Workspace.attach("mine", watch=True) as watcher:
-            ws.run("print('seen')")
-            # Which comes on a way of its own.
-            wait_until(lambda: watcher.output(1) == "seen\n", "the output is there")
-            assert watcher.topology().size == 2
-            for call in (lambda: watcher.run("1"), watcher.stop, lambda: watcher.pull("x")):
-                with pytest.raises(DistributedError, match="'mine' is only watched from here"):
-                    call()
         shown = Shown()
         ws.make_view = lambda: shown
         with monkeypatch.context() as patched:
@@ -232,8 +225,7 @@ def test_what_is_printed_between_attaching_and_joining_is_shown_once(tmp_path):
     )
     with owner(then=f"ws.run({code!r})") as (process, _):
         process.stdin.close()
-        with Workspace.attach("ours", watch=True) as watcher:
-            wait_until(lambda: "5\n" in watcher.output(0), "the cell has begun")
+        wait_until(lambda: b"5\n" in ask_root("ours", GetOutput(1, 0)).text, "the cell has begun")
         process.kill()
         process.wait()
         with Workspace.attach() as ws:

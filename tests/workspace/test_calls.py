@@ -20,7 +20,7 @@ from support.waiting import wait_until
 
 from phalanx.errors import CellError, DistributedError, RankFailure
 from phalanx.rank import fetch
-from phalanx.workspace import PendingCall, QuietView, Workspace
+from phalanx.workspace import PendingCall, QuietView
 from phalanx.workspace.cells.slot import CellRuns
 
 pytestmark = pytest.mark.slow
@@ -50,16 +50,6 @@ def calm(ws):
     """The ranks of this file, which end no call of another test."""
     yield ws
     ws.run("px.all_sum(1)")
-
-
-class Shown(QuietView):
-    """Notes that something was shown."""
-
-    def __init__(self):
-        self.has_begun = threading.Event()
-
-    def lines(self, stream, lines):
-        self.has_begun.set()
 
 
 class Caller:
@@ -482,25 +472,6 @@ def test_an_interrupt_ends_a_call_that_nobody_waits_for(calm, notebook, gate):
     wait_until(lambda: n_begun(calm) > n_before, "it runs")
     assert calm.interrupt() == (0, 1, 2)
     with pytest.raises(CellError, match="KeyboardInterrupt"):
-        call.result()
-
-
-def test_a_call_can_be_watched_to_its_end(calm, notebook, gate):
-    n_before = n_begun(calm)
-    call = calm.apply(
-        notebook(f"def f():\n    print('begun')\n    {gate.wait}\n    return 1 / (1 - rank)"),
-        block=False,
-    )
-    wait_until(lambda: n_begun(calm) > n_before, "it runs")
-    with Workspace.attach(calm.name, watch=True) as watcher:
-        view = Shown()
-        watched = Caller(lambda: watcher.join(view=view))
-        wait_until(view.has_begun.is_set, "it is watched")
-        gate.open()
-        error = watched.end()
-    assert isinstance(error, CellError)
-    assert {rank: its[0] for rank, its in error.failures.items()} == {1: "ZeroDivisionError"}
-    with pytest.raises(ZeroDivisionError):
         call.result()
 
 

@@ -90,14 +90,6 @@ def test_a_rank_that_holds_the_interpreter_is_sampled_too(ws, gate):
     assert cell.error is None
 
 
-def test_a_client_that_only_looks_on_has_samples(ws):
-    other = Workspace.attach(ws.name, watch=True)
-    try:
-        assert len(Reader(other).until(lambda _: True).ranks) == 3
-    finally:
-        other.detach()
-
-
 def test_a_frozen_rank_is_sampled_and_a_dead_one_says_why(breakable):
     ws = breakable
     reader = Reader(ws)

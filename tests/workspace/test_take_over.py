@@ -14,13 +14,13 @@ import time
 import psutil
 import pytest
 from support.cells import BackgroundCell, wait_busy
-from support.inside import begin_cell_code, root_client, send_to_rank
+from support.inside import ask_root, begin_cell_code, root_client, send_to_rank
 from support.promise import PATIENCE_S
 from support.restarting import Notices, assert_sound, kill, pids, values
 from support.waiting import wait_until
 
 from phalanx.errors import CellError, DistributedError
-from phalanx.protocol import EnterWorld
+from phalanx.protocol import EnterWorld, GetTopology, RankInfo
 from phalanx.workspace import Workspace, list_workspaces, stop_workspace
 from phalanx.workspace.cells.attach import AttachSync
 from phalanx.workspace.cells.cell import AttachedCell, Cell
@@ -106,6 +106,11 @@ def left_by(then: str, *words: str) -> None:
     assert said == b"\n"
 
 
+def rank_1() -> RankInfo:
+    """Return how rank 1 of a workspace without an owner is."""
+    return ask_root("ours", GetTopology(1)).topology.ranks[1]
+
+
 def come(**options) -> tuple[Workspace, Notices]:
     ws, view = Workspace.attach("ours", **options), Notices()
     ws.make_view = lambda: view
@@ -136,11 +141,10 @@ def test_cells_of_every_start_outlive_who_ran_them():
 @pytest.mark.usefixtures("_folder")
 def test_a_rank_that_was_replaced_meanwhile_is_told_of_and_prepared():
     left_by("ws.run('every = rank + 10', every_start=True)", "auto")
-    with Workspace.attach("ours", watch=True) as watcher:
-        old = pids(watcher)
-        os.kill(old[1], signal.SIGKILL)
-        wait_until(lambda: pids(watcher)[1] != old[1], "rank 1 is replaced")
-        wait_until(lambda: watcher.topology().ranks[1].state == "idle", "rank 1 is up")
+    old = rank_1().pid
+    os.kill(old, signal.SIGKILL)
+    wait_until(lambda: rank_1().pid != old, "rank 1 is replaced")
+    wait_until(lambda: rank_1().state == "idle", "rank 1 is up")
     ws, view = come()
     with ws:
         (line,) = view.texts
@@ -164,8 +168,7 @@ def test_a_rank_that_was_replaced_meanwhile_is_told_of_and_prepared():
 @pytest.mark.usefixtures("_folder")
 def test_a_rank_that_is_dead_is_told_of_with_the_time():
     left_by("import os\nos.kill(ws.topology().ranks[1].pid, 9)")
-    with Workspace.attach("ours", watch=True) as watcher:
-        wait_until(lambda: watcher.topology().ranks[1].state == "dead", "rank 1 is dead")
+    wait_until(lambda: rank_1().state == "dead", "rank 1 is dead")
     ws, view = come()
     with ws:
         (line,) = view.texts

@@ -14,7 +14,7 @@ from phalanx.protocol import RankInfo, WorldTopology
 
 from ..text.world import State, arenas, clean, state_of
 from .links import LinkFrame
-from .rates import LinkRate, UseFrame
+from .rates import LinkRate
 
 __all__ = ["RankFrame", "Status", "Timeline", "TopologyFrame", "WorldFrame", "world_of"]
 
@@ -61,8 +61,8 @@ class TopologyFrame(msgspec.Struct, frozen=True):
     """The current state of all ranks.
 
     ``why`` explains a status other than "live". ``links`` are the tcp links with traffic. ``arena``
-    has each rank's bytes per second through shared memory. ``uses`` has the algorithms that the
-    operations used. ``measuring`` is the progress of a link measurement, or "".
+    has each rank's bytes per second through shared memory. ``measuring`` is the progress of a link
+    measurement, or "".
     """
 
     status: Status
@@ -72,7 +72,6 @@ class TopologyFrame(msgspec.Struct, frozen=True):
     ranks: tuple[RankFrame, ...]
     links: tuple[LinkRate, ...] = ()
     arena: tuple[float, ...] = ()
-    uses: tuple[UseFrame, ...] = ()
     measuring: str = ""
 
 

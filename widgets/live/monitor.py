@@ -44,7 +44,7 @@ class Monitor(WorkspaceWidget):
     Parameters
     ----------
     workspace : Workspace
-        A running or watched workspace. Set `workspace` to show another, as after an attach.
+        A running workspace. Set `workspace` to show another, as after an attach.
 
     Raises
     ------
@@ -83,8 +83,7 @@ class Monitor(WorkspaceWidget):
 
     def _begin(self) -> None:
         self._came_s = time.monotonic()
-        number_of = (lambda _ns: 0) if self._workspace.is_watching else self._number_of
-        self._lanes = MonitorFrameBuilder(number_of, self._poll_history.why_none)
+        self._lanes = MonitorFrameBuilder(self._number_of, self._poll_history.why_none)
         try:
             found = self._workspace.topology()
         except DistributedError as error:
@@ -235,7 +234,7 @@ class Monitor(WorkspaceWidget):
             found = workspace.topology()
         except DistributedError as error:
             return str(error)  # no new data can come
-        if workspace.is_watching or not all(_rests(its) for its in found.ranks):
+        if not all(_rests(its) for its in found.ranks):
             return None
         ranks = tuple((its.pid, its.state, its.detail) for its in found.ranks)
         return found.name, found.epoch, ranks, n_ended, workspace.measured_links

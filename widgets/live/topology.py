@@ -37,7 +37,7 @@ class Topology(WorkspaceWidget):
     Parameters
     ----------
     workspace : Workspace
-        A running or watched workspace. Set `workspace` to show another, as after an attach.
+        A running workspace. Set `workspace` to show another, as after an attach.
 
     Raises
     ------
@@ -96,7 +96,6 @@ class Topology(WorkspaceWidget):
                 self._timeline.take(self._seen, now),
                 links=self._moving(),
                 arena=self._moving_shared(),
-                uses=self._in_use.frames(),
                 measuring=self._measuring(),
             )
         else:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -81,12 +80,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="also write each rank's output to files there, which you alone may read",
     )  # fmt: skip
     add(
-        "--detach", action="store_true",
-        help="leave the ranks to themselves: print their name and end (phalanx list, phalanx stop); "
-        "their output goes to --log-dir, or to phalanx-NAME here, and they have no input",
-    )  # fmt: skip
-    add("--name", help="what to call detached ranks (default: made from the script's name)")
-    add(
         "--timeout",
         type=seconds,
         metavar="S",
@@ -158,7 +151,6 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
         raise ValueError(msg)
     if is_mpi:
         _check_mpi(options, hostfile)
-    _check_detach(options)
     settings = [*(hostfile.envs if hostfile else ()), *options.env]
     env = {**terminal_size(), **environment(settings, os.environ)}
     at = place(options, hostfile, env)
@@ -170,8 +162,6 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
         from .launching.mpi_launcher import MpiLauncher
 
         return MpiLauncher(options, job).run()
-    if options.detach:
-        return _detach(options, job)
     from .launching.script_launcher import ScriptLauncher
 
     return ScriptLauncher(options, job).run()
@@ -231,43 +221,3 @@ def _check_mpi(options: argparse.Namespace, hostfile: Hostfile | None) -> None:
     if said:
         msg = f"{' and '.join(said)}: not with --backend mpi; mpirun's own are said with --mpi-arg"
         raise ValueError(msg)
-
-
-def _check_detach(options: argparse.Namespace) -> None:
-    if options.name is not None and not options.detach:
-        msg = "--name is for --detach"
-        raise ValueError(msg)
-    if options.detach and options.backend == "mpi":
-        msg = "--detach is for --backend ring: mpirun wants to stay"
-        raise ValueError(msg)
-    if options.detach and options.timeout is not None:
-        msg = "--timeout needs a launcher that stays; leave --detach out, or use phalanx stop"
-        raise ValueError(msg)
-
-
-def _detach(options: argparse.Namespace, job: Job) -> int:
-    """Start the ranks and detach from them."""
-    from phalanx.workspace import launch_detached
-
-    left = launch_detached(
-        job,
-        name=options.name or _name_of(job.words),
-        is_named=options.name is not None,
-        log_dir=options.log_dir,
-        transport=options.transport,
-        grace_s=options.grace,
-        heartbeat_timeout_s=options.heartbeat_timeout,
-        keep_going=options.keep_going,
-        max_restarts=options.max_restarts,
-    )
-    print(left.name, flush=True)
-    text = f"the output of {left.name} is in {left.log_dir}; phalanx stop {left.name} ends it"
-    print(f"phalanx launch: {text}", file=sys.stderr)
-    return 0
-
-
-def _name_of(words: Sequence[str]) -> str:
-    """Make a launch name from the name of the script or program."""
-    words = [word for word in words if not word.startswith("-")]
-    stem = Path(words[0]).stem if words else "script"
-    return re.sub(r"[^\w-]+", "-", stem, flags=re.ASCII).strip("-")[:50] or "script"

@@ -14,8 +14,7 @@ class ListCommand:
     """List the user's ranks on this machine."""
 
     DESCRIPTION = (
-        "Shows your workspaces on this machine by name: those of notebooks, which %distributed "
-        "attach comes back to, and scripts that phalanx launch --detach has started."
+        "Shows your workspaces on this machine by name, which %distributed attach comes back to."
     )
     PASSES_ON = False
 

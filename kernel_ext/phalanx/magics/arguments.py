@@ -325,11 +325,6 @@ def line_parser() -> argparse.ArgumentParser:
     attach.add_argument(
         "--take", action="store_true", help="take them from another notebook, which shows a notice"
     )
-    attach.add_argument(
-        "--watch",
-        action="store_true",
-        help="only look: the cell that runs, status, topology, output",
-    )
     action("detach", "Let the ranks go on without this notebook, for attach.")
     action("list", "Show the ranks that run on this machine, by name.")
     action("config", "Find out how hosts are joined, and write their hostfile: config --help.")

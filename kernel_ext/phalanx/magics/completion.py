@@ -210,7 +210,7 @@ class TypingHelp:
         Returns None if no rank is to be asked.
         """
         workspace = self._workspace()
-        if workspace is None or not workspace.is_running or workspace.is_watching:
+        if workspace is None or not workspace.is_running:
             return None
         text = rank_text(cell, cursor, self._auto.takes)
         return None if text is None else (workspace, text)

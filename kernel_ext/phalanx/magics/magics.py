@@ -34,7 +34,6 @@ from phalanx.workspace import (
     say_replaced,
     say_stopped,
     say_trace,
-    say_unwatched,
 )
 
 from .arguments import (
@@ -111,7 +110,7 @@ class DistributedMagics(Magics):  # type: ignore[misc]
         self._post_mortem.remove()
         self._auto.set(False)
         workspace = self._workspace
-        if workspace is not None and workspace.is_running and not workspace.is_watching:
+        if workspace is not None and workspace.is_running:
             print(say_kept(workspace.name, workspace.size))  # noqa: T201 - the answer
 
     def _keep_stills(self) -> None:
@@ -125,10 +124,7 @@ class DistributedMagics(Magics):  # type: ignore[misc]
             try:
                 self._keep_stills()
             finally:  # also after a Ctrl-C
-                if self._workspace.is_watching:
-                    self._workspace.detach()
-                else:
-                    self._workspace.stop()
+                self._workspace.stop()
                 self._forget()
 
     def _forget(self) -> None:
@@ -233,9 +229,9 @@ class DistributedMagics(Magics):  # type: ignore[misc]
             print(workspace.threads_note)  # noqa: T201 - the answer
 
     def _drop_ended(self) -> None:
-        """Drop ranks that are gone or only watched; refuse to drop others."""
+        """Drop ranks that are gone; refuse to drop others."""
         workspace = self._workspace
-        if workspace is not None and workspace.is_running and not workspace.is_watching:
+        if workspace is not None and workspace.is_running:
             msg = (
                 f"{workspace.size} ranks run already in this notebook; "
                 "end them first with %distributed stop, or let them go with %distributed detach"
@@ -257,7 +253,7 @@ class DistributedMagics(Magics):  # type: ignore[misc]
     def _do_attach(self, options: Any) -> None:
         self._drop_ended()
         try:
-            workspace = Workspace.attach(options.name, take=options.take, watch=options.watch)
+            workspace = Workspace.attach(options.name, take=options.take)
         except DistributedError as error:
             raise UsageMistake(str(error)) from None
         self._adopt(workspace)
@@ -274,8 +270,6 @@ class DistributedMagics(Magics):  # type: ignore[misc]
             self._forget()
         if not was_running:
             said = workspace.why_lost or say_gone(workspace.name, workspace.size)
-        elif workspace.is_watching:
-            said = say_unwatched(workspace.name, workspace.size)
         else:
             said = say_detached(workspace.name, workspace.size)
         print(said)  # noqa: T201 - the answer
@@ -384,7 +378,5 @@ class DistributedMagics(Magics):  # type: ignore[misc]
         workspace = self._running()
         if workspace.why_lost:
             raise DistributedError(workspace.why_lost)
-        if workspace.is_watching:
-            workspace.stop()  # raises the reason why a watcher cannot stop the ranks
         self._stop()
         print(say_stopped(workspace.name, workspace.size))  # noqa: T201 - the answer

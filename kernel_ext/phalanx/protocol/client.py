@@ -29,12 +29,10 @@ class WorkspaceRecord(msgspec.Struct, frozen=True):
     The user's other processes read the record. Unknown fields are accepted, so that a record of
     another version can be named in an error. ``owner_pid`` is the process that uses the workspace,
     0 for none. ``ends_at`` (on the clock of `time.time`) is when the ranks end unless a client
-    attaches before. ``is_detached``: the ranks stay when the owner exits in order. ``log_dir`` is
-    the folder of a script's output.
+    attaches before. ``is_detached``: the ranks stay when the owner exits in order.
     """
 
     version: str
-    kind: Literal["cells", "script"]
     name: str
     size: int
     pid: int
@@ -47,7 +45,6 @@ class WorkspaceRecord(msgspec.Struct, frozen=True):
     ends_at: float | None = None
     is_stopping: bool = False
     is_detached: bool = False
-    log_dir: str = ""
 
     def __repr__(self) -> str:
         """Return a text without keys, for logs and tracebacks."""
@@ -58,13 +55,12 @@ class CellStatus(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """State of an announced cell: its ranks, and their results.
 
     ``ended`` has the ranks that have ended. An empty text means success; any other text is ``Error:
-    text``. ``since`` has, by rank, the length of the rank's output when the cell began, in bytes.
+    text``.
     """
 
     cell: str
     ranks: tuple[int, ...]
     ended: dict[int, str]
-    since: dict[int, int]
 
 
 class RankDeath(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -220,13 +216,12 @@ class Hello(msgspec.Struct, frozen=True, tag="hello", forbid_unknown_fields=True
     """Client: attach, and ask for `Booted` when all ranks are up.
 
     ``pid`` is the process of the client: its end starts the linger clock. A workspace has one
-    owner. Mode ``take`` takes the workspace over from a living owner; mode ``watch`` only reads.
-    ``pid_namespace`` is the one in which ``pid`` counts; 0: the root's.
+    owner. Mode ``take`` takes the workspace over from a living owner. ``pid_namespace`` is the one in which ``pid`` counts; 0: the root's.
     """
 
     version: str
     pid: Pid = 0
-    mode: Literal["own", "take", "watch"] = "own"
+    mode: Literal["own", "take"] = "own"
     pid_namespace: int = 0
 
 

@@ -54,8 +54,6 @@ class ScriptOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     ``env`` is added to the supervisor's environment for every rank. ``grace_s`` is the time to
     handle the failure of another rank, and the time between a signal and the next, harder one.
-    With a ``log_dir`` the ranks are detached: their output goes to files there, they have no input,
-    and they go on when the launcher ends.
 
     ``command`` is for this machine. Other hosts look up ``words``, the command as the user gave it.
     ``is_script_checked``: a script named in ``words`` must exist. ``keep_going``: the failure of a
@@ -67,7 +65,6 @@ class ScriptOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     command: tuple[str, ...]
     env: dict[str, str]
     grace_s: float
-    log_dir: str = ""
     words: tuple[str, ...] = ()
     is_script_checked: bool = True
     keep_going: bool = False

@@ -26,7 +26,6 @@ from .processes.system import (
     threads_each,
     usable_cores,
 )
-from .root.script_commands import make_log_folder, open_log
 from .runtime_dir import check_name, claim_name, find_record, list_records
 
 __all__ = [
@@ -45,9 +44,7 @@ __all__ = [
     "job_folder",
     "launch_root",
     "list_records",
-    "make_log_folder",
     "needed_descriptors",
-    "open_log",
     "open_pidfd",
     "pid_namespace",
     "ssh_launch",

@@ -58,7 +58,7 @@ async def _serve(options: BootOptions | ScriptOptions) -> None:
         _answer(address)
         try:
             if isinstance(options, ScriptOptions):
-                await _run_script(options, client, address)
+                await _run_script(options, client)
             else:
                 await _run_workspace(options, client, address)
         finally:
@@ -77,12 +77,10 @@ async def _run_workspace(
     await root.run()
 
 
-async def _run_script(
-    options: ScriptOptions, client: zmq.asyncio.Socket, address: RootAddress
-) -> None:
+async def _run_script(options: ScriptOptions, client: zmq.asyncio.Socket) -> None:
     from .root.script_root import ScriptRoot
 
-    root = ScriptRoot(options, client, address)
+    root = ScriptRoot(options, client)
     # The launcher forwards these signals. (A handler, because ranks would inherit SIG_IGN.)
     for number in _SIGNALS:
         asyncio.get_running_loop().add_signal_handler(number, root.on_signal, number)

@@ -29,12 +29,11 @@ from .output.notices import (
     say_no_ranks,
     say_replaced,
     say_stopped,
-    say_unwatched,
 )
 from .output.printer import MAX_LINES
 from .output.text import StreamName
 from .output.view import CannotAsk, OpenPrompt, Question, QuietView, View, format_time
-from .script import Detached, RootGone, RootSilent, Script, ScriptEvent, Woken, launch_detached
+from .script import RootGone, RootSilent, Script, ScriptEvent, Woken
 from .trace import Trace, say_trace
 from .workspace import Workspace
 
@@ -45,7 +44,6 @@ __all__ = [
     "Clear",
     "Completions",
     "Description",
-    "Detached",
     "Display",
     "Help",
     "Job",
@@ -74,7 +72,6 @@ __all__ = [
     "free_workspaces",
     "grouped",
     "is_image",
-    "launch_detached",
     "list_workspaces",
     "parse_ranks",
     "resolve_placement",
@@ -86,6 +83,5 @@ __all__ = [
     "say_replaced",
     "say_stopped",
     "say_trace",
-    "say_unwatched",
     "stop_workspace",
 ]

@@ -12,7 +12,6 @@ from typing import Any
 from phalanx.errors import DistributedError
 from phalanx.protocol import BootProgress, FromRoot, OwnershipTransferred
 
-from .cells.attach import Observer
 from .cells.runner import CellRunner
 from .connection.connect import Connection
 from .connection.root_client import RootClient
@@ -36,7 +35,6 @@ class Lifecycle:
         self, connection: Connection, *, is_kept: bool, notice: Callable[[str], None]
     ) -> None:
         self.is_kept = is_kept
-        self.is_watching = connection.mode == "watch"
         self.why_lost = ""  # who took the workspace over
         self._name = connection.name
         self._notice = notice
@@ -46,7 +44,6 @@ class Lifecycle:
         self._how_closed = "stopped"
         self._why_closed = "this workspace was stopped; start another with %distributed start -n 4"
         self.runner: CellRunner | None = None
-        self.observer: Observer | None = None
         self._news_lock = threading.Lock()
         self._early: list[FromRoot] = []  # messages that came before the runner was made
         self._unwatch_shutdown: Callable[[], None] = lambda: None
@@ -78,18 +75,13 @@ class Lifecycle:
         ``more_s`` is extra time in seconds for starting their hosts.
         """
         booted = self.root.wait_booted(BOOT_S + more_s, progress)
-        if self.is_watching:
-            observer = Observer(self._name, self.thread, self.root, booted)
-            with self._news_lock:
-                self.observer = observer
-        else:
-            runner = CellRunner(self._name, self.thread, self.root, booted)
-            with self._news_lock:
-                for message in self._early:
-                    runner.on_news(message)
-                self._early.clear()
-                self.runner = runner
-            runner.begin(is_new=is_new)
+        runner = CellRunner(self._name, self.thread, self.root, booted)
+        with self._news_lock:
+            for message in self._early:
+                runner.on_news(message)
+            self._early.clear()
+            self.runner = runner
+        runner.begin(is_new=is_new)
         atexit.register(self._at_exit)
         self._unwatch_shutdown = _watch_shutdown(self._on_shutdown)
 
@@ -111,8 +103,6 @@ class Lifecycle:
         if self._is_closed:
             self.thread.close()  # still open if the workspace was taken over
             return
-        if self.is_watching:
-            raise DistributedError(self._only_watches())
         self._close(self.root.stop)
 
     def detach(self) -> None:
@@ -148,7 +138,7 @@ class Lifecycle:
         Called from any thread, and does not wait. The main thread may run a cell that never ends;
         then the kernel is killed before `_at_exit`, which would wait for the ranks' end.
         """
-        if self.is_running and not self.is_watching and not self._is_detached:
+        if self.is_running and not self._is_detached:
             self._ends_with_kernel = True
             with contextlib.suppress(DistributedError):  # must not keep the kernel alive
                 self.root.ask_to_stop()
@@ -175,20 +165,12 @@ class Lifecycle:
         self.thread.check()
 
     def up(self) -> CellRunner:
-        """Return the runner of cells; refuse while only watching or booting."""
+        """Return the runner of cells; refuse while booting."""
         self.check_running()
-        if self.is_watching:
-            raise DistributedError(self._only_watches())
         if self.runner is None:
             msg = "the ranks are not up yet"
             raise DistributedError(msg)
         return self.runner
-
-    def _only_watches(self) -> str:
-        return (
-            f"the workspace {self._name!r} is only watched from here; "
-            f"take it over with %distributed attach {self._name} --take"
-        )
 
     def _on_news(self, message: FromRoot) -> None:
         """Handle a message of the root, on the socket thread."""
@@ -196,11 +178,11 @@ class Lifecycle:
             self._on_taken(message.pid)
             return
         with self._news_lock:
-            listener = self.observer or self.runner
-            if listener is None:
+            runner = self.runner
+            if runner is None:
                 self._early.append(message)
                 return
-        listener.on_news(message)
+        runner.on_news(message)
 
     def _on_taken(self, pid: int) -> None:
         text = (
@@ -224,9 +206,9 @@ class Lifecycle:
         Other calls check the connection themselves.
         """
         with self._news_lock:
-            listener = self.observer or self.runner
-        if listener is not None:
-            listener.taken(text)
+            runner = self.runner
+        if runner is not None:
+            runner.taken(text)
 
     @property
     def state(self) -> str:

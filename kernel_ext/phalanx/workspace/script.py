@@ -1,7 +1,6 @@
 """Start a script's ranks, read their output, send input.
 
-`Script` stays connected to the ranks' root supervisor. `launch_detached` leaves the ranks once they
-run; their output then goes to files. The command line (`phalanx launch`) uses both.
+`Script` stays connected to the ranks' root supervisor. The command line (`phalanx launch`) uses it.
 """
 
 from __future__ import annotations
@@ -13,8 +12,6 @@ import signal
 import threading
 import time
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -41,7 +38,7 @@ from phalanx.protocol.scripts import (
     ToScriptRoot,
     cost,
 )
-from phalanx.supervisor import RootProcess, claim_name, launch_root, make_log_folder
+from phalanx.supervisor import launch_root
 
 from .connection.transport import SocketThread
 from .options import HEARTBEAT_TIMEOUT_S, Job, checked_options, starting
@@ -58,32 +55,6 @@ ASKS = 3
 ASK_EVERY_S = 10.0
 ENDING_S = 5.0
 CLOSE_S = 2.0  # design.md section 5: the supervisor needs at most 0.5 s
-
-START_S = 30.0
-POLL_MS = 100
-
-
-def script_options(
-    boot: BootOptions,
-    job: Job,
-    grace_s: float,
-    log_dir: str = "",
-    *,
-    keep_going: bool = False,
-    max_restarts: int = 0,
-) -> ScriptOptions:
-    """Build the options that a script's root supervisor reads first."""
-    return ScriptOptions(
-        boot,
-        tuple(job.command),
-        dict(job.env),
-        grace_s,
-        log_dir,
-        tuple(job.words),
-        job.is_script_checked,
-        keep_going,
-        max_restarts,
-    )
 
 
 class RootGone:
@@ -164,8 +135,15 @@ class Script:
             hosts=job.at.hosts,
             remote=job.at.remote,
         )
-        options = script_options(
-            boot, job, grace_s, keep_going=keep_going, max_restarts=max_restarts
+        options = ScriptOptions(
+            boot,
+            tuple(job.command),
+            dict(job.env),
+            grace_s,
+            tuple(job.words),
+            job.is_script_checked,
+            keep_going,
+            max_restarts,
         )
         self._events: queue.SimpleQueue[ScriptEvent] = queue.SimpleQueue()
         self._untold: dict[tuple[int, str], int] = {}  # cost of handled output not yet acked
@@ -328,113 +306,3 @@ class Script:
         if isinstance(message, Started):
             self._n_started = len(message.pids)
         self._events.put(message)
-
-
-@dataclass(frozen=True)
-class Detached:
-    """A detached launch: name, supervisor pid and folder of the output."""
-
-    name: str
-    pid: int
-    log_dir: str
-
-
-def launch_detached(
-    job: Job,
-    *,
-    name: str,
-    is_named: bool,
-    log_dir: Path | None,
-    transport: str | None,
-    grace_s: float,
-    heartbeat_timeout_s: float = HEARTBEAT_TIMEOUT_S,
-    keep_going: bool = False,
-    max_restarts: int = 0,
-) -> Detached:
-    """Start a command once per rank, wait until all run, and detach.
-
-    Parameters
-    ----------
-    job : Job
-        Command, hosts and ranks.
-    name : str
-        Name of the launch; without ``is_named``, a number is appended if the name is in use.
-    log_dir : Path, optional
-        Folder for the ranks' output; by default ``phalanx-NAME`` in this folder.
-    transport, grace_s, heartbeat_timeout_s, keep_going, max_restarts
-        As in `Script`.
-
-    Raises
-    ------
-    DistributedError
-        The ranks could not be started, or the name is in use; the text is one line.
-    """
-    checked = checked_options(
-        job.at.ranks, name, 0.0, heartbeat_timeout_s, transport, remote=job.at.remote
-    )
-    public_key, secret_key = zmq.curve_keypair()
-    with claim_name(checked.name, is_fixed=is_named) as claim:
-        folder = Path(f"phalanx-{claim.name}" if log_dir is None else log_dir).absolute()
-        try:
-            make_log_folder(folder)
-            boot = BootOptions(
-                checked.world(claim.name),
-                client_pid=os.getpid(),
-                client_public_key=public_key,
-                linger_s=0.0,
-                cwd=job.cwd,
-                client_secret_key=secret_key,
-                record_fd=claim.fd,
-                record_path=str(claim.path),
-                hosts=job.at.hosts,
-                remote=job.at.remote,
-            )
-            options = script_options(
-                boot,
-                job,
-                grace_s,
-                str(folder),
-                keep_going=keep_going,
-                max_restarts=max_restarts,
-            )
-            root = launch_root(options, pass_fds=[claim.fd])
-        except BaseException:
-            claim.give_up()
-            raise
-    try:
-        _wait_started(
-            root, public_key, secret_key, job.at.remote.timeout_s if job.at.hosts else 0.0
-        )
-    except BaseException:
-        root.close(timeout_s=2.0)
-        raise
-    root.let_go()
-    return Detached(claim.name, root.pid, str(folder))
-
-
-def _wait_started(root: RootProcess, public_key: bytes, secret_key: bytes, hosts_s: float) -> None:
-    """Wait for the root's message that the ranks run.
-
-    ``hosts_s`` is extra time in seconds for starting the hosts.
-    """
-    decoder = msgspec.msgpack.Decoder(FromScriptRoot)
-    until_s = time.monotonic() + START_S + hosts_s
-    with zmq.Context() as context, context.socket(zmq.DEALER) as sock:
-        sock.linger = 0
-        sock.curve_serverkey = root.address.public_key
-        sock.curve_publickey, sock.curve_secretkey = public_key, secret_key
-        sock.connect(root.address.endpoint)
-        sock.send(msgspec.msgpack.encode(Hello(phalanx.__version__, os.getpid())))
-        while time.monotonic() < until_s:
-            if sock.poll(POLL_MS):
-                message = decoder.decode(sock.recv())
-                if isinstance(message, NotStarted):
-                    msg = f"the ranks could not be started: {message.message}"
-                    raise DistributedError(msg)
-                if isinstance(message, Started):
-                    return
-            elif root.poll() is not None:
-                msg = f"the supervisor is gone: {root.last_output()}"
-                raise DistributedError(msg)
-    msg = f"waited {START_S + hosts_s:g} s for the ranks to start"
-    raise DistributedError(msg)

@@ -227,9 +227,7 @@ class Workspace:
         return self
 
     @classmethod
-    def attach(
-        cls, name: str | None = None, *, take: bool = False, watch: bool = False
-    ) -> Workspace:
+    def attach(cls, name: str | None = None, *, take: bool = False) -> Workspace:
         """Attach to running ranks that another process has left.
 
         Parameters
@@ -238,9 +236,6 @@ class Workspace:
             Name of the workspace; may be omitted if only one workspace is free.
         take : bool
             Take the workspace from a process that uses it; that process is notified.
-        watch : bool
-            Only observe, while another process uses the workspace. `topology`, `output`, `stacks`
-            work, and `join` follows the running cell.
 
         Returns
         -------
@@ -254,14 +249,11 @@ class Workspace:
         DistributedError
             There is no such workspace, or it cannot be attached to; the text says why.
         ValueError
-            ``name`` is not a valid name, or both ``take`` and ``watch`` are given.
+            ``name`` is not a valid name.
         """
-        if take and watch:
-            msg = "a workspace is taken or watched, not both"
-            raise ValueError(msg)
         if name is not None:
             checked_text("name", name)
-        mode: Mode = "take" if take else "watch" if watch else "own"
+        mode: Mode = "take" if take else "own"
         self = cls(connect_to(choose_record(name), mode), is_kept=True)
         try:
             self._life.boot(is_new=False)
@@ -277,9 +269,6 @@ class Workspace:
 
     def join(self, *, view: View | None = None) -> builtins.list[RankResult]:
         """Show missed output and follow the running cell, after `attach`.
-
-        With ``watch``, the running cell is shown from its start, and Ctrl-C ends the watching, not
-        the cell.
 
         Parameters
         ----------
@@ -297,9 +286,6 @@ class Workspace:
             As in `run`.
         """
         shown = view or self.make_view()
-        self._life.check_running()
-        if self._life.observer is not None:
-            return self._life.observer.follow(shown)
         return self._life.up().join(shown)
 
     # -- cells --------------------------------------------------------------------------------
@@ -662,7 +648,7 @@ class Workspace:
         Raises
         ------
         DistributedError
-            The workspace was stopped, or this process only watches it.
+            The workspace was stopped.
 
         Notes
         -----
@@ -1092,13 +1078,8 @@ class Workspace:
 
     @property
     def is_running(self) -> bool:
-        """Whether this process uses or watches a workspace with a live supervisor."""
+        """Whether this process uses a workspace with a live supervisor."""
         return self._life.is_running
-
-    @property
-    def is_watching(self) -> bool:
-        """Whether this process only watches ranks that another process uses."""
-        return self._life.is_watching
 
     @property
     def was_left(self) -> bool:
@@ -1116,13 +1097,7 @@ class Workspace:
     # -- the end ------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """End the ranks and all processes started for them; idempotent.
-
-        Raises
-        ------
-        DistributedError
-            This process only watches the ranks.
-        """
+        """End the ranks and all processes started for them; idempotent."""
         self._life.stop()
 
     def detach(self) -> None:

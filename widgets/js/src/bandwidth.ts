@@ -6,8 +6,8 @@ import { Form } from "./bandwidth/form";
 import { is_running, NO_SWEEP, say_point, type Frame, type Kind } from "./bandwidth/state";
 import { disable, el, set_attributes, set_text } from "./shared/dom";
 import { decode, type Model } from "./shared/model";
-import { save_png, save_text } from "./shared/save";
-import { colour, on_theme } from "./shared/theme";
+import { save_text } from "./shared/save";
+import { on_theme } from "./shared/theme";
 import { module_of, WidgetView } from "./shared/view";
 
 const ANSWER_S = 10;
@@ -33,7 +33,7 @@ export class BandwidthView extends WidgetView {
   private readonly said = el("div", { class: "px-said", "aria-live": "polite" });
   private readonly legend = el("div", { class: "px-legend" });
   private readonly words = el("ul", { class: "px-words" });
-  private readonly saving = new Map<string, HTMLButtonElement>();
+  private readonly saving: HTMLButtonElement[] = [];
   private frame: Frame | null = null;
   private named = "";
   private at = -1; // index of the point that the keys have selected
@@ -55,10 +55,10 @@ export class BandwidthView extends WidgetView {
 
   private save_buttons(): HTMLElement {
     const group = el("span", { class: "px-saves", role: "group", "aria-label": "save" });
-    for (const form of ["csv", "json", "png"]) {
+    for (const form of ["csv", "json"]) {
       const words = form.toUpperCase();
       const button = this.button(words, { "aria-label": `save as ${words}` }, () => void this.save(form));
-      this.saving.set(form, button);
+      this.saving.push(button);
       group.append(button);
     }
     return group;
@@ -122,7 +122,7 @@ export class BandwidthView extends WidgetView {
     this.bar.parentElement?.toggleAttribute("hidden", frame.state === "none");
     this.fill.style.width = `${frame.n_points ? (100 * frame.n_done) / frame.n_points : 0}%`;
     const has_points = (frame.run?.points.length ?? 0) > 0;
-    for (const [form, button] of this.saving) disable(button, !has_points || (form !== "png" && !is_live));
+    for (const button of this.saving) disable(button, !has_points || !is_live);
   }
 
   private ask(action: string, args: Record<string, unknown>): void {
@@ -140,16 +140,6 @@ export class BandwidthView extends WidgetView {
 
   private async save(form: string): Promise<void> {
     const name = `phalanx-${this.frame?.asked.op ?? "sweep"}.${form}`;
-    if (form === "png") {
-      const panels = this.charts.flatMap((chart) => {
-        const canvas = chart.canvas();
-        return canvas ? [{ caption: chart.caption, canvas }] : [];
-      });
-      const lines = this.frame ? legend(this.frame) : [];
-      const named = lines.map((entry) => ({ ...entry, colour: colour(this.root, entry.colour) }));
-      save_png(name, this.name.textContent ?? "", panels, named, this.root);
-      return;
-    }
     const answer = await this.requests.ask(form, {}, ANSWER_S);
     if (answer.ok) save_text(name, answer.text, form === "csv" ? "text/csv" : "application/json");
     else if (this.frame) this.frame.error = answer.text;

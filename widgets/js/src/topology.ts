@@ -11,7 +11,6 @@ import {
 } from "./topology/state";
 import { Tiles } from "./topology/tiles";
 import { Measure, Zoom } from "./topology/toolbar";
-import { Uses } from "./topology/uses";
 
 const MODES: [string, string][] = [
   ["tiles", "Tiles"],
@@ -30,7 +29,6 @@ class TopologyView extends WidgetView {
   private readonly stage = el("div", { class: "px-stage" });
   private readonly legend = el("div", { class: "px-legend" });
   private readonly announced = el("div", { class: "px-unseen", "aria-live": "assertive" });
-  private readonly uses = new Uses();
   private readonly details: Details;
   private readonly measure: Measure;
   private readonly zoom: Zoom;
@@ -53,7 +51,7 @@ class TopologyView extends WidgetView {
     }
     modes.append(this.zoom.element);
     const bar = el("header", { class: "px-bar" }, this.name, this.head, this.pill, this.search, modes);
-    root.append(bar, this.why, this.stage, this.legend, this.uses.element, this.measure.element);
+    root.append(bar, this.why, this.stage, this.legend, this.measure.element);
     root.append(this.details.element, this.announced);
     this.listen();
     this.on_world();
@@ -180,7 +178,6 @@ class TopologyView extends WidgetView {
     const is_live = this.show_status(frame);
     this.tiles?.update(frame, since_s, this.chosen, this.search.value);
     this.matrix?.update(frame, this.chosen, this.search.value);
-    this.uses.show(world, frame, is_live);
     this.measure.show(frame, is_live);
     this.details.show(world, frame, this.chosen, since_s, is_live);
     this.show_legend(frame);

@@ -7,7 +7,7 @@ import {
   between, decades, fitted, panel, say_point, short, ticks, type Frame, type Kind,
 } from "../src/bandwidth/state";
 import { FakeModel, packed } from "./fakes";
-import { FakeContext, make_frame, make_point } from "./sweeps";
+import { make_frame, make_point } from "./sweeps";
 
 // jsdom has no canvas, and uPlot needs more of a browser when it is loaded.
 vi.mock("uplot", () => ({ default: class {} }));
@@ -67,7 +67,6 @@ describe("what a chart needs", () => {
 });
 
 class FakeChart implements Chart {
-  readonly caption = "in its unit";
   readonly element = document.createElement("figure");
   readonly drawn: Frame[] = [];
   at: number | null = null;
@@ -80,9 +79,6 @@ class FakeChart implements Chart {
   }
   point_at(nbytes: number | null): void {
     this.at = nbytes;
-  }
-  canvas(): null {
-    return null;
   }
   close(): void {
     this.is_closed = true;
@@ -224,27 +220,6 @@ describe("the widget", () => {
     view.close();
     media.get("(prefers-color-scheme: dark)")?.dispatchEvent(new Event("change"));
     expect(charts[0]?.drawn.length).toBe(n_drawn + 1);
-  });
-
-  it("saves a picture with the units of its panels and the names of its lines", () => {
-    const [context, made] = [new FakeContext(), document.createElement("canvas")];
-    made.width = made.height = 300;
-    vi.spyOn(HTMLCanvasElement.prototype, "getContext").mockReturnValue(context as never);
-    vi.spyOn(HTMLCanvasElement.prototype, "toDataURL").mockReturnValue("data:,");
-    const clicked = vi.spyOn(HTMLAnchorElement.prototype, "click").mockImplementation(() => undefined);
-    show(make_frame(3, { earlier: [{ name: "before", points: [make_point(8)] }] }));
-    for (const chart of charts) chart.canvas = () => made as never;
-    button("PNG").click();
-    const at = new Map(context.texts.map(({ words, x, y }) => [words, { x, y }]));
-    expect([...at.keys()]).toEqual([
-      "all_sum · arena · float32 · 4 ranks", "in its unit", "this", "the model that fits it", "before",
-    ]);
-    expect(context.texts.filter(({ words }) => words === "in its unit").map(({ x }) => x)).toEqual([16, 332]);
-    expect(at.get("in its unit")?.y).toBeLessThan(context.top); // above the panels
-    for (const words of ["this", "before"]) expect(at.get(words)?.y).toBeGreaterThan(context.top + 300); // and below
-    expect(context.dashes).toEqual([[], [4, 4], []]);
-    expect(clicked).toHaveBeenCalledOnce();
-    vi.restoreAllMocks();
   });
 
   it("leaves nothing behind", () => {

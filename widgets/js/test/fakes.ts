@@ -79,7 +79,7 @@ export function make_rank(state: State, more: Partial<RankNow> = {}): RankNow {
 }
 
 export function make_frame(ranks: RankNow[], more: Partial<Frame> = {}): Frame {
-  return { status: "live", why: "", epoch: 1, now: 1012, ranks, links: [], arena: [], uses: [], measuring: "", ...more };
+  return { status: "live", why: "", epoch: 1, now: 1012, ranks, links: [], arena: [], measuring: "", ...more };
 }
 
 /** Yield an element and all nodes in it, in the order of the page. */

@@ -23,30 +23,17 @@ export function make_frame(n_points: number, more: Partial<Frame> = {}): Frame {
 /** A fake canvas that records the drawing. */
 export class FakeContext {
   font = "";
-  top = 0;
-  readonly texts: { words: string; x: number; y: number }[] = [];
   readonly lines: number[][] = [];
-  readonly dashes: number[][] = [];
   private from: number[] = [];
 
-  fillText(words: string, x: number, y: number): void {
-    this.texts.push({ words, x, y });
-  }
-  measureText(words: string): { width: number } {
-    return { width: 7 * words.length };
-  }
-  drawImage(_image: unknown, _x: number, y: number): void {
-    this.top = y;
-  }
   moveTo(...from: number[]): void {
     this.from = from;
   }
   lineTo(...to: number[]): void {
     this.lines.push([...this.from, ...to]);
   }
-  setLineDash(dash: number[]): void {
-    this.dashes.push(dash);
-  }
+  setLineDash(): void {}
+  fillText(): void {}
   fillRect(): void {}
   beginPath(): void {}
   stroke(): void {}

@@ -1,8 +1,7 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import topology from "../src/topology";
 import { arrows, curve, matrix, runs, width_of } from "../src/topology/links";
-import { age_s, by_state, facts, load, matches, moved, death_announcement, peers, say_moved, type Use } from "../src/topology/state";
-import { say_use } from "../src/topology/uses";
+import { age_s, by_state, facts, load, matches, moved, death_announcement, peers, say_moved } from "../src/topology/state";
 import { FakeModel, make_frame, make_rank, make_world, nodes_of, packed } from "./fakes";
 
 const NASTY = "<script>alert(1)</script>";
@@ -100,22 +99,6 @@ describe("links", () => {
       [0, 2, "tcp"],
       [2, 1, ""],
     ]);
-  });
-});
-
-describe("ways in use", () => {
-  it("are told with what they mean, and the way around", () => {
-    const flat = { ...make_world(1, 4), arenas: [] };
-    expect(say_use(["all_sum", "ring", 1 << 20, 4 << 20, false, true], flat)).toBe(
-      "all_sum of 1 MiB to 4 MiB: ring (each passes on to the next, all the way around: 0 → 1 → 2 → 3 → 0)",
-    );
-    expect(say_use(["all_max", "staged+ring", 1 << 20, 1 << 20, false, false], make_world(3, 2))).toBe(
-      "all_max of 1 MiB: staged (in shared memory, each rank works on its share) on each host, between hosts " +
-        "ring (each passes on to the next, all the way around: node0 → node1 → node2 → node0) – earlier",
-    );
-    expect(say_use(["all_sum", "ring", 8, 8, true, true], flat)).not.toContain("→");
-    expect(say_use(["all_sum", "ring", 8, 8, false, true], make_world(64, 1))).toContain(": 0 → 1 → … → 63 → 0)");
-    expect(say_use(["barrier", "something new", 0, 0, false, true], flat)).toBe("barrier: something new");
   });
 });
 
@@ -328,17 +311,13 @@ describe("view", () => {
     expect(root.querySelector(".px-moving")).toBeNull();
   });
 
-  it("says which algorithms are in use, and shows which way a ring goes", () => {
+  it("shows which way a ring goes", () => {
     show(3, 1);
-    expect(root.querySelector<HTMLElement>(".px-uses")?.hidden).toBe(true);
     const ranks = Array(3).fill(make_rank("busy"));
     const links: [number, number, number][] = [[0, 1, 5e6], [1, 0, 2e3], [1, 2, 5e6], [2, 0, 3e3]];
-    model.set("frame", packed(make_frame(ranks, { links, uses: [["all_sum", "ring", 8, 8, false, true]] })));
-    expect(root.querySelector(".px-uses li")?.textContent).toContain("all_sum of 8 B: ring");
+    model.set("frame", packed(make_frame(ranks, { links })));
     expect([...root.querySelectorAll(".px-arrow")].map((its) => its.getAttribute("d")?.match(/M/g)?.length)).toEqual([1, 1]);
-    const gone = { links, status: "gone" as const, uses: [["all_sum", "ring", 8, 8, false, true]] as Use[] };
-    model.set("frame", packed(make_frame(ranks, gone)));
-    expect(root.querySelector(".px-uses li")?.textContent).toMatch(/earlier$/);
+    model.set("frame", packed(make_frame(ranks, { links, status: "gone" })));
     button("Links").click();
     expect(root.querySelectorAll(".px-flows circle")).toHaveLength(4);
     model.set("frame", packed(make_frame(ranks)));

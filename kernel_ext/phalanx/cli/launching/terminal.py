@@ -6,11 +6,14 @@ terminal and the flags of its descriptor stay unchanged.
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import io
 import os
 import re
 import select
 import signal
+import stat
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,8 +21,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
-
-from phalanx.supervisor import make_log_folder, open_log
 
 PARTIAL_LINE_AFTER_S = 0.1  # an unfinished line is shown after this time, as it may be a prompt
 MAX_LINE = 1 << 20  # bytes kept of an unfinished line; longer lines are shown in parts
@@ -199,6 +200,19 @@ def _n_cut(data: bytes) -> int:
     return 0
 
 
+def _open_log(path: Path) -> IO[bytes]:
+    """Open a new, unbuffered file that only this user may read."""
+
+    def open_private(name: str, flags: int) -> int:
+        fd = os.open(name, flags, 0o600)
+        if stat.S_ISREG(os.fstat(fd).st_mode):  # an old file may have other modes
+            with contextlib.suppress(PermissionError):
+                os.fchmod(fd, 0o600)
+        return fd
+
+    return io.FileIO(path, "w", opener=open_private)
+
+
 class Screen:
     """Shows whole lines of ranks with labels.
 
@@ -221,10 +235,11 @@ class Screen:
         """Also write each rank's output to files in ``folder``."""
         if folder is None:
             return
-        make_log_folder(folder)
+        # For this user alone; an existing folder keeps its permissions.
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for rank in range(self._size):
             for stream in STREAMS:
-                file = stack.enter_context(open_log(folder / f"rank-{rank}.{stream}"))
+                file = stack.enter_context(_open_log(folder / f"rank-{rank}.{stream}"))
                 self._logs[rank, stream] = file
 
     def feed(self, rank: int, stream: str, data: bytes, now: float) -> None:

@@ -28,8 +28,6 @@ log = logging.getLogger(__name__)
 # promise is 0.5 s (design.md section 5).
 LOOK_EVERY_S = 0.2
 
-LOOKS_PER_COUNT = 5  # polls per reading of the kernel's memory counts, which help to explain deaths
-
 
 @dataclass
 class _Silence:
@@ -241,15 +239,8 @@ class HealthWatch:
 
     async def run(self, watched: Callable[[], Collection[int]]) -> None:
         """Poll until cancelled; ``watched`` returns the ranks others may wait for."""
-        loop, looks, errors = (
-            asyncio.get_running_loop(),
-            0,
-            LogOnceOnError("a look at the ranks' health"),
-        )
+        loop, errors = asyncio.get_running_loop(), LogOnceOnError("a look at the ranks' health")
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
-            looks += 1
             with errors.look():
                 self._freeze.look({rank: self._host.beats(rank) for rank in watched()}, loop.time())
-                if looks % LOOKS_PER_COUNT == 0:
-                    self._host.look_at_memory()

@@ -355,7 +355,6 @@ class LocalHost:
         child = self._children[rank] = _Rank(process, ours, stacks)
         self._loop.add_reader(ours, self._read, rank, child)
         self._sweeper.started(process.pid, serial)
-        self._oom.look(process.pid, self._loop.time())
 
     def pid(self, rank: int) -> int:
         """Return the process id of a rank; 0 if never started."""
@@ -397,12 +396,6 @@ class LocalHost:
     def reason(self, rank: int) -> str:
         """Return a text about how a rank ended."""
         return self._children[rank].reason
-
-    def look_at_memory(self) -> None:
-        """Read the kernel's counts of out-of-memory kills for running ranks."""
-        for child in self._children.values():
-            if child.process.status is None:
-                self._oom.look(child.process.pid, self._loop.time())
 
     def signal(self, rank: int, number: signal.Signals) -> None:
         """Send a signal to a rank and its process group.
@@ -482,15 +475,16 @@ class LocalHost:
         self._sweeper.gone(child.process.pid)
         self.memory.mark_slot_dead(self._slots[rank])
         if not self._is_stopping:
-            child.reason = child.nonsense or self._reason(child.process.pid, status)
+            child.reason = child.nonsense or self._reason(status)
             if rank in self._shown and child.process.tail:
                 with contextlib.suppress(OSError):  # a full disk must not hide a rank's death
                     os.write(self._shown[rank], child.process.tail.encode(errors="replace"))
             self._events.on_lost(rank, child.reason, child.process.tail)
 
-    def _reason(self, pid: int, status: int) -> str:
-        is_explained = self._oom.explains(pid, self._loop.time())
-        return OUT_OF_MEMORY if status == -signal.SIGKILL and is_explained else exit_reason(status)
+    def _reason(self, status: int) -> str:
+        if status == -signal.SIGKILL and self._oom.explains():
+            return OUT_OF_MEMORY
+        return exit_reason(status)
 
     def give_back(self, rank: int) -> None:
         """Return a dead rank's memory to the system.

@@ -9,7 +9,6 @@ import logging
 import os
 import signal
 import subprocess
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -24,8 +23,6 @@ LAST_OUTPUT_S = 0.5
 
 TAIL_CHARACTERS = 16_384  # kept to explain a death
 OUT_OF_MEMORY = "was killed by the kernel: out of memory"
-# The count grows before the process gets the signal, and a big process takes some time to end.
-OOM_RECENT_S = 10.0
 
 
 def exit_reason(status: int) -> str:
@@ -303,11 +300,12 @@ class OutputPipe:
 
 
 class OutOfMemory:
-    """Tell whether the kernel killed a process because memory ran out.
+    """Tell whether the kernel killed a rank because memory ran out.
 
-    Linux's control groups, versions 1 and 2, count such kills but do not name the processes. `look`
-    therefore reads the counts often. A count that has just grown explains the death of one process
-    of the group. On other systems nothing is found.
+    A control group of version 2 counts such kills but does not name the processes. All ranks are in
+    the group of their supervisor. The count is read at the death of a rank: each kill since the
+    supervisor's start explains one death by SIGKILL, also a kill of another process of the group.
+    Without such a group nothing is found.
 
     Parameters
     ----------
@@ -316,69 +314,41 @@ class OutOfMemory:
     """
 
     def __init__(self, proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> None:
-        self._proc = proc
-        self._groups = groups
-        self._files: dict[int, Path] = {}  # by process id
-        self._counts: dict[Path, int] = {}
-        # times at which a count was seen to grow, one per kill
-        self._kills: dict[Path, deque[float]] = {}
+        self._file = _kill_counts(proc, groups)
+        self._n_explained = self._count()
 
-    def look(self, pid: int, now_s: float) -> None:
-        """Record a living process's control group, and the group's kill count."""
-        file = self._file_of(pid)
-        if file is not None:
-            self._files[pid] = file
-            self._count(file, now_s)
+    def explains(self) -> bool:
+        """Whether lack of memory ended a process that SIGKILL ended.
 
-    def explains(self, pid: int, now_s: float) -> bool:
-        """Whether lack of memory ended this process; call once, after its end."""
-        file = self._files.pop(pid, None)
-        if file is None:
+        Call this once for each such process.
+        """
+        if self._count() <= self._n_explained:
             return False
-        self._count(file, now_s)
-        kills = self._kills.get(file, deque())
-        while kills and now_s - kills[0] > OOM_RECENT_S:
-            kills.popleft()
-        if not kills:
-            return False
-        kills.popleft()
+        self._n_explained += 1
         return True
 
-    def _count(self, file: Path, now_s: float) -> None:
-        count = _oom_kills(file)
-        more = count - self._counts.get(file, count)
-        self._counts[file] = count
-        if more > 0:
-            self._kills.setdefault(file, deque()).extend([now_s] * more)
-
-    def _file_of(self, pid: int) -> Path | None:
-        """Return the file with the kill count of a process's group.
-
-        Returns None without such a file; the root group of the machine has none.
-        """
+    def _count(self) -> int:
+        """Return the number of the group's line "oom_kill N"; else 0."""
         try:
-            lines = (self._proc / str(pid) / "cgroup").read_text(errors="replace").splitlines()
+            lines = self._file.read_text().splitlines() if self._file else []
         except OSError:
-            return None
-        found: list[Path] = []
-        for line in lines:
-            _, controllers, path = line.split(":", 2)
-            # In a container the path may be the host's, and only its end exists here.
-            inside = path.lstrip("/")
-            if "memory" in controllers.split(","):
-                folder, name = self._groups / "memory", "memory.oom_control"
-                found[:0] = [folder / inside / name, folder / name]
-            elif not controllers:
-                for folder in (self._groups, self._groups / "unified"):
-                    found += [folder / inside / "memory.events", folder / "memory.events"]
-        return next((file for file in found if file.is_file()), None)
+            return 0
+        words = (line.split() for line in lines)
+        return next((int(word[1]) for word in words if word[:1] == ["oom_kill"]), 0)
 
 
-def _oom_kills(file: Path) -> int:
-    """Return the number of a group's line "oom_kill N"; else 0."""
+def _kill_counts(proc: Path, groups: Path) -> Path | None:
+    """Return the file with the kill count of this process's group.
+
+    Returns None without such a file; the root group of the machine has none.
+    """
     try:
-        lines = file.read_text().splitlines()
+        lines = (proc / "self" / "cgroup").read_text(errors="replace").splitlines()
     except OSError:
-        return 0
-    words = (line.split() for line in lines)
-    return next((int(word[1]) for word in words if word[:1] == ["oom_kill"]), 0)
+        return None
+    inside = next((line[4:] for line in lines if line.startswith("0::/")), None)
+    if inside is None:
+        return None
+    # In a container the path may be the host's, and only its end exists here.
+    files = groups / inside / "memory.events", groups / "memory.events"
+    return next((file for file in files if file.is_file()), None)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from itertools import combinations
 from typing import Any
 
@@ -123,7 +123,7 @@ class CellHistory:
     Examples
     --------
     >>> log = CellHistory(RankDirectory(2))
-    >>> log.begin("a", (0, 1), {0: 0, 1: 0})
+    >>> log.begin("a", (0, 1))
     >>> log.end(0, CellEnded("a", ok=True))
     >>> [cell.ended for cell in log.unfinished(has_seen_all=True)]
     [{0: ''}]
@@ -134,18 +134,13 @@ class CellHistory:
         self._dead = ranks.dead
         ranks.subscribe(lost=self._on_lost, alive=self._on_alive)
         self._cells: dict[str, tuple[tuple[int, ...], dict[int, str]]] = {}
-        self._since: dict[str, Mapping[int, int]] = {}  # see `CellStatus.since`
         self._last = ""  # the cell that ended last
 
-    def begin(
-        self, cell: str, ranks: tuple[int, ...], since: Mapping[int, int], title: str = ""
-    ) -> None:
+    def begin(self, cell: str, ranks: tuple[int, ...], title: str = "") -> None:
         """Record a cell that is about to run."""
         self._cells.pop(self._last, None)
         self._last = ""
         self._cells[cell] = tuple(rank for rank in ranks if rank not in self._dead), {}
-        self._since = {known: self._since[known] for known in self._cells if known in self._since}
-        self._since[cell] = since
         self.times.begin(cell, self._cells[cell][0], title)
 
     def forget(self, cell: str) -> None:
@@ -184,7 +179,7 @@ class CellHistory:
     def unfinished(self, *, has_seen_all: bool) -> tuple[CellStatus, ...]:
         """Return the running cells, and the last until its end is seen."""
         return tuple(
-            CellStatus(cell, ranks, dict(ended), dict(self._since[cell]))
+            CellStatus(cell, ranks, dict(ended))
             for cell, (ranks, ended) in self._cells.items()
             if not (has_seen_all and self._is_over(cell))
         )
@@ -272,8 +267,7 @@ class QueryService:
 
     def begin_cell(self, cell: str, ranks: tuple[int, ...], title: str) -> None:
         """Record a cell that its owner is about to send."""
-        shown = {rank: self._host.shown_nbytes(rank) for rank in ranks}
-        self.cells.begin(cell, ranks, shown, title)
+        self.cells.begin(cell, ranks, title)
         self._is_end_seen = True
 
     async def answer(self, question: Question) -> FromRoot:

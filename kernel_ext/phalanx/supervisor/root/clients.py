@@ -1,4 +1,4 @@
-"""Track the clients of a workspace: one owner and several observers.
+"""Track the owner of a workspace.
 
 When the owner's process ends, the linger timer starts. `Clients` also keeps the workspace's record
 in the runtime folder up to date.
@@ -32,7 +32,7 @@ __all__ = ["Clients"]
 
 
 class Clients:
-    """Track the clients of one root and send them messages.
+    """Track the owner of one root, and send messages to clients.
 
     Parameters
     ----------
@@ -62,7 +62,6 @@ class Clients:
         self._started = time.time()
         self._owner = b""  # routing id; empty: no owner (yet)
         self._owner_pid = 0
-        self._watchers: dict[bytes, int] = {}  # observers: routing id -> pid
         self._unsent: list[FromRoot] = []  # messages for the first owner, kept until its `Hello`
         self._had_owner = self._is_stopping = False
         self._pidfd = -1
@@ -105,16 +104,12 @@ class Clients:
             return False
         # A pid of another namespace (a container's) means nothing here.
         pid = hello.pid if hello.pid_namespace in {0, pid_namespace()} else 0
-        if hello.mode == "watch":
-            self._watchers[identity] = pid
-            self.n_greeted += 1
-            return True
         is_free = not self._owner and self._owner_pid in {0, pid}
         if not is_free and hello.mode != "take" and identity != self._owner:
             name = self._options.world.name
             text = (
                 f"the workspace {name!r} is used by {self.owner}; take it over with "
-                f"%distributed attach {name} --take, or look on with --watch"
+                f"%distributed attach {name} --take"
             )
             self.answer(identity, AttachRefused(text))
             return False
@@ -133,7 +128,6 @@ class Clients:
 
     def let_go(self, identity: bytes) -> None:
         """Detach a client without stopping the ranks."""
-        self._watchers.pop(identity, None)
         if self.has_owner(identity):
             self._on_gone()
 
@@ -179,15 +173,10 @@ class Clients:
     # -- messages to clients ------------------------------------------------------------------
 
     def tell(self, message: FromRoot) -> None:
-        """Send a message to all clients.
+        """Send a message to the owner.
 
         Before the first owner's hello, the message is kept for that owner.
         """
-        for identity, pid in list(self._watchers.items()):
-            if not pid or _runs(pid):  # messages to one that has disconnected are dropped anyway
-                self.answer(identity, message)
-            else:
-                del self._watchers[identity]
         if self._owner:
             self.answer(self._owner, message)
         elif not self._had_owner:
@@ -208,7 +197,6 @@ class Clients:
         self._file.write(
             WorkspaceRecord(
                 version=phalanx.__version__,
-                kind="cells",
                 name=options.world.name,
                 size=options.world.size,
                 pid=os.getpid(),
@@ -235,13 +223,3 @@ class Clients:
         self._unwatch()
         if self._file is not None:
             self._file.close()
-
-
-def _runs(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # the process exists and belongs to another user
-        pass
-    return True

@@ -1,23 +1,15 @@
 """Run a script's commands on every host; forward input and output.
 
 Local ranks are served through pipes, remote ranks through messages to their hosts. `ScriptRoot`
-decides what a rank's end means. `DetachedLogWriter` replaces the launcher of a detached script.
+decides what a rank's end means.
 """
 
 from __future__ import annotations
 
-import contextlib
-import io
-import os
-import stat
-import time
 from collections.abc import Callable
-from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
-import phalanx
 from phalanx.distributed import RESTART_VARIABLES
-from phalanx.protocol import BootOptions, Notice, RootAddress, WorkspaceRecord, name_ranks
 from phalanx.protocol.host import (
     CloseInput,
     CommandInput,
@@ -30,26 +22,20 @@ from phalanx.protocol.host import (
     RunCommand,
 )
 from phalanx.protocol.scripts import (
-    AllEnded,
     FromScriptRoot,
     InputCut,
     InputTaken,
     NotStarted,
     Output,
     OutputTaken,
-    RankEnded,
     ScriptOptions,
     Started,
 )
 
-from ..processes.child import exit_reason
 from ..processes.streams import ForwardedPipe, InputLog, InputPipe
-from ..runtime_dir import RecordFile
 
 if TYPE_CHECKING:
     from ..hosts.host_set import HostSet
-
-JOURNAL = "phalanx.log"
 
 
 class Commands:
@@ -243,99 +229,3 @@ class Commands:
             self._runs(rank)
         else:
             self._fail(rank, message.text)
-
-
-def make_log_folder(folder: Path) -> None:
-    """Create a folder for ranks' output, readable by this user alone.
-
-    An existing folder keeps its permissions.
-    """
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-
-
-def open_log(path: Path) -> IO[bytes]:
-    """Open a new, unbuffered file that only this user may read."""
-
-    def open_private(name: str, flags: int) -> int:
-        fd = os.open(name, flags, 0o600)
-        if stat.S_ISREG(os.fstat(fd).st_mode):  # an old file may have other modes
-            with contextlib.suppress(PermissionError):
-                os.fchmod(fd, 0o600)
-        return fd
-
-    return io.FileIO(path, "w", opener=open_private)
-
-
-class DetachedLogWriter:
-    """Write a detached script's output and journal to a folder.
-
-    Each rank has two files, such as ``rank-0.stdout`` and ``rank-0.stderr``. The writer takes the
-    place of the launcher.
-    """
-
-    def __init__(self, folder: str, ranks: int) -> None:
-        self._files: dict[tuple[int, str], IO[bytes]] = {}
-        for rank in range(ranks):
-            for stream in ("stdout", "stderr"):
-                self._files[rank, stream] = open_log(Path(folder, f"rank-{rank}.{stream}"))
-        self._journal = open_log(Path(folder, JOURNAL))
-
-    def take(self, message: FromScriptRoot) -> bool:
-        """Write one message; return whether it was the last one."""
-        if isinstance(message, Output):
-            # A full disk loses output. The handling of a rank's end must still run.
-            with contextlib.suppress(OSError):
-                self._files[message.rank, message.stream].write(message.data)
-        elif isinstance(message, RankEnded):
-            self._say(f"rank {message.rank} {exit_reason(message.status)}")
-        elif isinstance(message, Notice):
-            self._say(message.text)
-        elif isinstance(message, NotStarted):
-            self._say(f"the ranks could not be started: {message.message}")
-            return True
-        elif isinstance(message, AllEnded):
-            self._say(_say_ended(message))
-            return True
-        return False
-
-    def _say(self, text: str) -> None:
-        with contextlib.suppress(OSError):
-            line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n"
-            self._journal.write(line.encode())
-
-    def close(self) -> None:
-        """Close the files; idempotent."""
-        self._journal.close()
-        for file in self._files.values():
-            file.close()
-
-
-def _say_ended(end: AllEnded) -> str:
-    if end.culprit >= 0:
-        return f"failed: rank {end.culprit} {exit_reason(end.statuses[end.culprit])}{end.beside}"
-    if end.done_without:
-        failed = name_ranks(end.done_without)
-        return f"the others have ended well without {failed}"
-    return "stopped" if end.is_forced else "all ranks have ended well"
-
-
-def script_record(options: ScriptOptions, address: RootAddress, pid: int) -> RecordFile:
-    """Write the record with which a script's ranks are listed and stopped."""
-    boot: BootOptions = options.boot
-    file = RecordFile(boot.record_fd, boot.record_path)
-    file.write(
-        WorkspaceRecord(
-            version=phalanx.__version__,
-            kind="script",
-            name=boot.world.name,
-            size=boot.world.size,
-            pid=pid,
-            started=time.time(),
-            endpoint=address.endpoint,
-            public_key=address.public_key,
-            client_public_key=boot.client_public_key,
-            client_secret_key=boot.client_secret_key,
-            log_dir=options.log_dir,
-        )
-    )
-    return file

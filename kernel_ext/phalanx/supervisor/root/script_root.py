@@ -26,7 +26,6 @@ from phalanx.protocol import (
     Join,
     Notice,
     Recover,
-    RootAddress,
     StacksAre,
     ToSupervisor,
     say_late,
@@ -36,18 +35,16 @@ from phalanx.protocol.scripts import (
     FromScriptRoot,
     Input,
     NotStarted,
-    Output,
     OutputTaken,
     RankEnded,
     ScriptOptions,
     ToScriptRoot,
-    cost,
 )
 
 from ..membership import WorldState
 from ..processes.system import open_pidfd
 from .root import Root
-from .script_commands import Commands, DetachedLogWriter, script_record
+from .script_commands import Commands
 
 log = logging.getLogger(__name__)
 # How long a failed rank's blame may wait for the culprit to end as well: the time that an
@@ -197,9 +194,7 @@ class ScriptRoot(Root[ToScriptRoot]):
     Made with the launch's options and a bound socket.
     """
 
-    def __init__(
-        self, options: ScriptOptions, client: zmq.asyncio.Socket, address: RootAddress
-    ) -> None:
+    def __init__(self, options: ScriptOptions, client: zmq.asyncio.Socket) -> None:
         boot = options.boot
         world = WorldState(
             boot.world.size,
@@ -220,22 +215,13 @@ class ScriptRoot(Root[ToScriptRoot]):
         self._ending: asyncio.Task[None] | None = None
         self._patience: asyncio.TimerHandle | None = None  # grace after a failure
         self._is_forced = False
-        self._writer = (
-            DetachedLogWriter(options.log_dir, boot.world.size) if options.log_dir else None
-        )
-        self._record = script_record(options, address, os.getpid()) if options.log_dir else None
 
     async def _start(self) -> None:
-        if self._writer is None:
-            self._watch_client(self._boot.client_pid)
+        self._watch_client(self._boot.client_pid)
         self._tasks.spawn(self._begin())
 
     async def _stop(self) -> None:
         await self._host.stop()
-        if self._writer is not None:
-            self._writer.close()
-        if self._record is not None:
-            self._record.close()
 
     async def _begin(self) -> None:
         """Start the other hosts, then the ranks.
@@ -247,8 +233,6 @@ class ScriptRoot(Root[ToScriptRoot]):
             return
         self._has_begun = True
         self._commands.start()
-        if self._writer is not None:
-            self._commands.input(b"")  # end of input: a detached script has none
 
     def _give_up(self) -> None:
         """End everything; the launcher knows why the ranks cannot run."""
@@ -306,12 +290,6 @@ class ScriptRoot(Root[ToScriptRoot]):
         self._tell(StacksAre(request.id, stacks))
 
     def _tell(self, message: FromScriptRoot) -> None:
-        if self._writer is not None:
-            if self._writer.take(message):
-                self.end()
-            if isinstance(message, Output):
-                self._commands.taken(OutputTaken(message.rank, message.stream, cost(message.data)))
-                return
         if self._client_id:
             self._client.send_multipart([self._client_id, msgspec.msgpack.encode(message)])
         else:

@@ -6,36 +6,28 @@ The root tells how cells stand, and the ranks tell which cell they run.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 
 import msgspec
 
 from phalanx.protocol import (
-    Booted,
     CellStatus,
     CellStatusReply,
-    FromRoot,
-    Notice,
     OutputIs,
-    RankLost,
-    Replaced,
-    Step,
     TypedLine,
     format_ranks,
     name_ranks,
 )
 
 from ..connection.root_client import RootClient
-from ..connection.transport import SocketThread
-from ..output.events import Ended, Lost, NoticeEvent, OwnershipLost, Text
+from ..output.events import Ended, Lost, Text
 from ..output.notices import say_died, say_returned
 from ..output.printer import CellOutput
 from ..output.view import View
-from .cell import AttachedCell, Cell, ObservedCell, PresenceProbe, failure_of, lost_of
+from .cell import AttachedCell, PresenceProbe, failure_of
 from .dispatch import Dispatch
-from .loop import RankResult, raise_for, results_of, run_cell
 
-__all__ = ["AttachSync", "Observer"]
+__all__ = ["AttachSync"]
 
 
 MISSED_LINES = 200  # of each rank: about as much as a person scrolls through
@@ -48,54 +40,31 @@ NEVER_SENT_S = 0.5  # a cell that was sent reaches its rank within this time
 class AttachSync:
     """Fetches what a new client missed, once the root has accepted it.
 
-    `tell` and `show` write for the person. A client that does not own the ranks only watches: it is
-    shown a running cell from the cell's beginning.
+    `tell` and `show` write for the person.
     """
 
-    def __init__(
-        self,
-        name: str,
-        dispatch: Dispatch,
-        root: RootClient,
-        size: int,
-        *,
-        is_owner: bool = True,
-    ) -> None:
+    def __init__(self, name: str, dispatch: Dispatch, root: RootClient, size: int) -> None:
         self._name = name
         self._dispatch = dispatch
         self._root = root
         self._ranks = tuple(range(size))
         self.cell: AttachedCell | None = None
-        self._is_owner = is_owner
         self.status = root.cell_status()
-        self._missed: dict[int, OutputIs] = {}
-        self.silent: set[int] = set()
         found = _last_running(self.status)
-        if found is None and not is_owner:
-            return
         if found is not None:
-            made = AttachedCell if is_owner else ObservedCell
-            self.cell = made(found.cell, found.ranks)
+            self.cell = AttachedCell(found.cell, found.ranks)
             # The cell holds messages until `begin_cell` knows which of them were shown already.
             dispatch.adopt(self.cell)
         self._greeting = PresenceProbe(f"{name}:greet", self._ranks)
         dead = {death.rank for death in self.status.deaths}
         self.silent = self._greet(set(self._ranks) - dead, SILENT_S)
-        if is_owner:
-            self._drop_unsent()
+        self._drop_unsent()
         # Output and ends after this request arrive as messages; earlier ones are in the reply.
         self.status = root.cell_status()
-        self._missed = {
+        self._missed: dict[int, OutputIs] = {
             rank: root.output(rank, since=since, max_lines=MISSED_LINES)
-            for rank, since in self._since().items()
+            for rank, since in self.status.marks.items()
         }
-
-    def _since(self) -> Mapping[int, int]:
-        """Return by rank the output byte where showing begins."""
-        if self._is_owner:
-            return self.status.marks
-        status = self._cell_status()
-        return {} if status is None else status.since
 
     @property
     def deaths(self) -> list[Lost]:
@@ -194,10 +163,7 @@ class AttachSync:
             verb = "do" if len(self.silent) > 1 else "does"
             view.notice(f"{name_ranks(self.silent)} {verb} not answer yet")
         if self.running:
-            how = "joined" if self._is_owner else "watched"
-            view.notice(f"a cell runs on {name_ranks(self.running)}; it is {how} here")
-            return
-        if not self._is_owner:
+            view.notice(f"a cell runs on {name_ranks(self.running)}; it is joined here")
             return
         for cell in self.status.cells:
             view.notice(f"the cell that ran has ended meanwhile: {_how(cell)}")
@@ -263,81 +229,3 @@ def _how(cell: CellStatus) -> str:
             by_error.setdefault(error, []).append(rank)
     parts += [f"rank {format_ranks(ranks)} in {error}" for error, ranks in by_error.items()]
     return "; ".join(parts) or "its ranks have died"
-
-
-LEFT = "the cell is no longer watched; it goes on"
-
-
-class Observer:
-    """Follows the cells of another process, one at a time."""
-
-    def __init__(self, name: str, thread: SocketThread, root: RootClient, booted: Booted) -> None:
-        self._name = f"{name}:{booted.client}"
-        self._root = root
-        self._size = len(booted.engines)
-        self._dispatch = Dispatch(thread, booted.connection, booted.engines, booted.session)
-
-    def follow(self, view: View) -> list[RankResult]:
-        """Show the running cell from its beginning to its end.
-
-        See `Workspace.join`.
-        """
-        missed = AttachSync(self._name, self._dispatch, self._root, self._size, is_owner=False)
-        missed.tell(view)
-        if missed.cell is None:
-            return []
-        try:
-            if not missed.running:
-                return []
-            cell = missed.begin_cell()
-            outcome = run_cell(
-                cell, view, _SilentSender(cell), look=self._root.look, see=self._root.see
-            )
-        finally:
-            self._dispatch.forget(missed.cell)
-        if outcome.taken:
-            view.notice(outcome.taken)
-            return []
-        raise_for(outcome)
-        view.notice(f"the cell has ended on {name_ranks(cell.ranks)}")
-        return results_of(outcome, cell.ranks)
-
-    def taken(self, text: str) -> None:
-        """Stop following the cell because its events can no longer be received."""
-        self._dispatch.tell(OwnershipLost(text))
-
-    def on_news(self, message: FromRoot) -> None:
-        """Tell the followed cell the root's news."""
-        if isinstance(message, RankLost):
-            self._dispatch.on_lost(lost_of(message))
-        elif isinstance(message, Replaced):
-            self._dispatch.on_replaced(message.rank, message.engine)
-        elif isinstance(message, Notice):
-            self._dispatch.tell(NoticeEvent(message.text))
-
-
-class _SilentSender:
-    """Sender of a watched cell: sends nothing to ranks.
-
-    A stop only ends the watching.
-    """
-
-    def __init__(self, cell: Cell) -> None:
-        self._cell = cell
-
-    def send_line(self, cell: str, index: int, entry: TypedLine) -> None:
-        """Do nothing: the owner answers prompts."""
-
-    def refuse_line(self, cell: str, message: str) -> None:
-        """Do nothing."""
-
-    def hold_cell(self, cell: str, ranks: tuple[int, ...], most_s: float) -> None:
-        """End the watching."""
-        self._cell.events.put(OwnershipLost(LEFT))
-
-    def let_in(self, cell: str, ranks: tuple[int, ...], steps: tuple[Step, ...]) -> None:
-        """Do nothing."""
-
-    def interrupt_cell(self, cell: str, ranks: tuple[int, ...]) -> None:
-        """End the watching."""
-        self._cell.events.put(OwnershipLost(LEFT))

@@ -291,25 +291,6 @@ class AttachedCell(Cell):
             self.events.put(Ended(rank, _failure(ours["reply"])))
 
 
-class ObservedCell(AttachedCell):
-    """A cell that is only watched: prompts are shown, not asked."""
-
-    def __init__(self, name: str, ranks: tuple[int, ...]) -> None:
-        super().__init__(name, ranks)
-        self._asked: set[str] = set()
-
-    def _take(self, rank: int, message: Message) -> None:
-        kind = message["header"]["msg_type"]
-        if kind == "phalanx_need_line":
-            prompt = str(message["content"]["prompt"])
-            if prompt not in self._asked:
-                self._asked.add(prompt)
-                asks = f"rank {rank} asks {prompt.strip()!r}"
-                self.events.put(NoticeEvent(f"{asks}; it is answered where the cell was run"))
-        elif kind != "phalanx_need_over":
-            super()._take(rank, message)
-
-
 def _failure(reply: Message) -> Failure | None:
     if reply.get("status", "ok") == "ok":
         return None

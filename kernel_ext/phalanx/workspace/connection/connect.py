@@ -31,9 +31,9 @@ from phalanx.supervisor import (
 from ..options import StartOptions
 from ..output.view import format_time
 
-Mode = Literal["own", "take", "watch"]
+Mode = Literal["own", "take"]
 
-STOP_S = 10.0  # a script's ranks get their grace period twice, and are killed then
+STOP_S = 10.0  # a root that has not ended its ranks by then is killed
 
 
 @dataclass(frozen=True, repr=False)
@@ -122,9 +122,6 @@ def choose_record(name: str | None) -> WorkspaceRecord:
         there = f"there are: {known}" if known else "none of yours runs here"
         msg = f"there is no workspace {name!r}; {there}"
         raise DistributedError(msg)
-    if record.kind != "cells":
-        msg = f"{record.name!r} runs a script, not cells; its output is in {record.log_dir}"
-        raise DistributedError(msg)
     if record.is_stopping:
         msg = f"the workspace {record.name!r} is being stopped"
         raise DistributedError(msg)
@@ -139,7 +136,7 @@ def choose_record(name: str | None) -> WorkspaceRecord:
 
 
 def _only_one() -> WorkspaceRecord:
-    records = [record for record in list_records() if record.kind == "cells"]
+    records = list_records()
     # Without a name a workspace without an owner is meant.
     meant = [r for r in records if not r.owner_pid and not r.is_stopping] or records
     if not meant:
@@ -156,28 +153,23 @@ def _only_one() -> WorkspaceRecord:
 class WorkspaceInfo:
     """A running workspace.
 
-    Its ranks run cells, or the script of a detached ``phalanx launch``. ``owner_pid`` is the
-    process that uses the workspace, 0 for none. The workspace ends in ``ends_in_s`` seconds unless
-    a process attaches. A script's output goes to ``log_dir``.
+    ``owner_pid`` is the process that uses the workspace, 0 for none. The workspace ends in
+    ``ends_in_s`` seconds unless a process attaches.
     """
 
     name: str
-    kind: Literal["cells", "script"]
     size: int
     pid: int
     age_s: float
     owner_pid: int
     ends_in_s: float | None
     is_stopping: bool
-    log_dir: str
 
     @property
     def state(self) -> str:
         """Describe in one line who uses the workspace."""
         if self.is_stopping:
             return "is being stopped"
-        if self.kind == "script":
-            return f"a script; output in {self.log_dir}"
         if self.owner_pid:
             return f"used by process {self.owner_pid}"
         if self.ends_in_s is None:
@@ -200,14 +192,12 @@ def list_workspaces() -> tuple[WorkspaceInfo, ...]:
 def _info(record: WorkspaceRecord, now_s: float) -> WorkspaceInfo:
     return WorkspaceInfo(
         name=record.name,
-        kind=record.kind,
         size=record.size,
         pid=record.pid,
         age_s=max(0.0, now_s - record.started),
         owner_pid=record.owner_pid,
         ends_in_s=None if record.ends_at is None else max(0.0, record.ends_at - now_s),
         is_stopping=record.is_stopping,
-        log_dir=record.log_dir,
     )
 
 
@@ -215,9 +205,7 @@ def free_workspaces() -> tuple[str, ...]:
     """Return the names of workspaces that `Workspace.attach` can take now."""
     with contextlib.suppress(DistributedError):  # the folder of records belongs to another user
         return tuple(
-            info.name
-            for info in list_workspaces()
-            if info.kind == "cells" and not info.owner_pid and not info.is_stopping
+            info.name for info in list_workspaces() if not info.owner_pid and not info.is_stopping
         )
     return ()
 

@@ -307,20 +307,6 @@ def say_gone(name: str, size: int) -> str:
     return f"{_its_ranks(name, size)} had ended already"
 
 
-def say_unwatched(name: str, size: int) -> str:
-    """Say that the ranks of another process are no longer watched.
-
-    Examples
-    --------
-    >>> say_unwatched("ours", 1)
-    "no longer watching the rank of 'ours'; %distributed attach ours --watch looks again"
-    """
-    return (
-        f"no longer watching {_its_ranks(name, size)}; "
-        f"%distributed attach {name} --watch looks again"
-    )
-
-
 def say_kept(name: str, size: int) -> str:
     """Say that the ranks stay when the magics are unloaded.
 

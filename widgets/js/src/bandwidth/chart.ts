@@ -18,7 +18,6 @@ export interface Entry {
   words: string;
   /** Name of a colour in theme.css. */
   colour: string;
-  width: number;
   /** Lengths of dashes and gaps in pixels; empty: a solid line. */
   dash: number[];
   is_earlier: boolean;
@@ -35,28 +34,25 @@ const OWN = "series-1";
 const MODEL_DASH = [4, 4];
 const CHANGE_DASH = [1, 4];
 
-/** Return the legend of the panels, for the page and for the saved picture. */
+/** Return the legend of the panels. */
 export function legend(frame: Frame): Entry[] {
   const { run, earlier, fit, changes } = frame;
   const entries: Entry[] = [];
-  const add = (words: string, colour: string, width: number, dash: number[] = [], is_earlier = false): void => {
-    if (words) entries.push({ words, colour, width, dash, is_earlier });
+  const add = (words: string, colour: string, dash: number[] = [], is_earlier = false): void => {
+    if (words) entries.push({ words, colour, dash, is_earlier });
   };
-  add(run?.name ?? "", OWN, 2);
-  if (fit && (run?.points.length ?? 0) > 1) add("the model that fits it", OWN, 1.2, MODEL_DASH);
-  if (changes.length) add("where its algorithm changes", OWN, 1.4, CHANGE_DASH);
-  earlier.forEach((one, i) => add(one.name, colour_of_earlier(i), 1.2, [], true));
+  add(run?.name ?? "", OWN);
+  if (fit && (run?.points.length ?? 0) > 1) add("the model that fits it", OWN, MODEL_DASH);
+  if (changes.length) add("where its algorithm changes", OWN, CHANGE_DASH);
+  earlier.forEach((one, i) => add(one.name, colour_of_earlier(i), [], true));
   return entries;
 }
 
 export interface Chart {
   readonly element: HTMLElement;
-  /** The quantity and unit of the panel. */
-  readonly caption: string;
   draw(frame: Frame): void;
   /** Mark a size, or none. */
   point_at(nbytes: number | null): void;
-  canvas(): HTMLCanvasElement | null;
   close(): void;
 }
 
@@ -75,16 +71,12 @@ class PlotChart implements Chart {
     private readonly kind: Kind,
     private readonly on_point: (nbytes: number | null) => void,
   ) {
-    this.element.append(el("figcaption", {}, this.caption), this.stage);
+    this.element.append(el("figcaption", {}, TITLES[this.kind]), this.stage);
     this.watch = new ResizeObserver(() => {
       this.plot?.setSize({ width: this.width, height: HEIGHT });
       if (this.frame) this.draw(this.frame); // colours can be read only when the element is on a page
     });
     this.watch.observe(this.element);
-  }
-
-  get caption(): string {
-    return TITLES[this.kind];
   }
 
   private get width(): number {
@@ -254,10 +246,6 @@ class PlotChart implements Chart {
     const at = this.frame?.run?.points.find((point) => point.nbytes === nbytes);
     const value = at && (this.kind === "bandwidth" ? at.busbw_gbs : at.time_us);
     this.plot.setCursor({ left, top: value ? this.plot.valToPos(value, "y") : 10 }, false);
-  }
-
-  canvas(): HTMLCanvasElement | null {
-    return this.plot?.ctx.canvas ?? null;
   }
 
   close(): void {

@@ -39,12 +39,8 @@ export interface Frame {
   ranks: RankNow[];
   links: [source: number, target: number, rate: number][]; // bytes per second over tcp links
   arena: number[]; // bytes per second of each rank
-  uses: Use[]; // ordered by operation and message size
   measuring: string; // progress of a link measurement; "" for none
 }
-
-/** The algorithm for messages of `low` to `high` bytes; `is_now`: used in the last 10 s. */
-export type Use = [op: string, algorithm: string, low: number, high: number, is_split: boolean, is_now: boolean];
 
 /** Describe a host's address and network card, if known. */
 export function where(host: World["hosts"][number]): string {

@@ -1,0 +1,61 @@
+"""`phalanx list` and `phalanx stop`: workspaces of this user, by name."""
+
+from __future__ import annotations
+
+import tempfile
+
+import pytest
+
+from phalanx.cli import main
+from phalanx.workspace import Workspace
+
+
+@pytest.fixture
+def listed(tmp_path, monkeypatch, capsys):
+    """Return what `phalanx list` prints; records of workspaces are nobody else's."""
+    # Records of others, which tests that kill a notebook leave for a while, lie in either place.
+    for name in ("XDG_RUNTIME_DIR", "TMPDIR"):
+        monkeypatch.setenv(name, str(tmp_path))
+    monkeypatch.setattr(
+        tempfile, "tempdir", str(tmp_path)
+    )  # of this process, which has read TMPDIR
+
+    def look() -> str:
+        capsys.readouterr()
+        assert main(["list"]) == 0
+        return capsys.readouterr().out
+
+    return look
+
+
+@pytest.mark.slow
+def test_workspaces_are_listed_until_they_are_stopped(listed, capsys):
+    with Workspace.start(n=2, name="one"), Workspace.start(n=1, name="two"):
+        rows = [line.split() for line in listed().splitlines()]
+        assert [row[:2] for row in rows] == [["name", "ranks"], ["one", "2"], ["two", "1"]]
+        assert main(["stop", "one", "two"]) == 0
+        assert capsys.readouterr().out.splitlines() == [
+            "stopped the 2 ranks of 'one'",
+            "stopped the rank of 'two'",
+        ]
+        assert listed() == "no workspaces\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["stop", "nothing"], "there is no workspace 'nothing'; none runs"),
+        (["stop", "a/b"], "cannot name a workspace"),
+        (["stop"], "NAME"),
+    ],
+)
+def test_mistakes_are_one_line(listed, capsys, words, message):
+    try:
+        code = main(words)
+    except SystemExit as leaving:
+        code = leaving.code
+    said = capsys.readouterr().err
+    assert code in (1, 2)
+    assert message in said
+    assert said.count("\n") == 1
+    assert listed() == "no workspaces\n"
