@@ -154,7 +154,7 @@ def test_wheel_contents(wheel):
         "phalanx/_native_spans.pyi",
         "phalanx/adapters/libphalanx_mlx_mpi.so",
         "phalanx/notebooks/01_first_ranks.ipynb",
-        "phalanx/notebooks/06_training_by_hand.ipynb",
+        "phalanx/notebooks/06_data_parallel.ipynb",
         "phalanx/notebooks/data/seattle-weather.csv",
         "phalanx/notebooks/guide/coming_from_other_tools.md",
         "phalanx/notebooks/guide/reference.md",

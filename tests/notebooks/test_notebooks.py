@@ -17,8 +17,8 @@ from support.tiers import deep
 
 _FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
 _NOTEBOOKS = sorted(_FOLDER.glob("*.ipynb"))
-# Saved on the hosts of a bed (test_many_hosts.py), or with frameworks (test_training.py).
-_SAVED = {"05_many_hosts", "06_training_by_hand"}
+# Saved on the hosts of a bed (test_many_hosts.py).
+_SAVED = {"05_many_hosts"}
 
 
 def _read(path: Path) -> nbformat.NotebookNode:
