@@ -1,12 +1,13 @@
-"""Take the README's three pictures: python tests/notebooks/take_pictures.py FOLDER.
+"""Take the README's four pictures: python tests/notebooks/take_pictures.py FOLDER.
 
 It drives a real session in JupyterLab with four ranks and writes `talk.png` (a prompt that three
 ranks wait for), `see.png` (topology and monitor while ranks work) and `failure.png` (a rank is
-killed, named and replaced).
+killed, named and replaced). `train.png` is the first figure of the saved tutorial on training.
 """
 
 from __future__ import annotations
 
+import base64
 import io
 import os
 import sys
@@ -16,9 +17,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import nbformat
 from PIL import Image
 from playwright.sync_api import Locator, TimeoutError
 
+NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from support.notebooks.browser import PATIENCE_MS
@@ -151,6 +154,17 @@ def take(folder: Path) -> None:
         camera.save("failure.png", *parts)
 
 
+def copy_figure(notebook: Path, picture: Path) -> None:
+    """Write the first figure of a saved notebook to a file."""
+    cells = nbformat.read(notebook, as_version=4).cells
+    outputs = [output for cell in cells for output in cell.get("outputs", [])]
+    figures = [
+        output.data["image/png"] for output in outputs if "image/png" in output.get("data", {})
+    ]
+    picture.write_bytes(base64.b64decode(figures[0]))
+
+
 if __name__ == "__main__":
+    copy_figure(NOTEBOOKS / "06_data_parallel.ipynb", Path(sys.argv[1]) / "train.png")
     os.environ["OMP_NUM_THREADS"] = "1"  # else the start says how threads are shared
     take(Path(sys.argv[1]).resolve())
