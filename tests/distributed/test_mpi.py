@@ -101,6 +101,7 @@ def test_exit_statuses_and_deaths_are_mpirun_s(mpi):
     assert mpi.run(2, CELLS, "killed").returncode != 0
 
 
+@deep  # the first tier installs one MPI
 def test_the_library_of_another_mpi_is_told(mpi):
     other = {"openmpi": "mpich", "mpich": "openmpi"}[mpi.name]
     libraries = list((mpi.bin.parents[1] / other / "lib").glob("libmpi.so.*"))
