@@ -38,7 +38,7 @@ class Told:
         before, self.sent = self.n_asked, []
         self.again.step(running, now_s, is_stopping=is_stopping)
         if self.n_asked > before:
-            known = CellStatus("cell", RANKS, dict.fromkeys(ended, ""), {})
+            known = CellStatus("cell", RANKS, dict.fromkeys(ended, ""))
             status = CellStatusReply(1, (known,) if listed else (), {}, (), (), ())
             self.again.take(status, now_s if asked_s is None else asked_s, running, now_s)
         return self.sent

@@ -88,17 +88,17 @@ def partition(size: int, n_ranks: int, block: int = 1) -> list[tuple[int, int]]:
     return list(zip([0, *ends], ends, strict=False))
 
 
-class Place(NamedTuple):
+class GroupPosition(NamedTuple):
     """The ranks that share a layer, and this one among them."""
 
     rank: int
     size: int
 
 
-def place_of(group: Any) -> Place:
+def place_of(group: Any) -> GroupPosition:
     """Return this rank's place in a group; ``None``: all ranks."""
     known = init() if group is None else group
-    return Place(known.rank(), known.size())
+    return GroupPosition(known.rank(), known.size())
 
 
 def sum_over_ranks(x: mx.array, group: Any) -> mx.array:
@@ -128,7 +128,12 @@ def _lengths(size: int, segments: Segments) -> list[int]:
 
 
 def own_part(
-    array: mx.array, axis: int, segments: Segments, place: Place, block: int, scale: float = 1
+    array: mx.array,
+    axis: int,
+    segments: Segments,
+    place: GroupPosition,
+    block: int,
+    scale: float = 1,
 ) -> mx.array:
     """Return this rank's part of each segment, along one axis.
 
