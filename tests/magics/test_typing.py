@@ -262,6 +262,14 @@ def test_loaded_again_it_has_its_ranks(kernel):
         kernel.run("%autodistributed off")
 
 
+def test_the_first_load_says_how_to_start_ranks(driver):
+    driver.end_ranks()
+    driver.run("%unload_ext phalanx")
+    assert driver.run("%load_ext phalanx").text == (
+        "%distributed start -n 4 starts four ranks here; %distributed --help lists the commands\n"
+    )
+
+
 def test_unloaded_it_is_as_before(driver):
     actions = ["start", "status", "stacks", "stop"]
     driver.end_ranks()

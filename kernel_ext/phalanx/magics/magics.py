@@ -56,6 +56,9 @@ from .view import BootLine, Label, NotebookView, hosts_of, in_one_line
 __all__ = ["DistributedMagics"]
 
 # With these actions the user needs no hint where the output is.
+_SUGGESTION = (
+    "%distributed start -n 4 starts four ranks here; %distributed --help lists the commands"
+)
 _SHOW_OR_LEAVE = frozenset({"output", "stop", "detach"})
 
 
@@ -103,6 +106,11 @@ class DistributedMagics(Magics):  # type: ignore[misc]
         self._post_mortem.remove()
         self._typing.install()
         self._post_mortem.install()
+
+    def suggest_start(self) -> None:
+        """Say how to start ranks, unless some run."""
+        if self._workspace is None or not self._workspace.is_running:
+            print(_SUGGESTION)  # noqa: T201 - the answer
 
     def close(self) -> None:
         """Restore the shell, and say that the ranks stay."""
