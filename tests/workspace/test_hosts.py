@@ -172,10 +172,11 @@ def test_where_ranks_of_another_host_are_while_they_run(ws):
 
 
 LOOP = """
-import time
+import pathlib, time
 n = 0
 while True:
     px.all_sum(np.ones(10))
+    if rank == n == 0: pathlib.Path({path!r}).touch()
     n += 1
     if rank == 1: time.sleep(0.001)
     if rank == 2: px.send(np.full(1, n), 0)
@@ -183,11 +184,13 @@ while True:
 """
 
 
-def test_a_stop_keeps_ranks_of_two_hosts_in_step(ws, monkeypatch):
+def test_a_stop_keeps_ranks_of_two_hosts_in_step(ws, monkeypatch, tmp_path):
     monkeypatch.setattr(loop, "STEP_S", PATIENCE_S)
-    epoch = ws.run("n = 0\npx.init().describe()['epoch']")  # ranks 2 and 3 may not begin the loop
-    with BackgroundCell(ws, LOOP) as cell:
-        wait_in(ws, "all_sum", 0)
+    epoch = ws.run("px.init().describe()['epoch']")
+    path = tmp_path / "stepped"
+    with BackgroundCell(ws, LOOP.format(path=str(path))) as cell:
+        # Until then a rank may not have called an operation, and a stop interrupts it at once.
+        wait_until(path.exists, "all ranks are in the loop")
         ws.interrupt()
     assert cell.error is not None
     assert len({result.value for result in ws.run("n")}) == 1

@@ -26,6 +26,7 @@ from .survey import COMMANDS, read_outputs, survey_script
 _MOST_CHARACTERS = 4_000_000  # system_profiler of a Mac with a tree of hubs prints some 100,000
 
 _END_S = 1.0  # how long a killed command is waited for
+_LOOK_S = 0.1  # how late a Ctrl-C may be noticed
 
 _JSON = ("system_profiler", "ip_addr")
 _MOST_NBYTES = 4_000_000
@@ -135,7 +136,9 @@ def ask_hosts(
             threads.append(threading.Thread(target=ask, args=(place, command), daemon=True))
             threads[-1].start()
         for thread in threads:
-            thread.join()
+            # Another thread may take a Ctrl-C, and then nothing wakes this one to raise it.
+            while thread.is_alive():
+                thread.join(_LOOK_S)
     finally:
         with lock:
             is_over = True
