@@ -9,6 +9,7 @@ import sys
 import pytest
 from support.launching import launch, write_script
 from support.promise import PATIENCE_S
+from support.tiers import deep
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.slow
@@ -239,7 +240,10 @@ assert x.item() == size
 """
 
 
-@pytest.mark.parametrize(("n", "transport"), [(1, "any"), (2, "tcp"), (3, "any")])
+@pytest.mark.parametrize(
+    ("n", "transport"),
+    [pytest.param(1, "any", marks=deep), (2, "tcp"), pytest.param(3, "any", marks=deep)],
+)
 def test_all_operations_of_torch_give_its_results(n, transport, tmp_path):
     script = write_script(tmp_path, BEGIN + OPERATIONS)
     ended = launch("-n", str(n), "--transport", transport, script)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from support.launching import launch, write_script
+from support.tiers import deep, deep_but
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.slow
@@ -190,16 +191,17 @@ def check(n, code, tmp_path):
     assert sorted(ended.stdout.decode().splitlines()) == [f"[{rank}] right" for rank in range(n)]
 
 
-@pytest.mark.parametrize("n", [2, 3])
+@pytest.mark.parametrize("n", deep_but([2], [2, 3]))
 def test_ddp_equals_one_process(n, tmp_path):
     check(n, DDP, tmp_path)
 
 
-@pytest.mark.parametrize("n", [2, 3])
+@pytest.mark.parametrize("n", deep_but([3], [2, 3]))
 def test_fsdp_and_tensor_parallel_equal_one_process(n, tmp_path):
     check(n, FSDP + TENSOR_PARALLEL, tmp_path)
 
 
+@deep
 def test_a_mesh_of_two_dimensions_equals_one_process(tmp_path):
     check(4, MESH, tmp_path)
 

@@ -11,11 +11,26 @@ from typing import Any
 
 import pytest
 from support.notebooks.browser import PATIENCE_MS, chromium_page
-from support.notebooks.jupyter_servers import lab, open_notebook
+from support.notebooks.jupyter_servers import FIRST_TUTORIAL, START_PAGE, lab, open_notebook
 from support.tiers import deep
 
 pytestmark = [pytest.mark.slow, pytest.mark.browser, pytest.mark.timeout(180), deep]
 _ARTIFACTS = Path(__file__).resolve().parents[1] / "artifacts"
+
+
+def test_it_opens_on_a_page_that_leads_to_the_first_tutorial(tmp_path):
+    _ARTIFACTS.mkdir(exist_ok=True)
+    with (
+        chromium_page(viewport={"width": 1280, "height": 1000}) as page,
+        lab(tmp_path) as address,
+    ):
+        page.goto(address.replace(FIRST_TUTORIAL, START_PAGE))
+        start = page.locator(".jp-RenderedMarkdown")
+        start.get_by_role("heading", name="Start here").wait_for(timeout=PATIENCE_MS)
+        page.screenshot(path=_ARTIFACTS / "lab-start.png")
+        start.get_by_role("link", name="the first tutorial").click()
+        page.get_by_role("tab", name=FIRST_TUTORIAL).wait_for(timeout=PATIENCE_MS)
+        page.get_by_role("heading", name="First ranks").wait_for(timeout=PATIENCE_MS)
 
 
 def test_the_tutorial_in_a_browser(tmp_path):

@@ -7,7 +7,7 @@ import re
 
 import pytest
 from support.notebooks.notebook_kernel import NotebookKernel
-from support.patience import TOGETHER
+from support.patience import TOGETHER, shown_at_once
 from support.promise import PATIENCE_S, within
 from support.tiers import deep_but
 
@@ -580,15 +580,23 @@ def work():
 """
 
 
-def test_what_a_thread_shows_after_its_cell_stands_below_that_cell(ranks, tmp_path):
+@pytest.fixture
+def at_once(ranks):
+    with shown_at_once(ranks):
+        yield ranks
+
+
+def test_what_a_thread_shows_after_its_cell_stands_below_that_cell(at_once, tmp_path):
     """Also while another cell runs."""
+    ranks = at_once
     more = "display({'text/html': '<b>late</b>'}, raw=True)\n    1 / rank"
     begin = f"{LATE.format(go=str(tmp_path / 'go'), more=more)}print('begun')\n"
     start = "thread = threading.Thread(target=work)\nthread.start()"
     first = ranks.submit(f"%%distributed\n{begin}{start}")
-    assert first.result().text == "[0-1] begun\n"
+    assert said(first.result()) == {(0, "begun"), (1, "begun")}
     (tmp_path / "go").touch()
-    assert run(ranks, "thread.join()\nprint('joined')").text == "[0-1] joined\n"
+    joined = run(ranks, "thread.join()\nprint('joined')")
+    assert said(joined) == {(0, "joined"), (1, "joined")}
 
     def has_all(its):
         lines = {line for line in its.stdout.splitlines() if line.endswith("late")}
@@ -601,8 +609,9 @@ def test_what_a_thread_shows_after_its_cell_stands_below_that_cell(ranks, tmp_pa
     assert first.until_late(has_all).status == "ok"
 
 
-def test_what_a_pool_or_a_process_prints_later_stands_below_the_last_cell(ranks, tmp_path):
+def test_what_a_pool_or_a_process_prints_later_stands_below_the_last_cell(at_once, tmp_path):
     """A call is no cell."""
+    ranks = at_once
     go = str(tmp_path / "go")
     until_go = f"while [ ! -e {go} ]; do sleep 0.01; done"
     run(ranks, "from concurrent.futures import ThreadPoolExecutor\npool = ThreadPoolExecutor(1)")
@@ -612,7 +621,7 @@ def test_what_a_pool_or_a_process_prints_later_stands_below_the_last_cell(ranks,
         f"pool.submit(work)\nout = subprocess.Popen(['sh', '-c', '{until_go}; echo out'])\n"
         "print('begun')"
     )
-    assert last.result().text == "[0-1] begun\n"
+    assert said(last.result()) == {(0, "begun"), (1, "begun")}
     assert ranks.run("ws.pull('rank')").text == "[0, 1]\n"
     (tmp_path / "go").touch()
     late = {(rank, text) for rank in (0, 1) for text in ("begun", "late", "out")}

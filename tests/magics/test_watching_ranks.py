@@ -9,7 +9,7 @@ import select
 
 import pytest
 from support.notebooks.kernel_driver import KernelDriver
-from support.patience import TOGETHER
+from support.patience import TOGETHER, shown_at_once
 from support.promise import PATIENCE_S
 from support.waiting import wait_until
 
@@ -145,16 +145,14 @@ def test_a_sweep_is_live_and_ends_as_a_picture(ranks):
 @pytest.fixture
 def at_once(ranks):
     """Ranks with displays that do not wait for equal ones of other ranks."""
-    window = "phalanx.workspace.output.printer.WINDOW_S"
-    assert ranks.run(f"window, {window} = {window}, 0.0").status == "ok"
-    yield ranks
-    assert ranks.run(f"{window} = window").status == "ok"
+    with shown_at_once(ranks):
+        yield ranks
 
 
 def test_a_sweep_that_is_stopped_keeps_what_it_has(at_once, tmp_path):
     # All of it takes half a minute on an idle machine: it does not end before it is stopped.
     cell = at_once.submit(
-        f"%distributed bandwidth --still -b 8 -e 8M -f 2 --iters 20000 --save {tmp_path}/kept.json"
+        f"%distributed bandwidth --still -b 8 -e 8M -f 2 --iters 2000 --save {tmp_path}/kept.json"
     )
     cell.until(lambda result: "\n          16 " in result.stdout)
     at_once.interrupt()

@@ -16,9 +16,17 @@ from support.notebooks.tutorials import run_tutorial_cell, who_said
 from support.tiers import deep
 
 _FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
-_NOTEBOOKS = sorted(_FOLDER.glob("*.ipynb"))
+_NOTEBOOKS = sorted(_FOLDER.glob("0*.ipynb"))
 # Saved on the hosts of a bed (test_many_hosts.py).
 _SAVED = {"05_many_hosts"}
+
+
+def test_the_start_page_leads_to_every_tutorial():
+    (page,) = _read(_FOLDER / "start_here.ipynb").cells
+    links = re.findall(r"\]\(([^)]+)\)", page.source)
+    assert links[0] == _NOTEBOOKS[0].name
+    assert {path.name for path in _NOTEBOOKS} <= set(links)
+    assert [link for link in links if not (_FOLDER / link).exists()] == []
 
 
 def _read(path: Path) -> nbformat.NotebookNode:

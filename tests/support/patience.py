@@ -5,10 +5,24 @@ A cell that a kernel runs before others; what comes together is then told by wha
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
 # Equal lines of several ranks are shown once, if they come within a tenth of a second.
 TOGETHER = (
     "import phalanx.workspace.output.printer\nphalanx.workspace.output.printer.WINDOW_S = 20.0"
 )
+
+
+@contextmanager
+def shown_at_once(kernel: Any) -> Iterator[Any]:
+    """Let lines and displays of this kernel not wait for equal ones of other ranks."""
+    window = "phalanx.workspace.output.printer.WINDOW_S"
+    assert kernel.run(f"window, {window} = {window}, 0.0").status == "ok"
+    yield kernel
+    assert kernel.run(f"{window} = window").status == "ok"
+
 
 # A person who types waits half a second for the ranks' names, and then has the kernel's own.
 LONG_HELP = "import phalanx.workspace.cells.completion; phalanx.workspace.cells.completion.COMPLETE_S = 20.0"

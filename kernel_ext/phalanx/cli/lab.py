@@ -22,10 +22,10 @@ __all__ = ["DESCRIPTION", "PASSES_ON", "add_arguments", "copy_notebooks", "run"]
 
 DESCRIPTION = (
     "Copies the tutorials to a folder of yours (files that are there stay as they are) and opens "
-    "JupyterLab on the first one. Other arguments are handed to JupyterLab."
+    "JupyterLab on a page that leads to the first one. Other arguments are handed to JupyterLab."
 )
 PASSES_ON = True
-_FIRST = "01_first_ranks.ipynb"
+_FIRST = "start_here.ipynb"
 _COPIED = (".ipynb", ".csv", ".md", ".txt")
 
 

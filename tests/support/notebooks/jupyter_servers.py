@@ -36,15 +36,20 @@ def _free_port() -> int:
         return listening.getsockname()[1]
 
 
+START_PAGE = "start_here.ipynb"
+FIRST_TUTORIAL = "01_first_ranks.ipynb"
+
+
 @contextmanager
 def lab(folder: Path) -> Iterator[str]:
-    """Start ``phalanx lab``; gives the address that it prints, of the first tutorial."""
+    """Start ``phalanx lab``; gives the address of the first tutorial. It prints that of START_PAGE."""
     command = ["-m", "phalanx.cli", "lab", "--folder", folder / "notebooks"]
     with _server(
         folder, command, "--LabApp.news_url=None", "--LabApp.expose_app_in_browser=True"
     ) as address:
         _clear_outputs(folder / "notebooks")
-        yield address
+        assert START_PAGE in address
+        yield address.replace(START_PAGE, FIRST_TUTORIAL)
 
 
 @contextmanager
@@ -55,7 +60,7 @@ def notebook_7(folder: Path) -> Iterator[str]:
     _clear_outputs(folder / "notebooks")
     command = ["-m", "notebook", "--allow-root", f"--ServerApp.root_dir={folder / 'notebooks'}"]
     with _server(folder, command, "--JupyterNotebookApp.expose_app_in_browser=True") as address:
-        yield address.replace("/tree?", "/notebooks/01_first_ranks.ipynb?")
+        yield address.replace("/tree?", f"/notebooks/{FIRST_TUTORIAL}?")
 
 
 def _clear_outputs(notebooks: Path) -> None:
