@@ -163,7 +163,6 @@ py::dict describe(const Group& group, const std::vector<std::uint64_t>& sizes) {
     // Only sums of halves use other algorithms: their partial sums may travel as float32.
     result["algorithms_of_halves"] =
         algorithms_of({OpKind::kAllSum, OpKind::kSumScatter}, Dtype::float16);
-    result["selector"] = table_of(group.tuning());
     result["operations"] = group.operations();
     return result;
 }

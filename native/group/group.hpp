@@ -148,7 +148,6 @@ class Group {
     // group may use the channel.
     [[nodiscard]] bool all_members_left() noexcept;
     [[nodiscard]] const NodeLayout& formation() const noexcept { return formation_; }
-    [[nodiscard]] const Tuning& tuning() const noexcept { return tuning_; }
     // The algorithm for an operation of this size; the dtype matters only for sums of halves.
     [[nodiscard]] std::string algorithm(OpKind kind, std::uint64_t nbytes,
                                         Dtype dtype = Dtype::none) const;

@@ -50,13 +50,6 @@ Tuning tuned_by(const SelectorTable& table) {
     return tuning;
 }
 
-SelectorTable table_of(const Tuning& tuning) {
-    return {{"inline_bytes", tuning.host.inline_bytes},
-            {"mesh_bytes", tuning.mesh_bytes},
-            {"direct_bytes", tuning.direct_bytes},
-            {"mesh_broadcast_bytes", tuning.mesh_broadcast_bytes}};
-}
-
 namespace {
 enum HostWay : std::uint8_t { kNoHost, kInline, kStaged };
 enum LinkWay : std::uint8_t { kNoLinks, kMesh, kDirect, kRing, kChain, kPairwise };

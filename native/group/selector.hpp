@@ -30,12 +30,11 @@ struct Tuning {
     std::size_t work_bytes = std::size_t{4} << 20;
 };
 
-// The thresholds by name, as in a table of `phalanx bench --tune`; unnamed thresholds keep their
-// values. Throws UsageError for an unknown name or size. All ranks of a group need the same
-// thresholds; otherwise their first operation fails with a mismatch.
+// The thresholds by name, for tests; unnamed thresholds keep their values. Throws UsageError for an
+// unknown name or size. All ranks of a group need the same thresholds; otherwise their first
+// operation fails with a mismatch.
 using SelectorTable = std::map<std::string, std::uint64_t>;
 Tuning tuned_by(const SelectorTable& table);
-SelectorTable table_of(const Tuning& tuning);
 
 // inline_limit is the arena's share of Tuning::host, 0 if this rank has no neighbour;
 // is_flat: every node is one rank.

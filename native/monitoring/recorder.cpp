@@ -16,17 +16,16 @@ Recorder::Recorder(std::shared_ptr<ControlPage> page) : page_(std::move(page)) {
 
 Recording::Recording(const Recorder& recorder, const Op& op, std::uint64_t tag,
                      std::uint8_t algorithm, int peer) noexcept
-    : clock_(recorder.clock()),
-      what_(static_cast<std::uint64_t>(op.kind) | static_cast<std::uint64_t>(algorithm) << 8 |
+    : what_(static_cast<std::uint64_t>(op.kind) | static_cast<std::uint64_t>(algorithm) << 8 |
             static_cast<std::uint64_t>(op.dtype) << 16 |
             static_cast<std::uint64_t>(op.channel) << 24 |
             static_cast<std::uint64_t>(peer & 0xFFFF) << 40),
-      entered_(clock_.now()),
+      entered_(steady_ns()),
       record_(recorder.ring().open(
           {record_place(op.epoch, op.seq), op.nbytes(), tag, entered_, 0, 0, what_})) {}
 
 void Recording::end(std::uint64_t what) noexcept {
-    ended_ = arrives_with_end_ ? clock_.now_after_reads() : clock_.now();
+    ended_ = steady_ns();
     has_ended_ = true;
     if (arrives_with_end_) arrived_ = ended_;
     if (record_ == nullptr) return;

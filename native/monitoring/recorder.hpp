@@ -30,17 +30,15 @@ constexpr std::uint64_t record_place(std::uint64_t epoch, std::uint64_t seq) noe
 }
 constexpr int kRecordFailure = 32;  // shift of the AbortKind in kRecordWhat; 0: no failure
 
-// The ring of one rank process, shared by all its groups, and its clock.
+// The ring of one rank process, shared by all its groups.
 class Recorder {
   public:
     // The ring is in the page at this rank's slot, visible to the supervisor; without a page, in
     // own memory.
     explicit Recorder(std::shared_ptr<ControlPage> page);
     [[nodiscard]] TraceRing& ring() const noexcept { return *ring_; }
-    [[nodiscard]] TickClock<>& clock() const noexcept { return clock_; }
 
   private:
-    mutable TickClock<> clock_;
     std::shared_ptr<ControlPage> page_;
     std::unique_ptr<TraceRing> own_;
     TraceRing* ring_;
@@ -51,7 +49,7 @@ class Recorder {
 // own, and to the line of the ring's counters.
 class Recording {
   public:
-    using Nanoseconds = TickClock<>::Nanoseconds;
+    using Nanoseconds = std::uint64_t;
 
     // The operation is entered now; `peer` is a world rank.
     Recording(const Recorder& recorder, const Op& op, std::uint64_t tag, std::uint8_t algorithm,
@@ -63,7 +61,7 @@ class Recording {
     }
 
     void arrive() noexcept {
-        arrived_ = clock_.now_after_reads();
+        arrived_ = steady_ns();
         if (record_ != nullptr) record_->set(kRecordArrived, arrived_);
     }
     // The rest takes too little time for another read of the clock: arrival time = end time.
@@ -82,7 +80,6 @@ class Recording {
   private:
     void end(std::uint64_t what) noexcept;
 
-    TickClock<>& clock_;
     std::uint64_t what_;
     Nanoseconds entered_;
     Nanoseconds arrived_ = 0;

@@ -70,7 +70,7 @@ std::string describe_difference(const Op& op, const Op& other) {
     std::string text;
     if (op.epoch != other.epoch) text += "; they are of different epochs";
     if (op.layout != other.layout)
-        text += "; the ranks disagree about hosts, or their PHALANX_SELECTOR tables differ";
+        text += "; the ranks disagree about hosts or about the sizes for each algorithm";
     if (op.channel != other.channel) text += "; they are of different groups";
     return text;
 }
