@@ -46,6 +46,11 @@ _PROGRAMS = [
             "striped_hosts.py", ["--nbytes", "400000", "--rounds", "1"], ["cards", "1", "2"],
             marks=pytest.mark.skipif(bool(why_not()), reason=why_not() or "it can be had"),
         ),
+        (
+            "training_steps.py",
+            ["--ranks", "2", "--rounds", "1", "--steps", "2", "--warm", "1", "--width", "64", "--peers", "mlx, px", "--openmpi", ""],
+            ["mlx, px.nn", "steps", "wait", "real", "hidden", "---"],
+        ),
         ("all_sum_vs_mlx.py", ["--end", "64K", "--rounds", "1", "--budget", "0.01"], ["64 KiB"]),
     ],
 )  # fmt: skip

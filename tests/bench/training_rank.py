@@ -1,101 +1,129 @@
-"""One rank of `training_steps`: trains a small model, and prints the median of its steps.
+"""One rank of `training_steps`: trains a small model, and prints the median time of its steps.
 
-Ranks of a peer know nothing of phalanx. Inputs are small whole numbers and the model is linear in
-few steps, so that the order of a sum changes no bit of the checksum, which is rounded.
+    training_rank.py KIND WIDTH STEPS WARM FOLDER
+
+All kinds begin with the same parameters, and rank r always has the same samples. At its end a rank
+writes its parameters to FOLDER/r.npy. Ranks of a peer import no phalanx.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
+
+N_LAYERS, N_SAMPLES, RATE = 4, 8, 0.01
 
 
-def mlx_step(kind: str, width: int) -> tuple[Callable[[], Any], Callable[[], float], int]:
-    """Return a step, the sum of the parameters, and the rank."""
+class Training(NamedTuple):
+    """A model that trains."""
+
+    step: Callable[[], None]
+    parameters: Callable[[], list[Any]]
+    rank: int
+    size: int
+
+
+def first_weights(width: int) -> list[Any]:
+    """Return the first weights: what all ranks of all peers begin with."""
+    random = np.random.default_rng(0)
+    return [
+        (random.uniform(-1, 1, (width, width)) / width**0.5).astype(np.float32)
+        for _ in range(N_LAYERS)
+    ]
+
+
+def samples(width: int, rank: int) -> Any:
+    """Return the samples of a rank."""
+    return np.random.default_rng([1, rank]).standard_normal((N_SAMPLES, width), np.float32)
+
+
+def train_mlx(kind: str, width: int) -> Training:
+    """Train in MLX with its own `average_gradients`, or with px.nn."""
     import mlx.core as mx
     import mlx.optimizers
     from mlx import nn
 
-    if kind == "mlx":
-        world = mx.distributed.init(strict=True)
-        average, rank = nn.average_gradients, world.rank()
-    else:
+    world: Any = mx.distributed.init(strict=True)
+    average: Any = nn.average_gradients
+    if kind != "mlx":
         import phalanx as px
 
-        average, rank = px.nn.average_gradients, px.init().rank()
-        mx.distributed.init(strict=True)
-    mx.random.seed(0)
-    model = nn.Sequential(*(nn.Linear(width, width) for _ in range(4)))
-    optimizer = mlx.optimizers.SGD(0.01)
-    x = mx.random.normal((8, width), key=mx.random.key(rank))
-    gradient = nn.value_and_grad(model, lambda x: (model(x) ** 2).mean())
+        group = px.init() if kind == "mlx-group" else None
+
+        def average(gradients: Any) -> Any:
+            return px.nn.average_gradients(gradients, group)
+
+    model = nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(N_LAYERS)))
+    for layer, weight in zip(model.layers, first_weights(width), strict=True):
+        layer.weight = mx.array(weight)
+    optimizer = mlx.optimizers.SGD(RATE)
+    x = mx.array(samples(width, world.rank()))
+    gradient = nn.value_and_grad(model, lambda x: (model(x) ** 2).sum() / N_SAMPLES)
 
     def step() -> None:
         _, gradients = gradient(x)
         optimizer.update(model, average(gradients))
         mx.eval(model.parameters(), optimizer.state)
 
-    def checksum() -> float:
-        return float(sum(layer.weight.abs().sum().item() for layer in model.layers))
+    return Training(
+        step, lambda: [layer.weight for layer in model.layers], world.rank(), world.size()
+    )
 
-    return step, checksum, rank
 
-
-def torch_step(kind: str, width: int) -> tuple[Callable[[], Any], Callable[[], float], int]:
-    """Return a step, the sum of the parameters, and the rank."""
-    import os
-
+def train_torch(kind: str, width: int) -> Training:
+    """Train in torch with DistributedDataParallel, or with px.nn."""
     import torch
     import torch.distributed as dist
 
-    torch.manual_seed(0)
-    model: Any = torch.nn.Sequential(*(torch.nn.Linear(width, width) for _ in range(4)))
+    layers = [torch.nn.Linear(width, width, bias=False) for _ in range(N_LAYERS)]
+    for layer, weight in zip(layers, first_weights(width), strict=True):
+        layer.weight.data = torch.from_numpy(weight)
+    model: Any = torch.nn.Sequential(*layers)
     if kind == "ddp":
         dist.init_process_group("phalanx" if "PHALANX_RANK" in os.environ else "gloo")
-        rank = dist.get_rank()
+        rank, size = dist.get_rank(), dist.get_world_size()
         model = torch.nn.parallel.DistributedDataParallel(model)
     else:
         import phalanx as px
 
-        rank = px.init().rank()
-    optimizer = torch.optim.SGD(model.parameters(), 0.01)
-    x = torch.randn(8, width, generator=torch.Generator().manual_seed(rank))
+        rank, size = px.init().rank(), px.init().size()
+    optimizer = torch.optim.SGD(model.parameters(), RATE)
+    x = torch.from_numpy(samples(width, rank))
 
     def step() -> None:
         optimizer.zero_grad()
-        (model(x) ** 2).mean().backward()
+        ((model(x) ** 2).sum() / N_SAMPLES).backward()
         if kind != "ddp":
-            means = px.nn.average_gradients([p.grad for p in model.parameters()])
-            for parameter, mean in zip(model.parameters(), means, strict=True):
-                parameter.grad = mean
+            means = px.nn.average_gradients([layer.weight.grad for layer in layers])
+            for layer, mean in zip(layers, means, strict=True):
+                layer.weight.grad = mean
         optimizer.step()
 
-    def checksum() -> float:
-        return float(sum(p.detach().abs().sum() for p in model.parameters() if p.ndim == 2))
-
-    return step, checksum, rank
+    return Training(step, lambda: [layer.weight.detach() for layer in layers], rank, size)
 
 
 def main() -> None:
-    """Train, and print the time of a step on rank 0."""
-    kind, width, n_steps, n_warm = sys.argv[1], *map(int, sys.argv[2:])
-    step, checksum, rank = (mlx_step if kind.startswith("mlx") else torch_step)(kind, width)
+    """Train, write the parameters, and print the time of a step on rank 0."""
+    kind, folder = sys.argv[1], sys.argv[5]
+    width, n_steps, n_warm = map(int, sys.argv[2:5])
+    training = (train_mlx if kind.startswith("mlx") else train_torch)(kind, width)
     times = []
     for _ in range(n_warm + n_steps):
         begun = time.perf_counter()
-        step()
+        training.step()
         times.append(time.perf_counter() - begun)
-    found = {
-        "step_ms": statistics.median(times[n_warm:]) * 1e3,
-        "checksum": f"{checksum():.4g}",
-    }
-    if rank == 0:
+    np.save(f"{folder}/{training.rank}.npy", np.array([np.array(p) for p in training.parameters()]))
+    if training.rank == 0:
+        found = {"step_ms": statistics.median(times[n_warm:]) * 1e3, "size": training.size}
         print(json.dumps(found), flush=True)
-    if "torch.distributed" in sys.modules and kind == "ddp":
+    if kind == "ddp":
         import torch.distributed as dist
 
         dist.destroy_process_group()

@@ -1,86 +1,184 @@
-"""Time training steps with averaged gradients, beside the peers of each framework.
+"""Time training steps with averaged gradients beside the peers, and what overlap hides.
 
-    python tests/bench/training_steps.py --ranks 2 4 --rounds 5
+`steps`: one small model in MLX (`mx.distributed` on our ranks, px.nn, MLX's ring, MLX's `mpi` with
+Open MPI) and in torch (DDP on our backend, px.nn, DDP on gloo). The peers take turns. Each starts
+ranks anew and trains from the same parameters on the same samples; at the end, all ranks of all
+peers must have the same parameters.
 
-One small model in MLX (px.nn, `mx.distributed` on our engine, MLX's ring) and in torch (DDP on our
-backend and on gloo; px.nn). The peers take turns. Each starts ranks anew, trains, checks that all
-ranks have the same parameters as the first peer of its framework, and prints the median of its
-steps. What is shown is the median over the rounds, in ms.
+`overlap`: the share of the communication that is hidden behind computing (see `overlap_rank.py`).
+With `wait`, a rank sleeps as if a device computed. With `real`, it computes on the cores that also
+sum: only what waits can be hidden.
+
+A time is the median over the rounds of the median step, in ms.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
-import statistics
 import subprocess
 import sys
-from collections import defaultdict
+import tempfile
+import time
 from pathlib import Path
+from typing import Any
 
-N_STEPS, N_WARM = 40, 10
+import numpy as np
+from common import arguments, median, numbers, print_machine, print_table, spread, write_json
+
+_HERE = Path(__file__).resolve().parent
 _MLX_LAUNCH = "from mlx._distributed_utils.launch import main; main()"
-# Name: the launcher, and whether its ranks are ours.
+# The name: the launcher, and the kind of rank (training_rank.py).
 PEERS = {
-    "mlx: mx.distributed on phalanx": ("phalanx", "mlx"),
-    "mlx: px.nn": ("phalanx", "mlx-nn"),
-    "mlx: ring": ("mlx", "mlx"),
-    "torch: DDP on phalanx": ("phalanx", "ddp"),
-    "torch: px.nn": ("phalanx", "torch-nn"),
-    "torch: DDP on gloo": ("torchrun", "ddp"),
+    "mlx, mx.distributed on phalanx": ("phalanx", "mlx"),
+    "mlx, px.nn": ("phalanx", "mlx-nn"),
+    "mlx, px.nn with px.init()": ("phalanx", "mlx-group"),
+    "mlx, ring": ("mlx", "mlx"),
+    "mlx, Open MPI": ("openmpi", "mlx"),
+    "torch, DDP on phalanx": ("phalanx", "ddp"),
+    "torch, px.nn": ("phalanx", "torch-nn"),
+    "torch, DDP on gloo": ("torchrun", "ddp"),
 }
+# The largest difference of a parameter, as a part of the largest change by the training. Sums in
+# another order differ by about 1e-4 of it; gradients that are not averaged, by 1.
+_BOUND = 1e-2
 
 
 def main() -> None:
-    """Run all peers in turns and print the table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--width", type=int, default=1024, help="of the layers (default 1024)")
-    parser.add_argument("--peers", nargs="+", default=list(PEERS), metavar="NAME")
-    options = parser.parse_args()
-    times: dict[tuple[str, int], list[float]] = defaultdict(list)
-    sums: dict[tuple[str, int], set[str]] = defaultdict(set)
-    for _ in range(options.rounds):
-        for n_ranks in options.ranks:
-            for peer in options.peers:
-                time_ms, checksum = _run(peer, n_ranks, options.width)
-                times[peer, n_ranks].append(time_ms)
-                sums[peer.partition(":")[0], n_ranks].add(checksum)
-    print(f"median step in ms, {options.rounds} rounds of {N_STEPS} steps, width {options.width}")
-    print(f"{'':34}" + "".join(f"{n:>8} ranks" for n in options.ranks))
-    for peer in options.peers:
-        row = [statistics.median(times[peer, n]) for n in options.ranks]
-        print(f"{peer:34}" + "".join(f"{value:14.2f}" for value in row))
-    differing = [f"{name} on {n} ranks" for (name, n), found in sums.items() if len(found) > 1]
-    if differing:
-        sys.exit(f"the peers have trained different parameters: {', '.join(differing)}")
+    """Run all peers in turns and print the tables."""
+    options = arguments(
+        __doc__ or "",
+        ranks=("2,4", "numbers of ranks"),
+        rounds=(3, "turns of all peers"),
+        steps=(40, "timed steps of a peer in a round"),
+        warm=(10, "steps before"),
+        width=(1024, "of the layers of the model"),
+        peers=("mlx,torch", "beginnings of the peers' names"),
+        sections=("steps,overlap", "what to measure"),
+        openmpi=(str(Path(sys.prefix, "mpi", "openmpi")), "folder where Open MPI is installed"),
+    ).parse_args()
+    begun = time.perf_counter()
+    chosen = [peer for peer in PEERS if peer.startswith(tuple(options.peers.split(",")))]
+    if not Path(options.openmpi, "bin", "mpirun").exists():
+        print(f"Open MPI is left out: it is not installed in {options.openmpi}\n")
+        chosen = [peer for peer in chosen if PEERS[peer][0] != "openmpi"]
+    print_machine()
+    records: list[dict[str, Any]] = []
+    sections = options.sections.split(",")
+    if "steps" in sections:
+        records += _steps(options, chosen)
+    if "overlap" in sections:
+        records += _overlap(options)
+    print(f"\n{options.rounds} rounds took {(time.perf_counter() - begun) / 60:.1f} minutes")
+    write_json(options.json, records)
 
 
-def _run(peer: str, n_ranks: int, width: int) -> tuple[float, str]:
+def _steps(options: Any, peers: list[str]) -> list[dict[str, Any]]:
+    """Time the steps of all peers; end with an error if their parameters differ."""
+    records = []
+    for turn in range(options.rounds):
+        for size in numbers(options.ranks):
+            wanted: Any = None  # of the first peer
+            for peer in peers:
+                found, parameters = _train(peer, size, options)
+                wanted = parameters[0] if wanted is None else wanted
+                _check(peer, size, options.width, parameters, wanted)
+                records.append({"peer": peer, "ranks": size, "round": turn, **found})
+    rows = []
+    for peer in peers:
+        rows.append([peer])
+        for size in numbers(options.ranks):
+            its = [r["step_ms"] for r in records if (r["peer"], r["ranks"]) == (peer, size)]
+            rows[-1] += [f"{median(its):.2f}", spread(its)]
+    columns = [f"{size} ranks{what}" for size in numbers(options.ranks) for what in (", ms", "")]
+    print(f"{options.steps} steps, 4 layers of {options.width} x {options.width} float32\n")
+    print_table(["steps", *columns], rows)
+    print("\nAll ranks of all peers have trained the same parameters.\n", flush=True)
+    return records
+
+
+def _train(peer: str, size: int, options: Any) -> tuple[dict[str, Any], list[Any]]:
+    """Train with a peer; return what rank 0 prints, and the parameters of all ranks."""
     launcher, kind = PEERS[peer]
-    script = str(Path(__file__).with_name("training_rank.py"))
-    words = {
-        "phalanx": ["-m", "phalanx.cli", "launch", "-n", str(n_ranks), "--label", "none"],
-        "mlx": ["-c", _MLX_LAUNCH, "-n", str(n_ranks), "--backend", "ring", sys.executable],
-        "torchrun": ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={n_ranks}"],
-    }[launcher]
+    with tempfile.TemporaryDirectory() as folder:
+        words = [kind, str(options.width), str(options.steps), str(options.warm), folder]
+        found = _run(peer, launcher, size, "training_rank.py", words, options.openmpi, folder)
+        if found["size"] != size:
+            sys.exit(f"{peer} has trained on {found['size']} ranks, and not on {size}")
+        return found, [np.load(f"{folder}/{rank}.npy") for rank in range(size)]
+
+
+def _check(peer: str, size: int, width: int, parameters: list[Any], wanted: Any) -> None:
+    from training_rank import first_weights
+
+    change = np.abs(wanted - np.array(first_weights(width))).max()
+    for rank, its in enumerate(parameters):
+        difference = np.abs(its - wanted).max() / change
+        if not difference < _BOUND:
+            sys.exit(
+                f"{peer} on {size} ranks: parameters of rank {rank} differ from those of the first "
+                f"peer by {difference:.2g} of the largest change"
+            )
+
+
+def _overlap(options: Any) -> list[dict[str, Any]]:
+    """Time steps without, with and beside sums."""
+    from overlap_rank import N_LAYERS, WAYS
+
+    width = options.width // 2
+    words = [str(width), str(options.steps), str(options.warm)]
+    records = []
+    for turn in range(options.rounds):
+        for size in numbers(options.ranks):
+            for compute in ("wait", "real"):
+                script = "overlap_rank.py"
+                found = _run(compute, "phalanx", size, script, [compute, *words], "", "")
+                records.append({"compute": compute, "ranks": size, "round": turn, **found})
+    rows = []
+    for compute in ("wait", "real"):
+        for size in numbers(options.ranks):
+            its = [r for r in records if (r["compute"], r["ranks"]) == (compute, size)]
+            alone, serial, overlapped = (median([r[f"{way}_ms"] for r in its]) for way in WAYS)
+            hidden = (serial - overlapped) / (serial - alone)
+            times = [f"{ms:.1f}" for ms in (alone, serial, overlapped)]
+            rows.append([compute, size, *times, f"{100 * hidden:.0f} %"])
+    print(f"{N_LAYERS} sums of {width} x {width} float32\n")
+    print_table(["compute", "ranks", *(f"{way}, ms" for way in WAYS), "hidden"], rows)
+    print("\nhidden = (serial - overlapped) / (serial - alone)")
+    return records
+
+
+def _run(
+    peer: str, launcher: str, size: int, script: str, words: list[str], openmpi: str, folder: str
+) -> dict[str, Any]:
+    """Run ranks, and return what rank 0 prints as JSON."""
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable]
+    if launcher == "phalanx":
+        command += ["-m", "phalanx.cli", "launch", "-n", str(size), "--label", "none"]
+    elif launcher == "mlx":
+        command += ["-c", _MLX_LAUNCH, "-n", str(size), "--backend", "ring", sys.executable]
+    elif launcher == "torchrun":
+        command += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={size}"]
+    else:
+        command = [f"{openmpi}/bin/mpirun", "-n", str(size), "--map-by", ":OVERSUBSCRIBE"]
+        command += ["--allow-run-as-root"] if os.geteuid() == 0 else []
+        command += [sys.executable]
+        (library,) = Path(openmpi, "lib").glob("libmpi.so.*")
+        env |= {"MLX_MPI_LIBNAME": str(library), "PRTE_MCA_prte_tmpdir_base": folder}
     ended = subprocess.run(
-        [sys.executable, *words, script, kind, str(width), str(N_STEPS), str(N_WARM)],
+        [*command, str(_HERE / script), *words],
         capture_output=True,
         text=True,
         check=False,
         timeout=300,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env=env,
     )
     lines = [line for line in ended.stdout.splitlines() if "{" in line]
     if ended.returncode or not lines:
-        sys.exit(f"{peer} failed:\n{ended.stdout}{ended.stderr}")
-    found = json.loads(lines[-1][lines[-1].index("{") :])
-    return found["step_ms"], found["checksum"]
+        sys.exit(f"{peer} on {size} ranks failed:\n{ended.stdout}{ended.stderr}")
+    found: dict[str, Any] = json.loads(lines[-1][lines[-1].index("{") :])
+    return found
 
 
 if __name__ == "__main__":

@@ -305,6 +305,31 @@ def peak(reshards: bool) -> int:
     return int(mx.get_peak_memory() - before) // (4 * size * size)
 
 
+def gathered(how: str, compute_dtype: str | None) -> list[Any]:
+    """Return differences of the parameters given back, whether all stay in parts, and dtypes."""
+    import mlx.core as mx
+    from mlx.utils import tree_flatten
+
+    def shapes() -> list[Any]:
+        return [array.shape for _, array in tree_flatten(model.parameters())]
+
+    kind = None if compute_dtype is None else getattr(mx, compute_dtype)
+    plain, model = tiny_model(), tiny_model()
+    for one in (plain, model):
+        one.layers[0].freeze()
+        one.layers[1].weight = one.layers[1].weight.astype(mx.bfloat16)
+    divide(model, how, group=px.init(), compute_dtype=kind)
+    before = shapes()
+    found = px.nn.whole_parameters(model)
+    names = [path for path, _ in tree_flatten(plain.parameters())]
+    assert sorted(path for path, _ in tree_flatten(found)) == sorted(names)
+    loaded = tiny_model(seed=4)
+    loaded.update(found)
+    pairs = zip(tree_flatten(loaded.parameters()), tree_flatten(plain.parameters()), strict=True)
+    same = [bool(mx.array_equal(a, b)) and a.dtype == b.dtype for (_, a), (_, b) in pairs]
+    return [same, shapes() == before]
+
+
 def same_or_unchanged() -> list[Any]:
     """Divide again, and with nothing to divide."""
     from mlx import nn
@@ -365,7 +390,14 @@ def error_of(case: str) -> str:
         layer = divided()
         return mx.compile(layer, inputs=layer.state)(mx.ones((1, 3)))
 
+    def changed() -> Any:
+        layer = divided()
+        layer.weight = mx.zeros((4, 3))
+        return px.nn.whole_parameters(layer)
+
     calls: dict[str, Any] = {
+        "no module": lambda: px.nn.whole_parameters([divided()]),
+        "changed": changed,
         "kind": lambda: px.nn.fully_shard([nn.Linear(3, 4)], group=world),
         "dtype": lambda: divided(compute_dtype=mx.int32),
         "no dtype": lambda: divided(compute_dtype="float16"),

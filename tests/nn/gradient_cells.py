@@ -144,9 +144,15 @@ def error_of(case: str) -> str:
         "stream": {"communication_stream": 1},
         "group": {"group": "all"},
     }.get(case, {})
+    if "device" in case:
+        import torch
+
+        is_there = case == "device" or rank == 1
+        other = torch.ones(2, device="meta" if is_there else "cpu")
+        trees[case] = {"a": torch.ones(2), "b": other}
     try:
         px.nn.average_gradients(trees[case], **options)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, px.NotSupported) as error:
         px.barrier()
         return f"{type(error).__name__}: {error}"
     return "no error"

@@ -116,6 +116,22 @@ def test_whole_parameters_are_dropped_between(rank_pool):
     assert kept >= 20
 
 
+@pytest.mark.parametrize(
+    ("n_ranks", "how", "compute_dtype"),
+    pairwise(
+        {
+            "n_ranks": [1, 2, 3],
+            "how": ["model", "layers", "both"],
+            "compute_dtype": [None, "float16"],
+        }
+    ),
+)
+def test_whole_parameters_are_given_back(rank_pool, n_ranks, how, compute_dtype):
+    for same, stays in rank_pool(n_ranks).run(cells.gathered, how, compute_dtype):
+        assert all(same)
+        assert stays
+
+
 def test_what_stays_as_it_is(rank_pool):
     (alone,) = rank_pool(1).run(cells.same_or_unchanged)
     assert alone == [
@@ -130,6 +146,8 @@ def test_what_stays_as_it_is(rank_pool):
 @pytest.mark.parametrize(
     ("case", "words"),
     [
+        ("no module", "TypeError: whole_parameters takes a module of MLX, not list"),
+        ("changed", "FullyShardedLinear: weight has shape (4, 3), and not (2, 3), the part of (4,"),
         ("kind", "TypeError: fully_shard takes a module of MLX, not list"),
         ("dtype", "ValueError: fully_shard: compute_dtype must be a floating-point dtype, not mlx"),
         ("no dtype", "compute_dtype must be a floating-point dtype, not 'float16'"),

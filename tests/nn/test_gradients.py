@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -135,9 +136,13 @@ def test_a_rank_without_weight_adds_nothing(rank_pool):
         ("type", "ValueError: communication_type must be one of float16, bfloat16, float32, float64"),
         ("stream", "TypeError: average_gradients: communication_stream is for trees of MLX arrays"),
         ("group", "TypeError: group must be a phalanx.Group or None, not str"),
+        ("one device", "only rank 0 has b: torch float32[2]; only rank 1 has b: torch float32[2] on meta"),
+        ("device", "NotSupported: average_gradients: b is on meta, not in memory of the CPU; pass its .cpu()"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_one_error_on_all_ranks(rank_pool, case, words):
+    if "device" in case:
+        pytest.importorskip("torch")
     for text in rank_pool(3).run(cells.error_of, case):
         assert words in text, text
 
@@ -153,12 +158,33 @@ class Pair(NamedTuple):
     y: Any
 
 
+@dataclass(frozen=True)
+class Layer:
+    weight: Any
+    bias: Any = None
+    n_rows: int = field(init=False, default=1)
+
+
 def test_containers_keep_their_type():
     tree = Pair([np.ones(1)], OrderedDict(a=(None,)))
     got, _ = px.nn.clip_grad_norm_sharded(tree, 0.5)
     assert type(got) is Pair
     assert type(got.y) is OrderedDict
     assert got.y == {"a": (None,)}
+    (layer,), _ = px.nn.clip_grad_norm_sharded([Layer(np.ones(1), (np.zeros(2),))], 2.0)
+    assert type(layer) is Layer
+    assert layer.weight.tolist() == [1]
+    assert layer.bias[0].tolist() == [0, 0]
+    with pytest.raises(TypeError, match="0.bias is of type str, not an array"):
+        px.nn.clip_grad_norm_sharded([Layer(np.ones(1), "zero")], 1.0)
+
+
+def test_the_norm_of_a_leaf_on_a_device_is_refused():
+    torch = pytest.importorskip("torch")
+    with pytest.raises(
+        px.NotSupported, match="clip_grad_norm_sharded: w is on meta, not in memory"
+    ):
+        px.nn.clip_grad_norm_sharded({"w": torch.ones(2, device="meta")}, 1.0)
 
 
 def test_replicated_leaves_count_once(rank_pool):

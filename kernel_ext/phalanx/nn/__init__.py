@@ -17,7 +17,7 @@ from .gradients import average_gradients, clip_grad_norm_sharded, sum_gradients
 from .training import TrainingStep, TrainingSteps, steps
 
 if TYPE_CHECKING:
-    from .fully_sharded import fully_shard
+    from .fully_sharded import fully_shard, whole_parameters
     from .sharded_layers import shard_linear
     from .sharding import (
         AllToShardedLinear,
@@ -49,6 +49,7 @@ __all__ = [
     "shard_linear",
     "steps",
     "sum_gradients",
+    "whole_parameters",
 ]
 
 # For modules of MLX: the file of each name, imported when one is first used.
@@ -60,6 +61,7 @@ _OF_MLX = {
     "fully_shard": "fully_sharded",
     "shard_inplace": "sharding",
     "shard_linear": "sharded_layers",
+    "whole_parameters": "fully_sharded",
 }
 
 

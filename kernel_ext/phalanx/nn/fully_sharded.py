@@ -23,7 +23,7 @@ from .gradients import agree, group_of_mlx
 from .sharding import place_of
 from .states import restore
 
-__all__ = ["fully_shard"]
+__all__ = ["fully_shard", "whole_parameters"]
 
 _Arrays = list[mx.array]
 
@@ -77,6 +77,7 @@ def fully_shard(
     See Also
     --------
     shard_linear : divides what a layer computes, too.
+    whole_parameters : returns whole parameters, to save them.
 
     Notes
     -----
@@ -119,6 +120,65 @@ def fully_shard(
         _check(module, group)
         _Sharding(module, group, compute_dtype, reshard_after_forward)
     return module
+
+
+def whole_parameters(module: Module) -> dict[str, Any]:
+    """Return the whole parameters of a divided module.
+
+    Every rank that shares the module calls this.
+
+    Parameters
+    ----------
+    module : mlx.nn.Module
+        A module that `fully_shard` has divided, or with such modules in it. It stays divided.
+
+    Returns
+    -------
+    dict
+        A tree as of ``module.parameters()``, the same on all ranks. Parameters that `fully_shard`
+        has not divided are in it as they are.
+
+    Raises
+    ------
+    RankFailure
+        A rank was lost.
+    TypeError
+        ``module`` is no module of MLX.
+    ValueError
+        A parameter has another shape than its part had.
+
+    See Also
+    --------
+    fully_shard : divides the module.
+
+    Notes
+    -----
+    To save a model, write the tree on one rank: `mlx.utils.tree_flatten` makes the list that
+    `mlx.core.save_safetensors` takes as a dict. A whole module with the same names takes the tree
+    with ``update``.
+
+    Cost: an `all_gather` for each dtype of each divided module, and memory for the whole model on
+    each rank.
+
+    Examples
+    --------
+    >>> import mlx.nn, phalanx as px
+    >>> layer = px.nn.fully_shard(mlx.nn.Linear(3, 5))
+    >>> px.nn.whole_parameters(layer)["weight"].shape
+    (5, 3)
+    """
+    given: object = module
+    if not isinstance(given, Module):
+        msg = f"whole_parameters takes a module of MLX, not {type(given).__name__}"
+        raise TypeError(msg)
+    found = dict(tree_flatten(module.parameters()))
+    for path, inner in module.named_modules():
+        if _is_wrapped(inner):
+            whole = inner._fully_sharded.whole(inner)
+            found |= {f"{path}.{name}" if path else name: array for name, array in whole.items()}
+    mx.eval(list(found.values()))
+    tree: dict[str, Any] = tree_unflatten(list(found.items()))
+    return tree
 
 
 def _is_of(category: Any, dtype: Any) -> bool:
@@ -258,10 +318,8 @@ class _Sharding:
         # MLX would ask for gradients of quantized weights, which have none.
         return [x if i in reduced else mx.stop_gradient(x) for i, x in enumerate(function(parts))]
 
-    def call(self, module: Module, method: Any, arguments: Any) -> Any:
-        """Call a method of the module with whole parameters."""
-        if self._is_whole:  # the module calls itself
-            return method(*arguments[0], **arguments[1])
+    def _ordered_parts(self, module: Module) -> _Arrays:
+        """Return the parts of the module's parameters; all must have their shapes."""
         parts = _leaves(module)
         shapes = {path: part.shape for path, part in parts.items()}
         for path in [*self._shapes, *shapes]:
@@ -272,7 +330,20 @@ class _Sharding:
                     f"of {self._shapes.get(path)} that each of {self._place.size} ranks has"
                 )
                 raise ValueError(msg)
-        ordered = [parts[path] for path in self._shapes]
+        return [parts[path] for path in self._shapes]
+
+    def whole(self, module: Module) -> dict[str, mx.array]:
+        """Return the whole parameters by path."""
+        parts = self._ordered_parts(module)
+        # Nothing is trainable here: the parts keep their dtype.
+        arrays = self._gather(parts, [False] * len(parts))
+        return dict(zip(self._shapes, arrays, strict=True))
+
+    def call(self, module: Module, method: Any, arguments: Any) -> Any:
+        """Call a method of the module with whole parameters."""
+        if self._is_whole:  # the module calls itself
+            return method(*arguments[0], **arguments[1])
+        ordered = self._ordered_parts(module)
         names = _leaves(module, Module.trainable_parameter_filter)
         trainable = [path in names for path in self._shapes]
         holds_wrapped = any(_is_wrapped(m) for m in module.modules() if m is not module)

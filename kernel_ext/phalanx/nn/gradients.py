@@ -14,7 +14,7 @@ from phalanx.distributed import Group, all_gather, all_gather_object, all_sum, i
 from phalanx.errors import CollectiveMismatch
 
 from .arrays import ArrayKind, dtype_name_of, is_real, kind_of
-from .trees import Leaf, flatten, rebuild
+from .trees import Leaf, check_devices, flatten, rebuild
 
 __all__ = ["agree", "average_gradients", "clip_grad_norm_sharded", "group_of_mlx", "sum_gradients"]
 
@@ -44,7 +44,7 @@ def average_gradients(
     Parameters
     ----------
     gradients : tree of arrays
-        Nested dicts, lists and tuples of arrays of numpy, torch (on the CPU) or MLX. None stands
+        Nested dicts, lists, tuples and dataclasses of arrays of numpy, torch (on the CPU) or MLX. None stands
         for a parameter without a gradient. Every rank passes the same tree: the same keys in the
         same order, shapes and dtypes.
     group : Group or mlx.core.distributed.Group, optional
@@ -78,6 +78,8 @@ def average_gradients(
     ValueError
         ``communication_type`` is no floating-point dtype, a weight is negative or not finite, or
         all weights are 0.
+    NotSupported
+        A leaf is on another device than the CPU (names it).
 
     See Also
     --------
@@ -122,6 +124,7 @@ def average_gradients(
     weighted = "no weights" if weights is None else "weights"
     options = f"all_reduce_size={all_reduce_size}, communication_type={sent_as}, {weighted}"
     total = agree(caller, group, [leaf.text for leaf in leaves], options, weight)
+    check_devices(caller, leaves)  # after the ranks know that all have it there
     scale = None if weights is None else weight
     arrays = _average_now(leaves, group, all_reduce_size, scale, total, sent_as)
     return rebuild(gradients, iter(arrays))
@@ -394,6 +397,8 @@ def clip_grad_norm_sharded(
         A rank was lost.
     TypeError
         A leaf is no array.
+    NotSupported
+        A leaf is on another device than the CPU (names it).
 
     See Also
     --------
@@ -416,6 +421,7 @@ def clip_grad_norm_sharded(
         msg = f"max_norm must be more than 0, not {max_norm!r}"
         raise ValueError(msg)
     leaves = flatten("clip_grad_norm_sharded", gradients)
+    check_devices("clip_grad_norm_sharded", leaves)
     own: Any = 0.0
     whole: Any = 0.0
     for leaf in leaves:

@@ -1,17 +1,21 @@
 """Take nested containers of arrays apart, and put them together again.
 
-A tree is a dict, list or tuple of trees, or a leaf: an array of numpy, torch or MLX, or None (a
-parameter without a gradient). A leaf's path is its keys, joined by dots: ``layers.0.weight``.
+A tree is a dict, list, tuple or dataclass of trees, or a leaf: an array of numpy, torch or MLX, or
+None (a parameter without a gradient). A leaf's path is its keys, joined by dots:
+``layers.0.weight``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import fields, is_dataclass, replace
 from typing import Any, NamedTuple
+
+from phalanx.errors import NotSupported
 
 from .arrays import ArrayKind, kind_of
 
-__all__ = ["Leaf", "flatten", "rebuild"]
+__all__ = ["Leaf", "check_devices", "flatten", "rebuild"]
 
 
 class Leaf(NamedTuple):
@@ -27,7 +31,14 @@ class Leaf(NamedTuple):
         if self.kind is None:
             return f"{self.path or 'the tree'}: None"
         dtype, shape = self.kind.dtype_name(self.array), tuple(self.array.shape)
-        return f"{self.path or 'the array'}: {self.kind.name} {dtype}{list(shape)}"
+        where = f" on {self.device}" if self.device else ""
+        return f"{self.path or 'the array'}: {self.kind.name} {dtype}{list(shape)}{where}"
+
+    @property
+    def device(self) -> str:
+        """Return torch's name of another device than the CPU, or ""."""
+        is_elsewhere = self.kind is not None and not getattr(self.array, "is_cpu", True)
+        return str(self.array.device) if is_elsewhere else ""
 
 
 def flatten(caller: str, tree: Any) -> list[Leaf]:
@@ -39,6 +50,23 @@ def flatten(caller: str, tree: Any) -> list[Leaf]:
         A leaf is no array; the message begins with ``caller`` and names the path.
     """
     return list(_leaves(caller, tree, ""))
+
+
+def check_devices(caller: str, leaves: Iterable[Leaf]) -> None:
+    """Raise an error for a leaf on another device.
+
+    Raises
+    ------
+    NotSupported
+        Names the leaf and its device.
+    """
+    for leaf in leaves:
+        if leaf.device:
+            msg = (
+                f"{caller}: {leaf.path or 'the array'} is on {leaf.device}, not in memory of the "
+                "CPU; pass its .cpu()"
+            )
+            raise NotSupported(msg)
 
 
 def _leaves(caller: str, tree: Any, path: str) -> Iterator[Leaf]:
@@ -67,7 +95,13 @@ def _children(tree: Any) -> Iterator[tuple[Any, Any]] | None:
         return iter(tree.items())
     if isinstance(tree, list | tuple):
         return iter(enumerate(tree))
+    if _is_dataclass(tree):
+        return ((field.name, getattr(tree, field.name)) for field in fields(tree) if field.init)
     return None
+
+
+def _is_dataclass(tree: Any) -> bool:
+    return is_dataclass(tree) and not isinstance(tree, type) and not hasattr(tree, "parameters")
 
 
 def rebuild(tree: Any, arrays: Iterator[Any]) -> Any:
@@ -88,4 +122,8 @@ def rebuild(tree: Any, arrays: Iterator[Any]) -> Any:
         # A namedtuple takes its fields one by one.
         make: Callable[..., Any] = type(tree)
         return make(*children) if hasattr(tree, "_fields") else make(children)
+    if _is_dataclass(tree):
+        made: Any = tree
+        new = {f.name: rebuild(getattr(tree, f.name), arrays) for f in fields(made) if f.init}
+        return replace(made, **new)
     return next(arrays)
