@@ -10,17 +10,6 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-__all__ = [
-    "CellError",
-    "CollectiveMismatch",
-    "CollectiveTimeout",
-    "DistributedError",
-    "NotConfigured",
-    "NotSupported",
-    "RankFailure",
-    "cell_error",
-]
-
 Failures = dict[int, tuple[str, str, tuple[str, ...]]]
 # Errors that an operation raises on a rank because another rank failed.
 _FOLLOWING = frozenset({"RankFailure", "DistributedError", "KeyboardInterrupt"})

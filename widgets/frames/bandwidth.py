@@ -22,9 +22,6 @@ from phalanx.protocol import Measurement, SweepProgress, SweepRun
 from ..text.tables import sweep_words
 from ..text.world import clean
 
-__all__ = ["Asked", "BandwidthFrame", "SweepRequest", "frame_of", "name_of"]
-
-
 MOST_EARLIER = 4  # a person cannot tell more lines apart
 
 

@@ -13,9 +13,6 @@ from phalanx.protocol import LinkMeasurement, WorldTopology
 
 from ..text.world import count, say_ms
 
-__all__ = ["LinkClassifier", "LinkFrame", "judge", "say_links"]
-
-
 # A link is slow if its bandwidth is half the median of its kind, or if its latency is three times
 # the median and 500 µs above it. Waking a process on a busy machine can take that long.
 _NARROW, _LATE, _LATE_US = 2.0, 3.0, 500.0

@@ -17,20 +17,6 @@ from ..text.world import clean
 from .rates import LinkRate, RankRate, Rates
 from .topology import Status
 
-__all__ = [
-    "KERNEL_BUSY",
-    "NOBODY_LOOKED",
-    "SUPERVISOR_BUSY",
-    "CellFrame",
-    "GapFrame",
-    "LateFrame",
-    "MonitorFrame",
-    "MonitorFrameBuilder",
-    "RankNow",
-    "SpanFrame",
-]
-
-
 KERNEL_BUSY = "this kernel was busy"
 
 

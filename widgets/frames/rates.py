@@ -13,9 +13,6 @@ from phalanx.workspace import Trace
 
 from ..text.tables import format_size
 
-__all__ = ["AlgorithmUsage", "LinkRate", "RankRate", "Rates", "UseFrame", "say_use", "uses_of"]
-
-
 RATE_NS = (
     1_000_000_000  # averaging time of the rates: a person can still read them while they change
 )

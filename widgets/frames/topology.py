@@ -16,9 +16,6 @@ from ..text.world import State, arenas, clean, state_of
 from .links import LinkFrame
 from .rates import LinkRate
 
-__all__ = ["RankFrame", "Status", "Timeline", "TopologyFrame", "WorldFrame", "world_of"]
-
-
 Status = Literal["live", "silent", "gone"]
 
 

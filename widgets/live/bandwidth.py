@@ -23,9 +23,6 @@ from ..stills.svg import StillPicture
 from ..text.tables import sweep_csv, sweep_json
 from .widget import STATIC, LiveWidget, checked_workspace
 
-__all__ = ["Bandwidth"]
-
-
 _REPEAT_S = 2.0  # a view reports a lost kernel after 8 s without a frame
 _MOST_KEPT = 16
 

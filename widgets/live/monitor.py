@@ -25,9 +25,6 @@ from ..stills.svg import StillPicture, with_alarm
 from .presence import PollHistory
 from .widget import STATIC, WorkspaceWidget
 
-__all__ = ["Monitor"]
-
-
 REPEAT_S = 2.0  # a view reports a lost kernel after 8 s without a frame
 SILENT_S = 3.0  # a working supervisor sends samples three times a second
 KEPT_NBYTES = 4 << 20  # of frames, for views that open later: two minutes of 4 busy ranks

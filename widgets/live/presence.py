@@ -9,9 +9,6 @@ from collections.abc import Callable
 
 from ..frames.monitor import KERNEL_BUSY, NOBODY_LOOKED, SUPERVISOR_BUSY
 
-__all__ = ["PollHistory", "PollTimer", "ViewLeases"]
-
-
 INTERVAL_S = 0.2  # five times a second is enough for numbers that a person reads
 POLL_LEASE_S = 6.0  # a visible view sends a message every 2 s; three may be lost
 LATE_S = 1.5  # a tick later than this means that the process was blocked, and views' messages too

@@ -15,9 +15,6 @@ from IPython.display import DisplayHandle, display
 
 from ..stills.svg import StillPicture
 
-__all__ = ["SavedSnapshot", "renew_all"]
-
-
 log = logging.getLogger(__name__)
 
 

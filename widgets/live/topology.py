@@ -24,9 +24,6 @@ from ..stills.topology import Observations, topology
 from ..text.operations import say_operations
 from .widget import STATIC, WorkspaceWidget
 
-__all__ = ["Topology"]
-
-
 REPEAT_S = 2.0  # a view reports a lost kernel after 8 s without a frame
 NOW_S = 2.0  # rates cover the last second; samples come three times a second
 

@@ -26,9 +26,6 @@ from ..stills.svg import StillPicture
 from .presence import PollTimer, ViewLeases
 from .snapshot import SavedSnapshot, renew_all
 
-__all__ = ["STATIC", "LiveWidget", "WorkspaceWidget", "checked_workspace", "keep_stills"]
-
-
 log = logging.getLogger(__name__)
 
 STATIC = Path(__file__).parents[1] / "static"

@@ -37,7 +37,6 @@ class Axis:
     stop: float
 
     def __call__(self, value: float) -> float:
-        """Return the pixel of a value."""
         share = math.log(value / self.low) / math.log(self.high / self.low)
         return self.start + share * (self.stop - self.start)
 

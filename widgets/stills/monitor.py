@@ -20,9 +20,6 @@ from phalanx.workspace import Trace
 from ..text.world import clean, count, headline, say_ms
 from .svg import StillPicture, fit, group, line, path, picture, rect, render, text
 
-__all__ = ["OPERATION_COLOURS", "OTHER", "monitor"]
-
-
 # Okabe and Ito's palette (https://jfly.uni-koeln.de/color/), with a yellow for all_to_all in place
 # of their second orange, and further colours that differ from these with every kind of colour
 # vision.

@@ -7,8 +7,6 @@ from itertools import combinations
 
 from phalanx.protocol import HostInfo, HostPlan, LinkInfo, RankInfo, WorldTopology
 
-__all__ = ["planned"]
-
 
 def planned(hosts: Sequence[HostPlan], *, name: str = "plan") -> WorldTopology:
     """Return the topology that these hosts would form, for `topology`.

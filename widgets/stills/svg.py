@@ -14,22 +14,6 @@ from xml.etree import ElementTree as ET
 
 from ..text.world import clean
 
-__all__ = [
-    "SERIES_COLOURS",
-    "StillPicture",
-    "extended",
-    "fit",
-    "group",
-    "line",
-    "path",
-    "picture",
-    "rect",
-    "render",
-    "text",
-    "with_alarm",
-]
-
-
 # Okabe and Ito's palette, which differs with every kind of colour vision
 # (https://jfly.uni-koeln.de/color/); orange and sky blue are darker, for a white ground.
 SERIES_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#b0619a", "#c98500", "#3a9bd1")

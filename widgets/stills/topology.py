@@ -25,9 +25,6 @@ from ..text.world import (
 )
 from .svg import StillPicture, fit, group, line, path, picture, rect, render, text
 
-__all__ = ["Observations", "odd_lines", "topology"]
-
-
 _MOST = 6  # lines per kind: a still picture cannot be searched
 
 # State: colour (Okabe and Ito) and sign; either alone distinguishes the states.

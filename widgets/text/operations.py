@@ -12,9 +12,6 @@ from phalanx.workspace import Trace
 from .tables import format_size
 from .world import say_ms
 
-__all__ = ["say_operations"]
-
-
 MOST = 12  # as many lines as a person reads
 
 

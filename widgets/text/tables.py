@@ -16,21 +16,6 @@ from phalanx.protocol import Limit, Measurement, SweepRun
 
 from .world import clean
 
-__all__ = [
-    "HEADER",
-    "change_words",
-    "format_measurement",
-    "format_size",
-    "limit_words",
-    "sweep_csv",
-    "sweep_json",
-    "sweep_model",
-    "sweep_words",
-    "table",
-    "table_html",
-]
-
-
 _COLUMNS = (
     ("size", "(B)", 12),
     ("count", "(elements)", 12),

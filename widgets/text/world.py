@@ -10,23 +10,6 @@ from typing import Literal
 from phalanx.protocol import HostInfo, LinkInfo, RankInfo, WorldTopology
 from phalanx.workspace import format_time
 
-__all__ = [
-    "MOST_PAIRS",
-    "State",
-    "address_and_cores",
-    "arenas",
-    "clean",
-    "count",
-    "describe",
-    "headline",
-    "ranges",
-    "say_ms",
-    "say_rate",
-    "state_of",
-    "wires",
-]
-
-
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 # "collective": the rank is inside an operation. "busy": the rank runs the user's Python code.

@@ -18,8 +18,6 @@ from typing import cast
 from phalanx import _native
 from phalanx.distributed import Group, init
 
-__all__ = ["connect", "cut_evaluations", "raise_only_while", "wait_for_evaluations"]
-
 
 class _Communicator:
     """A group that MLX uses, with its splits.

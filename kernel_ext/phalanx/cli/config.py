@@ -19,8 +19,6 @@ from phalanx import hosts as room
 if TYPE_CHECKING:
     from phalanx.hosts import Host, Plan, Survey
 
-__all__ = ["DESCRIPTION", "EPILOG", "PASSES_ON", "add_arguments", "run"]
-
 DESCRIPTION = (
     "Asks all hosts at once, over ssh and without changing anything, for their interfaces, "
     "Thunderbolt cables and RDMA devices, and prints a hostfile (MLX's JSON) in the order of the "

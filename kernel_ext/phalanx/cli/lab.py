@@ -18,8 +18,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from importlib.abc import Traversable
 
-__all__ = ["DESCRIPTION", "PASSES_ON", "add_arguments", "copy_notebooks", "run"]
-
 DESCRIPTION = (
     "Copies the tutorials to a folder of yours (files that are there stay as they are) and opens "
     "JupyterLab on a page that leads to the first one. Other arguments are handed to JupyterLab."

@@ -36,8 +36,6 @@ from .launching.places import (
 if TYPE_CHECKING:
     from phalanx.workspace import Job, Placement
 
-__all__ = ["DESCRIPTION", "EPILOG", "PASSES_ON", "add_arguments", "run", "split_words"]
-
 DESCRIPTION = (
     "Runs a script (with Python), a module (-m) or any other program once per rank, on this "
     "machine or on several hosts. Lines of output come whole and with their rank; what you type goes to every rank. "

@@ -16,8 +16,6 @@ from typing import Any, NoReturn
 import phalanx
 from phalanx.errors import DistributedError, did_you_mean
 
-__all__ = ["main"]
-
 # Each command's module, or a class of one, and its line in ``phalanx --help``. Only the module of
 # the command that is asked for is imported: all of them take 0.4 s.
 _COMMANDS = {

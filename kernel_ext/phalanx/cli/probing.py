@@ -28,8 +28,6 @@ from phalanx.supervisor import (
 
 from . import probe_main as _probe
 
-__all__ = ["Probe", "ProbeQuestion", "look"]
-
 _MARK = _probe.MARK.encode()
 _PINGS = 3
 # No quotes in it: sh and the login shell each put quotes around it.

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 
 from phalanx.workspace import format_workspaces, list_workspaces, say_stopped, stop_workspace
 
-__all__ = ["ListCommand", "StopCommand"]
-
 
 class ListCommand:
     """List the user's ranks on this machine."""

@@ -170,7 +170,6 @@ class WorldSpec:
         return self.host_names[host] if 0 <= host < len(self.host_names) else ""
 
     def rank_host_names(self) -> tuple[str, ...]:
-        """Return the host names by rank."""
         return tuple(map(self.host_name, range(self.size)))
 
     def every_host_name(self) -> tuple[str, ...]:

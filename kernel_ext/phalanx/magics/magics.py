@@ -53,8 +53,6 @@ from .errors import PostMortem, debug_failed, debug_ranks
 from .tables import Named, Sweeps
 from .view import BootLine, Label, NotebookView, hosts_of, in_one_line
 
-__all__ = ["DistributedMagics"]
-
 # With these actions the user needs no hint where the output is.
 _SUGGESTION = (
     "%distributed start -n 4 starts four ranks here; %distributed --help lists the commands"

@@ -19,8 +19,6 @@ from phalanx.errors import NotSupported
 
 from .arrays import kind_of
 
-__all__ = ["ArrayEntry", "ArrayReader", "library", "write_arrays", "write_bytes"]
-
 
 class ArrayEntry(NamedTuple):
     """Place and form of an array in a checkpoint.

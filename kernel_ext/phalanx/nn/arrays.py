@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 
 from phalanx.errors import NotSupported
 
-__all__ = ["ArrayKind", "dtype_name_of", "is_real", "kind_of"]
-
 _REAL = ("float16", "bfloat16", "float32", "float64")
 
 

@@ -11,8 +11,6 @@ import torch
 
 from phalanx.distributed import Group, all_sum, init
 
-__all__ = ["sum_backward"]
-
 
 class _SumBackward(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod

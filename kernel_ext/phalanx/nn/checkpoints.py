@@ -27,8 +27,6 @@ from .arrays import kind_of
 from .forms import decoded, encoded, paths_of
 from .states import capture, compute, pack, restore, unpack
 
-__all__ = ["Saving", "export", "load", "save"]
-
 _FORMAT = 1
 _INDEX = "index.json"
 _NAME = re.compile(r"step-(\d{8,})")

@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 
 from phalanx.distributed import Group, all_max, init
 
-__all__ = ["Shard", "all_batches", "seed", "shard"]
-
 _T = TypeVar("_T")
 _END = object()
 _REMAINDERS = ("repeat", "drop", "keep")

@@ -15,8 +15,6 @@ from phalanx.errors import NotSupported
 
 from .states import ArrayPlace
 
-__all__ = ["decoded", "encoded", "paths_of"]
-
 
 def paths_of(form: Any, n_arrays: int) -> list[str]:
     """Return the path of each array in a form, each only once."""

@@ -23,8 +23,6 @@ from .gradients import agree, group_of_mlx
 from .sharding import place_of
 from .states import restore
 
-__all__ = ["fully_shard", "whole_parameters"]
-
 _Arrays = list[mx.array]
 
 # Gradients of 16 bits are summed in 32, as in `average_gradients`.

@@ -16,8 +16,6 @@ from phalanx.errors import CollectiveMismatch
 from .arrays import ArrayKind, dtype_name_of, is_real, kind_of
 from .trees import Leaf, check_devices, flatten, rebuild
 
-__all__ = ["agree", "average_gradients", "clip_grad_norm_sharded", "group_of_mlx", "sum_gradients"]
-
 _WIDE = {"float16": "float32", "bfloat16": "float32"}
 _MOST_NAMED = 3  # leaves that an error about different trees names
 

@@ -31,8 +31,6 @@ from .sharding import (
     sum_over_ranks,
 )
 
-__all__ = ["shard_linear"]
-
 
 def shard_linear(
     module: Module,

@@ -26,21 +26,6 @@ from .gradients import group_of_mlx, sum_gradients
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = [
-    "AllToShardedLinear",
-    "QuantizedAllToShardedLinear",
-    "QuantizedShardedToAllLinear",
-    "ShardedToAllLinear",
-    "check_sharding",
-    "keep_state",
-    "naming",
-    "own_part",
-    "partition",
-    "place_of",
-    "shard_inplace",
-    "sum_over_ranks",
-]
-
 _SHARDINGS = ("all-to-sharded", "sharded-to-all")
 Segments = int | Sequence[int] | Sequence[float]
 
@@ -112,7 +97,6 @@ def sum_over_ranks(x: mx.array, group: Any) -> mx.array:
 
 
 def _lengths(size: int, segments: Segments) -> list[int]:
-    """Return the lengths of the segments of an axis."""
     if isinstance(segments, int):
         if size % segments:
             msg = f"a size of {size} does not consist of {segments} equal segments"

@@ -16,8 +16,6 @@ import numpy as np
 
 from .arrays import kind_of
 
-__all__ = ["ArrayPlace", "Packed", "capture", "compute", "pack", "restore", "unpack"]
-
 _PLAIN = (int, float, complex, str, bytes, bool, type(None), np.generic)
 # Pairs of methods with which objects give and take their state.
 _PAIRS = (

@@ -32,8 +32,6 @@ from .states import capture, compute, pack, restore, unpack
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["TrainingStep", "TrainingSteps", "steps"]
-
 _MOST_FAILURES = 3  # in a row, without a commit between them
 
 

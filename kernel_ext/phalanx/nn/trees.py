@@ -15,8 +15,6 @@ from phalanx.errors import NotSupported
 
 from .arrays import ArrayKind, kind_of
 
-__all__ = ["Leaf", "check_devices", "flatten", "rebuild"]
-
 
 class Leaf(NamedTuple):
     """A leaf with its path; without an array ``kind`` is None."""

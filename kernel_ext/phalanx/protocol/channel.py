@@ -18,8 +18,6 @@ import msgspec
 
 from .rank import ToRank, ToSupervisor, Withdraw
 
-__all__ = ["MAX_FRAME", "Channel", "ChannelClosed", "FrameReader", "pack_frame"]
-
 MAX_FRAME = 64 << 20  # only stops corrupt lengths: a rendezvous share has some hundred bytes
 WITHDRAW_S = 2.0  # a supervisor that is alive answers at once
 _GONE = "the supervisor of this host is gone"
@@ -31,7 +29,6 @@ class ChannelClosed(ConnectionError):
 
 
 def pack_frame(message: msgspec.Struct) -> bytes:
-    """Pack one message into a frame."""
     body = msgspec.msgpack.encode(message)
     return _LENGTH.pack(len(body)) + body
 

@@ -16,24 +16,6 @@ from .client import BootOptions, GetStacks, Hello, Notice, StacksAre
 from .rank import Amount
 from .records import BootProgress
 
-__all__ = [
-    "WINDOW_COST",
-    "AllEnded",
-    "ClientDone",
-    "FromScriptRoot",
-    "Input",
-    "InputCut",
-    "InputTaken",
-    "NotStarted",
-    "Output",
-    "OutputTaken",
-    "RankEnded",
-    "ScriptOptions",
-    "Started",
-    "ToScriptRoot",
-    "cost",
-]
-
 WINDOW_COST = 256 << 10  # four pipes full: enough to keep a reader and a writer busy at once
 _MESSAGE_COST = 256  # about the overhead of a message, so that tiny messages count too
 

@@ -287,7 +287,6 @@ def _is_in_cell(frame: FrameType | None) -> bool:
 
 
 def _handled_by(thread: int) -> BaseException | None:
-    """Return the exception that a thread is handling."""
     found = sys._current_exceptions().get(thread)
     return found[1] if isinstance(found, tuple) else found  # a tuple until Python 3.12
 

@@ -15,15 +15,6 @@ from phalanx.distributed import without_own_frames
 
 from .cell import CELL
 
-__all__ = [
-    "POST_MORTEM",
-    "ErrorOfCell",
-    "LastError",
-    "asks_for_commands",
-    "leave_debuggers",
-    "prepare_debuggers",
-]
-
 POST_MORTEM = "%debug"  # a cell that only looks at the error of another
 
 SHELL = frozenset({"IPython", "ipykernel", "ipyparallel", "traitlets"})

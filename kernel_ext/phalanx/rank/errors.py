@@ -8,8 +8,6 @@ import json
 from collections.abc import Callable
 from typing import Any, TextIO
 
-__all__ = ["BytesToText", "cut", "escape_surrogates", "packs_anything", "text_of"]
-
 CUT = 100_000  # longest error text that is shown, in characters
 
 _AS_JSON = "phalanx.surrogates_in_json"

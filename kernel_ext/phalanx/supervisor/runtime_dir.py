@@ -26,8 +26,6 @@ from phalanx.protocol import WorkspaceRecord
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Claim", "RecordFile", "check_name", "claim_name", "find_record", "list_records"]
-
 _NAME = re.compile(r"[A-Za-z0-9_][\w.-]{0,99}", re.ASCII)
 _ENDING = ".json"
 _LOCK_PATIENCE_S = 0.2  # a process that lists records holds a lock for some microseconds

@@ -22,8 +22,6 @@ from .output.events import Event, StopRequest
 from .output.notices import Ranks, chosen_ranks, is_one_rank
 from .output.view import QuietView, View
 
-__all__ = ["PendingCall", "RemoteCalls", "forget_values", "packed"]
-
 _PACKING = ("phalanx.", "cloudpickle")  # modules with frames that hold a value while it is packed
 
 

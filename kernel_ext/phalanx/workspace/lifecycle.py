@@ -17,9 +17,6 @@ from .connection.connect import Connection
 from .connection.root_client import RootClient
 from .connection.transport import SocketThread
 
-__all__ = ["Lifecycle"]
-
-
 BOOT_S = 60.0
 
 

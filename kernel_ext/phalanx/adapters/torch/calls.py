@@ -15,8 +15,6 @@ from phalanx.errors import DistributedError
 from .tensors import as_row, is_row, overlap, view
 from .work import TorchWork, is_in_backward, raise_after_pass
 
-__all__ = ["Owner", "TorchCall"]
-
 
 class Owner(Protocol):
     """Interface of a process group for its calls."""

@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
-__all__ = ["BACKEND", "register"]
-
 BACKEND = "phalanx"
 # Backends for which init_process_group() asks us for rank, size and store. "undefined" is torch's
 # name for a call without a backend.

@@ -26,8 +26,6 @@ from phalanx.errors import CollectiveMismatch, CollectiveTimeout, DistributedErr
 from .tensors import as_row, check, is_row, view
 from .work import TorchWork
 
-__all__ = ["Messages"]
-
 _DTYPES = sorted(
     {value for value in vars(torch).values() if isinstance(value, torch.dtype)}, key=str
 )

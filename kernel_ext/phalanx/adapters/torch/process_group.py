@@ -39,8 +39,6 @@ from .tensors import (
 )
 from .work import TorchWork
 
-__all__ = ["ProcessGroup", "create"]
-
 _ANEW = (
     "the process group belongs to an earlier epoch: on every rank call "
     "torch.distributed.destroy_process_group(), then init_process_group(), and make DDP and FSDP "
@@ -100,7 +98,6 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch.distribute
         group._listen(lambda _engine: self._messages.renew())
 
     def getBackendName(self) -> str:  # torch's name
-        """Return the name of the backend."""
         return BACKEND
 
     def name(self) -> str:

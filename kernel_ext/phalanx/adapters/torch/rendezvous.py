@@ -14,8 +14,6 @@ from phalanx.distributed import Group, init, is_supervised
 
 from .entry import BACKEND
 
-__all__ = ["meet"]
-
 
 def meet(
     is_default: bool,
@@ -128,7 +126,6 @@ class LazyStore(dist.Store):  # type: ignore[misc]  # torch.distributed is not t
         return self._store().compare_set(key, expected, desired)
 
     def delete_key(self, key: str) -> Any:
-        """Delete a key."""
         return self._store().delete_key(key)
 
     def num_keys(self) -> Any:
@@ -136,5 +133,4 @@ class LazyStore(dist.Store):  # type: ignore[misc]  # torch.distributed is not t
         return self._store().num_keys()
 
     def wait(self, keys: list[str], *timeout: timedelta) -> None:
-        """Wait for keys."""
         self._store().wait(keys, *timeout)

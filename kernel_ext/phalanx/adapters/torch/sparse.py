@@ -12,8 +12,6 @@ from phalanx.errors import NotSupported
 
 from .calls import Owner, TorchCall
 
-__all__ = ["sum_sparse"]
-
 
 def sum_sparse(call: TorchCall, owner: Owner, tensor: Tensor, reduce_op: Any) -> None:
     """Replace a sparse tensor by the sum of all ranks' tensors.

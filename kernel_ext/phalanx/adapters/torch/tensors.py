@@ -13,23 +13,6 @@ from torch.distributed import ReduceOp
 
 from phalanx.errors import NotSupported
 
-__all__ = [
-    "Array",
-    "as_row",
-    "average",
-    "check",
-    "check_sizes",
-    "copy_reduced",
-    "counts_of",
-    "is_row",
-    "joined",
-    "overlap",
-    "reduce_rows",
-    "reduction",
-    "take_extreme",
-    "view",
-]
-
 # numpy's names of the dtypes that the engine computes with; numpy has no bfloat16.
 _NUMBERS = {
     torch.bool: "|b1",

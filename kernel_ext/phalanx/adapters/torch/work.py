@@ -15,8 +15,6 @@ from torch import distributed as dist
 
 from phalanx.distributed import EngineWork
 
-__all__ = ["TorchWork", "is_in_backward", "raise_after_pass"]
-
 
 def is_in_backward() -> bool:
     """Whether the autograd engine runs a backward pass on this thread."""

@@ -29,8 +29,6 @@ from .frameworks import (
     view_of_numpy,
 )
 
-__all__ = ["Source", "as_source", "check_stream", "invalidate_output", "like_dtype", "target_of"]
-
 _BFLOAT16_NAN = 0x7FC0
 _APART = ("all_gather", "sum_scatter", "all_to_all")  # the engine reads x while writing out
 _PEER = {"send": ", dst", "recv_like": ", src"}  # further arguments of a call, for error texts

@@ -60,9 +60,7 @@ class ResultMemory(NamedTuple):
 class Like(Protocol):
     """Allocator of results that are like a certain array."""
 
-    def __call__(self, shape: tuple[int, ...]) -> ResultMemory:
-        """Allocate memory for a result of this shape."""
-        ...
+    def __call__(self, shape: tuple[int, ...]) -> ResultMemory: ...
 
 
 class Adapter(Protocol):
@@ -345,7 +343,6 @@ def is_mlx(x: object) -> bool:
 
 
 def is_mlx_dtype(dtype: object) -> bool:
-    """Return whether ``dtype`` is a dtype of MLX."""
     return adapter_of_dtype(dtype) is _MLX
 
 

@@ -10,8 +10,6 @@ import numpy as np
 from phalanx import distributed as px
 from phalanx.protocol import LinkMeasurement
 
-__all__ = ["measure_links"]
-
 _SMALL = 8  # bytes of a message that measures latency only
 _PROBE, _MOST = 16 << 10, 1 << 20  # bytes: of the probe that picks the large size; of that at most
 _SMALL_CALLS, _LARGE_CALLS = 21, 5

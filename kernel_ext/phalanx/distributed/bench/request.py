@@ -50,7 +50,6 @@ _SIZE = re.compile(r"(\d+)\s*(?:([KMGTPE])(?:iB)?|B)?", re.IGNORECASE | re.ASCII
 
 
 def dtype_named(name: str) -> np.dtype[Any]:
-    """Return the dtype of one of `DTYPES`."""
     like, _ = like_dtype("bench", name)
     # Make an array: that imports ml_dtypes, and numpy knows the ml_dtypes names afterwards.
     found: np.dtype[Any] = like((0,)).give().dtype

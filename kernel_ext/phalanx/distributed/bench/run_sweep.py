@@ -19,8 +19,6 @@ from phalanx.protocol import Measurement
 from ..group.group import algorithms_by_size
 from .request import Case, available_memory, check_memory_of_hosts, check_request
 
-__all__ = ["busbw_factor", "sweep"]
-
 _FEWEST = 5  # iterations that are made even if they exceed the budget
 
 

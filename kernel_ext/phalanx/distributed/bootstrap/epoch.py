@@ -15,8 +15,6 @@ from ..group.registry import GroupRegistry, Notify
 from ..group.splits import renew_splits
 from ..world_spec import MappedHostMemory, WorldSpec, form_group
 
-__all__ = ["group_of_one", "is_over", "next_epoch"]
-
 
 def is_over(group: Group | None) -> bool:
     """Return whether there is no usable group (none, closed or failed)."""

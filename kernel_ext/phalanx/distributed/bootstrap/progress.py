@@ -14,18 +14,6 @@ from phalanx.errors import NotSupported
 from ..recorder import Records, records_of
 from .supervised import current_page, world
 
-__all__ = [
-    "Called",
-    "HeldAt",
-    "Progress",
-    "drop_hold",
-    "hold",
-    "let_in",
-    "progress",
-    "release",
-    "trace",
-]
-
 
 class Called(NamedTuple):
     """Operation: name, number, and peer if it is a message (else -1)."""

@@ -16,8 +16,6 @@ import signal
 import threading
 from pathlib import Path
 
-__all__ = ["LISTENER", "STACKS_VARIABLE", "STACK_SIGNAL", "show_stacks"]
-
 STACKS_VARIABLE = "PHALANX_STACKS"  # the inherited descriptors: "requests,answers"
 # Real-time signals have no predefined use; C libraries take the first ones. macOS has none: None.
 STACK_SIGNAL: int | None = signal.SIGRTMIN + 7 if hasattr(signal, "SIGRTMIN") else None

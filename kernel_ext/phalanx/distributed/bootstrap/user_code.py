@@ -15,16 +15,6 @@ from contextvars import Context, copy_context
 from functools import partial, wraps
 from types import FrameType, TracebackType
 
-__all__ = [
-    "UserThreads",
-    "clear_own_frames",
-    "hide_own_frames",
-    "is_own_frame",
-    "number_lines",
-    "prepare_threads",
-    "without_own_frames",
-]
-
 # Packages with internal threads that call no collective.
 _HOUSEKEEPING = frozenset(
     {"IPython", "asyncio", "ipykernel", "ipyparallel", "phalanx", "tornado", "tqdm", "zmq"}

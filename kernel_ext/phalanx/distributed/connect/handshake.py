@@ -35,16 +35,6 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
 
-__all__ = [
-    "ONLY",
-    "Acceptor",
-    "HandshakeRejected",
-    "Identity",
-    "Initiator",
-    "LinkPurpose",
-    "Stripe",
-]
-
 VERSION = 5  # of this handshake and of the engine's bytes after it
 KEY_MIN_NBYTES = 16  # 128 bits cannot be guessed
 _MAGIC = b"phalanx\x00"

@@ -14,8 +14,6 @@ from phalanx.protocol import Channel, ChannelClosed, Gather, Gathered, Refused, 
 
 from ..control import Deadline
 
-__all__ = ["ChannelRendezvous", "Rendezvous", "name_ranks", "refusal"]
-
 
 def name_ranks(ranks: Sequence[int]) -> str:
     """Name ranks in an error text.

@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 
 from ..control import seconds
 
-__all__ = ["EngineInterface", "EngineWork", "Work"]
-
 Array = NDArray[Any]
 _T_co = TypeVar("_T_co", covariant=True)
 

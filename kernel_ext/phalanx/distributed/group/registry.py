@@ -25,8 +25,6 @@ from ..control import Deadline
 from ..world_spec import MappedHostMemory, WorldSpec, make_group
 from .engine import EngineInterface
 
-__all__ = ["GroupRegistry", "Notify", "RetiredEngine"]
-
 if TYPE_CHECKING:
     Leave: TypeAlias = weakref.finalize[..., Any]
 

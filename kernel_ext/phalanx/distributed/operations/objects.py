@@ -21,8 +21,6 @@ from ..group.group import Group
 from .collectives import collective, group_or_world, root_of
 from .sealed import NONCE_NBYTES, SEAL_NBYTES, Seals, refuse, sealing_key
 
-__all__ = ["all_gather_object", "broadcast_object"]
-
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 

@@ -18,8 +18,6 @@ from ..control import call_seconds
 from ..group.group import Group
 from .collectives import group_or_world, rank_number
 
-__all__ = ["recv", "recv_like", "send"]
-
 _T = TypeVar("_T")
 
 

@@ -32,8 +32,6 @@ from .point_to_point import recv, send
 if TYPE_CHECKING:
     from ..group.group import Group
 
-__all__ = ["NONCE_NBYTES", "SEAL_NBYTES", "SealedPair", "Seals", "refuse", "sealing_key"]
-
 SEAL_NBYTES = 32
 NONCE_NBYTES = 16  # 128 bits: two exchanges never draw the same nonce
 _EXCHANGE = struct.Struct("<QQ")  # epoch, group

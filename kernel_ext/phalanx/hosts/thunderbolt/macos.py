@@ -14,8 +14,6 @@ from typing import Any
 
 from ..host import Interface, InterfaceKind, Outputs, Port, RdmaDevice, Survey, is_device_name
 
-__all__ = ["read_macos"]
-
 _DEEPEST = 16  # hubs in a row; Thunderbolt allows 6
 
 _MEDIA = re.compile(r"\((\d{1,6})(G?)base", re.IGNORECASE)

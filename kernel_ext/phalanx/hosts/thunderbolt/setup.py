@@ -17,8 +17,6 @@ from ..host import Host, Survey
 from ..networks import Cable
 from ..remote_exec import Answer, ask_hosts
 
-__all__ = ["SetupError", "SetupStep", "run_setup", "setup_steps", "undo_setup"]
-
 _TIMEOUT_S = 30.0
 _PINGS_S = 6.0  # two unanswered pings of 3 s
 _NO_PING = 77  # an exit status that ping never returns

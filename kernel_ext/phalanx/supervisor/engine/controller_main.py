@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     import zmq
 
-__all__ = ["main"]
-
 OPTIONS = (
     "--log-level=40",
     "--IPController.use_threads=True",

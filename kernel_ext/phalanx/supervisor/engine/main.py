@@ -16,8 +16,6 @@ from typing import Any
 
 from ..processes.system import die_with_parent
 
-__all__ = ["main"]
-
 CURVE_KEYS = ("curve_serverkey", "curve_publickey", "curve_secretkey")
 
 

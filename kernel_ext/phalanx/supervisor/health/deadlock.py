@@ -14,8 +14,6 @@ from phalanx.protocol import Activity, Passed, UserWait, name_ranks, say_message
 
 from .stalls import WORLD
 
-__all__ = ["Deadlock", "DeadlockSearch", "find_deadlock"]
-
 MOST_WAITS = 4  # waits named in the text: the text on the control page has 500 bytes
 _USER = -1  # stands for the thread that runs the user's code
 _NONE = Passed(0, 0)

@@ -279,7 +279,6 @@ def waits_now(
 
 
 def _inside(activities: Mapping[int, Activity], epoch: int) -> dict[_OperationWait, list[int]]:
-    """Return the ranks in each operation."""
     inside: dict[_OperationWait, list[int]] = {}
     for rank, activity in sorted(activities.items()):
         for wait in _waits_of(rank, activity):

@@ -342,7 +342,6 @@ class RootConnection:
 
     @property
     def address(self) -> str:
-        """Return the address of the root."""
         return self._endpoint.removeprefix("tcp://").rpartition(":")[0].strip("[]")
 
     @property

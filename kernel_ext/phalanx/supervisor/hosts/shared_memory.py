@@ -18,8 +18,6 @@ from phalanx.distributed import (
 )
 from phalanx.protocol import Activity, GroupProgress, Passed, UserWait
 
-__all__ = ["HostMemory"]
-
 log = logging.getLogger(__name__)
 
 

@@ -142,7 +142,6 @@ class SharedKeyDirectory:
                 file.write(line.rstrip(b"\n") + b"\n")
 
     def __str__(self) -> str:
-        """Return the path."""
         return str(self.path)
 
     def key(self, number: int) -> Path:

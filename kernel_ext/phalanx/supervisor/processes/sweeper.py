@@ -20,8 +20,6 @@ from .child import exit_reason
 from .sweep_main import FLAGS, MARK, start_of
 from .system import open_pidfd
 
-__all__ = ["Sweeper"]
-
 log = logging.getLogger(__name__)
 
 VARIABLE = MARK.decode().rstrip("=")

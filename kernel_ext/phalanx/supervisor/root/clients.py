@@ -28,8 +28,6 @@ from phalanx.protocol import (
 from ..processes.system import open_pidfd, pid_namespace
 from ..runtime_dir import RecordFile
 
-__all__ = ["Clients"]
-
 
 class Clients:
     """Track the owner of one root, and send messages to clients.

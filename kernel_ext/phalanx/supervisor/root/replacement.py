@@ -95,7 +95,6 @@ class ReplacementBacklog:
 
     @property
     def every_start(self) -> tuple[AddStartupCell, ...]:
-        """Return the startup cells."""
         return tuple(AddStartupCell(code, ranks) for code, ranks in self._kept.items())
 
 

@@ -174,7 +174,6 @@ class FailureAttribution:
 
     @property
     def ranks(self) -> range:
-        """Return all ranks."""
         return range(self._size)
 
     @property

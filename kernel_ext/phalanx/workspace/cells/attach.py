@@ -27,9 +27,6 @@ from ..output.view import View
 from .cell import AttachedCell, PresenceProbe, failure_of
 from .dispatch import Dispatch
 
-__all__ = ["AttachSync"]
-
-
 MISSED_LINES = 200  # of each rank: about as much as a person scrolls through
 FIRST_INTERVAL_S, INTERVAL_S = 0.02, 0.1  # a subscription takes effect after some milliseconds
 ANSWER_S = 1.0  # for live ranks that do not answer (suspended, or in C code that holds the GIL)

@@ -15,8 +15,6 @@ from phalanx.protocol import name_ranks
 
 from ..connection.transport import Message
 
-__all__ = ["Completions", "Description", "Help", "NoHelp"]
-
 # A person who types does not wait longer for a list (Nielsen 1993: a delay of 1 s breaks a train of
 # thought), and the notebook's kernel is blocked meanwhile. For a description a person waits longer,
 # because the person asked for it.

@@ -30,9 +30,6 @@ from ..output.events import Drawn, Event, Lost, OwnershipLost
 from .cell import Cell, PresenceProbe
 from .completion import Help
 
-__all__ = ["Dispatch", "RequestRetrier", "RetryAction"]
-
-
 NO_ANSWER_S = 2.0  # a rank reports its start within milliseconds, over any network
 ENDED_S = 0.5  # the root hears of an end when this process does, on another connection
 RETRY_LOOK_S = 1.0

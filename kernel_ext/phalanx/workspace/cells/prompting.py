@@ -15,8 +15,6 @@ from phalanx.protocol import LineNeed, TypedLine, format_ranks, name_ranks
 from ..output.notices import parse_ranks
 from ..output.view import CannotAsk, OpenPrompt, OtherPrompt, Question, View
 
-__all__ = ["InputRequests", "LineSender", "PromptController", "WrongAddress"]
-
 # Prompts of ranks within this time become one question (as `WINDOW_S` in `printer`). The wait
 # happens only while some rank still runs. It is too short for a person to notice.
 GRACE_S = 0.1

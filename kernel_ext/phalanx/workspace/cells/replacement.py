@@ -126,16 +126,13 @@ class StartupCells:
         self._cells: dict[str, tuple[int, ...] | None] = {}
 
     def add(self, code: str, ranks: tuple[int, ...] | None) -> None:
-        """Add a cell for ``ranks`` (None: for all)."""
         self._cells.pop(code, None)
         self._cells[code] = ranks
 
     def of_all(self) -> list[str]:
-        """Return all cells."""
         return list(self._cells)
 
     def of(self, rank: int) -> list[str]:
-        """Return the cells of a rank."""
         return [code for code, ranks in self._cells.items() if ranks is None or rank in ranks]
 
 

@@ -97,7 +97,6 @@ class CellRunner:
         self._last_cell = ""  # the last cell of a person; empty: none from here yet
 
     def _next(self, what: str = "") -> str:
-        """Return a new name for a cell."""
         return f"{self._name}:{what}{':' if what else ''}{next(self._numbers)}"
 
     @property

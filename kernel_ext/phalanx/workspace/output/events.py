@@ -13,30 +13,6 @@ from phalanx.protocol import CellStatusReply, LineNeed, RankStack, StopReport, W
 
 from .text import StreamName
 
-__all__ = [
-    "IMAGE_KINDS",
-    "CellStatusUpdate",
-    "Clear",
-    "Display",
-    "Drawn",
-    "Ended",
-    "Event",
-    "Failure",
-    "Interrupted",
-    "Lost",
-    "NeedLine",
-    "NeedOver",
-    "NoticeEvent",
-    "OwnershipLost",
-    "StacksUpdate",
-    "StopReported",
-    "StopRequest",
-    "StopSwallowed",
-    "Text",
-    "TopologyUpdate",
-    "is_image",
-]
-
 # Formats that a browser shows in an <img>, the best first.
 IMAGE_KINDS = (
     "image/svg+xml",

@@ -69,7 +69,6 @@ class LineMerger:
         self._waiting: dict[tuple[str, str], _Waiting] = {}
 
     def add(self, rank: int, stream: StreamName, text: str, now_s: float) -> None:
-        """Add a line of a rank."""
         self._add(rank, stream, text, now_s)
 
     def add_event(
