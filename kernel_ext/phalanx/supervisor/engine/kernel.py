@@ -73,6 +73,7 @@ from phalanx.rank import (
     copy_names,
     cut,
     enter,
+    escape_surrogates,
     introduce,
     keep_no_outputs,
     leave_debuggers,
@@ -99,6 +100,7 @@ from .requests import DuplicateRequestFilter, KernelHelp
 
 STDIN_PROMPT = "stdin: "  # a read of sys.stdin has no prompt of its own, and a user needs one
 DEBUGGER_QUIT = "the debugger was quit"
+NOT_RUN = "the rank did not run the cell"
 # Delay after an interrupt. The notebook reports ranks that have not ended 2 s after the interrupt;
 # this must come earlier.
 SWALLOWED_S = 1.0
@@ -218,12 +220,22 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
     copied = CopyReport(0, {})
     last_error: ErrorOfCell | None = None
 
-    def serve(self, rank: int, channel: Channel, window: OutputThrottle) -> None:
-        """Prepare the kernel to serve as a rank."""
+    def serve(
+        self,
+        rank: int,
+        channel: Channel,
+        window: OutputThrottle,
+        n_shown: Callable[[dict[str, Any]], int],
+    ) -> None:
+        """Prepare the kernel to serve as a rank.
+
+        ``n_shown`` counts the messages that show the output of a request.
+        """
         self.rank = rank
         self._threads = count_threads()
         self._channel = channel
         self._window = window
+        self._n_shown = n_shown
         window.never_in(self.control_thread.ident)
         self._once = DuplicateRequestFilter()
         # Used on the control thread: the latest stop requests, the stops that have interrupted, and
@@ -419,6 +431,7 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
                 reply = self._perform(said["task"])
             else:
                 reply = await super().do_execute(*arguments, cell_meta=cell_meta, cell_id=cell_id)
+                self._say_pages(reply)
                 reply = self._wait_for_evaluations(reply)
             # From here on an interrupt is too late; this call raises a pending one.
             signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -530,11 +543,19 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
             capture.drain()
         self._flush()  # before the notice of the end: a client then finds all output
         self._window.end()
-        is_ok = reply.get("status") == "ok"
-        error = "" if is_ok else f"{reply.get('ename')}: {reply.get('evalue')}"[:200]
+        is_ok, error = reply.get("status") == "ok", ("", "")
+        if not is_ok:
+            error = str(reply.get("ename", "Aborted")), str(reply.get("evalue", NOT_RUN))
         # A lone surrogate cannot be encoded in a message and must not prevent the notice.
-        error = error.encode(errors="backslashreplace").decode()
-        self._notify(CellEnded(cell, is_ok, self._threads.are_alive(), error))
+        ename, evalue, *traceback = [
+            escape_surrogates(text) for text in (*error, *map(str, reply.get("traceback", ())))
+        ]
+        n_shown = self._n_shown(self._cell_parent)
+        self._notify(
+            CellEnded(
+                cell, is_ok, self._threads.are_alive(), ename, evalue, tuple(traceback), n_shown
+            )
+        )
 
     def _in_plain_words(self, reply: dict[str, Any], before: LastError) -> dict[str, Any]:
         """Return a reply for users: clear reasons for an end, bounded text."""
@@ -647,6 +668,12 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
             parent=self._cell_parent,
             ident=self._topic(kind),
         )
+
+    def _say_pages(self, reply: dict[str, Any]) -> None:
+        """Publish the result of `obj?`: Jupyter's pager text in the reply."""
+        for payload in reply.get("payload") or ():
+            if payload.get("source") == "page":
+                self._say("page", {"text": str(payload["data"].get("text/plain", ""))})
 
     def _tell_if_swallowed(self, cell: str) -> None:
         """Report that the cell's code has caught the interrupt.

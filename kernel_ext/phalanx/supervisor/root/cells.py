@@ -125,15 +125,15 @@ class CellHistory:
     >>> log = CellHistory(RankDirectory(2))
     >>> log.begin("a", (0, 1))
     >>> log.end(0, CellEnded("a", ok=True))
-    >>> [cell.ended for cell in log.unfinished(has_seen_all=True)]
-    [{0: ''}]
+    >>> [[*cell.ended] for cell in log.unfinished(has_seen_all=True)]
+    [[0]]
     """
 
     def __init__(self, ranks: RankDirectory) -> None:
         self.times = CellTimeline()
         self._dead = ranks.dead
         ranks.subscribe(lost=self._on_lost, alive=self._on_alive)
-        self._cells: dict[str, tuple[tuple[int, ...], dict[int, str]]] = {}
+        self._cells: dict[str, tuple[tuple[int, ...], dict[int, CellEnded]]] = {}
         self._last = ""  # the cell that ended last
 
     def begin(self, cell: str, ranks: tuple[int, ...], title: str = "") -> None:
@@ -152,8 +152,7 @@ class CellHistory:
         """Record how a rank's part of a cell ended."""
         self.times.end(notice.cell, rank)
         if notice.cell in self._cells:
-            said = notice.error or "an error"
-            self._cells[notice.cell][1][rank] = "" if notice.ok else said
+            self._cells[notice.cell][1][rank] = notice
             self._look(notice.cell)
 
     def _on_lost(self, rank: int) -> None:
@@ -404,7 +403,9 @@ class CellScheduler:
             self._answers.cells.forget(message.cell)
         for rank in set(message.ranks).intersection(range(self._world.size)):
             self._world.end_cell(rank, message.cell, ok=False)
-            never = CellEnded(message.cell, ok=False, error="CellLost: it was never sent here")
+            never = CellEnded(
+                message.cell, ok=False, ename="CellLost", evalue="it was never sent here"
+            )
             self._answers.cells.end(rank, never)
         self.ended()
         self._watch.look()

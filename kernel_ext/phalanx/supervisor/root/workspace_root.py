@@ -26,6 +26,7 @@ from phalanx.protocol import (
     FromRoot,
     Hello,
     Notice,
+    PartEnded,
     RankLost,
     Register,
     ReplacementsReady,
@@ -205,6 +206,7 @@ class WorkspaceRoot(Root[ToRoot]):
                 self._tell(self._booted())
         elif isinstance(message, CellEnded):
             self._cells.end(rank, message)
+            self._tell(PartEnded(rank, message))
         else:
             self._membership.answer(rank, message)
             if self._world.asking:

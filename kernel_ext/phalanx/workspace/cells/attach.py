@@ -221,11 +221,11 @@ def _last_running(status: CellStatusReply) -> CellStatus | None:
 
 
 def _how(cell: CellStatus) -> str:
-    well = [rank for rank, error in cell.ended.items() if not error]
+    well = [rank for rank, end in cell.ended.items() if end.ok]
     parts = [f"{name_ranks(well)} well"] if well else []
     by_error: dict[str, list[int]] = {}
-    for rank, error in sorted(cell.ended.items()):
-        if error:
-            by_error.setdefault(error, []).append(rank)
+    for rank, end in sorted(cell.ended.items()):
+        if not end.ok:
+            by_error.setdefault(f"{end.ename}: {end.evalue}"[:200], []).append(rank)
     parts += [f"rank {format_ranks(ranks)} in {error}" for error, ranks in by_error.items()]
     return "; ".join(parts) or "its ranks have died"

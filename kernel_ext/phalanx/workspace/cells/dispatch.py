@@ -17,6 +17,7 @@ import msgspec
 
 from phalanx.errors import DistributedError
 from phalanx.protocol import (
+    CellEnded,
     CellStatusReply,
     RankCall,
     RankTask,
@@ -341,6 +342,16 @@ class Dispatch:
         for cell in cells.values():
             cell.on_lost(lost)
 
+    def on_ended(self, rank: int, end: CellEnded) -> None:
+        """Tell a cell that a rank has ended it.
+
+        Runs on the socket thread.
+        """
+        with self._lock:
+            found = self._requests.get(_message_id(end.cell, rank))
+        if found is not None:
+            found[0].on_ended(rank, end)
+
     def _on_message(self, channel: str, message: Message) -> None:
         message_id = message["parent_header"]["msg_id"]
         with self._lock:
@@ -356,7 +367,7 @@ class Dispatch:
             if isinstance(cell, PresenceProbe):
                 cell.on_control(rank, message)
         elif channel == "shell":
-            cell.on_shell(rank, message)
+            cell.on_reply(rank, message)
         else:
             cell.on_iopub(rank, message)
             self._answer_output(cell, rank, message)

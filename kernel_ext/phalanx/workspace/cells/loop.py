@@ -183,6 +183,7 @@ class _CellLoop:
                 self.take(self.cell.events.get_nowait(), clock())
         except queue.Empty:
             pass
+        self.cell.end_overdue(self.running)
         now_s = clock()
         self.output.show(self.running, now_s)
         self.asking.step(self.running, now_s)

@@ -25,6 +25,7 @@ from phalanx.protocol import (
     GiveValue,
     Introduce,
     Notice,
+    PartEnded,
     RankCall,
     RankLost,
     RankTask,
@@ -314,10 +315,13 @@ class CellRunner:
         self._replaced_ranks.met(absent)
 
     def on_news(self, message: FromRoot) -> None:
-        """Take the root's news: a death, a replacement or a notice.
+        """Take the root's news: a death, a replacement, an end.
 
         The running cell gets it too.
         """
+        if isinstance(message, PartEnded):
+            self._dispatch.on_ended(message.rank, message.end)
+            return
         with self._news_lock:
             if self._early_news is not None:
                 self._early_news.append(message)
