@@ -46,6 +46,7 @@ from .client import (
 from .rank import (
     Activity,
     BindValues,
+    CellBegan,
     CellEnded,
     CopyNames,
     EngineReady,
@@ -149,6 +150,7 @@ __all__ = [
     "Booted",
     "CancelCell",
     "CellAllowed",
+    "CellBegan",
     "CellEnded",
     "CellStatus",
     "CellStatusReply",

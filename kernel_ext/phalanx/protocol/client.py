@@ -118,7 +118,7 @@ class CellStatusReply(
     ``cells`` are the cells that still run, and the last cell if it ended without a client.
     ``marks`` has, by rank, the length of its output in bytes when the last owner left. ``returns``
     are in the order of the deaths; a rank may occur several times. ``every_start`` are the startup
-    cells, in their order.
+    cells, in their order. ``begun`` has, by rank, the cell that it began last.
     """
 
     id: int
@@ -127,6 +127,7 @@ class CellStatusReply(
     deaths: tuple[RankDeath, ...]
     returns: tuple[RankReturn, ...]
     every_start: tuple[AddStartupCell, ...]
+    begun: dict[int, str]
 
 
 class GetOutput(msgspec.Struct, frozen=True, tag="get_output", forbid_unknown_fields=True):

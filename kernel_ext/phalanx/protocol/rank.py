@@ -164,6 +164,12 @@ class Refused(msgspec.Struct, frozen=True, tag="refused", forbid_unknown_fields=
     message: str
 
 
+class CellBegan(msgspec.Struct, frozen=True, tag="cell_began", forbid_unknown_fields=True):
+    """Notice: the cell has begun on this rank."""
+
+    cell: str
+
+
 class CellEnded(msgspec.Struct, frozen=True, tag="cell_ended", forbid_unknown_fields=True):
     """Notice: the cell has ended on this rank.
 
@@ -220,6 +226,7 @@ ToSupervisor = (
     | Recover
     | Withdraw
     | Gather
+    | CellBegan
     | CellEnded
     | EpochAborted
     | SplitFormed

@@ -135,6 +135,7 @@ class CellHistory:
         ranks.subscribe(lost=self._on_lost, alive=self._on_alive)
         self._cells: dict[str, tuple[tuple[int, ...], dict[int, CellEnded]]] = {}
         self._last = ""  # the cell that ended last
+        self.begun: dict[int, str] = {}  # the cell that each rank began last
 
     def begin(self, cell: str, ranks: tuple[int, ...], title: str = "") -> None:
         """Record a cell that is about to run."""
@@ -162,6 +163,7 @@ class CellHistory:
 
     def _on_alive(self, rank: int, _loss: LossRecord) -> None:
         """Leave a rank out that was replaced: the successor runs no cell."""
+        self.begun.pop(rank, None)
         for cell, (ranks, ended) in self._cells.items():
             if rank not in ended:
                 self._cells[cell] = tuple(r for r in ranks if r != rank), ended
@@ -300,6 +302,7 @@ class QueryService:
             self.missed.deaths(self._host.layout.name_of),
             self.missed.returns,
             self.missed.every_start,
+            dict(self.cells.begun),
         )
 
     async def _trace(self, question: GetTrace) -> TraceIs:

@@ -135,23 +135,19 @@ class AttachSync:
         if self.cell is None:
             return
         until_s = time.monotonic() + NEVER_SENT_S
-        while True:
-            status = next(
-                (c for c in self._root.cell_status().cells if c.cell == self.cell.name), None
-            )
-            strays = {
-                rank
-                for rank, answer in self._greeting.answers.items()
-                if status is not None
-                and rank in status.ranks
-                and rank not in status.ended
-                and answer["cell"] != self.cell.name
-            }
-            if not strays or time.monotonic() > until_s:
-                break
-            self._greet(strays, INTERVAL_S)
-        if strays:
-            self._root.forget_cell(self.cell.name, tuple(sorted(strays)))
+        while strays := self._strays(self.cell.name):
+            if time.monotonic() > until_s:
+                self._root.forget_cell(self.cell.name, tuple(sorted(strays)))
+                return
+            time.sleep(INTERVAL_S)
+
+    def _strays(self, name: str) -> set[int]:
+        """Return the ranks that answer and have not begun the cell."""
+        status = self._root.cell_status()
+        ranks = {rank for cell in status.cells if cell.cell == name for rank in cell.ranks}
+        ended = {rank for cell in status.cells if cell.cell == name for rank in cell.ended}
+        begun = {rank for rank, cell in status.begun.items() if cell == name}
+        return ranks.intersection(self._greeting.answers) - ended - begun
 
     def tell(self, view: View) -> None:
         """Report what happened meanwhile, except output."""

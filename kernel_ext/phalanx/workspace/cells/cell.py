@@ -50,11 +50,11 @@ class Cell:
 
     A rank's part is over when the root has reported its end (`on_ended`) and the idle status has
     come, which follows all output. If the idle status is lost, `end_overdue` ends the part. Only
-    the socket thread changes the maps. `answering` holds the ranks that have sent anything about the
-    cell. After `leave`, the output of the ranks' threads goes to the late receiver.
+    the socket thread changes the maps. After `leave`, the output of the ranks' threads goes to the late receiver.
     """
 
     is_announced = True  # whether the root knows the cell by name
+    has_reply = False  # whether the cell needs the ranks' replies: they have values
     nbytes = 0  # size of the request to each rank, if large
 
     def __init__(
@@ -72,7 +72,6 @@ class Cell:
         self._ends: dict[int, CellEnded] = {}
         self._idle: set[int] = set()
         self._last_message_s = 0.0  # when the last message about the cell came
-        self.answering: set[int] = set()
         self._over: set[int] = set()
         self._n_shown = dict.fromkeys(ranks, 0)  # output messages that have come
         self._has_noted_widgets = False
@@ -103,7 +102,6 @@ class Cell:
 
     def on_iopub(self, rank: int, message: Message) -> None:
         """Take a message that a rank published."""
-        self.answering.add(rank)
         self._last_message_s = time.monotonic()
         kind, content = message["header"]["msg_type"], message["content"]
         ours = (message.get("metadata") or {}).get("phalanx") or {}
@@ -248,7 +246,6 @@ class AttachedCell(Cell):
 
     def __init__(self, name: str, ranks: tuple[int, ...]) -> None:
         super().__init__(name, ranks)
-        self.answering.update(ranks)  # `AttachSync` finds out whether a rank has the cell at all
         self._lock = threading.Lock()
         self._held: list[Callable[[], None]] | None = []
         self._shown: Mapping[int, int] = {}
@@ -328,6 +325,8 @@ class Call(UnannouncedCell):
     waits unpickles, not the socket thread, because unpickling may run the user's code.
     """
 
+    has_reply = True
+
     def __init__(self, name: str, ranks: tuple[int, ...], nbytes: int = 0) -> None:
         super().__init__(name, ranks)
         self.nbytes = nbytes
@@ -363,6 +362,8 @@ class FunctionCall(Cell):
     `values` holds the packed values by rank. The caller loads the values: code of a value's class
     then prints and raises where the call was made.
     """
+
+    has_reply = True
 
     def __init__(
         self,
