@@ -183,14 +183,12 @@ def test_messages_say_where_they_end_and_figures_are_named(fd, record):
     assert sent[4] is None
 
 
-def test_the_idle_status_says_how_the_cell_ended(record):
+def test_messages_that_show_output_are_counted_by_request(record):
     session = FakeSession()
-    note_outgoing(session, record, OutputThrottle())
-    asked = {"header": {"msg_id": "cell#0"}}
-    reply = {"status": "error", "ename": "E", "evalue": "v", "traceback": [], "payload": []}
-    session.send(None, "execute_reply", reply, asked)
-    session.send(None, "status", {"execution_state": "idle"}, {"header": {"msg_id": "other"}})
+    n_shown = note_outgoing(session, record, OutputThrottle())
+    asked, other = {"header": {"msg_id": "cell#0"}}, {"header": {"msg_id": "other"}}
+    session.send(None, "stream", {"name": "stdout", "text": "a\n"}, asked)
+    session.send(None, "stream", {"name": "stdout", "text": "b\n"}, other)
     session.send(None, "status", {"execution_state": "idle"}, asked)
-    assert session.sent[1][1] is None
-    said = {"status": "error", "ename": "E", "evalue": "v", "traceback": []}
-    assert session.sent[2][1] == {"phalanx": {"reply": said}}
+    session.send(None, "execute_result", {"data": {"text/plain": "1"}}, asked)
+    assert (n_shown(asked), n_shown(other), n_shown({})) == (2, 1, 0)

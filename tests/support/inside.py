@@ -44,7 +44,7 @@ __all__ = [
     "watch_ranks",
 ]
 
-Step = Literal["announce", "begin_cell", "enter", "execute", "receive", "send", "send_again"]
+Step = Literal["announce", "begin_cell", "enter", "execute", "receive", "send", "resend"]
 # Where each step of a cell is: the object that takes it, and the name of the method.
 _STEPS: Mapping[Step, Callable[[Any], tuple[Any, str]]] = {
     "announce": lambda ws: (ws._life.runner, "_announce"),
@@ -53,7 +53,7 @@ _STEPS: Mapping[Step, Callable[[Any], tuple[Any, str]]] = {
     "execute": lambda ws: (ws._life.runner._dispatch, "execute"),
     "receive": lambda ws: (ws._life.runner._dispatch._channels, "_on_message"),
     "send": lambda ws: (ws._life.runner._dispatch._channels._thread, "send"),
-    "send_again": lambda ws: (ws._life.runner._dispatch, "again"),
+    "resend": lambda ws: (ws._life.runner._dispatch, "resend"),
 }
 
 
@@ -149,7 +149,7 @@ def send_to_rank(ws: Any, cell: Any, rank: int, work: Any) -> None:
 
 def send_again(ws: Any, cell: Any, rank: int) -> None:
     """Send a copy of a cell's request to one rank."""
-    ws._life.runner._dispatch.again(cell, rank, is_whole=True)
+    ws._life.runner._dispatch.resend(cell, rank)
 
 
 def root_client_of(root: Any) -> RootClient:

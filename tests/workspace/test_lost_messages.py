@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 
 import psutil
 import pytest
@@ -17,7 +18,7 @@ from phalanx.errors import CellError
 from phalanx.workspace import QuietView
 
 COUNT = "n_runs = globals().get('n_runs', 0) + 1; n_runs"
-MEND_S = 7.0  # 2 s until it is missed, 1 s after an end that the root knows, and twice that
+MEND_S = 6.0  # 2 s until a request is missed, 2 s more for its second copy, 1 s for lost output
 
 
 class Notices(QuietView):
@@ -69,6 +70,14 @@ def losing(ws, monkeypatch):
     return lose
 
 
+@pytest.fixture
+def count_call():
+    """A function of ``__main__``, as of a notebook, that counts its calls on a rank."""
+    main = vars(sys.modules["__main__"])
+    exec("def f():\n    global n_calls\n    n_calls += 1\n    return n_calls", main)
+    return main.pop("f")
+
+
 def of_rank(rank, *kinds):
     def fits(found):
         _, message = found
@@ -98,7 +107,7 @@ def test_a_request_that_is_lost_is_sent_again(ws, losing):
 
 
 @pytest.mark.parametrize("kinds", [("status",), ("execute_reply", "status", "execute_result")])
-def test_an_end_that_is_lost_is_said_again_and_nothing_runs_twice(ws, losing, kinds):
+def test_a_cell_ends_though_the_last_messages_of_a_rank_are_lost(ws, losing, kinds):
     ws.run("n_runs = 0")
     lost = losing("in", of_rank(2, *kinds), n=len(kinds) + 1)  # busy, and idle
     runs(ws)
@@ -108,7 +117,7 @@ def test_an_end_that_is_lost_is_said_again_and_nothing_runs_twice(ws, losing, ki
 
 def test_an_error_comes_whole_though_its_reply_was_lost(ws, losing):
     losing("in", of_rank(1, "execute_reply"))
-    with pytest.raises(CellError) as caught:
+    with within(BOUND_S), pytest.raises(CellError) as caught:
         ws.run("if rank == 1: 1 / 0")
     name, text, traceback = caught.value.failures[1]
     assert (name, text) == ("ZeroDivisionError", "division by zero")
@@ -147,7 +156,7 @@ def test_a_copy_of_a_stopped_cell_ends_as_one_though_no_stop_came(ws, losing, mo
     ws.run("n_runs = 0")
     losing("out", request_to(ws, 2))
     replace_step(
-        monkeypatch, ws, "send_again",
+        monkeypatch, ws, "resend",
         lambda again: lambda *said, **named: again(*said, **{**named, "is_stopped": True}),
     )  # fmt: skip
     with pytest.raises(CellError) as caught:
@@ -168,6 +177,23 @@ def test_lost_output_is_told_of_in_one_line(ws, losing):
     assert len(view.said) == 1
 
 
+def test_a_function_is_called_once_though_its_request_was_lost(ws, losing, count_call):
+    ws.run("n_calls = 0")
+    losing("out", request_to(ws, 3))
+    with within(MEND_S + BOUND_S):
+        assert ws.apply(count_call, block=True) == [1] * 4
+    assert runs(ws, "n_calls") == ["1"] * 4
+
+
+def test_a_function_whose_value_was_lost_ends_in_an_error_that_says_so(ws, losing, count_call):
+    ws.run("n_calls = 0")
+    losing("in", of_rank(2, "apply_reply"))
+    lost = pytest.raises(CellError, match="its values were lost on their way: ask again")
+    with within(MEND_S + BOUND_S), lost:
+        ws.apply(count_call, block=True)
+    assert runs(ws, "n_calls") == ["1"] * 4
+
+
 def test_a_value_arrives_though_its_request_was_lost(ws, losing):
     losing("out", request_to(ws, 3))
     ws.push({"here": 42})
@@ -177,7 +203,7 @@ def test_a_value_arrives_though_its_request_was_lost(ws, losing):
 def test_a_value_whose_reply_was_lost_ends_in_an_error_that_says_so(ws, losing):
     ws.run("there = rank * 10")
     losing("in", lambda found: found[1]["header"]["msg_type"] == "apply_reply")
-    lost = pytest.raises(CellError, match="the answer was lost on its way: ask again")
+    lost = pytest.raises(CellError, match="its values were lost on their way: ask again")
     with within(MEND_S + BOUND_S), lost:
         ws.pull("there")
     assert ws.pull("there") == [0, 10, 20, 30]

@@ -249,12 +249,14 @@ def test_a_rank_that_returns_while_somebody_comes_is_there(taken, monkeypatch):
     assert_sound(ws)
 
 
-def test_a_cell_that_was_joined_is_over_though_its_last_word_was_lost(taken, monkeypatch, tmp_path):
+def test_a_cell_that_was_joined_is_over_though_its_idle_status_was_lost(
+    taken, monkeypatch, tmp_path
+):
     lost = []
     take = AttachedCell._take
 
     def take_some(cell, rank, message):
-        if rank == 1 and not lost and "reply" in (message["metadata"].get("phalanx") or {}):
+        if rank == 1 and not lost and message["content"].get("execution_state") == "idle":
             lost.append(message)
         else:
             take(cell, rank, message)

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from .rank import Pid, WorldConfig
+from .rank import CellEnded, Pid, WorldConfig
 from .records import (
     BootProgress,
     HostClock,
@@ -54,13 +54,12 @@ class WorkspaceRecord(msgspec.Struct, frozen=True):
 class CellStatus(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """State of an announced cell: its ranks, and their results.
 
-    ``ended`` has the ranks that have ended. An empty text means success; any other text is ``Error:
-    text``.
+    ``ended`` has the ends by rank, of the ranks that have ended.
     """
 
     cell: str
     ranks: tuple[int, ...]
-    ended: dict[int, str]
+    ended: dict[int, CellEnded]
 
 
 class RankDeath(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -119,7 +118,7 @@ class CellStatusReply(
     ``cells`` are the cells that still run, and the last cell if it ended without a client.
     ``marks`` has, by rank, the length of its output in bytes when the last owner left. ``returns``
     are in the order of the deaths; a rank may occur several times. ``every_start`` are the startup
-    cells, in their order.
+    cells, in their order. ``begun`` has, by rank, the cell that it began last.
     """
 
     id: int
@@ -128,6 +127,7 @@ class CellStatusReply(
     deaths: tuple[RankDeath, ...]
     returns: tuple[RankReturn, ...]
     every_start: tuple[AddStartupCell, ...]
+    begun: dict[int, str]
 
 
 class GetOutput(msgspec.Struct, frozen=True, tag="get_output", forbid_unknown_fields=True):
@@ -324,6 +324,13 @@ class CellAllowed(msgspec.Struct, frozen=True, tag="cell_allowed", forbid_unknow
     dead: dict[int, str]
 
 
+class PartEnded(msgspec.Struct, frozen=True, tag="part_ended", forbid_unknown_fields=True):
+    """Root: a rank's part of a cell has ended."""
+
+    rank: int
+    end: CellEnded
+
+
 class TopologyIs(msgspec.Struct, frozen=True, tag="topology_is", forbid_unknown_fields=True):
     """Root: answer a `GetTopology`."""
 
@@ -431,6 +438,7 @@ FromRoot = (
     | BootFailed
     | BootProgress
     | CellAllowed
+    | PartEnded
     | TopologyIs
     | StacksAre
     | TraceIs

@@ -164,17 +164,27 @@ class Refused(msgspec.Struct, frozen=True, tag="refused", forbid_unknown_fields=
     message: str
 
 
+class CellBegan(msgspec.Struct, frozen=True, tag="cell_began", forbid_unknown_fields=True):
+    """Notice: the cell has begun on this rank."""
+
+    cell: str
+
+
 class CellEnded(msgspec.Struct, frozen=True, tag="cell_ended", forbid_unknown_fields=True):
     """Notice: the cell has ended on this rank.
 
     ``has_background_threads``: threads that the user's code started still run and may call the
-    engine. ``error`` is the name and text of the error in one line; "": no error.
+    engine. ``ename``, ``evalue`` and ``traceback`` are of the error that ended the cell, as in a
+    Jupyter reply. ``n_shown`` is the number of messages that show the cell's output.
     """
 
     cell: str
     ok: bool
     has_background_threads: bool = False
-    error: str = ""
+    ename: str = ""
+    evalue: str = ""
+    traceback: tuple[str, ...] = ()
+    n_shown: int = 0
 
 
 class EpochAborted(msgspec.Struct, frozen=True, tag="epoch_aborted", forbid_unknown_fields=True):
@@ -216,6 +226,7 @@ ToSupervisor = (
     | Recover
     | Withdraw
     | Gather
+    | CellBegan
     | CellEnded
     | EpochAborted
     | SplitFormed

@@ -1,7 +1,7 @@
 """Run the cells of one rank in ipyparallel's kernel.
 
 `RankKernel` adds to ipykernel: typed input, stops, output records, the workspace's own requests,
-and a `CellEnded` notice after each cell.
+and notices before and after each cell (`CellBegan`, `CellEnded`).
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from phalanx.distributed import (
 from phalanx.errors import DistributedError
 from phalanx.protocol import (
     BindValues,
+    CellBegan,
     CellEnded,
     Channel,
     ChannelClosed,
@@ -73,6 +74,7 @@ from phalanx.rank import (
     copy_names,
     cut,
     enter,
+    escape_surrogates,
     introduce,
     keep_no_outputs,
     leave_debuggers,
@@ -95,13 +97,19 @@ from phalanx.rank import (
 )
 
 from .output import speak_for
-from .requests import DuplicateRequestFilter, KernelHelp
+from .requests import KernelHelp
 
 STDIN_PROMPT = "stdin: "  # a read of sys.stdin has no prompt of its own, and a user needs one
 DEBUGGER_QUIT = "the debugger was quit"
+ANSWER_LOST = "the call was made, but its values were lost on their way: ask again"
+NOT_RUN = "the rank did not run the cell"
 # Delay after an interrupt. The notebook reports ranks that have not ended 2 s after the interrupt;
 # this must come earlier.
 SWALLOWED_S = 1.0
+
+# A client repeats only the request that it waits for, and a connection keeps the order. So a copy
+# comes after at most a few other requests.
+KEPT_NAMES = 64
 
 HELD_LOOK_S = 0.002  # poll interval of a held cell: about the time of a message to the client
 # How long a held operation waits for a pending interrupt. If a user's signal handler raises
@@ -218,14 +226,24 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
     copied = CopyReport(0, {})
     last_error: ErrorOfCell | None = None
 
-    def serve(self, rank: int, channel: Channel, window: OutputThrottle) -> None:
-        """Prepare the kernel to serve as a rank."""
+    def serve(
+        self,
+        rank: int,
+        channel: Channel,
+        window: OutputThrottle,
+        n_shown: Callable[[dict[str, Any]], int],
+    ) -> None:
+        """Prepare the kernel to serve as a rank.
+
+        ``n_shown`` counts the messages that show the output of a request.
+        """
         self.rank = rank
         self._threads = count_threads()
         self._channel = channel
         self._window = window
+        self._n_shown = n_shown
         window.never_in(self.control_thread.ident)
-        self._once = DuplicateRequestFilter()
+        self._begun: deque[str] = deque(maxlen=KEPT_NAMES)  # the last requests by name
         # Used on the control thread: the latest stop requests, the stops that have interrupted, and
         # the stop that holds the cell.
         self._stops: deque[tuple[str, float]] = deque(maxlen=16)
@@ -369,24 +387,21 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         return {"": self.copied if isinstance(call, GiveCopyReport) else self.last_error}
 
     def should_handle(self, stream: Any, msg: dict[str, Any], idents: Any) -> bool:
-        """Run each request once; answer a repeated request with the kept reply."""
-        if self._once.is_new(msg):
-            return bool(super().should_handle(stream, msg, idents))
-        reply = self._once.reply_to(msg)
-        if reply is not None:
-            content, metadata = reply
-            self.session.send(stream, "execute_reply", content, msg, idents, metadata=metadata)
-        return False
+        """Run each request of the workspace once, and drop copies.
 
-    def finish_metadata(
-        self, parent: dict[str, Any], metadata: dict[str, Any], reply_content: dict[str, Any]
-    ) -> dict[str, Any]:
-        """Keep the reply to this request, which is about to be sent."""
-        finished: dict[str, Any] = super().finish_metadata(parent, metadata, reply_content)
-        self._once.finish(parent)
-        if parent["header"]["msg_type"] == "execute_request":  # values of a call may be large
-            self._once.keep(parent, reply_content, finished)
-        return finished
+        A copy of a call is answered, because only the first reply had the values.
+        """
+        name = ((msg.get("metadata") or {}).get("phalanx") or {}).get("cell")
+        if name in self._begun:
+            if msg["header"]["msg_type"] == "apply_request":
+                reply = self._failed("AnswerLost", ANSWER_LOST)
+                self.session.send(stream, "apply_reply", reply, msg, idents)
+            return False
+        if not super().should_handle(stream, msg, idents):
+            return False
+        if isinstance(name, str):
+            self._begun.append(name)
+        return True
 
     # The parameter names are ipykernel's, which inspects them.
     async def do_execute(
@@ -419,6 +434,7 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
                 reply = self._perform(said["task"])
             else:
                 reply = await super().do_execute(*arguments, cell_meta=cell_meta, cell_id=cell_id)
+                self._say_pages(reply)
                 reply = self._wait_for_evaluations(reply)
             # From here on an interrupt is too late; this call raises a pending one.
             signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -508,6 +524,7 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
 
     def _enter_cell(self, cell: str, said: dict[str, Any]) -> None:
         """Prepare the start of a cell; the caller then opens the gate."""
+        self._notify(CellBegan(cell))
         self._cell_parent = self.get_parent("shell")
         self._lines.begin(cell, said.get("lost", ()))
         self._stdin.forget()
@@ -530,11 +547,19 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
             capture.drain()
         self._flush()  # before the notice of the end: a client then finds all output
         self._window.end()
-        is_ok = reply.get("status") == "ok"
-        error = "" if is_ok else f"{reply.get('ename')}: {reply.get('evalue')}"[:200]
+        is_ok, error = reply.get("status") == "ok", ("", "")
+        if not is_ok:
+            error = str(reply.get("ename", "Aborted")), str(reply.get("evalue", NOT_RUN))
         # A lone surrogate cannot be encoded in a message and must not prevent the notice.
-        error = error.encode(errors="backslashreplace").decode()
-        self._notify(CellEnded(cell, is_ok, self._threads.are_alive(), error))
+        ename, evalue, *traceback = [
+            escape_surrogates(text) for text in (*error, *map(str, reply.get("traceback", ())))
+        ]
+        n_shown = self._n_shown(self._cell_parent)
+        self._notify(
+            CellEnded(
+                cell, is_ok, self._threads.are_alive(), ename, evalue, tuple(traceback), n_shown
+            )
+        )
 
     def _in_plain_words(self, reply: dict[str, Any], before: LastError) -> dict[str, Any]:
         """Return a reply for users: clear reasons for an end, bounded text."""
@@ -591,7 +616,7 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
             "payload": [],
         }
 
-    def _notify(self, notice: CellEnded) -> None:
+    def _notify(self, notice: CellBegan | CellEnded) -> None:
         try:
             self._channel.notify(notice)
         except ChannelClosed as error:
@@ -647,6 +672,12 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
             parent=self._cell_parent,
             ident=self._topic(kind),
         )
+
+    def _say_pages(self, reply: dict[str, Any]) -> None:
+        """Publish the result of `obj?`: Jupyter's pager text in the reply."""
+        for payload in reply.get("payload") or ():
+            if payload.get("source") == "page":
+                self._say("page", {"text": str(payload["data"].get("text/plain", ""))})
 
     def _tell_if_swallowed(self, cell: str) -> None:
         """Report that the cell's code has caught the interrupt.

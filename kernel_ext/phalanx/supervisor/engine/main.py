@@ -61,8 +61,9 @@ def main() -> None:
             )
             window = sys.stdout.window = sys.stderr.window = OutputThrottle()
             window.never_in(sys.stdout.pub_thread.thread.ident)
-            note_outgoing(self.kernel.session, OutputRecord(int(sys.argv[4])), window)
-            self.kernel.serve(rank, channel, window)
+            record = OutputRecord(int(sys.argv[4]))
+            n_shown = note_outgoing(self.kernel.session, record, window)
+            self.kernel.serve(rank, channel, window, n_shown)
             # The 73,000 objects that stay for good need not be scanned by each garbage collection
             # (36 ms of a core); IPython runs some at exit.
             gc.freeze()

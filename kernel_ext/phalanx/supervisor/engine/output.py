@@ -34,18 +34,18 @@ PIECE = 1 << 20
 _OWNER: ContextVar[dict[str, Any] | None] = ContextVar("phalanx_output_owner", default=None)
 
 
-def note_outgoing(session: Any, record: OutputRecord, window: OutputThrottle) -> None:
+def note_outgoing(
+    session: Any, record: OutputRecord, window: OutputThrottle
+) -> Callable[[Message], int]:
     """Record each message that shows output in ``record`` before it is sent.
 
     Its metadata get ``{"phalanx": {"end": ..., "sent": ...}}``: the position in the record after
     the message, and the total amount sent, for the flow control of ``window``.
 
-    The idle status after a cell's reply gets ``{"phalanx": {"reply": ..., "shown": ...}}``: the
-    reply, which only the client that asked has got, and the number of such messages of the cell,
-    some of which a broken connection may have lost.
+    Returns a function that counts the messages with an ``"end"`` that answer a request. The
+    client compares the number with what has come: a broken connection may have lost some.
     """
     send = session.send
-    last_reply: list[tuple[Any, Message]] = []  # at most one: the parent's id and the outcome
     shown = _Counts()
 
     def send_noted(
@@ -63,17 +63,7 @@ def note_outgoing(session: Any, record: OutputRecord, window: OutputThrottle) ->
         kind = msg_or_type["header"]["msg_type"] if is_made else msg_or_type
         said = msg_or_type["content"] if is_made else content
         ours: Message = {}
-        if kind in {"execute_reply", "apply_reply"}:
-            last_reply[:] = [(_parent_id(parent), _outcome(said))]
-        elif kind == "status":
-            if last_reply and said["execution_state"] == "idle":
-                asked, outcome = last_reply[0]
-                if asked is not None and asked == _parent_id(parent):
-                    ours = {"reply": outcome}
-                    if n_shown := shown.of(asked):
-                        ours["shown"] = n_shown
-                    last_reply.clear()
-        elif cost := _cost_of(kind, said):
+        if cost := _cost_of(kind, said):
             ours = {"sent": window.add(cost)}
             if (text := _text_of(kind, said)) and (end := record.append(text)) is not None:
                 ours["end"] = end
@@ -82,13 +72,14 @@ def note_outgoing(session: Any, record: OutputRecord, window: OutputThrottle) ->
         elif ours:
             metadata = {**(metadata or {}), "phalanx": ours}
         sent = send(stream, msg_or_type, content, parent, ident, buffers, track, header, metadata)
-        if "end" in ours:  # only now: an idle status that counts it must not overtake it
+        if "end" in ours:  # only now: an end that counts it must not overtake it
             shown.add(_parent_id(msg_or_type.get("parent_header") if is_made else parent))
         if "sent" in ours:
             window.wait()
         return sent
 
     session.send = send_noted
+    return lambda request: shown.of(_parent_id(request))
 
 
 class _Counts:
@@ -118,10 +109,6 @@ def _parent_id(parent: Message | None) -> Any:
     if not parent:
         return None
     return parent.get("header", parent).get("msg_id")
-
-
-def _outcome(reply: Message) -> Message:
-    return {key: reply[key] for key in ("status", "ename", "evalue", "traceback") if key in reply}
 
 
 def _cost_of(kind: str, content: Message) -> int:

@@ -1,8 +1,4 @@
-"""Answer completion requests while a cell runs, and run each request once.
-
-`KernelHelp` answers completion and inspection requests. `DuplicateRequestFilter` recognizes a
-request that comes again, however often it is sent.
-"""
+"""Answer completion and inspection requests while a cell runs."""
 
 from __future__ import annotations
 
@@ -18,19 +14,6 @@ from IPython.core.completer import (
 from phalanx.rank import HelpDesk
 
 TYPES = "_jupyter_types_experimental"  # ipykernel's metadata key for the types of matches
-
-# A client repeats only the request that it waits for, and a connection keeps the order. So a
-# duplicate comes after at most a few later requests.
-KEPT = 1024
-
-Message = dict[str, Any]
-Reply = tuple[Message, Message]  # content, metadata
-_LOST: Message = {
-    "status": "error",
-    "ename": "AnswerLost",
-    "evalue": "what was asked was done, but the answer was lost on its way: ask again",
-    "traceback": [],
-}
 
 
 class KernelHelp:
@@ -115,65 +98,3 @@ def _complete(shell: Any, completer: Any, code: str, cursor: int) -> dict[str, A
         "cursor_end": end,
         "metadata": {TYPES: kinds},
     }
-
-
-class DuplicateRequestFilter:
-    """Recognize repeated requests, and keep the last reply for them.
-
-    A client without an answer sends its request again under the same id
-    (``phalanx.workspace.cells.dispatch``). With ``{"phalanx": {"cell": ..., "again": True}}`` it
-    only asks how the cell ended. Older replies and replies to calls are not kept: they are answered
-    with ``AnswerLost``.
-
-    Examples
-    --------
-    >>> def request(message_id, **said):
-    ...     return {"header": {"msg_id": message_id}, "metadata": {"phalanx": {"cell": "a", **said}}}
-    >>> once = DuplicateRequestFilter()
-    >>> once.is_new(request("a#0", again=True)), once.is_new(request("a#0"))
-    (False, True)
-    >>> once.keep(request("a#0"), {"status": "ok"}, {})
-    >>> once.is_new(request("a#0")), once.reply_to(request("a#0"))
-    (False, ({'status': 'ok'}, {}))
-    >>> once.is_new(request("b#0")), once.reply_to(request("b#0", again=True))
-    (True, None)
-    >>> once.finish(request("b#0"))
-    >>> once.reply_to(request("b#0", again=True))[0]["ename"]
-    'AnswerLost'
-    """
-
-    def __init__(self) -> None:
-        self._seen: dict[str, bool] = {}  # by message id, in order of arrival: whether it is done
-        self._last: tuple[str, Reply] | None = None
-
-    def is_new(self, message: Message) -> bool:
-        """Whether to run this request; records that it was seen."""
-        said = (message.get("metadata") or {}).get("phalanx") or {}
-        if said.get("again"):
-            return False
-        if not isinstance(said.get("cell"), str):  # no client of the workspace waits for it
-            return True
-        message_id = message["header"]["msg_id"]
-        if message_id in self._seen:
-            return False
-        self._seen[message_id] = False
-        if len(self._seen) > KEPT:
-            del self._seen[next(iter(self._seen))]
-        return True
-
-    def finish(self, message: Message) -> None:
-        """Record that a request was run."""
-        message_id = message["header"]["msg_id"]
-        if message_id in self._seen:
-            self._seen[message_id] = True
-
-    def keep(self, message: Message, content: Message, metadata: Message) -> None:
-        """Keep the reply to a request that was run."""
-        self._last = message["header"]["msg_id"], (content, metadata)
-
-    def reply_to(self, message: Message) -> Reply | None:
-        """Return the reply to a request; None if it is unfinished."""
-        message_id = message["header"]["msg_id"]
-        if self._last is not None and self._last[0] == message_id:
-            return self._last[1]
-        return (_LOST, {}) if self._seen.get(message_id) else None

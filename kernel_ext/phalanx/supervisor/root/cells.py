@@ -125,16 +125,17 @@ class CellHistory:
     >>> log = CellHistory(RankDirectory(2))
     >>> log.begin("a", (0, 1))
     >>> log.end(0, CellEnded("a", ok=True))
-    >>> [cell.ended for cell in log.unfinished(has_seen_all=True)]
-    [{0: ''}]
+    >>> [[*cell.ended] for cell in log.unfinished(has_seen_all=True)]
+    [[0]]
     """
 
     def __init__(self, ranks: RankDirectory) -> None:
         self.times = CellTimeline()
         self._dead = ranks.dead
         ranks.subscribe(lost=self._on_lost, alive=self._on_alive)
-        self._cells: dict[str, tuple[tuple[int, ...], dict[int, str]]] = {}
+        self._cells: dict[str, tuple[tuple[int, ...], dict[int, CellEnded]]] = {}
         self._last = ""  # the cell that ended last
+        self.begun: dict[int, str] = {}  # the cell that each rank began last
 
     def begin(self, cell: str, ranks: tuple[int, ...], title: str = "") -> None:
         """Record a cell that is about to run."""
@@ -152,8 +153,7 @@ class CellHistory:
         """Record how a rank's part of a cell ended."""
         self.times.end(notice.cell, rank)
         if notice.cell in self._cells:
-            said = notice.error or "an error"
-            self._cells[notice.cell][1][rank] = "" if notice.ok else said
+            self._cells[notice.cell][1][rank] = notice
             self._look(notice.cell)
 
     def _on_lost(self, rank: int) -> None:
@@ -163,6 +163,7 @@ class CellHistory:
 
     def _on_alive(self, rank: int, _loss: LossRecord) -> None:
         """Leave a rank out that was replaced: the successor runs no cell."""
+        self.begun.pop(rank, None)
         for cell, (ranks, ended) in self._cells.items():
             if rank not in ended:
                 self._cells[cell] = tuple(r for r in ranks if r != rank), ended
@@ -301,6 +302,7 @@ class QueryService:
             self.missed.deaths(self._host.layout.name_of),
             self.missed.returns,
             self.missed.every_start,
+            dict(self.cells.begun),
         )
 
     async def _trace(self, question: GetTrace) -> TraceIs:
@@ -404,7 +406,9 @@ class CellScheduler:
             self._answers.cells.forget(message.cell)
         for rank in set(message.ranks).intersection(range(self._world.size)):
             self._world.end_cell(rank, message.cell, ok=False)
-            never = CellEnded(message.cell, ok=False, error="CellLost: it was never sent here")
+            never = CellEnded(
+                message.cell, ok=False, ename="CellLost", evalue="it was never sent here"
+            )
             self._answers.cells.end(rank, never)
         self.ended()
         self._watch.look()

@@ -19,6 +19,7 @@ from phalanx.protocol import (
     BootFailed,
     BootOptions,
     CancelCell,
+    CellBegan,
     CellEnded,
     Detach,
     EngineReady,
@@ -26,6 +27,7 @@ from phalanx.protocol import (
     FromRoot,
     Hello,
     Notice,
+    PartEnded,
     RankLost,
     Register,
     ReplacementsReady,
@@ -203,8 +205,11 @@ class WorkspaceRoot(Root[ToRoot]):
             self._world.ranks.mark_ready(rank)
             if not self._restarts.on_ready(rank) and self._is_booted:
                 self._tell(self._booted())
+        elif isinstance(message, CellBegan):
+            self._answers.cells.begun[rank] = message.cell
         elif isinstance(message, CellEnded):
             self._cells.end(rank, message)
+            self._tell(PartEnded(rank, message))
         else:
             self._membership.answer(rank, message)
             if self._world.asking:

@@ -132,23 +132,19 @@ class AttachSync:
         if self.cell is None:
             return
         until_s = time.monotonic() + NEVER_SENT_S
-        while True:
-            status = next(
-                (c for c in self._root.cell_status().cells if c.cell == self.cell.name), None
-            )
-            strays = {
-                rank
-                for rank, answer in self._greeting.answers.items()
-                if status is not None
-                and rank in status.ranks
-                and rank not in status.ended
-                and answer["cell"] != self.cell.name
-            }
-            if not strays or time.monotonic() > until_s:
-                break
-            self._greet(strays, INTERVAL_S)
-        if strays:
-            self._root.forget_cell(self.cell.name, tuple(sorted(strays)))
+        while strays := self._strays(self.cell.name):
+            if time.monotonic() > until_s:
+                self._root.forget_cell(self.cell.name, tuple(sorted(strays)))
+                return
+            time.sleep(INTERVAL_S)
+
+    def _strays(self, name: str) -> set[int]:
+        """Return the ranks that answer and have not begun the cell."""
+        status = self._root.cell_status()
+        ranks = {rank for cell in status.cells if cell.cell == name for rank in cell.ranks}
+        ended = {rank for cell in status.cells if cell.cell == name for rank in cell.ended}
+        begun = {rank for rank, cell in status.begun.items() if cell == name}
+        return ranks.intersection(self._greeting.answers) - ended - begun
 
     def tell(self, view: View) -> None:
         """Report what happened meanwhile, except output."""
@@ -218,11 +214,11 @@ def _last_running(status: CellStatusReply) -> CellStatus | None:
 
 
 def _how(cell: CellStatus) -> str:
-    well = [rank for rank, error in cell.ended.items() if not error]
+    well = [rank for rank, end in cell.ended.items() if end.ok]
     parts = [f"{name_ranks(well)} well"] if well else []
     by_error: dict[str, list[int]] = {}
-    for rank, error in sorted(cell.ended.items()):
-        if error:
-            by_error.setdefault(error, []).append(rank)
+    for rank, end in sorted(cell.ended.items()):
+        if not end.ok:
+            by_error.setdefault(f"{end.ename}: {end.evalue}"[:200], []).append(rank)
     parts += [f"rank {format_ranks(ranks)} in {error}" for error, ranks in by_error.items()]
     return "; ".join(parts) or "its ranks have died"

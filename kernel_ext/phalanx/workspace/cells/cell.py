@@ -10,12 +10,12 @@ import queue
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import msgspec
 
-from phalanx.protocol import LineNeed, RankLost, StopReport
+from phalanx.protocol import CellEnded, LineNeed, RankLost, StopReport
 from phalanx.rank import unpack_values
 
 from ..connection.transport import Message
@@ -41,19 +41,20 @@ WIDGET = "application/vnd.jupyter.widget-view+json"
 WIDGET_IS_TEXT = (
     "widgets of ranks are shown as text; make them in the notebook, and ws.push what they say"
 )
+OUTPUT_S = 1.0  # output that comes later after the end is taken for lost
 _EMPTY_PRE = re.compile(r"\s*<pre[^>]*>\s*</pre>\s*")
 
 
 class Cell:
     """The state and events of one cell.
 
-    A rank's part is over when both its reply (shell) and its idle status (iopub) have come. Either
-    may come twice, if a rank was asked again; all output comes before the idle status. Only the
-    socket thread touches the maps. `answering` holds the ranks that have sent anything about the
-    cell. After `leave`, the output of the ranks' threads goes to the late receiver.
+    A rank's part is over when the root has reported its end (`on_ended`) and the idle status has
+    come, which follows all output. If the idle status is lost, `end_overdue` ends the part. Only
+    the socket thread changes the maps. After `leave`, the output of the ranks' threads goes to the late receiver.
     """
 
     is_announced = True  # whether the root knows the cell by name
+    has_reply = False  # whether the cell needs the ranks' replies: they have values
     nbytes = 0  # size of the request to each rank, if large
 
     def __init__(
@@ -68,11 +69,11 @@ class Cell:
         self.lost = lost  # dead ranks that the cell runs without
         self.events = queue.SimpleQueue() if events is None else events
         self.waiting: tuple[int, ...] = ()  # for a line; set by the waiting thread
-        self._replies: dict[int, Failure | None] = {}
+        self._ends: dict[int, CellEnded] = {}
         self._idle: set[int] = set()
-        self.answering: set[int] = set()
+        self._last_message_s = 0.0  # when the last message about the cell came
+        self._over: set[int] = set()
         self._n_shown = dict.fromkeys(ranks, 0)  # output messages that have come
-        self._n_said = dict.fromkeys(ranks, 0)  # output messages that the rank sent
         self._has_noted_widgets = False
         self._tracebacks: dict[int, str] = {}  # the last traceback that each rank showed
         self._late: Callable[[Event], None] | None = None
@@ -84,39 +85,24 @@ class Cell:
             self._late = late
             while not self.events.empty():
                 late(self.events.get())
-        self._replies, self._tracebacks = {}, {}  # free texts that are not needed any more
+        self._ends, self._tracebacks = {}, {}  # free texts that are not needed any more
 
     def _put(self, event: Event) -> None:
         with self._late_lock:
             (self._late or self.events.put)(event)
 
-    def on_shell(self, rank: int, message: Message) -> None:
-        """Take a rank's reply."""
-        if rank in self._replies:
-            return
-        content = message["content"]
-        failure = None
-        if content["status"] != "ok":
-            failure = Failure(
-                str(content.get("ename", "Aborted")),
-                str(content.get("evalue", "the rank did not run the cell")),
-                tuple(str(line) for line in content.get("traceback", ())),
-            )
-        if rank == self.ranks[0]:
-            self._take_pages(rank, content)
-        self._replies[rank] = failure
+    def on_ended(self, rank: int, end: CellEnded) -> None:
+        """Take the root's message that a rank ended the cell."""
+        self._last_message_s = time.monotonic()
+        self._ends.setdefault(rank, end)
         self._end_if_over(rank)
 
-    def _take_pages(self, rank: int, reply: Message) -> None:
-        """Show the result of `obj?`: Jupyter's pager text in the reply."""
-        for payload in reply.get("payload") or ():
-            if payload.get("source") == "page":
-                text = {"text/plain": str(payload["data"].get("text/plain", ""))}
-                self._put(Display(rank, text, {}, is_result=False))
+    def on_reply(self, rank: int, message: Message) -> None:
+        """Take a rank's reply, which only calls need."""
 
     def on_iopub(self, rank: int, message: Message) -> None:
         """Take a message that a rank published."""
-        self.answering.add(rank)
+        self._last_message_s = time.monotonic()
         kind, content = message["header"]["msg_type"], message["content"]
         ours = (message.get("metadata") or {}).get("phalanx") or {}
         if "end" in ours:
@@ -131,6 +117,9 @@ class Cell:
             self._tracebacks[rank] = "\n".join(content["traceback"]) + "\n"
         elif kind == "clear_output":
             self._put(Clear(rank, bool(content.get("wait"))))
+        elif kind == "phalanx_page":
+            if rank == self.ranks[0]:
+                self._put(Display(rank, {"text/plain": content["text"]}, {}, is_result=False))
         elif kind == "phalanx_need_line":
             self._put(NeedLine(rank, msgspec.convert(content, LineNeed)))
         elif kind == "phalanx_need_over":
@@ -139,9 +128,8 @@ class Cell:
             self._put(StopSwallowed(rank))
         elif kind == "phalanx_stop_report":
             self._put(StopReported(rank, msgspec.convert(content, StopReport)))
-        elif kind == "status" and content["execution_state"] == "idle" and rank not in self._idle:
+        elif kind == "status" and content["execution_state"] == "idle":
             self._idle.add(rank)
-            self._n_said[rank] = ours.get("shown", 0)
             self._end_if_over(rank)
 
     def _take_display(self, rank: int, kind: str, content: Message) -> None:
@@ -186,13 +174,28 @@ class Cell:
         """Take the news of a rank's death."""
         self._put(lost)
 
+    def end_overdue(self, ranks: Collection[int]) -> None:
+        """End the parts of ended ranks with an overdue idle status."""
+        if self._ends and time.monotonic() - self._last_message_s > OUTPUT_S:
+            for rank in self._ends.keys() & set(ranks) - self._idle:
+                self._idle.add(rank)
+                self._end_if_over(rank)
+
     def _end_if_over(self, rank: int) -> None:
-        replies = self._replies
-        if rank in replies and rank in self._idle:
-            if replies[rank] is None:
-                self._show_traceback(rank)
-            n_missing = max(0, self._n_said[rank] - self._n_shown[rank])
-            self._put(Ended(rank, replies[rank], n_missing))
+        if rank in self._over or not self._is_over(rank):
+            return
+        self._over.add(rank)
+        end = self._ends[rank]
+        if end.ok:
+            self._show_traceback(rank)
+        n_missing = max(0, end.n_shown - self._n_shown[rank])
+        self._put(Ended(rank, self._failure(rank), n_missing))
+
+    def _is_over(self, rank: int) -> bool:
+        return rank in self._ends and rank in self._idle
+
+    def _failure(self, rank: int) -> Failure | None:
+        return failure_of(self._ends[rank])
 
     def _show_traceback(self, rank: int) -> None:
         """Show a traceback that is not the cell's final error.
@@ -224,32 +227,28 @@ def _is_blank(data: Message) -> bool:
     return not text and html is not None and _EMPTY_PRE.fullmatch(str(html)) is not None
 
 
-def failure_of(text: str) -> Failure | None:
-    """Parse the root's text about a rank's end of a cell.
+def failure_of(end: CellEnded) -> Failure | None:
+    """Return the error that ended a rank's part; None if none."""
+    return None if end.ok else Failure(end.ename, end.evalue, end.traceback)
 
-    Returns None if the cell ended well.
-    """
-    if not text:
+
+def _failure_of_reply(reply: Message) -> Failure | None:
+    if reply["status"] == "ok":
         return None
-    ename, _, evalue = text.partition(": ")
-    return Failure(ename, evalue, ())
+    return Failure(str(reply["ename"]), str(reply["evalue"]), tuple(reply["traceback"]))
 
 
 class AttachedCell(Cell):
     """A cell of another client, attached to while it runs.
 
-    Messages are held back until `begin` tells which of them were shown already. A rank's reply goes
-    to the client that sent the request. So a rank's part ends with its idle status, which contains
-    the content of the reply.
+    Messages are held back until `begin` tells which of them were shown already.
     """
 
     def __init__(self, name: str, ranks: tuple[int, ...]) -> None:
         super().__init__(name, ranks)
-        self.answering.update(ranks)  # `AttachSync` finds out whether a rank has the cell at all
         self._lock = threading.Lock()
-        self._held: list[tuple[int, Message]] | None = []
+        self._held: list[Callable[[], None]] | None = []
         self._shown: Mapping[int, int] = {}
-        self._is_over: set[int] = set()
 
     def begin(self, shown: Mapping[int, int], over: set[int]) -> None:
         """Release the messages, except output that was shown already.
@@ -264,41 +263,31 @@ class AttachedCell(Cell):
         with self._lock:
             held, self._held = self._held or [], None
             self._shown = shown
-            self._is_over |= over
-            for rank, message in held:
-                self._take(rank, message)
-
-    def on_shell(self, rank: int, message: Message) -> None:
-        """Do nothing: the reply belongs to another client."""
+            self._over |= over
+            for take in held:
+                take()
 
     def on_iopub(self, rank: int, message: Message) -> None:
         """Take a message that a rank published."""
+        self._hold_or_take(lambda: self._take(rank, message))
+
+    def on_ended(self, rank: int, end: CellEnded) -> None:
+        """Take the root's message that a rank ended the cell."""
+        # Output from before the attach did not come as messages and is not missing.
+        end = msgspec.structs.replace(end, n_shown=0)
+        self._hold_or_take(lambda: super(AttachedCell, self).on_ended(rank, end))
+
+    def _hold_or_take(self, take: Callable[[], None]) -> None:
         with self._lock:
             if self._held is not None:
-                self._held.append((rank, message))
+                self._held.append(take)
             else:
-                self._take(rank, message)
+                take()
 
     def _take(self, rank: int, message: Message) -> None:
-        ours = message["metadata"].get("phalanx") or {}
-        end = ours.get("end")
-        if end is not None and end <= self._shown.get(rank, 0):
-            return
-        if message["header"]["msg_type"] != "status":
+        end = ((message.get("metadata") or {}).get("phalanx") or {}).get("end")
+        if end is None or end > self._shown.get(rank, 0):
             super().on_iopub(rank, message)
-        elif "reply" in ours and rank not in self._is_over:
-            self._is_over.add(rank)
-            self.events.put(Ended(rank, _failure(ours["reply"])))
-
-
-def _failure(reply: Message) -> Failure | None:
-    if reply.get("status", "ok") == "ok":
-        return None
-    return Failure(
-        str(reply.get("ename", "Aborted")),
-        str(reply.get("evalue", "the rank did not run the cell")),
-        tuple(str(line) for line in reply.get("traceback", ())),
-    )
 
 
 class PresenceProbe(Cell):
@@ -336,16 +325,21 @@ class Call(UnannouncedCell):
     waits unpickles, not the socket thread, because unpickling may run the user's code.
     """
 
+    has_reply = True
+
     def __init__(self, name: str, ranks: tuple[int, ...], nbytes: int = 0) -> None:
         super().__init__(name, ranks)
         self.nbytes = nbytes
         self._answers: dict[int, list[memoryview]] = {}
 
-    def on_shell(self, rank: int, message: Message) -> None:
+    def on_reply(self, rank: int, message: Message) -> None:
         """Take a rank's reply and keep its packed values."""
-        if message["content"]["status"] == "ok":
-            self._answers[rank] = message["buffers"]
-        super().on_shell(rank, message)
+        if rank not in self._over:
+            self._over.add(rank)
+            failure = _failure_of_reply(message["content"])
+            if failure is None:
+                self._answers[rank] = message["buffers"]
+            self._put(Ended(rank, failure))
 
     def load(self) -> tuple[dict[int, dict[str, Any]], dict[int, Failure]]:
         """Load the answers; return values by rank, and failures by rank.
@@ -369,6 +363,8 @@ class FunctionCall(Cell):
     then prints and raises where the call was made.
     """
 
+    has_reply = True
+
     def __init__(
         self,
         name: str,
@@ -378,12 +374,22 @@ class FunctionCall(Cell):
     ) -> None:
         super().__init__(name, ranks, events, lost)
         self.values: dict[int, list[Any]] = {}
+        self._replies: dict[int, Failure | None] = {}
 
-    def on_shell(self, rank: int, message: Message) -> None:
+    def on_reply(self, rank: int, message: Message) -> None:
         """Take a rank's reply and keep its packed value."""
-        if message["content"]["status"] == "ok":
-            self.values.setdefault(rank, message["buffers"])
-        super().on_shell(rank, message)
+        if rank in self._replies:
+            return
+        self._replies[rank] = _failure_of_reply(message["content"])
+        if self._replies[rank] is None:
+            self.values[rank] = message["buffers"]
+        self._end_if_over(rank)
+
+    def _is_over(self, rank: int) -> bool:
+        return super()._is_over(rank) and (rank in self._replies or not self._ends[rank].ok)
+
+    def _failure(self, rank: int) -> Failure | None:
+        return super()._failure(rank) or self._replies[rank]
 
 
 def lost_of(message: RankLost) -> Lost:

@@ -1,7 +1,7 @@
 """Send requests to ranks and match their replies to cells.
 
 `Dispatch` keeps a table of message ids, so that each message finds its cell and rank.
-`RequestRetrier` decides when a request is sent again.
+`RequestResender` sends a lost request again.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ import contextlib
 import math
 import threading
 import uuid
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import msgspec
 
 from phalanx.errors import DistributedError
 from phalanx.protocol import (
+    CellEnded,
     CellStatusReply,
     RankCall,
     RankTask,
@@ -30,14 +31,11 @@ from ..output.events import Drawn, Event, Lost, OwnershipLost
 from .cell import Cell, PresenceProbe
 from .completion import Help
 
-NO_ANSWER_S = 2.0  # a rank reports its start within milliseconds, over any network
-ENDED_S = 0.5  # the root hears of an end when this process does, on another connection
-RETRY_LOOK_S = 1.0
-MOST_S = 60.0  # longest retry interval: each copy queues at the rank until its cell ends
+BEGIN_S = 2.0  # a rank begins a cell within milliseconds of the request, over any network
+MOST_S = 8.0  # longest time between two copies; doubled from `BEGIN_S`
 FRESH_S = 1.0  # older answers are ignored: this process may have been suspended since
 STOP_AGAIN_S = 0.7  # early enough to arrive before a rank is called stuck (`Stopping`)
 SLOWEST = 10e6  # bytes/s: on a slower network a large value is taken for lost
-ANSWER_S = 5.0  # then the root is asked again: it may have failed at the question
 ANSWERED_NBYTES = 1 << 20  # bytes of a rank's output, at least, between two acks
 KEPT_ENDED = 256  # ended cells, the least recently used dropped first: 2 KiB each with 4 ranks
 
@@ -120,9 +118,6 @@ class Dispatch:
         if not is_code:
             said["task"] = msgspec.to_builtins(work)
         message_id = _message_id(cell.name, rank)
-        with self._lock:
-            if message_id in self._requests:  # a repeated ping: make the id unique
-                message_id += f"~{len(self._requests)}"
         self._request(
             message_id, cell, rank, "execute_request", content, metadata={"phalanx": said}
         )
@@ -147,33 +142,23 @@ class Dispatch:
             message_id, call, rank, "apply_request", content, metadata=metadata, buffers=buffers
         )
 
-    def again(self, cell: Cell, rank: int, *, is_whole: bool, is_stopped: bool = False) -> None:
-        """Send a rank its request again, or ask again how it ended.
+    def resend(self, cell: Cell, rank: int, *, is_stopped: bool = False) -> bool:
+        """Send a rank its request again; False if another client sent it.
 
-        Parameters
-        ----------
-        cell : Cell
-            The cell of the request.
-        rank : int
-            The rank to send to.
-        is_whole : bool
-            Send the whole request; otherwise only ask the rank to repeat how the cell ended.
-        is_stopped : bool, optional
-            A rank that has not begun the cell ends it as a stopped cell.
+        ``is_stopped``: a rank that has not begun the cell ends it as a stopped cell.
         """
         with self._lock:
             sent = self._sent.get((cell.name, rank))
-        if sent is None:  # another client sent the cell
-            sent = _Request(self._engines[rank], "", {}, {}, _message_id(cell.name, rank), [])
-        kind, content, metadata, buffers = sent.kind, sent.content, sent.metadata, sent.buffers
-        if is_stopped and "phalanx" in metadata:
+        if sent is None:
+            return False
+        metadata = sent.metadata
+        if is_stopped:
             metadata = {**metadata, "phalanx": {**metadata["phalanx"], "stopped": True}}
-        if not is_whole:
-            kind, content, buffers = "execute_request", {}, []
-            metadata = {"phalanx": {"cell": cell.name, "again": True}}
-        if kind:
-            # `shell` signs the message anew: a kernel drops a message with a signature it has seen.
-            self._channels.shell(sent.engine, kind, content, metadata, sent.message_id, buffers)
+        # `shell` signs the message anew: a kernel drops a message with a signature it has seen.
+        self._channels.shell(
+            sent.engine, sent.kind, sent.content, metadata, sent.message_id, sent.buffers
+        )
+        return True
 
     def _request(
         self,
@@ -338,6 +323,16 @@ class Dispatch:
         for cell in cells.values():
             cell.on_lost(lost)
 
+    def on_ended(self, rank: int, end: CellEnded) -> None:
+        """Tell a cell that a rank has ended it.
+
+        Runs on the socket thread.
+        """
+        with self._lock:
+            found = self._requests.get(_message_id(end.cell, rank))
+        if found is not None:
+            found[0].on_ended(rank, end)
+
     def _on_message(self, channel: str, message: Message) -> None:
         message_id = message["parent_header"]["msg_id"]
         with self._lock:
@@ -353,7 +348,7 @@ class Dispatch:
             if isinstance(cell, PresenceProbe):
                 cell.on_control(rank, message)
         elif channel == "shell":
-            cell.on_shell(rank, message)
+            cell.on_reply(rank, message)
         else:
             cell.on_iopub(rank, message)
             self._answer_output(cell, rank, message)
@@ -376,27 +371,25 @@ class Dispatch:
         cell.on_drawn(Drawn(tell))
 
 
-class RetryAction(NamedTuple):
-    """Callables that query the root and resend lost messages.
+class ResendActions(NamedTuple):
+    """Callables that query the root and send lost messages again.
 
-    ``see_cells(take)`` asks the root how cells stand. ``send_again(rank, is_whole, is_stopped)``
-    sends the cell's request again or, without ``is_whole``, only asks how the cell ended. With
-    ``is_stopped`` a rank does not begin the cell any more. ``stop_again(ranks)`` sends the last
-    interrupt again.
+    ``see_cells(take)`` asks the root how cells stand. ``resend(rank, is_stopped)`` sends the cell's
+    request again, unless another client sent it; with ``is_stopped`` a rank does not begin the cell
+    any more. ``stop_again(ranks)`` sends the last interrupt again.
     """
 
     see_cells: Callable[[Callable[[CellStatusReply], None]], None]
-    send_again: Callable[[int, bool, bool], None]
+    resend: Callable[[int, bool], bool]
     stop_again: Callable[[tuple[int, ...]], None]
 
 
-class RequestRetrier:
-    """Sends one cell's requests again when ranks may have lost them.
+class RequestResender:
+    """Sends a request again to ranks that did not begin the cell.
 
-    `RequestRetrier` runs on the thread of the cell's loop. A cell that ends within `NO_ANSWER_S`
-    causes no query. The whole request is sent again only to a rank that has sent nothing and
-    that, by the root's fresh answer, has not ended the cell. So a cell that a new owner of the
-    ranks has cancelled is not sent again.
+    A broken connection may have lost the request; the rank drops a copy. `RequestResender` runs on
+    the thread of the cell's loop. A cell that ends within `BEGIN_S`, or that all ranks have begun by
+    then, is sent once.
 
     Parameters
     ----------
@@ -408,76 +401,62 @@ class RequestRetrier:
         self,
         cell: Cell,
         ask: Callable[[], None],
-        retry: RetryAction,
+        actions: ResendActions,
         notice: Callable[[str], None],
         started_s: float,
     ) -> None:
         self._cell = cell
         self._ask = ask
-        self._retry = retry
+        self._actions = actions
         self._notice = notice
         # All ranks may share one network link, and a copy of a large value takes as long again.
         self._on_way_s = cell.nbytes * len(cell.ranks) / SLOWEST
-        self._unanswered_s = started_s + NO_ANSWER_S + self._on_way_s
-        self._next_s = started_s + NO_ANSWER_S
-        self._is_hurried = False
-        self._asked_s = -math.inf  # when the unanswered query was sent; -inf: none is open
+        self._wait_s = BEGIN_S
+        self._n_copies = 0
+        self._due_s = started_s + BEGIN_S + self._on_way_s
+        self._started_s = started_s
+        self._is_stopping = False
         self._stop_again_s = math.inf
-        self._due_s: dict[int, float] = {}
-        self._n_sent: dict[int, int] = {}
 
-    def step(self, running: Collection[int], now_s: float, *, is_stopping: bool) -> None:
+    def step(self, running: set[int], now_s: float, *, is_stopping: bool) -> None:
         """Query the root, if it is time."""
-        if is_stopping and not self._is_hurried:
+        if is_stopping and not self._is_stopping:
             # A rank cannot stop a request that it never got: send the request again, as stopped.
-            self._is_hurried = True
-            self._next_s = now_s
-            self._unanswered_s = min(self._unanswered_s, now_s + self._on_way_s)
-            self._due_s.clear()
+            self._is_stopping = True
+            self._due_s = min(self._due_s, max(now_s, self._started_s + self._on_way_s))
             self._stop_again_s = now_s + STOP_AGAIN_S
         if running and now_s >= self._stop_again_s:
             self._stop_again_s = math.inf
-            self._retry.stop_again(tuple(sorted(running)))
-        if running and now_s >= self._next_s and now_s >= self._asked_s + ANSWER_S:
-            self._next_s = now_s + RETRY_LOOK_S
-            self._asked_s = now_s
+            self._actions.stop_again(tuple(sorted(running)))
+        if running and now_s >= self._due_s:
+            self._due_s = now_s + self._wait_s + self._on_way_s
+            self._wait_s = min(2 * self._wait_s, MOST_S)
             self._ask()
 
     def take(
-        self, status: CellStatusReply, asked_s: float, running: Collection[int], now_s: float
+        self, status: CellStatusReply, asked_s: float, running: set[int], now_s: float
     ) -> None:
-        """Take the root's answer, and resend the requests that are due."""
-        self._asked_s = -math.inf
+        """Take the root's answer; resend to the ranks without the request.
+
+        A rank also gets a call again that it has ended without a reply. It answers that the values
+        were lost.
+        """
         if now_s - asked_s > FRESH_S:
             return
-        over = self._over(status)
-        missed: list[int] = []
-        for rank in sorted(running):
-            has_answered = rank in self._cell.answering
-            is_over = has_answered if over is None else rank in over
-            if has_answered and not is_over:
-                continue
-            first_s = now_s + ENDED_S if is_over else self._unanswered_s
-            if now_s < self._due_s.setdefault(rank, first_s):
-                continue
-            n_sent = self._n_sent[rank] = self._n_sent.get(rank, 0) + 1
-            self._due_s[rank] = now_s + min(NO_ANSWER_S * 2**n_sent, MOST_S) + self._on_way_s
-            if self._is_hurried and not is_over:  # its first message may be lost
-                self._retry.stop_again((rank,))
-            self._retry.send_again(rank, not is_over, self._is_hurried)
-            if n_sent == 2 and not is_over:
-                missed.append(rank)
-        if missed:
-            self._notice(f"no message of {name_ranks(missed)} has come yet; the cell is sent again")
-
-    def _over(self, status: CellStatusReply) -> Collection[int] | None:
-        """Return the ranks that ended the cell; None if unannounced.
-
-        The root does not know a cell that was not announced.
-        """
-        if not self._cell.is_announced:
-            return None
-        for cell in status.cells:
-            if cell.cell == self._cell.name:
-                return cell.ended.keys()
-        return self._cell.ranks  # the root no longer lists it: all ranks have ended it
+        cell = self._cell
+        listed = {known.cell: known.ended.keys() for known in status.cells}
+        # The root lists no cell that all ranks have ended, and none that was cancelled.
+        ended = set(listed.get(cell.name, cell.ranks if cell.is_announced else ()))
+        begun = {rank for rank, name in status.begun.items() if name == cell.name} | ended
+        lost = running - begun
+        if cell.has_reply:
+            lost |= running & ended
+        elif not lost:
+            self._due_s = math.inf
+        sent = [rank for rank in sorted(lost) if self._actions.resend(rank, self._is_stopping)]
+        missed = [rank for rank in sent if rank not in begun]
+        if self._is_stopping and missed:  # the interrupt may be lost as well
+            self._actions.stop_again(tuple(missed))
+        self._n_copies += bool(missed)
+        if missed and self._n_copies == 2:
+            self._notice(f"{name_ranks(missed)} did not begin the cell yet; it is sent again")

@@ -47,7 +47,7 @@ from ..output.notices import say_lost
 from ..output.printer import MAX_LINES, CellOutput
 from ..output.view import CellStatusLine, View
 from .cell import Cell
-from .dispatch import RequestRetrier, RetryAction
+from .dispatch import RequestResender, ResendActions
 from .prompting import LineSender, PromptController
 from .stopping import STEP_S, StopInStep, Stopping, ctrl_c
 
@@ -119,7 +119,7 @@ class _CellLoop:
             cell.name, cell.ranks, view, sender, output.break_here, typed
         )
         self.n_stops = 0
-        self.again: RequestRetrier | None = None
+        self.resender: RequestResender | None = None
         self.missing: set[int] = set()  # ranks that lost a part of their output on the way
 
         def ask(ranks: tuple[int, ...], is_twice: bool) -> None:
@@ -183,14 +183,15 @@ class _CellLoop:
                 self.take(self.cell.events.get_nowait(), clock())
         except queue.Empty:
             pass
+        self.cell.end_overdue(self.running)
         now_s = clock()
         self.output.show(self.running, now_s)
         self.asking.step(self.running, now_s)
         self.cell.waiting = self.asking.waiting
         self.status.step(self.running, self.asking.waiting, self.outcome.lost, now_s)
-        if self.again is not None:
+        if self.resender is not None:
             is_stopping = self.n_stops > 0 or self.stopping.has_begun
-            self.again.step(self.running, now_s, is_stopping=is_stopping)
+            self.resender.step(self.running, now_s, is_stopping=is_stopping)
 
     def take(self, event: Event, now_s: float) -> None:
         if isinstance(event, Text):
@@ -227,8 +228,8 @@ class _CellLoop:
         elif isinstance(event, TopologyUpdate):
             self.status.take(event.topology)
         elif isinstance(event, CellStatusUpdate):
-            if self.again is not None:
-                self.again.take(event.status, event.asked_s, self.running, now_s)
+            if self.resender is not None:
+                self.resender.take(event.status, event.asked_s, self.running, now_s)
         elif isinstance(event, StacksUpdate):
             self.stopping.take(event.stacks)
         elif isinstance(event, NoticeEvent):
@@ -261,7 +262,7 @@ def run_cell(
     max_lines: int = MAX_LINES,
     look: Look | None = None,
     see: See | None = None,
-    retry: RetryAction | None = None,
+    resend: ResendActions | None = None,
     typed: Iterable[TypedLine] = (),
     clock: Callable[[], float] = time.monotonic,
 ) -> CellOutcome:
@@ -289,7 +290,7 @@ def run_cell(
         Asks the root for the topology, for the status line of a long cell. The answer is an event.
     see : callable, optional
         Asks the root for the stacks of ranks. The answer is an event.
-    retry : RetryAction, optional
+    resend : ResendActions, optional
         Sends again what a broken connection lost.
     typed : iterable of TypedLine, optional
         Lines typed so far for a cell that another client began.
@@ -307,14 +308,14 @@ def run_cell(
     ask = None if look is None else lambda: look(lambda seen: cell.events.put(TopologyUpdate(seen)))
     status = CellStatusLine(cell.ranks, view, ask, started_s)
     loop = _CellLoop(cell, view, sender, output, status, see, typed)
-    if retry is not None:
-        see_cells = retry.see_cells
+    if resend is not None:
+        see_cells = resend.see_cells
 
         def ask_how_it_stands() -> None:
             asked_s = clock()
             see_cells(lambda status: cell.events.put(CellStatusUpdate(status, asked_s)))
 
-        loop.again = RequestRetrier(cell, ask_how_it_stands, retry, loop.notice, started_s)
+        loop.resender = RequestResender(cell, ask_how_it_stands, resend, loop.notice, started_s)
     stopping = loop.stopping
     deadline_s = None if timeout_s is None else started_s + timeout_s
 

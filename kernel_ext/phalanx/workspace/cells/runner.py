@@ -25,6 +25,7 @@ from phalanx.protocol import (
     GiveValue,
     Introduce,
     Notice,
+    PartEnded,
     RankCall,
     RankLost,
     RankTask,
@@ -42,7 +43,7 @@ from ..output.printer import MAX_LINES, LateOutput
 from ..output.view import QuietView, View
 from .attach import AttachSync
 from .cell import Call, Cell, FunctionCall, UnannouncedCell, lost_of
-from .dispatch import Dispatch, RetryAction
+from .dispatch import Dispatch, ResendActions
 from .loop import (
     CellOutcome,
     RankError,
@@ -178,7 +179,7 @@ class CellRunner:
                 max_lines=max_lines,
                 look=self._root.look,
                 see=self._root.see,
-                retry=self._retry_of(cell),
+                resend=self._resend_of(cell),
             )
             self._left.update(outcome.abandoned)
             return outcome
@@ -211,16 +212,16 @@ class CellRunner:
             if rank in self._lost:  # since the ranks were chosen
                 cell.on_lost(self._lost[rank])
 
-    def _retry_of(self, cell: Cell) -> RetryAction:
+    def _resend_of(self, cell: Cell) -> ResendActions:
         """Return the callables that resend a cell's lost messages."""
 
-        def send_again(rank: int, is_whole: bool, is_stopped: bool) -> None:
-            self._dispatch.again(cell, rank, is_whole=is_whole, is_stopped=is_stopped)
+        def resend(rank: int, is_stopped: bool) -> bool:
+            return self._dispatch.resend(cell, rank, is_stopped=is_stopped)
 
         def stop_again(ranks: tuple[int, ...]) -> None:
             self._dispatch.stop_again(cell.name, ranks)
 
-        return RetryAction(self._root.see_cells, send_again, stop_again)
+        return ResendActions(self._root.see_cells, resend, stop_again)
 
     def part(self, work: str | RankTask, ranks: tuple[int, ...], view: View) -> None:
         """Run code or a task within work that holds the ranks."""
@@ -252,7 +253,7 @@ class CellRunner:
                 if rank in self._lost:  # since the ranks were chosen
                     call.on_lost(self._lost[rank])
             outcome = run_cell(
-                call, QuietView(), self._dispatch, see=self._root.see, retry=self._retry_of(call)
+                call, QuietView(), self._dispatch, see=self._root.see, resend=self._resend_of(call)
             )
         finally:
             self._dispatch.forget(call)
@@ -313,10 +314,13 @@ class CellRunner:
         self._replaced_ranks.met(absent)
 
     def on_news(self, message: FromRoot) -> None:
-        """Take the root's news: a death, a replacement or a notice.
+        """Take the root's news: a death, a replacement, an end.
 
         The running cell gets it too.
         """
+        if isinstance(message, PartEnded):
+            self._dispatch.on_ended(message.rank, message.end)
+            return
         with self._news_lock:
             if self._early_news is not None:
                 self._early_news.append(message)
@@ -588,7 +592,7 @@ class CellRunner:
                     self._dispatch,
                     look=self._root.look,
                     see=self._root.see,
-                    retry=self._retry_of(cell),
+                    resend=self._resend_of(cell),
                     typed=missed.typed,
                 )
                 self._left.update(outcome.abandoned)
