@@ -513,6 +513,28 @@ def test_errors_that_no_message_can_carry(ranks, code):
     assert r"\ud800" in result.error
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        "def __str__(self): raise RuntimeError('inside')",
+        "def __str__(self): return 5",
+        "def __str__(self): raise SystemExit(3)",
+        "def __str__(self): raise KeyboardInterrupt",
+        "def _render_traceback_(self): raise SystemExit(3)",
+        "__cause__ = property(lambda self: 1 / 0)",
+    ],
+)
+def test_an_error_whose_methods_raise_harms_no_later_error(ranks, body):
+    result = ranks.run(f"%%distributed\nclass Odd(Exception):\n    {body}\nraise Odd()")
+    assert result.status == "error"
+    assert "Odd" in result.error + result.text
+    assert "phalanx/" not in ANSI.sub("", result.text)
+    assert "unregistering" not in result.text
+    result = ranks.run("%%distributed\npx.all_sum('x')")
+    assert result.error.startswith("ValueError: ")
+    assert "phalanx/" not in ANSI.sub("", result.text)
+
+
 def test_random_bytes_lose_nothing_else(ranks):
     code = (
         "import os, sys\nnoise = os.urandom(100_000).replace(b'\\n', b'') + b'\\n'\n"
