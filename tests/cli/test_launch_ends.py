@@ -218,9 +218,47 @@ def test_a_signal_ends_all_ranks(running, script, number, status):
     code, said = launcher.end()
     check(time.monotonic() - begin_s)
     assert code == status
-    assert "KeyboardInterrupt" in said
-    assert all(f"[{rank}] Traceback" in said for rank in range(3))  # of that, or of a peer's end
+    if number == signal.SIGINT:
+        assert "KeyboardInterrupt" in said
+        assert all(f"[{rank}] Traceback" in said for rank in range(3))  # of that, or a peer's end
     assert wait_gone(processes) == []
+
+
+HANDLERS = """
+import signal, phalanx as px
+numbers = [signal.Signals(number) for number in {numbers}]
+def handle(number, frame):
+    if numbers: print("got", signal.Signals(number).name, flush=True)
+    numbers.clear()
+for number in numbers: signal.signal(number, handle)
+px.init()
+print("ready", flush=True)
+while True: signal.pause()
+"""
+
+
+@pytest.mark.parametrize(
+    "number", [signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT, signal.SIGWINCH]
+)
+def test_a_user_signal_reaches_the_ranks_and_ends_nothing(running, script, number):
+    launcher = running("-n", "3", script(HANDLERS.format(numbers=[int(number)])))
+    launcher.wait_lines(*READY)
+    launcher.popen.send_signal(number)
+    launcher.wait_lines(*(f"[{rank}] got {number.name}" for rank in range(3)))
+    launcher.popen.send_signal(signal.SIGINT)
+    assert launcher.end()[0] == 130
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_that_ends_a_launch_reaches_the_ranks_as_itself(running, script, number):
+    numbers = [int(each) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+    launcher = running("-n", "3", "--grace", "0.3", script(HANDLERS.format(numbers=numbers)))
+    launcher.wait_lines(*READY)
+    launcher.popen.send_signal(number)
+    launcher.wait_lines(*(f"[{rank}] got {number.name}" for rank in range(3)))
+    code, said = launcher.end()
+    assert code == 128 + number
+    assert "did not end within 0.3 s of the stop" in said
 
 
 @pytest.mark.promise

@@ -43,7 +43,8 @@ def test_a_signal_ends_everything_everywhere(script, running, number, status):
     ranks.popen.send_signal(number)
     code, said = ranks.end()
     assert code == status, said
-    assert "[0] KeyboardInterrupt" in said  # asked first
+    if number == signal.SIGINT:
+        assert "[0] KeyboardInterrupt" in said  # asked first
     assert "did not end" not in said
     assert wait_gone(family, GONE_S) == []
 

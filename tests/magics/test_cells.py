@@ -513,6 +513,28 @@ def test_errors_that_no_message_can_carry(ranks, code):
     assert r"\ud800" in result.error
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        "def __str__(self): raise RuntimeError('inside')",
+        "def __str__(self): return 5",
+        "def __str__(self): raise SystemExit(3)",
+        "def __str__(self): raise KeyboardInterrupt",
+        "def _render_traceback_(self): raise SystemExit(3)",
+        "__cause__ = property(lambda self: 1 / 0)",
+    ],
+)
+def test_an_error_whose_methods_raise_harms_no_later_error(ranks, body):
+    result = ranks.run(f"%%distributed\nclass Odd(Exception):\n    {body}\nraise Odd()")
+    assert result.status == "error"
+    assert "Odd" in result.error + result.text
+    assert "phalanx/" not in ANSI.sub("", result.text)
+    assert "unregistering" not in result.text
+    result = ranks.run("%%distributed\npx.all_sum('x')")
+    assert result.error.startswith("ValueError: ")
+    assert "phalanx/" not in ANSI.sub("", result.text)
+
+
 def test_random_bytes_lose_nothing_else(ranks):
     code = (
         "import os, sys\nnoise = os.urandom(100_000).replace(b'\\n', b'') + b'\\n'\n"
@@ -529,6 +551,73 @@ def test_what_subprocesses_say_stands_where_they_ran(ranks):
     result = ranks.run(f"%%distributed --ranks 1\n{code}")
     wanted = [f"[1] {text}" for i in range(20) for text in (str(i), f"sub {i}")]
     assert result.stdout.splitlines() == wanted
+
+
+FORKS = """\
+import multiprocessing, os, sys, time
+forks = multiprocessing.get_context("fork")
+def run(target, *arguments):
+    child = forks.Process(target=target, args=arguments)
+    child.start()
+    child.join()
+    return child.exitcode
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "shown"),
+    [
+        ("run(print, 'of a child')", "of a child"),
+        ("run(print, 'of', 'a', 'child')", "of a child"),
+        ("with forks.Pool(1) as pool: pool.map(print, ['of a pool'])", "of a pool"),
+        ("run(lambda: sys.stderr.write('of a child'))", "of a child"),
+        ("run(lambda: sys.stdout.buffer.write(b'bytes\\n'))", "bytes"),
+        ("run(lambda: run(print, 'of a grandchild'))", "of a grandchild"),
+        ("from IPython.display import display\nrun(display, 5)", "5"),
+        ("run(lambda: 1 / 0)", "ZeroDivisionError: division by zero"),
+        (
+            "if not (pid := os.fork()): raise ValueError('in a child')\n_ = os.waitpid(pid, 0)",
+            "in a",
+        ),
+    ],
+)
+def test_forked_children_show_what_they_print(ranks, code, shown):
+    result = ranks.run(f"%%distributed --ranks 1\n{FORKS}print('before')\n{code}\nprint('after')")
+    assert result.status == "ok", result.text
+    lines = (result.stdout + result.stderr).splitlines()
+    assert "[1] before" in lines
+    assert "[1] after" in lines
+    assert any(line.startswith("[1] ") and shown in line for line in lines)
+
+
+def test_lines_of_forked_children_are_whole(ranks):
+    code = (
+        f"{FORKS}def say(name):\n    for _ in range(50): print(name, name, name)\n"
+        "children = [forks.Process(target=say, args=(name,)) for name in 'ab']\n"
+        "for child in children: child.start()\n"
+        "for child in children: child.join()"
+    )
+    lines = ranks.run(f"%%distributed --ranks 1\n{code}").stdout.splitlines()
+    assert sorted(lines) == ["[1] a a a"] * 50 + ["[1] b b b"] * 50
+
+
+def test_forked_children_end_by_sigterm(ranks):
+    code = (
+        f"{FORKS}child = forks.Process(target=time.sleep, args=(600,))\nchild.start()\n"
+        "child.terminate()\nchild.join()\nprint(child.exitcode)\n"
+        "with forks.Pool(2) as pool: _ = pool.map_async(time.sleep, [600, 600])\nprint('over')"
+    )
+    with within(PATIENCE_S):
+        result = ranks.run(f"%%distributed\n{code}")
+    assert result.stdout.splitlines() == ["[0-1] -15", "[0-1] over"]
+
+
+def test_a_forked_child_that_reaches_the_end_of_its_cell_ends(ranks):
+    result = ranks.run("%%distributed --ranks 1\nimport os\npid = os.fork()")
+    assert result.status == "ok"
+    with within(PATIENCE_S):
+        result = ranks.run("%%distributed --ranks 1\nos.waitpid(pid, 0)[1]")
+    assert result.stdout == "[1] Out: 0\n"
 
 
 def test_what_is_written_to_a_descriptor_stands_where_it_was_written(ranks):

@@ -21,7 +21,7 @@ import zmq
 import zmq.asyncio
 
 from phalanx.errors import DistributedError
-from phalanx.protocol import BootOptions, RootAddress
+from phalanx.protocol import USER_SIGNALS, BootOptions, RootAddress
 from phalanx.protocol.scripts import ScriptOptions
 
 from .engine.curve import only_client
@@ -41,6 +41,7 @@ _MESSAGE_MAX_NBYTES = 4 << 20
 
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
 _SIGNALS = (signal.SIGINT, *_ENDING)
+_OF_SCRIPTS = (*_SIGNALS, *USER_SIGNALS)
 
 
 async def _serve(options: BootOptions | ScriptOptions) -> None:
@@ -82,9 +83,9 @@ async def _run_script(options: ScriptOptions, client: zmq.asyncio.Socket) -> Non
 
     root = ScriptRoot(options, client)
     # The launcher forwards these signals. (A handler, because ranks would inherit SIG_IGN.)
-    for number in _SIGNALS:
+    for number in _OF_SCRIPTS:
         asyncio.get_running_loop().add_signal_handler(number, root.on_signal, number)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _OF_SCRIPTS)
     await root.run()
 
 
@@ -123,6 +124,7 @@ def main() -> None:
     line = sys.stdin.buffer.readline()
     options: BootOptions | ScriptOptions
     if role == "script":
+        signal.pthread_sigmask(signal.SIG_BLOCK, _OF_SCRIPTS)
         options = msgspec.json.decode(line, type=ScriptOptions)
     else:
         options = msgspec.json.decode(line, type=BootOptions)

@@ -232,6 +232,13 @@ class Script:
         """Request the ranks' stacks; the answer is a `StacksAre` event."""
         self._send(GetStacks(0, tuple(range(self._n_started))))
 
+    def forward(self, number: signal.Signals) -> None:
+        """Send the ranks one of `USER_SIGNALS`.
+
+        May be called in a signal handler.
+        """
+        self._root.signal(number)
+
     def signal(self, number: signal.Signals) -> None:
         """Signal the supervisor to end the ranks; a second call kills them.
 

@@ -29,7 +29,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from phalanx.distributed import KEY_FILE_VARIABLE
-from phalanx.protocol import HostPlan
+from phalanx.protocol import USER_SIGNALS, HostPlan
 from phalanx.supervisor import allow_descriptors, exit_reason, open_pidfd
 
 from .places import host_names
@@ -344,6 +344,9 @@ class MpiLauncher:
         process = self._process
         if process is None or process.returncode is not None:
             return
+        if number in USER_SIGNALS:
+            process.send_signal(number)  # mpirun forwards it
+            return
         if self._signal and number == signal.SIGINT:
             process.kill()  # second Ctrl-C
         else:
@@ -397,7 +400,7 @@ def _read(fd: int) -> bytes | None:
 
 @contextmanager
 def _handling_signals(handler: signal._HANDLER) -> Iterator[None]:
-    before = {number: signal.getsignal(number) for number in SIGNALS}
+    before = {number: signal.getsignal(number) for number in (*SIGNALS, *USER_SIGNALS)}
     for number, previous in before.items():
         if previous is not signal.SIG_IGN:  # else nohup or a shell's & has it ignored on purpose
             signal.signal(number, handler)

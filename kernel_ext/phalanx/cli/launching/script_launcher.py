@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from types import FrameType
 
-from phalanx.protocol import BootProgress, Notice, StacksAre, name_ranks
+from phalanx.protocol import USER_SIGNALS, BootProgress, Notice, StacksAre, name_ranks
 from phalanx.protocol.scripts import AllEnded, InputCut, NotStarted, Output, RankEnded, Started
 from phalanx.workspace import Job, RootGone, RootSilent, Script, ScriptEvent, grouped
 
@@ -166,7 +166,7 @@ class ScriptLauncher:
                 ends_at = None
                 self._timed_out = True
                 self._screen.say(f"the ranks did not end within {limit:g} s and are ended")
-                script.signal(signal.SIGTERM)
+                script.signal(signal.SIGINT)
 
     def _wait_s(self, ends_at: float | None) -> float | None:
         times = [time_ for time_ in (self._screen.lines.next_due, ends_at) if time_ is not None]
@@ -256,9 +256,13 @@ class ScriptLauncher:
             self._wants_stacks = True
             script.wake()
 
+        def on_user_signal(number: int, _: FrameType | None) -> None:
+            script.forward(signal.Signals(number))
+
         # Ctrl-\ shows the ranks' stacks, as Java and Go programs do.
-        for number in (*SIGNALS, signal.SIGQUIT):
-            handler = on_quit if number == signal.SIGQUIT else on_signal
+        handlers = {**dict.fromkeys(SIGNALS, on_signal), signal.SIGQUIT: on_quit}
+        handlers |= dict.fromkeys(USER_SIGNALS, on_user_signal)
+        for number, handler in handlers.items():
             previous = signal.getsignal(number)
             if previous is not signal.SIG_IGN:  # ignored by nohup or a shell's &
                 signal.signal(number, handler)

@@ -14,9 +14,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from functools import partial
-from traceback import walk_stack
+from traceback import format_tb, walk_stack
 from typing import Any
 
 import msgspec
@@ -156,15 +156,30 @@ def _show_error(
 ) -> Any:
     """Show an error of a cell without our own frames (`set_custom_exc`).
 
-    A debugger then starts at the end of the error's own traceback: in the user's code.
+    A debugger then starts at the end of the error's own traceback: in the user's code. Methods of
+    the error may raise anything. IPython removes a handler that raises, so this one shows less.
     """
     users = without_own_frames(traceback)
+    if shell.call_pdb:  # %pdb's debugger may be interrupted
+        _show_users_part(shell, etype, error, users, tb_offset)
+        return shell._last_traceback
+    with uninterrupted():
+        try:
+            _show_users_part(shell, etype, error, users, tb_offset)
+        except BaseException:  # noqa: BLE001 - of the error's own methods
+            lines = [*format_tb(users), f"{etype.__name__}: {text_of(error)}"]
+            shell._showtraceback(etype, error, [line.rstrip("\n") for line in lines])
+            return lines
+    return shell._last_traceback
+
+
+def _show_users_part(
+    shell: Any, etype: Any, error: BaseException, users: Any, tb_offset: int | None
+) -> None:
     clear_own_frames(error)
     error.__traceback__ = users
     number_lines(error)
-    with nullcontext() if shell.call_pdb else uninterrupted():  # %pdb's debugger may be interrupted
-        shell.showtraceback((etype, error, users), tb_offset=tb_offset)
-    return shell._last_traceback
+    shell.showtraceback((etype, error, users), tb_offset=tb_offset)
 
 
 def _is_end_of_cell(depth: int) -> bool:
@@ -318,14 +333,14 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         is_end = not self._ended_in and _is_end_of_cell(2)
         shown = _show_error(shell, etype, error, traceback, tb_offset)
         if is_end:
-            name, text = etype.__name__, str(error)
+            name, text = etype.__name__, text_of(error)
             self._ended_in = {"ename": name, "evalue": text, "traceback": shown or []}
         return shown
 
     def _show_lines(self, etype: Any, error: BaseException, lines: list[str]) -> None:
         """Show a traceback; skip an interrupt after the cell's code failed."""
         if not (self._ended_in and issubclass(etype, KeyboardInterrupt)):
-            self._plain_show_lines(etype, error, lines)
+            self._plain_show_lines(etype, text_of(error), lines)
 
     def _perform(self, said: Any) -> dict[str, Any]:
         """Perform a task of the workspace, and return the reply."""

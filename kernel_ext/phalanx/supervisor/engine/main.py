@@ -11,7 +11,9 @@ import faulthandler
 import gc
 import json
 import os
+import signal
 import sys
+import threading
 from typing import Any
 
 from ..processes.system import die_with_parent
@@ -120,6 +122,12 @@ def main() -> None:
         ]
     )
     engine.ident = answer.engine
+    _restore_signals_in_children(
+        {
+            signal.SIGTERM: (engine._signal_stop, signal.SIG_DFL),
+            signal.SIGINT: (engine._signal_sigint, signal.default_int_handler),
+        }
+    )
     try:
         engine.start()
     except RuntimeError:  # tornado raises it when a loop is stopped before its work is done
@@ -128,6 +136,29 @@ def main() -> None:
     # Not sys.exit: zmq's context would wait for peers that are ending as well.
     atexit._run_exitfuncs()
     os._exit(0)
+
+
+def _restore_signals_in_children(handlers: dict[signal.Signals, tuple[Any, Any]]) -> None:
+    """Replace a rank's signal handlers, ``(ours, plain)``, in forked children.
+
+    The rank's handlers only ask its loop to stop, and a forked child runs no loop. The signals stay
+    blocked until then: `Process.terminate` may come before the child has run a line.
+    """
+    saved = threading.local()  # the mask of the thread that forks
+
+    def block() -> None:
+        saved.mask = signal.pthread_sigmask(signal.SIG_BLOCK, handlers)
+
+    def unblock() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, saved.mask)
+
+    def restore() -> None:
+        for number, (ours, plain) in handlers.items():
+            if signal.getsignal(number) == ours:
+                signal.signal(number, plain)
+        unblock()
+
+    os.register_at_fork(before=block, after_in_parent=unblock, after_in_child=restore)
 
 
 if __name__ == "__main__":

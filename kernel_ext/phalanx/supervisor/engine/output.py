@@ -1,11 +1,13 @@
 """Capture a rank's output and record the messages that its kernel sends.
 
 `note_outgoing` records messages before they are sent. `Stream` replaces ipykernel's stdout and
-stderr.
+stderr. A forked child has no connection to the client: it writes its output to descriptors 1 and 2,
+which the rank reads.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -47,6 +49,7 @@ def note_outgoing(
     """
     send = session.send
     shown = _Counts()
+    pid = os.getpid()
 
     def send_noted(
         stream: Any,
@@ -62,6 +65,8 @@ def note_outgoing(
         is_made = not isinstance(msg_or_type, str)
         kind = msg_or_type["header"]["msg_type"] if is_made else msg_or_type
         said = msg_or_type["content"] if is_made else content
+        if os.getpid() != pid:
+            return _send_in_child(kind, said)
         ours: Message = {}
         if cost := _cost_of(kind, said):
             ours = {"sent": window.add(cost)}
@@ -80,6 +85,48 @@ def note_outgoing(
 
     session.send = send_noted
     return lambda request: shown.of(_parent_id(request))
+
+
+def _send_in_child(kind: str, content: Message) -> None:
+    """Write a forked child's output; end the child with its cell.
+
+    A child that ran on would be a second kernel with the same connections.
+    """
+    if kind in {"execute_reply", "apply_reply"}:
+        os._exit(0 if content["status"] == "ok" else 1)
+    text = _text_of(kind, content)
+    _write_all(2 if kind == "error" or content.get("name") == "stderr" else 1, text)
+
+
+def _write_all(fd: int, text: str) -> None:
+    data = memoryview(text.encode(errors="replace"))
+    while data:
+        data = data[os.write(fd, data) :]
+
+
+class _ChildLines:
+    """Write text of a forked child to a descriptor, in whole lines.
+
+    Lines of several children do not mix. A flush writes an unfinished line.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._lock = threading.RLock()
+        self._unfinished = ""
+
+    def write(self, text: str) -> None:
+        """Write the lines that ``text`` ends; keep the rest."""
+        with self._lock:
+            whole, end, rest = (self._unfinished + text).rpartition("\n")
+            self._unfinished = rest
+            _write_all(self._fd, whole + end)
+
+    def flush(self) -> None:
+        """Write the unfinished line."""
+        with self._lock:
+            text, self._unfinished = self._unfinished, ""
+            _write_all(self._fd, text)
 
 
 class _Counts:
@@ -159,6 +206,12 @@ class Stream(OutStream):  # type: ignore[misc]
         self._capture: DescriptorCapture | None = None
         self._n_unsent = 0  # approximate: a count lost between threads only delays a flush
         self.window: OutputThrottle | None = None
+        self._child_lines: _ChildLines | None = None  # in a forked child
+        # New in each child: another thread may have held the parent's locks at the fork.
+        os.register_at_fork(after_in_child=self._enter_child)
+
+    def _enter_child(self) -> None:
+        self._child_lines = _ChildLines(self.fileno())
 
     def fileno(self) -> int:
         """Return the descriptor that a subprocess may write to."""
@@ -197,10 +250,13 @@ class Stream(OutStream):  # type: ignore[misc]
 
     def write(self, string: Any) -> int | None:
         """Write text of any content and length."""
+        if self._child_lines is not None and isinstance(string, str):
+            self._child_lines.write(escape_surrogates(string))
+            return len(string)
         # First send what was written to the descriptor earlier. Not in the output thread, because a
-        # drain may wait for that thread. Not in a forked child, because the pipe is the parent's.
+        # drain may wait for that thread.
         is_sender = threading.current_thread() is getattr(self.pub_thread, "thread", None)
-        if self._capture is not None and not is_sender and self._is_master_process():
+        if self._capture is not None and not is_sender:
             self._capture.drain()
         return self._take(string)
 
@@ -220,6 +276,9 @@ class Stream(OutStream):  # type: ignore[misc]
 
     def flush(self) -> None:
         """Send what was written."""
+        if self._child_lines is not None:
+            self._child_lines.flush()
+            return
         self._n_unsent = 0
         super().flush()
 

@@ -29,6 +29,7 @@ from phalanx.distributed import (
 )
 from phalanx.protocol import (
     MOST_CONNECTIONS,
+    USER_SIGNALS,
     Activity,
     FrameReader,
     HostClock,
@@ -400,10 +401,15 @@ class LocalHost:
     def signal(self, rank: int, number: signal.Signals) -> None:
         """Send a signal to a rank and its process group.
 
-        The call does nothing if the rank is gone.
+        One of `USER_SIGNALS` goes to the rank only: it would kill child processes without a
+        handler. The call does nothing if the rank is gone.
         """
         child = self._children.get(rank)
-        if child is not None:  # else the rank could not be started
+        if child is None:  # the rank could not be started
+            return
+        if number in USER_SIGNALS:
+            child.process.signal_child(number)
+        else:
             child.process.signal_all(number)
 
     async def kill(self, rank: int, timeout_s: float) -> bool:

@@ -223,6 +223,11 @@ class ChildProcess:
         if self.status is None:
             os.kill(self.pid, signal.SIGTERM)  # Popen's own method might reap the child
 
+    def signal_child(self, number: signal.Signals) -> None:
+        """Send a signal to the child only."""
+        if self.status is None:
+            os.kill(self.pid, number)
+
     def signal_all(self, number: signal.Signals) -> None:
         """Send a signal to the child and its process group.
 

@@ -18,6 +18,7 @@ import zmq.asyncio
 
 from phalanx.distributed import culprit_rank
 from phalanx.protocol import (
+    USER_SIGNALS,
     BootProgress,
     EpochAborted,
     FromRoot,
@@ -214,6 +215,7 @@ class ScriptRoot(Root[ToScriptRoot]):
         self._ending: asyncio.Task[None] | None = None
         self._patience: asyncio.TimerHandle | None = None  # grace after a failure
         self._is_forced = False
+        self._first_signal = 0  # of those that end the ranks
 
     async def _start(self) -> None:
         self._watch_client(self._boot.client_pid)
@@ -243,14 +245,23 @@ class ScriptRoot(Root[ToScriptRoot]):
     # -- the launcher -------------------------------------------------------------------------
 
     def on_signal(self, number: signal.Signals) -> None:
-        """End the ranks; on a second SIGINT kill them at once."""
+        """Forward a signal to the ranks and end them.
+
+        A second SIGINT kills them at once. After one of `USER_SIGNALS` they go on.
+        """
+        if number in USER_SIGNALS:
+            if self._has_begun:
+                for rank in self._attribution.running:
+                    self._host.signal(rank, number)
+            return
         self._is_forced = True
         if not self._has_begun:
             if not self._is_given_up:
                 self._tell(NotStarted("they were ended before all hosts were up"))
                 self._give_up()
         elif self._ending is None:
-            self._end_rest((signal.SIGINT, signal.SIGTERM))
+            self._first_signal = number
+            self._end_rest((number, *([] if number == signal.SIGTERM else [signal.SIGTERM])))
         elif number == signal.SIGINT:
             self._kill_rest()
 
@@ -425,12 +436,12 @@ class ScriptRoot(Root[ToScriptRoot]):
             for rank in self._attribution.running:
                 self._host.signal(rank, number)
             await asyncio.sleep(self._options.grace_s)
-            if number == signal.SIGINT and self._attribution.running:
+            if number == self._first_signal and self._attribution.running:
                 await self._say_late()
         self._kill_rest()
 
     async def _say_late(self) -> None:
-        """Report where ranks are that SIGINT has not ended, before SIGTERM follows."""
+        """Report where the ranks are that the first signal has not ended."""
         stacks = await self._inspector.stacks(self._attribution.running)
         self._tell(Notice(say_late(stacks, self._options.grace_s)))
 
