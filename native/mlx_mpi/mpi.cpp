@@ -41,7 +41,8 @@ struct State {
     std::size_t n_halves = 0;
     std::array<Reduction, 16> reductions{};
     std::size_t n_reductions = 0;
-    bool has_failed = false;  // the process ends with status 1
+    bool has_failed = false;   // the process ends with status 1
+    bool has_checked = false;  // whether MLX takes this library
 };
 State state;
 
@@ -152,6 +153,20 @@ bool connect() {
     return true;
 }
 
+// Runs on the main thread after MLX has resolved, or refused, what it needs of this library.
+int check_that_mlx_fits(void* /*none*/) {
+    PyObject* const module = PyImport_ImportModule("phalanx.adapters.mlx");
+    if (module == nullptr) {
+        PyErr_Clear();  // MPI_Init says what to install
+        return 0;
+    }
+    PyObject* const result = PyObject_CallMethod(module, "check_that_mlx_fits", nullptr);
+    Py_DECREF(module);
+    if (result == nullptr) return -1;
+    Py_DECREF(result);
+    return 0;
+}
+
 Communicator* communicator_of(void* handle);
 
 bool run(void* comm, OpKind kind, Dtype dtype, int count, int peer, const void* x, void* out) {
@@ -202,7 +217,12 @@ Communicator* communicator_of(void* handle) {
 }  // namespace
 }  // namespace phalanx::mlx_mpi
 
+// MLX calls this first. A version of MLX that then refuses the library calls nothing more, and
+// trains on one rank without a word.
 PHALANX_MPI int MPI_Get_library_version(char* text, int* length) {
+    if (!state.has_checked) {
+        state.has_checked = Py_AddPendingCall(&check_that_mlx_fits, nullptr) == 0;
+    }
     constexpr char kVersion[] = "phalanx, with the binary interface of Open MPI 5";
     std::memcpy(text, kVersion, sizeof kVersion);
     *length = static_cast<int>(sizeof kVersion - 1);

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
+
 import pytest
 from support.launching import launch, write_script
 
@@ -270,6 +272,33 @@ except ImportError as error:
     )
     said = sorted(ended.stdout.decode().splitlines())
     assert said == [f"[{rank}] {line}" for rank in range(2)], ended.stderr.decode()
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_a_version_of_mlx_that_refuses_the_library_is_named(n, tmp_path):
+    script = write_script(
+        tmp_path,
+        """
+import ctypes, os
+import mlx.core as mx
+# As a version that asks for the library's version, and misses a function then.
+mx.distributed.is_available = lambda backend="any": False
+library = ctypes.PyDLL(os.environ["MLX_MPI_LIBNAME"])
+try:
+    library.MPI_Get_library_version(ctypes.create_string_buffer(256), ctypes.byref(ctypes.c_int()))
+    for _ in range(1000): pass
+except RuntimeError as error:
+    print(type(error).__name__, error)
+else:
+    print("alone")
+""",
+    )
+    ended = launch("-n", str(n), script)
+    words = f"NotSupported mlx {version('mlx')} does not take phalanx as its MPI, so mx.distributed has one rank"
+    said = sorted(ended.stdout.decode().splitlines())
+    assert len(said) == n, ended.stderr.decode()
+    for rank, line in enumerate(said):
+        assert line.startswith(f"[{rank}] {words if n > 1 else 'alone'}"), line
 
 
 def test_one_rank_is_mlx_alone(tmp_path):

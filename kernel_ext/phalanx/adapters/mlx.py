@@ -13,10 +13,12 @@ import atexit
 import os
 import sys
 from collections.abc import Callable
+from importlib.metadata import version
 from typing import cast
 
 from phalanx import _native
 from phalanx.distributed import Group, init
+from phalanx.errors import NotSupported
 
 
 class _Communicator:
@@ -171,6 +173,27 @@ def wait_for_evaluations(*, raises: bool = True) -> None:
         mx.synchronize(mx.default_stream(mx.cpu))  # operations run here, also beside a GPU
     finally:
         _World.is_waiting = False
+
+
+def check_that_mlx_fits() -> None:
+    """Raise an error if this version of MLX refuses the library.
+
+    The library calls this when MLX has loaded it.
+
+    Raises
+    ------
+    NotSupported
+        MLX has refused it: each rank would train alone.
+    """
+    import mlx.core as mx
+
+    if mx.distributed.is_available("mpi") or init().size() == 1:
+        return
+    msg = (
+        f"mlx {version('mlx')} does not take phalanx as its MPI, so mx.distributed has one rank: "
+        "install another version of mlx, or use px.nn with group=px.init()"
+    )
+    raise NotSupported(msg)
 
 
 def connect(fail_at_exit: Callable[[], None]) -> object | None:

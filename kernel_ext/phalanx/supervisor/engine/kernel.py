@@ -255,6 +255,7 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         self.rank = rank
         self._threads = count_threads()
         self._channel = channel
+        self._pid = os.getpid()
         self._window = window
         self._n_shown = n_shown
         window.never_in(self.control_thread.ident)
@@ -632,6 +633,8 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         }
 
     def _notify(self, notice: CellBegan | CellEnded) -> None:
+        if os.getpid() != self._pid:  # the code has forked, and the child came to the cell's end
+            return
         try:
             self._channel.notify(notice)
         except ChannelClosed as error:
