@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bdb
 import mmap
+import os
 import signal
 import sys
 import threading
