@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime as dt
 import itertools
 import json
@@ -14,10 +15,12 @@ from pathlib import Path
 import power
 import pytest
 import repeat
-from support import promise, quarantine, skips
+from support import loops, promise, quarantine, skips
 from support.history import Outcome, outcomes, typical_seconds, write_durations
 from support.tiers import deep_but, pairwise
 from support.waiting import wait_until
+
+from phalanx.supervisor.hosts.session import JOIN_S
 
 _TESTS = Path(__file__).parent
 CONFTEST = 'pytest_plugins = ["support.history", "support.schedule", "support.skips", "support.quarantine"]\n'
@@ -242,3 +245,16 @@ def test_a_fault_is_not_found_by_a_run_that_cannot_begin(tmp_path, file, said):
     (tmp_path / "tree/tests/test_bad.py").write_text("import no_module_of_this_name\n")
     with pytest.raises(RuntimeError, match=said):
         power.Checkout(tmp_path, "HEAD").first_failure([file], None)
+
+
+def test_a_held_loop_waits_for_limits_of_its_own_clock_on_a_busy_machine(monkeypatch):
+    monkeypatch.setattr(loops, "PATIENCE_S", 0.0)  # real time is up before the first look
+
+    async def main(loop):
+        fired = asyncio.Event()
+        loop.call_later(JOIN_S, fired.set)
+        await loop.until(fired.is_set, "the limit of a connection", step_s=0.1)
+        with pytest.raises(AssertionError, match="not within"):
+            await loop.until(lambda: False, "nothing", step_s=0.1)
+
+    loops.run_held(main)
