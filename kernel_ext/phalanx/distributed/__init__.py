@@ -57,7 +57,7 @@ from .control import (
     give_back_region,
     region_nbytes,
 )
-from .group.engine import EngineInterface, EngineWork, Work
+from .group.engine import Engine, EngineWork, Work
 from .group.group import Group
 from .operations.collectives import (
     all_gather,
@@ -100,7 +100,7 @@ __all__ = [
     "Called",
     "ClockInfo",
     "ControlPage",
-    "EngineInterface",
+    "Engine",
     "EngineWork",
     "Group",
     "HeldAt",

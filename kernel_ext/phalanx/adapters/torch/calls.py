@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from phalanx.distributed import EngineInterface, EngineWork, Group
+from phalanx.distributed import Engine, EngineWork, Group
 from phalanx.errors import DistributedError
 
 from .tensors import as_row, is_row, overlap, view
@@ -109,7 +109,7 @@ class TorchCall:
                 action()
 
 
-def _finish_pass(run: Callable[[], Any], engine: EngineInterface) -> Any:
+def _finish_pass(run: Callable[[], Any], engine: Engine) -> Any:
     """Run an operation; delay a stop until the backward pass ends.
 
     A stop reaches all ranks before the same operation. If it ended the pass there, DDP and FSDP

@@ -33,7 +33,7 @@ from phalanx.protocol import (
 from ..connect.endpoints import UNSTRIPED, StripeOptions
 from ..connect.rendezvous import ChannelRendezvous, Rendezvous, refusal
 from ..control import AbortKind, ControlPage, Deadline, seconds
-from ..group.engine import EngineInterface
+from ..group.engine import Engine
 from ..group.group import Group
 from ..group.registry import RetiredEngine
 from ..world_spec import MappedHostMemory, WorldSpec, abort_error
@@ -193,7 +193,7 @@ class _Process:
         # An MPI group: a child must not touch MPI. The extra reference keeps the engine from
         # being destroyed here, because only the rank may end it.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.group._engine))
-        self.group._engine = cast("EngineInterface", RetiredEngine(self.forked()))
+        self.group._engine = cast("Engine", RetiredEngine(self.forked()))
 
 
 # The one exception to "module state is only constants": a process has one world, which cells,

@@ -1,18 +1,21 @@
-"""Interface of a group's engine, native or MPI, and its handles.
+"""Engines of a group, native and MPI, and handles of operations.
 
-The same contract tests check both engines.
+An engine moves the bytes of one group in one epoch. Both take C-contiguous, aligned arrays of the
+same dtype, and fail for good: every later operation raises the same error. The same contract tests
+check both.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Generic, Protocol, TypeVar, final
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar, final
 
-from numpy.typing import NDArray
+from phalanx import _native
 
 from ..control import seconds
+from ..mpi.engine import MpiEngine
 
-Array = NDArray[Any]
+Engine: TypeAlias = _native.Group | MpiEngine
 _T_co = TypeVar("_T_co", covariant=True)
 
 
@@ -26,119 +29,6 @@ class EngineWork(Protocol):
 
     def wait(self, timeout: float | None = None) -> None:
         """Wait until the operation is complete; raise its error."""
-        ...
-
-
-class EngineInterface(Protocol):
-    """Communication engine of one group in one epoch.
-
-    ``x`` and ``out`` are C-contiguous, aligned arrays of the same dtype. ``out`` may be ``x``; for
-    `all_gather`, ``x`` may be this rank's part of ``out``. ``dtype`` names the type of the elements
-    if numpy has no such type (``uint16`` with ``"bfloat16"``). A failure is final: every later
-    operation raises the same error, and the contents of ``out`` are invalid.
-    """
-
-    timeout: float | None  # default for calls without one
-
-    @property
-    def rank(self) -> int:
-        """Return this process's rank in the group."""
-        ...
-
-    @property
-    def size(self) -> int:
-        """Return the number of ranks in the group."""
-        ...
-
-    @property
-    def epoch(self) -> int:
-        """Return the epoch number, from 1."""
-        ...
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether this rank has closed the group."""
-        ...
-
-    @property
-    def failure(self) -> tuple[int, int, str] | None:
-        """Return ``(kind, culprit, message)`` once the group has failed, else None."""
-        ...
-
-    def all_sum(self, x: Array, out: Array, timeout: float | None = None, dtype: str = "") -> None:
-        """Sum over all ranks into ``out``."""
-        ...
-
-    def all_max(self, x: Array, out: Array, timeout: float | None = None, dtype: str = "") -> None:
-        """Take the maximum over all ranks into ``out``."""
-        ...
-
-    def all_min(self, x: Array, out: Array, timeout: float | None = None, dtype: str = "") -> None:
-        """Take the minimum over all ranks into ``out``."""
-        ...
-
-    def all_gather(
-        self, x: Array, out: Array, timeout: float | None = None, dtype: str = ""
-    ) -> None:
-        """Concatenate the arrays of all ranks into ``out``."""
-        ...
-
-    def sum_scatter(
-        self, x: Array, out: Array, timeout: float | None = None, dtype: str = ""
-    ) -> None:
-        """Sum over all ranks; each rank gets its part in ``out``."""
-        ...
-
-    def all_to_all(
-        self, x: Array, out: Array, timeout: float | None = None, dtype: str = ""
-    ) -> None:
-        """Exchange parts between all ranks into ``out``."""
-        ...
-
-    def broadcast(
-        self, x: Array, out: Array, root: int, timeout: float | None = None, dtype: str = ""
-    ) -> None:
-        """Send the array of rank ``root`` to all ranks' ``out``."""
-        ...
-
-    def send(self, x: Array, dst: int, timeout: float | None = None, dtype: str = "") -> None:
-        """Send to rank ``dst``."""
-        ...
-
-    def recv(self, out: Array, src: int, timeout: float | None = None, dtype: str = "") -> None:
-        """Receive from rank ``src`` into ``out``."""
-        ...
-
-    def barrier(self, timeout: float | None = None) -> None:
-        """Wait for all ranks."""
-        ...
-
-    def submit(
-        self,
-        op: str,
-        x: Array,
-        out: Array,
-        root: int = 0,
-        timeout: float | None = None,
-        dtype: str = "",
-    ) -> EngineWork:
-        """Start an operation in the background."""
-        ...
-
-    def abort(self, kind: int, culprit: int, message: str) -> bool:
-        """End the epoch for all ranks; False if it has ended before."""
-        ...
-
-    def wait_until_idle(self, timeout: float) -> bool:
-        """Wait until no thread is inside the failed group; False on timeout."""
-        ...
-
-    def close(self) -> None:
-        """Leave the group."""
-        ...
-
-    def describe(self, sizes: list[int] = ...) -> dict[str, Any]:
-        """Describe how operations of these sizes are carried out."""
         ...
 
 

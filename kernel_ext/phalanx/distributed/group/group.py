@@ -17,7 +17,7 @@ from phalanx.errors import DistributedError, NotSupported
 from ..control import call_seconds, seconds
 from ..mpi.engine import MpiEngine, split_mpi
 from ..world_spec import WorldSpec, native_hosts
-from .engine import EngineInterface
+from .engine import Engine
 from .registry import GroupRegistry, RetiredEngine
 from .splits import split_group
 
@@ -30,7 +30,7 @@ FailureListener = Callable[[int, int, int, str], None]
 
 
 def describe(
-    spec: WorldSpec, engine: EngineInterface, origin: tuple[int, int] | None, sizes: Iterable[int]
+    spec: WorldSpec, engine: Engine, origin: tuple[int, int] | None, sizes: Iterable[int]
 ) -> dict[str, Any]:
     """Build the result of `Group.describe`; ``origin``: color and key of a split."""
     hosts = native_hosts(spec)
@@ -124,7 +124,7 @@ class Group:
 
     def __init__(
         self,
-        engine: EngineInterface,
+        engine: Engine,
         spec: WorldSpec,
         on_failure: FailureListener | None = None,
         registry: GroupRegistry | None = None,
@@ -137,14 +137,12 @@ class Group:
         # Split only: gives the channel back; runs once, at the latest in a garbage collection.
         self._leave: Leave | None = None
         self._origin: tuple[int, int] | None = None  # split only: color and key
-        self._listener: Callable[[EngineInterface], None] | None = None
+        self._listener: Callable[[Engine], None] | None = None
         self._adapters_group: Group | None = None  # the world only
         if registry is not None:
             registry.add(self)
 
-    def _rearm(
-        self, engine: EngineInterface, spec: WorldSpec, registry: GroupRegistry | None
-    ) -> None:
+    def _rearm(self, engine: Engine, spec: WorldSpec, registry: GroupRegistry | None) -> None:
         """Replace the engine by that of a new epoch of the world."""
         if self._registry is not None:
             self._registry.end()
@@ -157,7 +155,7 @@ class Group:
             registry.add(self)
         self._tell_listener()
 
-    def _listen(self, listener: Callable[[EngineInterface], None]) -> None:
+    def _listen(self, listener: Callable[[Engine], None]) -> None:
         """Call ``listener`` with the engine of each new epoch."""
         self._listener = listener
 
@@ -165,7 +163,7 @@ class Group:
         if self._listener is not None:
             self._listener(self._engine)
 
-    def _renew(self, engine: EngineInterface, spec: WorldSpec, registry: GroupRegistry) -> None:
+    def _renew(self, engine: Engine, spec: WorldSpec, registry: GroupRegistry) -> None:
         """Replace the engine by that of this split's new epoch."""
         if self._leave is not None:
             self._leave.detach()
@@ -346,8 +344,7 @@ class Group:
             msg = f"{self!r} cannot be split: its backend has no splits"
             raise NotSupported(msg)
         try:
-            engine = cast("_native.Group", self._engine)
-            made = split_group(engine, self._spec, registry, color, key)
+            made = split_group(self._engine, self._spec, registry, color, key)
         except BaseException:
             self._tell_failure()
             raise

@@ -23,7 +23,7 @@ from ..connect.connector import Links
 from ..connect.endpoints import close_all
 from ..control import Deadline
 from ..world_spec import MappedHostMemory, WorldSpec, make_group
-from .engine import EngineInterface
+from .engine import Engine
 
 if TYPE_CHECKING:
     Leave: TypeAlias = weakref.finalize[..., Any]
@@ -71,7 +71,7 @@ class _Holder(Protocol):
     `_leave` is only set for splits.
     """
 
-    _engine: EngineInterface
+    _engine: Engine
     _spec: WorldSpec
     _registry: GroupRegistry | None
     _leave: Leave | None
@@ -171,9 +171,7 @@ class GroupRegistry:
         with self._lock:
             self._is_over = True
             self._reap()
-            engines: list[EngineInterface | _native.Group] = [
-                group._engine for group in self._groups
-            ]
+            engines: list[Engine] = [group._engine for group in self._groups]
             # By index: a garbage collection may append one more meanwhile.
             engines += [self._left[i].engine for i in range(len(self._left))]
         for engine in engines:

@@ -53,7 +53,7 @@ _CLOSE_S = 5.0
 
 
 class MpiEngine:
-    """One MPI group; implements `phalanx.distributed.group.engine.EngineInterface`.
+    """One MPI group, with the methods of `_native.Group`.
 
     Any error in an operation becomes the failure reason of the whole world and is sent to all
     ranks. MPI cannot cancel a started operation: the arrays passed to MPI are kept alive

@@ -19,7 +19,7 @@ from ..arrays.frameworks import is_mlx, on_stream, with_gradient
 from ..bootstrap.init import init
 from ..bootstrap.supervised import world
 from ..control import call_seconds
-from ..group.engine import EngineInterface, Work
+from ..group.engine import Engine, Work
 from ..group.group import Group
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ def _shape(op: str, shape: tuple[int, ...], size: int) -> tuple[int, ...]:
 
 def _fail(
     group: Group,
-    engine: EngineInterface,
+    engine: Engine,
     source: NDArray[Any],
     target: NDArray[Any],
     dtype: str,
