@@ -98,7 +98,6 @@ class Late:
     def __init__(self, inner: Rendezvous, then: Callable[[list[Share]], None]) -> None:
         self._inner = inner
         self._then = then
-        self.rank, self.size = inner.rank, inner.size
 
     def all_gather(self, data: bytes, *, timeout: float | None) -> list[bytes]:
         parts = self._inner.all_gather(data, timeout=timeout)

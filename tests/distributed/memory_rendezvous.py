@@ -33,16 +33,6 @@ class MemoryRendezvous:
         board = _Board(size)
         return [cls(board, rank) for rank in range(size)]
 
-    @property
-    def rank(self) -> int:
-        """Return this thread's rank."""
-        return self._rank
-
-    @property
-    def size(self) -> int:
-        """Return the number of ranks."""
-        return self._board.size
-
     def all_gather(self, data: bytes, *, timeout: float | None) -> list[bytes]:
         """Do as `Rendezvous.all_gather`; a timeout ends it for all ranks."""
         board, number = self._board, self._round

@@ -17,6 +17,7 @@ from phalanx.distributed.group import registry
 
 HOWS = ["mismatch", "timeout", "interrupt", "abort", "message"]
 HELD: dict[str, Any] = {}
+MAKE_GROUP = registry.make_group
 
 
 def check(group: px.Group, length: int = 5000) -> None:
@@ -300,12 +301,14 @@ def storm(seed: int, count: int) -> list[Any]:
 def break_splits(rank: int) -> None:
     """From now on rank ``rank`` cannot form splits, as if its memory was used up."""
 
-    def refuse(*_: object) -> None:
-        raise OSError(12, "Cannot allocate memory")
+    def refuse(spec: world_spec.WorldSpec, *rest: Any) -> Any:
+        if spec.number:
+            raise OSError(12, "Cannot allocate memory")
+        return MAKE_GROUP(spec, *rest)
 
     if px.init().rank() == rank:
         registry.make_group = refuse
 
 
 def mend_splits() -> None:
-    registry.make_group = world_spec.make_group
+    registry.make_group = MAKE_GROUP

@@ -45,18 +45,18 @@ def test_only_the_wanted_pairs_are_linked_and_a_loner_takes_part(meet):
 
 
 class Moved:
-    """A rendezvous in which all others run under another kernel."""
+    """A rendezvous in which all others than ``rank`` run under another kernel."""
 
-    def __init__(self, inner):
+    def __init__(self, inner, rank):
         self._inner = inner
-        self.rank, self.size = inner.rank, inner.size
+        self._rank = rank
 
     def all_gather(self, data, *, timeout):
         parts = self._inner.all_gather(data, timeout=timeout)
         shares = [msgspec.msgpack.decode(part, type=Share) for part in parts]
         return [
             part
-            if r == self.rank
+            if r == self._rank
             else msgspec.msgpack.encode(msgspec.structs.replace(share, machine="other"))
             for r, (part, share) in enumerate(zip(parts, shares, strict=True))
         ]
@@ -67,7 +67,7 @@ def test_a_link_within_a_machine_holds_no_more_than_a_cache(meet):
     purposes = {LinkPurpose.COLLECTIVE: [1], LinkPurpose.PAIR: [1]}
     first = meeting.start(0, peers=purposes)
     second = meeting.start(
-        1, peers={purpose: [0] for purpose in purposes}, rendezvous=Moved(meeting.rendezvous[1])
+        1, peers={purpose: [0] for purpose in purposes}, rendezvous=Moved(meeting.rendezvous[1], 1)
     )
     here, there = first.result(PATIENCE_S), second.result(PATIENCE_S)
     # Rank 1 takes rank 0 for one of another machine, and leaves its size to the kernel.

@@ -38,6 +38,13 @@ def test_after_every_kind_of_failure_the_group_is_good_again(world, how):
             assert said, how
 
 
+@pytest.mark.parametrize(("hosts", "n_rounds"), [((0, 0, 0), 2), ((0, 0, 1), 3)])
+def test_ranks_meet_twice_to_form_a_group_and_once_more_for_links(farm, hosts, n_rounds):
+    world = farm.unformed(3, hosts, "any")
+    world.run(cells.join)
+    assert len(world.plan.rounds) == n_rounds
+
+
 def test_where_nothing_has_failed_it_is_a_barrier_and_the_group_stays(world):
     epoch = world.plan.epoch
     world.start(recover_cells.recover, ranks=[0, 1, 3])

@@ -7,7 +7,6 @@ import mmap
 import operator
 import os
 import resource
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from phalanx import _native
@@ -18,11 +17,8 @@ from phalanx.errors import (
     RankFailure,
 )
 
-from .connect.connector import Links, connect_links
 from .connect.endpoints import UNSTRIPED, PathHealth, StripeOptions
-from .connect.handshake import Identity, LinkPurpose
-from .connect.rendezvous import Rendezvous
-from .control import AbortKind, Deadline, culprit_rank
+from .control import AbortKind, culprit_rank
 
 # Left over for the process: stacks of future threads, malloc's arenas, a few modules.
 _SPARE_NBYTES = 64 << 20
@@ -250,120 +246,6 @@ def native_hosts(spec: WorldSpec) -> tuple[int, ...]:
     if spec.transport == "tcp" or not spec.region_fds:
         return tuple(range(spec.size))
     return spec.hosts
-
-
-def link_peers(spec: WorldSpec) -> dict[LinkPurpose, tuple[int, ...]]:
-    """Return the ranks that this rank needs links to.
-
-    For messages: all ranks of other hosts. For collectives: the first rank of each host needs links
-    to the first ranks of the other hosts.
-
-    Examples
-    --------
-    >>> spec = WorldSpec(rank=0, size=4, epoch=1, workspace="lab", key=bytes(32),
-    ...                  hosts=(0, 0, 1, 1), slots=(0, 1, 0, 1), host_names=(), addresses=(),
-    ...                  region_fds=(5, 6))
-    >>> peers = link_peers(spec)
-    >>> peers[LinkPurpose.COLLECTIVE], peers[LinkPurpose.PAIR]
-    ((2,), (2, 3))
-    >>> from dataclasses import replace
-    >>> link_peers(replace(spec, rank=1))[LinkPurpose.COLLECTIVE]
-    ()
-    """
-    hosts = native_hosts(spec)
-    others = tuple(peer for peer in range(spec.size) if hosts[peer] != hosts[spec.rank])
-    leaders = (
-        {hosts.index(host) for host in hosts} if hosts.index(hosts[spec.rank]) == spec.rank else ()
-    )
-    return {
-        LinkPurpose.COLLECTIVE: tuple(peer for peer in others if peer in leaders),
-        LinkPurpose.PAIR: others,
-    }
-
-
-def form_group(
-    spec: WorldSpec, rendezvous: Rendezvous, memory: MappedHostMemory, *, timeout: float | None
-) -> _native.Group:
-    """Form the native group of one epoch, together with all ranks.
-
-    Raises `CollectiveTimeout` (which names the missing ranks), `RankFailure` or `DistributedError`.
-    """
-    deadline = Deadline(timeout)
-    try:
-        links = connect_links(
-            Identity(spec.workspace, spec.epoch, spec.rank, spec.key),
-            link_peers(spec),
-            spec.addresses,
-            rendezvous,
-            timeout=timeout,
-            host_names=spec.rank_host_names(),
-            check=_abort_check(spec, memory),
-            names=spec.members,
-            striping=spec.striping,
-            path_health=memory.path_health,
-        )
-        group = make_group(spec, memory, links)
-        try:
-            rendezvous.all_gather(b"ready", timeout=deadline.remaining())
-        except BaseException:
-            group.close()
-            raise
-    except CollectiveTimeout:
-        raise
-    except TimeoutError as error:
-        raise CollectiveTimeout(str(error)) from error
-    _log.debug("rank %d of %d: epoch %d stands", spec.rank, spec.size, spec.epoch)
-    return group
-
-
-def make_group(spec: WorldSpec, memory: MappedHostMemory, links: Links) -> _native.Group:
-    """Make this rank's native group; it takes over the links."""
-    hosts = native_hosts(spec)
-    neighbours = [
-        slot if host == hosts[spec.rank] else -1
-        for host, slot in zip(hosts, spec.slots, strict=True)
-    ]
-    here = spec.hosts[spec.rank]
-    return _native.Group(
-        rank=spec.rank,
-        size=spec.size,
-        epoch=spec.epoch,
-        channel=spec.channel,
-        tag=spec.number,
-        members=spec.members,
-        hosts=hosts,
-        slots=neighbours,
-        host_names=spec.every_host_name(),
-        arena=memory.arena if neighbours.count(-1) < spec.size - 1 else None,
-        # From here on the engine closes the sockets, even if it refuses the group.
-        links={
-            peer: [sock.detach() for sock in stripes]
-            for peer, stripes in links[LinkPurpose.COLLECTIVE].items()
-        },
-        pair_links={peer: sock.detach() for peer, (sock,) in links[LinkPurpose.PAIR].items()},
-        page=memory.page,
-        wake_fd=memory.wake_fd,
-        ranks_here=spec.hosts.count(here),
-        page_slots=[
-            slot if host == here and memory.page is not None else -1
-            for host, slot in zip(spec.hosts, spec.slots, strict=True)
-        ],
-        silence_s=spec.heartbeat_timeout_s,
-        recorder=memory.recorder,
-        selector=memory.selector,
-    )
-
-
-def _abort_check(spec: WorldSpec, memory: MappedHostMemory) -> Callable[[], None]:
-    """Return a function that raises the epoch's abort, if there is one."""
-    page = memory.page
-
-    def check() -> None:
-        reason = None if page is None else page.reason(spec.epoch)
-        if reason is not None:
-            raise abort_error(spec, *reason)
-
-    return check
 
 
 def abort_error(spec: WorldSpec, kind: int, culprit: int, message: str) -> DistributedError:

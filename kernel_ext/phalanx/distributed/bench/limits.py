@@ -15,6 +15,7 @@ import time
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +28,7 @@ from phalanx.protocol import Limit, Measurement
 from ..connect.connector import connect_links
 from ..connect.endpoints import close_all
 from ..connect.handshake import Identity, LinkPurpose
-from ..group.splits import GroupRendezvous, abort_check
+from ..group.splits import GroupRendezvous
 from ..world_spec import WorldSpec
 
 # Larger than last-level caches (a copy within a cache is no limit of memory); a fraction of a second.
@@ -411,8 +412,8 @@ def _connect(
     world: px.Group, spec: WorldSpec, pairs: Sequence[tuple[int, int]]
 ) -> dict[int, socket.socket]:
     """Connect this rank to its stream peers; return {} if that fails."""
-    engine = world._engine
-    if not isinstance(engine, _native.Group):
+    engine, registry = world._engine, world._registry
+    if registry is None or not isinstance(engine, _native.Group):
         return {}
     peers = {peer for pair in pairs if spec.rank in pair for peer in pair} - {spec.rank}
     try:
@@ -424,7 +425,7 @@ def _connect(
             GroupRendezvous(engine),
             timeout=_PATIENCE_S,
             host_names=spec.rank_host_names(),
-            check=abort_check(engine, spec),
+            check=partial(registry.check, engine),
             names=spec.members,
         )
     except (DistributedError, OSError):

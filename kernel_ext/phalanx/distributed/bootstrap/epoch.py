@@ -1,19 +1,37 @@
 """Form the groups of an epoch, or a group of one.
 
-The caller has agreed on the new epoch and its ranks through the supervisor.
+The supervisor has named the new epoch and its ranks. In three steps, all ranks tell which splits
+they hold, they connect, and they tell whether that worked.
 """
 
 from __future__ import annotations
 
-from phalanx import _native
-from phalanx.errors import CollectiveTimeout
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
 
-from ..connect.rendezvous import Rendezvous
+import msgspec
+
+from phalanx import _native
+from phalanx.errors import CollectiveTimeout, DistributedError
+
+from ..connect.rendezvous import Rendezvous, name_ranks
 from ..control import Deadline
-from ..group.group import FailureListener, Group
-from ..group.registry import GroupRegistry, Notify
-from ..group.splits import renew_splits
-from ..world_spec import MappedHostMemory, WorldSpec, form_group
+from ..group.formation import CONNECT_LIMIT_S, Formed, Part, form_part, part_of
+from ..group.group import Group
+from ..group.registry import ADAPTERS, GroupRegistry, Report
+from ..world_spec import MappedHostMemory, WorldSpec
+
+
+class Arrival(msgspec.Struct, frozen=True, array_like=True):
+    """Share of a rank in the first round of an epoch.
+
+    ``splits`` are the splits that it holds, with ranks of the world. ``master`` is of rank 0: see
+    `other_libraries.offer_master`.
+    """
+
+    splits: tuple[Part, ...]
+    master: str
 
 
 def is_over(group: Group | None) -> bool:
@@ -23,39 +41,161 @@ def is_over(group: Group | None) -> bool:
 
 def next_epoch(
     spec: WorldSpec,
-    rendezvous: Rendezvous,
+    meeting: Rendezvous,
     memory: MappedHostMemory,
     group: Group | None,
     *,
     deadline: Deadline,
-    notify: Notify | None = None,
-    on_failure: FailureListener | None = None,
-) -> Group:
+    report: Report | None = None,
+    master: str = "",
+) -> tuple[Group, str]:
     """Form the world's group of an epoch, and its splits again.
 
     Every rank of the epoch calls this. ``group`` is the world's previous group: it stays one object
     and gets the new engine. A failed call leaves ``group`` as it was, except that its epoch is
-    over. Raises `CollectiveTimeout` also while a thread of this rank is still inside the old epoch.
+    over. Returns the group and the ``master`` of rank 0. Raises `CollectiveTimeout` also while a
+    thread of this rank is still inside the old epoch.
+
+    Splits keep their numbers and channels. Channels cannot conflict: two splits with a common rank
+    have different channels, and all ranks have left the old groups. So the table of all ranks
+    determines the splits and the order of rounds. A split that cannot be formed is given up on all
+    its ranks.
     """
     old = None if group is None else group._registry
+    held: Mapping[int, Group] = {}
     if old is not None:
         old.settle_epoch(deadline)
-    registry = GroupRegistry(spec, memory, notify)
-    engine = form_group(spec, rendezvous, memory, timeout=deadline.remaining())
+        held = old.held()
+    registry = GroupRegistry(spec, memory, report)
+    formed: dict[int, Formed] = {}
     try:
-        renewal = renew_splits(engine, spec, rendezvous, old, registry, deadline)
+        mine = tuple(
+            Part(number, split._spec.channel, split._spec.members)
+            for number, split in sorted(held.items())
+        )
+        arrivals = _gather(meeting, Arrival(mine, master), deadline)
+        standing, lost = judge({spec.world_rank(r): its.splits for r, its in enumerate(arrivals)})
+        world = form_part(
+            meeting,
+            spec,
+            [Part(0, 0, tuple(range(spec.size)))],
+            registry,
+            check=registry.check,
+            timeout=deadline.remaining(),
+        )
+        assert world is not None
+        formed[0] = world
+        problems = _form_splits(standing, formed, meeting, spec, registry, deadline)
+        for rank, its in enumerate(_gather(meeting, problems, deadline)):
+            for number, why in its.items():
+                who = f"rank {spec.world_rank(rank)}"
+                lost.setdefault(number, f"this split could not be formed again: {who}: {why}")
     except BaseException as error:
-        engine.close()
+        for engine, _ in formed.values():
+            engine.close()
         if isinstance(error, TimeoutError) and not isinstance(error, CollectiveTimeout):
             raise CollectiveTimeout(str(error)) from error
         raise
+    for number in lost.keys() & formed.keys():
+        formed.pop(number)[0].close()
+    engine, spec = formed.pop(0)
     if group is None:
-        group = Group(engine, spec, on_failure, registry)
-        renewal.publish(group)
-        return group
-    renewal.publish(group)
-    group._rearm(engine, spec, registry)
-    return group
+        group = Group(engine, spec, registry)
+    else:
+        group._enter(engine, spec, registry)
+    for number, (engine, spec) in formed.items():
+        if number in held:
+            held[number]._enter(engine, spec, registry)
+        else:
+            group._adapters_group = Group(engine, spec, registry, (0, -1))
+    if old is not None:
+        old.end(lost)
+    return group, arrivals[0].master
+
+
+def _gather(meeting: Rendezvous, mine: Any, deadline: Deadline) -> list[Any]:
+    """Exchange values of one type; a dict has the problems by split."""
+    packed = meeting.all_gather(msgspec.msgpack.encode(mine), timeout=deadline.remaining())
+    kind: Any = dict[int, str] if isinstance(mine, dict) else type(mine)
+    return [msgspec.msgpack.decode(data, type=kind) for data in packed]
+
+
+def judge(table: Mapping[int, Sequence[Part]]) -> tuple[list[Part], dict[int, str]]:
+    """Separate splits that all their ranks hold from lost ones.
+
+    ``table`` has the splits that each rank holds, by rank in the world. Returns the held splits by
+    number, and why each other split is lost. The adapters' split is formed on all ranks, also on
+    those that do not hold it.
+
+    Examples
+    --------
+    >>> pair, other = Part(7, 1, (0, 2)), Part(5, 2, (0, 1))
+    >>> standing, lost = judge({0: [pair, other], 1: [], 2: [pair]})
+    >>> [part.number for part in standing], lost
+    ([7], {5: 'rank 1 has closed or lost this split'})
+    >>> judge({0: [Part(ADAPTERS, 3, (0, 1))], 1: []})[0][0].ranks
+    (0, 1)
+    """
+    holders: dict[int, dict[int, Part]] = {}
+    for rank, parts in table.items():
+        for part in parts:
+            holders.setdefault(part.number, {})[rank] = part
+    standing, lost = [], {}
+    for number, by_rank in sorted(holders.items()):
+        part = next(iter(by_rank.values()))
+        away = [rank for rank in part.ranks if by_rank.get(rank) != part]
+        if number == ADAPTERS:
+            others = [its for rank in table.keys() - by_rank.keys() for its in table[rank]]
+            if any(its.channel == part.channel for its in others):
+                lost[number] = "another split has taken its channel"
+            else:
+                standing.append(Part(number, part.channel, tuple(sorted(table))))
+        elif away:
+            have = "has" if len(away) == 1 else "have"
+            lost[number] = f"{name_ranks(away)} {have} closed or lost this split"
+        else:
+            standing.append(part)
+    return standing, lost
+
+
+def _form_splits(
+    standing: Sequence[Part],
+    formed: dict[int, Formed],
+    meeting: Rendezvous,
+    spec: WorldSpec,
+    registry: GroupRegistry,
+    deadline: Deadline,
+) -> dict[int, str]:
+    """Form splits again; return the problems of this rank.
+
+    The problems are by number of the split. Splits of one channel share no rank and are formed at once.
+    """
+    # From here on use the ranks of the new world, which may have fewer ranks.
+    here = {spec.world_rank(rank): rank for rank in range(spec.size)}
+    world, _ = formed[0]
+    problems: dict[int, str] = {}
+    for channel in sorted({part.channel for part in standing}):
+        parts = [
+            Part(part.number, channel, tuple(here[rank] for rank in part.ranks))
+            for part in standing
+            if part.channel == channel
+        ]
+        own = part_of(spec.rank, parts)
+        left = deadline.remaining()
+        # Half of the time: the other half is for exchanging the results.
+        timeout = CONNECT_LIMIT_S if left is None else min(CONNECT_LIMIT_S, left / 2)
+        check = partial(registry.check, world)
+        try:
+            split = form_part(meeting, spec, parts, registry, check=check, timeout=timeout)
+        except (DistributedError, OSError, ValueError) as error:
+            if world.failure is not None:
+                raise
+            if own is not None:
+                problems[own.number] = str(error)
+        else:
+            if own is not None and split is not None:
+                formed[own.number] = split
+    return problems
 
 
 def group_of_one() -> Group:

@@ -10,8 +10,6 @@ import socket
 from collections.abc import Collection
 from contextlib import suppress
 
-from ..connect.rendezvous import Rendezvous
-
 MASTER_VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "JAX_COORDINATOR_ADDRESS")
 
 
@@ -51,26 +49,22 @@ def master_variables(address: str, port: int) -> dict[str, str]:
     return dict(zip(MASTER_VARIABLES, (address, str(port), f"{host}:{port}"), strict=True))
 
 
-def agree_on_master(
-    rendezvous: Rendezvous, address: str, *, timeout: float | None
-) -> dict[str, str]:
-    """Return the variables that rank 0 chooses for an epoch.
+def offer_master(address: str) -> str:
+    """Choose where torch and JAX meet in an epoch.
 
-    Every rank of the epoch calls this. ``address`` is the address at which other ranks reach this
-    rank. Raises as `Rendezvous.all_gather`.
+    Rank 0 calls this; other ranks reach it at ``address``.
     """
-    said = f"{free_port()} {address}" if rendezvous.rank == 0 else ""
-    first = rendezvous.all_gather(said.encode(), timeout=timeout)[0].decode()
-    port, _, host = first.partition(" ")
-    return master_variables(host, int(port))
+    return f"{free_port()} {address}"
 
 
-def put_master(variables: dict[str, str], epoch: int, kept: Collection[str]) -> None:
-    """Set the variables of an epoch here, except those in ``kept``.
+def put_master(offer: str, epoch: int, kept: Collection[str]) -> None:
+    """Set the variables that rank 0 offers, except those in ``kept``.
 
     In epoch 1 a variable that is set already stays: a script has the variables of its first epoch
     from the start and may have read them.
     """
+    port, _, address = offer.partition(" ")
+    variables = master_variables(address, int(port))
     for name in MASTER_VARIABLES:
         if name in kept or (epoch == 1 and name in os.environ):
             continue

@@ -12,7 +12,8 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from contextlib import suppress
 from typing import NamedTuple, cast
 
 import phalanx
@@ -23,22 +24,20 @@ from phalanx.protocol import (
     EpochAborted,
     Join,
     Recover,
-    Refused,
     SplitClosed,
     SplitFormed,
-    ToRank,
     Welcome,
 )
 
 from ..connect.endpoints import UNSTRIPED, StripeOptions
-from ..connect.rendezvous import ChannelRendezvous, Rendezvous, refusal
+from ..connect.rendezvous import ChannelRendezvous, Unanswered, ask
 from ..control import AbortKind, ControlPage, Deadline, seconds
 from ..group.engine import Engine
 from ..group.group import Group
 from ..group.registry import RetiredEngine
 from ..world_spec import MappedHostMemory, WorldSpec, abort_error
 from .epoch import group_of_one, is_over, next_epoch
-from .other_libraries import agree_on_master, put_master, put_place
+from .other_libraries import offer_master, put_master, put_place
 from .stacks import show_stacks
 from .user_code import UserThreads
 
@@ -62,64 +61,6 @@ def open_channel(value: str) -> Channel:
         )
         raise DistributedError(msg) from error
     return Channel(sock)
-
-
-def ask_for_world(
-    channel: Channel,
-    ask: Join | Recover,
-    deadline: Deadline,
-    on_late: Callable[[Welcome, BaseException], None],
-    host_names: Sequence[str] = (),
-) -> Welcome:
-    """Send a request for a world and wait for the answer.
-
-    ``on_late`` is called with a welcome that arrived after the wait was interrupted. ``host_names``
-    (by rank) are the hosts of missing ranks, for error texts. Raises `CollectiveTimeout` (which
-    names the missing ranks, if known), `RankFailure` or `DistributedError`.
-    """
-    try:
-        answer = _answer_to(channel, ask, deadline, on_late)
-    except ChannelClosed as error:
-        raise DistributedError(str(error)) from error
-    if isinstance(answer, Refused):
-        raise refusal(answer, host_names)
-    if not isinstance(answer, Welcome):
-        msg = f"the supervisor answered a join with {type(answer).__name__}"
-        raise DistributedError(msg)
-    return answer
-
-
-def _answer_to(
-    channel: Channel,
-    ask: Join | Recover,
-    deadline: Deadline,
-    on_late: Callable[[Welcome, BaseException], None],
-) -> ToRank:
-    try:
-        return channel.request(ask, ask.id, timeout=deadline.remaining())
-    except TimeoutError as error:
-        late = _withdraw(channel, ask)
-        if late is not None and late.id == ask.id:
-            return late
-        if isinstance(late, Refused) and late.message:
-            call = "px.init()" if isinstance(ask, Join) else "px.recover()"
-            msg = f"{call} timed out after {deadline}; missing: {late.message}"
-        else:
-            msg = f"the supervisor of this host did not name a world within {deadline}"
-        raise CollectiveTimeout(msg) from error
-    except KeyboardInterrupt as error:
-        late = _withdraw(channel, ask)
-        if isinstance(late, Welcome):
-            on_late(late, error)
-        raise
-
-
-def _withdraw(channel: Channel, ask: Join | Recover) -> ToRank | None:
-    try:
-        return channel.withdraw(ask.id)
-    except TimeoutError as error:
-        _log.warning("request %d was given up: %s", ask.id, error)
-        return None
 
 
 def spec_of_world(welcome: Welcome, addresses: tuple[str, ...] = ()) -> WorldSpec:
@@ -285,32 +226,7 @@ def join(timeout: float | None = 30.0, *, addresses: tuple[str, ...] = ()) -> Gr
     again waits for the others without a limit: they may compute for long before they notice the
     failure and recover. Raises as `init`.
     """
-    limit = seconds(timeout)
-    deadline = Deadline(limit)
-    with _PROCESS.lock:
-        channel = supervisor_channel()
-        _PROCESS.addresses = addresses or _PROCESS.addresses
-        is_new = _PROCESS.group is None and _was_restarted()
-        while True:
-            ask = Join(channel.next_id(), os.getpid(), phalanx.__version__)
-            try:
-                welcome = ask_for_world(channel, ask, deadline, _late)
-            except CollectiveTimeout as error:
-                if not is_new:
-                    raise
-                _log.warning("%s; this rank was started again and goes on waiting", error)
-                deadline = Deadline(None)
-                continue
-            if is_new:
-                deadline = Deadline(limit)
-            group = _PROCESS.group
-            if group is not None and group._spec.epoch == welcome.epoch and not is_over(group):
-                return group  # another thread of this rank has joined meanwhile
-            try:
-                return _enter(channel, welcome, deadline)
-            except RankFailure:
-                if not _are_replaced() or deadline.is_over():
-                    raise
+    return _join(lambda number: Join(number, os.getpid(), phalanx.__version__), timeout, addresses)
 
 
 def join_anew(timeout: float | None = 30.0) -> Group:
@@ -319,22 +235,74 @@ def join_anew(timeout: float | None = 30.0) -> Group:
     The new world is formed when each rank has called this, or `join` in a new process. If the group
     works on every rank, it stays as it is. Raises as `recover`.
     """
-    deadline = Deadline(seconds(timeout))
-    with _PROCESS.lock:
-        channel = supervisor_channel()
+
+    def ask_again(number: int) -> Recover:
         group = _PROCESS.group
         epoch = 0 if group is None else group._spec.epoch
-        names = () if group is None else group._spec.every_host_name()
+        return Recover(number, epoch, is_over(group), phalanx.__version__)
+
+    return _join(ask_again, timeout)
+
+
+def _join(
+    make: Callable[[int], Join | Recover], timeout: float | None, addresses: tuple[str, ...] = ()
+) -> Group:
+    """Request a world until it can be formed; ``make`` makes the request."""
+    limit = seconds(timeout)
+    deadline = Deadline(limit)
+    with _PROCESS.lock:
+        channel = supervisor_channel()
+        _PROCESS.addresses = addresses or _PROCESS.addresses
         while True:
-            ask = Recover(channel.next_id(), epoch, is_over(group), phalanx.__version__)
-            welcome = ask_for_world(channel, ask, deadline, _late, names)
-            if group is not None and welcome.epoch == epoch:
-                return group
+            request, group = make(channel.next_id()), _PROCESS.group
+            is_new = isinstance(request, Join) and group is None and _was_restarted()
+            try:
+                welcome = _welcome(channel, request, deadline)
+            except CollectiveTimeout as error:
+                if not is_new:
+                    raise
+                _log.warning("%s; this rank was started again and goes on waiting", error)
+                deadline = Deadline(None)
+                continue
+            if is_new:
+                deadline = Deadline(limit)
+            if (
+                group is not None
+                and group._spec.epoch == welcome.epoch
+                and (isinstance(request, Recover) or not is_over(group))
+            ):
+                return group  # no rank has to recover, or another thread of this rank has joined
             try:
                 return _enter(channel, welcome, deadline)
             except RankFailure:
                 if not _are_replaced() or deadline.is_over():
                     raise
+
+
+def _welcome(channel: Channel, request: Join | Recover, deadline: Deadline) -> Welcome:
+    """Ask the supervisor for a world."""
+    names = () if _PROCESS.group is None else _PROCESS.group._spec.every_host_name()
+    try:
+        answer = ask(channel, request, timeout=deadline.remaining(), host_names=names)
+    except Unanswered as late:
+        if late.missing:
+            call = "px.init()" if isinstance(request, Join) else "px.recover()"
+            msg = f"{call} timed out after {deadline}; missing: {late.missing}"
+        else:
+            msg = f"the supervisor of this host did not name a world within {deadline}"
+        raise CollectiveTimeout(msg) from late
+    except KeyboardInterrupt as error:
+        # The other ranks may form a world already, which this rank will not join.
+        with suppress(TimeoutError, ChannelClosed):
+            answer = channel.withdraw(request.id)
+            if isinstance(answer, Welcome):
+                spec = spec_of_world(answer)
+                _give_up(spec, _memory_for(spec), error)
+        raise
+    if not isinstance(answer, Welcome):
+        msg = f"the supervisor answered a join with {type(answer).__name__}"
+        raise DistributedError(msg)
+    return answer
 
 
 def _was_restarted() -> bool:
@@ -356,22 +324,18 @@ def _enter(channel: Channel, welcome: Welcome, deadline: Deadline) -> Group:
     spec = spec_of_world(welcome, _PROCESS.addresses)
     memory = _memory_for(spec)
     rendezvous = ChannelRendezvous(
-        channel,
-        epoch=spec.epoch,
-        rank=spec.rank,
-        size=spec.size,
-        host_names=spec.every_host_name(),
+        channel, epoch=spec.epoch, size=spec.size, host_names=spec.every_host_name()
     )
+    address = spec.addresses[0] if spec.addresses else "127.0.0.1"
     try:
-        master = _master_of(spec, rendezvous, deadline)
-        group = next_epoch(
+        group, master = next_epoch(
             spec,
             rendezvous,
             memory,
             _PROCESS.group,
             deadline=deadline,
-            notify=_tell_of_split,
-            on_failure=_tell_supervisor,
+            report=_report,
+            master=offer_master(address) if spec.rank == 0 else "",
         )
     except BaseException as error:
         _give_up(spec, memory, error)
@@ -380,24 +344,6 @@ def _enter(channel: Channel, welcome: Welcome, deadline: Deadline) -> Group:
     if spec.members:
         put_place(spec.rank, spec.size)
     return _adopted(group)
-
-
-def _master_of(spec: WorldSpec, rendezvous: Rendezvous, deadline: Deadline) -> dict[str, str]:
-    """Agree on MASTER_ADDR and MASTER_PORT of this epoch."""
-    address = spec.addresses[0] if spec.addresses else "127.0.0.1"
-    try:
-        return agree_on_master(rendezvous, address, timeout=deadline.remaining())
-    except TimeoutError as error:
-        raise CollectiveTimeout(str(error)) from error
-
-
-def _late(welcome: Welcome, error: BaseException) -> None:
-    """Abort the epoch of a welcome that arrived after an interrupted wait.
-
-    The other ranks form a world that this rank will not join.
-    """
-    spec = spec_of_world(welcome)
-    _give_up(spec, _memory_for(spec), error)
 
 
 def adopt(make: Callable[[], Group]) -> Group:
@@ -428,7 +374,7 @@ def alone() -> Group:
             _PROCESS.group = group_of_one()
         elif is_over(_PROCESS.group):
             fresh = group_of_one()
-            _PROCESS.group._rearm(fresh._engine, fresh._spec, None)
+            _PROCESS.group._enter(fresh._engine, fresh._spec, None)
         return _PROCESS.group
 
 
@@ -461,31 +407,19 @@ def _give_up(spec: WorldSpec, memory: MappedHostMemory, error: BaseException) ->
         message = f"rank {spec.me} could not join: {error}"
     if memory.page is not None:
         memory.page.abort(spec.epoch, kind, culprit, message)
-    _tell_supervisor(spec.epoch, kind, culprit, message)
+    _report(EpochAborted(spec.epoch, kind, culprit, message))
 
 
-def _tell_supervisor(epoch: int, kind: int, culprit: int, message: str) -> None:
-    """Send the notice of an aborted epoch, once per epoch."""
-    channel = _PROCESS.channel
-    if channel is None or epoch <= _PROCESS.notified_epoch or _PROCESS.pid != os.getpid():
+def _report(notice: EpochAborted | SplitFormed | SplitClosed) -> None:
+    """Tell the supervisor of splits, and once of an aborted epoch."""
+    if _PROCESS.channel is None or _PROCESS.pid != os.getpid():
         return
-    _PROCESS.notified_epoch = epoch
+    if isinstance(notice, EpochAborted):
+        if notice.epoch <= _PROCESS.notified_epoch:
+            return
+        _PROCESS.notified_epoch = notice.epoch
     try:
-        channel.notify(EpochAborted(epoch, kind, culprit, message))
+        _PROCESS.channel.notify(notice)
     except ChannelClosed as error:
-        # The operation's own error is on its way to the user and says more.
-        _log.warning("epoch %d was aborted, but %s", epoch, error)
-
-
-def _tell_of_split(notice: SplitFormed | SplitClosed) -> None:
-    """Tell the supervisor which ranks form a split.
-
-    With this the supervisor finds deadlocks.
-    """
-    channel = _PROCESS.channel
-    if channel is None or _PROCESS.pid != os.getpid():
-        return
-    try:
-        channel.notify(notice)
-    except ChannelClosed as error:
-        _log.warning("a split is unknown to the supervisor: %s", error)
+        # The error of the operation, if one has failed, is on its way to the user and says more.
+        _log.warning("%s could not be reported: %s", type(notice).__name__, error)

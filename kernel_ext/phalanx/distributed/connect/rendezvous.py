@@ -1,7 +1,6 @@
-"""Exchange addresses between ranks that have no connection yet.
+"""Exchange bytes between ranks that have no connection yet, through their supervisors.
 
-`Rendezvous` is the interface, `ChannelRendezvous` goes through the supervisors. Ranks exchange
-bytes in numbered rounds.
+`Rendezvous` is the interface. Ranks exchange bytes in numbered rounds.
 """
 
 from __future__ import annotations
@@ -10,7 +9,16 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from phalanx.errors import DistributedError, RankFailure
-from phalanx.protocol import Channel, ChannelClosed, Gather, Gathered, Refused, ToRank
+from phalanx.protocol import (
+    Channel,
+    ChannelClosed,
+    Gather,
+    Gathered,
+    Join,
+    Recover,
+    Refused,
+    ToRank,
+)
 
 from ..control import Deadline
 
@@ -30,14 +38,6 @@ def name_ranks(ranks: Sequence[int]) -> str:
 class Rendezvous(Protocol):
     """Interface through which all ranks of an epoch exchange bytes in rounds."""
 
-    @property
-    def rank(self) -> int:
-        """Return this process's rank."""
-
-    @property
-    def size(self) -> int:
-        """Return the number of ranks."""
-
     def all_gather(self, data: bytes, *, timeout: float | None) -> list[bytes]:
         """Send a share to all ranks and return all shares, by rank.
 
@@ -50,54 +50,81 @@ class Rendezvous(Protocol):
         """
 
 
-def refusal(answer: Refused, host_names: Sequence[str]) -> DistributedError:
-    """Convert the supervisor's refusal into an exception."""
+class Unanswered(TimeoutError):
+    """A request was withdrawn; ``missing`` names the ranks it waited for."""
+
+    def __init__(self, missing: str = "") -> None:
+        super().__init__(missing)
+        self.missing = missing
+
+
+def ask(
+    channel: Channel,
+    request: Join | Recover | Gather,
+    *,
+    timeout: float | None,
+    host_names: Sequence[str] = (),
+) -> ToRank:
+    """Send a request that waits for other ranks; return the answer.
+
+    ``host_names``, by rank of the whole world, are for errors about a lost rank. Raises
+    `Unanswered`, or the refusal as `RankFailure` or `DistributedError`.
+    """
+    try:
+        try:
+            answer = channel.request(request, request.id, timeout=timeout)
+        except TimeoutError as error:
+            answer = _withdraw(channel, request.id, error)
+    except ChannelClosed as error:
+        raise DistributedError(str(error)) from error
+    if not isinstance(answer, Refused):
+        return answer
     if answer.rank < 0:
-        return DistributedError(answer.message)
+        raise DistributedError(answer.message)
     host = host_names[answer.rank] if answer.rank < len(host_names) else ""
-    return RankFailure(answer.rank, host, answer.message)
+    raise RankFailure(answer.rank, host, answer.message)
+
+
+def _withdraw(channel: Channel, request_id: int, error: TimeoutError) -> ToRank:
+    """Withdraw a late request, but return an answer that arrived just now."""
+    try:
+        late = channel.withdraw(request_id)
+    except TimeoutError:
+        raise Unanswered from error
+    if late.id != request_id:
+        raise Unanswered(late.message if isinstance(late, Refused) else "") from error
+    return late
 
 
 class ChannelRendezvous:
     """Rendezvous of a world's ranks through their supervisors.
 
-    ``channel`` leads to the supervisor of this host. ``host_names`` (by rank of the whole world)
-    are for errors about a lost rank.
+    ``channel`` leads to the supervisor of this host. ``host_names`` are as for `ask`.
     """
 
     def __init__(
-        self,
-        channel: Channel,
-        *,
-        epoch: int,
-        rank: int,
-        size: int,
-        host_names: Sequence[str] = (),
+        self, channel: Channel, *, epoch: int, size: int, host_names: Sequence[str] = ()
     ) -> None:
         self._channel = channel
         self._epoch = epoch
-        self._rank = rank
         self._size = size
-        self._host_names = tuple(host_names)
+        self._host_names = host_names
         self._round = 0
-
-    @property
-    def rank(self) -> int:
-        """Return this process's rank."""
-        return self._rank
-
-    @property
-    def size(self) -> int:
-        """Return the number of ranks."""
-        return self._size
 
     def all_gather(self, data: bytes, *, timeout: float | None) -> list[bytes]:
         """Do as `Rendezvous.all_gather`."""
         number = self._round
         self._round += 1
-        answer = self._ask(data, number, timeout)
-        if isinstance(answer, Refused):
-            raise refusal(answer, self._host_names)
+        request = Gather(self._channel.next_id(), self._epoch, number, data)
+        try:
+            answer = ask(self._channel, request, timeout=timeout, host_names=self._host_names)
+        except Unanswered as late:
+            who = f"{late.missing} did not come" if late.missing else "not every rank came"
+            msg = (
+                f"{who} to round {number} of the rendezvous of epoch {self._epoch} "
+                f"within {Deadline(timeout)}"
+            )
+            raise TimeoutError(msg) from late
         if not isinstance(answer, Gathered) or len(answer.parts) != self._size:
             msg = (
                 f"the supervisor answered round {number} of epoch {self._epoch} "
@@ -105,33 +132,3 @@ class ChannelRendezvous:
             )  # never print its contents: a Welcome holds the key
             raise DistributedError(msg)
         return list(answer.parts)
-
-    def _ask(self, data: bytes, number: int, timeout: float | None) -> ToRank:
-        ask = Gather(self._channel.next_id(), self._epoch, number, data)
-        try:
-            return self._channel.request(ask, ask.id, timeout=timeout)
-        except ChannelClosed as error:
-            raise DistributedError(str(error)) from error
-        except TimeoutError as error:
-            return self._late(ask.id, number, timeout, error)
-
-    def _late(
-        self, request_id: int, number: int, timeout: float | None, error: TimeoutError
-    ) -> ToRank:
-        """Withdraw a late round, but return an answer that arrived just now."""
-        try:
-            late = self._channel.withdraw(request_id)
-        except ChannelClosed as closed:
-            raise DistributedError(str(closed)) from closed
-        except TimeoutError:
-            who = "not every rank came"
-        else:
-            if late.id == request_id:
-                return late
-            missing = late.message if isinstance(late, Refused) else ""
-            who = f"{missing} did not come" if missing else "not every rank came"
-        msg = (
-            f"{who} to round {number} of the rendezvous of epoch {self._epoch} "
-            f"within {Deadline(timeout)}"
-        )
-        raise TimeoutError(msg) from error

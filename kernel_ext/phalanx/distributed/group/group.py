@@ -9,24 +9,19 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, cast, final
+from typing import Any, cast, final
 
 from phalanx import _native
-from phalanx.errors import DistributedError, NotSupported
+from phalanx.errors import DistributedError
 
 from ..control import call_seconds, seconds
 from ..mpi.engine import MpiEngine, split_mpi
 from ..world_spec import WorldSpec, native_hosts
 from .engine import Engine
-from .registry import GroupRegistry, RetiredEngine
+from .registry import ADAPTERS, GroupRegistry, RetiredEngine
 from .splits import split_group
 
-if TYPE_CHECKING:
-    from .registry import Leave
-
 _HALVES = ("float16", "bfloat16")
-
-FailureListener = Callable[[int, int, int, str], None]
 
 
 def describe(
@@ -115,7 +110,6 @@ class Group:
         "_engine",
         "_leave",
         "_listener",
-        "_on_failure",
         "_origin",
         "_registry",
         "_spec",
@@ -126,54 +120,35 @@ class Group:
         self,
         engine: Engine,
         spec: WorldSpec,
-        on_failure: FailureListener | None = None,
         registry: GroupRegistry | None = None,
+        origin: tuple[int, int] | None = None,
     ) -> None:
-        self._engine = engine
-        self._spec = spec
-        self._on_failure = on_failure
-        self._registry = registry
         self._timeout: float | None = None
-        # Split only: gives the channel back; runs once, at the latest in a garbage collection.
-        self._leave: Leave | None = None
-        self._origin: tuple[int, int] | None = None  # split only: color and key
+        self._origin = origin  # split only: color and key
         self._listener: Callable[[Engine], None] | None = None
         self._adapters_group: Group | None = None  # the world only
-        if registry is not None:
-            registry.add(self)
+        self._use(engine, spec, registry)
 
-    def _rearm(self, engine: Engine, spec: WorldSpec, registry: GroupRegistry | None) -> None:
-        """Replace the engine by that of a new epoch of the world."""
-        if self._registry is not None:
-            self._registry.end()
-        self._engine.close()
+    def _use(self, engine: Engine, spec: WorldSpec, registry: GroupRegistry | None) -> None:
         engine.timeout = self._timeout
         self._engine = engine
         self._spec = spec
         self._registry = registry
-        if registry is not None:
-            registry.add(self)
-        self._tell_listener()
+        # Split only: gives the channel back; runs once, at the latest in a garbage collection.
+        self._leave = None if registry is None else registry.add(self)
+
+    def _enter(self, engine: Engine, spec: WorldSpec, registry: GroupRegistry | None) -> None:
+        """Replace the engine by that of a new epoch."""
+        if self._leave is not None:
+            self._leave.detach()
+        self._engine.close()
+        self._use(engine, spec, registry)
+        if self._listener is not None:
+            self._listener(engine)
 
     def _listen(self, listener: Callable[[Engine], None]) -> None:
         """Call ``listener`` with the engine of each new epoch."""
         self._listener = listener
-
-    def _tell_listener(self) -> None:
-        if self._listener is not None:
-            self._listener(self._engine)
-
-    def _renew(self, engine: Engine, spec: WorldSpec, registry: GroupRegistry) -> None:
-        """Replace the engine by that of this split's new epoch."""
-        if self._leave is not None:
-            self._leave.detach()
-        self._engine.close()
-        engine.timeout = self._timeout
-        self._engine = engine
-        self._spec = spec
-        self._registry = registry
-        self._leave = registry.add_split(self, cast("_native.Group", engine), spec)
-        self._tell_listener()
 
     def _take_adapters_group(self) -> Group:
         """Return the split of all ranks for the adapters of frameworks.
@@ -182,24 +157,9 @@ class Group:
         that replace others, so that a framework keeps one group as long as its process lives.
         """
         if self._adapters_group is None:
-            group = self.split(0)
-            assert group is not None
-            self._adapters_group = group
-            if self._registry is not None:
-                self._registry.adapters = group._spec.number
+            self._adapters_group = self._split(0, -1, ADAPTERS)
+        assert self._adapters_group is not None
         return self._adapters_group
-
-    def _keep_adapters_group(
-        self, engine: _native.Group, spec: WorldSpec, registry: GroupRegistry
-    ) -> None:
-        """Keep the adapters' split, which other ranks have made before.
-
-        This rank was started after that.
-        """
-        group = Group(engine, spec, self._on_failure, registry)
-        group._leave = registry.add_split(group, engine, spec)
-        group._origin = (0, 0)
-        self._adapters_group = group
 
     def _retire(self, stand_in: RetiredEngine) -> None:
         """Give up an open split that the new epoch does not have.
@@ -215,11 +175,7 @@ class Group:
     def _tell_failure(self) -> None:
         """Report a failure of the epoch to the supervisor and the peers."""
         failure = self._engine.failure
-        if failure is None:
-            return
-        if self._on_failure is not None:
-            self._on_failure(self._spec.epoch, *failure)
-        if self._registry is not None:
+        if failure is not None and self._registry is not None:
             self._registry.spread(failure, self)
 
     def rank(self) -> int:
@@ -316,8 +272,9 @@ class Group:
 
         Notes
         -----
-        Cost: five small `all_gather`, one connection for each pair of a new group's ranks on
-        different hosts, and one more between the hosts.
+        Cost: three small `all_gather` if the ranks of each new group share a host. Otherwise five,
+        one connection for each pair of a new group's ranks on different hosts, and one more between
+        the hosts.
         Source: MPI 4.1, section 7.4.2 (MPI_Comm_split).
 
         A failure in a split is a failure of the whole world. When the world is formed again
@@ -333,32 +290,29 @@ class Group:
         ...
         phalanx.errors.DistributedError: Cannot split the distributed group further.
         """
+        return self._split(color, key)
+
+    def _split(self, color: int | None, key: int, number: int = 0) -> Group | None:
+        """Split the group; ``number`` is as for `split_group`."""
         if self.size() == 1:
             msg = "Cannot split the distributed group further."
             raise DistributedError(msg)
-        if isinstance(self._engine, MpiEngine):
-            part = split_mpi(self._engine, color, key)
-            return None if part is None else self._adopt(Group(*part, self._on_failure), color, key)
-        registry = self._registry
+        engine, registry = self._engine, self._registry
+        made: tuple[Engine, WorldSpec] | None
         if registry is None:
-            msg = f"{self!r} cannot be split: its backend has no splits"
-            raise NotSupported(msg)
-        try:
-            made = split_group(self._engine, self._spec, registry, color, key)
-        except BaseException:
-            self._tell_failure()
-            raise
+            made = split_mpi(cast("MpiEngine", engine), color, key)
+        else:
+            try:
+                native = cast("_native.Group", engine)
+                made = split_group(native, self._spec, registry, color, key, number)
+            except BaseException:
+                self._tell_failure()
+                raise
         if made is None:
             return None
-        engine, spec = made
-        group = Group(engine, spec, self._on_failure, registry)
-        group._leave = registry.add_split(group, engine, spec)
-        return self._adopt(group, color, key)
-
-    def _adopt(self, part: Group, color: int | None, key: int) -> Group:
-        part._origin = (int(color or 0), key)
-        part.timeout = self._timeout
-        return part
+        group = Group(made[0], made[1], registry, (int(color or 0), key))
+        group.timeout = self._timeout
+        return group
 
     def barrier(self, timeout: float | None = None) -> None:
         """Wait until every rank of the group has called this.

@@ -7,31 +7,35 @@ supervisor's page) that one group uses.
 from __future__ import annotations
 
 import ctypes
-import logging
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from phalanx import _native
 from phalanx.errors import CollectiveTimeout, DistributedError
-from phalanx.protocol import SplitClosed, SplitFormed
+from phalanx.protocol import EpochAborted, SplitClosed, SplitFormed
 
 from ..connect.connector import Links
 from ..connect.endpoints import close_all
+from ..connect.handshake import LinkPurpose
 from ..control import Deadline
-from ..world_spec import MappedHostMemory, WorldSpec, make_group
+from ..world_spec import MappedHostMemory, WorldSpec, abort_error, native_hosts
 from .engine import Engine
 
 if TYPE_CHECKING:
+    from .group import Group
+
     Leave: TypeAlias = weakref.finalize[..., Any]
 
 
-Notify = Callable[[SplitFormed | SplitClosed], None]
+Report = Callable[[EpochAborted | SplitFormed | SplitClosed], None]
+# Numbers of splits: of the adapters' split (see `Group._take_adapters_group`), and of others.
+ADAPTERS = 1
+FIRST_NUMBER = 2
 _BITE_S = 0.05  # step of a wait, so that signals are handled
-_log = logging.getLogger(__name__)
 
 
 class RetiredEngine:
@@ -65,18 +69,42 @@ class RetiredEngine:
         return refuse
 
 
-class _Holder(Protocol):
-    """Interface of a group as seen by the registry.
-
-    `_leave` is only set for splits.
-    """
-
-    _engine: Engine
-    _spec: WorldSpec
-    _registry: GroupRegistry | None
-    _leave: Leave | None
-
-    def _retire(self, stand_in: RetiredEngine) -> None: ...
+def make_group(spec: WorldSpec, memory: MappedHostMemory, links: Links) -> _native.Group:
+    """Make this rank's native group; it takes over the links."""
+    hosts = native_hosts(spec)
+    neighbours = [
+        slot if host == hosts[spec.rank] else -1
+        for host, slot in zip(hosts, spec.slots, strict=True)
+    ]
+    here = spec.hosts[spec.rank]
+    return _native.Group(
+        rank=spec.rank,
+        size=spec.size,
+        epoch=spec.epoch,
+        channel=spec.channel,
+        tag=spec.number,
+        members=spec.members,
+        hosts=hosts,
+        slots=neighbours,
+        host_names=spec.every_host_name(),
+        arena=memory.arena if neighbours.count(-1) < spec.size - 1 else None,
+        # From here on the engine closes the sockets, even if it refuses the group.
+        links={
+            peer: [sock.detach() for sock in stripes]
+            for peer, stripes in links[LinkPurpose.COLLECTIVE].items()
+        },
+        pair_links={peer: sock.detach() for peer, (sock,) in links[LinkPurpose.PAIR].items()},
+        page=memory.page,
+        wake_fd=memory.wake_fd,
+        ranks_here=spec.hosts.count(here),
+        page_slots=[
+            slot if host == here and memory.page is not None else -1
+            for host, slot in zip(spec.hosts, spec.slots, strict=True)
+        ],
+        silence_s=spec.heartbeat_timeout_s,
+        recorder=memory.recorder,
+        selector=memory.selector,
+    )
 
 
 @dataclass
@@ -102,18 +130,17 @@ class GroupRegistry:
     """
 
     def __init__(
-        self, world: WorldSpec, memory: MappedHostMemory, notify: Notify | None = None
+        self, world: WorldSpec, memory: MappedHostMemory, report: Report | None = None
     ) -> None:
         self.world = world
         self.memory = memory
-        self._notify = notify
+        self._report = report
         self._lock = threading.Lock()
         self._free = set(range(1, _native.Group.CHANNELS))
         self._is_offering = False
         self._is_over = False
         self._left: deque[_Left] = deque()
-        self._groups: weakref.WeakSet[_Holder] = weakref.WeakSet()
-        self.adapters: int | None = None  # the number of the adapters' split
+        self._groups: weakref.WeakSet[Group] = weakref.WeakSet()
 
     def offer(self) -> frozenset[int] | None:
         """Return the free channels, or None while another thread offers them.
@@ -127,22 +154,29 @@ class GroupRegistry:
             self._is_offering = True
             return frozenset(self._free)
 
-    def settle(self, taken: int | None) -> None:
-        """End an offer; ``taken`` is the channel that was taken, if any."""
+    def settle(self, taken: int) -> None:
+        """End an offer; ``taken`` is the channel that was taken, or 0."""
         with self._lock:
             self._is_offering = False
-            if taken is not None:
-                self._free.discard(taken)
-
-    def settle_taken(self, channel: int) -> None:
-        """Mark a channel as used."""
-        with self._lock:
-            self._free.discard(channel)
+            self._free.discard(taken)
 
     def settle_back(self, channel: int) -> None:
         """Return a channel that was taken and never used."""
         with self._lock:
             self._free.add(channel)
+
+    def check(self, engine: _native.Group | None = None) -> None:
+        """Raise the failure of the epoch, if any.
+
+        The page has it, or without a page ``engine``.
+        """
+        page = self.memory.page
+        if engine is not None:
+            failure = engine.failure
+        else:
+            failure = None if page is None else page.reason(self.world.epoch)
+        if failure is not None:
+            raise abort_error(self.world, *failure)
 
     def make(self, spec: WorldSpec, links: Links) -> _native.Group:
         """Make a native group; it takes over the links.
@@ -186,7 +220,7 @@ class GroupRegistry:
                     )
                     raise CollectiveTimeout(msg)
 
-    def held(self) -> dict[int, _Holder]:
+    def held(self) -> dict[int, Group]:
         """Return the splits that this rank still holds, by number."""
         with self._lock:
             groups = list(self._groups)
@@ -196,18 +230,17 @@ class GroupRegistry:
             if group._leave is not None and group._leave.alive and not group._engine.is_closed
         }
 
-    def add(self, group: _Holder) -> None:
-        """Register a group that is ready for use."""
+    def add(self, group: Group) -> Leave | None:
+        """Register a group; call the result when a split is closed.
+
+        A garbage collection of the split calls it too.
+        """
+        spec, engine = group._spec, cast("_native.Group", group._engine)
         with self._lock:
             self._groups.add(group)
-
-    def add_split(self, group: _Holder, engine: _native.Group, spec: WorldSpec) -> Leave:
-        """Register a split; call the result when the split is closed.
-
-        A garbage collection of the split calls the result too.
-        """
-        self.settle_taken(spec.channel)
-        self.add(group)
+            self._free.discard(spec.channel)
+        if not spec.number:
+            return None
         leave = weakref.finalize(group, self.leave, spec, engine)
         leave.atexit = False  # at exit the supervisor reports the end of the rank
         self._tell(SplitFormed(spec.epoch, spec.channel, spec.number, spec.members))
@@ -242,34 +275,36 @@ class GroupRegistry:
                 waiting.append(left)
         self._left.extend(waiting)
 
-    def _tell(self, notice: SplitFormed | SplitClosed) -> None:
-        if self._notify is not None:
-            self._notify(notice)
+    def _tell(self, notice: EpochAborted | SplitFormed | SplitClosed) -> None:
+        if self._report is not None:
+            self._report(notice)
 
-    def spread(self, failure: tuple[int, int, str], failed: _Holder) -> None:
-        """Abort all other groups with the reason of the failure.
+    def spread(self, failure: tuple[int, int, str], failed: Group) -> None:
+        """Report a failure, and abort all other groups with its reason.
 
         Their members need not be members of ``failed``.
         """
+        self._tell(EpochAborted(self.world.epoch, *failure))
         with self._lock:
             others = [group._engine for group in self._groups if group is not failed]
         for engine in others:
             if not engine.is_closed:
                 engine.abort(*failure)
 
-    def end(self) -> None:
-        """Retire the splits that the next epoch's registry did not take over."""
-        why = (
-            f"this group is a split of epoch {self.world.epoch}, which has ended; "
-            "make the split anew"
-        )
+    def end(self, lost: Mapping[int, str]) -> None:
+        """Retire the splits that the next epoch's registry did not take over.
+
+        ``lost`` has the reasons, by number of the split.
+        """
         with self._lock:
             groups = list(self._groups)
             self._groups.clear()
-            self._notify = None
+            self._report = None
+        ended = f"this group is a split of epoch {self.world.epoch}, which has ended"
         for group in groups:
             if group._registry is self:
-                group._retire(RetiredEngine(why))
+                why = lost.get(group._spec.number, ended)
+                group._retire(RetiredEngine(f"{why}; make the split anew"))
         self.reap()
 
     def disarm(self, why: str) -> None:
