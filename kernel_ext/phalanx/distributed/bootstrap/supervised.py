@@ -7,14 +7,13 @@ joining, recovery and notices of failures; package `rank` handles all other mess
 from __future__ import annotations
 
 import atexit
-import ctypes
 import logging
 import os
 import socket
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import phalanx
 from phalanx.errors import CollectiveTimeout, DistributedError, RankFailure
@@ -32,9 +31,8 @@ from phalanx.protocol import (
 from ..connect.endpoints import UNSTRIPED, StripeOptions
 from ..connect.rendezvous import ChannelRendezvous, Unanswered, ask
 from ..control import AbortKind, ControlPage, Deadline, seconds
-from ..group.engine import Engine
 from ..group.group import Group
-from ..group.registry import RetiredEngine
+from ..group.registry import disarm
 from ..world_spec import MappedHostMemory, WorldSpec, abort_error
 from .epoch import group_of_one, is_over, next_epoch
 from .other_libraries import offer_master, put_master, put_place
@@ -130,11 +128,8 @@ class _Process:
             return
         if self.group._registry is not None:
             self.group._registry.disarm(self.forked())
-            return
-        # An MPI group: a child must not touch MPI. The extra reference keeps the engine from
-        # being destroyed here, because only the rank may end it.
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.group._engine))
-        self.group._engine = cast("Engine", RetiredEngine(self.forked()))
+        else:  # MPI's
+            disarm(self.group, self.forked())
 
 
 # The one exception to "module state is only constants": a process has one world, which cells,

@@ -9,7 +9,7 @@ import contextlib
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import thread as pools
 from contextvars import Context, copy_context
 from functools import partial, wraps
@@ -147,13 +147,10 @@ def number_lines(error: BaseException | None) -> None:
     Python has none for instructions that it adds itself, where an interrupt may arrive. IPython
     then shows an error of its own formatter instead of the user's error.
     """
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        frames = _frames(error.__traceback__)
+    for link in _chain(error):
+        frames = _frames(link.__traceback__)
         if any(_line_or_none(frame) is None for frame in frames):
-            error.__traceback__ = _joined(frames)
-        error = error.__cause__ or error.__context__
+            link.__traceback__ = _joined(frames)
 
 
 def _line_or_none(frame: TracebackType) -> int | None:
@@ -237,13 +234,19 @@ def clear_own_frames(error: BaseException | None) -> None:
     part of a reference cycle, which would keep them until a garbage collection. Users do not
     inspect our frames.
     """
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        frames = _frames(error.__traceback__)
+    for link in _chain(error):
+        frames = _frames(link.__traceback__)
         while frames and is_own_frame(frames[-1]):
             with contextlib.suppress(RuntimeError):  # the frame still runs in another thread
                 frames.pop().tb_frame.clear()
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """Return an error and its causes; they may be a cycle."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
         error = error.__cause__ or error.__context__
 
 

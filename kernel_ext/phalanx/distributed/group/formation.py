@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
+from functools import partial
 
 import msgspec
 
@@ -35,15 +36,14 @@ def form_part(
     spec: WorldSpec,
     parts: Collection[Part],
     registry: GroupRegistry,
-    *,
-    check: Callable[[], None],
+    parent: _native.Group | None,
     timeout: float | None,
 ) -> Formed | None:
     """Connect the ranks of each part; form this rank's part.
 
     Every rank of the group that ``spec`` describes must call this with the same parts, which share
     no rank. Only ranks that share no arena are connected; if no part has such ranks, the ranks do
-    not meet.
+    not meet. A failure of ``parent`` or of the epoch ends the call.
     """
     own = part_of(spec.rank, parts)
     new = None
@@ -68,7 +68,7 @@ def form_part(
             meeting,
             timeout=timeout,
             host_names=spec.rank_host_names(),
-            check=check,
+            check=partial(registry.check, parent),
             names=spec.members,
             striping=spec.striping,
             path_health=registry.memory.path_health,

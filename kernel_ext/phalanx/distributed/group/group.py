@@ -24,28 +24,6 @@ from .splits import split_group
 _HALVES = ("float16", "bfloat16")
 
 
-def describe(
-    spec: WorldSpec, engine: Engine, origin: tuple[int, int] | None, sizes: Iterable[int]
-) -> dict[str, Any]:
-    """Build the result of `Group.describe`; ``origin``: color and key of a split."""
-    hosts = native_hosts(spec)
-    far = "mpi" if spec.transport == "mpi" else "tcp"
-    transports = ["arena" if host == hosts[spec.rank] else far for host in hosts]
-    transports[spec.rank] = "self"
-    described = {
-        "rank": spec.rank,
-        "size": spec.size,
-        "epoch": spec.epoch,
-        "hosts": list(spec.rank_host_names()),
-        "transports": transports,
-        "members": [spec.world_rank(rank) for rank in range(spec.size)],
-        "engine": engine.describe(_sizes_in_bytes(sizes)),
-    }
-    if origin is not None:
-        described |= dict(zip(("color", "key"), origin, strict=True))
-    return described
-
-
 def _sizes_in_bytes(sizes: Iterable[object]) -> list[int]:
     try:
         given = iter(sizes)
@@ -397,7 +375,22 @@ class Group:
         >>> px.init().describe()["transports"]
         ['self']
         """
-        return describe(self._spec, self._engine, self._origin, sizes)
+        spec, hosts = self._spec, native_hosts(self._spec)
+        far = "mpi" if spec.transport == "mpi" else "tcp"
+        transports = ["arena" if host == hosts[spec.rank] else far for host in hosts]
+        transports[spec.rank] = "self"
+        described = {
+            "rank": spec.rank,
+            "size": spec.size,
+            "epoch": spec.epoch,
+            "hosts": list(spec.rank_host_names()),
+            "transports": transports,
+            "members": [spec.world_rank(rank) for rank in range(spec.size)],
+            "engine": self._engine.describe(_sizes_in_bytes(sizes)),
+        }
+        if self._origin is not None:
+            described |= dict(zip(("color", "key"), self._origin, strict=True))
+        return described
 
     def __enter__(self) -> Group:
         """Return the group; leaving the block closes it."""

@@ -315,6 +315,13 @@ class GroupRegistry:
         thread.
         """
         for group in list(self._groups):
-            # Never destroy the engine here: its end would tell the peers that the rank has left.
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(group._engine))
-            group._engine = RetiredEngine(why)  # type: ignore[assignment]
+            disarm(group, why)
+
+
+def disarm(group: Group, why: str) -> None:
+    """Disable a group in a child of fork; keep its engine.
+
+    The end of the engine would tell the peers that the rank has left, or call MPI.
+    """
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(group._engine))
+    group._engine = RetiredEngine(why)  # type: ignore[assignment]

@@ -10,7 +10,6 @@ import random
 import secrets
 import time
 from collections.abc import Sequence
-from functools import partial
 
 import numpy as np
 
@@ -134,14 +133,7 @@ def split_group(
         part = parts.get(new_color)
         problem = ""
         try:
-            made = form_part(
-                meeting,
-                spec,
-                parts.values(),
-                registry,
-                check=partial(registry.check, engine),
-                timeout=CONNECT_LIMIT_S,
-            )
+            made = form_part(meeting, spec, parts.values(), registry, engine, CONNECT_LIMIT_S)
         except (DistributedError, OSError, ValueError) as error:
             problem = str(error)  # sent to all ranks, so that none waits for this one
         said = meeting.all_gather(problem.encode(), timeout=None)

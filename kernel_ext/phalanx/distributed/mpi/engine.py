@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from phalanx import _native
 from phalanx.errors import CollectiveTimeout, DistributedError, NotSupported
 
+from ..arrays.checks import invalidate_output
 from ..control import Deadline
 from ..world_spec import WorldSpec, check_color
 from . import moves as _moves
@@ -34,7 +35,6 @@ from .wire import (
     describe_mismatch,
     flat,
     fold,
-    invalidate_output,
     name_of,
     reduction,
 )
@@ -461,7 +461,7 @@ class MpiEngine:
         reason = world.fail(reason)
         world.flush()
         for out, name in begun:
-            invalidate_output(out, name)
+            invalidate_output(flat(out, name), name if name == "bfloat16" else "")
         if begun:
             reason = reason._replace(message=f"{reason.message}; its output was invalidated")
         return reason.error()

@@ -148,23 +148,6 @@ def native(mpi: Any, how: str, name: str) -> tuple[MPI.Datatype, MPI.Op] | None:
     return datatype, {"sum": mpi.SUM, "max": mpi.MAX, "min": mpi.MIN}[how]
 
 
-def invalidate_output(out: Array, name: str) -> None:
-    """Fill the output of a failed operation with invalid values.
-
-    NaN for floats, the smallest value for signed integers, the largest for unsigned, True for bool.
-    """
-    held = flat(out, name)
-    if name == "bfloat16":
-        held.fill(_BFLOAT16_NAN)
-    elif held.dtype.kind in "fc":
-        held.fill(complex(np.nan, np.nan) if held.dtype.kind == "c" else np.nan)
-    elif held.dtype.kind in "iu":
-        bounds = np.iinfo(held.dtype)
-        held.fill(bounds.min or bounds.max)
-    else:
-        held.fill(True)
-
-
 @dataclass(frozen=True)
 class Header:
     """One call of an operation; ``seq`` counts per group or pair."""
