@@ -198,15 +198,12 @@ is not set, so no Phalanx supervisor started this process; use %distributed star
     _hide_own_frames()
     _check_options(backend, timeout, all_gather_factory)
     addresses = () if interface is None else _addresses_of(interface)
-    if backend == "mpi":
-        _refuse_for_mpi(interface)
-        return _init_mpi(strict, timeout)
-    if is_supervised():
+    if is_supervised() and backend != "mpi":
         group = world()
         return join(timeout, addresses=addresses) if group is None else _open(group, timeout)
-    if backend == "any" and was_launched(os.environ):
+    if backend == "mpi" or (backend == "any" and was_launched(os.environ)):
         _refuse_for_mpi(interface)
-        return _open(adopt(lambda: join_mpi(timeout)), timeout)
+        return _init_mpi(strict, timeout)
     if strict:
         named = _named_ranks(os.environ)
         why = (

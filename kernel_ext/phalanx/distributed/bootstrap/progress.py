@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from phalanx.errors import NotSupported
+from phalanx.protocol import say_message
 
 from ..recorder import Records, records_of
 from .supervised import current_page, world
@@ -30,10 +31,9 @@ class Called(NamedTuple):
         >>> str(Called("all_sum", -1, 7)), str(Called("recv", 2, 3))
         ('all_sum #7', 'recv #3 from rank 2')
         """
-        text = f"{self.op} #{self.number}"
         if self.peer < 0:
-            return text
-        return f"{text} {'from' if self.op == 'recv' else 'to'} rank {self.peer}"
+            return f"{self.op} #{self.number}"
+        return say_message(self.op, self.peer, self.number)
 
 
 class HeldAt(NamedTuple):
