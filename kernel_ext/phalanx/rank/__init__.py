@@ -57,6 +57,7 @@ from .output import (
     publish_links,
     publish_sweep,
 )
+from .output_widgets import OutputWidgets, add_output
 
 __all__ = [
     "POST_MORTEM",
@@ -73,9 +74,11 @@ __all__ = [
     "MissingInput",
     "NoCellRuns",
     "OutputRecord",
+    "OutputWidgets",
     "OutputThrottle",
     "RankInputLog",
     "TypedLines",
+    "add_output",
     "asks_for_commands",
     "bind",
     "call_packed",

@@ -1,0 +1,215 @@
+"""Make the widgets of ranks live in the notebook.
+
+A widget's model lives in its rank; the page knows only the notebook's kernel. `WidgetRelay` passes
+comm messages on, both ways, under the comm's own id. Messages from a rank go out as messages of the
+notebook's kernel. Each comm has a `RankComm` in that kernel, which receives what the page sends.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from jupyter_client.session import extract_header
+
+from ..connection.transport import Message
+
+COMM_KINDS = frozenset({"comm_open", "comm_msg", "comm_close"})
+# Messages from the page that wait for a busy rank, for each comm. Moves of a slider are merged.
+MOST_WAITING = 256
+_PREFIX = "comm-"
+
+Send = Callable[[int, str, Message, str, list[Any]], None]
+
+
+def notebook_kernel() -> Any:
+    """Return the kernel of this process; None if it has no page for widgets."""
+    module = sys.modules.get("ipykernel.kernelapp")
+    if module is None or not module.IPKernelApp.initialized():
+        return None
+    return getattr(module.IPKernelApp.instance(), "kernel", None)
+
+
+class RankComm:
+    """Stand for a comm of a rank in the notebook's kernel; its comm manager calls the handlers.
+
+    One message at a time is with the rank. Later ones wait, and updates of a widget's state are
+    merged, so that a slider cannot flood a busy rank.
+    """
+
+    primary = False
+
+    def __init__(self, relay: WidgetRelay, comm_id: str, target: str, rank: int, cell: str) -> None:
+        self.comm_id = comm_id
+        self.target_name = target
+        self.rank = rank
+        self.cell = cell  # the cell that opened it: output of its callbacks belongs there
+        self.is_busy = False
+        self.waiting: deque[Message] = deque()
+        self._relay = relay
+
+    def handle_msg(self, message: Message) -> None:
+        """Pass a message from the page to the rank."""
+        self._relay.send(self, message)
+
+    def handle_close(self, message: Message) -> None:
+        """Tell the rank that the page has closed the comm."""
+        self._relay.send(self, message)
+
+    def close(self, *_args: Any, **_named: Any) -> None:
+        """Do nothing: the rank closes its comm."""
+
+
+class WidgetRelay:
+    """Passes the comm messages of all ranks of a workspace on.
+
+    The socket thread calls `on_published` and `on_lost`; the kernel's main thread calls `send`.
+    Without a notebook's kernel nothing is passed on, and `is_live` is False.
+
+    Parameters
+    ----------
+    send : callable
+        Sends a shell message to a rank: ``(rank, kind, content, message id, buffers)``.
+    """
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._kernel = notebook_kernel()
+        self._lock = threading.Lock()
+        self._comms: dict[str, RankComm] = {}
+        # By message id: the comm and the header of the page's message that the rank handles.
+        self._handled: dict[str, tuple[RankComm, Message]] = {}
+        self._numbers = itertools.count(1)
+
+    @property
+    def is_live(self) -> bool:
+        """Whether a page can show widgets."""
+        return self._kernel is not None
+
+    def cell_of(self, message_id: str) -> str:
+        """Return the name of the cell below which a callback's output is shown."""
+        with self._lock:
+            found = self._handled.get(message_id)
+        return "" if found is None else found[0].cell
+
+    def on_published(self, rank: int, cell: str, message: Message) -> None:
+        """Take a comm message of a rank, or the end of its handling of one."""
+        kind, content = message["header"]["msg_type"], message["content"]
+        cause = message["parent_header"].get("msg_id", "")
+        if kind == "status":
+            if content["execution_state"] == "idle":
+                self._on_handled(cause)
+            return
+        if self._kernel is None:
+            return
+        comm_id = content["comm_id"]
+        with self._lock:
+            if kind == "comm_open":
+                comm = RankComm(self, comm_id, content.get("target_name", ""), rank, cell)
+                self._comms[comm_id] = self._kernel.comm_manager.comms[comm_id] = comm
+            elif comm_id not in self._comms:
+                return  # made before this notebook was here
+            _, parent = self._handled.get(cause, (None, None))
+        if kind == "comm_close":
+            self._forget([comm_id])
+        self._publish(kind, content, parent, message.get("metadata"), message["buffers"])
+
+    def _publish(
+        self, kind: str, content: Message, parent: Message | None, metadata: Any, buffers: Any
+    ) -> None:
+        kernel = self._kernel
+        # A page waits for the echo of its own message: it names that message.
+        header = parent or extract_header(kernel.get_parent("shell"))
+        ours = {key: value for key, value in (metadata or {}).items() if key != "phalanx"}
+        kernel.session.send(
+            kernel.iopub_socket,
+            kind,
+            content,
+            parent=header,
+            metadata=ours,
+            buffers=buffers,
+            ident=f"comm-{content['comm_id']}".encode(),
+        )
+
+    def send(self, comm: RankComm, message: Message) -> None:
+        """Send a message of the page to the comm's rank, after those that wait."""
+        with self._lock:
+            if comm.is_busy:
+                _add_waiting(comm.waiting, message)
+                return
+            comm.is_busy = True
+        self._send_now(comm, message)
+
+    def _send_now(self, comm: RankComm, message: Message) -> None:
+        message_id = f"{_PREFIX}{next(self._numbers)}#{comm.rank}"
+        with self._lock:
+            self._handled[message_id] = comm, extract_header(message)
+        kind = message["header"]["msg_type"]
+        self._send(comm.rank, kind, message["content"], message_id, message.get("buffers") or [])
+
+    def _on_handled(self, message_id: str) -> None:
+        with self._lock:
+            comm, _ = self._handled.pop(message_id, (None, None))
+            if comm is None:
+                return
+            comm.is_busy = bool(comm.waiting)
+            following = comm.waiting.popleft() if comm.waiting else None
+        if following is not None:
+            self._send_now(comm, following)
+
+    def on_lost(self, rank: int) -> None:
+        """Close the comms of a dead rank on the page."""
+        with self._lock:
+            ids = [comm_id for comm_id, comm in self._comms.items() if comm.rank == rank]
+        self._close(ids)
+
+    def close(self) -> None:
+        """Close all comms on the page; the ranks keep theirs."""
+        self._close(list(self._comms))
+
+    def _close(self, ids: Iterable[str]) -> None:
+        ids = list(ids)
+        self._forget(ids)
+        for comm_id in ids:
+            self._publish("comm_close", {"comm_id": comm_id, "data": {}}, None, None, None)
+
+    def _forget(self, ids: Iterable[str]) -> None:
+        with self._lock:
+            gone = {comm_id for comm_id in ids if self._comms.pop(comm_id, None) is not None}
+            for comm_id in gone:
+                self._kernel.comm_manager.comms.pop(comm_id, None)
+            self._handled = {
+                key: value for key, value in self._handled.items() if value[0].comm_id not in gone
+            }
+
+
+def is_comm(message_id: str) -> bool:
+    """Whether a request was a message from the page to a comm."""
+    return message_id.startswith(_PREFIX)
+
+
+def _state_of(message: Message) -> Any:
+    """Return the state that a message updates; None for any other message."""
+    data = message["content"].get("data") or {}
+    is_update = data.get("method") == "update" and not message.get("buffers")
+    return data.get("state") if is_update else None
+
+
+def _add_waiting(waiting: deque[Message], message: Message) -> None:
+    """Add a message, or merge its update into the last one that waits.
+
+    The merged update is answered under the later message's name, as the page expects for every
+    name of a widget that it has sent again.
+    """
+    state = _state_of(message)
+    last = _state_of(waiting[-1]) if waiting else None
+    if state is not None and last is not None and last.keys() <= state.keys():
+        waiting[-1] = message
+        return
+    waiting.append(message)
+    if len(waiting) > MOST_WAITING:
+        waiting.popleft()
