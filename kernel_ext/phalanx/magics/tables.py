@@ -214,7 +214,7 @@ class Figures:
         publish_display_data(event.data, event.metadata, transient=transient, update=is_update)
 
     def show_widget(self, event: Display, ranks: tuple[int, ...]) -> None:
-        """Show a widget of one of the cell's ``ranks`` in its place in a row.
+        """Show a rank's widget in its place in a row.
 
         The first row has the first widget of each rank, in the order of ranks, the second row the
         second ones. A place is an empty display until its rank fills it.

@@ -174,9 +174,9 @@ def keep_no_outputs(shell: Any) -> None:
 
 
 def prepare_bars(has_widgets: Callable[[], bool]) -> None:
-    """Make `tqdm.notebook` (and so `tqdm.auto`) draw as `tqdm` does where widgets are text.
+    """Make `tqdm.notebook` (and so `tqdm.auto`) draw text without widgets.
 
-    ``has_widgets`` is asked when the module is imported.
+    ``has_widgets`` is asked when the module is imported: where widgets are live, bars are, too.
     """
     sys.meta_path.insert(0, _TextBars(has_widgets))
 

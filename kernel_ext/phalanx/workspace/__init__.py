@@ -39,8 +39,8 @@ from .workspace import Workspace
 
 __all__ = [
     "IMAGE_KINDS",
-    "WIDGET",
     "MAX_LINES",
+    "WIDGET",
     "CannotAsk",
     "Clear",
     "Completions",

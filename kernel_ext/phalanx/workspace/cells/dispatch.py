@@ -363,7 +363,10 @@ class Dispatch:
             self._answer_output(cell, rank, message)
 
     def _on_widget(self, message_id: str, message: Message) -> None:
-        """Pass a comm message on; show the output of a callback below the widget's cell."""
+        """Pass a comm message on.
+
+        Output of a callback is shown below the cell that made the widget.
+        """
         name, _, number = message_id.rpartition("#")
         rank = int(number) if number.isdecimal() else -1
         if is_comm(message_id):

@@ -566,7 +566,7 @@ class CellRunner:
         return self._client.get(self._dispatch.engines, tuple(self._lost))
 
     def close_client(self) -> None:
-        """Close ipyparallel's client, if there is one, and the ranks' widgets on the page."""
+        """Close ipyparallel's client and the ranks' widgets on the page."""
         self._client.close()
         self._dispatch.widgets.close()
 
