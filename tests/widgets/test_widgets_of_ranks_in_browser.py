@@ -12,23 +12,29 @@ pytestmark = [pytest.mark.slow, pytest.mark.browser, pytest.mark.timeout(300), d
 CELLS = [
     "%load_ext phalanx\n%distributed start -n 2",
     # A slider with a callback; text of the callback goes into an Output, and below the cell.
-    "%%distributed\n"
-    "import ipywidgets as w\n"
-    "slider, out = w.IntSlider(value=3 + rank), w.Output()\n"
-    "def moved(change):\n"
-    "    with out:\n"
-    "        print(f'rank {rank} captures {change.new}')\n"
-    "    print('moved to', change.new)\n"
-    "slider.observe(moved, 'value')\n"
-    "display(w.VBox([slider, out]))",
+    (
+        "%%distributed\n"
+        "import ipywidgets as w\n"
+        "slider, out = w.IntSlider(value=3 + rank), w.Output()\n"
+        "def moved(change):\n"
+        "    with out:\n"
+        "        print(f'rank {rank} captures {change.new}')\n"
+        "    print('moved to', change.new)\n"
+        "slider.observe(moved, 'value')\n"
+        "display(w.VBox([slider, out]))"
+    ),
     "%%distributed\nslider.value, 'read back'",
     "%%distributed\nslider.value = 77",
-    "%%distributed\n"
-    "from tqdm.notebook import tqdm\n"
-    "for _ in tqdm(range(20), desc=f'bar {rank}'):\n    pass",
-    "%%distributed\n"
-    "from rich.progress import track\n"
-    "for _ in track(range(3), description=f'rich {rank}'):\n    pass",
+    (
+        "%%distributed\n"
+        "from tqdm.notebook import tqdm\n"
+        "for _ in tqdm(range(20), desc=f'bar {rank}'):\n    pass"
+    ),
+    (
+        "%%distributed\n"
+        "from rich.progress import track\n"
+        "for _ in track(range(3), description=f'rich {rank}'):\n    pass"
+    ),
     "%%distributed --view tabs\nprint('in the tab of', rank)\nslider",
     "%distributed stop",
 ]
