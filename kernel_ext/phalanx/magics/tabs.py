@@ -18,7 +18,7 @@ Message = dict[str, Any]
 
 
 class TabsView(NotebookView):
-    """Shows the text, figures and widgets of each rank in a tab of its own.
+    """Shows each rank's text, figures and widgets in a tab.
 
     A tab is an ``Output`` widget, which is sent as a whole: a changed tab is sent at most 10 times a
     second, and a long one less often. Questions, notices and progress bars stand below the tabs.
@@ -76,7 +76,7 @@ class TabsView(NotebookView):
         self._changed.add(rank)
 
     def refresh(self, now_s: float) -> float | None:
-        """Send the changed tabs if they are due; return the next due time."""
+        """Send changed tabs that are due; return the next due time."""
         if not self._tabs or not self._changed:
             return super().refresh(now_s)
         if now_s < self._due_s:

@@ -1,6 +1,6 @@
 """Put what a rank shows within an ``Output`` widget into the widget.
 
-In a plain kernel the page does that: it knows the request whose output the widget captures. The page
+In a plain kernel the page does that: it knows the request, and the widget names the request. The page
 does not know a rank's requests. So the rank keeps that output back and adds it to the widget's
 ``outputs``, which the page draws.
 """
@@ -28,7 +28,7 @@ class OutputWidgets:
         self._will_clear: set[str] = set()  # with the next output
 
     def take(self, kind: str, content: Message, request: Any) -> bool:
-        """Take a message that is about to be sent; return whether a widget has it now."""
+        """Take a message to be sent; return whether a widget has it."""
         if kind.startswith("comm_"):
             self._look_at(kind, content)
         elif self.is_on and self._capturing and kind in CAPTURED:

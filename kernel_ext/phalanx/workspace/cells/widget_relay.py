@@ -27,7 +27,7 @@ Send = Callable[[int, str, Message, str, list[Any]], None]
 
 
 def notebook_kernel() -> Any:
-    """Return the kernel of this process; None if it has no page for widgets."""
+    """Return this process's notebook kernel, or None."""
     module = sys.modules.get("ipykernel.kernelapp")
     if module is None or not module.IPKernelApp.initialized():
         return None
@@ -35,7 +35,9 @@ def notebook_kernel() -> Any:
 
 
 class RankComm:
-    """Stand for a comm of a rank in the notebook's kernel; its comm manager calls the handlers.
+    """Stand for a rank's comm in the notebook's kernel.
+
+    The kernel's comm manager calls the handlers.
 
     One message at a time is with the rank. Later ones wait, and updates of a widget's state are
     merged, so that a slider cannot flood a busy rank.
@@ -91,13 +93,13 @@ class WidgetRelay:
         return self._kernel is not None
 
     def cell_of(self, message_id: str) -> str:
-        """Return the name of the cell below which a callback's output is shown."""
+        """Return the cell below which a callback's output is shown."""
         with self._lock:
             found = self._handled.get(message_id)
         return "" if found is None else found[0].cell
 
     def on_published(self, rank: int, cell: str, message: Message) -> None:
-        """Take a comm message of a rank, or the end of its handling of one."""
+        """Take a rank's comm message, or the end of a callback."""
         kind, content = message["header"]["msg_type"], message["content"]
         cause = message["parent_header"].get("msg_id", "")
         if kind == "status":
@@ -136,7 +138,7 @@ class WidgetRelay:
         )
 
     def send(self, comm: RankComm, message: Message) -> None:
-        """Send a message of the page to the comm's rank, after those that wait."""
+        """Send the page's message to the rank, after those that wait."""
         with self._lock:
             if comm.is_busy:
                 _add_waiting(comm.waiting, message)
@@ -200,10 +202,10 @@ def _state_of(message: Message) -> Any:
 
 
 def _add_waiting(waiting: deque[Message], message: Message) -> None:
-    """Add a message, or merge its update into the last one that waits.
+    """Add a message, or replace the last waiting update by it.
 
-    The merged update is answered under the later message's name, as the page expects for every
-    name of a widget that it has sent again.
+    Only an update of the same names is replaced: the page expects an answer to its last message for
+    each name.
     """
     state = _state_of(message)
     last = _state_of(waiting[-1]) if waiting else None
