@@ -40,6 +40,10 @@ CELLS = [
 ]
 
 
+_HAS_TWO_AT_77 = """() => [...document.querySelectorAll('.widget-readout')]
+    .filter(its => its.innerText.trim() === '77').length >= 2"""
+
+
 class Mover(Onlooker):
     """Somebody who moves sliders with the keyboard."""
 
@@ -53,6 +57,11 @@ class Mover(Onlooker):
             arg=[text, n],
             timeout=PATIENCE_MS,
         )
+
+    def reload(self) -> None:
+        """Save the notebook, and load the page again while the kernel lives."""
+        self.page.evaluate("() => window.jupyterapp.commands.execute('docmanager:save')")
+        self.page.reload()
 
     def run_and_see(self, index: int, *texts: str) -> None:
         self.run_cell(index)
@@ -75,11 +84,7 @@ def test_a_slider_a_bar_an_output_and_tabs(tmp_path):
         mover.look("moved")
         mover.run_and_see(2, "(3, 'read back')", "(5, 'read back')")
         mover.run_cell(3)
-        mover.page.wait_for_function(
-            "() => [...document.querySelectorAll('.widget-readout')].filter("
-            "its => its.innerText.trim() === '77').length === 2",
-            timeout=PATIENCE_MS,
-        )
+        mover.page.wait_for_function(_HAS_TWO_AT_77, timeout=PATIENCE_MS)
         mover.run_cell(4)
         mover.see("20/20", 2)
         mover.run_and_see(5, "rich 0", "rich 1")
@@ -90,4 +95,9 @@ def test_a_slider_a_bar_an_output_and_tabs(tmp_path):
         tabs.first.click()
         mover.see("in the tab of 1")
         mover.look("tabs")
+        mover.reload()
+        mover.page.wait_for_function(_HAS_TWO_AT_77, timeout=PATIENCE_MS)
+        handles.nth(0).focus()
+        mover.page.keyboard.press("ArrowLeft")
+        mover.see("rank 0 captures 76")
         mover.run_and_see(7, "stopped the 2 ranks")

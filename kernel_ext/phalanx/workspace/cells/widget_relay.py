@@ -7,6 +7,8 @@ notebook's kernel. Each comm has a `RankComm` in that kernel, which receives wha
 
 from __future__ import annotations
 
+import base64
+import importlib
 import itertools
 import sys
 import threading
@@ -22,6 +24,7 @@ COMM_KINDS = frozenset({"comm_open", "comm_msg", "comm_close"})
 # Messages from the page that wait for a busy rank, for each comm. Moves of a slider are merged.
 MOST_WAITING = 256
 _PREFIX = "comm-"
+_WIDGET_TARGET = "jupyter.widget"
 
 Send = Callable[[int, str, Message, str, list[Any]], None]
 
@@ -37,16 +40,21 @@ def notebook_kernel() -> Any:
 class RankComm:
     """Stand for a rank's comm in the notebook's kernel.
 
-    The kernel's comm manager calls the handlers.
+    The kernel's comm manager calls the handlers. One message at a time is with the rank. Later ones
+    wait, and an update replaces the one that waits, so that a slider cannot flood a busy rank.
 
-    One message at a time is with the rank. Later ones wait, and updates of a widget's state are
-    merged, so that a slider cannot flood a busy rank.
+    ipywidgets counts it among the kernel's widgets. So a page that is loaded again, or an export,
+    gets the widget's last state, also while the rank is busy.
     """
 
     primary = False
+    _model_name = property(lambda self: self._state.get("_model_name"))
+    _model_module = property(lambda self: self._state.get("_model_module"))
+    _model_module_version = property(lambda self: self._state.get("_model_module_version"))
 
     def __init__(self, relay: WidgetRelay, comm_id: str, target: str, rank: int, cell: str) -> None:
-        self.comm_id = comm_id
+        self.comm_id = self.model_id = comm_id
+        self._state: Message = {}
         self.target_name = target
         self.rank = rank
         self.cell = cell  # the cell that opened it: output of its callbacks belongs there
@@ -61,6 +69,35 @@ class RankComm:
     def handle_close(self, message: Message) -> None:
         """Tell the rank that the page has closed the comm."""
         self._relay.send(self, message)
+
+    def keep_state(self, message: Message) -> None:
+        """Keep what a rank's message says of the widget's state."""
+        data = message["content"].get("data") or {}
+        state = data.get("state")
+        if isinstance(state, dict):
+            state = dict(state)
+            widget_module()._put_buffers(state, data.get("buffer_paths") or [], message["buffers"])
+            self._state.update(state)
+
+    def get_state(self, *_args: Any, **_named: Any) -> Message:
+        """Return the widget's last state, as `ipywidgets.Widget.get_state` does."""
+        return self._state
+
+    def _get_embed_state(self, drop_defaults: bool = False) -> Message:
+        state, paths, buffers = widget_module()._remove_buffers(self._state)
+        embedded = {
+            "model_name": self._model_name,
+            "model_module": self._model_module,
+            "model_module_version": self._model_module_version,
+            "state": state,
+        }
+        if buffers:
+            data = [base64.standard_b64encode(its).decode() for its in buffers]
+            embedded["buffers"] = [
+                {"encoding": "base64", "path": path, "data": its}
+                for path, its in zip(paths, data, strict=True)
+            ]
+        return embedded
 
     def close(self, *_args: Any, **_named: Any) -> None:
         """Do nothing: the rank closes its comm."""
@@ -113,9 +150,13 @@ class WidgetRelay:
             if kind == "comm_open":
                 comm = RankComm(self, comm_id, content.get("target_name", ""), rank, cell)
                 self._comms[comm_id] = self._kernel.comm_manager.comms[comm_id] = comm
+                if comm.target_name == _WIDGET_TARGET:
+                    widget_module()._instances[comm_id] = comm
             elif comm_id not in self._comms:
                 return  # made before this notebook was here
             _, parent = self._handled.get(cause, (None, None))
+            if self._comms[comm_id].target_name == _WIDGET_TARGET:
+                self._comms[comm_id].keep_state(message)
         if kind == "comm_close":
             self._forget([comm_id])
         self._publish(kind, content, parent, message.get("metadata"), message["buffers"])
@@ -184,9 +225,15 @@ class WidgetRelay:
             gone = {comm_id for comm_id in ids if self._comms.pop(comm_id, None) is not None}
             for comm_id in gone:
                 self._kernel.comm_manager.comms.pop(comm_id, None)
+                widget_module()._instances.pop(comm_id, None)
             self._handled = {
                 key: value for key, value in self._handled.items() if value[0].comm_id not in gone
             }
+
+
+def widget_module() -> Any:
+    """Return the module of ipywidgets that knows the widgets of a kernel."""
+    return importlib.import_module("ipywidgets.widgets.widget")
 
 
 def is_comm(message_id: str) -> bool:
