@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import NamedTuple
 
 Failures = dict[int, tuple[str, str, tuple[str, ...]]]
@@ -30,11 +31,10 @@ _REMEDIES = {
     errno.EMFILE: "raise the limit (ulimit -n)",
     errno.EAGAIN: _LIMITS,
     errno.ENOMEM: _LIMITS,
+    errno.ENOEXEC: "begin a script with #! and its interpreter",
     errno.EACCES: f"change its mode, or {_NAME_ANOTHER}",
 }
-_REMEDIES |= dict.fromkeys(
-    (errno.EEXIST, errno.EISDIR, errno.ENOENT, errno.ENOTDIR, errno.EROFS), _NAME_ANOTHER
-)
+_REMEDIES |= dict.fromkeys((errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.EROFS), _NAME_ANOTHER)
 
 
 def did_you_mean(word: str, known: Iterable[str], otherwise: str = "") -> str:
@@ -79,11 +79,14 @@ def say_refusal(error: Exception) -> str:
     """
     number = getattr(error, "errno", None) or 0
     place = getattr(error, "filename", None)
+    place = None if place is None else os.fsdecode(place)
     if number == errno.ENOENT and place is None:  # only the current folder has no name here
         return "the folder that you are in has been removed; cd to one that is there"
     text = getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__
-    where = "" if place is None else f"{os.fsdecode(place)}: "
+    where = "" if place is None else f"{place}: "
     remedy = _REMEDIES.get(number, "") if number or isinstance(error, OSError) else _LIMITS
+    if number == errno.ENOENT and place and Path(place).exists():  # the system names the script
+        remedy = "is the interpreter there that its first line names?"
     return f"{where}{text}{f'; {remedy}' if remedy else ''}"
 
 
