@@ -253,7 +253,12 @@ class DistributedMagics(Magics):  # type: ignore[misc]
         self._workspace = workspace
         self._pages.clear()
         self._meet_page()
-        workspace.make_view = lambda: self._view(workspace)
+
+        def make_view() -> NotebookView:
+            """Make the view of one cell in this notebook."""
+            return self._view(workspace)
+
+        workspace.make_view = make_view
         for widget in self._live:  # widgets of a workspace that was detached show it again
             if widget.workspace.name == workspace.name:
                 widget.workspace = workspace
