@@ -210,6 +210,7 @@ def stop(field: Field, rng: random.Random, seed: str) -> float:
 
 def stop_in_step(field: Field, rng: random.Random, seed: str) -> float:
     """A stop in a loop of steps: all ranks have done the same number, or a line says where they are."""
+    field.good("n_done, params = 0, np.zeros(100)")
     cell = field.begin(f"soak_ops.train(part, {rng.randrange(field.size)})")
     field.wait_busy(cell)
     time.sleep(rng.random() * 0.1)
@@ -233,7 +234,7 @@ def stop_in_step(field: Field, rng: random.Random, seed: str) -> float:
 
 _CYCLES = (
     "px.recv((3,), 'int64', (rank + 1) % size)",
-    "px.send(np.zeros(1 << 20), (rank + 1) % size)",
+    "px.send(np.zeros(1 << 23), (rank + 1) % size)",  # more than sockets hold
     "px.recv((3,), 'int64', 1) if rank == 0 else px.all_sum(1)",
     "px.all_sum(1, group=part if rank == 1 else world)",
     "for group in (part, world) if rank == 1 else (world, part): px.all_sum(1, group=group)",
