@@ -109,6 +109,24 @@ def test_input_goes_to_every_rank_and_ends(sections):
     assert sections["input"] == {rank: [f"b'typed\\n' {len(INPUT)} {digest}"] for rank in RANKS}
 
 
+def test_unfinished_lines_of_ranks_are_not_torn(script):
+    path = script(
+        """
+        import sys
+        import phalanx as px
+        px.init()
+        print("epoch", end=" ", flush=True)
+        px.barrier()
+        for step in range(100): print(f"\\r{step}%", end="", file=sys.stderr, flush=True)
+        px.barrier()
+        print("loss")
+        """
+    )
+    said = launch("-n", "2", path)
+    assert sorted(said.stdout.splitlines()) == [b"[0] epoch loss", b"[1] epoch loss"]
+    assert sorted(said.stderr.splitlines()) == [b"[0] 99%", b"[1] 99%"]
+
+
 def test_streams_stay_apart(said):
     assert sorted(said.stderr.splitlines()) == [f"[{r}] error".encode() for r in RANKS]
 
@@ -242,8 +260,13 @@ def in_terminal(fd, *command):
     """A process whose terminal this is."""
     return subprocess.Popen(
         command, stdin=fd, stdout=fd, stderr=fd, start_new_session=True,
+        env={**os.environ, "TERM": "xterm"},
         preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509
     )  # fmt: skip
+
+
+def both_ask(text):
+    return text.endswith(b"[0] (Pdb) \r\n[1] (Pdb) ")
 
 
 def test_the_debugger_on_all_ranks_in_a_terminal(script):
@@ -252,13 +275,11 @@ def test_the_debugger_on_all_ranks_in_a_terminal(script):
     ours, theirs = pty.openpty()
     before = termios.tcgetattr(theirs), fcntl.fcntl(theirs, fcntl.F_GETFL)
     with in_terminal(theirs, *LAUNCH, "-n", "2", path) as popen:
-        read_until(ours, lambda text: text.count(b"(Pdb) ") == 2)
+        read_until(ours, both_ask)
         os.write(ours, b"p x + 1\n")
-        text = read_until(ours, lambda text: text.count(b"(Pdb) ") == 2)
-        assert sorted(line for line in text.split(b"\r\n") if b"43" in line) == [
-            b"[0] 43",
-            b"[1] 43",
-        ]
+        text = read_until(ours, lambda text: text.count(b"43") == 2 and both_ask(text))
+        assert b"[0] 43\r\n" in text
+        assert b"[1] 43\r\n" in text
         os.write(ours, b"c\n")
         text = read_until(ours, lambda text: text.count(b"after 42") == 2)
         assert b"[0] after 42\r\n" in text
