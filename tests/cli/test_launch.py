@@ -109,6 +109,33 @@ def test_input_goes_to_every_rank_and_ends(sections):
     assert sections["input"] == {rank: [f"b'typed\\n' {len(INPUT)} {digest}"] for rank in RANKS}
 
 
+def test_what_is_no_text_goes_through(tmp_path):
+    folder = tmp_path / os.fsdecode(b"f\xff")
+    folder.mkdir()
+    code = """
+    import os, sys
+    words = *map(os.fsencode, sys.argv), os.environb[b"A"], os.path.basename(os.getcwdb())
+    sys.stdout.buffer.write(b" ".join(words) + b"\\n")
+    """
+    name, word = write_script(folder, code, os.fsdecode(b"s\xfe.py")), os.fsdecode(b"\xfd\xc3")
+    said = launch("-n", "1", "--cwd", str(folder), "--env", f"A={word}", name, word, "ü")
+    expected = b" ".join([os.fsencode(name), b"\xfd\xc3", "ü".encode(), b"\xfd\xc3", b"f\xff"])
+    assert said.stdout == b"[0] " + expected + b"\n", said.stderr
+    # Nor is a message lost that names it: of the launcher, of the supervisor.
+    script = folder / os.fsdecode(b"q\xff")
+    script.touch(0o755)
+    said = launch("-n", "1", str(script))
+    assert said.stderr.endswith(b"q\\xff: Exec format error\n")
+    assert said.stderr.count(b"\n") == 1
+
+
+def test_in_the_locale_c_words_keep_their_bytes(script):
+    path = script("import os, sys; os.write(1, b'\\n'.join(map(os.fsencode, sys.argv[1:])))")
+    plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    said = launch("-n", "1", path, "ü", os.fsdecode(b"\xff"), env=plain)
+    assert said.stdout == "[0] ü\n[0] ".encode() + b"\xff\n", said.stderr
+
+
 def test_unfinished_lines_of_ranks_are_not_torn(script):
     path = script(
         """

@@ -106,7 +106,9 @@ class Screen:
 
     def say(self, text: str) -> None:
         """Print a line of the launcher."""
-        self.write(self.lines.say("stderr", f"phalanx launch: {text}\n".encode()))
+        self.write(
+            self.lines.say("stderr", f"phalanx launch: {text}\n".encode(errors="surrogateescape"))
+        )
 
     def say_verbose(self, text: str) -> None:
         """Print a line of the launcher if ``--verbose`` is set."""
@@ -142,7 +144,8 @@ def _labels(kind: str, hosts: Sequence[str]) -> Callable[[int], bytes]:
     def label(rank: int) -> bytes:
         if rank == LAUNCHER:
             return b""
-        return f"[{hosts[rank]} {rank}] ".encode() if kind == "host" else by_rank(rank)
+        by_host = f"[{hosts[rank]} {rank}] ".encode(errors="surrogateescape")
+        return by_host if kind == "host" else by_rank(rank)
 
     return label
 
