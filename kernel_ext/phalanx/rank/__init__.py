@@ -57,6 +57,7 @@ from .output import (
     publish_links,
     publish_sweep,
 )
+from .signals import SignalHandlers, describe_error, in_cell
 
 __all__ = [
     "POST_MORTEM",
@@ -75,15 +76,18 @@ __all__ = [
     "OutputRecord",
     "OutputThrottle",
     "RankInputLog",
+    "SignalHandlers",
     "TypedLines",
     "asks_for_commands",
     "bind",
     "call_packed",
     "copy_names",
     "cut",
+    "describe_error",
     "enter",
     "escape_surrogates",
     "fetch",
+    "in_cell",
     "introduce",
     "keep_no_outputs",
     "leave_debuggers",
