@@ -44,7 +44,7 @@ def os_bytes(text: str) -> bytes:
 
 
 def shown(text: str) -> str:
-    r"""Replace what is no character, so that ``text`` can be sent and printed.
+    r"""Replace what is no character, to send or print ``text``.
 
     Examples
     --------
@@ -89,7 +89,7 @@ def decode_options(line: bytes, kind: type[_T]) -> _T:
 
 
 def encode_message(message: object) -> bytes:
-    """Return a message in MessagePack; its texts are made fit to be shown."""
+    """Return a message in MessagePack, with its texts as `shown`."""
     try:
         return msgspec.msgpack.encode(message)
     except UnicodeEncodeError:

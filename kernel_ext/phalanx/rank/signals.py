@@ -14,13 +14,13 @@ _SIGNALS = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, sign
 
 
 def describe_error(error: BaseException) -> str:
-    """Return an error as text, with its traceback from the first line of a cell on."""
+    """Return an error as text, from the first cell frame on."""
     frames = in_cell(error) or error.__traceback__
     return "".join(traceback.format_exception(type(error), error, frames)).rstrip("\n")
 
 
 def in_cell(error: BaseException) -> TracebackType | None:
-    """Return an error's traceback from the first line of a cell on; None without any."""
+    """Return a traceback from the first cell frame on, or None."""
     frames = error.__traceback__
     while frames is not None and not frames.tb_frame.f_code.co_filename.startswith(CELL):
         frames = frames.tb_next

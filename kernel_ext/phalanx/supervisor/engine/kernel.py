@@ -312,7 +312,7 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         self._gate.begin_code()
 
     def tell_soon(self, text: str) -> None:
-        """Show a text below the last cell; may be called in a signal handler."""
+        """Show a text below the last cell; signal handlers may call this."""
         self._untold.append(text)
         self.io_loop.add_callback_from_signal(self._tell_untold)
 
