@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 
 DESCRIPTION = (
     "Runs a script (with Python), a module (-m) or any other program once per rank, on this "
-    "machine or on several hosts. Lines of output come whole and with their rank; what you type goes to every rank. "
+    "machine or on several hosts. Lines of output come whole and with their rank; of a progress bar a "
+    "file gets the last state only (--label none: every byte). What you type goes to every rank. "
     "Ctrl-C ends the ranks, Ctrl-\\ shows where their Python code is. "
     "The exit status is that of the first rank that failed (128 + number for a signal). What "
     "follows the script's name belongs to the script."

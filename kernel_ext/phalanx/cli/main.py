@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import errno
 import importlib
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -98,6 +99,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code.
     """
     words = list(sys.argv[1:] if argv is None else argv)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # as stderr does: a path may be no text
+        sys.stdout.reconfigure(errors="backslashreplace")
     asked = next((word for word in words if not word.startswith("-")), None)
     parser = _parser(asked if asked in _COMMANDS else "--help")
     if not words:

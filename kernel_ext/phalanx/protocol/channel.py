@@ -16,6 +16,7 @@ from collections import deque
 
 import msgspec
 
+from .os_text import encode_message
 from .rank import ToRank, ToSupervisor, Withdraw
 
 MAX_FRAME = 64 << 20  # only stops corrupt lengths: a rendezvous share has some hundred bytes
@@ -29,7 +30,7 @@ class ChannelClosed(ConnectionError):
 
 
 def pack_frame(message: msgspec.Struct) -> bytes:
-    body = msgspec.msgpack.encode(message)
+    body = encode_message(message)
     return _LENGTH.pack(len(body)) + body
 
 

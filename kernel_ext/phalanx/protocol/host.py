@@ -46,15 +46,15 @@ class RunCommand(msgspec.Struct, frozen=True, tag="run_command", forbid_unknown_
     """Root: start this rank's command.
 
     ``words`` are the command line as the user gave it. The command starts in the host's folder.
-    A script or module runs with ``python`` ("": the supervisor's own interpreter).
+    A script or module runs with ``python`` (empty: the supervisor's own interpreter).
     ``is_script_checked``: the supervisor reports a missing script without starting Python.
     """
 
     rank: Rank
-    words: tuple[str, ...]
-    env: dict[str, str]
+    words: tuple[bytes, ...]
+    env: dict[bytes, bytes]
     is_script_checked: bool
-    python: str = ""
+    python: bytes = b""
 
 
 class CommandInput(msgspec.Struct, frozen=True, tag="command_input", forbid_unknown_fields=True):

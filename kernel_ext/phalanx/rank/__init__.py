@@ -58,6 +58,7 @@ from .output import (
     publish_sweep,
 )
 from .output_widgets import OutputWidgets, add_output
+from .signals import SignalHandlers, describe_error, in_cell
 
 __all__ = [
     "POST_MORTEM",
@@ -77,6 +78,7 @@ __all__ = [
     "OutputThrottle",
     "OutputWidgets",
     "RankInputLog",
+    "SignalHandlers",
     "TypedLines",
     "add_output",
     "asks_for_commands",
@@ -84,9 +86,11 @@ __all__ = [
     "call_packed",
     "copy_names",
     "cut",
+    "describe_error",
     "enter",
     "escape_surrogates",
     "fetch",
+    "in_cell",
     "introduce",
     "keep_no_outputs",
     "leave_debuggers",

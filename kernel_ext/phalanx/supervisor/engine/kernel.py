@@ -70,6 +70,7 @@ from phalanx.rank import (
     NoCellRuns,
     OutputThrottle,
     OutputWidgets,
+    SignalHandlers,
     TypedLines,
     asks_for_commands,
     call_packed,
@@ -274,6 +275,8 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         mlx.raise_only_while(
             runs_cell, is_held=lambda: bool(self._holding), is_stopped=self._gate.is_stopped
         )
+        self._handlers = SignalHandlers(self.tell_soon)
+        os.register_at_fork(after_in_child=self._handlers.open)
         self._reserve = _Reserve()
         self._lines = TypedLines(rank, self._ask, self._withdraw, current_loss)
         self._stdin = CellInput(self._next_of_stdin)
@@ -281,6 +284,7 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         self._last_cell = ""  # the cell that has a value to give
         self._evaluated: dict[str, Any] = {}  # results of `Evaluate` until a client fetches them
         self._has_said_rebound = False
+        self._untold: deque[str] = deque(maxlen=64)  # texts of `tell_soon`
         self._ended_in: dict[str, Any] = {}  # the error that ended the cell's code, as in a reply
         self._cell_parent: dict[str, Any] = {}
         self.shell_channel_thread = _NoSubshells()
@@ -298,13 +302,26 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         self._plain_show_lines = self.shell._showtraceback
         self.shell._showtraceback = self._show_lines
         self.shell.show_usage_error = self._show_usage_error
-        self.shell.ast_transformers.append(_BeforeCode(self._gate.begin_code))
+        self.shell.ast_transformers.append(_BeforeCode(self._begin_code))
         self.control_handlers["phalanx_line"] = self._on_line
         self.control_handlers["phalanx_interrupt"] = self._on_interrupt
         self.control_handlers["phalanx_let_in"] = self._on_let_in
         self.control_handlers["phalanx_drawn"] = self._on_drawn
         self.control_handlers["phalanx_greet"] = self._on_greet
         self._help = KernelHelp(self)
+
+    def _begin_code(self) -> None:
+        self._handlers.open()
+        self._gate.begin_code()
+
+    def tell_soon(self, text: str) -> None:
+        """Show a text below the last cell; signal handlers may call this."""
+        self._untold.append(text)
+        self.io_loop.add_callback_from_signal(self._tell_untold)
+
+    def _tell_untold(self) -> None:
+        while self._untold:
+            self._own_streams["stderr"].write(f"{self._untold.popleft()}\n")
 
     def _hand_over_names(self) -> Callable[[], None]:
         """Return a function that assigns a thread's output to a cell.
@@ -441,9 +458,12 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         cell = said.get("cell")
         self._last_cell, self._evaluated = cell or "", {}
         if not isinstance(cell, str):
-            plain: dict[str, Any] = await super().do_execute(
-                *arguments, cell_meta=cell_meta, cell_id=cell_id
-            )
+            try:
+                plain: dict[str, Any] = await super().do_execute(
+                    *arguments, cell_meta=cell_meta, cell_id=cell_id
+                )
+            finally:
+                self._handlers.close()
             return plain
         self._enter_cell(cell, said)
         tracer, last_error = sys.gettrace(), LastError()
@@ -454,6 +474,7 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
                 reply = self._perform(said["task"])
             else:
                 reply = await super().do_execute(*arguments, cell_meta=cell_meta, cell_id=cell_id)
+                self._handlers.close()
                 self._say_pages(reply)
                 reply = self._wait_for_evaluations(reply)
             # From here on an interrupt is too late; this call raises a pending one.
@@ -466,6 +487,9 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
             reply = self._failed("KeyboardInterrupt")
         except bdb.BdbQuit:  # from a debugger that had stepped out of the cell
             reply = self._failed("BdbQuit", DEBUGGER_QUIT)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - of a signal handler, after the code
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            reply = self._in_plain_words(self._say_failed(error), last_error)
         finally:
             leave_debuggers(self.shell.user_ns, tracer)
             self._keep_error(cell, code, reply, last_error)
@@ -476,7 +500,11 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         """Call a function; as a stoppable cell if the metadata say so."""
         said = (parent.get("metadata") or {}).get("phalanx") or {}
         if not said.get("is_cell"):
-            super().apply_request(stream, ident, parent)
+            self._handlers.open()
+            try:
+                super().apply_request(stream, ident, parent)
+            finally:
+                self._handlers.close()
             return
         metadata = self.init_metadata(parent)
         reply, buffers = self._call(said["cell"], said, parent["buffers"])
@@ -494,8 +522,9 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         try:
             try:
                 self._gate.begin(cell)
-                self._gate.begin_code()
+                self._begin_code()
                 value = call_packed(packed, self.shell.user_ns)
+                self._handlers.close()
                 mlx.wait_for_evaluations()
                 # From here on an interrupt is too late; this call raises a pending one.
                 signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -554,12 +583,14 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         self._held.begin()
         self._window.begin()
         self._widgets.is_on = bool(said.get("widgets"))
+        self._tell_untold()
         self._ended_in = {}
         if said.get("stopped"):  # the cell was stopped before it arrived here
             self._gate.interrupt(cell)
 
     def _leave_cell(self, cell: str, reply: dict[str, Any]) -> None:
         """End a cell, and notify the supervisor."""
+        self._handlers.close()
         self._gate.end()
         self._held.end()
         self._lines.end()

@@ -72,6 +72,7 @@ from phalanx.protocol.host import (
     Traces,
     WatchRanks,
 )
+from phalanx.protocol.os_text import decode_options
 
 from ..health.liveness import HealthWatch, SilenceTimer, TaskSet
 from ..launchers.remote_command import BEGUN, say_in, take_key
@@ -196,10 +197,11 @@ class HostCommands:
         if rank not in self._host.ranks or (is_again and not self._has_ended(rank)):
             msg = f"rank {rank} is not to be started here"
             raise ValueError(msg)
-        env = {**os.environ, **message.env}
+        added = {os.fsdecode(name): os.fsdecode(value) for name, value in message.env.items()}
+        env = {**os.environ, **added}
         command = resolve(
-            message.words,
-            message.python or sys.executable,
+            [os.fsdecode(word) for word in message.words],
+            os.fsdecode(message.python) or sys.executable,
             self._cwd,
             env.get("PATH"),
             is_checked=message.is_script_checked,
@@ -212,7 +214,7 @@ class HostCommands:
         self._inputs[rank] = stdin
         self._outputs[rank, "stdout"], self._outputs[rank, "stderr"] = stdout, stderr
         self._host.spawn_command(
-            rank, command, env=message.env, cwd=str(self._cwd),
+            rank, command, env=added, cwd=str(self._cwd),
             stdin=stdin, stdout=stdout, stderr=stderr,
         )  # fmt: skip
 
@@ -488,11 +490,11 @@ def run_host(line: bytes) -> None:
     """
     if not line:
         sys.exit("no instructions came: the process that started it is gone")
-    theirs = msgspec.json.decode(line, type=_Version).version
+    theirs = decode_options(line, _Version).version
     if theirs != phalanx.__version__:
         text = f"its phalanx is {phalanx.__version__}, the one that starts it is {theirs}"
         sys.exit(f"{text}: there, {sys.executable} -m pip install phalanx=={theirs}")
-    boot = msgspec.json.decode(line, type=HostBoot)
+    boot = decode_options(line, HostBoot)
     os.write(1, f"{BEGUN}\n".encode())
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)

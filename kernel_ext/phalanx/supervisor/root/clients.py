@@ -11,7 +11,6 @@ import os
 import time
 from collections.abc import Callable
 
-import msgspec
 import zmq.asyncio
 
 import phalanx
@@ -24,6 +23,7 @@ from phalanx.protocol import (
     RootAddress,
     WorkspaceRecord,
 )
+from phalanx.protocol.os_text import encode_message
 
 from ..processes.system import open_pidfd, pid_namespace
 from ..runtime_dir import RecordFile
@@ -183,7 +183,7 @@ class Clients:
     def answer(self, identity: bytes, message: FromRoot) -> None:
         """Send a message to one client."""
         # A ROUTER socket does not block: it drops messages to a client that has disconnected.
-        self._socket.send_multipart([identity, msgspec.msgpack.encode(message)])
+        self._socket.send_multipart([identity, encode_message(message)])
 
     # -- the workspace's record ---------------------------------------------------------------
 

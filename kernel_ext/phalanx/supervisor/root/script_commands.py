@@ -22,6 +22,7 @@ from phalanx.protocol.host import (
     OutputDone,
     RunCommand,
 )
+from phalanx.protocol.os_text import os_bytes
 from phalanx.protocol.scripts import (
     FromScriptRoot,
     InputCut,
@@ -134,10 +135,10 @@ class Commands:
         self._hosts.run_command(
             RunCommand(
                 rank,
-                options.words,
-                self._variables(rank),
+                tuple(map(os_bytes, options.words)),
+                {os_bytes(name): os_bytes(value) for name, value in self._variables(rank).items()},
                 is_script_checked=options.is_script_checked,
-                python=options.boot.remote.python,
+                python=os_bytes(options.boot.remote.python),
             )
         )
 

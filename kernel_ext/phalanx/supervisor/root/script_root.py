@@ -13,7 +13,6 @@ import os
 import signal
 from collections.abc import Collection, Sequence
 
-import msgspec
 import zmq.asyncio
 
 from phalanx.distributed import culprit_rank
@@ -31,6 +30,7 @@ from phalanx.protocol import (
     ToSupervisor,
     say_late,
 )
+from phalanx.protocol.os_text import encode_message
 from phalanx.protocol.scripts import (
     AllEnded,
     FromScriptRoot,
@@ -301,7 +301,7 @@ class ScriptRoot(Root[ToScriptRoot]):
 
     def _tell(self, message: FromScriptRoot) -> None:
         if self._client_id:
-            self._client.send_multipart([self._client_id, msgspec.msgpack.encode(message)])
+            self._client.send_multipart([self._client_id, encode_message(message)])
         else:
             self._unsent.append(message)
 
