@@ -65,7 +65,7 @@ def main() -> None:
             window.never_in(sys.stdout.pub_thread.thread.ident)
             record = OutputRecord(int(sys.argv[4]))
             n_shown = note_outgoing(self.kernel.session, record, window)
-            self.kernel.serve(rank, channel, window, n_shown)
+            self.kernel.serve(rank, channel, window, n_shown, int(sys.argv[5]))
             # The 73,000 objects that stay for good need not be scanned by each garbage collection
             # (36 ms of a core); IPython runs some at exit.
             gc.freeze()
@@ -99,10 +99,10 @@ def main() -> None:
             """Ignore SIGINT between cells; `InterruptGate` sends it to a running one."""
 
         def _signal_stop(self, sig: int, frame: object) -> None:
-            end_signals.append(sig)
-            self.loop.add_callback_from_signal(self.loop.stop)
+            if self.kernel is None or not self.kernel.is_serving:
+                os._exit(0)
+            self.kernel.control_thread.io_loop.add_callback_from_signal(self.kernel.end)
 
-    end_signals: list[int] = []
     app.Kernel = RankKernel
     app.Heart = prepare_heartbeat(app.Heart)
     engine = Engine(
@@ -130,8 +130,10 @@ def main() -> None:
     )
     try:
         engine.start()
-    except RuntimeError:  # tornado raises it when a loop is stopped before its work is done
-        if not end_signals:
+    # tornado raises RuntimeError when a loop is stopped before its work is done. An interrupt comes
+    # through if it hits ipykernel's own code.
+    except (RuntimeError, KeyboardInterrupt):
+        if not engine.kernel.is_ending:
             raise
     # Not sys.exit: zmq's context would wait for peers that are ending as well.
     atexit._run_exitfuncs()

@@ -230,7 +230,7 @@ class RankInspector:
         return dict(zip(ranks, found, strict=True))
 
     async def _stack(self, rank: int) -> RankStack:
-        if rank in self._world.dead:
+        if rank in self._world.dead and self._host.status(rank) is not None:
             return RankStack(note=f"dead: {self._world.dead[rank]}")
         is_stopped, dump = await self._host.look(rank)
         if is_stopped:
