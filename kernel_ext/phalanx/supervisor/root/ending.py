@@ -1,4 +1,4 @@
-"""End ranks in order: ask them, wait for the grace time, kill the rest."""
+"""End ranks in order: ask them, wait, kill the rest."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Collection
 from phalanx.protocol import RankStack, say_killed, say_killed_at_once
 
 from ..hosts.host_set import HostSet
-from .observers import RankInspector
+from .observers import BETWEEN_CELLS, RankInspector
 
 LOOK_S = 1.0  # of the grace: two looks at ranks in C code take 0.2 s and up to 0.6 s each
 
@@ -60,11 +60,10 @@ class RankEnding:
             seeing.cancel()
         for rank in late:
             self._host.signal(rank, signal.SIGKILL)
-        unknown = RankStack(note="at an unknown place")
-        return {rank: found.get(rank, unknown) for rank in late}
+        return {rank: _at_end(found.get(rank)) for rank in late}
 
     def say(self, killed: dict[int, RankStack]) -> str:
-        """Describe in one line the ranks that `end` has killed; "" if none."""
+        """Name in one line the ranks that `end` has killed."""
         at_once = self._hurried.intersection(killed)
         if at_once:
             return say_killed_at_once(killed)
@@ -83,3 +82,10 @@ class RankEnding:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), left_s)
         return late
+
+
+def _at_end(stack: RankStack | None) -> RankStack:
+    """Return where a rank is that was asked to end."""
+    if stack is None:  # the second stop came before the look
+        return RankStack(note="at an unknown place")
+    return RankStack(note="in atexit") if stack.summary == BETWEEN_CELLS else stack

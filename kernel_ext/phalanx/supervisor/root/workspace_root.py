@@ -129,6 +129,8 @@ class WorkspaceRoot(Root[ToRoot]):
             self._tasks.spawn(self._end_in_order())
 
     async def _end_in_order(self) -> None:
+        if not self._world.unfinished():  # else the output of the cell's last lines needs it
+            self._tasks.spawn(self._engines.stop_controller())
         killed = await self._rank_ending.end(self._host.ranks)
         self._cut_off = self._rank_ending.say(killed)
         self.end()
@@ -145,7 +147,7 @@ class WorkspaceRoot(Root[ToRoot]):
     # -- controller ---------------------------------------------------------------------------
 
     def _on_controller_lost(self, reason: str, tail: str) -> None:
-        if self._over.is_set():
+        if self._over.is_set() or self._is_stopping:
             return
         message = f"ipyparallel's controller {reason}"
         if not self._is_booted:
