@@ -218,7 +218,7 @@ class Clients:
         self._stop_clock()
         self.write()
 
-    def close(self, cut_off: str) -> None:
+    def close(self, cut_off: str = "") -> None:
         """Remove the record after the ranks have ended.
 
         ``cut_off`` names the ranks that were killed, for a process that reads the file.
