@@ -320,14 +320,24 @@ def test_a_mistake_is_one_line_and_starts_nothing(words, message, capsys):
     assert said.count("\n") == 1
 
 
-def test_a_program_that_cannot_run_is_one_line(tmp_path):
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"\x7fELF", "Exec format error; begin a script with #! and its interpreter"),
+        (
+            b"#!/nowhere/sh\n",
+            "No such file or directory; is the interpreter there that its first line names?",
+        ),
+    ],
+)
+def test_a_program_that_cannot_run_is_one_line(tmp_path, content, why):
     path = tmp_path / "broken"
-    path.write_bytes(b"\x7fELF")
+    path.write_bytes(content)
     path.chmod(0o755)
     said = launch("-n", "2", str(path))
     assert said.returncode == 1
     assert said.stderr.decode() == (
-        f"phalanx launch: the ranks could not be started: {path}: Exec format error\n"
+        f"phalanx launch: the ranks could not be started: {path}: {why}\n"
     )
 
 

@@ -62,6 +62,12 @@ def test_help_is_printed(kernel):
     assert "--ranks" in kernel.run("%%distributed --help\n1").stdout
 
 
+def test_the_maker_of_views_has_a_name_and_help(ranks):
+    said = ranks.run("help(ws.make_view)").stdout
+    assert "Help on function make_view" in said
+    assert "Make the view of one cell in this notebook." in said
+
+
 def test_lines_and_values_have_their_rank(ranks):
     result = ranks.run(
         "%%distributed --ranks 0,2\nimport sys\nprint('to', end=' ')\nprint('all')\n"

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from phalanx import hosts as room
+from phalanx.errors import naming
 
 if TYPE_CHECKING:
     from phalanx.hosts import Host, Plan, Survey
@@ -240,7 +241,8 @@ def _write(options: argparse.Namespace, plan: Plan) -> None:
     if options.output is None:
         print(text)
         return
-    options.output.write_text(text + "\n", encoding="utf-8")
+    with naming(options.output):
+        options.output.write_text(text + "\n", encoding="utf-8")
     _say(f"{len(plan.hostfile.hosts)} hosts over {plan.over} are in {options.output}")
 
 

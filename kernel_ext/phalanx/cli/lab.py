@@ -15,6 +15,8 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from phalanx.errors import naming
+
 if TYPE_CHECKING:
     from importlib.abc import Traversable
 
@@ -65,7 +67,7 @@ def _copy(source: Traversable, folder: Path, prefix: str) -> list[str]:
         elif item.name.endswith(_COPIED):
             data = item.read_bytes()
             try:
-                with target.open("xb") as file:
+                with naming(target), target.open("xb") as file:
                     file.write(data)
             except FileExistsError:
                 if target.read_bytes() != data:

@@ -19,6 +19,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from phalanx.errors import naming
+
 from .host import Host, parse_host
 from .ssh import explain_ssh, ssh_command
 from .survey import COMMANDS, read_outputs, survey_script
@@ -195,12 +197,14 @@ def save_outputs(
         for command in COMMANDS:
             path = home / _file(command)
             if command in said:
-                path.write_text(said[command], encoding="utf-8")
+                with naming(path):
+                    path.write_text(said[command], encoding="utf-8")
                 written.append(path)
             else:
                 path.unlink(missing_ok=True)  # outdated, from an earlier recording
     order = folder / _ORDER
-    order.write_text(json.dumps(list(names)) + "\n", encoding="utf-8")
+    with naming(order):
+        order.write_text(json.dumps(list(names)) + "\n", encoding="utf-8")
     return [*written, order]
 
 

@@ -369,6 +369,12 @@ def cell_parser(*, has_help: bool = True) -> argparse.ArgumentParser:
         help="what stands before each line: [0-1], [alpha 0-1] with its host, nothing",
     )
     parser.add_argument(
+        "--view",
+        choices=["list", "tabs"],
+        default="list",
+        help="how ranks' output is shown: one below the other, or a tab for each rank",
+    )
+    parser.add_argument(
         "--max-lines",
         type=count_of("the number of lines"),
         default=MAX_LINES,

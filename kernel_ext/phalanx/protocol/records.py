@@ -37,7 +37,7 @@ LIMITS_MIME = "application/vnd.phalanx.limits+json"
 SweepState = Literal["waiting", "measuring", "done", "stopped", "failed"]
 # The launcher of scripts forwards these signals to the ranks; they do not end a launch.
 USER_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT, signal.SIGWINCH)
-SHOWS_ERROR = "writing the traceback of its error"  # state of a rank after its code has ended
+SHOWS_ERROR = "writing the traceback of an error"  # state of a rank after its code has ended
 MOST_CONNECTIONS = 64  # per link and address, and addresses per host: more is a mistake
 BootState = Literal["starting", "up", "failed"]
 

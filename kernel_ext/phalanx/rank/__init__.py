@@ -57,6 +57,7 @@ from .output import (
     publish_links,
     publish_sweep,
 )
+from .output_widgets import OutputWidgets, add_output
 
 __all__ = [
     "POST_MORTEM",
@@ -74,8 +75,10 @@ __all__ = [
     "NoCellRuns",
     "OutputRecord",
     "OutputThrottle",
+    "OutputWidgets",
     "RankInputLog",
     "TypedLines",
+    "add_output",
     "asks_for_commands",
     "bind",
     "call_packed",

@@ -21,7 +21,7 @@ import msgspec
 import zmq
 
 from phalanx import hosts as host_records
-from phalanx.errors import DistributedError, NotSupported
+from phalanx.errors import DistributedError, NotSupported, is_refused, say_refusal
 from phalanx.protocol import (
     GRACE_S,
     MOST_CONNECTIONS,
@@ -230,10 +230,9 @@ def starting() -> Iterator[None]:
     except DistributedError:  # some are OSErrors as well
         raise
     except (OSError, MemoryError, zmq.ZMQError, RuntimeError) as error:
-        # Python reports a refused thread only as RuntimeError "can't start new thread".
-        if type(error) is RuntimeError and "thread" not in str(error):
+        if not is_refused(error) and not isinstance(error, zmq.ZMQError):
             raise
-        msg = f"the ranks cannot be started from here: {getattr(error, 'strerror', '') or error}"
+        msg = f"the ranks cannot be started from here: {say_refusal(error)}"
         raise DistributedError(msg) from error
 
 

@@ -69,6 +69,7 @@ from phalanx.rank import (
     LastError,
     NoCellRuns,
     OutputThrottle,
+    OutputWidgets,
     TypedLines,
     asks_for_commands,
     call_packed,
@@ -249,6 +250,7 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         channel: Channel,
         window: OutputThrottle,
         n_shown: Callable[[dict[str, Any]], int],
+        widgets: OutputWidgets,
         end_fd: int,
     ) -> None:
         """Prepare the kernel to serve as a rank.
@@ -262,6 +264,7 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         self._pid = os.getpid()
         self._window = window
         self._n_shown = n_shown
+        self._widgets = widgets
         window.never_in(self.control_thread.ident)
         self._begun: deque[str] = deque(maxlen=KEPT_NAMES)  # the last requests by name
         # Used on the control thread: the latest stop requests, the stops that have interrupted, and
@@ -288,7 +291,7 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         self._own_streams = {"stdout": sys.stdout, "stderr": sys.stderr}
         self.session.pack = packs_anything(self.session.pack)
         keep_no_outputs(self.shell)
-        prepare_bars()
+        prepare_bars(lambda: widgets.is_on)
         prepare_cell_names(self.shell)
         prepare_debuggers(self.shell)
         prepare_exit(self.shell)
@@ -556,6 +559,7 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         mlx.cut_evaluations(False)
         self._held.begin()
         self._window.begin()
+        self._widgets.is_on = bool(said.get("widgets"))
         self._ended_in = {}
         if said.get("stopped"):  # the cell was stopped before it arrived here
             self._gate.interrupt(cell)

@@ -31,7 +31,7 @@ def main() -> None:
 
     from phalanx.distributed import supervisor_channel
     from phalanx.protocol import EngineReady, Register, Registered
-    from phalanx.rank import OutputRecord, OutputThrottle
+    from phalanx.rank import OutputRecord, OutputThrottle, OutputWidgets
 
     from .curve import keep_alive, prepare_heartbeat
     from .kernel import RankKernel
@@ -64,8 +64,9 @@ def main() -> None:
             window = sys.stdout.window = sys.stderr.window = OutputThrottle()
             window.never_in(sys.stdout.pub_thread.thread.ident)
             record = OutputRecord(int(sys.argv[4]))
-            n_shown = note_outgoing(self.kernel.session, record, window)
-            self.kernel.serve(rank, channel, window, n_shown, int(sys.argv[5]))
+            widgets = OutputWidgets()
+            n_shown = note_outgoing(self.kernel.session, record, window, widgets)
+            self.kernel.serve(rank, channel, window, n_shown, widgets, int(sys.argv[5]))
             # The 73,000 objects that stay for good need not be scanned by each garbage collection
             # (36 ms of a core); IPython runs some at exit.
             gc.freeze()

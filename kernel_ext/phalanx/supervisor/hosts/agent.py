@@ -25,7 +25,7 @@ import zmq.asyncio
 
 import phalanx
 from phalanx.distributed import AbortKind, free_port
-from phalanx.errors import DistributedError
+from phalanx.errors import DistributedError, say_refusal
 from phalanx.hosts import interface_addresses, resolve
 from phalanx.protocol import Join, ToSupervisor, Welcome
 from phalanx.protocol.host import (
@@ -232,9 +232,7 @@ class HostCommands:
 
 
 def _words(error: Exception) -> str:
-    if isinstance(error, OSError):
-        return f"{error.filename or 'it'}: {error.strerror or error}"
-    return str(error)
+    return say_refusal(error) if isinstance(error, OSError) else str(error)
 
 
 class HostAgent:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from phalanx.distributed import RESTART_VARIABLES
+from phalanx.errors import say_refusal
 from phalanx.protocol.host import (
     CloseInput,
     CommandInput,
@@ -120,7 +121,7 @@ class Commands:
                 stdin=stdin, stdout=stdout, stderr=stderr,
             )  # fmt: skip
         except OSError as error:
-            self._fail(rank, f"{options.command[0]}: {error.strerror or error}")
+            self._fail(rank, say_refusal(error))
             return
         self._inputs[rank] = stdin
         self._outputs[rank, "stdout"], self._outputs[rank, "stderr"] = stdout, stderr

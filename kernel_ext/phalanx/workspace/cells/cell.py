@@ -20,6 +20,7 @@ from phalanx.rank import unpack_values
 
 from ..connection.transport import Message
 from ..output.events import (
+    WIDGET,
     Clear,
     Display,
     Drawn,
@@ -35,12 +36,9 @@ from ..output.events import (
     Text,
 )
 from ..output.text import StreamName
+from .widget_relay import notebook_kernel
 
-# A widget's model lives in its rank, which no front end can reach: show the text beside it instead.
-WIDGET = "application/vnd.jupyter.widget-view+json"
-WIDGET_IS_TEXT = (
-    "widgets of ranks are shown as text; make them in the notebook, and ws.push what they say"
-)
+WIDGET_IS_TEXT = "widgets of ranks are shown as text here; a notebook shows them live"
 OUTPUT_S = 1.0  # output that comes later after the end is taken for lost
 _EMPTY_PRE = re.compile(r"\s*<pre[^>]*>\s*</pre>\s*")
 
@@ -136,13 +134,15 @@ class Cell:
         data = content["data"]
         if kind == "display_data" and _is_blank(data):
             return
-        if WIDGET in data and not self._has_noted_widgets:
-            self._has_noted_widgets = True
-            self._put(NoticeEvent(WIDGET_IS_TEXT))
+        if WIDGET in data and notebook_kernel() is None:
+            data = {name: value for name, value in data.items() if name != WIDGET}
+            if not self._has_noted_widgets:
+                self._has_noted_widgets = True
+                self._put(NoticeEvent(WIDGET_IS_TEXT))
         self._put(
             Display(
                 rank,
-                {name: value for name, value in data.items() if name != WIDGET},
+                data,
                 content["metadata"],
                 is_result=kind == "execute_result",
                 display_id=str((content.get("transient") or {}).get("display_id") or ""),
@@ -222,7 +222,7 @@ def _is_blank(data: Message) -> bool:
     """
     text = str(data.get("text/plain", ""))
     if WIDGET in data:
-        return text.startswith("Output(")
+        return notebook_kernel() is None and text.startswith("Output(")
     html = data.get("text/html")
     return not text and html is not None and _EMPTY_PRE.fullmatch(str(html)) is not None
 

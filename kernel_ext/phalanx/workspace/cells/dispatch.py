@@ -30,6 +30,7 @@ from ..connection.transport import Message, RankChannels, SocketThread
 from ..output.events import Drawn, Event, Lost, OwnershipLost
 from .cell import Cell, PresenceProbe
 from .completion import Help
+from .widget_relay import COMM_KINDS, WidgetRelay, is_comm
 
 BEGIN_S = 2.0  # a rank begins a cell within milliseconds of the request, over any network
 MOST_S = 8.0  # longest time between two copies; doubled from `BEGIN_S`
@@ -89,6 +90,7 @@ class Dispatch:
         session: str,
     ) -> None:
         self.help = Help(len(engines), self._ask)
+        self.widgets = WidgetRelay(self._send_comm)
         self._engines = list(engines)  # by rank; a replaced rank has a new one
         self._lock = threading.Lock()
         self._requests: dict[str, tuple[Cell, int]] = {}  # message id -> cell, rank
@@ -114,7 +116,7 @@ class Dispatch:
             "stop_on_error": False,
         }
 
-        said: Message = {"cell": cell.name, "lost": cell.lost}
+        said: Message = {"cell": cell.name, "lost": cell.lost, "widgets": self.widgets.is_live}
         if not is_code:
             said["task"] = msgspec.to_builtins(work)
         message_id = _message_id(cell.name, rank)
@@ -135,7 +137,7 @@ class Dispatch:
         # A uuid: ipyparallel makes variable names of the id, and no other client awaits the answer.
         message_id = str(uuid.uuid4())
         if call.is_announced:
-            said |= {"lost": call.lost, "is_cell": True}
+            said |= {"lost": call.lost, "is_cell": True, "widgets": self.widgets.is_live}
             message_id = _message_id(call.name, rank)
         metadata = {"phalanx": said}
         self._request(
@@ -309,6 +311,7 @@ class Dispatch:
         """
         self._engines[rank] = engine
         self.help.on_replaced(rank)
+        self.widgets.on_lost(rank)
 
     def on_lost(self, lost: Lost) -> None:
         """Tell every cell that waits for this rank that the rank died.
@@ -316,6 +319,7 @@ class Dispatch:
         Runs on the socket thread.
         """
         self.help.on_lost(lost.rank)
+        self.widgets.on_lost(lost.rank)
         with self._lock:
             cells = {
                 id(cell): cell for cell, where in self._requests.values() if where == lost.rank
@@ -335,6 +339,11 @@ class Dispatch:
 
     def _on_message(self, channel: str, message: Message) -> None:
         message_id = message["parent_header"]["msg_id"]
+        if channel == "iopub" and (
+            is_comm(message_id) or message["header"]["msg_type"] in COMM_KINDS
+        ):
+            self._on_widget(message_id, message)
+            return
         with self._lock:
             found = self._requests.get(message_id)
             if found is None and channel == "iopub":
@@ -353,7 +362,35 @@ class Dispatch:
             cell.on_iopub(rank, message)
             self._answer_output(cell, rank, message)
 
-    def _answer_output(self, cell: Cell, rank: int, message: Message) -> None:
+    def _on_widget(self, message_id: str, message: Message) -> None:
+        """Pass a comm message on.
+
+        Output of a callback is shown below the cell that made the widget.
+        """
+        name, _, number = message_id.rpartition("#")
+        rank = int(number) if number.isdecimal() else -1
+        if is_comm(message_id):
+            name = self.widgets.cell_of(message_id)
+        with self._lock:
+            found = self._requests.get(message_id) or self._requests.get(_message_id(name, rank))
+            found = found or self._find_ended(_message_id(name, rank))
+        cell, rank = found or (None, rank)
+        kind = message["header"]["msg_type"]
+        if rank < 0:
+            return
+        if kind in COMM_KINDS or kind == "status":
+            self.widgets.on_published(rank, name, message)
+        elif cell is not None:
+            cell.on_iopub(rank, message)
+        self._answer_output(cell, rank, message)
+
+    def _send_comm(
+        self, rank: int, kind: str, content: Message, message_id: str, buffers: list[Any]
+    ) -> None:
+        with contextlib.suppress(DistributedError):  # broken: other news tells the notebook
+            self._channels.shell(self._engines[rank], kind, content, {}, message_id, buffers)
+
+    def _answer_output(self, cell: Cell | None, rank: int, message: Message) -> None:
         """Ack a rank's output after each drawn MiB.
 
         The rank may be waiting for the ack before it prints more.
@@ -368,7 +405,10 @@ class Dispatch:
             with contextlib.suppress(DistributedError):  # broken: other news tells the cell
                 self._channels.control(engine, "phalanx_drawn", {"sent": sent})
 
-        cell.on_drawn(Drawn(tell))
+        if cell is None:
+            tell()
+        else:
+            cell.on_drawn(Drawn(tell))
 
 
 class ResendActions(NamedTuple):

@@ -565,8 +565,9 @@ class CellRunner:
         return self._client.get(self._dispatch.engines, tuple(self._lost))
 
     def close_client(self) -> None:
-        """Close ipyparallel's client, if there is one."""
+        """Close ipyparallel's client and the ranks' widgets on the page."""
         self._client.close()
+        self._dispatch.widgets.close()
 
     def join(self, view: View) -> list[RankResult]:
         """Show what was missed, and wait for the running cell.
