@@ -382,6 +382,18 @@ def test_stop_and_start_again_with_ranks_that_are_replaced(kernel):
     )
 
 
+def test_a_stop_says_what_it_did_and_who_was_cut_off(kernel):
+    kernel.end_ranks()
+    kernel.need_ranks("-n 2 --grace 0.5")
+    kernel.run("%%distributed --ranks 1\nimport atexit, time\natexit.register(time.sleep, 1000);")
+    result = kernel.run("%distributed stop")
+    assert re.fullmatch(r"stopped the 2 ranks of '[^']*'\n", result.stdout)
+    said = (
+        r"phalanx: (rank 1|ranks 0-1) did not end within 0.5 s of the stop \(.*\) and w.* killed\n"
+    )
+    assert re.fullmatch(said, result.stderr), result.stderr
+
+
 @pytest.mark.promise
 def test_a_restarted_and_a_killed_kernel_leave_nothing():
     with KernelDriver() as driver:

@@ -22,6 +22,7 @@ from phalanx.hosts import (
     resolve,
     seconds,
 )
+from phalanx.protocol import GRACE_S
 
 from .common import checked_cwd, split
 from .launching.places import (
@@ -85,7 +86,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="end the ranks after S seconds; exit status 124",
     )
     add(
-        "--grace", type=seconds, default=5.0, metavar="S",
+        "--grace", type=seconds, default=GRACE_S, metavar="S",
         help="seconds that the other ranks have to handle the failure of one before they are asked "
         "to end (SIGTERM), and again before they are killed",
     )  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .channel import MAX_FRAME, Channel, ChannelClosed, FrameReader, pack_frame
 from .client import (
+    GRACE_S,
     AddStartupCell,
     AttachRefused,
     BeginCell,
@@ -125,12 +126,15 @@ from .records import (
     WatchSamples,
     WorldTopology,
     say_busy,
+    say_killed,
+    say_killed_at_once,
     say_late,
     say_where,
     way_out,
 )
 
 __all__ = [
+    "GRACE_S",
     "LIMITS_MIME",
     "LINKS_DONE_MIME",
     "LINKS_MIME",
@@ -252,6 +256,8 @@ __all__ = [
     "name_ranks",
     "pack_frame",
     "say_busy",
+    "say_killed",
+    "say_killed_at_once",
     "say_late",
     "say_message",
     "say_where",

@@ -22,6 +22,8 @@ from .records import (
     WorldTopology,
 )
 
+GRACE_S = 5.0  # default time for ranks to end: saves of clean-up code take seconds, people wait
+
 
 class WorkspaceRecord(msgspec.Struct, frozen=True):
     """Record of a running workspace, which its root writes.
@@ -29,7 +31,8 @@ class WorkspaceRecord(msgspec.Struct, frozen=True):
     The user's other processes read the record. Unknown fields are accepted, so that a record of
     another version can be named in an error. ``owner_pid`` is the process that uses the workspace,
     0 for none. ``ends_at`` (on the clock of `time.time`) is when the ranks end unless a client
-    attaches before. ``is_detached``: the ranks stay when the owner exits in order.
+    attaches before. ``is_detached``: the ranks stay when the owner exits in order. A stop takes
+    ``grace_s`` seconds at most. ``cut_off`` is written last: the ranks that a stop has killed.
     """
 
     version: str
@@ -45,6 +48,8 @@ class WorkspaceRecord(msgspec.Struct, frozen=True):
     ends_at: float | None = None
     is_stopping: bool = False
     is_detached: bool = False
+    grace_s: float = GRACE_S
+    cut_off: str = ""
 
     def __repr__(self) -> str:
         """Return a text without keys, for logs and tracebacks."""
@@ -184,6 +189,8 @@ class BootOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     replace a dead rank without a request. ``is_detached``: the ranks stay when a client exits in
     order; the record says so as well. ``hosts`` is empty if all ranks run on this machine; else
     ``world.size`` is the sum of the ranks of the hosts, and ``remote`` says how to start the hosts.
+    ``grace_s`` is the time that ranks have to end (of a script: also to handle the failure of
+    another rank, and between a signal and the next, harder one).
     """
 
     world: WorldConfig
@@ -199,6 +206,7 @@ class BootOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     is_detached: bool = False
     hosts: tuple[HostPlan, ...] = ()
     remote: RemoteOptions = RemoteOptions()
+    grace_s: float = GRACE_S
 
     def __repr__(self) -> str:
         """Return a text without keys, for logs and tracebacks."""
@@ -282,7 +290,10 @@ class Restart(msgspec.Struct, frozen=True, tag="restart", forbid_unknown_fields=
 
 
 class Stop(msgspec.Struct, frozen=True, tag="stop", forbid_unknown_fields=True):
-    """Client: end all ranks and the root supervisor."""
+    """Client: end all ranks and the root supervisor.
+
+    The ranks have the grace time for that. A second `Stop` kills them at once.
+    """
 
     id: int
 
@@ -395,13 +406,15 @@ class Restarted(msgspec.Struct, frozen=True, tag="restarted", forbid_unknown_fie
     """Root: answer a `Restart`, after one `Replaced` for each replaced rank.
 
     ``failed`` has the reason of each rank that could not be replaced. ``joined`` are ranks that
-    were being restarted already at the time of the request.
+    were being restarted already at the time of the request. ``cut_off`` names the ranks that did
+    not end within the grace time.
     """
 
     id: int
     ranks: tuple[int, ...]
     failed: dict[int, str]
     joined: tuple[int, ...] = ()
+    cut_off: str = ""
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed", forbid_unknown_fields=True):
@@ -412,9 +425,13 @@ class Failed(msgspec.Struct, frozen=True, tag="failed", forbid_unknown_fields=Tr
 
 
 class Stopped(msgspec.Struct, frozen=True, tag="stopped", forbid_unknown_fields=True):
-    """Root: all ranks have ended and the root supervisor ends next."""
+    """Root: all ranks have ended and the root supervisor ends next.
+
+    ``cut_off`` names in one line the ranks that were killed; "": all have ended in order.
+    """
 
     id: int
+    cut_off: str = ""
 
 
 ToRoot = (

@@ -386,6 +386,12 @@ class SignalRank(msgspec.Struct, frozen=True, tag="signal_rank", forbid_unknown_
     number: Annotated[int, msgspec.Meta(ge=1, lt=65)]
 
 
+class EndRank(msgspec.Struct, frozen=True, tag="end_rank", forbid_unknown_fields=True):
+    """Root: interrupt this rank's cell and let the rank end."""
+
+    rank: Rank
+
+
 class Kill(msgspec.Struct, frozen=True, tag="kill", forbid_unknown_fields=True):
     """Root: kill this rank and answer when its process has ended."""
 
@@ -478,6 +484,7 @@ ToHost = (
     | AbortEpoch
     | WatchRanks
     | SignalRank
+    | EndRank
     | Kill
     | Look
     | GetTraces

@@ -459,6 +459,29 @@ def say_late(stacks: Mapping[int, RankStack], limit_s: float) -> str:
     return f"{name_ranks(stacks)} did not end within {limit_s:g} s of the stop ({_places(stacks)})"
 
 
+def say_killed(stacks: Mapping[int, RankStack], limit_s: float) -> str:
+    """Say which ranks were killed because a stop has not ended them.
+
+    Examples
+    --------
+    >>> say_killed({1: RankStack(place="cell line 3"), 2: RankStack(place="cell line 3")}, 5.0)
+    'ranks 1-2 did not end within 5 s of the stop (at cell line 3) and were killed'
+    """
+    return f"{say_late(stacks, limit_s)} and {'was' if len(stacks) == 1 else 'were'} killed"
+
+
+def say_killed_at_once(ranks: Collection[int]) -> str:
+    """Say which ranks a second stop has killed.
+
+    Examples
+    --------
+    >>> say_killed_at_once([1])
+    'rank 1 had not ended at the second stop and was killed'
+    """
+    were = "was" if len(ranks) == 1 else "were"
+    return f"{name_ranks(sorted(ranks))} had not ended at the second stop and {were} killed"
+
+
 def _places(stacks: Mapping[int, RankStack]) -> str:
     """Return the ranks' common place, or the place of each rank."""
     places = {stack.summary for stack in stacks.values()}

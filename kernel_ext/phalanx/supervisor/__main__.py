@@ -74,7 +74,7 @@ async def _run_workspace(
 
     root = WorkspaceRoot(options, client, address)
     for number in _ENDING:
-        asyncio.get_running_loop().add_signal_handler(number, root.end)
+        asyncio.get_running_loop().add_signal_handler(number, root.stop)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
     await root.run()
 

@@ -551,7 +551,8 @@ class MembershipCoordinator:
         said = f"{reason}; {consequence}" if consequence else reason
         self._host.abort(self._world.epoch, AbortKind.RANK_FAILURE, rank, said)
         self.send_all(self._world.lose(rank, reason, consequence, will_return=will_return))
-        self._host.give_back(rank)
+        if self._host.status(rank) is not None:  # a rank that is being ended may still save arrays
+            self._host.give_back(rank)
 
     def send_all(self, answers: list[Answer]) -> None:
         """Send answers to live ranks."""

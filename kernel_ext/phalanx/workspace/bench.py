@@ -44,7 +44,7 @@ from phalanx.protocol import (
 
 from .cells.runner import CellRunner
 from .cells.slot import CellRuns
-from .cells.stopping import ctrl_c
+from .connection.transport import ctrl_c
 from .options import checked_whole
 from .output.events import Display
 from .output.view import QuietView

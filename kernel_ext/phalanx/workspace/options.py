@@ -22,7 +22,14 @@ import zmq
 
 from phalanx import hosts as host_records
 from phalanx.errors import DistributedError, NotSupported, is_refused, say_refusal
-from phalanx.protocol import MOST_CONNECTIONS, HostPlan, JobOptions, RemoteOptions, WorldConfig
+from phalanx.protocol import (
+    GRACE_S,
+    MOST_CONNECTIONS,
+    HostPlan,
+    JobOptions,
+    RemoteOptions,
+    WorldConfig,
+)
 from phalanx.supervisor import THREADS_VARIABLE, check_name, threads_each, usable_cores
 
 TRANSPORT_VARIABLE = "PHALANX_TRANSPORT"
@@ -149,6 +156,7 @@ class StartOptions:
     is_detached: bool = False
     hosts: tuple[HostPlan, ...] = ()
     remote: RemoteOptions = HERE
+    grace_s: float = GRACE_S
 
     def world(self, name: str) -> WorldConfig:
         """Return the options that root, hosts and ranks share."""
@@ -172,12 +180,14 @@ def checked_options(
     is_detached: bool = False,
     hosts: tuple[HostPlan, ...] = (),
     remote: RemoteOptions = HERE,
+    grace_s: float = GRACE_S,
 ) -> StartOptions:
     """Check a user's options; raise `ValueError` with one line."""
     if hosts:
         ranks = sum(plan.ranks for plan in hosts)
     ranks = checked_whole("the number of ranks", ranks, 1)
     checked_seconds("linger", linger_s)
+    checked_seconds("grace", grace_s)
     checked_seconds("heartbeat_timeout", heartbeat_timeout_s, is_above_0=True)
     chosen = f"local-{os.getpid()}" if name is None else check_name(checked_text("name", name))
     return StartOptions(
@@ -191,6 +201,7 @@ def checked_options(
         is_detached=bool(is_detached),
         hosts=hosts,
         remote=remote,
+        grace_s=grace_s,
     )
 
 

@@ -241,6 +241,7 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
 
     _supports_kernel_subshells = False
     captures: tuple[DescriptorCapture, ...] = ()
+    is_serving = is_ending = False
     copied = CopyReport(0, {})
     last_error: ErrorOfCell | None = None
 
@@ -251,10 +252,12 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         window: OutputThrottle,
         n_shown: Callable[[dict[str, Any]], int],
         widgets: OutputWidgets,
+        end_fd: int,
     ) -> None:
         """Prepare the kernel to serve as a rank.
 
-        ``n_shown`` counts the messages that show the output of a request.
+        ``n_shown`` counts the messages that show the output of a request. ``end_fd`` is readable
+        when the rank is to end.
         """
         self.rank = rank
         self._threads = count_threads()
@@ -309,6 +312,9 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         self.control_handlers["phalanx_drawn"] = self._on_drawn
         self.control_handlers["phalanx_greet"] = self._on_greet
         self._help = KernelHelp(self)
+        self._end_fd = end_fd
+        self.control_thread.io_loop.add_callback(self._watch_end)
+        self.is_serving = True
 
     def _begin_code(self) -> None:
         self._handlers.open()
@@ -591,7 +597,8 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
     def _leave_cell(self, cell: str, reply: dict[str, Any]) -> None:
         """End a cell, and notify the supervisor."""
         self._handlers.close()
-        self._gate.end()
+        if self._gate.end():
+            self.io_loop.add_callback(self.io_loop.stop)
         self._held.end()
         self._lines.end()
         self._say_rebound()
@@ -820,6 +827,28 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         # For a cell that awaits, ipykernel's signal handler only schedules a callback, which does
         # not wake a sleeping event loop. This call does.
         self.io_loop.add_callback(lambda: None)
+
+    def _watch_end(self) -> None:
+        loop = self.control_thread.io_loop
+        loop.add_handler(self._end_fd, lambda fd, _events: self._on_end(fd), loop.READ)
+
+    def _on_end(self, fd: int) -> None:
+        self.control_thread.io_loop.remove_handler(fd)
+        self.end()
+
+    def end(self) -> None:
+        """Interrupt what runs, begin no other cell, and leave the loop.
+
+        Called on the control thread.
+        """
+        if self.is_ending:
+            return
+        self.is_ending = True
+        cell = self._gate.close()
+        if cell is None:
+            self.io_loop.add_callback(self.io_loop.stop)
+        else:  # the loop must run on for a cell that awaits; `_leave_cell` stops it
+            self._interrupt(cell, "end")
 
     def _cut(self, cell: str) -> None:
         """End the evaluation of MLX that a stopped cell still waits for."""

@@ -72,7 +72,7 @@ def main() -> None:
             record = OutputRecord(int(sys.argv[4]))
             widgets = OutputWidgets()
             n_shown = note_outgoing(self.kernel.session, record, window, widgets)
-            self.kernel.serve(rank, channel, window, n_shown, widgets)
+            self.kernel.serve(rank, channel, window, n_shown, widgets, int(sys.argv[5]))
             # The 73,000 objects that stay for good need not be scanned by each garbage collection
             # (36 ms of a core); IPython runs some at exit.
             gc.freeze()
@@ -107,10 +107,10 @@ def main() -> None:
             """Ignore SIGINT between cells; `InterruptGate` sends it to a running one."""
 
         def _signal_stop(self, sig: int, frame: object) -> None:
-            end_signals.append(sig)
-            self.loop.add_callback_from_signal(self.loop.stop)
+            if self.kernel is None or not self.kernel.is_serving:
+                os._exit(0)
+            self.kernel.control_thread.io_loop.add_callback_from_signal(self.kernel.end)
 
-    end_signals: list[int] = []
     app.Kernel = RankKernel
     app.Heart = prepare_heartbeat(app.Heart)
     engine = Engine(
@@ -150,7 +150,7 @@ def main() -> None:
             if in_cell(error) or not isinstance(error, (TimeoutError, RuntimeError)):
                 text = "this came out of the event loop, and the rank goes on"
                 problem = f"{text}\n{describe_error(error)}"
-        if end_signals or engine.kernel._shutdown_message is not None:
+        if engine.kernel.is_ending or engine.kernel._shutdown_message is not None:
             break
         # Code of the user's that runs between cells, as a task, has stopped the loop or raised
         # SystemExit or KeyboardInterrupt, which asyncio hands on to here.

@@ -35,6 +35,7 @@ from phalanx.protocol.host import (
     CommandInput,
     CommandOutput,
     CommandRuns,
+    EndRank,
     Evicted,
     FromCommand,
     FromRankEnvelope,
@@ -343,6 +344,8 @@ class HostAgent:
             host.release_output(message.rank)
         elif isinstance(message, SignalRank):
             host.signal(message.rank, signal.Signals(message.number))
+        elif isinstance(message, EndRank):
+            host.end(message.rank)
         elif isinstance(message, Refresh):
             self._report(*host.ranks, with_memory=True)
             self._say(Refreshed(message.id))

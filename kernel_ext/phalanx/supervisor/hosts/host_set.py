@@ -319,6 +319,10 @@ class HostSet:
         """
         self._of[rank].signal(rank, number)
 
+    def end(self, rank: int) -> None:
+        """Ask a rank to interrupt its cell and to end; see `LocalHost.end`."""
+        self._of[rank].end(rank)
+
     @property
     def infos(self) -> tuple[HostInfo, ...]:
         """See `HostInterface.infos`."""

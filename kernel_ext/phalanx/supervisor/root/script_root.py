@@ -423,7 +423,7 @@ class ScriptRoot(Root[ToScriptRoot]):
         """
         if self._patience is None and self._attribution.running:
             self._attribution.ending()
-            self._patience = self._loop.call_later(self._options.grace_s, self._end_rest)
+            self._patience = self._loop.call_later(self._boot.grace_s, self._end_rest)
 
     def _end_rest(self, signals: Sequence[signal.Signals] = (signal.SIGTERM,)) -> None:
         if self._ending is None and self._attribution.running:
@@ -435,7 +435,7 @@ class ScriptRoot(Root[ToScriptRoot]):
         for number in signals:
             for rank in self._attribution.running:
                 self._host.signal(rank, number)
-            await asyncio.sleep(self._options.grace_s)
+            await asyncio.sleep(self._boot.grace_s)
             if number == self._first_signal and self._attribution.running:
                 await self._say_late()
         self._kill_rest()
@@ -443,7 +443,7 @@ class ScriptRoot(Root[ToScriptRoot]):
     async def _say_late(self) -> None:
         """Report where the ranks are that the first signal has not ended."""
         stacks = await self._inspector.stacks(self._attribution.running)
-        self._tell(Notice(say_late(stacks, self._options.grace_s)))
+        self._tell(Notice(say_late(stacks, self._boot.grace_s)))
 
     def _kill_rest(self) -> None:
         for rank in self._attribution.running:

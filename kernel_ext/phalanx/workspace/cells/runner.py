@@ -36,7 +36,7 @@ from phalanx.protocol import (
 from phalanx.rank import POST_MORTEM, ErrorOfCell
 
 from ..connection.root_client import RootClient
-from ..connection.transport import SharedClient, SocketThread
+from ..connection.transport import SharedClient, SocketThread, ctrl_c
 from ..output.events import Event, Interrupted, Lost, NoticeEvent, OwnershipLost, StopRequest
 from ..output.notices import say_failed, say_joined, say_without
 from ..output.printer import MAX_LINES, LateOutput
@@ -54,7 +54,6 @@ from .loop import (
 )
 from .replacement import ReplacedRanks, RestartOptions, StartupCells, prepare, wait_answering
 from .slot import ExecutionSlot, RunningCell
-from .stopping import ctrl_c
 
 if TYPE_CHECKING:
     import ipyparallel
@@ -628,6 +627,8 @@ class CellRunner:
             answer = self._root.restart(ranks or (), force=force)
         finally:
             self._replaced_ranks.unwish(wished, wish)
+        if answer.cut_off:
+            tell(answer.cut_off)
         if answer.joined:
             tell(say_joined(answer.joined))
         if answer.ranks:

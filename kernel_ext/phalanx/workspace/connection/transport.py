@@ -2,15 +2,18 @@
 
 `SocketThread` sends and receives frames. `RankChannels` speaks Jupyter's wire protocol
 (jupyter_client's Session) with the ranks' kernels. `SharedClient` makes ipyparallel's own client.
+`ctrl_c` catches SIGINT while a caller waits for messages.
 """
 
 from __future__ import annotations
 
 import logging
+import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -367,3 +370,21 @@ class SharedClient:
         with self._lock:
             if self._client is not None:
                 self._client.close(linger=0)
+
+
+@contextmanager
+def ctrl_c(on_ctrl_c: Callable[[], None]) -> Iterator[None]:
+    """Call ``on_ctrl_c`` for each SIGINT while the context is open.
+
+    Only the main thread gets it. A KeyboardInterrupt at an arbitrary place could lose an event that
+    was just taken from a queue. The callback runs between two bytecodes: it must be re-entrant (as
+    `queue.SimpleQueue.put` is).
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous = signal.signal(signal.SIGINT, lambda number, frame: on_ctrl_c())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)
