@@ -52,8 +52,8 @@ _STEPS: Mapping[Step, Callable[[Any], tuple[Any, str]]] = {
     "enter": lambda ws: (ws._life.runner, "_enter"),
     "execute": lambda ws: (ws._life.runner._dispatch, "execute"),
     "receive": lambda ws: (ws._life.runner._dispatch._channels, "_on_message"),
-    "send": lambda ws: (ws._life.runner._dispatch._channels._thread, "send"),
     "resend": lambda ws: (ws._life.runner._dispatch, "resend"),
+    "send": lambda ws: (ws._life.runner._dispatch._channels._thread, "send"),
 }
 
 

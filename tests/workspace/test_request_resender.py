@@ -21,8 +21,7 @@ class Resent:
         self.sent: list[int] = []
         self.sent_stopped: list[int] = []
         self.said: list[str] = []
-        self.stopped: list[tuple[int, ...]] = []
-        actions = ResendActions(lambda take: None, self.send, self.stopped.append)
+        actions = ResendActions(lambda take: None, self.send)
         self.resender = RequestResender(self.cell, self.ask, actions, self.said.append, 0.0)
 
     def ask(self):
@@ -87,15 +86,7 @@ def test_a_stop_sends_at_once_what_has_not_begun():
     resent = Resent()
     assert resent.at(0.1) == []
     assert resent.at(0.2, begun=(0, 1), is_stopping=True) == [2]
-    assert resent.stopped == [(2,)]
     assert resent.sent_stopped == [2]
-
-
-def test_a_stop_is_sent_once_more_to_ranks_that_still_run():
-    resent = Resent()
-    for now_s in (0.1, 0.5, 0.9, 1.3, 1.7):
-        resent.at(now_s, begun=RANKS, is_stopping=True, running=(0, 2))
-    assert resent.stopped == [(0, 2)]
 
 
 def test_a_cell_that_the_root_does_not_know_is_sent_until_it_has_begun():

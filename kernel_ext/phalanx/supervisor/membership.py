@@ -228,6 +228,11 @@ class WorldState:
         """Return the dead ranks, with the reasons; see `RankDirectory.dead`."""
         return self.ranks.dead
 
+    @property
+    def alive(self) -> set[int]:
+        """Return the ranks that are not dead."""
+        return set(range(self.size)) - self.dead.keys()
+
     def lose(
         self, rank: int, reason: str, consequence: str = "", *, will_return: bool = False
     ) -> list[Answer]:
@@ -448,7 +453,7 @@ class WorldState:
         """
         if not self.has_cells:
             return set()
-        away = set(range(self.size)) - self.dead.keys() - self._living_on
+        away = self.alive - self._living_on
         return away - self._running.get(self._newest(), set())
 
     def _newest(self) -> str:

@@ -30,12 +30,16 @@ from phalanx.protocol import (
     GetStacks,
     GetTopology,
     GetTrace,
+    LineNeed,
+    LineNotNeeded,
     LinkInfo,
     OutputIs,
     RankInfo,
     StacksAre,
     TopologyIs,
     TraceIs,
+    TypedLine,
+    TypeLine,
     WorldTopology,
     name_ranks,
     say_busy,
@@ -136,6 +140,8 @@ class CellHistory:
         self._cells: dict[str, tuple[tuple[int, ...], dict[int, CellEnded]]] = {}
         self._last = ""  # the cell that ended last
         self.begun: dict[int, str] = {}  # the cell that each rank began last
+        self._typed: dict[str, list[TypedLine]] = {}  # by cell
+        self._needs: dict[tuple[int, bool], LineNeed] = {}  # by rank and is_command
 
     def begin(self, cell: str, ranks: tuple[int, ...], title: str = "") -> None:
         """Record a cell that is about to run."""
@@ -155,6 +161,18 @@ class CellHistory:
         if notice.cell in self._cells:
             self._cells[notice.cell][1][rank] = notice
             self._look(notice.cell)
+
+    def type_line(self, order: TypeLine) -> None:
+        """Record a line that was typed for a cell."""
+        if order.cell in self._cells:
+            self._typed = {order.cell: [*self._typed.get(order.cell, ()), order.entry]}
+
+    def ask_line(self, rank: int, news: LineNeed | LineNotNeeded) -> None:
+        """Record whether a rank waits for a line."""
+        if isinstance(news, LineNeed):
+            self._needs[rank, news.is_command] = news
+        else:
+            self._needs.pop((rank, False), None)
 
     def _on_lost(self, rank: int) -> None:
         self.times.end_all(rank)
@@ -180,7 +198,17 @@ class CellHistory:
     def unfinished(self, *, has_seen_all: bool) -> tuple[CellStatus, ...]:
         """Return the running cells, and the last until its end is seen."""
         return tuple(
-            CellStatus(cell, ranks, dict(ended))
+            CellStatus(
+                cell,
+                ranks,
+                dict(ended),
+                tuple(self._typed.get(cell, ())),
+                tuple(
+                    (rank, need)
+                    for (rank, _), need in self._needs.items()
+                    if need.cell == cell and rank not in ended
+                ),
+            )
             for cell, (ranks, ended) in self._cells.items()
             if not (has_seen_all and self._is_over(cell))
         )

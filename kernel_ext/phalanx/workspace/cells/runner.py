@@ -28,6 +28,7 @@ from phalanx.protocol import (
     PartEnded,
     RankCall,
     RankLost,
+    RankSays,
     RankTask,
     Replaced,
     name_ranks,
@@ -83,7 +84,9 @@ class CellRunner:
         self._slot = ExecutionSlot()
         self._lost: dict[int, Lost] = {}
         self._left: set[int] = set()  # ranks that were abandoned in a cell they had not ended
-        self._dispatch = Dispatch(thread, booted.connection, booted.engines, booted.session)
+        self._dispatch = Dispatch(
+            thread, booted.connection, booted.engines, booted.session, root.order
+        )
         self._client = SharedClient(booted.connection)
         self._late = LateOutput()
         self._replaced_ranks = ReplacedRanks()
@@ -218,10 +221,7 @@ class CellRunner:
         def resend(rank: int, is_stopped: bool) -> bool:
             return self._dispatch.resend(cell, rank, is_stopped=is_stopped)
 
-        def stop_again(ranks: tuple[int, ...]) -> None:
-            self._dispatch.stop_again(cell.name, ranks)
-
-        return ResendActions(self._root.see_cells, resend, stop_again)
+        return ResendActions(self._root.see_cells, resend)
 
     def part(self, work: str | RankTask, ranks: tuple[int, ...], view: View) -> None:
         """Run code or a task within work that holds the ranks."""
@@ -320,6 +320,9 @@ class CellRunner:
         """
         if isinstance(message, PartEnded):
             self._dispatch.on_ended(message.rank, message.end)
+            return
+        if isinstance(message, RankSays):
+            self._dispatch.on_rank_says(message.rank, message.news)
             return
         with self._news_lock:
             if self._early_news is not None:

@@ -44,8 +44,10 @@ from phalanx.protocol import (
     GetTrace,
     Hello,
     Notice,
+    OrderRanks,
     OutputIs,
     RankLost,
+    RankOrder,
     RankStack,
     ReplacementsReady,
     Restart,
@@ -156,7 +158,7 @@ class RootClient:
     connection : Connection
         The root and the keys of its clients.
     on_news : callable
-        Gets `RankLost`, `Replaced`, `Notice` and `OwnershipTransferred`, on the socket thread. If
+        Gets `RankLost`, `RankSays`, `Notice` and other news, on the socket thread. If
         the root dies, it gets a `RankLost` for each rank, on a thread of this client.
     """
 
@@ -260,6 +262,10 @@ class RootClient:
         Without ``ranks`` the cell was sent to no rank.
         """
         self._send(CancelCell(cell, ranks))
+
+    def order(self, ranks: Iterable[int], order: RankOrder) -> None:
+        """Send an order to ranks; dead ranks do not get it."""
+        self._send(OrderRanks(tuple(ranks), order))
 
     def keep(self, cell: AddStartupCell) -> None:
         """Store a startup cell at the root, for clients that attach later."""
