@@ -125,5 +125,5 @@ def test_keys_do_not_show():
     welcome = Welcome(
         1, 0, WorldConfig("w", 2), 3, b"SECRET", (0, 0), (0, 1), ("h",), (), 3, (), ()
     )
-    registered = Registered(1, 0, "uuid", {"key": "SECRET"})
+    registered = Registered(1, 0, 2, "uuid", {"key": "SECRET"})
     assert "SECRET" not in repr(welcome) + repr(registered) + str([welcome, registered])

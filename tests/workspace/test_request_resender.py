@@ -5,7 +5,7 @@ from __future__ import annotations
 from support.promise import PATIENCE_S
 
 from phalanx.protocol import CellEnded, CellStatus, CellStatusReply
-from phalanx.workspace.cells.cell import Cell, FunctionCall, UnannouncedCell
+from phalanx.workspace.cells.cell import Call, Cell, FunctionCall
 from phalanx.workspace.cells.dispatch import RequestResender, ResendActions
 from phalanx.workspace.output.events import Ended
 
@@ -90,7 +90,7 @@ def test_a_stop_sends_at_once_what_has_not_begun():
 
 
 def test_a_cell_that_the_root_does_not_know_is_sent_until_it_has_begun():
-    resent = Resent(UnannouncedCell("cell", RANKS))
+    resent = Resent(Call("cell", RANKS))
     assert resent.at(2.0, begun=(0,), listed=False) == [1, 2]
 
 
@@ -119,7 +119,7 @@ def test_a_large_value_is_not_sent_again_while_it_may_be_on_its_way():
 
 
 def test_a_wait_for_one_rank_goes_on_when_another_ends():
-    cell = UnannouncedCell("greeting", (0, 1))
+    cell = Cell("probe", (0, 1))
     for rank in (1, 0):
         cell.events.put(Ended(rank, None, 0))
     assert cell.wait_ended({0}, PATIENCE_S) == {0, 1}

@@ -46,6 +46,7 @@ from .client import (
     WorkspaceRecord,
 )
 from .rank import (
+    ENTRY,
     Activity,
     BindValues,
     CellBegan,
@@ -54,6 +55,7 @@ from .rank import (
     Completed,
     CopyNames,
     EngineReady,
+    Entered,
     EnterWorld,
     EpochAborted,
     Evaluate,
@@ -67,7 +69,6 @@ from .rank import (
     Inspect,
     Inspected,
     InterruptCaught,
-    Introduce,
     Join,
     LetIn,
     LineNeed,
@@ -80,7 +81,6 @@ from .rank import (
     RankCall,
     RankNews,
     RankOrder,
-    RankPing,
     RankTask,
     Recover,
     Refused,
@@ -147,6 +147,7 @@ from .records import (
 )
 
 __all__ = [
+    "ENTRY",
     "LIMITS_MIME",
     "LINKS_DONE_MIME",
     "LINKS_MIME",
@@ -181,6 +182,7 @@ __all__ = [
     "Detach",
     "EngineReady",
     "EnterWorld",
+    "Entered",
     "EpochAborted",
     "Evaluate",
     "Failed",
@@ -205,7 +207,6 @@ __all__ = [
     "Inspect",
     "Inspected",
     "InterruptCaught",
-    "Introduce",
     "JobOptions",
     "Join",
     "LateRank",
@@ -233,7 +234,6 @@ __all__ = [
     "RankLost",
     "RankNews",
     "RankOrder",
-    "RankPing",
     "RankReturn",
     "RankSample",
     "RankSays",

@@ -324,14 +324,15 @@ class BootFailed(msgspec.Struct, frozen=True, tag="boot_failed", forbid_unknown_
 class CellAllowed(msgspec.Struct, frozen=True, tag="cell_allowed", forbid_unknown_fields=True):
     """Root: allow the announced cell to run.
 
-    ``reform`` asks the ranks to join a new epoch first. ``dead`` has the ranks that cannot take
-    part, with the reason.
+    ``reform``: the ranks were asked to join a new epoch first, and ``failed`` has the type and text of
+    the error of each rank that did not. ``dead`` has the ranks that cannot take part, with the reason.
     """
 
     id: int
     epoch: int
     reform: bool
     dead: dict[int, str]
+    failed: dict[int, tuple[str, str]] = {}
 
 
 class PartEnded(msgspec.Struct, frozen=True, tag="part_ended", forbid_unknown_fields=True):

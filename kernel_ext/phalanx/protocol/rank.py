@@ -4,8 +4,8 @@ Rank and supervisor: the rank sends requests, and the answer repeats the ``id``.
 answer. An order comes from the client, through the root, at any time. The decoder validates each
 message, so later code need not check again.
 
-Client and rank: a `RankTask` travels as a cell does, in the metadata of its request, so that a
-task can be repeated and stopped as a cell can. A `RankCall` is answered between cells, with named
+Client and rank: a `RankTask` is the user's work and travels as a cell does, in the metadata of its
+request, so that a task can be repeated and stopped as a cell can. A `RankCall` is answered between cells, with named
 values (`phalanx.rank.pack_values`); it runs no code of cells except the code that packs or loads
 values. The rank's kernel runs both and leaves nothing in the user's namespace.
 """
@@ -39,12 +39,13 @@ class Register(msgspec.Struct, frozen=True, tag="register", forbid_unknown_field
 class Registered(msgspec.Struct, frozen=True, tag="registered", forbid_unknown_fields=True):
     """Supervisor to rank: answer a `Register` with the rank number.
 
-    ``connection`` is ipyparallel's connection file for engines. ``replaces``: another engine had
-    this rank number before and is gone.
+    ``connection`` is ipyparallel's connection file for engines. ``size`` is the size of the world.
+    ``replaces``: another engine had this rank number before and is gone.
     """
 
     id: int
     rank: int
+    size: int
     engine: str
     connection: dict[str, Any]
     replaces: bool = False
@@ -287,6 +288,14 @@ class LineNotNeeded(msgspec.Struct, frozen=True, tag="line_not_needed", forbid_u
     cell: str
 
 
+class Entered(msgspec.Struct, frozen=True, tag="entered", forbid_unknown_fields=True):
+    """Answer an `EnterWorld`; ``ename`` and ``evalue`` are of the error, if any."""
+
+    id: int
+    ename: str = ""
+    evalue: str = ""
+
+
 class Completed(msgspec.Struct, frozen=True, tag="completed", forbid_unknown_fields=True):
     """Answer a `Complete`: the completions of the text at ``start:end``.
 
@@ -330,6 +339,9 @@ class TypedLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.is_command == is_command and (self.ranks is None or rank in self.ranks)
 
 
+ENTRY = "the entry into the world"  # the cell that a rank runs while it enters
+
+
 class StopCell(msgspec.Struct, frozen=True, tag="stop_cell", forbid_unknown_fields=True):
     """Order: hold a cell before its next operation, or interrupt it.
 
@@ -340,6 +352,15 @@ class StopCell(msgspec.Struct, frozen=True, tag="stop_cell", forbid_unknown_fiel
     cell: str
     stop: str
     hold_s: float = 0.0
+
+
+class EnterWorld(msgspec.Struct, frozen=True, tag="enter_world", forbid_unknown_fields=True):
+    """Order of the root: join the present epoch between two cells.
+
+    A `StopCell` for the cell ``ENTRY`` interrupts this.
+    """
+
+    id: int
 
 
 class LetIn(msgspec.Struct, frozen=True, tag="let_in", forbid_unknown_fields=True):
@@ -386,7 +407,9 @@ class Inspect(msgspec.Struct, frozen=True, tag="inspect", forbid_unknown_fields=
     detail: int = 0
 
 
-RankOrder = StopCell | LetIn | TypeLine | RefuseInput | OutputDrawn | Complete | Inspect
+RankOrder = (
+    StopCell | EnterWorld | LetIn | TypeLine | RefuseInput | OutputDrawn | Complete | Inspect
+)
 
 
 ToSupervisor = (
@@ -401,24 +424,11 @@ ToSupervisor = (
     | EpochAborted
     | SplitFormed
     | SplitClosed
+    | Entered
     | RankNews
 )
 RankAnswer = Registered | Welcome | Gathered | Refused
 ToRank = RankAnswer | RankOrder
-
-
-class RankPing(msgspec.Struct, frozen=True, tag="rank_ping", forbid_unknown_fields=True):
-    """Answer and do nothing else."""
-
-
-class EnterWorld(msgspec.Struct, frozen=True, tag="enter_world", forbid_unknown_fields=True):
-    """Join the present world and bind its names for the cells."""
-
-
-class Introduce(msgspec.Struct, frozen=True, tag="introduce", forbid_unknown_fields=True):
-    """Bind ``rank size px np`` for the cells without joining a world."""
-
-    size: int
 
 
 class CopyNames(msgspec.Struct, frozen=True, tag="copy_names", forbid_unknown_fields=True):
@@ -456,7 +466,7 @@ class PublishLinks(msgspec.Struct, frozen=True, tag="publish_links", forbid_unkn
     """Measure the links of all pairs; rank 0 publishes the result."""
 
 
-RankTask = RankPing | EnterWorld | Introduce | CopyNames | Evaluate | PublishSweep | PublishLinks
+RankTask = CopyNames | Evaluate | PublishSweep | PublishLinks
 
 
 class BindValues(msgspec.Struct, frozen=True, tag="bind_values", forbid_unknown_fields=True):

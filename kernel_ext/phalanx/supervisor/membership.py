@@ -434,9 +434,9 @@ class WorldState:
         if ranks is not None:
             ranks.discard(rank)
 
-    def forget_cell(self, cell: str) -> None:
-        """Drop a cell that was announced and never sent."""
-        self._running.pop(cell, None)
+    def forget_cell(self, cell: str) -> bool:
+        """Drop a cell that was announced and never sent; False if unknown."""
+        return self._running.pop(cell, None) is not None
 
     def absence_reason(self, rank: int) -> str:
         """Return the reason for a rank's absence from the running cell."""

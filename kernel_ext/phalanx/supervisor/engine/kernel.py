@@ -36,19 +36,20 @@ from phalanx.distributed import (
 )
 from phalanx.errors import DistributedError
 from phalanx.protocol import (
+    ENTRY,
     BindValues,
     CellBegan,
     CellEnded,
     Channel,
     ChannelClosed,
     CopyNames,
+    Entered,
     EnterWorld,
     Evaluate,
     GiveCopyReport,
     GiveNames,
     GiveValue,
     InterruptCaught,
-    Introduce,
     LetIn,
     LineNeed,
     LineNotNeeded,
@@ -250,6 +251,7 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
     def serve(
         self,
         rank: int,
+        size: int,
         channel: Channel,
         window: OutputThrottle,
         n_shown: Callable[[dict[str, Any]], int],
@@ -277,7 +279,7 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         self._reserve = _Reserve()
         self._lines = TypedLines(rank, self._ask, self._withdraw, current_loss)
         self._stdin = CellInput(self._next_of_stdin)
-        self._names: dict[str, Any] = {}
+        self._names = introduce(self.shell.user_ns, rank, size)
         self._last_cell = ""  # the cell that has a value to give
         self._evaluated: dict[str, Any] = {}  # results of `Evaluate` until a client fetches them
         self._has_said_rebound = False
@@ -350,11 +352,7 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         shell = self.shell
         try:
             task = msgspec.convert(said, RankTask, str_keys=True)
-            if isinstance(task, EnterWorld):
-                self._names = enter(shell.user_ns)
-            elif isinstance(task, Introduce):
-                self._names = introduce(shell.user_ns, self.rank, task.size)
-            elif isinstance(task, CopyNames):
+            if isinstance(task, CopyNames):
                 self.copied = copy_names(
                     shell.user_ns, shell.user_ns_hidden, task.source, task.ranks, self.rank
                 )
@@ -634,7 +632,24 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
             "payload": [],
         }
 
-    def _notify(self, notice: CellBegan | CellEnded | RankNews) -> None:
+    def _enter_world(self, order: EnterWorld) -> None:
+        """Join the present epoch between two cells; report the result."""
+        error: BaseException | None = None
+        before = signal.getsignal(signal.SIGINT)
+        try:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            self._gate.begin(ENTRY)
+            self._names = enter(self.shell.user_ns)
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+        except BaseException as its:  # noqa: BLE001 - the workspace raises it
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            error = its
+        self._gate.end()
+        signal.signal(signal.SIGINT, before)
+        failed = () if error is None else (type(error).__name__, cut(text_of(error)))
+        self._notify(Entered(order.id, *failed))
+
+    def _notify(self, notice: CellBegan | CellEnded | Entered | RankNews) -> None:
         if os.getpid() != self._pid:  # the code has forked, and the child came to the cell's end
             return
         try:
@@ -711,6 +726,8 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
     def _on_order(self, order: RankOrder) -> None:
         if isinstance(order, StopCell):
             self._stop(order)
+        elif isinstance(order, EnterWorld):
+            self.io_loop.add_callback(self._enter_world, order)
         elif isinstance(order, LetIn):
             if self._holding:
                 self._held.let_in(order.steps)

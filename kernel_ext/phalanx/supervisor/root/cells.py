@@ -14,7 +14,10 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from itertools import combinations
 from typing import Any
 
+import msgspec
+
 from phalanx.protocol import (
+    ENTRY,
     BeginCell,
     BootOptions,
     CancelCell,
@@ -23,6 +26,8 @@ from phalanx.protocol import (
     CellStatus,
     CellStatusReply,
     CellTime,
+    Entered,
+    EnterWorld,
     Failed,
     FromRoot,
     GetCellStatus,
@@ -36,6 +41,7 @@ from phalanx.protocol import (
     OutputIs,
     RankInfo,
     StacksAre,
+    StopCell,
     TopologyIs,
     TraceIs,
     TypedLine,
@@ -55,6 +61,8 @@ KEPT_NS = 2_000_000_000  # six samples: a client that misses some still gets the
 log = logging.getLogger(__name__)
 Question = GetTopology | GetStacks | GetTrace | GetOutput | GetCellStatus
 RESTART_WAIT_S = 5.0  # how long a cell waits for replacements; clients wait longer for permission
+ENTRY_S = 35.0  # a rank itself gives up after 30 s
+REFUSED_S = 5.0  # a rank that cannot enter aborts the epoch, which frees the others at once
 UNFINISHED_WAIT_S = 2.0  # how long a new cell waits for ranks that still run the last one
 
 
@@ -348,6 +356,58 @@ class QueryService:
         return OutputIs(question.id, piece.text, piece.end, *left_out)
 
 
+class WorldEntry:
+    """Have all ranks enter the present epoch, and wait for them.
+
+    ``missing`` has the ranks that have not answered.
+    """
+
+    def __init__(self, world: WorldState, host: HostInterface) -> None:
+        self.missing: set[int] = set()
+        self._world = world
+        self._host = host
+        self._number = 0
+        self._failed: dict[int, tuple[str, str]] = {}
+        self._changed = asyncio.Event()
+        world.ranks.subscribe(lost=self._on_lost)
+
+    async def run(self) -> dict[int, tuple[str, str]]:
+        """Order the ranks to enter; return the errors by rank."""
+        self._number += 1
+        self.missing, self._failed = self._world.alive, {}
+        for rank in self.missing:
+            self._host.send(rank, EnterWorld(self._number))
+        while self.missing:
+            self._changed.clear()
+            limit_s = REFUSED_S if self._failed else ENTRY_S
+            try:
+                await asyncio.wait_for(self._changed.wait(), limit_s)
+            except asyncio.TimeoutError:
+                late = "DistributedError", "it did not join the group in time"
+                return {**dict.fromkeys(self.missing, late), **self._failed}
+        return self._failed
+
+    def take(self, rank: int, entered: Entered) -> None:
+        """Record a rank's answer."""
+        if entered.id == self._number:
+            self._end(rank, entered.ename, entered.evalue)
+
+    def _on_lost(self, rank: int) -> None:
+        self._end(rank, "RankFailure", self._world.dead[rank])
+
+    def _end(self, rank: int, ename: str, evalue: str) -> None:
+        if rank in self.missing:
+            self.missing = self.missing - {rank}
+            if ename:
+                self._failed[rank] = ename, evalue
+            self._changed.set()
+
+    def stop(self) -> None:
+        """Interrupt the ranks that are entering."""
+        for rank in self.missing:
+            self._host.send(rank, StopCell(ENTRY, f"entry {self._number}"))
+
+
 class CellScheduler:
     """Decide when cells may begin, and record their ends.
 
@@ -376,6 +436,7 @@ class CellScheduler:
         self._answers = answers
         self._watch = watch
         self._spawn_task = spawn_task
+        self.entry = WorldEntry(world, host)
         self._ended = asyncio.Condition()
         self._announced: set[str] = set()  # cells that wait for permission to begin
         world.ranks.subscribe(lost=lambda _rank: self.ended())
@@ -390,7 +451,7 @@ class CellScheduler:
         """Let a cell begin once its ranks are free; return the reply."""
 
         def busy() -> set[int]:
-            return self._world.unfinished().intersection(request.ranks)
+            return (self.entry.missing | self._world.unfinished()).intersection(request.ranks)
 
         async def wait() -> None:
             async with self._ended:
@@ -421,6 +482,8 @@ class CellScheduler:
         self._host.watch(is_on=True)
         if allowed.reform:  # also for threads that outlived the previous cell
             self._membership.welcome_asking()
+            failed = await self.entry.run()
+            return msgspec.structs.replace(allowed, failed=failed)
         return allowed
 
     def forget(self, message: CancelCell) -> None:
@@ -430,7 +493,8 @@ class CellScheduler:
         """
         if not message.ranks:
             self._announced.discard(message.cell)
-            self._world.forget_cell(message.cell)
+            if self._world.forget_cell(message.cell):
+                self.entry.stop()
             self._answers.cells.forget(message.cell)
         for rank in set(message.ranks).intersection(range(self._world.size)):
             self._world.end_cell(rank, message.cell, ok=False)
@@ -450,6 +514,11 @@ class CellScheduler:
         self.ended()
         self._membership.look()
         self._watch.look()
+
+    def entered(self, rank: int, message: Entered) -> None:
+        """Record that a rank has entered the epoch, or why not."""
+        self.entry.take(rank, message)
+        self.ended()
 
     def ended(self) -> None:
         """Wake the waiting cells, which then check again which ranks are busy."""

@@ -23,6 +23,7 @@ from phalanx.protocol import (
     CellEnded,
     Detach,
     EngineReady,
+    Entered,
     Failed,
     FromRoot,
     Hello,
@@ -221,6 +222,8 @@ class WorkspaceRoot(Root[ToRoot]):
         elif isinstance(message, CellEnded):
             self._cells.end(rank, message)
             self._tell(PartEnded(rank, message))
+        elif isinstance(message, Entered):
+            self._cells.entered(rank, message)
         elif isinstance(message, RankNews):
             if isinstance(message, LineNeed | LineNotNeeded):
                 self._answers.cells.ask_line(rank, message)

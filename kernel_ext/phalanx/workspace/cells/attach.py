@@ -98,7 +98,7 @@ class AttachSync:
             ):
                 break
             for rank in missing:
-                self._dispatch.probe(probe, rank)
+                self._dispatch.probe(probe, rank, "control")
             missing -= probe.wait_ended(missing, interval_s)
             interval_s = INTERVAL_S
         self._dispatch.forget(probe)

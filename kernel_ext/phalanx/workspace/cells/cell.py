@@ -233,12 +233,6 @@ class Cell:
             self._put(Text(rank, "stderr", traceback))
 
 
-class UnannouncedCell(Cell):
-    """A cell of our own that is not announced to the root."""
-
-    is_announced = False
-
-
 def _is_blank(data: Message) -> bool:
     """Whether a display has no visible content.
 
@@ -348,14 +342,15 @@ class PresenceProbe(Cell):
             self.events.put(Ended(rank, None))
 
 
-class Call(UnannouncedCell):
-    """A call that ranks answer with named values.
+class Call(Cell):
+    """A call that ranks answer with named values; the root does not know it.
 
     The answers are unpickled. Unpickling is safe here: the answers are signed with the key of our
     own controller, and a process that has the key can run code as this user anyway. The thread that
     waits unpickles, not the socket thread, because unpickling may run the user's code.
     """
 
+    is_announced = False
     has_reply = True
 
     def __init__(self, name: str, ranks: tuple[int, ...], nbytes: int = 0) -> None:

@@ -11,7 +11,7 @@ import math
 import threading
 import uuid
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -154,9 +154,15 @@ class Dispatch:
         metadata = sent.metadata
         if is_stopped:
             metadata = {**metadata, "phalanx": {**metadata["phalanx"], "stopped": True}}
-        # `shell` signs the message anew: a kernel drops a message with a signature it has seen.
-        self._channels.shell(
-            sent.engine, sent.kind, sent.content, metadata, sent.message_id, sent.buffers
+        # `send` signs the message anew: a kernel drops a message with a signature it has seen.
+        self._channels.send(
+            "shell",
+            sent.engine,
+            sent.kind,
+            sent.message_id,
+            sent.content,
+            metadata,
+            sent.buffers,
         )
         return True
 
@@ -181,7 +187,7 @@ class Dispatch:
             if self._taken is not None:  # the ranks are another client's now
                 cell.events.put(self._taken)
                 return
-        self._channels.shell(engine, kind, content, metadata, message_id, buffers)
+        self._channels.send("shell", engine, kind, message_id, content, metadata, buffers)
 
     def adopt(self, cell: Cell) -> None:
         """Route the messages of a cell that another client sent."""
@@ -189,14 +195,15 @@ class Dispatch:
             for rank in cell.ranks:
                 self._requests[_message_id(cell.name, rank)] = (cell, rank)
 
-    def probe(self, probe: PresenceProbe, rank: int) -> None:
-        """Ask a rank, busy or not, for a sign of its kernel."""
+    def probe(self, probe: PresenceProbe, rank: int, channel: Literal["shell", "control"]) -> None:
+        """Ask a rank for a sign of its kernel.
 
-        def register(message_id: str) -> None:
-            with self._lock:
-                self._requests[message_id] = (probe, rank)
-
-        self._channels.control(self._engines[rank], "kernel_info_request", {}, register)
+        On the control channel a rank answers that runs a cell.
+        """
+        message_id = uuid.uuid4().hex
+        with self._lock:
+            self._requests[message_id] = (probe, rank)
+        self._channels.send(channel, self._engines[rank], "kernel_info_request", message_id)
 
     def forget(self, cell: Cell, late: Callable[[Event], None] | None = None) -> None:
         """Stop routing messages to a cell that nobody waits for.

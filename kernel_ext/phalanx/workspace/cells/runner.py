@@ -18,12 +18,11 @@ from phalanx.errors import DistributedError, RankFailure, cell_error
 from phalanx.protocol import (
     AddStartupCell,
     Booted,
-    EnterWorld,
+    CellAllowed,
     Evaluate,
     FromRoot,
     GiveLastError,
     GiveValue,
-    Introduce,
     Notice,
     PartEnded,
     RankCall,
@@ -43,7 +42,7 @@ from ..output.notices import say_failed, say_joined, say_without
 from ..output.printer import MAX_LINES, LateOutput
 from ..output.view import QuietView, View
 from .attach import AttachSync
-from .cell import Call, Cell, FunctionCall, UnannouncedCell, lost_of
+from .cell import Call, Cell, FunctionCall, lost_of
 from .dispatch import Dispatch, ResendActions
 from .loop import (
     CellOutcome,
@@ -139,10 +138,10 @@ class CellRunner:
         try:
             turn = self._slot.turn
             title = (turn.title or turn.what) if turn else ""
-            allowed = self._root.begin_cell(name, chosen, title)
+            allowed = self._begin(name, chosen, title)
             here = tuple(rank for rank in chosen if rank not in allowed.dead)
             if here:
-                self._meet(is_reformed=allowed.reform)
+                self._meet()
                 if allowed.dead and is_all:
                     view.notice(say_without(allowed.dead))
         except BaseException:
@@ -153,6 +152,16 @@ class CellRunner:
             lost = self._lost.get(chosen[0])
             raise RankFailure(chosen[0], lost.host if lost else "", allowed.dead[chosen[0]])
         return here, tuple(allowed.dead)
+
+    def _begin(self, name: str, ranks: tuple[int, ...], title: str = "") -> CellAllowed:
+        """Announce a cell; raise the error of ranks that did not join."""
+        allowed = self._root.begin_cell(name, ranks, title, self._is_stopped)
+        for rank in allowed.failed.keys() & self._lost.keys():
+            lost = self._lost[rank]
+            raise RankFailure(rank, lost.host, lost.reason)
+        if allowed.failed:
+            raise cell_error({rank: (*its, ()) for rank, its in allowed.failed.items()})
+        return allowed
 
     def _take_back(self, name: str, ranks: tuple[int, ...] = ()) -> None:
         """Cancel a cell that was not sent (to these ranks).
@@ -262,9 +271,12 @@ class CellRunner:
         return values, outcome
 
     def _enter(self) -> None:
-        """Make every rank join the world of the current epoch."""
-        cell = UnannouncedCell(self._next("enter"), self._ranks)
-        raise_for(self._execute(cell, EnterWorld(), QuietView()))
+        """Have the root form the group, without a cell."""
+        name = self._next("enter")
+        try:
+            self._begin(name, self._ranks)
+        finally:
+            self._take_back(name)
 
     def _settle(
         self, make_view: Callable[[], View], tell: Callable[[str], None]
@@ -273,14 +285,9 @@ class CellRunner:
 
         Returns the first error of a startup cell, if any.
         """
-        absent = tuple(sorted(self._replaced_ranks.absent))
-        if absent:
-            name = self._next("meet")
-            try:
-                allowed = self._root.begin_cell(name, absent)
-                self._meet(is_reformed=allowed.reform)
-            finally:
-                self._take_back(name)
+        if self._replaced_ranks.absent:
+            self._enter()
+            self._meet()
         fresh = self._replaced_ranks.take()
         if not fresh:
             return None
@@ -288,30 +295,18 @@ class CellRunner:
         self._root.settled([replaced_rank.engine for replaced_rank in fresh])
         return error
 
-    def _meet(self, *, is_reformed: bool) -> None:
-        """Wait until replaced ranks answer, then make ranks join or introduce them.
-
-        All ranks join if the world is formed anew (``is_reformed``). Otherwise only the replaced
-        ranks get the size of the world.
-        """
-        absent = self._replaced_ranks.absent
-        if absent:
+    def _meet(self) -> None:
+        """Wait until replaced ranks answer."""
+        if absent := self._replaced_ranks.absent:
             wait_answering(
                 self._dispatch,
                 self._next("ping"),
-                len(self._ranks),
                 ANSWER_S,
-                ranks=absent,
+                absent,
                 gone=lambda: tuple(self._lost),
                 stopped=self._is_stopped,
             )
-        here = tuple(sorted(absent - self._lost.keys()))
-        if is_reformed:
-            self._enter()
-        elif here:
-            cell = UnannouncedCell(self._next("introduce"), here)
-            raise_for(self._execute(cell, Introduce(len(self._ranks)), QuietView()))
-        self._replaced_ranks.met(absent)
+            self._replaced_ranks.met(absent)
 
     def on_news(self, message: FromRoot) -> None:
         """Take the root's news: a death, a replacement, an end.
@@ -354,7 +349,7 @@ class CellRunner:
             with self._news_lock:
                 self._early_news = None
             name, gone = f"{self._name}:ping", lambda: tuple(self._lost)
-            wait_answering(self._dispatch, name, len(self._ranks), ANSWER_S, gone=gone)
+            wait_answering(self._dispatch, name, ANSWER_S, self._ranks, gone=gone)
             for lost in self._lost.values():
                 raise RankFailure(lost.rank, lost.host, f"{lost.reason} while starting")
             self._enter()

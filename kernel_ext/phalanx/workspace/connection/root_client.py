@@ -90,7 +90,9 @@ _ANSWERS = (
     | Stopped
 )
 
-ANSWER_S = 10.0  # the root answers in milliseconds; a new cell may wait 2 s for the last one
+ANSWER_S = 10.0  # the root answers in milliseconds
+# A new cell may wait 5 s for replaced ranks, 2 s for the last cell, and 30 s for ranks to join.
+BEGIN_S = 45.0
 STOP_S = 5.0
 END_S = 1.0  # from the root's last message to its exit
 RESTART_S = 90.0  # more than the root's own limits to end a rank and to start one
@@ -252,9 +254,20 @@ class RootClient:
             raise DistributedError(msg)
         return answer
 
-    def begin_cell(self, cell: str, ranks: tuple[int, ...], title: str = "") -> CellAllowed:
-        """Announce a cell, and return the root's permission."""
-        return self._ask(lambda id_: BeginCell(id_, cell, ranks, title), CellAllowed)
+    def begin_cell(
+        self,
+        cell: str,
+        ranks: tuple[int, ...],
+        title: str = "",
+        is_stopped: Callable[[], bool] = lambda: False,
+    ) -> CellAllowed:
+        """Announce a cell, and return the root's permission.
+
+        Raises KeyboardInterrupt if ``is_stopped`` says so meanwhile.
+        """
+        return self._ask(
+            lambda id_: BeginCell(id_, cell, ranks, title), CellAllowed, BEGIN_S, is_stopped
+        )
 
     def forget_cell(self, cell: str, ranks: tuple[int, ...] = ()) -> None:
         """Cancel an announced cell that was not sent to (these) ranks.
@@ -393,11 +406,12 @@ class RootClient:
         make: Callable[[int], ToRoot],
         kind: type[Answer],
         timeout_s: float = ANSWER_S,
+        is_stopped: Callable[[], bool] = lambda: False,
     ) -> Answer:
         inbox: queue.SimpleQueue[FromRoot] = queue.SimpleQueue()
         request_id = self._request(make, inbox.put)
         try:
-            answer = self._wait(inbox, timeout_s, "an answer of the supervisor")
+            answer = self._wait(inbox, timeout_s, "an answer of the supervisor", is_stopped)
         finally:
             with self._lock:
                 self._waiting.pop(request_id, None)
@@ -408,7 +422,13 @@ class RootClient:
             raise DistributedError(msg)
         return answer
 
-    def _wait(self, inbox: queue.SimpleQueue[FromRoot], timeout_s: float, what: str) -> FromRoot:
+    def _wait(
+        self,
+        inbox: queue.SimpleQueue[FromRoot],
+        timeout_s: float,
+        what: str,
+        is_stopped: Callable[[], bool] = lambda: False,
+    ) -> FromRoot:
         # In steps, so that the supervisor's exit is noticed, and Ctrl-C on every platform.
         for _ in range(max(1, round(timeout_s / POLL_S))):
             try:
@@ -417,6 +437,8 @@ class RootClient:
                 if not self.is_alive:
                     return self._last_word(inbox)
                 self._thread.check()
+                if is_stopped():
+                    raise KeyboardInterrupt from None
         msg = f"waited {timeout_s:g} s for {what}"
         raise DistributedError(msg)
 
