@@ -13,7 +13,6 @@ import socket
 import struct
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 
 import msgspec
@@ -87,7 +86,6 @@ class Channel:
         self._sock = sock
         self._reader = FrameReader()
         self._decoder = msgspec.msgpack.Decoder(ToRank)
-        self._frames: deque[bytes] = deque()
         self._ids = itertools.count(1)
         self._send_lock = threading.Lock()
         self._request_lock = threading.Lock()
@@ -173,48 +171,30 @@ class Channel:
             return self._answer({request_id, over.id}, time.monotonic() + WITHDRAW_S)
 
     def _answer(self, ids: set[int], deadline: float | None) -> RankAnswer:
+        is_served = self._take is not None
         while True:
-            answer = self._receive(deadline)
-            if isinstance(answer, RankAnswer) and answer.id in ids:
+            left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
+            if not is_served and self._answers.empty() and self._is_readable(left_s):
+                self.read()
+            try:
+                answer = self._answers.get(timeout=left_s if is_served else 0.0)
+            except queue.Empty:
+                if left_s == 0.0:
+                    msg = "the supervisor did not answer in time"
+                    raise TimeoutError(msg) from None
+                continue
+            if answer is None:
+                self._answers.put(None)  # for the next request
+                raise ChannelClosed(_GONE)
+            if answer.id in ids:
                 return answer
 
-    def _receive(self, deadline: float | None) -> ToRank:
-        while not self._frames:
-            remaining = None if deadline is None else deadline - time.monotonic()
-            if remaining is not None and remaining <= 0:
-                msg = "the supervisor did not answer in time"
-                raise TimeoutError(msg)
-            if self._take is not None:
-                return self._take_answer(remaining)
-            self._frames.extend(self._reader.feed(self._receive_some(remaining)))
-        message: ToRank = self._decoder.decode(self._frames.popleft())
-        return message
-
-    def _take_answer(self, remaining: float | None) -> RankAnswer:
-        try:
-            answer = self._answers.get(timeout=remaining)
-        except queue.Empty:
-            msg = "the supervisor did not answer in time"
-            raise TimeoutError(msg) from None
-        if answer is None:
-            self._answers.put(None)  # for the next request
-            raise ChannelClosed(_GONE)
-        return answer
-
-    def _receive_some(self, remaining: float | None) -> bytes:
+    def _is_readable(self, timeout_s: float | None) -> bool:
         # poll, not settimeout: a timeout on the socket would also hold for a notice that another
         # thread sends meanwhile.
         poller = select.poll()
         poller.register(self._sock, select.POLLIN)
-        try:
-            if not poller.poll(None if remaining is None else remaining * 1000):
-                return b""
-            data = self._sock.recv(1 << 16)
-        except OSError as error:
-            raise ChannelClosed(_GONE) from error
-        if not data:
-            raise ChannelClosed(_GONE)
-        return data
+        return bool(poller.poll(None if timeout_s is None else timeout_s * 1000))
 
     def close(self) -> None:
         """Close the socket; idempotent."""

@@ -62,7 +62,7 @@ log = logging.getLogger(__name__)
 Question = GetTopology | GetStacks | GetTrace | GetOutput | GetCellStatus
 RESTART_WAIT_S = 5.0  # how long a cell waits for replacements; clients wait longer for permission
 ENTRY_S = 35.0  # a rank itself gives up after 30 s
-REFUSED_S = 5.0  # a rank that cannot enter aborts the epoch, which frees the others at once
+REFUSED_S = 5.0  # if a rank cannot enter, the others are freed at once
 UNFINISHED_WAIT_S = 2.0  # how long a new cell waits for ranks that still run the last one
 
 
@@ -359,13 +359,16 @@ class QueryService:
 class WorldEntry:
     """Have all ranks enter the present epoch, and wait for them.
 
-    ``missing`` has the ranks that have not answered.
+    ``missing`` has the ranks that have not answered. If one cannot enter, the others are freed.
     """
 
-    def __init__(self, world: WorldState, host: HostInterface) -> None:
+    def __init__(
+        self, world: WorldState, host: HostInterface, membership: MembershipCoordinator
+    ) -> None:
         self.missing: set[int] = set()
         self._world = world
         self._host = host
+        self._membership = membership
         self._number = 0
         self._failed: dict[int, tuple[str, str]] = {}
         self._changed = asyncio.Event()
@@ -390,6 +393,9 @@ class WorldEntry:
     def take(self, rank: int, entered: Entered) -> None:
         """Record a rank's answer."""
         if entered.id == self._number:
+            if entered.ename:
+                why = f"could not join: {entered.ename}: {entered.evalue}"
+                self._membership.release_waiters(rank, why)
             self._end(rank, entered.ename, entered.evalue)
 
     def _on_lost(self, rank: int) -> None:
@@ -436,7 +442,7 @@ class CellScheduler:
         self._answers = answers
         self._watch = watch
         self._spawn_task = spawn_task
-        self.entry = WorldEntry(world, host)
+        self.entry = WorldEntry(world, host, membership)
         self._ended = asyncio.Condition()
         self._announced: set[str] = set()  # cells that wait for permission to begin
         world.ranks.subscribe(lost=lambda _rank: self.ended())

@@ -97,9 +97,7 @@ class AttachSync:
                 min(ANSWER_S, patience_s) if has_answer else patience_s
             ):
                 break
-            for rank in missing:
-                self._dispatch.probe(probe, rank, "control")
-            missing -= probe.wait_ended(missing, interval_s)
+            missing = self._dispatch.probe(probe, missing, "control", interval_s)
             interval_s = INTERVAL_S
         self._dispatch.forget(probe)
         return missing

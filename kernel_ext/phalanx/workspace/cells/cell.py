@@ -343,7 +343,7 @@ class PresenceProbe(Cell):
 
 
 class Call(Cell):
-    """A call that ranks answer with named values; the root does not know it.
+    """A call, unknown to the root, that ranks answer with named values.
 
     The answers are unpickled. Unpickling is safe here: the answers are signed with the key of our
     own controller, and a process that has the key can run code as this user anyway. The thread that

@@ -195,15 +195,26 @@ class Dispatch:
             for rank in cell.ranks:
                 self._requests[_message_id(cell.name, rank)] = (cell, rank)
 
-    def probe(self, probe: PresenceProbe, rank: int, channel: Literal["shell", "control"]) -> None:
-        """Ask a rank for a sign of its kernel.
+    def probe(
+        self,
+        probe: PresenceProbe,
+        ranks: set[int],
+        channel: Literal["shell", "control"],
+        wait_s: float,
+    ) -> set[int]:
+        """Ask ranks for a sign; return those that gave none.
 
         On the control channel a rank answers that runs a cell.
         """
-        message_id = uuid.uuid4().hex
-        with self._lock:
-            self._requests[message_id] = (probe, rank)
-        self._channels.send(channel, self._engines[rank], "kernel_info_request", message_id)
+        for rank in ranks:
+            message_id = uuid.uuid4().hex
+            with self._lock:
+                self._requests[message_id] = (probe, rank)
+            # With our metadata: no output of the rank belongs to this request.
+            self._channels.send(
+                channel, self._engines[rank], "kernel_info_request", message_id, {}, {"phalanx": {}}
+            )
+        return ranks - probe.wait_ended(ranks, wait_s)
 
     def forget(self, cell: Cell, late: Callable[[Event], None] | None = None) -> None:
         """Stop routing messages to a cell that nobody waits for.

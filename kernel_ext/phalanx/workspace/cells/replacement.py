@@ -268,9 +268,7 @@ def wait_answering(
                 does = "does" if len(missing) == 1 else "do"
                 msg = f"{name_ranks(missing)} started, but {does} not answer"
                 raise DistributedError(msg)
-            for rank in missing:
-                dispatch.probe(probe, rank, "shell")
-            missing -= probe.wait_ended(missing, PING_INTERVAL_S)
+            missing = dispatch.probe(probe, missing, "shell", PING_INTERVAL_S)
             missing.difference_update(gone())
     finally:
         dispatch.forget(probe)
