@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from .rank import CellEnded, Pid, WorldConfig
+from .rank import CellEnded, LineNeed, Pid, RankNews, RankOrder, TypedLine, WorldConfig
 from .records import (
     BootProgress,
     HostClock,
@@ -59,12 +59,15 @@ class WorkspaceRecord(msgspec.Struct, frozen=True):
 class CellStatus(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """State of an announced cell: its ranks, and their results.
 
-    ``ended`` has the ends by rank, of the ranks that have ended.
+    ``ended`` has the ends by rank, of the ranks that have ended. ``typed`` is the log of typed lines,
+    and ``needs`` has the ranks that ask for a line; the log may have it already.
     """
 
     cell: str
     ranks: tuple[int, ...]
     ended: dict[int, CellEnded]
+    typed: tuple[TypedLine, ...] = ()
+    needs: tuple[tuple[int, LineNeed], ...] = ()
 
 
 class RankDeath(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -255,6 +258,13 @@ class CancelCell(msgspec.Struct, frozen=True, tag="cancel_cell", forbid_unknown_
     ranks: tuple[int, ...] = ()
 
 
+class OrderRanks(msgspec.Struct, frozen=True, tag="order_ranks", forbid_unknown_fields=True):
+    """Client: pass an order on to the live ones of these ranks."""
+
+    ranks: tuple[int, ...]
+    order: RankOrder
+
+
 class GetTopology(msgspec.Struct, frozen=True, tag="get_topology", forbid_unknown_fields=True):
     """Client: ask for the present state of the world."""
 
@@ -325,14 +335,15 @@ class BootFailed(msgspec.Struct, frozen=True, tag="boot_failed", forbid_unknown_
 class CellAllowed(msgspec.Struct, frozen=True, tag="cell_allowed", forbid_unknown_fields=True):
     """Root: allow the announced cell to run.
 
-    ``reform`` asks the ranks to join a new epoch first. ``dead`` has the ranks that cannot take
-    part, with the reason.
+    ``reform``: the ranks were asked to join a new epoch first, and ``failed`` has the type and text of
+    the error of each rank that did not. ``dead`` has the ranks that cannot take part, with the reason.
     """
 
     id: int
     epoch: int
     reform: bool
     dead: dict[int, str]
+    failed: dict[int, tuple[str, str]] = {}
 
 
 class PartEnded(msgspec.Struct, frozen=True, tag="part_ended", forbid_unknown_fields=True):
@@ -340,6 +351,13 @@ class PartEnded(msgspec.Struct, frozen=True, tag="part_ended", forbid_unknown_fi
 
     rank: int
     end: CellEnded
+
+
+class RankSays(msgspec.Struct, frozen=True, tag="rank_says", forbid_unknown_fields=True):
+    """Root: pass on a rank's notice."""
+
+    rank: int
+    news: RankNews
 
 
 class TopologyIs(msgspec.Struct, frozen=True, tag="topology_is", forbid_unknown_fields=True):
@@ -438,6 +456,7 @@ ToRoot = (
     Hello
     | BeginCell
     | CancelCell
+    | OrderRanks
     | GetTopology
     | GetStacks
     | GetTrace
@@ -456,6 +475,7 @@ FromRoot = (
     | BootProgress
     | CellAllowed
     | PartEnded
+    | RankSays
     | TopologyIs
     | StacksAre
     | TraceIs

@@ -549,35 +549,3 @@ class BootProgress(msgspec.Struct, frozen=True, tag="boot_progress", forbid_unkn
     state: BootState
     seconds: float
     text: str = ""
-
-
-class LineNeed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Request of a rank for a typed line.
-
-    The rank's copy of the log has no line for it before entry ``index``. ``is_command``: an
-    interpreter's prompt asks (pdb's, `code.interact`'s), not a program that reads data.
-    ``is_again``: the rank repeats the request, because the request or the line may have been lost.
-    """
-
-    cell: str
-    index: int
-    prompt: str
-    password: bool
-    is_command: bool
-    is_again: bool = False
-
-
-class TypedLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Entry of a cell's log: a line (None: end of input).
-
-    ``ranks`` are the ranks that get the line; None: every rank, also a rank that reads later. A
-    command always names its ranks.
-    """
-
-    line: str | None
-    ranks: tuple[int, ...] | None = None
-    is_command: bool = False
-
-    def is_for(self, rank: int, is_command: bool) -> bool:
-        """Whether a rank that reads commands (or data) takes this entry."""
-        return self.is_command == is_command and (self.ranks is None or rank in self.ranks)

@@ -22,11 +22,11 @@ from phalanx.protocol import (
     ChannelClosed,
     EpochAborted,
     Join,
+    RankAnswer,
     Recover,
     Refused,
     SplitClosed,
     SplitFormed,
-    ToRank,
     Welcome,
 )
 
@@ -94,7 +94,7 @@ def _answer_to(
     ask: Join | Recover,
     deadline: Deadline,
     on_late: Callable[[Welcome, BaseException], None],
-) -> ToRank:
+) -> RankAnswer:
     try:
         return channel.request(ask, ask.id, timeout=deadline.remaining())
     except TimeoutError as error:
@@ -114,7 +114,7 @@ def _answer_to(
         raise
 
 
-def _withdraw(channel: Channel, ask: Join | Recover) -> ToRank | None:
+def _withdraw(channel: Channel, ask: Join | Recover) -> RankAnswer | None:
     try:
         return channel.withdraw(ask.id)
     except TimeoutError as error:

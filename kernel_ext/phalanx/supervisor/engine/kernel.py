@@ -36,26 +36,34 @@ from phalanx.distributed import (
 )
 from phalanx.errors import DistributedError
 from phalanx.protocol import (
+    ENTRY,
     BindValues,
     CellBegan,
     CellEnded,
     Channel,
     ChannelClosed,
     CopyNames,
+    Entered,
     EnterWorld,
     Evaluate,
     GiveCopyReport,
     GiveNames,
     GiveValue,
-    Introduce,
+    InterruptCaught,
+    LetIn,
     LineNeed,
+    LineNotNeeded,
+    OutputDrawn,
     PublishLinks,
     PublishSweep,
     RankCall,
+    RankNews,
+    RankOrder,
     RankTask,
-    Step,
+    RefuseInput,
+    StopCell,
     StopReport,
-    TypedLine,
+    TypeLine,
 )
 from phalanx.rank import (
     POST_MORTEM,
@@ -231,10 +239,8 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
     the user cannot interfere. A request to call a function (ipyparallel's) is a cell if its
     metadata have ``"is_cell"``. Other requests run as in any engine.
 
-    Other messages come on the control channel, which has its own thread and is free while a cell
-    runs: ``phalanx_line`` (a typed line), ``phalanx_interrupt``, ``phalanx_let_in`` (while a stop
-    holds the cell), ``phalanx_drawn`` (output that a client has shown), ``phalanx_greet`` (a new
-    client), and Jupyter's ``complete_request`` and ``inspect_request``.
+    Orders (`RankOrder`) come from the supervisor on ``channel``. The control thread takes them, which
+    is free while a cell runs.
 
     An apply request with a ``"call"`` (`RankCall`) in its content is answered between cells.
     """
@@ -248,6 +254,7 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
     def serve(
         self,
         rank: int,
+        size: int,
         channel: Channel,
         window: OutputThrottle,
         n_shown: Callable[[dict[str, Any]], int],
@@ -268,9 +275,7 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         self._widgets = widgets
         window.never_in(self.control_thread.ident)
         self._begun: deque[str] = deque(maxlen=KEPT_NAMES)  # the last requests by name
-        # Used on the control thread: the latest stop requests, the stops that have interrupted, and
-        # the stop that holds the cell.
-        self._stops: deque[tuple[str, float]] = deque(maxlen=16)
+        # Used on the control thread: the stops that have interrupted, and the one that holds the cell.
         self._interrupted: deque[str] = deque(maxlen=16)
         self._holding = ""
         self._held = HeldCell(rank)
@@ -283,7 +288,7 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         self._reserve = _Reserve()
         self._lines = TypedLines(rank, self._ask, self._withdraw, current_loss)
         self._stdin = CellInput(self._next_of_stdin)
-        self._names: dict[str, Any] = {}
+        self._names = introduce(self.shell.user_ns, rank, size)
         self._last_cell = ""  # the cell that has a value to give
         self._evaluated: dict[str, Any] = {}  # results of `Evaluate` until a client fetches them
         self._has_said_rebound = False
@@ -306,14 +311,12 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         self.shell._showtraceback = self._show_lines
         self.shell.show_usage_error = self._show_usage_error
         self.shell.ast_transformers.append(_BeforeCode(self._begin_code))
-        self.control_handlers["phalanx_line"] = self._on_line
-        self.control_handlers["phalanx_interrupt"] = self._on_interrupt
-        self.control_handlers["phalanx_let_in"] = self._on_let_in
-        self.control_handlers["phalanx_drawn"] = self._on_drawn
-        self.control_handlers["phalanx_greet"] = self._on_greet
-        self._help = KernelHelp(self)
+        self._help = KernelHelp(self.shell, self.do_inspect, self._notify)
+        self._orders_fd = channel.serve(self._on_order)
         self._end_fd = end_fd
-        self.control_thread.io_loop.add_callback(self._watch_end)
+        loop = self.control_thread.io_loop
+        loop.add_callback(loop.add_handler, self._orders_fd, self._on_readable, loop.READ)
+        loop.add_callback(self._watch_end)
         self.is_serving = True
 
     def _begin_code(self) -> None:
@@ -375,11 +378,7 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         shell = self.shell
         try:
             task = msgspec.convert(said, RankTask, str_keys=True)
-            if isinstance(task, EnterWorld):
-                self._names = enter(shell.user_ns)
-            elif isinstance(task, Introduce):
-                self._names = introduce(shell.user_ns, self.rank, task.size)
-            elif isinstance(task, CopyNames):
+            if isinstance(task, CopyNames):
                 self.copied = copy_names(
                     shell.user_ns, shell.user_ns_hidden, task.source, task.ranks, self.rank
                 )
@@ -675,7 +674,24 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
             "payload": [],
         }
 
-    def _notify(self, notice: CellBegan | CellEnded) -> None:
+    def _enter_world(self, order: EnterWorld) -> None:
+        """Join the present epoch between two cells; report the result."""
+        error: BaseException | None = None
+        before = signal.getsignal(signal.SIGINT)
+        try:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            self._gate.begin(ENTRY)
+            self._names = enter(self.shell.user_ns)
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+        except BaseException as its:  # noqa: BLE001 - the workspace raises it
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            error = its
+        self._gate.end()
+        signal.signal(signal.SIGINT, before)
+        failed = () if error is None else (type(error).__name__, cut(text_of(error)))
+        self._notify(Entered(order.id, *failed))
+
+    def _notify(self, notice: CellBegan | CellEnded | Entered | RankNews) -> None:
         if os.getpid() != self._pid:  # the code has forked, and the child came to the cell's end
             return
         try:
@@ -718,27 +734,24 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
             own.flush()
 
     def _ask(self, need: LineNeed) -> None:
-        self._say("need_line", msgspec.to_builtins(need))
+        n_shown = self._n_shown(self._cell_parent)
+        self._notify(msgspec.structs.replace(need, n_shown=n_shown))
 
     def _withdraw(self, cell: str) -> None:
         """Report that no input is wanted for now."""
-        self._say("need_over", {"cell": cell})
-
-    def _say(self, kind: str, content: Any) -> None:
-        """Send a message to the clients that listen to the cell."""
-        self.session.send(
-            self.iopub_socket,
-            f"phalanx_{kind}",
-            content,
-            parent=self._cell_parent,
-            ident=self._topic(kind),
-        )
+        self._notify(LineNotNeeded(cell))
 
     def _say_pages(self, reply: dict[str, Any]) -> None:
         """Publish the result of `obj?`: Jupyter's pager text in the reply."""
         for payload in reply.get("payload") or ():
             if payload.get("source") == "page":
-                self._say("page", {"text": str(payload["data"].get("text/plain", ""))})
+                self.session.send(
+                    self.iopub_socket,
+                    "phalanx_page",
+                    {"text": str(payload["data"].get("text/plain", ""))},
+                    parent=self._cell_parent,
+                    ident=self._topic("page"),
+                )
 
     def _tell_if_swallowed(self, cell: str) -> None:
         """Report that the cell's code has caught the interrupt.
@@ -746,38 +759,40 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         Nobody can see that from outside the process.
         """
         if self._gate.has_swallowed(cell):
-            self._say("stop_swallowed", {"cell": cell})
+            self._notify(InterruptCaught(cell))
 
-    def _on_line(self, stream: Any, ident: Any, message: dict[str, Any]) -> None:
-        content = message["content"]
-        cell = str(content["cell"])
-        if "refusal" in content:
-            self._lines.refuse(cell, str(content["refusal"]))
+    def _on_readable(self, _fd: int, _events: int) -> None:
+        if not self._channel.read():  # the supervisor is gone, and soon this process
+            self.control_thread.io_loop.remove_handler(self._orders_fd)
+
+    def _on_order(self, order: RankOrder) -> None:
+        if isinstance(order, StopCell):
+            self._stop(order)
+        elif isinstance(order, EnterWorld):
+            self.io_loop.add_callback(self._enter_world, order)
+        elif isinstance(order, LetIn):
+            if self._holding:
+                self._held.let_in(order.steps)
+        elif isinstance(order, TypeLine):
+            self._lines.feed(order.cell, order.index, order.entry)
+        elif isinstance(order, RefuseInput):
+            self._lines.refuse(order.cell, order.message)
+        elif isinstance(order, OutputDrawn):
+            self._window.on_drawn(order.sent)
         else:
-            entry = msgspec.convert(content["entry"], TypedLine)
-            self._lines.feed(cell, int(content["index"]), entry)
+            self._help.answer(order)
 
-    def _on_greet(self, stream: Any, ident: Any, message: dict[str, Any]) -> None:
-        """Send a new client the needed input and the typed lines."""
-        self._lines.repeat_needs()
-        typed = [[index, msgspec.to_builtins(entry)] for index, entry in self._lines.typed()]
-        content = {"cell": self._lines.cell, "typed": typed}
-        self.session.send(stream, "phalanx_greeting", content, message, ident)
-
-    def _on_interrupt(self, stream: Any, ident: Any, message: dict[str, Any]) -> None:
+    def _stop(self, order: StopCell) -> None:
         """Interrupt a cell, or hold it before its next operation.
 
-        The cell is held for ``hold`` seconds at most and then interrupted. The client that stops
-        the cell normally decides earlier; after ``hold`` seconds that client has probably gone.
+        The cell is held for ``hold_s`` seconds at most and then interrupted. The client that stops
+        the cell normally decides earlier; after ``hold_s`` seconds that client has probably gone.
         """
-        content = message["content"]
-        cell, stop, hold_s = str(content["cell"]), str(content["stop"]), float(content["hold"])
-        if (stop, hold_s) in self._stops:  # a repeated message, sent in case the first was lost
-            return
-        self._stops.append((stop, hold_s))
-        if hold_s > 0 and self._gate.running == cell and self._can_be_held():
+        cell, stop = order.cell, order.stop
+        if order.hold_s > 0 and self._gate.running == cell and self._can_be_held():
             self._holding = stop
-            self._look_at_held(cell, stop, StopReport("runs"), time.monotonic() + hold_s)
+            until_s = time.monotonic() + order.hold_s
+            self._look_at_held(cell, stop, StopReport("runs"), until_s)
         else:
             self._interrupt(cell, stop)
 
@@ -798,16 +813,9 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
             return
         report = self._held.report()
         if report != last:
-            self._say("stop_report", msgspec.to_builtins(report))
+            self._notify(msgspec.structs.replace(report, cell=cell))
         again = partial(self._look_at_held, cell, stop, report, until_s)
         self.control_thread.io_loop.call_later(HELD_LOOK_S, again)
-
-    def _on_let_in(self, stream: Any, ident: Any, message: dict[str, Any]) -> None:
-        if self._holding:
-            self._held.let_in(msgspec.convert(message["content"]["steps"], list[Step]))
-
-    def _on_drawn(self, stream: Any, ident: Any, message: dict[str, Any]) -> None:
-        self._window.on_drawn(int(message["content"]["sent"]))
 
     def _interrupt(self, cell: str, stop: str) -> None:
         if stop in self._interrupted:
@@ -818,7 +826,7 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         self.control_thread.io_loop.call_later(CUT_S, self._cut, cell)
         self._lines.stop(cell)
         if self._gate.running == cell:
-            self._say("stop_report", msgspec.to_builtins(self._held.stop()))
+            self._notify(msgspec.structs.replace(self._held.stop(), cell=cell))
             self.control_thread.io_loop.call_later(TAKE_S, self._let_go, stop)
         self._gate.interrupt(cell)
         self._holding = ""

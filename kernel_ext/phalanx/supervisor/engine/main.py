@@ -43,7 +43,7 @@ def main() -> None:
     if not isinstance(answer, Registered):
         msg = f"the supervisor answered with {answer}"
         raise TypeError(msg)
-    rank, is_replacement = answer.rank, answer.replaces
+    rank, size, is_replacement = answer.rank, answer.size, answer.replaces
 
     class Engine(app.IPEngine):  # type: ignore[misc]
         """Engine that tells its supervisor when it takes cells."""
@@ -72,7 +72,8 @@ def main() -> None:
             record = OutputRecord(int(sys.argv[4]))
             widgets = OutputWidgets()
             n_shown = note_outgoing(self.kernel.session, record, window, widgets)
-            self.kernel.serve(rank, channel, window, n_shown, widgets, int(sys.argv[5]))
+            end_fd = int(sys.argv[5])
+            self.kernel.serve(rank, size, channel, window, n_shown, widgets, end_fd)
             # The 73,000 objects that stay for good need not be scanned by each garbage collection
             # (36 ms of a core); IPython runs some at exit.
             gc.freeze()

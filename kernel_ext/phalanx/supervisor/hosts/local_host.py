@@ -31,9 +31,12 @@ from phalanx.protocol import (
     MOST_CONNECTIONS,
     USER_SIGNALS,
     Activity,
+    Complete,
     FrameReader,
     HostClock,
     HostInfo,
+    Inspect,
+    RankAnswer,
     ToRank,
     ToSupervisor,
     Welcome,
@@ -466,8 +469,12 @@ class LocalHost:
         child = self._children[rank]
         if child.nonsense or child.channel.fileno() < 0:  # the rank is being killed, or has ended
             return
-        # A stopped rank asks for nothing, so its messages cannot become more and more.
-        if len(child.unsent) > MOST_UNSENT_NBYTES and not is_stopped(child.pid):
+        # A stopped rank asks for nothing, so its messages cannot become more and more. A rank that
+        # cannot run its control thread takes no orders for a while, and needs no old questions then.
+        is_full = len(child.unsent) > MOST_UNSENT_NBYTES
+        if is_full and isinstance(message, Complete | Inspect):
+            return
+        if is_full and isinstance(message, RankAnswer) and not is_stopped(child.pid):
             child.nonsense = "did not take what its supervisor answered"
             child.process.kill()
             return

@@ -23,12 +23,18 @@ from phalanx.protocol import (
     CellEnded,
     Detach,
     EngineReady,
+    Entered,
     Failed,
     FromRoot,
     Hello,
+    LineNeed,
+    LineNotNeeded,
     Notice,
+    OrderRanks,
     PartEnded,
     RankLost,
+    RankNews,
+    RankSays,
     Register,
     ReplacementsReady,
     Restart,
@@ -37,6 +43,7 @@ from phalanx.protocol import (
     Stopped,
     ToRoot,
     ToSupervisor,
+    TypeLine,
     WatchSamples,
 )
 
@@ -189,6 +196,11 @@ class WorkspaceRoot(Root[ToRoot]):
             self._tasks.spawn(self._begin_cell(identity, message))
         elif isinstance(message, CancelCell):
             self._cells.forget(message)
+        elif isinstance(message, OrderRanks) and self._is_booted:
+            if isinstance(message.order, TypeLine):
+                self._answers.cells.type_line(message.order)
+            for rank in self._world.alive.intersection(message.ranks):
+                self._host.send(rank, message.order)
         elif isinstance(message, AddStartupCell):
             self._answers.missed.keep(message)
         elif isinstance(message, ReplacementsReady):
@@ -241,6 +253,12 @@ class WorkspaceRoot(Root[ToRoot]):
         elif isinstance(message, CellEnded):
             self._cells.end(rank, message)
             self._tell(PartEnded(rank, message))
+        elif isinstance(message, Entered):
+            self._cells.entered(rank, message)
+        elif isinstance(message, RankNews):
+            if isinstance(message, LineNeed | LineNotNeeded):
+                self._answers.cells.ask_line(rank, message)
+            self._tell(RankSays(rank, message))
         else:
             self._membership.answer(rank, message)
             if self._world.asking:
@@ -289,5 +307,4 @@ class WorkspaceRoot(Root[ToRoot]):
 
     def _awaited(self) -> set[int]:
         """Return all live ranks while a cell runs, else none."""
-        alive = set(self._host.ranks) - self._world.dead.keys()
-        return alive if self._world.unfinished() else set()
+        return self._world.alive if self._world.unfinished() else set()

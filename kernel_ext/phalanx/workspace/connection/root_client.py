@@ -44,8 +44,10 @@ from phalanx.protocol import (
     GetTrace,
     Hello,
     Notice,
+    OrderRanks,
     OutputIs,
     RankLost,
+    RankOrder,
     RankStack,
     ReplacementsReady,
     Restart,
@@ -88,7 +90,9 @@ _ANSWERS = (
     | Stopped
 )
 
-ANSWER_S = 10.0  # the root answers in milliseconds; a new cell may wait 2 s for the last one
+ANSWER_S = 10.0  # the root answers in milliseconds
+# A new cell may wait 5 s for replaced ranks, 2 s for the last cell, and 30 s for ranks to join.
+BEGIN_S = 45.0
 STOP_S = 5.0  # in addition to the ranks' grace time
 END_S = 1.0  # from the root's last message to its exit
 RESTART_S = 90.0  # more than the root's own limits to kill a rank and to start one
@@ -156,7 +160,7 @@ class RootClient:
     connection : Connection
         The root and the keys of its clients.
     on_news : callable
-        Gets `RankLost`, `Replaced`, `Notice` and `OwnershipTransferred`, on the socket thread. If
+        Gets `RankLost`, `RankSays`, `Notice` and other news, on the socket thread. If
         the root dies, it gets a `RankLost` for each rank, on a thread of this client.
     """
 
@@ -252,9 +256,20 @@ class RootClient:
             raise DistributedError(msg)
         return answer
 
-    def begin_cell(self, cell: str, ranks: tuple[int, ...], title: str = "") -> CellAllowed:
-        """Announce a cell, and return the root's permission."""
-        return self._ask(lambda id_: BeginCell(id_, cell, ranks, title), CellAllowed)
+    def begin_cell(
+        self,
+        cell: str,
+        ranks: tuple[int, ...],
+        title: str = "",
+        is_stopped: Callable[[], bool] = lambda: False,
+    ) -> CellAllowed:
+        """Announce a cell, and return the root's permission.
+
+        Raises KeyboardInterrupt if ``is_stopped`` says so meanwhile.
+        """
+        return self._ask(
+            lambda id_: BeginCell(id_, cell, ranks, title), CellAllowed, BEGIN_S, is_stopped
+        )
 
     def forget_cell(self, cell: str, ranks: tuple[int, ...] = ()) -> None:
         """Cancel an announced cell that was not sent to (these) ranks.
@@ -262,6 +277,10 @@ class RootClient:
         Without ``ranks`` the cell was sent to no rank.
         """
         self._send(CancelCell(cell, ranks))
+
+    def order(self, ranks: Iterable[int], order: RankOrder) -> None:
+        """Send an order to ranks; dead ranks do not get it."""
+        self._send(OrderRanks(tuple(ranks), order))
 
     def keep(self, cell: AddStartupCell) -> None:
         """Store a startup cell at the root, for clients that attach later."""
@@ -403,11 +422,12 @@ class RootClient:
         make: Callable[[int], ToRoot],
         kind: type[Answer],
         timeout_s: float = ANSWER_S,
+        is_stopped: Callable[[], bool] = lambda: False,
     ) -> Answer:
         inbox: queue.SimpleQueue[FromRoot] = queue.SimpleQueue()
         request_id = self._request(make, inbox.put)
         try:
-            answer = self._wait(inbox, timeout_s, "an answer of the supervisor")
+            answer = self._wait(inbox, timeout_s, "an answer of the supervisor", is_stopped)
         finally:
             with self._lock:
                 self._waiting.pop(request_id, None)
@@ -418,7 +438,13 @@ class RootClient:
             raise DistributedError(msg)
         return answer
 
-    def _wait(self, inbox: queue.SimpleQueue[FromRoot], timeout_s: float, what: str) -> FromRoot:
+    def _wait(
+        self,
+        inbox: queue.SimpleQueue[FromRoot],
+        timeout_s: float,
+        what: str,
+        is_stopped: Callable[[], bool] = lambda: False,
+    ) -> FromRoot:
         # In steps, so that the supervisor's exit is noticed, and Ctrl-C on every platform.
         for _ in range(max(1, round(timeout_s / POLL_S))):
             try:
@@ -427,6 +453,8 @@ class RootClient:
                 if not self.is_alive:
                     return self._last_word(inbox)
                 self._thread.check()
+                if is_stopped():
+                    raise KeyboardInterrupt from None
         msg = f"waited {timeout_s:g} s for {what}"
         raise DistributedError(msg)
 

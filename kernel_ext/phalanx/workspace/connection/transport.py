@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import zmq
 from jupyter_client.session import Session
@@ -264,38 +264,23 @@ class RankChannels:
             configure=lambda sock: sock.subscribe(b""),
         )
 
-    def shell(
+    def send(
         self,
+        channel: Literal["shell", "control"],
         engine: str,
         kind: str,
-        content: Message,
-        metadata: Message,
         message_id: str,
-        buffers: list[Any],
+        content: Message | None = None,
+        metadata: Message | None = None,
+        buffers: Sequence[Any] = (),
     ) -> None:
         """Send a request with a message id chosen by the caller."""
         with self._lock:
             header = {**self._session.msg_header(kind), "msg_id": message_id}
             message = self._session.msg(kind, content=content, header=header, metadata=metadata)
             frames = self._session.serialize(message, ident=engine.encode())
-        self._thread.send(self._shell, [*frames, *buffers])
-
-    def control(
-        self,
-        engine: str,
-        kind: str,
-        content: Message,
-        register: Callable[[str], None] = lambda message_id: None,
-    ) -> None:
-        """Send a message that a busy rank also receives.
-
-        ``register`` gets the message id before the message is sent.
-        """
-        with self._lock:
-            message = self._session.msg(kind, content=content)
-            frames = self._session.serialize(message, ident=engine.encode())
-        register(message["header"]["msg_id"])
-        self._thread.send(self._control, frames)
+        sock = self._shell if channel == "shell" else self._control
+        self._thread.send(sock, [*frames, *buffers])
 
     def _receive(self, channel: str, frames: Any, *, copy: bool = True) -> None:
         _, rest = self._session.feed_identities(frames, copy=copy)
