@@ -232,7 +232,7 @@ def test_ctrl_c_ends_it_at_once_and_leaves_no_ssh(tmp_path):
     ssh.write_text(f"#!/bin/sh\necho $$ >> {tmp_path}/pids\nexec sleep 300\n")
     ssh.chmod(0o755)
     with subprocess.Popen(
-        [sys.executable, "-m", "phalanx.cli", "config", "--hosts", "a.invalid,b.invalid"],
+        [sys.executable, "-m", "phalanx", "config", "--hosts", "a.invalid,b.invalid"],
         env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
         stderr=subprocess.PIPE, text=True,
     ) as run:  # fmt: skip

@@ -22,7 +22,7 @@ from phalanx.cli.doctor import find
 from phalanx.cli.probing import Probe, ProbeQuestion
 from phalanx.protocol import HostPlan, RemoteOptions
 
-DOCTOR = [sys.executable, "-m", "phalanx.cli", "doctor"]
+DOCTOR = [sys.executable, "-m", "phalanx", "doctor"]
 FACTS = {
     "hostname": "a", "python": "3.11.7", "executable": "/p", "phalanx": "0.1.0", "numpy": "2.4.6",
     "mpi4py": "4.1", "mpirun": "Open MPI 5.0", "rdma": [], "nccl": False, "has_ssh": True,
