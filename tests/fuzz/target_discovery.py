@@ -12,8 +12,9 @@ import re
 from fuzz.supply import Supply
 from hosts.macs import wired
 
-from phalanx.hosts import Discovery, DiscoveryError, Host, read_survey, setup_steps, to_json
-from phalanx.hosts.survey import read_outputs
+from phalanx.hosts import Host, to_json
+from phalanx.hosts.discovery import Discovery, DiscoveryError, read_survey, setup_steps
+from phalanx.hosts.discovery.survey import read_outputs
 
 __all__ = ["one"]
 

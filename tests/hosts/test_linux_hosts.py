@@ -8,16 +8,8 @@ import pytest
 from hosts.linux import ip_addr, make_commands, make_sys
 from hosts.macs import macs
 
-from phalanx.hosts import (
-    Discovery,
-    DiscoveryError,
-    Host,
-    Survey,
-    gather,
-    own_addresses,
-    read_survey,
-    to_json,
-)
+from phalanx.hosts import Host, own_addresses, to_json
+from phalanx.hosts.discovery import Discovery, DiscoveryError, Survey, gather, read_survey
 
 HERE = Host("127.0.0.1")
 

@@ -11,8 +11,8 @@ import threading
 import pytest
 from support.promise import PATIENCE_S
 
-from phalanx.hosts import remote_exec
-from phalanx.hosts.host import Host
+from phalanx.hosts import Host
+from phalanx.hosts.discovery import remote_exec
 
 
 def test_an_interrupt_between_a_start_and_its_registration_leaves_no_process(monkeypatch):

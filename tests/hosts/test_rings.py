@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phalanx.hosts import find_ring
-from phalanx.hosts.ring_search import missing_in_ring
+from phalanx.hosts.discovery import find_ring
+from phalanx.hosts.discovery.ring_search import missing_in_ring
 
 
 def matrix(n, edges):
@@ -94,7 +94,10 @@ RINGLESS = {
         matrix(5, [(0, 2), (0, 3), (0, 4), (1, 2), (1, 3), (1, 4)]),
         "lead through host 0 and host 1",
     ),
-    "three against five": (matrix(8, itertools.product(range(3), range(3, 8))), "no order of the hosts"),
+    "three against five": (
+        matrix(8, itertools.product(range(3), range(3, 8))),
+        "no order of the hosts",
+    ),
     "Petersen": (petersen(5), "no order of the hosts"),
 }
 

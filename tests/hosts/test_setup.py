@@ -12,10 +12,10 @@ from hosts.linux import make_commands
 from hosts.macs import wired
 from support.promise import ROOM_S
 
-from phalanx.hosts import (
+from phalanx.hosts import Host
+from phalanx.hosts.discovery import (
     Cable,
     Discovery,
-    Host,
     SetupError,
     Survey,
     gather,

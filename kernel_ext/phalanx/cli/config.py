@@ -14,10 +14,12 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from phalanx import hosts as room
+from phalanx import hosts
+from phalanx.hosts import discovery
 
 if TYPE_CHECKING:
-    from phalanx.hosts import Host, Plan, Survey
+    from phalanx.hosts import Host
+    from phalanx.hosts.discovery import Plan, Survey
 
 DESCRIPTION = (
     "Asks all hosts at once, over ssh and without changing anything, for their interfaces, "
@@ -55,7 +57,7 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(=.*)?", re.DOTALL)
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``phalanx config``."""
     add = parser.add_argument
-    room.add_host_arguments(add, helps=_HELPS, idle=_IDLE)
+    hosts.add_host_arguments(add, helps=_HELPS, idle=_IDLE)
     add(
         "--over", choices=("thunderbolt", "ethernet", "any"), default="any",
         help="what joins the hosts; any: cables where they join all, else their common network",
@@ -86,7 +88,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--save", type=Path, metavar="DIR", help="keep what the hosts say, a folder per host")
     add(
         "--timeout",
-        type=room.seconds_above_0,
+        type=hosts.seconds_above_0,
         default=20.0,
         metavar="S",
         help="for asking all hosts",
@@ -99,19 +101,19 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:  # noqa: ARG00
     _check(options)
     for note in _idle_notes(options):
         _say(note)
-    ssh_args = room.ssh_words(options)
+    ssh_args = hosts.ssh_words(options)
     chosen, local, surveys = _surveys(options, ssh_args)
-    discovery = room.Discovery(chosen, surveys)
+    found = discovery.Discovery(chosen, surveys)
     for survey in surveys:
         for note in survey.notes:
             _say(f"{survey.name}: {note}", is_shown=options.verbose or survey.system == "Linux")
     if options.undo_setup:
-        room.undo_setup(chosen, local, surveys, discovery.cables, ssh_args=ssh_args, say=_say)
+        discovery.undo_setup(chosen, local, surveys, found.cables, ssh_args=ssh_args, say=_say)
         return 0
     if options.dot:
-        print(discovery.dot(options.over))
+        print(found.dot(options.over))
         return 0
-    plan = discovery.plan(options.over, options.backend, options.env)
+    plan = found.plan(options.over, options.backend, options.env)
     for remark in plan.remarks:
         _say(remark)
     is_done = not plan.cables or _set_up(options, ssh_args, chosen, local, surveys, plan)
@@ -124,7 +126,7 @@ def _check(options: argparse.Namespace) -> None:
         msg = "--hosts and --hostfile both name the hosts; give one"
         raise ValueError(msg)
     if options.launcher is not None:
-        room.check_launcher_name(options.launcher)
+        hosts.check_launcher_name(options.launcher)
     if options.launcher not in {None, "ssh", "slurm"}:
         msg = (
             f"--launcher {options.launcher} has no jobs with hosts; launchers that have: slurm, ssh"
@@ -150,21 +152,21 @@ def _idle_notes(options: argparse.Namespace) -> list[str]:
     idle = dict(_IDLE)
     if options.hosts is not None or options.hostfile is not None:
         idle["--launcher"] = "the hosts are named, and asked by ssh"
-    return room.idle_notes(options, idle)
+    return hosts.idle_notes(options, idle)
 
 
 def _named(options: argparse.Namespace) -> list[Host]:
     """Return the named hosts, without duplicates."""
     if options.hostfile is not None:
-        named = room.read_hostfile(options.hostfile).hosts
+        named = hosts.read_hostfile(options.hostfile).hosts
     elif options.hosts is not None:
-        named = room.parse_hosts(options.hosts).hosts
-    elif options.launcher and room.uses_job(options.launcher, os.environ):
-        named = room.job_hosts(options.launcher, os.environ).hosts
+        named = hosts.parse_hosts(options.hosts).hosts
+    elif options.launcher and hosts.uses_job(options.launcher, os.environ):
+        named = hosts.job_hosts(options.launcher, os.environ).hosts
     else:
-        named = () if options.from_saved is not None else (room.Host("127.0.0.1"),)
+        named = () if options.from_saved is not None else (hosts.Host("127.0.0.1"),)
     once = {(host.ssh, host.port): host for host in named if host.slots != 0}
-    return [room.Host(host.ssh, host.ips, port=host.port) for host in once.values()]
+    return [hosts.Host(host.ssh, host.ips, port=host.port) for host in once.values()]
 
 
 def _surveys(
@@ -173,13 +175,13 @@ def _surveys(
     """Return the hosts, the local ones among them, and their surveys."""
     named = _named(options)
     if options.from_saved is not None:
-        names, outputs = room.load_outputs(options.from_saved, [host.ssh for host in named])
+        names, outputs = discovery.load_outputs(options.from_saved, [host.ssh for host in named])
         known = {host.ssh: host for host in named}
-        chosen = [known.get(name, room.Host(name)) for name in names]
+        chosen = [known.get(name, hosts.Host(name)) for name in names]
         local: Collection[Host] = ()
     else:
-        local = room.local_hosts(named)
-        outputs, failures = room.gather(
+        local = hosts.local_hosts(named)
+        outputs, failures = discovery.gather(
             named, local, timeout_s=options.timeout, asks_sudo=options.auto_setup,
             ssh_args=ssh_args,
             say=lambda text: _say(text, is_shown=options.verbose),
@@ -190,22 +192,24 @@ def _surveys(
             hint = "" if options.ignore_unreachable else " (--ignore-unreachable leaves them out)"
             which = f"{len(refusals)} of {len(named)} hosts" if len(named) > 1 else "the host"
             msg = f"{which} cannot be asked: {' | '.join(refusals)}{hint}"
-            raise room.DiscoveryError(msg)
+            raise discovery.DiscoveryError(msg)
         for text in refusals:
             _say(f"left out {text}")
         kept = [i for i in range(len(named)) if i not in failures]
         chosen, outputs = [named[i] for i in kept], [outputs[i] for i in kept]
     if options.save is not None:
-        files = room.save_outputs(options.save, [host.ssh for host in chosen], outputs)
+        files = discovery.save_outputs(options.save, [host.ssh for host in chosen], outputs)
         _say(f"{len(files)} files are in {options.save}", is_shown=options.verbose)
-    surveys = [room.read_survey(host.ssh, said) for host, said in zip(chosen, outputs, strict=True)]
+    surveys = [
+        discovery.read_survey(host.ssh, said) for host, said in zip(chosen, outputs, strict=True)
+    ]
     return chosen, local, surveys
 
 
 def _set_up(
     options: argparse.Namespace,
     ssh_args: Sequence[str],
-    hosts: Sequence[Host],
+    chosen: Sequence[Host],
     local: Collection[Host],
     surveys: Sequence[Survey],
     plan: Plan,
@@ -217,7 +221,7 @@ def _set_up(
     """
     unable = [survey.name for survey in surveys if not survey.has_sudo]
     if options.auto_setup and not unable:
-        room.run_setup(hosts, local, surveys, plan.cables, ssh_args=ssh_args, say=_say)
+        discovery.run_setup(chosen, local, surveys, plan.cables, ssh_args=ssh_args, say=_say)
         return True
     why = (
         f"{', '.join(unable)}: no sudo without a password, so nothing is run; "
@@ -227,7 +231,7 @@ def _set_up(
     _say(
         f"{why}the cables want addresses; run these there{'' if why else ', or say --auto-setup'}:"
     )
-    for survey, steps in zip(surveys, room.setup_steps(surveys, plan.cables), strict=True):
+    for survey, steps in zip(surveys, discovery.setup_steps(surveys, plan.cables), strict=True):
         if steps:
             title = f"Setup for {survey.name}"
             commands = "\n".join(step.command for step in steps)
@@ -236,7 +240,7 @@ def _set_up(
 
 
 def _write(options: argparse.Namespace, plan: Plan) -> None:
-    text = room.to_json(plan.hostfile)
+    text = hosts.to_json(plan.hostfile)
     if options.output is None:
         print(text)
         return

@@ -18,8 +18,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import psutil
-
 from phalanx.errors import did_you_mean
 from phalanx.protocol import HostPlan
 
@@ -282,6 +280,8 @@ def own_addresses() -> dict[str, tuple[str, ...]]:
     dict of str to tuple of str
         By interface name: IPv4 first, then IPv6; link-local addresses include their scope.
     """
+    import psutil  # loads slowly, and most starts need no addresses
+
     is_up = {name: stats.isup for name, stats in psutil.net_if_stats().items()}
     found = {}
     for name, entries in psutil.net_if_addrs().items():
@@ -329,6 +329,8 @@ def interface_addresses(interface: str) -> tuple[str, ...]:
     ValueError
         No interface has that name (the text names the nearest), or it is down or has no address.
     """
+    import psutil
+
     found = own_addresses()
     if interface not in found:
         if interface in psutil.net_if_addrs():

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from .host import Host, Hostfile, Survey
+from ..host import Host, Hostfile
 from .networks import (
     Cable,
     DiscoveryError,
@@ -20,6 +20,7 @@ from .networks import (
     reach,
     shared_networks,
 )
+from .records import Survey
 from .ring_search import RingSearch, find_ring, missing_in_mesh, missing_in_ring
 
 Over = Literal["thunderbolt", "ethernet", "any"]

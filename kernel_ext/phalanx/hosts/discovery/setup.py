@@ -13,9 +13,10 @@ from dataclasses import dataclass
 
 from phalanx.errors import DistributedError
 
-from ..host import Host, Survey
-from ..networks import Cable
-from ..remote_exec import Answer, ask_hosts
+from ..host import Host
+from .networks import Cable
+from .records import Survey
+from .remote_exec import Answer, ask_hosts
 
 _TIMEOUT_S = 30.0
 _PINGS_S = 6.0  # two unanswered pings of 3 s

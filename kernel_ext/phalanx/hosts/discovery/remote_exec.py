@@ -19,8 +19,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from .host import Host, parse_host
-from .ssh import explain_ssh, ssh_command
+from ..host import Host, parse_host
+from ..ssh import explain_ssh, ssh_command
 from .survey import COMMANDS, read_outputs, survey_script
 
 _MOST_CHARACTERS = 4_000_000  # system_profiler of a Mac with a tree of hubs prints some 100,000

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from ..host import Interface, InterfaceKind, Outputs, Port, RdmaDevice, Survey, is_device_name
+from .records import Interface, InterfaceKind, Outputs, Port, RdmaDevice, Survey, is_device_name
 
 _DEEPEST = 16  # hubs in a row; Thunderbolt allows 6
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 
 from phalanx.errors import DistributedError
 
-from .host import Host, Interface, Port, Rdma, Survey, bare_name, is_address
+from ..host import Host, Rdma, bare_name, is_address
+from .records import Interface, Port, Survey
 
 _End = tuple[int, int]  # index of a host, index of one of its ports
 
