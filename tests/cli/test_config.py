@@ -184,8 +184,8 @@ def test_words_for_ssh_reach_every_ssh(capsys, monkeypatch, ssh):
     # The setup and its undoing have them as well.
     hosts, seen = _answered(monkeypatch, "no_rdma"), []
 
-    def fail(*_, ssh_args, **__):
-        seen.append(ssh_args)
+    def fail(shells, *_, **__):
+        seen.append(shells.ssh_args)
         raise DistributedError
 
     for name in ("run_setup", "undo_setup"):
@@ -202,8 +202,8 @@ def test_auto_setup_runs_what_it_shows(capsys, monkeypatch):
     status, out, err = config(capsys, "--hosts", hosts, "--auto-setup")
     assert (status, err) == (0, "")
     assert json.loads(out)["backend"] == "ring"
-    ((_, local, _, cables),) = ran
-    assert not local
+    ((shells, _, cables),) = ran
+    assert not shells.local
     assert len(cables) == 3
 
 
@@ -226,7 +226,7 @@ def test_undo_setup_takes_back_and_writes_nothing(capsys, monkeypatch):
         phalanx.hosts.discovery, "undo_setup", lambda *args, **_: undone.append(args)
     )
     assert config(capsys, "--hosts", hosts, "--undo-setup") == (0, "", "")
-    assert len(undone[0][3]) == 3
+    assert len(undone[0][2]) == 3
 
 
 @pytest.mark.slow

@@ -10,7 +10,8 @@ import argparse
 import os
 import re
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,7 @@ from phalanx.hosts import discovery
 
 if TYPE_CHECKING:
     from phalanx.hosts import Host
-    from phalanx.hosts.discovery import Plan, Survey
+    from phalanx.hosts.discovery import HostShells, Plan, Survey
 
 DESCRIPTION = (
     "Asks all hosts at once, over ssh and without changing anything, for their interfaces, "
@@ -101,14 +102,13 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:  # noqa: ARG00
     _check(options)
     for note in _idle_notes(options):
         _say(note)
-    ssh_args = hosts.ssh_words(options)
-    chosen, local, surveys = _surveys(options, ssh_args)
-    found = discovery.Discovery(chosen, surveys)
+    shells, surveys = _surveys(options)
+    found = discovery.Discovery(shells.hosts, surveys)
     for survey in surveys:
         for note in survey.notes:
             _say(f"{survey.name}: {note}", is_shown=options.verbose or survey.system == "Linux")
     if options.undo_setup:
-        discovery.undo_setup(chosen, local, surveys, found.cables, ssh_args=ssh_args, say=_say)
+        discovery.undo_setup(shells, surveys, found.cables, say=_say)
         return 0
     if options.dot:
         print(found.dot(options.over))
@@ -116,7 +116,7 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:  # noqa: ARG00
     plan = found.plan(options.over, options.backend, options.env)
     for remark in plan.remarks:
         _say(remark)
-    is_done = not plan.cables or _set_up(options, ssh_args, chosen, local, surveys, plan)
+    is_done = not plan.cables or _set_up(options, shells, surveys, plan)
     _write(options, plan)
     return 0 if is_done else 1
 
@@ -169,23 +169,22 @@ def _named(options: argparse.Namespace) -> list[Host]:
     return [hosts.Host(host.ssh, host.ips, port=host.port) for host in once.values()]
 
 
-def _surveys(
-    options: argparse.Namespace, ssh_args: Sequence[str]
-) -> tuple[list[Host], Collection[Host], list[Survey]]:
-    """Return the hosts, the local ones among them, and their surveys."""
+def _surveys(options: argparse.Namespace) -> tuple[HostShells, list[Survey]]:
+    """Return the hosts that answered, and their surveys."""
     named = _named(options)
+    shells = discovery.HostShells(named, (), hosts.ssh_words(options))
     if options.from_saved is not None:
         names, outputs = discovery.load_outputs(options.from_saved, [host.ssh for host in named])
         known = {host.ssh: host for host in named}
         chosen = [known.get(name, hosts.Host(name)) for name in names]
-        local: Collection[Host] = ()
     else:
-        local = hosts.local_hosts(named)
+        shells = replace(shells, local=hosts.local_hosts(named))
         outputs, failures = discovery.gather(
-            named, local, timeout_s=options.timeout, asks_sudo=options.auto_setup,
-            ssh_args=ssh_args,
+            shells,
+            timeout_s=options.timeout,
+            asks_sudo=options.auto_setup,
             say=lambda text: _say(text, is_shown=options.verbose),
-        )  # fmt: skip
+        )
         refusals = [f"{named[i].ssh}: {why}" for i, why in sorted(failures.items())]
         if refusals and (not options.ignore_unreachable or len(refusals) == len(named)):
             # Report all failures. With --ignore-unreachable, only if no host has answered.
@@ -203,16 +202,11 @@ def _surveys(
     surveys = [
         discovery.read_survey(host.ssh, said) for host, said in zip(chosen, outputs, strict=True)
     ]
-    return chosen, local, surveys
+    return replace(shells, hosts=chosen), surveys
 
 
 def _set_up(
-    options: argparse.Namespace,
-    ssh_args: Sequence[str],
-    chosen: Sequence[Host],
-    local: Collection[Host],
-    surveys: Sequence[Survey],
-    plan: Plan,
+    options: argparse.Namespace, shells: HostShells, surveys: Sequence[Survey], plan: Plan
 ) -> bool:
     """Run the setup commands or print them.
 
@@ -221,7 +215,7 @@ def _set_up(
     """
     unable = [survey.name for survey in surveys if not survey.has_sudo]
     if options.auto_setup and not unable:
-        discovery.run_setup(chosen, local, surveys, plan.cables, ssh_args=ssh_args, say=_say)
+        discovery.run_setup(shells, surveys, plan.cables, say=_say)
         return True
     why = (
         f"{', '.join(unable)}: no sudo without a password, so nothing is run; "

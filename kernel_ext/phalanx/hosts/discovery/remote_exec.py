@@ -1,273 +1,190 @@
-"""Run one script on every host in parallel, and record the outputs.
-
-A recording is a folder with one folder per host. Each holds one file per command (`uname.txt`,
-`ifconfig.txt`, ...). `hosts.json` stores the order of the hosts; a recording made by hand may omit
-that file.
-"""
+"""Run shell commands on all hosts in parallel, and collect their results."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
+import re
 import secrets
 import signal
 import subprocess
-import threading
+import tempfile
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
+from typing import BinaryIO, NamedTuple
 
-from ..host import Host, parse_host
+from ..host import Host
 from ..ssh import explain_ssh, ssh_command
-from .survey import COMMANDS, read_outputs, survey_script
 
-_MOST_CHARACTERS = 4_000_000  # system_profiler of a Mac with a tree of hubs prints some 100,000
+_MOST_NBYTES = 4_000_000  # system_profiler of a Mac with a tree of hubs prints some 100,000
+_HEAD = """
+PATH=$PATH:/usr/sbin:/sbin:/usr/bin:/bin
+LC_ALL=C; export LC_ALL PATH
+"""
 
-_END_S = 1.0  # how long a killed command is waited for
-_LOOK_S = 0.1  # how late a Ctrl-C may be noticed
 
-_JSON = ("system_profiler", "ip_addr")
-_MOST_NBYTES = 4_000_000
-_ORDER = "hosts.json"
+class ShellCommand(NamedTuple):
+    """A command of a script; ``ends``: its failure ends the script."""
+
+    text: str
+    ends: bool = False
+
+
+class CommandResult(NamedTuple):
+    """Exit status and output of a command."""
+
+    status: int
+    output: str
 
 
 @dataclass(frozen=True)
 class Answer:
-    """Result of a script on one host: the output, or the failure."""
+    """Results of the commands that ran on one host; ``failure``: why they are not known."""
 
-    output: str = ""
-    status: int = 0
+    results: tuple[CommandResult, ...] = ()
     failure: str = ""
 
 
-def gather(
-    hosts: Sequence[Host],
-    local: Collection[Host] = (),
-    *,
-    timeout_s: float = 20.0,
-    sys: str = "/sys",
-    asks_sudo: bool = False,
-    ssh_args: Sequence[str] = (),
-    say: Callable[[str], None] = lambda _: None,
-) -> tuple[list[dict[str, str]], dict[int, str]]:
-    """Survey all hosts in parallel.
+@dataclass(frozen=True)
+class HostShells:
+    """The hosts' shells, over ssh or, for the hosts in ``local``, on this machine.
 
-    Parameters
-    ----------
-    hosts : sequence of Host
-        Hosts to survey.
-    local : collection of Host
-        Hosts that are this machine; their script runs without ssh.
-    timeout_s : float
-        Seconds for the whole survey.
-    sys : str
-        Directory of a Linux host's devices.
-    asks_sudo : bool
-        Whether to test if commands can run as root, for `run_setup`.
-    ssh_args : sequence of str
-        Arguments for ssh.
-    say : callable
-        Gets one line of progress at a time.
-
-    Returns
-    -------
-    list of dict, dict of int to str
-        Each host's outputs by command (empty if it failed), and the failures by host index.
+    ``ssh_args`` are arguments for ssh.
     """
-    mark = secrets.token_hex(16)
-    script = survey_script(mark, sys, asks_sudo=asks_sudo)
-    answers = ask_hosts(hosts, local, [script] * len(hosts), timeout_s, ssh_args=ssh_args, say=say)
-    outputs: list[dict[str, str]] = []
-    failures = {}
-    for place, answer in enumerate(answers):
-        found = None if answer.failure else read_outputs(answer.output, mark)
-        outputs.append(found or {})
-        if answer.failure:
-            failures[place] = answer.failure
-        elif found is None:
-            failures[place] = "its shell has not run our script to the end"
-    return outputs, failures
+
+    hosts: Sequence[Host]
+    local: Collection[Host] = ()
+    ssh_args: Sequence[str] = ()
+
+    def run(
+        self,
+        scripts: Mapping[int, Sequence[ShellCommand]],
+        timeout_s: float,
+        *,
+        prelude: str = "",
+        say: Callable[[str], None] = lambda _: None,
+    ) -> dict[int, Answer]:
+        """Run a script on each host in parallel, for at most ``timeout_s``.
+
+        Parameters
+        ----------
+        scripts : mapping of int to sequence of ShellCommand
+            The commands for a host, by the host's index.
+        timeout_s : float
+            Seconds for all of them.
+        prelude : str
+            Shell functions that the commands use.
+        say : callable
+            Gets the command line that starts each shell.
+        """
+        mark = secrets.token_hex(16)
+        end_s = time.monotonic() + timeout_s
+        with contextlib.ExitStack() as stack:
+            runs = []
+            for place, commands in scripts.items():
+                host = self.hosts[place]
+                far = ssh_command(host.ssh, host.port, self.ssh_args, "sh -s", timeout_s / 2)
+                words = ["sh", "-s"] if host in self.local else far
+                say(f"{host.ssh}: {' '.join(words)}")
+                runs.append(_Run(host, words, commands, _script(prelude, commands, mark), stack))
+            # A Ctrl-C interrupts the main thread only. There it could fall between the start of a
+            # process and the line that notes the process.
+            with ThreadPoolExecutor(max(1, len(runs))) as threads:
+                list(threads.map(_Run.start, runs))
+            answers = [run.answer(end_s, timeout_s, mark) for run in runs]
+        return dict(zip(scripts, answers, strict=True))
 
 
-def ask_hosts(
-    hosts: Sequence[Host],
-    local: Collection[Host],
-    scripts: Sequence[str],
-    timeout_s: float,
-    *,
-    ssh_args: Sequence[str] = (),
-    say: Callable[[str], None] = lambda _: None,
-) -> list[Answer]:
-    """Run a script on each host in parallel, for at most ``timeout_s``."""
-    end_s = time.monotonic() + timeout_s
-    answers = [Answer(failure="it was not asked")] * len(hosts)
-    running: list[subprocess.Popen[bytes]] = []
-    lock = threading.Lock()
-    is_over = False
+def _script(prelude: str, commands: Sequence[ShellCommand], mark: str) -> str:
+    """Return a shell script that marks each command's output.
 
-    def ask(place: int, command: list[str]) -> None:
+    The marks are random, so that a login's messages cannot be mistaken for output.
+    """
+    lines = (
+        f"printf '\\n{mark} begin\\n'; {{ {command.text}\n}} </dev/null 2>&1; s=$?; "
+        f"printf '\\n{mark} end %s\\n' $s; {'[ $s = 0 ] || exit 0' if command.ends else ':'}\n"
+        for command in commands
+    )
+    return "".join([_HEAD, prelude, "\n", *lines])
+
+
+def marked_results(text: str, mark: str) -> tuple[CommandResult, ...]:
+    r"""Extract the results of a script's commands.
+
+    Examples
+    --------
+    >>> marked_results("Welcome!\n\nM begin\nLinux\n\nM end 0\n", "M")
+    (CommandResult(status=0, output='Linux\n'),)
+    """
+    found = re.findall(
+        rf"^{mark} begin\n(.*?)\n?^{mark} end (\d+)$", text, re.MULTILINE | re.DOTALL
+    )
+    return tuple(CommandResult(int(status), output) for output, status in found)
+
+
+class _Run:
+    """One host's shell; it reads and writes files, as nobody reads pipes meanwhile."""
+
+    def __init__(
+        self,
+        host: Host,
+        words: Sequence[str],
+        commands: Sequence[ShellCommand],
+        script: str,
+        stack: contextlib.ExitStack,
+    ) -> None:
+        self._host, self._words, self._commands = host, words, commands
+        self._script = stack.enter_context(tempfile.TemporaryFile())
+        self._out = stack.enter_context(tempfile.TemporaryFile())
+        self._err = stack.enter_context(tempfile.TemporaryFile())
+        stack.callback(self._kill)
+        self._script.write(script.encode())
+        self._script.seek(0)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._failure = ""
+
+    def start(self) -> None:
         try:
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
+            self._process = subprocess.Popen(
+                self._words,
+                stdin=self._script,
+                stdout=self._out,
+                stderr=self._err,
                 start_new_session=True,  # Ctrl-C is ours; ssh is to end when we say so
             )
         except OSError as error:
-            answers[place] = Answer(failure=f"{command[0]} cannot be run: {error.strerror}")
-            return
-        with lock:
-            running.append(process)
-            if is_over:
-                _kill(process)
-        answers[place] = _ask(hosts[place], process, scripts[place], end_s, timeout_s)
+            self._failure = f"{self._words[0]} cannot be run: {error.strerror}"
 
-    threads: list[threading.Thread] = []
-    try:
-        for place, host in enumerate(hosts):
-            far = ssh_command(host.ssh, host.port, ssh_args, "sh -s", timeout_s / 2)
-            command = ["sh", "-s"] if host in local else far
-            say(f"{host.ssh}: {' '.join(command)}")
-            # Each command is started on a thread. A Ctrl-C interrupts the main thread only: there
-            # it could fall between the start of a command and the line that notes it.
-            threads.append(threading.Thread(target=ask, args=(place, command), daemon=True))
-            threads[-1].start()
-        for thread in threads:
-            # Another thread may take a Ctrl-C, and then nothing wakes this one to raise it.
-            while thread.is_alive():
-                thread.join(_LOOK_S)
-    finally:
-        with lock:
-            is_over = True
-            for process in running:
-                if process.poll() is None:
-                    _kill(process)
-        for thread in threads:
-            if thread.ident is not None:
-                thread.join(_END_S)
-    return answers
+    def answer(self, end_s: float, timeout_s: float, mark: str) -> Answer:
+        """Wait for the end of the script, or for ``end_s``."""
+        if self._process is None:
+            return Answer(failure=self._failure)
+        try:
+            status = self._process.wait(max(0.0, end_s - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            return Answer(failure=f"it has not answered within {timeout_s:g} s")
+        if (nbytes := os.fstat(self._out.fileno()).st_size) > _MOST_NBYTES:
+            return Answer(failure=f"it has said too much: {nbytes} characters")
+        output = _text(self._out)
+        if status == 255 or (status and not output):
+            return Answer(failure=explain_ssh(self._host.ssh, self._host.port, _text(self._err)))
+        results = marked_results(output, mark)
+        last = self._commands[len(results) - 1] if results else None
+        has_ended = last is not None and last.ends and results[-1].status != 0
+        if len(results) < len(self._commands) and not has_ended:
+            return Answer(failure="its shell has not run our script to the end")
+        return Answer(results)
+
+    def _kill(self) -> None:
+        """Kill the shell and its children, which share a session."""
+        if self._process is not None and self._process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
 
 
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Kill a command and its children, which share a session."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-
-
-def _ask(
-    host: Host, process: subprocess.Popen[bytes], script: str, end_s: float, timeout_s: float
-) -> Answer:
-    try:
-        out, err = process.communicate(script.encode(), max(0.0, end_s - time.monotonic()))
-    except subprocess.TimeoutExpired:
-        _kill(process)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.communicate(timeout=1.0)
-        return Answer(failure=f"it has not answered within {timeout_s:g} s")
-    output = out.decode("utf-8", "replace")
-    if len(output) > _MOST_CHARACTERS:
-        return Answer(failure=f"it has said too much: {len(output)} characters")
-    if process.returncode == 255 or (process.returncode and not output):
-        return Answer(failure=explain_ssh(host.ssh, host.port, err.decode("utf-8", "replace")))
-    return Answer(output, process.returncode)
-
-
-def save_outputs(
-    folder: Path, names: Sequence[str], outputs: Sequence[Mapping[str, str]]
-) -> list[Path]:
-    """Write each host's outputs; return the files. Other files are kept.
-
-    Raises
-    ------
-    OSError
-        The folder cannot be written.
-    ValueError
-        A host's name is not a valid folder name.
-    """
-    written = []
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, said in zip(names, outputs, strict=True):
-        home = folder / _checked(name)
-        home.mkdir(exist_ok=True)
-        for command in COMMANDS:
-            path = home / _file(command)
-            if command in said:
-                path.write_text(said[command], encoding="utf-8")
-                written.append(path)
-            else:
-                path.unlink(missing_ok=True)  # outdated, from an earlier recording
-    order = folder / _ORDER
-    order.write_text(json.dumps(list(names)) + "\n", encoding="utf-8")
-    return [*written, order]
-
-
-def load_outputs(folder: Path, names: Sequence[str] = ()) -> tuple[list[str], list[dict[str, str]]]:
-    """Read recordings of surveys.
-
-    Parameters
-    ----------
-    folder : Path
-        Folder written by `save_outputs`.
-    names : sequence of str, optional
-        Hosts to read, in this order; by default all hosts in the order of ``hosts.json``, or by
-        name without that file.
-
-    Raises
-    ------
-    ValueError
-        The folder, a host, or any output of a host is missing.
-    """
-    if not folder.is_dir():
-        msg = f"there is no folder {folder} with recordings; --save {folder} makes one"
-        raise ValueError(msg)
-    chosen = list(names) or _order(folder)
-    if not chosen:
-        msg = f"{folder} holds no recordings: one folder per host, with one file per command"
-        raise ValueError(msg)
-    outputs = []
-    for name in chosen:
-        home = folder / _checked(name)
-        said = {}
-        for command in COMMANDS:
-            path = home / _file(command)
-            if path.is_file():
-                data = path.read_bytes()[:_MOST_NBYTES]
-                said[command] = data.decode("utf-8", "replace")
-        if not said:
-            files = ", ".join(_file(command) for command in COMMANDS)
-            msg = f"nothing is recorded of {name} in {folder}; there may be: {files}"
-            raise ValueError(msg)
-        outputs.append(said)
-    return chosen, outputs
-
-
-def _order(folder: Path) -> list[str]:
-    path = folder / _ORDER
-    if not path.is_file():
-        return sorted(entry.name for entry in folder.iterdir() if entry.is_dir())
-    try:
-        names = json.loads(path.read_bytes())
-    except (ValueError, RecursionError):
-        names = None
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        msg = f"{path}: expected a list of the hosts' names"
-        raise ValueError(msg)
-    return names
-
-
-def _checked(name: str) -> str:
-    try:
-        is_name = parse_host(name)[0] == name and name not in {".", ".."}
-    except ValueError:
-        is_name = False
-    if not is_name or "/" in name:
-        msg = f"a host's name is expected for its folder, not {name!r}"
-        raise ValueError(msg)
-    return name
-
-
-def _file(command: str) -> str:
-    return f"{command}.json" if command in _JSON else f"{command}.txt"
+def _text(file: BinaryIO) -> str:
+    file.seek(0)
+    return file.read().decode("utf-8", "replace")

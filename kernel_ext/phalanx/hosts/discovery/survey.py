@@ -1,35 +1,41 @@
-"""Make the survey script for a shell, and parse its output.
+"""Survey hosts: ask them, record what they say, and read it.
 
-The script only reads. Random marks delimit each command's output, so that login messages cannot be
-mistaken for it.
+The survey only reads. A recording is a folder with one folder per host. Each holds one file per
+command (`uname.txt`, `ifconfig.txt`, ...). `hosts.json` stores the order of the hosts; a recording
+made by hand may omit that file.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
+import json
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
+from ..host import parse_host
 from .linux import read_linux
 from .macos import read_macos
 from .records import Survey
+from .remote_exec import HostShells, ShellCommand
 
 # All commands, by the name that their output is stored under.
-COMMANDS = (
-    "uname", "sudo", "system_profiler", "networksetup", "ifconfig", "ibv_devices", "ip_addr",
-    "sys_net", "sys_thunderbolt", "sys_infiniband",
-)  # fmt: skip
-
-_SCRIPT = r"""
-PATH=$PATH:/usr/sbin:/sbin:/usr/bin:/bin
-LC_ALL=C; export LC_ALL PATH
-MARK='@MARK@'
-SYS='@SYS@'
-ask() {
-    name=$1; shift
-    printf '\n%s begin %s\n' "$MARK" "$name"
-    "$@" </dev/null 2>/dev/null
-    printf '\n%s end %s %s\n' "$MARK" "$name" "$?"
+_COMMANDS = {
+    "uname": "echo $SYSTEM",
+    # Only run on request: a host may log each use of sudo and mail it to the administrator.
+    "sudo": """[ "$(id -u)" = 0 ] || sudo -n true""",
+    "system_profiler": "on_macos system_profiler SPThunderboltDataType -json",
+    "networksetup": "on_macos networksetup -listallhardwareports",
+    "ifconfig": "on_macos ifconfig -a",
+    "ibv_devices": "on_macos ibv_devices",
+    "ip_addr": "on_linux ip -j addr",
+    "sys_net": "on_linux sys_net",
+    "sys_thunderbolt": "on_linux sys_thunderbolt",
+    "sys_infiniband": "on_linux sys_infiniband",
 }
+_PRELUDE = r"""
+SYSTEM=$(uname -s)
+on_macos() { [ "$SYSTEM" = Darwin ] && "$@"; }
+on_linux() { [ "$SYSTEM" != Darwin ] && "$@"; }
 line() { head -n 1 "$1" 2>/dev/null; }
 sys_net() {
     for d in "$SYS"/class/net/*; do
@@ -63,56 +69,154 @@ sys_infiniband() {
         printf '\tnet=%s\n' "$net"
     done
 }
-ask uname uname -s
-@SUDO@
-if [ "$(uname -s)" = Darwin ]; then
-    ask system_profiler system_profiler SPThunderboltDataType -json
-    ask networksetup networksetup -listallhardwareports
-    ask ifconfig ifconfig -a
-    ask ibv_devices ibv_devices
-else
-    ask ip_addr ip -j addr
-    ask sys_net sys_net
-    ask sys_thunderbolt sys_thunderbolt
-    ask sys_infiniband sys_infiniband
-fi
-printf '%s all\n' "$MARK"
 """
+_JSON = ("system_profiler", "ip_addr")
+_MOST_NBYTES = 4_000_000
+_ORDER = "hosts.json"
 
-# Only run on request: a host may log each use of sudo and mail it to the administrator.
-_SUDO = """ask sudo sh -c '[ "$(id -u)" = 0 ] || sudo -n true'"""
 
-
-def survey_script(mark: str, sys: str = "/sys", *, asks_sudo: bool = False) -> str:
-    """Return the survey script for a POSIX shell's standard input.
+def gather(
+    shells: HostShells,
+    *,
+    timeout_s: float = 20.0,
+    sys: str = "/sys",
+    asks_sudo: bool = False,
+    say: Callable[[str], None] = lambda _: None,
+) -> tuple[list[dict[str, str]], dict[int, str]]:
+    """Survey all hosts in parallel.
 
     Parameters
     ----------
-    mark : str
-        Delimiter of each output; a random hexadecimal string.
+    shells : HostShells
+        Hosts to survey.
+    timeout_s : float
+        Seconds for the whole survey.
     sys : str
-        Directory of the system's devices.
+        Directory of a Linux host's devices.
     asks_sudo : bool
-        Whether to test if commands can run as root.
+        Whether to test if commands can run as root, for `run_setup`.
+    say : callable
+        Gets one line of progress at a time.
+
+    Returns
+    -------
+    list of dict, dict of int to str
+        Each host's outputs by command (empty if it failed), and the failures by host index.
     """
-    sudo = _SUDO if asks_sudo else ""
-    return _SCRIPT.replace("@SUDO@", sudo).replace("@MARK@", mark).replace("@SYS@", sys)
+    asked = [name for name in _COMMANDS if name != "sudo" or asks_sudo]
+    script = [ShellCommand(f"{_COMMANDS[name]} 2>/dev/null") for name in asked]
+    answers = shells.run(
+        dict.fromkeys(range(len(shells.hosts)), script),
+        timeout_s,
+        prelude=f"SYS={shlex.quote(sys)}\n{_PRELUDE}",
+        say=say,
+    )
+    failures = {place: answer.failure for place, answer in answers.items() if answer.failure}
+    outputs = [
+        {name: output for name, (status, output) in zip(asked, answer.results, strict=True) if not status}
+        if place not in failures
+        else {}
+        for place, answer in answers.items()
+    ]  # fmt: skip
+    return outputs, failures
 
 
-def read_outputs(text: str, mark: str) -> dict[str, str] | None:
-    r"""Extract outputs of successful commands; None if the script was cut off.
+def save_outputs(
+    folder: Path, names: Sequence[str], outputs: Sequence[Mapping[str, str]]
+) -> list[Path]:
+    """Write each host's outputs; return the files. Other files are kept.
 
-    Examples
-    --------
-    >>> read_outputs("Welcome!\n\nM begin uname\nLinux\n\nM end uname 0\nM all\n", "M")
-    {'uname': 'Linux\n'}
+    Raises
+    ------
+    OSError
+        The folder cannot be written.
+    ValueError
+        A host's name is not a valid folder name.
     """
-    whole = re.escape(mark)
-    if not re.search(rf"^{whole} all$", text, re.MULTILINE):
-        return None
-    pattern = rf"^{whole} begin (\w+)\n(.*?)\n?^{whole} end \1 (\d+)$"
-    found = re.findall(pattern, text, re.MULTILINE | re.DOTALL)
-    return {name: output for name, output, status in found if status == "0"}
+    written = []
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, said in zip(names, outputs, strict=True):
+        home = folder / _checked(name)
+        home.mkdir(exist_ok=True)
+        for command in _COMMANDS:
+            path = home / _file(command)
+            if command in said:
+                path.write_text(said[command], encoding="utf-8")
+                written.append(path)
+            else:
+                path.unlink(missing_ok=True)  # outdated, from an earlier recording
+    order = folder / _ORDER
+    order.write_text(json.dumps(list(names)) + "\n", encoding="utf-8")
+    return [*written, order]
+
+
+def load_outputs(folder: Path, names: Sequence[str] = ()) -> tuple[list[str], list[dict[str, str]]]:
+    """Read recordings of surveys.
+
+    Parameters
+    ----------
+    folder : Path
+        Folder written by `save_outputs`.
+    names : sequence of str, optional
+        Hosts to read, in this order; by default all hosts in the order of ``hosts.json``, or by
+        name without that file.
+
+    Raises
+    ------
+    ValueError
+        The folder, a host, or any output of a host is missing.
+    """
+    if not folder.is_dir():
+        msg = f"there is no folder {folder} with recordings; --save {folder} makes one"
+        raise ValueError(msg)
+    chosen = list(names) or _order(folder)
+    if not chosen:
+        msg = f"{folder} holds no recordings: one folder per host, with one file per command"
+        raise ValueError(msg)
+    outputs = []
+    for name in chosen:
+        home = folder / _checked(name)
+        said = {}
+        for command in _COMMANDS:
+            path = home / _file(command)
+            if path.is_file():
+                data = path.read_bytes()[:_MOST_NBYTES]
+                said[command] = data.decode("utf-8", "replace")
+        if not said:
+            files = ", ".join(_file(command) for command in _COMMANDS)
+            msg = f"nothing is recorded of {name} in {folder}; there may be: {files}"
+            raise ValueError(msg)
+        outputs.append(said)
+    return chosen, outputs
+
+
+def _order(folder: Path) -> list[str]:
+    path = folder / _ORDER
+    if not path.is_file():
+        return sorted(entry.name for entry in folder.iterdir() if entry.is_dir())
+    try:
+        names = json.loads(path.read_bytes())
+    except (ValueError, RecursionError):
+        names = None
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        msg = f"{path}: expected a list of the hosts' names"
+        raise ValueError(msg)
+    return names
+
+
+def _checked(name: str) -> str:
+    try:
+        is_name = parse_host(name)[0] == name and name not in {".", ".."}
+    except ValueError:
+        is_name = False
+    if not is_name or "/" in name:
+        msg = f"a host's name is expected for its folder, not {name!r}"
+        raise ValueError(msg)
+    return name
+
+
+def _file(command: str) -> str:
+    return f"{command}.json" if command in _JSON else f"{command}.txt"
 
 
 def read_survey(name: str, outputs: Mapping[str, str]) -> Survey:
