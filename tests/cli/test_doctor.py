@@ -17,9 +17,9 @@ from support.promise import BOUND_S, PATIENCE_S, ROOM_S
 from support.waiting import wait_until
 
 from phalanx.cli import main
-from phalanx.cli.common import Task
-from phalanx.cli.doctor import find
-from phalanx.cli.probing import Probe, ProbeQuestion
+from phalanx.cli.doctor import probe_main
+from phalanx.cli.doctor.checks import Task, find
+from phalanx.cli.doctor.probing import Probe, ProbeQuestion
 from phalanx.protocol import HostPlan, RemoteOptions
 
 DOCTOR = [sys.executable, "-m", "phalanx", "doctor"]
@@ -290,7 +290,7 @@ def test_mistakes_are_a_line(words, said, capsys):
 
 
 def test_the_script_of_the_far_side_needs_no_package(tmp_path):
-    source = Path(sys.modules["phalanx.cli.probing"]._probe.__file__).read_text(encoding="utf-8")
+    source = Path(probe_main.__file__).read_text(encoding="utf-8")
     asked = {"names": ["localhost"], "folder": "/", "script": "", "interface": "lo"}
     said = subprocess.run(
         [sys.executable, "-I", "-S", "-c", source], input=json.dumps(["facts", asked]) + "\n",

@@ -24,7 +24,7 @@ _COMMANDS = {
     "list": ("workspaces:ListCommand", "show the ranks that run on this machine"),
     "stop": ("workspaces:StopCommand", "end ranks by name"),
     "bench": ("bench", "measure an operation by size"),
-    "doctor": ("doctor", "check this machine, or hosts, before ranks are started on them"),
+    "doctor": ("doctor.command", "check this machine, or hosts, before ranks are started on them"),
     "config": ("config", "find out how hosts are joined, and write their hostfile"),
 }
 

@@ -88,7 +88,12 @@ class HostShells:
                 far = ssh_command(host.ssh, host.port, self.ssh_args, "sh -s", timeout_s / 2)
                 words = ["sh", "-s"] if host in self.local else far
                 say(f"{host.ssh}: {' '.join(words)}")
-                runs.append(_Run(host, words, commands, _script(prelude, commands, mark), stack))
+                script, out, err = (stack.enter_context(tempfile.TemporaryFile()) for _ in range(3))
+                script.write(_script(prelude, commands, mark).encode())
+                script.seek(0)
+                run = _Run(host, words, commands, script, out, err)
+                stack.callback(run.kill)
+                runs.append(run)
             # A Ctrl-C interrupts the main thread only. There it could fall between the start of a
             # process and the line that notes the process.
             with ThreadPoolExecutor(max(1, len(runs))) as threads:
@@ -124,65 +129,57 @@ def marked_results(text: str, mark: str) -> tuple[CommandResult, ...]:
     return tuple(CommandResult(int(status), output) for output, status in found)
 
 
+@dataclass(eq=False)
 class _Run:
     """One host's shell; it reads and writes files, as nobody reads pipes meanwhile."""
 
-    def __init__(
-        self,
-        host: Host,
-        words: Sequence[str],
-        commands: Sequence[ShellCommand],
-        script: str,
-        stack: contextlib.ExitStack,
-    ) -> None:
-        self._host, self._words, self._commands = host, words, commands
-        self._script = stack.enter_context(tempfile.TemporaryFile())
-        self._out = stack.enter_context(tempfile.TemporaryFile())
-        self._err = stack.enter_context(tempfile.TemporaryFile())
-        stack.callback(self._kill)
-        self._script.write(script.encode())
-        self._script.seek(0)
-        self._process: subprocess.Popen[bytes] | None = None
-        self._failure = ""
+    host: Host
+    words: Sequence[str]
+    commands: Sequence[ShellCommand]
+    script: BinaryIO
+    out: BinaryIO
+    err: BinaryIO
+    process: subprocess.Popen[bytes] | None = None
+    failure: str = ""
 
     def start(self) -> None:
         try:
-            self._process = subprocess.Popen(
-                self._words,
-                stdin=self._script,
-                stdout=self._out,
-                stderr=self._err,
+            self.process = subprocess.Popen(
+                self.words,
+                stdin=self.script,
+                stdout=self.out,
+                stderr=self.err,
                 start_new_session=True,  # Ctrl-C is ours; ssh is to end when we say so
             )
         except OSError as error:
-            self._failure = f"{self._words[0]} cannot be run: {error.strerror}"
+            self.failure = f"{self.words[0]} cannot be run: {error.strerror}"
 
     def answer(self, end_s: float, timeout_s: float, mark: str) -> Answer:
         """Wait for the end of the script, or for ``end_s``."""
-        if self._process is None:
-            return Answer(failure=self._failure)
+        if self.process is None:
+            return Answer(failure=self.failure)
         try:
-            status = self._process.wait(max(0.0, end_s - time.monotonic()))
+            status = self.process.wait(max(0.0, end_s - time.monotonic()))
         except subprocess.TimeoutExpired:
             return Answer(failure=f"it has not answered within {timeout_s:g} s")
-        if (nbytes := os.fstat(self._out.fileno()).st_size) > _MOST_NBYTES:
+        if (nbytes := os.fstat(self.out.fileno()).st_size) > _MOST_NBYTES:
             return Answer(failure=f"it has said too much: {nbytes} characters")
-        output = _text(self._out)
+        output = _text(self.out)
         if status == 255 or (status and not output):
-            return Answer(failure=explain_ssh(self._host.ssh, self._host.port, _text(self._err)))
+            return Answer(failure=explain_ssh(self.host.ssh, self.host.port, _text(self.err)))
         results = marked_results(output, mark)
-        last = self._commands[len(results) - 1] if results else None
+        last = self.commands[len(results) - 1] if results else None
         has_ended = last is not None and last.ends and results[-1].status != 0
-        if len(results) < len(self._commands) and not has_ended:
+        if len(results) < len(self.commands) and not has_ended:
             return Answer(failure="its shell has not run our script to the end")
         return Answer(results)
 
-    def _kill(self) -> None:
+    def kill(self) -> None:
         """Kill the shell and its children, which share a session."""
-        if self._process is not None and self._process.poll() is None:
+        if self.process is not None and self.process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
+                os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
 
 
 def _text(file: BinaryIO) -> str:

@@ -1,49 +1,25 @@
-"""`phalanx doctor`: report problems on hosts, and how to fix them.
+"""Judge the answers of hosts.
 
-A finding is "ok", "note" (works, with a drawback) or "fail". Only "fail" affects the exit status.
-`probing` asks the hosts; this module judges and prints the answers.
+A finding is "ok", "note" (works, with a drawback) or "fail".
 """
 
 from __future__ import annotations
 
-import argparse
-import asyncio
-import contextlib
-import os
 import shlex
-import socket
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from phalanx.hosts import (
-    LAUNCHERS,
-    TITLES,
-    Hostfile,
-    add_host_arguments,
-    idle_notes,
-    interface_addresses,
-    is_address,
-    job_hosts,
-    job_options,
-    parse_hosts,
-    plan,
-    read_hostfile,
-    recognise_job,
-    seconds_above_0,
-    ssh_words,
-    uses_job,
-)
-from phalanx.protocol import HostPlan, RemoteOptions
+from phalanx.hosts import TITLES
+from phalanx.protocol import HostPlan
 from phalanx.supervisor import needed_descriptors
 
-from .common import Finding, Status, Task, differing_hosts, remote_command_line
-from .launching.places import check_job_hosts, check_launcher
-from .probing import Probe, ProbeQuestion, look
+from .probing import Probe, ProbeQuestion
+
+Status = Literal["ok", "note", "fail"]
 
 _MOST_CLOCK_S = 1.0
 
@@ -51,35 +27,58 @@ _MOST_CLOCK_S = 1.0
 # little for any use.
 _LEAST_NBYTES_PER_RANK = 256 << 20
 
-DESCRIPTION = (
-    "Checks what ranks on several hosts need: ssh without a prompt, the same Python, phalanx and "
-    "numpy, ports that are open between all hosts, clocks, memory, limits. A line a check: ok, a "
-    "note (it works, but), or fail with how to fix it. Nothing is installed or changed anywhere. "
-    "The exit status is 1 if a check has failed."
-)
 
-EPILOG = """\
-examples:
-  phalanx doctor
-  phalanx doctor --hosts a,b,user@c:2222 -n 2
-  phalanx doctor --hostfile hosts.json --backend mpi --script train.py
-  salloc -N 3 phalanx doctor                 (the hosts of the job, by srun)
-  phalanx doctor --launcher slurm --nodes 3  (what is needed here to submit a job)
-"""
+class Finding(msgspec.Struct, frozen=True):
+    """One result line of a check.
 
-PASSES_ON = False
-_HELPS = {
-    "--launcher": "how ranks will be started: checks its commands and folder here, and the hosts of the "
-    f"job that this runs in, which is recognised; {', '.join(LAUNCHERS)}",
-    "--nodes": "with --launcher slurm: a job of N is to be submitted",
-    "--interface": "the network interface that the ranks will use",
-}
-_IDLE = {
-    "--env": "no rank starts",
-    "--connections-per-ip": "one connection shows whether a way is open",
-    "--boot-timeout": "no rank starts; --timeout is for the checks",
-}
-_BACKENDS = ("any", "ring", "mpi", "nccl", "jaccl", "jaccl-ring")
+    ``host`` is empty for all hosts. ``fix`` says how to solve the problem.
+    """
+
+    check: str
+    status: Status
+    host: str
+    text: str
+    fix: str = msgspec.field(default="", name="mend")  # the name in the output of --json
+
+    def __str__(self) -> str:
+        """Return the line as printed."""
+        where = f"{self.host}: " if self.host else ""
+        fix = f"; fix: {self.fix}" if self.fix else ""
+        return f"{self.status:<4}  {self.check:<9}  {where}{self.text}{fix}"
+
+
+class Task(NamedTuple):
+    """The questions for the hosts and the backend to check for."""
+
+    question: ProbeQuestion
+    backend: str = "any"
+
+    @property
+    def python(self) -> str:
+        """Return the path of the interpreter used on the hosts."""
+        return self.question.remote.python or sys.executable
+
+
+def remote_command_line(plan: HostPlan, command: str) -> str:
+    """Return a shell command, for use here, that runs on a host."""
+    port = f"-p {plan.port} " if plan.port else ""
+    return (
+        command if plan.is_local else f"ssh {port}{shlex.quote(plan.name)} {shlex.quote(command)}"
+    )
+
+
+def differing_hosts(
+    there: Sequence[Probe], value: Callable[[Probe], Any]
+) -> Iterator[tuple[Probe, Any, Any]]:
+    """Yield hosts with a value different from this machine's.
+
+    Each item is the host's probe, the host's value and this machine's value. The first probe is
+    this machine's.
+    """
+    here = value(there[0])
+    for probe in there[1:]:
+        if value(probe) != here:
+            yield probe, value(probe), here
 
 
 def check_names(there: Sequence[Probe], task: Task) -> Iterator[Finding]:
@@ -386,118 +385,3 @@ def _rdma(there: Sequence[Probe], _task: Task) -> Iterator[Finding]:
     for probe, other, here in differing_hosts(there, lambda p: p.facts["rdma"]):
         text = f"{', '.join(other) or 'no device'}, and {', '.join(here) or 'none'} on this machine"
         yield Finding("rdma", "note", probe.plan.name, text)
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options of ``phalanx doctor``."""
-    add = parser.add_argument
-    add_host_arguments(add, helps=_HELPS, idle=_IDLE)
-    add("--script", metavar="FILE", help="a script that is to be the same everywhere")
-    add("--backend", choices=_BACKENDS, help="what the ranks will use (default: the hostfile's)")
-    add(
-        "--timeout",
-        type=seconds_above_0,
-        default=15.0,
-        metavar="S",
-        help="for each step at each host",
-    )
-    add("--json", action="store_true", help="print everything as one JSON object")
-
-
-def run(options: argparse.Namespace, rest: Sequence[str]) -> int:  # noqa: ARG001
-    """Probe the hosts and print findings; return 1 after a "fail"."""
-    if options.hosts is not None and options.hostfile is not None:
-        msg = "give --hosts or --hostfile, not both"
-        raise ValueError(msg)
-    if options.interface is not None:
-        interface_addresses(options.interface)
-    for note in idle_notes(options, _IDLE):
-        print(f"phalanx doctor: {note}", file=sys.stderr)
-    recognise_job(options, None)
-    job = job_options(options)
-    launcher = options.launcher or "ssh"
-    findings: list[Finding] = []
-    has_hosts = options.hosts is not None or options.hostfile is not None
-    if launcher in TITLES:
-        findings += check_launcher(launcher, options.nodes or 0, os.environ, has_hosts=has_hosts)
-    elif not has_hosts and uses_job(options.launcher, os.environ):
-        findings.append(check_job_hosts(launcher, os.environ))
-    hostfile = _hostfile(options)
-    backend = options.backend or hostfile.backend or "any"
-    plans = plan(hostfile, options.n)
-    # First this machine, even without ranks: the root supervisor would run here.
-    here = [its for its in plans if its.is_local] or [HostPlan(_own_name(), 0, is_local=True)]
-    far = [its for its in plans if not its.is_local]
-    remote = RemoteOptions(
-        python=options.python or "",
-        ssh_args=ssh_words(options),
-        interface=options.interface or "",
-        timeout_s=options.timeout,
-        launcher=launcher,
-        job=job,
-    )
-    question = ProbeQuestion(
-        remote,
-        folder=str(Path(options.cwd or ".").absolute()),
-        script="" if options.script is None else str(Path(options.script).absolute()),
-        is_both_ways=backend == "mpi",
-    )
-    known = [its.name if launcher in TITLES else _real_name(its, remote) for its in far]
-    if far and launcher in TITLES:  # other hosts must resolve this machine's name as well
-        known.append(here[0].name)
-    names = sorted({name for name in known if not is_address(name)})
-    probes = asyncio.run(look([*here, *far], names, question, options.timeout))
-    findings += find(probes, Task(question, backend))
-    has_failed = any(finding.status == "fail" for finding in findings)
-    if options.json:
-        report = msgspec.json.encode(_report(probes, findings))
-        print(msgspec.json.format(report, indent=2).decode())
-    else:
-        print("\n".join(map(str, findings)))
-    return int(has_failed)
-
-
-def _hostfile(options: argparse.Namespace) -> Hostfile:
-    if options.hosts is not None:
-        return parse_hosts(options.hosts)
-    if options.hostfile is not None:
-        return read_hostfile(options.hostfile)
-    if not options.nodes and uses_job(options.launcher, os.environ):
-        with contextlib.suppress(ValueError):  # a finding reports this error
-            return job_hosts(options.launcher, os.environ, with_slots=options.n is None)
-    return parse_hosts("localhost")
-
-
-def _own_name() -> str:
-    return socket.gethostname() or "localhost"
-
-
-def _real_name(its: HostPlan, remote: RemoteOptions) -> str:
-    """Return the host name that ssh resolves, after its aliases."""
-    name = its.name.rpartition("@")[2]
-    try:
-        said = subprocess.run(
-            ["ssh", "-G", *remote.ssh_args, "--", its.name],
-            capture_output=True, text=True, check=False, timeout=5,
-        )  # fmt: skip
-    except (OSError, subprocess.SubprocessError):
-        return name
-    words = [line.split(" ", 1) for line in said.stdout.splitlines()]
-    return next((word[1] for word in words if word[0] == "hostname" and word[1:]), name)
-
-
-def _report(probes: Sequence[Probe], findings: Sequence[Finding]) -> dict[str, object]:
-    return {
-        "ok": all(finding.status != "fail" for finding in findings),
-        "hosts": [
-            {
-                "name": probe.plan.name,
-                "ranks": probe.plan.ranks,
-                "is_local": probe.plan.is_local,
-                "clock_s": probe.clock_s,
-                **probe.facts,
-            }
-            for probe in probes
-        ],
-        "checks": findings,
-    }

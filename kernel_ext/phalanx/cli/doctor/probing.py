@@ -26,9 +26,9 @@ from phalanx.supervisor import (
     start_words,
 )
 
-from . import probe_main as _probe
+from . import probe_main
 
-_MARK = _probe.MARK.encode()
+_MARK = probe_main.MARK.encode()
 _PINGS = 3
 # No quotes in it: sh and the login shell each put quotes around it.
 _RECEIVE = "import sys;exec(sys.stdin.read(int(sys.stdin.readline())))"
@@ -97,7 +97,7 @@ class _Talk:
 
     async def begin(self) -> None:
         """Start the script and send its code."""
-        code = inspect.getsource(_probe)
+        code = inspect.getsource(probe_main)
         try:
             way = self._launch()
             self._command = RemoteCommand(way, f"{len(code)}\n{code}".encode(), self._on_line)
