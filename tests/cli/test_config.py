@@ -96,7 +96,7 @@ class TestFromSaved:
             (["--ssh-arg", "'"], 2, "leave --from-saved out"),
             (["--hosts", "mac0,nobody"], 2, "nothing is recorded of nobody"),
             (["--hosts", "a,,b"], 2, "item 2"),
-            (["--hosts", "a", "--hostfile", "b"], 2, "give one"),
+            (["--hosts", "a", "--hostfile", "b"], 2, "not both"),
             (["--env", "A B=1"], 2, "KEY=VAL"),
             (["--launcher", "mpi"], 2, "has no jobs with hosts"),
             (["--timeout", "soon"], 2, "seconds"),

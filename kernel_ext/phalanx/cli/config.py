@@ -7,7 +7,6 @@ plan.
 from __future__ import annotations
 
 import argparse
-import os
 import re
 import sys
 from collections.abc import Sequence
@@ -122,9 +121,6 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:  # noqa: ARG00
 
 
 def _check(options: argparse.Namespace) -> None:
-    if options.hosts is not None and options.hostfile is not None:
-        msg = "--hosts and --hostfile both name the hosts; give one"
-        raise ValueError(msg)
     if options.launcher is not None:
         hosts.check_launcher_name(options.launcher)
     if options.launcher not in {None, "ssh", "slurm"}:
@@ -157,14 +153,10 @@ def _idle_notes(options: argparse.Namespace) -> list[str]:
 
 def _named(options: argparse.Namespace) -> list[Host]:
     """Return the named hosts, without duplicates."""
-    if options.hostfile is not None:
-        named = hosts.read_hostfile(options.hostfile).hosts
-    elif options.hosts is not None:
-        named = hosts.parse_hosts(options.hosts).hosts
-    elif options.launcher and hosts.uses_job(options.launcher, os.environ):
-        named = hosts.job_hosts(options.launcher, os.environ).hosts
-    else:
-        named = () if options.from_saved is not None else (hosts.Host("127.0.0.1"),)
+    options.n = options.nodes = None  # without effect here
+    hostfile = hosts.named_hosts(options)
+    here = () if options.from_saved is not None else (hosts.Host("127.0.0.1"),)
+    named = here if hostfile is None else hostfile.hosts
     once = {(host.ssh, host.port): host for host in named if host.slots != 0}
     return [hosts.Host(host.ssh, host.ips, port=host.port) for host in once.values()]
 

@@ -25,11 +25,10 @@ from phalanx.hosts import (
     idle_notes,
     interface_addresses,
     is_address,
-    job_hosts,
     job_options,
+    named_hosts,
     parse_hosts,
     plan,
-    read_hostfile,
     recognise_job,
     seconds_above_0,
     ssh_words,
@@ -37,7 +36,7 @@ from phalanx.hosts import (
 )
 from phalanx.protocol import HostPlan, RemoteOptions
 
-from .checks import Finding, Task, find
+from .checks import Finding, find
 from .launchers import check_job_hosts, check_launcher
 from .probing import Probe, ProbeQuestion, look
 
@@ -90,9 +89,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, rest: Sequence[str]) -> int:  # noqa: ARG001
     """Probe the hosts and print findings; return 1 after a "fail"."""
-    if options.hosts is not None and options.hostfile is not None:
-        msg = "give --hosts or --hostfile, not both"
-        raise ValueError(msg)
     if options.interface is not None:
         interface_addresses(options.interface)
     for note in idle_notes(options, _IDLE):
@@ -106,11 +102,14 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:  # noqa: ARG00
         findings += check_launcher(launcher, options.nodes or 0, os.environ, has_hosts=has_hosts)
     elif not has_hosts and uses_job(options.launcher, os.environ):
         findings.append(check_job_hosts(launcher, os.environ))
-    hostfile = _hostfile(options)
-    backend = options.backend or hostfile.backend or "any"
+    hostfile: Hostfile | None = None
+    with contextlib.nullcontext() if has_hosts else contextlib.suppress(ValueError):
+        hostfile = named_hosts(options)  # a finding reports a job's error
+    hostfile = hostfile or parse_hosts("localhost")
     plans = plan(hostfile, options.n)
     # First this machine, even without ranks: the root supervisor would run here.
-    here = [its for its in plans if its.is_local] or [HostPlan(_own_name(), 0, is_local=True)]
+    own = HostPlan(socket.gethostname() or "localhost", 0, is_local=True)
+    here = [its for its in plans if its.is_local] or [own]
     far = [its for its in plans if not its.is_local]
     remote = RemoteOptions(
         python=options.python or "",
@@ -120,18 +119,18 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:  # noqa: ARG00
         launcher=launcher,
         job=job,
     )
-    question = ProbeQuestion(
-        remote,
-        folder=str(Path(options.cwd or ".").absolute()),
-        script="" if options.script is None else str(Path(options.script).absolute()),
-        is_both_ways=backend == "mpi",
-    )
     known = [its.name if launcher in TITLES else _real_name(its, remote) for its in far]
     if far and launcher in TITLES:  # other hosts must resolve this machine's name as well
         known.append(here[0].name)
-    names = sorted({name for name in known if not is_address(name)})
-    probes = asyncio.run(look([*here, *far], names, question, options.timeout))
-    findings += find(probes, Task(question, backend))
+    question = ProbeQuestion(
+        remote,
+        options.backend or hostfile.backend or "any",
+        folder=str(Path(options.cwd or ".").absolute()),
+        script="" if options.script is None else str(Path(options.script).absolute()),
+        names=sorted({name for name in known if not is_address(name)}),
+    )
+    probes = asyncio.run(look([*here, *far], question))
+    findings += find(probes, question)
     has_failed = any(finding.status == "fail" for finding in findings)
     if options.json:
         report = msgspec.json.encode(_report(probes, findings))
@@ -139,21 +138,6 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:  # noqa: ARG00
     else:
         print("\n".join(map(str, findings)))
     return int(has_failed)
-
-
-def _hostfile(options: argparse.Namespace) -> Hostfile:
-    if options.hosts is not None:
-        return parse_hosts(options.hosts)
-    if options.hostfile is not None:
-        return read_hostfile(options.hostfile)
-    if not options.nodes and uses_job(options.launcher, os.environ):
-        with contextlib.suppress(ValueError):  # a finding reports this error
-            return job_hosts(options.launcher, os.environ, with_slots=options.n is None)
-    return parse_hosts("localhost")
-
-
-def _own_name() -> str:
-    return socket.gethostname() or "localhost"
 
 
 def _real_name(its: HostPlan, remote: RemoteOptions) -> str:

@@ -17,7 +17,6 @@ from phalanx.hosts import (
     add_host_arguments,
     count_of,
     idle_notes,
-    job_hosts,
     job_options,
     ssh_words,
 )
@@ -80,29 +79,6 @@ def idle_options(options: argparse.Namespace, *, has_hosts: bool) -> list[str]:
     """Say for each option without effect why it has none."""
     here = {} if has_hosts else {"--connections-per-ip": "all ranks run here"}
     return idle_notes(options, {**_IDLE, **here})
-
-
-def read_hosts(options: argparse.Namespace) -> Hostfile | None:
-    """Read the hosts that the options name.
-
-    None if all ranks run here, or on nodes of a job that is still to be submitted.
-
-    Raises
-    ------
-    ValueError
-        The list or the file is wrong, or both are given.
-    """
-    from phalanx.hosts import parse_hosts, read_hostfile, uses_job
-
-    if options.hosts is not None and options.hostfile is not None:
-        msg = "give --hosts or --hostfile, not both"
-        raise ValueError(msg)
-    if options.hosts is not None:
-        return parse_hosts(options.hosts)
-    launcher = options.launcher
-    if options.hostfile is None and not options.nodes and uses_job(launcher, os.environ):
-        return job_hosts(launcher, os.environ, with_slots=options.n is None)
-    return None if options.hostfile is None else read_hostfile(options.hostfile)
 
 
 def place(
