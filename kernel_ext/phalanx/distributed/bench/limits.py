@@ -11,7 +11,7 @@ import socket
 import threading
 import time
 from collections.abc import Collection, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,11 +31,10 @@ from ..world_spec import WorldSpec
 _COPY_NBYTES = 64 << 20
 
 _SECONDS = 0.2
-_PIECE_NBYTES = 1 << 20  # of the stream: a call costs about 1 % of the time to move a piece
+_PIECE_NBYTES = 256 << 10  # of a stream
 # As long as on one machine; with many pairs of hosts all pairs share two seconds.
 _WIRE_SECONDS = 2.0
 _WARM_UP = 0.25  # part of that time that a stream may take to reach its speed before it is timed
-_WIRE_PIECE_NBYTES = 256 << 10
 _PATIENCE_S = 5.0  # judgement: the ranks are connected, so new links need a few round trips only
 
 
@@ -67,7 +66,7 @@ def measure_limits(
     if "arena" in transports:
         limits.append(_copy(seconds))
     if "tcp" in transports:
-        limits.append(_stream(seconds))
+        limits.append(_loopback(seconds))
     return tuple(limits)
 
 
@@ -113,65 +112,34 @@ def _copy(seconds: float) -> Limit:
     )
 
 
-def _stream(seconds: float) -> Limit:
-    with closing(_accept()) as pair:
-        sender, receiver = pair.ends
-        thread = threading.Thread(target=_send, args=(sender, seconds), daemon=True)
-        buffer = memoryview(bytearray(_PIECE_NBYTES))
+def _loopback(seconds: float) -> Limit:
+    sender, receiver = _connect_to_self()
+    with sender, receiver:
+        thread = threading.Thread(target=_send_stream, args=(sender, seconds), daemon=True)
         thread.start()
-        n_received = receiver.recv_into(buffer)  # the timing starts after the first bytes
-        start = time.perf_counter()
-        n_timed = 0
-        while n := receiver.recv_into(buffer):
-            n_timed += n
-        took = time.perf_counter() - start
+        nbytes, took = _receive_stream(receiver, seconds)
         thread.join()
     return Limit(
         name="tcp loopback",
         transport="tcp",
-        gbs=n_timed / took / 1e9,
-        nbytes=n_received + n_timed,
+        gbs=nbytes / took / 1e9 if took else 0.0,
+        nbytes=nbytes,
         seconds=took,
         how="one stream over 127.0.0.1, thread to thread; bytes count once, where they arrive",
     )
 
 
-class _Pair:
-    """Both ends of a connection."""
-
-    def __init__(self, sender: socket.socket, receiver: socket.socket) -> None:
-        self.ends = sender, receiver
-
-    def close(self) -> None:
-        """Close both ends."""
-        for end in self.ends:
-            end.close()
-
-
-def _accept() -> _Pair:
-    """Connect to ourselves; connections from other processes are closed."""
+def _connect_to_self() -> tuple[socket.socket, socket.socket]:
+    """Return both ends of a connection; connections from other processes are closed."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         listening.settimeout(_PATIENCE_S)
         sender = socket.create_connection(listening.getsockname(), timeout=_PATIENCE_S)
         while True:
             receiver, address = listening.accept()
+            receiver.settimeout(_PATIENCE_S)
             if address == sender.getsockname():
-                receiver.settimeout(_PATIENCE_S)
-                return _Pair(sender, receiver)
+                return sender, receiver
             receiver.close()
-
-
-def _send(sender: socket.socket, seconds: float) -> None:
-    piece = bytes(_PIECE_NBYTES)
-    end = time.perf_counter() + seconds
-    try:
-        for _ in range(8):  # a minimum, however short the time
-            sender.sendall(piece)
-        while time.perf_counter() < end:
-            sender.sendall(piece)
-        sender.shutdown(socket.SHUT_WR)
-    except OSError:
-        sender.close()  # the receiver caused the error and raises its own
 
 
 def limits_of_ranks(
@@ -278,7 +246,7 @@ def _connect(
 
 def _send_stream(sock: socket.socket, seconds: float) -> None:
     """Send until the receiver closes the connection."""
-    piece = bytes(_WIRE_PIECE_NBYTES)
+    piece = bytes(_PIECE_NBYTES)
     end = time.perf_counter() + seconds * (1 + _WARM_UP) + _PATIENCE_S
     try:
         while time.perf_counter() < end:
@@ -289,7 +257,7 @@ def _send_stream(sock: socket.socket, seconds: float) -> None:
 
 def _receive_stream(sock: socket.socket, seconds: float) -> tuple[int, float]:
     """Return received bytes and seconds; (0, 0) if the stream broke."""
-    buffer = memoryview(bytearray(_WIRE_PIECE_NBYTES))
+    buffer = memoryview(bytearray(_PIECE_NBYTES))
     clock = time.perf_counter
     n_timed, took = 0, 0.0
     try:
