@@ -19,19 +19,8 @@ from phalanx.errors import did_you_mean
 def split(words: Sequence[str], options: Mapping[str, bool]) -> tuple[list[str], list[str]]:
     """Split the words into our options and the user's command.
 
-    The command begins at the first word that is not an option.
-
-    Parameters
-    ----------
-    words : sequence of str
-        The words after ``phalanx launch``.
-    options : mapping of str to bool
-        The options of launch, and whether each takes a value.
-
-    Raises
-    ------
-    ValueError
-        A word before the command looks like an option but is unknown; the text names the nearest.
+    The command begins at the first word that is not an option. ``options`` tells for each option of
+    launch whether it takes a value. The error for an unknown option names the nearest.
 
     Examples
     --------
@@ -81,15 +70,7 @@ def checked_cwd(folder: str | None) -> Path:
 def machine_header(checkout: Path | None = None) -> dict[str, str]:
     """Return a description of the machine and versions, for measurements.
 
-    Parameters
-    ----------
-    checkout : Path, optional
-        Any folder of a git checkout of phalanx. None: the folder of the imported package.
-
-    Returns
-    -------
-    dict of str
-        ``phalanx``, ``commit``, ``machine``, ``system``, ``python``, ``numpy``, ``date``.
+    ``checkout`` is any folder of a git checkout of phalanx; by default that of the package.
 
     Examples
     --------

@@ -91,18 +91,7 @@ def _parser(*names: str) -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run ``phalanx`` with the given arguments.
-
-    Parameters
-    ----------
-    argv : sequence of str, optional
-        By default the arguments of the process.
-
-    Returns
-    -------
-    int
-        The exit code.
-    """
+    """Run ``phalanx`` with the given or the process's arguments; return the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
     asked = next((word for word in words if not word.startswith("-")), None)
     parser = _parser(asked if asked in _COMMANDS else "--help")

@@ -64,12 +64,7 @@ class Fault:
 class HostfileError(ValueError):
     """Error for an unusable hostfile; the text lists the faults.
 
-    Parameters
-    ----------
-    source : str
-        The file or the option.
-    faults : sequence of Fault
-        All faults found.
+    ``source`` is the file or the option.
     """
 
     def __init__(self, source: str, faults: Sequence[Fault]) -> None:

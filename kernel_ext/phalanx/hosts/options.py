@@ -133,14 +133,8 @@ def add_host_arguments(
 ) -> None:
     """Declare the options of a command that reaches hosts.
 
-    Parameters
-    ----------
-    add : callable
-        The ``add_argument`` of a parser or group.
-    helps : mapping of str to str, optional
-        By the option's first name, a help text that says what the option means in this command.
-    idle : mapping of str to str, optional
-        By first name, the options without effect in this command, each with the reason.
+    ``add`` is the ``add_argument`` of a parser or group. By the option's first name, ``helps`` has
+    help texts of this command, and ``idle`` the reasons why an option has no effect in it.
     """
     for names, its in _HOST_OPTIONS.items():
         text = (helps or {}).get(names[0], its["help"])

@@ -25,26 +25,21 @@ _SHARED = re.compile(
 )
 
 
-class _SchedulerCommands(NamedTuple):
-    """The commands of a scheduler.
+class _Commands(NamedTuple):
+    """The commands of a scheduler, and a pattern that matches ``start --version``.
 
-    ``start`` starts a process in a job, ``submit`` submits a job. ``version`` is a command that
-    prints the product's name; ``sign`` is the pattern that matches it. ``version`` must not be a
-    submit command, which could take unknown words for a job. ``ask`` queries the scheduler.
+    ``start`` starts a process in a job, ``submit`` submits a job, ``ask`` queries the scheduler.
     """
 
     start: str
     submit: str
-    version: tuple[str, ...]
     sign: str
     ask: tuple[str, ...] = ()
 
 
 _KINDS = {
-    "slurm": _SchedulerCommands(
-        "srun", "sbatch", ("srun", "--version"), r"slurm|^srun: ", ("sinfo", "--noheader")
-    ),
-    "mpi": _SchedulerCommands("mpirun", "", ("mpirun", "--version"), r"mpi|hydra"),
+    "slurm": _Commands("srun", "sbatch", r"slurm|^srun: ", ("sinfo", "--noheader")),
+    "mpi": _Commands("mpirun", "", r"mpi|hydra"),
 }
 
 
@@ -94,19 +89,19 @@ def _first(text: str) -> str:
 
 
 def _kind(launcher: str, path: str) -> Finding:
+    """Check whose command it is; only ``start`` is run, as ``submit`` could submit a job."""
     its, title = _KINDS[launcher], TITLES[launcher]
-    teller = its.version[0]
-    if shutil.which(teller) is None:
-        text = f"{path} has no {teller} beside it: is it {title}'s?"
-        return Finding(
-            "launcher", "fail", "", text, f"the folder of {title}'s commands on the PATH"
-        )
-    status, said = _run(its.version)
-    is_beside = Path(path).parent == Path(shutil.which(teller) or "").parent
+    start = shutil.which(its.start)
+    if start is None:
+        text = f"{path} has no {its.start} beside it: is it {title}'s?"
+        fix = f"the folder of {title}'s commands on the PATH"
+        return Finding("launcher", "fail", "", text, fix)
+    status, said = _run([its.start, "--version"])
+    is_beside = Path(path).parent == Path(start).parent
     if is_beside and re.search(its.sign, said, re.IGNORECASE | re.MULTILINE):
         version = "" if status else f" ({_first(said)})"
         return Finding("launcher", "ok", "", f"{path} is {title}'s{version}")
-    text = f"{path} is not {title}'s, as it seems: {' '.join(its.version)} says {_first(said)}"
+    text = f"{path} is not {title}'s, as it seems: {its.start} --version says {_first(said)}"
     return Finding("launcher", "fail", "", text, f"{title}'s folder first on the PATH")
 
 

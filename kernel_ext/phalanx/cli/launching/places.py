@@ -1,7 +1,6 @@
 """Choose where a launch's ranks run.
 
-Options of `mlx.launch` that this
-engine does not need are accepted, with a note that they have no effect.
+Options of `mlx.launch` that this engine does not need are accepted, with a note.
 """
 
 from __future__ import annotations

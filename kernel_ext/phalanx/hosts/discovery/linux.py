@@ -19,16 +19,7 @@ _INFINIBAND, _LOOPBACK = "32", "772"
 
 
 def read_linux(name: str, outputs: Outputs) -> Survey:
-    """Make a survey from the command outputs of a Linux host.
-
-    Parameters
-    ----------
-    name : str
-        The host's name for ssh.
-    outputs : mapping of str to str
-        ``ip_addr`` (JSON of ``ip -j addr``), ``sys_net``, ``sys_thunderbolt``, ``sys_infiniband``
-        and ``sudo``; outputs of failed commands are missing.
-    """
+    """Make a survey of a Linux host; outputs of failed commands are missing."""
     notes: list[str] = []
     addresses = _read_ip(outputs.get("ip_addr", ""), notes)
     links = [

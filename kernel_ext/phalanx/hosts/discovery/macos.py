@@ -20,16 +20,7 @@ _MEDIA = re.compile(r"\((\d{1,6})(G?)base", re.IGNORECASE)
 
 
 def read_macos(name: str, outputs: Outputs) -> Survey:
-    """Make a survey from the command outputs of a Mac.
-
-    Parameters
-    ----------
-    name : str
-        The host's name for ssh.
-    outputs : mapping of str to str
-        Of ``system_profiler`` (JSON), ``networksetup``, ``ifconfig``, ``ibv_devices`` and ``sudo``;
-        outputs of failed commands are missing.
-    """
+    """Make a survey of a Mac; outputs of failed commands are missing."""
     notes: list[str] = []
     hardware = read_hardware_ports(outputs.get("networksetup", ""))
     interfaces = _read_ifconfig(outputs.get("ifconfig", ""), hardware)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from ..host import Host, Hostfile
+from ..host import Host, Hostfile, Rdma
 from .networks import (
     Cable,
     DiscoveryError,
@@ -129,13 +129,8 @@ class Discovery:
             )
             raise DiscoveryError(msg)
         order = self.ring.ring if backend != "jaccl" else tuple(range(len(self.hosts)))
-        make = {
-            "ring": self._ring_host,
-            "jaccl": self._mesh_host,
-            "jaccl-ring": self._jaccl_ring_host,
-        }
         reached = None if backend == "ring" else self._reach()
-        hosts = [make[backend](place, order, reached) for place in range(len(order))]
+        hosts = self._cabled_hosts(order, reached, is_mesh=backend == "jaccl")
         remarks = [
             f"the cable {self.names[c.a]} {c.a_interface} - {self.names[c.b]} {c.b_interface} is "
             "seen from one side only"
@@ -170,28 +165,29 @@ class Discovery:
         """Return interface and address at ``host`` of each cable to ``other``."""
         return [c.end(host) for c in self.cables if {c.a, c.b} == {host, other}]
 
-    def _ring_host(self, place: int, order: Sequence[int], _: ReachableHosts | None) -> Host:
-        """Return a host with the addresses on which its predecessor connects."""
-        me, before = order[place], order[place - 1]
-        ends = self._ends(me, before)[: self.ring.cables]
-        return self._host(me, tuple(address for _, address in ends), ())
+    def _cabled_hosts(
+        self, order: Sequence[int], reached: ReachableHosts | None, *, is_mesh: bool
+    ) -> list[Host]:
+        """Return the hosts with their addresses and devices.
 
-    def _mesh_host(self, place: int, order: Sequence[int], reached: ReachableHosts | None) -> Host:
-        assert reached is not None
-        width = min(
-            count for i, row in enumerate(self.counts) for j, count in enumerate(row) if i != j
-        )
-        row = tuple(None if j == place else self._devices(place, j, width) for j in order)
-        return self._host(place, reached.ips[place][:1], row)
-
-    def _jaccl_ring_host(
-        self, place: int, order: Sequence[int], reached: ReachableHosts | None
-    ) -> Host:
-        assert reached is not None
-        me = order[place]
-        beside = {order[place - 1], order[(place + 1) % len(order)]}
-        row = tuple(self._devices(me, j, self.ring.cables) if j in beside else None for j in order)
-        return self._host(me, reached.ips[me][:1], row)
+        In a ring of tcp connections (``reached`` is None), a host has the addresses on which its
+        predecessor connects.
+        """
+        n = len(order)
+        width = self.ring.cables
+        if is_mesh:
+            width = min(self.counts[i][j] for i in order for j in order if i != j)
+        hosts = []
+        for place, me in enumerate(order):
+            before, after = order[place - 1], order[(place + 1) % n]
+            ips = tuple(address for _, address in self._ends(me, before)[:width])
+            row: tuple[Rdma, ...] = ()
+            if reached is not None:
+                ips = reached.ips[me][:1]
+                peers = {*order} - {me} if is_mesh else {before, after}
+                row = tuple(self._devices(me, j, width) if j in peers else None for j in order)
+            hosts.append(self._host(me, ips, row))
+        return hosts
 
     def _devices(self, host: int, other: int, width: int) -> str | tuple[str, ...]:
         by_interface = {device.interface: device.name for device in self.surveys[host].rdma}
@@ -203,9 +199,7 @@ class Discovery:
             names.append(by_interface[interface])
         return names[0] if width == 1 else tuple(names)
 
-    def _host(
-        self, place: int, ips: tuple[str, ...], rdma: tuple[str | tuple[str, ...] | None, ...]
-    ) -> Host:
+    def _host(self, place: int, ips: tuple[str, ...], rdma: tuple[Rdma, ...]) -> Host:
         host = self.hosts[place]
         return Host(host.ssh, ips, rdma, host.slots, host.max_slots, host.port)
 

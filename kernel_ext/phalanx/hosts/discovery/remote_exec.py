@@ -66,18 +66,10 @@ class HostShells:
         prelude: str = "",
         say: Callable[[str], None] = lambda _: None,
     ) -> dict[int, Answer]:
-        """Run a script on each host in parallel, for at most ``timeout_s``.
+        """Run scripts in parallel, by host index, for at most ``timeout_s``.
 
-        Parameters
-        ----------
-        scripts : mapping of int to sequence of ShellCommand
-            The commands for a host, by the host's index.
-        timeout_s : float
-            Seconds for all of them.
-        prelude : str
-            Shell functions that the commands use.
-        say : callable
-            Gets the command line that starts each shell.
+        ``prelude`` defines shell functions for the commands. ``say`` gets the command line that
+        starts each shell.
         """
         mark = secrets.token_hex(16)
         end_s = time.monotonic() + timeout_s

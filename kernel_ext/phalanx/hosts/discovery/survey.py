@@ -83,25 +83,11 @@ def gather(
     asks_sudo: bool = False,
     say: Callable[[str], None] = lambda _: None,
 ) -> tuple[list[dict[str, str]], dict[int, str]]:
-    """Survey all hosts in parallel.
+    """Survey all hosts in parallel, for at most ``timeout_s``.
 
-    Parameters
-    ----------
-    shells : HostShells
-        Hosts to survey.
-    timeout_s : float
-        Seconds for the whole survey.
-    sys : str
-        Directory of a Linux host's devices.
-    asks_sudo : bool
-        Whether to test if commands can run as root, for `run_setup`.
-    say : callable
-        Gets one line of progress at a time.
-
-    Returns
-    -------
-    list of dict, dict of int to str
-        Each host's outputs by command (empty if it failed), and the failures by host index.
+    Returns each host's outputs by command (empty if it failed), and the failures by host index.
+    ``sys`` is the directory of a Linux host's devices. ``asks_sudo``: test if commands can run as
+    root, for `run_setup`. ``say`` gets the command line that starts each shell.
     """
     asked = [name for name in _COMMANDS if name != "sudo" or asks_sudo]
     script = [ShellCommand(f"{_COMMANDS[name]} 2>/dev/null") for name in asked]
@@ -124,15 +110,7 @@ def gather(
 def save_outputs(
     folder: Path, names: Sequence[str], outputs: Sequence[Mapping[str, str]]
 ) -> list[Path]:
-    """Write each host's outputs; return the files. Other files are kept.
-
-    Raises
-    ------
-    OSError
-        The folder cannot be written.
-    ValueError
-        A host's name is not a valid folder name.
-    """
+    """Write each host's outputs; return the files. Other files are kept."""
     written = []
     folder.mkdir(parents=True, exist_ok=True)
     for name, said in zip(names, outputs, strict=True):
@@ -151,20 +129,10 @@ def save_outputs(
 
 
 def load_outputs(folder: Path, names: Sequence[str] = ()) -> tuple[list[str], list[dict[str, str]]]:
-    """Read recordings of surveys.
+    """Read recordings of surveys; return the hosts and their outputs.
 
-    Parameters
-    ----------
-    folder : Path
-        Folder written by `save_outputs`.
-    names : sequence of str, optional
-        Hosts to read, in this order; by default all hosts in the order of ``hosts.json``, or by
-        name without that file.
-
-    Raises
-    ------
-    ValueError
-        The folder, a host, or any output of a host is missing.
+    ``names`` are the hosts to read; by default all hosts in the order of ``hosts.json``, or by name
+    without that file. Raises `ValueError` if the folder or all outputs of a host are missing.
     """
     if not folder.is_dir():
         msg = f"there is no folder {folder} with recordings; --save {folder} makes one"
