@@ -91,7 +91,10 @@ def _parser(*names: str) -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run ``phalanx`` with the given or the process's arguments; return the exit code."""
+    """Run ``phalanx`` and return its exit code.
+
+    The arguments are ``argv``, or those of the process.
+    """
     words = list(sys.argv[1:] if argv is None else argv)
     asked = next((word for word in words if not word.startswith("-")), None)
     parser = _parser(asked if asked in _COMMANDS else "--help")

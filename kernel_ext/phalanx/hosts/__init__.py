@@ -1,4 +1,4 @@
-"""Read hostfiles and options for hosts, find a job's hosts, and plan starts.
+"""Read hostfiles, options and jobs, and plan starts on hosts.
 
 The package reads files, this machine's names and interfaces. Its package `discovery` asks other
 hosts over ssh; it is imported where it is used, as a start needs none of it.

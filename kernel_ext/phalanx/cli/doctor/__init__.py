@@ -1,1 +1,1 @@
-"""Check what ranks need on hosts, and say how to fix what is missing."""
+"""Check what ranks need on hosts, and name the fixes."""

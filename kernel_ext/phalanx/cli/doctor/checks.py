@@ -1,4 +1,4 @@
-"""Judge the answers of hosts: a table of checks, each of which finds problems.
+"""Judge the answers of hosts by a table of checks.
 
 A finding is "ok", "note" (works, with a drawback) or "fail".
 """

@@ -89,7 +89,10 @@ def _first(text: str) -> str:
 
 
 def _kind(launcher: str, path: str) -> Finding:
-    """Check whose command it is; only ``start`` is run, as ``submit`` could submit a job."""
+    """Check that a command is the scheduler's.
+
+    Only ``start`` is run: ``submit`` could submit a job.
+    """
     its, title = _KINDS[launcher], TITLES[launcher]
     start = shutil.which(its.start)
     if start is None:

@@ -1,4 +1,4 @@
-"""Fit the cost model to a sweep, and find where its algorithm changes."""
+"""Fit the cost model to a sweep, and find changes of algorithm."""
 
 from __future__ import annotations
 

@@ -278,7 +278,7 @@ def available_memory() -> int:
 def check_memory(
     sizes: Sequence[int], ranks: int, memory: int, machine: str = "this machine"
 ) -> None:
-    """Refuse a sweep of ``sizes`` that needs more than a machine's free bytes.
+    """Refuse a sweep that needs more than a machine's free bytes.
 
     The machine holds the arrays of ``ranks`` ranks. The error names the largest size that fits.
     """

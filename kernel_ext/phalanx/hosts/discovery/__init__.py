@@ -1,4 +1,4 @@
-"""Find how hosts are connected, plan their hostfile, and set up their cables."""
+"""Find how hosts are connected, and set up their cables."""
 
 from __future__ import annotations
 

@@ -42,7 +42,6 @@ class Port:
     interface: str
     domain: str
     peers: tuple[str, ...] = ()
-    speed_mbps: int = 0
 
 
 @dataclass(frozen=True)

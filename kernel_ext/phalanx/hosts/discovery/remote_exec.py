@@ -41,7 +41,7 @@ class CommandResult(NamedTuple):
 
 @dataclass(frozen=True)
 class Answer:
-    """Results of the commands that ran on one host; ``failure``: why they are not known."""
+    """Results of the commands that ran on a host, or the failure."""
 
     results: tuple[CommandResult, ...] = ()
     failure: str = ""
@@ -49,9 +49,9 @@ class Answer:
 
 @dataclass(frozen=True)
 class HostShells:
-    """The hosts' shells, over ssh or, for the hosts in ``local``, on this machine.
+    """Shells on hosts.
 
-    ``ssh_args`` are arguments for ssh.
+    They are reached over ssh, with ``ssh_args``; the hosts in ``local`` are this machine.
     """
 
     hosts: Sequence[Host]
@@ -123,7 +123,10 @@ def marked_results(text: str, mark: str) -> tuple[CommandResult, ...]:
 
 @dataclass(eq=False)
 class _Run:
-    """One host's shell; it reads and writes files, as nobody reads pipes meanwhile."""
+    """One host's shell.
+
+    It reads and writes files: a pipe would need a thread that reads it.
+    """
 
     host: Host
     words: Sequence[str]

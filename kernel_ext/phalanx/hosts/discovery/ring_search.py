@@ -85,7 +85,10 @@ def find_ring(cables: Sequence[Sequence[int]], names: Sequence[str] | None = Non
 
 
 def _neighbours(cables: Sequence[Sequence[int]], most: int) -> list[int]:
-    """Return each host's neighbours over ``most`` cables or more: bit j for host j."""
+    """Return each host's neighbours, as bit masks.
+
+    Neighbours have ``most`` cables or more between them.
+    """
     return [
         sum(1 << j for j, count in enumerate(row) if j != i and count >= most)
         for i, row in enumerate(cables)
@@ -93,7 +96,7 @@ def _neighbours(cables: Sequence[Sequence[int]], most: int) -> list[int]:
 
 
 def _why_no_ring(near: Sequence[int], names: Sequence[str]) -> str:
-    """Return a reason why no ring exists, or "" if none is found.
+    """Return a reason why no ring exists, or "".
 
     A ring without k of its hosts has at most k connected parts (Chvatal 1973,
     doi:10.1016/0012-365X(73)90138-6); checked for k = 0, 1, 2.

@@ -222,7 +222,8 @@ def _ping(
         names = shells.hosts[c.a].ssh, shells.hosts[c.b].ssh
         asked[c.a].append(f"{names[0]} {c.a_interface} - {names[1]} {c.b_interface}")
     patience_s = _TIMEOUT_S + _PINGS_S * max((len(own) for own in steps), default=0)
-    silent, untried = [], []
+    silent: list[str] = []
+    untried: list[str] = []
     for i, answer in _run(shells, steps, patience_s).items():
         statuses = [result.status for result in answer.results] or [1] * len(asked[i])
         for name, status in zip(asked[i], statuses, strict=True):

@@ -52,8 +52,7 @@ sys_net() {
 sys_thunderbolt() {
     for d in "$SYS"/bus/thunderbolt/devices/*-*; do
         [ -e "$d" ] || continue
-        printf 'name=%s\tunique_id=%s\tspeed=%s\tdevice_name=%s' "${d##*/}" \
-            "$(line "$d/unique_id")" "$(line "$d/rx_speed")" "$(line "$d/device_name")"
+        printf 'name=%s\tunique_id=%s' "${d##*/}" "$(line "$d/unique_id")"
         for n in "$d"/net/*; do [ -e "$n" ] && printf '\tnet=%s' "${n##*/}"; done
         printf '\n'
     done
