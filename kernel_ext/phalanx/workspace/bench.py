@@ -291,14 +291,7 @@ class Sweep:
 class BandwidthBench:
     """Makes the sweeps of one workspace, and keeps the last results.
 
-    Parameters
-    ----------
-    size : int
-        Number of ranks.
-    up : callable
-        Returns the runner of cells, or raises.
-    topology : callable
-        Returns the current topology.
+    ``up`` returns the runner of cells, or raises.
     """
 
     def __init__(

@@ -43,15 +43,7 @@ class Plan:
 
 
 class Discovery:
-    """Survey results of some hosts, and the plans made from them.
-
-    Parameters
-    ----------
-    hosts : sequence of Host
-        In the order of the user.
-    surveys : sequence of Survey
-        One per host.
-    """
+    """Survey results of hosts, in the user's order, and the plans made from them."""
 
     def __init__(self, hosts: Sequence[Host], surveys: Sequence[Survey]) -> None:
         self.hosts, self.surveys = tuple(hosts), tuple(surveys)
