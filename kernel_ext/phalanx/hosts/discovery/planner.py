@@ -89,15 +89,15 @@ class Discovery:
 
     def _plan(self, over: Over, backend: str | None) -> Plan:
         if over == "ethernet" or len(self.hosts) == 1:
-            return self._over_networks(backend, fallback="" if over == "ethernet" else "ring")
+            return self._over_networks(backend or ("" if over == "ethernet" else "ring"))
         if over == "thunderbolt":
             return self._over_cables(backend)
         if not self.cables:
-            return self._over_networks(backend, fallback="ring")
+            return self._over_networks(backend or "ring")
         try:
             return self._over_cables(backend)
         except DiscoveryError as error:
-            plan = self._over_networks(backend, fallback="ring")
+            plan = self._over_networks(backend or "ring")
             remark = f"Thunderbolt cannot be used: {error}; the hosts' other networks are"
             return replace(plan, remarks=(remark, *plan.remarks))
 
@@ -166,9 +166,8 @@ class Discovery:
         predecessor connects.
         """
         n = len(order)
-        width = self.ring.cables
-        if is_mesh:
-            width = min(self.counts[i][j] for i in order for j in order if i != j)
+        pairs = [(i, j) for i in order for j in order if i != j]
+        width = min(self.counts[i][j] for i, j in pairs) if is_mesh else self.ring.cables
         hosts = []
         for place, me in enumerate(order):
             before, after = order[place - 1], order[(place + 1) % n]
@@ -200,9 +199,8 @@ class Discovery:
     def _reach(self) -> ReachableHosts:
         return reach(self.hosts, self.surveys, self.networks)
 
-    def _over_networks(self, backend: str | None, fallback: str) -> Plan:
+    def _over_networks(self, chosen: str) -> Plan:
         n = len(self.hosts)
-        chosen = backend or fallback
         between = [[0] * n for _ in range(n)]
         for network in self.networks:
             for i in network.members:
@@ -213,19 +211,11 @@ class Discovery:
             if search.ring:
                 return self._point_to_point(search, chosen)
         reached = self._reach()
-        rows = (
-            [()] * n
-            if chosen in {"", "ring"}
-            else fabric_rows(self.names, self.surveys, self.networks, chosen)
-        )
+        rows: list[tuple[Rdma, ...]] = [()] * n
+        if chosen not in {"", "ring"}:
+            rows = fabric_rows(self.names, self.surveys, self.networks, chosen)
         hosts = tuple(self._host(i, reached.ips[i], rows[i]) for i in range(n))
-        return Plan(
-            Hostfile(hosts, chosen),
-            tuple(range(n)),
-            "ethernet",
-            (),
-            reached.remarks,
-        )
+        return Plan(Hostfile(hosts, chosen), tuple(range(n)), "ethernet", (), reached.remarks)
 
     def _point_to_point(self, search: RingSearch, backend: str) -> Plan:
         """Make a ring of networks between neighbours: cards without a switch."""
