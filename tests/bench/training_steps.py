@@ -155,7 +155,7 @@ def _run(
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     command = [sys.executable]
     if launcher == "phalanx":
-        command += ["-m", "phalanx.cli", "launch", "-n", str(size), "--label", "none"]
+        command += ["-m", "phalanx", "launch", "-n", str(size), "--label", "none"]
     elif launcher == "mlx":
         command += ["-c", _MLX_LAUNCH, "-n", str(size), "--backend", "ring", sys.executable]
     elif launcher == "torchrun":

@@ -16,9 +16,9 @@ from phalanx.cli.launching.lines import (
     LabelledLines,
     rank_label,
 )
-from phalanx.cli.launching.places import place, read_hosts
+from phalanx.cli.launching.places import place
 from phalanx.cli.main import _parser
-from phalanx.hosts import environment, resolve
+from phalanx.hosts import environment, named_hosts, resolve
 
 ONE_SCREEN = {"stdout": 1, "stderr": 1}
 TWO_SCREENS = {"stdout": 1, "stderr": 2}
@@ -283,14 +283,14 @@ def test_settings_that_cannot_be(setting, words):
 @pytest.mark.parametrize("name", ["localhost", "127.0.0.1"])
 def test_this_machine_alone_is_no_host_to_reach(name):
     options = _parser().parse_args(["launch", "--hosts", name, "-n", "2"])
-    found = place(options, read_hosts(options), {})
+    found = place(options, named_hosts(options), {})
     assert (found.ranks, found.hosts) == (2, ())
 
 
 def test_words_for_ssh_are_split_as_a_shell_does():
     words = ["launch", "--hosts", "a.invalid", "--ssh-arg", "-i 'my key'", "--ssh-arg=-4"]
     options = _parser().parse_args(words)
-    assert place(options, read_hosts(options), {}).remote.ssh_args == ("-i", "my key", "-4")
+    assert place(options, named_hosts(options), {}).remote.ssh_args == ("-i", "my key", "-4")
     options = _parser().parse_args(["launch", "--hosts", "a.invalid", "--ssh-arg", "'"])
     with pytest.raises(ValueError, match="--ssh-arg: No closing quotation"):
-        place(options, read_hosts(options), {})
+        place(options, named_hosts(options), {})

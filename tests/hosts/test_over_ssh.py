@@ -271,7 +271,7 @@ def _launch_in_job(bed, folder, *hosts):
     nodes = folder / "nodes"
     nodes.write_text("".join(f"{host}\n" for host in hosts))
     env = {**os.environ, "PBS_NODEFILE": str(nodes), "PBS_JOBID": "7.server"}
-    launch = [sys.executable, "-m", "phalanx.cli", "launch", "--label", "none", "--", "hostname"]
+    launch = [sys.executable, "-m", "phalanx", "launch", "--label", "none", "--", "hostname"]
     return bed.run(0, launch, env=env, check=False)
 
 

@@ -14,7 +14,7 @@ from support import processes
 from support.promise import BOUND_S, PATIENCE_S, check
 from support.waiting import wait_until
 
-LAUNCH = [sys.executable, "-m", "phalanx.cli", "launch"]
+LAUNCH = [sys.executable, "-m", "phalanx", "launch"]
 _TIMEOUT_S = 100.0  # for a launch that hangs; below pytest's own limit
 
 

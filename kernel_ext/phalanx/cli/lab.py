@@ -41,17 +41,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def copy_notebooks(folder: Path) -> list[str]:
-    """Copy the packaged notebooks and data; never overwrite a file.
+    """Copy the packaged notebooks and data; return the files that were kept.
 
-    Parameters
-    ----------
-    folder : Path
-        Target folder; made if missing.
-
-    Returns
-    -------
-    list of str
-        Existing files that differ from the packaged files; they were kept.
+    These are existing files that differ from the packaged files.
     """
     return _copy(resources.files("phalanx.notebooks"), folder, "")
 

@@ -18,6 +18,7 @@ from phalanx.hosts import (
     count_of,
     environment,
     launcher_lines,
+    named_hosts,
     recognise_job,
     resolve,
     seconds,
@@ -30,7 +31,6 @@ from .launching.places import (
     add_place_arguments,
     idle_options,
     place,
-    read_hosts,
     terminal_size,
 )
 
@@ -133,7 +133,7 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
     # MPI's own launcher recognises a job by itself.
     note = "" if options.backend == "mpi" else recognise_job(options, options.n)
     notes = [note] if note else []
-    hostfile = read_hosts(options)
+    hostfile = named_hosts(options)
     notes += idle_options(options, has_hosts=hostfile is not None or bool(options.nodes))
     options.backend, of_backend = _chosen_backend(options, hostfile)
     is_mpi = options.backend == "mpi"

@@ -25,7 +25,7 @@ _COMMANDS = {
     "list": ("workspaces:ListCommand", "show the ranks that run on this machine"),
     "stop": ("workspaces:StopCommand", "end ranks by name"),
     "bench": ("bench", "measure an operation by size"),
-    "doctor": ("doctor", "check this machine, or hosts, before ranks are started on them"),
+    "doctor": ("doctor.command", "check this machine, or hosts, before ranks are started on them"),
     "config": ("config", "find out how hosts are joined, and write their hostfile"),
 }
 
@@ -86,17 +86,9 @@ def _parser(*names: str) -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run ``phalanx`` with the given arguments.
+    """Run ``phalanx`` and return its exit code.
 
-    Parameters
-    ----------
-    argv : sequence of str, optional
-        By default the arguments of the process.
-
-    Returns
-    -------
-    int
-        The exit code.
+    The arguments are ``argv``, or those of the process.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     if isinstance(sys.stdout, io.TextIOWrapper):  # as stderr does: a path may be no text

@@ -509,7 +509,7 @@ def show_config(line: str) -> None:
     except ValueError as error:
         msg = f"{error} in: {line}"
         raise UsageMistake(msg) from None
-    status, said = _run([sys.executable, "-m", "phalanx.cli", "config", *words])
+    status, said = _run([sys.executable, "-m", "phalanx", "config", *words])
     if status:
         raise UsageMistake(said or f"phalanx config has ended with status {status}")
 
