@@ -6,8 +6,12 @@ The native engine raises the same classes.
 from __future__ import annotations
 
 import builtins
+import errno
+import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import NamedTuple
 
 Failures = dict[int, tuple[str, str, tuple[str, ...]]]
@@ -16,6 +20,21 @@ _FOLLOWING = frozenset({"RankFailure", "DistributedError", "KeyboardInterrupt"})
 
 _COLOR = re.compile(r"\x1b\[[0-9;]*m")
 _TEXT = re.compile(r"[\w.]+(?::|\s*$)")  # "ValueError: no"; a frame begins with two words
+
+_NAME_ANOTHER = "name another place"
+_NO_ROOM = f"make room there, or {_NAME_ANOTHER}"
+_LIMITS = "raise a limit (ulimit -v, ulimit -u), or end other programs"
+_REMEDIES = {
+    errno.ENOSPC: _NO_ROOM,
+    errno.EDQUOT: _NO_ROOM,
+    errno.EFBIG: "raise the limit (ulimit -f)",
+    errno.EMFILE: "raise the limit (ulimit -n)",
+    errno.EAGAIN: _LIMITS,
+    errno.ENOMEM: _LIMITS,
+    errno.ENOEXEC: "begin a script with #! and its interpreter",
+    errno.EACCES: f"change its mode, or {_NAME_ANOTHER}",
+}
+_REMEDIES |= dict.fromkeys((errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.EROFS), _NAME_ANOTHER)
 
 
 def did_you_mean(word: str, known: Iterable[str], otherwise: str = "") -> str:
@@ -39,6 +58,49 @@ def did_you_mean(word: str, known: Iterable[str], otherwise: str = "") -> str:
     if near:
         return f"did you mean {near[0]}?"
     return otherwise or f"there are: {', '.join(known)}"
+
+
+def is_refused(error: Exception) -> bool:
+    """Whether the system has refused memory, a thread or a descriptor.
+
+    Python reports a refused thread only as RuntimeError "can't start new thread".
+    """
+    is_thread = type(error) is RuntimeError and "new thread" in str(error)
+    return isinstance(error, OSError | MemoryError) or is_thread
+
+
+def say_refusal(error: Exception) -> str:
+    """Say what the system refused, where, and what to do.
+
+    Examples
+    --------
+    >>> say_refusal(OSError(errno.ENOSPC, "No space left on device", "logs"))
+    'logs: No space left on device; make room there, or name another place'
+    """
+    number = getattr(error, "errno", None) or 0
+    place = getattr(error, "filename", None)
+    place = None if place is None else os.fsdecode(place)
+    if number == errno.ENOENT and place is None:  # only the current folder has no name here
+        return "the folder that you are in has been removed; cd to one that is there"
+    text = getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__
+    where = "" if place is None else f"{place}: "
+    remedy = _REMEDIES.get(number, "") if number or isinstance(error, OSError) else _LIMITS
+    if number == errno.ENOENT and place and Path(place).exists():  # the system names the script
+        remedy = "is the interpreter there that its first line names?"
+    return f"{where}{text}{f'; {remedy}' if remedy else ''}"
+
+
+@contextmanager
+def naming(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Name the file in an error of its writing.
+
+    The system names a file only if it cannot be opened.
+    """
+    try:
+        yield
+    except OSError as error:
+        # FileExistsError and the like, by the number; the inner traceback adds nothing
+        raise OSError(error.errno, error.strerror, os.fspath(path)) from None
 
 
 class DistributedError(RuntimeError):

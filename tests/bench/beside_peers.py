@@ -29,7 +29,7 @@ def add_phalanx(harness: Path) -> None:
     @dataclass
     class Phalanx(peers.Peer):  # type: ignore[misc, name-defined]
         def command(self, ranks: int, args: list[str]) -> list[str]:
-            launch = [sys.executable, "-m", "phalanx.cli", "launch", "-n", str(ranks)]
+            launch = [sys.executable, "-m", "phalanx", "launch", "-n", str(ranks)]
             script = str(_HERE / "peer_phalanx.py")
             return [*launch, *self.flags, "--label", "none", script, *args]
 

@@ -58,7 +58,7 @@ def _peer_class(harness: Path, twohosts: Any) -> type:
             if self.name != "phalanx":
                 theirs: list[str] = super().command(ranks, args)
                 return theirs
-            launch = [sys.executable, "-m", "phalanx.cli", "launch", "--label", "none"]
+            launch = [sys.executable, "-m", "phalanx", "launch", "--label", "none"]
             launch += ["--hosts", ",".join(twohosts.HOSTS.values())]
             work = [str(_HERE / "peer_phalanx.py"), *args]
             return ["ip", "netns", "exec", next(iter(twohosts.HOSTS)), *launch, *work]

@@ -101,9 +101,19 @@ class _Server:
         ranks = self._up.topology().ranks
         return [{"pid": rank.pid, "state": rank.state, "detail": rank.detail} for rank in ranks]
 
-    def do_exchange(self, name: str, value: list[int]) -> list[list[int]]:
-        self._up.push({name: value})
-        return list(self._up.pull(name))
+    def do_exchange(self, name: str, value: list[int]) -> list[Any]:
+        """What is pushed and pulled again: plain, in a class of ours, and in one of a cell."""
+        up = self._up
+        up.push({name: value, "box": _Box(value)})
+        up.run(f"class Made: pass\nmade = Made()\nmade.x = np.array({name}) + rank")
+        made = [it.x for it in up.pull("made")]
+        for rank, x in enumerate(made):
+            x[:] = x - rank  # what is pulled is ours to alter
+        boxes = [box.total() for box in up.pull("box")]
+        return [list(up.pull(name)), boxes, [x.tolist() for x in made]]
+
+    def do_output(self, rank: int) -> str:
+        return self._up.output(rank)[-100:]
 
     def do_call(self, items: list[int]) -> list[Any]:
         """What functions and expressions come to on the ranks."""
@@ -127,6 +137,14 @@ class _Server:
     def _up(self) -> Workspace:
         assert self.workspace is not None
         return self.workspace
+
+
+class _Box:
+    def __init__(self, values: list[int]) -> None:
+        self.values = values
+
+    def total(self) -> int:
+        return sum(self.values)
 
 
 def _square(item: int) -> int:

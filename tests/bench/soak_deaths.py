@@ -22,7 +22,7 @@ from soak_steps import FREED_S, Fault, expect_soon
 
 def die(field: Field, rng: random.Random, seed: str) -> float:
     """Ranks that end themselves amid operations."""
-    victims, way = pick(rng, field.ranks, 2), rng.choice(("exit", "kill"))
+    victims, way = pick(rng, field.ranks, 2), rng.choice(("exit", "kill", "parent"))
     code = f"soak_ops.die({seed!r}, part, {victims}, {rng.randrange(20)}, {way!r})"
     begin_s = time.monotonic()
     answer = field.end(field.begin(code))

@@ -22,7 +22,8 @@ CELL = "kept += 1\n"
 _BALLAST = 10_000
 _CHECK = (
     "(int(px.all_sum(rank + 1)), globals().get('kept'), globals().get('mark'), "
-    "int(globals().get('ballast', np.zeros(1)).sum()))"
+    "int(globals().get('ballast', np.zeros(1)).sum()), "
+    "globals().get('alias', [None])[0] is globals().get('ballast'))"
 )
 
 
@@ -37,6 +38,7 @@ class Field:
         self, name: str, size: int, transport: str, silence_s: float, folder: Path
     ) -> None:
         self.name, self.size, self.folder, self.silence_s = name, size, folder, silence_s
+        self.transport = transport
         self.ranks = range(size)
         self.low, self.high = [0] * size, [0] * size
         self.marks: list[str | None] = [None] * size
@@ -186,12 +188,13 @@ class Field:
         fail_if(
             len(values) != self.size, f"{len(values)} of {self.size} ranks answer: {answer.notices}"
         )
-        for rank, (total, kept, mark, ballast) in enumerate(values):
+        for rank, (total, kept, mark, ballast, is_shared) in enumerate(values):
             fail_if(
                 total != self.size * (self.size + 1) // 2,
                 f"all_sum(rank + 1) is {total} on rank {rank}",
                 Wrong,
             )
+            fail_if(not is_shared, f"two names of rank {rank} were one object", Wrong)
             source = copied.get(rank, rank)
             expected = self.marks[source]
             fail_if(
@@ -225,7 +228,7 @@ class Field:
                 "import sys\n"
                 f"sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
                 f"import soak_ops\nmark = {self.marks!r}[rank]\nkept = 0\n"
-                f"ballast = np.arange({_BALLAST}) + rank\n"
+                f"ballast = np.arange({_BALLAST}) + rank\nalias = [ballast]\n"
             )
             self.client.ask("run", BOUND_S, code=code, ranks=fresh).well()
             split = "part = world.split(rank % 2)"

@@ -6,6 +6,7 @@ what all ranks put in, and judges what it gets by itself. It makes no faults.
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import random
 import signal
@@ -199,25 +200,62 @@ def until_broken(seed: str, part: Any) -> None:
 
 
 def die(seed: str, part: Any, victims: list[int], n_ops: int, way: str) -> None:
-    """As `until_broken`, but the victims end themselves after some operations."""
+    """As `until_broken`, but the victims end themselves after some operations, or with a forked child."""
     program = Program(seed, part)
     while program.n_ops < n_ops:
         program.step()
     if program.rank in victims:
         if way == "exit":
             os._exit(3)
+        if way == "parent":
+            multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,)).start()
         os.kill(os.getpid(), signal.SIGKILL)
     until_broken(seed, part)
 
 
+def survive(seed: str, victim: int, n_ops: int) -> None:
+    """In a script: lose a rank amid operations, and go on with the others; say how far they came."""
+    world = px.init()
+    try:
+        die(seed, None, [victim], n_ops, "kill")
+    except px.RankFailure as error:
+        px.recover(LONG_S)
+        print(error.rank, world.size(), run(f"{seed}+", 50, world.split(world.rank() % 2)))
+
+
+def fork(seed: str, part: Any, n_ops: int) -> int:
+    """Fork a child that sums an array while this rank alters it and goes on; how many were right."""
+    forks = multiprocessing.get_context("fork")
+    mine, its = forks.Pipe()
+    x = np.full(1 << 17, px.init().rank() + 1)  # of the heap that other ranks read
+
+    def in_child() -> None:
+        its.recv()
+        print("a child of", seed)
+        its.send(int(x.sum()))
+
+    want = int(x.sum())
+    child = forks.Process(target=in_child)
+    child.start()
+    x[:] = -1
+    n_done = run(seed, n_ops, part)
+    mine.send("go on")
+    got = mine.recv()
+    child.join()
+    if (got, child.exitcode) != (want, 0):
+        msg = f"a child came to {got} and status {child.exitcode}, not to {want}"
+        raise Wrong(msg)
+    return n_done
+
+
 def train(part: Any, slow: int) -> None:
-    """Count steps in `n_done`, each with one operation; one rank is slow. It ends when it is stopped."""
+    """Count steps in `n_done`, with their sums in `params`; one rank is slow. It ends when it is stopped."""
     names = sys.modules["__main__"].__dict__
-    names["n_done"], begin_s = 0, time.monotonic()
+    rank, begin_s = px.init().rank(), time.monotonic()
     while time.monotonic() - begin_s < LONG_S:
-        if px.init().rank() == slow:
+        if rank == slow:
             time.sleep(0.003)
-        px.all_sum(np.ones(100))
+        names["params"] += px.all_sum(np.full(100, rank + 1.0))
         names["n_done"] += 1
     msg = f"nobody stopped it in {LONG_S:g} s"
     raise Wrong(msg)

@@ -7,8 +7,11 @@ how many operations were right.
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from soak_driver import Wrong, fail_if
 from soak_field import BOUND_S, Field, pick
@@ -52,10 +55,11 @@ def some_ranks(field: Field, rng: random.Random, seed: str) -> int:
 
 
 def exchange(field: Field, rng: random.Random, seed: str) -> int:
-    """Values there and back."""
+    """Values there and back, also in classes of either side."""
     value = [rng.getrandbits(62) for _ in range(rng.choice((1, 1000)))]
     found = field.client.ask("exchange", BOUND_S, name="pushed", value=value).well()
-    fail_if(found != [value] * field.size, "what was pushed is not what was pulled", Wrong)
+    wanted = [[its] * field.size for its in (value, sum(value), value)]
+    fail_if(found != wanted, "what was pushed is not what was pulled", Wrong)
     return 0
 
 
@@ -76,10 +80,22 @@ def call(field: Field, rng: random.Random, seed: str) -> int:
     return 0
 
 
+_PRINTS = (
+    "for _ in range(20): sys.stdout.write(('y' * 999 + '\\n') * 1000)",
+    "for i in range(5_000): print('step', i, 'loss', 0.123456)",
+    "print('x' * 10_000_000)",
+    "for _ in range(2000): _ = os.write(1, b'z' * 999 + b'\\n')",
+)
+
+
 def print_much(field: Field, rng: random.Random, seed: str) -> int:
     """More than a client that draws has room for: ranks wait, and none for ever."""
-    lines = "import sys\nfor _ in range(20): sys.stdout.write(('y' * 999 + '\\n') * 1000)\nrank"
-    fail_if(field.good(lines) != list(field.ranks), "a cell that prints has other values", Wrong)
+    code = rng.choice(_PRINTS) + f"\nprint('end of', {seed!r})\nrank"
+    values = field.good("import os, sys\n" + code)
+    fail_if(values != list(field.ranks), "a cell that prints has other values", Wrong)
+    rank = rng.choice(field.ranks)
+    kept = field.client.ask("output", BOUND_S, rank=rank).well()
+    fail_if(f"end of {seed}\n" not in kept, f"rank {rank} has shown {kept!r}", Wrong)
     return 0
 
 
@@ -88,6 +104,36 @@ def mend(field: Field, rng: random.Random, seed: str) -> int:
     odd, way = rng.randrange(field.size), rng.choice(("shape", "dtype", "root", "op"))
     values = field.good(f"soak_ops.mend({seed!r}, part, {odd}, {way!r}, 20)")
     return int(values[0])
+
+
+def fork(field: Field, rng: random.Random, seed: str) -> int:
+    """Forked children beside operations, and what they print."""
+    values = field.good(f"soak_ops.fork({seed!r}, part, {rng.choice((5, 50))})")
+    for rank in field.ranks:
+        kept = field.client.ask("output", BOUND_S, rank=rank).well()
+        fail_if(f"a child of {seed}\n" not in kept, f"rank {rank} has shown {kept!r}", Wrong)
+    return int(values[0])
+
+
+def survive(field: Field, rng: random.Random, seed: str) -> int:
+    """A script of which a rank is killed: the others recover and go on without it."""
+    victim = rng.randrange(field.size)
+    code = f"import soak_ops; soak_ops.survive({seed!r}, {victim}, {rng.randrange(20)})"
+    words = ["-n", str(field.size), "--transport", field.transport, "--keep-going"]
+    ended = subprocess.run(
+        [sys.executable, "-m", "phalanx.cli", "launch", *words, sys.executable, "-c", code],
+        cwd=Path(__file__).parent, capture_output=True, text=True, check=False, timeout=2 * BOUND_S,
+    )  # fmt: skip
+    said = dict(line.split(" ", 1) for line in ended.stdout.splitlines())
+    (found,) = set(said.values()) or {"nothing"}
+    first, size, n_ops = [*found.split(), "", "", ""][:3]
+    is_right = (
+        ended.returncode == 0
+        and said.keys() == {f"[{rank}]" for rank in field.ranks if rank != victim}
+        and (first, size) == (str(victim), str(field.size - 1))
+    )
+    fail_if(not is_right, f"the others than rank {victim} were to go on: {ended}")
+    return int(n_ops)
 
 
 # -- ranks that are at fault -------------------------------------------------------------------------
@@ -164,6 +210,7 @@ def stop(field: Field, rng: random.Random, seed: str) -> float:
 
 def stop_in_step(field: Field, rng: random.Random, seed: str) -> float:
     """A stop in a loop of steps: all ranks have done the same number, or a line says where they are."""
+    field.good("n_done, params = 0, np.zeros(100)")
     cell = field.begin(f"soak_ops.train(part, {rng.randrange(field.size)})")
     field.wait_busy(cell)
     time.sleep(rng.random() * 0.1)
@@ -173,15 +220,30 @@ def stop_in_step(field: Field, rng: random.Random, seed: str) -> float:
     expect_soon(begin_s, FREED_S, "the stop")
     answer.expect("KeyboardInterrupt", "CellError")
     seconds = field.recover(begin_s)
-    done = field.good("n_done")
+    done = field.good("(n_done, params.tolist())")
     is_told = any("variables may differ" in text for text in answer.notices)
-    fail_if(len(set(done)) > 1 and not is_told, f"ranks stopped after {done} steps", Wrong)
+    total = field.size * (field.size + 1) / 2  # of a step
+    n_done = done[0][0]
+    is_in_step = done == [(n_done, [n_done * total] * 100)] * field.size
+    where = [(n_steps, params[0] / total) for n_steps, params in done]
+    fail_if(
+        not (is_in_step or is_told), f"ranks stopped after these steps and sums: {where}", Wrong
+    )
     return seconds
 
 
+_CYCLES = (
+    "px.recv((3,), 'int64', (rank + 1) % size)",
+    "px.send(np.zeros(1 << 23), (rank + 1) % size)",  # more than sockets hold
+    "px.recv((3,), 'int64', 1) if rank == 0 else px.all_sum(1)",
+    "px.all_sum(1, group=part if rank == 1 else world)",
+    "for group in (part, world) if rank == 1 else (world, part): px.all_sum(1, group=group)",
+)
+
+
 def cycle(field: Field, rng: random.Random, seed: str) -> float:
-    """Ranks that wait for each other's message: all are told."""
-    cell = field.begin("px.recv((3,), 'int64', (rank + 1) % size)")
+    """Ranks that wait for each other: all are told."""
+    cell = field.begin(rng.choice(_CYCLES))
     begin_s = time.monotonic()
     answer = field.end(cell)
     expect_soon(begin_s, FREED_S, "the end of the wait")
@@ -205,8 +267,8 @@ Fault = Callable[[Field, random.Random, str], float]
 
 # How often each is dealt in a deck.
 WORK: dict[Work, int] = {
-    work: 10, some_ranks: 2, exchange: 2, mend: 3, call: 2, print_much: 1,
+    work: 10, some_ranks: 2, exchange: 2, mend: 3, call: 2, print_much: 2, fork: 2, survive: 1,
 }  # fmt: skip
 MISTAKES: dict[Fault, int] = {
-    mismatch: 3, own_error: 2, late: 1, stop: 3, stop_in_step: 3, cycle: 2, time_limit: 2,
+    mismatch: 3, own_error: 2, late: 1, stop: 3, stop_in_step: 3, cycle: 3, time_limit: 2,
 }  # fmt: skip

@@ -45,7 +45,7 @@ def _measure(bed: Bed, n_cards: int, options: argparse.Namespace) -> list[float]
     hostfile.write_text(json.dumps(hosts))
     script.write_text(_SCRIPT)
     words = ["--label", "none", "--hostfile", hostfile, "--connections-per-ip", options.per_ip]
-    command = [sys.executable, "-m", "phalanx.cli", "launch", *words, script, options.nbytes]
+    command = [sys.executable, "-m", "phalanx", "launch", *words, script, options.nbytes]
     done = bed.run(0, [*command, options.rounds + _WARM_UP], timeout=300)
     return [float(line) for line in done.stdout.splitlines()][_WARM_UP:]
 

@@ -94,7 +94,7 @@ def measure(phase: str, n_ranks: int, silence_s: float) -> float:
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
             [
-                *[sys.executable, "-m", "phalanx.cli", "launch", "-n", str(n_ranks)],
+                *[sys.executable, "-m", "phalanx", "launch", "-n", str(n_ranks)],
                 *["--transport", PHASES[phase][1], "--label", "none"],
                 *["--silence", str(silence_s), "--grace", "0.5"],
                 *[__file__, "--child", phase],

@@ -50,8 +50,8 @@ def main() -> None:
         __doc__ or "",
         ranks=("2,4", "numbers of ranks"),
         rounds=(3, "turns of all peers"),
-        steps=(40, "timed steps of a peer in a round"),
-        warm=(10, "steps before"),
+        steps=(20, "timed steps of a peer in a round"),
+        warm=(5, "steps before"),
         width=(1024, "of the layers of the model"),
         peers=("mlx,torch", "beginnings of the peers' names"),
         sections=("steps,overlap", "what to measure"),
@@ -155,7 +155,7 @@ def _run(
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     command = [sys.executable]
     if launcher == "phalanx":
-        command += ["-m", "phalanx.cli", "launch", "-n", str(size), "--label", "none"]
+        command += ["-m", "phalanx", "launch", "-n", str(size), "--label", "none"]
     elif launcher == "mlx":
         command += ["-c", _MLX_LAUNCH, "-n", str(size), "--backend", "ring", sys.executable]
     elif launcher == "torchrun":

@@ -91,6 +91,11 @@ def test_help_and_version(argv, capsys):
     assert "usage:" in said or said == f"phalanx {phalanx.__version__}\n"
 
 
+def test_python_m_phalanx_is_the_command():
+    said = subprocess.run([sys.executable, "-m", "phalanx", "--version"], capture_output=True, text=True, check=True)  # fmt: skip
+    assert said.stdout == f"phalanx {phalanx.__version__}\n"
+
+
 def test_nothing_asked(capsys):
     assert _exit_code([]) == 2
     assert "usage:" in capsys.readouterr().err
@@ -234,7 +239,7 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path, capsys):
 @pytest.mark.slow
 def test_bench_for_real():
     said = subprocess.run(
-        [sys.executable, "-m", "phalanx.cli", "bench", "-n", "2", "-e", "1K", "-f", "16", "--iters", "3"],
+        [sys.executable, "-m", "phalanx", "bench", "-n", "2", "-e", "1K", "-f", "16", "--iters", "3"],
         capture_output=True, text=True, check=False, timeout=100,
     )  # fmt: skip
     assert said.returncode == 0, said.stderr
@@ -247,7 +252,7 @@ def test_bench_for_real():
 @pytest.mark.slow
 def test_a_pipe_that_closes_is_no_traceback():
     said = subprocess.run(
-        f"{sys.executable} -m phalanx.cli bench -n 1 -e 64 --iters 1 | head -1",
+        f"{sys.executable} -m phalanx bench -n 1 -e 64 --iters 1 | head -1",
         shell=True, capture_output=True, text=True, check=False, timeout=100,
     )  # fmt: skip
     assert said.stdout.startswith("# phalanx: ")
@@ -258,7 +263,7 @@ def test_a_pipe_that_closes_is_no_traceback():
 @pytest.mark.promise
 def test_ctrl_c_is_one_line_and_leaves_nothing():
     bench = subprocess.Popen(
-        [sys.executable, "-m", "phalanx.cli", "bench", "-n", "2", "-e", "256M", "--iters", "100000"],
+        [sys.executable, "-m", "phalanx", "bench", "-n", "2", "-e", "256M", "--iters", "100000"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     try:

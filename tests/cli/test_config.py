@@ -15,7 +15,7 @@ from support.launching import wait_gone
 from support.promise import BOUND_S, PATIENCE_S
 from support.waiting import wait_until
 
-import phalanx.hosts
+import phalanx.hosts.discovery
 from phalanx.cli import main
 from phalanx.errors import DistributedError
 
@@ -39,8 +39,8 @@ def deaf(monkeypatch):
     def ask(*_args, **_options):
         pytest.fail("a host was asked")
 
-    monkeypatch.setattr(phalanx.hosts, "gather", ask)
-    monkeypatch.setattr(phalanx.hosts, "run_setup", ask)
+    monkeypatch.setattr(phalanx.hosts.discovery, "gather", ask)
+    monkeypatch.setattr(phalanx.hosts.discovery, "run_setup", ask)
 
 
 @pytest.mark.usefixtures("deaf")
@@ -96,7 +96,7 @@ class TestFromSaved:
             (["--ssh-arg", "'"], 2, "leave --from-saved out"),
             (["--hosts", "mac0,nobody"], 2, "nothing is recorded of nobody"),
             (["--hosts", "a,,b"], 2, "item 2"),
-            (["--hosts", "a", "--hostfile", "b"], 2, "give one"),
+            (["--hosts", "a", "--hostfile", "b"], 2, "not both"),
             (["--env", "A B=1"], 2, "KEY=VAL"),
             (["--launcher", "mpi"], 2, "has no jobs with hosts"),
             (["--timeout", "soon"], 2, "seconds"),
@@ -154,7 +154,7 @@ def test_help_names_every_option(capsys):
 
 def _answered(monkeypatch, world, **changes):
     """Hosts that say what was recorded; of sudo, if they are asked."""
-    names, outputs = phalanx.hosts.load_outputs(SAVED / world)
+    names, outputs = phalanx.hosts.discovery.load_outputs(SAVED / world)
     told = [
         {key: text for key, text in {**said, **changes}.items() if text is not None}
         for said in outputs
@@ -164,7 +164,7 @@ def _answered(monkeypatch, world, **changes):
         left_out = () if asks_sudo else ("sudo",)
         return [{k: text for k, text in said.items() if k not in left_out} for said in told], {}
 
-    monkeypatch.setattr(phalanx.hosts, "gather", gather)
+    monkeypatch.setattr(phalanx.hosts.discovery, "gather", gather)
     return ",".join(names)
 
 
@@ -184,12 +184,12 @@ def test_words_for_ssh_reach_every_ssh(capsys, monkeypatch, ssh):
     # The setup and its undoing have them as well.
     hosts, seen = _answered(monkeypatch, "no_rdma"), []
 
-    def fail(*_, ssh_args, **__):
-        seen.append(ssh_args)
+    def fail(shells, *_, **__):
+        seen.append(shells.ssh_args)
         raise DistributedError
 
     for name in ("run_setup", "undo_setup"):
-        monkeypatch.setattr(phalanx.hosts, name, fail)
+        monkeypatch.setattr(phalanx.hosts.discovery, name, fail)
     config(capsys, "--hosts", hosts, "--auto-setup", "--ssh-arg=-4")
     config(capsys, "--hosts", hosts, "--undo-setup", "--ssh-arg=-4")
     assert seen == [("-4",)] * 2
@@ -198,18 +198,20 @@ def test_words_for_ssh_reach_every_ssh(capsys, monkeypatch, ssh):
 def test_auto_setup_runs_what_it_shows(capsys, monkeypatch):
     hosts = _answered(monkeypatch, "no_rdma")
     ran = []
-    monkeypatch.setattr(phalanx.hosts, "run_setup", lambda *args, **_: ran.append(args))
+    monkeypatch.setattr(phalanx.hosts.discovery, "run_setup", lambda *args, **_: ran.append(args))
     status, out, err = config(capsys, "--hosts", hosts, "--auto-setup")
     assert (status, err) == (0, "")
     assert json.loads(out)["backend"] == "ring"
-    ((_, local, _, cables),) = ran
-    assert not local
+    ((shells, _, cables),) = ran
+    assert not shells.local
     assert len(cables) == 3
 
 
 def test_auto_setup_without_sudo_shows_the_commands_and_fails(capsys, monkeypatch):
     hosts = _answered(monkeypatch, "no_rdma", sudo=None)
-    monkeypatch.setattr(phalanx.hosts, "run_setup", lambda *_, **__: pytest.fail("it was run"))
+    monkeypatch.setattr(
+        phalanx.hosts.discovery, "run_setup", lambda *_, **__: pytest.fail("it was run")
+    )
     status, out, err = config(capsys, "--hosts", hosts, "--auto-setup")
     assert status == 1
     assert json.loads(out)["backend"] == "ring"
@@ -220,9 +222,11 @@ def test_auto_setup_without_sudo_shows_the_commands_and_fails(capsys, monkeypatc
 def test_undo_setup_takes_back_and_writes_nothing(capsys, monkeypatch):
     hosts = _answered(monkeypatch, "no_rdma")
     undone = []
-    monkeypatch.setattr(phalanx.hosts, "undo_setup", lambda *args, **_: undone.append(args))
+    monkeypatch.setattr(
+        phalanx.hosts.discovery, "undo_setup", lambda *args, **_: undone.append(args)
+    )
     assert config(capsys, "--hosts", hosts, "--undo-setup") == (0, "", "")
-    assert len(undone[0][3]) == 3
+    assert len(undone[0][2]) == 3
 
 
 @pytest.mark.slow
@@ -232,7 +236,7 @@ def test_ctrl_c_ends_it_at_once_and_leaves_no_ssh(tmp_path):
     ssh.write_text(f"#!/bin/sh\necho $$ >> {tmp_path}/pids\nexec sleep 300\n")
     ssh.chmod(0o755)
     with subprocess.Popen(
-        [sys.executable, "-m", "phalanx.cli", "config", "--hosts", "a.invalid,b.invalid"],
+        [sys.executable, "-m", "phalanx", "config", "--hosts", "a.invalid,b.invalid"],
         env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
         stderr=subprocess.PIPE, text=True,
     ) as run:  # fmt: skip

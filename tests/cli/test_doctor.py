@@ -17,12 +17,12 @@ from support.promise import BOUND_S, PATIENCE_S, ROOM_S
 from support.waiting import wait_until
 
 from phalanx.cli import main
-from phalanx.cli.common import Task
-from phalanx.cli.doctor import find
-from phalanx.cli.probing import Probe, ProbeQuestion
+from phalanx.cli.doctor import probe_main
+from phalanx.cli.doctor.checks import find
+from phalanx.cli.doctor.probing import Probe, ProbeQuestion
 from phalanx.protocol import HostPlan, RemoteOptions
 
-DOCTOR = [sys.executable, "-m", "phalanx.cli", "doctor"]
+DOCTOR = [sys.executable, "-m", "phalanx", "doctor"]
 FACTS = {
     "hostname": "a", "python": "3.11.7", "executable": "/p", "phalanx": "0.1.0", "numpy": "2.4.6",
     "mpi4py": "4.1", "mpirun": "Open MPI 5.0", "rdma": [], "nccl": False, "has_ssh": True,
@@ -38,12 +38,12 @@ def _probe(name, ranks=2, *, is_local=False, port=0, **facts):
     return probe
 
 
-def _task(backend="any", **fields):
-    return Task(ProbeQuestion(RemoteOptions(), **fields), backend)
+def _question(backend="any", **fields):
+    return ProbeQuestion(RemoteOptions(), backend, **fields)
 
 
-def _bad(*probes, task=None):
-    found = find([_probe("a", is_local=True), *probes], task or _task())
+def _bad(*probes, question=None):
+    found = find([_probe("a", is_local=True), *probes], question or _question())
     return [str(finding) for finding in found if finding.status != "ok"]
 
 
@@ -88,7 +88,7 @@ def test_hosts_that_are_alike_are_well():
     ],
 )
 def test_what_differs_is_named_with_what_mends_it(facts, said):
-    (line,) = _bad(_probe("b", port=22, **facts), task=_task(folder="/w", script="/w/x.py"))
+    (line,) = _bad(_probe("b", port=22, **facts), question=_question(folder="/w", script="/w/x.py"))
     assert line.startswith(said)
 
 
@@ -100,7 +100,7 @@ def _silent(name):
 
 def test_what_is_well_is_said_only_of_hosts_that_have_answered():
     here = _probe("a", 0, is_local=True)
-    lines = list(map(str, find([here, _probe("b"), _silent("c")], _task())))
+    lines = list(map(str, find([here, _probe("b"), _silent("c")], _question())))
     assert lines[:2] == [
         "fail  ssh        c: it does not answer ssh",
         "ok    ssh        without a prompt to b",
@@ -110,7 +110,7 @@ def test_what_is_well_is_said_only_of_hosts_that_have_answered():
 
 
 def test_where_no_host_has_answered_only_this_machine_is_spoken_of():
-    lines = list(map(str, find([_probe("a", 0, is_local=True), _silent("b")], _task())))
+    lines = list(map(str, find([_probe("a", 0, is_local=True), _silent("b")], _question())))
     assert lines[0] == "fail  ssh        b: it does not answer ssh"
     assert all(
         line.startswith("ok  ") and line[17:].startswith("this machine: ") for line in lines[1:]
@@ -121,7 +121,7 @@ def test_where_no_host_has_answered_only_this_machine_is_spoken_of():
 
 def test_a_script_that_is_missing_here_is_said_once():
     here = _probe("a", is_local=True, script="! No such file or directory")
-    found = find([here, _probe("b", script="1")], _task(script="/x.py"))
+    found = find([here, _probe("b", script="1")], _question(script="/x.py"))
     assert [str(f) for f in found if f.status == "fail"] == [
         "fail  script     a: /x.py: No such file or directory"
     ]
@@ -141,14 +141,14 @@ def test_names_count_for_mpi_and_a_host_s_own_does_not():
     b = _probe("b", names={"b": ["127.0.1.1"], "c": ["10.0.0.9"]})
     here = _probe("a", is_local=True, names={"b": ["10.0.0.2"], "c": ["10.0.0.3"]})
     for backend, status in (("any", "note"), ("mpi", "fail")):
-        (line,) = [str(f) for f in find([here, b], _task(backend)) if f.check == "names"]
+        (line,) = [str(f) for f in find([here, b], _question(backend)) if f.check == "names"]
         assert line.startswith(
             f"{status}  names      b: c is 10.0.0.9, and 10.0.0.3 on this machine"
         )
 
 
 def test_mpi_must_be_there_for_its_backend():
-    (line,) = _bad(_probe("b", mpirun="", mpi4py=""), task=_task("mpi"))
+    (line,) = _bad(_probe("b", mpirun="", mpi4py=""), question=_question("mpi"))
     assert line.startswith("fail  mpi        b: there is no mpirun and no mpi4py; fix: ssh b ")
 
 
@@ -290,7 +290,7 @@ def test_mistakes_are_a_line(words, said, capsys):
 
 
 def test_the_script_of_the_far_side_needs_no_package(tmp_path):
-    source = Path(sys.modules["phalanx.cli.probing"]._probe.__file__).read_text(encoding="utf-8")
+    source = Path(probe_main.__file__).read_text(encoding="utf-8")
     asked = {"names": ["localhost"], "folder": "/", "script": "", "interface": "lo"}
     said = subprocess.run(
         [sys.executable, "-I", "-S", "-c", source], input=json.dumps(["facts", asked]) + "\n",

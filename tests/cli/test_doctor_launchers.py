@@ -7,8 +7,8 @@ import shutil
 import pytest
 
 from phalanx.cli import main
-from phalanx.cli.launching import places as places_module
-from phalanx.cli.launching.places import check_job_hosts, check_launcher
+from phalanx.cli.doctor import launchers
+from phalanx.cli.doctor.launchers import check_job_hosts, check_launcher
 
 SLURM = {"srun": "echo slurm 24.05.1", "sbatch": "exit 9", "sinfo": "echo all up"}
 
@@ -86,16 +86,14 @@ def test_a_command_that_is_missing(commands):
 )
 def test_the_folder_that_nodes_are_to_see(commands, monkeypatch, tmp_path, kind, said):
     commands(SLURM)
-    monkeypatch.setattr(
-        places_module, "_file_system", lambda path: kind if path == tmp_path else "?"
-    )
+    monkeypatch.setattr(launchers, "_file_system", lambda path: kind if path == tmp_path else "?")
     line = lines("slurm", 2)[-1]
     assert line.startswith(f"{said}{tmp_path}/jobs is on {kind}")
     assert ("PHALANX_JOB_DIR=" in line) is (kind != "nfs4")
 
 
 def test_the_file_system_of_a_folder_is_that_of_its_nearest_mount():
-    assert places_module._file_system(places_module.Path("/proc/self")) == "proc"
+    assert launchers._file_system(launchers.Path("/proc/self")) == "proc"
 
 
 @pytest.mark.parametrize(

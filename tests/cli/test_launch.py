@@ -109,6 +109,51 @@ def test_input_goes_to_every_rank_and_ends(sections):
     assert sections["input"] == {rank: [f"b'typed\\n' {len(INPUT)} {digest}"] for rank in RANKS}
 
 
+def test_what_is_no_text_goes_through(tmp_path):
+    folder = tmp_path / os.fsdecode(b"f\xff")
+    folder.mkdir()
+    code = """
+    import os, sys
+    words = *map(os.fsencode, sys.argv), os.environb[b"A"], os.path.basename(os.getcwdb())
+    sys.stdout.buffer.write(b" ".join(words) + b"\\n")
+    """
+    name, word = write_script(folder, code, os.fsdecode(b"s\xfe.py")), os.fsdecode(b"\xfd\xc3")
+    said = launch("-n", "1", "--cwd", str(folder), "--env", f"A={word}", name, word, "ü")
+    expected = b" ".join([os.fsencode(name), b"\xfd\xc3", "ü".encode(), b"\xfd\xc3", b"f\xff"])
+    assert said.stdout == b"[0] " + expected + b"\n", said.stderr
+    # Nor is a message lost that names it: of the launcher, of the supervisor.
+    script = folder / os.fsdecode(b"q\xff")
+    script.touch(0o755)
+    said = launch("-n", "1", str(script))
+    assert said.stderr.endswith(b"q\\xff: Exec format error\n")
+    assert said.stderr.count(b"\n") == 1
+
+
+def test_in_the_locale_c_words_keep_their_bytes(script):
+    path = script("import os, sys; os.write(1, b'\\n'.join(map(os.fsencode, sys.argv[1:])))")
+    plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    said = launch("-n", "1", path, "ü", os.fsdecode(b"\xff"), env=plain)
+    assert said.stdout == "[0] ü\n[0] ".encode() + b"\xff\n", said.stderr
+
+
+def test_unfinished_lines_of_ranks_are_not_torn(script):
+    path = script(
+        """
+        import sys
+        import phalanx as px
+        px.init()
+        print("epoch", end=" ", flush=True)
+        px.barrier()
+        for step in range(100): print(f"\\r{step}%", end="", file=sys.stderr, flush=True)
+        px.barrier()
+        print("loss")
+        """
+    )
+    said = launch("-n", "2", path)
+    assert sorted(said.stdout.splitlines()) == [b"[0] epoch loss", b"[1] epoch loss"]
+    assert sorted(said.stderr.splitlines()) == [b"[0] 99%", b"[1] 99%"]
+
+
 def test_streams_stay_apart(said):
     assert sorted(said.stderr.splitlines()) == [f"[{r}] error".encode() for r in RANKS]
 
@@ -242,8 +287,13 @@ def in_terminal(fd, *command):
     """A process whose terminal this is."""
     return subprocess.Popen(
         command, stdin=fd, stdout=fd, stderr=fd, start_new_session=True,
+        env={**os.environ, "TERM": "xterm"},
         preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509
     )  # fmt: skip
+
+
+def both_ask(text):
+    return text.endswith(b"[0] (Pdb) \r\n[1] (Pdb) ")
 
 
 def test_the_debugger_on_all_ranks_in_a_terminal(script):
@@ -252,13 +302,11 @@ def test_the_debugger_on_all_ranks_in_a_terminal(script):
     ours, theirs = pty.openpty()
     before = termios.tcgetattr(theirs), fcntl.fcntl(theirs, fcntl.F_GETFL)
     with in_terminal(theirs, *LAUNCH, "-n", "2", path) as popen:
-        read_until(ours, lambda text: text.count(b"(Pdb) ") == 2)
+        read_until(ours, both_ask)
         os.write(ours, b"p x + 1\n")
-        text = read_until(ours, lambda text: text.count(b"(Pdb) ") == 2)
-        assert sorted(line for line in text.split(b"\r\n") if b"43" in line) == [
-            b"[0] 43",
-            b"[1] 43",
-        ]
+        text = read_until(ours, lambda text: text.count(b"43") == 2 and both_ask(text))
+        assert b"[0] 43\r\n" in text
+        assert b"[1] 43\r\n" in text
         os.write(ours, b"c\n")
         text = read_until(ours, lambda text: text.count(b"after 42") == 2)
         assert b"[0] after 42\r\n" in text
@@ -320,14 +368,24 @@ def test_a_mistake_is_one_line_and_starts_nothing(words, message, capsys):
     assert said.count("\n") == 1
 
 
-def test_a_program_that_cannot_run_is_one_line(tmp_path):
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"\x7fELF", "Exec format error; begin a script with #! and its interpreter"),
+        (
+            b"#!/nowhere/sh\n",
+            "No such file or directory; is the interpreter there that its first line names?",
+        ),
+    ],
+)
+def test_a_program_that_cannot_run_is_one_line(tmp_path, content, why):
     path = tmp_path / "broken"
-    path.write_bytes(b"\x7fELF")
+    path.write_bytes(content)
     path.chmod(0o755)
     said = launch("-n", "2", str(path))
     assert said.returncode == 1
     assert said.stderr.decode() == (
-        f"phalanx launch: the ranks could not be started: {path}: Exec format error\n"
+        f"phalanx launch: the ranks could not be started: {path}: {why}\n"
     )
 
 

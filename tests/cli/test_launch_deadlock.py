@@ -9,7 +9,8 @@ import pytest
 from support.launching import launch
 from support.promise import check
 
-# Each case ends in a deadlock; after it the ranks form the group anew.
+# Each case ends in a deadlock; after it the ranks form the group anew. ``large`` is more than the buffers
+# of two sockets may hold (here 36 MiB), so that its send waits for the receiver.
 SCRIPT = """
 import json, time
 import numpy as np
@@ -18,7 +19,7 @@ import phalanx as px
 world = px.init()
 rank = world.rank()
 part = world.split(0)
-ones, large = np.ones(3), np.zeros(8 << 20, np.uint8)
+ones, large = np.ones(3), np.zeros(64 << 20, np.uint8)
 
 def group():
     px.all_sum(ones, group=part if rank == 0 else world)

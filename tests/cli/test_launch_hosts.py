@@ -50,6 +50,7 @@ world = px.init(strict=True)
 say("sum", world.rank(), world.size(), px.all_sum(world.rank() + 1), os.environ["PHALANX_LOCAL_RANK"])
 say("stripes", *map(len, world.describe()["engine"]["stripes"].values()))
 say("environment", os.environ["A"], os.environ["HERE"], os.getcwd())
+say("bytes", os.environb[b"B"], os.fsencode(sys.argv[1]))
 say("terminal", *shutil.get_terminal_size())
 os.write(1, ("long: " + "€" * 20_000 + "\\n").encode())
 for i in range(2000): say("counted", f"{i:05}", "é" * 50)
@@ -57,6 +58,7 @@ read = sys.stdin.buffer.readline(), sys.stdin.buffer.read()
 say("input", read[0], hashlib.sha256(read[1]).hexdigest())
 print("end: without a newline", end="")
 """
+NO_TEXT = os.fsdecode("B=é".encode("latin-1"))
 RANKS = ("x 0", "x 1", "y 2", "y 3")
 INPUT = os.urandom(3 << 20)
 
@@ -67,7 +69,8 @@ def said(tmp_path_factory):
     path = write_script(tmp_path_factory.mktemp("hosts"), SAY + SAY_PLACE + EVERYTHING)
     idle = ("-p", "5000", "--connections-per-ip", "2", "--nccl-port", "12345", "--backend", "ring")
     words = (
-        "-n", "2", "--label", "host", "--env", "A=1=2", "--env", "HERE", "--cwd", "/", *idle, path
+        "-n", "2", "--label", "host", "--env", "A=1=2", "--env", "HERE", "--env", NO_TEXT, "--cwd", "/", *idle, path,
+        NO_TEXT,
     )  # fmt: skip
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 33, 101, 0, 0))
@@ -112,6 +115,10 @@ def test_options_of_mlx(said, sections):
 
 def test_the_environment_of_the_ranks(sections):
     assert sections["environment"] == on_all("1=2 h /")
+
+
+def test_what_is_no_text_reaches_the_ranks(sections):
+    assert sections["bytes"] == on_all(r"b'\xe9' b'B=\xe9'")
 
 
 def test_each_rank_has_the_variables_of_torchrun(sections):

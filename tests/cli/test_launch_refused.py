@@ -1,7 +1,8 @@
-"""What the machine refuses to `phalanx launch` itself: one line that names the place and what to do."""
+"""What the machine refuses to a command itself: one line that names the place and what to do."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from support.launching import LAUNCH, launch, launcher_with
 
 pytestmark = pytest.mark.slow
+CLI = LAUNCH[:-1]
 
 
 def test_a_full_standard_output_is_named():
@@ -51,9 +53,29 @@ def test_a_folder_that_has_been_removed_is_told(tmp_path):
     gone.mkdir()
     script = 'cd "$0"; rmdir "$0"; exec "$@"'
     ended = launch("true", launcher=["sh", "-c", script, str(gone), *LAUNCH])
+    gone_folder = b"the folder that you are in has been removed; cd to one that is there\n"
+    assert (ended.returncode, ended.stderr) == (1, b"phalanx launch: " + gone_folder)
+    gone.mkdir()
+    ended = launch("-n", "1", "-e", "8", launcher=["sh", "-c", script, str(gone), *CLI, "bench"])
     assert (ended.returncode, ended.stderr) == (
         1,
-        b"phalanx launch: the folder that you are in has been removed; cd to one that is there\n",
+        b"phalanx bench: the ranks cannot be started from here: " + gone_folder,
+    )
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("words", [["list"], ["config"], ["config", "--output", "/dev/full"]])
+def test_a_full_disk_is_named_by_every_command(words, unbuffered):
+    with Path("/dev/full").open("wb") as full:
+        ended = subprocess.run(
+            [*CLI, *words], stdin=subprocess.DEVNULL, stdout=full, stderr=subprocess.PIPE,
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered}, timeout=100, check=False,
+        )  # fmt: skip
+    place = words[-1] if words[-1] == "/dev/full" else "standard output"
+    assert ended.returncode == 1
+    assert ended.stderr.decode() == (
+        f"phalanx {words[0]}: {place}: No space left on device; "
+        "make room there, or name another place\n"
     )
 
 
@@ -73,4 +95,4 @@ def test_a_thread_that_cannot_be_started_is_one_line(name):
     ended = launch("-n", "1", "--", "sleep", "1000", launcher=words)
     assert ended.returncode == 1
     assert ended.stderr.count(b"\n") == 1
-    assert b"can't start new thread" in ended.stderr
+    assert b"can't start new thread; raise a limit (ulimit -v, ulimit -u), or end" in ended.stderr

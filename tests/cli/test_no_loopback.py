@@ -9,7 +9,7 @@ import sys
 import pytest
 from support.launching import launch
 
-PHALANX = [sys.executable, "-m", "phalanx.cli"]
+PHALANX = [sys.executable, "-m", "phalanx"]
 UNSHARED = ["unshare", "-n"]  # a network of its own, in which nothing is up
 SAID = "the loopback interface of this machine does not work (127.0.0.1: Network is unreachable)"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import tempfile
 
 import pytest
@@ -39,6 +41,20 @@ def test_workspaces_are_listed_until_they_are_stopped(listed, capsys):
             "stopped the rank of 'two'",
         ]
         assert listed() == "no workspaces\n"
+
+
+@pytest.mark.slow
+def test_who_does_not_end_in_time_is_named(listed, capsys):
+    with Workspace.start(n=2, name="one", grace=0.5) as workspace:
+        pid = workspace.topology().ranks[1].pid
+        workspace.run("import atexit, time; atexit.register(time.sleep, 1000); None", ranks=0)
+        os.kill(pid, signal.SIGSTOP)
+        assert main(["stop", "one"]) == 0
+        said = capsys.readouterr()
+    assert said.out == "stopped the 2 ranks of 'one'\n"
+    (line,) = said.err.splitlines()
+    assert line.startswith("phalanx: ranks 0-1 did not end within 0.5 s of the stop (")
+    assert line.endswith(") and were killed")
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,6 @@ from phalanx.distributed.bench import (
     sweep,
     unknown_limit,
 )
-from phalanx.distributed.bench import limits as limits_module
 from phalanx.distributed.bench import request as request_module
 from phalanx.distributed.bench.request import check_memory_of_hosts
 
@@ -227,9 +226,8 @@ def test_ranks_of_one_host_measure_what_bounds_them_there(rank_pool, transport, 
     mean_gbs = limit.nbytes / limit.seconds / 1e9
     if name == "memory copy":
         assert limit.gbs >= mean_gbs / 2  # no median is more than twice the mean
-    else:  # what came first is not timed
-        first_gbs = limits_module._PIECE_NBYTES / limit.seconds / 1e9
-        assert mean_gbs - first_gbs <= limit.gbs <= mean_gbs
+    else:
+        assert limit.gbs == pytest.approx(mean_gbs)
 
 
 @pytest.mark.parametrize(

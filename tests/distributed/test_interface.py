@@ -33,7 +33,7 @@ SAID = ["1 10.77.0.11", LATE, "('10.77.0.11', 'fd77::11')"]
 def test_a_script_s_ranks_use_it(bed, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    command = [sys.executable, "-m", "phalanx.cli", "launch", "-n", 2, "--transport", "tcp"]
+    command = [sys.executable, "-m", "phalanx", "launch", "-n", 2, "--transport", "tcp"]
     said = bed.run(0, [*command, "--label", "none", script])
     assert sorted(said.stdout.splitlines()) == sorted(SAID * 2)
 

@@ -12,8 +12,9 @@ import re
 from fuzz.supply import Supply
 from hosts.macs import wired
 
-from phalanx.hosts import Discovery, DiscoveryError, Host, read_survey, setup_steps, to_json
-from phalanx.hosts.survey import read_outputs
+from phalanx.hosts import Host, to_json
+from phalanx.hosts.discovery import Discovery, DiscoveryError, read_survey, setup_steps
+from phalanx.hosts.discovery.remote_exec import marked_results
 
 __all__ = ["one"]
 
@@ -45,10 +46,9 @@ def _said(supply: Supply, true: dict[str, str]) -> dict[str, str]:
 
 
 def _script(supply: Supply, true: dict[str, str]) -> None:
-    text = "".join(f"\n{_MARK} begin {k}\n{v}\n{_MARK} end {k} 0\n" for k, v in true.items())
-    whole = f"{text}{_MARK} all\n"
-    assert read_outputs(whole, _MARK) == true
-    read_outputs(supply.edited(whole.encode()).decode("utf-8", "replace"), _MARK)
+    whole = "".join(f"\n{_MARK} begin\n{output}\n{_MARK} end 0\n" for output in true.values())
+    assert marked_results(whole, _MARK) == tuple((0, output) for output in true.values())
+    marked_results(supply.edited(whole.encode()).decode("utf-8", "replace"), _MARK)
 
 
 def _check_told(error: DiscoveryError) -> None:

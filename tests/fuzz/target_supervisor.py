@@ -143,7 +143,7 @@ class _Script(ScriptRoot):
 
 
 def script(client: Any) -> ScriptRoot:
-    return _Script(scripts.ScriptOptions(_BOOT, ("x",), {}, 1.0, max_restarts=1), client)
+    return _Script(scripts.ScriptOptions(_BOOT, ("x",), {}, max_restarts=1), client)
 
 
 async def _play(loop: JumpingLoop, supply: Supply) -> None:

@@ -19,6 +19,7 @@ from phalanx.protocol import (
     BootOptions,
     CancelCell,
     EngineReady,
+    Entered,
     EpochAborted,
     FromRoot,
     GetStacks,
@@ -97,6 +98,9 @@ def test_a_cell_for_a_rank_that_is_not_there_is_refused():
         await asyncio.sleep(1)
         play.says(CancelCell("a", (9, -1)))
         play.says(BeginCell(6, "b", (0, 1)))
+        await asyncio.sleep(1)
+        for actor in actors.values():
+            actor.say(pack_frame(Entered(1)))
 
     told = told_by(workspace, story)
     assert answer_to(told, 5)["message"] == "there is no rank 9"

@@ -155,7 +155,7 @@ def worlds():
 
 
 if __name__ == "__main__":
-    from phalanx.hosts import save_outputs
+    from phalanx.hosts.discovery import save_outputs
 
     for name, hosts in worlds().items():
         save_outputs(SAVED / name, [h.name for h in hosts], [h.outputs() for h in hosts])

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 
 def config(bed, *words, check=True):
     """Run it on host a."""
-    return bed.run(0, [sys.executable, "-m", "phalanx.cli", "config", *words], check=check)
+    return bed.run(0, [sys.executable, "-m", "phalanx", "config", *words], check=check)
 
 
 def addresses(run):

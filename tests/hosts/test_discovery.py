@@ -13,15 +13,14 @@ from types import SimpleNamespace
 import pytest
 from hosts.macs import SAVED, Mac, macs, mesh, plug, wired, worlds
 
-from phalanx.hosts import (
+from phalanx.hosts import Host, to_json
+from phalanx.hosts.discovery import (
     Discovery,
     DiscoveryError,
-    Host,
     load_outputs,
     read_survey,
     save_outputs,
     setup_steps,
-    to_json,
 )
 
 

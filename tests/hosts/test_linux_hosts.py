@@ -8,15 +8,14 @@ import pytest
 from hosts.linux import ip_addr, make_commands, make_sys
 from hosts.macs import macs
 
-from phalanx.hosts import (
+from phalanx.hosts import Host, own_addresses, to_json
+from phalanx.hosts.discovery import (
     Discovery,
     DiscoveryError,
-    Host,
+    HostShells,
     Survey,
     gather,
-    own_addresses,
     read_survey,
-    to_json,
 )
 
 HERE = Host("127.0.0.1")
@@ -27,7 +26,9 @@ def survey_of(root, monkeypatch, name, *, addresses, **devices):
     bin_ = make_commands(root / "bin", ip=f"cat <<'END'\n{ip_addr(**addresses)}\nEND")
     with monkeypatch.context() as patch:
         patch.setenv("PATH", bin_)
-        outputs, failures = gather([HERE], [HERE], sys=str(make_sys(root / "sys", **devices)))
+        outputs, failures = gather(
+            HostShells([HERE], [HERE]), sys=str(make_sys(root / "sys", **devices))
+        )
     assert not failures
     return read_survey(name, outputs[0])
 
@@ -42,7 +43,7 @@ def rows(plan):
 
 def test_this_machine_is_surveyed_as_it_is():
     before = _known_addresses()
-    outputs, failures = gather([HERE], [HERE])
+    outputs, failures = gather(HostShells([HERE], [HERE]))
     after = _known_addresses()
     assert not failures
     survey = read_survey("here", outputs[0])

@@ -8,7 +8,7 @@ import signal
 import sys
 
 import pytest
-from hosts.world_over_ssh import DRIVER, SILENCE_S, SSHD, SharedWorld, check_named
+from hosts.world_over_ssh import DRIVER, SILENCE_S, SSHD, SharedWorld, World, check_named
 from support.hosts.hosts_bed import check_nothing_left, has_failed
 from support.promise import BOUND_S, PATIENCE_S, ROOM_S, within
 from support.waiting import wait_until
@@ -124,6 +124,22 @@ def test_nothing_is_left_of_a_killed_root(bed, shared, world, tmp_path):
     world.root().kill()
     check_nothing_left(bed, 1, 2)
     shared.drop()
+
+
+@pytest.mark.promise
+def test_nothing_is_left_of_a_killed_root_that_has_no_rank_beside_it(
+    bed, shared, tmp_path, monkeypatch
+):
+    """Also where hosts may linger, and no record with its key."""
+    shared.end()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    with World(bed, tmp_path) as world:
+        world.boot(hosts="b,c", n=1, linger=600.0)
+        assert world.run(WHERE)["values"] == ["('b', 1)", "('c', 1)"]
+        (record,) = tmp_path.rglob("*.json")
+        world.root().kill()
+        check_nothing_left(bed, but=DRIVER.name)
+        assert not record.exists()
 
 
 @pytest.mark.promise
@@ -255,7 +271,7 @@ def _launch_in_job(bed, folder, *hosts):
     nodes = folder / "nodes"
     nodes.write_text("".join(f"{host}\n" for host in hosts))
     env = {**os.environ, "PBS_NODEFILE": str(nodes), "PBS_JOBID": "7.server"}
-    launch = [sys.executable, "-m", "phalanx.cli", "launch", "--label", "none", "--", "hostname"]
+    launch = [sys.executable, "-m", "phalanx", "launch", "--label", "none", "--", "hostname"]
     return bed.run(0, launch, env=env, check=False)
 
 

@@ -12,10 +12,11 @@ from hosts.linux import make_commands
 from hosts.macs import wired
 from support.promise import ROOM_S
 
-from phalanx.hosts import (
+from phalanx.hosts import Host
+from phalanx.hosts.discovery import (
     Cable,
     Discovery,
-    Host,
+    HostShells,
     SetupError,
     Survey,
     gather,
@@ -44,7 +45,7 @@ def far(tmp_path, monkeypatch):
         scripts = {name: f"{_LOGS}\n{text}" for name, text in {**scripts, **commands}.items()}
         scripts["ssh"] = commands.get("ssh", _SSH)
         scripts["sudo"] = commands.get("sudo", '[ "$1" = -n ] && shift; exec "$@"')
-        # ask_hosts puts the system's folders after: ours come first.
+        # HostShells puts the system's folders after: ours come first.
         monkeypatch.setenv("PATH", make_commands(tmp_path / "bin", **scripts))
         monkeypatch.setenv("LOG", str(log))
         return log.read_text
@@ -68,7 +69,7 @@ def _by_host(log, name):
 def test_every_command_runs_on_its_host_and_cables_are_tried(far):
     log, said = far(), []
     hosts, surveys, cables = _pair()
-    run_setup(hosts, (), surveys, cables, say=said.append)
+    run_setup(HostShells(hosts), surveys, cables, say=said.append)
     assert _by_host(log, "mac0") == [
         "ifconfig bridge0 down",
         "ifconfig en2 inet 192.168.0.1 netmask 255.255.255.252",
@@ -83,14 +84,14 @@ def test_every_command_runs_on_its_host_and_cables_are_tried(far):
 def test_a_route_that_is_not_there_is_added(far):
     log = far(route='[ "$1" != change ]')
     hosts, surveys, cables = _pair()
-    run_setup(hosts, (), surveys, cables, say=lambda _: None)
+    run_setup(HostShells(hosts), surveys, cables, say=lambda _: None)
     assert "route add 192.168.0.2 -interface en2" in _by_host(log, "mac0")
 
 
 def test_a_missing_bridge_is_no_failure(far):
     far(ifconfig='[ "$1" != bridge0 ]')
     hosts, surveys, cables = _pair()
-    run_setup(hosts, (), surveys, cables, say=lambda _: None)
+    run_setup(HostShells(hosts), surveys, cables, say=lambda _: None)
 
 
 def test_one_failure_undoes_everything_everywhere(far):
@@ -98,7 +99,7 @@ def test_one_failure_undoes_everything_everywhere(far):
     log = far(ifconfig=fails)
     hosts, surveys, cables = _pair()
     with pytest.raises(SetupError) as told:
-        run_setup(hosts, (), surveys, cables, say=lambda _: None)
+        run_setup(HostShells(hosts), surveys, cables, say=lambda _: None)
     assert "mac1: 'sudo ifconfig en2 inet 192.168.0.2" in str(told.value)
     assert "no such interface" in str(told.value)
     assert _by_host(log, "mac0")[-3:] == [
@@ -114,13 +115,13 @@ def test_cables_that_do_not_answer_are_all_named(far):
     far(ping="exit 1")
     hosts, surveys, cables = _pair()
     with pytest.raises(SetupError, match="no answer over mac0 en2 - mac1 en2"):
-        run_setup(hosts, (), surveys, cables, say=lambda _: None)
+        run_setup(HostShells(hosts), surveys, cables, say=lambda _: None)
 
 
 def test_what_was_set_up_can_be_taken_back(far):
     log = far()
     hosts, surveys, cables = _pair()
-    undo_setup(hosts, (), surveys, cables, say=lambda _: None)
+    undo_setup(HostShells(hosts), surveys, cables, say=lambda _: None)
     assert _by_host(log, "mac1") == [
         "route delete 192.168.0.1",
         "ifconfig en2 inet 192.168.0.2 delete",
@@ -133,7 +134,7 @@ def test_hosts_without_sudo_are_all_named_before_anything_runs(far):
     hosts, surveys, cables = _pair()
     bare = [Survey(s.name, s.system, s.interfaces, s.ports) for s in surveys]
     with pytest.raises(SetupError, match="mac0, mac1: no sudo"):
-        run_setup(hosts, (), bare, cables, say=lambda _: None)
+        run_setup(HostShells(hosts), bare, cables, say=lambda _: None)
     assert log() == ""
 
 
@@ -153,7 +154,7 @@ def test_hosts_without_sudo_are_all_named_before_anything_runs(far):
 )
 def test_why_a_host_cannot_be_asked_is_said(far, said, hint):
     far(ssh=f"echo 'banner' >&2; echo '{said}' >&2; exit 255")
-    outputs, failures = gather([Host("b")])
+    outputs, failures = gather(HostShells([Host("b")]))
     assert outputs == [{}]
     assert hint in failures[0]
 
@@ -161,35 +162,35 @@ def test_why_a_host_cannot_be_asked_is_said(far, said, hint):
 def test_a_host_that_says_nothing_has_a_limit_and_holds_nobody_up(far):
     far(ssh='case "$*" in *slow*) exec sleep 600;; esac\n' + _SSH)
     # The other one runs some forty programs meanwhile.
-    outputs, failures = gather([Host("slow"), Host("b")], timeout_s=ROOM_S)
+    outputs, failures = gather(HostShells([Host("slow"), Host("b")]), timeout_s=ROOM_S)
     assert failures == {0: f"it has not answered within {ROOM_S:g} s"}
     assert outputs[1]["uname"] == "Linux\n"
 
 
 def test_a_talkative_login_is_not_taken_for_output(far):
-    far(ssh="echo 'M begin uname'; echo Darwin; echo 'M end uname 0'\n" + _SSH)
-    assert gather([Host("b")])[0][0]["uname"] == "Linux\n"
+    far(ssh="echo 'M begin'; echo Darwin; echo 'M end 0'\n" + _SSH)
+    assert gather(HostShells([Host("b")]))[0][0]["uname"] == "Linux\n"
 
 
 def test_a_shell_that_breaks_off_is_a_failure(far):
     far(ssh="head -n 5 | sh -s")
-    assert "to the end" in gather([Host("b")])[1][0]
+    assert "to the end" in gather(HostShells([Host("b")]))[1][0]
 
 
 def test_sudo_is_asked_only_for_a_setup(far, tmp_path):
     """A host may write down each use of it."""
     asked = tmp_path / "asked"
     far(sudo=f"echo >> {asked}", id="echo 1000")
-    assert "sudo" not in gather([Host("b")])[0][0]
+    assert "sudo" not in gather(HostShells([Host("b")]))[0][0]
     assert not asked.exists()
-    assert "sudo" in gather([Host("b")], asks_sudo=True)[0][0]
+    assert "sudo" in gather(HostShells([Host("b")]), asks_sudo=True)[0][0]
     assert asked.exists()
 
 
 def test_ssh_never_asks_and_is_given_the_port(far):
     said = []
     far(ssh="exit 255")
-    gather([Host("me@b", port=2222)], say=said.append)
+    gather(HostShells([Host("me@b", port=2222)]), say=said.append)
     assert "BatchMode=yes" in said[0]
     assert " -p 2222 " in said[0]
     assert " -- me@b" in said[0]
@@ -235,14 +236,14 @@ def test_linux_cables_are_set_up_tried_and_taken_back(two_hosts, tmp_path, monke
     surveys = [Survey(name, "Linux", has_sudo=True) for name in names]
     cables = [Cable(0, "thunderbolt0", "192.168.0.1", 1, "thunderbolt0", "192.168.0.2")]
     said = []
-    run_setup(hosts, (), surveys, cables, say=said.append)
+    run_setup(HostShells(hosts), surveys, cables, say=said.append)
     assert said[-1] == "1 of 1 cables have been tried and answer"
     assert "192.168.0.2/30" in ip("-n", names[1], "addr").stdout
     nowhere = [Cable(0, "thunderbolt0", "192.168.0.1", 1, "lo", "192.168.0.3")]
     with pytest.raises(SetupError, match=f"no answer over {names[0]} thunderbolt0"):
-        run_setup(hosts, (), surveys, nowhere, say=lambda _: None)
+        run_setup(HostShells(hosts), surveys, nowhere, say=lambda _: None)
     assert "192.168.0.3/30" in ip("-n", names[1], "addr").stdout
-    undo_setup(hosts, (), surveys, nowhere, say=lambda _: None)
-    run_setup(hosts, (), surveys, cables, say=lambda _: None)
-    undo_setup(hosts, (), surveys, cables, say=lambda _: None)
+    undo_setup(HostShells(hosts), surveys, nowhere, say=lambda _: None)
+    run_setup(HostShells(hosts), surveys, cables, say=lambda _: None)
+    undo_setup(HostShells(hosts), surveys, cables, say=lambda _: None)
     assert "192.168.0" not in ip("-n", names[1], "addr").stdout

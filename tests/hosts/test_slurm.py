@@ -186,7 +186,7 @@ def test_a_killed_root_leaves_no_job(slurm, jobs):
 
 
 def test_a_script_in_a_job_that_is_submitted(slurm, jobs, tmp_path):
-    launch = [sys.executable, "-m", "phalanx.cli", "launch", "--launcher", "slurm", "--nodes", "2"]
+    launch = [sys.executable, "-m", "phalanx", "launch", "--launcher", "slurm", "--nodes", "2"]
     said = slurm.run(*launch, "-n", "2", "--label", "host", "--", "hostname")
     lines = [f"[{host} {rank}] {host}" for rank, host in enumerate("aabb")]
     assert sorted(said.stdout.splitlines()) == lines, said.stderr
@@ -195,7 +195,7 @@ def test_a_script_in_a_job_that_is_submitted(slurm, jobs, tmp_path):
 
 @deep
 def test_a_job_of_several_hosts_is_recognised(bed, slurm, tmp_path):
-    launch = [sys.executable, "-m", "phalanx.cli", "launch", "--label", "none"]
+    launch = [sys.executable, "-m", "phalanx", "launch", "--label", "none"]
     said = slurm.run("salloc", "-N2", *launch, "--", "hostname")
     assert sorted(said.stdout.split()) == ["a", "b"], said.stderr
     assert "ranks start on its hosts, a, b (--hosts localhost: only here)" in said.stderr
@@ -218,7 +218,7 @@ def test_a_script_on_the_nodes_of_a_job(bed, slurm, tmp_path):
         "world = px.init(strict=True)\n"
         "print(socket.gethostname(), px.all_sum(world.rank()))\n"
     )
-    launch = [sys.executable, "-m", "phalanx.cli", "launch", "--launcher", "slurm"]
+    launch = [sys.executable, "-m", "phalanx", "launch", "--launcher", "slurm"]
     said = slurm.run("salloc", "-N3", "--ntasks-per-node=2", *launch, script)
     lines = [f"[{rank}] {host} 15" for rank, host in enumerate("aabbcc")]
     assert sorted(said.stdout.splitlines()) == lines, said.stderr
@@ -234,7 +234,7 @@ def test_no_slurm_here(monkeypatch, tmp_path):
 
 @deep
 def test_the_doctor_asks_the_nodes_of_the_job_it_is_in(bed, slurm):
-    doctor = [sys.executable, "-m", "phalanx.cli", "doctor"]
+    doctor = [sys.executable, "-m", "phalanx", "doctor"]
     said = slurm.run("salloc", "-Q", "-N3", "--ntasks-per-node=2", *doctor)
     assert said.returncode == 0, said
     for line in (

@@ -50,7 +50,7 @@ def launch(two_cards, tmp_path):
 
     def start(*options, until="once"):
         words = ["--hostfile", "hosts.json", "--silence", str(SILENCE_S), *options]
-        command = [sys.executable, "-m", "phalanx.cli", "launch", *words, "script.py", until]
+        command = [sys.executable, "-m", "phalanx", "launch", *words, "script.py", until]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
         started.append(two_cards.popen(0, command, cwd=tmp_path, **pipes))
         return started[-1]

@@ -148,6 +148,7 @@ while not pathlib.Path({str(flag)!r}).exists(): time.sleep(0.02)
     return cell
 
 
+AT_EXIT = "%%distributed\nimport atexit\natexit.register(open, f'{folder}/atexit{{rank}}', 'w')"
 THROUGH = 'print("through", rank)'
 BOTH_THROUGH = ["[0] through 0", "[1] through 1"]
 
@@ -237,15 +238,17 @@ def family(kernel: KernelDriver) -> list[psutil.Process]:
     return [root, *root.children(recursive=True)]
 
 
-def test_an_orderly_shutdown_ends_the_ranks(pair):
+def test_an_orderly_shutdown_ends_the_ranks(pair, tmp_path):
     """Also those that the kernel has attached to, as after a restart."""
     kernel, other = pair
     assert kernel.run("%distributed detach").status == "ok"
     assert attach(kernel).status == "ok"
     processes = family(kernel)
     assert len(processes) >= 4  # the supervisor, the controller, two ranks
+    kernel.run(AT_EXIT.format(folder=str(tmp_path)))
     kernel.close()
     assert wait_gone(processes) == []
+    assert {path.name for path in tmp_path.iterdir()} == {"atexit0", "atexit1"}
     assert other.run("%distributed list").stdout == "no workspaces\n"
 
 
@@ -253,9 +256,11 @@ def test_a_shutdown_ends_the_ranks_while_the_kernel_runs_a_cell_that_does_not_en
     """Such a kernel is killed by its front end a moment later, which alone would leave the ranks."""
     kernel, _ = pair
     processes = family(kernel)
+    kernel.run(AT_EXIT.format(folder=str(tmp_path)))
     begin_steps(kernel, tmp_path / "never", THROUGH)
     kernel.ask("shutdown_request", {"restart": False}, channel="control")
     assert wait_gone(processes) == []
+    assert {path.name for path in tmp_path.iterdir()} == {"atexit0", "atexit1"}
     kernel.close()
 
 

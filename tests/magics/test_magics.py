@@ -62,6 +62,12 @@ def test_help_is_printed(kernel):
     assert "--ranks" in kernel.run("%%distributed --help\n1").stdout
 
 
+def test_the_maker_of_views_has_a_name_and_help(ranks):
+    said = ranks.run("help(ws.make_view)").stdout
+    assert "Help on function make_view" in said
+    assert "Make the view of one cell in this notebook." in said
+
+
 def test_lines_and_values_have_their_rank(ranks):
     result = ranks.run(
         "%%distributed --ranks 0,2\nimport sys\nprint('to', end=' ')\nprint('all')\n"
@@ -374,6 +380,18 @@ def test_stop_and_start_again_with_ranks_that_are_replaced(kernel):
     assert (
         "rank 1 is new, without the variables of the one before, which was killed" in result.stderr
     )
+
+
+def test_a_stop_says_what_it_did_and_who_was_cut_off(kernel):
+    kernel.end_ranks()
+    kernel.need_ranks("-n 2 --grace 0.5")
+    kernel.run("%%distributed --ranks 1\nimport atexit, time\natexit.register(time.sleep, 1000);")
+    result = kernel.run("%distributed stop")
+    assert re.fullmatch(r"stopped the 2 ranks of '[^']*'\n", result.stdout)
+    said = (
+        r"phalanx: (rank 1|ranks 0-1) did not end within 0.5 s of the stop \(.*\) and w.* killed\n"
+    )
+    assert re.fullmatch(said, result.stderr), result.stderr
 
 
 @pytest.mark.promise

@@ -283,13 +283,21 @@ def test_post_mortem_after_exit_begins_in_the_cell(ranks):
     result = ranks.run("%distributed debug 1", stdin=["p mine + 1", "q"])
     assert "[1] 6" in shown(result)
     assert "rank/cell.py" not in result.stdout
-    # What ends the debugger is not what it looks at.
+
+
+def test_exit_in_a_console_goes_back_to_where_it_was_opened(ranks):
     ranks.run("%%distributed\ndef f(x): return x / 0\nf(rank + 7)")
-    result = ranks.run("%distributed debug 1", stdin=["interact", "quit()"])
-    assert "SystemExit" in result.error
-    result = ranks.run("%distributed debug 1", stdin=["p x", "q"])
-    assert result.stderr == ""
-    assert "[1] 8" in shown(result)
+    result = ranks.run("%distributed debug 1", stdin=["interact", "x + 1", "quit()", "p x", "q"])
+    assert result.error == ""
+    assert {"[1] 9", "[1] 8"} <= set(shown(result))
+    result = ranks.run(
+        "%%distributed\nimport builtins, code\ncode.interact('', local={'y': rank}, exitmsg='left')\n"
+        "hasattr(builtins, 'exit')",
+        stdin=["y + 30", "_ + 30", "exit()"],
+    )
+    assert result.error == ""
+    assert result.stderr == "[0-2] left\n"
+    assert {(2, "32"), (2, "62"), (0, "Out: False")} <= set(said(result))
 
 
 def test_the_notebooks_own_debugger_opens_the_failed_rank(ranks):

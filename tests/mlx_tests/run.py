@@ -61,7 +61,7 @@ def run_file(
     path: Path, ranks: int, tests: tuple[str, ...], timeout: float, *, is_adapter: bool = False
 ) -> bool:
     """Run one file on so many ranks and print how each test ended."""
-    command = [sys.executable, "-m", "phalanx.cli", "launch", "-n", str(ranks), "--"]
+    command = [sys.executable, "-m", "phalanx", "launch", "-n", str(ranks), "--"]
     command += [sys.executable, str(SERVE), *(["--adapter"] if is_adapter else [])]
     command += [str(path), *tests]
     try:

@@ -70,7 +70,7 @@ def _execute_here(copy: Path) -> None:
     nbformat.write(notebook, copy)
 
 
-def _save() -> None:
+def save() -> None:
     """Execute it and write its outputs into its file: still pictures, and no folder of ours."""
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
     from support.hosts.bed import Bed
@@ -95,4 +95,4 @@ if __name__ == "__main__":
     if sys.argv[1:]:
         _execute_here(Path(sys.argv[1]))
     else:
-        _save()
+        save()

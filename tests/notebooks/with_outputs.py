@@ -1,12 +1,15 @@
-"""Runs a tutorial and keeps what it showed: python tests/notebooks/with_outputs.py NOTEBOOK.
+"""Runs tutorials and keeps what they showed: python tests/notebooks/with_outputs.py [NOTEBOOK ...].
 
-For notebooks that are to be read without being run, as on GitHub. Live widgets are left out of the
-file: without their kernel only their still pictures can be shown.
+Without a name it runs all of them. GitHub shows notebooks without running them. Live widgets are left
+out of the file: without their kernel only their still pictures can be shown. Run it on a machine with
+nothing else to do: the notebooks show times.
 """
 
 from __future__ import annotations
 
+import os
 import sys
+import sysconfig
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -15,6 +18,7 @@ import nbformat
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from notebooks import many_hosts
 from support.notebooks.kernel_driver import KernelDriver
 from support.notebooks.tutorials import run_tutorial_cell
 
@@ -38,10 +42,15 @@ def kept(outputs: list[dict[str, Any]]) -> list[nbformat.NotebookNode]:
 
 def write(path: Path) -> None:
     """Run the notebook top to bottom, and write it with its outputs."""
+    if path.name == many_hosts.NOTEBOOK.name:
+        many_hosts.save()  # it needs hosts
+        return
+    # `!phalanx` is found where pip has put it.
+    programs = os.pathsep.join([sysconfig.get_path("scripts"), os.environ["PATH"]])
     notebook = nbformat.read(path, as_version=4)
     with (
         tempfile.TemporaryDirectory() as folder,
-        KernelDriver(cwd=folder, XDG_RUNTIME_DIR=folder) as kernel,
+        KernelDriver(cwd=folder, XDG_RUNTIME_DIR=folder, PATH=programs) as kernel,
     ):
         number = 0
         for cell in notebook.cells:
@@ -56,4 +65,7 @@ def write(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    write(Path(sys.argv[1]))
+    chosen = [Path(word) for word in sys.argv[1:]]
+    for path in chosen or sorted(many_hosts.NOTEBOOK.parent.glob("0*.ipynb")):
+        print(path.name, flush=True)
+        write(path)

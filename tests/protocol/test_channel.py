@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 import pytest
@@ -17,11 +18,14 @@ from phalanx.protocol import (
     Channel,
     ChannelClosed,
     FrameReader,
+    Inspect,
     Join,
     Refused,
     Registered,
+    StopCell,
     ToSupervisor,
     Welcome,
+    Withdraw,
     WorldConfig,
     pack_frame,
 )
@@ -85,6 +89,29 @@ def test_a_notice_does_not_wait_behind_a_request():
         assert not thread.is_alive()
 
 
+def test_one_reader_takes_orders_and_hands_answers_to_the_request_that_waits():
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        channel, orders = Channel(ours), []
+        assert channel.serve(orders.append) == ours.fileno()
+        ask = Join(channel.next_id(), 1)
+        with ThreadPoolExecutor(1) as pool:
+            answer = pool.submit(channel.request, ask, ask.id, timeout=PATIENCE_S)
+            stop = StopCell("cell", "stop", 0.5)
+            inspect = Inspect(ask.id, "code", 0)  # an order's id is no request's
+            right = Refused(ask.id, -1, "right")
+            theirs.sendall(b"".join(map(pack_frame, (stop, inspect, right))))
+            while len(orders) < 2:
+                assert channel.read()
+            assert answer.result(PATIENCE_S) == right
+        assert orders == [stop, inspect]
+        theirs.close()
+        assert not channel.read()
+        for _ in range(2):
+            with pytest.raises(ChannelClosed):
+                channel.request(Withdraw(9, 1), 9, timeout=PATIENCE_S)
+
+
 def test_a_supervisor_that_is_gone_is_said():
     ours, theirs = socket.socketpair()
     with ours:
@@ -98,5 +125,5 @@ def test_keys_do_not_show():
     welcome = Welcome(
         1, 0, WorldConfig("w", 2), 3, b"SECRET", (0, 0), (0, 1), ("h",), (), 3, (), ()
     )
-    registered = Registered(1, 0, "uuid", {"key": "SECRET"})
+    registered = Registered(1, 0, 2, "uuid", {"key": "SECRET"})
     assert "SECRET" not in repr(welcome) + repr(registered) + str([welcome, registered])

@@ -155,7 +155,7 @@ def test_no_record_shows_its_key():
     key = bytes(range(100, 132))
     hidden = [
         Welcome(1, 0, WorldConfig("lab", 1), 1, key, (0,), (0,), ("h",), ("a",), -1, (), ()),
-        Registered(1, 0, "engine", {"key": key.hex(), "curve_serverkey": key.hex()}),
+        Registered(1, 0, 2, "engine", {"key": key.hex(), "curve_serverkey": key.hex()}),
         Booted({"key": key.hex(), "curve_serverkey": key.hex()}, ("engine",)),
     ]
     for record in hidden:

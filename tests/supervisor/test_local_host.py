@@ -8,10 +8,11 @@ import os
 import signal
 import sys
 
+from support.gates import Gate
 from support.promise import PATIENCE_S
 from support.waiting import wait_until
 
-from phalanx.protocol import Gathered, pack_frame
+from phalanx.protocol import Complete, Gathered, TypedLine, TypeLine, pack_frame
 from phalanx.supervisor.hosts.local_host import MOST_UNSENT_NBYTES, LocalHost
 from phalanx.supervisor.processes.child import OutputPipe
 from phalanx.supervisor.processes.system import is_stopped
@@ -65,3 +66,39 @@ def test_a_stopped_rank_is_not_killed_and_gets_all_messages_later():
 
     lost = [(0, "exited with status 0", hashlib.sha256(data).hexdigest())]
     assert asyncio.run(main()) == (lost, 0)
+
+
+# Read from the channel once the gate is open, until the last line has come.
+READ_LATE = """
+import os, sys
+open(sys.argv[1], "rb", 0).read(1)
+seen = b""
+while b"the last" not in seen:
+    seen = seen[-99:] + os.read(int(os.environ["PHALANX_CHANNEL"]), 1 << 16)
+"""
+
+
+def test_a_rank_that_takes_no_orders_for_a_while_lives_and_gets_them_later(tmp_path):
+    """Such as one in C code that keeps Python's lock: the questions while typing are too many."""
+
+    async def main():
+        events = Events()
+        host = LocalHost((0,), events)
+        try:
+            with Gate(tmp_path) as gate:
+                host.spawn_command(
+                    0, [sys.executable, "-c", READ_LATE, str(gate.path)], env=os.environ, cwd="/",
+                    stdin=None, stdout=OutputPipe(), stderr=OutputPipe(),
+                )  # fmt: skip
+                for number in range(64):
+                    host.send(0, Complete(number, "x" * (1 << 16), 0))
+                for index, line in enumerate(("first", "the last")):
+                    host.send(0, TypeLine("cell", index, TypedLine(line)))
+                gate.open()
+                await asyncio.wait_for(host._children[0].process.exited.wait(), PATIENCE_S)
+            return events.lost
+        finally:
+            await host.stop()
+
+    assert 2 * MOST_UNSENT_NBYTES < 64 << 16
+    assert asyncio.run(main()) == [(0, "exited with status 0", "")]

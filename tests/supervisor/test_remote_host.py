@@ -138,7 +138,7 @@ def test_a_rank_whose_host_is_lost_before_the_others_are_up_is_lost(monkeypatch)
         processes[0].kill()
         await until(lambda: events.lost)
         (host,) = [host for host in hosts._remote.values() if 0 in host.ranks]
-        host.run_command(RunCommand(0, ("true",), {}, False))
+        host.run_command(RunCommand(0, (b"true",), {}, False))
         assert events.lost[1:] == [(0, "lost its host before it was started")]
         assert hosts.status(0) == -9
 

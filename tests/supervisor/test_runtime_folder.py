@@ -13,7 +13,7 @@ import pytest
 
 from phalanx.errors import DistributedError
 from phalanx.protocol import WorkspaceRecord
-from phalanx.supervisor import claim_name, find_record, list_records
+from phalanx.supervisor import claim_name, find_record, kept_record, list_records
 from phalanx.supervisor.runtime_dir import RecordFile
 
 NOBODY = 65534
@@ -50,6 +50,15 @@ def test_a_record_is_found_while_its_root_lives(live, folder):
     live.close()
     assert list_records() == []
     assert not list(folder.iterdir())
+
+
+def test_a_kept_record_has_the_last_words_of_a_root_that_has_ended(live):
+    with kept_record(record_of("a")) as read:
+        live.write(record_of("a", cut_off="rank 1 was killed"))
+        live.close()
+        assert read().cut_off == "rank 1 was killed"
+    with kept_record(record_of("a")) as read:
+        assert read() == record_of("a")
 
 
 def test_only_its_user_can_read_it(live, folder):

@@ -39,21 +39,19 @@ __all__ = [
     "root_pid_code",
     "root_process",
     "send_again",
-    "send_to_rank",
     "stop_samples",
     "watch_ranks",
 ]
 
-Step = Literal["announce", "begin_cell", "enter", "execute", "receive", "send", "resend"]
+Step = Literal["announce", "begin_cell", "execute", "receive", "send", "resend"]
 # Where each step of a cell is: the object that takes it, and the name of the method.
 _STEPS: Mapping[Step, Callable[[Any], tuple[Any, str]]] = {
     "announce": lambda ws: (ws._life.runner, "_announce"),
     "begin_cell": lambda ws: (ws._life.runner._root, "begin_cell"),
-    "enter": lambda ws: (ws._life.runner, "_enter"),
     "execute": lambda ws: (ws._life.runner._dispatch, "execute"),
     "receive": lambda ws: (ws._life.runner._dispatch._channels, "_on_message"),
-    "send": lambda ws: (ws._life.runner._dispatch._channels._thread, "send"),
     "resend": lambda ws: (ws._life.runner._dispatch, "resend"),
+    "send": lambda ws: (ws._life.runner._dispatch._channels._thread, "send"),
 }
 
 
@@ -140,11 +138,6 @@ def engine_of(ws: Any, rank: int) -> bytes:
 def replaced_ranks(ws: Any) -> Any:
     """Return the new ranks that the next cell takes in."""
     return ws._life.runner._replaced_ranks
-
-
-def send_to_rank(ws: Any, cell: Any, rank: int, work: Any) -> None:
-    """Send work to one rank alone, as no cell does."""
-    ws._life.runner._dispatch.execute(cell, rank, work)
 
 
 def send_again(ws: Any, cell: Any, rank: int) -> None:

@@ -14,7 +14,7 @@ from support import processes
 from support.promise import BOUND_S, PATIENCE_S, check
 from support.waiting import wait_until
 
-LAUNCH = [sys.executable, "-m", "phalanx.cli", "launch"]
+LAUNCH = [sys.executable, "-m", "phalanx", "launch"]
 _TIMEOUT_S = 100.0  # for a launch that hangs; below pytest's own limit
 
 
@@ -24,11 +24,9 @@ def launcher_with(statements: str) -> list[str]:
     return [sys.executable, "-c", code, "launch"]
 
 
-# `print` writes a line and its end apart. Where a busy machine does not run a rank for 0.1 s between
-# the two, the line is shown in parts, as a prompt is, and another rank's line may come between.
-PATIENT = launcher_with(
-    "import phalanx.cli.launching.terminal as labels; labels.PARTIAL_LINE_AFTER_S = 60.0"
-)
+# `print` writes a line and its end apart. Where a busy machine does not run a rank for 2 s between
+# the two, the begin of the line is shown as a prompt is, and the whole line may follow.
+PATIENT = launcher_with("import phalanx.cli.launching.lines as lines; lines.PROMPT_AFTER_S = 60.0")
 
 
 def launch(*words, stdin=b"", env=None, launcher=PATIENT):

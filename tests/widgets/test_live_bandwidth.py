@@ -231,6 +231,36 @@ def test_ranks_that_are_gone_and_come_back(widget, ws):
     assert frame(widget)["status"] == "live"
 
 
+GUARDED = {
+    "_sweep", "_workspace", "_runs", "_asked", "_error", "_first_reason", "_waits_for_ranks", "_sent_s",
+}  # fmt: skip
+
+
+class WatchedBandwidth(Bandwidth):
+    """Records the fields that change while nobody holds the lock."""
+
+    changed_without_lock: set[str] | None = None
+
+    def __setattr__(self, name, value):
+        if self.changed_without_lock is not None and name in GUARDED and not self._lock.locked():
+            self.changed_without_lock.add(name)
+        super().__setattr__(name, value)
+
+
+def test_fields_change_under_the_lock_only(ws):
+    widget = WatchedBandwidth(ws)
+    widget.changed_without_lock = set()
+    with pytest.raises(ValueError, match="did you mean"):
+        ask(widget, "run", **{**FORM, "op": "all_som"})
+    ask(widget, "run", **FORM)
+    ws.made[0].failure = DistributedError("a cell runs already")
+    ws.made[0].go.release()
+    wait_for(lambda: "a cell runs already" in frame(widget)["error"])
+    widget.workspace = Workspace()
+    assert widget.changed_without_lock == set()
+    widget.close()
+
+
 def test_what_ranks_say_is_cleaned(ws):
     run = SweepRun(NASTY, "float32", 4, "failed", NASTY, tuple(make_sweep(NASTY, 2)), (COPY,))
     widget = Bandwidth(ws, earlier=[run])

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from xml.etree import ElementTree as ET
 
 import msgspec
 import psutil
 import pytest
 from support.made_up import MadeUp, sample
+from support.promise import PATIENCE_S
 from support.restarting import wait_for
 from support.worlds import NASTY, make_trace, make_world
 
@@ -160,6 +162,29 @@ def test_a_workspace_that_is_gone_or_silent_is_said_to_be(either, made_up):
     # Who clears away what has died does not end it.
     made_up.why, made_up.was_left = "this workspace was stopped", True
     assert either.still() == gone
+
+
+def test_a_silent_workspace_that_is_to_be_shown_blocks_no_other_thread(either, made_up):
+    is_asked, may_answer = threading.Event(), threading.Event()
+
+    class Silent(MadeUp):
+        def topology(self) -> WorldTopology:
+            is_asked.set()
+            assert may_answer.wait(PATIENCE_S)
+            return super().topology()
+
+    silent = Silent(_world("idle"), make_trace(2))
+    showing = threading.Thread(target=setattr, args=(either, "workspace", silent))
+    showing.start()
+    try:
+        assert is_asked.wait(PATIENCE_S)
+        assert not either._looking.locked()
+        either.tick()
+        assert either.workspace is made_up
+    finally:
+        may_answer.set()
+        showing.join()
+    assert either.workspace is silent
 
 
 def test_of_what_a_person_has_ended_the_last_picture_stays(either, made_up):

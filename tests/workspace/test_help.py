@@ -12,40 +12,34 @@ from support.promise import within
 from support.waiting import wait_until
 
 from phalanx.errors import DistributedError
+from phalanx.protocol import Completed
 from phalanx.workspace import Help, NoHelp, Workspace
 from phalanx.workspace.lifecycle import Lifecycle
 
 
 class Ranks:
-    """Stands in for the control channel: keeps the requests, and answers by rank."""
+    """Stands in for the root: keeps the questions, and answers by rank."""
 
     def __init__(self, size, **answers):
         self.answers = answers
         self.asked = []
         self.help = Help(size, self._send)
 
-    def _send(self, rank, kind, content, register):
-        message_id = f"id-{len(self.asked)}"
-        self.asked.append((rank, kind, message_id))
-        register(message_id)
+    def _send(self, rank, question):
+        self.asked.append((rank, question.id))
         for answer in self.answers.get(f"rank{rank}", ()):
-            answer(self, message_id)
+            answer(self, question.id)
 
 
-def reply(*matches, is_draft=False, status="ok"):
-    content = {
-        "matches": list(matches), "cursor_start": 0, "cursor_end": 1, "status": status,
-        "metadata": {"is_draft": is_draft},
-    }  # fmt: skip
-
-    def send(ranks, message_id):
-        ranks.help.on_reply({"parent_header": {"msg_id": message_id}, "content": content})
+def reply(*matches, is_draft=False):
+    def send(ranks, id_):
+        ranks.help.on_answer(Completed(id_, is_draft, matches, 0, 1, ("",), ("",)))
 
     return send
 
 
 def dies(rank):
-    return lambda ranks, message_id: ranks.help.on_lost(rank)
+    return lambda ranks, id_: ranks.help.on_lost(rank)
 
 
 @pytest.fixture
@@ -66,7 +60,7 @@ def test_the_first_rank_that_lives_is_asked():
     ranks.help.on_lost(0)
     assert ranks.help.complete("o", 1).matches == ("one",)
     assert ranks.help.complete("t", 1, ranks=[3, 0, 2]).matches == ("two",)
-    assert [rank for rank, _, _ in ranks.asked] == [1, 2]
+    assert [rank for rank, _ in ranks.asked] == [1, 2]
 
 
 def test_a_rank_that_dies_meanwhile_hands_on_to_the_next():
@@ -82,10 +76,10 @@ def test_a_draft_is_taken_only_where_nothing_better_comes(no_patience):
 
 
 def test_silence_is_named_and_a_late_answer_is_dropped(no_patience):
-    ranks = Ranks(2, rank0=[reply("broken", status="error")])
+    ranks = Ranks(2)
     with pytest.raises(NoHelp, match="rank 0 did not answer in 0.05 s"):
         ranks.help.complete("x", 1)
-    reply("late")(ranks, "id-0")
+    reply("late")(ranks, ranks.asked[0][1])
     assert ranks.help._pending == {}
 
 
@@ -140,13 +134,13 @@ def test_an_attribute_completes_while_jedi_still_reads_for_the_question_before(
     ws, patience, monkeypatch
 ):
     ws.run(SLOW_JEDI, ranks=[0])
-    came, take = [], ws.help.on_reply
+    came, take = [], ws.help.on_answer
 
-    def on_reply(message):
-        came.append(message["content"]["metadata"]["is_draft"])
-        take(message)
+    def on_answer(answer):
+        came.append(answer.is_draft)
+        take(answer)
 
-    monkeypatch.setattr(ws.help, "on_reply", on_reply)
+    monkeypatch.setattr(ws.help, "on_answer", on_answer)
     asked = []
     with ThreadPoolExecutor(2) as pool:
         for n in (1, 2):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from support.promise import PATIENCE_S
 
 from phalanx.protocol import CellEnded, CellStatus, CellStatusReply
-from phalanx.workspace.cells.cell import Cell, FunctionCall, UnannouncedCell
+from phalanx.workspace.cells.cell import Call, Cell, FunctionCall
 from phalanx.workspace.cells.dispatch import RequestResender, ResendActions
 from phalanx.workspace.output.events import Ended
 
@@ -21,8 +21,7 @@ class Resent:
         self.sent: list[int] = []
         self.sent_stopped: list[int] = []
         self.said: list[str] = []
-        self.stopped: list[tuple[int, ...]] = []
-        actions = ResendActions(lambda take: None, self.send, self.stopped.append)
+        actions = ResendActions(lambda take: None, self.send)
         self.resender = RequestResender(self.cell, self.ask, actions, self.said.append, 0.0)
 
     def ask(self):
@@ -87,19 +86,11 @@ def test_a_stop_sends_at_once_what_has_not_begun():
     resent = Resent()
     assert resent.at(0.1) == []
     assert resent.at(0.2, begun=(0, 1), is_stopping=True) == [2]
-    assert resent.stopped == [(2,)]
     assert resent.sent_stopped == [2]
 
 
-def test_a_stop_is_sent_once_more_to_ranks_that_still_run():
-    resent = Resent()
-    for now_s in (0.1, 0.5, 0.9, 1.3, 1.7):
-        resent.at(now_s, begun=RANKS, is_stopping=True, running=(0, 2))
-    assert resent.stopped == [(0, 2)]
-
-
 def test_a_cell_that_the_root_does_not_know_is_sent_until_it_has_begun():
-    resent = Resent(UnannouncedCell("cell", RANKS))
+    resent = Resent(Call("cell", RANKS))
     assert resent.at(2.0, begun=(0,), listed=False) == [1, 2]
 
 
@@ -128,7 +119,7 @@ def test_a_large_value_is_not_sent_again_while_it_may_be_on_its_way():
 
 
 def test_a_wait_for_one_rank_goes_on_when_another_ends():
-    cell = UnannouncedCell("greeting", (0, 1))
+    cell = Cell("probe", (0, 1))
     for rank in (1, 0):
         cell.events.put(Ended(rank, None, 0))
     assert cell.wait_ended({0}, PATIENCE_S) == {0, 1}

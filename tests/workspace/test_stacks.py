@@ -398,7 +398,7 @@ def test_a_rank_that_writes_its_traceback_is_in_no_c_code(ws, tmp_path):
     ws.run("del tracebacks.structured_traceback", ranks=[0])
     (line,) = view.said
     assert line == (
-        "rank 0 goes on after the stop: writing the traceback of its error; waiting 10 s at most"
+        "rank 0 goes on after the stop: writing the traceback of an error; waiting 10 s at most"
     )
 
 

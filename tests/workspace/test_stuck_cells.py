@@ -14,7 +14,7 @@ from support.restarting import Notices, kill
 from support.tiers import deep, deep_but
 from support.waiting import wait_until
 
-from phalanx.errors import CellError, DistributedError, RankFailure
+from phalanx.errors import CellError, RankFailure
 from phalanx.workspace import Workspace
 
 
@@ -127,19 +127,44 @@ def test_a_thread_of_asyncio_that_has_work_is_waited_for(ws, gate):
     assert [r.value for r in ws.run("if rank == 0: got = await later\ngot")] == ["3"] * 3
 
 
-def test_a_cell_that_could_not_begin_does_not_hold_the_next_one(ws, monkeypatch):
+FAIL_TO_ENTER = """
+import phalanx.supervisor.engine.kernel as kernel, time
+if rank == 1:
+    def fail(names, enter=kernel.enter):
+        kernel.enter = enter
+        {how}
+    kernel.enter = fail
+px.all_sum(np.ones(1 + rank))
+"""  # the last line has the next cell join anew
+
+
+def fail_to_enter(ws, how):
     with pytest.raises(CellError):
-        ws.run("px.all_sum(np.ones(1 + rank))")  # the next cell has to join anew
+        ws.run(FAIL_TO_ENTER.format(how=how))
 
-    def fail():
-        msg = "no joining today"
-        raise DistributedError(msg)
 
-    with monkeypatch.context() as patched:
-        replace_step(patched, ws, "enter", lambda _: fail)
-        with pytest.raises(DistributedError, match="no joining today"):
-            ws.run("1")
-    assert [result.value for result in ws.run("rank")] == ["0", "1", "2"]
+def test_a_cell_that_could_not_begin_does_not_hold_the_next_one(ws):
+    fail_to_enter(ws, "raise RuntimeError('no joining today')")
+    with within(PATIENCE_S), pytest.raises(CellError) as caught:
+        ws.run("began = True")
+    assert caught.value.failures[1][:2] == ("RuntimeError", "no joining today")
+    assert [r.value for r in ws.run("'began' in globals(), px.all_sum(1)")] == ["(False, 3)"] * 3
+
+
+def test_a_stop_while_ranks_join_frees_them(ws, tmp_path):
+    mark = tmp_path / "joins"
+    fail_to_enter(ws, f"open({str(mark)!r}, 'w').close(); time.sleep(60)")
+
+    def stop():
+        wait_until(mark.exists, "rank 1 joins")
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=stop)
+    thread.start()
+    with within(PATIENCE_S), pytest.raises(KeyboardInterrupt):
+        ws.run("began = True")
+    thread.join()
+    assert [r.value for r in ws.run("'began' in globals(), px.all_sum(1)")] == ["(False, 3)"] * 3
 
 
 def test_a_stop_before_the_cell_is_sent_stops_it(ws, monkeypatch):

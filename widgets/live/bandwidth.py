@@ -72,8 +72,9 @@ class Bandwidth(LiveWidget):
 
     @workspace.setter
     def workspace(self, workspace: Workspace) -> None:
-        self._workspace = checked_workspace("Bandwidth", workspace)
-        self._first_reason = ""
+        checked_workspace("Bandwidth", workspace)
+        with self._lock:
+            self._workspace, self._first_reason = workspace, ""
         self.tick()
 
     @property

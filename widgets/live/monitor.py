@@ -16,7 +16,7 @@ import traitlets
 
 from phalanx.errors import DistributedError
 from phalanx.protocol import RankInfo, WorldTopology
-from phalanx.workspace import SampleView, say_trace
+from phalanx.workspace import SampleView, Workspace, say_trace
 
 from ..frames.monitor import MonitorFrame, MonitorFrameBuilder
 from ..frames.topology import world_of
@@ -78,13 +78,17 @@ class Monitor(WorkspaceWidget):
         self._sent_s = 0.0
         self._still = monitor(self._workspace.trace(), self._seen)
 
-    def _begin(self) -> None:
+    def _first_poll(self, workspace: Workspace) -> WorldTopology | DistributedError:
+        try:
+            return workspace.topology()
+        except DistributedError as error:
+            return error
+
+    def _begin(self, found: WorldTopology | DistributedError) -> None:
         self._came_s = time.monotonic()
         self._lanes = MonitorFrameBuilder(self._number_of, self._poll_history.why_none)
-        try:
-            found = self._workspace.topology()
-        except DistributedError as error:
-            self._publish(self._gone(self._reason(error)))
+        if isinstance(found, DistributedError):
+            self._publish(self._gone(self._reason(found)))
             return
         self.world = msgspec.json.encode(world_of(found))
         if _is_other_world(found, self._seen):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 import traitlets
@@ -26,6 +26,8 @@ from .widget import STATIC, WorkspaceWidget
 
 REPEAT_S = 2.0  # a view reports a lost kernel after 8 s without a frame
 NOW_S = 2.0  # rates cover the last second; samples come three times a second
+
+_Polled: TypeAlias = "tuple[WorldTopology, Sequence[Samples]] | DistributedError"
 
 
 class Topology(WorkspaceWidget):
@@ -65,11 +67,14 @@ class Topology(WorkspaceWidget):
         self._seen = self._workspace.topology()
         self._last = self._timeline.take(self._seen, time.time())
 
-    def _begin(self) -> None:
+    def _first_poll(self, workspace: Workspace) -> _Polled:
+        return _poll(workspace, Rates().number)
+
+    def _begin(self, polled: _Polled) -> None:
         self._rates = Rates()
         self._in_use = AlgorithmUsage()
         self._looked_s = self._sampled_s = 0.0
-        self._show_polled(_poll(self._workspace, self._rates.number))
+        self._show_polled(polled)
 
     def tick(self) -> None:
         """Poll the workspace and send changes."""
@@ -82,9 +87,7 @@ class Topology(WorkspaceWidget):
                 if rates is self._rates:  # else another workspace is shown meanwhile
                     self._show_polled(polled)
 
-    def _show_polled(
-        self, polled: tuple[WorldTopology, Sequence[Samples]] | DistributedError
-    ) -> None:
+    def _show_polled(self, polled: _Polled) -> None:
         now = time.time()
         if not isinstance(polled, DistributedError):
             self._seen, samples = polled
@@ -228,9 +231,7 @@ class Topology(WorkspaceWidget):
         return with_alarm(picture, why) if why else picture
 
 
-def _poll(
-    workspace: Workspace, number: int
-) -> tuple[WorldTopology, Sequence[Samples]] | DistributedError:
+def _poll(workspace: Workspace, number: int) -> _Polled:
     """Ask the supervisor for states and for samples after a number."""
     try:
         return workspace.topology(), workspace.samples(number).samples

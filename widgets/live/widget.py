@@ -253,7 +253,7 @@ class WorkspaceWidget(LiveWidget):
     The ticker's thread and the threads of answers poll, one at a time, under the lock `_polling`.
     The lock `_looking` guards the fields. It is not held during a poll, which takes as long as the
     supervisor is silent. Subclasses define `_prepare`, called before anything is shown, and
-    `_begin`, called when a new workspace is shown.
+    `_first_poll` and `_begin`, called when a new workspace is shown.
     """
 
     def __init__(self, workspace: Workspace) -> None:
@@ -266,8 +266,9 @@ class WorkspaceWidget(LiveWidget):
         self._workspace = checked_workspace(type(self).__name__, workspace)
         self._prepare()
         super().__init__()
+        polled = self._first_poll(self._workspace)
         with self._looking:
-            self._begin()
+            self._begin(polled)
 
     @property
     def workspace(self) -> Workspace:
@@ -276,10 +277,11 @@ class WorkspaceWidget(LiveWidget):
 
     @workspace.setter
     def workspace(self, workspace: Workspace) -> None:
+        polled = self._first_poll(checked_workspace(type(self).__name__, workspace))
         with self._looking:
-            self._workspace = checked_workspace(type(self).__name__, workspace)
+            self._workspace = workspace
             self._why_gone = ""
-            self._begin()
+            self._begin(polled)
 
     def _reason(self, error: DistributedError) -> str:
         """Say why there are no data; keep a dead workspace's first reason.
@@ -322,6 +324,10 @@ class WorkspaceWidget(LiveWidget):
         """Poll for the first time; raise `DistributedError` without data."""
         raise NotImplementedError
 
-    def _begin(self) -> None:
+    def _first_poll(self, workspace: Workspace) -> Any:
+        """Poll a new workspace; return its data or a `DistributedError`."""
+        raise NotImplementedError
+
+    def _begin(self, polled: Any) -> None:
         """Show the workspace from now on; `_looking` is held."""
         raise NotImplementedError

@@ -1,46 +1,26 @@
-"""Help several commands: split words, describe the machine, print findings."""
+"""Help several commands: split words, and describe the machine."""
 
 from __future__ import annotations
 
 import os
 import platform
-import shlex
 import shutil
 import subprocess
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
 
-import msgspec
 import numpy as np
 
 import phalanx
 from phalanx.errors import did_you_mean
-from phalanx.protocol import HostPlan
-
-from .probing import Probe, ProbeQuestion
-
-Status = Literal["ok", "note", "fail"]
 
 
 def split(words: Sequence[str], options: Mapping[str, bool]) -> tuple[list[str], list[str]]:
     """Split the words into our options and the user's command.
 
-    The command begins at the first word that is not an option.
-
-    Parameters
-    ----------
-    words : sequence of str
-        The words after ``phalanx launch``.
-    options : mapping of str to bool
-        The options of launch, and whether each takes a value.
-
-    Raises
-    ------
-    ValueError
-        A word before the command looks like an option but is unknown; the text names the nearest.
+    The command begins at the first word that is not an option. ``options`` tells for each option of
+    launch whether it takes a value. The error for an unknown option names the nearest.
 
     Examples
     --------
@@ -90,15 +70,7 @@ def checked_cwd(folder: str | None) -> Path:
 def machine_header(checkout: Path | None = None) -> dict[str, str]:
     """Return a description of the machine and versions, for measurements.
 
-    Parameters
-    ----------
-    checkout : Path, optional
-        Any folder of a git checkout of phalanx. None: the folder of the imported package.
-
-    Returns
-    -------
-    dict of str
-        ``phalanx``, ``commit``, ``machine``, ``system``, ``python``, ``numpy``, ``date``.
+    ``checkout`` is any folder of a git checkout of phalanx; by default that of the package.
 
     Examples
     --------
@@ -152,56 +124,3 @@ def _commit(folder: Path) -> str:
     if not ask("ls-files", "--", "."):
         return "unknown"
     return ask("describe", "--always", "--dirty", "--abbrev=9") or "unknown"
-
-
-class Finding(msgspec.Struct, frozen=True):
-    """One result line of a check.
-
-    ``host`` is empty for all hosts. ``fix`` says how to solve the problem.
-    """
-
-    check: str
-    status: Status
-    host: str
-    text: str
-    fix: str = msgspec.field(default="", name="mend")  # the name in the output of --json
-
-    def __str__(self) -> str:
-        """Return the line as printed."""
-        where = f"{self.host}: " if self.host else ""
-        fix = f"; fix: {self.fix}" if self.fix else ""
-        return f"{self.status:<4}  {self.check:<9}  {where}{self.text}{fix}"
-
-
-class Task(NamedTuple):
-    """The questions for the hosts and the backend to check for."""
-
-    question: ProbeQuestion
-    backend: str = "any"
-
-    @property
-    def python(self) -> str:
-        """Return the path of the interpreter used on the hosts."""
-        return self.question.remote.python or sys.executable
-
-
-def remote_command_line(plan: HostPlan, command: str) -> str:
-    """Return a shell command, for use here, that runs on a host."""
-    port = f"-p {plan.port} " if plan.port else ""
-    return (
-        command if plan.is_local else f"ssh {port}{shlex.quote(plan.name)} {shlex.quote(command)}"
-    )
-
-
-def differing_hosts(
-    there: Sequence[Probe], value: Callable[[Probe], Any]
-) -> Iterator[tuple[Probe, Any, Any]]:
-    """Yield hosts with a value different from this machine's.
-
-    Each item is the host's probe, the host's value and this machine's value. The first probe is
-    this machine's.
-    """
-    here = value(there[0])
-    for probe in there[1:]:
-        if value(probe) != here:
-            yield probe, value(probe), here

@@ -7,17 +7,20 @@ plan.
 from __future__ import annotations
 
 import argparse
-import os
 import re
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from phalanx import hosts as room
+from phalanx import hosts
+from phalanx.errors import naming
+from phalanx.hosts import discovery
 
 if TYPE_CHECKING:
-    from phalanx.hosts import Host, Plan, Survey
+    from phalanx.hosts import Host
+    from phalanx.hosts.discovery import HostShells, Plan, Survey
 
 DESCRIPTION = (
     "Asks all hosts at once, over ssh and without changing anything, for their interfaces, "
@@ -55,7 +58,7 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(=.*)?", re.DOTALL)
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``phalanx config``."""
     add = parser.add_argument
-    room.add_host_arguments(add, helps=_HELPS, idle=_IDLE)
+    hosts.add_host_arguments(add, helps=_HELPS, idle=_IDLE)
     add(
         "--over", choices=("thunderbolt", "ethernet", "any"), default="any",
         help="what joins the hosts; any: cables where they join all, else their common network",
@@ -86,7 +89,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--save", type=Path, metavar="DIR", help="keep what the hosts say, a folder per host")
     add(
         "--timeout",
-        type=room.seconds_above_0,
+        type=hosts.seconds_above_0,
         default=20.0,
         metavar="S",
         help="for asking all hosts",
@@ -99,32 +102,28 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:  # noqa: ARG00
     _check(options)
     for note in _idle_notes(options):
         _say(note)
-    ssh_args = room.ssh_words(options)
-    chosen, local, surveys = _surveys(options, ssh_args)
-    discovery = room.Discovery(chosen, surveys)
+    shells, surveys = _surveys(options)
+    found = discovery.Discovery(shells.hosts, surveys)
     for survey in surveys:
         for note in survey.notes:
             _say(f"{survey.name}: {note}", is_shown=options.verbose or survey.system == "Linux")
     if options.undo_setup:
-        room.undo_setup(chosen, local, surveys, discovery.cables, ssh_args=ssh_args, say=_say)
+        discovery.undo_setup(shells, surveys, found.cables, say=_say)
         return 0
     if options.dot:
-        print(discovery.dot(options.over))
+        print(found.dot(options.over))
         return 0
-    plan = discovery.plan(options.over, options.backend, options.env)
+    plan = found.plan(options.over, options.backend, options.env)
     for remark in plan.remarks:
         _say(remark)
-    is_done = not plan.cables or _set_up(options, ssh_args, chosen, local, surveys, plan)
+    is_done = not plan.cables or _set_up(options, shells, surveys, plan)
     _write(options, plan)
     return 0 if is_done else 1
 
 
 def _check(options: argparse.Namespace) -> None:
-    if options.hosts is not None and options.hostfile is not None:
-        msg = "--hosts and --hostfile both name the hosts; give one"
-        raise ValueError(msg)
     if options.launcher is not None:
-        room.check_launcher_name(options.launcher)
+        hosts.check_launcher_name(options.launcher)
     if options.launcher not in {None, "ssh", "slurm"}:
         msg = (
             f"--launcher {options.launcher} has no jobs with hosts; launchers that have: slurm, ssh"
@@ -150,65 +149,57 @@ def _idle_notes(options: argparse.Namespace) -> list[str]:
     idle = dict(_IDLE)
     if options.hosts is not None or options.hostfile is not None:
         idle["--launcher"] = "the hosts are named, and asked by ssh"
-    return room.idle_notes(options, idle)
+    return hosts.idle_notes(options, idle)
 
 
 def _named(options: argparse.Namespace) -> list[Host]:
     """Return the named hosts, without duplicates."""
-    if options.hostfile is not None:
-        named = room.read_hostfile(options.hostfile).hosts
-    elif options.hosts is not None:
-        named = room.parse_hosts(options.hosts).hosts
-    elif options.launcher and room.uses_job(options.launcher, os.environ):
-        named = room.job_hosts(options.launcher, os.environ).hosts
-    else:
-        named = () if options.from_saved is not None else (room.Host("127.0.0.1"),)
+    options.n = options.nodes = None  # without effect here
+    hostfile = hosts.named_hosts(options)
+    here = () if options.from_saved is not None else (hosts.Host("127.0.0.1"),)
+    named = here if hostfile is None else hostfile.hosts
     once = {(host.ssh, host.port): host for host in named if host.slots != 0}
-    return [room.Host(host.ssh, host.ips, port=host.port) for host in once.values()]
+    return [hosts.Host(host.ssh, host.ips, port=host.port) for host in once.values()]
 
 
-def _surveys(
-    options: argparse.Namespace, ssh_args: Sequence[str]
-) -> tuple[list[Host], Collection[Host], list[Survey]]:
-    """Return the hosts, the local ones among them, and their surveys."""
+def _surveys(options: argparse.Namespace) -> tuple[HostShells, list[Survey]]:
+    """Return the hosts that answered, and their surveys."""
     named = _named(options)
+    shells = discovery.HostShells(named, (), hosts.ssh_words(options))
     if options.from_saved is not None:
-        names, outputs = room.load_outputs(options.from_saved, [host.ssh for host in named])
+        names, outputs = discovery.load_outputs(options.from_saved, [host.ssh for host in named])
         known = {host.ssh: host for host in named}
-        chosen = [known.get(name, room.Host(name)) for name in names]
-        local: Collection[Host] = ()
+        chosen = [known.get(name, hosts.Host(name)) for name in names]
     else:
-        local = room.local_hosts(named)
-        outputs, failures = room.gather(
-            named, local, timeout_s=options.timeout, asks_sudo=options.auto_setup,
-            ssh_args=ssh_args,
+        shells = replace(shells, local=hosts.local_hosts(named))
+        outputs, failures = discovery.gather(
+            shells,
+            timeout_s=options.timeout,
+            asks_sudo=options.auto_setup,
             say=lambda text: _say(text, is_shown=options.verbose),
-        )  # fmt: skip
+        )
         refusals = [f"{named[i].ssh}: {why}" for i, why in sorted(failures.items())]
         if refusals and (not options.ignore_unreachable or len(refusals) == len(named)):
             # Report all failures. With --ignore-unreachable, only if no host has answered.
             hint = "" if options.ignore_unreachable else " (--ignore-unreachable leaves them out)"
             which = f"{len(refusals)} of {len(named)} hosts" if len(named) > 1 else "the host"
             msg = f"{which} cannot be asked: {' | '.join(refusals)}{hint}"
-            raise room.DiscoveryError(msg)
+            raise discovery.DiscoveryError(msg)
         for text in refusals:
             _say(f"left out {text}")
         kept = [i for i in range(len(named)) if i not in failures]
         chosen, outputs = [named[i] for i in kept], [outputs[i] for i in kept]
     if options.save is not None:
-        files = room.save_outputs(options.save, [host.ssh for host in chosen], outputs)
+        files = discovery.save_outputs(options.save, [host.ssh for host in chosen], outputs)
         _say(f"{len(files)} files are in {options.save}", is_shown=options.verbose)
-    surveys = [room.read_survey(host.ssh, said) for host, said in zip(chosen, outputs, strict=True)]
-    return chosen, local, surveys
+    surveys = [
+        discovery.read_survey(host.ssh, said) for host, said in zip(chosen, outputs, strict=True)
+    ]
+    return replace(shells, hosts=chosen), surveys
 
 
 def _set_up(
-    options: argparse.Namespace,
-    ssh_args: Sequence[str],
-    hosts: Sequence[Host],
-    local: Collection[Host],
-    surveys: Sequence[Survey],
-    plan: Plan,
+    options: argparse.Namespace, shells: HostShells, surveys: Sequence[Survey], plan: Plan
 ) -> bool:
     """Run the setup commands or print them.
 
@@ -217,7 +208,7 @@ def _set_up(
     """
     unable = [survey.name for survey in surveys if not survey.has_sudo]
     if options.auto_setup and not unable:
-        room.run_setup(hosts, local, surveys, plan.cables, ssh_args=ssh_args, say=_say)
+        discovery.run_setup(shells, surveys, plan.cables, say=_say)
         return True
     why = (
         f"{', '.join(unable)}: no sudo without a password, so nothing is run; "
@@ -227,7 +218,7 @@ def _set_up(
     _say(
         f"{why}the cables want addresses; run these there{'' if why else ', or say --auto-setup'}:"
     )
-    for survey, steps in zip(surveys, room.setup_steps(surveys, plan.cables), strict=True):
+    for survey, steps in zip(surveys, discovery.setup_steps(surveys, plan.cables), strict=True):
         if steps:
             title = f"Setup for {survey.name}"
             commands = "\n".join(step.command for step in steps)
@@ -236,11 +227,12 @@ def _set_up(
 
 
 def _write(options: argparse.Namespace, plan: Plan) -> None:
-    text = room.to_json(plan.hostfile)
+    text = hosts.to_json(plan.hostfile)
     if options.output is None:
         print(text)
         return
-    options.output.write_text(text + "\n", encoding="utf-8")
+    with naming(options.output):
+        options.output.write_text(text + "\n", encoding="utf-8")
     _say(f"{len(plan.hostfile.hosts)} hosts over {plan.over} are in {options.output}")
 
 

@@ -15,6 +15,8 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from phalanx.errors import naming
+
 if TYPE_CHECKING:
     from importlib.abc import Traversable
 
@@ -39,17 +41,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def copy_notebooks(folder: Path) -> list[str]:
-    """Copy the packaged notebooks and data; never overwrite a file.
+    """Copy the packaged notebooks and data; return the files that were kept.
 
-    Parameters
-    ----------
-    folder : Path
-        Target folder; made if missing.
-
-    Returns
-    -------
-    list of str
-        Existing files that differ from the packaged files; they were kept.
+    These are existing files that differ from the packaged files.
     """
     return _copy(resources.files("phalanx.notebooks"), folder, "")
 
@@ -65,7 +59,7 @@ def _copy(source: Traversable, folder: Path, prefix: str) -> list[str]:
         elif item.name.endswith(_COPIED):
             data = item.read_bytes()
             try:
-                with target.open("xb") as file:
+                with naming(target), target.open("xb") as file:
                     file.write(data)
             except FileExistsError:
                 if target.read_bytes() != data:

@@ -18,10 +18,12 @@ from phalanx.hosts import (
     count_of,
     environment,
     launcher_lines,
+    named_hosts,
     recognise_job,
     resolve,
     seconds,
 )
+from phalanx.protocol import GRACE_S
 
 from .common import checked_cwd, split
 from .launching.places import (
@@ -29,7 +31,6 @@ from .launching.places import (
     add_place_arguments,
     idle_options,
     place,
-    read_hosts,
     terminal_size,
 )
 
@@ -38,7 +39,8 @@ if TYPE_CHECKING:
 
 DESCRIPTION = (
     "Runs a script (with Python), a module (-m) or any other program once per rank, on this "
-    "machine or on several hosts. Lines of output come whole and with their rank; what you type goes to every rank. "
+    "machine or on several hosts. Lines of output come whole and with their rank; of a progress bar a "
+    "file gets the last state only (--label none: every byte). What you type goes to every rank. "
     "Ctrl-C ends the ranks, Ctrl-\\ shows where their Python code is. "
     "The exit status is that of the first rank that failed (128 + number for a signal). What "
     "follows the script's name belongs to the script."
@@ -84,7 +86,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="end the ranks after S seconds; exit status 124",
     )
     add(
-        "--grace", type=seconds, default=5.0, metavar="S",
+        "--grace", type=seconds, default=GRACE_S, metavar="S",
         help="seconds that the other ranks have to handle the failure of one before they are asked "
         "to end (SIGTERM), and again before they are killed",
     )  # fmt: skip
@@ -131,7 +133,7 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:
     # MPI's own launcher recognises a job by itself.
     note = "" if options.backend == "mpi" else recognise_job(options, options.n)
     notes = [note] if note else []
-    hostfile = read_hosts(options)
+    hostfile = named_hosts(options)
     notes += idle_options(options, has_hosts=hostfile is not None or bool(options.nodes))
     options.backend, of_backend = _chosen_backend(options, hostfile)
     is_mpi = options.backend == "mpi"

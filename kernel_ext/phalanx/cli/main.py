@@ -8,13 +8,14 @@ from __future__ import annotations
 import argparse
 import errno
 import importlib
+import io
 import os
 import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import phalanx
-from phalanx.errors import DistributedError, did_you_mean
+from phalanx.errors import DistributedError, did_you_mean, is_refused, say_refusal
 
 # Each command's module, or a class of one, and its line in ``phalanx --help``. Only the module of
 # the command that is asked for is imported: all of them take 0.4 s.
@@ -24,19 +25,13 @@ _COMMANDS = {
     "list": ("workspaces:ListCommand", "show the ranks that run on this machine"),
     "stop": ("workspaces:StopCommand", "end ranks by name"),
     "bench": ("bench", "measure an operation by size"),
-    "doctor": ("doctor", "check this machine, or hosts, before ranks are started on them"),
+    "doctor": ("doctor.command", "check this machine, or hosts, before ranks are started on them"),
     "config": ("config", "find out how hosts are joined, and write their hostfile"),
 }
 
 
-_NO_ROOM = "make room there, or name another place"
-_REMEDIES = {
-    errno.ENOSPC: _NO_ROOM,
-    errno.EDQUOT: _NO_ROOM,
-    errno.EEXIST: "name another place",
-    errno.EROFS: "name another place",
-    errno.EACCES: "change its mode, or name another place",
-}
+# Every other file that a command writes is named in the error.
+_UNNAMED = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class _CliParser(argparse.ArgumentParser):
@@ -91,19 +86,13 @@ def _parser(*names: str) -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run ``phalanx`` with the given arguments.
+    """Run ``phalanx`` and return its exit code.
 
-    Parameters
-    ----------
-    argv : sequence of str, optional
-        By default the arguments of the process.
-
-    Returns
-    -------
-    int
-        The exit code.
+    The arguments are ``argv``, or those of the process.
     """
     words = list(sys.argv[1:] if argv is None else argv)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # as stderr does: a path may be no text
+        sys.stdout.reconfigure(errors="backslashreplace")
     asked = next((word for word in words if not word.startswith("-")), None)
     parser = _parser(asked if asked in _COMMANDS else "--help")
     if not words:
@@ -122,10 +111,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"{options.command}: {_unknown(rest[0], parser, options.command)}")
     try:
         code: int = command.run(options, rest)
+        print(end="", flush=True)  # a full disk is named here, not by Python at its end
         return code
     except BrokenPipeError:
-        # The reader of the pipe has gone (`phalanx bench | head`): print nothing more.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _print_nothing_more()  # the reader of the pipe has gone (`phalanx bench | head`)
         return 1
     except KeyboardInterrupt:
         print(f"phalanx {options.command}: interrupted", file=sys.stderr)
@@ -135,11 +124,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         is_asked_wrongly = isinstance(error, ValueError) and not isinstance(error, DistributedError)
         return 2 if is_asked_wrongly else 1
     except (MemoryError, RuntimeError) as error:
-        # Python reports a refused thread only as RuntimeError "can't start new thread".
-        if isinstance(error, RuntimeError) and "new thread" not in str(error):
+        if not is_refused(error):
             raise
-        text = f"{_one_line(error)}: raise a limit (ulimit -v, ulimit -u), or end other programs"
-        print(f"phalanx {options.command}: {text}", file=sys.stderr)
+        print(f"phalanx {options.command}: {say_refusal(error)}", file=sys.stderr)
         return 1
 
 
@@ -164,16 +151,12 @@ def _split(words: list[str], asked: str | None) -> tuple[list[str], list[str]]:
 
 def _one_line(error: Exception) -> str:
     if isinstance(error, OSError) and not isinstance(error, DistributedError) and error.strerror:
-        return _of_the_system(error)
+        if error.filename is None and error.errno in _UNNAMED:
+            error.filename = "standard output"
+            _print_nothing_more()
+        return say_refusal(error)
     return " ".join(str(error).split()) or type(error).__name__
 
 
-def _of_the_system(error: OSError) -> str:
-    """Say what the system refused, for which path, and what to do."""
-    if error.filename is None:
-        if isinstance(error, FileNotFoundError):  # only the current folder has no name here
-            return "the folder that you are in has been removed; cd to one that is there"
-        return str(error.strerror)
-    place = os.fsdecode(error.filename) if isinstance(error.filename, bytes) else error.filename
-    remedy = _REMEDIES.get(error.errno or 0)
-    return f"{place}: {error.strerror}{f'; {remedy}' if remedy else ''}"
+def _print_nothing_more() -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 
 from phalanx.workspace import format_workspaces, list_workspaces, say_stopped, stop_workspace
@@ -30,7 +31,11 @@ class ListCommand:
 class StopCommand:
     """End ranks by name."""
 
-    DESCRIPTION = "Ends workspaces of yours on this machine, and waits until they are gone."
+    DESCRIPTION = (
+        "Ends workspaces of yours on this machine, and waits until they are gone: a running cell is "
+        "interrupted (finally), then atexit runs. Ranks that have not ended within the workspace's "
+        "--grace are killed and named. Ctrl-C kills them at once."
+    )
     PASSES_ON = False
 
     @staticmethod
@@ -42,5 +47,8 @@ class StopCommand:
     def run(options: argparse.Namespace, rest: Sequence[str]) -> int:  # noqa: ARG004
         """Stop the named workspaces in turn."""
         for name in options.names:
-            print(say_stopped(name, stop_workspace(name)), flush=True)
+            size, cut_off = stop_workspace(name)
+            print(say_stopped(name, size), flush=True)
+            if cut_off:
+                print(f"phalanx: {cut_off}", file=sys.stderr)
         return 0

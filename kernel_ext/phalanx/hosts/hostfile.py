@@ -296,16 +296,6 @@ def read_hostfile(path: str | os.PathLike[str]) -> Hostfile:
     ``max_slots`` limits ``-n``. Names are ssh's, including those of ``~/.ssh/config``. A number
     after an IPv6 address needs brackets around the address.
 
-    Parameters
-    ----------
-    path : str or path
-        The file.
-
-    Returns
-    -------
-    Hostfile
-        The hosts in file order; ``source`` is the path.
-
     Raises
     ------
     HostfileError

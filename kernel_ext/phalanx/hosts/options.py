@@ -15,7 +15,9 @@ from typing import Any
 
 from phalanx.protocol import JobOptions
 
-from .jobs import LAUNCHERS, TITLES, check_launcher_name, recognised
+from .host import Hostfile
+from .hostfile import parse_hosts, read_hostfile
+from .jobs import LAUNCHERS, TITLES, check_launcher_name, job_hosts, recognised, uses_job
 
 
 def count_of(what: str) -> Callable[[str], int]:
@@ -131,14 +133,8 @@ def add_host_arguments(
 ) -> None:
     """Declare the options of a command that reaches hosts.
 
-    Parameters
-    ----------
-    add : callable
-        The ``add_argument`` of a parser or group.
-    helps : mapping of str to str, optional
-        By the option's first name, a help text that says what the option means in this command.
-    idle : mapping of str to str, optional
-        By first name, the options without effect in this command, each with the reason.
+    ``add`` is the ``add_argument`` of a parser or group. By the option's first name, ``helps`` has
+    help texts of this command, and ``idle`` the reasons why an option has no effect in it.
     """
     for names, its in _HOST_OPTIONS.items():
         text = (helps or {}).get(names[0], its["help"])
@@ -184,6 +180,28 @@ def _words(option: str, texts: list[str]) -> tuple[str, ...]:
     except ValueError as error:
         msg = f"{option}: {error}"
         raise ValueError(msg) from None
+
+
+def named_hosts(options: argparse.Namespace) -> Hostfile | None:
+    """Read the hosts that the options name, or those of a job.
+
+    None if the options name none, or if a job is still to be submitted.
+
+    Raises
+    ------
+    ValueError
+        The list or the file is wrong, or both are given; or the job's hosts cannot be read.
+    """
+    if options.hosts is not None and options.hostfile is not None:
+        msg = "give --hosts or --hostfile, not both"
+        raise ValueError(msg)
+    if options.hosts is not None:
+        return parse_hosts(options.hosts)
+    if options.hostfile is not None:
+        return read_hostfile(options.hostfile)
+    if not options.nodes and uses_job(options.launcher, os.environ):
+        return job_hosts(options.launcher, os.environ, with_slots=options.n is None)
+    return None
 
 
 def recognise_job(options: argparse.Namespace, n: int | None) -> str:

@@ -18,8 +18,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import psutil
-
 from phalanx.errors import did_you_mean
 from phalanx.protocol import HostPlan
 
@@ -135,16 +133,8 @@ def plan(
 
     A host that is listed several times is one host with the sum of the ranks, at its first place,
     as in Open MPI (so the ranks of a host are always neighbours). All entries that are this machine
-    are merged too. A host without slots has one rank for each time it is listed.
-
-    Parameters
-    ----------
-    hostfile : Hostfile
-        The hosts that take part.
-    n : int, optional
-        Ranks per entry, if the hostfile has no slots.
-    local : collection of Host, optional
-        Entries that are this machine; by default `local_hosts` finds them.
+    (``local``; by default `local_hosts` finds them) are merged too. A host without slots has ``n``
+    ranks, by default one, for each time it is listed.
 
     Raises
     ------
@@ -282,6 +272,8 @@ def own_addresses() -> dict[str, tuple[str, ...]]:
     dict of str to tuple of str
         By interface name: IPv4 first, then IPv6; link-local addresses include their scope.
     """
+    import psutil  # loads slowly, and most starts need no addresses
+
     is_up = {name: stats.isup for name, stats in psutil.net_if_stats().items()}
     found = {}
     for name, entries in psutil.net_if_addrs().items():
@@ -311,24 +303,18 @@ def interface_of(address: str) -> str:
 
 
 def interface_addresses(interface: str) -> tuple[str, ...]:
-    """Return the addresses that ranks can use on an interface.
+    """Return the addresses that ranks can use on an interface, IPv4 first.
 
-    Parameters
-    ----------
-    interface : str
-        Name of the interface, such as ``eth0``.
-
-    Returns
-    -------
-    tuple of str
-        IPv4 first. Link-local IPv6 addresses only if there are no others: they need a scope, which
-        differs from host to host.
+    Link-local IPv6 addresses are used only if there are no others: they need a scope, which differs
+    from host to host.
 
     Raises
     ------
     ValueError
         No interface has that name (the text names the nearest), or it is down or has no address.
     """
+    import psutil
+
     found = own_addresses()
     if interface not in found:
         if interface in psutil.net_if_addrs():

@@ -27,7 +27,7 @@ from phalanx.hosts import (
     seconds,
     ssh_words,
 )
-from phalanx.protocol import WorldTopology
+from phalanx.protocol import GRACE_S, WorldTopology
 from phalanx.workspace import MAX_LINES, resolve_placement
 
 # The picture has a path for each pair of ranks. Half a million paths (1,024 ranks) are drawn in 5 s
@@ -111,6 +111,14 @@ def add_start_arguments(start: argparse.ArgumentParser) -> None:
         "PHALANX_TRANSPORT, else any)",
     )
     add(
+        "--grace",
+        type=seconds,
+        default=GRACE_S,
+        metavar="S",
+        help="seconds that the ranks have to end (finally, atexit) at a stop, or at a restart --force, "
+        f"before they are killed (default {GRACE_S:g})",
+    )
+    add(
         "--auto-restart",
         action="store_true",
         help="replace a rank that dies at once, and say so",
@@ -130,7 +138,7 @@ def start_options(options: argparse.Namespace) -> dict[str, Any]:
     """
     names = (
         "n", "hosts", "hostfile", "name", "linger", "heartbeat_timeout", "transport", "detach",
-        "auto_restart", "python", "cwd", "env", "interface", "launcher", "boot_timeout",
+        "auto_restart", "grace", "python", "cwd", "env", "interface", "launcher", "boot_timeout",
         "connections_per_ip",
     )  # fmt: skip
     said = {name: getattr(options, name) for name in names}
@@ -299,7 +307,10 @@ def line_parser() -> argparse.ArgumentParser:
     )
     restart.add_argument("--all", action="store_true", help="all ranks")
     restart.add_argument(
-        "--force", action="store_true", help="also ranks that live: their variables are lost"
+        "--force",
+        action="store_true",
+        help="also ranks that live: their cell is interrupted, and they have start's --grace to end; "
+        "their variables are lost",
     )
     restart.add_argument(
         "--from",
@@ -328,7 +339,12 @@ def line_parser() -> argparse.ArgumentParser:
     action("detach", "Let the ranks go on without this notebook, for attach.")
     action("list", "Show the ranks that run on this machine, by name.")
     action("config", "Find out how hosts are joined, and write their hostfile: config --help.")
-    action("stop", "End all ranks.")
+    stop = action("stop", "End all ranks.")
+    stop.description = (
+        "End all ranks. A running cell is interrupted (finally), then atexit runs, all within the "
+        "--grace of start; who has not ended by then is killed and named. The stop button, or "
+        "another stop, kills them at once."
+    )
     return parser
 
 
@@ -351,6 +367,12 @@ def cell_parser(*, has_help: bool = True) -> argparse.ArgumentParser:
         choices=["rank", "host", "none"],
         default="rank",
         help="what stands before each line: [0-1], [alpha 0-1] with its host, nothing",
+    )
+    parser.add_argument(
+        "--view",
+        choices=["list", "tabs"],
+        default="list",
+        help="how ranks' output is shown: one below the other, or a tab for each rank",
     )
     parser.add_argument(
         "--max-lines",
@@ -487,7 +509,7 @@ def show_config(line: str) -> None:
     except ValueError as error:
         msg = f"{error} in: {line}"
         raise UsageMistake(msg) from None
-    status, said = _run([sys.executable, "-m", "phalanx.cli", "config", *words])
+    status, said = _run([sys.executable, "-m", "phalanx", "config", *words])
     if status:
         raise UsageMistake(said or f"phalanx config has ended with status {status}")
 

@@ -51,6 +51,7 @@ from .arguments import (
 from .completion import AutoDistributed, TypingHelp
 from .errors import PostMortem, debug_failed, debug_ranks
 from .tables import Named, Sweeps
+from .tabs import TabsView
 from .view import BootLine, Label, NotebookView, hosts_of, in_one_line
 
 # With these actions the user needs no hint where the output is.
@@ -189,15 +190,18 @@ class DistributedMagics(Magics):  # type: ignore[misc]
             cell,
             ranks=self._chosen(options, workspace),
             timeout=options.timeout,
-            view=self._view(workspace, options.label),
+            view=self._view(workspace, options.label, has_tabs=options.view == "tabs"),
             max_lines=options.max_lines,
             every_start=options.every_start,
             values=False,
         )
 
-    def _view(self, workspace: Workspace, label: Label = "rank") -> NotebookView:
+    def _view(
+        self, workspace: Workspace, label: Label = "rank", *, has_tabs: bool = False
+    ) -> NotebookView:
         hosts = hosts_of(workspace.topology()) if label == "host" else {}
-        return NotebookView(self.shell, label=label, hosts=hosts, named=self._named)
+        kind = TabsView if has_tabs else NotebookView
+        return kind(self.shell, label=label, hosts=hosts, named=self._named)
 
     def _line(self, line: str) -> None:
         first, _, words = line.strip().partition(" ")
@@ -249,7 +253,12 @@ class DistributedMagics(Magics):  # type: ignore[misc]
         self._workspace = workspace
         self._pages.clear()
         self._meet_page()
-        workspace.make_view = lambda: self._view(workspace)
+
+        def make_view() -> NotebookView:
+            """Make the view of one cell in this notebook."""
+            return self._view(workspace)
+
+        workspace.make_view = make_view
         for widget in self._live:  # widgets of a workspace that was detached show it again
             if widget.workspace.name == workspace.name:
                 widget.workspace = workspace

@@ -167,6 +167,8 @@ class Figures:
         self._stale: dict[str, Grid] = {}  # by display id, the oldest first
         self._stands_at: dict[int, int] = {}  # rank -> number of the grid its last output is at
         self._n_pictures = 0
+        self._widget_rows: list[dict[int, tuple[str, str]]] = []  # rank -> places of label, widget
+        self._n_widgets: dict[int, int] = defaultdict(int)
         self._now_s = 0.0
 
     def is_new(self, event: Display) -> bool:
@@ -210,6 +212,35 @@ class Figures:
         self._keep(event, place)
         transient = {"display_id": place}
         publish_display_data(event.data, event.metadata, transient=transient, update=is_update)
+
+    def show_widget(self, event: Display, ranks: tuple[int, ...]) -> None:
+        """Show a rank's widget in its place in a row.
+
+        The first row has the first widget of each rank, in the order of ranks, the second row the
+        second ones. A place is an empty display until its rank fills it.
+        """
+        if not self.is_new(event):
+            self.show(event)
+            return
+        number = self._n_widgets[event.rank]
+        self._n_widgets[event.rank] += 1
+        if number == len(self._widget_rows):
+            self.said(ranks)
+            row = {rank: (str(uuid.uuid4()), str(uuid.uuid4())) for rank in ranks}
+            self._widget_rows.append(row)
+            for places in row.values():
+                for place in places:
+                    publish_display_data({}, {}, transient={"display_id": place})
+        label, place = self._widget_rows[number][event.rank]
+        text = (self._label((event.rank,)) + "Out:" * event.is_result).strip()
+        if text:
+            publish_display_data(
+                {"text/plain": text}, {}, transient={"display_id": label}, update=True
+            )
+        self._keep(event, place)
+        publish_display_data(
+            event.data, event.metadata, transient={"display_id": place}, update=True
+        )
 
     def show_picture(self, ranks: tuple[int, ...], event: Display) -> None:
         """Show a picture in its place, or in a shared grid."""

@@ -20,6 +20,7 @@ from jupyter_client.session import extract_header
 
 from phalanx.protocol import BootProgress, WorldTopology, format_ranks
 from phalanx.workspace import (
+    WIDGET,
     CannotAsk,
     Clear,
     Display,
@@ -235,6 +236,7 @@ class NotebookView:
         self._hosts = hosts or {}
         self._figures = Figures(self._prefix, {} if named is None else named)
         self._has_grids = False
+        self._ranks: tuple[int, ...] = ()
         self._bars_id = ""
         self._status = status_for(shell)
         self._prompt: OpenPrompt | None = None
@@ -250,6 +252,7 @@ class NotebookView:
         """
         if hasattr(self._shell, "kernel"):
             self._has_grids = len(ranks) > 1
+            self._ranks = ranks
             self._cell = extract_header(self._shell.get_parent())
 
     def later(self) -> LateView:
@@ -297,6 +300,9 @@ class NotebookView:
         self._status.lift()
         if self._has_grids and is_image(event.data):
             self._figures.show_picture(ranks, event)
+            return
+        if self._has_grids and WIDGET in event.data:
+            self._figures.show_widget(event, self._ranks)
             return
         text = event.data.get("text/plain", "")
         label = self._prefix(ranks) + ("Out:" if event.is_result else "")

@@ -7,16 +7,18 @@ record of a known type. Any other data ends the channel.
 from __future__ import annotations
 
 import itertools
+import queue
 import select
 import socket
 import struct
 import threading
 import time
-from collections import deque
+from collections.abc import Callable
 
 import msgspec
 
-from .rank import ToRank, ToSupervisor, Withdraw
+from .os_text import encode_message
+from .rank import RankAnswer, RankOrder, ToRank, ToSupervisor, Withdraw
 
 MAX_FRAME = 64 << 20  # only stops corrupt lengths: a rendezvous share has some hundred bytes
 WITHDRAW_S = 2.0  # a supervisor that is alive answers at once
@@ -29,7 +31,7 @@ class ChannelClosed(ConnectionError):
 
 
 def pack_frame(message: msgspec.Struct) -> bytes:
-    body = msgspec.msgpack.encode(message)
+    body = encode_message(message)
     return _LENGTH.pack(len(body)) + body
 
 
@@ -76,16 +78,44 @@ class Channel:
     Safe to use from any thread. A request has an answer; a notice has none. One lock orders the
     writes. Another lock lets only one request at a time wait for its answer. A notice therefore
     never waits behind a long rendezvous.
+
+    A rank that takes orders calls `serve`. From then on one thread reads the socket (`read`) and hands
+    the answers to the waiting request. A script takes no orders: the thread that waits reads.
     """
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
         self._reader = FrameReader()
         self._decoder = msgspec.msgpack.Decoder(ToRank)
-        self._frames: deque[bytes] = deque()
         self._ids = itertools.count(1)
         self._send_lock = threading.Lock()
         self._request_lock = threading.Lock()
+        self._take: Callable[[RankOrder], None] | None = None
+        self._answers: queue.SimpleQueue[RankAnswer | None] = queue.SimpleQueue()
+
+    def serve(self, take: Callable[[RankOrder], None]) -> int:
+        """Give orders to ``take`` from now on; return the socket's descriptor.
+
+        The caller calls `read` whenever the descriptor is readable. No request may wait now.
+        """
+        self._take = take
+        return self._sock.fileno()
+
+    def read(self) -> bool:
+        """Take what has come; return False at the end of the channel."""
+        try:
+            data = self._sock.recv(1 << 16)
+        except OSError:
+            data = b""
+        for body in self._reader.feed(data):
+            message: ToRank = self._decoder.decode(body)
+            if isinstance(message, RankAnswer):
+                self._answers.put(message)
+            elif self._take is not None:
+                self._take(message)
+        if not data:
+            self._answers.put(None)
+        return bool(data)
 
     def next_id(self) -> int:
         """Return the number of the next request."""
@@ -106,7 +136,9 @@ class Channel:
         except OSError as error:
             raise ChannelClosed(_GONE) from error
 
-    def request(self, message: ToSupervisor, request_id: int, *, timeout: float | None) -> ToRank:
+    def request(
+        self, message: ToSupervisor, request_id: int, *, timeout: float | None
+    ) -> RankAnswer:
         """Send a request and wait for its answer.
 
         Answers to requests that were given up are skipped.
@@ -123,7 +155,7 @@ class Channel:
             self.notify(message)
             return self._answer({request_id}, deadline)
 
-    def withdraw(self, request_id: int) -> ToRank:
+    def withdraw(self, request_id: int) -> RankAnswer:
         """Withdraw a request that timed out or was interrupted.
 
         Returns the answer to the request if the supervisor had sent one already, else a `Refused`
@@ -139,36 +171,31 @@ class Channel:
             self.notify(over)
             return self._answer({request_id, over.id}, time.monotonic() + WITHDRAW_S)
 
-    def _answer(self, ids: set[int], deadline: float | None) -> ToRank:
+    def _answer(self, ids: set[int], deadline: float | None) -> RankAnswer:
+        is_served = self._take is not None
         while True:
-            answer = self._receive(deadline)
+            left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
+            if not is_served and self._answers.empty() and self._is_readable(left_s):
+                self.read()
+            try:
+                answer = self._answers.get(timeout=left_s if is_served else 0.0)
+            except queue.Empty:
+                if left_s == 0.0:
+                    msg = "the supervisor did not answer in time"
+                    raise TimeoutError(msg) from None
+                continue
+            if answer is None:
+                self._answers.put(None)  # for the next request
+                raise ChannelClosed(_GONE)
             if answer.id in ids:
                 return answer
 
-    def _receive(self, deadline: float | None) -> ToRank:
-        while not self._frames:
-            remaining = None if deadline is None else deadline - time.monotonic()
-            if remaining is not None and remaining <= 0:
-                msg = "the supervisor did not answer in time"
-                raise TimeoutError(msg)
-            self._frames.extend(self._reader.feed(self._receive_some(remaining)))
-        message: ToRank = self._decoder.decode(self._frames.popleft())
-        return message
-
-    def _receive_some(self, remaining: float | None) -> bytes:
+    def _is_readable(self, timeout_s: float | None) -> bool:
         # poll, not settimeout: a timeout on the socket would also hold for a notice that another
         # thread sends meanwhile.
         poller = select.poll()
         poller.register(self._sock, select.POLLIN)
-        try:
-            if not poller.poll(None if remaining is None else remaining * 1000):
-                return b""
-            data = self._sock.recv(1 << 16)
-        except OSError as error:
-            raise ChannelClosed(_GONE) from error
-        if not data:
-            raise ChannelClosed(_GONE)
-        return data
+        return bool(poller.poll(None if timeout_s is None else timeout_s * 1000))
 
     def close(self) -> None:
         """Close the socket; idempotent."""

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from .rank import CellEnded, Pid, WorldConfig
+from .rank import CellEnded, LineNeed, Pid, RankNews, RankOrder, TypedLine, WorldConfig
 from .records import (
     BootProgress,
     HostClock,
@@ -22,6 +22,8 @@ from .records import (
     WorldTopology,
 )
 
+GRACE_S = 5.0  # default time for ranks to end: saves of clean-up code take seconds, people wait
+
 
 class WorkspaceRecord(msgspec.Struct, frozen=True):
     """Record of a running workspace, which its root writes.
@@ -29,7 +31,8 @@ class WorkspaceRecord(msgspec.Struct, frozen=True):
     The user's other processes read the record. Unknown fields are accepted, so that a record of
     another version can be named in an error. ``owner_pid`` is the process that uses the workspace,
     0 for none. ``ends_at`` (on the clock of `time.time`) is when the ranks end unless a client
-    attaches before. ``is_detached``: the ranks stay when the owner exits in order.
+    attaches before. ``is_detached``: the ranks stay when the owner exits in order. A stop takes
+    ``grace_s`` seconds at most. ``cut_off`` is written last: the ranks that a stop has killed.
     """
 
     version: str
@@ -45,6 +48,8 @@ class WorkspaceRecord(msgspec.Struct, frozen=True):
     ends_at: float | None = None
     is_stopping: bool = False
     is_detached: bool = False
+    grace_s: float = GRACE_S
+    cut_off: str = ""
 
     def __repr__(self) -> str:
         """Return a text without keys, for logs and tracebacks."""
@@ -54,12 +59,15 @@ class WorkspaceRecord(msgspec.Struct, frozen=True):
 class CellStatus(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """State of an announced cell: its ranks, and their results.
 
-    ``ended`` has the ends by rank, of the ranks that have ended.
+    ``ended`` has the ends by rank, of the ranks that have ended. ``typed`` is the log of typed lines,
+    and ``needs`` has the ranks that ask for a line; the log may have it already.
     """
 
     cell: str
     ranks: tuple[int, ...]
     ended: dict[int, CellEnded]
+    typed: tuple[TypedLine, ...] = ()
+    needs: tuple[tuple[int, LineNeed], ...] = ()
 
 
 class RankDeath(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -184,6 +192,8 @@ class BootOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     replace a dead rank without a request. ``is_detached``: the ranks stay when a client exits in
     order; the record says so as well. ``hosts`` is empty if all ranks run on this machine; else
     ``world.size`` is the sum of the ranks of the hosts, and ``remote`` says how to start the hosts.
+    ``grace_s`` is the time that ranks have to end (of a script: also to handle the failure of
+    another rank, and between a signal and the next, harder one).
     """
 
     world: WorldConfig
@@ -199,6 +209,7 @@ class BootOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     is_detached: bool = False
     hosts: tuple[HostPlan, ...] = ()
     remote: RemoteOptions = RemoteOptions()
+    grace_s: float = GRACE_S
 
     def __repr__(self) -> str:
         """Return a text without keys, for logs and tracebacks."""
@@ -247,6 +258,13 @@ class CancelCell(msgspec.Struct, frozen=True, tag="cancel_cell", forbid_unknown_
     ranks: tuple[int, ...] = ()
 
 
+class OrderRanks(msgspec.Struct, frozen=True, tag="order_ranks", forbid_unknown_fields=True):
+    """Client: pass an order on to the live ones of these ranks."""
+
+    ranks: tuple[int, ...]
+    order: RankOrder
+
+
 class GetTopology(msgspec.Struct, frozen=True, tag="get_topology", forbid_unknown_fields=True):
     """Client: ask for the present state of the world."""
 
@@ -282,7 +300,10 @@ class Restart(msgspec.Struct, frozen=True, tag="restart", forbid_unknown_fields=
 
 
 class Stop(msgspec.Struct, frozen=True, tag="stop", forbid_unknown_fields=True):
-    """Client: end all ranks and the root supervisor."""
+    """Client: end all ranks and the root supervisor.
+
+    The ranks have the grace time for that. A second `Stop` kills them at once.
+    """
 
     id: int
 
@@ -314,14 +335,15 @@ class BootFailed(msgspec.Struct, frozen=True, tag="boot_failed", forbid_unknown_
 class CellAllowed(msgspec.Struct, frozen=True, tag="cell_allowed", forbid_unknown_fields=True):
     """Root: allow the announced cell to run.
 
-    ``reform`` asks the ranks to join a new epoch first. ``dead`` has the ranks that cannot take
-    part, with the reason.
+    ``reform``: the ranks were asked to join a new epoch first, and ``failed`` has the type and text of
+    the error of each rank that did not. ``dead`` has the ranks that cannot take part, with the reason.
     """
 
     id: int
     epoch: int
     reform: bool
     dead: dict[int, str]
+    failed: dict[int, tuple[str, str]] = {}
 
 
 class PartEnded(msgspec.Struct, frozen=True, tag="part_ended", forbid_unknown_fields=True):
@@ -329,6 +351,13 @@ class PartEnded(msgspec.Struct, frozen=True, tag="part_ended", forbid_unknown_fi
 
     rank: int
     end: CellEnded
+
+
+class RankSays(msgspec.Struct, frozen=True, tag="rank_says", forbid_unknown_fields=True):
+    """Root: pass on a rank's notice."""
+
+    rank: int
+    news: RankNews
 
 
 class TopologyIs(msgspec.Struct, frozen=True, tag="topology_is", forbid_unknown_fields=True):
@@ -395,13 +424,15 @@ class Restarted(msgspec.Struct, frozen=True, tag="restarted", forbid_unknown_fie
     """Root: answer a `Restart`, after one `Replaced` for each replaced rank.
 
     ``failed`` has the reason of each rank that could not be replaced. ``joined`` are ranks that
-    were being restarted already at the time of the request.
+    were being restarted already at the time of the request. ``cut_off`` names the ranks that did
+    not end within the grace time.
     """
 
     id: int
     ranks: tuple[int, ...]
     failed: dict[int, str]
     joined: tuple[int, ...] = ()
+    cut_off: str = ""
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed", forbid_unknown_fields=True):
@@ -412,15 +443,20 @@ class Failed(msgspec.Struct, frozen=True, tag="failed", forbid_unknown_fields=Tr
 
 
 class Stopped(msgspec.Struct, frozen=True, tag="stopped", forbid_unknown_fields=True):
-    """Root: all ranks have ended and the root supervisor ends next."""
+    """Root: all ranks have ended and the root supervisor ends next.
+
+    ``cut_off`` names in one line the ranks that were killed; "": all have ended in order.
+    """
 
     id: int
+    cut_off: str = ""
 
 
 ToRoot = (
     Hello
     | BeginCell
     | CancelCell
+    | OrderRanks
     | GetTopology
     | GetStacks
     | GetTrace
@@ -439,6 +475,7 @@ FromRoot = (
     | BootProgress
     | CellAllowed
     | PartEnded
+    | RankSays
     | TopologyIs
     | StacksAre
     | TraceIs

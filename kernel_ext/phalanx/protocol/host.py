@@ -46,15 +46,15 @@ class RunCommand(msgspec.Struct, frozen=True, tag="run_command", forbid_unknown_
     """Root: start this rank's command.
 
     ``words`` are the command line as the user gave it. The command starts in the host's folder.
-    A script or module runs with ``python`` ("": the supervisor's own interpreter).
+    A script or module runs with ``python`` (empty: the supervisor's own interpreter).
     ``is_script_checked``: the supervisor reports a missing script without starting Python.
     """
 
     rank: Rank
-    words: tuple[str, ...]
-    env: dict[str, str]
+    words: tuple[bytes, ...]
+    env: dict[bytes, bytes]
     is_script_checked: bool
-    python: str = ""
+    python: bytes = b""
 
 
 class CommandInput(msgspec.Struct, frozen=True, tag="command_input", forbid_unknown_fields=True):
@@ -386,6 +386,12 @@ class SignalRank(msgspec.Struct, frozen=True, tag="signal_rank", forbid_unknown_
     number: Annotated[int, msgspec.Meta(ge=1, lt=65)]
 
 
+class EndRank(msgspec.Struct, frozen=True, tag="end_rank", forbid_unknown_fields=True):
+    """Root: interrupt this rank's cell and let the rank end."""
+
+    rank: Rank
+
+
 class Kill(msgspec.Struct, frozen=True, tag="kill", forbid_unknown_fields=True):
     """Root: kill this rank and answer when its process has ended."""
 
@@ -478,6 +484,7 @@ ToHost = (
     | AbortEpoch
     | WatchRanks
     | SignalRank
+    | EndRank
     | Kill
     | Look
     | GetTraces

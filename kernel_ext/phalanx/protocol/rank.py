@@ -1,10 +1,11 @@
 """Define the messages between a rank and its host's supervisor or client.
 
 Rank and supervisor: the rank sends requests, and the answer repeats the ``id``. Notices need no
-answer. The decoder validates each message, so later code need not check again.
+answer. An order comes from the client, through the root, at any time. The decoder validates each
+message, so later code need not check again.
 
-Client and rank: a `RankTask` travels as a cell does, in the metadata of its request, so that a
-task can be repeated and stopped as a cell can. A `RankCall` is answered between cells, with named
+Client and rank: a `RankTask` is the user's work and travels as a cell does, in the metadata of its
+request, so that a task can be repeated and stopped as a cell can. A `RankCall` is answered between cells, with named
 values (`phalanx.rank.pack_values`); it runs no code of cells except the code that packs or loads
 values. The rank's kernel runs both and leaves nothing in the user's namespace.
 """
@@ -38,12 +39,13 @@ class Register(msgspec.Struct, frozen=True, tag="register", forbid_unknown_field
 class Registered(msgspec.Struct, frozen=True, tag="registered", forbid_unknown_fields=True):
     """Supervisor to rank: answer a `Register` with the rank number.
 
-    ``connection`` is ipyparallel's connection file for engines. ``replaces``: another engine had
-    this rank number before and is gone.
+    ``connection`` is ipyparallel's connection file for engines. ``size`` is the size of the world.
+    ``replaces``: another engine had this rank number before and is gone.
     """
 
     id: int
     rank: int
+    size: int
     engine: str
     connection: dict[str, Any]
     replaces: bool = False
@@ -219,6 +221,197 @@ class SplitClosed(msgspec.Struct, frozen=True, tag="split_closed", forbid_unknow
     number: GroupNumber
 
 
+class Step(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """One operation of a group (0: the world), by its number.
+
+    For a message, ``source`` and ``target`` are ranks of the world; for a collective both are -1.
+    """
+
+    epoch: int
+    group: int
+    source: int
+    target: int
+    number: int
+
+    @property
+    def order(self) -> tuple[int, int, int, int]:
+        """Return the sequence of ``number``: a group or a message lane."""
+        return self.epoch, self.group, self.source, self.target
+
+
+class StopReport(msgspec.Struct, frozen=True, tag="stop_report", forbid_unknown_fields=True):
+    """Notice: the progress of a cell that is being stopped.
+
+    The cell ``runs``, is ``held`` before operation ``next``, or was ``stopped`` (interrupted).
+    ``begun`` are the last operations that were begun: one of each group, and one of each lane in
+    which a message has passed in this cell. ``is_open``: one of these is not complete.
+    ``has_called``: this cell has begun an operation. ``place`` says where the cell was stopped, or
+    in which operation it is.
+    """
+
+    state: Literal["runs", "held", "stopped"]
+    begun: tuple[Step, ...] = ()
+    next: Step | None = None
+    is_open: bool = False
+    has_called: bool = False
+    place: str = ""
+    cell: str = ""
+
+
+class InterruptCaught(
+    msgspec.Struct, frozen=True, tag="interrupt_caught", forbid_unknown_fields=True
+):
+    """Notice: the cell's code has caught an interrupt and goes on."""
+
+    cell: str
+
+
+class LineNeed(msgspec.Struct, frozen=True, tag="line_need", forbid_unknown_fields=True):
+    """Notice: this rank waits for a typed line.
+
+    The rank's copy of the log has no line for it before entry ``index``. ``is_command``: an
+    interpreter's prompt asks (pdb's, `code.interact`'s), not a program that reads data.
+    ``n_shown`` is as in `CellEnded`: the prompt stands below this output.
+    """
+
+    cell: str
+    index: int
+    prompt: str
+    password: bool
+    is_command: bool
+    n_shown: int = 0
+
+
+class LineNotNeeded(msgspec.Struct, frozen=True, tag="line_not_needed", forbid_unknown_fields=True):
+    """Notice: this rank no longer waits for a line of data."""
+
+    cell: str
+
+
+class Entered(msgspec.Struct, frozen=True, tag="entered", forbid_unknown_fields=True):
+    """Answer an `EnterWorld`; ``ename`` and ``evalue`` are of the error, if any."""
+
+    id: int
+    ename: str = ""
+    evalue: str = ""
+
+
+class Completed(msgspec.Struct, frozen=True, tag="completed", forbid_unknown_fields=True):
+    """Answer a `Complete`: the completions of the text at ``start:end``.
+
+    ``kinds`` and ``signatures`` have one entry per match. After a draft (``is_draft``) comes another
+    answer.
+    """
+
+    id: int
+    is_draft: bool
+    matches: tuple[str, ...]
+    start: int
+    end: int
+    kinds: tuple[str, ...]
+    signatures: tuple[str, ...]
+
+
+class Inspected(msgspec.Struct, frozen=True, tag="inspected", forbid_unknown_fields=True):
+    """Answer an `Inspect` with the object's description; None: there is no object."""
+
+    id: int
+    text: str | None
+
+
+# Notices that the root passes on to the client.
+RankNews = StopReport | InterruptCaught | LineNeed | LineNotNeeded | Completed | Inspected
+
+
+class TypedLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Entry of a cell's log: a line (None: end of input).
+
+    ``ranks`` are the ranks that get the line; None: every rank, also a rank that reads later. A
+    command always names its ranks.
+    """
+
+    line: str | None
+    ranks: tuple[int, ...] | None = None
+    is_command: bool = False
+
+    def is_for(self, rank: int, is_command: bool) -> bool:
+        """Whether a rank that reads commands (or data) takes this entry."""
+        return self.is_command == is_command and (self.ranks is None or rank in self.ranks)
+
+
+ENTRY = "the entry into the world"  # the cell that a rank runs while it enters
+
+
+class StopCell(msgspec.Struct, frozen=True, tag="stop_cell", forbid_unknown_fields=True):
+    """Order: hold a cell before its next operation, or interrupt it.
+
+    A rank holds the cell for ``hold_s`` seconds at most and then interrupts it; 0: interrupt it now.
+    Stops with the same name ``stop`` interrupt the cell once.
+    """
+
+    cell: str
+    stop: str
+    hold_s: float = 0.0
+
+
+class EnterWorld(msgspec.Struct, frozen=True, tag="enter_world", forbid_unknown_fields=True):
+    """Order of the root: join the present epoch between two cells.
+
+    A `StopCell` for the cell ``ENTRY`` interrupts this.
+    """
+
+    id: int
+
+
+class LetIn(msgspec.Struct, frozen=True, tag="let_in", forbid_unknown_fields=True):
+    """Order: let the held cell continue up to these operations."""
+
+    steps: tuple[Step, ...]
+
+
+class TypeLine(msgspec.Struct, frozen=True, tag="type_line", forbid_unknown_fields=True):
+    """Order: add entry ``index`` to the cell's log of typed lines."""
+
+    cell: str
+    index: int
+    entry: TypedLine
+
+
+class RefuseInput(msgspec.Struct, frozen=True, tag="refuse_input", forbid_unknown_fields=True):
+    """Order: fail the cell's reads with ``message``: nobody can answer."""
+
+    cell: str
+    message: str
+
+
+class OutputDrawn(msgspec.Struct, frozen=True, tag="output_drawn", forbid_unknown_fields=True):
+    """Order: the client has drawn the output up to ``sent`` bytes."""
+
+    sent: Amount
+
+
+class Complete(msgspec.Struct, frozen=True, tag="complete", forbid_unknown_fields=True):
+    """Order: complete the code at this place, in characters."""
+
+    id: int
+    code: str
+    cursor: int
+
+
+class Inspect(msgspec.Struct, frozen=True, tag="inspect", forbid_unknown_fields=True):
+    """Order: describe the object at this place; ``detail`` 1 adds its source."""
+
+    id: int
+    code: str
+    cursor: int
+    detail: int = 0
+
+
+RankOrder = (
+    StopCell | EnterWorld | LetIn | TypeLine | RefuseInput | OutputDrawn | Complete | Inspect
+)
+
+
 ToSupervisor = (
     Register
     | EngineReady
@@ -231,22 +424,11 @@ ToSupervisor = (
     | EpochAborted
     | SplitFormed
     | SplitClosed
+    | Entered
+    | RankNews
 )
-ToRank = Registered | Welcome | Gathered | Refused
-
-
-class RankPing(msgspec.Struct, frozen=True, tag="rank_ping", forbid_unknown_fields=True):
-    """Answer and do nothing else."""
-
-
-class EnterWorld(msgspec.Struct, frozen=True, tag="enter_world", forbid_unknown_fields=True):
-    """Join the present world and bind its names for the cells."""
-
-
-class Introduce(msgspec.Struct, frozen=True, tag="introduce", forbid_unknown_fields=True):
-    """Bind ``rank size px np`` for the cells without joining a world."""
-
-    size: int
+RankAnswer = Registered | Welcome | Gathered | Refused
+ToRank = RankAnswer | RankOrder
 
 
 class CopyNames(msgspec.Struct, frozen=True, tag="copy_names", forbid_unknown_fields=True):
@@ -284,7 +466,7 @@ class PublishLinks(msgspec.Struct, frozen=True, tag="publish_links", forbid_unkn
     """Measure the links of all pairs; rank 0 publishes the result."""
 
 
-RankTask = RankPing | EnterWorld | Introduce | CopyNames | Evaluate | PublishSweep | PublishLinks
+RankTask = CopyNames | Evaluate | PublishSweep | PublishLinks
 
 
 class BindValues(msgspec.Struct, frozen=True, tag="bind_values", forbid_unknown_fields=True):
@@ -443,39 +625,3 @@ def say_message(op: str, peer: int, seq: int = 0) -> str:
     """Describe a message that a rank waits to send or to receive."""
     number = f" #{seq}" if seq else ""
     return f"{op}{number} {'from' if op == 'recv' else 'to'} rank {peer}"
-
-
-class Step(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """One operation of a group (0: the world), by its number.
-
-    For a message, ``source`` and ``target`` are ranks of the world; for a collective both are -1.
-    """
-
-    epoch: int
-    group: int
-    source: int
-    target: int
-    number: int
-
-    @property
-    def order(self) -> tuple[int, int, int, int]:
-        """Return the sequence of ``number``: a group or a message lane."""
-        return self.epoch, self.group, self.source, self.target
-
-
-class StopReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Rank to the client that stops its cell: the cell's progress.
-
-    The cell ``runs``, is ``held`` before operation ``next``, or was ``stopped`` (interrupted).
-    ``begun`` are the last operations that were begun: one of each group, and one of each lane in
-    which a message has passed in this cell. ``is_open``: one of these is not complete.
-    ``has_called``: this cell has begun an operation. ``place`` says where the cell was stopped, or
-    in which operation it is.
-    """
-
-    state: Literal["runs", "held", "stopped"]
-    begun: tuple[Step, ...] = ()
-    next: Step | None = None
-    is_open: bool = False
-    has_called: bool = False
-    place: str = ""

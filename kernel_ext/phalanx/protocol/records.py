@@ -37,7 +37,7 @@ LIMITS_MIME = "application/vnd.phalanx.limits+json"
 SweepState = Literal["waiting", "measuring", "done", "stopped", "failed"]
 # The launcher of scripts forwards these signals to the ranks; they do not end a launch.
 USER_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT, signal.SIGWINCH)
-SHOWS_ERROR = "writing the traceback of its error"  # state of a rank after its code has ended
+SHOWS_ERROR = "writing the traceback of an error"  # state of a rank after its code has ended
 MOST_CONNECTIONS = 64  # per link and address, and addresses per host: more is a mistake
 BootState = Literal["starting", "up", "failed"]
 
@@ -459,6 +459,29 @@ def say_late(stacks: Mapping[int, RankStack], limit_s: float) -> str:
     return f"{name_ranks(stacks)} did not end within {limit_s:g} s of the stop ({_places(stacks)})"
 
 
+def say_killed(stacks: Mapping[int, RankStack], limit_s: float) -> str:
+    """Say which ranks were killed because a stop has not ended them.
+
+    Examples
+    --------
+    >>> say_killed({1: RankStack(place="cell line 3"), 2: RankStack(place="cell line 3")}, 5.0)
+    'ranks 1-2 did not end within 5 s of the stop (at cell line 3) and were killed'
+    """
+    return f"{say_late(stacks, limit_s)} and {'was' if len(stacks) == 1 else 'were'} killed"
+
+
+def say_killed_at_once(ranks: Collection[int]) -> str:
+    """Say which ranks a second stop has killed.
+
+    Examples
+    --------
+    >>> say_killed_at_once([1])
+    'rank 1 had not ended at the second stop and was killed'
+    """
+    were = "was" if len(ranks) == 1 else "were"
+    return f"{name_ranks(sorted(ranks))} had not ended at the second stop and {were} killed"
+
+
 def _places(stacks: Mapping[int, RankStack]) -> str:
     """Return the ranks' common place, or the place of each rank."""
     places = {stack.summary for stack in stacks.values()}
@@ -526,35 +549,3 @@ class BootProgress(msgspec.Struct, frozen=True, tag="boot_progress", forbid_unkn
     state: BootState
     seconds: float
     text: str = ""
-
-
-class LineNeed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Request of a rank for a typed line.
-
-    The rank's copy of the log has no line for it before entry ``index``. ``is_command``: an
-    interpreter's prompt asks (pdb's, `code.interact`'s), not a program that reads data.
-    ``is_again``: the rank repeats the request, because the request or the line may have been lost.
-    """
-
-    cell: str
-    index: int
-    prompt: str
-    password: bool
-    is_command: bool
-    is_again: bool = False
-
-
-class TypedLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Entry of a cell's log: a line (None: end of input).
-
-    ``ranks`` are the ranks that get the line; None: every rank, also a rank that reads later. A
-    command always names its ranks.
-    """
-
-    line: str | None
-    ranks: tuple[int, ...] | None = None
-    is_command: bool = False
-
-    def is_for(self, rank: int, is_command: bool) -> bool:
-        """Whether a rank that reads commands (or data) takes this entry."""
-        return self.is_command == is_command and (self.ranks is None or rank in self.ranks)

@@ -34,8 +34,7 @@ def cost(data: bytes) -> int:
 class ScriptOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Options that the root supervisor of a script reads first.
 
-    ``env`` is added to the supervisor's environment for every rank. ``grace_s`` is the time to
-    handle the failure of another rank, and the time between a signal and the next, harder one.
+    ``env`` is added to the supervisor's environment for every rank.
 
     ``command`` is for this machine. Other hosts look up ``words``, the command as the user gave it.
     ``is_script_checked``: a script named in ``words`` must exist. ``keep_going``: the failure of a
@@ -46,7 +45,6 @@ class ScriptOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     boot: BootOptions
     command: tuple[str, ...]
     env: dict[str, str]
-    grace_s: float
     words: tuple[str, ...] = ()
     is_script_checked: bool = True
     keep_going: bool = False

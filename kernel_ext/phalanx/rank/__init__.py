@@ -57,6 +57,8 @@ from .output import (
     publish_links,
     publish_sweep,
 )
+from .output_widgets import OutputWidgets, add_output
+from .signals import SignalHandlers, describe_error, in_cell
 
 __all__ = [
     "POST_MORTEM",
@@ -74,16 +76,21 @@ __all__ = [
     "NoCellRuns",
     "OutputRecord",
     "OutputThrottle",
+    "OutputWidgets",
     "RankInputLog",
+    "SignalHandlers",
     "TypedLines",
+    "add_output",
     "asks_for_commands",
     "bind",
     "call_packed",
     "copy_names",
     "cut",
+    "describe_error",
     "enter",
     "escape_surrogates",
     "fetch",
+    "in_cell",
     "introduce",
     "keep_no_outputs",
     "leave_debuggers",

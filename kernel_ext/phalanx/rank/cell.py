@@ -175,7 +175,7 @@ class InterruptGate:
         self._stopped: set[str] = set()
         self._is_sent = False  # SIGINT was sent to the cell that runs
         self._has_looked = True  # the main thread has checked for signals since then
-        self._runs_code = False
+        self._runs_code = self._is_closed = False
         signal.signal(NUDGE, self._on_nudge)
 
     def _on_nudge(self, number: int, frame: object) -> None:
@@ -193,12 +193,12 @@ class InterruptGate:
         Raises
         ------
         KeyboardInterrupt
-                The cell was interrupted before it began.
+                The cell was interrupted before it began, or the rank is ending.
         """
         with self._lock:
             self._running = cell
             self._is_sent = self._runs_code = False
-            was_stopped = cell in self._stopped
+            was_stopped = cell in self._stopped or self._is_closed
             self._stopped.clear()
         if was_stopped:
             raise KeyboardInterrupt
@@ -215,10 +215,22 @@ class InterruptGate:
         if is_lost:
             signal.raise_signal(signal.SIGINT)
 
-    def end(self) -> None:
-        """Leave the cell."""
+    def end(self) -> bool:
+        """Leave the cell; return whether the rank is ending."""
         with self._lock:
             self._running = None
+            return self._is_closed
+
+    def close(self) -> str | None:
+        """Let no cell begin any more; return the cell that runs.
+
+        Without a cell, a request of another client that runs is interrupted.
+        """
+        with self._lock:
+            self._is_closed = True
+            if self._running is None:  # between requests the rank ignores the signal
+                signal.pthread_kill(self._main_thread, signal.SIGINT)
+            return self._running
 
     def interrupt(self, cell: str) -> None:
         """Raise KeyboardInterrupt in the cell, now or when the cell begins."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bdb
+import builtins
 import cmd
 import code
 import os
@@ -39,6 +40,8 @@ def prepare_debuggers(shell: Any) -> None:
     - pdb leaves SIGINT alone: its handler would swallow a stop while the program runs on after
       ``c``, and would stay installed.
     - Stepping goes from one statement of a cell to the next, not into the shell's code.
+    - `code.interact` and pdb's ``interact`` show each value, and `exit` ends that console, not the
+      cell. (Python 3.13 has this as ``local_exit``.) No front end can type the end of the input.
     """
 
     def break_into_debugger(*, header: str | None = None, **_: Any) -> None:
@@ -65,6 +68,27 @@ def prepare_debuggers(shell: Any) -> None:
         if not (is_statement(frame) and getattr(self, "stopped_in", None) is frame.f_code):
             leave(self, frame, value)
 
+    def interact_until_exit(
+        console: Any, banner: str | None = None, exitmsg: str | None = None
+    ) -> None:
+        known, names = vars(builtins), ("exit", "quit", "_")
+        kept = {name: known[name] for name in names if name in known}  # IPython removes them
+        known.update(exit=shell.exiter, quit=shell.exiter)
+        hook = sys.displayhook
+        sys.displayhook = sys.__displayhook__  # the shell's shows a cell's last value, at its end
+        try:
+            interact(console, banner, exitmsg)
+        except SystemExit:
+            said = f"now exiting {type(console).__name__}..." if exitmsg is None else exitmsg
+            console.write(f"{said}\n" if said else "")
+        finally:
+            sys.displayhook = hook
+            for name in names:
+                known.pop(name, None)
+            known.update(kept)
+
+    interact = code.InteractiveConsole.interact
+    code.InteractiveConsole.interact = interact_until_exit  # type: ignore[assignment]
     call, line, leave = pdb.Pdb.user_call, pdb.Pdb.user_line, pdb.Pdb.user_return
     if not os.environ.get("PYTHONBREAKPOINT"):
         sys.breakpointhook = break_into_debugger

@@ -27,12 +27,9 @@ from __future__ import annotations
 import io
 import logging
 import threading
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
-
-import msgspec
 
 from phalanx.distributed import Loss
 from phalanx.errors import RankFailure
@@ -42,9 +39,6 @@ from phalanx.protocol import LineNeed, TypedLine
 # a Condition's wait in the main thread returns on a signal only when it has a timeout. The loss of
 # a rank is seen as soon as in an operation. A poll costs 15 us.
 POLL_S = 0.04
-# If a connection breaks, a request or a line may be lost. So a waiting reader asks again after 1 s,
-# then after 2 s, 4 s, and at most 30 s.
-AGAIN_S, MOST_S = 1.0, 30.0
 
 log = logging.getLogger(__name__)
 
@@ -108,11 +102,6 @@ class RankInputLog:
         """Add entry ``index`` of the log; a repeated entry is ignored."""
         self._entries.setdefault(index, entry)
 
-    @property
-    def entries(self) -> list[tuple[int, TypedLine]]:
-        """Return the received entries with their index, in order."""
-        return sorted(self._entries.items(), key=lambda found: found[0])
-
     def read(self, *, is_command: bool) -> str | MissingInput:
         """Take the next line of this kind for this rank.
 
@@ -165,7 +154,6 @@ class TypedLines:
         self._readers: dict[bool, int] = {}  # by is_command: the thread that reads now
         self._lost: frozenset[int] = frozenset()  # ranks that were lost before the cell began
         self._raised: set[int] = set()  # epochs with a loss that a read of this cell has raised
-        self._needs: dict[bool, LineNeed] = {}  # by is_command: the open need
 
     def begin(self, cell: str, lost: Iterable[int] = ()) -> None:
         """Start a cell's log; keep lines that came early.
@@ -189,25 +177,9 @@ class TypedLines:
             self._condition.notify_all()
 
     @property
-    def cell(self) -> str:
-        """Return the name of the cell that runs; empty between cells."""
-        return self._cell
-
-    @property
     def main_thread_reads(self) -> bool:
         """Whether the main thread waits for data or a debugger's command."""
         return threading.main_thread().ident in self._readers.values()
-
-    def repeat_needs(self) -> None:
-        """Send the open needs again, for a new client."""
-        with self._condition:
-            for need in self._needs.values():
-                self._ask(need)
-
-    def typed(self) -> list[tuple[int, TypedLine]]:
-        """Return the entries of the running cell's log so far."""
-        with self._condition:
-            return self._logs[self._cell].entries if self._cell else []
 
     def feed(self, cell: str, index: int, entry: TypedLine) -> None:
         """Add an entry to a cell's log."""
@@ -263,28 +235,19 @@ class TypedLines:
             finally:
                 if self._readers.get(is_command) == me:
                     del self._readers[is_command]
-                    self._needs.pop(is_command, None)
                     self._condition.notify_all()
 
     def _next(self, read: _Read, prompt: str, password: bool) -> str:
         cell, is_command = read.cell, read.is_command
         is_asked = False
-        again_s = after_s = AGAIN_S
         try:
             while isinstance(found := self._logs[cell].read(is_command=is_command), MissingInput):
                 if cell in self._refusals:
                     raise RuntimeError(self._refusals[cell])
                 self._check_loss(read)
                 if not is_asked:
-                    need = LineNeed(cell, found.index, prompt, password, is_command)
-                    self._needs[is_command] = need
-                    self._ask(need)
+                    self._ask(LineNeed(cell, found.index, prompt, password, is_command))
                     is_asked = True
-                    again_s = time.monotonic() + after_s
-                elif time.monotonic() >= again_s:
-                    self._ask(msgspec.structs.replace(need, index=found.index, is_again=True))
-                    after_s = min(2 * after_s, MOST_S)
-                    again_s = time.monotonic() + after_s
                 self._wait(read)
         except RankFailure:
             if is_asked:

@@ -173,19 +173,27 @@ def keep_no_outputs(shell: Any) -> None:
         history.outputs = _NoOutputs()
 
 
-def prepare_bars() -> None:
-    """Make `tqdm.notebook` (and so `tqdm.auto`) draw as `tqdm` does."""
-    sys.meta_path.insert(0, _TextBars())
+def prepare_bars(has_widgets: Callable[[], bool]) -> None:
+    """Make `tqdm.notebook` (and so `tqdm.auto`) draw text without widgets.
+
+    ``has_widgets`` is asked when the module is imported: where widgets are live, bars are, too.
+    """
+    sys.meta_path.insert(0, _TextBars(has_widgets))
 
 
 class _TextBars(MetaPathFinder, Loader):
     """Import `tqdm.notebook` as a module with tqdm's bars for terminals."""
 
+    def __init__(self, has_widgets: Callable[[], bool]) -> None:
+        self._has_widgets = has_widgets
+
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Find `tqdm.notebook`; leave other names to the next finder."""
-        return spec_from_loader(fullname, self) if fullname == NOTEBOOK else None
+        if fullname != NOTEBOOK or self._has_widgets():
+            return None
+        return spec_from_loader(fullname, self)
 
     def exec_module(self, module: ModuleType) -> None:
         """Fill the module with text bars.

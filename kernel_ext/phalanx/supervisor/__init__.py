@@ -26,7 +26,7 @@ from .processes.system import (
     threads_each,
     usable_cores,
 )
-from .runtime_dir import check_name, claim_name, find_record, list_records
+from .runtime_dir import check_name, claim_name, find_record, kept_record, list_records
 
 __all__ = [
     "THREADS_VARIABLE",
@@ -42,6 +42,7 @@ __all__ = [
     "far_script",
     "find_record",
     "job_folder",
+    "kept_record",
     "launch_root",
     "list_records",
     "needed_descriptors",

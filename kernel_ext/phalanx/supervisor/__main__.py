@@ -22,6 +22,7 @@ import zmq.asyncio
 
 from phalanx.errors import DistributedError
 from phalanx.protocol import USER_SIGNALS, BootOptions, RootAddress
+from phalanx.protocol.os_text import decode_options
 from phalanx.protocol.scripts import ScriptOptions
 
 from .engine.curve import only_client
@@ -73,7 +74,7 @@ async def _run_workspace(
 
     root = WorkspaceRoot(options, client, address)
     for number in _ENDING:
-        asyncio.get_running_loop().add_signal_handler(number, root.end)
+        asyncio.get_running_loop().add_signal_handler(number, root.stop)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
     await root.run()
 
@@ -125,9 +126,9 @@ def main() -> None:
     options: BootOptions | ScriptOptions
     if role == "script":
         signal.pthread_sigmask(signal.SIG_BLOCK, _OF_SCRIPTS)
-        options = msgspec.json.decode(line, type=ScriptOptions)
+        options = decode_options(line, ScriptOptions)
     else:
-        options = msgspec.json.decode(line, type=BootOptions)
+        options = decode_options(line, BootOptions)
     boot = options.boot if isinstance(options, ScriptOptions) else options
     try:
         here = [plan for plan in boot.hosts if plan.is_local]

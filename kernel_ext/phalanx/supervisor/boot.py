@@ -20,6 +20,7 @@ import msgspec
 
 from phalanx.errors import DistributedError
 from phalanx.protocol import BootOptions, RootAddress, WorkspaceRecord
+from phalanx.protocol.os_text import encode_options
 from phalanx.protocol.scripts import ScriptOptions
 
 from .processes.child import exit_reason
@@ -87,6 +88,7 @@ def launch_root(
     DistributedError
         The root did not start; the text holds its output.
     """
+    first_line = encode_options(options)
     # An unlinked file, not a pipe: the supervisor may outlive this process, and must not die
     # of writing to a pipe without a reader.
     log = tempfile.TemporaryFile()  # noqa: SIM115 - the RootProcess closes it
@@ -106,7 +108,7 @@ def launch_root(
     has_answered = True
     try:
         with popen.stdin as stdin, popen.stdout as stdout:  # type: ignore[union-attr]
-            stdin.write(msgspec.json.encode(options) + b"\n")
+            stdin.write(first_line)
             stdin.flush()
             has_answered = bool(select.select([stdout], [], [], timeout_s)[0])
             line = stdout.readline() if has_answered else b""

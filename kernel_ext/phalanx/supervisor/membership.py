@@ -228,6 +228,11 @@ class WorldState:
         """Return the dead ranks, with the reasons; see `RankDirectory.dead`."""
         return self.ranks.dead
 
+    @property
+    def alive(self) -> set[int]:
+        """Return the ranks that are not dead."""
+        return set(range(self.size)) - self.dead.keys()
+
     def lose(
         self, rank: int, reason: str, consequence: str = "", *, will_return: bool = False
     ) -> list[Answer]:
@@ -429,9 +434,9 @@ class WorldState:
         if ranks is not None:
             ranks.discard(rank)
 
-    def forget_cell(self, cell: str) -> None:
-        """Drop a cell that was announced and never sent."""
-        self._running.pop(cell, None)
+    def forget_cell(self, cell: str) -> bool:
+        """Drop a cell that was announced and never sent; False if unknown."""
+        return self._running.pop(cell, None) is not None
 
     def absence_reason(self, rank: int) -> str:
         """Return the reason for a rank's absence from the running cell."""
@@ -448,7 +453,7 @@ class WorldState:
         """
         if not self.has_cells:
             return set()
-        away = set(range(self.size)) - self.dead.keys() - self._living_on
+        away = self.alive - self._living_on
         return away - self._running.get(self._newest(), set())
 
     def _newest(self) -> str:
@@ -551,7 +556,8 @@ class MembershipCoordinator:
         said = f"{reason}; {consequence}" if consequence else reason
         self._host.abort(self._world.epoch, AbortKind.RANK_FAILURE, rank, said)
         self.send_all(self._world.lose(rank, reason, consequence, will_return=will_return))
-        self._host.give_back(rank)
+        if self._host.status(rank) is not None:  # a rank that is being ended may still save arrays
+            self._host.give_back(rank)
 
     def send_all(self, answers: list[Answer]) -> None:
         """Send answers to live ranks."""

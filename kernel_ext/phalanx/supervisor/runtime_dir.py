@@ -13,8 +13,8 @@ import re
 import stat
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -254,6 +254,25 @@ def find_record(name: str) -> WorkspaceRecord | None:
         if record is not None:
             return record
     return None
+
+
+@contextmanager
+def kept_record(record: WorkspaceRecord) -> Iterator[Callable[[], WorkspaceRecord]]:
+    """Keep a record readable after its root has removed the file.
+
+    Yields a function that returns the newest record; ``record`` if its file is gone already.
+    """
+    with ExitStack() as opened:
+        fds = []
+        for folder in _folders():
+            with suppress(FileNotFoundError):
+                fds.append(opened.enter_context(_opened(folder / f"{record.name}{_ENDING}")))
+
+        def read() -> WorkspaceRecord:
+            found = (_decode(Path(record.name), os.pread(fd, 1 << 16, 0)) for fd in fds)
+            return next((one for one in found if one and one.pid == record.pid), record)
+
+        yield read
 
 
 def _read(path: Path) -> WorkspaceRecord | None:

@@ -18,7 +18,7 @@ from .connection.connect import (
 )
 from .connection.root_client import SampleView
 from .options import Job, Placement, resolve_placement
-from .output.events import IMAGE_KINDS, Clear, Display, is_image
+from .output.events import IMAGE_KINDS, WIDGET, Clear, Display, is_image
 from .output.notices import (
     grouped,
     parse_ranks,
@@ -40,6 +40,7 @@ from .workspace import Workspace
 __all__ = [
     "IMAGE_KINDS",
     "MAX_LINES",
+    "WIDGET",
     "CannotAsk",
     "Clear",
     "Completions",

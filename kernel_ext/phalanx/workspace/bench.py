@@ -44,7 +44,7 @@ from phalanx.protocol import (
 
 from .cells.runner import CellRunner
 from .cells.slot import CellRuns
-from .cells.stopping import ctrl_c
+from .connection.transport import ctrl_c
 from .options import checked_whole
 from .output.events import Display
 from .output.view import QuietView
@@ -52,11 +52,6 @@ from .output.view import QuietView
 _LOOK_S = 0.2  # a waiting sweep checks this often whether it was stopped
 _MOST_S = 12.0  # longest time for one size: twice the 5 s of `sweep`, plus the checks
 _MOST_KEPT = 16  # sweeps kept per workspace
-
-
-def _sizes_of(task: PublishSweep) -> tuple[int, ...]:
-    """Return the sizes to measure, in bytes; (0,) for a barrier."""
-    return (0,) if task.op == "barrier" else sizes_between(task.begin, task.end, task.factor)
 
 
 class BenchView(QuietView):
@@ -107,25 +102,15 @@ class Sweep:
     the flag that says whether there is a cell to interrupt.
     """
 
-    def __init__(
-        self,
-        task: PublishSweep,
-        ranks: int,
-        runner: Callable[[], CellRunner],
-        limits: Callable[[], tuple[Limit, ...] | None],
-        learn: Callable[[tuple[Limit, ...]], None],
-        keep: Callable[[SweepRun], None],
-        *,
-        wait: bool,
-    ) -> None:
-        self.op, self.dtype, self.ranks = task.op, task.dtype, ranks
-        self.sizes = _sizes_of(task)
+    def __init__(self, bench: BandwidthBench, task: PublishSweep, *, wait: bool) -> None:
+        self.op, self.dtype, self.ranks = task.op, task.dtype, bench.size
+        # In bytes; a barrier has no size.
+        self.sizes = (
+            (0,) if task.op == "barrier" else sizes_between(task.begin, task.end, task.factor)
+        )
         self.points: tuple[Measurement, ...] = ()
         self.limits: tuple[Limit, ...] = ()
-        self._task = task
-        self._runner, self._keep = runner, keep
-        self._find_limits, self._learn = limits, learn
-        self._wait = wait
+        self._bench, self._task, self._wait = bench, task, wait
         self._view = BenchView(self._on_begin, self._on_limits)
         self._lock = threading.Lock()
         self._is_running = False  # the ranks run the cell
@@ -152,7 +137,7 @@ class Sweep:
 
     def _interrupt(self) -> None:
         with suppress(DistributedError):  # the ranks are gone, so the sweep has ended
-            self._runner().interrupt()
+            self._bench.up().interrupt()
 
     @property
     def progress(self) -> SweepProgress:
@@ -257,7 +242,7 @@ class Sweep:
         else:
             self._state = "done"
         if self.points:
-            self._keep(self.run)
+            self._bench.keep(self.run)
 
     # -- the cell's thread --------------------------------------------------------------------
 
@@ -272,17 +257,17 @@ class Sweep:
     def _on_limits(self, limits: tuple[Limit, ...]) -> None:
         self.limits = limits
         self._last_s = time.monotonic()  # the time of the first size starts here
-        self._learn(limits)
+        self._bench.learn(limits)
 
     def _work(self) -> None:
         try:
             while not self._stop.is_set():
-                runner = self._runner()
+                runner = self._bench.up()
                 if self._wait and not runner.wait_idle(_LOOK_S):
                     continue
                 try:
                     runner.check_idle()
-                    known = self._find_limits()
+                    known = self._bench.known_limits()
                     self.limits = known or ()
                     self._run(runner, with_limits=known is None)
                     return
@@ -306,22 +291,14 @@ class Sweep:
 class BandwidthBench:
     """Makes the sweeps of one workspace, and keeps the last results.
 
-    Parameters
-    ----------
-    size : int
-        Number of ranks.
-    up : callable
-        Returns the runner of cells, or raises.
-    topology : callable
-        Returns the current topology.
+    ``up`` returns the runner of cells, or raises.
     """
 
     def __init__(
         self, size: int, up: Callable[[], CellRunner], topology: Callable[[], WorldTopology]
     ) -> None:
         self.sweeps: tuple[SweepRun, ...] = ()
-        self._size = size
-        self._up = up
+        self.size, self.up = size, up
         self._topology = topology
         self._limits: tuple[Limit, ...] = ()
 
@@ -341,23 +318,20 @@ class BandwidthBench:
         begin, end, factor, iterations = (
             checked_whole(what, number, 0) for what, number in numbers.items()
         )
-        check_request(op, dtype, iterations, ranks=self._size)
+        check_request(op, dtype, iterations, ranks=self.size)
         sizes = sizes_between(begin, end, factor)
-        self._up()
+        self.up()
         # Ranks of other hosts check their memory when the sweep starts.
         check_memory(sizes, self._ranks_here(), available_memory())
         task = PublishSweep(op, begin, end, factor, dtype, iterations)
-        return Sweep(
-            task, self._size, self._up, self._known_limits, self._learn_limits, self._keep_sweep,
-            wait=wait,
-        )  # fmt: skip
+        return Sweep(self, task, wait=wait)
 
     def _ranks_here(self) -> int:
         world = self._topology()
         here = {host.index for host in world.hosts if host.name == socket.gethostname()}
         return sum(rank.host in here for rank in world.ranks)
 
-    def _known_limits(self) -> tuple[Limit, ...] | None:
+    def known_limits(self) -> tuple[Limit, ...] | None:
         """Return the machine's limits, measured once per workspace.
 
         None if ranks run on other hosts: the ranks then measure the limits when the sweep starts.
@@ -369,11 +343,11 @@ class BandwidthBench:
             self._limits = measure_limits({link.transport for link in world.links})
         return self._limits
 
-    def _learn_limits(self, limits: tuple[Limit, ...]) -> None:
+    def learn(self, limits: tuple[Limit, ...]) -> None:
         if all(limit.gbs > 0 for limit in limits):  # else the next sweep measures again
             self._limits = limits
 
-    def _keep_sweep(self, run: SweepRun) -> None:
+    def keep(self, run: SweepRun) -> None:
         self.sweeps = (*self.sweeps, run)[-_MOST_KEPT:]
 
 

@@ -14,8 +14,7 @@ from typing import Any, Generic, TypeVar
 from phalanx.protocol import name_ranks
 from phalanx.rank import bind, fetch, load_value, map_block, pack_call, pack_values
 
-from .cells.stopping import ctrl_c
-from .connection.transport import say_error
+from .connection.transport import ctrl_c, say_error
 from .lifecycle import Lifecycle
 from .options import checked_name
 from .output.events import Event, StopRequest

@@ -36,7 +36,7 @@ class Lifecycle:
         self._name = connection.name
         self._notice = notice
         self._is_detached = connection.is_detached
-        self._is_closed = self._ends_with_kernel = False
+        self._is_closed = self._is_closing = self._ends_with_kernel = False
         self._was_alive = True  # at the time of the close
         self._how_closed = "stopped"
         self._why_closed = "this workspace was stopped; start another with %distributed start -n 4"
@@ -97,10 +97,16 @@ class Lifecycle:
 
     def stop(self) -> None:
         """End the ranks; idempotent. See `Workspace.stop`."""
-        if self._is_closed:
+        if self._is_closing:  # another thread waits for the ranks' end
+            self.root.kill_ranks()
+        elif self._is_closed:
             self.thread.close()  # still open if the workspace was taken over
-            return
-        self._close(self.root.stop)
+        else:
+            self._close(self._end_ranks)
+
+    def _end_ranks(self) -> None:
+        if cut_off := self.root.stop():
+            self._notice(cut_off)
 
     def detach(self) -> None:
         """Leave the ranks running; idempotent. See `Workspace.detach`."""
@@ -116,11 +122,13 @@ class Lifecycle:
         self._is_closed = True
         self._forget_ends()
         if self.runner is not None:
-            self.runner.taken(self._why_closed)  # ends a background call (``block=False``)
+            self.runner.taken(self._why_closed)  # ends the calls of other threads
             self.runner.close_client()
         try:
+            self._is_closing = True
             leave()
         finally:
+            self._is_closing = False
             self.thread.close()
 
     def _forget_ends(self) -> None:

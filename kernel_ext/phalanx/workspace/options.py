@@ -21,8 +21,15 @@ import msgspec
 import zmq
 
 from phalanx import hosts as host_records
-from phalanx.errors import DistributedError, NotSupported
-from phalanx.protocol import MOST_CONNECTIONS, HostPlan, JobOptions, RemoteOptions, WorldConfig
+from phalanx.errors import DistributedError, NotSupported, is_refused, say_refusal
+from phalanx.protocol import (
+    GRACE_S,
+    MOST_CONNECTIONS,
+    HostPlan,
+    JobOptions,
+    RemoteOptions,
+    WorldConfig,
+)
 from phalanx.supervisor import THREADS_VARIABLE, check_name, threads_each, usable_cores
 
 TRANSPORT_VARIABLE = "PHALANX_TRANSPORT"
@@ -149,6 +156,7 @@ class StartOptions:
     is_detached: bool = False
     hosts: tuple[HostPlan, ...] = ()
     remote: RemoteOptions = HERE
+    grace_s: float = GRACE_S
 
     def world(self, name: str) -> WorldConfig:
         """Return the options that root, hosts and ranks share."""
@@ -172,12 +180,14 @@ def checked_options(
     is_detached: bool = False,
     hosts: tuple[HostPlan, ...] = (),
     remote: RemoteOptions = HERE,
+    grace_s: float = GRACE_S,
 ) -> StartOptions:
     """Check a user's options; raise `ValueError` with one line."""
     if hosts:
         ranks = sum(plan.ranks for plan in hosts)
     ranks = checked_whole("the number of ranks", ranks, 1)
     checked_seconds("linger", linger_s)
+    checked_seconds("grace", grace_s)
     checked_seconds("heartbeat_timeout", heartbeat_timeout_s, is_above_0=True)
     chosen = f"local-{os.getpid()}" if name is None else check_name(checked_text("name", name))
     return StartOptions(
@@ -191,6 +201,7 @@ def checked_options(
         is_detached=bool(is_detached),
         hosts=hosts,
         remote=remote,
+        grace_s=grace_s,
     )
 
 
@@ -219,10 +230,9 @@ def starting() -> Iterator[None]:
     except DistributedError:  # some are OSErrors as well
         raise
     except (OSError, MemoryError, zmq.ZMQError, RuntimeError) as error:
-        # Python reports a refused thread only as RuntimeError "can't start new thread".
-        if type(error) is RuntimeError and "thread" not in str(error):
+        if not is_refused(error) and not isinstance(error, zmq.ZMQError):
             raise
-        msg = f"the ranks cannot be started from here: {getattr(error, 'strerror', '') or error}"
+        msg = f"the ranks cannot be started from here: {say_refusal(error)}"
         raise DistributedError(msg) from error
 
 

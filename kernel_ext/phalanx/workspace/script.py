@@ -20,7 +20,7 @@ import zmq
 
 import phalanx
 from phalanx.errors import DistributedError
-from phalanx.protocol import BootOptions, BootProgress, GetStacks, Hello, Notice, StacksAre
+from phalanx.protocol import GRACE_S, BootOptions, BootProgress, GetStacks, Hello, Notice, StacksAre
 from phalanx.protocol.scripts import (
     WINDOW_COST,
     AllEnded,
@@ -115,7 +115,7 @@ class Script:
         job: Job,
         *,
         transport: str | None = None,
-        grace_s: float = 5.0,
+        grace_s: float = GRACE_S,
         slow_operation_s: float = 10.0,
         heartbeat_timeout_s: float = HEARTBEAT_TIMEOUT_S,
         keep_going: bool = False,
@@ -134,12 +134,12 @@ class Script:
             slow_operation_s=slow_operation_s,
             hosts=job.at.hosts,
             remote=job.at.remote,
+            grace_s=grace_s,
         )
         options = ScriptOptions(
             boot,
             tuple(job.command),
             dict(job.env),
-            grace_s,
             tuple(job.words),
             job.is_script_checked,
             keep_going,

@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 
 from phalanx.distributed import RECORD, Records, records_of
+from phalanx.errors import naming
 from phalanx.protocol import HostClock, TraceIs, name_ranks
 
 Event = dict[str, Any]
@@ -181,12 +182,8 @@ class Trace:
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write `to_json` to a file; raise `OSError` if that fails."""
-        try:
+        with naming(path):
             Path(path).write_bytes(self.to_json())
-        except OSError as error:
-            raise OSError(
-                error.errno, error.strerror, str(path)
-            ) from None  # the inner traceback adds nothing
 
 
 def merged(answer: TraceIs) -> Trace:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import msgspec
 
 from phalanx.protocol import (
+    GRACE_S,
     BindValues,
     BootProgress,
     GiveNames,
@@ -112,6 +113,7 @@ class Workspace:
         transport: str | None = None,
         detach: bool = False,
         auto_restart: bool = False,
+        grace: float = GRACE_S,
         python: str | None = None,
         cwd: str | PathLike[str] | None = None,
         env: Mapping[str, str] | Iterable[str] = (),
@@ -153,6 +155,9 @@ class Workspace:
         auto_restart : bool
             Replace a rank at once when it dies, as `restart` does. A rank that dies five times
             within five minutes stays dead until `restart` is called.
+        grace : float
+            Seconds that ranks have to end (``finally``, ``atexit``) at a stop or a forced restart
+            before they are killed.
         python : str, optional
             The interpreter on the hosts; by default the path of this interpreter. A host with
             another version of phalanx is refused. Another version of numpy or Python is named in a
@@ -213,6 +218,7 @@ class Workspace:
             is_detached=detach,
             hosts=at.hosts,
             remote=at.remote,
+            grace_s=grace,
         )
         with starting():
             self = cls(start_root(options), is_kept=detach)
@@ -592,7 +598,8 @@ class Workspace:
         all : bool
             Replace all ranks.
         force : bool
-            Also replace live ranks: they are killed, with all processes they have started.
+            Also replace live ranks. Their cell is interrupted, and they have the grace time to end
+            before they are killed. All processes they have started are killed.
         copy_from : int, optional
             Rank to copy variables from: values that pickle, and functions and classes made by
             cells. Variables that cannot be copied are named.
@@ -1097,7 +1104,13 @@ class Workspace:
     # -- the end ------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """End the ranks and all processes started for them; idempotent."""
+        """End the ranks and all processes started for them; idempotent.
+
+        A running cell is interrupted, so that its ``finally`` blocks run, and then what the ranks
+        have registered with `atexit`. Ranks that have not ended after the grace time (``grace`` of
+        `start`) are killed, and a line names them. A Ctrl-C meanwhile, or a call from another
+        thread, kills the ranks at once.
+        """
         self._life.stop()
 
     def detach(self) -> None:

@@ -43,7 +43,7 @@ FIRST_TUTORIAL = "01_first_ranks.ipynb"
 @contextmanager
 def lab(folder: Path) -> Iterator[str]:
     """Start ``phalanx lab``; gives the address of the first tutorial. It prints that of START_PAGE."""
-    command = ["-m", "phalanx.cli", "lab", "--folder", folder / "notebooks"]
+    command = ["-m", "phalanx", "lab", "--folder", folder / "notebooks"]
     with _server(
         folder, command, "--LabApp.news_url=None", "--LabApp.expose_app_in_browser=True"
     ) as address:
@@ -124,7 +124,7 @@ def end_ranks(folder: Path) -> None:
     names = [record.stem for record in (folder / "phalanx").glob("*.json")]
     if names:
         subprocess.run(
-            [sys.executable, "-m", "phalanx.cli", "stop", *names],
+            [sys.executable, "-m", "phalanx", "stop", *names],
             env=os.environ | {"XDG_RUNTIME_DIR": str(folder)},
             check=False,
             timeout=PATIENCE_MS / 1000,

@@ -187,6 +187,8 @@ class KernelDriver:
     open: ClassVar[weakref.WeakSet[KernelDriver]] = weakref.WeakSet()
 
     def __init__(self, *, cwd: str | os.PathLike[str] | None = None, **env: str) -> None:
+        self.models: dict[str, dict[str, Any]] = {}  # states of widgets by comm
+        self.echoes: list[tuple[str, dict[str, Any]]] = []  # updates with what they answer
         self._manager = KernelManager(kernel_name="python3")
         self._manager.start_kernel(
             cwd=None if cwd is None else os.fspath(cwd), env={**os.environ, **env}
@@ -303,11 +305,29 @@ class KernelDriver:
         for channel, message in self.messages(seconds):
             n_taken += 1
             sender = message["parent_header"].get("msg_id")
+            self._take_comm(message["msg_type"], message["content"], sender)
             if (cell := self.cells.get(sender) or self.ended.get(sender)) is not None:
                 cell.take(channel, message["msg_type"], message["content"])
                 if cell.is_done:
                     self.cells.pop(sender, None)
         return n_taken
+
+    def _take_comm(self, kind: str, content: dict[str, Any], sender: str) -> None:
+        """Keep the states of widgets, as a page does."""
+        if kind == "comm_open":
+            self.models[content["comm_id"]] = dict(content["data"].get("state", {}))
+        elif kind == "comm_close":
+            self.models.pop(content["comm_id"], None)
+        elif kind == "comm_msg" and content["data"].get("method") in {"update", "echo_update"}:
+            self.models.setdefault(content["comm_id"], {}).update(content["data"]["state"])
+            self.echoes.append((sender, content["data"]))
+
+    def move(self, comm_id: str, **state: Any) -> str:
+        """Change a widget, as somebody does on the page; return the message's id."""
+        data = {"method": "update", "state": state, "buffer_paths": []}
+        message = self._client.session.msg("comm_msg", {"comm_id": comm_id, "data": data})
+        self._client.shell_channel.send(message)
+        return message["header"]["msg_id"]
 
     def messages(self, seconds: float) -> Iterator[tuple[str, dict[str, Any]]]:
         """Messages that are there, or come within ``seconds``."""

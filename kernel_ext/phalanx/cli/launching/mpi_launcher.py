@@ -323,7 +323,7 @@ class MpiLauncher:
         ready = self._selector.select(timeout_s)
         if self._line_typed:
             self._line_typed = False
-            self._screen.lines.line_was_typed()
+            self._screen.write(self._screen.lines.line_was_typed())
         while self._cut:
             self._screen.say(self._cut.popleft())
         has_shown = False

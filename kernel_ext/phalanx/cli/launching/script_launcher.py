@@ -150,7 +150,7 @@ class ScriptLauncher:
             now = time.monotonic()
             if self._line_typed:
                 self._line_typed = False
-                self._screen.lines.line_was_typed()
+                self._screen.write(self._screen.lines.line_was_typed())
             if self._wants_stacks:
                 self._wants_stacks = False
                 script.ask_stacks()

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from .limits import (
+from .fit import (
     AlgorithmChange,
     AlphaBeta,
     algorithm_changes,
     fit_alpha_beta,
     fit_measurements,
-    limits_of_ranks,
-    measure_limits,
     time_left,
-    unknown_limit,
 )
+from .limits import limits_of_ranks, measure_limits, unknown_limit
 from .links import measure_links
 from .request import (
     DTYPES,

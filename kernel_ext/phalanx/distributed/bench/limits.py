@@ -1,4 +1,4 @@
-"""Measure limits of hosts and wires, and fit the cost model.
+"""Measure the limits of hosts and of the wires between them.
 
 The limits are a copy in memory (plain numpy) and a tcp stream (plain sockets) over loopback or
 between hosts. A connection between hosts is made and authenticated like those of a group.
@@ -6,15 +6,12 @@ between hosts. A connection between hosts is made and authenticated like those o
 
 from __future__ import annotations
 
-import itertools
-import math
 import mmap
 import socket
 import threading
 import time
-from collections.abc import Collection, Iterable, Sequence
-from contextlib import closing, suppress
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from contextlib import suppress
 from functools import partial
 
 import numpy as np
@@ -23,7 +20,7 @@ from numpy.typing import NDArray
 from phalanx import _native
 from phalanx import distributed as px
 from phalanx.errors import DistributedError
-from phalanx.protocol import Limit, Measurement
+from phalanx.protocol import Limit
 
 from ..connect.connector import connect_links
 from ..connect.endpoints import close_all
@@ -35,168 +32,12 @@ from ..world_spec import WorldSpec
 _COPY_NBYTES = 64 << 20
 
 _SECONDS = 0.2
-_PIECE_NBYTES = 1 << 20  # of the stream: a call costs about 1 % of the time to move a piece
+# Pieces of a stream. On loopback a call costs about 1 % of the time to move 1 MiB.
+_LOOPBACK_PIECE_NBYTES, _WIRE_PIECE_NBYTES = 1 << 20, 256 << 10
 # As long as on one machine; with many pairs of hosts all pairs share two seconds.
 _WIRE_SECONDS = 2.0
 _WARM_UP = 0.25  # part of that time that a stream may take to reach its speed before it is timed
-_WIRE_PIECE_NBYTES = 256 << 10
 _PATIENCE_S = 5.0  # judgement: the ranks are connected, so new links need a few round trips only
-
-
-@dataclass(frozen=True)
-class AlphaBeta:
-    """Cost model ``seconds = alpha_s + nbytes * beta_s``.
-
-    ``error`` is the root mean square of the relative errors.
-    """
-
-    alpha_s: float
-    beta_s: float
-    error: float
-    n_points: int
-
-    def seconds(self, nbytes: float) -> float:
-        """Return the time that the model predicts for a size."""
-        return self.alpha_s + nbytes * self.beta_s
-
-    @property
-    def rate_gbs(self) -> float:
-        """Algorithm bandwidth for large messages in GB/s; infinite without a slope."""
-        return 1e-9 / self.beta_s if self.beta_s > 0 else math.inf
-
-    @property
-    def half_nbytes(self) -> float:
-        """Size in bytes with half that bandwidth: latency and transfer cost equal."""
-        return self.alpha_s / self.beta_s if self.beta_s > 0 else math.inf
-
-    @property
-    def text(self) -> str:
-        """The model in one line of text.
-
-        Examples
-        --------
-        >>> AlphaBeta(3e-6, 1e-10, 0.07, 12).text
-        '3 µs + bytes / 10 GB/s (off by 7 %)'
-        """
-        rate = f" + bytes / {self.rate_gbs:.3g} GB/s" if self.beta_s > 0 else ""
-        return f"{self.alpha_s * 1e6:.3g} µs{rate} (off by {100 * self.error:.0f} %)"
-
-
-def fit_alpha_beta(nbytes: Sequence[float], seconds: Sequence[float]) -> AlphaBeta | None:
-    """Fit the alpha-beta model: a non-negative latency and time per byte.
-
-    Parameters
-    ----------
-    nbytes, seconds : sequences of float, of one length
-        Sizes and times; times that are not positive and finite are ignored.
-
-    Returns
-    -------
-    AlphaBeta or None
-        None if fewer than two different sizes remain.
-
-    Notes
-    -----
-    Weighted least squares with weight 1 / time, so that errors are relative: times span five
-    decades, and without weights the largest size alone would decide the latency. If the
-    unconstrained minimum has a negative part, one of the two is set to 0, whichever fits better.
-    The model is Hockney's, Parallel Computing 20(3), 1994, doi:10.1016/S0167-8191(06)80021-9.
-
-    Examples
-    --------
-    >>> found = fit_alpha_beta([0, 1e6, 2e6], [1e-5, 1.1e-4, 2.1e-4])
-    >>> round(found.alpha_s, 9), round(found.rate_gbs, 6)
-    (1e-05, 10.0)
-    """
-    n = np.asarray(nbytes, np.float64)
-    t = np.asarray(seconds, np.float64)
-    kept = np.isfinite(n) & (n >= 0) & np.isfinite(t) & (t > 0)
-    n, t = n[kept], t[kept]
-    if len(np.unique(n)) < 2:
-        return None
-    alpha, beta = 1 / t, n / t
-    unit = float(beta.max())  # scale the columns (seconds^-1, bytes/s) to one magnitude
-    scale = float(alpha.max())
-    columns = np.stack([alpha / scale, beta / unit], axis=1)
-    (a, b), *_ = np.linalg.lstsq(columns, np.ones(len(t)), rcond=None)
-    if a < 0 or b < 0:
-        edges = [(_alone(columns[:, 0]), 0.0), (0.0, _alone(columns[:, 1]))]
-        a, b = min(edges, key=lambda edge: _off(columns, edge))
-    return AlphaBeta(float(a) / scale, float(b) / unit, _off(columns, (a, b)), len(t))
-
-
-def _alone(column: np.ndarray[tuple[int], np.dtype[np.float64]]) -> float:
-    """Return the least-squares factor that scales one column to ones."""
-    return float(column.sum() / (column * column).sum())
-
-
-def _off(columns: np.ndarray[tuple[int, int], np.dtype[np.float64]], ab: Sequence[float]) -> float:
-    return float(np.sqrt(np.mean((columns @ np.asarray(ab) - 1) ** 2)))
-
-
-def fit_measurements(points: Iterable[Measurement]) -> AlphaBeta | None:
-    """Fit the median times of a sweep, without points with errors."""
-    good = [m for m in points if m.nbytes > 0 and not m.n_wrong]
-    return fit_alpha_beta([m.nbytes for m in good], [m.time_us * 1e-6 for m in good])
-
-
-@dataclass(frozen=True)
-class AlgorithmChange:
-    """A change of algorithm between two neighbouring sizes."""
-
-    below: int
-    above: int
-    before: str
-    after: str
-
-    @property
-    def nbytes(self) -> float:
-        """Position of the change on a logarithmic axis: the geometric mean."""
-        return math.sqrt(self.below * self.above)
-
-
-def algorithm_changes(points: Iterable[Measurement]) -> list[AlgorithmChange]:
-    """Return the changes of algorithm, by size; unnamed algorithms are skipped."""
-    named = sorted((m for m in points if m.nbytes > 0 and m.algorithm), key=lambda m: m.nbytes)
-    return [
-        AlgorithmChange(low.nbytes, high.nbytes, low.algorithm, high.algorithm)
-        for low, high in itertools.pairwise(named)
-        if low.algorithm != high.algorithm and low.nbytes < high.nbytes
-    ]
-
-
-def time_left(
-    took: Sequence[tuple[int, float]], sizes: Sequence[int], most_s: float = math.inf
-) -> float | None:
-    """Estimate the remaining time of a sweep.
-
-    Parameters
-    ----------
-    took : sequence of (int, float)
-        Sizes that were measured, and the total seconds of each.
-    sizes : sequence of int
-        Sizes that remain.
-    most_s : float, optional
-        Limit of the time of one size: a sweep makes fewer calls when calls are slow. Without this
-        limit, points of equal time would give an unreliable slope, and sizes grow fast.
-
-    Returns
-    -------
-    float or None
-        Seconds; None before the first size. After one size, all sizes are assumed to take as long.
-
-    Examples
-    --------
-    >>> time_left([(8, 0.5)], [32, 128])
-    1.0
-    """
-    if not took:
-        return None
-    fit = fit_alpha_beta([nbytes for nbytes, _ in took], [seconds for _, seconds in took])
-    if fit is None:
-        return len(sizes) * sum(seconds for _, seconds in took) / len(took)
-    bound = max(most_s, *(seconds for _, seconds in took))
-    return sum(min(bound, fit.seconds(nbytes)) for nbytes in sizes)
 
 
 def measure_limits(
@@ -227,7 +68,7 @@ def measure_limits(
     if "arena" in transports:
         limits.append(_copy(seconds))
     if "tcp" in transports:
-        limits.append(_stream(seconds))
+        limits.append(_loopback(seconds))
     return tuple(limits)
 
 
@@ -273,65 +114,36 @@ def _copy(seconds: float) -> Limit:
     )
 
 
-def _stream(seconds: float) -> Limit:
-    with closing(_accept()) as pair:
-        sender, receiver = pair.ends
-        thread = threading.Thread(target=_send, args=(sender, seconds), daemon=True)
-        buffer = memoryview(bytearray(_PIECE_NBYTES))
+def _loopback(seconds: float) -> Limit:
+    sender, receiver = _connect_to_self()
+    with sender, receiver:
+        thread = threading.Thread(
+            target=_send_stream, args=(sender, seconds, _LOOPBACK_PIECE_NBYTES)
+        )
         thread.start()
-        n_received = receiver.recv_into(buffer)  # the timing starts after the first bytes
-        start = time.perf_counter()
-        n_timed = 0
-        while n := receiver.recv_into(buffer):
-            n_timed += n
-        took = time.perf_counter() - start
+        nbytes, took = _receive_stream(receiver, seconds, _LOOPBACK_PIECE_NBYTES)
         thread.join()
     return Limit(
         name="tcp loopback",
         transport="tcp",
-        gbs=n_timed / took / 1e9,
-        nbytes=n_received + n_timed,
+        gbs=nbytes / took / 1e9 if took else 0.0,
+        nbytes=nbytes,
         seconds=took,
         how="one stream over 127.0.0.1, thread to thread; bytes count once, where they arrive",
     )
 
 
-class _Pair:
-    """Both ends of a connection."""
-
-    def __init__(self, sender: socket.socket, receiver: socket.socket) -> None:
-        self.ends = sender, receiver
-
-    def close(self) -> None:
-        """Close both ends."""
-        for end in self.ends:
-            end.close()
-
-
-def _accept() -> _Pair:
-    """Connect to ourselves; connections from other processes are closed."""
+def _connect_to_self() -> tuple[socket.socket, socket.socket]:
+    """Return both ends of a connection; connections from other processes are closed."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         listening.settimeout(_PATIENCE_S)
         sender = socket.create_connection(listening.getsockname(), timeout=_PATIENCE_S)
         while True:
             receiver, address = listening.accept()
+            receiver.settimeout(_PATIENCE_S)
             if address == sender.getsockname():
-                receiver.settimeout(_PATIENCE_S)
-                return _Pair(sender, receiver)
+                return sender, receiver
             receiver.close()
-
-
-def _send(sender: socket.socket, seconds: float) -> None:
-    piece = bytes(_PIECE_NBYTES)
-    end = time.perf_counter() + seconds
-    try:
-        for _ in range(8):  # a minimum, however short the time
-            sender.sendall(piece)
-        while time.perf_counter() < end:
-            sender.sendall(piece)
-        sender.shutdown(socket.SHUT_WR)
-    except OSError:
-        sender.close()  # the receiver caused the error and raises its own
 
 
 def limits_of_ranks(
@@ -436,9 +248,11 @@ def _connect(
     return found
 
 
-def _send_stream(sock: socket.socket, seconds: float) -> None:
+def _send_stream(
+    sock: socket.socket, seconds: float, piece_nbytes: int = _WIRE_PIECE_NBYTES
+) -> None:
     """Send until the receiver closes the connection."""
-    piece = bytes(_WIRE_PIECE_NBYTES)
+    piece = bytes(piece_nbytes)
     end = time.perf_counter() + seconds * (1 + _WARM_UP) + _PATIENCE_S
     try:
         while time.perf_counter() < end:
@@ -447,9 +261,11 @@ def _send_stream(sock: socket.socket, seconds: float) -> None:
         return  # the receiver has closed, or the path broke, which the receiver sees as well
 
 
-def _receive_stream(sock: socket.socket, seconds: float) -> tuple[int, float]:
+def _receive_stream(
+    sock: socket.socket, seconds: float, piece_nbytes: int = _WIRE_PIECE_NBYTES
+) -> tuple[int, float]:
     """Return received bytes and seconds; (0, 0) if the stream broke."""
-    buffer = memoryview(bytearray(_WIRE_PIECE_NBYTES))
+    buffer = memoryview(bytearray(piece_nbytes))
     clock = time.perf_counter
     n_timed, took = 0, 0.0
     try:

@@ -202,20 +202,8 @@ def _count_other(got: NDArray[Any], pattern: NDArray[Any]) -> int:
 def parse_size(text: str) -> int:
     """Convert a size like ``64M`` to bytes.
 
-    Parameters
-    ----------
-    text : str
-        Digits, and K, M, G, T, P or E (powers of 1024), also written KiB, MiB and so on.
-
-    Returns
-    -------
-    int
-        Bytes.
-
-    Raises
-    ------
-    ValueError
-        The text is not a size, or is 8 EiB or more.
+    A size is digits, and K, M, G, T, P or E (powers of 1024), also written KiB, MiB and so on. It is
+    less than 8 EiB.
 
     Examples
     --------
@@ -248,23 +236,6 @@ def _short(text: str) -> str:
 
 def sizes_between(begin: int, end: int, factor: int) -> tuple[int, ...]:
     """Return ``begin``, ``begin * factor`` and so on, up to ``end``.
-
-    Parameters
-    ----------
-    begin, end : int
-        Bytes; ``1 <= begin <= end``.
-    factor : int
-        At least 2.
-
-    Returns
-    -------
-    tuple of int
-        Bytes, growing.
-
-    Raises
-    ------
-    ValueError
-        The range is empty, would not grow, or ends at 8 EiB or more.
 
     Examples
     --------
@@ -307,23 +278,9 @@ def available_memory() -> int:
 def check_memory(
     sizes: Sequence[int], ranks: int, memory: int, machine: str = "this machine"
 ) -> None:
-    """Refuse a sweep that needs more memory than a machine has.
+    """Refuse a sweep that needs more than a machine's free bytes.
 
-    Parameters
-    ----------
-    sizes : sequence of int
-        Bytes.
-    ranks : int
-        Number of ranks on that machine that hold arrays of that size; 0: nothing is checked.
-    memory : int
-        Free bytes of the machine.
-    machine : str, optional
-        Name of the machine in the error text.
-
-    Raises
-    ------
-    ValueError
-        The largest size needs more memory; the text names the largest size that fits.
+    The machine holds the arrays of ``ranks`` ranks. The error names the largest size that fits.
     """
     if not ranks:
         return
@@ -341,23 +298,9 @@ def check_memory(
 def check_memory_of_hosts(
     sizes: Sequence[int], hosts: Sequence[str], memory: Sequence[float]
 ) -> None:
-    """Refuse a sweep that needs more memory than any rank's machine has.
+    """Check the machine with the least free memory per rank; see `check_memory`.
 
-    Every rank decides alike.
-
-    Parameters
-    ----------
-    sizes : sequence of int
-        Bytes.
-    hosts : sequence of str, by rank
-        The names of the ranks' machines.
-    memory : sequence of float, by rank
-        Free bytes of the rank's machine.
-
-    Raises
-    ------
-    ValueError
-        As `check_memory`, for the machine with the least memory per rank.
+    ``hosts`` and ``memory`` are by rank, so that every rank decides alike.
     """
     ranks = Counter(hosts)
     worst = min(range(len(hosts)), key=lambda rank: memory[rank] / ranks[hosts[rank]])

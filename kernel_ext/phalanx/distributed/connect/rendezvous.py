@@ -15,9 +15,9 @@ from phalanx.protocol import (
     Gather,
     Gathered,
     Join,
+    RankAnswer,
     Recover,
     Refused,
-    ToRank,
 )
 
 from ..control import Deadline
@@ -64,7 +64,7 @@ def ask(
     *,
     timeout: float | None,
     host_names: Sequence[str] = (),
-) -> ToRank:
+) -> RankAnswer:
     """Send a request that waits for other ranks; return the answer.
 
     ``host_names``, by rank of the whole world, are for errors about a lost rank. Raises
@@ -85,7 +85,7 @@ def ask(
     raise RankFailure(answer.rank, host, answer.message)
 
 
-def _withdraw(channel: Channel, request_id: int, error: TimeoutError) -> ToRank:
+def _withdraw(channel: Channel, request_id: int, error: TimeoutError) -> RankAnswer:
     """Withdraw a late request, but return an answer that arrived just now."""
     try:
         late = channel.withdraw(request_id)

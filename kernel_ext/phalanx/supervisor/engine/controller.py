@@ -142,7 +142,7 @@ class Engines:
             return
         file = file_for_rank(self._connection, self._hosts.root_address(rank))
         is_new = self._ranks.is_replacement(rank)
-        answer = Registered(request_id, rank, self.names[rank], file, is_new)
+        answer = Registered(request_id, rank, self._ranks.size, self.names[rank], file, is_new)
         self._hosts.send(rank, answer)
 
     def booted(self, client: int) -> Booted:

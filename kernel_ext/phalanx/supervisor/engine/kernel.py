@@ -36,26 +36,34 @@ from phalanx.distributed import (
 )
 from phalanx.errors import DistributedError
 from phalanx.protocol import (
+    ENTRY,
     BindValues,
     CellBegan,
     CellEnded,
     Channel,
     ChannelClosed,
     CopyNames,
+    Entered,
     EnterWorld,
     Evaluate,
     GiveCopyReport,
     GiveNames,
     GiveValue,
-    Introduce,
+    InterruptCaught,
+    LetIn,
     LineNeed,
+    LineNotNeeded,
+    OutputDrawn,
     PublishLinks,
     PublishSweep,
     RankCall,
+    RankNews,
+    RankOrder,
     RankTask,
-    Step,
+    RefuseInput,
+    StopCell,
     StopReport,
-    TypedLine,
+    TypeLine,
 )
 from phalanx.rank import (
     POST_MORTEM,
@@ -69,6 +77,8 @@ from phalanx.rank import (
     LastError,
     NoCellRuns,
     OutputThrottle,
+    OutputWidgets,
+    SignalHandlers,
     TypedLines,
     asks_for_commands,
     call_packed,
@@ -229,29 +239,32 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
     the user cannot interfere. A request to call a function (ipyparallel's) is a cell if its
     metadata have ``"is_cell"``. Other requests run as in any engine.
 
-    Other messages come on the control channel, which has its own thread and is free while a cell
-    runs: ``phalanx_line`` (a typed line), ``phalanx_interrupt``, ``phalanx_let_in`` (while a stop
-    holds the cell), ``phalanx_drawn`` (output that a client has shown), ``phalanx_greet`` (a new
-    client), and Jupyter's ``complete_request`` and ``inspect_request``.
+    Orders (`RankOrder`) come from the supervisor on ``channel``. The control thread takes them, which
+    is free while a cell runs.
 
     An apply request with a ``"call"`` (`RankCall`) in its content is answered between cells.
     """
 
     _supports_kernel_subshells = False
     captures: tuple[DescriptorCapture, ...] = ()
+    is_serving = is_ending = False
     copied = CopyReport(0, {})
     last_error: ErrorOfCell | None = None
 
     def serve(
         self,
         rank: int,
+        size: int,
         channel: Channel,
         window: OutputThrottle,
         n_shown: Callable[[dict[str, Any]], int],
+        widgets: OutputWidgets,
+        end_fd: int,
     ) -> None:
         """Prepare the kernel to serve as a rank.
 
-        ``n_shown`` counts the messages that show the output of a request.
+        ``n_shown`` counts the messages that show the output of a request. ``end_fd`` is readable
+        when the rank is to end.
         """
         self.rank = rank
         self._threads = count_threads()
@@ -259,11 +272,10 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         self._pid = os.getpid()
         self._window = window
         self._n_shown = n_shown
+        self._widgets = widgets
         window.never_in(self.control_thread.ident)
         self._begun: deque[str] = deque(maxlen=KEPT_NAMES)  # the last requests by name
-        # Used on the control thread: the latest stop requests, the stops that have interrupted, and
-        # the stop that holds the cell.
-        self._stops: deque[tuple[str, float]] = deque(maxlen=16)
+        # Used on the control thread: the stops that have interrupted, and the one that holds the cell.
         self._interrupted: deque[str] = deque(maxlen=16)
         self._holding = ""
         self._held = HeldCell(rank)
@@ -271,13 +283,16 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         mlx.raise_only_while(
             runs_cell, is_held=lambda: bool(self._holding), is_stopped=self._gate.is_stopped
         )
+        self._handlers = SignalHandlers(self.tell_soon)
+        os.register_at_fork(after_in_child=self._handlers.open)
         self._reserve = _Reserve()
         self._lines = TypedLines(rank, self._ask, self._withdraw, current_loss)
         self._stdin = CellInput(self._next_of_stdin)
-        self._names: dict[str, Any] = {}
+        self._names = introduce(self.shell.user_ns, rank, size)
         self._last_cell = ""  # the cell that has a value to give
         self._evaluated: dict[str, Any] = {}  # results of `Evaluate` until a client fetches them
         self._has_said_rebound = False
+        self._untold: deque[str] = deque(maxlen=64)  # texts of `tell_soon`
         self._ended_in: dict[str, Any] = {}  # the error that ended the cell's code, as in a reply
         self._cell_parent: dict[str, Any] = {}
         self.shell_channel_thread = _NoSubshells()
@@ -285,7 +300,7 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         self._own_streams = {"stdout": sys.stdout, "stderr": sys.stderr}
         self.session.pack = packs_anything(self.session.pack)
         keep_no_outputs(self.shell)
-        prepare_bars()
+        prepare_bars(lambda: widgets.is_on)
         prepare_cell_names(self.shell)
         prepare_debuggers(self.shell)
         prepare_exit(self.shell)
@@ -295,13 +310,27 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         self._plain_show_lines = self.shell._showtraceback
         self.shell._showtraceback = self._show_lines
         self.shell.show_usage_error = self._show_usage_error
-        self.shell.ast_transformers.append(_BeforeCode(self._gate.begin_code))
-        self.control_handlers["phalanx_line"] = self._on_line
-        self.control_handlers["phalanx_interrupt"] = self._on_interrupt
-        self.control_handlers["phalanx_let_in"] = self._on_let_in
-        self.control_handlers["phalanx_drawn"] = self._on_drawn
-        self.control_handlers["phalanx_greet"] = self._on_greet
-        self._help = KernelHelp(self)
+        self.shell.ast_transformers.append(_BeforeCode(self._begin_code))
+        self._help = KernelHelp(self.shell, self.do_inspect, self._notify)
+        self._orders_fd = channel.serve(self._on_order)
+        self._end_fd = end_fd
+        loop = self.control_thread.io_loop
+        loop.add_callback(loop.add_handler, self._orders_fd, self._on_readable, loop.READ)
+        loop.add_callback(self._watch_end)
+        self.is_serving = True
+
+    def _begin_code(self) -> None:
+        self._handlers.open()
+        self._gate.begin_code()
+
+    def tell_soon(self, text: str) -> None:
+        """Show a text below the last cell; signal handlers may call this."""
+        self._untold.append(text)
+        self.io_loop.add_callback_from_signal(self._tell_untold)
+
+    def _tell_untold(self) -> None:
+        while self._untold:
+            self._own_streams["stderr"].write(f"{self._untold.popleft()}\n")
 
     def _hand_over_names(self) -> Callable[[], None]:
         """Return a function that assigns a thread's output to a cell.
@@ -349,11 +378,7 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         shell = self.shell
         try:
             task = msgspec.convert(said, RankTask, str_keys=True)
-            if isinstance(task, EnterWorld):
-                self._names = enter(shell.user_ns)
-            elif isinstance(task, Introduce):
-                self._names = introduce(shell.user_ns, self.rank, task.size)
-            elif isinstance(task, CopyNames):
+            if isinstance(task, CopyNames):
                 self.copied = copy_names(
                     shell.user_ns, shell.user_ns_hidden, task.source, task.ranks, self.rank
                 )
@@ -438,9 +463,12 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         cell = said.get("cell")
         self._last_cell, self._evaluated = cell or "", {}
         if not isinstance(cell, str):
-            plain: dict[str, Any] = await super().do_execute(
-                *arguments, cell_meta=cell_meta, cell_id=cell_id
-            )
+            try:
+                plain: dict[str, Any] = await super().do_execute(
+                    *arguments, cell_meta=cell_meta, cell_id=cell_id
+                )
+            finally:
+                self._handlers.close()
             return plain
         self._enter_cell(cell, said)
         tracer, last_error = sys.gettrace(), LastError()
@@ -451,6 +479,7 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
                 reply = self._perform(said["task"])
             else:
                 reply = await super().do_execute(*arguments, cell_meta=cell_meta, cell_id=cell_id)
+                self._handlers.close()
                 self._say_pages(reply)
                 reply = self._wait_for_evaluations(reply)
             # From here on an interrupt is too late; this call raises a pending one.
@@ -463,6 +492,9 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
             reply = self._failed("KeyboardInterrupt")
         except bdb.BdbQuit:  # from a debugger that had stepped out of the cell
             reply = self._failed("BdbQuit", DEBUGGER_QUIT)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - of a signal handler, after the code
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            reply = self._in_plain_words(self._say_failed(error), last_error)
         finally:
             leave_debuggers(self.shell.user_ns, tracer)
             self._keep_error(cell, code, reply, last_error)
@@ -473,7 +505,11 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         """Call a function; as a stoppable cell if the metadata say so."""
         said = (parent.get("metadata") or {}).get("phalanx") or {}
         if not said.get("is_cell"):
-            super().apply_request(stream, ident, parent)
+            self._handlers.open()
+            try:
+                super().apply_request(stream, ident, parent)
+            finally:
+                self._handlers.close()
             return
         metadata = self.init_metadata(parent)
         reply, buffers = self._call(said["cell"], said, parent["buffers"])
@@ -491,8 +527,9 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         try:
             try:
                 self._gate.begin(cell)
-                self._gate.begin_code()
+                self._begin_code()
                 value = call_packed(packed, self.shell.user_ns)
+                self._handlers.close()
                 mlx.wait_for_evaluations()
                 # From here on an interrupt is too late; this call raises a pending one.
                 signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -550,13 +587,17 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         mlx.cut_evaluations(False)
         self._held.begin()
         self._window.begin()
+        self._widgets.is_on = bool(said.get("widgets"))
+        self._tell_untold()
         self._ended_in = {}
         if said.get("stopped"):  # the cell was stopped before it arrived here
             self._gate.interrupt(cell)
 
     def _leave_cell(self, cell: str, reply: dict[str, Any]) -> None:
         """End a cell, and notify the supervisor."""
-        self._gate.end()
+        self._handlers.close()
+        if self._gate.end():
+            self.io_loop.add_callback(self.io_loop.stop)
         self._held.end()
         self._lines.end()
         self._say_rebound()
@@ -633,7 +674,24 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
             "payload": [],
         }
 
-    def _notify(self, notice: CellBegan | CellEnded) -> None:
+    def _enter_world(self, order: EnterWorld) -> None:
+        """Join the present epoch between two cells; report the result."""
+        error: BaseException | None = None
+        before = signal.getsignal(signal.SIGINT)
+        try:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            self._gate.begin(ENTRY)
+            self._names = enter(self.shell.user_ns)
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+        except BaseException as its:  # noqa: BLE001 - the workspace raises it
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            error = its
+        self._gate.end()
+        signal.signal(signal.SIGINT, before)
+        failed = () if error is None else (type(error).__name__, cut(text_of(error)))
+        self._notify(Entered(order.id, *failed))
+
+    def _notify(self, notice: CellBegan | CellEnded | Entered | RankNews) -> None:
         if os.getpid() != self._pid:  # the code has forked, and the child came to the cell's end
             return
         try:
@@ -676,27 +734,24 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
             own.flush()
 
     def _ask(self, need: LineNeed) -> None:
-        self._say("need_line", msgspec.to_builtins(need))
+        n_shown = self._n_shown(self._cell_parent)
+        self._notify(msgspec.structs.replace(need, n_shown=n_shown))
 
     def _withdraw(self, cell: str) -> None:
         """Report that no input is wanted for now."""
-        self._say("need_over", {"cell": cell})
-
-    def _say(self, kind: str, content: Any) -> None:
-        """Send a message to the clients that listen to the cell."""
-        self.session.send(
-            self.iopub_socket,
-            f"phalanx_{kind}",
-            content,
-            parent=self._cell_parent,
-            ident=self._topic(kind),
-        )
+        self._notify(LineNotNeeded(cell))
 
     def _say_pages(self, reply: dict[str, Any]) -> None:
         """Publish the result of `obj?`: Jupyter's pager text in the reply."""
         for payload in reply.get("payload") or ():
             if payload.get("source") == "page":
-                self._say("page", {"text": str(payload["data"].get("text/plain", ""))})
+                self.session.send(
+                    self.iopub_socket,
+                    "phalanx_page",
+                    {"text": str(payload["data"].get("text/plain", ""))},
+                    parent=self._cell_parent,
+                    ident=self._topic("page"),
+                )
 
     def _tell_if_swallowed(self, cell: str) -> None:
         """Report that the cell's code has caught the interrupt.
@@ -704,38 +759,40 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         Nobody can see that from outside the process.
         """
         if self._gate.has_swallowed(cell):
-            self._say("stop_swallowed", {"cell": cell})
+            self._notify(InterruptCaught(cell))
 
-    def _on_line(self, stream: Any, ident: Any, message: dict[str, Any]) -> None:
-        content = message["content"]
-        cell = str(content["cell"])
-        if "refusal" in content:
-            self._lines.refuse(cell, str(content["refusal"]))
+    def _on_readable(self, _fd: int, _events: int) -> None:
+        if not self._channel.read():  # the supervisor is gone, and soon this process
+            self.control_thread.io_loop.remove_handler(self._orders_fd)
+
+    def _on_order(self, order: RankOrder) -> None:
+        if isinstance(order, StopCell):
+            self._stop(order)
+        elif isinstance(order, EnterWorld):
+            self.io_loop.add_callback(self._enter_world, order)
+        elif isinstance(order, LetIn):
+            if self._holding:
+                self._held.let_in(order.steps)
+        elif isinstance(order, TypeLine):
+            self._lines.feed(order.cell, order.index, order.entry)
+        elif isinstance(order, RefuseInput):
+            self._lines.refuse(order.cell, order.message)
+        elif isinstance(order, OutputDrawn):
+            self._window.on_drawn(order.sent)
         else:
-            entry = msgspec.convert(content["entry"], TypedLine)
-            self._lines.feed(cell, int(content["index"]), entry)
+            self._help.answer(order)
 
-    def _on_greet(self, stream: Any, ident: Any, message: dict[str, Any]) -> None:
-        """Send a new client the needed input and the typed lines."""
-        self._lines.repeat_needs()
-        typed = [[index, msgspec.to_builtins(entry)] for index, entry in self._lines.typed()]
-        content = {"cell": self._lines.cell, "typed": typed}
-        self.session.send(stream, "phalanx_greeting", content, message, ident)
-
-    def _on_interrupt(self, stream: Any, ident: Any, message: dict[str, Any]) -> None:
+    def _stop(self, order: StopCell) -> None:
         """Interrupt a cell, or hold it before its next operation.
 
-        The cell is held for ``hold`` seconds at most and then interrupted. The client that stops
-        the cell normally decides earlier; after ``hold`` seconds that client has probably gone.
+        The cell is held for ``hold_s`` seconds at most and then interrupted. The client that stops
+        the cell normally decides earlier; after ``hold_s`` seconds that client has probably gone.
         """
-        content = message["content"]
-        cell, stop, hold_s = str(content["cell"]), str(content["stop"]), float(content["hold"])
-        if (stop, hold_s) in self._stops:  # a repeated message, sent in case the first was lost
-            return
-        self._stops.append((stop, hold_s))
-        if hold_s > 0 and self._gate.running == cell and self._can_be_held():
+        cell, stop = order.cell, order.stop
+        if order.hold_s > 0 and self._gate.running == cell and self._can_be_held():
             self._holding = stop
-            self._look_at_held(cell, stop, StopReport("runs"), time.monotonic() + hold_s)
+            until_s = time.monotonic() + order.hold_s
+            self._look_at_held(cell, stop, StopReport("runs"), until_s)
         else:
             self._interrupt(cell, stop)
 
@@ -756,16 +813,9 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
             return
         report = self._held.report()
         if report != last:
-            self._say("stop_report", msgspec.to_builtins(report))
+            self._notify(msgspec.structs.replace(report, cell=cell))
         again = partial(self._look_at_held, cell, stop, report, until_s)
         self.control_thread.io_loop.call_later(HELD_LOOK_S, again)
-
-    def _on_let_in(self, stream: Any, ident: Any, message: dict[str, Any]) -> None:
-        if self._holding:
-            self._held.let_in(msgspec.convert(message["content"]["steps"], list[Step]))
-
-    def _on_drawn(self, stream: Any, ident: Any, message: dict[str, Any]) -> None:
-        self._window.on_drawn(int(message["content"]["sent"]))
 
     def _interrupt(self, cell: str, stop: str) -> None:
         if stop in self._interrupted:
@@ -776,7 +826,7 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         self.control_thread.io_loop.call_later(CUT_S, self._cut, cell)
         self._lines.stop(cell)
         if self._gate.running == cell:
-            self._say("stop_report", msgspec.to_builtins(self._held.stop()))
+            self._notify(msgspec.structs.replace(self._held.stop(), cell=cell))
             self.control_thread.io_loop.call_later(TAKE_S, self._let_go, stop)
         self._gate.interrupt(cell)
         self._holding = ""
@@ -785,6 +835,28 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         # For a cell that awaits, ipykernel's signal handler only schedules a callback, which does
         # not wake a sleeping event loop. This call does.
         self.io_loop.add_callback(lambda: None)
+
+    def _watch_end(self) -> None:
+        loop = self.control_thread.io_loop
+        loop.add_handler(self._end_fd, lambda fd, _events: self._on_end(fd), loop.READ)
+
+    def _on_end(self, fd: int) -> None:
+        self.control_thread.io_loop.remove_handler(fd)
+        self.end()
+
+    def end(self) -> None:
+        """Interrupt what runs, begin no other cell, and leave the loop.
+
+        Called on the control thread.
+        """
+        if self.is_ending:
+            return
+        self.is_ending = True
+        cell = self._gate.close()
+        if cell is None:
+            self.io_loop.add_callback(self.io_loop.stop)
+        else:  # the loop must run on for a cell that awaits; `_leave_cell` stops it
+            self._interrupt(cell, "end")
 
     def _cut(self, cell: str) -> None:
         """End the evaluation of MLX that a stopped cell still waits for."""

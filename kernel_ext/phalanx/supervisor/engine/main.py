@@ -31,7 +31,7 @@ def main() -> None:
 
     from phalanx.distributed import supervisor_channel
     from phalanx.protocol import EngineReady, Register, Registered
-    from phalanx.rank import OutputRecord, OutputThrottle
+    from phalanx.rank import OutputRecord, OutputThrottle, OutputWidgets, describe_error, in_cell
 
     from .curve import keep_alive, prepare_heartbeat
     from .kernel import RankKernel
@@ -43,10 +43,16 @@ def main() -> None:
     if not isinstance(answer, Registered):
         msg = f"the supervisor answered with {answer}"
         raise TypeError(msg)
-    rank, is_replacement = answer.rank, answer.replaces
+    rank, size, is_replacement = answer.rank, answer.size, answer.replaces
 
     class Engine(app.IPEngine):  # type: ignore[misc]
         """Engine that tells its supervisor when it takes cells."""
+
+        is_ready = False
+
+        def start(self) -> None:
+            """Run until the loop is stopped; raise what comes out of it."""
+            self.loop.run_sync(self._start)
 
         async def complete_registration(self, *args: Any) -> None:
             await super().complete_registration(*args)
@@ -64,11 +70,14 @@ def main() -> None:
             window = sys.stdout.window = sys.stderr.window = OutputThrottle()
             window.never_in(sys.stdout.pub_thread.thread.ident)
             record = OutputRecord(int(sys.argv[4]))
-            n_shown = note_outgoing(self.kernel.session, record, window)
-            self.kernel.serve(rank, channel, window, n_shown)
+            widgets = OutputWidgets()
+            n_shown = note_outgoing(self.kernel.session, record, window, widgets)
+            end_fd = int(sys.argv[5])
+            self.kernel.serve(rank, size, channel, window, n_shown, widgets, end_fd)
             # The 73,000 objects that stay for good need not be scanned by each garbage collection
             # (36 ms of a core); IPython runs some at exit.
             gc.freeze()
+            self.is_ready = True
             channel.notify(EngineReady())
 
         def init_connector(self) -> tuple[Any, Any]:
@@ -99,10 +108,10 @@ def main() -> None:
             """Ignore SIGINT between cells; `InterruptGate` sends it to a running one."""
 
         def _signal_stop(self, sig: int, frame: object) -> None:
-            end_signals.append(sig)
-            self.loop.add_callback_from_signal(self.loop.stop)
+            if self.kernel is None or not self.kernel.is_serving:
+                os._exit(0)
+            self.kernel.control_thread.io_loop.add_callback_from_signal(self.kernel.end)
 
-    end_signals: list[int] = []
     app.Kernel = RankKernel
     app.Heart = prepare_heartbeat(app.Heart)
     engine = Engine(
@@ -128,11 +137,28 @@ def main() -> None:
             signal.SIGINT: (engine._signal_sigint, signal.default_int_handler),
         }
     )
-    try:
-        engine.start()
-    except RuntimeError:  # tornado raises it when a loop is stopped before its work is done
-        if not end_signals:
+    run = engine.start
+    while True:
+        problem = "code of a cell stopped the event loop; the rank goes on"
+        try:
+            run()
+        except (OSError, MemoryError):
             raise
+        except BaseException as error:
+            if not engine.is_ready:
+                raise
+            # tornado raises these two when a loop is stopped before its work is done.
+            if in_cell(error) or not isinstance(error, (TimeoutError, RuntimeError)):
+                text = "this came out of the event loop, and the rank goes on"
+                problem = f"{text}\n{describe_error(error)}"
+        if engine.kernel.is_ending or engine.kernel._shutdown_message is not None:
+            break
+        # Code of the user's that runs between cells, as a task, has stopped the loop or raised
+        # SystemExit or KeyboardInterrupt, which asyncio hands on to here.
+        if engine.loop.asyncio_loop.is_closed():
+            sys.exit("the event loop was closed by code of a cell")
+        engine.kernel.tell_soon(problem)
+        run = engine.loop.start
     # Not sys.exit: zmq's context would wait for peers that are ending as well.
     atexit._run_exitfuncs()
     os._exit(0)

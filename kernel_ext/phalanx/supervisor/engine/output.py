@@ -21,6 +21,7 @@ from phalanx.rank import (
     DescriptorCapture,
     OutputRecord,
     OutputThrottle,
+    OutputWidgets,
     escape_surrogates,
 )
 
@@ -37,12 +38,13 @@ _OWNER: ContextVar[dict[str, Any] | None] = ContextVar("phalanx_output_owner", d
 
 
 def note_outgoing(
-    session: Any, record: OutputRecord, window: OutputThrottle
+    session: Any, record: OutputRecord, window: OutputThrottle, widgets: OutputWidgets
 ) -> Callable[[Message], int]:
     """Record each message that shows output in ``record`` before it is sent.
 
     Its metadata get ``{"phalanx": {"end": ..., "sent": ...}}``: the position in the record after
-    the message, and the total amount sent, for the flow control of ``window``.
+    the message, and the total amount sent, for the flow control of ``window``. What ``widgets``
+    takes is not sent.
 
     Returns a function that counts the messages with an ``"end"`` that answer a request. The
     client compares the number with what has come: a broken connection may have lost some.
@@ -67,6 +69,9 @@ def note_outgoing(
         said = msg_or_type["content"] if is_made else content
         if os.getpid() != pid:
             return _send_in_child(kind, said)
+        request = _parent_id(msg_or_type.get("parent_header") if is_made else parent)
+        if widgets.take(kind, said, request):
+            return None
         ours: Message = {}
         if cost := _cost_of(kind, said):
             ours = {"sent": window.add(cost)}
@@ -78,7 +83,7 @@ def note_outgoing(
             metadata = {**(metadata or {}), "phalanx": ours}
         sent = send(stream, msg_or_type, content, parent, ident, buffers, track, header, metadata)
         if "end" in ours:  # only now: an end that counts it must not overtake it
-            shown.add(_parent_id(msg_or_type.get("parent_header") if is_made else parent))
+            shown.add(request)
         if "sent" in ours:
             window.wait()
         return sent
@@ -165,7 +170,7 @@ def _cost_of(kind: str, content: Message) -> int:
     if kind in {"display_data", "execute_result", "update_display_data"}:
         parts = content["data"].values()
         return MESSAGE_NBYTES + sum(len(part) for part in parts if isinstance(part, (str, bytes)))
-    return MESSAGE_NBYTES if kind == "error" else 0
+    return MESSAGE_NBYTES if kind in {"error", "comm_open", "comm_msg"} else 0
 
 
 def _text_of(kind: str, content: Message) -> str:

@@ -25,7 +25,7 @@ import zmq.asyncio
 
 import phalanx
 from phalanx.distributed import AbortKind, free_port
-from phalanx.errors import DistributedError
+from phalanx.errors import DistributedError, say_refusal
 from phalanx.hosts import interface_addresses, resolve
 from phalanx.protocol import Join, ToSupervisor, Welcome
 from phalanx.protocol.host import (
@@ -35,6 +35,7 @@ from phalanx.protocol.host import (
     CommandInput,
     CommandOutput,
     CommandRuns,
+    EndRank,
     Evicted,
     FromCommand,
     FromRankEnvelope,
@@ -72,6 +73,7 @@ from phalanx.protocol.host import (
     Traces,
     WatchRanks,
 )
+from phalanx.protocol.os_text import decode_options
 
 from ..health.liveness import HealthWatch, SilenceTimer, TaskSet
 from ..launchers.remote_command import BEGUN, say_in, take_key
@@ -196,10 +198,11 @@ class HostCommands:
         if rank not in self._host.ranks or (is_again and not self._has_ended(rank)):
             msg = f"rank {rank} is not to be started here"
             raise ValueError(msg)
-        env = {**os.environ, **message.env}
+        added = {os.fsdecode(name): os.fsdecode(value) for name, value in message.env.items()}
+        env = {**os.environ, **added}
         command = resolve(
-            message.words,
-            message.python or sys.executable,
+            [os.fsdecode(word) for word in message.words],
+            os.fsdecode(message.python) or sys.executable,
             self._cwd,
             env.get("PATH"),
             is_checked=message.is_script_checked,
@@ -212,7 +215,7 @@ class HostCommands:
         self._inputs[rank] = stdin
         self._outputs[rank, "stdout"], self._outputs[rank, "stderr"] = stdout, stderr
         self._host.spawn_command(
-            rank, command, env=message.env, cwd=str(self._cwd),
+            rank, command, env=added, cwd=str(self._cwd),
             stdin=stdin, stdout=stdout, stderr=stderr,
         )  # fmt: skip
 
@@ -231,9 +234,7 @@ class HostCommands:
 
 
 def _words(error: Exception) -> str:
-    if isinstance(error, OSError):
-        return f"{error.filename or 'it'}: {error.strerror or error}"
-    return str(error)
+    return say_refusal(error) if isinstance(error, OSError) else str(error)
 
 
 class HostAgent:
@@ -343,6 +344,8 @@ class HostAgent:
             host.release_output(message.rank)
         elif isinstance(message, SignalRank):
             host.signal(message.rank, signal.Signals(message.number))
+        elif isinstance(message, EndRank):
+            host.end(message.rank)
         elif isinstance(message, Refresh):
             self._report(*host.ranks, with_memory=True)
             self._say(Refreshed(message.id))
@@ -490,11 +493,11 @@ def run_host(line: bytes) -> None:
     """
     if not line:
         sys.exit("no instructions came: the process that started it is gone")
-    theirs = msgspec.json.decode(line, type=_Version).version
+    theirs = decode_options(line, _Version).version
     if theirs != phalanx.__version__:
         text = f"its phalanx is {phalanx.__version__}, the one that starts it is {theirs}"
         sys.exit(f"{text}: there, {sys.executable} -m pip install phalanx=={theirs}")
-    boot = msgspec.json.decode(line, type=HostBoot)
+    boot = decode_options(line, HostBoot)
     os.write(1, f"{BEGUN}\n".encode())
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)

@@ -20,6 +20,7 @@ import phalanx
 from phalanx.distributed import free_port, master_variables
 from phalanx.protocol import Activity, BootOptions, HostClock, HostInfo, HostPlan, Notice, ToRank
 from phalanx.protocol.host import FromCommand, HostBoot, RunCommand, ToCommand, Versions
+from phalanx.protocol.os_text import encode_options
 
 from ..health.liveness import HealthWatch
 from ..processes.child import ChildInput, ChildOutput
@@ -215,7 +216,7 @@ class HostSet:
             interface=remote.interface,
             env=remote.env,
         )
-        return msgspec.json.encode(boot) + b"\n"
+        return encode_options(boot)
 
     def named(self, host: int, name: str) -> str:
         """Return the name of a host.
@@ -317,6 +318,10 @@ class HostSet:
         The call does nothing if the rank is gone.
         """
         self._of[rank].signal(rank, number)
+
+    def end(self, rank: int) -> None:
+        """Ask a rank to interrupt its cell and to end; see `LocalHost.end`."""
+        self._of[rank].end(rank)
 
     @property
     def infos(self) -> tuple[HostInfo, ...]:

@@ -31,9 +31,12 @@ from phalanx.protocol import (
     MOST_CONNECTIONS,
     USER_SIGNALS,
     Activity,
+    Complete,
     FrameReader,
     HostClock,
     HostInfo,
+    Inspect,
+    RankAnswer,
     ToRank,
     ToSupervisor,
     Welcome,
@@ -58,7 +61,9 @@ from .shared_memory import HostMemory
 
 log = logging.getLogger(__name__)
 
-STOP_GRACE_S = 0.5  # between SIGTERM and SIGKILL: enough for atexit, short enough to wait for
+# Between SIGTERM and SIGKILL where nobody waits for the ranks: their root or client is gone. Else the
+# root has ended them before (`RankEnding`).
+STOP_GRACE_S = 0.5
 # Delay of a second return of a dead rank's memory. A survivor that was reading the memory during
 # the first return has touched pages again.
 TOUCHED_S = 0.25
@@ -87,6 +92,7 @@ class _Rank:
         self.pid = process.pid
         self.reader = FrameReader()
         self.unsent = bytearray()  # waits until the channel takes more
+        self.end_fd = -1  # writing end of the pipe that asks the rank to end
         self.nonsense = ""  # why the process was killed, if it broke the protocol
         self.reason = ""  # how the process ended
 
@@ -244,25 +250,29 @@ class LocalHost:
         # An IPython kernel sets this variable for its own plots; a rank is a kernel without a front
         # end.
         env.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")
-        with contextlib.ExitStack() as undo:
+        with contextlib.ExitStack() as undo, contextlib.ExitStack() as once_started:
+            end_fd, ask_fd = os.pipe()
+            once_started.callback(os.close, end_fd)
+            undo.callback(os.close, ask_fd)
             stdout = OutputPipe()
             undo.callback(stdout.finish)
             stderr = OutputPipe()
             undo.callback(stderr.finish)
-            output_fds = (stdout.read_fd, stderr.read_fd, self._shown[rank])
+            own_fds = (stdout.read_fd, stderr.read_fd, self._shown[rank], end_fd)
             self._start(
                 rank,
                 lambda env, fds, on_exit: ChildProcess(
-                    [*command, *map(str, output_fds)],
+                    [*command, *map(str, own_fds)],
                     env=env,
                     cwd=cwd,
-                    pass_fds=(*output_fds, *fds),
+                    pass_fds=(*own_fds, *fds),
                     stdout=stdout,
                     stderr=stderr,
                     on_exit=on_exit,
                 ),
                 env,
             )
+            self._children[rank].end_fd = ask_fd
             undo.pop_all()  # the pipes belong to the child now
 
     def spawn_command(
@@ -412,6 +422,16 @@ class LocalHost:
         else:
             child.process.signal_all(number)
 
+    def end(self, rank: int) -> None:
+        """Ask a rank to interrupt its cell and to end.
+
+        The request does not depend on signals, for which cells may have their own handlers.
+        """
+        child = self._children.get(rank)
+        if child is not None and child.end_fd >= 0:
+            os.close(child.end_fd)
+            child.end_fd = -1
+
     async def kill(self, rank: int, timeout_s: float) -> bool:
         """Kill a rank and its process group; wait until it is reaped.
 
@@ -449,8 +469,12 @@ class LocalHost:
         child = self._children[rank]
         if child.nonsense or child.channel.fileno() < 0:  # the rank is being killed, or has ended
             return
-        # A stopped rank asks for nothing, so its messages cannot become more and more.
-        if len(child.unsent) > MOST_UNSENT_NBYTES and not is_stopped(child.pid):
+        # A stopped rank asks for nothing, so its messages cannot become more and more. A rank that
+        # cannot run its control thread takes no orders for a while, and needs no old questions then.
+        is_full = len(child.unsent) > MOST_UNSENT_NBYTES
+        if is_full and isinstance(message, Complete | Inspect):
+            return
+        if is_full and isinstance(message, RankAnswer) and not is_stopped(child.pid):
             child.nonsense = "did not take what its supervisor answered"
             child.process.kill()
             return
@@ -478,6 +502,9 @@ class LocalHost:
         self._loop.remove_writer(child.channel)
         child.channel.close()
         child.stacks.close()
+        if child.end_fd >= 0:
+            os.close(child.end_fd)
+            child.end_fd = -1
         self._sweeper.gone(child.process.pid)
         self.memory.mark_slot_dead(self._slots[rank])
         if not self._is_stopping:
@@ -520,6 +547,8 @@ class LocalHost:
         self._is_stopping = True
         self._sweeper.ending()
         processes = [child.process for child in self._children.values()]
+        for rank in self._children:
+            self.end(rank)
         for process in processes:
             process.terminate()
         exits = [asyncio.ensure_future(process.exited.wait()) for process in processes]

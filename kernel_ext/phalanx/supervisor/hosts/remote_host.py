@@ -30,6 +30,7 @@ from phalanx.protocol.host import (
     AbortEpoch,
     CommandOutput,
     CommandRuns,
+    EndRank,
     FromCommand,
     FromHost,
     FromRankEnvelope,
@@ -323,6 +324,10 @@ class RemoteHost:
     def signal(self, rank: int, number: signal.Signals) -> None:
         """See `LocalHost.signal`."""
         self._say(SignalRank(rank, int(number)))
+
+    def end(self, rank: int) -> None:
+        """See `LocalHost.end`."""
+        self._say(EndRank(rank))
 
     def send(self, rank: int, message: ToRank) -> None:
         """See `HostInterface.send`."""

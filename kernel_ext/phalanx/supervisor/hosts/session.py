@@ -32,6 +32,7 @@ from phalanx.protocol.host import (
     ToHost,
     ToHostEnvelope,
 )
+from phalanx.protocol.os_text import encode_message
 
 from ..engine.curve import only_clients
 from .addresses import reach
@@ -78,14 +79,14 @@ class ReliableSession:
     def encode(self, message: FromHost | ToHost) -> bytes:
         """Number a message, and keep it until it is acknowledged."""
         self._n_sent += 1
-        body = msgspec.msgpack.encode((self._n_sent, self._n_received, message))
+        body = encode_message((self._n_sent, self._n_received, message))
         self._kept.append((self._n_sent, body))
         self.kept_nbytes += len(body)
         return body
 
     def encode_unreliable(self, message: FromHost | ToHost) -> bytes:
         """Encode a message without a number: it is not kept or resent."""
-        return msgspec.msgpack.encode((0, self._n_received, message))
+        return encode_message((0, self._n_received, message))
 
     def receive(self, envelope: FromHostEnvelope | ToHostEnvelope) -> bool:
         """Process a received envelope; return False for a duplicate.

@@ -254,7 +254,7 @@ def has_abstract_sockets() -> bool:
 
 
 # Open files of one process. ipyparallel's controller has the most: 85 plus 8 per rank, counted with
-# 1 and 4 ranks. A root has 21 plus 8 per rank, a rank has 44 plus 3 per rank. The numbers here
+# 1 and 4 ranks. A root has 21 plus 9 per rank, a rank has 44 plus 3 per rank. The numbers here
 # leave a reserve.
 BASE, PER_RANK = 128, 10
 

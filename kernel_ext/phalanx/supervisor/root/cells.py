@@ -14,7 +14,10 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from itertools import combinations
 from typing import Any
 
+import msgspec
+
 from phalanx.protocol import (
+    ENTRY,
     BeginCell,
     BootOptions,
     CancelCell,
@@ -23,6 +26,8 @@ from phalanx.protocol import (
     CellStatus,
     CellStatusReply,
     CellTime,
+    Entered,
+    EnterWorld,
     Failed,
     FromRoot,
     GetCellStatus,
@@ -30,12 +35,17 @@ from phalanx.protocol import (
     GetStacks,
     GetTopology,
     GetTrace,
+    LineNeed,
+    LineNotNeeded,
     LinkInfo,
     OutputIs,
     RankInfo,
     StacksAre,
+    StopCell,
     TopologyIs,
     TraceIs,
+    TypedLine,
+    TypeLine,
     WorldTopology,
     name_ranks,
     say_busy,
@@ -51,6 +61,8 @@ KEPT_NS = 2_000_000_000  # six samples: a client that misses some still gets the
 log = logging.getLogger(__name__)
 Question = GetTopology | GetStacks | GetTrace | GetOutput | GetCellStatus
 RESTART_WAIT_S = 5.0  # how long a cell waits for replacements; clients wait longer for permission
+ENTRY_S = 35.0  # a rank itself gives up after 30 s
+REFUSED_S = 5.0  # if a rank cannot enter, the others are freed at once
 UNFINISHED_WAIT_S = 2.0  # how long a new cell waits for ranks that still run the last one
 
 
@@ -136,6 +148,8 @@ class CellHistory:
         self._cells: dict[str, tuple[tuple[int, ...], dict[int, CellEnded]]] = {}
         self._last = ""  # the cell that ended last
         self.begun: dict[int, str] = {}  # the cell that each rank began last
+        self._typed: dict[str, list[TypedLine]] = {}  # by cell
+        self._needs: dict[tuple[int, bool], LineNeed] = {}  # by rank and is_command
 
     def begin(self, cell: str, ranks: tuple[int, ...], title: str = "") -> None:
         """Record a cell that is about to run."""
@@ -155,6 +169,18 @@ class CellHistory:
         if notice.cell in self._cells:
             self._cells[notice.cell][1][rank] = notice
             self._look(notice.cell)
+
+    def type_line(self, order: TypeLine) -> None:
+        """Record a line that was typed for a cell."""
+        if order.cell in self._cells:
+            self._typed = {order.cell: [*self._typed.get(order.cell, ()), order.entry]}
+
+    def ask_line(self, rank: int, news: LineNeed | LineNotNeeded) -> None:
+        """Record whether a rank waits for a line."""
+        if isinstance(news, LineNeed):
+            self._needs[rank, news.is_command] = news
+        else:
+            self._needs.pop((rank, False), None)
 
     def _on_lost(self, rank: int) -> None:
         self.times.end_all(rank)
@@ -180,7 +206,17 @@ class CellHistory:
     def unfinished(self, *, has_seen_all: bool) -> tuple[CellStatus, ...]:
         """Return the running cells, and the last until its end is seen."""
         return tuple(
-            CellStatus(cell, ranks, dict(ended))
+            CellStatus(
+                cell,
+                ranks,
+                dict(ended),
+                tuple(self._typed.get(cell, ())),
+                tuple(
+                    (rank, need)
+                    for (rank, _), need in self._needs.items()
+                    if need.cell == cell and rank not in ended
+                ),
+            )
             for cell, (ranks, ended) in self._cells.items()
             if not (has_seen_all and self._is_over(cell))
         )
@@ -320,6 +356,64 @@ class QueryService:
         return OutputIs(question.id, piece.text, piece.end, *left_out)
 
 
+class WorldEntry:
+    """Have all ranks enter the present epoch, and wait for them.
+
+    ``missing`` has the ranks that have not answered. If one cannot enter, the others are freed.
+    """
+
+    def __init__(
+        self, world: WorldState, host: HostInterface, membership: MembershipCoordinator
+    ) -> None:
+        self.missing: set[int] = set()
+        self._world = world
+        self._host = host
+        self._membership = membership
+        self._number = 0
+        self._failed: dict[int, tuple[str, str]] = {}
+        self._changed = asyncio.Event()
+        world.ranks.subscribe(lost=self._on_lost)
+
+    async def run(self) -> dict[int, tuple[str, str]]:
+        """Order the ranks to enter; return the errors by rank."""
+        self._number += 1
+        self.missing, self._failed = self._world.alive, {}
+        for rank in self.missing:
+            self._host.send(rank, EnterWorld(self._number))
+        while self.missing:
+            self._changed.clear()
+            limit_s = REFUSED_S if self._failed else ENTRY_S
+            try:
+                await asyncio.wait_for(self._changed.wait(), limit_s)
+            except asyncio.TimeoutError:
+                late = "DistributedError", "it did not join the group in time"
+                return {**dict.fromkeys(self.missing, late), **self._failed}
+        return self._failed
+
+    def take(self, rank: int, entered: Entered) -> None:
+        """Record a rank's answer."""
+        if entered.id == self._number:
+            if entered.ename:
+                why = f"could not join: {entered.ename}: {entered.evalue}"
+                self._membership.release_waiters(rank, why)
+            self._end(rank, entered.ename, entered.evalue)
+
+    def _on_lost(self, rank: int) -> None:
+        self._end(rank, "RankFailure", self._world.dead[rank])
+
+    def _end(self, rank: int, ename: str, evalue: str) -> None:
+        if rank in self.missing:
+            self.missing = self.missing - {rank}
+            if ename:
+                self._failed[rank] = ename, evalue
+            self._changed.set()
+
+    def stop(self) -> None:
+        """Interrupt the ranks that are entering."""
+        for rank in self.missing:
+            self._host.send(rank, StopCell(ENTRY, f"entry {self._number}"))
+
+
 class CellScheduler:
     """Decide when cells may begin, and record their ends.
 
@@ -348,6 +442,7 @@ class CellScheduler:
         self._answers = answers
         self._watch = watch
         self._spawn_task = spawn_task
+        self.entry = WorldEntry(world, host, membership)
         self._ended = asyncio.Condition()
         self._announced: set[str] = set()  # cells that wait for permission to begin
         world.ranks.subscribe(lost=lambda _rank: self.ended())
@@ -362,7 +457,7 @@ class CellScheduler:
         """Let a cell begin once its ranks are free; return the reply."""
 
         def busy() -> set[int]:
-            return self._world.unfinished().intersection(request.ranks)
+            return (self.entry.missing | self._world.unfinished()).intersection(request.ranks)
 
         async def wait() -> None:
             async with self._ended:
@@ -393,6 +488,8 @@ class CellScheduler:
         self._host.watch(is_on=True)
         if allowed.reform:  # also for threads that outlived the previous cell
             self._membership.welcome_asking()
+            failed = await self.entry.run()
+            return msgspec.structs.replace(allowed, failed=failed)
         return allowed
 
     def forget(self, message: CancelCell) -> None:
@@ -402,7 +499,8 @@ class CellScheduler:
         """
         if not message.ranks:
             self._announced.discard(message.cell)
-            self._world.forget_cell(message.cell)
+            if self._world.forget_cell(message.cell):
+                self.entry.stop()
             self._answers.cells.forget(message.cell)
         for rank in set(message.ranks).intersection(range(self._world.size)):
             self._world.end_cell(rank, message.cell, ok=False)
@@ -422,6 +520,11 @@ class CellScheduler:
         self.ended()
         self._membership.look()
         self._watch.look()
+
+    def entered(self, rank: int, message: Entered) -> None:
+        """Record that a rank has entered the epoch, or why not."""
+        self.entry.take(rank, message)
+        self.ended()
 
     def ended(self) -> None:
         """Wake the waiting cells, which then check again which ranks are busy."""

@@ -11,7 +11,6 @@ import os
 import time
 from collections.abc import Callable
 
-import msgspec
 import zmq.asyncio
 
 import phalanx
@@ -24,6 +23,7 @@ from phalanx.protocol import (
     RootAddress,
     WorkspaceRecord,
 )
+from phalanx.protocol.os_text import encode_message
 
 from ..processes.system import open_pidfd, pid_namespace
 from ..runtime_dir import RecordFile
@@ -183,11 +183,11 @@ class Clients:
     def answer(self, identity: bytes, message: FromRoot) -> None:
         """Send a message to one client."""
         # A ROUTER socket does not block: it drops messages to a client that has disconnected.
-        self._socket.send_multipart([identity, msgspec.msgpack.encode(message)])
+        self._socket.send_multipart([identity, encode_message(message)])
 
     # -- the workspace's record ---------------------------------------------------------------
 
-    def write(self) -> None:
+    def write(self, cut_off: str = "") -> None:
         """Write the workspace's record for the user's other processes."""
         if self._file is None:
             return
@@ -207,6 +207,8 @@ class Clients:
                 ends_at=self._ends_at,
                 is_stopping=self._is_stopping,
                 is_detached=options.is_detached,
+                grace_s=options.grace_s,
+                cut_off=cut_off,
             )
         )
 
@@ -216,8 +218,13 @@ class Clients:
         self._stop_clock()
         self.write()
 
-    def close(self) -> None:
-        """Remove the record after the ranks have ended."""
+    def close(self, cut_off: str = "") -> None:
+        """Remove the record after the ranks have ended.
+
+        ``cut_off`` names the ranks that were killed, for a process that reads the file.
+        """
         self._unwatch()
+        if cut_off:
+            self.write(cut_off)
         if self._file is not None:
             self._file.close()

@@ -53,6 +53,7 @@ LOOK_AGAIN_S = 0.06  # after a suspicious check: waiting ranks update their acti
 # and another 0.4 s).
 SEND_S = 1.0
 
+BETWEEN_CELLS = "between cells"
 SLOW_LOOK_S = 1.0  # one poll reads two cache lines per rank
 SECOND_LOOK_S = 0.2  # delay after the first stack dump: running Python code has moved on by then
 MAX_LOOKS = 32  # most missing ranks to inspect for one line of text
@@ -230,7 +231,7 @@ class RankInspector:
         return dict(zip(ranks, found, strict=True))
 
     async def _stack(self, rank: int) -> RankStack:
-        if rank in self._world.dead:
+        if rank in self._world.dead and self._host.status(rank) is not None:
             return RankStack(note=f"dead: {self._world.dead[rank]}")
         is_stopped, dump = await self._host.look(rank)
         if is_stopped:
@@ -248,7 +249,7 @@ class RankInspector:
         if place.text:
             return RankStack(doing, place.text, place.frames)
         is_idle = self._world.has_cells and self._world.state(rank) == "idle"
-        return RankStack(doing, note="between cells" if is_idle else "in no code of yours")
+        return RankStack(doing, note=BETWEEN_CELLS if is_idle else "in no code of yours")
 
     async def watch(self, ranks: Callable[[], Collection[int]]) -> None:
         """Report each slow operation while there are ``ranks`` to check."""

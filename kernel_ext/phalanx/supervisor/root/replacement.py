@@ -19,6 +19,7 @@ from phalanx.protocol import (
     RankDeath,
     RankLost,
     RankReturn,
+    RankStack,
     Replaced,
     ReplacementsReady,
     Restart,
@@ -28,6 +29,7 @@ from phalanx.protocol import (
 
 from ..hosts.interface import HostInterface
 from ..membership import RESTARTED, LossRecord, MembershipCoordinator, RankDirectory, WorldState
+from .ending import RankEnding
 
 KILL_S = 5.0  # a process that the kernel blocks for longer (dead file server) cannot be killed
 START_S = 60.0  # the same limit as for the first ranks of a workspace
@@ -182,6 +184,7 @@ class Restarts:
         membership: MembershipCoordinator,
         host: HostInterface,
         engines: list[str],
+        rank_ending: RankEnding,
         *,
         spawn: Callable[[int], None],
         tell: Callable[[FromRoot], None],
@@ -192,6 +195,8 @@ class Restarts:
         self._engines = engines
         self._spawn = spawn
         self._tell = tell
+        self._rank_ending = rank_ending
+        self._cut_off: dict[int, RankStack] = {}  # ranks that were killed after the grace time
         self.deaths = Deaths()
         self._ending: set[int] = set()
         # By rank: the result of a start; "" once the rank takes cells, else why it did not start.
@@ -207,6 +212,8 @@ class Restarts:
             return Failed(request.id, refusal)
         self.deaths.forget(ranks)
         joined = tuple(rank for rank in ranks if rank in self._under_way)
+        if request.force:  # again: the first request gives the ranks time to end
+            self._rank_ending.hurry(self._ending.intersection(joined))
         for rank in ranks:  # before the first await: another request may come meanwhile
             self.claim(rank)
         # Shielded: several requests may wait for this restart, and one of them must not
@@ -217,7 +224,8 @@ class Restarts:
         problems = dict(zip(order, await asyncio.gather(*waits), strict=True))
         failed = {rank: problems[rank] for rank in ranks if problems[rank]}
         new = tuple(rank for rank in ranks if rank not in failed)
-        return Restarted(request.id, new, failed, joined)
+        killed = {rank: self._cut_off.pop(rank) for rank in ranks if rank in self._cut_off}
+        return Restarted(request.id, new, failed, joined, self._rank_ending.say(killed))
 
     def claim(self, rank: int) -> bool:
         """Reserve a rank for `replace`; False if a replacement is under way."""
@@ -256,11 +264,12 @@ class Restarts:
         return ""
 
     async def _end(self, rank: int) -> bool:
-        """Free the ranks that wait for a rank, and kill it."""
+        """Free the ranks that wait for a rank, and end it."""
         self._membership.mark_lost(rank, RESTARTED)
         self._tell(RankLost(rank, self._host.layout.name_of(rank), RESTARTED, "", will_return=True))
         self._ending.add(rank)
         try:
+            self._cut_off.update(await self._rank_ending.end((rank,)))
             is_over = await self._host.kill(rank, KILL_S)
         finally:
             self._ending.discard(rank)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from phalanx.distributed import RESTART_VARIABLES
+from phalanx.errors import say_refusal
 from phalanx.protocol.host import (
     CloseInput,
     CommandInput,
@@ -21,6 +22,7 @@ from phalanx.protocol.host import (
     OutputDone,
     RunCommand,
 )
+from phalanx.protocol.os_text import os_bytes
 from phalanx.protocol.scripts import (
     FromScriptRoot,
     InputCut,
@@ -120,7 +122,7 @@ class Commands:
                 stdin=stdin, stdout=stdout, stderr=stderr,
             )  # fmt: skip
         except OSError as error:
-            self._fail(rank, f"{options.command[0]}: {error.strerror or error}")
+            self._fail(rank, say_refusal(error))
             return
         self._inputs[rank] = stdin
         self._outputs[rank, "stdout"], self._outputs[rank, "stderr"] = stdout, stderr
@@ -133,10 +135,10 @@ class Commands:
         self._hosts.run_command(
             RunCommand(
                 rank,
-                options.words,
-                self._variables(rank),
+                tuple(map(os_bytes, options.words)),
+                {os_bytes(name): os_bytes(value) for name, value in self._variables(rank).items()},
                 is_script_checked=options.is_script_checked,
-                python=options.boot.remote.python,
+                python=os_bytes(options.boot.remote.python),
             )
         )
 

@@ -13,7 +13,6 @@ import os
 import signal
 from collections.abc import Collection, Sequence
 
-import msgspec
 import zmq.asyncio
 
 from phalanx.distributed import culprit_rank
@@ -31,6 +30,7 @@ from phalanx.protocol import (
     ToSupervisor,
     say_late,
 )
+from phalanx.protocol.os_text import encode_message
 from phalanx.protocol.scripts import (
     AllEnded,
     FromScriptRoot,
@@ -301,7 +301,7 @@ class ScriptRoot(Root[ToScriptRoot]):
 
     def _tell(self, message: FromScriptRoot) -> None:
         if self._client_id:
-            self._client.send_multipart([self._client_id, msgspec.msgpack.encode(message)])
+            self._client.send_multipart([self._client_id, encode_message(message)])
         else:
             self._unsent.append(message)
 
@@ -423,7 +423,7 @@ class ScriptRoot(Root[ToScriptRoot]):
         """
         if self._patience is None and self._attribution.running:
             self._attribution.ending()
-            self._patience = self._loop.call_later(self._options.grace_s, self._end_rest)
+            self._patience = self._loop.call_later(self._boot.grace_s, self._end_rest)
 
     def _end_rest(self, signals: Sequence[signal.Signals] = (signal.SIGTERM,)) -> None:
         if self._ending is None and self._attribution.running:
@@ -435,7 +435,7 @@ class ScriptRoot(Root[ToScriptRoot]):
         for number in signals:
             for rank in self._attribution.running:
                 self._host.signal(rank, number)
-            await asyncio.sleep(self._options.grace_s)
+            await asyncio.sleep(self._boot.grace_s)
             if number == self._first_signal and self._attribution.running:
                 await self._say_late()
         self._kill_rest()
@@ -443,7 +443,7 @@ class ScriptRoot(Root[ToScriptRoot]):
     async def _say_late(self) -> None:
         """Report where the ranks are that the first signal has not ended."""
         stacks = await self._inspector.stacks(self._attribution.running)
-        self._tell(Notice(say_late(stacks, self._options.grace_s)))
+        self._tell(Notice(say_late(stacks, self._boot.grace_s)))
 
     def _kill_rest(self) -> None:
         for rank in self._attribution.running:

@@ -23,12 +23,18 @@ from phalanx.protocol import (
     CellEnded,
     Detach,
     EngineReady,
+    Entered,
     Failed,
     FromRoot,
     Hello,
+    LineNeed,
+    LineNotNeeded,
     Notice,
+    OrderRanks,
     PartEnded,
     RankLost,
+    RankNews,
+    RankSays,
     Register,
     ReplacementsReady,
     Restart,
@@ -37,6 +43,7 @@ from phalanx.protocol import (
     Stopped,
     ToRoot,
     ToSupervisor,
+    TypeLine,
     WatchSamples,
 )
 
@@ -46,12 +53,14 @@ from ..membership import WorldState
 from ..runtime_dir import RecordFile
 from .cells import CellScheduler, QueryService, Question
 from .clients import Clients
+from .ending import RankEnding
 from .observers import Samplers
 from .replacement import Restarts
 from .root import Root
 
 log = logging.getLogger(__name__)
 
+STOPPING = "the workspace is being stopped"
 HELLO_S = 5.0  # how long a first client may take to connect and learn that the start failed
 
 
@@ -64,12 +73,16 @@ class WorkspaceRoot(Root[ToRoot]):
         world = WorldState(options.world.size)
         super().__init__(options, client, ToRoot, world)
         self._stop_request: tuple[bytes, int] | None = None
+        self._is_stopping = False
+        self._cut_off = ""  # which ranks a stop has killed
+        self._rank_ending = RankEnding(self._host, self._inspector, options.grace_s)
         self._engines = Engines(world.ranks, self._host, on_lost=self._on_controller_lost)
         self._restarts = Restarts(
             world,
             self._membership,
             self._host,
             self._engines.names,
+            self._rank_ending,
             spawn=self._host.spawn,
             tell=self._tell,
         )
@@ -106,19 +119,42 @@ class WorkspaceRoot(Root[ToRoot]):
         for rank in range(self._boot.world.size):
             self._host.spawn(rank)
 
+    def stop(self) -> None:
+        """End the ranks in order, then the world.
+
+        A second call kills the ranks.
+        """
+        if not self._is_booted:
+            self.end()
+        elif self._is_stopping:
+            self._rank_ending.hurry(self._host.ranks)
+        else:
+            self._is_stopping = True
+            self._clients.stopping()
+            if self._stop_request is None:  # no client asked: say why its cell ends
+                self._tell(Notice(STOPPING))
+            self._tasks.spawn(self._end_in_order())
+
+    async def _end_in_order(self) -> None:
+        if not self._world.unfinished():  # else the output of the cell's last lines needs it
+            self._tasks.spawn(self._engines.stop_controller())
+        killed = await self._rank_ending.end(self._host.ranks)
+        self._cut_off = self._rank_ending.say(killed)
+        self.end()
+
     async def _stop(self) -> None:
         self._clients.stopping()
         # Both at once: without the controller no rank's departure has to be reported.
         await asyncio.gather(self._engines.stop_controller(), self._host.stop())
-        self._clients.close()
+        self._clients.close(self._cut_off)
         if self._stop_request is not None:
             identity, request_id = self._stop_request
-            self._clients.answer(identity, Stopped(request_id))
+            self._clients.answer(identity, Stopped(request_id, self._cut_off))
 
     # -- controller ---------------------------------------------------------------------------
 
     def _on_controller_lost(self, reason: str, tail: str) -> None:
-        if self._over.is_set():
+        if self._over.is_set() or self._is_stopping:
             return
         message = f"ipyparallel's controller {reason}"
         if not self._is_booted:
@@ -153,11 +189,18 @@ class WorkspaceRoot(Root[ToRoot]):
                 self._clients.answer(
                     identity, Failed(message.id, f"{self._clients.owner} has it now")
                 )
+        elif self._is_stopping and isinstance(message, BeginCell | Restart):
+            self._clients.answer(identity, Failed(message.id, STOPPING))
         elif isinstance(message, BeginCell):
             self._cells.announce(message.cell)
             self._tasks.spawn(self._begin_cell(identity, message))
         elif isinstance(message, CancelCell):
             self._cells.forget(message)
+        elif isinstance(message, OrderRanks) and self._is_booted:
+            if isinstance(message.order, TypeLine):
+                self._answers.cells.type_line(message.order)
+            for rank in self._world.alive.intersection(message.ranks):
+                self._host.send(rank, message.order)
         elif isinstance(message, AddStartupCell):
             self._answers.missed.keep(message)
         elif isinstance(message, ReplacementsReady):
@@ -166,7 +209,7 @@ class WorkspaceRoot(Root[ToRoot]):
             self._tasks.spawn(self._restart(identity, message))
         elif isinstance(message, Stop):
             self._stop_request = identity, message.id
-            self.end()
+            self.stop()
 
     @property
     def _is_booted(self) -> bool:
@@ -210,6 +253,12 @@ class WorkspaceRoot(Root[ToRoot]):
         elif isinstance(message, CellEnded):
             self._cells.end(rank, message)
             self._tell(PartEnded(rank, message))
+        elif isinstance(message, Entered):
+            self._cells.entered(rank, message)
+        elif isinstance(message, RankNews):
+            if isinstance(message, LineNeed | LineNotNeeded):
+                self._answers.cells.ask_line(rank, message)
+            self._tell(RankSays(rank, message))
         else:
             self._membership.answer(rank, message)
             if self._world.asking:
@@ -217,6 +266,10 @@ class WorkspaceRoot(Root[ToRoot]):
 
     def on_lost(self, rank: int, reason: str, tail: str) -> None:
         """Report a dead rank, first to the ranks that wait for it."""
+        self._rank_ending.on_lost()
+        if self._is_stopping:
+            self._membership.release_waiters(rank, f"has ended: {STOPPING}")
+            return
         if self._restarts.on_lost(rank, reason, tail):
             return
         will_return, end = self._boot.auto_restart and self._is_booted, ""
@@ -254,5 +307,4 @@ class WorkspaceRoot(Root[ToRoot]):
 
     def _awaited(self) -> set[int]:
         """Return all live ranks while a cell runs, else none."""
-        alive = set(self._host.ranks) - self._world.dead.keys()
-        return alive if self._world.unfinished() else set()
+        return self._world.alive if self._world.unfinished() else set()

@@ -1,14 +1,9 @@
-"""Fetch what a client missed, and attach to the running cell.
-
-The root tells how cells stand, and the ranks tell which cell they run.
-"""
+"""Fetch what a client missed, and attach to the running cell."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Collection
-
-import msgspec
 
 from phalanx.protocol import (
     CellStatus,
@@ -20,7 +15,7 @@ from phalanx.protocol import (
 )
 
 from ..connection.root_client import RootClient
-from ..output.events import Ended, Lost, Text
+from ..output.events import Ended, Lost, NeedLine, Text
 from ..output.notices import say_died, say_returned
 from ..output.printer import CellOutput
 from ..output.view import View
@@ -52,9 +47,8 @@ class AttachSync:
             self.cell = AttachedCell(found.cell, found.ranks)
             # The cell holds messages until `begin_cell` knows which of them were shown already.
             dispatch.adopt(self.cell)
-        self._greeting = PresenceProbe(f"{name}:greet", self._ranks)
         dead = {death.rank for death in self.status.deaths}
-        self.silent = self._greet(set(self._ranks) - dead, SILENT_S)
+        self.silent = self._probe(set(self._ranks) - dead, SILENT_S)
         self._drop_unsent()
         # Output and ends after this request arrive as messages; earlier ones are in the reply.
         self.status = root.cell_status()
@@ -78,37 +72,22 @@ class AttachSync:
         return tuple(r for r in status.ranks if r not in status.ended and r not in dead)
 
     @property
-    def typed(self) -> list[TypedLine]:
-        """Return the lines typed for the cell.
-
-        Lines that some rank lacks are sent to all ranks first.
-        """
-        logs = {
-            rank: {int(index): entry for index, entry in answer["typed"]}
-            for rank, answer in self._greeting.answers.items()
-            if self.cell is not None and answer["cell"] == self.cell.name
-        }
-        whole: dict[int, TypedLine] = {}
-        for log in logs.values():
-            for index, entry in log.items():
-                whole.setdefault(index, msgspec.convert(entry, TypedLine))
-        typed = [entry for _, entry in sorted(whole.items())]
-        for index, line in enumerate(typed):
-            # The previous client may have died before it had sent the line to all ranks.
-            if self.cell is not None and any(index not in known for known in logs.values()):
-                self._dispatch.send_line(self.cell.name, index, line)
-        return typed
+    def typed(self) -> tuple[TypedLine, ...]:
+        """Return the lines typed for the cell."""
+        status = self._cell_status()
+        return () if status is None else status.typed
 
     def _cell_status(self) -> CellStatus | None:
         name = None if self.cell is None else self.cell.name
         return next((cell for cell in self.status.cells if cell.cell == name), None)
 
-    def _greet(self, ranks: Collection[int], patience_s: float) -> set[int]:
-        """Greet ranks until all have answered; return those that have not.
+    def _probe(self, ranks: Collection[int], patience_s: float) -> set[int]:
+        """Probe ranks until all have answered; return those that have not.
 
         Waits ``patience_s`` seconds while no rank has answered, and at most `ANSWER_S` once one
         has.
         """
+        probe = PresenceProbe(f"{self._name}:probe", self._ranks)
         missing = set(ranks)
         begun_s = time.monotonic()
         interval_s = FIRST_INTERVAL_S
@@ -118,10 +97,9 @@ class AttachSync:
                 min(ANSWER_S, patience_s) if has_answer else patience_s
             ):
                 break
-            for rank in missing:
-                self._dispatch.greet(self._greeting, rank)
-            missing -= self._greeting.wait_ended(missing, interval_s)
+            missing = self._dispatch.probe(probe, missing, "control", interval_s)
             interval_s = INTERVAL_S
+        self._dispatch.forget(probe)
         return missing
 
     def _drop_unsent(self) -> None:
@@ -144,7 +122,7 @@ class AttachSync:
         ranks = {rank for cell in status.cells if cell.cell == name for rank in cell.ranks}
         ended = {rank for cell in status.cells if cell.cell == name for rank in cell.ended}
         begun = {rank for rank, cell in status.begun.items() if cell == name}
-        return ranks.intersection(self._greeting.answers) - ended - begun
+        return ranks - self.silent - ended - begun
 
     def tell(self, view: View) -> None:
         """Report what happened meanwhile, except output."""
@@ -173,6 +151,8 @@ class AttachSync:
             self.cell.events.put(Ended(rank, failure_of(how)))
         for lost in self.deaths:
             self.cell.events.put(lost)
+        for rank, need in status.needs:
+            self.cell.events.put(NeedLine(rank, need))
         shown = {rank: piece.end for rank, piece in self._missed.items()}
         self.cell.begin(shown, set(status.ended))
         self._missed = {}

@@ -15,11 +15,19 @@ from typing import Any
 
 import msgspec
 
-from phalanx.protocol import CellEnded, LineNeed, RankLost, StopReport
+from phalanx.protocol import (
+    CellEnded,
+    InterruptCaught,
+    LineNeed,
+    LineNotNeeded,
+    RankLost,
+    StopReport,
+)
 from phalanx.rank import unpack_values
 
 from ..connection.transport import Message
 from ..output.events import (
+    WIDGET,
     Clear,
     Display,
     Drawn,
@@ -35,13 +43,11 @@ from ..output.events import (
     Text,
 )
 from ..output.text import StreamName
+from .widget_relay import notebook_kernel
 
-# A widget's model lives in its rank, which no front end can reach: show the text beside it instead.
-WIDGET = "application/vnd.jupyter.widget-view+json"
-WIDGET_IS_TEXT = (
-    "widgets of ranks are shown as text; make them in the notebook, and ws.push what they say"
-)
+WIDGET_IS_TEXT = "widgets of ranks are shown as text here; a notebook shows them live"
 OUTPUT_S = 1.0  # output that comes later after the end is taken for lost
+CellNews = StopReport | InterruptCaught | LineNeed | LineNotNeeded
 _EMPTY_PRE = re.compile(r"\s*<pre[^>]*>\s*</pre>\s*")
 
 
@@ -74,6 +80,7 @@ class Cell:
         self._last_message_s = 0.0  # when the last message about the cell came
         self._over: set[int] = set()
         self._n_shown = dict.fromkeys(ranks, 0)  # output messages that have come
+        self._unasked: dict[tuple[int, bool], LineNeed] = {}  # by rank and is_command
         self._has_noted_widgets = False
         self._tracebacks: dict[int, str] = {}  # the last traceback that each rank showed
         self._late: Callable[[Event], None] | None = None
@@ -120,29 +127,46 @@ class Cell:
         elif kind == "phalanx_page":
             if rank == self.ranks[0]:
                 self._put(Display(rank, {"text/plain": content["text"]}, {}, is_result=False))
-        elif kind == "phalanx_need_line":
-            self._put(NeedLine(rank, msgspec.convert(content, LineNeed)))
-        elif kind == "phalanx_need_over":
-            self._put(NeedOver(rank))
-        elif kind == "phalanx_stop_swallowed":
-            self._put(StopSwallowed(rank))
-        elif kind == "phalanx_stop_report":
-            self._put(StopReported(rank, msgspec.convert(content, StopReport)))
         elif kind == "status" and content["execution_state"] == "idle":
             self._idle.add(rank)
             self._end_if_over(rank)
+        if self._unasked:
+            self._ask()
+
+    def on_news(self, rank: int, news: CellNews) -> None:
+        """Take a rank's notice; a prompt waits for the output above it."""
+        if isinstance(news, LineNeed):
+            self._last_message_s = time.monotonic()
+            self._unasked[rank, news.is_command] = news
+            self._ask()
+        elif isinstance(news, LineNotNeeded):
+            self._unasked.pop((rank, False), None)
+            self._put(NeedOver(rank))
+        elif isinstance(news, InterruptCaught):
+            self._put(StopSwallowed(rank))
+        else:
+            self._put(StopReported(rank, news))
+
+    def _ask(self, *, is_overdue: bool = False) -> None:
+        """Put each need after its earlier output, or when that is overdue."""
+        for (rank, kind), need in list(self._unasked.items()):
+            is_due = is_overdue or self._n_shown[rank] >= need.n_shown
+            if is_due and self._unasked.pop((rank, kind), None) is not None:
+                self._put(NeedLine(rank, need))
 
     def _take_display(self, rank: int, kind: str, content: Message) -> None:
         data = content["data"]
         if kind == "display_data" and _is_blank(data):
             return
-        if WIDGET in data and not self._has_noted_widgets:
-            self._has_noted_widgets = True
-            self._put(NoticeEvent(WIDGET_IS_TEXT))
+        if WIDGET in data and notebook_kernel() is None:
+            data = {name: value for name, value in data.items() if name != WIDGET}
+            if not self._has_noted_widgets:
+                self._has_noted_widgets = True
+                self._put(NoticeEvent(WIDGET_IS_TEXT))
         self._put(
             Display(
                 rank,
-                {name: value for name, value in data.items() if name != WIDGET},
+                data,
                 content["metadata"],
                 is_result=kind == "execute_result",
                 display_id=str((content.get("transient") or {}).get("display_id") or ""),
@@ -175,8 +199,9 @@ class Cell:
         self._put(lost)
 
     def end_overdue(self, ranks: Collection[int]) -> None:
-        """End the parts of ended ranks with an overdue idle status."""
-        if self._ends and time.monotonic() - self._last_message_s > OUTPUT_S:
+        """End parts and ask prompts without output that is overdue."""
+        if time.monotonic() - self._last_message_s > OUTPUT_S:
+            self._ask(is_overdue=True)
             for rank in self._ends.keys() & set(ranks) - self._idle:
                 self._idle.add(rank)
                 self._end_if_over(rank)
@@ -208,12 +233,6 @@ class Cell:
             self._put(Text(rank, "stderr", traceback))
 
 
-class UnannouncedCell(Cell):
-    """A cell of our own that is not announced to the root."""
-
-    is_announced = False
-
-
 def _is_blank(data: Message) -> bool:
     """Whether a display has no visible content.
 
@@ -222,7 +241,7 @@ def _is_blank(data: Message) -> bool:
     """
     text = str(data.get("text/plain", ""))
     if WIDGET in data:
-        return text.startswith("Output(")
+        return notebook_kernel() is None and text.startswith("Output(")
     html = data.get("text/html")
     return not text and html is not None and _EMPTY_PRE.fullmatch(str(html)) is not None
 
@@ -277,6 +296,12 @@ class AttachedCell(Cell):
         end = msgspec.structs.replace(end, n_shown=0)
         self._hold_or_take(lambda: super(AttachedCell, self).on_ended(rank, end))
 
+    def on_news(self, rank: int, news: CellNews) -> None:
+        """Take a rank's notice."""
+        if isinstance(news, LineNeed):
+            news = msgspec.structs.replace(news, n_shown=0)
+        self._hold_or_take(lambda: super(AttachedCell, self).on_news(rank, news))
+
     def _hold_or_take(self, take: Callable[[], None]) -> None:
         with self._lock:
             if self._held is not None:
@@ -291,20 +316,20 @@ class AttachedCell(Cell):
 
 
 class PresenceProbe(Cell):
-    """A new client's greeting to ranks, and the ranks' answers.
+    """A request that a rank answers though a cell runs.
 
-    A greeted rank may be busy. A rank has answered when its reply has come and something on iopub:
-    then no later message of that rank is missed.
+    A rank is present when its reply has come and something on iopub: then no later message of that
+    rank is missed.
     """
 
     def __init__(self, name: str, ranks: tuple[int, ...]) -> None:
         super().__init__(name, ranks)
-        self.answers: dict[int, dict[str, Any]] = {}
+        self._has_replied: set[int] = set()
         self._publishing: set[int] = set()
 
-    def on_control(self, rank: int, message: Message) -> None:
-        """Take a rank's answer."""
-        self.answers[rank] = message["content"]
+    def on_reply(self, rank: int, message: Message) -> None:
+        """Take a rank's reply."""
+        self._has_replied.add(rank)
         self._look(rank)
 
     def on_iopub(self, rank: int, message: Message) -> None:
@@ -313,18 +338,19 @@ class PresenceProbe(Cell):
         self._look(rank)
 
     def _look(self, rank: int) -> None:
-        if rank in self._publishing and rank in self.answers:
+        if rank in self._publishing and rank in self._has_replied:
             self.events.put(Ended(rank, None))
 
 
-class Call(UnannouncedCell):
-    """A call that ranks answer with named values.
+class Call(Cell):
+    """A call, unknown to the root, that ranks answer with named values.
 
     The answers are unpickled. Unpickling is safe here: the answers are signed with the key of our
     own controller, and a process that has the key can run code as this user anyway. The thread that
     waits unpickles, not the socket thread, because unpickling may run the user's code.
     """
 
+    is_announced = False
     has_reply = True
 
     def __init__(self, name: str, ranks: tuple[int, ...], nbytes: int = 0) -> None:

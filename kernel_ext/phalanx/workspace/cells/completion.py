@@ -1,19 +1,19 @@
 """Complete names and inspect objects on a rank.
 
-Uses Jupyter's complete and inspect requests. The front end handles magics and their options.
+The front end handles magics and their options.
 """
 
 from __future__ import annotations
 
+import itertools
 import queue
+import secrets
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from phalanx.errors import DistributedError
-from phalanx.protocol import name_ranks
-
-from ..connection.transport import Message
+from phalanx.protocol import Complete, Completed, Inspect, Inspected, name_ranks
 
 # A person who types does not wait longer for a list (Nielsen 1993: a delay of 1 s breaks a train of
 # thought), and the notebook's kernel is blocked meanwhile. For a description a person waits longer,
@@ -21,9 +21,7 @@ from ..connection.transport import Message
 COMPLETE_S = 0.5
 INSPECT_S = 1.0
 
-JUPYTER_TYPES = "_jupyter_types_experimental"  # ipykernel's key for the kind of each match
-
-Send = Callable[[int, str, Message, Callable[[str], None]], None]
+HelpAnswer = Completed | Inspected
 
 
 class NoHelp(DistributedError):
@@ -55,16 +53,18 @@ class Description:
 class Help:
     """Asks the first living rank of those named.
 
-    Any thread may ask. ``send(rank, kind, content, register)`` sends on the control channel, which
-    a rank serves while its cell runs. The asking and the socket thread share the pending questions
-    (single dict operations, which are atomic). A late answer is dropped.
+    Any thread may ask. ``send(rank, order)`` sends the question to a rank, which answers while its
+    cell runs. The asking and the socket thread share the pending questions (single dict operations,
+    which are atomic). A late answer is dropped.
     """
 
-    def __init__(self, size: int, send: Send) -> None:
+    def __init__(self, size: int, send: Callable[[int, Complete | Inspect], None]) -> None:
         self._size = size
         self._send = send
         self._lost: set[int] = set()
-        self._pending: dict[str, tuple[int, queue.SimpleQueue[Message | None]]] = {}
+        # From a random number on: an answer to another client's question is dropped, too.
+        self._ids = itertools.count(secrets.randbits(48))
+        self._pending: dict[int, tuple[int, queue.SimpleQueue[HelpAnswer | None]]] = {}
 
     def complete(
         self, code: str, cursor: int, *, ranks: Iterable[int] | None = None
@@ -85,17 +85,9 @@ class Help:
         NoHelp
             None of the ranks lives, or there was no answer within half a second.
         """
-        content = {"code": code, "cursor_pos": cursor}
-        _, reply = self._ask("complete_request", content, ranks, COMPLETE_S)
-        matches = tuple(str(match) for match in reply["matches"])
-        known = reply["metadata"].get(JUPYTER_TYPES) or [{}] * len(matches)
-        return Completions(
-            matches,
-            int(reply["cursor_start"]),
-            int(reply["cursor_end"]),
-            tuple(str(match.get("type") or "") for match in known),
-            tuple(str(match.get("signature") or "") for match in known),
-        )
+        _, found = self._ask(lambda id_: Complete(id_, code, cursor), ranks, COMPLETE_S)
+        assert isinstance(found, Completed)
+        return Completions(found.matches, found.start, found.end, found.kinds, found.signatures)
 
     def inspect(
         self, code: str, cursor: int, *, detail: int = 0, ranks: Iterable[int] | None = None
@@ -118,16 +110,16 @@ class Help:
         NoHelp
             None of the ranks lives, or there was no answer within a second.
         """
-        content = {"code": code, "cursor_pos": cursor, "detail_level": detail}
-        rank, reply = self._ask("inspect_request", content, ranks, INSPECT_S)
-        if not reply["found"]:
-            return None
-        # Only the text: a rank's data is shown as HTML only if the rank displayed it as HTML.
-        return Description(rank, str(reply["data"].get("text/plain", "")))
+        rank, found = self._ask(lambda id_: Inspect(id_, code, cursor, detail), ranks, INSPECT_S)
+        assert isinstance(found, Inspected)
+        return None if found.text is None else Description(rank, found.text)
 
     def _ask(
-        self, kind: str, content: Message, ranks: Iterable[int] | None, timeout_s: float
-    ) -> tuple[int, Message]:
+        self,
+        make: Callable[[int], Complete | Inspect],
+        ranks: Iterable[int] | None,
+        timeout_s: float,
+    ) -> tuple[int, HelpAnswer]:
         wanted = sorted(range(self._size) if ranks is None else set(ranks))
         deadline_s = time.monotonic() + timeout_s
         asked: list[int] = []
@@ -136,48 +128,39 @@ class Help:
             if time.monotonic() > deadline_s:
                 break
             asked.append(rank)
-            reply = self._ask_rank(rank, kind, content, deadline_s)
-            if reply is not None:
-                return rank, reply
+            answer = self._ask_rank(rank, make(next(self._ids)), deadline_s)
+            if answer is not None:
+                return rank, answer
         dead = f"{name_ranks(wanted)} cannot answer: no such rank is alive"
         raise NoHelp(f"{name_ranks(asked)} did not answer in {timeout_s} s" if asked else dead)
 
     def _ask_rank(
-        self, rank: int, kind: str, content: Message, deadline_s: float
-    ) -> Message | None:
+        self, rank: int, order: Complete | Inspect, deadline_s: float
+    ) -> HelpAnswer | None:
         """Return the final answer, or the last draft at the timeout."""
-        answers: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
-        ids: list[str] = []
-
-        def register(message_id: str) -> None:
-            ids.append(message_id)
-            self._pending[message_id] = rank, answers
-
-        best: Message | None = None
+        answers: queue.SimpleQueue[HelpAnswer | None] = queue.SimpleQueue()
+        self._pending[order.id] = rank, answers
+        best: HelpAnswer | None = None
         try:
-            self._send(rank, kind, content, register)
+            self._send(rank, order)
             while (left_s := deadline_s - time.monotonic()) > 0:
                 answer = answers.get(timeout=left_s)
                 if answer is None:
                     break
                 best = answer
-                if not answer.get("metadata", {}).get("is_draft"):
+                if not (isinstance(answer, Completed) and answer.is_draft):
                     break
         except queue.Empty:
             pass
         finally:
-            for message_id in ids:
-                del self._pending[message_id]
+            del self._pending[order.id]
         return best
 
-    def on_reply(self, message: Message) -> None:
-        """Take a reply from the control channel.
-
-        A reply that nobody waits for is dropped.
-        """
-        found = self._pending.get(message["parent_header"]["msg_id"])
-        if found is not None and message["content"].get("status") == "ok":
-            found[1].put(message["content"])
+    def on_answer(self, answer: HelpAnswer) -> None:
+        """Take a rank's answer; one that nobody waits for is dropped."""
+        found = self._pending.get(answer.id)
+        if found is not None:
+            found[1].put(answer)
 
     def on_replaced(self, rank: int) -> None:
         """Ask this rank again: it has a new process."""

@@ -11,7 +11,7 @@ import math
 import threading
 import uuid
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -19,10 +19,19 @@ from phalanx.errors import DistributedError
 from phalanx.protocol import (
     CellEnded,
     CellStatusReply,
+    Completed,
+    Inspected,
+    LetIn,
+    OutputDrawn,
     RankCall,
+    RankNews,
+    RankOrder,
     RankTask,
+    RefuseInput,
     Step,
+    StopCell,
     TypedLine,
+    TypeLine,
     name_ranks,
 )
 
@@ -30,11 +39,11 @@ from ..connection.transport import Message, RankChannels, SocketThread
 from ..output.events import Drawn, Event, Lost, OwnershipLost
 from .cell import Cell, PresenceProbe
 from .completion import Help
+from .widget_relay import COMM_KINDS, WidgetRelay, is_comm
 
 BEGIN_S = 2.0  # a rank begins a cell within milliseconds of the request, over any network
 MOST_S = 8.0  # longest time between two copies; doubled from `BEGIN_S`
 FRESH_S = 1.0  # older answers are ignored: this process may have been suspended since
-STOP_AGAIN_S = 0.7  # early enough to arrive before a rank is called stuck (`Stopping`)
 SLOWEST = 10e6  # bytes/s: on a slower network a large value is taken for lost
 ANSWERED_NBYTES = 1 << 20  # bytes of a rank's output, at least, between two acks
 KEPT_ENDED = 256  # ended cells, the least recently used dropped first: 2 KiB each with 4 ranks
@@ -62,23 +71,12 @@ class _Request(NamedTuple):
     buffers: list[Any]
 
 
-class _Stop(NamedTuple):
-    """The last stop that was sent to ranks.
-
-    ``cell`` is the stopped cell, ``name`` the unique name of the stop. ``hold_s`` is the longest
-    time in seconds that the ranks are held; 0 interrupts them.
-    """
-
-    cell: str = ""
-    name: str = ""
-    hold_s: float = 0.0
-
-
 class Dispatch:
     """Sends cells to engines and routes messages to cells.
 
     The thread that runs cells writes the table of requests, and the socket thread reads the table.
-    One lock guards the table. `forget` removes the entries of a cell.
+    One lock guards the table. `forget` removes the entries of a cell. ``order`` sends an order to
+    ranks through the root.
     """
 
     def __init__(
@@ -87,15 +85,18 @@ class Dispatch:
         connection: dict[str, Any],
         engines: tuple[str, ...],
         session: str,
+        order: Callable[[Iterable[int], RankOrder], None],
     ) -> None:
-        self.help = Help(len(engines), self._ask)
+        self._order = order
+        self.help = Help(len(engines), lambda rank, question: order((rank,), question))
+        self.widgets = WidgetRelay(self._send_comm)
         self._engines = list(engines)  # by rank; a replaced rank has a new one
         self._lock = threading.Lock()
         self._requests: dict[str, tuple[Cell, int]] = {}  # message id -> cell, rank
         self._sent: dict[tuple[str, int], _Request] = {}  # by cell name and rank
         self._ended: dict[str, Cell] = {}  # by name, least recently used first
         self._answered: dict[str, int] = {}  # acked bytes of output by engine; socket thread only
-        self._stop = _Stop()
+        self._held = StopCell("", "")  # the stop that holds a cell
         self._taken: OwnershipLost | None = None  # put into cells that are sent later, too
         self._channels = RankChannels(thread, connection, session, self._on_message)
 
@@ -114,7 +115,7 @@ class Dispatch:
             "stop_on_error": False,
         }
 
-        said: Message = {"cell": cell.name, "lost": cell.lost}
+        said: Message = {"cell": cell.name, "lost": cell.lost, "widgets": self.widgets.is_live}
         if not is_code:
             said["task"] = msgspec.to_builtins(work)
         message_id = _message_id(cell.name, rank)
@@ -135,7 +136,7 @@ class Dispatch:
         # A uuid: ipyparallel makes variable names of the id, and no other client awaits the answer.
         message_id = str(uuid.uuid4())
         if call.is_announced:
-            said |= {"lost": call.lost, "is_cell": True}
+            said |= {"lost": call.lost, "is_cell": True, "widgets": self.widgets.is_live}
             message_id = _message_id(call.name, rank)
         metadata = {"phalanx": said}
         self._request(
@@ -145,7 +146,8 @@ class Dispatch:
     def resend(self, cell: Cell, rank: int, *, is_stopped: bool = False) -> bool:
         """Send a rank its request again; False if another client sent it.
 
-        ``is_stopped``: a rank that has not begun the cell ends it as a stopped cell.
+        ``is_stopped``: a rank that has not begun the cell ends it as a stopped cell. The order to
+        stop takes another way and may be the later.
         """
         with self._lock:
             sent = self._sent.get((cell.name, rank))
@@ -154,9 +156,15 @@ class Dispatch:
         metadata = sent.metadata
         if is_stopped:
             metadata = {**metadata, "phalanx": {**metadata["phalanx"], "stopped": True}}
-        # `shell` signs the message anew: a kernel drops a message with a signature it has seen.
-        self._channels.shell(
-            sent.engine, sent.kind, sent.content, metadata, sent.message_id, sent.buffers
+        # `send` signs the message anew: a kernel drops a message with a signature it has seen.
+        self._channels.send(
+            "shell",
+            sent.engine,
+            sent.kind,
+            sent.message_id,
+            sent.content,
+            metadata,
+            sent.buffers,
         )
         return True
 
@@ -181,7 +189,7 @@ class Dispatch:
             if self._taken is not None:  # the ranks are another client's now
                 cell.events.put(self._taken)
                 return
-        self._channels.shell(engine, kind, content, metadata, message_id, buffers)
+        self._channels.send("shell", engine, kind, message_id, content, metadata, buffers)
 
     def adopt(self, cell: Cell) -> None:
         """Route the messages of a cell that another client sent."""
@@ -189,14 +197,26 @@ class Dispatch:
             for rank in cell.ranks:
                 self._requests[_message_id(cell.name, rank)] = (cell, rank)
 
-    def greet(self, greeting: PresenceProbe, rank: int) -> None:
-        """Tell a rank, busy or not, that a new client is here."""
+    def probe(
+        self,
+        probe: PresenceProbe,
+        ranks: set[int],
+        channel: Literal["shell", "control"],
+        wait_s: float,
+    ) -> set[int]:
+        """Ask ranks for a sign; return those that gave none.
 
-        def register(message_id: str) -> None:
+        On the control channel a rank answers that runs a cell.
+        """
+        for rank in ranks:
+            message_id = uuid.uuid4().hex
             with self._lock:
-                self._requests[message_id] = (greeting, rank)
-
-        self._channels.control(self._engines[rank], "phalanx_greet", {}, register)
+                self._requests[message_id] = (probe, rank)
+            # With our metadata: no output of the rank belongs to this request.
+            self._channels.send(
+                channel, self._engines[rank], "kernel_info_request", message_id, {}, {"phalanx": {}}
+            )
+        return ranks - probe.wait_ended(ranks, wait_s)
 
     def forget(self, cell: Cell, late: Callable[[Event], None] | None = None) -> None:
         """Stop routing messages to a cell that nobody waits for.
@@ -227,12 +247,11 @@ class Dispatch:
 
     def send_line(self, cell: str, index: int, entry: TypedLine) -> None:
         """Send an entry of the cell's input log to all ranks."""
-        content = {"cell": cell, "index": index, "entry": msgspec.to_builtins(entry)}
-        self._to_all("phalanx_line", content)
+        self._order(range(len(self._engines)), TypeLine(cell, index, entry))
 
     def refuse_line(self, cell: str, message: str) -> None:
         """Tell all ranks that nobody can answer a prompt."""
-        self._to_all("phalanx_line", {"cell": cell, "refusal": message})
+        self._order(range(len(self._engines)), RefuseInput(cell, message))
 
     def hold_cell(self, cell: str, ranks: Iterable[int], most_s: float) -> None:
         """Hold the cell on these ranks before its next operation.
@@ -240,45 +259,26 @@ class Dispatch:
         The ranks' reports come as `StopReported` events. A held rank that gets no further order is
         interrupted after ``most_s`` seconds.
         """
-        self._stop = _Stop(cell, uuid.uuid4().hex, most_s)
-        self.stop_again(cell, ranks)
+        self._held = StopCell(cell, uuid.uuid4().hex, most_s)
+        self._order(ranks, self._held)
 
     def let_in(self, cell: str, ranks: Iterable[int], steps: tuple[Step, ...]) -> None:
         """Let held ranks continue up to these operations."""
-        content = {"cell": cell, "steps": msgspec.to_builtins(steps)}
-        for rank in ranks:
-            self._channels.control(self._engines[rank], "phalanx_let_in", content)
+        self._order(ranks, LetIn(steps))
 
     def interrupt_cell(self, cell: str, ranks: Iterable[int]) -> None:
         """Raise KeyboardInterrupt in the cell on these ranks.
 
         After `hold_cell` the stop keeps its name, so that each rank is interrupted only once.
         """
-        was_held = self._stop.hold_s > 0 and self._stop.cell == cell
-        self._stop = _Stop(cell, self._stop.name if was_held else uuid.uuid4().hex)
-        self.stop_again(cell, ranks)
-
-    def stop_again(self, cell: str, ranks: Iterable[int]) -> None:
-        """Send the last stop again.
-
-        A rank ignores a stop that it has received before.
-        """
-        if self._stop.cell == cell:
-            content = {"cell": cell, "stop": self._stop.name, "hold": self._stop.hold_s}
-            for rank in ranks:
-                self._channels.control(self._engines[rank], "phalanx_interrupt", content)
+        stop = self._held.stop if self._held.cell == cell else uuid.uuid4().hex
+        self._held = StopCell("", "")
+        self._order(ranks, StopCell(cell, stop))
 
     def is_under_way(self, cell: str) -> bool:
         """Whether this process waits for a cell, so that `tell` reaches it."""
         with self._lock:
             return any(its.name == cell for its, _ in self._requests.values())
-
-    def _ask(self, rank: int, kind: str, content: Message, register: Callable[[str], None]) -> None:
-        self._channels.control(self._engines[rank], kind, content, register)
-
-    def _to_all(self, kind: str, content: Message) -> None:
-        for engine in self._engines:
-            self._channels.control(engine, kind, content)
 
     def waiting(self) -> set[int]:
         """Return the ranks that wait for a person to type."""
@@ -309,6 +309,7 @@ class Dispatch:
         """
         self._engines[rank] = engine
         self.help.on_replaced(rank)
+        self.widgets.on_lost(rank)
 
     def on_lost(self, lost: Lost) -> None:
         """Tell every cell that waits for this rank that the rank died.
@@ -316,6 +317,7 @@ class Dispatch:
         Runs on the socket thread.
         """
         self.help.on_lost(lost.rank)
+        self.widgets.on_lost(lost.rank)
         with self._lock:
             cells = {
                 id(cell): cell for cell, where in self._requests.values() if where == lost.rank
@@ -333,27 +335,68 @@ class Dispatch:
         if found is not None:
             found[0].on_ended(rank, end)
 
+    def on_rank_says(self, rank: int, news: RankNews) -> None:
+        """Tell a cell or a question what a rank says.
+
+        Runs on the socket thread.
+        """
+        if isinstance(news, Completed | Inspected):
+            self.help.on_answer(news)
+            return
+        with self._lock:
+            found = self._requests.get(_message_id(news.cell, rank))
+        if found is not None:
+            found[0].on_news(rank, news)
+
     def _on_message(self, channel: str, message: Message) -> None:
         message_id = message["parent_header"]["msg_id"]
+        if channel == "iopub" and (
+            is_comm(message_id) or message["header"]["msg_type"] in COMM_KINDS
+        ):
+            self._on_widget(message_id, message)
+            return
         with self._lock:
             found = self._requests.get(message_id)
             if found is None and channel == "iopub":
                 found = self._find_ended(message_id)
         if found is None:
-            if channel == "control":
-                self.help.on_reply(message)
             return
         cell, rank = found
-        if channel == "control":
-            if isinstance(cell, PresenceProbe):
-                cell.on_control(rank, message)
-        elif channel == "shell":
+        if channel != "iopub":
             cell.on_reply(rank, message)
         else:
             cell.on_iopub(rank, message)
             self._answer_output(cell, rank, message)
 
-    def _answer_output(self, cell: Cell, rank: int, message: Message) -> None:
+    def _on_widget(self, message_id: str, message: Message) -> None:
+        """Pass a comm message on.
+
+        Output of a callback is shown below the cell that made the widget.
+        """
+        name, _, number = message_id.rpartition("#")
+        rank = int(number) if number.isdecimal() else -1
+        if is_comm(message_id):
+            name = self.widgets.cell_of(message_id)
+        with self._lock:
+            found = self._requests.get(message_id) or self._requests.get(_message_id(name, rank))
+            found = found or self._find_ended(_message_id(name, rank))
+        cell, rank = found or (None, rank)
+        kind = message["header"]["msg_type"]
+        if rank < 0:
+            return
+        if kind in COMM_KINDS or kind == "status":
+            self.widgets.on_published(rank, name, message)
+        elif cell is not None:
+            cell.on_iopub(rank, message)
+        self._answer_output(cell, rank, message)
+
+    def _send_comm(
+        self, rank: int, kind: str, content: Message, message_id: str, buffers: list[Any]
+    ) -> None:
+        with contextlib.suppress(DistributedError):  # broken: other news tells the notebook
+            self._channels.shell(self._engines[rank], kind, content, {}, message_id, buffers)
+
+    def _answer_output(self, cell: Cell | None, rank: int, message: Message) -> None:
         """Ack a rank's output after each drawn MiB.
 
         The rank may be waiting for the ack before it prints more.
@@ -366,9 +409,12 @@ class Dispatch:
 
         def tell() -> None:
             with contextlib.suppress(DistributedError):  # broken: other news tells the cell
-                self._channels.control(engine, "phalanx_drawn", {"sent": sent})
+                self._order((rank,), OutputDrawn(sent))
 
-        cell.on_drawn(Drawn(tell))
+        if cell is None:
+            tell()
+        else:
+            cell.on_drawn(Drawn(tell))
 
 
 class ResendActions(NamedTuple):
@@ -376,12 +422,11 @@ class ResendActions(NamedTuple):
 
     ``see_cells(take)`` asks the root how cells stand. ``resend(rank, is_stopped)`` sends the cell's
     request again, unless another client sent it; with ``is_stopped`` a rank does not begin the cell
-    any more. ``stop_again(ranks)`` sends the last interrupt again.
+    any more.
     """
 
     see_cells: Callable[[Callable[[CellStatusReply], None]], None]
     resend: Callable[[int, bool], bool]
-    stop_again: Callable[[tuple[int, ...]], None]
 
 
 class RequestResender:
@@ -416,7 +461,6 @@ class RequestResender:
         self._due_s = started_s + BEGIN_S + self._on_way_s
         self._started_s = started_s
         self._is_stopping = False
-        self._stop_again_s = math.inf
 
     def step(self, running: set[int], now_s: float, *, is_stopping: bool) -> None:
         """Query the root, if it is time."""
@@ -424,10 +468,6 @@ class RequestResender:
             # A rank cannot stop a request that it never got: send the request again, as stopped.
             self._is_stopping = True
             self._due_s = min(self._due_s, max(now_s, self._started_s + self._on_way_s))
-            self._stop_again_s = now_s + STOP_AGAIN_S
-        if running and now_s >= self._stop_again_s:
-            self._stop_again_s = math.inf
-            self._actions.stop_again(tuple(sorted(running)))
         if running and now_s >= self._due_s:
             self._due_s = now_s + self._wait_s + self._on_way_s
             self._wait_s = min(2 * self._wait_s, MOST_S)
@@ -455,8 +495,6 @@ class RequestResender:
             self._due_s = math.inf
         sent = [rank for rank in sorted(lost) if self._actions.resend(rank, self._is_stopping)]
         missed = [rank for rank in sent if rank not in begun]
-        if self._is_stopping and missed:  # the interrupt may be lost as well
-            self._actions.stop_again(tuple(missed))
         self._n_copies += bool(missed)
         if missed and self._n_copies == 2:
             self._notice(f"{name_ranks(missed)} did not begin the cell yet; it is sent again")

@@ -22,6 +22,7 @@ from phalanx.protocol import (
     say_where,
 )
 
+from ..connection.transport import ctrl_c
 from ..output.events import (
     CellStatusUpdate,
     Clear,
@@ -49,7 +50,7 @@ from ..output.view import CellStatusLine, View
 from .cell import Cell
 from .dispatch import RequestResender, ResendActions
 from .prompting import LineSender, PromptController
-from .stopping import STEP_S, StopInStep, Stopping, ctrl_c
+from .stopping import STEP_S, StopInStep, Stopping
 
 IDLE_WAIT_S = 0.25  # longest sleep without an event: bounds how late a deadline is noticed
 PROMPT_POLL_S = 0.02

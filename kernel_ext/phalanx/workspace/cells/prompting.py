@@ -54,10 +54,6 @@ class InputRequests:
             self._since_s = now_s
         self._needs[rank, need.is_command] = need
 
-    def typed_since(self, index: int) -> list[tuple[int, TypedLine]]:
-        """Return the entries of the log from ``index`` on."""
-        return list(enumerate(self._log))[index:]
-
     def forget(self, rank: int, *, commands: bool = True) -> None:
         """Drop the requests of a rank that ended its part or died.
 
@@ -229,9 +225,6 @@ class PromptController:
         if self._has_stopped:
             self._sender.refuse_line(self._cell, "the cell was stopped: nobody is asked any more")
             return
-        if need.is_again:  # a rank ignores an entry that it already has
-            for index, entry in self._questions.typed_since(need.index):
-                self._sender.send_line(self._cell, index, entry)
         self._questions.need(rank, need, now_s)
 
     def forget(self, rank: int) -> None:

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from phalanx.errors import DistributedError
-from phalanx.protocol import CopyNames, GiveCopyReport, RankCall, RankPing, RankTask, name_ranks
+from phalanx.protocol import CopyNames, GiveCopyReport, RankCall, RankTask, name_ranks
 
 from ..output.notices import say_copied, say_unasked
 from ..output.view import QuietView, View
-from .cell import Cell
+from .cell import PresenceProbe
 from .dispatch import Dispatch
 
 PING_INTERVAL_S = 0.1
@@ -223,14 +223,13 @@ def _copy(runner: Parts, fresh: list[ReplacementRank], tell: Callable[[str], Non
 def wait_answering(
     dispatch: Dispatch,
     name: str,
-    size: int,
     timeout_s: float,
+    ranks: Collection[int],
     *,
-    ranks: Collection[int] | None = None,
     gone: Callable[[], Collection[int]] = tuple,
     stopped: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Repeat a ping until each rank has answered on both channels.
+    """Probe ranks until each has answered on both channels.
 
     A zmq router drops messages for an engine it has no route for yet (ipyparallel's issue 476), and
     a subscription takes a moment to take effect. So no cell is sent before both channels have
@@ -239,15 +238,13 @@ def wait_answering(
     Parameters
     ----------
     dispatch : Dispatch
-        Sends the pings.
+        Sends the probes.
     name : str
-        The name of the ping's cell.
-    size : int
-        The number of ranks.
+        The name of the probe.
     timeout_s : float
         Seconds to wait in all.
-    ranks : collection of int, optional
-        The ranks to wait for; None: all.
+    ranks : collection of int
+        The ranks to wait for.
     gone : callable
         Returns the ranks that have died meanwhile.
     stopped : callable
@@ -260,23 +257,18 @@ def wait_answering(
     DistributedError
         Ranks did not answer within ``timeout_s``.
     """
-    cell = Cell(name, tuple(range(size)) if ranks is None else tuple(sorted(ranks)))
-    missing = set(cell.ranks)
+    probe = PresenceProbe(name, tuple(sorted(ranks)))
+    missing = set(ranks)
     deadline_s = time.monotonic() + timeout_s
     try:
         while missing:
             if stopped():
                 raise KeyboardInterrupt
             if time.monotonic() > deadline_s:
-                msg = f"{name_ranks(missing)} started, but {_does(missing)} not answer"
+                does = "does" if len(missing) == 1 else "do"
+                msg = f"{name_ranks(missing)} started, but {does} not answer"
                 raise DistributedError(msg)
-            for rank in missing:
-                dispatch.execute(cell, rank, RankPing())
-            missing -= cell.wait_ended(missing, PING_INTERVAL_S)
+            missing = dispatch.probe(probe, missing, "shell", PING_INTERVAL_S)
             missing.difference_update(gone())
     finally:
-        dispatch.forget(cell)
-
-
-def _does(ranks: Collection[int]) -> str:
-    return "does" if len(ranks) == 1 else "do"
+        dispatch.forget(probe)

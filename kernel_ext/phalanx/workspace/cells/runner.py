@@ -18,16 +18,16 @@ from phalanx.errors import DistributedError, RankFailure, cell_error
 from phalanx.protocol import (
     AddStartupCell,
     Booted,
-    EnterWorld,
+    CellAllowed,
     Evaluate,
     FromRoot,
     GiveLastError,
     GiveValue,
-    Introduce,
     Notice,
     PartEnded,
     RankCall,
     RankLost,
+    RankSays,
     RankTask,
     Replaced,
     name_ranks,
@@ -36,13 +36,13 @@ from phalanx.protocol import (
 from phalanx.rank import POST_MORTEM, ErrorOfCell
 
 from ..connection.root_client import RootClient
-from ..connection.transport import SharedClient, SocketThread
+from ..connection.transport import SharedClient, SocketThread, ctrl_c
 from ..output.events import Event, Interrupted, Lost, NoticeEvent, OwnershipLost, StopRequest
 from ..output.notices import say_failed, say_joined, say_without
 from ..output.printer import MAX_LINES, LateOutput
 from ..output.view import QuietView, View
 from .attach import AttachSync
-from .cell import Call, Cell, FunctionCall, UnannouncedCell, lost_of
+from .cell import Call, Cell, FunctionCall, lost_of
 from .dispatch import Dispatch, ResendActions
 from .loop import (
     CellOutcome,
@@ -54,7 +54,6 @@ from .loop import (
 )
 from .replacement import ReplacedRanks, RestartOptions, StartupCells, prepare, wait_answering
 from .slot import ExecutionSlot, RunningCell
-from .stopping import ctrl_c
 
 if TYPE_CHECKING:
     import ipyparallel
@@ -83,7 +82,9 @@ class CellRunner:
         self._slot = ExecutionSlot()
         self._lost: dict[int, Lost] = {}
         self._left: set[int] = set()  # ranks that were abandoned in a cell they had not ended
-        self._dispatch = Dispatch(thread, booted.connection, booted.engines, booted.session)
+        self._dispatch = Dispatch(
+            thread, booted.connection, booted.engines, booted.session, root.order
+        )
         self._client = SharedClient(booted.connection)
         self._late = LateOutput()
         self._replaced_ranks = ReplacedRanks()
@@ -136,10 +137,10 @@ class CellRunner:
         try:
             turn = self._slot.turn
             title = (turn.title or turn.what) if turn else ""
-            allowed = self._root.begin_cell(name, chosen, title)
+            allowed = self._begin(name, chosen, title)
             here = tuple(rank for rank in chosen if rank not in allowed.dead)
             if here:
-                self._meet(is_reformed=allowed.reform)
+                self._meet()
                 if allowed.dead and is_all:
                     view.notice(say_without(allowed.dead))
         except BaseException:
@@ -150,6 +151,16 @@ class CellRunner:
             lost = self._lost.get(chosen[0])
             raise RankFailure(chosen[0], lost.host if lost else "", allowed.dead[chosen[0]])
         return here, tuple(allowed.dead)
+
+    def _begin(self, name: str, ranks: tuple[int, ...], title: str = "") -> CellAllowed:
+        """Announce a cell; raise the error of ranks that did not join."""
+        allowed = self._root.begin_cell(name, ranks, title, self._is_stopped)
+        for rank in allowed.failed.keys() & self._lost.keys():
+            lost = self._lost[rank]
+            raise RankFailure(rank, lost.host, lost.reason)
+        if allowed.failed:
+            raise cell_error({rank: (*its, ()) for rank, its in allowed.failed.items()})
+        return allowed
 
     def _take_back(self, name: str, ranks: tuple[int, ...] = ()) -> None:
         """Cancel a cell that was not sent (to these ranks).
@@ -218,10 +229,7 @@ class CellRunner:
         def resend(rank: int, is_stopped: bool) -> bool:
             return self._dispatch.resend(cell, rank, is_stopped=is_stopped)
 
-        def stop_again(ranks: tuple[int, ...]) -> None:
-            self._dispatch.stop_again(cell.name, ranks)
-
-        return ResendActions(self._root.see_cells, resend, stop_again)
+        return ResendActions(self._root.see_cells, resend)
 
     def part(self, work: str | RankTask, ranks: tuple[int, ...], view: View) -> None:
         """Run code or a task within work that holds the ranks."""
@@ -262,9 +270,12 @@ class CellRunner:
         return values, outcome
 
     def _enter(self) -> None:
-        """Make every rank join the world of the current epoch."""
-        cell = UnannouncedCell(self._next("enter"), self._ranks)
-        raise_for(self._execute(cell, EnterWorld(), QuietView()))
+        """Have the root form the group, without a cell."""
+        name = self._next("enter")
+        try:
+            self._begin(name, self._ranks)
+        finally:
+            self._take_back(name)
 
     def _settle(
         self, make_view: Callable[[], View], tell: Callable[[str], None]
@@ -273,14 +284,9 @@ class CellRunner:
 
         Returns the first error of a startup cell, if any.
         """
-        absent = tuple(sorted(self._replaced_ranks.absent))
-        if absent:
-            name = self._next("meet")
-            try:
-                allowed = self._root.begin_cell(name, absent)
-                self._meet(is_reformed=allowed.reform)
-            finally:
-                self._take_back(name)
+        if self._replaced_ranks.absent:
+            self._enter()
+            self._meet()
         fresh = self._replaced_ranks.take()
         if not fresh:
             return None
@@ -288,30 +294,18 @@ class CellRunner:
         self._root.settled([replaced_rank.engine for replaced_rank in fresh])
         return error
 
-    def _meet(self, *, is_reformed: bool) -> None:
-        """Wait until replaced ranks answer, then make ranks join or introduce them.
-
-        All ranks join if the world is formed anew (``is_reformed``). Otherwise only the replaced
-        ranks get the size of the world.
-        """
-        absent = self._replaced_ranks.absent
-        if absent:
+    def _meet(self) -> None:
+        """Wait until replaced ranks answer."""
+        if absent := self._replaced_ranks.absent:
             wait_answering(
                 self._dispatch,
                 self._next("ping"),
-                len(self._ranks),
                 ANSWER_S,
-                ranks=absent,
+                absent,
                 gone=lambda: tuple(self._lost),
                 stopped=self._is_stopped,
             )
-        here = tuple(sorted(absent - self._lost.keys()))
-        if is_reformed:
-            self._enter()
-        elif here:
-            cell = UnannouncedCell(self._next("introduce"), here)
-            raise_for(self._execute(cell, Introduce(len(self._ranks)), QuietView()))
-        self._replaced_ranks.met(absent)
+            self._replaced_ranks.met(absent)
 
     def on_news(self, message: FromRoot) -> None:
         """Take the root's news: a death, a replacement, an end.
@@ -320,6 +314,9 @@ class CellRunner:
         """
         if isinstance(message, PartEnded):
             self._dispatch.on_ended(message.rank, message.end)
+            return
+        if isinstance(message, RankSays):
+            self._dispatch.on_rank_says(message.rank, message.news)
             return
         with self._news_lock:
             if self._early_news is not None:
@@ -351,7 +348,7 @@ class CellRunner:
             with self._news_lock:
                 self._early_news = None
             name, gone = f"{self._name}:ping", lambda: tuple(self._lost)
-            wait_answering(self._dispatch, name, len(self._ranks), ANSWER_S, gone=gone)
+            wait_answering(self._dispatch, name, ANSWER_S, self._ranks, gone=gone)
             for lost in self._lost.values():
                 raise RankFailure(lost.rank, lost.host, f"{lost.reason} while starting")
             self._enter()
@@ -566,8 +563,9 @@ class CellRunner:
         return self._client.get(self._dispatch.engines, tuple(self._lost))
 
     def close_client(self) -> None:
-        """Close ipyparallel's client, if there is one."""
+        """Close ipyparallel's client and the ranks' widgets on the page."""
         self._client.close()
+        self._dispatch.widgets.close()
 
     def join(self, view: View) -> list[RankResult]:
         """Show what was missed, and wait for the running cell.
@@ -627,6 +625,8 @@ class CellRunner:
             answer = self._root.restart(ranks or (), force=force)
         finally:
             self._replaced_ranks.unwish(wished, wish)
+        if answer.cut_off:
+            tell(answer.cut_off)
         if answer.joined:
             tell(say_joined(answer.joined))
         if answer.ranks:

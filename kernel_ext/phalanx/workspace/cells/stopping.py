@@ -1,15 +1,12 @@
 """Stop the ranks of a cell, before the same operation if possible.
 
 `StopInStep` decides from the ranks' reports which rank goes on to which operation. `Stopping`
-limits how long a stop may take. `ctrl_c` catches SIGINT meanwhile.
+limits how long a stop may take.
 """
 
 from __future__ import annotations
 
-import signal
-import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping
 
 import msgspec
 
@@ -300,21 +297,3 @@ class Stopping:
                 limit = f"waiting {PATIENCE_S:g} s at most"
                 what = f"{'goes' if one else 'go'} on after the stop{where}; {limit}"
             self._notice(f"{name_ranks(ranks)} {what}")
-
-
-@contextmanager
-def ctrl_c(on_ctrl_c: Callable[[], None]) -> Iterator[None]:
-    """Call ``on_ctrl_c`` for each SIGINT while the context is open.
-
-    Only the main thread gets it. A KeyboardInterrupt at an arbitrary place could lose an event that
-    was just taken from a queue. The callback runs between two bytecodes: it must be re-entrant (as
-    `queue.SimpleQueue.put` is).
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    previous = signal.signal(signal.SIGINT, lambda number, frame: on_ctrl_c())
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, previous)

@@ -18,22 +18,24 @@ import zmq
 
 import phalanx
 from phalanx.errors import DistributedError
-from phalanx.protocol import BootOptions, WorkspaceRecord
+from phalanx.protocol import GRACE_S, BootOptions, WorkspaceRecord
 from phalanx.supervisor import (
     FoundRoot,
     RootProcess,
     claim_name,
     find_record,
+    kept_record,
     launch_root,
     list_records,
 )
 
 from ..options import StartOptions
 from ..output.view import format_time
+from .transport import ctrl_c
 
 Mode = Literal["own", "take"]
 
-STOP_S = 10.0  # a root that has not ended its ranks by then is killed
+STOP_S = 10.0  # a root that has not ended its ranks so long after their grace is killed
 
 
 @dataclass(frozen=True, repr=False)
@@ -47,6 +49,7 @@ class Connection:
     secret_key: bytes
     mode: Mode = "own"
     is_detached: bool = False  # the ranks outlive an orderly end of the client
+    grace_s: float = GRACE_S
 
     def abandon(self) -> None:
         """Give up a root that cannot be used.
@@ -77,6 +80,7 @@ def start_root(options: StartOptions) -> Connection:
             hosts=options.hosts,
             remote=options.remote,
             is_detached=options.is_detached,
+            grace_s=options.grace_s,
         )
         try:
             root = launch_root(boot, pass_fds=[claim.fd])
@@ -90,6 +94,7 @@ def start_root(options: StartOptions) -> Connection:
         public_key,
         secret_key,
         is_detached=options.is_detached,
+        grace_s=options.grace_s,
     )
 
 
@@ -103,6 +108,7 @@ def connect_to(record: WorkspaceRecord, mode: Mode) -> Connection:
         record.client_secret_key,
         mode,
         record.is_detached,
+        record.grace_s,
     )
 
 
@@ -223,10 +229,11 @@ def format_workspaces(infos: Sequence[WorkspaceInfo]) -> str:
     return "\n".join(rows)
 
 
-def stop_workspace(name: str, timeout_s: float = STOP_S) -> int:
-    """End a workspace of this user and return its size.
+def stop_workspace(name: str, timeout_s: float = STOP_S) -> tuple[int, str]:
+    """End a workspace of this user.
 
-    The workspace may be in use, and may be of another version of phalanx.
+    Returns its size and a text that names the ranks that did not end within their grace time; "": all did. The workspace
+    may be in use, and may be of another version of phalanx. A Ctrl-C meanwhile kills the ranks.
 
     Raises
     ------
@@ -241,6 +248,7 @@ def stop_workspace(name: str, timeout_s: float = STOP_S) -> int:
         )
         raise DistributedError(msg)
     root = FoundRoot(record)
-    root.signal(signal.SIGTERM)
-    root.close(timeout_s)
-    return record.size
+    with kept_record(record) as read, ctrl_c(lambda: root.signal(signal.SIGTERM)):
+        root.signal(signal.SIGTERM)
+        root.close(record.grace_s + timeout_s)
+        return record.size, read().cut_off

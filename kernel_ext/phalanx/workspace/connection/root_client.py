@@ -44,8 +44,10 @@ from phalanx.protocol import (
     GetTrace,
     Hello,
     Notice,
+    OrderRanks,
     OutputIs,
     RankLost,
+    RankOrder,
     RankStack,
     ReplacementsReady,
     Restart,
@@ -63,7 +65,7 @@ from phalanx.protocol import (
 from phalanx.supervisor import pid_namespace
 
 from .connect import Connection
-from .transport import SocketThread
+from .transport import SocketThread, ctrl_c
 
 LEASE_S = 10.0  # a cell may keep the kernel from reading for most of that, and no sample is lost
 # Each renewal wakes the supervisor, which costs busy ranks as much as taking a sample.
@@ -88,10 +90,12 @@ _ANSWERS = (
     | Stopped
 )
 
-ANSWER_S = 10.0  # the root answers in milliseconds; a new cell may wait 2 s for the last one
-STOP_S = 5.0
+ANSWER_S = 10.0  # the root answers in milliseconds
+# A new cell may wait 5 s for replaced ranks, 2 s for the last cell, and 30 s for ranks to join.
+BEGIN_S = 45.0
+STOP_S = 5.0  # in addition to the ranks' grace time
 END_S = 1.0  # from the root's last message to its exit
-RESTART_S = 90.0  # more than the root's own limits to end a rank and to start one
+RESTART_S = 90.0  # more than the root's own limits to kill a rank and to start one
 POLL_S = 0.1
 LAST_WORD_S = 0.5  # for a message through a socket and two threads, on a busy machine
 
@@ -156,7 +160,7 @@ class RootClient:
     connection : Connection
         The root and the keys of its clients.
     on_news : callable
-        Gets `RankLost`, `Replaced`, `Notice` and `OwnershipTransferred`, on the socket thread. If
+        Gets `RankLost`, `RankSays`, `Notice` and other news, on the socket thread. If
         the root dies, it gets a `RankLost` for each rank, on a thread of this client.
     """
 
@@ -177,7 +181,9 @@ class RootClient:
         self._samples = SampleLog(self._send)
         self._is_stopping = False
         self._is_booting = True
-        self._stopped: queue.SimpleQueue[FromRoot] | None = None  # gets the answer to `Stop`
+        self._grace_s = connection.grace_s
+        self._stop_id = 0
+        self._stopped: queue.SimpleQueue[FromRoot] = queue.SimpleQueue()  # the answer to `Stop`
         self._size = connection.size
         self._watcher = threading.Thread(target=self._watch, name="phalanx-root", daemon=True)
         try:
@@ -250,9 +256,20 @@ class RootClient:
             raise DistributedError(msg)
         return answer
 
-    def begin_cell(self, cell: str, ranks: tuple[int, ...], title: str = "") -> CellAllowed:
-        """Announce a cell, and return the root's permission."""
-        return self._ask(lambda id_: BeginCell(id_, cell, ranks, title), CellAllowed)
+    def begin_cell(
+        self,
+        cell: str,
+        ranks: tuple[int, ...],
+        title: str = "",
+        is_stopped: Callable[[], bool] = lambda: False,
+    ) -> CellAllowed:
+        """Announce a cell, and return the root's permission.
+
+        Raises KeyboardInterrupt if ``is_stopped`` says so meanwhile.
+        """
+        return self._ask(
+            lambda id_: BeginCell(id_, cell, ranks, title), CellAllowed, BEGIN_S, is_stopped
+        )
 
     def forget_cell(self, cell: str, ranks: tuple[int, ...] = ()) -> None:
         """Cancel an announced cell that was not sent to (these) ranks.
@@ -260,6 +277,10 @@ class RootClient:
         Without ``ranks`` the cell was sent to no rank.
         """
         self._send(CancelCell(cell, ranks))
+
+    def order(self, ranks: Iterable[int], order: RankOrder) -> None:
+        """Send an order to ranks; dead ranks do not get it."""
+        self._send(OrderRanks(tuple(ranks), order))
 
     def keep(self, cell: AddStartupCell) -> None:
         """Store a startup cell at the root, for clients that attach later."""
@@ -333,32 +354,46 @@ class RootClient:
 
     def restart(self, ranks: tuple[int, ...], *, force: bool) -> Restarted:
         """Replace ranks; without ranks the dead ones."""
-        return self._ask(lambda id_: Restart(id_, ranks, force), Restarted, RESTART_S)
+        return self._ask(
+            lambda id_: Restart(id_, ranks, force), Restarted, self._grace_s + RESTART_S
+        )
 
-    def ask_to_stop(self) -> queue.SimpleQueue[FromRoot]:
+    def ask_to_stop(self) -> None:
         """Ask the root to end the ranks, without waiting.
 
-        The request is sent only once. Returns the queue that gets the answer.
+        Only the first call asks.
         """
-        if self._stopped is None:
-            self._stopped = queue.SimpleQueue()
-            self._request(Stop, self._stopped.put)
-        return self._stopped
+        if not self._stop_id:
+            self._stop_id = self._request(Stop, self._stopped.put)
 
-    def stop(self) -> None:
+    def kill_ranks(self) -> None:
+        """Repeat the request of `ask_to_stop`: the root kills the ranks."""
+        self._send(Stop(self._stop_id))
+
+    def stop(self) -> str:
         """End the ranks, the controller and the supervisor; idempotent.
 
-        A supervisor that is already dead is no error.
+        A Ctrl-C meanwhile kills the ranks. A supervisor that is already dead is no error.
+
+        Returns
+        -------
+        str
+            One line that names the ranks that were killed; "": all ended in time.
         """
         self._is_stopping = True
+        cut_off = ""
         if self.is_alive:
             # If the root hangs or has just died, close() below kills it with its children.
-            with contextlib.suppress(DistributedError):
-                self._wait(self.ask_to_stop(), STOP_S, "the end of the ranks")
+            with contextlib.suppress(DistributedError), ctrl_c(self.kill_ranks):
+                self.ask_to_stop()
+                limit_s = self._grace_s + STOP_S
+                answer = self._wait(self._stopped, limit_s, "the end of the ranks")
+                cut_off = answer.cut_off if isinstance(answer, Stopped) else ""
         # The root's exit wakes the watcher at once; `close` would only poll for it.
         self._watcher.join(timeout=END_S)
         self._root.close(timeout_s=0.0)
         self._watcher.join()
+        return cut_off
 
     def leave(self) -> None:
         """Leave the root to the client that took it over; idempotent."""
@@ -387,11 +422,12 @@ class RootClient:
         make: Callable[[int], ToRoot],
         kind: type[Answer],
         timeout_s: float = ANSWER_S,
+        is_stopped: Callable[[], bool] = lambda: False,
     ) -> Answer:
         inbox: queue.SimpleQueue[FromRoot] = queue.SimpleQueue()
         request_id = self._request(make, inbox.put)
         try:
-            answer = self._wait(inbox, timeout_s, "an answer of the supervisor")
+            answer = self._wait(inbox, timeout_s, "an answer of the supervisor", is_stopped)
         finally:
             with self._lock:
                 self._waiting.pop(request_id, None)
@@ -402,7 +438,13 @@ class RootClient:
             raise DistributedError(msg)
         return answer
 
-    def _wait(self, inbox: queue.SimpleQueue[FromRoot], timeout_s: float, what: str) -> FromRoot:
+    def _wait(
+        self,
+        inbox: queue.SimpleQueue[FromRoot],
+        timeout_s: float,
+        what: str,
+        is_stopped: Callable[[], bool] = lambda: False,
+    ) -> FromRoot:
         # In steps, so that the supervisor's exit is noticed, and Ctrl-C on every platform.
         for _ in range(max(1, round(timeout_s / POLL_S))):
             try:
@@ -411,6 +453,8 @@ class RootClient:
                 if not self.is_alive:
                     return self._last_word(inbox)
                 self._thread.check()
+                if is_stopped():
+                    raise KeyboardInterrupt from None
         msg = f"waited {timeout_s:g} s for {what}"
         raise DistributedError(msg)
 

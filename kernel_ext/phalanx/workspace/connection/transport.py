@@ -2,17 +2,20 @@
 
 `SocketThread` sends and receives frames. `RankChannels` speaks Jupyter's wire protocol
 (jupyter_client's Session) with the ranks' kernels. `SharedClient` makes ipyparallel's own client.
+`ctrl_c` catches SIGINT while a caller waits for messages.
 """
 
 from __future__ import annotations
 
 import logging
+import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import zmq
 from jupyter_client.session import Session
@@ -261,38 +264,23 @@ class RankChannels:
             configure=lambda sock: sock.subscribe(b""),
         )
 
-    def shell(
+    def send(
         self,
+        channel: Literal["shell", "control"],
         engine: str,
         kind: str,
-        content: Message,
-        metadata: Message,
         message_id: str,
-        buffers: list[Any],
+        content: Message | None = None,
+        metadata: Message | None = None,
+        buffers: Sequence[Any] = (),
     ) -> None:
         """Send a request with a message id chosen by the caller."""
         with self._lock:
             header = {**self._session.msg_header(kind), "msg_id": message_id}
             message = self._session.msg(kind, content=content, header=header, metadata=metadata)
             frames = self._session.serialize(message, ident=engine.encode())
-        self._thread.send(self._shell, [*frames, *buffers])
-
-    def control(
-        self,
-        engine: str,
-        kind: str,
-        content: Message,
-        register: Callable[[str], None] = lambda message_id: None,
-    ) -> None:
-        """Send a message that a busy rank also receives.
-
-        ``register`` gets the message id before the message is sent.
-        """
-        with self._lock:
-            message = self._session.msg(kind, content=content)
-            frames = self._session.serialize(message, ident=engine.encode())
-        register(message["header"]["msg_id"])
-        self._thread.send(self._control, frames)
+        sock = self._shell if channel == "shell" else self._control
+        self._thread.send(sock, [*frames, *buffers])
 
     def _receive(self, channel: str, frames: Any, *, copy: bool = True) -> None:
         _, rest = self._session.feed_identities(frames, copy=copy)
@@ -367,3 +355,21 @@ class SharedClient:
         with self._lock:
             if self._client is not None:
                 self._client.close(linger=0)
+
+
+@contextmanager
+def ctrl_c(on_ctrl_c: Callable[[], None]) -> Iterator[None]:
+    """Call ``on_ctrl_c`` for each SIGINT while the context is open.
+
+    Only the main thread gets it. A KeyboardInterrupt at an arbitrary place could lose an event that
+    was just taken from a queue. The callback runs between two bytecodes: it must be re-entrant (as
+    `queue.SimpleQueue.put` is).
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous = signal.signal(signal.SIGINT, lambda number, frame: on_ctrl_c())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)

@@ -13,6 +13,7 @@ from phalanx.protocol import CellStatusReply, LineNeed, RankStack, StopReport, W
 
 from .text import StreamName
 
+WIDGET = "application/vnd.jupyter.widget-view+json"  # a view of a widget
 # Formats that a browser shows in an <img>, the best first.
 IMAGE_KINDS = (
     "image/svg+xml",

@@ -26,9 +26,9 @@ from phalanx.supervisor import (
     start_words,
 )
 
-from . import probe_main as _probe
+from . import probe_main
 
-_MARK = _probe.MARK.encode()
+_MARK = probe_main.MARK.encode()
 _PINGS = 3
 # No quotes in it: sh and the login shell each put quotes around it.
 _RECEIVE = "import sys;exec(sys.stdin.read(int(sys.stdin.readline())))"
@@ -40,9 +40,10 @@ class ProbeQuestion:
     """The questions for all hosts, and how to reach the hosts."""
 
     remote: RemoteOptions
+    backend: str = "any"
     folder: str = ""
     script: str = ""
-    is_both_ways: bool = False
+    names: Sequence[str] = ()  # to resolve on each host
 
 
 @dataclass(eq=False)
@@ -97,7 +98,7 @@ class _Talk:
 
     async def begin(self) -> None:
         """Start the script and send its code."""
-        code = inspect.getsource(_probe)
+        code = inspect.getsource(probe_main)
         try:
             way = self._launch()
             self._command = RemoteCommand(way, f"{len(code)}\n{code}".encode(), self._on_line)
@@ -157,20 +158,12 @@ class _Talk:
             await self._command.end(1.0)
 
 
-async def look(
-    plans: Sequence[HostPlan], names: Sequence[str], question: ProbeQuestion, timeout_s: float
-) -> list[Probe]:
-    """Ask all hosts at once.
+async def look(plans: Sequence[HostPlan], question: ProbeQuestion) -> list[Probe]:
+    """Ask all hosts at once; the first is this machine.
 
-    Parameters
-    ----------
-    plans : sequence of HostPlan
-        The first is this machine, where the root supervisor would run.
-    names : sequence of str
-        Names to resolve on each host.
-    timeout_s : float
-        Timeout in seconds of each of the three steps on each host.
+    Each of the three steps on a host may take the timeout of the remote options.
     """
+    timeout_s = question.remote.timeout_s
     probes = [Probe(plan) for plan in plans]
     talks = [_Talk(probe, question) for probe in probes]
 
@@ -186,7 +179,7 @@ async def look(
         probe, talk = probes[index], talks[index]
         await talk.begin()
         asked = {
-            "names": names, "folder": question.folder, "script": question.script,
+            "names": list(question.names), "folder": question.folder, "script": question.script,
             "interface": question.remote.interface,
         }  # fmt: skip
         facts = await talk.ask("facts", asked)
@@ -210,7 +203,7 @@ async def look(
         targets = {str(other): _endpoints(probes, index, other) for other in others}
         answers = await talk.ask("reach", targets)
         probe.reached = [(probes[int(other)], why) for other, why in answers.items()]
-        if question.is_both_ways and probe.facts["has_ssh"]:
+        if question.backend == "mpi" and probe.facts["has_ssh"]:
             logins = {
                 str(other): [*_port(probes[other].plan), "--", _login(probes, index, other)]
                 for other in others

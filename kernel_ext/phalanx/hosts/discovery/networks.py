@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import ipaddress
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from phalanx.errors import DistributedError
 
-from .host import Host, Interface, Port, Rdma, Survey, bare_name, is_address
+from ..host import Host, Rdma, bare_name, is_address
+from .records import Interface, Port, Survey
 
 _End = tuple[int, int]  # index of a host, index of one of its ports
 
@@ -207,19 +208,9 @@ def _key(network: Network) -> tuple[int, int, int]:
 def best_networks(networks: Sequence[Network], n: int, wanted: Sequence[str] = ()) -> list[Network]:
     """Return the networks that all ``n`` hosts should use; may be empty.
 
-    Parameters
-    ----------
-    networks : sequence of Network
-        Sorted by `shared_networks`.
-    n : int
-        Number of hosts.
-    wanted : sequence of str
-        Addresses that the user named: a network with one of them is used alone.
-
-    Notes
-    -----
-    Several networks are used only if they are known to be equally fast and use different cards:
-    data is divided evenly, so the slowest network would delay the others.
+    A network with one of the addresses ``wanted`` is used alone. Several networks are used only if
+    they are known to be equally fast and use different cards: data is divided evenly, so the slowest
+    network would delay the others.
     """
     common = [network for network in networks if len(network.members) == n]
     named = [
@@ -361,15 +352,13 @@ def cables_to_dot(names: Sequence[str], cables: Sequence[Cable]) -> str:
 
 def networks_to_dot(names: Sequence[str], networks: Sequence[Network]) -> str:
     """Draw each network as a node with edges to its hosts."""
-    return "\n".join([*_head(names), *_network_lines(networks), "}"])
-
-
-def _network_lines(networks: Sequence[Network]) -> Iterator[str]:
+    lines = _head(names)
     for number, network in enumerate(networks):
-        yield f"  net{number} [shape=ellipse label={_quoted(network.prefix)}];"
+        lines.append(f"  net{number} [shape=ellipse label={_quoted(network.prefix)}];")
         for host, (interface, address) in sorted(network.members.items()):
             label = _quoted(f"{interface} {address}")
-            yield f"  {_id(host)} -- net{number} [label={label}]"
+            lines.append(f"  {_id(host)} -- net{number} [label={label}]")
+    return "\n".join([*lines, "}"])
 
 
 def _head(names: Sequence[str]) -> list[str]:

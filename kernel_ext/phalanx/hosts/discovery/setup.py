@@ -6,24 +6,20 @@ setup.
 
 from __future__ import annotations
 
-import re
-import secrets
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from phalanx.errors import DistributedError
 
-from ..host import Host, Survey
-from ..networks import Cable
-from ..remote_exec import Answer, ask_hosts
+from .networks import Cable
+from .records import Survey
+from .remote_exec import Answer, HostShells, ShellCommand
 
 _TIMEOUT_S = 30.0
 _PINGS_S = 6.0  # two unanswered pings of 3 s
 _NO_PING = 77  # an exit status that ping never returns
 
-_HEAD = """
-PATH=$PATH:/usr/sbin:/sbin:/usr/bin:/bin
-LC_ALL=C; export LC_ALL PATH
+_SUDO = """
 if [ "$(id -u)" = 0 ]; then sudo() { "$@"; }; else sudo() { command sudo -n "$@"; }; fi
 """
 
@@ -106,12 +102,10 @@ def _linux_steps(ends: Sequence[tuple[str, str, str]]) -> list[SetupStep]:
 
 
 def run_setup(
-    hosts: Sequence[Host],
-    local: Collection[Host],
+    shells: HostShells,
     surveys: Sequence[Survey],
     cables: Sequence[Cable],
     *,
-    ssh_args: Sequence[str] = (),
     say: Callable[[str], None],
 ) -> None:
     """Run all hosts' commands in parallel, then ping over each cable.
@@ -129,17 +123,18 @@ def run_setup(
     for survey, own in zip(surveys, steps, strict=True):
         for step in own:
             say(f"{survey.name}: {step.command}")
-    done, faults = _run(hosts, local, steps, ssh_args)
-    if faults:
-        undone = [own[:n] for own, n in zip(steps, done, strict=True)]
-        for survey, own in zip(surveys, undone, strict=True):
-            for step in reversed(own):
-                if step.undo:
-                    say(f"{survey.name}: {step.undo}")
-        left = _undo(hosts, local, undone, ssh_args)
+    answers = _run(shells, steps, stops=True)
+    if faults := _faults(shells, steps, answers):
+        # A failed command may have had part of its effect, so it is undone as well. Without an
+        # answer it is not known how many have run.
+        done = [
+            own[: len(answers[i].results) or len(own)] if i in answers else []
+            for i, own in enumerate(steps)
+        ]
+        left = _undo(shells, surveys, done, say)
         ending = f"; and undoing failed: {'; '.join(left)}" if left else "; everything was undone"
         raise SetupError("; ".join(faults) + ending)
-    silent, untried = _ping(hosts, local, surveys, cables, ssh_args)
+    silent, untried = _ping(shells, surveys, cables)
     if silent:
         msg = (
             f"no answer over {', '.join(silent)}: is a firewall on? (the addresses are set; "
@@ -152,126 +147,86 @@ def run_setup(
 
 
 def undo_setup(
-    hosts: Sequence[Host],
-    local: Collection[Host],
+    shells: HostShells,
     surveys: Sequence[Survey],
     cables: Sequence[Cable],
     *,
-    ssh_args: Sequence[str] = (),
     say: Callable[[str], None],
 ) -> None:
     """Undo `run_setup` for the same cables; raise `SetupError` for what remains."""
-    steps = setup_steps(surveys, cables)
-    for survey, own in zip(surveys, steps, strict=True):
-        for step in reversed(own):
-            if step.undo:
-                say(f"{survey.name}: {step.undo}")
-    left = _undo(hosts, local, steps, ssh_args)
-    if left:
+    if left := _undo(shells, surveys, setup_steps(surveys, cables), say):
         raise SetupError("; ".join(left))
 
 
 def _undo(
-    hosts: Sequence[Host],
-    local: Collection[Host],
-    steps: Sequence[Sequence[SetupStep]],
-    ssh_args: Sequence[str],
+    shells: HostShells,
+    surveys: Sequence[Survey],
+    done: Sequence[Sequence[SetupStep]],
+    say: Callable[[str], None],
 ) -> list[str]:
     """Undo all possible steps on each host; return the failures."""
     backwards = [
         [SetupStep(step.undo, may_fail=step.may_fail) for step in reversed(own) if step.undo]
-        for own in steps
+        for own in done
     ]
-    return _run(hosts, local, backwards, ssh_args, stops=False)[1]
+    for survey, own in zip(surveys, backwards, strict=True):
+        for step in own:
+            say(f"{survey.name}: {step.command}")
+    return _faults(shells, backwards, _run(shells, backwards))
 
 
 def _run(
-    hosts: Sequence[Host],
-    local: Collection[Host],
+    shells: HostShells,
     steps: Sequence[Sequence[SetupStep]],
-    ssh_args: Sequence[str],
+    timeout_s: float = _TIMEOUT_S,
     *,
-    stops: bool = True,
-) -> tuple[list[int], list[str]]:
-    """Run each host's commands; return numbers of commands run, and failures."""
-    mark = secrets.token_hex(16)
-    chosen = [i for i, own in enumerate(steps) if own]
-    scripts = [_script(steps[i], mark, stops=stops) for i in chosen]
-    asked = [hosts[i] for i in chosen]
-    answers = ask_hosts(asked, local, scripts, _TIMEOUT_S, ssh_args=ssh_args)
-    done = [0] * len(hosts)
+    stops: bool = False,
+) -> dict[int, Answer]:
+    """Run each host's commands; return the answers of hosts that have commands."""
+    scripts = {
+        i: [ShellCommand(step.command, ends=stops and not step.may_fail) for step in own]
+        for i, own in enumerate(steps)
+        if own
+    }
+    return shells.run(scripts, timeout_s, prelude=_SUDO)
+
+
+def _faults(
+    shells: HostShells, steps: Sequence[Sequence[SetupStep]], answers: dict[int, Answer]
+) -> list[str]:
+    """Describe each host that did not answer, and each command that failed."""
     faults = []
-    for i, answer in zip(chosen, answers, strict=True):
-        results = re.findall(rf"^{mark} (\d+) (\d+)$", answer.output, re.MULTILINE)
-        # A failed command may have had part of its effect, so it is undone as well.
-        done[i] = len(results)
+    for i, answer in answers.items():
         if answer.failure:
-            done[i] = len(steps[i])  # the number is unknown
-            faults.append(f"{hosts[i].ssh}: {answer.failure}")
-            continue
-        for number, status in results:
-            step = steps[i][int(number)]
-            if status != "0" and not step.may_fail:
-                said = _said(answer, mark, number)
-                faults.append(
-                    f"{hosts[i].ssh}: '{step.command}' failed ({said or f'status {status}'})"
-                )
-        if len(results) < len(steps[i]) and not any(s != "0" for _, s in results):
-            faults.append(f"{hosts[i].ssh}: its shell has not run our commands to the end")
-    return done, faults
-
-
-def _script(steps: Sequence[SetupStep], mark: str, *, stops: bool) -> str:
-    lines = [_HEAD]
-    for number, step in enumerate(steps):
-        leave = "[ $s = 0 ] || exit 0" if stops and not step.may_fail else ":"
-        lines.append(
-            f"printf '\\n{mark} at {number}\\n'; {{ {step.command}; }} </dev/null 2>&1; s=$?; "
-            f"printf '\\n{mark} {number} %s\\n' $s; {leave}"
-        )
-    return "\n".join(lines) + "\n"
-
-
-def _said(answer: Answer, mark: str, number: str) -> str:
-    """Return the last line of a command's output."""
-    found = re.search(
-        rf"^{mark} at {number}\n(.*?)^{mark} {number} ", answer.output, re.MULTILINE | re.DOTALL
-    )
-    lines = [" ".join(line.split()) for line in (found[1] if found else "").splitlines()]
-    return next((line[:200] for line in reversed(lines) if line), "")
+            faults.append(f"{shells.hosts[i].ssh}: {answer.failure}")
+        for step, (status, output) in zip(steps[i], answer.results, strict=False):
+            if status and not step.may_fail:
+                lines = [" ".join(line.split()) for line in output.splitlines() if line.strip()]
+                said = lines[-1][:200] if lines else f"status {status}"
+                faults.append(f"{shells.hosts[i].ssh}: '{step.command}' failed ({said})")
+    return faults
 
 
 def _ping(
-    hosts: Sequence[Host],
-    local: Collection[Host],
-    surveys: Sequence[Survey],
-    cables: Sequence[Cable],
-    ssh_args: Sequence[str],
+    shells: HostShells, surveys: Sequence[Survey], cables: Sequence[Cable]
 ) -> tuple[list[str], list[str]]:
     """Return the cables without an answer, and the cables without a ping."""
-    steps: list[list[SetupStep]] = [[] for _ in hosts]
-    asked: list[list[Cable]] = [[] for _ in hosts]
-    for cable in cables:
-        wait = "-t 3" if surveys[cable.a].system == "Darwin" else "-W 3"
+    steps: list[list[SetupStep]] = [[] for _ in surveys]
+    asked: list[list[str]] = [[] for _ in surveys]
+    for c in cables:
+        wait = "-t 3" if surveys[c.a].system == "Darwin" else "-W 3"
         # An interface that has just come up may lose the first ping.
-        once = f"ping -c 1 {wait} {cable.b_address} >/dev/null"
+        once = f"ping -c 1 {wait} {c.b_address} >/dev/null"
         tried = f"if command -v ping >/dev/null; then {once} || {once}; else (exit {_NO_PING}); fi"
-        steps[cable.a].append(SetupStep(tried, may_fail=True))
-        asked[cable.a].append(cable)
-    mark = secrets.token_hex(16)
-    chosen = [i for i, own in enumerate(steps) if own]
-    scripts = [_script(steps[i], mark, stops=False) for i in chosen]
+        steps[c.a].append(SetupStep(tried))
+        names = shells.hosts[c.a].ssh, shells.hosts[c.b].ssh
+        asked[c.a].append(f"{names[0]} {c.a_interface} - {names[1]} {c.b_interface}")
     patience_s = _TIMEOUT_S + _PINGS_S * max((len(own) for own in steps), default=0)
-    own = [hosts[i] for i in chosen]
-    answers = ask_hosts(own, local, scripts, patience_s, ssh_args=ssh_args)
-    silent, untried = [], []
-    for i, answer in zip(chosen, answers, strict=True):
-        results = re.findall(rf"^{mark} (\d+) (\d+)$", answer.output, re.MULTILINE)
-        status = {int(number): int(status) for number, status in results}
-        for number, c in enumerate(asked[i]):
-            name = f"{hosts[c.a].ssh} {c.a_interface} - {hosts[c.b].ssh} {c.b_interface}"
-            if status.get(number) == _NO_PING:
-                untried.append(name)
-            elif status.get(number) != 0:
-                silent.append(name)
+    silent: list[str] = []
+    untried: list[str] = []
+    for i, answer in _run(shells, steps, patience_s).items():
+        statuses = [result.status for result in answer.results] or [1] * len(asked[i])
+        for name, status in zip(asked[i], statuses, strict=True):
+            if status:
+                (untried if status == _NO_PING else silent).append(name)
     return silent, untried

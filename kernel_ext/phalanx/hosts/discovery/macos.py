@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from ..host import Interface, InterfaceKind, Outputs, Port, RdmaDevice, Survey, is_device_name
+from .records import Interface, InterfaceKind, Outputs, Port, RdmaDevice, Survey, is_device_name
 
 _DEEPEST = 16  # hubs in a row; Thunderbolt allows 6
 
@@ -20,16 +20,7 @@ _MEDIA = re.compile(r"\((\d{1,6})(G?)base", re.IGNORECASE)
 
 
 def read_macos(name: str, outputs: Outputs) -> Survey:
-    """Make a survey from the command outputs of a Mac.
-
-    Parameters
-    ----------
-    name : str
-        The host's name for ssh.
-    outputs : mapping of str to str
-        Of ``system_profiler`` (JSON), ``networksetup``, ``ifconfig``, ``ibv_devices`` and ``sudo``;
-        outputs of failed commands are missing.
-    """
+    """Make a survey of a Mac; failed commands have no output."""
     notes: list[str] = []
     hardware = read_hardware_ports(outputs.get("networksetup", ""))
     interfaces = _read_ifconfig(outputs.get("ifconfig", ""), hardware)
@@ -77,13 +68,11 @@ def _read_thunderbolt(text: str, hardware: dict[str, str], notes: list[str]) -> 
         own = _text(bus, "domain_uuid_key").upper()  # Linux writes UUIDs in lower case
         if not own:
             continue
-        receptacle = _receptacle(bus)
-        socket = f"Thunderbolt {_text(receptacle, 'receptacle_id_key')}"
+        socket = f"Thunderbolt {_text(_receptacle(bus), 'receptacle_id_key')}"
         interface = hardware.get(socket, "")
         peers = tuple(dict.fromkeys(peer for peer in _domains(bus) if peer != own))
         if interface:
-            speed = _speed(_text(receptacle, "current_speed_key"))
-            ports.append(Port(interface, own, peers, speed))
+            ports.append(Port(interface, own, peers))
         elif peers:
             notes.append(f"networksetup knows no interface '{socket}', though a cable is in it")
     return tuple(sorted(ports, key=lambda port: port.interface))
@@ -110,12 +99,6 @@ def _domains(device: Any, depth: int = 0) -> Iterator[str]:
 def _text(record: Any, key: str) -> str:
     value = record.get(key) if isinstance(record, dict) else None
     return value if isinstance(value, str) else ""
-
-
-def _speed(text: str) -> int:
-    """Convert 'Up to 40 Gb/s' to Mbit/s."""
-    found = re.search(r"(\d{1,6}) ?Gb/s", text)
-    return int(found[1]) * 1000 if found else 0
 
 
 def _rdma_devices(text: str) -> list[str]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from .host import Host, Hostfile, Survey
+from ..host import Host, Hostfile, Rdma
 from .networks import (
     Cable,
     DiscoveryError,
@@ -20,6 +20,7 @@ from .networks import (
     reach,
     shared_networks,
 )
+from .records import Survey
 from .ring_search import RingSearch, find_ring, missing_in_mesh, missing_in_ring
 
 Over = Literal["thunderbolt", "ethernet", "any"]
@@ -42,15 +43,7 @@ class Plan:
 
 
 class Discovery:
-    """Survey results of some hosts, and the plans made from them.
-
-    Parameters
-    ----------
-    hosts : sequence of Host
-        In the order of the user.
-    surveys : sequence of Survey
-        One per host.
-    """
+    """Survey results of hosts, in the user's order, and the plans made from them."""
 
     def __init__(self, hosts: Sequence[Host], surveys: Sequence[Survey]) -> None:
         self.hosts, self.surveys = tuple(hosts), tuple(surveys)
@@ -96,15 +89,15 @@ class Discovery:
 
     def _plan(self, over: Over, backend: str | None) -> Plan:
         if over == "ethernet" or len(self.hosts) == 1:
-            return self._over_networks(backend, fallback="" if over == "ethernet" else "ring")
+            return self._over_networks(backend or ("" if over == "ethernet" else "ring"))
         if over == "thunderbolt":
             return self._over_cables(backend)
         if not self.cables:
-            return self._over_networks(backend, fallback="ring")
+            return self._over_networks(backend or "ring")
         try:
             return self._over_cables(backend)
         except DiscoveryError as error:
-            plan = self._over_networks(backend, fallback="ring")
+            plan = self._over_networks(backend or "ring")
             remark = f"Thunderbolt cannot be used: {error}; the hosts' other networks are"
             return replace(plan, remarks=(remark, *plan.remarks))
 
@@ -128,13 +121,8 @@ class Discovery:
             )
             raise DiscoveryError(msg)
         order = self.ring.ring if backend != "jaccl" else tuple(range(len(self.hosts)))
-        make = {
-            "ring": self._ring_host,
-            "jaccl": self._mesh_host,
-            "jaccl-ring": self._jaccl_ring_host,
-        }
         reached = None if backend == "ring" else self._reach()
-        hosts = [make[backend](place, order, reached) for place in range(len(order))]
+        hosts = self._cabled_hosts(order, reached, is_mesh=backend == "jaccl")
         remarks = [
             f"the cable {self.names[c.a]} {c.a_interface} - {self.names[c.b]} {c.b_interface} is "
             "seen from one side only"
@@ -169,28 +157,28 @@ class Discovery:
         """Return interface and address at ``host`` of each cable to ``other``."""
         return [c.end(host) for c in self.cables if {c.a, c.b} == {host, other}]
 
-    def _ring_host(self, place: int, order: Sequence[int], _: ReachableHosts | None) -> Host:
-        """Return a host with the addresses on which its predecessor connects."""
-        me, before = order[place], order[place - 1]
-        ends = self._ends(me, before)[: self.ring.cables]
-        return self._host(me, tuple(address for _, address in ends), ())
+    def _cabled_hosts(
+        self, order: Sequence[int], reached: ReachableHosts | None, *, is_mesh: bool
+    ) -> list[Host]:
+        """Return the hosts with their addresses and devices.
 
-    def _mesh_host(self, place: int, order: Sequence[int], reached: ReachableHosts | None) -> Host:
-        assert reached is not None
-        width = min(
-            count for i, row in enumerate(self.counts) for j, count in enumerate(row) if i != j
-        )
-        row = tuple(None if j == place else self._devices(place, j, width) for j in order)
-        return self._host(place, reached.ips[place][:1], row)
-
-    def _jaccl_ring_host(
-        self, place: int, order: Sequence[int], reached: ReachableHosts | None
-    ) -> Host:
-        assert reached is not None
-        me = order[place]
-        beside = {order[place - 1], order[(place + 1) % len(order)]}
-        row = tuple(self._devices(me, j, self.ring.cables) if j in beside else None for j in order)
-        return self._host(me, reached.ips[me][:1], row)
+        In a ring of tcp connections (``reached`` is None), a host has the addresses on which its
+        predecessor connects.
+        """
+        n = len(order)
+        pairs = [(i, j) for i in order for j in order if i != j]
+        width = min(self.counts[i][j] for i, j in pairs) if is_mesh else self.ring.cables
+        hosts = []
+        for place, me in enumerate(order):
+            before, after = order[place - 1], order[(place + 1) % n]
+            ips = tuple(address for _, address in self._ends(me, before)[:width])
+            row: tuple[Rdma, ...] = ()
+            if reached is not None:
+                ips = reached.ips[me][:1]
+                peers = {*order} - {me} if is_mesh else {before, after}
+                row = tuple(self._devices(me, j, width) if j in peers else None for j in order)
+            hosts.append(self._host(me, ips, row))
+        return hosts
 
     def _devices(self, host: int, other: int, width: int) -> str | tuple[str, ...]:
         by_interface = {device.interface: device.name for device in self.surveys[host].rdma}
@@ -202,9 +190,7 @@ class Discovery:
             names.append(by_interface[interface])
         return names[0] if width == 1 else tuple(names)
 
-    def _host(
-        self, place: int, ips: tuple[str, ...], rdma: tuple[str | tuple[str, ...] | None, ...]
-    ) -> Host:
+    def _host(self, place: int, ips: tuple[str, ...], rdma: tuple[Rdma, ...]) -> Host:
         host = self.hosts[place]
         return Host(host.ssh, ips, rdma, host.slots, host.max_slots, host.port)
 
@@ -213,9 +199,8 @@ class Discovery:
     def _reach(self) -> ReachableHosts:
         return reach(self.hosts, self.surveys, self.networks)
 
-    def _over_networks(self, backend: str | None, fallback: str) -> Plan:
+    def _over_networks(self, chosen: str) -> Plan:
         n = len(self.hosts)
-        chosen = backend or fallback
         between = [[0] * n for _ in range(n)]
         for network in self.networks:
             for i in network.members:
@@ -226,19 +211,11 @@ class Discovery:
             if search.ring:
                 return self._point_to_point(search, chosen)
         reached = self._reach()
-        rows = (
-            [()] * n
-            if chosen in {"", "ring"}
-            else fabric_rows(self.names, self.surveys, self.networks, chosen)
-        )
+        rows: list[tuple[Rdma, ...]] = [()] * n
+        if chosen not in {"", "ring"}:
+            rows = fabric_rows(self.names, self.surveys, self.networks, chosen)
         hosts = tuple(self._host(i, reached.ips[i], rows[i]) for i in range(n))
-        return Plan(
-            Hostfile(hosts, chosen),
-            tuple(range(n)),
-            "ethernet",
-            (),
-            reached.remarks,
-        )
+        return Plan(Hostfile(hosts, chosen), tuple(range(n)), "ethernet", (), reached.remarks)
 
     def _point_to_point(self, search: RingSearch, backend: str) -> Plan:
         """Make a ring of networks between neighbours: cards without a switch."""

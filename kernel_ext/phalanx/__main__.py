@@ -1,10 +1,10 @@
-"""Make ``python -m phalanx.cli`` the same as ``phalanx``."""
+"""Run the command line: `python -m phalanx` is `phalanx`."""
 
 from __future__ import annotations
 
 import sys
 
-from .main import main
+from phalanx.cli import main
 
 if __name__ == "__main__":
     sys.exit(main())

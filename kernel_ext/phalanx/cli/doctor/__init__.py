@@ -1,0 +1,1 @@
+"""Check what ranks need on hosts, and name the fixes."""

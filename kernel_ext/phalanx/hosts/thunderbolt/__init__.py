@@ -1,1 +1,0 @@
-"""Macs and Thunderbolt: parse a Mac's survey, give cables their addresses."""

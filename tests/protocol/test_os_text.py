@@ -1,0 +1,57 @@
+"""What the operating system takes for words crosses the wire unchanged, or can be shown."""
+
+from __future__ import annotations
+
+import os
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from phalanx.protocol import BootOptions, BootProgress, WorldConfig
+from phalanx.protocol.os_text import decode_options, encode_message, encode_options
+from phalanx.protocol.scripts import FromScriptRoot, ScriptOptions
+
+WORDS = st.binary(max_size=8).map(os.fsdecode)
+
+
+def options(*words, name="w", client_key=b"k"):
+    boot = BootOptions(WorldConfig(name, 1), 1, client_key, 0.5, words[0])
+    return ScriptOptions(boot, words, {"A": words[-1]}, 5.0, words)
+
+
+@given(st.lists(WORDS, min_size=1), st.binary(max_size=5))
+def test_words_arrive_unchanged(words, key):
+    sent = options(*words, client_key=key)
+    line = encode_options(sent)
+    assert line.isascii()
+    assert line.count(b"\n") == 1
+    assert decode_options(line, ScriptOptions) == sent
+
+
+def test_words_keep_their_bytes_between_two_encodings(monkeypatch):
+    sent = options("ü", os.fsdecode(b"\xff"))
+    line = encode_options(sent)
+    monkeypatch.setattr(os, "fsdecode", lambda data: data.decode("latin-1"))
+    assert decode_options(line, ScriptOptions).command == ("Ã¼", "ÿ")
+    monkeypatch.setattr(os, "fsencode", lambda text: text.encode("latin-1"))
+    assert encode_options(options("Ã¼", "ÿ")) == line
+    assert encode_options(options("€", "ÿ")) == encode_options(options("â\x82¬", "ÿ"))
+
+
+def test_half_a_character_is_named():
+    with pytest.raises(ValueError, match=r"'a.ud800' holds half a character: '.ud800'"):
+        encode_options(options("a\ud800"))
+
+
+@given(st.text(alphabet=st.sampled_from("a€\udcff\ud800"), max_size=8))
+def test_a_message_can_always_be_sent_and_printed(text):
+    message = BootProgress(1, text, "starting", 0.5, text)
+    (number, got) = msgspec.msgpack.decode(
+        encode_message((7, message)), type=tuple[int, FromScriptRoot]
+    )
+    assert number == 7
+    assert got.name == got.text
+    assert got.text.encode().count(b"\\") == sum(0xD800 <= ord(char) < 0xE000 for char in text)
+    assert "\\" in got.text or got == message
