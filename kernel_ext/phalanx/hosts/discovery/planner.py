@@ -43,7 +43,7 @@ class Plan:
 
 
 class Discovery:
-    """Survey results of hosts, in the user's order, and the plans made from them."""
+    """Survey results of hosts, and the plans made from them."""
 
     def __init__(self, hosts: Sequence[Host], surveys: Sequence[Survey]) -> None:
         self.hosts, self.surveys = tuple(hosts), tuple(surveys)

@@ -394,7 +394,9 @@ class Dispatch:
         self, rank: int, kind: str, content: Message, message_id: str, buffers: list[Any]
     ) -> None:
         with contextlib.suppress(DistributedError):  # broken: other news tells the notebook
-            self._channels.shell(self._engines[rank], kind, content, {}, message_id, buffers)
+            self._channels.send(
+                "shell", self._engines[rank], kind, message_id, content, {}, buffers
+            )
 
     def _answer_output(self, cell: Cell | None, rank: int, message: Message) -> None:
         """Ack a rank's output after each drawn MiB.
