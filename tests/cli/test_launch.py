@@ -125,7 +125,9 @@ def test_what_is_no_text_goes_through(tmp_path):
     script = folder / os.fsdecode(b"q\xff")
     script.touch(0o755)
     said = launch("-n", "1", str(script))
-    assert said.stderr.endswith(b"q\\xff: Exec format error\n")
+    assert said.stderr.endswith(
+        b"q\\xff: Exec format error; begin a script with #! and its interpreter\n"
+    )
     assert said.stderr.count(b"\n") == 1
 
 

@@ -18,7 +18,7 @@ WORDS = st.binary(max_size=8).map(os.fsdecode)
 
 def options(*words, name="w", client_key=b"k"):
     boot = BootOptions(WorldConfig(name, 1), 1, client_key, 0.5, words[0])
-    return ScriptOptions(boot, words, {"A": words[-1]}, 5.0, words)
+    return ScriptOptions(boot, words, {"A": words[-1]}, words)
 
 
 @given(st.lists(WORDS, min_size=1), st.binary(max_size=5))

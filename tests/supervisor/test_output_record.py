@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from phalanx.rank import OutputRecord, OutputThrottle
+from phalanx.rank import OutputRecord, OutputThrottle, OutputWidgets
 from phalanx.rank import output as record_module
 from phalanx.supervisor.engine.output import note_outgoing
 from phalanx.supervisor.hosts.interface import MOST_NBYTES, create_shown, read_shown
@@ -162,7 +162,7 @@ class FakeSession:
 
 def test_messages_say_where_they_end_and_figures_are_named(fd, record):
     session = FakeSession()
-    note_outgoing(session, record, OutputThrottle())
+    note_outgoing(session, record, OutputThrottle(), OutputWidgets())
 
     def made(kind: str, **content):
         return {"header": {"msg_type": kind}, "content": content, "metadata": {}}
@@ -185,7 +185,7 @@ def test_messages_say_where_they_end_and_figures_are_named(fd, record):
 
 def test_messages_that_show_output_are_counted_by_request(record):
     session = FakeSession()
-    n_shown = note_outgoing(session, record, OutputThrottle())
+    n_shown = note_outgoing(session, record, OutputThrottle(), OutputWidgets())
     asked, other = {"header": {"msg_id": "cell#0"}}, {"header": {"msg_id": "other"}}
     session.send(None, "stream", {"name": "stdout", "text": "a\n"}, asked)
     session.send(None, "stream", {"name": "stdout", "text": "b\n"}, other)

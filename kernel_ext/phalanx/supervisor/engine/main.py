@@ -73,6 +73,7 @@ def main() -> None:
             widgets = OutputWidgets()
             n_shown = note_outgoing(self.kernel.session, record, window, widgets)
             end_fd = int(sys.argv[5])
+            os.set_inheritable(end_fd, False)  # what a cell starts need not know
             self.kernel.serve(rank, size, channel, window, n_shown, widgets, end_fd)
             # The 73,000 objects that stay for good need not be scanned by each garbage collection
             # (36 ms of a core); IPython runs some at exit.
