@@ -68,6 +68,11 @@ def test_the_maker_of_views_has_a_name_and_help(ranks):
     assert "Make the view of one cell in this notebook." in said
 
 
+def test_a_cell_of_one_rank(ranks):
+    assert ranks.run("%%rank 1 --label host\nrank").stdout.endswith(" 1] Out: 1\n")
+    assert "--ranks: expected one argument" in ranks.run("%%rank\nrank").text
+
+
 def test_lines_and_values_have_their_rank(ranks):
     result = ranks.run(
         "%%distributed --ranks 0,2\nimport sys\nprint('to', end=' ')\nprint('all')\n"

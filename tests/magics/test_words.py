@@ -51,6 +51,12 @@ def test_the_name_of_a_magic_is_the_notebooks(cell):
     assert rank_text(whole, len(whole), always) == RankText(whole, 0, "")
 
 
+def test_a_cell_of_one_rank_is_sent_to_it():
+    assert rank_text("%%rank 1 --timeout 3\na", 22, never) == RankText(
+        "a", 21, "--ranks  1 --timeout 3"
+    )
+
+
 def test_a_cell_that_runs_on_the_ranks_by_itself_is_sent_whole():
     assert rank_text("a\nb", 3, always) == RankText("a\nb", 0, "")
 

@@ -153,6 +153,16 @@ def test_a_function_that_is_pushed_uses_the_names_of_its_rank(ws, monkeypatch):
     assert ws.pull("'unknown' in globals() or not hasattr(__builtins__, 'print')") == [False] * 3
 
 
+def test_what_a_rank_has_printed_comes_back(ws):
+    found = ws.run("print('a', rank)\nimport sys; print('b', file=sys.stderr)\n'value'")
+    assert [sorted(result.text.splitlines()) for result in found] == [
+        [f"a {r}", "b"] for r in range(3)
+    ]
+    (long,) = ws.run("for i in range(300): print('x' * 10_000)\nprint('end')", ranks=0)
+    assert long.text.endswith("x\nend\n")
+    assert 1 << 20 <= len(long.text) < 2 << 20
+
+
 def test_a_cells_values_come_with_their_texts(ws):
     found = ws.run("{'loss': np.ones(2) * rank}")
     assert [result.value for result in found] == [

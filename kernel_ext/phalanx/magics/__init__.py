@@ -41,7 +41,7 @@ def unload_ipython_extension(shell: Any) -> None:
     magics.close()
     leave_errors(shell)
     for kind in ("line", "cell"):
-        for name in ("distributed", "autodistributed", "local"):
+        for name in ("distributed", "rank", "autodistributed", "local"):
             shell.magics_manager.magics[kind].pop(name, None)
 
 

@@ -35,6 +35,7 @@ from .arguments import (
 # Cells that begin with these run in the notebook: our magics, and those that load our magics.
 _OWN = (
     "%%distributed",
+    "%%rank",
     "%%local",
     "%distributed",
     "%autodistributed",
@@ -43,7 +44,7 @@ _OWN = (
     "%unload_ext",
 )
 
-_CELL = re.compile(r"\s*%%distributed(?P<options>[ \t][^\n]*)?\n")
+_CELL = re.compile(r"\s*%%(distributed|(?P<rank>rank))(?P<options>[ \t][^\n]*)?\n")
 _LINE = re.compile(r"\s*(?P<magic>%%?\w+)[ \t]+(?P<typed>[^\n]*)\Z")
 _FIRST_WORD = re.compile(r"\s*%{1,2}\w*\Z")
 _EMPTY = re.compile(r"%%(distributed|local)\b")
@@ -120,7 +121,7 @@ def rank_text(cell: str, cursor: int, auto: Callable[[str], bool]) -> RankText |
     found = _CELL.match(cell)
     if found is not None:
         start = found.end()
-        options = found["options"] or ""
+        options = ("--ranks " if found["rank"] else "") + (found["options"] or "")
         return RankText(cell[start:], start, options) if cursor >= start else None
     # A magic's name at the beginning may be one of ours, and the ranks do not have our magics.
     if _FIRST_WORD.match(cell[:cursor]) or not auto(cell):

@@ -152,6 +152,11 @@ class DistributedMagics(Magics):  # type: ignore[misc]
                 self._meet_page()
                 self._cell(line, cell)
 
+    @cell_magic  # type: ignore[untyped-decorator]
+    def rank(self, line: str, cell: str) -> None:
+        """Run a cell on some ranks: `%%rank 1` is `%%distributed --ranks 1`."""
+        self.distributed(f"--ranks {line}" if line.strip() else "--ranks", cell)
+
     def _meet_page(self, *, with_note: bool = True) -> None:
         """Tell a new page where to find the output of earlier cells.
 

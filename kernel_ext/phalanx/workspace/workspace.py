@@ -332,7 +332,8 @@ class Workspace:
         list of RankResult
             By rank. ``value`` is the text of the last expression, or None; ``object`` is a copy of
             its value. If the value cannot be sent or loaded, or is larger than 16 MiB, ``object``
-            is a `DistributedError` that says so; `pull` fetches large values.
+            is a `DistributedError` that says so; `pull` fetches large values. ``text`` is what the
+            rank printed, the last MiB of it.
 
         Raises
         ------

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import queue
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -52,6 +53,7 @@ from .dispatch import RequestResender, ResendActions
 from .prompting import LineSender, PromptController
 from .stopping import STEP_S, StopInStep, Stopping
 
+MOST_TEXT = 1 << 20  # characters of a rank's output that `Workspace.run` returns
 IDLE_WAIT_S = 0.25  # longest sleep without an event: bounds how late a deadline is noticed
 PROMPT_POLL_S = 0.02
 # Events taken before due output is shown. Ranks that print without a pause always supply another
@@ -81,6 +83,24 @@ class CellSender(LineSender, Protocol):
         """Raise KeyboardInterrupt in the cell on these ranks."""
 
 
+class TextTail:
+    """The end of what a rank printed in a cell: `MOST_TEXT` characters and at most one piece more."""
+
+    def __init__(self) -> None:
+        self._pieces: deque[str] = deque()
+        self._length = 0
+
+    def add(self, text: str) -> None:
+        """Add a piece of text; drop the oldest pieces that are too much."""
+        self._pieces.append(text)
+        self._length += len(text)
+        while self._length - len(self._pieces[0]) >= MOST_TEXT:
+            self._length -= len(self._pieces.popleft())
+
+    def __str__(self) -> str:
+        return "".join(self._pieces)
+
+
 class CellOutcome:
     """The end of a cell on each of its ranks."""
 
@@ -89,6 +109,7 @@ class CellOutcome:
         self.failures: dict[int, Failure] = {}
         self.lost: dict[int, Lost] = {}
         self.results: dict[int, Display] = {}
+        self.texts = {rank: TextTail() for rank in ranks}
         self.abandoned: tuple[int, ...] = ()  # ranks that still ran when the waiting ended
         self.was_stopped = False
         self.taken = ""  # why the workspace was lost meanwhile; empty: it was not lost
@@ -196,6 +217,7 @@ class _CellLoop:
 
     def take(self, event: Event, now_s: float) -> None:
         if isinstance(event, Text):
+            self.outcome.texts[event.rank].add(event.text)
             self.output.text(event, now_s)
         elif isinstance(event, Display):
             if event.is_result:
@@ -354,12 +376,14 @@ class RankResult:
     """A rank's result of a cell.
 
     ``value`` is the text of the last expression, as shown (None without one). ``object`` is a copy
-    of the value itself, or a `DistributedError` that says why the value was not sent.
+    of the value itself, or a `DistributedError` that says why the value was not sent. ``text`` is
+    what the rank printed in the cell: the last MiB of it.
     """
 
     rank: int
     value: str | None
     object: Any = field(default=None, repr=False, compare=False)
+    text: str = field(default="", repr=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -381,13 +405,13 @@ def results_of(
     """Return the results by rank; ``values`` are the fetched values."""
     results = []
     for rank in ranks:
-        display = outcome.results.get(rank)
+        display, text = outcome.results.get(rank), str(outcome.texts[rank])
         if display is None:
-            results.append(RankResult(rank, None))
+            results.append(RankResult(rank, None, text=text))
             continue
         unsent = DistributedError(f"rank {rank}: the value was not fetched; ws.pull fetches one")
         value = unsent if values is None else values.get(rank, unsent)
-        results.append(RankResult(rank, display.data.get("text/plain"), value))
+        results.append(RankResult(rank, display.data.get("text/plain"), value, text))
     return results
 
 
