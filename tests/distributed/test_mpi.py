@@ -23,9 +23,10 @@ from support.promise import within
 from support.tiers import deep
 
 import phalanx as px
+from phalanx.distributed.arrays.checks import invalidate_output
 from phalanx.distributed.control import Deadline
 from phalanx.distributed.mpi.waiting import MpiWork
-from phalanx.distributed.mpi.wire import DTYPES, Header, describe_mismatch, fold, invalidate_output
+from phalanx.distributed.mpi.wire import DTYPES, Header, describe_mismatch, fold
 
 pytestmark = pytest.mark.slow
 
@@ -163,7 +164,7 @@ def test_headers_come_back_as_they_were():
 def test_what_a_failed_operation_leaves_is_no_likely_value():
     for name in DTYPES:
         out = np.zeros(3, np.uint16 if name == "bfloat16" else name)
-        invalidate_output(out, name)
+        invalidate_output(out, name if name == "bfloat16" else "")
         if out.dtype.kind in "fc":
             assert np.isnan(out.real).all()
             assert np.isnan(out.imag).all() == (out.dtype.kind == "c")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import mmap
 import operator
 import os
@@ -22,8 +21,6 @@ from .control import AbortKind, culprit_rank
 
 # Left over for the process: stacks of future threads, malloc's arenas, a few modules.
 _SPARE_NBYTES = 64 << 20
-
-_log = logging.getLogger(__name__)
 
 
 def check_address_space(nbytes: int) -> None:

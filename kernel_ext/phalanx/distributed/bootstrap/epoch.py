@@ -6,6 +6,7 @@ they hold, they connect, and they tell whether that worked.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,6 +21,8 @@ from ..group.formation import CONNECT_LIMIT_S, Formed, Part, form_part, part_of
 from ..group.group import Group
 from ..group.registry import ADAPTERS, GroupRegistry, Report
 from ..world_spec import MappedHostMemory, WorldSpec
+
+_log = logging.getLogger(__name__)
 
 
 class Arrival(msgspec.Struct, frozen=True, array_like=True):
@@ -89,6 +92,7 @@ def next_epoch(
         if isinstance(error, TimeoutError) and not isinstance(error, CollectiveTimeout):
             raise CollectiveTimeout(str(error)) from error
         raise
+    _log.debug("rank %d of %d: epoch %d stands", spec.rank, spec.size, spec.epoch)
     for number in lost.keys() & formed.keys():
         formed.pop(number)[0].close()
     engine, spec = formed.pop(0)

@@ -84,14 +84,17 @@ class CellSender(LineSender, Protocol):
 
 
 class TextTail:
-    """The end of what a rank printed in a cell: `MOST_TEXT` characters and at most one piece more."""
+    """The end of what a rank printed in a cell.
+
+    It has at least `MOST_TEXT` characters, if there are as many, and at most one piece more.
+    """
 
     def __init__(self) -> None:
         self._pieces: deque[str] = deque()
         self._length = 0
 
     def add(self, text: str) -> None:
-        """Add a piece of text; drop the oldest pieces that are too much."""
+        """Add a piece of text; drop old pieces beyond the limit."""
         self._pieces.append(text)
         self._length += len(text)
         while self._length - len(self._pieces[0]) >= MOST_TEXT:
