@@ -18,7 +18,7 @@
 
 namespace phalanx {
 
-// Best values measured on two cores (native/DESIGN.md); tests use small values.
+// Best values measured on two cores (native/MEASUREMENTS.md); tests use small values.
 struct HostTuning {
     std::size_t inline_bytes = std::size_t{16} << 10;
     std::size_t chunk_bytes = std::size_t{256} << 10;
