@@ -135,7 +135,7 @@ class NativeSuite(Suite):
 
     def _cases(self, words: Iterable[str]) -> tuple[int, str]:
         self._output.parent.mkdir(exist_ok=True)
-        status = run(["tests/native/run", self._kind, *words], 900, self._output)
+        status = run(["tests/native/run", self._kind, *words], WHOLE_RUN_S, self._output)
         return status, self._output.read_text(errors="replace")
 
     def run_all(self) -> tuple[int, dict[str, list[str]]]:
