@@ -4,6 +4,10 @@
 
 All kinds begin with the same parameters, and rank r always has the same samples. At its end a rank
 writes its parameters to FOLDER/r.npy. Ranks of a peer import no phalanx.
+
+Before each step the rank makes the same step without averaging, and takes it back. The median of
+the differences is the time that averaging adds. A machine that is slower for some seconds slows
+both.
 """
 
 from __future__ import annotations
@@ -14,6 +18,8 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,7 +30,8 @@ N_LAYERS, N_SAMPLES, RATE = 4, 8, 0.01
 class Training(NamedTuple):
     """A model that trains."""
 
-    step: Callable[[], None]
+    step: Callable[[bool], None]  # with or without averaging
+    take_back: Callable[[], Callable[[], None]]  # notes the parameters; the result restores them
     parameters: Callable[[], list[Any]]
     rank: int
     size: int
@@ -67,14 +74,18 @@ def train_mlx(kind: str, width: int) -> Training:
     x = mx.array(samples(width, world.rank()))
     gradient = nn.value_and_grad(model, lambda x: (model(x) ** 2).sum() / N_SAMPLES)
 
-    def step() -> None:
+    def step(averages: bool) -> None:
         _, gradients = gradient(x)
-        optimizer.update(model, average(gradients))
+        optimizer.update(model, average(gradients) if averages else gradients)
         mx.eval(model.parameters(), optimizer.state)
 
-    return Training(
-        step, lambda: [layer.weight for layer in model.layers], world.rank(), world.size()
-    )
+    def take_back() -> Callable[[], None]:
+        return partial(model.update, model.parameters())
+
+    def parameters() -> list[Any]:
+        return [layer.weight for layer in model.layers]
+
+    return Training(step, take_back, parameters, world.rank(), world.size())
 
 
 def train_torch(kind: str, width: int) -> Training:
@@ -97,16 +108,36 @@ def train_torch(kind: str, width: int) -> Training:
     optimizer = torch.optim.SGD(model.parameters(), RATE)
     x = torch.from_numpy(samples(width, rank))
 
-    def step() -> None:
+    def step(averages: bool) -> None:
         optimizer.zero_grad()
-        ((model(x) ** 2).sum() / N_SAMPLES).backward()
-        if kind != "ddp":
+        with model.no_sync() if kind == "ddp" and not averages else nullcontext():
+            ((model(x) ** 2).sum() / N_SAMPLES).backward()
+        if kind != "ddp" and averages:
             means = px.nn.average_gradients([layer.weight.grad for layer in layers])
             for layer, mean in zip(layers, means, strict=True):
                 layer.weight.grad = mean
         optimizer.step()
 
-    return Training(step, lambda: [layer.weight.detach() for layer in layers], rank, size)
+    def parameters() -> list[Any]:
+        return [layer.weight.detach() for layer in layers]
+
+    def take_back() -> Callable[[], None]:
+        before = [weight.clone() for weight in parameters()]
+
+        def restore() -> None:
+            for weight, its in zip(parameters(), before, strict=True):
+                weight.copy_(its)
+
+        return restore
+
+    return Training(step, take_back, parameters, rank, size)
+
+
+def timed(step: Callable[[bool], None], averages: bool) -> float:
+    """Return the seconds of a step."""
+    begun = time.perf_counter()
+    step(averages)
+    return time.perf_counter() - begun
 
 
 def main() -> None:
@@ -114,14 +145,20 @@ def main() -> None:
     kind, folder = sys.argv[1], sys.argv[5]
     width, n_steps, n_warm = map(int, sys.argv[2:5])
     training = (train_mlx if kind.startswith("mlx") else train_torch)(kind, width)
-    times = []
+    times, added = [], []
     for _ in range(n_warm + n_steps):
-        begun = time.perf_counter()
-        training.step()
-        times.append(time.perf_counter() - begun)
+        restore = training.take_back()
+        alone = timed(training.step, False)
+        restore()
+        times.append(timed(training.step, True))
+        added.append(times[-1] - alone)
     np.save(f"{folder}/{training.rank}.npy", np.array([np.array(p) for p in training.parameters()]))
     if training.rank == 0:
-        found = {"step_ms": statistics.median(times[n_warm:]) * 1e3, "size": training.size}
+        found = {
+            "step_ms": statistics.median(times[n_warm:]) * 1e3,
+            "added_ms": statistics.median(added[n_warm:]) * 1e3,
+            "size": training.size,
+        }
         print(json.dumps(found), flush=True)
     if kind == "ddp":
         import torch.distributed as dist

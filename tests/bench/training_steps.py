@@ -9,7 +9,9 @@ peers must have the same parameters.
 With `wait`, a rank sleeps as if a device computed. With `real`, it computes on the cores that also
 sum: only what waits can be hidden.
 
-A time is the median over the rounds of the median step, in ms.
+A time is the median over the rounds of the median step, in ms. "added by averaging" is the median
+difference between a step and the same step without averaging, which takes turns with it: it says
+more than the whole step where the machine's speed changes.
 """
 
 from __future__ import annotations
@@ -88,9 +90,11 @@ def _steps(options: Any, peers: list[str]) -> list[dict[str, Any]]:
     for peer in peers:
         rows.append([peer])
         for size in numbers(options.ranks):
-            its = [r["step_ms"] for r in records if (r["peer"], r["ranks"]) == (peer, size)]
-            rows[-1] += [f"{median(its):.2f}", spread(its)]
-    columns = [f"{size} ranks{what}" for size in numbers(options.ranks) for what in (", ms", "")]
+            for what in ("step_ms", "added_ms"):
+                its = [r[what] for r in records if (r["peer"], r["ranks"]) == (peer, size)]
+                rows[-1] += [f"{median(its):.2f}", spread(its)]
+    whats = (", ms", "", ", added by averaging, ms", "")
+    columns = [f"{size} ranks{what}" for size in numbers(options.ranks) for what in whats]
     print(f"{options.steps} steps, 4 layers of {options.width} x {options.width} float32\n")
     print_table(["steps", *columns], rows)
     print("\nAll ranks of all peers have trained the same parameters.\n", flush=True)
