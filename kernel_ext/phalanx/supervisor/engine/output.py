@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextvars import ContextVar
 from typing import Any
 
@@ -26,6 +27,25 @@ from phalanx.rank import (
 )
 
 Message = dict[str, Any]
+
+
+class PublishThread(IOPubThread):  # type: ignore[misc]
+    """Publish a rank's output; ``subscribed`` is done once the controller has subscribed.
+
+    What is published before is lost.
+    """
+
+    def __init__(self, socket: Any, *args: Any, **named: Any) -> None:
+        self.subscribed: Future[None] = Future()
+        super().__init__(socket, *args, **named)
+        if socket.type != zmq.XPUB:  # older versions of ipykernel cannot see subscriptions
+            self.subscribed.set_result(None)
+
+    def _handle_subscription(self, frames: Any) -> None:
+        super()._handle_subscription(frames)
+        if not self.subscribed.done():
+            self.subscribed.set_result(None)
+
 
 MESSAGE_NBYTES = 1024  # size of a message without its content
 

@@ -39,6 +39,7 @@ from phalanx.protocol import (
     LineNotNeeded,
     LinkInfo,
     OutputIs,
+    RankDeath,
     RankInfo,
     StacksAre,
     StopCell,
@@ -281,9 +282,10 @@ class QueryService:
         host: HostInterface,
         inspector: RankInspector,
         engines: Sequence[str],
+        backlog: ReplacementBacklog,
     ) -> None:
         self.cells = CellHistory(world.ranks)
-        self.missed = ReplacementBacklog(world.ranks, engines)
+        self._backlog = backlog
         self._options = options
         self._world = world
         self._host = host
@@ -331,13 +333,17 @@ class QueryService:
             return await self._trace(question)
         if isinstance(question, GetOutput):
             return await self._output(question)
+        ranks = self._world.ranks
         return CellStatusReply(
             question.id,
             self.cells.unfinished(has_seen_all=self._is_end_seen),
             self._marks,
-            self.missed.deaths(self._host.layout.name_of),
-            self.missed.returns,
-            self.missed.every_start,
+            tuple(
+                RankDeath(rank, self._host.layout.name_of(rank), reason, ranks.loss(rank).at_s)
+                for rank, reason in ranks.dead.items()
+            ),
+            self._backlog.returns,
+            self._backlog.every_start,
             dict(self.cells.begun),
         )
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from phalanx.protocol import RankDeath, RankReturn, name_ranks
+from phalanx.protocol import RankDeath, Replaced, name_ranks
 
 Ranks = int | slice | Iterable[int]  # as a caller names them
 
@@ -379,7 +379,7 @@ def say_died(death: RankDeath) -> str:
     return f"rank {death.rank} died at {_at(death.at)} ({why}); {restart}"
 
 
-def say_returned(its: RankReturn) -> str:
+def say_returned(its: Replaced) -> str:
     """Say in one line when a replaced rank died, and of what."""
     if its.reason.startswith("is being"):
         return f"rank {its.rank} was replaced at {_at(its.replaced_at)}: it is new"
