@@ -370,10 +370,12 @@ class LetIn(msgspec.Struct, frozen=True, tag="let_in", forbid_unknown_fields=Tru
 
 
 class TypeLine(msgspec.Struct, frozen=True, tag="type_line", forbid_unknown_fields=True):
-    """Order: add entry ``index`` to the cell's log of typed lines."""
+    """Order: add an entry to the cell's log of typed lines.
+
+    The link keeps the order, so all ranks have the same log.
+    """
 
     cell: str
-    index: int
     entry: TypedLine
 
 

@@ -224,9 +224,9 @@ class Dispatch:
         self._keep_ended(cell)
         return cell, int(rank)
 
-    def send_line(self, cell: str, index: int, entry: TypedLine) -> None:
+    def send_line(self, cell: str, entry: TypedLine) -> None:
         """Send an entry of the cell's input log to all ranks."""
-        self._order(range(len(self._engines)), TypeLine(cell, index, entry))
+        self._order(range(len(self._engines)), TypeLine(cell, entry))
 
     def refuse_line(self, cell: str, message: str) -> None:
         """Tell all ranks that nobody can answer a prompt."""
