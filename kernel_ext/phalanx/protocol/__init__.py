@@ -47,6 +47,7 @@ from .client import (
 )
 from .rank import (
     ENTRY,
+    MOST_RANKS,
     Activity,
     BindValues,
     CellBegan,
@@ -157,6 +158,7 @@ __all__ = [
     "MAX_FRAME",
     "MEASUREMENT_MIME",
     "MOST_CONNECTIONS",
+    "MOST_RANKS",
     "OUTPUT_GAP",
     "SHOWS_ERROR",
     "USER_SIGNALS",

@@ -18,6 +18,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 
+MOST_RANKS = 1 << 15  # of a world, as on a control page (native/shm/control_page.hpp)
 Pid = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]  # 0: none
 Rank = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
 Epoch = Annotated[int, msgspec.Meta(ge=1, lt=1 << 48)]  # 48 bits, as on a control page
