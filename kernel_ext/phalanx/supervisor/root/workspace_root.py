@@ -102,7 +102,9 @@ class WorkspaceRoot(Root[ToRoot]):
             self._tasks.spawn,
         )
         record = RecordFile(options.record_fd, options.record_path) if options.record_path else None
-        self._clients = Clients(options, client, address, record, self._answers.mark, self.end)
+        self._clients = Clients(
+            options, client, address, record, self._answers.mark, self._on_linger_over
+        )
         self._samplers = Samplers(
             world,
             self._answers.cells.times,
@@ -136,6 +138,10 @@ class WorkspaceRoot(Root[ToRoot]):
             if self._stop_request is None:  # no client asked: say why its cell ends
                 self._tell(Notice(STOPPING))
             self._tasks.spawn(self._end_in_order())
+
+    def _on_linger_over(self) -> None:
+        if not self._is_stopping:  # else the ranks have their grace time already
+            self.stop()
 
     async def _end_in_order(self) -> None:
         if not self._world.unfinished():  # else the output of the cell's last lines needs it
