@@ -70,6 +70,7 @@ def main() -> None:
                 sys.stdout.capture(int(sys.argv[2])),
                 sys.stderr.capture(int(sys.argv[3])),
             )
+            sys.stdout.other, sys.stderr.other = sys.stderr, sys.stdout
             window = sys.stdout.window = sys.stderr.window = OutputThrottle()
             window.never_in(sys.stdout.pub_thread.thread.ident)
             record = OutputRecord(int(sys.argv[4]))

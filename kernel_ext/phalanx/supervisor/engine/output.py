@@ -231,6 +231,7 @@ class Stream(OutStream):  # type: ignore[misc]
         self._capture: DescriptorCapture | None = None
         self._n_unsent = 0  # approximate: a count lost between threads only delays a flush
         self.window: OutputThrottle | None = None
+        self.other: Stream | None = None  # stdout of stderr, and the reverse
         self._child_lines: _ChildLines | None = None  # in a forked child
         # New in each child: another thread may have held the parent's locks at the fork.
         os.register_at_fork(after_in_child=self._enter_child)
@@ -300,11 +301,13 @@ class Stream(OutStream):  # type: ignore[misc]
         return len(string)
 
     def flush(self) -> None:
-        """Send what was written."""
+        """Send what was written, here and before in the other stream."""
         if self._child_lines is not None:
             self._child_lines.flush()
             return
         self._n_unsent = 0
+        if self.other is not None and self.other._n_unsent:
+            self.other.flush()
         super().flush()
 
 

@@ -53,7 +53,7 @@ from phalanx.protocol import (
 )
 
 from ..hosts.interface import HostInterface
-from ..membership import LossRecord, MembershipCoordinator, RankDirectory, WorldState
+from ..membership import MembershipCoordinator, RankDirectory, WorldState
 from .observers import RankInspector, StallWatcher
 from .replacement import ReplacementBacklog, Restarts
 
@@ -188,7 +188,7 @@ class CellHistory:
         for cell in list(self._cells):
             self._look(cell)
 
-    def _on_alive(self, rank: int, _loss: LossRecord) -> None:
+    def _on_alive(self, rank: int) -> None:
         """Leave a rank out that was replaced: the successor runs no cell."""
         self.begun.pop(rank, None)
         for cell, (ranks, ended) in self._cells.items():
