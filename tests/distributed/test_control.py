@@ -12,6 +12,7 @@ from support.waiting import wait_until
 
 from phalanx import _native, distributed
 from phalanx.distributed import AbortKind, ControlPage
+from phalanx.protocol import MOST_RANKS
 
 
 @pytest.mark.parametrize("make", [distributed.create_region, lambda: distributed.create_page(4)])
@@ -39,6 +40,12 @@ def test_memory_that_was_given_back_takes_none_and_is_a_region_still():
         os.close(fd)
     with pytest.raises(OSError, match="cannot look at descriptor"):
         distributed.give_back_region(fd)
+
+
+def test_a_page_takes_as_many_ranks_as_a_hostfile():
+    os.close(distributed.create_page(1, MOST_RANKS))
+    with pytest.raises(ValueError, match=f"at most {MOST_RANKS} ranks"):
+        distributed.create_page(1, MOST_RANKS + 1)
 
 
 def test_a_region_has_room_for_a_message_nobody_waits_for_on_a_host_of_many_ranks():

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import subprocess
+import sys
 import traceback
 
 import numpy as np
@@ -88,3 +91,22 @@ def test_what_our_frames_hold_is_let_go_of_and_a_users_stays():
     assert held["collective"] == {}
     error.__cause__ = None
     clear_own_frames(None)
+
+
+def test_an_error_of_a_script_that_nobody_launched_ends_at_its_own_line():
+    script = "import phalanx as px\npx.init(strict=True)"
+    environment = {name: value for name, value in os.environ.items() if "PHALANX" not in name}
+    ended = subprocess.run(
+        [sys.executable, "-c", script],
+        env=environment,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    *frames, last, end = ended.stderr.split("\n")
+    assert frames == [
+        "Traceback (most recent call last):",
+        '  File "<string>", line 2, in <module>',
+    ]
+    assert last.startswith("phalanx.errors.NotConfigured: ")
+    assert end == ""

@@ -57,7 +57,7 @@ def test_its_addresses_are_all_it_says():
         ),
         ("a slots=0\n", None, "f: slots=0 leaves out every host"),
         ("a\nb max_slots=2\n", 3, "f: b: -n 3 is more than its max_slots=2"),
-        ("a\nb\n", 60_000, "more than 65536 ranks"),
+        ("a\nb\n", 20_000, "more than 32768 ranks"),
     ],
 )
 def test_counts_that_cannot_be(text, n, said):

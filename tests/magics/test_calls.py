@@ -147,20 +147,38 @@ def test_a_cell_is_run_with_its_options(words, options):
     ("line", "ranks", "said"),
     [
         ("stop", Ranks(), "stopped the 3 ranks of 'ours'"),
-        (
-            "detach",
-            Ranks(),
-            (
-                "let go of the 3 ranks of 'ours'; within their --linger time, "
-                "%distributed attach ours comes back to them"
-            ),
-        ),
         ("detach", Ranks(why_lost="taken over by process 7"), "taken over by process 7"),
         ("interrupt", Ranks(), "asked ranks 0-1 to stop"),
     ],
 )
 def test_what_was_done_is_said_in_a_line(capsys, line, ranks, said):
     Words(ranks).line(line)
+    assert capsys.readouterr().out == f"{said}\n"
+
+
+END_NOW = "let go of the 3 ranks of 'ours', which end now: they were started with --linger 0"
+COME_BACK = (
+    "let go of the 3 ranks of 'ours'; within their --linger time, "
+    "%distributed attach ours comes back to them"
+)
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        ({"ends_in_s": 600.0}, COME_BACK),
+        ({"ends_in_s": None}, COME_BACK),  # another process has attached already
+        ({"ends_in_s": 0.0}, END_NOW),
+        ({"ends_in_s": None, "is_stopping": True}, END_NOW),
+        (None, END_NOW),
+    ],
+)
+def test_a_detach_says_whether_the_ranks_stay(capsys, monkeypatch, found, said):
+    there = (
+        [] if found is None else [SimpleNamespace(**{"name": "ours", "is_stopping": False} | found)]
+    )
+    monkeypatch.setattr(magics_module.Workspace, "list", lambda: there)
+    Words(Ranks()).line("detach")
     assert capsys.readouterr().out == f"{said}\n"
 
 

@@ -277,6 +277,14 @@ def test_bars_are_text_that_ends_in_a_line_for_each_rank(ranks):
     assert not any(o["data"] for o in result.outputs if o["output_type"] == "display_data")
 
 
+def test_what_one_stream_flushes_stands_below_what_the_other_has_written(ranks):
+    """As a finished bar of tqdm, which flushes standard error, below the prints of its loop."""
+    code = "import sys\nprint('x')\nprint('bar', file=sys.stderr, flush=True)\nprint('y')"
+    shown = [(o["name"], o["text"]) for o in run(ranks, code).outputs]
+    expected = [("stdout", "x"), ("stderr", "bar"), ("stdout", "y")]
+    assert shown == [(name, f"[0-1] {text}\n") for name, text in expected]
+
+
 def test_a_traceback_tells_this_cell_from_an_earlier_one(ranks):
     assert run(ranks, "def fails():\n    1 / 0").status == "ok"
     text = ANSI.sub("", run(ranks, "x = 1\nfails()").text)

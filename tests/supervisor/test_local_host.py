@@ -92,8 +92,8 @@ def test_a_rank_that_takes_no_orders_for_a_while_lives_and_gets_them_later(tmp_p
                 )  # fmt: skip
                 for number in range(64):
                     host.send(0, Complete(number, "x" * (1 << 16), 0))
-                for index, line in enumerate(("first", "the last")):
-                    host.send(0, TypeLine("cell", index, TypedLine(line)))
+                for line in ("first", "the last"):
+                    host.send(0, TypeLine("cell", TypedLine(line)))
                 gate.open()
                 await asyncio.wait_for(host._children[0].process.exited.wait(), PATIENCE_S)
             return events.lost

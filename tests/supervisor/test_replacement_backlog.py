@@ -1,21 +1,16 @@
-"""Check what a client that attaches later is told of deaths and replacements."""
+"""Check which replaced ranks a client still has to prepare."""
 
 from __future__ import annotations
 
-import itertools
-
-from phalanx.protocol import ReplacementsReady
-from phalanx.supervisor.membership import RankDirectory
+from phalanx.protocol import Replaced, ReplacementsReady
 from phalanx.supervisor.root.replacement import ReplacementBacklog
 
 
 def backlog(*engines: str) -> ReplacementBacklog:
     """Return a backlog in which rank 1 was replaced by each of ``engines``, one after the other."""
-    ranks, newest = RankDirectory(2), ["", ""]
-    made = ReplacementBacklog(ranks, newest, clock=itertools.count(10.0).__next__)
-    for newest[1] in engines:
-        ranks.mark_lost(1, "was killed")
-        ranks.mark_alive(1)
+    made = ReplacementBacklog()
+    for engine in engines:
+        made.add(Replaced(1, engine, "was killed", 10.0, 11.0))
     return made
 
 

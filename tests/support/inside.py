@@ -28,10 +28,10 @@ __all__ = [
     "begin_cell_code",
     "engine_of",
     "engines",
+    "has_replaced",
     "is_running",
     "n_unanswered",
     "replace_step",
-    "replaced_ranks",
     "root_address",
     "root_client",
     "root_client_of",
@@ -135,9 +135,9 @@ def engine_of(ws: Any, rank: int) -> bytes:
     return ws._life.runner._dispatch._engines[rank].encode()
 
 
-def replaced_ranks(ws: Any) -> Any:
-    """Return the new ranks that the next cell takes in."""
-    return ws._life.runner._replaced_ranks
+def has_replaced(ws: Any) -> bool:
+    """Whether the root has told of replaced ranks that are not prepared yet."""
+    return ws._life.runner._has_replaced
 
 
 def send_again(ws: Any, cell: Any, rank: int) -> None:

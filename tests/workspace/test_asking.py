@@ -39,8 +39,8 @@ class FakeRanks:
     def __init__(self):
         self.sent = []
 
-    def send_line(self, cell, index, entry):
-        self.sent.append((index, entry))
+    def send_line(self, cell, entry):
+        self.sent.append(entry)
 
     def refuse_line(self, cell, message):
         self.sent.append(message)
@@ -86,7 +86,7 @@ def test_who_comes_to_an_open_prompt_is_named_and_driven(room):
     room.step()
     room.type("n")
     assert room.view.shown == ["(0,) ipdb> ", "ranks 2-3 wait at this prompt as well"]
-    assert room.ranks.sent == [(0, command("n", 0, 2, 3))]
+    assert room.ranks.sent == [command("n", 0, 2, 3)]
     assert not room.view.prompts[0].is_open
 
 

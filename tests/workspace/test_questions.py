@@ -57,7 +57,7 @@ def test_after_an_answer_the_grace_begins_again_though_others_wait():
 
 def test_a_need_for_a_line_that_was_typed_is_no_question():
     questions = waiting_at(need())
-    assert questions.answer(asked(questions), "ann") == [(0, TypedLine("ann"))]
+    assert questions.answer(asked(questions), "ann") == [TypedLine("ann")]
     questions.need(1, need(index=0), now_s=0)
     assert questions.due({0, 1}, now_s=9) is None
     questions.need(1, need("b", index=1, password=True), now_s=9)
@@ -68,7 +68,7 @@ def test_a_command_is_for_those_who_wait_when_it_is_typed():
     questions = waiting_at(pdb(), pdb())
     question = asked(questions)
     questions.need(2, pdb(), now_s=9)  # came while the prompt was open
-    assert questions.answer(question, "n") == [(0, TypedLine("n", (0, 1, 2), is_command=True))]
+    assert questions.answer(question, "n") == [TypedLine("n", (0, 1, 2), is_command=True)]
     questions.need(3, pdb(index=0), now_s=9)  # later: the command is not for it
     assert asked(questions).ranks == (3,)
 
@@ -82,7 +82,7 @@ def test_a_rank_that_is_gone_asks_no_more():
 def test_one_secret_hides_the_answer():
     questions = waiting_at(need("name "), need("password ", password=True))
     assert asked(questions).password
-    assert questions.answer(asked(questions), "@9 secret") == [(0, TypedLine("@9 secret"))]
+    assert questions.answer(asked(questions), "@9 secret") == [TypedLine("@9 secret")]
 
 
 def test_the_lowest_rank_is_asked_first_and_the_others_are_named():
@@ -113,15 +113,15 @@ def test_the_lowest_rank_is_asked_first_and_the_others_are_named():
 )
 def test_a_line_may_be_for_some(typed, entry):
     questions = waiting_at(pdb(), pdb(), pdb(), need())
-    assert questions.answer(asked(questions), typed) == [(0, entry)]
+    assert questions.answer(asked(questions), typed) == [entry]
     assert set(questions.waiting) == set(range(4)) - set(entry.ranks)
 
 
 def test_an_address_may_span_both_kinds():
     questions = waiting_at(pdb(), need())
     assert questions.answer(asked(questions), "@0-1 x") == [
-        (0, TypedLine("x", (0,), is_command=True)),
-        (1, TypedLine("x", (1,))),
+        TypedLine("x", (0,), is_command=True),
+        TypedLine("x", (1,)),
     ]
 
 
@@ -140,5 +140,4 @@ def test_a_wrong_address_changes_nothing(typed, message):
     with pytest.raises(WrongAddress) as error:
         questions.answer(question, typed)
     assert str(error.value) == message
-    assert questions.n_typed == 0
     assert asked(questions) == question

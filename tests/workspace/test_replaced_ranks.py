@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
 
 import psutil
 import pytest
-from support.inside import engines, is_running, replaced_ranks, root_client
+from support.inside import engine_of, engines, has_replaced, is_running, replace_step, root_client
 from support.promise import PATIENCE_S, within
 from support.restarting import Notices, assert_sound, kill, pids, values
 from support.tiers import deep
@@ -40,7 +41,7 @@ def renewed():
 
 
 def wait_newcomer(ws):
-    wait_until(lambda: replaced_ranks(ws), "a new rank has come")
+    wait_until(lambda: has_replaced(ws), "a new rank has come")
 
 
 def test_names_are_copied_and_what_cannot_be_is_named(ws, notices):
@@ -270,3 +271,65 @@ def test_a_stop_ends_the_wait_for_a_new_rank_that_does_not_answer(breakable):
     finally:
         new.resume()
     assert_sound(ws)
+
+
+@contextlib.contextmanager
+def interrupted_restart(ws, rank):
+    """Restart a rank with the names of rank 0, and stop the wait before the new rank is up.
+
+    The new rank is suspended until the end of the block.
+    """
+    old, new = pids(ws)[rank], []
+
+    def stop_the_wait():
+        wait_until(lambda: pids(ws)[rank] != old, "the new rank is there")
+        new.append(psutil.Process(pids(ws)[rank]))
+        new[0].suspend()
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=stop_the_wait)
+    thread.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            ws.restart(rank, force=True, copy_from=0)
+        thread.join()
+        yield
+    finally:
+        new[0].resume()
+
+
+def test_a_restart_whose_wait_was_stopped_goes_on_and_copies_names(ws, notices):
+    ws.run("kept = rank + 5")
+    with interrupted_restart(ws, 1):
+        pass
+    view = notices(ws)
+    assert values(ws, "kept", view=view) == ["5", "5", "7"]
+    assert any(text.startswith("rank 1 has ") for text in view.texts)
+    assert not any(text.startswith("rank 1 is new") for text in view.texts)
+    assert_sound(ws)
+
+
+def test_a_restart_goes_on_for_a_client_that_attaches_meanwhile():
+    with Workspace.start(n=2, linger=60) as ws:
+        ws.run("kept = rank + 5")
+        ws.run("every = 1", every_start=True)
+        with interrupted_restart(ws, 1):
+            second = Workspace.attach(ws.name, take=True)
+        try:
+            wait_until(lambda: has_replaced(second), "it learns of the new rank")
+            assert values(second, "(kept, every)") == ["(5, 1)"] * 2
+            assert_sound(second)
+        finally:
+            second.stop()
+
+
+def test_a_client_sends_nothing_to_new_ranks_that_begin_with_nothing(ws, monkeypatch):
+    sent = []
+    replace_step(
+        monkeypatch, ws, "send",
+        lambda send: lambda sock, frames: sent.append(frames[0]) or send(sock, frames),
+    )  # fmt: skip
+    ws.restart(1, force=True)
+    assert engine_of(ws, 1) not in sent
+    assert values(ws, "rank") == ["0", "1", "2"]
+    assert sent.count(engine_of(ws, 1)) == 1

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from support.promise import PATIENCE_S
-
 from phalanx.protocol import CellEnded, CellStatus, CellStatusReply
 from phalanx.workspace.cells.cell import Call, Cell, FunctionCall
 from phalanx.workspace.cells.dispatch import RequestResender, ResendActions
-from phalanx.workspace.output.events import Ended
 
 RANKS = (0, 1, 2)
 
@@ -116,10 +113,3 @@ def test_a_large_value_is_not_sent_again_while_it_may_be_on_its_way():
     resent = Resent(cell)
     at = [now_s for now_s in range(100) if resent.at(float(now_s), is_stopping=now_s > 1)]
     assert at == [30, 62, 96]
-
-
-def test_a_wait_for_one_rank_goes_on_when_another_ends():
-    cell = Cell("probe", (0, 1))
-    for rank in (1, 0):
-        cell.events.put(Ended(rank, None, 0))
-    assert cell.wait_ended({0}, PATIENCE_S) == {0, 1}

@@ -76,8 +76,8 @@ class FakeRanks:
         self.held = held  # what they report when they are stopped; None: they stop at once
         self.sent: list[object] = []
 
-    def send_line(self, cell, index, entry):
-        self.sent.append((index, entry))
+    def send_line(self, cell, entry):
+        self.sent.append(entry)
         for rank in self.cell.ranks:
             self.cell.events.put(Ended(rank, None))
 
@@ -131,7 +131,7 @@ def test_one_answer_goes_to_all_ranks_and_stands_below_what_was_said():
     run_cell(cell, view, ranks)
     assert view.questions == [((0, 1), "who? ")]
     assert view.shown == [(0, "stdout", "half"), "asked"]
-    assert ranks.sent == [(0, TypedLine("ann"))]
+    assert ranks.sent == [TypedLine("ann")]
     assert view.prompt.is_closed
 
 

@@ -7,11 +7,13 @@ import re
 import signal
 import threading
 
+import psutil
 import pytest
 from support.cells import LIMIT_S, BackgroundCell
 from support.gates import Gate
 from support.hosts.hosts_of_one_machine import start as start_on_two_hosts
 from support.inside import root_pid
+from support.processes import wait_gone
 from support.promise import PATIENCE_S
 from support.restarting import Notices
 from support.waiting import wait_until
@@ -163,6 +165,20 @@ def test_a_forced_restart_lets_the_rank_end_and_a_second_one_kills_it(tmp_path):
         first.join(PATIENCE_S)
         assert [result.value for result in ws.run("px.all_sum(1)")] == ["2", "2"]
     assert notices.count("rank 0 had not ended at the second stop and was killed") == 1
+
+
+def test_ranks_have_their_grace_time_when_the_linger_time_is_over(tmp_path):
+    with start_here(grace=LIMIT_S, linger=0) as ws, Gate(tmp_path) as gate:
+        prepare(ws, tmp_path)
+        begin(ws, tmp_path, f"try: mark('in'); sleep(1000)\nfinally: mark('out'); {gate.wait}")
+        root = psutil.Process(root_pid(ws))
+        ws.detach()
+        wait_until(lambda: {"out0", "out1"} <= marks(tmp_path), "the ranks are interrupted")
+        # Longer than the time of ranks that are only killed: what must not happen has no sign.
+        assert wait_gone([root], 1.5) == [root]
+        gate.open()
+        assert wait_gone([root]) == []
+    assert {"atexit0", "atexit1"} <= marks(tmp_path)
 
 
 def test_a_stop_from_elsewhere_says_why_the_cell_ends(tmp_path):

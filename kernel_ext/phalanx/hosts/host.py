@@ -10,8 +10,8 @@ from urllib.parse import unquote
 
 import msgspec
 
-# More than this is a typing mistake.
-MOST_RANKS = 65536
+from phalanx.protocol import MOST_RANKS
+
 BACKENDS = ("any", "ring", "mpi", "nccl", "jaccl", "jaccl-ring")
 _MOST_SHOWN = 8  # faults per error text
 _NAME = re.compile(r"[\w.+][\w.+-]*")

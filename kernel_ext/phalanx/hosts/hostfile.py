@@ -14,10 +14,10 @@ from pathlib import Path
 import msgspec
 
 from phalanx.errors import did_you_mean
+from phalanx.protocol import MOST_RANKS
 
 from .host import (
     BACKENDS,
-    MOST_RANKS,
     Fault,
     Host,
     Hostfile,

@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from phalanx.errors import did_you_mean
-from phalanx.protocol import HostPlan
+from phalanx.protocol import MOST_RANKS, HostPlan
 
-from .host import MOST_RANKS, Fault, Host, Hostfile, HostfileError, bare_name, is_address
+from .host import Fault, Host, Hostfile, HostfileError, bare_name, is_address
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 

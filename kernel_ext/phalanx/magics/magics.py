@@ -291,7 +291,9 @@ class DistributedMagics(Magics):  # type: ignore[misc]
         if not was_running:
             said = workspace.why_lost or say_gone(workspace.name, workspace.size)
         else:
-            said = say_detached(workspace.name, workspace.size)
+            left_s = {its.name: its.ends_in_s for its in Workspace.list() if not its.is_stopping}
+            ends_now = left_s.get(workspace.name, 0.0) == 0.0
+            said = say_detached(workspace.name, workspace.size, ends_now=ends_now)
         print(said)  # noqa: T201 - the answer
 
     def _do_list(self, options: Any) -> None:

@@ -31,7 +31,6 @@ from .client import (
     PartEnded,
     RankDeath,
     RankLost,
-    RankReturn,
     RankSays,
     Replaced,
     ReplacementsReady,
@@ -48,6 +47,7 @@ from .client import (
 )
 from .rank import (
     ENTRY,
+    MOST_RANKS,
     Activity,
     BindValues,
     CellBegan,
@@ -158,6 +158,7 @@ __all__ = [
     "MAX_FRAME",
     "MEASUREMENT_MIME",
     "MOST_CONNECTIONS",
+    "MOST_RANKS",
     "OUTPUT_GAP",
     "SHOWS_ERROR",
     "USER_SIGNALS",
@@ -238,7 +239,6 @@ __all__ = [
     "RankLost",
     "RankNews",
     "RankOrder",
-    "RankReturn",
     "RankSample",
     "RankSays",
     "RankStack",

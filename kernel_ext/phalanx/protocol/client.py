@@ -79,10 +79,12 @@ class RankDeath(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     at: float
 
 
-class RankReturn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Replacement of a rank that lacks its client's names and cells.
+class Replaced(msgspec.Struct, frozen=True, tag="replaced", forbid_unknown_fields=True):
+    """Root: a new process has replaced this rank and takes cells.
 
-    ``died_at`` and ``replaced_at`` are of `time.time`.
+    The process before it died at ``died_at`` of ``reason``; the times are of `time.time`. The client
+    prepares the rank before the next cell: it copies the variables of rank ``copy_from``, and with
+    ``init`` runs the startup cells. ``is_asked``: a client has asked for the replacement.
     """
 
     rank: int
@@ -90,12 +92,15 @@ class RankReturn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reason: str
     died_at: float
     replaced_at: float
+    is_asked: bool = False
+    copy_from: int | None = None
+    init: bool = True
 
 
 class AddStartupCell(
     msgspec.Struct, frozen=True, tag="add_startup_cell", forbid_unknown_fields=True
 ):
-    """Client: keep this startup cell for the clients that attach later.
+    """Client: keep this cell, which ranks that are replaced run first.
 
     ``ranks`` None means all ranks. Code that was kept before is moved to the end of the list.
     """
@@ -107,7 +112,7 @@ class AddStartupCell(
 class ReplacementsReady(
     msgspec.Struct, frozen=True, tag="replacements_ready", forbid_unknown_fields=True
 ):
-    """Client: these new ranks joined the world and ran the startup cells."""
+    """Client: these new ranks have their variables and ran the startup cells."""
 
     engines: tuple[str, ...]
 
@@ -125,15 +130,15 @@ class CellStatusReply(
 
     ``cells`` are the cells that still run, and the last cell if it ended without a client.
     ``marks`` has, by rank, the length of its output in bytes when the last owner left. ``returns``
-    are in the order of the deaths; a rank may occur several times. ``every_start`` are the startup
-    cells, in their order. ``begun`` has, by rank, the cell that it began last.
+    are the replacements of ranks that no client has prepared, in their order; a rank may occur
+    several times. ``every_start`` are the startup cells, in their order. ``begun`` has, by rank, the cell that it began last.
     """
 
     id: int
     cells: tuple[CellStatus, ...]
     marks: dict[int, int]
     deaths: tuple[RankDeath, ...]
-    returns: tuple[RankReturn, ...]
+    returns: tuple[Replaced, ...]
     every_start: tuple[AddStartupCell, ...]
     begun: dict[int, str]
 
@@ -291,12 +296,14 @@ class GetTrace(msgspec.Struct, frozen=True, tag="get_trace", forbid_unknown_fiel
 class Restart(msgspec.Struct, frozen=True, tag="restart", forbid_unknown_fields=True):
     """Client: replace these ranks; none named: the dead ranks.
 
-    ``force``: replace live ranks too.
+    ``force``: replace live ranks too. ``copy_from`` and ``init`` are those of `Replaced`.
     """
 
     id: int
     ranks: tuple[int, ...]
     force: bool = False
+    copy_from: int | None = None
+    init: bool = True
 
 
 class Stop(msgspec.Struct, frozen=True, tag="stop", forbid_unknown_fields=True):
@@ -407,17 +414,6 @@ class RankLost(msgspec.Struct, frozen=True, tag="rank_lost", forbid_unknown_fiel
     reason: str
     tail: str
     will_return: bool = False
-
-
-class Replaced(msgspec.Struct, frozen=True, tag="replaced", forbid_unknown_fields=True):
-    """Root: a new process has replaced this rank and takes cells.
-
-    ``reason`` says how the process before it ended.
-    """
-
-    rank: int
-    engine: str
-    reason: str
 
 
 class Restarted(msgspec.Struct, frozen=True, tag="restarted", forbid_unknown_fields=True):

@@ -25,7 +25,18 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from .rank import Activity, Amount, Code, Epoch, Pid, Rank, ToRank, ToSupervisor, WorldConfig
+from .rank import (
+    MOST_RANKS,
+    Activity,
+    Amount,
+    Code,
+    Epoch,
+    Pid,
+    Rank,
+    ToRank,
+    ToSupervisor,
+    WorldConfig,
+)
 from .records import RankSample, Span, Use
 
 Stream = Literal["stdout", "stderr"]
@@ -33,7 +44,6 @@ Stream = Literal["stdout", "stderr"]
 # Per rank and sample: a reader returns 64 spans, and up to as many that still run.
 MOST_SPANS_SAID = 256
 
-MOST_RANKS = 1 << 16
 # 128 collectives of 32 bytes, as many as a reader returns; the root checks that it can read them.
 MOST_ENTRIES_NBYTES = 128 * 32
 

@@ -18,6 +18,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 
+MOST_RANKS = 1 << 15  # of a world, as on a control page (native/shm/control_page.hpp)
 Pid = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]  # 0: none
 Rank = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
 Epoch = Annotated[int, msgspec.Meta(ge=1, lt=1 << 48)]  # 48 bits, as on a control page
@@ -370,10 +371,12 @@ class LetIn(msgspec.Struct, frozen=True, tag="let_in", forbid_unknown_fields=Tru
 
 
 class TypeLine(msgspec.Struct, frozen=True, tag="type_line", forbid_unknown_fields=True):
-    """Order: add entry ``index`` to the cell's log of typed lines."""
+    """Order: add an entry to the cell's log of typed lines.
+
+    The link keeps the order, so all ranks have the same log.
+    """
 
     cell: str
-    index: int
     entry: TypedLine
 
 

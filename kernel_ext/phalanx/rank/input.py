@@ -79,28 +79,27 @@ class MissingInput:
 class RankInputLog:
     """One rank's copy of a cell's log, with two positions.
 
-    Each kind of entry has a position. Entries may come in any order and twice; a read never
-    passes an entry that has not come.
+    Each kind of entry has a position.
 
     Examples
     --------
     >>> log = RankInputLog(1)
     >>> log.read(is_command=False)
     MissingInput(index=0)
-    >>> log.feed(0, TypedLine("n", ranks=(0,), is_command=True))
-    >>> log.feed(1, TypedLine("ann"))
+    >>> log.feed(TypedLine("n", ranks=(0,), is_command=True))
+    >>> log.feed(TypedLine("ann"))
     >>> log.read(is_command=False), log.read(is_command=True)
     ('ann', MissingInput(index=2))
     """
 
     def __init__(self, rank: int) -> None:
         self._rank = rank
-        self._entries: dict[int, TypedLine] = {}
+        self._entries: list[TypedLine] = []
         self._places = {False: 0, True: 0}  # by is_command
 
-    def feed(self, index: int, entry: TypedLine) -> None:
-        """Add entry ``index`` of the log; a repeated entry is ignored."""
-        self._entries.setdefault(index, entry)
+    def feed(self, entry: TypedLine) -> None:
+        """Add the next entry of the log."""
+        self._entries.append(entry)
 
     def read(self, *, is_command: bool) -> str | MissingInput:
         """Take the next line of this kind for this rank.
@@ -110,16 +109,15 @@ class RankInputLog:
         EOFError
                 The end of input: for data from now on, for a command this time only.
         """
-        place = self._places[is_command]
-        while (entry := self._entries.get(place)) is not None:
+        for place in range(self._places[is_command], len(self._entries)):
+            entry = self._entries[place]
             if entry.is_for(self._rank, is_command):
                 self._places[is_command] = place + (entry.line is not None or is_command)
                 if entry.line is None:
                     raise EOFError
                 return entry.line
-            place += 1
-        self._places[is_command] = place
-        return MissingInput(place)
+        self._places[is_command] = len(self._entries)
+        return MissingInput(len(self._entries))
 
 
 class TypedLines:
@@ -181,12 +179,12 @@ class TypedLines:
         """Whether the main thread waits for data or a debugger's command."""
         return threading.main_thread().ident in self._readers.values()
 
-    def feed(self, cell: str, index: int, entry: TypedLine) -> None:
+    def feed(self, cell: str, entry: TypedLine) -> None:
         """Add an entry to a cell's log."""
         with self._condition:
             if cell not in self._logs:
                 self._logs[cell] = RankInputLog(self._rank)
-            self._logs[cell].feed(index, entry)
+            self._logs[cell].feed(entry)
             self._condition.notify_all()
 
     def refuse(self, cell: str, message: str) -> None:

@@ -74,15 +74,15 @@ class RankDirectory:
         self._losses: dict[int, LossRecord] = {}
         self._dead: dict[int, str] = {}
         self._on_lost: list[Callable[[int], None]] = []
-        self._on_alive: list[Callable[[int, LossRecord], None]] = []
+        self._on_alive: list[Callable[[int], None]] = []
 
     def subscribe(
         self,
         *,
         lost: Callable[[int], None] | None = None,
-        alive: Callable[[int, LossRecord], None] | None = None,
+        alive: Callable[[int], None] | None = None,
     ) -> None:
-        """Call ``lost(rank)`` and ``alive(rank, loss)`` after each such change."""
+        """Call ``lost(rank)`` and ``alive(rank)`` after each such change."""
         self._on_lost += [lost] if lost is not None else []
         self._on_alive += [alive] if alive is not None else []
 
@@ -134,10 +134,9 @@ class RankDirectory:
 
     def mark_alive(self, rank: int) -> None:
         """Record that a new process has a lost rank."""
-        del self._dead[rank]
-        loss = self._losses.pop(rank)
+        del self._dead[rank], self._losses[rank]
         for tell in self._on_alive:
-            tell(rank, loss)
+            tell(rank)
 
 
 @dataclass

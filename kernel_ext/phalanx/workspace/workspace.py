@@ -34,7 +34,6 @@ from .bench import BandwidthBench, LinkBench, Sweep
 from .calls import PendingCall, RemoteCalls, forget_values, packed
 from .cells.completion import Help
 from .cells.loop import RankError, RankResult
-from .cells.replacement import RestartOptions
 from .connection.connect import (
     Connection,
     Mode,
@@ -628,9 +627,13 @@ class Workspace:
             if chosen is not None and copy_from in chosen:
                 msg = f"rank {copy_from} is to be replaced itself: nothing can be copied from it"
                 raise ValueError(msg)
-        wish, view = RestartOptions(copy_from, init), self.make_view()
         return self._life.up().restart(
-            chosen, wish, force=force, make_view=self.make_view, tell=view.notice
+            chosen,
+            force=force,
+            copy_from=copy_from,
+            init=init,
+            make_view=self.make_view,
+            tell=self.make_view().notice,
         )
 
     # -- calls --------------------------------------------------------------------------------

@@ -98,7 +98,7 @@ def recover(timeout: float | None = 30.0) -> Group:
     True
     """
     limit = seconds(timeout)
-    _hide_own_frames()
+    hide_own_frames()
     if is_supervised():
         return join_anew(limit)
     group = world()
@@ -107,12 +107,6 @@ def recover(timeout: float | None = 30.0) -> Group:
     if group is None and was_launched(os.environ):
         return adopt(lambda: join_mpi(limit))
     return _alone()
-
-
-def _hide_own_frames() -> None:
-    """Hide our frames in the errors of a rank."""
-    if is_supervised() or was_launched(os.environ):
-        hide_own_frames()
 
 
 def _meet_again(group: Group, timeout: float | None) -> Group:
@@ -195,7 +189,7 @@ def init(
     phalanx.errors.NotConfigured: [distributed] Couldn't initialize any backend: PHALANX_CHANNEL \
 is not set, so no Phalanx supervisor started this process; use %distributed start or phalanx launch
     """
-    _hide_own_frames()
+    hide_own_frames()
     _check_options(backend, timeout, all_gather_factory)
     addresses = () if interface is None else _addresses_of(interface)
     if is_supervised() and backend != "mpi":

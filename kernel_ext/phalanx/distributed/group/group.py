@@ -245,8 +245,6 @@ class Group:
             ``color`` or ``key`` is not an int, or is 2**63 or more.
         RankFailure, CollectiveMismatch
             As for every operation.
-        NotSupported
-            The group's backend has no splits.
 
         Notes
         -----

@@ -83,6 +83,33 @@ def keep_alive(sock: zmq.Socket[bytes], endpoint: str) -> None:
         sock.setsockopt(zmq.IPV6, 1)
 
 
+class HandshakeCounter:
+    """Wait until a socket is connected to each of its endpoints.
+
+    A zmq router drops a message to a peer that is not connected yet (ipyparallel's issue 476).
+    """
+
+    def __init__(self, sock: zmq.Socket[bytes]) -> None:
+        self._sock = sock
+        self._monitor = sock.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED)
+        self._n_missing = 0
+
+    def expect(self) -> None:
+        """Expect one more handshake: the socket is about to connect."""
+        self._n_missing += 1
+
+    async def wait(self) -> None:
+        """Wait for the expected handshakes."""
+        poller = zmq.asyncio.Poller()
+        poller.register(self._monitor, zmq.POLLIN)
+        while self._n_missing:
+            await poller.poll()
+            self._monitor.recv_multipart()
+            self._n_missing -= 1
+        self._sock.disable_monitor()
+        self._monitor.close()
+
+
 def prepare_heartbeat(heart: Any) -> Any:
     """Return a subclass of ipyparallel's ``heart`` that also connects over IPv6."""
 

@@ -774,7 +774,7 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
             if self._holding:
                 self._held.let_in(order.steps)
         elif isinstance(order, TypeLine):
-            self._lines.feed(order.cell, order.index, order.entry)
+            self._lines.feed(order.cell, order.entry)
         elif isinstance(order, RefuseInput):
             self._lines.refuse(order.cell, order.message)
         elif isinstance(order, OutputDrawn):

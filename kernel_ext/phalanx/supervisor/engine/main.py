@@ -6,6 +6,7 @@ to reach the controller.
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import faulthandler
 import gc
@@ -33,9 +34,9 @@ def main() -> None:
     from phalanx.protocol import EngineReady, Register, Registered
     from phalanx.rank import OutputRecord, OutputThrottle, OutputWidgets, describe_error, in_cell
 
-    from .curve import keep_alive, prepare_heartbeat
+    from .curve import HandshakeCounter, keep_alive, prepare_heartbeat
     from .kernel import RankKernel
-    from .output import Stream, note_outgoing
+    from .output import PublishThread, Stream, note_outgoing
 
     channel = supervisor_channel()
     request = Register(channel.next_id(), os.getpid())
@@ -49,6 +50,8 @@ def main() -> None:
         """Engine that tells its supervisor when it takes cells."""
 
         is_ready = False
+        shell_socket: Any = None
+        handshakes: HandshakeCounter | None = None  # of the shell, which cells come through
 
         def start(self) -> None:
             """Run until the loop is stopped; raise what comes out of it."""
@@ -67,6 +70,7 @@ def main() -> None:
                 sys.stdout.capture(int(sys.argv[2])),
                 sys.stderr.capture(int(sys.argv[3])),
             )
+            sys.stdout.other, sys.stderr.other = sys.stderr, sys.stdout
             window = sys.stdout.window = sys.stderr.window = OutputThrottle()
             window.never_in(sys.stdout.pub_thread.thread.ident)
             record = OutputRecord(int(sys.argv[4]))
@@ -78,6 +82,10 @@ def main() -> None:
             # The 73,000 objects that stay for good need not be scanned by each garbage collection
             # (36 ms of a core); IPython runs some at exit.
             gc.freeze()
+            # Before, the controller would drop a cell, or what the cell prints.
+            assert self.handshakes is not None
+            await self.handshakes.wait()
+            await asyncio.wrap_future(self.kernel.iopub_socket.subscribed)
             self.is_ready = True
             channel.notify(EngineReady())
 
@@ -87,6 +95,9 @@ def main() -> None:
             def connect_for_long(sock: Any, url: str, *args: Any, **named: Any) -> Any:
                 if url.startswith("tcp://"):
                     keep_alive(sock, url)
+                if sock is self.shell_socket:
+                    self.handshakes = self.handshakes or HandshakeCounter(sock)
+                    self.handshakes.expect()
                 return connect(sock, url, *args, **named)
 
             return connect_for_long, tunnel
@@ -114,6 +125,7 @@ def main() -> None:
             self.kernel.control_thread.io_loop.add_callback_from_signal(self.kernel.end)
 
     app.Kernel = RankKernel
+    app.IOPubThread = PublishThread
     app.Heart = prepare_heartbeat(app.Heart)
     engine = Engine(
         out_stream_factory=Stream,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextvars import ContextVar
 from typing import Any
 
@@ -26,6 +27,25 @@ from phalanx.rank import (
 )
 
 Message = dict[str, Any]
+
+
+class PublishThread(IOPubThread):  # type: ignore[misc]
+    """Publish a rank's output; ``subscribed`` is done once the controller has subscribed.
+
+    What is published before is lost.
+    """
+
+    def __init__(self, socket: Any, *args: Any, **named: Any) -> None:
+        self.subscribed: Future[None] = Future()
+        super().__init__(socket, *args, **named)
+        if socket.type != zmq.XPUB:  # older versions of ipykernel cannot see subscriptions
+            self.subscribed.set_result(None)
+
+    def _handle_subscription(self, frames: Any) -> None:
+        super()._handle_subscription(frames)
+        if not self.subscribed.done():
+            self.subscribed.set_result(None)
+
 
 MESSAGE_NBYTES = 1024  # size of a message without its content
 
@@ -211,6 +231,7 @@ class Stream(OutStream):  # type: ignore[misc]
         self._capture: DescriptorCapture | None = None
         self._n_unsent = 0  # approximate: a count lost between threads only delays a flush
         self.window: OutputThrottle | None = None
+        self.other: Stream | None = None  # stdout of stderr, and the reverse
         self._child_lines: _ChildLines | None = None  # in a forked child
         # New in each child: another thread may have held the parent's locks at the fork.
         os.register_at_fork(after_in_child=self._enter_child)
@@ -280,11 +301,13 @@ class Stream(OutStream):  # type: ignore[misc]
         return len(string)
 
     def flush(self) -> None:
-        """Send what was written."""
+        """Send what was written, here and before in the other stream."""
         if self._child_lines is not None:
             self._child_lines.flush()
             return
         self._n_unsent = 0
+        if self.other is not None and self.other._n_unsent:
+            self.other.flush()
         super().flush()
 
 

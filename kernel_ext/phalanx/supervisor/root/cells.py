@@ -39,6 +39,7 @@ from phalanx.protocol import (
     LineNotNeeded,
     LinkInfo,
     OutputIs,
+    RankDeath,
     RankInfo,
     StacksAre,
     StopCell,
@@ -52,7 +53,7 @@ from phalanx.protocol import (
 )
 
 from ..hosts.interface import HostInterface
-from ..membership import LossRecord, MembershipCoordinator, RankDirectory, WorldState
+from ..membership import MembershipCoordinator, RankDirectory, WorldState
 from .observers import RankInspector, StallWatcher
 from .replacement import ReplacementBacklog, Restarts
 
@@ -187,7 +188,7 @@ class CellHistory:
         for cell in list(self._cells):
             self._look(cell)
 
-    def _on_alive(self, rank: int, _loss: LossRecord) -> None:
+    def _on_alive(self, rank: int) -> None:
         """Leave a rank out that was replaced: the successor runs no cell."""
         self.begun.pop(rank, None)
         for cell, (ranks, ended) in self._cells.items():
@@ -281,9 +282,10 @@ class QueryService:
         host: HostInterface,
         inspector: RankInspector,
         engines: Sequence[str],
+        backlog: ReplacementBacklog,
     ) -> None:
         self.cells = CellHistory(world.ranks)
-        self.missed = ReplacementBacklog(world.ranks, engines)
+        self._backlog = backlog
         self._options = options
         self._world = world
         self._host = host
@@ -331,13 +333,17 @@ class QueryService:
             return await self._trace(question)
         if isinstance(question, GetOutput):
             return await self._output(question)
+        ranks = self._world.ranks
         return CellStatusReply(
             question.id,
             self.cells.unfinished(has_seen_all=self._is_end_seen),
             self._marks,
-            self.missed.deaths(self._host.layout.name_of),
-            self.missed.returns,
-            self.missed.every_start,
+            tuple(
+                RankDeath(rank, self._host.layout.name_of(rank), reason, ranks.loss(rank).at_s)
+                for rank, reason in ranks.dead.items()
+            ),
+            self._backlog.returns,
+            self._backlog.every_start,
             dict(self.cells.begun),
         )
 

@@ -235,12 +235,12 @@ class RankInspector:
             return RankStack(note=f"dead: {self._world.dead[rank]}")
         is_stopped, dump = await self._host.look(rank)
         if is_stopped:
-            return RankStack(note="stopped (frozen)")
+            return RankStack(note="stopped (frozen)", is_silent=True)
         doing = self._host.activity(rank).doing
         if dump is None:
             return RankStack(doing, note="in a program that has not called px.init()")
         if not dump:
-            return RankStack(doing, note="without an answer from its Python")
+            return RankStack(doing, note="without an answer from its Python", is_silent=True)
         place = place_of(parse_dump(dump), self._cwd)
         if place.is_showing:
             return RankStack(SHOWS_ERROR)

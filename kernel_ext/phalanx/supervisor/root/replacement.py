@@ -16,9 +16,7 @@ from phalanx.protocol import (
     AddStartupCell,
     Failed,
     FromRoot,
-    RankDeath,
     RankLost,
-    RankReturn,
     RankStack,
     Replaced,
     ReplacementsReady,
@@ -28,7 +26,7 @@ from phalanx.protocol import (
 )
 
 from ..hosts.interface import HostInterface
-from ..membership import RESTARTED, LossRecord, MembershipCoordinator, RankDirectory, WorldState
+from ..membership import RESTARTED, MembershipCoordinator, WorldState
 from .ending import RankEnding
 
 KILL_S = 5.0  # a process that the kernel blocks for longer (dead file server) cannot be killed
@@ -36,36 +34,24 @@ START_S = 60.0  # the same limit as for the first ranks of a workspace
 
 
 class ReplacementBacklog:
-    """Keep returns of ranks that no client has handled, and startup cells.
+    """Keep the replaced ranks that no client has prepared, and startup cells.
 
     Examples
     --------
-    >>> ranks = RankDirectory(3, clock=lambda: 10.0)
-    >>> missed = ReplacementBacklog(ranks, ["", "", "its engine"], clock=lambda: 20.0)
-    >>> ranks.mark_lost(2, "killed"); ranks.mark_alive(2)
-    >>> [(its.rank, its.reason, its.died_at, its.replaced_at) for its in missed.returns]
-    [(2, 'killed', 10.0, 20.0)]
+    >>> missed = ReplacementBacklog()
+    >>> missed.add(Replaced(2, "its engine", "killed", 10.0, 20.0))
     >>> missed.settle(ReplacementsReady(("its engine",)))
     >>> missed.returns
     ()
     """
 
-    def __init__(
-        self,
-        ranks: RankDirectory,
-        engines: Sequence[str],
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        self._ranks = ranks
-        self._engines = engines  # by rank; the newest ones
-        self._clock = clock
-        ranks.subscribe(alive=self._on_alive)
-        self._returns: list[RankReturn] = []
+    def __init__(self) -> None:
+        self._returns: list[Replaced] = []
         self._kept: dict[str, tuple[int, ...] | None] = {}
 
-    def _on_alive(self, rank: int, loss: LossRecord) -> None:
-        engine = self._engines[rank]
-        self._returns.append(RankReturn(rank, engine, loss.reason, loss.at_s, self._clock()))
+    def add(self, replaced: Replaced) -> None:
+        """Keep a replacement until a client has prepared the rank."""
+        self._returns.append(replaced)
 
     def settle(self, settled: ReplacementsReady) -> None:
         """Drop the handled returns, and older ones of the same ranks."""
@@ -79,20 +65,13 @@ class ReplacementBacklog:
         ]
 
     def keep(self, cell: AddStartupCell) -> None:
-        """Keep a startup cell for clients that attach later."""
+        """Keep a startup cell."""
         self._kept.pop(cell.code, None)
         self._kept[cell.code] = cell.ranks
 
-    def deaths(self, host_of: Callable[[int], str]) -> tuple[RankDeath, ...]:
-        """Return the dead ranks with host, cause and time."""
-        return tuple(
-            RankDeath(rank, host_of(rank), reason, self._ranks.loss(rank).at_s)
-            for rank, reason in self._ranks.dead.items()
-        )
-
     @property
-    def returns(self) -> tuple[RankReturn, ...]:
-        """Return the returns of ranks that no client has settled."""
+    def returns(self) -> tuple[Replaced, ...]:
+        """Return the replacements that no client has settled."""
         return tuple(self._returns)
 
     @property
@@ -174,6 +153,8 @@ class Restarts:
         Engine uuids by rank; the uuid of a new engine is stored here.
     spawn : callable
         Starts the process of a rank.
+    backlog : ReplacementBacklog
+        Gets each replacement.
     tell : callable
         Sends a message to the clients.
     """
@@ -185,6 +166,7 @@ class Restarts:
         host: HostInterface,
         engines: list[str],
         rank_ending: RankEnding,
+        backlog: ReplacementBacklog,
         *,
         spawn: Callable[[int], None],
         tell: Callable[[FromRoot], None],
@@ -196,12 +178,14 @@ class Restarts:
         self._spawn = spawn
         self._tell = tell
         self._rank_ending = rank_ending
+        self._backlog = backlog
         self._cut_off: dict[int, RankStack] = {}  # ranks that were killed after the grace time
         self.deaths = Deaths()
         self._ending: set[int] = set()
         # By rank: the result of a start; "" once the rank takes cells, else why it did not start.
         self._starting: dict[int, asyncio.Future[str]] = {}
         self._under_way: dict[int, asyncio.Future[str]] = {}  # by rank: the result of `replace`
+        self._requests: dict[int, Restart] = {}  # by rank: the first request for the one under way
 
     async def restart(self, request: Restart) -> Restarted | Failed:
         """Replace ranks; return when each of them takes cells or has failed."""
@@ -216,6 +200,7 @@ class Restarts:
             self._rank_ending.hurry(self._ending.intersection(joined))
         for rank in ranks:  # before the first await: another request may come meanwhile
             self.claim(rank)
+            self._requests.setdefault(rank, request)
         # Shielded: several requests may wait for this restart, and one of them must not
         # cancel it.
         waits: list[Awaitable[str]] = [asyncio.shield(self._under_way[rank]) for rank in joined]
@@ -243,12 +228,12 @@ class Restarts:
         try:
             problem = await self._replace(rank)
         finally:
+            self._requests.pop(rank, None)
             self._under_way.pop(rank).set_result(problem)
         return problem
 
     async def _replace(self, rank: int) -> str:
         ranks = self._world.ranks
-        reason = ranks.dead.get(rank, RESTARTED)
         if self._host.status(rank) is None and not await self._end(rank):
             ranks.mark_not_replaced(rank, "does not end")
             return f"its process {self._host.pid(rank)} could not be ended within {KILL_S:g} s"
@@ -259,8 +244,20 @@ class Restarts:
         if problem:
             ranks.mark_not_replaced(rank, problem)
             return problem
+        loss, asked = ranks.loss(rank), self._requests.get(rank)
         self._world.revive(rank)
-        self._tell(Replaced(rank, self._engines[rank], reason))
+        replaced = Replaced(
+            rank,
+            self._engines[rank],
+            loss.reason,
+            loss.at_s,
+            time.time(),
+            is_asked=asked is not None,
+            copy_from=asked.copy_from if asked else None,
+            init=asked.init if asked else True,
+        )
+        self._backlog.add(replaced)
+        self._tell(replaced)
         return ""
 
     async def _end(self, rank: int) -> bool:

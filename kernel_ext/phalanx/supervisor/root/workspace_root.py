@@ -55,7 +55,7 @@ from .cells import CellScheduler, QueryService, Question
 from .clients import Clients
 from .ending import RankEnding
 from .observers import Samplers
-from .replacement import Restarts
+from .replacement import ReplacementBacklog, Restarts
 from .root import Root
 
 log = logging.getLogger(__name__)
@@ -77,17 +77,19 @@ class WorkspaceRoot(Root[ToRoot]):
         self._cut_off = ""  # which ranks a stop has killed
         self._rank_ending = RankEnding(self._host, self._inspector, options.grace_s)
         self._engines = Engines(world.ranks, self._host, on_lost=self._on_controller_lost)
+        self._backlog = ReplacementBacklog()
         self._restarts = Restarts(
             world,
             self._membership,
             self._host,
             self._engines.names,
             self._rank_ending,
+            self._backlog,
             spawn=self._host.spawn,
             tell=self._tell,
         )
         self._answers = QueryService(
-            options, world, self._host, self._inspector, self._engines.names
+            options, world, self._host, self._inspector, self._engines.names, self._backlog
         )
         self._cells = CellScheduler(
             world,
@@ -100,7 +102,9 @@ class WorkspaceRoot(Root[ToRoot]):
             self._tasks.spawn,
         )
         record = RecordFile(options.record_fd, options.record_path) if options.record_path else None
-        self._clients = Clients(options, client, address, record, self._answers.mark, self.end)
+        self._clients = Clients(
+            options, client, address, record, self._answers.mark, self._on_linger_over
+        )
         self._samplers = Samplers(
             world,
             self._answers.cells.times,
@@ -134,6 +138,10 @@ class WorkspaceRoot(Root[ToRoot]):
             if self._stop_request is None:  # no client asked: say why its cell ends
                 self._tell(Notice(STOPPING))
             self._tasks.spawn(self._end_in_order())
+
+    def _on_linger_over(self) -> None:
+        if not self._is_stopping:  # else the ranks have their grace time already
+            self.stop()
 
     async def _end_in_order(self) -> None:
         if not self._world.unfinished():  # else the output of the cell's last lines needs it
@@ -202,9 +210,9 @@ class WorkspaceRoot(Root[ToRoot]):
             for rank in self._world.alive.intersection(message.ranks):
                 self._host.send(rank, message.order)
         elif isinstance(message, AddStartupCell):
-            self._answers.missed.keep(message)
+            self._backlog.keep(message)
         elif isinstance(message, ReplacementsReady):
-            self._answers.missed.settle(message)
+            self._backlog.settle(message)
         elif isinstance(message, Restart):
             self._tasks.spawn(self._restart(identity, message))
         elif isinstance(message, Stop):

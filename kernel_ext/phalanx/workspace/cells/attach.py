@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
 
 from phalanx.protocol import (
     CellStatus,
@@ -19,14 +18,11 @@ from ..output.events import Ended, Lost, NeedLine, Text
 from ..output.notices import say_died, say_returned
 from ..output.printer import CellOutput
 from ..output.view import View
-from .cell import AttachedCell, PresenceProbe, failure_of
+from .cell import AttachedCell, failure_of
 from .dispatch import Dispatch
 
 MISSED_LINES = 200  # of each rank: about as much as a person scrolls through
-FIRST_INTERVAL_S, INTERVAL_S = 0.02, 0.1  # a subscription takes effect after some milliseconds
-ANSWER_S = 1.0  # for live ranks that do not answer (suspended, or in C code that holds the GIL)
-SILENT_S = 5.0  # used while no rank has answered
-NEVER_SENT_S = 0.5  # a cell that was sent reaches its rank within this time
+NEVER_SENT_S, INTERVAL_S = 0.5, 0.1  # a cell that was sent reaches its rank within this time
 
 
 class AttachSync:
@@ -35,9 +31,7 @@ class AttachSync:
     `tell` and `show` write for the person.
     """
 
-    def __init__(self, name: str, dispatch: Dispatch, root: RootClient, size: int) -> None:
-        self._name = name
-        self._dispatch = dispatch
+    def __init__(self, dispatch: Dispatch, root: RootClient, size: int) -> None:
         self._root = root
         self._ranks = tuple(range(size))
         self.cell: AttachedCell | None = None
@@ -48,7 +42,8 @@ class AttachSync:
             # The cell holds messages until `begin_cell` knows which of them were shown already.
             dispatch.adopt(self.cell)
         dead = {death.rank for death in self.status.deaths}
-        self.silent = self._probe(set(self._ranks) - dead, SILENT_S)
+        stacks = root.stacks(tuple(set(self._ranks) - dead))
+        self.silent = {rank for rank, stack in stacks.items() if stack.is_silent}
         self._drop_unsent()
         # Output and ends after this request arrive as messages; earlier ones are in the reply.
         self.status = root.cell_status()
@@ -80,27 +75,6 @@ class AttachSync:
     def _cell_status(self) -> CellStatus | None:
         name = None if self.cell is None else self.cell.name
         return next((cell for cell in self.status.cells if cell.cell == name), None)
-
-    def _probe(self, ranks: Collection[int], patience_s: float) -> set[int]:
-        """Probe ranks until all have answered; return those that have not.
-
-        Waits ``patience_s`` seconds while no rank has answered, and at most `ANSWER_S` once one
-        has.
-        """
-        probe = PresenceProbe(f"{self._name}:probe", self._ranks)
-        missing = set(ranks)
-        begun_s = time.monotonic()
-        interval_s = FIRST_INTERVAL_S
-        while missing:
-            has_answer = len(missing) < len(ranks)
-            if time.monotonic() - begun_s > (
-                min(ANSWER_S, patience_s) if has_answer else patience_s
-            ):
-                break
-            missing = self._dispatch.probe(probe, missing, "control", interval_s)
-            interval_s = INTERVAL_S
-        self._dispatch.forget(probe)
-        return missing
 
     def _drop_unsent(self) -> None:
         """Cancel the cell on ranks it was never sent to.

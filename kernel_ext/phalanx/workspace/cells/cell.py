@@ -178,22 +178,6 @@ class Cell:
         """Queue an ack of the rank's output behind that output."""
         self._put(event)
 
-    def wait_ended(self, ranks: set[int], timeout_s: float) -> set[int]:
-        """Wait for ``ranks`` to end; return those that ended or died.
-
-        Returns when all have, or after ``timeout_s`` seconds.
-        """
-        ended: set[int] = set()
-        deadline_s = time.monotonic() + timeout_s
-        while not ranks <= ended and (left_s := deadline_s - time.monotonic()) > 0:
-            try:
-                event = self.events.get(timeout=left_s)
-            except queue.Empty:
-                break
-            if isinstance(event, Ended | Lost):
-                ended.add(event.rank)
-        return ended
-
     def on_lost(self, lost: Lost) -> None:
         """Take the news of a rank's death."""
         self._put(lost)
@@ -313,33 +297,6 @@ class AttachedCell(Cell):
         end = ((message.get("metadata") or {}).get("phalanx") or {}).get("end")
         if end is None or end > self._shown.get(rank, 0):
             super().on_iopub(rank, message)
-
-
-class PresenceProbe(Cell):
-    """A request that a rank answers though a cell runs.
-
-    A rank is present when its reply has come and something on iopub: then no later message of that
-    rank is missed.
-    """
-
-    def __init__(self, name: str, ranks: tuple[int, ...]) -> None:
-        super().__init__(name, ranks)
-        self._has_replied: set[int] = set()
-        self._publishing: set[int] = set()
-
-    def on_reply(self, rank: int, message: Message) -> None:
-        """Take a rank's reply."""
-        self._has_replied.add(rank)
-        self._look(rank)
-
-    def on_iopub(self, rank: int, message: Message) -> None:
-        """Note that messages of a rank arrive."""
-        self._publishing.add(rank)
-        self._look(rank)
-
-    def _look(self, rank: int) -> None:
-        if rank in self._publishing and rank in self._has_replied:
-            self.events.put(Ended(rank, None))
 
 
 class Call(Cell):

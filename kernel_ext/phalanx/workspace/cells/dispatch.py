@@ -11,7 +11,7 @@ import math
 import threading
 import uuid
 from collections.abc import Callable, Iterable
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -37,7 +37,7 @@ from phalanx.protocol import (
 
 from ..connection.transport import Message, RankChannels, SocketThread
 from ..output.events import Drawn, Event, Lost, OwnershipLost
-from .cell import Cell, PresenceProbe
+from .cell import Cell
 from .completion import Help
 from .widget_relay import COMM_KINDS, WidgetRelay, is_comm
 
@@ -99,6 +99,7 @@ class Dispatch:
         self._held = StopCell("", "")  # the stop that holds a cell
         self._taken: OwnershipLost | None = None  # put into cells that are sent later, too
         self._channels = RankChannels(thread, connection, session, self._on_message)
+        self.wait_subscribed = self._channels.wait_subscribed
 
     def execute(self, cell: Cell, rank: int, work: str | RankTask) -> None:
         """Send an execute request with a user's code or our task.
@@ -158,7 +159,6 @@ class Dispatch:
             metadata = {**metadata, "phalanx": {**metadata["phalanx"], "stopped": True}}
         # `send` signs the message anew: a kernel drops a message with a signature it has seen.
         self._channels.send(
-            "shell",
             sent.engine,
             sent.kind,
             sent.message_id,
@@ -189,34 +189,13 @@ class Dispatch:
             if self._taken is not None:  # the ranks are another client's now
                 cell.events.put(self._taken)
                 return
-        self._channels.send("shell", engine, kind, message_id, content, metadata, buffers)
+        self._channels.send(engine, kind, message_id, content, metadata, buffers)
 
     def adopt(self, cell: Cell) -> None:
         """Route the messages of a cell that another client sent."""
         with self._lock:
             for rank in cell.ranks:
                 self._requests[_message_id(cell.name, rank)] = (cell, rank)
-
-    def probe(
-        self,
-        probe: PresenceProbe,
-        ranks: set[int],
-        channel: Literal["shell", "control"],
-        wait_s: float,
-    ) -> set[int]:
-        """Ask ranks for a sign; return those that gave none.
-
-        On the control channel a rank answers that runs a cell.
-        """
-        for rank in ranks:
-            message_id = uuid.uuid4().hex
-            with self._lock:
-                self._requests[message_id] = (probe, rank)
-            # With our metadata: no output of the rank belongs to this request.
-            self._channels.send(
-                channel, self._engines[rank], "kernel_info_request", message_id, {}, {"phalanx": {}}
-            )
-        return ranks - probe.wait_ended(ranks, wait_s)
 
     def forget(self, cell: Cell, late: Callable[[Event], None] | None = None) -> None:
         """Stop routing messages to a cell that nobody waits for.
@@ -245,9 +224,9 @@ class Dispatch:
         self._keep_ended(cell)
         return cell, int(rank)
 
-    def send_line(self, cell: str, index: int, entry: TypedLine) -> None:
+    def send_line(self, cell: str, entry: TypedLine) -> None:
         """Send an entry of the cell's input log to all ranks."""
-        self._order(range(len(self._engines)), TypeLine(cell, index, entry))
+        self._order(range(len(self._engines)), TypeLine(cell, entry))
 
     def refuse_line(self, cell: str, message: str) -> None:
         """Tell all ranks that nobody can answer a prompt."""
@@ -394,9 +373,7 @@ class Dispatch:
         self, rank: int, kind: str, content: Message, message_id: str, buffers: list[Any]
     ) -> None:
         with contextlib.suppress(DistributedError):  # broken: other news tells the notebook
-            self._channels.send(
-                "shell", self._engines[rank], kind, message_id, content, {}, buffers
-            )
+            self._channels.send(self._engines[rank], kind, message_id, content, {}, buffers)
 
     def _answer_output(self, cell: Cell | None, rank: int, message: Message) -> None:
         """Ack a rank's output after each drawn MiB.

@@ -41,11 +41,6 @@ class InputRequests:
         self._needs: dict[tuple[int, bool], LineNeed] = {}  # by rank and is_command
         self._since_s: float | None = None  # time of the first request after the last answer
 
-    @property
-    def n_typed(self) -> int:
-        """Return the length of the log: the index of the next entry."""
-        return len(self._log)
-
     def need(self, rank: int, need: LineNeed, now_s: float) -> None:
         """Add a rank's input request, unless the log already answers it."""
         if any(entry.is_for(rank, need.is_command) for entry in self._log[need.index :]):
@@ -158,22 +153,20 @@ class InputRequests:
             if group
         ]
 
-    def _append(self, entries: list[TypedLine]) -> list[tuple[int, TypedLine]]:
+    def _append(self, entries: list[TypedLine]) -> list[TypedLine]:
         self._since_s = None
-        added = []
+        self._log += entries
         for entry in entries:
-            added.append((len(self._log), entry))
-            self._log.append(entry)
             for rank, kind in list(self._needs):
                 if entry.is_for(rank, kind):
                     del self._needs[rank, kind]
-        return added
+        return entries
 
 
 class LineSender(Protocol):
     """Sends typed lines to the ranks."""
 
-    def send_line(self, cell: str, index: int, entry: TypedLine) -> None:
+    def send_line(self, cell: str, entry: TypedLine) -> None:
         """Send an entry of the cell's input log to all ranks."""
 
     def refuse_line(self, cell: str, message: str) -> None:
@@ -324,6 +317,6 @@ class PromptController:
             self._before()
             self._view.notice(str(error))
             entries = []
-        for index, entry in entries:
-            self._sender.send_line(self._cell, index, entry)
+        for entry in entries:
+            self._sender.send_line(self._cell, entry)
         self.close()

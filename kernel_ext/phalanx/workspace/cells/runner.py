@@ -38,7 +38,7 @@ from phalanx.rank import POST_MORTEM, ErrorOfCell
 from ..connection.root_client import RootClient
 from ..connection.transport import SharedClient, SocketThread, ctrl_c
 from ..output.events import Event, Interrupted, Lost, NoticeEvent, OwnershipLost, StopRequest
-from ..output.notices import say_failed, say_joined, say_without
+from ..output.notices import say_failed, say_joined, say_unasked, say_without
 from ..output.printer import MAX_LINES, LateOutput
 from ..output.view import QuietView, View
 from .attach import AttachSync
@@ -52,14 +52,12 @@ from .loop import (
     results_of,
     run_cell,
 )
-from .replacement import ReplacedRanks, RestartOptions, StartupCells, prepare, wait_answering
+from .replacement import prepare
 from .slot import ExecutionSlot, RunningCell
 
 if TYPE_CHECKING:
     import ipyparallel
 
-
-ANSWER_S = 60.0  # ranks that have started answer within milliseconds
 CellWork = str | RankTask | dict[int, list[Any]]  # code, a task, or a packed call for each rank
 # Largest value of a cell's last expression that a rank sends. A cell may end in a call that returns
 # its model, which the user may not want here. Eight ranks of one machine send this much in 0.1 s.
@@ -69,8 +67,8 @@ MOST_VALUE_NBYTES = 16 << 20
 class CellRunner:
     """Runs cells on ranks that are up.
 
-    `begin` waits until all ranks answer. One thread at a time may call `run` (another is refused).
-    Any thread may call `interrupt`, `on_news` and `output`.
+    One thread at a time may call `run` (another is refused). Any thread may call `interrupt`,
+    `on_news` and `output`.
     """
 
     def __init__(self, name: str, thread: SocketThread, root: RootClient, booted: Booted) -> None:
@@ -87,8 +85,8 @@ class CellRunner:
         )
         self._client = SharedClient(booted.connection)
         self._late = LateOutput()
-        self._replaced_ranks = ReplacedRanks()
-        self._startup_cells = StartupCells()
+        self._has_replaced = False  # whether the root has replaced ranks that are not prepared
+        self._shown: set[str] = set()  # engines of the replaced ranks that an attach has shown
         self._is_stopped: Callable[[], bool] = lambda: False  # asked before a cell runs
         self._news_lock = threading.Lock()
         self._early_news: (
@@ -139,10 +137,8 @@ class CellRunner:
             title = (turn.title or turn.what) if turn else ""
             allowed = self._begin(name, chosen, title)
             here = tuple(rank for rank in chosen if rank not in allowed.dead)
-            if here:
-                self._meet()
-                if allowed.dead and is_all:
-                    view.notice(say_without(allowed.dead))
+            if here and allowed.dead and is_all:
+                view.notice(say_without(allowed.dead))
         except BaseException:
             self._take_back(name)
             raise
@@ -284,28 +280,25 @@ class CellRunner:
 
         Returns the first error of a startup cell, if any.
         """
-        if self._replaced_ranks.absent:
-            self._enter()
-            self._meet()
-        fresh = self._replaced_ranks.take()
-        if not fresh:
+        if not self._has_replaced:
             return None
-        error = prepare(self, fresh, self._startup_cells, make_view=make_view, tell=tell)
-        self._root.settled([replaced_rank.engine for replaced_rank in fresh])
-        return error
-
-    def _meet(self) -> None:
-        """Wait until replaced ranks answer."""
-        if absent := self._replaced_ranks.absent:
-            wait_answering(
-                self._dispatch,
-                self._next("ping"),
-                ANSWER_S,
-                absent,
-                gone=lambda: tuple(self._lost),
-                stopped=self._is_stopped,
-            )
-            self._replaced_ranks.met(absent)
+        self._has_replaced = False
+        try:
+            self._enter()
+            status = self._root.cell_status()
+        except BaseException:
+            self._has_replaced = True  # before the next cell, again
+            raise
+        dead = {death.rank for death in status.deaths}
+        newest = {its.rank: its for its in status.returns if its.rank not in dead}
+        fresh = [its for _, its in sorted(newest.items())]
+        for its in fresh:
+            if not its.is_asked and its.engine not in self._shown:
+                tell(say_unasked(its.rank, its.reason))
+        try:
+            return prepare(self, fresh, status.every_start, make_view=make_view, tell=tell)
+        finally:
+            self._root.settled(its.engine for its in fresh)
 
     def on_news(self, message: FromRoot) -> None:
         """Take the root's news: a death, a replacement, an end.
@@ -327,43 +320,38 @@ class CellRunner:
         if isinstance(message, RankLost):
             lost = lost_of(message)
             self._lost.setdefault(lost.rank, lost)
-            self._replaced_ranks.lose(lost.rank)
             self._client.lose(lost.rank, self._dispatch.engines[lost.rank])
             self._dispatch.on_lost(lost)
         elif isinstance(message, Replaced):
             self._dispatch.on_replaced(message.rank, message.engine)
             self._lost.pop(message.rank, None)
             self._left.discard(message.rank)
-            self._replaced_ranks.add(message.rank, message.engine, message.reason)
+            self._has_replaced = True
         elif isinstance(message, Notice):
             self._dispatch.tell(NoticeEvent(message.text))
 
     def begin(self, *, is_new: bool) -> None:
-        """Begin to run cells, once the ranks answer.
+        """Begin to run cells.
 
         ``is_new``: the ranks were just started, and all join the world. Otherwise the client
         attaches, and `join` follows the cell that the ranks run.
         """
+        self._dispatch.wait_subscribed()
         if is_new:
             with self._news_lock:
                 self._early_news = None
-            name, gone = f"{self._name}:ping", lambda: tuple(self._lost)
-            wait_answering(self._dispatch, name, ANSWER_S, self._ranks, gone=gone)
+            self._enter()
             for lost in self._lost.values():
                 raise RankFailure(lost.rank, lost.host, f"{lost.reason} while starting")
-            self._enter()
             return
         # The root knows the epoch and the ranks that entered it, and tells the first cell.
-        self._missed = missed = AttachSync(self._name, self._dispatch, self._root, len(self._ranks))
-        for kept in missed.status.every_start:
-            self._startup_cells.add(kept.code, kept.ranks)
+        self._missed = missed = AttachSync(self._dispatch, self._root, len(self._ranks))
+        self._shown = {its.engine for its in missed.status.returns}
+        self._has_replaced = bool(self._shown)
         with self._news_lock:
             for lost in missed.deaths:
                 self._lost[lost.rank] = lost
                 self._dispatch.on_lost(lost)
-            for its in missed.status.returns:
-                if its.rank not in self._lost:
-                    self._replaced_ranks.add(its.rank, its.engine, its.reason, is_known=True)
             # Apply the news that came meanwhile, in order: the last message about a rank counts.
             early, self._early_news = self._early_news or [], None
             for message in early:
@@ -388,7 +376,6 @@ class CellRunner:
         ``ranks`` None: all live ranks. ``what`` names the cell where another cell is refused.
         """
         if every_start:
-            self._startup_cells.add(code, ranks)
             self._root.keep(AddStartupCell(code, ranks))
         fetch = self._values if has_values else None
         outcome, values = self._run(code, ranks, view, timeout, max_lines, what, fetch)
@@ -478,15 +465,14 @@ class CellRunner:
         """
         self._is_stopped = lambda: not events.empty()
         try:
-            self._settle(QuietView, view.notice)
-            here, lost = self._announce(name, chosen, view, is_all=is_all)
-            if self._replaced_ranks:  # a rank was replaced during the announcement
-                self._root.forget_cell(name)
+            while True:
                 self._settle(QuietView, view.notice)
                 here, lost = self._announce(name, chosen, view, is_all=is_all)
+                if not self._has_replaced:
+                    return here, lost
+                self._root.forget_cell(name)  # a rank was replaced during the announcement
         finally:
             self._is_stopped = lambda: False
-        return here, lost
 
     def line_up(self, ranks: tuple[int, ...] | None, what: str, function: str) -> RunningCell:
         """Queue a call; `apply` runs it and `leave_line` removes it."""
@@ -609,9 +595,10 @@ class CellRunner:
     def restart(
         self,
         ranks: tuple[int, ...] | None,
-        wish: RestartOptions,
         *,
         force: bool,
+        copy_from: int | None,
+        init: bool,
         make_view: Callable[[], View],
         tell: Callable[[str], None],
     ) -> tuple[int, ...]:
@@ -619,12 +606,7 @@ class CellRunner:
 
         ``ranks`` None: the dead ranks.
         """
-        wished = self._ranks if ranks is None else ranks
-        self._replaced_ranks.wish(wished, wish)
-        try:
-            answer = self._root.restart(ranks or (), force=force)
-        finally:
-            self._replaced_ranks.unwish(wished, wish)
+        answer = self._root.restart(ranks or (), force=force, copy_from=copy_from, init=init)
         if answer.cut_off:
             tell(answer.cut_off)
         if answer.joined:

@@ -283,7 +283,7 @@ class RootClient:
         self._send(OrderRanks(tuple(ranks), order))
 
     def keep(self, cell: AddStartupCell) -> None:
-        """Store a startup cell at the root, for clients that attach later."""
+        """Store a startup cell at the root."""
         self._send(cell)
 
     def settled(self, engines: Iterable[str]) -> None:
@@ -352,10 +352,22 @@ class RootClient:
 
         self._request(lambda id_: GetStacks(id_, ranks, is_twice), answered)
 
-    def restart(self, ranks: tuple[int, ...], *, force: bool) -> Restarted:
-        """Replace ranks; without ranks the dead ones."""
+    def restart(
+        self,
+        ranks: tuple[int, ...],
+        *,
+        force: bool,
+        copy_from: int | None = None,
+        init: bool = True,
+    ) -> Restarted:
+        """Replace ranks; without ranks the dead ones.
+
+        The options are those of `Restart`.
+        """
         return self._ask(
-            lambda id_: Restart(id_, ranks, force), Restarted, self._grace_s + RESTART_S
+            lambda id_: Restart(id_, ranks, force, copy_from, init),
+            Restarted,
+            self._grace_s + RESTART_S,
         )
 
     def ask_to_stop(self) -> None:

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import zmq
 from jupyter_client.session import Session
@@ -220,11 +220,11 @@ def say_error(error: BaseException) -> str:
 
 
 class RankChannels:
-    """Shell (mux), control and iopub channels of all ranks.
+    """Shell (mux) and iopub channels of all ranks.
 
     Engines are addressed by uuid. ``on_message(channel, message)`` runs on the socket thread. It
-    gets every reply ("shell", "control") and every published message ("iopub") that answers a
-    request of this client, or of another client with the same ``session``.
+    gets every reply ("shell") and every published message ("iopub") that answers a request of this
+    client, or of another client with the same ``session``.
     """
 
     def __init__(
@@ -252,21 +252,34 @@ class RankChannels:
             lambda frames: self._receive("shell", frames, copy=False),
             copy=False,  # arrays of any size come here
         )
-        self._control = thread.socket(
-            zmq.DEALER,
-            f"{base}:{connection['control']}",
-            lambda frames: self._receive("control", frames),
-        )
+
+        def subscribe(sock: zmq.Socket[bytes]) -> None:
+            sock.subscribe(b"")
+            self._subscribed = sock.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED)
+
         self._iopub = thread.socket(
             zmq.SUB,
             f"{base}:{connection['iopub']}",
             lambda frames: self._receive("iopub", frames),
-            configure=lambda sock: sock.subscribe(b""),
+            configure=subscribe,
         )
+
+    def wait_subscribed(self) -> None:
+        """Wait until what ranks publish comes here.
+
+        The controller gets the subscription before any later request of this process.
+
+        Raises
+        ------
+        DistributedError
+            The controller does not answer within 10 s.
+        """
+        if not self._subscribed.poll(int(CLIENT_TIMEOUT_S * 1000)):
+            msg = "ipyparallel's controller does not answer"
+            raise DistributedError(msg)
 
     def send(
         self,
-        channel: Literal["shell", "control"],
         engine: str,
         kind: str,
         message_id: str,
@@ -279,8 +292,7 @@ class RankChannels:
             header = {**self._session.msg_header(kind), "msg_id": message_id}
             message = self._session.msg(kind, content=content, header=header, metadata=metadata)
             frames = self._session.serialize(message, ident=engine.encode())
-        sock = self._shell if channel == "shell" else self._control
-        self._thread.send(sock, [*frames, *buffers])
+        self._thread.send(self._shell, [*frames, *buffers])
 
     def _receive(self, channel: str, frames: Any, *, copy: bool = True) -> None:
         _, rest = self._session.feed_identities(frames, copy=copy)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from phalanx.protocol import RankDeath, RankReturn, name_ranks
+from phalanx.protocol import RankDeath, Replaced, name_ranks
 
 Ranks = int | slice | Iterable[int]  # as a caller names them
 
@@ -282,17 +282,24 @@ def say_stopped(name: str, size: int) -> str:
     return f"stopped {_its_ranks(name, size)}"
 
 
-def say_detached(name: str, size: int) -> str:
+def say_detached(name: str, size: int, *, ends_now: bool = False) -> str:
     """Say that ranks go on without this process and how to reattach.
+
+    With ``ends_now`` they end instead: their linger time is 0.
 
     Examples
     --------
     >>> say_detached("ours", 4)
     "let go of the 4 ranks of 'ours'; within their --linger time, %distributed attach ours comes back to them"
+    >>> say_detached("ours", 4, ends_now=True)
+    "let go of the 4 ranks of 'ours', which end now: they were started with --linger 0"
     """
+    ranks = _its_ranks(name, size)
+    if ends_now:
+        return f"let go of {ranks}, which end now: they were started with --linger 0"
     return (
-        f"let go of {_its_ranks(name, size)}; within their --linger time, "
-        f"%distributed attach {name} comes back to them"
+        f"let go of {ranks}; within their --linger time, %distributed attach {name} comes back to "
+        f"them"
     )
 
 
@@ -379,7 +386,7 @@ def say_died(death: RankDeath) -> str:
     return f"rank {death.rank} died at {_at(death.at)} ({why}); {restart}"
 
 
-def say_returned(its: RankReturn) -> str:
+def say_returned(its: Replaced) -> str:
     """Say in one line when a replaced rank died, and of what."""
     if its.reason.startswith("is being"):
         return f"rank {its.rank} was replaced at {_at(its.replaced_at)}: it is new"
