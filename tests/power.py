@@ -78,7 +78,16 @@ def draw(seed: int, n: int) -> None:
     print(f"seed {seed}, {len(commits)} candidates")
     for number, commit in enumerate(random.Random(seed).sample(commits, n)):
         subject = git("log", "-1", "--format=%s", commit).strip()
-        patch = git("diff", "-M", commit, f"{commit}^", "--", *SOURCES, ":!widgets/static", ":!widgets/labextension")
+        patch = git(
+            "diff",
+            "-M",
+            commit,
+            f"{commit}^",
+            "--",
+            *SOURCES,
+            ":!widgets/static",
+            ":!widgets/labextension",
+        )
         check = ["git", "apply", "--check", "--recount", "-"]
         applies = not subprocess.run(check, cwd=ROOT, input=patch, text=True, capture_output=True, check=False).returncode  # fmt: skip
         name = f"h{number:02}-{commit[:9]}"

@@ -67,9 +67,9 @@ def test_ranks_are_seen_from_start_to_stop(page):
     assert _comms(kernel) == {}
     kernel.run("%load_ext phalanx")
     (first,) = page.frames
-    assert first == {"loaded": True, "ranks": [], "auto": False, "is_new": True}
+    assert first == {"is_loaded": True, "ranks": [], "is_auto": False, "is_new": True}
     assert _comms(kernel) == {_COMM: {"target_name": _COMM}}
-    assert page.look() == {"loaded": True, "ranks": [], "auto": False, "is_new": False}
+    assert page.look() == {"is_loaded": True, "ranks": [], "is_auto": False, "is_new": False}
 
     kernel.run("%distributed start -n 2 --linger 0")
     assert page.states[1] == ["starting", "starting"]
@@ -82,7 +82,12 @@ def test_ranks_are_seen_from_start_to_stop(page):
     running.result()
     page.see(_are("idle", "idle"), "both ranks are idle again")
 
-    pids = [int(pid) for pid in kernel.run("ws.pull('__import__(\"os\").getpid()')").text.strip()[1:-1].split(",")]
+    pids = [
+        int(pid)
+        for pid in kernel.run("ws.pull('__import__(\"os\").getpid()')")
+        .text.strip()[1:-1]
+        .split(",")
+    ]
     os.kill(pids[0], signal.SIGKILL)
     page.see(_are("dead", "idle"), "rank 0 is dead")
     kernel.run("%distributed restart")
@@ -91,7 +96,7 @@ def test_ranks_are_seen_from_start_to_stop(page):
     kernel.run("ws.stop()")
     page.see(_are(), "the ranks are gone")
     kernel.run("%unload_ext phalanx")
-    page.see(lambda frame: not frame["loaded"], "the magics are gone")
+    page.see(lambda frame: not frame["is_loaded"], "the magics are gone")
     assert _comms(kernel) == {}
 
 
@@ -106,16 +111,16 @@ def test_every_cell_is_distributed_as_the_page_wants(page):
     first = kernel.submit("size", metadata=_WISH)
     assert "every cell runs on the ranks" in start.result().stdout
     assert first.result().stdout == "[0-1] Out: 2\n"
-    assert page.see(lambda frame: frame["auto"], "it is on")["ranks"] == ["idle", "idle"]
+    assert page.see(lambda frame: frame["is_auto"], "it is on")["ranks"] == ["idle", "idle"]
     kernel.run("%%local\nws.run('pass')")
-    assert page.frames[-1]["auto"]
+    assert page.frames[-1]["is_auto"]
     kernel.say(_COMM, {"kind": "auto", "on": False})
     assert kernel.run("print(6 * 7)").stdout == "42\n"
-    page.see(lambda frame: not frame["auto"], "it is off")
+    page.see(lambda frame: not frame["is_auto"], "it is off")
     kernel.run("%autodistributed on")
-    page.see(lambda frame: frame["auto"], "it is on again")
+    page.see(lambda frame: frame["is_auto"], "it is on again")
     kernel.run("%distributed stop")
-    page.see(lambda frame: not frame["auto"] and frame["ranks"] == [], "all is over")
+    page.see(lambda frame: not frame["is_auto"] and frame["ranks"] == [], "all is over")
 
 
 def test_without_a_page_nothing_but_the_first_message_is_sent(page):

@@ -1,4 +1,4 @@
-"""Tell the page how the ranks stand, for the field in the notebook's toolbar.
+"""Send the states of the ranks to the notebook's toolbar.
 
 ``widgets/js/src/toolbar`` is the page's half.
 """
@@ -27,9 +27,9 @@ class ToolbarFrame(msgspec.Struct, frozen=True):
     ``is_new``: the magics were just loaded, and a page may send its first message.
     """
 
-    loaded: bool
+    is_loaded: bool
     ranks: tuple[RankState, ...] = ()
-    auto: bool = False
+    is_auto: bool = False
     is_new: bool = False
 
 
@@ -63,19 +63,19 @@ class Toolbar:
             return
         self._kernel.comm_manager.comms[self.comm_id] = self
         self._shell.events.register("post_run_cell", self._on_cell_ends)
-        self._send(ToolbarFrame(loaded=True, is_new=True))
+        self._send(ToolbarFrame(is_loaded=True, is_new=True))
 
     def close(self) -> None:
         """Remove the comm, and tell the page that the magics are gone."""
         if self._kernel is None or self._kernel.comm_manager.comms.pop(self.comm_id, None) is None:
             return
         self._shell.events.unregister("post_run_cell", self._on_cell_ends)
-        self._send(ToolbarFrame(loaded=False))
+        self._send(ToolbarFrame(is_loaded=False))
 
     def refresh(self) -> None:
         """Send the state, unless the page has it."""
         with self._lock:
-            frame = ToolbarFrame(loaded=True, ranks=self._ranks, auto=self._auto.is_on)
+            frame = ToolbarFrame(is_loaded=True, ranks=self._ranks, is_auto=self._auto.is_on)
             if self._has_page and frame != self._sent:
                 self._send(frame)
 
@@ -103,7 +103,7 @@ class Toolbar:
             workspace.follow(take)
 
     def wishes_auto(self) -> bool:
-        """Whether the notebook of the running cell wants every cell on the ranks.
+        """Whether the running cell's notebook wants every cell on the ranks.
 
         The page says so with each cell: its messages come after cells that were sent together.
         """
@@ -130,7 +130,7 @@ class Toolbar:
         self.refresh()
 
     def _on_cell_ends(self, *_: Any) -> None:
-        """Show that ranks are gone which a cell has stopped, or another process has taken."""
+        """Show that ranks are gone: a cell may have stopped them."""
         workspace = self._workspace()
         if workspace is None or not workspace.is_running:
             self._ranks = ()

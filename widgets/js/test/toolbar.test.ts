@@ -3,7 +3,7 @@ import { RankField, type Host, type Wish } from "../src/toolbar/field";
 import type { Kernel, Message, SessionContext, Signal } from "../src/toolbar/jupyter";
 import { COMM, KernelLink, UNKNOWN, carry_wish, type Frame, type RankState } from "../src/toolbar/kernel_link";
 
-const up = (ranks: RankState[], auto = false): Frame => ({ loaded: true, ranks, auto });
+const up = (ranks: RankState[], is_auto = false): Frame => ({ is_loaded: true, ranks, is_auto });
 
 /** A notebook around a field: what it was asked to do, and what its person answers. */
 class FakeHost implements Host {
@@ -259,7 +259,7 @@ describe("the link to the kernel", () => {
     const { kernel } = session.session;
     link = new KernelLink(session, (frame) => session.frames.push(frame));
     for (const status of ["busy", "idle", "busy", "idle"]) session.statusChanged.emit(status);
-    session.publish({ loaded: true }, "another comm");
+    session.publish({ is_loaded: true }, "another comm");
     await settle();
     expect([kernel.n_asked, kernel.sent, session.frames]).toEqual([1, [], [UNKNOWN]]);
   });

@@ -154,41 +154,44 @@ class SampleLog:
 
 
 class ChangeWatch:
-    """Asks for the topology after each change, at most five times a second.
+    """Asks for the topology after changes, at most five times a second.
 
     Any thread may call `changed`. ``ask`` is called on any thread, and does not wait. The last
     change is never left out: what comes within the interval is asked for at its end.
     """
 
-    def __init__(self, ask: Callable[[], None], *, interval_s: float = CHANGES_S) -> None:
+    def __init__(
+        self,
+        ask: Callable[[], None],
+        *,
+        make_timer: Callable[[float, Callable[[], None]], threading.Timer] = threading.Timer,
+    ) -> None:
         self._ask = ask
-        self._interval_s = interval_s
+        self._make_timer = make_timer
         self._lock = threading.Lock()
-        self._timer: threading.Timer | None = None
-        self._is_due = False
+        self._is_resting = self._is_due = False
 
     def changed(self) -> None:
-        """Ask now, or at the end of the interval after the last question."""
+        """Ask now, or when the interval since the last question ends."""
         with self._lock:
-            self._is_due = self._timer is not None
-            if self._is_due:
+            self._is_due = self._is_resting
+            if self._is_resting:
                 return
-            self._rest()
-        self._ask()
+            self._is_resting = True
+        self._ask_and_rest()
 
-    def _rest(self) -> None:
-        self._timer = threading.Timer(self._interval_s, self._rested)
-        self._timer.daemon = True
-        self._timer.start()
+    def _ask_and_rest(self) -> None:
+        timer = self._make_timer(CHANGES_S, self._rested)
+        timer.daemon = True
+        timer.start()
+        self._ask()
 
     def _rested(self) -> None:
         with self._lock:
-            self._timer = None
-            if not self._is_due:
+            self._is_resting, self._is_due = self._is_due, False
+            if not self._is_resting:
                 return
-            self._is_due = False
-            self._rest()
-        self._ask()
+        self._ask_and_rest()
 
 
 class RootClient:
@@ -361,9 +364,10 @@ class RootClient:
         self._request(GetTopology, answered)
 
     def follow(self, take: Callable[[WorldTopology | None], None]) -> None:
-        """Call ``take`` with the topology now and after each change; None: the root has died.
+        """Call ``take`` with the topology, now and after each change.
 
-        ``take`` is called on a thread of this client, and replaces an earlier one.
+        None means that the root has died. ``take`` is called on a thread of this client, and
+        replaces an earlier one.
         """
 
         def ask() -> None:

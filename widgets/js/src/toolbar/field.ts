@@ -92,10 +92,10 @@ export class RankField {
   /** Show a state of the kernel. While ranks run, the kernel knows best whether cells are distributed. */
   take(frame: Frame): void {
     this.frame = frame;
-    if (frame.ranks.length === 0 || frame.auto === this.asked_auto) this.asked_auto = null;
+    if (frame.ranks.length === 0 || frame.is_auto === this.asked_auto) this.asked_auto = null;
     const is_news = frame.ranks.some((state) => state !== "starting") && this.asked_auto === null;
-    if (is_news && frame.auto !== Boolean(this.host.wish().autodistributed)) {
-      this.host.keep({ autodistributed: frame.auto });
+    if (is_news && frame.is_auto !== Boolean(this.host.wish().autodistributed)) {
+      this.host.keep({ autodistributed: frame.is_auto });
     }
     this.draw();
   }
@@ -147,7 +147,7 @@ export class RankField {
     const now = this.frame.ranks.length;
     if (wanted === null || wanted === now || this.is_waiting) return;
     const start = `%distributed start -n ${wanted}`;
-    let code = this.frame.loaded ? start : `%load_ext phalanx\n${start}`;
+    let code = this.frame.is_loaded ? start : `%load_ext phalanx\n${start}`;
     if (now > 0) {
       code = wanted === 0 ? "%distributed stop" : `%distributed stop\n${start}`;
       const title = wanted === 0 ? `Stop ${count(now, "rank")}?` : `Restart with ${count(wanted, "rank")}?`;

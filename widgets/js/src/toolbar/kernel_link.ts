@@ -10,14 +10,14 @@ export const COMM = "phalanx.toolbar";
 
 export type RankState = "starting" | "idle" | "busy" | "dead";
 
-/** How the ranks of a kernel stand. `auto`: cells without a magic run on the ranks. */
+/** How the ranks of a kernel stand. `is_auto`: cells without a magic run on the ranks. */
 export interface Frame {
-  loaded: boolean;
+  is_loaded: boolean;
   ranks: RankState[];
-  auto: boolean;
+  is_auto: boolean;
 }
 
-export const UNKNOWN: Frame = { loaded: false, ranks: [], auto: false };
+export const UNKNOWN: Frame = { is_loaded: false, ranks: [], is_auto: false };
 const FRESH = ["starting", "restarting", "autorestarting", "terminating", "dead"];
 
 export class KernelLink {
