@@ -252,12 +252,17 @@ class FakeSession implements SessionContext {
 describe("the link to the kernel", () => {
   let link: KernelLink | null = null;
   afterEach(() => link?.close());
+  const follow = (session: FakeSession): KernelLink => {
+    const made = new KernelLink(session, (frame) => session.frames.push(frame));
+    made.begin();
+    return made;
+  };
   const settle = (): Promise<void> => new Promise((then) => setTimeout(then));
 
   it("asks a kernel once, and sends nothing where Phalanx is not loaded", async () => {
     const session = new FakeSession();
     const { kernel } = session.session;
-    link = new KernelLink(session, (frame) => session.frames.push(frame));
+    link = follow(session);
     for (const status of ["busy", "idle", "busy", "idle"]) session.statusChanged.emit(status);
     session.publish({ is_loaded: true }, "another comm");
     await settle();
@@ -267,14 +272,14 @@ describe("the link to the kernel", () => {
   it("finds Phalanx in a kernel that a reloaded page meets", async () => {
     const session = new FakeSession();
     session.session.kernel.comms = { [COMM]: { target_name: COMM } };
-    link = new KernelLink(session, (frame) => session.frames.push(frame));
+    link = follow(session);
     await settle();
     expect(session.session.kernel.sent).toEqual([{ kind: "look" }]);
   });
 
   it("answers the first message after %load_ext, and takes what follows", async () => {
     const session = new FakeSession();
-    link = new KernelLink(session, (frame) => session.frames.push(frame));
+    link = follow(session);
     await settle();
     session.publish({ ...up([]), is_new: true });
     expect(session.session.kernel.sent).toEqual([{ kind: "look" }]);
@@ -286,7 +291,7 @@ describe("the link to the kernel", () => {
 
   it("knows nothing of a kernel that starts anew, and asks it again", async () => {
     const session = new FakeSession();
-    link = new KernelLink(session, (frame) => session.frames.push(frame));
+    link = follow(session);
     session.publish(up(["idle"]));
     session.statusChanged.emit("restarting");
     expect(session.frames.pop()).toEqual(UNKNOWN);
@@ -294,14 +299,14 @@ describe("the link to the kernel", () => {
     await settle();
     expect(session.session.kernel.n_asked).toBe(2);
     session.session = { kernel: new FakeKernel() };
-    session.kernelChanged.emit(null);
+    link.begin();
     expect(session.session.kernel.n_asked).toBe(1);
   });
 
   it("lets go of the session at its end", () => {
     const session = new FakeSession();
     new KernelLink(session, () => undefined).close();
-    for (const signal of [session.kernelChanged, session.statusChanged, session.iopubMessage]) {
+    for (const signal of [session.statusChanged, session.iopubMessage]) {
       expect(signal.slots.size).toBe(0);
     }
   });

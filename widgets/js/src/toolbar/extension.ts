@@ -36,14 +36,14 @@ async function plugin(): Promise<object> {
   const { NotebookActions } = await shared("@jupyterlab/notebook");
   const { Dialog, showDialog } = await shared("@jupyterlab/apputils");
 
-  function host_of(panel: NotebookPanel): Host {
+  function host_of(panel: NotebookPanel, link: KernelLink): Host {
     const { content, context, sessionContext } = panel;
     const wish = (): Wish => (context.model.getMetadata(KEY) ?? {}) as Wish;
     return {
       wish,
       keep: (more) => context.model.setMetadata(KEY, { ...wish(), ...more }),
       is_busy: () => sessionContext.session?.kernel?.status === "busy",
-      set_auto: () => undefined,
+      set_auto: (on) => link.set_auto(on),
       // A cell that is seen says what was done, can be stopped and undone, and shows errors where they are looked for.
       run: async (code) => {
         let index = content.widgets.findIndex(
@@ -69,15 +69,16 @@ async function plugin(): Promise<object> {
   }
 
   function createNew(panel: NotebookPanel): Widget {
-    const host = host_of(panel);
+    const { model } = panel.context;
+    const link = new KernelLink(panel.sessionContext, (frame) => field.take(frame));
+    const host = host_of(panel, link);
     const field = new RankField(host);
     const widget = new Widget({ node: field.node });
-    const { model } = panel.context;
-    let link: KernelLink | null = null;
     const is_wished = (): boolean => !model.isDisposed && Boolean(host.wish().autodistributed);
     const redraw = (): void => field.draw();
     const follow = (): void => {
-      const kernel = link?.kernel;
+      link.begin();
+      const { kernel } = link;
       if (!kernel) return;
       carry_wish(kernel, is_wished);
       kernel.info.then(
@@ -85,8 +86,6 @@ async function plugin(): Promise<object> {
         () => undefined, // the kernel has gone meanwhile
       );
     };
-    link = new KernelLink(panel.sessionContext, (frame) => field.take(frame));
-    host.set_auto = (on) => link?.set_auto(on);
     panel.sessionContext.kernelChanged.connect(follow);
     follow();
     model.metadataChanged.connect(redraw);
@@ -94,7 +93,7 @@ async function plugin(): Promise<object> {
     widget.disposed.connect(() => {
       panel.sessionContext.kernelChanged.disconnect(follow);
       model.metadataChanged.disconnect(redraw);
-      link?.close();
+      link.close();
       field.close();
     });
     return widget;

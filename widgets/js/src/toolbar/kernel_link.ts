@@ -27,14 +27,11 @@ export class KernelLink {
     private readonly session: SessionContext,
     private readonly take: (frame: Frame) => void,
   ) {
-    session.kernelChanged.connect(this.begin);
     session.statusChanged.connect(this.on_status);
     session.iopubMessage.connect(this.on_message);
-    this.begin();
   }
 
   close(): void {
-    this.session.kernelChanged.disconnect(this.begin);
     this.session.statusChanged.disconnect(this.on_status);
     this.session.iopubMessage.disconnect(this.on_message);
   }
@@ -43,16 +40,17 @@ export class KernelLink {
     return this.session.session?.kernel ?? null;
   }
 
+  /** Follow the session's kernel, after each change to another kernel. */
+  begin(): void {
+    this.is_asked = false;
+    this.take(UNKNOWN);
+    this.on_status(null, this.kernel?.status ?? "unknown");
+  }
+
   /** Switch `%autodistributed` after the cells that were sent before; no effect without ranks. */
   set_auto(on: boolean): void {
     this.send({ kind: "auto", on });
   }
-
-  private readonly begin = (): void => {
-    this.is_asked = false;
-    this.take(UNKNOWN);
-    this.on_status(null, this.kernel?.status ?? "unknown");
-  };
 
   private readonly on_status = (_: unknown, status: string): void => {
     const { kernel } = this;
