@@ -29,6 +29,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 PLACE = ROOT / "build" / "power"
 SOURCES = ("kernel_ext", "native", "widgets")
+BUNDLES = (":!widgets/static", ":!widgets/labextension")  # no sources: git leaves them out
 AT = "48db5eb"  # the patches of tests/power_faults apply to this commit
 MOST_LINES = 80  # of a source part: what is larger is a feature, not a fix
 
@@ -78,7 +79,7 @@ def draw(seed: int, n: int) -> None:
     print(f"seed {seed}, {len(commits)} candidates")
     for number, commit in enumerate(random.Random(seed).sample(commits, n)):
         subject = git("log", "-1", "--format=%s", commit).strip()
-        patch = git("diff", "-M", commit, f"{commit}^", "--", *SOURCES, ":!widgets/static")
+        patch = git("diff", "-M", commit, f"{commit}^", "--", *SOURCES, *BUNDLES)
         check = ["git", "apply", "--check", "--recount", "-"]
         applies = not subprocess.run(check, cwd=ROOT, input=patch, text=True, capture_output=True, check=False).returncode  # fmt: skip
         name = f"h{number:02}-{commit[:9]}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from support.notebooks.kernel_driver import KernelDriver
 import phalanx
 
 _ROOT = Path(__file__).resolve().parents[1]
+_LABEXTENSION = "phalanx-0.1.0.data/data/share/jupyter/labextensions/phalanx-toolbar"
 _PUBLIC = {
     "CellError", "CollectiveMismatch", "CollectiveTimeout", "DistributedError", "Group", "NotConfigured",
     "NotSupported", "RankFailure", "Work", "Workspace", "all_gather", "all_gather_object", "all_max", "all_min",
@@ -127,6 +129,7 @@ def test_the_wheel_is_installed_without_a_compiler(wheel, tmp_path):
     )
     native, total = said.stdout.splitlines()
     assert native.startswith(str(own))
+    assert (venv / "share/jupyter/labextensions/phalanx-toolbar/package.json").is_file()
     assert total == "[1. 1. 1.]"
     said = subprocess.run(
         [venv / "bin/phalanx", "--version"], env=env, capture_output=True, text=True, check=True
@@ -138,7 +141,11 @@ def test_the_wheel_is_installed_without_a_compiler(wheel, tmp_path):
 @pytest.mark.timeout(400)
 def test_wheel_contents(wheel):
     names = zipfile.ZipFile(wheel).namelist()
-    assert {name.split("/")[0] for name in names} == {"phalanx", "phalanx-0.1.0.dist-info"}
+    assert {name.split("/")[0] for name in names} == {
+        "phalanx",
+        "phalanx-0.1.0.data",
+        "phalanx-0.1.0.dist-info",
+    }
     assert {
         "phalanx/__init__.py",
         "phalanx/_native.pyi",
@@ -154,6 +161,12 @@ def test_wheel_contents(wheel):
         "phalanx/widgets/static/topology.css",
         "phalanx/widgets/static/topology.js",
     } <= set(names)
+    assert {name for name in names if "labextension" in name or ".data/" in name} == {
+        f"{_LABEXTENSION}/package.json",
+        f"{_LABEXTENSION}/static/remoteEntry.js",
+    }
+    extension = json.loads(zipfile.ZipFile(wheel).read(f"{_LABEXTENSION}/package.json"))
+    assert extension["version"] == metadata.version("phalanx")
     assert any(name.startswith("phalanx/_native.") and name.endswith(".so") for name in names)
     assert not [
         name for name in names if "__pycache__" in name or "/tests/" in name or "/js/" in name

@@ -68,6 +68,7 @@ def quiet_place(place):
         path.write_text(f'#!/bin/sh\necho "{script} $*"\n')
         path.chmod(0o755)
     (place / "widgets/static").mkdir(parents=True)
+    (place / "widgets/labextension").mkdir()
     (place / "widgets/js/node_modules").mkdir(parents=True)
     (place / "kernel_ext/phalanx").mkdir(parents=True)
     subprocess.run(["git", "init", "-q", place], check=True)

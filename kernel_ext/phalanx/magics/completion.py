@@ -61,7 +61,12 @@ class AutoDistributed:
 
     def __init__(self, shell: Any) -> None:
         self._shell = shell
-        self._is_on = False
+        self._is_on = self._is_paused = False
+
+    @property
+    def is_on(self) -> bool:
+        """Whether it is on."""
+        return self._is_on
 
     def set(self, is_on: bool) -> None:
         """Switch on or off; idempotent."""
@@ -74,17 +79,16 @@ class AutoDistributed:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Switch off inside the context."""
-        was_on = self._is_on
-        self.set(False)
+        """Take no cell inside the context."""
+        was_paused, self._is_paused = self._is_paused, True
         try:
             yield
         finally:
-            self.set(was_on)
+            self._is_paused = was_paused
 
     def takes(self, cell: str) -> bool:
         """Whether a cell without `%%distributed` runs on the ranks."""
-        return self._is_on and not cell.lstrip().startswith(_OWN)
+        return self._is_on and not self._is_paused and not cell.lstrip().startswith(_OWN)
 
     def _transform(self, lines: list[str]) -> list[str]:
         """Put `%%distributed` before a cell's lines, as IPython's transformer.

@@ -52,11 +52,15 @@ from .completion import AutoDistributed, TypingHelp
 from .errors import PostMortem, debug_failed, debug_ranks
 from .tables import Named, Sweeps
 from .tabs import TabsView
+from .toolbar import Toolbar
 from .view import BootLine, Label, NotebookView, hosts_of, in_one_line
 
 # With these actions the user needs no hint where the output is.
 _SUGGESTION = (
     "%distributed start -n 4 starts four ranks here; %distributed --help lists the commands"
+)
+_EVERY_CELL = (
+    "every cell runs on the ranks, as this notebook's toolbar says; %autodistributed off ends that"
 )
 _SHOW_OR_LEAVE = frozenset({"output", "stop", "detach"})
 
@@ -92,6 +96,7 @@ class DistributedMagics(Magics):  # type: ignore[misc]
         self._sweeps = Sweeps(shell)
         self._typing = TypingHelp(shell, self._auto, lambda: self._workspace)
         self._post_mortem = PostMortem(shell, self._debug_failed)
+        self._toolbar = Toolbar(shell, self._auto, lambda: self._workspace)
         self._pages: set[str] = set()  # sessions of front ends that have had the hint
 
     @property
@@ -105,6 +110,7 @@ class DistributedMagics(Magics):  # type: ignore[misc]
         self._post_mortem.remove()
         self._typing.install()
         self._post_mortem.install()
+        self._toolbar.open()
 
     def suggest_start(self) -> None:
         """Say how to start ranks, unless some run."""
@@ -116,6 +122,7 @@ class DistributedMagics(Magics):  # type: ignore[misc]
         self._typing.remove()
         self._post_mortem.remove()
         self._auto.set(False)
+        self._toolbar.close()
         workspace = self._workspace
         if workspace is not None and workspace.is_running:
             print(say_kept(workspace.name, workspace.size))  # noqa: T201 - the answer
@@ -137,6 +144,7 @@ class DistributedMagics(Magics):  # type: ignore[misc]
     def _forget(self) -> None:
         self._named.clear()
         self._workspace = None
+        self._toolbar.follow()
 
     @line_cell_magic  # type: ignore[untyped-decorator]
     def distributed(self, line: str, cell: str | None = None) -> None:
@@ -233,7 +241,8 @@ class DistributedMagics(Magics):  # type: ignore[misc]
             print(note)  # noqa: T201 - the answer
         line = BootLine(self.shell)
         try:
-            workspace = Workspace.start(**start_options(options), progress=line.take)
+            with self._toolbar.starting(options.n or 1):
+                workspace = Workspace.start(**start_options(options), progress=line.take)
         except DistributedError as error:
             raise UsageMistake(str(error)) from None
         finally:
@@ -269,6 +278,10 @@ class DistributedMagics(Magics):  # type: ignore[misc]
                 widget.workspace = workspace
         self._sweeps.adopt(workspace)
         self._offer_name(workspace)
+        if self._toolbar.wishes_auto():
+            self._auto.set(True)
+            print(_EVERY_CELL)  # noqa: T201 - the answer
+        self._toolbar.follow()
 
     def _do_attach(self, options: Any) -> None:
         self._drop_ended()

@@ -1046,6 +1046,32 @@ class Workspace:
         )
         return msgspec.structs.replace(topology, ranks=ranks)
 
+    def follow(self, take: Callable[[WorldTopology | None], None]) -> None:
+        """Call a function with the topology, now and after each change.
+
+        Parameters
+        ----------
+        take : callable
+            Gets the topology; None once the supervisor has died. It is called at most five times a
+            second, on another thread, and replaces the function of an earlier call.
+
+        Raises
+        ------
+        DistributedError
+            The workspace has ended; the text says why.
+
+        Notes
+        -----
+        Nothing is sent while nothing changes. A change is a cell that begins or ends on a rank, a
+        rank that dies, and a rank that is replaced.
+
+        Examples
+        --------
+        >>> ws.follow(lambda t: print(t and [rank.state for rank in t.ranks]))  # doctest: +SKIP
+        """
+        self._life.check_running()
+        self._root.follow(take)
+
     def _waiting(self) -> Collection[int]:
         """Return the ranks that wait for a typed line.
 

@@ -189,6 +189,7 @@ class KernelDriver:
     def __init__(self, *, cwd: str | os.PathLike[str] | None = None, **env: str) -> None:
         self.models: dict[str, dict[str, Any]] = {}  # states of widgets by comm
         self.echoes: list[tuple[str, dict[str, Any]]] = []  # updates with what they answer
+        self.said: list[tuple[str, dict[str, Any]]] = []  # on comms that are no widgets
         self._manager = KernelManager(kernel_name="python3")
         self._manager.start_kernel(
             cwd=None if cwd is None else os.fspath(cwd), env={**os.environ, **env}
@@ -224,14 +225,30 @@ class KernelDriver:
     def is_alive(self) -> bool:
         return bool(self._manager.is_alive())
 
-    def submit(self, code: str, *, stdin: Typed = None, has_stdin: bool = True) -> RunningCell:
+    def submit(
+        self,
+        code: str,
+        *,
+        stdin: Typed = None,
+        has_stdin: bool = True,
+        metadata: dict[str, Any] | None = None,
+    ) -> RunningCell:
         """Send a cell; lines typed come from ``stdin``, a callable of the prompt or the lines.
 
         A prompt for which there is no line (a callable may return None) stays open. ``has_stdin``
-        False: a front end, as nbclient is, that lets no cell ask.
+        False: a front end, as nbclient is, that lets no cell ask. ``metadata``: what the front end says of the cell.
         """
-        sent = self._client.execute(code, allow_stdin=has_stdin, stop_on_error=False)
-        return RunningCell(self, sent, stdin)
+        content = {
+            "code": code,
+            "silent": False,
+            "store_history": True,
+            "user_expressions": {},
+            "allow_stdin": has_stdin,
+            "stop_on_error": False,
+        }
+        message = self._client.session.msg("execute_request", content, metadata=metadata)
+        self._client.shell_channel.send(message)
+        return RunningCell(self, message["header"]["msg_id"], stdin)
 
     def run(self, code: str, *, stdin: Typed = None, timeout: float = 60.0) -> CellResult:
         """Send a cell and wait for its end."""
@@ -321,10 +338,15 @@ class KernelDriver:
         elif kind == "comm_msg" and content["data"].get("method") in {"update", "echo_update"}:
             self.models.setdefault(content["comm_id"], {}).update(content["data"]["state"])
             self.echoes.append((sender, content["data"]))
+        elif kind == "comm_msg" and "method" not in content["data"]:
+            self.said.append((content["comm_id"], content["data"]))
 
     def move(self, comm_id: str, **state: Any) -> str:
         """Change a widget, as somebody does on the page; return the message's id."""
-        data = {"method": "update", "state": state, "buffer_paths": []}
+        return self.say(comm_id, {"method": "update", "state": state, "buffer_paths": []})
+
+    def say(self, comm_id: str, data: dict[str, Any]) -> str:
+        """Send a message on a comm, as a page does; return the message's id."""
         message = self._client.session.msg("comm_msg", {"comm_id": comm_id, "data": data})
         self._client.shell_channel.send(message)
         return message["header"]["msg_id"]

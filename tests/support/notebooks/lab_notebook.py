@@ -105,6 +105,20 @@ class Onlooker:
             index,
         )
 
+    def run_code(self, code: str) -> None:
+        """Run code in a new cell at the end of the notebook."""
+        self.page.evaluate(
+            """code => {
+                const { content } = window.jupyterapp.shell.currentWidget;
+                const { sharedModel } = content.model;
+                sharedModel.insertCell(sharedModel.cells.length, { cell_type: 'code', source: code });
+                content.activeCellIndex = sharedModel.cells.length - 1;
+                content.deselectAll();
+                window.jupyterapp.commands.execute('notebook:run-cell');
+            }""",
+            code,
+        )
+
 
 Kind = TypeVar("Kind", bound=Onlooker)
 

@@ -46,9 +46,11 @@ from phalanx.protocol import (
     Notice,
     OrderRanks,
     OutputIs,
+    PartEnded,
     RankLost,
     RankOrder,
     RankStack,
+    Replaced,
     ReplacementsReady,
     Restart,
     Restarted,
@@ -97,6 +99,7 @@ STOP_S = 5.0  # in addition to the ranks' grace time
 END_S = 1.0  # from the root's last message to its exit
 RESTART_S = 90.0  # more than the root's own limits to kill a rank and to start one
 POLL_S = 0.1
+CHANGES_S = 0.2  # five times a second is enough for what a person sees
 LAST_WORD_S = 0.5  # for a message through a socket and two threads, on a busy machine
 
 
@@ -150,6 +153,47 @@ class SampleLog:
         return SampleView(found, found[0].number - after - 1 if is_known else 0)
 
 
+class ChangeWatch:
+    """Asks for the topology after changes, at most five times a second.
+
+    Any thread may call `changed`. ``ask`` is called on any thread, and does not wait. The last
+    change is never left out: what comes within the interval is asked for at its end.
+    """
+
+    def __init__(
+        self,
+        ask: Callable[[], None],
+        *,
+        make_timer: Callable[[float, Callable[[], None]], threading.Timer] = threading.Timer,
+    ) -> None:
+        self._ask = ask
+        self._make_timer = make_timer
+        self._lock = threading.Lock()
+        self._is_resting = self._is_due = False
+
+    def changed(self) -> None:
+        """Ask now, or when the interval since the last question ends."""
+        with self._lock:
+            self._is_due = self._is_resting
+            if self._is_resting:
+                return
+            self._is_resting = True
+        self._ask_and_rest()
+
+    def _ask_and_rest(self) -> None:
+        timer = self._make_timer(CHANGES_S, self._rested)
+        timer.daemon = True
+        timer.start()
+        self._ask()
+
+    def _rested(self) -> None:
+        with self._lock:
+            self._is_resting, self._is_due = self._is_due, False
+            if not self._is_resting:
+                return
+        self._ask_and_rest()
+
+
 class RootClient:
     """Client of a root supervisor.
 
@@ -185,6 +229,7 @@ class RootClient:
         self._stop_id = 0
         self._stopped: queue.SimpleQueue[FromRoot] = queue.SimpleQueue()  # the answer to `Stop`
         self._size = connection.size
+        self._changes: ChangeWatch | None = None
         self._watcher = threading.Thread(target=self._watch, name="phalanx-root", daemon=True)
         try:
             self._watcher.start()
@@ -225,6 +270,7 @@ class RootClient:
             host = socket.gethostname()
             for rank in range(self._size):
                 self._on_news(RankLost(rank, host, "is gone: its supervisor has died", ""))
+            self._changed()
 
     def wait_booted(
         self, timeout_s: float, on_progress: Callable[[BootProgress], None] | None = None
@@ -267,9 +313,11 @@ class RootClient:
 
         Raises KeyboardInterrupt if ``is_stopped`` says so meanwhile.
         """
-        return self._ask(
+        allowed = self._ask(
             lambda id_: BeginCell(id_, cell, ranks, title), CellAllowed, BEGIN_S, is_stopped
         )
+        self._changed()
+        return allowed
 
     def forget_cell(self, cell: str, ranks: tuple[int, ...] = ()) -> None:
         """Cancel an announced cell that was not sent to (these) ranks.
@@ -277,6 +325,7 @@ class RootClient:
         Without ``ranks`` the cell was sent to no rank.
         """
         self._send(CancelCell(cell, ranks))
+        self._changed()
 
     def order(self, ranks: Iterable[int], order: RankOrder) -> None:
         """Send an order to ranks; dead ranks do not get it."""
@@ -313,6 +362,27 @@ class RootClient:
                 take(answer.topology)
 
         self._request(GetTopology, answered)
+
+    def follow(self, take: Callable[[WorldTopology | None], None]) -> None:
+        """Call ``take`` with the topology, now and after each change.
+
+        None means that the root has died. ``take`` is called on a thread of this client, and
+        replaces an earlier one.
+        """
+
+        def ask() -> None:
+            if not self.is_alive:
+                take(None)
+            elif not self._is_stopping:
+                with contextlib.suppress(DistributedError):  # of a broken connection: cells say so
+                    self.look(take)
+
+        self._changes = ChangeWatch(ask)
+        self._changed()
+
+    def _changed(self) -> None:
+        if self._changes is not None:
+            self._changes.changed()
 
     def see_cells(self, take: Callable[[CellStatusReply], None]) -> None:
         """Ask how cells stand without waiting; ``take`` as in `look`."""
@@ -500,3 +570,5 @@ class RootClient:
                 take(message)
         else:
             self._on_news(message)
+            if isinstance(message, PartEnded | RankLost | Replaced):
+                self._changed()
