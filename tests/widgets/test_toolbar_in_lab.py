@@ -88,8 +88,12 @@ def test_start_watch_switch_and_stop(tmp_path):
         user.see()
         kept = user.saved()
         assert kept["metadata"]["phalanx"] == {"ranks": 3, "autodistributed": True}
-        assert [cell["source"] for cell in kept["cells"] if "phalanx" in str(cell["source"])] == [
-            "%load_ext phalanx\n%distributed start -n 2"
+        sources = ["".join(cell["source"]) for cell in kept["cells"]]
+        assert [source for source in sources if source.startswith(("%load", "%dist"))] == [
+            "%load_ext phalanx\n%distributed start -n 2",
+            "%distributed topology",
+            "%distributed stop\n%distributed start -n 3",
+            "%distributed stop",
         ]
 
 

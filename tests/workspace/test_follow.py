@@ -56,7 +56,7 @@ def test_cells_deaths_and_the_end_are_told(own, gate):
     told: list[tuple[str, ...] | None] = []
     own.follow(lambda t: told.append(t and tuple(rank.state for rank in t.ranks)))
     wait_until(lambda: told[-1:] == [("idle", "idle")], "the first state")
-    cell = threading.Thread(target=own.run, args=(gate.wait, [1]))
+    cell = threading.Thread(target=own.run, args=(gate.wait,), kwargs={"ranks": 1})
     cell.start()
     wait_until(lambda: told[-1] == ("idle", "busy"), "rank 1 is busy")
     gate.open()

@@ -55,8 +55,9 @@ class FakeHost implements Host {
     this.number.dispatchEvent(new Event("input"));
     if (key) this.press(key);
   }
-  press(key: string): void {
-    this.number.dispatchEvent(new KeyboardEvent("keydown", { key }));
+  /** Press a key; return whether the page does nothing else with it. */
+  press(key: string): boolean {
+    return !this.number.dispatchEvent(new KeyboardEvent("keydown", { key, cancelable: true }));
   }
 }
 
@@ -113,7 +114,7 @@ describe("the field", () => {
     host.busy = true;
     host.type("3");
     expect(host.action).toBe("Restart");
-    host.press("Enter");
+    expect(host.press("Enter")).toBe(true);
     await vi.waitFor(() => expect(host.ran).toEqual(["%distributed stop\n%distributed start -n 3"]));
     expect(host.asked.pop()).toBe("Restart with 3 ranks? All variables on the 2 ranks will be lost.");
     expect(host.find(".px-note").textContent).toBe("after the running cell");

@@ -110,8 +110,8 @@ class InputRequests:
             return self._with_prompt(prompt, is_command)
         return tuple(sorted(rank for rank, kind in self._needs if not kind))
 
-    def answer(self, question: Question, line: str | None) -> list[tuple[int, TypedLine]]:
-        """Append the typed answer to the log; return new entries and indices.
+    def answer(self, question: Question, line: str | None) -> list[TypedLine]:
+        """Append the typed answer to the log; return the new entries.
 
         ``@2 …`` and ``@0-1 …`` go to these ranks only, at any prompt. ``@@2 …`` is the literal line
         ``@2 …``. A password is never parsed.

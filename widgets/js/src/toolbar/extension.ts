@@ -63,7 +63,7 @@ async function plugin(): Promise<object> {
       },
       confirm: async (title, body, label) => {
         const buttons = [Dialog.cancelButton(), Dialog.warnButton({ label })];
-        return (await showDialog({ title, body, buttons })).button.accept;
+        return (await showDialog({ title, body, buttons, defaultButton: 0 })).button.accept;
       },
     };
   }

@@ -72,8 +72,10 @@ export class RankField {
     });
     this.disposables.on(this.number, "keydown", (event: KeyboardEvent) => {
       event.stopPropagation(); // the toolbar moves the focus with the arrows
-      if (event.key === "Enter") void this.change();
-      else if (event.key === "Escape") this.forget_typed();
+      if (event.key === "Escape") this.forget_typed();
+      if (event.key !== "Enter") return;
+      event.preventDefault(); // else the dialog that opens takes this Enter for its answer
+      void this.change();
     });
     this.disposables.on(this.apply, "click", () => void this.change());
     this.disposables.on(this.dots, "click", () => void this.host.run("%distributed topology"));

@@ -70,7 +70,12 @@ export interface Shared {
     NotebookActions: { run(notebook: Notebook, session: SessionContext): Promise<boolean> };
   };
   "@jupyterlab/apputils": {
-    showDialog(options: { title: string; body: string; buttons: Button[] }): Promise<{ button: Button }>;
+    showDialog(options: {
+      title: string;
+      body: string;
+      buttons: Button[];
+      defaultButton: number;
+    }): Promise<{ button: Button }>;
     Dialog: {
       cancelButton(): Button;
       warnButton(options: { label: string }): Button;
