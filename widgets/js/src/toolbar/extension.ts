@@ -11,7 +11,8 @@ import css from "./toolbar.css";
 
 export const NAME = "phalanx-toolbar"; // as in ../../../labextension/package.json
 const KEY = "phalanx"; // of the notebook's metadata
-const BEHIND = 10; // after the cell type of the usual toolbar
+const ITEM = "phalanx-ranks";
+const BEHIND = 10; // where the cell type usually is
 
 interface Offer {
   get(): Promise<() => unknown> | (() => unknown);
@@ -89,7 +90,12 @@ async function plugin(): Promise<object> {
     panel.sessionContext.kernelChanged.connect(follow);
     follow();
     model.metadataChanged.connect(redraw);
-    panel.toolbar.insertItem(BEHIND, "phalanx-ranks", widget);
+    // Notebook 7 has no items before; later ones would push the field to the end.
+    void panel.revealed.then(() => {
+      const { toolbar } = panel;
+      if (widget.isDisposed || toolbar.insertAfter("cellType", ITEM, widget)) return;
+      toolbar.insertItem(BEHIND, ITEM, widget);
+    });
     widget.disposed.connect(() => {
       panel.sessionContext.kernelChanged.disconnect(follow);
       model.metadataChanged.disconnect(redraw);

@@ -48,6 +48,7 @@ export interface Notebook {
 
 export interface Widget {
   readonly disposed: Signal<unknown>;
+  readonly isDisposed: boolean;
   setHidden(is_hidden: boolean): void;
   dispose(): void;
 }
@@ -55,8 +56,12 @@ export interface Widget {
 export interface NotebookPanel {
   readonly content: Notebook;
   readonly sessionContext: SessionContext;
-  readonly toolbar: { insertItem(index: number, name: string, widget: Widget): boolean };
-  readonly context: { readonly model: NotebookModel; readonly ready: Promise<void> };
+  readonly toolbar: {
+    insertAfter(at: string, name: string, widget: Widget): boolean;
+    insertItem(index: number, name: string, widget: Widget): boolean;
+  };
+  readonly context: { readonly model: NotebookModel };
+  readonly revealed: Promise<void>;
 }
 
 export interface Button {
