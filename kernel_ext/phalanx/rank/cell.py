@@ -14,7 +14,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import Any, Literal, NoReturn
 
 import numpy as np
@@ -187,8 +187,10 @@ class InterruptGate:
         """Return the name of the cell that runs, or None."""
         return self._running
 
-    def begin(self, cell: str) -> None:
+    def begin(self, cell: str, *, is_callback: bool = False) -> None:
         """Enter the cell.
+
+        ``is_callback``: it may run before a cell that was stopped and has not begun.
 
         Raises
         ------
@@ -199,7 +201,8 @@ class InterruptGate:
             self._running = cell
             self._is_sent = self._runs_code = False
             was_stopped = cell in self._stopped or self._is_closed
-            self._stopped.clear()
+            if not is_callback:
+                self._stopped.clear()
         if was_stopped:
             raise KeyboardInterrupt
 
@@ -285,6 +288,13 @@ class InterruptGate:
                 return False
             signal.pthread_kill(self._main_thread, NUDGE)
             return True
+
+
+def from_cell(traceback: TracebackType | None) -> TracebackType | None:
+    """Drop a traceback's frames before its first frame in a cell."""
+    while traceback is not None and not traceback.tb_frame.f_code.co_filename.startswith(CELL):
+        traceback = traceback.tb_next
+    return traceback
 
 
 def runs_cell() -> bool:

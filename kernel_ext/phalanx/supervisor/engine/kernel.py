@@ -36,6 +36,7 @@ from phalanx.distributed import (
 )
 from phalanx.errors import DistributedError
 from phalanx.protocol import (
+    CALLBACK,
     ENTRY,
     BindValues,
     CellBegan,
@@ -86,6 +87,7 @@ from phalanx.rank import (
     cut,
     enter,
     escape_surrogates,
+    from_cell,
     introduce,
     keep_no_outputs,
     leave_debuggers,
@@ -311,6 +313,8 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         self.shell._showtraceback = self._show_lines
         self.shell.show_usage_error = self._show_usage_error
         self.shell.ast_transformers.append(_BeforeCode(self._begin_code))
+        for kind in ("comm_open", "comm_msg", "comm_close"):
+            self.shell_handlers[kind] = partial(self._call_back, self.shell_handlers[kind])
         self._help = KernelHelp(self.shell, self.do_inspect, self._notify)
         self._orders_fd = channel.serve(self._on_order)
         self._end_fd = end_fd
@@ -674,6 +678,23 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
             "payload": [],
         }
 
+    def _call_back(
+        self, handle: Callable[..., None], stream: Any, ident: Any, message: dict[str, Any]
+    ) -> None:
+        """Handle a page's message to a widget; its callbacks can be stopped."""
+        try:
+            self._gate.begin(message["header"]["msg_id"], is_callback=True)
+            handle(stream, ident, message)
+        except KeyboardInterrupt as error:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            self._ended_in = {}
+            users = from_cell(error.__traceback__)
+            self.shell.showtraceback((KeyboardInterrupt, error, users), tb_offset=0)
+        finally:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            if self._gate.end():
+                self.io_loop.add_callback(self.io_loop.stop)
+
     def _enter_world(self, order: EnterWorld) -> None:
         """Join the present epoch between two cells; report the result."""
         error: BaseException | None = None
@@ -825,7 +846,10 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
             mlx.cut_evaluations(True)
         self.control_thread.io_loop.call_later(CUT_S, self._cut, cell)
         self._lines.stop(cell)
-        if self._gate.running == cell:
+        running = self._gate.running or ""
+        if running != cell and running.startswith(CALLBACK):  # the cell waits for its end
+            self._interrupt(running, f"{stop} of {running}")
+        if running == cell:
             self._notify(msgspec.structs.replace(self._held.stop(), cell=cell))
             self.control_thread.io_loop.call_later(TAKE_S, self._let_go, stop)
         self._gate.interrupt(cell)

@@ -122,6 +122,8 @@ class Cell:
         elif kind == "error":
             self._show_traceback(rank)
             self._tracebacks[rank] = "\n".join(content["traceback"]) + "\n"
+            if self._late is not None:  # of a callback or a thread: nothing else comes
+                self._show_traceback(rank)
         elif kind == "clear_output":
             self._put(Clear(rank, bool(content.get("wait"))))
         elif kind == "phalanx_page":
@@ -228,9 +230,12 @@ class Cell:
         A rank publishes a traceback before it fails, and its reply contains the same one. But
         `%run` of a script that fails, or a user's ``showtraceback()``, publishes one and continues.
         """
-        traceback = self._tracebacks.pop(rank, "")
-        if traceback:
-            self._put(Text(rank, "stderr", traceback))
+        self.show(rank, self._tracebacks.pop(rank, ""))
+
+    def show(self, rank: int, text: str) -> None:
+        """Show text in the error stream of a rank."""
+        if text:
+            self._put(Text(rank, "stderr", text))
 
 
 def _is_blank(data: Message) -> bool:
