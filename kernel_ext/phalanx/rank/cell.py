@@ -120,25 +120,41 @@ def say_left(value: str) -> str:
     return f"{value} ({_HINT})" if value and value != "None" else f"it {_HINT}"
 
 
-def prepare_cell_names(shell: Any) -> None:
-    """Name cells by a hash of their text; mark the running cell.
+def prepare_cell_names(shell: Any) -> Callable[[str, int], None]:
+    """Name cells by a hash; in tracebacks by the notebook's number.
 
-    A cell has the same file name on all ranks, so that equal output is equal. IPython's name
-    ``In[7]`` would count the cells of this rank, and the notebook has another count.
+    A cell has the same file name on all ranks, so that equal output is equal. IPython's own count
+    is of the cells of this rank, and the notebook has another count.
+
+    Returns
+    -------
+    callable
+        Takes the client and the number of each cell before it runs; 0: the cell has no number. Of
+        an earlier client's cells no number is shown: another notebook counts anew.
     """
     from IPython.core import oinspect
 
     newest = ""
+    now = "", 0
+    numbers: dict[str, tuple[str, int]] = {}  # by file name
+
+    def begin(client: str, number: int) -> None:
+        nonlocal now
+        now = client, number
 
     def name_of(_raw: str, transformed_code: str, _number: int) -> str:
         nonlocal newest
         digest = hashlib.sha256(transformed_code.encode(errors="replace")).hexdigest()
         newest = f"{CELL}{digest[:8]}>"
+        numbers[newest] = now
         return newest
 
     def words_for(name: str) -> tuple[str, str] | None:
         if not name.startswith(CELL):
             return None  # not a cell: IPython names the file
+        client, number = numbers.get(name, ("", 0))
+        if number and client == now[0]:
+            return "Cell", f"In[{number}]"
         return ("This" if name == newest else "Earlier"), "cell"
 
     def file_of(thing: Any) -> str | None:
@@ -149,6 +165,7 @@ def prepare_cell_names(shell: Any) -> None:
     oinspect.find_file = file_of  # the original joins a cell's name to the current folder
     shell.compile.get_code_name = name_of
     shell.compile.format_code_name = words_for
+    return begin
 
 
 class InterruptGate:

@@ -236,7 +236,8 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
     """Run the cells of one rank; `serve` prepares the kernel after registration.
 
     Cells are execute requests with a cell's name in their metadata
-    (``{"phalanx": {"cell": ...}}``); ``"lost"`` lists the dead ranks that the cell runs without.
+    (``{"phalanx": {"cell": ...}}``); ``"lost"`` lists the dead ranks that the cell runs without,
+    and ``"number"`` is that of the notebook's cell.
     With a ``"task"`` (`RankTask`) the kernel performs the task instead of code, so names bound by
     the user cannot interfere. A request to call a function (ipyparallel's) is a cell if its
     metadata have ``"is_cell"``. Other requests run as in any engine.
@@ -303,7 +304,7 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         self.session.pack = packs_anything(self.session.pack)
         keep_no_outputs(self.shell)
         prepare_bars(lambda: widgets.is_on)
-        prepare_cell_names(self.shell)
+        self._name_cell = prepare_cell_names(self.shell)
         prepare_debuggers(self.shell)
         prepare_exit(self.shell)
         prepare_own_magics(self.shell)
@@ -584,6 +585,7 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         """Prepare the start of a cell; the caller then opens the gate."""
         self._notify(CellBegan(cell))
         self._cell_parent = self.get_parent("shell")
+        self._name_cell(cell.rpartition(":")[0], said.get("number", 0))
         self._lines.begin(cell, said.get("lost", ()))
         self._stdin.forget()
         restore_names(self.shell.user_ns, self._names)

@@ -61,6 +61,7 @@ class Cell:
 
     is_announced = True  # whether the root knows the cell by name
     has_reply = False  # whether the cell needs the ranks' replies: they have values
+    number = 0  # of the notebook's cell, which tracebacks name; 0: none
     nbytes = 0  # size of the request to each rank, if large
 
     def __init__(

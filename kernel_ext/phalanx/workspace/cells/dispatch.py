@@ -117,6 +117,8 @@ class Dispatch:
         }
 
         said: Message = {"cell": cell.name, "lost": cell.lost, "widgets": self.widgets.is_live}
+        if cell.number:
+            said["number"] = cell.number
         if not is_code:
             said["task"] = msgspec.to_builtins(work)
         message_id = _message_id(cell.name, rank)

@@ -438,6 +438,7 @@ class CellRunner:
             until_it_is_over.enter_context(ctrl_c(lambda: events.put(StopRequest())))
             here, lost = self._begin_cell(name, chosen, view, events, is_all=ranks is None)
             cell = Cell(name, here, events, lost)
+            cell.number = view.cell_number
             if isinstance(work, str) and work.strip() != POST_MORTEM:
                 self._last_cell = name
             outcome = self._execute(cell, work, view, timeout=timeout, max_lines=max_lines)
