@@ -26,11 +26,13 @@ from phalanx.protocol import Limit, SweepProgress, SweepRun
 class FakeWorkspace:
     """What `phalanx bench` uses of a workspace; the real one is used by the slow test below."""
 
+    size = 2
     n_wrong = 0
     failure: Exception | None = None
 
     @classmethod
-    def start(cls, n=4, *, name=None, linger=600.0, transport="any"):
+    def start(cls, n=4, **options):
+        cls.started = {"n": n, **options}
         return cls()
 
     def __enter__(self):
@@ -121,7 +123,7 @@ def test_nothing_asked(capsys):
         (["bench", "-b", "1", "-e", "1E"], "1 EiB on 2 ranks needs 3 EiB of memory per rank"),
         (
             ["bench", "--frobnicate"],
-            "there is no option '--frobnicate'; there are: -h, --help, -n, --ranks",
+            "there is no option '--frobnicate'; there are: -h, --help, -n, --repeat-hosts",
         ),
         (["lab", "--port", "70000"], "70000 is no port"),
         (["launch", "--qqqqq", "x.py"], "there is no option '--qqqqq'; see phalanx launch --help"),
@@ -220,6 +222,15 @@ def test_lab_becomes_jupyterlab(tmp_path, monkeypatch, capsys):
     )
     # A cell finds `phalanx`, whether or not its environment is activated.
     assert env["PATH"] == f"{sysconfig.get_path('scripts')}{os.pathsep}/somewhere"
+
+
+def test_bench_starts_its_ranks_on_the_hosts_that_are_named(workspace, capsys):
+    words = ["--hosts", "a,b:2222", "-n", "3", "--python", "/p", "--ssh-arg=-4", "--env", "A=1"]
+    assert main(["bench", *words]) == 0
+    its = workspace.started
+    assert (its["hosts"], its["n"], its["python"]) == ("a,b:2222", 3, "/p")
+    assert (its["ssh_args"], its["env"]) == (("-4",), ["A=1"])
+    assert "# 2 ranks on a,b:2222, 20 iterations" in capsys.readouterr().out
 
 
 def test_lab_without_jupyterlab_names_the_command(monkeypatch, capsys, tmp_path):

@@ -17,7 +17,7 @@ from phalanx.magics.arguments import line_parser, subcommands
 COMMANDS = subcommands(_parser())
 REACHING = {
     "%distributed start": subcommands(line_parser())["start"],
-    **{f"phalanx {name}": COMMANDS[name] for name in ("launch", "doctor", "config")},
+    **{f"phalanx {name}": COMMANDS[name] for name in ("launch", "bench", "doctor", "config")},
 }
 # Options of one command that others lack, although they are about hosts, each with its reason.
 OF_ONE = {

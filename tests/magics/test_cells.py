@@ -285,11 +285,19 @@ def test_what_one_stream_flushes_stands_below_what_the_other_has_written(ranks):
     assert shown == [(name, f"[0-1] {text}\n") for name, text in expected]
 
 
-def test_a_traceback_tells_this_cell_from_an_earlier_one(ranks):
+def test_a_traceback_names_cells_by_the_notebooks_number(ranks):
     assert run(ranks, "def fails():\n    1 / 0").status == "ok"
+    number = ranks.run("0").outputs[0]["execution_count"]
     text = ANSI.sub("", run(ranks, "x = 1\nfails()").text)
+    assert f"\nCell In[{number + 1}], line 2\n" in text
+    assert f"\nCell In[{number - 1}], line 2, in fails()\n" in text
+
+
+def test_a_traceback_of_code_in_a_call_names_no_cell(ranks):
+    assert run(ranks, "def fails():\n    1 / 0").status == "ok"
+    text = ANSI.sub("", ranks.run("ws.run('x = 1\\nfails()')").text)
     assert "\nThis cell, line 2\n" in text
-    assert "\nEarlier cell, line 2, in fails()\n" in text
+    assert re.search(r"\nCell In\[\d+\], line 2, in fails\(\)\n", text)
 
 
 def test_errors_that_differ_in_their_texts_have_one_traceback(ranks):
@@ -297,7 +305,7 @@ def test_errors_that_differ_in_their_texts_have_one_traceback(ranks):
     text = ANSI.sub("", result.text)
     assert text.startswith("rank 0:\n")
     assert text.endswith("\nand 1 more like it:\n  rank 1: ValueError: no 1\n")
-    assert text.count("This cell, line 2, in fails(x)\n") == 1
+    assert len(re.findall(r"Cell In\[\d+\], line 2, in fails\(x\)\n", text)) == 1
 
 
 @pytest.mark.parametrize(
@@ -361,7 +369,7 @@ def test_a_cell_that_is_no_python_is_told_once(ranks, code, kind, shown):
     result = ranks.run(f"%%distributed\n{code}")
     assert result.error.startswith(f"{kind}: ranks 0-1: {kind}: ")
     text = ANSI.sub("", result.text)
-    assert text.startswith("ranks 0-1:\n  This cell, line ")
+    assert re.match(r"ranks 0-1:\n  Cell In\[\d+\], line ", text)
     assert shown in text
     assert text.count(f"{kind}: ") == 1
     assert "Traceback" not in text

@@ -303,13 +303,13 @@ def test_a_pipe_and_a_plain_terminal_have_no_status(monkeypatch):
 
 
 def test_a_run_without_a_person_has_no_status():
-    """An emptied status line would stay in the saved notebook as an output without data."""
+    """Its last line would stay in the saved notebook."""
     for is_watched in (True, False):
         shell = SimpleNamespace(kernel=SimpleNamespace(_allow_stdin=is_watched))
         assert tables_module.status_for(shell).is_shown is is_watched
 
 
-def test_a_status_that_stays_the_same_costs_nothing(monkeypatch):
+def test_a_status_that_stays_the_same_costs_nothing_and_none_is_emptied(monkeypatch):
     sent = []
     monkeypatch.setattr(
         tables_module, "publish_display_data", lambda data, metadata, **more: sent.append(data)
@@ -317,4 +317,4 @@ def test_a_status_that_stays_the_same_costs_nothing(monkeypatch):
     status = tables_module.KernelStatus()
     for text in ("a", "a", "b", "", ""):
         status.show(text)
-    assert sent == [{"text/plain": "a"}, {"text/plain": "b"}, {}]
+    assert sent == [{"text/plain": "a"}, {"text/plain": "b"}]

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
+from support.inside import lose_callback_ends_code
 from support.notebooks.notebook_kernel import NotebookKernel
 from support.patience import TOGETHER
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.slow
+ANSI = re.compile(r"\x1b\[[0-9;]*m")
 VIEW = "application/vnd.jupyter.widget-view+json"
 
 
@@ -144,15 +148,77 @@ def test_a_tab_for_each_rank(ranks):
         assert f"{rank + 10}" in text
 
 
-def test_nothing_is_left_of_a_rank_that_dies_or_is_replaced_or_stopped(ranks):
-    before = set(ranks.models)
-    run(ranks, "import ipywidgets as w\nlabel = w.Label('here')\nlabel")
-    assert len(set(ranks.models) - before) >= 2
+FOREVER = (
+    "import ipywidgets as w, time\n"
+    "box = w.Checkbox()\n"
+    "def heard(change):\n"
+    "    print('begun', flush=True)\n"
+    "    while True: time.sleep(0.01)\n"
+    "box.observe(heard, 'value')\n"
+    "box"
+)
+
+
+@pytest.mark.parametrize("how", ["magic", "button", "a cell behind it"])
+def test_a_callback_that_does_not_end_is_stopped(ranks, how):
+    cell = ranks.submit(f"%%distributed --ranks 1\n{FOREVER}")
+    (box,) = views(cell.result())
+    ranks.move(box, value=True)
+    cell.until_late(lambda its: "[1] begun" in its.text)
+    if how == "magic":
+        assert ranks.run("%distributed interrupt").stdout == "asked rank 1 to stop\n"
+    elif how == "button":
+        ranks.interrupt()
+    else:
+        behind = ranks.submit("%%distributed\nprint('runs on', rank)")
+        behind.until(lambda its: "▸" in its.text)
+        ranks.interrupt()
+        assert behind.result().error.startswith("KeyboardInterrupt")
+    cell.until_late(lambda its: "KeyboardInterrupt" in its.text)
+    text = ANSI.sub("", cell.result_so_far.text)
+    assert "in heard(change)" in text
+    assert "phalanx/" not in text
+    assert lines(run(ranks, "box.value", "--ranks 1")) == ["[1] Out: True"]
+
+
+def test_what_a_callback_raises_or_its_thread_prints_is_shown_below_its_cell(ranks):
+    cell = ranks.submit(
+        "%%distributed --ranks 1\n"
+        "import ipywidgets as w, threading\n"
+        "box, goes = w.Checkbox(), threading.Event()\n"
+        "def later():\n"
+        "    goes.wait(); print('printed later')\n"
+        "def heard(change):\n"
+        "    threading.Thread(target=later).start(); 1 / 0\n"
+        "box.observe(heard, 'value')\n"
+        "box"
+    )
+    (box,) = views(cell.result())
+    ranks.move(box, value=True)
+    cell.until_late(lambda its: "ZeroDivisionError" in its.text)
+    run(ranks, "goes.set()", "--ranks 1")
+    cell.until_late(lambda its: "[1] printed later" in its.text)
+
+
+def test_the_end_of_a_cell_frees_a_widget_whose_end_was_lost(ranks):
+    """The rank tells the end of a callback once, and a broken connection may lose it."""
+    box = views(run(ranks, "import ipywidgets as w\nbox = w.Checkbox()\nbox"))[1]
+    assert ranks.run(lose_callback_ends_code("ws")).status == "ok"
+    ranks.move(box, value=True)
+    moved = ranks.move(box, value=False)
+    run(ranks, "pass")
+    wait_for(ranks, lambda: any(its == moved for its, _ in ranks.echoes), "the echo of the last")
+    ranks.end_ranks()
+
+
+def test_widgets_of_a_rank_that_is_replaced_or_stopped_stay_disabled_and_no_comm_is_left(ranks):
+    first, second = views(run(ranks, "import ipywidgets as w\nw.IntSlider(value=7 + rank)"))
     ranks.run("%distributed restart 1 --force")
-    ranks.take(0.1)
-    left = {its for its in set(ranks.models) - before if ranks.models[its].get("value") == "here"}
-    assert len(left) == 1
+    wait_for(ranks, lambda: ranks.models[second]["disabled"], "the slider of rank 1 is disabled")
+    assert not ranks.models[first]["disabled"]
     ranks.run("%distributed stop")
-    wait_for(ranks, lambda: not left & set(ranks.models), "the last comm is closed")
+    wait_for(ranks, lambda: ranks.models[first]["disabled"], "the slider of rank 0 is disabled")
+    assert [ranks.models[its]["value"] for its in (first, second)] == [7, 8]
+    ranks.move(first, value=50)
     comms = "get_ipython().kernel.comm_manager.comms.values()"
     assert ranks.run(f"[its for its in {comms} if hasattr(its, 'rank')]").text.strip() == "[]"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from importlib import metadata
 
 import msgspec
 import pytest
@@ -38,7 +39,7 @@ from phalanx.protocol.host import (
 from phalanx.protocol.scripts import cost
 from phalanx.supervisor.health.liveness import ClockOffset
 from phalanx.supervisor.hosts.connection import LOOK_EVERY_S
-from phalanx.supervisor.hosts.host_set import HostSet, versions_here
+from phalanx.supervisor.hosts.host_set import HostSet, say_differing, versions_here
 from phalanx.supervisor.processes import streams
 from phalanx.supervisor.processes.streams import OutputWindow
 
@@ -328,6 +329,26 @@ def test_another_version_is_not_up_and_both_are_named(monkeypatch):
         await far.hear(Evicted)
 
     play(monkeypatch, scene)
+
+
+def test_another_torch_or_mlx_is_named_whatever_its_build(monkeypatch):
+    installed = {"torch": "2.9.0+cpu", "mlx": "0.32"}
+
+    def version(name):
+        if name not in installed:
+            raise metadata.PackageNotFoundError(name)
+        return installed[name]
+
+    monkeypatch.setattr(metadata, "version", version)
+    here = versions_here()
+    assert (here.numpy, here.torch, here.mlx) == ("", "2.9.0", "0.32")
+    there = {"b": Versions("9.9", here.python, "2.8.0"), "c": Versions(torch="2.9.0", mlx="0.1")}
+    assert say_differing(here, there) == (
+        "torch is 2.8.0 on b and 2.9.0 here: results may differ; "
+        "there: python -m pip install torch==2.9.0. "
+        "mlx is 0.1 on c and 0.32 here: results may differ; "
+        "there: python -m pip install mlx==0.32"
+    )
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,7 @@ __all__ = [
     "engines",
     "has_replaced",
     "is_running",
+    "lose_callback_ends_code",
     "n_unanswered",
     "replace_step",
     "root_address",
@@ -161,3 +162,13 @@ async def watch_ranks(root: Any, host: Any, report: Callable[[Any], None]) -> No
     agent._host = host
     agent._report = report
     await agent._watch_ranks()
+
+
+def lose_callback_ends_code(ws: str) -> str:
+    """Code for a kernel: lose what ranks tell of the ends of widgets' callbacks."""
+    return (
+        f"relay = {ws}._life.runner._dispatch.widgets\n"
+        "take = relay.on_published\n"
+        "relay.on_published = lambda rank, cell, message: (\n"
+        "    message['header']['msg_type'] != 'status' and take(rank, cell, message))"
+    )

@@ -43,6 +43,11 @@ CELLS = [
 _HAS_TWO_AT_77 = """() => [...document.querySelectorAll('.widget-readout')]
     .filter(its => its.innerText.trim() === '77').length >= 2"""
 
+_ARE_DISABLED = """() => {
+    const sliders = [...document.querySelectorAll('.noUi-target')];
+    return sliders.length >= 2 && sliders.every(its => its.hasAttribute('disabled'));
+}"""
+
 
 class Mover(Onlooker):
     """Somebody who moves sliders with the keyboard."""
@@ -101,3 +106,6 @@ def test_a_slider_a_bar_an_output_and_tabs(tmp_path):
         mover.page.keyboard.press("ArrowLeft")
         mover.see("rank 0 captures 76")
         mover.run_and_see(7, "stopped the 2 ranks")
+        # The sliders stay with their last values, and nobody can move them.
+        mover.page.wait_for_function(_ARE_DISABLED, timeout=PATIENCE_MS)
+        mover.look("stopped")

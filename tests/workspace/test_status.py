@@ -32,7 +32,7 @@ def test_a_short_cell_shows_and_asks_nothing():
     view, asked = View(), []
     status = CellStatusLine((0, 1), view, lambda: asked.append(1), 10.0)
     status.step({0, 1}, (), (), 10.99)
-    status.close()
+    status.close(11.0)
     assert (view.said, asked) == ([], [])
 
 
@@ -44,7 +44,7 @@ def test_a_view_without_a_place_asks_nothing():
     assert asked == []
 
 
-def test_a_long_cell_is_told_twice_a_second_and_emptied():
+def test_a_long_cell_is_told_twice_a_second_and_says_how_long_it_took():
     view, asked = View(), []
     status = CellStatusLine((0, 1, 2), view, lambda: asked.append(1), 0.0)
     status.step({0, 1, 2}, (), (), 1.0)
@@ -52,15 +52,16 @@ def test_a_long_cell_is_told_twice_a_second_and_emptied():
     status.take(world(r2="in all_sum #7"))
     status.step({1, 2}, (), (), 1.5)
     status.step({1, 2}, (1,), (), 2.5)
-    status.close()
+    status.close(3.0)
     assert view.said == [
         "▸ 1 s · running 0-2",
         "▸ 1 s · done 0 · running 1 · rank 2 in all_sum #7",
         "▸ 2 s · done 0 · rank 2 in all_sum #7 · waiting for input 1",
+        "▸ took 3 s",
         "",
     ]
-    status.close()
-    assert len(view.said) == 4
+    status.close(4.0)
+    assert len(view.said) == 5
 
 
 def test_a_root_that_does_not_answer_is_asked_once():

@@ -21,7 +21,14 @@ from phalanx.distributed.bench import (
     sizes_between,
 )
 from phalanx.errors import did_you_mean
-from phalanx.hosts import count_of
+from phalanx.hosts import (
+    add_host_arguments,
+    count_of,
+    host_options,
+    launcher_lines,
+    named_hosts,
+    recognise_job,
+)
 from phalanx.widgets import HEADER, format_measurement, sweep_model, sweep_words
 
 from .common import machine_header
@@ -31,10 +38,18 @@ if TYPE_CHECKING:
     from phalanx.workspace import Sweep
 
 DESCRIPTION = (
-    "Starts ranks on this machine, measures an operation at growing sizes, verifies every result "
-    "against numpy and prints nccl-tests' columns. Times are the slowest rank's medians. Below them: "
-    "what this machine can do without us, the cost model that fits, and where the algorithm changes."
+    "Starts ranks on this machine or on several hosts, measures an operation at growing sizes, "
+    "verifies every result against numpy and prints nccl-tests' columns. Times are the slowest rank's "
+    "medians. Below them: what this machine can do without us, the cost model that fits, and where "
+    "the algorithm changes."
 )
+EPILOG = f"""\
+{launcher_lines()}
+
+examples:
+  phalanx bench -n 4 --op all_gather -e 256M
+  phalanx bench --hosts a,b -n 2
+"""
 
 PASSES_ON = False
 
@@ -58,9 +73,8 @@ def _one_of(what: str, names: Sequence[str]) -> Callable[[str], str]:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``phalanx bench``."""
-    parser.add_argument(
-        "-n", "--ranks", type=count_of("the number of ranks"), default=2, help="ranks to start"
-    )
+    text = "number of ranks (default 2), or of ranks on each host (default: its slots, else 1)"
+    add_host_arguments(parser.add_argument, helps={"-n": text})
     parser.add_argument(
         "--op",
         type=_one_of("operation", OPERATIONS),
@@ -97,12 +111,17 @@ def run(options: argparse.Namespace, rest: Sequence[str]) -> int:  # noqa: ARG00
     """Measure and print; return 1 if any element was wrong."""
     # Check before starting ranks, so that a mistake is reported at once.
     sizes = sizes_between(options.begin, options.end, options.factor)
-    check_request(options.op, options.dtype, options.iters, ranks=options.ranks)
-    check_memory(sizes, options.ranks, available_memory())
+    note = recognise_job(options, options.n)
+    is_here = named_hosts(options) is None and not options.nodes
+    if is_here:
+        options.n = options.n or 2
+        check_request(options.op, options.dtype, options.iters, ranks=options.n)
+        check_memory(sizes, options.n, available_memory())
     from phalanx.workspace import Workspace
 
-    _print_header(options)
-    with Workspace.start(options.ranks, linger=0.0, transport=options.transport) as workspace:
+    hosts = host_options(options)
+    with Workspace.start(**hosts, linger=0.0, transport=options.transport) as workspace:
+        _print_header(options, workspace.size, note)
         sweep = workspace.bench(
             options.op,
             begin=options.begin,
@@ -152,14 +171,18 @@ def _print_footer(sweep: Sweep, *, as_json: bool) -> None:
         print("".join(f"# {line}\n" for line in sweep_words(sweep.points, sweep.limits)), end="")
 
 
-def _print_header(options: argparse.Namespace) -> None:
+def _print_header(options: argparse.Namespace, n_ranks: int, note: str) -> None:
     machine = machine_header()
     if options.json:
         print(json.dumps({"machine": machine}), flush=True)
         return
     for name, value in machine.items():
         print(f"# {name}: {value}")
-    print(f"# {options.ranks} ranks, {options.iters} iterations, median of the slowest rank")
+    if note:
+        print(f"# {note}")
+    hosts = options.hosts or options.hostfile or options.launcher
+    where = f" on {hosts}" if hosts else ""
+    print(f"# {n_ranks} ranks{where}, {options.iters} iterations, median of the slowest rank")
     print(HEADER, flush=True)
 
 

@@ -1,6 +1,6 @@
 """Parse the options of commands that reach hosts.
 
-`phalanx launch`, `doctor` and `config` and `%distributed start` take the same options
+`phalanx launch`, `bench`, `doctor` and `config` and `%distributed start` take the same options
 (`add_host_arguments`), also those that have no effect in one of them.
 """
 
@@ -180,6 +180,22 @@ def _words(option: str, texts: list[str]) -> tuple[str, ...]:
     except ValueError as error:
         msg = f"{option}: {error}"
         raise ValueError(msg) from None
+
+
+def host_options(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the keyword arguments of `Workspace.start` for hosts.
+
+    Raises
+    ------
+    ValueError
+        Quotes are unbalanced, or scheduler options have no scheduler.
+    """
+    names = (
+        "n", "hosts", "hostfile", "python", "cwd", "env", "interface", "launcher", "boot_timeout",
+        "connections_per_ip",
+    )  # fmt: skip
+    said = {name: getattr(options, name) for name in names}
+    return {"ssh_args": ssh_words(options), "job": job_options(options), **said}
 
 
 def named_hosts(options: argparse.Namespace) -> Hostfile | None:

@@ -22,10 +22,9 @@ from phalanx.errors import did_you_mean
 from phalanx.hosts import (
     add_host_arguments,
     count_of,
-    job_options,
+    host_options,
     launcher_lines,
     seconds,
-    ssh_words,
 )
 from phalanx.protocol import GRACE_S, WorldTopology
 from phalanx.workspace import MAX_LINES, resolve_placement
@@ -137,12 +136,9 @@ def start_options(options: argparse.Namespace) -> dict[str, Any]:
         The quotes of the words for ssh do not match, or scheduler options have no scheduler.
     """
     names = (
-        "n", "hosts", "hostfile", "name", "linger", "heartbeat_timeout", "transport", "detach",
-        "auto_restart", "grace", "python", "cwd", "env", "interface", "launcher", "boot_timeout",
-        "connections_per_ip",
+        "name", "linger", "heartbeat_timeout", "transport", "detach", "auto_restart", "grace",
     )  # fmt: skip
-    said = {name: getattr(options, name) for name in names}
-    return {"ssh_args": ssh_words(options), "job": job_options(options), **said}
+    return {**host_options(options), **{name: getattr(options, name) for name in names}}
 
 
 class UsageMistake(Exception):
@@ -325,7 +321,7 @@ def line_parser() -> argparse.ArgumentParser:
         default=True,
         help="run the cells of %%%%distributed --every-start on the new ranks (default: yes)",
     )
-    action("interrupt", "Stop the cell that runs, from another thread or a widget.")
+    action("interrupt", "Stop the cell that runs (from another thread), or a callback of a widget.")
     attach = action("attach", "Come back to ranks that run, and to the cell they run.")
     attach.add_argument(
         "name",

@@ -199,22 +199,30 @@ class DistributedMagics(Magics):  # type: ignore[misc]
     def _cell(self, line: str, cell: str) -> None:
         options = parse(cell_parser(), line)
         workspace = self._running()
+        number = self.shell.displayhook.prompt_count  # the count is of the next cell, or of this
+        has_tabs = options.view == "tabs"
         workspace.run(
             cell,
             ranks=self._chosen(options, workspace),
             timeout=options.timeout,
-            view=self._view(workspace, options.label, has_tabs=options.view == "tabs"),
+            view=self._view(workspace, options.label, has_tabs=has_tabs, cell_number=number),
             max_lines=options.max_lines,
             every_start=options.every_start,
             values=False,
         )
 
     def _view(
-        self, workspace: Workspace, label: Label = "rank", *, has_tabs: bool = False
+        self,
+        workspace: Workspace,
+        label: Label = "rank",
+        *,
+        has_tabs: bool = False,
+        cell_number: int = 0,
     ) -> NotebookView:
         hosts = hosts_of(workspace.topology()) if label == "host" else {}
         kind = TabsView if has_tabs else NotebookView
-        return kind(self.shell, label=label, hosts=hosts, named=self._named)
+        named, number = self._named, cell_number
+        return kind(self.shell, label=label, hosts=hosts, named=named, cell_number=number)
 
     def _line(self, line: str) -> None:
         first, _, words = line.strip().partition(" ")

@@ -318,7 +318,8 @@ class Figures:
 class KernelStatus:
     """A status line in a display of its own.
 
-    At the end the display is emptied: a display without data takes no space in a notebook.
+    Jupyter cannot remove one output, and an emptied one would stay in the saved notebook as an
+    output without data. So the last line stays.
     """
 
     is_shown = True  # whether `show` shows anything at all
@@ -330,16 +331,15 @@ class KernelStatus:
     def show(self, text: str) -> None:
         """Show the line in place of the one before.
 
-        The same text again sends nothing.
+        The same text again, and empty text, send nothing.
         """
-        if text == self._text:
+        if text in ("", self._text):
             return
         self._text = text
         is_update = bool(self._display_id)
         self._display_id = self._display_id or str(uuid.uuid4())
-        data = {"text/plain": text} if text else {}
         transient = {"display_id": self._display_id}
-        publish_display_data(data, {}, transient=transient, update=is_update)
+        publish_display_data({"text/plain": text}, {}, transient=transient, update=is_update)
 
     def lift(self) -> None:
         """Do nothing: the line has a place of its own."""

@@ -221,6 +221,8 @@ class NotebookView:
         The host name of each rank, for ``label="host"``.
     named : dict, optional
         The figures that ranks may update, of all cells of a notebook.
+    cell_number : int, optional
+        The notebook's number of the cell, for tracebacks.
     """
 
     def __init__(
@@ -230,8 +232,10 @@ class NotebookView:
         label: Label = "rank",
         hosts: Mapping[int, str] | None = None,
         named: Named | None = None,
+        cell_number: int = 0,
     ) -> None:
         self._shell = shell
+        self.cell_number = cell_number
         self._label = label
         self._hosts = hosts or {}
         self._figures = Figures(self._prefix, {} if named is None else named)

@@ -46,6 +46,7 @@ from .client import (
     WorkspaceRecord,
 )
 from .rank import (
+    CALLBACK,
     ENTRY,
     MOST_RANKS,
     Activity,
@@ -150,6 +151,7 @@ from .records import (
 )
 
 __all__ = [
+    "CALLBACK",
     "ENTRY",
     "GRACE_S",
     "LIMITS_MIME",

@@ -212,13 +212,15 @@ class HostBoot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Versions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Versions of numpy and Python on a host; "": unknown.
+    """Versions of libraries and Python on a host; "": unknown.
 
     ``python`` has the major and minor number only.
     """
 
     numpy: str = ""
     python: str = ""
+    torch: str = ""
+    mlx: str = ""
 
 
 class HostUp(msgspec.Struct, frozen=True, tag="host_up", forbid_unknown_fields=True):

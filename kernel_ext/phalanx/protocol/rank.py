@@ -341,6 +341,9 @@ class TypedLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 ENTRY = "the entry into the world"  # the cell that a rank runs while it enters
+# The id of a page's message to a widget begins so. A rank handles it as a cell of that name, which
+# a `StopCell` can stop.
+CALLBACK = "callback-"
 
 
 class StopCell(msgspec.Struct, frozen=True, tag="stop_cell", forbid_unknown_fields=True):

@@ -14,7 +14,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import Any, Literal, NoReturn
 
 import numpy as np
@@ -120,25 +120,41 @@ def say_left(value: str) -> str:
     return f"{value} ({_HINT})" if value and value != "None" else f"it {_HINT}"
 
 
-def prepare_cell_names(shell: Any) -> None:
-    """Name cells by a hash of their text; mark the running cell.
+def prepare_cell_names(shell: Any) -> Callable[[str, int], None]:
+    """Name cells by a hash; in tracebacks by the notebook's number.
 
-    A cell has the same file name on all ranks, so that equal output is equal. IPython's name
-    ``In[7]`` would count the cells of this rank, and the notebook has another count.
+    A cell has the same file name on all ranks, so that equal output is equal. IPython's own count
+    is of the cells of this rank, and the notebook has another count.
+
+    Returns
+    -------
+    callable
+        Takes the client and the number of each cell before it runs; 0: the cell has no number. Of
+        an earlier client's cells no number is shown: another notebook counts anew.
     """
     from IPython.core import oinspect
 
     newest = ""
+    now = "", 0
+    numbers: dict[str, tuple[str, int]] = {}  # by file name
+
+    def begin(client: str, number: int) -> None:
+        nonlocal now
+        now = client, number
 
     def name_of(_raw: str, transformed_code: str, _number: int) -> str:
         nonlocal newest
         digest = hashlib.sha256(transformed_code.encode(errors="replace")).hexdigest()
         newest = f"{CELL}{digest[:8]}>"
+        numbers[newest] = now
         return newest
 
     def words_for(name: str) -> tuple[str, str] | None:
         if not name.startswith(CELL):
             return None  # not a cell: IPython names the file
+        client, number = numbers.get(name, ("", 0))
+        if number and client == now[0]:
+            return "Cell", f"In[{number}]"
         return ("This" if name == newest else "Earlier"), "cell"
 
     def file_of(thing: Any) -> str | None:
@@ -149,6 +165,7 @@ def prepare_cell_names(shell: Any) -> None:
     oinspect.find_file = file_of  # the original joins a cell's name to the current folder
     shell.compile.get_code_name = name_of
     shell.compile.format_code_name = words_for
+    return begin
 
 
 class InterruptGate:
@@ -187,8 +204,10 @@ class InterruptGate:
         """Return the name of the cell that runs, or None."""
         return self._running
 
-    def begin(self, cell: str) -> None:
+    def begin(self, cell: str, *, is_callback: bool = False) -> None:
         """Enter the cell.
+
+        ``is_callback``: it may run before a cell that was stopped and has not begun.
 
         Raises
         ------
@@ -199,7 +218,8 @@ class InterruptGate:
             self._running = cell
             self._is_sent = self._runs_code = False
             was_stopped = cell in self._stopped or self._is_closed
-            self._stopped.clear()
+            if not is_callback:
+                self._stopped.clear()
         if was_stopped:
             raise KeyboardInterrupt
 
@@ -285,6 +305,13 @@ class InterruptGate:
                 return False
             signal.pthread_kill(self._main_thread, NUDGE)
             return True
+
+
+def from_cell(traceback: TracebackType | None) -> TracebackType | None:
+    """Drop a traceback's frames before its first frame in a cell."""
+    while traceback is not None and not traceback.tb_frame.f_code.co_filename.startswith(CELL):
+        traceback = traceback.tb_next
+    return traceback
 
 
 def runs_cell() -> bool:

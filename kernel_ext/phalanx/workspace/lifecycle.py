@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +12,7 @@ from phalanx.errors import DistributedError
 from phalanx.protocol import BootProgress, FromRoot, OwnershipTransferred
 
 from .cells.runner import CellRunner
+from .cells.widget_relay import notebook_kernel
 from .connection.connect import Connection
 from .connection.root_client import RootClient
 from .connection.transport import SocketThread
@@ -43,7 +43,7 @@ class Lifecycle:
         self.runner: CellRunner | None = None
         self._news_lock = threading.Lock()
         self._early: list[FromRoot] = []  # messages that came before the runner was made
-        self._unwatch_shutdown: Callable[[], None] = lambda: None
+        self._unwatch_kernel: Callable[[], None] = lambda: None
         try:
             self.thread = SocketThread(
                 f"phalanx-{self._name}",
@@ -80,7 +80,7 @@ class Lifecycle:
             self.runner = runner
         runner.begin(is_new=is_new)
         atexit.register(self._at_exit)
-        self._unwatch_shutdown = _watch_shutdown(self._on_shutdown)
+        self._unwatch_kernel = _watch_kernel(self._on_shutdown, self._on_stop_button)
 
     @property
     def is_running(self) -> bool:
@@ -134,8 +134,8 @@ class Lifecycle:
     def _forget_ends(self) -> None:
         """Remove the handlers for process exit and kernel shutdown."""
         atexit.unregister(self._at_exit)
-        self._unwatch_shutdown()
-        self._unwatch_shutdown = lambda: None
+        self._unwatch_kernel()
+        self._unwatch_kernel = lambda: None
 
     def _on_shutdown(self) -> None:
         """Ask the root to end the ranks: the kernel shuts down.
@@ -148,6 +148,12 @@ class Lifecycle:
             with contextlib.suppress(DistributedError):  # must not keep the kernel alive
                 self.root.ask_to_stop()
 
+    def _on_stop_button(self) -> None:
+        """Stop callbacks of widgets: no cell of the notebook runs."""
+        if self.is_running and self.runner is not None:
+            with contextlib.suppress(DistributedError):  # broken: other news tells the user
+                self.runner.interrupt_callbacks()
+
     def _at_exit(self) -> None:
         """At normal process exit, stop or detach the ranks.
 
@@ -155,7 +161,7 @@ class Lifecycle:
         """
         if self._ends_with_kernel:
             self.stop()
-        elif self.is_kept or _lives_in_kernel():
+        elif self.is_kept or notebook_kernel() is not None:  # which may be restarted at any time
             self.detach()
         else:
             self.stop()
@@ -222,40 +228,50 @@ class Lifecycle:
         return "running" if self.is_running else over
 
 
-def _lives_in_kernel() -> bool:
-    """Whether this process is a Jupyter kernel.
+def _watch_kernel(
+    on_shutdown: Callable[[], None], on_stop_button: Callable[[], None]
+) -> Callable[[], None]:
+    """Watch the kernel's shutdown, and its stop button between two cells.
 
-    A kernel may be restarted at any time.
-    """
-    return _application() is not None
-
-
-def _watch_shutdown(listener: Callable[[], None]) -> Callable[[], None]:
-    """Call ``listener`` when the kernel is shut down for good.
-
-    The thread that receives the message calls the listener, also while the main thread runs a cell.
-    A restart does not call the listener. A process that is no kernel never calls the listener.
+    The thread that receives the message calls ``on_shutdown``, also while the main thread runs a
+    cell. A restart does not call it, only a shutdown for good. The main thread calls ``on_stop_button``: a kernel ignores
+    SIGINT between its requests, but it installs ``saved_sigint_handler`` at the end of the request
+    that runs, and keeps it. A process that is no kernel never calls the listeners.
 
     Returns
     -------
     callable
-        Removes the listener.
+        Removes the listeners.
     """
-    kernel = getattr(_application(), "kernel", None)
+    kernel = notebook_kernel()
     if kernel is None:
         return lambda: None
     hook = kernel.do_shutdown
     if not isinstance(hook, _Shutdown):
         hook = kernel.do_shutdown = _Shutdown(hook)
-    hook.listeners.append(listener)
-    return lambda: hook.listeners.remove(listener)
+    button = getattr(kernel, "saved_sigint_handler", None)
+    if not isinstance(button, _StopButton):
+        button = kernel.saved_sigint_handler = _StopButton(kernel)
+    hook.listeners.append(on_shutdown)
+    button.listeners.append(on_stop_button)
+
+    def remove() -> None:
+        hook.listeners.remove(on_shutdown)
+        button.listeners.remove(on_stop_button)
+
+    return remove
 
 
-def _application() -> Any:
-    module = sys.modules.get("ipykernel.kernelapp")
-    if module is None or not module.IPKernelApp.initialized():
-        return None
-    return module.IPKernelApp.instance()
+class _StopButton:
+    """Handles SIGINT between two requests of a kernel."""
+
+    def __init__(self, kernel: Any) -> None:
+        self.listeners: list[Callable[[], None]] = []
+        self._kernel = kernel
+
+    def __call__(self, *_: object) -> None:
+        for listener in tuple(self.listeners):
+            self._kernel.io_loop.add_callback_from_signal(listener)
 
 
 class _Shutdown:

@@ -159,8 +159,8 @@ class Workspace:
             before they are killed.
         python : str, optional
             The interpreter on the hosts; by default the path of this interpreter. A host with
-            another version of phalanx is refused. Another version of numpy or Python is named in a
-            logged warning.
+            another version of phalanx is refused. Another version of numpy, torch, mlx or Python is
+            named in a logged warning.
         cwd : str or path, optional
             Working folder of the ranks; by default this folder, or the home folder on a host that
             lacks this folder.
@@ -410,7 +410,9 @@ class Workspace:
         return self._life.up().help
 
     def interrupt(self) -> tuple[int, ...]:
-        """Stop the running cell, from another thread; else do nothing.
+        """Stop the running cell, from another thread, or a widget's callback.
+
+        Without a cell, the callbacks of widgets that run on ranks are stopped.
 
         Returns
         -------

@@ -36,6 +36,7 @@ from phalanx.distributed import (
 )
 from phalanx.errors import DistributedError
 from phalanx.protocol import (
+    CALLBACK,
     ENTRY,
     BindValues,
     CellBegan,
@@ -86,6 +87,7 @@ from phalanx.rank import (
     cut,
     enter,
     escape_surrogates,
+    from_cell,
     introduce,
     keep_no_outputs,
     leave_debuggers,
@@ -234,7 +236,8 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
     """Run the cells of one rank; `serve` prepares the kernel after registration.
 
     Cells are execute requests with a cell's name in their metadata
-    (``{"phalanx": {"cell": ...}}``); ``"lost"`` lists the dead ranks that the cell runs without.
+    (``{"phalanx": {"cell": ...}}``); ``"lost"`` lists the dead ranks that the cell runs without,
+    and ``"number"`` is that of the notebook's cell.
     With a ``"task"`` (`RankTask`) the kernel performs the task instead of code, so names bound by
     the user cannot interfere. A request to call a function (ipyparallel's) is a cell if its
     metadata have ``"is_cell"``. Other requests run as in any engine.
@@ -301,7 +304,7 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         self.session.pack = packs_anything(self.session.pack)
         keep_no_outputs(self.shell)
         prepare_bars(lambda: widgets.is_on)
-        prepare_cell_names(self.shell)
+        self._name_cell = prepare_cell_names(self.shell)
         prepare_debuggers(self.shell)
         prepare_exit(self.shell)
         prepare_own_magics(self.shell)
@@ -311,6 +314,8 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         self.shell._showtraceback = self._show_lines
         self.shell.show_usage_error = self._show_usage_error
         self.shell.ast_transformers.append(_BeforeCode(self._begin_code))
+        for kind in ("comm_open", "comm_msg", "comm_close"):
+            self.shell_handlers[kind] = partial(self._call_back, self.shell_handlers[kind])
         self._help = KernelHelp(self.shell, self.do_inspect, self._notify)
         self._orders_fd = channel.serve(self._on_order)
         self._end_fd = end_fd
@@ -580,6 +585,7 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         """Prepare the start of a cell; the caller then opens the gate."""
         self._notify(CellBegan(cell))
         self._cell_parent = self.get_parent("shell")
+        self._name_cell(cell.rpartition(":")[0], said.get("number", 0))
         self._lines.begin(cell, said.get("lost", ()))
         self._stdin.forget()
         restore_names(self.shell.user_ns, self._names)
@@ -673,6 +679,23 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
             "user_expressions": {},
             "payload": [],
         }
+
+    def _call_back(
+        self, handle: Callable[..., None], stream: Any, ident: Any, message: dict[str, Any]
+    ) -> None:
+        """Handle a page's message to a widget; its callbacks can be stopped."""
+        try:
+            self._gate.begin(message["header"]["msg_id"], is_callback=True)
+            handle(stream, ident, message)
+        except KeyboardInterrupt as error:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            self._ended_in = {}
+            users = from_cell(error.__traceback__)
+            self.shell.showtraceback((KeyboardInterrupt, error, users), tb_offset=0)
+        finally:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            if self._gate.end():
+                self.io_loop.add_callback(self.io_loop.stop)
 
     def _enter_world(self, order: EnterWorld) -> None:
         """Join the present epoch between two cells; report the result."""
@@ -825,7 +848,10 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
             mlx.cut_evaluations(True)
         self.control_thread.io_loop.call_later(CUT_S, self._cut, cell)
         self._lines.stop(cell)
-        if self._gate.running == cell:
+        running = self._gate.running or ""
+        if running != cell and running.startswith(CALLBACK):  # the cell waits for its end
+            self._interrupt(running, f"{stop} of {running}")
+        if running == cell:
             self._notify(msgspec.structs.replace(self._held.stop(), cell=cell))
             self.control_thread.io_loop.call_later(TAKE_S, self._let_go, stop)
         self._gate.interrupt(cell)

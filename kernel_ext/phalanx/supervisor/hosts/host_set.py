@@ -1,8 +1,8 @@
 """Forward calls about a rank to the rank's host.
 
 `HostSet` is the `HostInterface` of the whole world: calls by rank are forwarded, calls about the
-world are gathered from all hosts. `say_differing` compares the hosts' versions of Python and numpy.
-Versions of phalanx are compared earlier.
+world are gathered from all hosts. `say_differing` compares the hosts' versions of Python and of
+libraries. Versions of phalanx are compared earlier.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from .remote_host import RemoteHost
     from .samples import RemoteSampler
     from .session import HostServer
+
+_LIBRARIES = ("numpy", "torch", "mlx")  # of these, versions that differ are named
 
 
 class HostSet:
@@ -435,7 +438,7 @@ class HostSet:
 def versions_here() -> Versions:
     """Return the versions on this host; the first call takes 30 ms.
 
-    numpy's metadata is read without importing numpy, because a supervisor does not need numpy.
+    The libraries' metadata are read, and no library is imported: a supervisor needs none.
 
     Examples
     --------
@@ -444,11 +447,12 @@ def versions_here() -> Versions:
     """
     from importlib import metadata  # imported late: a world of one host does not need it
 
-    try:
-        numpy = metadata.version("numpy")
-    except metadata.PackageNotFoundError:  # numpy was installed without package metadata
-        numpy = ""
-    return Versions(numpy, f"{sys.version_info.major}.{sys.version_info.minor}")
+    found = {}
+    for name in _LIBRARIES:
+        # A library that is not installed, or is installed without package metadata, is left out.
+        with suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name).partition("+")[0]  # of any build
+    return Versions(python=f"{sys.version_info.major}.{sys.version_info.minor}", **found)
 
 
 def say_differing(here: Versions, there: Mapping[str, Versions]) -> str:
@@ -477,15 +481,19 @@ def say_differing(here: Versions, there: Mapping[str, Versions]) -> str:
     >>> here = Versions("2.4.1", "3.11")
     >>> say_differing(here, {"b": Versions("1.26.4", "3.11"), "c": Versions("1.26.4", "3.11")})
     'numpy is 1.26.4 on b, c and 2.4.1 here: results may differ; there: python -m pip install numpy==2.4.1'
+    >>> say_differing(Versions(torch="2.9"), {"b": Versions(torch="2.8"), "c": Versions()})
+    'torch is 2.8 on b and 2.9 here: results may differ; there: python -m pip install torch==2.9'
     >>> say_differing(here, {"b": Versions("2.4.1", "3.12")})
     'Python is 3.12 on b and 3.11 here: functions and classes cannot be sent between them; name a Python 3.11 there with --python'
     >>> say_differing(here, {"b": here})
     ''
     """
     lines = []
-    if numpy := _others(here.numpy, {name: its.numpy for name, its in there.items()}):
-        remedy = f"there: python -m pip install numpy=={here.numpy}"
-        lines.append(f"numpy is {numpy} and {here.numpy} here: results may differ; {remedy}")
+    for library in _LIBRARIES:
+        ours = getattr(here, library)
+        if other := _others(ours, {name: getattr(its, library) for name, its in there.items()}):
+            remedy = f"there: python -m pip install {library}=={ours}"
+            lines.append(f"{library} is {other} and {ours} here: results may differ; {remedy}")
     if python := _others(here.python, {name: its.python for name, its in there.items()}):
         effect = "functions and classes cannot be sent between them"
         remedy = f"name a Python {here.python} there with --python"

@@ -61,6 +61,7 @@ class Cell:
 
     is_announced = True  # whether the root knows the cell by name
     has_reply = False  # whether the cell needs the ranks' replies: they have values
+    number = 0  # of the notebook's cell, which tracebacks name; 0: none
     nbytes = 0  # size of the request to each rank, if large
 
     def __init__(
@@ -122,6 +123,8 @@ class Cell:
         elif kind == "error":
             self._show_traceback(rank)
             self._tracebacks[rank] = "\n".join(content["traceback"]) + "\n"
+            if self._late is not None:  # of a callback or a thread: nothing else comes
+                self._show_traceback(rank)
         elif kind == "clear_output":
             self._put(Clear(rank, bool(content.get("wait"))))
         elif kind == "phalanx_page":
@@ -212,9 +215,12 @@ class Cell:
         A rank publishes a traceback before it fails, and its reply contains the same one. But
         `%run` of a script that fails, or a user's ``showtraceback()``, publishes one and continues.
         """
-        traceback = self._tracebacks.pop(rank, "")
-        if traceback:
-            self._put(Text(rank, "stderr", traceback))
+        self.show(rank, self._tracebacks.pop(rank, ""))
+
+    def show(self, rank: int, text: str) -> None:
+        """Show text in the error stream of a rank."""
+        if text:
+            self._put(Text(rank, "stderr", text))
 
 
 def _is_blank(data: Message) -> bool:

@@ -69,6 +69,7 @@ class _Request(NamedTuple):
     metadata: Message
     message_id: str
     buffers: list[Any]
+    n_before: int  # number of the last message to a widget that was sent before
 
 
 class Dispatch:
@@ -89,7 +90,7 @@ class Dispatch:
     ) -> None:
         self._order = order
         self.help = Help(len(engines), lambda rank, question: order((rank,), question))
-        self.widgets = WidgetRelay(self._send_comm)
+        self.widgets = WidgetRelay(self._send_comm, self._tell_below)
         self._engines = list(engines)  # by rank; a replaced rank has a new one
         self._lock = threading.Lock()
         self._requests: dict[str, tuple[Cell, int]] = {}  # message id -> cell, rank
@@ -117,6 +118,8 @@ class Dispatch:
         }
 
         said: Message = {"cell": cell.name, "lost": cell.lost, "widgets": self.widgets.is_live}
+        if cell.number:
+            said["number"] = cell.number
         if not is_code:
             said["task"] = msgspec.to_builtins(work)
         message_id = _message_id(cell.name, rank)
@@ -184,7 +187,7 @@ class Dispatch:
         with self._lock:
             self._requests[message_id] = (cell, rank)
             self._sent[cell.name, rank] = _Request(
-                engine, kind, content, metadata, message_id, buffers
+                engine, kind, content, metadata, message_id, buffers, self.widgets.newest
             )
             if self._taken is not None:  # the ranks are another client's now
                 cell.events.put(self._taken)
@@ -254,6 +257,13 @@ class Dispatch:
         self._held = StopCell("", "")
         self._order(ranks, StopCell(cell, stop))
 
+    def interrupt_callbacks(self) -> tuple[int, ...]:
+        """Stop the callbacks of widgets that run; return their ranks."""
+        running = self.widgets.running()
+        for rank, callback in running.items():
+            self._order((rank,), StopCell(callback, uuid.uuid4().hex))
+        return tuple(sorted(running))
+
     def is_under_way(self, cell: str) -> bool:
         """Whether this process waits for a cell, so that `tell` reaches it."""
         with self._lock:
@@ -311,8 +321,11 @@ class Dispatch:
         """
         with self._lock:
             found = self._requests.get(_message_id(end.cell, rank))
+            sent = self._sent.get((end.cell, rank))
         if found is not None:
             found[0].on_ended(rank, end)
+        if sent is not None:
+            self.widgets.on_passed(rank, sent.n_before)
 
     def on_rank_says(self, rank: int, news: RankNews) -> None:
         """Tell a cell or a question what a rank says.
@@ -368,6 +381,14 @@ class Dispatch:
         elif cell is not None:
             cell.on_iopub(rank, message)
         self._answer_output(cell, rank, message)
+
+    def _tell_below(self, rank: int, cell: str, text: str) -> None:
+        """Show a line below a cell, as its ranks' own output."""
+        message_id = _message_id(cell, rank)
+        with self._lock:
+            found = self._requests.get(message_id) or self._find_ended(message_id)
+        if found is not None:
+            found[0].show(rank, text)
 
     def _send_comm(
         self, rank: int, kind: str, content: Message, message_id: str, buffers: list[Any]

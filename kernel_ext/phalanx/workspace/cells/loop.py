@@ -364,7 +364,7 @@ def run_cell(
         if loop.running and loop.stop_again():  # leave no rank held
             loop.keep_in_step(now_s)
         loop.asking.close()
-        status.close()
+        status.close(clock())
         output.finish()
         loop.say_missing()
         loop.say_places()

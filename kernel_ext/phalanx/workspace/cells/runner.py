@@ -425,6 +425,7 @@ class CellRunner:
             until_it_is_over.enter_context(ctrl_c(lambda: events.put(StopRequest())))
             here, lost = self._begin_cell(name, chosen, view, events, is_all=ranks is None)
             cell = Cell(name, here, events, lost)
+            cell.number = view.cell_number
             if isinstance(work, str) and work.strip() != POST_MORTEM:
                 self._last_cell = name
             outcome = self._execute(cell, work, view, timeout=timeout, max_lines=max_lines)
@@ -666,13 +667,17 @@ class CellRunner:
             raise DistributedError(say_busy(self._root.stacks(tuple(sorted(busy)))))
 
     def interrupt(self) -> tuple[int, ...]:
-        """Stop the running cell and return its ranks; empty without one."""
+        """Stop the running cell, else callbacks; return their ranks."""
         running = self._slot.turn
         if running is None:
-            return ()
+            return self.interrupt_callbacks()
         # A loop that waits for the cell stops it as at Ctrl-C. Without such a loop (the cell is not
         # sent yet, or was abandoned) the ranks are interrupted here.
         if not self._dispatch.is_under_way(running.name):
             self._dispatch.interrupt_cell(running.name, running.ranks)
         self._dispatch.tell(Interrupted())
         return tuple(running.ranks)
+
+    def interrupt_callbacks(self) -> tuple[int, ...]:
+        """Stop callbacks of widgets that run; return their ranks."""
+        return self._dispatch.interrupt_callbacks()

@@ -12,21 +12,28 @@ import importlib
 import itertools
 import sys
 import threading
+import uuid
 from collections import deque
 from collections.abc import Callable, Iterable
+from copy import deepcopy
+from dataclasses import dataclass, field
 from typing import Any
 
 from jupyter_client.session import extract_header
 
+from phalanx.protocol import CALLBACK
+
 from ..connection.transport import Message
 
 COMM_KINDS = frozenset({"comm_open", "comm_msg", "comm_close"})
-# Messages from the page that wait for a busy rank, for each comm. Moves of a slider are merged.
+# Messages from the page that wait for a busy rank, for each comm. Updates are merged into one, so
+# only clicks and the like can be so many.
 MOST_WAITING = 256
-_PREFIX = "comm-"
+KEPT_REQUESTS = 256  # the last messages to ranks: what their callbacks show later belongs to them
 _WIDGET_TARGET = "jupyter.widget"
 
 Send = Callable[[int, str, Message, str, list[Any]], None]
+Tell = Callable[[int, str, str], None]
 
 
 def notebook_kernel() -> Any:
@@ -37,11 +44,59 @@ def notebook_kernel() -> Any:
     return getattr(module.IPKernelApp.instance(), "kernel", None)
 
 
+@dataclass
+class _Request:
+    """A message from the page to a rank, or several as one.
+
+    The page expects one answer for each name: to the last message that changed it. That is the
+    message of ``header``, or for the names in ``earlier`` another one.
+    """
+
+    kind: str
+    content: Message
+    buffers: list[Any]
+    header: Message
+    earlier: dict[str, Message] = field(default_factory=dict)
+
+    def state(self) -> Message | None:
+        """Return the state that it updates, with buffers; None for no update."""
+        data = self.content.get("data") or {}
+        return _state_of(data, self.buffers) if data.get("method") == "update" else None
+
+    def merged_into(self, waiting: _Request) -> _Request | None:
+        """Return one update of both states; None if one is no update."""
+        old, new = waiting.state(), self.state()
+        if old is None or new is None:
+            return None
+        earlier = {
+            name: waiting.earlier.get(name, waiting.header) for name in old.keys() - new.keys()
+        }
+        data, buffers = _packed_state(self.content["data"], old | new)
+        return _Request(self.kind, {**self.content, "data": data}, buffers, self.header, earlier)
+
+
+def _state_of(data: Message, buffers: Any) -> Message | None:
+    """Copy the state, with its buffers, of a widget's message."""
+    state = data.get("state")
+    if not isinstance(state, dict):
+        return None
+    paths = data.get("buffer_paths") or []
+    state = deepcopy(state) if paths else dict(state)  # buffers may go deep into it
+    widget_module()._put_buffers(state, paths, buffers or [])
+    return state
+
+
+def _packed_state(data: Message, state: Message) -> tuple[Message, list[Any]]:
+    """Return a message's data with another state, and its buffers."""
+    plain, paths, buffers = widget_module()._remove_buffers(state)
+    return {**data, "state": plain, "buffer_paths": paths}, buffers
+
+
 class RankComm:
     """Stand for a rank's comm in the notebook's kernel.
 
     The kernel's comm manager calls the handlers. One message at a time is with the rank. Later ones
-    wait, and an update replaces the one that waits, so that a slider cannot flood a busy rank.
+    wait, and an update is merged into one that waits, so that a slider cannot flood a busy rank.
 
     ipywidgets counts it among the kernel's widgets. So a page that is loaded again, or an export,
     gets the widget's last state, also while the rank is busy.
@@ -58,26 +113,47 @@ class RankComm:
         self.target_name = target
         self.rank = rank
         self.cell = cell  # the cell that opened it: output of its callbacks belongs there
-        self.is_busy = False
-        self.waiting: deque[Message] = deque()
+        self.sent = 0  # number of the message that is with the rank; 0: none
+        self.waiting: deque[_Request] = deque()
+        self.n_dropped = 0
         self._relay = relay
+
+    @property
+    def is_widget(self) -> bool:
+        """Whether a widget of ipywidgets is at its ends."""
+        return self.target_name == _WIDGET_TARGET
 
     def handle_msg(self, message: Message) -> None:
         """Pass a message from the page to the rank."""
         self._relay.send(self, message)
 
     def handle_close(self, message: Message) -> None:
-        """Tell the rank that the page has closed the comm."""
+        """Free a comm that the page closed, and tell the rank."""
         self._relay.send(self, message)
+        self._relay.forget([self])
+
+    def put(self, request: _Request) -> None:
+        """Add a message to those that wait; updates become one."""
+        self.waiting.append(request)
+        self._merge(len(self.waiting) - 1)
+        if len(self.waiting) > MOST_WAITING:
+            at = next((at for at, its in enumerate(self.waiting) if its.state() is None), 0)
+            del self.waiting[at]
+            self._merge(at)
+            self.n_dropped += 1
+
+    def _merge(self, at: int) -> None:
+        """Merge a waiting message with the one before, if both are updates."""
+        if self.is_widget and at > 0:
+            merged = self.waiting[at].merged_into(self.waiting[at - 1])
+            if merged is not None:
+                self.waiting[at - 1] = merged
+                del self.waiting[at]
 
     def keep_state(self, message: Message) -> None:
         """Keep what a rank's message says of the widget's state."""
-        data = message["content"].get("data") or {}
-        state = data.get("state")
-        if isinstance(state, dict):
-            state = dict(state)
-            widget_module()._put_buffers(state, data.get("buffer_paths") or [], message["buffers"])
-            self._state.update(state)
+        state = _state_of(message["content"].get("data") or {}, message["buffers"])
+        self._state.update(state or {})
 
     def get_state(self, *_args: Any, **_named: Any) -> Message:
         """Return the widget's last state, as `ipywidgets.Widget.get_state` does."""
@@ -106,42 +182,67 @@ class RankComm:
 class WidgetRelay:
     """Passes the comm messages of all ranks of a workspace on.
 
-    The socket thread calls `on_published` and `on_lost`; the kernel's main thread calls `send`.
-    Without a notebook's kernel nothing is passed on, and `is_live` is False.
+    The socket thread calls `on_published`, `on_passed` and `on_lost`; the kernel's threads for
+    requests call `send`. Without a notebook's kernel nothing is passed on, and `is_live` is False.
 
     Parameters
     ----------
     send : callable
         Sends a shell message to a rank: ``(rank, kind, content, message id, buffers)``.
+    tell : callable
+        Shows a line below a cell: ``(rank, cell, text)``.
     """
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: Send, tell: Tell) -> None:
         self._send = send
+        self._tell = tell
         self._kernel = notebook_kernel()
         self._lock = threading.Lock()
         self._comms: dict[str, RankComm] = {}
-        # By message id: the comm and the header of the page's message that the rank handles.
-        self._handled: dict[str, tuple[RankComm, Message]] = {}
+        self._busy: set[RankComm] = set()  # with a message that the rank has not handled
+        # The last requests, by number. With the prefix no two clients of a workspace give one id.
+        self._requests: dict[int, tuple[RankComm, _Request]] = {}
+        self._prefix = f"{CALLBACK}{uuid.uuid4().hex[:8]}-"
         self._numbers = itertools.count(1)
+        self._newest = 0
 
     @property
     def is_live(self) -> bool:
         """Whether a page can show widgets."""
         return self._kernel is not None
 
+    @property
+    def newest(self) -> int:
+        """Number of the last message to a rank, for `on_passed`."""
+        return self._newest
+
+    def _message_id(self, comm: RankComm) -> str:
+        return f"{self._prefix}{comm.sent}#{comm.rank}"
+
+    def _find(self, message_id: str) -> tuple[RankComm, _Request] | None:
+        number = message_id.removeprefix(self._prefix).partition("#")[0]
+        return self._requests.get(int(number)) if number.isdecimal() else None
+
     def cell_of(self, message_id: str) -> str:
         """Return the cell below which a callback's output is shown."""
         with self._lock:
-            found = self._handled.get(message_id)
+            found = self._find(message_id)
         return "" if found is None else found[0].cell
+
+    def running(self) -> dict[int, str]:
+        """Return the oldest message that each busy rank has not handled."""
+        with self._lock:
+            busy = sorted(self._busy, key=lambda comm: -comm.sent)
+            return {comm.rank: self._message_id(comm) for comm in busy}
 
     def on_published(self, rank: int, cell: str, message: Message) -> None:
         """Take a rank's comm message, or the end of a callback."""
         kind, content = message["header"]["msg_type"], message["content"]
         cause = message["parent_header"].get("msg_id", "")
         if kind == "status":
-            if content["execution_state"] == "idle":
-                self._on_handled(cause)
+            if content["execution_state"] == "idle" and cause.startswith(self._prefix):
+                number = cause.removeprefix(self._prefix).partition("#")[0]
+                self.on_passed(rank, int(number))
             return
         if self._kernel is None:
             return
@@ -150,16 +251,40 @@ class WidgetRelay:
             if kind == "comm_open":
                 comm = RankComm(self, comm_id, content.get("target_name", ""), rank, cell)
                 self._comms[comm_id] = self._kernel.comm_manager.comms[comm_id] = comm
-                if comm.target_name == _WIDGET_TARGET:
+                if comm.is_widget:
                     widget_module()._instances[comm_id] = comm
             elif comm_id not in self._comms:
-                return  # made before this notebook was here
-            _, parent = self._handled.get(cause, (None, None))
-            if self._comms[comm_id].target_name == _WIDGET_TARGET:
-                self._comms[comm_id].keep_state(message)
+                return  # made before this notebook was here, or closed
+            comm = self._comms[comm_id]
+            found = self._find(cause)
+            if comm.is_widget:
+                comm.keep_state(message)
+            if kind == "comm_close":
+                comm.waiting.clear()
         if kind == "comm_close":
-            self._forget([comm_id])
-        self._publish(kind, content, parent, message.get("metadata"), message["buffers"])
+            self.forget([comm])
+        sender, request = found or (None, None)
+        is_echo = (content.get("data") or {}).get("method") == "echo_update"
+        if request is not None and sender is comm and is_echo and request.earlier:
+            self._echo(request, message)
+        else:
+            parent = None if request is None else request.header
+            self._publish(kind, content, parent, message.get("metadata"), message["buffers"])
+
+    def _echo(self, request: _Request, message: Message) -> None:
+        """Answer each of the page's messages that were merged into one."""
+        content = message["content"]
+        state = _state_of(content.get("data") or {}, message["buffers"]) or {}
+        for header in (request.header, *request.earlier.values()):
+            of_this = {
+                name: state.pop(name)
+                for name in list(state)
+                if request.earlier.get(name, request.header) is header
+            }
+            if of_this:
+                data, buffers = _packed_state(content.get("data") or {}, of_this)
+                content = {**content, "data": data}
+                self._publish("comm_msg", content, header, message.get("metadata"), buffers)
 
     def _publish(
         self, kind: str, content: Message, parent: Message | None, metadata: Any, buffers: Any
@@ -180,55 +305,88 @@ class WidgetRelay:
 
     def send(self, comm: RankComm, message: Message) -> None:
         """Send the page's message to the rank, after those that wait."""
+        request = _Request(
+            message["header"]["msg_type"],
+            message["content"],
+            message.get("buffers") or [],
+            extract_header(message),
+        )
         with self._lock:
-            if comm.is_busy:
-                _add_waiting(comm.waiting, message)
+            if comm.comm_id not in self._comms:
                 return
-            comm.is_busy = True
-        self._send_now(comm, message)
+            comm.put(request)
+            is_first_lost = comm.n_dropped == 1
+            ready = [] if comm.sent else [self._take_next(comm)]
+        if is_first_lost:
+            comm.n_dropped += 1
+            text = (
+                f"rank {comm.rank} is busy: more than {MOST_WAITING} messages wait for one of its "
+                "widgets, and the oldest clicks are dropped"
+            )
+            self._tell(comm.rank, comm.cell, f"phalanx: {text}\n")
+        self._send_all(ready)
 
-    def _send_now(self, comm: RankComm, message: Message) -> None:
-        message_id = f"{_PREFIX}{next(self._numbers)}#{comm.rank}"
-        with self._lock:
-            self._handled[message_id] = comm, extract_header(message)
-        kind = message["header"]["msg_type"]
-        self._send(comm.rank, kind, message["content"], message_id, message.get("buffers") or [])
+    def _take_next(self, comm: RankComm) -> tuple[RankComm, str, _Request]:
+        """Take the next waiting message to be with the rank."""
+        request = comm.waiting.popleft()
+        comm.sent = self._newest = next(self._numbers)
+        self._busy.add(comm)
+        self._requests[comm.sent] = comm, request
+        if len(self._requests) > KEPT_REQUESTS:
+            del self._requests[next(iter(self._requests))]
+        return comm, self._message_id(comm), request
 
-    def _on_handled(self, message_id: str) -> None:
+    def _send_all(self, ready: Iterable[tuple[RankComm, str, _Request]]) -> None:
+        for comm, message_id, its in ready:
+            self._send(comm.rank, its.kind, its.content, message_id, its.buffers)
+
+    def on_passed(self, rank: int, number: int) -> None:
+        """Take that a rank has handled all messages up to this one.
+
+        It handles its requests in order. So the end of a later one says so too, where the end of a
+        callback was lost on its way.
+        """
+        ready = []
         with self._lock:
-            comm, _ = self._handled.pop(message_id, (None, None))
-            if comm is None:
-                return
-            comm.is_busy = bool(comm.waiting)
-            following = comm.waiting.popleft() if comm.waiting else None
-        if following is not None:
-            self._send_now(comm, following)
+            for comm in [its for its in self._busy if its.rank == rank and its.sent <= number]:
+                comm.sent = 0
+                self._busy.discard(comm)
+                if comm.waiting:
+                    ready.append(self._take_next(comm))
+        self._send_all(ready)
 
     def on_lost(self, rank: int) -> None:
-        """Close the comms of a dead rank on the page."""
+        """Disable the widgets of a dead rank, and forget its comms."""
+        self._retire([comm for comm in list(self._comms.values()) if comm.rank == rank])
         with self._lock:
-            ids = [comm_id for comm_id, comm in self._comms.items() if comm.rank == rank]
-        self._close(ids)
+            self._busy = {comm for comm in self._busy if comm.rank != rank}
 
     def close(self) -> None:
-        """Close all comms on the page; the ranks keep theirs."""
-        self._close(list(self._comms))
+        """Disable all widgets and forget all comms; the ranks keep theirs."""
+        self._retire(list(self._comms.values()))
 
-    def _close(self, ids: Iterable[str]) -> None:
-        ids = list(ids)
-        self._forget(ids)
-        for comm_id in ids:
-            self._publish("comm_close", {"comm_id": comm_id, "data": {}}, None, None, None)
+    def _retire(self, comms: list[RankComm]) -> None:
+        """Forget comms; their widgets stay on the page with their last state.
 
-    def _forget(self, ids: Iterable[str]) -> None:
+        A `comm_close` would remove them from the page, plots included. That is more than what the
+        end of a plain kernel does. What a person could move is disabled, as nobody answers.
+        """
+        self.forget(comms)
+        for comm in comms:
+            if not comm.is_widget:
+                self._publish("comm_close", {"comm_id": comm.comm_id, "data": {}}, None, None, None)
+            elif comm.get_state().get("disabled") is False:
+                data = {"method": "update", "state": {"disabled": True}, "buffer_paths": []}
+                content = {"comm_id": comm.comm_id, "data": data}
+                self._publish("comm_msg", content, None, None, None)
+
+    def forget(self, comms: Iterable[RankComm]) -> None:
+        """Remove comms from all tables; idempotent."""
         with self._lock:
-            gone = {comm_id for comm_id in ids if self._comms.pop(comm_id, None) is not None}
-            for comm_id in gone:
-                self._kernel.comm_manager.comms.pop(comm_id, None)
-                widget_module()._instances.pop(comm_id, None)
-            self._handled = {
-                key: value for key, value in self._handled.items() if value[0].comm_id not in gone
-            }
+            for comm in comms:
+                self._comms.pop(comm.comm_id, None)
+                self._kernel.comm_manager.comms.pop(comm.comm_id, None)
+                widget_module()._instances.pop(comm.comm_id, None)
 
 
 def widget_module() -> Any:
@@ -238,27 +396,4 @@ def widget_module() -> Any:
 
 def is_comm(message_id: str) -> bool:
     """Whether a request was a message from the page to a comm."""
-    return message_id.startswith(_PREFIX)
-
-
-def _state_of(message: Message) -> Any:
-    """Return the state that a message updates; None for any other message."""
-    data = message["content"].get("data") or {}
-    is_update = data.get("method") == "update" and not message.get("buffers")
-    return data.get("state") if is_update else None
-
-
-def _add_waiting(waiting: deque[Message], message: Message) -> None:
-    """Add a message, or replace the last waiting update by it.
-
-    Only an update of the same names is replaced: the page expects an answer to its last message for
-    each name.
-    """
-    state = _state_of(message)
-    last = _state_of(waiting[-1]) if waiting else None
-    if state is not None and last is not None and last.keys() <= state.keys():
-        waiting[-1] = message
-        return
-    waiting.append(message)
-    if len(waiting) > MOST_WAITING:
-        waiting.popleft()
+    return message_id.startswith(CALLBACK)

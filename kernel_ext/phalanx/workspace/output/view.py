@@ -68,6 +68,10 @@ class View(Protocol):
     All methods are called on the thread that runs the cell.
     """
 
+    @property
+    def cell_number(self) -> int:
+        """Number of the notebook's cell; 0: code of a call."""
+
     def begin(self, ranks: tuple[int, ...]) -> None:
         """Learn which ranks run the cell; called once, first."""
 
@@ -121,6 +125,7 @@ class QuietView:
 
     shows_status = False
     shows_bars = False
+    cell_number = 0
 
     def begin(self, ranks: tuple[int, ...]) -> None:
         """Do nothing."""
@@ -209,9 +214,10 @@ class CellStatusLine:
         self._view.status(status_text(seconds, done, lost, running, waiting, self._details))
         self._is_shown = True
 
-    def close(self) -> None:
-        """Remove the line."""
+    def close(self, now_s: float) -> None:
+        """Say how long the cell took; remove the line if possible."""
         if self._is_shown:
+            self._view.status(f"▸ took {format_time(now_s - self._started_s)}")
             self._view.status("")
             self._is_shown = False
 
