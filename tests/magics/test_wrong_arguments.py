@@ -329,7 +329,7 @@ BEFORE_START = [
         ("topology --hosts a --hostfile b", "give --hosts or --hostfile, not both"),
         ("topology --hostfile /nowhere", "/nowhere: it cannot be read: No such file"),
         ("topology --hosts a,-b", "--hosts: item 2: expected a host's name or address"),
-        ("topology --hosts a -n 60000", "60000 ranks are too many for a picture, which shows at most 1024"),
+        ("topology --hosts a -n 30000", "30000 ranks are too many for a picture, which shows at most 1024"),
     )
 ] + [
     ("%distributed topology --hosts a,b -n 513", "with a smaller -n, or some of the hosts with --hosts"),
