@@ -227,8 +227,8 @@ def test_a_rank_that_returns_while_somebody_comes_is_there(taken, monkeypatch):
     class Slow(AttachSync):
         """The rank returns between the last word on how things stand and what follows."""
 
-        def __init__(self, name, dispatch, root, size):
-            super().__init__(name, dispatch, root, size)
+        def __init__(self, dispatch, root, size):
+            super().__init__(dispatch, root, size)
             assert [lost.rank for lost in self.deaths] == [1]
             new.resume()
             wait_until(lambda: root.topology().ranks[1].state == "idle", "rank 1 is up")
