@@ -77,7 +77,7 @@ def test_ranks_are_seen_from_start_to_stop(page):
     # While a cell runs the field follows each rank.
     running = kernel.submit("%%distributed\nif rank == 1: input('go? ')", stdin=lambda _: None)
     page.see(_are("idle", "busy"), "rank 1 is busy alone")
-    assert page.look if running.is_done else True
+    assert not running.is_done
     kernel.type_line("yes")
     running.result()
     page.see(_are("idle", "idle"), "both ranks are idle again")
@@ -129,3 +129,13 @@ def test_without_a_page_nothing_but_the_first_message_is_sent(page):
     kernel.run("%%distributed\n1")
     kernel.run("%distributed stop")
     assert len(page.frames) == 1
+
+
+def test_a_page_meets_ranks_that_one_cell_has_loaded_and_started(page):
+    kernel = page.kernel
+    cell = kernel.submit("%load_ext phalanx\n%distributed start -n 2 --linger 0")
+    page.see(lambda frame: frame["is_new"], "the first message")
+    kernel.say(_COMM, {"kind": "look"})  # waits for the cell's end
+    cell.result()
+    page.see(_are("idle", "idle"), "both ranks are idle")
+    assert ["starting", "starting"] not in page.states

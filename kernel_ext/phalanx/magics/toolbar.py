@@ -95,7 +95,9 @@ class Toolbar:
         workspace = self._workspace()
         if workspace is None or not workspace.is_running:
             self._show(())
-        elif self._has_page:
+        elif not self._has_page:
+            self._ranks = ()  # asked for when a page looks
+        else:
 
             def take(topology: WorldTopology | None) -> None:
                 if workspace is self._workspace():  # else a late answer
