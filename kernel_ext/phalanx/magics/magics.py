@@ -49,6 +49,7 @@ from .arguments import (
     start_options,
 )
 from .completion import AutoDistributed, TypingHelp
+from .debugger_panel import DebuggerPanel
 from .errors import PostMortem, debug_failed, debug_ranks
 from .tables import Named, Sweeps
 from .tabs import TabsView
@@ -92,6 +93,7 @@ class DistributedMagics(Magics):  # type: ignore[misc]
         self._sweeps = Sweeps(shell)
         self._typing = TypingHelp(shell, self._auto, lambda: self._workspace)
         self._post_mortem = PostMortem(shell, self._debug_failed)
+        self._panel = DebuggerPanel(shell, self._auto, lambda: self._workspace)
         self._pages: set[str] = set()  # sessions of front ends that have had the hint
 
     @property
@@ -101,10 +103,9 @@ class DistributedMagics(Magics):  # type: ignore[misc]
 
     def open(self) -> None:
         """Install completion, inspection and the debugger; idempotent."""
-        self._typing.remove()
-        self._post_mortem.remove()
-        self._typing.install()
-        self._post_mortem.install()
+        for its in (self._typing, self._post_mortem, self._panel):
+            its.remove()
+            its.install()
 
     def suggest_start(self) -> None:
         """Say how to start ranks, unless some run."""
@@ -113,8 +114,8 @@ class DistributedMagics(Magics):  # type: ignore[misc]
 
     def close(self) -> None:
         """Restore the shell, and say that the ranks stay."""
-        self._typing.remove()
-        self._post_mortem.remove()
+        for its in (self._typing, self._post_mortem, self._panel):
+            its.remove()
         self._auto.set(False)
         workspace = self._workspace
         if workspace is not None and workspace.is_running:
@@ -191,15 +192,18 @@ class DistributedMagics(Magics):  # type: ignore[misc]
     def _cell(self, line: str, cell: str) -> None:
         options = parse(cell_parser(), line)
         workspace = self._running()
-        workspace.run(
-            cell,
-            ranks=self._chosen(options, workspace),
-            timeout=options.timeout,
-            view=self._view(workspace, options.label, has_tabs=options.view == "tabs"),
-            max_lines=options.max_lines,
-            every_start=options.every_start,
-            values=False,
-        )
+        ranks = self._chosen(options, workspace)
+        view = self._view(workspace, options.label, has_tabs=options.view == "tabs")
+        with self._panel.follow(workspace, ranks, cell):
+            workspace.run(
+                cell,
+                ranks=ranks,
+                timeout=options.timeout,
+                view=view,
+                max_lines=options.max_lines,
+                every_start=options.every_start,
+                values=False,
+            )
 
     def _view(
         self, workspace: Workspace, label: Label = "rank", *, has_tabs: bool = False

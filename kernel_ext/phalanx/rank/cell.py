@@ -120,6 +120,12 @@ def say_left(value: str) -> str:
     return f"{value} ({_HINT})" if value and value != "None" else f"it {_HINT}"
 
 
+def cell_name(transformed_code: str) -> str:
+    """Return the file name of a cell, from its code for Python."""
+    digest = hashlib.sha256(transformed_code.encode(errors="replace")).hexdigest()
+    return f"{CELL}{digest[:8]}>"
+
+
 def prepare_cell_names(shell: Any) -> None:
     """Name cells by a hash of their text; mark the running cell.
 
@@ -132,8 +138,7 @@ def prepare_cell_names(shell: Any) -> None:
 
     def name_of(_raw: str, transformed_code: str, _number: int) -> str:
         nonlocal newest
-        digest = hashlib.sha256(transformed_code.encode(errors="replace")).hexdigest()
-        newest = f"{CELL}{digest[:8]}>"
+        newest = cell_name(transformed_code)
         return newest
 
     def words_for(name: str) -> tuple[str, str] | None:

@@ -189,6 +189,7 @@ class KernelDriver:
     def __init__(self, *, cwd: str | os.PathLike[str] | None = None, **env: str) -> None:
         self.models: dict[str, dict[str, Any]] = {}  # states of widgets by comm
         self.echoes: list[tuple[str, dict[str, Any]]] = []  # updates with what they answer
+        self.debug_events: list[dict[str, Any]] = []
         self._manager = KernelManager(kernel_name="python3")
         self._manager.start_kernel(
             cwd=None if cwd is None else os.fspath(cwd), env={**os.environ, **env}
@@ -321,6 +322,8 @@ class KernelDriver:
         elif kind == "comm_msg" and content["data"].get("method") in {"update", "echo_update"}:
             self.models.setdefault(content["comm_id"], {}).update(content["data"]["state"])
             self.echoes.append((sender, content["data"]))
+        elif kind == "debug_event":
+            self.debug_events.append(content)
 
     def move(self, comm_id: str, **state: Any) -> str:
         """Change a widget, as somebody does on the page; return the message's id."""

@@ -14,6 +14,7 @@ import zmq.asyncio
 
 from phalanx.protocol import (
     AddStartupCell,
+    AskDebugger,
     BeginCell,
     Booted,
     BootFailed,
@@ -100,7 +101,7 @@ class WorkspaceRoot(Root[ToRoot]):
             self._tasks.spawn,
         )
         record = RecordFile(options.record_fd, options.record_path) if options.record_path else None
-        self._clients = Clients(options, client, address, record, self._answers.mark, self.end)
+        self._clients = Clients(options, client, address, record, self._on_owner_gone, self.end)
         self._samplers = Samplers(
             world,
             self._answers.cells.times,
@@ -210,6 +211,11 @@ class WorkspaceRoot(Root[ToRoot]):
         elif isinstance(message, Stop):
             self._stop_request = identity, message.id
             self.stop()
+
+    def _on_owner_gone(self) -> None:
+        self._answers.mark()
+        for rank in self._world.alive if self._is_booted else ():
+            self._host.send(rank, AskDebugger(b""))
 
     @property
     def _is_booted(self) -> bool:
