@@ -159,7 +159,8 @@ def test_a_stop_ends_a_cell_at_a_breakpoint(panel):
     assert result.error == "KeyboardInterrupt: "
     assert "pydevd" not in result.text
     assert panel.ask("debugInfo")["stoppedThreads"] == []
-    assert panel.kernel.run("%%distributed\nprint(x)").stdout == "[0] 0\n[1] 10\n"  # stops nowhere
+    said = panel.kernel.run("%%distributed\nprint(x)").stdout  # this cell stops nowhere
+    assert sorted(said.split("\n")) == ["", "[0] 0", "[1] 10"]
 
 
 def test_ranks_that_are_new_stop_too(panel):
@@ -212,5 +213,5 @@ def test_ranks_go_on_when_the_kernel_dies_at_a_breakpoint(tmp_path):
         kernel.kill()
         wait_until(Path(path).exists, "rank 0 goes on", PATIENCE_S)
         with NotebookKernel("%distributed attach left") as other:
-            assert other.run("%%distributed\nprint(rank)").stdout == "[0] 0\n[1] 1\n"
+            assert other.run("%%distributed\nprint(px.all_sum(1))").stdout == "[0-1] 2\n"
             other.run("%distributed stop")

@@ -30,7 +30,7 @@ ATTACH_S = 30.0  # to load pydevd takes half a second, and longer on a busy mach
 
 _NUMBERS = ("threadId", "frameId", "srcFrameId", "variablesReference")
 _MOVES = frozenset({"continue", "next", "stepIn", "stepOut"})
-_SILENT = "the debugger did not answer in time"
+_NO_ANSWER = {"success": False, "message": "the debugger did not answer in time"}
 
 Answers = Coroutine[Any, Any, DapMessage]
 
@@ -79,7 +79,7 @@ class DebuggerPanel:
     def follow(
         self, workspace: Workspace, ranks: tuple[int, ...] | None, code: str
     ) -> Iterator[None]:
-        """Debug a cell of ranks if the panel is open; ``code`` is what they run."""
+        """Debug a cell of ranks if the panel is open."""
         if self._debugger is None or not self._debugger.is_started:
             yield
             return
@@ -108,38 +108,37 @@ class DebuggerPanel:
                     self._set_breakpoints(debuggers, (rank,), path)
                 debuggers.ask(rank, "configurationDone")
         cell = self._kernel.get_parent("shell")["content"]["code"]
+        first = self._first_line(cell)
         # The ranks answer in order: these are the last answers.
         mapped = {
-            rank: debuggers.ask(rank, "mapCell", path=_path_of(cell), line=line, code=code)
+            rank: debuggers.ask(rank, "mapCell", path=_path_of(cell), line=first, code=code)
             for rank in self._ranks
-            if (line := self._first_line(cell))
+            if first
         }
-        wait(mapped.values(), ATTACH_S)
+        wait([*attached.values(), *mapped.values()], ATTACH_S)
         refusals: dict[str, list[int]] = {}
         for rank, answer in {**mapped, **attached}.items():
-            said = answer.result() if answer.done() else {"success": False, "message": _SILENT}
+            said: DapMessage = answer.result() if answer.done() else _NO_ANSWER
             if not said["success"]:
                 debuggers.attached.discard(rank)
                 refusals.setdefault(said["message"], []).append(rank)
         for why, ranks in refusals.items():
-            said = f"phalanx: no breakpoints on {name_ranks(ranks)}: {why}"
-            print(said, file=sys.stderr, flush=True)  # noqa: T201 - as a view's notice
+            line = f"phalanx: no breakpoints on {name_ranks(ranks)}: {why}"
+            print(line, file=sys.stderr, flush=True)  # noqa: T201 - as a view's notice
 
     def _first_line(self, cell: str) -> int:
-        """Return the line of a cell where the code of ranks begins; 0: no such code."""
+        """Return the line where a cell's code of ranks begins; 0: none."""
         text = rank_text(cell, len(cell), self._auto.takes)
         return 0 if text is None else 1 + cell.count("\n", 0, text.start)
 
     def _cell_at(self, path: str) -> str | None:
-        """Return the ranks' cell that the front end has dumped at a path."""
+        """Return the cell of ranks that was dumped at a path."""
         if Path(path).parent != Path(_path_of("")).parent or not Path(path).is_file():
             return None
         cell = Path(path).read_text(encoding="utf-8")
         return cell if self._first_line(cell) else None
 
-    def _set_breakpoints(
-        self, debuggers: RankDebuggers, ranks: Iterable[int], path: str
-    ) -> None:
+    def _set_breakpoints(self, debuggers: RankDebuggers, ranks: Iterable[int], path: str) -> None:
         """Set the breakpoints of one file or cell on ranks."""
         cell = self._cell_at(path)
         breakpoints = self._debugger.breakpoint_list.get(path, [])
@@ -151,7 +150,7 @@ class DebuggerPanel:
             debuggers.ask(rank, "setBreakpoints", source={"path": path}, breakpoints=breakpoints)
 
     def _publish(self, size: int, rank: int, event: DapMessage) -> None:
-        """Send an event of a rank's debugger to the front end, from the control thread."""
+        """Send an event of a rank's debugger to the front end."""
         renumbered = _renumbered(event, partial(_number_of, rank, size))
         loop = self._kernel.control_thread.io_loop
         loop.add_callback(self._kernel._publish_debug_event, renumbered)
@@ -177,7 +176,7 @@ class DebuggerPanel:
             return await self._ask(request, debuggers, number)
         reply = await self._here(request)
         if command == "setExceptionBreakpoints":
-            for rank in debuggers.attached:
+            for rank in sorted(debuggers.attached):
                 debuggers.ask(rank, command, **arguments)
         elif command in {"disconnect", "terminate"}:
             debuggers.detach()
@@ -192,7 +191,7 @@ class DebuggerPanel:
     async def _answer_breakpoints(
         self, request: DapMessage, debuggers: RankDebuggers | None
     ) -> DapMessage:
-        """Set the breakpoints of a cell on the ranks only, and those of a file everywhere."""
+        """Set a cell's breakpoints on the ranks only, a file's everywhere."""
         arguments = request["arguments"]
         path, breakpoints = arguments["source"]["path"], arguments["breakpoints"]
         cell = self._cell_at(path)
@@ -213,19 +212,19 @@ class DebuggerPanel:
         return reply
 
     async def _move(self, request: DapMessage, debuggers: RankDebuggers) -> DapMessage:
-        """Continue or step on all ranks at breakpoints: one alone would wait in a collective.
+        """Continue or step on all ranks that stand at breakpoints.
 
-        JupyterLab forgets the thread before it asks to continue, and names thread 1.
+        One rank alone would wait in a collective. JupyterLab forgets the thread before it asks to
+        continue, and names thread 1.
         """
-        answers = [
+        asked = [
             debuggers.ask(rank, request["command"], **{**request["arguments"], "threadId": thread})
             for rank, thread in sorted(debuggers.stopped)
         ]
-        return _reply([await _result(answer) for answer in answers][0], request)
+        answers: list[DapMessage] = [await _result(answer) for answer in asked]
+        return _reply(answers[0] if answers else {"success": True}, request)
 
-    async def _ask(
-        self, request: DapMessage, debuggers: RankDebuggers, number: int
-    ) -> DapMessage:
+    async def _ask(self, request: DapMessage, debuggers: RankDebuggers, number: int) -> DapMessage:
         """Ask the rank to which a number belongs."""
         command = request["command"]
         rank = (number - FIRST_NUMBER) % self._size
@@ -250,17 +249,17 @@ class DebuggerPanel:
         return _reply(self._of_rank(rank, answer), request)
 
     async def _stack_of_all(self, request: DapMessage, debuggers: RankDebuggers) -> DapMessage:
-        """Return the frames of all ranks at breakpoints, for a front end without a list of threads.
+        """Return the frames of all ranks at breakpoints.
 
-        JupyterLab is one. Its user chooses a rank by choosing a frame.
+        JupyterLab shows no list of threads: its user chooses a rank by a frame.
         """
         places = sorted(debuggers.stopped)
         asked = [debuggers.ask(rank, "stackTrace", threadId=thread) for rank, thread in places]
         frames: list[DapMessage] = []
         for (rank, _), answer in zip(places, asked, strict=True):
             said = self._of_rank(rank, await _result(answer))
-            for frame in said["body"]["stackFrames"] if said["success"] else ():
-                frames.append({**frame, "name": f"rank {rank}: {frame['name']}"})
+            own = said["body"]["stackFrames"] if said["success"] else ()
+            frames += [{**frame, "name": f"rank {rank}: {frame['name']}"} for frame in own]
         body = {"stackFrames": frames, "totalFrames": len(frames)}
         return _reply({"success": True, "body": body}, request)
 
@@ -268,7 +267,8 @@ class DebuggerPanel:
         self, request: DapMessage, debuggers: RankDebuggers, rank: int, arguments: DapMessage
     ) -> DapMessage:
         """Return a variable's rich forms, as ipykernel does for its own."""
-        name, body = arguments["variableName"], {"data": {}, "metadata": {}}
+        name: str = arguments["variableName"]
+        body: DapMessage = {"data": {}, "metadata": {}}
         if not name.isidentifier():
             return _reply({"success": name.endswith(" variables"), "body": body}, request)
         answer = await _result(
@@ -282,11 +282,14 @@ class DebuggerPanel:
         )
         if answer["success"]:
             data, metadata = ast.literal_eval(answer["body"]["result"])
-            body = {"data": data, "metadata": {key: metadata[key] for key in metadata if key in data}}
+            body = {
+                "data": data,
+                "metadata": {key: metadata[key] for key in metadata if key in data},
+            }
         return _reply({**answer, "body": body}, request)
 
     async def _threads(self, debuggers: RankDebuggers) -> list[DapMessage]:
-        """Return the main thread of each rank of the running cell, and others at breakpoints."""
+        """Return the main threads of the cell's ranks, and others at breakpoints."""
         asked = {
             rank: debuggers.ask(rank, "threads")
             for rank in self._ranks
@@ -329,7 +332,7 @@ def _number_of(rank: int, size: int, own: int) -> int:
 
 
 def _renumbered(value: Any, renumber: Callable[[int], int]) -> Any:
-    """Return a copy with other numbers of threads, frames and variables (0: none)."""
+    """Return a copy with other numbers of threads, frames and variables."""
     if isinstance(value, dict):
         return {
             name: renumber(its) if name in _NUMBERS and its else _renumbered(its, renumber)
@@ -341,8 +344,8 @@ def _renumbered(value: Any, renumber: Callable[[int], int]) -> Any:
 async def _result(answer: Future[DapMessage]) -> DapMessage:
     try:
         return await asyncio.wait_for(asyncio.wrap_future(answer), ANSWER_S)
-    except TimeoutError:
-        return {"success": False, "message": _SILENT}
+    except (TimeoutError, asyncio.TimeoutError):  # two classes until Python 3.10
+        return dict(_NO_ANSWER)
 
 
 def _reply(answer: DapMessage, request: DapMessage) -> DapMessage:

@@ -48,7 +48,9 @@ def prepare_debuggers(shell: Any, panel: VisualDebugger) -> None:
     """
 
     def break_into_debugger(*, header: str | None = None, **_: Any) -> None:
-        if threading.current_thread() is threading.main_thread() and panel.stop_at(sys._getframe(1)):
+        if threading.current_thread() is threading.main_thread() and panel.stop_at(
+            sys._getframe(1)
+        ):
             return
         debugger = shell.debugger_cls()
         debugger.report_skipped = False

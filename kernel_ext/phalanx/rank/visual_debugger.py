@@ -51,7 +51,7 @@ class VisualDebugger:
         return bool(self._stopped)
 
     def take(self, message: bytes) -> None:
-        """Take a DAP request; an empty message means that the client has gone."""
+        """Take a DAP request; b"": the client has gone."""
         if not self._is_loaded:
             if not message:
                 return
@@ -64,7 +64,9 @@ class VisualDebugger:
         if self.is_attached and not self._is_tracing:
             self._is_tracing = True
             # An interrupt at a breakpoint leaves pydevd's thread in the state to stop again.
-            importlib.import_module("_pydevd_bundle.pydevd_api").PyDevdAPI().request_resume_thread("*")
+            importlib.import_module("_pydevd_bundle.pydevd_api").PyDevdAPI().request_resume_thread(
+                "*"
+            )
             _debugpy().trace_this_thread(True)
 
     def end(self) -> None:
@@ -114,7 +116,9 @@ class VisualDebugger:
         the mapping of the other one ends.
         """
         lines = code.splitlines()
-        n_empty = next((at for at, text in enumerate(lines) if text.strip()), 0)  # IPython drops them
+        n_empty = next(
+            (at for at, text in enumerate(lines) if text.strip()), 0
+        )  # IPython drops them
         name = cell_name(self._shell.transform_cell(code))
         before, self._cells[name] = self._cells.get(name, path), path
         mapping = {
@@ -125,7 +129,9 @@ class VisualDebugger:
         }
         made = {"source": {"path": path}, "pydevdSourceMaps": [mapping]}
         ended = {"source": {"path": before}, "pydevdSourceMaps": []}
-        requests = [{"type": "request", "command": "setPydevdSourceMap", "seq": seq, "arguments": made}]
+        requests = [
+            {"type": "request", "command": "setPydevdSourceMap", "seq": seq, "arguments": made}
+        ]
         if before != path:
             requests.insert(0, {**requests[0], "seq": 0, "arguments": ended})
         return requests
@@ -134,7 +140,7 @@ class VisualDebugger:
         for body in _bodies(sock):
             message = json.loads(body)
             if message["type"] == "event":
-                thread = (message.get("body") or {}).get("threadId")
+                thread = int((message.get("body") or {}).get("threadId") or 0)
                 if message["event"] == "stopped":
                     if not self._is_tracing:  # the cell was interrupted just now
                         continue
@@ -229,7 +235,9 @@ def _connect_pydevd() -> socket.socket:
 
 def _only_users_code() -> dict[str, Any]:
     """Return arguments of ``attach`` that hide libraries and our own code."""
-    libraries = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    libraries = {
+        sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")
+    }
     folders = [*libraries, *phalanx.__path__]
     rules = [{"path": f"{folder}/**", "include": False} for folder in folders]
     return {"justMyCode": False, "rules": rules, "stopAllThreadsOnSuspend": False}

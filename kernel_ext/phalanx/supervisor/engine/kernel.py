@@ -809,7 +809,7 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
             self._interrupt(cell, stop)
 
     def _can_be_held(self) -> bool:
-        """Hold the cell unless it waits for the user or called no operation."""
+        """Hold the cell unless it waits for the user or called nothing."""
         return not self._waits_for_user and self._held.hold()
 
     @property

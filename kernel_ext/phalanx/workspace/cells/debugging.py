@@ -1,4 +1,4 @@
-"""Ask the visual debuggers of the ranks, in the Debug Adapter Protocol (DAP)."""
+"""Ask the ranks' debuggers, in the Debug Adapter Protocol (DAP)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TOO_LONG = "a debugger's request has at most {:,} bytes"
 
 
 class RankDebuggers:
-    """Sends requests to the ranks' debuggers, and tracks the ranks that stand at a breakpoint.
+    """Sends requests to the ranks' debuggers, and tracks stopped ranks.
 
     Any thread may ask. The socket thread calls the other methods and ``on_event``. A rank's process
     answers each request, or dies: both end the request's future.
@@ -37,7 +37,7 @@ class RankDebuggers:
         self.on_event: Callable[[int, DapMessage], None] = lambda rank, event: None
 
     def ask(self, rank: int, command: str, **arguments: Any) -> Future[DapMessage]:
-        """Send a request; the future has the answer, which may be a refusal."""
+        """Send a request; the future's answer may be a refusal."""
         number, answer = next(self._numbers), Future[DapMessage]()
         request = {"type": "request", "seq": number, "command": command, "arguments": arguments}
         body = json.dumps(request).encode()
@@ -61,7 +61,7 @@ class RankDebuggers:
         self.resume()
 
     def resume(self, ranks: set[int] | None = None) -> None:
-        """Count ranks (None: all) as not stopped: their cell or process has ended."""
+        """Count ranks (None: all) as not stopped: their cell is over."""
         for rank, thread in list(self.stopped):
             if ranks is None or rank in ranks:
                 body = {"threadId": thread, "allThreadsContinued": False}
@@ -90,7 +90,7 @@ class RankDebuggers:
         self.resume({rank})
 
     def on_replaced(self, rank: int) -> None:
-        """Ask this rank again: it has a new process, with no debugger attached."""
+        """Ask this rank again: it has a new process."""
         self.lost.discard(rank)
 
     def _take_event(self, rank: int, event: DapMessage) -> None:
