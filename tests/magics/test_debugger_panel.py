@@ -44,7 +44,8 @@ class Panel:
         path = self.ask("dumpCell", code=code)["sourcePath"]
         breakpoints = [{"line": line} for line in lines]
         said = self.ask("setBreakpoints", source={"path": path}, breakpoints=breakpoints)
-        assert [its["line"] for its in said["breakpoints"]] == [*lines]
+        places = [(its["source"]["path"], its["line"]) for its in said["breakpoints"]]
+        assert places == [(path, line) for line in lines]
         return path
 
     def run(self, code):

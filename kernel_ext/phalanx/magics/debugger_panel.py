@@ -202,8 +202,9 @@ class DebuggerPanel:
             # The kernel's debugger would move these to the line of the magic, and stop there.
             self._debugger.breakpoint_list[path] = breakpoints
             first = self._first_line(cell)
+            source = {"path": path}
             made = [
-                {"id": at, "verified": its["line"] >= first, "line": its["line"]}
+                {"id": at, "verified": its["line"] >= first, "line": its["line"], "source": source}
                 for at, its in enumerate(breakpoints)
             ]
             reply = _reply({"success": True, "body": {"breakpoints": made}}, request)

@@ -370,6 +370,8 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         if issubclass(etype, MemoryError):
             self._reserve.release()
         is_end = not self._ended_in and _is_end_of_cell(2)
+        if is_end:
+            self._debugger.end()  # a traced traceback takes seconds
         shown = _show_error(shell, etype, error, traceback, tb_offset)
         if is_end:
             name, text = etype.__name__, text_of(error)
