@@ -201,6 +201,23 @@ def test_cells_of_the_kernel_stop_as_before(panel):
     assert panel.result().status == "ok"
 
 
+def test_an_exception_stops_ranks_and_nothing_in_the_kernel(panel):
+    options = [{"path": [{"names": ["Python Exceptions"]}], "breakMode": "always"}]
+    panel.ask("setExceptionBreakpoints", filters=["raised"], exceptionOptions=options)
+    code = "%%distributed\ndef share():\n    return 1 // rank\nshare()"
+    panel.run(code)
+    (thread,) = panel.see(1)
+    frames = panel.places(thread)
+    assert [(name, line) for name, _, line in frames] == [
+        ("rank 0: share", 3), ("rank 0: <module>", 4)
+    ]  # fmt: skip
+    panel.ask("setExceptionBreakpoints", filters=[])
+    panel.move("continue", thread)
+    assert "ZeroDivisionError" in panel.result().text
+    names = [its["name"] for its in panel.ask("threads")["threads"]]
+    assert not [name for name in names if name.startswith(("phalanx", "rank"))]
+
+
 @pytest.mark.deep
 def test_ranks_go_on_when_the_kernel_dies_at_a_breakpoint(tmp_path):
     with NotebookKernel("%distributed start -n 2 --linger 60 --name left") as kernel:

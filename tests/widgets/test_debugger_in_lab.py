@@ -33,7 +33,9 @@ def test_ranks_in_the_call_stack(tmp_path):
         user.see("2 ranks on 1 host")
         user.page.locator(".jp-DebuggerBugButton").first.click()
         user.see("special variables", ".jp-DebuggerVariables")
-        gutter = user.page.locator(".jp-Notebook .jp-CodeCell").nth(2).locator(".cm-breakpoint-gutter")
+        gutter = (
+            user.page.locator(".jp-Notebook .jp-CodeCell").nth(2).locator(".cm-breakpoint-gutter")
+        )
         gutter.locator(".cm-gutterElement").nth(3).click(timeout=PATIENCE_MS)
         user.page.locator(".jp-DebuggerBreakpoint").first.wait_for(timeout=PATIENCE_MS)
         user.run_cell(2)

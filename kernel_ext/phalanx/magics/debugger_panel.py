@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import phalanx
 from phalanx.protocol import name_ranks
 from phalanx.workspace import DapMessage, RankDebuggers, Workspace
 
@@ -163,6 +164,10 @@ class DebuggerPanel:
         arguments = request.get("arguments") or {}
         if command == "initialize":
             self._knows_threads = False
+        elif command == "attach":
+            own = [f"{folder}/**" for folder in phalanx.__path__]  # no code of the user
+            modules = self._debugger.kernel_modules
+            modules += [pattern for pattern in own if pattern not in modules]
         elif command == "setExceptionBreakpoints":
             self._filters = arguments
         if command == "setBreakpoints":
