@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 from support.notebooks.notebook_kernel import NotebookKernel
+from support.promise import PATIENCE_S
 from support.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 SUM = "%%distributed\n\nx = rank * 10\ntotal = px.all_sum(x)\nprint(total + 1)"
-PATIENCE_S = 60.0
 
 
 class Panel:
