@@ -101,6 +101,13 @@ def test_no_dump_is_no_place():
     assert place_of([]).text == ""
 
 
+def test_who_stands_at_a_breakpoint_is_asking():
+    pydevd = SITE + "debugpy/_vendored/pydevd/pydevd.py"
+    waits = Frame(STDLIB + "threading.py", 331, "wait"), Frame(pydevd, 2328, "_do_wait_suspend")
+    place = place_of(main(*waits, Frame(CELL, 3, "<module>"), *KERNEL))
+    assert (place.text, place.is_asking) == ("cell line 3", True)
+
+
 def test_who_waits_for_a_line_is_asking():
     assert place_of(main(*ASKING, Frame(CELL, 3, "<module>"), *KERNEL)).is_asking
     # A thread of the user's that was called from there is not.

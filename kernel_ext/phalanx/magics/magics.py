@@ -49,6 +49,7 @@ from .arguments import (
     start_options,
 )
 from .completion import AutoDistributed, TypingHelp
+from .debugger_panel import DebuggerPanel
 from .errors import PostMortem, debug_failed, debug_ranks
 from .tables import Named, Sweeps
 from .tabs import TabsView
@@ -97,6 +98,7 @@ class DistributedMagics(Magics):  # type: ignore[misc]
         self._typing = TypingHelp(shell, self._auto, lambda: self._workspace)
         self._post_mortem = PostMortem(shell, self._debug_failed)
         self._toolbar = Toolbar(shell, self._auto, lambda: self._workspace)
+        self._panel = DebuggerPanel(shell, self._auto, lambda: self._workspace)
         self._pages: set[str] = set()  # sessions of front ends that have had the hint
 
     @property
@@ -106,10 +108,9 @@ class DistributedMagics(Magics):  # type: ignore[misc]
 
     def open(self) -> None:
         """Install completion, inspection and the debugger; idempotent."""
-        self._typing.remove()
-        self._post_mortem.remove()
-        self._typing.install()
-        self._post_mortem.install()
+        for its in (self._typing, self._post_mortem, self._panel):
+            its.remove()
+            its.install()
         self._toolbar.open()
 
     def suggest_start(self) -> None:
@@ -119,8 +120,8 @@ class DistributedMagics(Magics):  # type: ignore[misc]
 
     def close(self) -> None:
         """Restore the shell, and say that the ranks stay."""
-        self._typing.remove()
-        self._post_mortem.remove()
+        for its in (self._typing, self._post_mortem, self._panel):
+            its.remove()
         self._auto.set(False)
         self._toolbar.close()
         workspace = self._workspace
@@ -199,17 +200,20 @@ class DistributedMagics(Magics):  # type: ignore[misc]
     def _cell(self, line: str, cell: str) -> None:
         options = parse(cell_parser(), line)
         workspace = self._running()
+        ranks = self._chosen(options, workspace)
         number = self.shell.displayhook.prompt_count  # the count is of the next cell, or of this
         has_tabs = options.view == "tabs"
-        workspace.run(
-            cell,
-            ranks=self._chosen(options, workspace),
-            timeout=options.timeout,
-            view=self._view(workspace, options.label, has_tabs=has_tabs, cell_number=number),
-            max_lines=options.max_lines,
-            every_start=options.every_start,
-            values=False,
-        )
+        view = self._view(workspace, options.label, has_tabs=has_tabs, cell_number=number)
+        with self._panel.follow(workspace, ranks, cell):
+            workspace.run(
+                cell,
+                ranks=ranks,
+                timeout=options.timeout,
+                view=view,
+                max_lines=options.max_lines,
+                every_start=options.every_start,
+                values=False,
+            )
 
     def _view(
         self,

@@ -25,6 +25,8 @@ Epoch = Annotated[int, msgspec.Meta(ge=1, lt=1 << 48)]  # 48 bits, as on a contr
 GroupNumber = Annotated[int, msgspec.Meta(ge=0)]  # 64 bits, as in a record of the engine
 Code = Annotated[int, msgspec.Meta(ge=-(1 << 31), lt=1 << 31)]  # a C int, as the engine has
 Amount = Annotated[int, msgspec.Meta(ge=0)]  # bytes
+MOST_DAP_NBYTES = 4 << 20  # of one message of a debugger: a value with a picture has less
+DebuggerMessage = Annotated[bytes, msgspec.Meta(max_length=MOST_DAP_NBYTES)]
 
 
 class Register(msgspec.Struct, frozen=True, tag="register", forbid_unknown_fields=True):
@@ -320,8 +322,16 @@ class Inspected(msgspec.Struct, frozen=True, tag="inspected", forbid_unknown_fie
     text: str | None
 
 
+class DebuggerSays(msgspec.Struct, frozen=True, tag="debugger_says", forbid_unknown_fields=True):
+    """Notice: an answer or event of the rank's debugger, as DAP's JSON."""
+
+    message: DebuggerMessage
+
+
 # Notices that the root passes on to the client.
-RankNews = StopReport | InterruptCaught | LineNeed | LineNotNeeded | Completed | Inspected
+RankNews = (
+    StopReport | InterruptCaught | LineNeed | LineNotNeeded | Completed | Inspected | DebuggerSays
+)
 
 
 class TypedLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -413,8 +423,25 @@ class Inspect(msgspec.Struct, frozen=True, tag="inspect", forbid_unknown_fields=
     detail: int = 0
 
 
+class AskDebugger(msgspec.Struct, frozen=True, tag="ask_debugger", forbid_unknown_fields=True):
+    """Order: pass a request to the rank's debugger, as DAP's JSON.
+
+    Empty: the client has gone, so that nobody would continue a rank that stands at a breakpoint.
+    """
+
+    message: DebuggerMessage
+
+
 RankOrder = (
-    StopCell | EnterWorld | LetIn | TypeLine | RefuseInput | OutputDrawn | Complete | Inspect
+    StopCell
+    | EnterWorld
+    | LetIn
+    | TypeLine
+    | RefuseInput
+    | OutputDrawn
+    | Complete
+    | Inspect
+    | AskDebugger
 )
 
 

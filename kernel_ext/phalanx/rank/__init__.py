@@ -60,6 +60,7 @@ from .output import (
 )
 from .output_widgets import OutputWidgets, add_output
 from .signals import SignalHandlers, describe_error, in_cell
+from .visual_debugger import VisualDebugger
 
 __all__ = [
     "POST_MORTEM",
@@ -81,6 +82,7 @@ __all__ = [
     "RankInputLog",
     "SignalHandlers",
     "TypedLines",
+    "VisualDebugger",
     "add_output",
     "asks_for_commands",
     "bind",

@@ -120,6 +120,12 @@ def say_left(value: str) -> str:
     return f"{value} ({_HINT})" if value and value != "None" else f"it {_HINT}"
 
 
+def cell_name(transformed_code: str) -> str:
+    """Return the file name of a cell, from its code for Python."""
+    digest = hashlib.sha256(transformed_code.encode(errors="replace")).hexdigest()
+    return f"{CELL}{digest[:8]}>"
+
+
 def prepare_cell_names(shell: Any) -> Callable[[str, int], None]:
     """Name cells by a hash; in tracebacks by the notebook's number.
 
@@ -144,8 +150,7 @@ def prepare_cell_names(shell: Any) -> Callable[[str, int], None]:
 
     def name_of(_raw: str, transformed_code: str, _number: int) -> str:
         nonlocal newest
-        digest = hashlib.sha256(transformed_code.encode(errors="replace")).hexdigest()
-        newest = f"{CELL}{digest[:8]}>"
+        newest = cell_name(transformed_code)
         numbers[newest] = now
         return newest
 

@@ -9,12 +9,14 @@ import code
 import os
 import pdb  # noqa: T100 - for the user, not for us
 import sys
+import threading
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 from phalanx.distributed import without_own_frames
 
 from .cell import CELL
+from .visual_debugger import VisualDebugger
 
 POST_MORTEM = "%debug"  # a cell that only looks at the error of another
 
@@ -33,10 +35,11 @@ def asks_for_commands(caller: FrameType | None) -> bool:
     return caller is not None and caller.f_code in INTERPRETERS
 
 
-def prepare_debuggers(shell: Any) -> None:
+def prepare_debuggers(shell: Any, panel: VisualDebugger) -> None:
     """Fit every debugger of this process to a rank.
 
     - `breakpoint` opens IPython's debugger: debugpy's hook, which ipykernel installs, does nothing.
+      While a ``panel`` is attached, `breakpoint` stops there instead.
     - pdb leaves SIGINT alone: its handler would swallow a stop while the program runs on after
       ``c``, and would stay installed.
     - Stepping goes from one statement of a cell to the next, not into the shell's code.
@@ -45,6 +48,10 @@ def prepare_debuggers(shell: Any) -> None:
     """
 
     def break_into_debugger(*, header: str | None = None, **_: Any) -> None:
+        if threading.current_thread() is threading.main_thread() and panel.stop_at(
+            sys._getframe(1)
+        ):
+            return
         debugger = shell.debugger_cls()
         debugger.report_skipped = False
         if header is not None:

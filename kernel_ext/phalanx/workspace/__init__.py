@@ -8,6 +8,7 @@ from __future__ import annotations
 from .bench import Sweep
 from .calls import PendingCall
 from .cells.completion import Completions, Description, Help, NoHelp
+from .cells.debugging import DapMessage, RankDebuggers
 from .cells.loop import RankError, RankResult
 from .connection.connect import (
     WorkspaceInfo,
@@ -44,6 +45,7 @@ __all__ = [
     "CannotAsk",
     "Clear",
     "Completions",
+    "DapMessage",
     "Description",
     "Display",
     "Help",
@@ -54,6 +56,7 @@ __all__ = [
     "Placement",
     "Question",
     "QuietView",
+    "RankDebuggers",
     "RankError",
     "RankResult",
     "RootGone",

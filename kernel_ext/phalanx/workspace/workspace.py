@@ -33,6 +33,7 @@ from phalanx.supervisor import find_record
 from .bench import BandwidthBench, LinkBench, Sweep
 from .calls import PendingCall, RemoteCalls, forget_values, packed
 from .cells.completion import Help
+from .cells.debugging import RankDebuggers
 from .cells.loop import RankError, RankResult
 from .connection.connect import (
     Connection,
@@ -408,6 +409,11 @@ class Workspace:
     def help(self) -> Help:
         """Return completion and help for names on the ranks."""
         return self._life.up().help
+
+    @property
+    def debuggers(self) -> RankDebuggers:
+        """Return the visual debuggers of the ranks."""
+        return self._life.up().debuggers
 
     def interrupt(self) -> tuple[int, ...]:
         """Stop the running cell, from another thread, or a widget's callback.

@@ -190,6 +190,7 @@ class KernelDriver:
         self.models: dict[str, dict[str, Any]] = {}  # states of widgets by comm
         self.echoes: list[tuple[str, dict[str, Any]]] = []  # updates with what they answer
         self.said: list[tuple[str, dict[str, Any]]] = []  # on comms that are no widgets
+        self.debug_events: list[dict[str, Any]] = []
         self._manager = KernelManager(kernel_name="python3")
         self._manager.start_kernel(
             cwd=None if cwd is None else os.fspath(cwd), env={**os.environ, **env}
@@ -340,6 +341,8 @@ class KernelDriver:
             self.echoes.append((sender, content["data"]))
         elif kind == "comm_msg" and "method" not in content["data"]:
             self.said.append((content["comm_id"], content["data"]))
+        elif kind == "debug_event":
+            self.debug_events.append(content)
 
     def move(self, comm_id: str, **state: Any) -> str:
         """Change a widget, as somebody does on the page; return the message's id."""

@@ -20,6 +20,9 @@ _HOUSEKEEPING = frozenset(
     {"IPython", "asyncio", "ipykernel", "ipyparallel", "phalanx", "tornado", "tqdm", "zmq"}
 )
 
+# pydevd's frames stand in the traceback of a cell that was stopped at a breakpoint.
+_OWN = frozenset({"phalanx", "pydevd", "_pydevd_bundle", "_pydevd_sys_monitoring"})
+
 # Packages with pool threads: they live as long as the process and run tasks of any caller.
 _POOLS = frozenset({"concurrent", "multiprocessing"})
 
@@ -251,9 +254,9 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def is_own_frame(traceback: TracebackType) -> bool:
-    """Return whether a traceback's first frame is phalanx's code."""
+    """Return whether a traceback's first frame is phalanx's or pydevd's code."""
     # Compare the module name, not the file: an editable install spreads over several folders.
-    return _module(traceback) == "phalanx"
+    return _module(traceback) in _OWN
 
 
 def _module(traceback: TracebackType) -> str:

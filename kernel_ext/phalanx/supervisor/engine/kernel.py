@@ -38,12 +38,14 @@ from phalanx.errors import DistributedError
 from phalanx.protocol import (
     CALLBACK,
     ENTRY,
+    AskDebugger,
     BindValues,
     CellBegan,
     CellEnded,
     Channel,
     ChannelClosed,
     CopyNames,
+    DebuggerSays,
     Entered,
     EnterWorld,
     Evaluate,
@@ -81,6 +83,7 @@ from phalanx.rank import (
     OutputWidgets,
     SignalHandlers,
     TypedLines,
+    VisualDebugger,
     asks_for_commands,
     call_packed,
     copy_names,
@@ -305,7 +308,10 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         keep_no_outputs(self.shell)
         prepare_bars(lambda: widgets.is_on)
         self._name_cell = prepare_cell_names(self.shell)
-        prepare_debuggers(self.shell)
+        self._debugger = VisualDebugger(
+            self.shell, lambda message: self._notify(DebuggerSays(message))
+        )
+        prepare_debuggers(self.shell, self._debugger)
         prepare_exit(self.shell)
         prepare_own_magics(self.shell)
         prepare_threads(self._hand_over_names)
@@ -327,6 +333,8 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
     def _begin_code(self) -> None:
         self._handlers.open()
         self._gate.begin_code()
+        if self._gate.running is not None:
+            self._debugger.begin()
 
     def tell_soon(self, text: str) -> None:
         """Show a text below the last cell; signal handlers may call this."""
@@ -367,6 +375,8 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         if issubclass(etype, MemoryError):
             self._reserve.release()
         is_end = not self._ended_in and _is_end_of_cell(2)
+        if is_end:
+            self._debugger.end()  # a traced traceback takes seconds
         shown = _show_error(shell, etype, error, traceback, tb_offset)
         if is_end:
             name, text = etype.__name__, text_of(error)
@@ -501,6 +511,7 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             reply = self._in_plain_words(self._say_failed(error), last_error)
         finally:
+            self._debugger.end()
             leave_debuggers(self.shell.user_ns, tracer)
             self._keep_error(cell, code, reply, last_error)
             self._leave_cell(cell, reply)
@@ -548,6 +559,7 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         except KeyboardInterrupt:  # it came while the error was handled
             signal.signal(signal.SIGINT, signal.SIG_IGN)
         finally:
+            self._debugger.end()
             leave_debuggers(self.shell.user_ns, tracer)
             self._keep_error(cell, "", reply, last_error)
             self._leave_cell(cell, reply)
@@ -802,6 +814,8 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
             self._lines.refuse(order.cell, order.message)
         elif isinstance(order, OutputDrawn):
             self._window.on_drawn(order.sent)
+        elif isinstance(order, AskDebugger):
+            self._debugger.take(order.message)
         else:
             self._help.answer(order)
 
@@ -820,8 +834,13 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
             self._interrupt(cell, stop)
 
     def _can_be_held(self) -> bool:
-        """Hold the cell unless it reads input or called no operation."""
-        return not self._lines.main_thread_reads and self._held.hold()
+        """Hold the cell unless it waits for the user or called nothing."""
+        return not self._waits_for_user and self._held.hold()
+
+    @property
+    def _waits_for_user(self) -> bool:
+        """Whether the main thread reads input or stands at a breakpoint."""
+        return self._lines.main_thread_reads or self._debugger.is_stopped
 
     def _look_at_held(self, cell: str, stop: str, last: StopReport, until_s: float) -> None:
         """Report changes of a held cell until its interrupt or end."""
@@ -831,7 +850,7 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
             self._holding = ""
             self._held.end()
             return
-        if self._lines.main_thread_reads or time.monotonic() >= until_s:
+        if self._waits_for_user or time.monotonic() >= until_s:
             self._interrupt(cell, stop)
             return
         report = self._held.report()

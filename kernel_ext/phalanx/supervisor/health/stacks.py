@@ -50,6 +50,7 @@ _PLUMBING = re.compile(
 # Modules in which the main thread waits for another thread of the user.
 _JOINING = re.compile(_LIBRARIES + r"(?:threading|queue|concurrent/futures/\w+)\.py")
 
+_AT_BREAKPOINT = "_do_wait_suspend"  # pydevd's wait for the user
 _ASKING = "rank/input.py"
 _SHOWING = "supervisor/engine/kernel.py", "_show_error"
 _DEPTH = 40  # most frames shown to a user
@@ -367,7 +368,10 @@ def _is_asking(frames: Sequence[Frame]) -> bool:
     """Whether the user's innermost frame reads the cell's input."""
     users = _users(frames)
     above = frames[: frames.index(users[0])] if users else ()
-    return any(_is_own(frame) and frame.file.endswith(_ASKING) for frame in above)
+    return any(
+        (_is_own(frame) and frame.file.endswith(_ASKING)) or frame.function == _AT_BREAKPOINT
+        for frame in above
+    )
 
 
 def _cell_of(users: Sequence[Frame]) -> str:

@@ -14,6 +14,7 @@ import zmq.asyncio
 
 from phalanx.protocol import (
     AddStartupCell,
+    AskDebugger,
     BeginCell,
     Booted,
     BootFailed,
@@ -103,7 +104,7 @@ class WorkspaceRoot(Root[ToRoot]):
         )
         record = RecordFile(options.record_fd, options.record_path) if options.record_path else None
         self._clients = Clients(
-            options, client, address, record, self._answers.mark, self._on_linger_over
+            options, client, address, record, self._on_owner_gone, self._on_linger_over
         )
         self._samplers = Samplers(
             world,
@@ -218,6 +219,11 @@ class WorkspaceRoot(Root[ToRoot]):
         elif isinstance(message, Stop):
             self._stop_request = identity, message.id
             self.stop()
+
+    def _on_owner_gone(self) -> None:
+        self._answers.mark()
+        for rank in self._world.alive if self._is_booted else ():
+            self._host.send(rank, AskDebugger(b""))
 
     @property
     def _is_booted(self) -> bool:

@@ -20,6 +20,7 @@ from phalanx.protocol import (
     CellEnded,
     CellStatusReply,
     Completed,
+    DebuggerSays,
     Inspected,
     LetIn,
     OutputDrawn,
@@ -39,6 +40,7 @@ from ..connection.transport import Message, RankChannels, SocketThread
 from ..output.events import Drawn, Event, Lost, OwnershipLost
 from .cell import Cell
 from .completion import Help
+from .debugging import RankDebuggers
 from .widget_relay import COMM_KINDS, WidgetRelay, is_comm
 
 BEGIN_S = 2.0  # a rank begins a cell within milliseconds of the request, over any network
@@ -90,6 +92,7 @@ class Dispatch:
     ) -> None:
         self._order = order
         self.help = Help(len(engines), lambda rank, question: order((rank,), question))
+        self.debuggers = RankDebuggers(lambda rank, request: order((rank,), request))
         self.widgets = WidgetRelay(self._send_comm, self._tell_below)
         self._engines = list(engines)  # by rank; a replaced rank has a new one
         self._lock = threading.Lock()
@@ -298,6 +301,7 @@ class Dispatch:
         """
         self._engines[rank] = engine
         self.help.on_replaced(rank)
+        self.debuggers.on_replaced(rank)
         self.widgets.on_lost(rank)
 
     def on_lost(self, lost: Lost) -> None:
@@ -306,6 +310,7 @@ class Dispatch:
         Runs on the socket thread.
         """
         self.help.on_lost(lost.rank)
+        self.debuggers.on_lost(lost.rank)
         self.widgets.on_lost(lost.rank)
         with self._lock:
             cells = {
@@ -334,6 +339,9 @@ class Dispatch:
         """
         if isinstance(news, Completed | Inspected):
             self.help.on_answer(news)
+            return
+        if isinstance(news, DebuggerSays):
+            self.debuggers.on_says(rank, news.message)
             return
         with self._lock:
             found = self._requests.get(_message_id(news.cell, rank))

@@ -93,6 +93,7 @@ class CellRunner:
             list[FromRoot] | None
         ) = []  # news kept until the state at the attach is known
         self.help, self.waiting = self._dispatch.help, self._dispatch.waiting
+        self.debuggers = self._dispatch.debuggers
         self._missed: AttachSync | None = None
         self._last_cell = ""  # the last cell of a person; empty: none from here yet
 

@@ -67,7 +67,7 @@ from phalanx.protocol import (
 from phalanx.supervisor import pid_namespace
 
 from .connect import Connection
-from .transport import SocketThread, ctrl_c
+from .transport import SocketThread, ctrl_c, own_thread
 
 LEASE_S = 10.0  # a cell may keep the kernel from reading for most of that, and no sample is lost
 # Each renewal wakes the supervisor, which costs busy ranks as much as taking a sample.
@@ -230,7 +230,7 @@ class RootClient:
         self._stopped: queue.SimpleQueue[FromRoot] = queue.SimpleQueue()  # the answer to `Stop`
         self._size = connection.size
         self._changes: ChangeWatch | None = None
-        self._watcher = threading.Thread(target=self._watch, name="phalanx-root", daemon=True)
+        self._watcher = own_thread("phalanx-root", self._watch)
         try:
             self._watcher.start()
             self._connect(connection)

@@ -84,7 +84,7 @@ class SocketThread:
         self._inner = inner
         self._is_closed = False
         self._n_bad = 0
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread = own_thread(name, self._run)
         self._thread.start()
 
     def socket(
@@ -201,6 +201,14 @@ class SocketThread:
     def _receive(self, sock: zmq.Socket[bytes]) -> None:
         handler, copy = self._handlers[sock]
         handler(sock.recv_multipart(0, copy=copy))
+
+
+def own_thread(name: str, run: Callable[[], None]) -> threading.Thread:
+    """Make a thread that a debugger of the process neither stops nor shows."""
+    thread = threading.Thread(target=run, name=name, daemon=True)
+    for mark in ("pydev_do_not_trace", "is_pydev_daemon_thread"):
+        setattr(thread, mark, True)
+    return thread
 
 
 def say_error(error: BaseException) -> str:
