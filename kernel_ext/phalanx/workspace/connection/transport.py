@@ -204,7 +204,7 @@ class SocketThread:
 
 
 def own_thread(name: str, run: Callable[[], None]) -> threading.Thread:
-    """Make a thread that a debugger of the process neither stops nor shows."""
+    """Make a thread that debuggers neither stop nor show."""
     thread = threading.Thread(target=run, name=name, daemon=True)
     for mark in ("pydev_do_not_trace", "is_pydev_daemon_thread"):
         setattr(thread, mark, True)
