@@ -134,8 +134,6 @@ def _options(parser: argparse.ArgumentParser) -> Iterator[str]:
     for action in parser._actions:
         if action.dest == "help" or isinstance(action, argparse._SubParsersAction):
             continue
-        if action.help == argparse.SUPPRESS:  # an old name
-            continue
         if action.option_strings:
             name = ", ".join(f"`{option}{_value_of(action)}`" for option in action.option_strings)
         else:

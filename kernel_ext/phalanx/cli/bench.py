@@ -75,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``phalanx bench``."""
     text = "number of ranks (default 2), or of ranks on each host (default: its slots, else 1)"
     add_host_arguments(parser.add_argument, helps={"-n": text})
-    parser.add_argument("--ranks", dest="n", type=int, help=argparse.SUPPRESS)  # its old name
+    parser.add_argument("--ranks", dest="n", type=int, metavar="N", help="the same as -n")
     parser.add_argument(
         "--op",
         type=_one_of("operation", OPERATIONS),
