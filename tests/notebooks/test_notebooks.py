@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,10 @@ def _run_all(name: str, folder: Path) -> Done:
         for cell in _read(_FOLDER / name).cells:
             if cell.cell_type == "code":
                 done[cell.source] = run_tutorial_cell(kernel, cell)
-        left = [p.cmdline() for p in psutil.Process(kernel.pid).children(recursive=True)]
+        left = []
+        for process in psutil.Process(kernel.pid).children(recursive=True):
+            with suppress(psutil.ZombieProcess, psutil.NoSuchProcess):  # it has just ended
+                left.append(process.cmdline())
     return done, left
 
 

@@ -110,6 +110,7 @@ from .rank import (
     say_message,
 )
 from .records import (
+    END_ASKED,
     LIMITS_MIME,
     LINKS_DONE_MIME,
     LINKS_MIME,
@@ -155,6 +156,7 @@ from .records import (
 
 __all__ = [
     "CALLBACK",
+    "END_ASKED",
     "ENTRY",
     "GRACE_S",
     "LIMITS_MIME",

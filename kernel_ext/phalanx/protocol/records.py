@@ -37,6 +37,8 @@ LIMITS_MIME = "application/vnd.phalanx.limits+json"
 SweepState = Literal["waiting", "measuring", "done", "stopped", "failed"]
 # The launcher of scripts forwards these signals to the ranks; they do not end a launch.
 USER_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT, signal.SIGWINCH)
+# Asks a rank to end, through a pipe. A pipe that is only closed asks nothing: its host was killed.
+END_ASKED = b"e"
 SHOWS_ERROR = "writing the traceback of an error"  # state of a rank after its code has ended
 MOST_CONNECTIONS = 64  # per link and address, and addresses per host: more is a mistake
 BootState = Literal["starting", "up", "failed"]

@@ -37,6 +37,7 @@ from phalanx.distributed import (
 from phalanx.errors import DistributedError
 from phalanx.protocol import (
     CALLBACK,
+    END_ASKED,
     ENTRY,
     AskDebugger,
     BindValues,
@@ -269,8 +270,8 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
     ) -> None:
         """Prepare the kernel to serve as a rank.
 
-        ``n_shown`` counts the messages that show the output of a request. ``end_fd`` is readable
-        when the rank is to end.
+        ``n_shown`` counts the messages that show the output of a request. `END_ASKED` comes on
+        ``end_fd`` when the rank is to end.
         """
         self.rank = rank
         self._threads = count_threads()
@@ -887,7 +888,8 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
 
     def _on_end(self, fd: int) -> None:
         self.control_thread.io_loop.remove_handler(fd)
-        self.end()
+        if os.read(fd, 1) == END_ASKED:
+            self.end()
 
     def end(self) -> None:
         """Interrupt what runs, begin no other cell, and leave the loop.

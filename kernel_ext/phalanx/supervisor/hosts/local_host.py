@@ -28,6 +28,7 @@ from phalanx.distributed import (
     place_variables,
 )
 from phalanx.protocol import (
+    END_ASKED,
     MOST_CONNECTIONS,
     USER_SIGNALS,
     Activity,
@@ -92,7 +93,7 @@ class _Rank:
         self.pid = process.pid
         self.reader = FrameReader()
         self.unsent = bytearray()  # waits until the channel takes more
-        self.end_fd = -1  # writing end of the pipe that asks the rank to end
+        self.end_fd = -1  # writing end of the pipe that asks the rank to end by a byte
         self.nonsense = ""  # why the process was killed, if it broke the protocol
         self.reason = ""  # how the process ended
 
@@ -429,6 +430,8 @@ class LocalHost:
         """
         child = self._children.get(rank)
         if child is not None and child.end_fd >= 0:
+            with contextlib.suppress(BrokenPipeError):  # the rank has just ended
+                os.write(child.end_fd, END_ASKED)
             os.close(child.end_fd)
             child.end_fd = -1
 
