@@ -208,7 +208,7 @@ def test_only_one_file_reaches_into_running_objects():
 
 def test_names_in_the_design_page_exist():
     page = (_ROOT / "kernel_ext" / "DESIGN.md").read_text(encoding="utf-8")
-    assert len(page.split()) <= 2000
+    assert len(re.sub(r"(?s)```.*?```", "", page).split()) <= 1500  # without the drawing
     sources = _sources(".py", ".pyi", ".cpp", ".hpp")
     words = set(
         re.findall(r"\w+", " ".join((_ROOT / p).read_text(encoding="utf-8") for p in sources))
