@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from phalanx.protocol import END_ASKED
-from phalanx.supervisor.engine.kernel import RankKernel
+from phalanx.supervisor.engine.stops import CellStops
 
 
 @pytest.mark.parametrize(("sent", "ends"), [(END_ASKED, 1), (b"", 0)])
@@ -16,14 +16,12 @@ def test_a_closed_pipe_alone_does_not_end_a_rank(sent, ends):
     """The kernel of the operating system ends it then, and no interrupt of ours hides why."""
     asked, removed = [], []
     loop = SimpleNamespace(remove_handler=removed.append)
-    kernel = SimpleNamespace(
-        control_thread=SimpleNamespace(io_loop=loop), end=lambda: asked.append("end")
-    )
+    stops = SimpleNamespace(_loop=loop, end=lambda: asked.append("end"))
     read_fd, write_fd = os.pipe()
     os.write(write_fd, sent)
     os.close(write_fd)
     try:
-        RankKernel._on_end(kernel, read_fd)
+        CellStops._on_end(stops, read_fd)
     finally:
         os.close(read_fd)
     assert (len(asked), removed) == (ends, [read_fd])

@@ -7,37 +7,27 @@ and notices before and after each cell (`CellBegan`, `CellEnded`).
 from __future__ import annotations
 
 import bdb
-import mmap
 import os
 import signal
 import sys
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
-from traceback import format_tb, walk_stack
 from typing import Any
 
 import msgspec
 from ipyparallel.engine.kernel import IPythonParallelKernel
-from IPython.core.interactiveshell import InteractiveShell
 
 from phalanx.adapters import mlx
 from phalanx.distributed import (
-    clear_own_frames,
     count_threads,
     current_loss,
     is_own_frame,
-    number_lines,
     prepare_threads,
-    without_own_frames,
 )
 from phalanx.errors import DistributedError
 from phalanx.protocol import (
-    CALLBACK,
-    END_ASKED,
     ENTRY,
     AskDebugger,
     BindValues,
@@ -53,7 +43,6 @@ from phalanx.protocol import (
     GiveCopyReport,
     GiveNames,
     GiveValue,
-    InterruptCaught,
     LetIn,
     LineNeed,
     LineNotNeeded,
@@ -66,7 +55,6 @@ from phalanx.protocol import (
     RankTask,
     RefuseInput,
     StopCell,
-    StopReport,
     TypeLine,
 )
 from phalanx.rank import (
@@ -115,29 +103,17 @@ from phalanx.rank import (
 
 from .output import speak_for
 from .requests import KernelHelp
+from .shown_errors import AddressReserve, is_end_of_cell, show_error
+from .stops import CellStops
 
 STDIN_PROMPT = "stdin: "  # a read of sys.stdin has no prompt of its own, and a user needs one
 DEBUGGER_QUIT = "the debugger was quit"
 ANSWER_LOST = "the call was made, but its values were lost on their way: ask again"
 NOT_RUN = "the rank did not run the cell"
-# Delay after an interrupt. The notebook reports ranks that have not ended 2 s after the interrupt;
-# this must come earlier.
-SWALLOWED_S = 1.0
 
 # A client repeats only the request that it waits for, and a connection keeps the order. So a copy
 # comes after at most a few other requests.
 KEPT_NAMES = 64
-
-HELD_LOOK_S = 0.002  # poll interval of a held cell: about the time of a message to the client
-# How long a held operation waits for a pending interrupt. If a user's signal handler raises
-# nothing, the operation goes on.
-TAKE_S = 0.3
-
-
-# How long an evaluation of MLX that all ranks have begun may take to finish after a stop.
-CUT_S = 10.0
-
-NUDGE_S, MAX_NUDGE_S = 0.02, 1.0  # delay of the next nudge after an interrupt; doubled each time
 
 
 class _NoSubshells:
@@ -168,74 +144,6 @@ class _BeforeCode:
         return node
 
 
-def _show_error(
-    shell: Any, etype: Any, error: BaseException, traceback: Any, tb_offset: int | None = None
-) -> Any:
-    """Show an error of a cell without our own frames (`set_custom_exc`).
-
-    A debugger then starts at the end of the error's own traceback: in the user's code. Methods of
-    the error may raise anything. IPython removes a handler that raises, so this one shows less.
-    """
-    users = without_own_frames(traceback)
-    if shell.call_pdb:  # %pdb's debugger may be interrupted
-        _show_users_part(shell, etype, error, users, tb_offset)
-        return shell._last_traceback
-    with uninterrupted():
-        try:
-            _show_users_part(shell, etype, error, users, tb_offset)
-        except BaseException:  # noqa: BLE001 - of the error's own methods
-            lines = [*format_tb(users), f"{etype.__name__}: {text_of(error)}"]
-            shell._showtraceback(etype, error, [line.rstrip("\n") for line in lines])
-            return lines
-    return shell._last_traceback
-
-
-def _show_users_part(
-    shell: Any, etype: Any, error: BaseException, users: Any, tb_offset: int | None
-) -> None:
-    clear_own_frames(error)
-    error.__traceback__ = users
-    number_lines(error)
-    shell.showtraceback((etype, error, users), tb_offset=tb_offset)
-
-
-def _is_end_of_cell(depth: int) -> bool:
-    """Whether IPython reports the error with which a cell ends.
-
-    ``depth`` is the number of frames between the caller and IPython's frame. False for a cell that
-    runs within another cell and for a script run by `%run`: code goes on after these.
-    """
-    codes = [frame.f_code for frame, _ in walk_stack(sys._getframe(1 + depth))]
-    run_code = InteractiveShell.run_code.__code__
-    return codes[0] is run_code and codes.count(run_code) == 1
-
-
-class _Reserve:
-    """Reserve address space for the report of a MemoryError.
-
-    After a cell that has used all other space, the report would fail. The cell would then never
-    end, or the rank would die.
-    """
-
-    # Ten times what a rank's first traceback took (2.9 MiB). Untouched pages use no memory.
-    _NBYTES = 32 << 20
-
-    def __init__(self) -> None:
-        self._space: mmap.mmap | None = None
-
-    def refill(self) -> None:
-        """Reserve the space; without enough, the next cell tries again."""
-        if self._space is None:
-            with suppress(OSError):
-                self._space = mmap.mmap(-1, self._NBYTES, flags=mmap.MAP_PRIVATE)
-
-    def release(self) -> None:
-        """Give the space back; idempotent."""
-        if self._space is not None:
-            self._space.close()
-            self._space = None
-
-
 class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
     """Run the cells of one rank; `serve` prepares the kernel after registration.
 
@@ -254,7 +162,7 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
 
     _supports_kernel_subshells = False
     captures: tuple[DescriptorCapture, ...] = ()
-    is_serving = is_ending = False
+    is_serving = False
     copied = CopyReport(0, {})
     last_error: ErrorOfCell | None = None
 
@@ -282,17 +190,11 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         self._widgets = widgets
         window.never_in(self.control_thread.ident)
         self._begun: deque[str] = deque(maxlen=KEPT_NAMES)  # the last requests by name
-        # Used on the control thread: the stops that have interrupted, and the one that holds the cell.
-        self._interrupted: deque[str] = deque(maxlen=16)
-        self._holding = ""
         self._held = HeldCell(rank)
         self._gate = InterruptGate()
-        mlx.raise_only_while(
-            runs_cell, is_held=lambda: bool(self._holding), is_stopped=self._gate.is_stopped
-        )
         self._handlers = SignalHandlers(self.tell_soon)
         os.register_at_fork(after_in_child=self._handlers.open)
-        self._reserve = _Reserve()
+        self._reserve = AddressReserve()
         self._lines = TypedLines(rank, self._ask, self._withdraw, current_loss)
         self._stdin = CellInput(self._next_of_stdin)
         self._names = introduce(self.shell.user_ns, rank, size)
@@ -312,6 +214,19 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         self._debugger = VisualDebugger(
             self.shell, lambda message: self._notify(DebuggerSays(message))
         )
+        control_loop = self.control_thread.io_loop
+        stops = self.stops = CellStops(
+            self._gate,
+            self._held,
+            self._lines,
+            self._debugger,
+            self._notify,
+            control_loop,
+            self.io_loop,
+        )
+        mlx.raise_only_while(
+            runs_cell, is_held=lambda: bool(stops.holding), is_stopped=self._gate.is_stopped
+        )
         prepare_debuggers(self.shell, self._debugger)
         prepare_exit(self.shell)
         prepare_own_magics(self.shell)
@@ -325,10 +240,10 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
             self.shell_handlers[kind] = partial(self._call_back, self.shell_handlers[kind])
         self._help = KernelHelp(self.shell, self.do_inspect, self._notify)
         self._orders_fd = channel.serve(self._on_order)
-        self._end_fd = end_fd
-        loop = self.control_thread.io_loop
-        loop.add_callback(loop.add_handler, self._orders_fd, self._on_readable, loop.READ)
-        loop.add_callback(self._watch_end)
+        control_loop.add_callback(
+            control_loop.add_handler, self._orders_fd, self._on_readable, control_loop.READ
+        )
+        control_loop.add_callback(self.stops.end_when_asked, end_fd)
         self.is_serving = True
 
     def _begin_code(self) -> None:
@@ -375,10 +290,10 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         """Show an error; record the one in which the cell's code ended."""
         if issubclass(etype, MemoryError):
             self._reserve.release()
-        is_end = not self._ended_in and _is_end_of_cell(2)
+        is_end = not self._ended_in and is_end_of_cell(2)
         if is_end:
             self._debugger.end()  # a traced traceback takes seconds
-        shown = _show_error(shell, etype, error, traceback, tb_offset)
+        shown = show_error(shell, etype, error, traceback, tb_offset)
         if is_end:
             name, text = etype.__name__, text_of(error)
             self._ended_in = {"ename": name, "evalue": text, "traceback": shown or []}
@@ -588,7 +503,7 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
             self._plain_show_lines(type(error), error, reply["traceback"])
         else:
             try:
-                shown = _show_error(self.shell, type(error), error, users, tb_offset=0)
+                shown = show_error(self.shell, type(error), error, users, tb_offset=0)
             except BaseException:  # noqa: BLE001 - IPython asks the error for its text, too
                 shown = None
             reply["traceback"] = shown or reply["traceback"]
@@ -789,25 +704,17 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
                     ident=self._topic("page"),
                 )
 
-    def _tell_if_swallowed(self, cell: str) -> None:
-        """Report that the cell's code has caught the interrupt.
-
-        Nobody can see that from outside the process.
-        """
-        if self._gate.has_swallowed(cell):
-            self._notify(InterruptCaught(cell))
-
     def _on_readable(self, _fd: int, _events: int) -> None:
         if not self._channel.read():  # the supervisor is gone, and soon this process
             self.control_thread.io_loop.remove_handler(self._orders_fd)
 
     def _on_order(self, order: RankOrder) -> None:
         if isinstance(order, StopCell):
-            self._stop(order)
+            self.stops.stop(order)
         elif isinstance(order, EnterWorld):
             self.io_loop.add_callback(self._enter_world, order)
         elif isinstance(order, LetIn):
-            if self._holding:
+            if self.stops.holding:
                 self._held.let_in(order.steps)
         elif isinstance(order, TypeLine):
             self._lines.feed(order.cell, order.entry)
@@ -819,108 +726,3 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
             self._debugger.take(order.message)
         else:
             self._help.answer(order)
-
-    def _stop(self, order: StopCell) -> None:
-        """Interrupt a cell, or hold it before its next operation.
-
-        The cell is held for ``hold_s`` seconds at most and then interrupted. The client that stops
-        the cell normally decides earlier; after ``hold_s`` seconds that client has probably gone.
-        """
-        cell, stop = order.cell, order.stop
-        if order.hold_s > 0 and self._gate.running == cell and self._can_be_held():
-            self._holding = stop
-            until_s = time.monotonic() + order.hold_s
-            self._look_at_held(cell, stop, StopReport("runs"), until_s)
-        else:
-            self._interrupt(cell, stop)
-
-    def _can_be_held(self) -> bool:
-        """Hold the cell unless it waits for the user or called nothing."""
-        return not self._waits_for_user and self._held.hold()
-
-    @property
-    def _waits_for_user(self) -> bool:
-        """Whether the main thread reads input or stands at a breakpoint."""
-        return self._lines.main_thread_reads or self._debugger.is_stopped
-
-    def _look_at_held(self, cell: str, stop: str, last: StopReport, until_s: float) -> None:
-        """Report changes of a held cell until its interrupt or end."""
-        if self._holding != stop:
-            return
-        if self._gate.running != cell:
-            self._holding = ""
-            self._held.end()
-            return
-        if self._waits_for_user or time.monotonic() >= until_s:
-            self._interrupt(cell, stop)
-            return
-        report = self._held.report()
-        if report != last:
-            self._notify(msgspec.structs.replace(report, cell=cell))
-        again = partial(self._look_at_held, cell, stop, report, until_s)
-        self.control_thread.io_loop.call_later(HELD_LOOK_S, again)
-
-    def _interrupt(self, cell: str, stop: str) -> None:
-        if stop in self._interrupted:
-            return
-        self._interrupted.append(stop)
-        if self._gate.is_blocked(cell):  # this is the second stop
-            mlx.cut_evaluations(True)
-        self.control_thread.io_loop.call_later(CUT_S, self._cut, cell)
-        self._lines.stop(cell)
-        running = self._gate.running or ""
-        if running != cell and running.startswith(CALLBACK):  # the cell waits for its end
-            self._interrupt(running, f"{stop} of {running}")
-        if running == cell:
-            self._notify(msgspec.structs.replace(self._held.stop(), cell=cell))
-            self.control_thread.io_loop.call_later(TAKE_S, self._let_go, stop)
-        self._gate.interrupt(cell)
-        self._holding = ""
-        self._nudge(cell, NUDGE_S)
-        self.control_thread.io_loop.call_later(SWALLOWED_S, self._tell_if_swallowed, cell)
-        # For a cell that awaits, ipykernel's signal handler only schedules a callback, which does
-        # not wake a sleeping event loop. This call does.
-        self.io_loop.add_callback(lambda: None)
-
-    def _watch_end(self) -> None:
-        loop = self.control_thread.io_loop
-        loop.add_handler(self._end_fd, lambda fd, _events: self._on_end(fd), loop.READ)
-
-    def _on_end(self, fd: int) -> None:
-        self.control_thread.io_loop.remove_handler(fd)
-        if os.read(fd, 1) == END_ASKED:
-            self.end()
-
-    def end(self) -> None:
-        """Interrupt what runs, begin no other cell, and leave the loop.
-
-        Called on the control thread.
-        """
-        if self.is_ending:
-            return
-        self.is_ending = True
-        cell = self._gate.close()
-        if cell is None:
-            self.io_loop.add_callback(self.io_loop.stop)
-        else:  # the loop must run on for a cell that awaits; `_leave_cell` stops it
-            self._interrupt(cell, "end")
-
-    def _cut(self, cell: str) -> None:
-        """End the evaluation of MLX that a stopped cell still waits for."""
-        if self._gate.is_blocked(cell):
-            mlx.cut_evaluations(True)
-
-    def _let_go(self, stop: str) -> None:
-        """Release a held cell after an interrupt that raised nothing.
-
-        A cell held by a later stop stays held.
-        """
-        if self._interrupted[-1] == stop and not self._holding:
-            self._held.end()
-
-    def _nudge(self, cell: str, after_s: float) -> None:
-        def again() -> None:
-            if self._gate.nudge(cell):
-                self._nudge(cell, min(2 * after_s, MAX_NUDGE_S))
-
-        self.control_thread.io_loop.call_later(after_s, again)

@@ -122,7 +122,7 @@ def main() -> None:
         def _signal_stop(self, sig: int, frame: object) -> None:
             if self.kernel is None or not self.kernel.is_serving:
                 os._exit(0)
-            self.kernel.control_thread.io_loop.add_callback_from_signal(self.kernel.end)
+            self.kernel.control_thread.io_loop.add_callback_from_signal(self.kernel.stops.end)
 
     app.Kernel = RankKernel
     app.IOPubThread = PublishThread
@@ -164,7 +164,8 @@ def main() -> None:
             if in_cell(error) or not isinstance(error, (TimeoutError, RuntimeError)):
                 text = "this came out of the event loop, and the rank goes on"
                 problem = f"{text}\n{describe_error(error)}"
-        if engine.kernel.is_ending or engine.kernel._shutdown_message is not None:
+        is_ending = engine.kernel.is_serving and engine.kernel.stops.is_ending
+        if is_ending or engine.kernel._shutdown_message is not None:
             break
         # Code of the user's that runs between cells, as a task, has stopped the loop or raised
         # SystemExit or KeyboardInterrupt, which asyncio hands on to here.

@@ -1,0 +1,186 @@
+"""Stop the cell of a rank: interrupt it, or hold it before its next operation.
+
+Everything here runs on the rank's control thread, which is free while a cell runs.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from phalanx.adapters import mlx
+from phalanx.protocol import (
+    CALLBACK,
+    END_ASKED,
+    InterruptCaught,
+    RankNews,
+    StopCell,
+    StopReport,
+)
+from phalanx.rank import HeldCell, InterruptGate, TypedLines, VisualDebugger
+
+# Delay after an interrupt. The notebook reports ranks that have not ended 2 s after the interrupt;
+# this must come earlier.
+SWALLOWED_S = 1.0
+HELD_LOOK_S = 0.002  # poll interval of a held cell: about the time of a message to the client
+# How long a held operation waits for a pending interrupt. If a user's signal handler raises
+# nothing, the operation goes on.
+TAKE_S = 0.3
+# How long an evaluation of MLX that all ranks have begun may take to finish after a stop.
+CUT_S = 10.0
+NUDGE_S, MAX_NUDGE_S = 0.02, 1.0  # delay of the next nudge after an interrupt; doubled each time
+
+
+class CellStops:
+    """Stop a rank's cells, and end the rank when its supervisor asks.
+
+    Parameters
+    ----------
+    gate : InterruptGate
+        Knows which cell runs, and interrupts it.
+    held : HeldCell
+        Holds the main thread before its next operation.
+    lines, debugger
+        Tell whether the cell waits for the user.
+    notify : callable
+        Sends a notice to the supervisor.
+    control_loop, cell_loop : tornado.ioloop.IOLoop
+        Loops of the control thread and of the main thread.
+    """
+
+    def __init__(
+        self,
+        gate: InterruptGate,
+        held: HeldCell,
+        lines: TypedLines,
+        debugger: VisualDebugger,
+        notify: Callable[[RankNews], None],
+        control_loop: Any,
+        cell_loop: Any,
+    ) -> None:
+        self._gate = gate
+        self._held = held
+        self._lines = lines
+        self._debugger = debugger
+        self._notify = notify
+        self._loop = control_loop
+        self._cell_loop = cell_loop
+        self._interrupted: deque[str] = deque(maxlen=16)  # the stops that have interrupted
+        self.holding = ""  # the stop that holds the cell
+        self.is_ending = False
+
+    def stop(self, order: StopCell) -> None:
+        """Interrupt a cell, or hold it before its next operation.
+
+        The cell is held for ``hold_s`` seconds at most and then interrupted. The client that stops
+        the cell normally decides earlier; after ``hold_s`` seconds that client has probably gone.
+        """
+        cell, stop = order.cell, order.stop
+        if order.hold_s > 0 and self._gate.running == cell and self._can_be_held():
+            self.holding = stop
+            until_s = time.monotonic() + order.hold_s
+            self._look_at_held(cell, stop, StopReport("runs"), until_s)
+        else:
+            self._interrupt(cell, stop)
+
+    def _can_be_held(self) -> bool:
+        """Hold the cell unless it waits for the user or called nothing."""
+        return not self._waits_for_user and self._held.hold()
+
+    @property
+    def _waits_for_user(self) -> bool:
+        """Whether the main thread reads input or stands at a breakpoint."""
+        return self._lines.main_thread_reads or self._debugger.is_stopped
+
+    def _look_at_held(self, cell: str, stop: str, last: StopReport, until_s: float) -> None:
+        """Report changes of a held cell until its interrupt or end."""
+        if self.holding != stop:
+            return
+        if self._gate.running != cell:
+            self.holding = ""
+            self._held.end()
+            return
+        if self._waits_for_user or time.monotonic() >= until_s:
+            self._interrupt(cell, stop)
+            return
+        report = self._held.report()
+        if report != last:
+            self._notify(msgspec.structs.replace(report, cell=cell))
+        again = partial(self._look_at_held, cell, stop, report, until_s)
+        self._loop.call_later(HELD_LOOK_S, again)
+
+    def _interrupt(self, cell: str, stop: str) -> None:
+        if stop in self._interrupted:
+            return
+        self._interrupted.append(stop)
+        if self._gate.is_blocked(cell):  # this is the second stop
+            mlx.cut_evaluations(True)
+        self._loop.call_later(CUT_S, self._cut, cell)
+        self._lines.stop(cell)
+        running = self._gate.running or ""
+        if running != cell and running.startswith(CALLBACK):  # the cell waits for its end
+            self._interrupt(running, f"{stop} of {running}")
+        if running == cell:
+            self._notify(msgspec.structs.replace(self._held.stop(), cell=cell))
+            self._loop.call_later(TAKE_S, self._let_go, stop)
+        self._gate.interrupt(cell)
+        self.holding = ""
+        self._nudge(cell, NUDGE_S)
+        self._loop.call_later(SWALLOWED_S, self._tell_if_swallowed, cell)
+        # For a cell that awaits, ipykernel's signal handler only schedules a callback, which does
+        # not wake a sleeping event loop. This call does.
+        self._cell_loop.add_callback(lambda: None)
+
+    def end_when_asked(self, fd: int) -> None:
+        """End the rank when `END_ASKED` comes on ``fd``."""
+        self._loop.add_handler(fd, lambda fd, _events: self._on_end(fd), self._loop.READ)
+
+    def _on_end(self, fd: int) -> None:
+        self._loop.remove_handler(fd)
+        if os.read(fd, 1) == END_ASKED:
+            self.end()
+
+    def end(self) -> None:
+        """Interrupt what runs, begin no other cell, and leave the loop."""
+        if self.is_ending:
+            return
+        self.is_ending = True
+        cell = self._gate.close()
+        if cell is None:
+            self._cell_loop.add_callback(self._cell_loop.stop)
+        else:  # the loop must run on for a cell that awaits; its end stops it
+            self._interrupt(cell, "end")
+
+    def _cut(self, cell: str) -> None:
+        """End the evaluation of MLX that a stopped cell still waits for."""
+        if self._gate.is_blocked(cell):
+            mlx.cut_evaluations(True)
+
+    def _let_go(self, stop: str) -> None:
+        """Release a held cell after an interrupt that raised nothing.
+
+        A cell held by a later stop stays held.
+        """
+        if self._interrupted[-1] == stop and not self.holding:
+            self._held.end()
+
+    def _nudge(self, cell: str, after_s: float) -> None:
+        def nudge_again() -> None:
+            if self._gate.nudge(cell):
+                self._nudge(cell, min(2 * after_s, MAX_NUDGE_S))
+
+        self._loop.call_later(after_s, nudge_again)
+
+    def _tell_if_swallowed(self, cell: str) -> None:
+        """Report that the cell's code has caught the interrupt.
+
+        Nobody can see that from outside the process.
+        """
+        if self._gate.has_swallowed(cell):
+            self._notify(InterruptCaught(cell))
