@@ -45,7 +45,7 @@ cheese = Cheese()"""
 @pytest.fixture(scope="module")
 def driver():
     with NotebookKernel(NOTEBOOK_HAS, LONG_HELP) as driver:
-        driver.complete("notebook")  # the first time is jedi's slowest
+        driver.complete("notebook", timeout=60.0)  # the first time is jedi's slowest
         yield driver
 
 
@@ -54,8 +54,8 @@ def kernel(driver):
     """A kernel with two ranks."""
     if driver.need_ranks("-n 2"):
         assert driver.run(RANKS_HAVE).status == "ok"
-        driver.complete("%%distributed\npar")
-        driver.complete("%%distributed --ranks 1\npar")
+        driver.complete("%%distributed\npar", timeout=60.0)
+        driver.complete("%%distributed --ranks 1\npar", timeout=60.0)
     return driver
 
 
