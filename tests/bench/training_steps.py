@@ -93,7 +93,7 @@ def _steps(options: Any, peers: list[str]) -> list[dict[str, Any]]:
             for what in ("step_ms", "added_ms"):
                 its = [r[what] for r in records if (r["peer"], r["ranks"]) == (peer, size)]
                 rows[-1] += [f"{median(its):.2f}", spread(its)]
-    whats = (", ms", "", ", added by averaging, ms", "")
+    whats = (", step, ms", "", ", added by averaging, ms", "")
     columns = [f"{size} ranks{what}" for size in numbers(options.ranks) for what in whats]
     print(f"{options.steps} steps, 4 layers of {options.width} x {options.width} float32\n")
     print_table(["steps", *columns], rows)

@@ -57,6 +57,13 @@ for _ in range(3):
     want = sum(w * w / 10 for w in weights) / sum(weights)
     assert np.allclose(mean["x"].tolist(), want), (mean, want)
 
+def mean_of_two(dtype):
+    """The weighted mean of ranks 0 and 1, divided in 32 bits."""
+    its = [(mx.arange(6).reshape(2, 3) * n - 3).astype(dtype) for n in (1, 2)]
+    wide = mx.complex64 if dtype == mx.complex64 else mx.float32
+    mean = (its[0].astype(wide) + 2 * its[1].astype(wide)) / 3
+    return mean if dtype == mx.int32 else mean.astype(dtype)
+
 # A group of Phalanx: at once, with the check of the trees.
 mean = px.nn.average_gradients({"x": mx.ones(3) * rank}, px.init())
 assert mean["x"].tolist() == [(size - 1) / 2] * 3
@@ -66,6 +73,45 @@ except px.CollectiveMismatch as error:
     assert "only rank 0 has y: MLX float32[3]" in str(error), error
 else:
     raise AssertionError("no error")
+
+# The same numbers as in MLX's graph, and the caller's arrays stay as they are: one array alone in
+# its bucket, with gaps, with one value for all elements, or beside others.
+whole = mx.arange(6).reshape(2, 3) * (rank + 1) - 3
+part = px.init().split(rank // 2)
+for dtype in (mx.float32, mx.bfloat16, mx.float16, mx.int32, mx.complex64):
+    x = whole.astype(dtype)
+    one = mx.array(rank + 1).astype(dtype)
+    tree = [x, x.T, x[:, ::2], x.reshape(-1)[::2], mx.broadcast_to(one, (5,)), x[:0], one]
+    before = [leaf.tolist() for leaf in tree]
+    for limit in (32 << 20, 30, 0):
+        for options in ({}, {"weights": rank + 1}, {"communication_type": "bfloat16"}):
+            case = dtype, limit, options
+            lazy = px.nn.average_gradients(tree, None, limit, **options)
+            now = px.nn.average_gradients(tree, px.init(), limit, **options)
+            assert [m.dtype for m in now] == [m.dtype for m in lazy], case
+            assert [m.tolist() for m in now] == [m.tolist() for m in lazy], case
+            assert [leaf.tolist() for leaf in tree] == before, case
+            its = px.nn.average_gradients(tree, part, limit, weights=rank + 1)
+            assert its[0].tolist() == (x if part.size() == 1 else mean_of_two(dtype)).tolist(), case
+            assert [leaf.tolist() for leaf in tree] == before, case
+
+# Its derivatives, too.
+def loss(x, group):
+    return (px.nn.average_gradients([x, 2 * x], group)[1] * (rank + 1)).sum()
+
+for group in (None, px.init()):
+    assert mx.grad(lambda x: loss(x, group))(mx.ones(2)).tolist() == [2 * (rank + 1) / size] * 2
+    _, (slope,) = mx.jvp(lambda x: loss(x, group), [mx.ones(2)], [mx.ones(2) * rank])
+    assert abs(slope.item() - 2 * (size - 1) * (rank + 1)) < 1e-5, (group, slope)
+
+# The sum takes no memory beside the bucket's.
+tree = [mx.ones(1 << 16), mx.ones(1 << 16)]
+mx.eval(tree)
+mx.reset_peak_memory()
+before = mx.get_active_memory()
+means = px.nn.average_gradients(tree, px.init())
+taken = mx.get_peak_memory() - before
+assert 2 << 18 <= taken < 3 << 18, taken
 
 clipped, norm = px.nn.clip_grad_norm_sharded({"x": mx.ones(4, mx.float16) * 300}, 1.0)
 assert abs(norm.item() - 600 * size ** 0.5) < 0.1, norm

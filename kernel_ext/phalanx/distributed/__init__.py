@@ -60,6 +60,7 @@ from .control import (
 from .group.engine import Engine, EngineWork, Work
 from .group.group import Group
 from .operations.collectives import (
+    IN_PLACE,
     all_gather,
     all_max,
     all_min,
@@ -89,6 +90,7 @@ from .recorder import (
 __all__ = [
     "ENTERED",
     "ENTRY",
+    "IN_PLACE",
     "KEY_FILE_VARIABLE",
     "LISTENER",
     "MASTER_VARIABLES",

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from phalanx.distributed import Group, all_gather, all_gather_object, all_sum, init
+from phalanx.distributed import IN_PLACE, Group, all_gather, all_gather_object, all_sum, init
 from phalanx.errors import CollectiveMismatch
 
 from .arrays import ArrayKind, dtype_name_of, is_real, kind_of
@@ -238,8 +238,14 @@ def _average_now(
     """Average in buckets: pack the next bucket while one is sent."""
     started = []
     for bucket in _buckets(leaves, size, sent_as):
-        flat = bucket.kind.join([leaves[i].array for i in bucket.places], bucket.sent, scale)
-        out = None if bucket.kind.name == "MLX" else flat
+        arrays = [leaves[i].array for i in bucket.places]
+        flat = bucket.kind.join(arrays, bucket.sent, scale)
+        out = flat
+        if bucket.kind.name == "MLX":
+            # One array that needs no change is sent as it is, from the caller's memory.
+            is_new = len(arrays) > 1 or scale is not None
+            is_new = is_new or bucket.kind.dtype_name(arrays[0]) != bucket.sent
+            out = IN_PLACE if is_new else None
         started.append((bucket, all_sum(flat, group=group, out=out, async_op=True)))
     means: list[Any] = [None] * len(leaves)
     for bucket, work in started:

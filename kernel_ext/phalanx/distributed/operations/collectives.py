@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from phalanx._native import fast_path
 
 from ..arrays.checks import as_source, check_stream, invalidate_output, target_of
-from ..arrays.frameworks import is_mlx, on_stream, with_gradient
+from ..arrays.frameworks import ResultMemory, is_mlx, on_stream, with_gradient
 from ..bootstrap.init import init
 from ..bootstrap.supervised import world
 from ..control import call_seconds
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 _SAME_SHAPE = frozenset(("all_sum", "all_max", "all_min", "broadcast"))
 _SUMS = frozenset(("all_sum", "sum_scatter"))
+# For `phalanx.nn`: as ``out`` of a submitted sum, it overwrites its array of MLX. Only for an array
+# that nobody else reads: other arrays may share its memory, and MLX's never change.
+IN_PLACE: Any = object()
 _T = TypeVar("_T")
 
 
@@ -117,7 +120,7 @@ def _slow_path(
 ) -> Any:
     if stream is not None:
         check_stream(op, x, stream)
-    if out is not None or not is_mlx(x):
+    if (out is not None and out is not IN_PLACE) or not is_mlx(x):
         return _checked(op, group, out, timeout, async_op, root, x)
 
     def move(op: str, y: Any) -> Any:
@@ -127,7 +130,7 @@ def _slow_path(
         if not async_op:
             call = partial(_checked, op, group, None, timeout, False, root)
             return with_gradient(op, x, call, move, group.rank())
-        work = _checked(op, group, None, timeout, True, root, x)
+        work = _checked(op, group, out, timeout, True, root, x)
     return work._then(lambda result: with_gradient(op, x, lambda _: result, move, group.rank()))
 
 
@@ -140,7 +143,13 @@ def _checked(
     limit = None if timeout is None else call_seconds(timeout)
     array, dtype = source.array, source.dtype
     shape = _shape(op, array.shape, size)
-    target = source.like(shape) if out is None else target_of(op, out, shape, source)
+    # The memory of an array with gaps or repeats is not in order: `array` is a copy then.
+    if out is None or (out is IN_PLACE and array.flags.owndata):
+        target = source.like(shape)
+    elif out is IN_PLACE:
+        target = ResultMemory(array, x)
+    else:
+        target = target_of(op, out, shape, source)
     engine = group._engine
     failed = (group, engine, array, target.array, dtype, out is not None)
     try:
