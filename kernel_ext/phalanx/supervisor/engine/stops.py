@@ -1,4 +1,4 @@
-"""Stop the cell of a rank: interrupt it, or hold it before its next operation.
+"""Stop the cell of a rank: interrupt it, or hold it.
 
 Everything here runs on the rank's control thread, which is free while a cell runs.
 """
