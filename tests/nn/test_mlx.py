@@ -58,7 +58,7 @@ for _ in range(3):
     assert np.allclose(mean["x"].tolist(), want), (mean, want)
 
 def mean_of_two(dtype):
-    """The weighted mean of ranks 0 and 1, divided in 32 bits."""
+    # The weighted mean of ranks 0 and 1, divided in 32 bits.
     its = [(mx.arange(6).reshape(2, 3) * n - 3).astype(dtype) for n in (1, 2)]
     wide = mx.complex64 if dtype == mx.complex64 else mx.float32
     mean = (its[0].astype(wide) + 2 * its[1].astype(wide)) / 3
