@@ -238,7 +238,16 @@ while True: signal.pause()
 
 
 @pytest.mark.parametrize(
-    "number", [signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT, signal.SIGWINCH]
+    "number",
+    [
+        signal.SIGUSR1,
+        signal.SIGUSR2,
+        signal.SIGALRM,
+        pytest.param(signal.SIGURG, marks=deep),
+        pytest.param(signal.SIGXCPU, marks=deep),
+        signal.SIGCONT,
+        signal.SIGWINCH,
+    ],
 )
 def test_a_user_signal_reaches_the_ranks_and_ends_nothing(running, script, number):
     launcher = running("-n", "3", script(HANDLERS.format(numbers=[int(number)])))

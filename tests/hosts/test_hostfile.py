@@ -92,7 +92,10 @@ def test_whatever_it_is_it_is_read_or_refused_in_one_line(text):
 
 
 def test_a_file_of_open_mpi():
-    text = "# nodes\na slots=2 max_slots=4\n\nme@b\t slots=0 # not today\nc max-slots=8 user=you\nfe80::2\n"
+    text = (
+        "# nodes\na slots=2 max_slots = 4\n\nme@b\t slots\t=0 # not today\n"
+        "c max-slots= 8 user=you\nfe80::2\n"
+    )
     assert read_hosts_text(text, "f").hosts == (
         Host("a", slots=2, max_slots=4),
         Host("me@b", slots=0),

@@ -521,6 +521,7 @@ def test_errors_that_no_message_can_carry(ranks, code):
         "def __str__(self): raise SystemExit(3)",
         "def __str__(self): raise KeyboardInterrupt",
         "def _render_traceback_(self): raise SystemExit(3)",
+        "def _render_traceback_(self): return [1, None]",
         "__cause__ = property(lambda self: 1 / 0)",
     ],
 )
@@ -530,6 +531,38 @@ def test_an_error_whose_methods_raise_harms_no_later_error(ranks, body):
     assert "Odd" in result.error + result.text
     assert "phalanx/" not in ANSI.sub("", result.text)
     assert "unregistering" not in result.text
+    result = ranks.run("%%distributed\npx.all_sum('x')")
+    assert result.error.startswith("ValueError: ")
+    assert "phalanx/" not in ANSI.sub("", result.text)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "raise GROUP('several', [KeyError(1)])",
+        "try: raise GROUP('several', [KeyError(1)])\nexcept Exception as e: raise OSError from e",
+        "import asyncio\nasync with asyncio.TaskGroup() as tasks: tasks.create_task(fails())",
+        "class Odd(GROUP):\n    def __str__(self): raise OSError\nraise Odd('one', [KeyError(1)])",
+        "class Odd(Exception):\n    def _render_traceback_(self): raise OSError\nraise Odd",
+    ],
+)
+def test_an_error_that_ipython_only_prints_is_not_the_one_before(ranks, code):
+    run(ranks, "import builtins\nGROUP = getattr(builtins, 'ExceptionGroup', OSError)")
+    earlier = run(ranks, "async def fails(): px.all_sum('x')\nlen(earlier)")
+    assert earlier.error.startswith("NameError: ")
+    result = run(ranks, code)
+    text = ANSI.sub("", result.text)
+    assert result.status == "error"
+    assert "earlier" not in text
+    assert "phalanx/" not in text
+    assert re.search(r"Cell In\[\d+\], line ", text)
+
+
+def test_a_handler_of_errors_that_raises_is_replaced_by_ours(ranks):
+    ranks.run(
+        "%%distributed\ndef fail(*error): raise OSError\n"
+        "get_ipython().set_custom_exc((ValueError,), fail)\nraise ValueError(1)"
+    )
     result = ranks.run("%%distributed\npx.all_sum('x')")
     assert result.error.startswith("ValueError: ")
     assert "phalanx/" not in ANSI.sub("", result.text)

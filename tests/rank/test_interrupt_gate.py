@@ -125,13 +125,14 @@ def test_a_stop_while_an_error_is_shown_reaches_only_a_debugger(gate, is_debugge
     class Shell:
         call_pdb = is_debugged
         is_stopped = False
-        _last_traceback = ("shown",)
+        _last_traceback = None
 
         def showtraceback(self, error, tb_offset):
             try:
                 signal.raise_signal(signal.SIGINT)
             except KeyboardInterrupt:
                 self.is_stopped = True
+            self._last_traceback = ("shown",)
 
     shell = Shell()
     assert show_error(shell, ValueError, ValueError("x"), None) == ("shown",)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from types import ModuleType
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -25,6 +26,20 @@ def test_large_arrays_have_a_buffer_of_their_own_and_small_ones_none():
     assert there["c"] is there["d"]
     assert there["a"]["deep"].flags.writeable
     assert there["b"][0].flags.writeable
+
+
+@pytest.mark.parametrize(
+    "dtype", ["M8[D]", "m8[s]", [("t", "M8[s]"), ("x", "i4")], "O", ml_dtypes.bfloat16]
+)
+@pytest.mark.parametrize("n", [3, 200_000])
+def test_arrays_that_give_no_buffer_arrive_and_can_be_written_to(dtype, n):
+    given = np.zeros(n, dtype)
+    packed = pack_values({"x": given, "y": [given.copy()]})
+    there = unpack_values([bytearray(buffer) for buffer in packed], "here")
+    for array in (there["x"], there["y"][0]):
+        assert array.dtype == given.dtype
+        assert (array == given).all()
+        assert array.flags.writeable
 
 
 def test_a_value_that_cannot_be_sent_is_named_with_its_type():

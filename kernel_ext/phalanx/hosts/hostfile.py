@@ -30,6 +30,7 @@ from .host import (
 )
 
 _FIELDS = ("slots", "max_slots", "max-slots", "user")
+_EQUALS = re.compile(rf"\b({'|'.join(_FIELDS)})\s*=\s*")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MOST_NBYTES = 4 << 20
 
@@ -99,7 +100,7 @@ def read_text(text: str, source: str) -> Hostfile:
     hosts: list[Host] = []
     faults: list[Fault] = []
     for line, content in enumerate(text.splitlines(), 1):
-        words = content.partition("#")[0].split()
+        words = _EQUALS.sub(r"\1=", content.partition("#")[0]).split()
         if words:
             host = _read_line(line, words, faults)
             hosts += [host] if host is not None else []

@@ -35,8 +35,17 @@ _Word = Annotated[str, msgspec.Meta(max_length=64)]
 LIMITS_MIME = "application/vnd.phalanx.limits+json"
 
 SweepState = Literal["waiting", "measuring", "done", "stopped", "failed"]
-# The launcher of scripts forwards these signals to the ranks; they do not end a launch.
-USER_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT, signal.SIGWINCH)
+# The launcher of scripts forwards these signals to the ranks; they do not end a launch. Schedulers
+# announce the end of a job with one of the first five (Grid Engine's soft limits: SIGXCPU).
+USER_SIGNALS = (
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGALRM,
+    signal.SIGURG,
+    signal.SIGXCPU,
+    signal.SIGCONT,
+    signal.SIGWINCH,
+)
 # Asks a rank to end, through a pipe. A pipe that is only closed asks nothing: its host was killed.
 END_ASKED = b"e"
 SHOWS_ERROR = "writing the traceback of an error"  # state of a rank after its code has ended

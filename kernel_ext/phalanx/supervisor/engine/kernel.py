@@ -231,7 +231,6 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         prepare_exit(self.shell)
         prepare_own_magics(self.shell)
         prepare_threads(self._hand_over_names)
-        self.shell.set_custom_exc((Exception, KeyboardInterrupt), self._on_error)
         self._plain_show_lines = self.shell._showtraceback
         self.shell._showtraceback = self._show_lines
         self.shell.show_usage_error = self._show_usage_error
@@ -248,6 +247,8 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
 
     def _begin_code(self) -> None:
         self._handlers.open()
+        if not self.shell.custom_exceptions:  # none yet, or IPython has removed one that raised
+            self.shell.set_custom_exc((Exception, KeyboardInterrupt), self._on_error)
         self._gate.begin_code()
         if self._gate.running is not None:
             self._debugger.begin()
@@ -299,9 +300,13 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
             self._ended_in = {"ename": name, "evalue": text, "traceback": shown or []}
         return shown
 
-    def _show_lines(self, etype: Any, error: BaseException, lines: list[str]) -> None:
-        """Show a traceback; skip an interrupt after the cell's code failed."""
+    def _show_lines(self, etype: Any, error: BaseException, lines: Any) -> None:
+        """Show a traceback; skip an interrupt after the cell's code failed.
+
+        ``lines`` may be anything that a user's ``_render_traceback_`` returns.
+        """
         if not (self._ended_in and issubclass(etype, KeyboardInterrupt)):
+            lines = [lines] if isinstance(lines, str) else [*map(str, lines or ())]
             self._plain_show_lines(etype, text_of(error), lines)
 
     def _perform(self, said: Any) -> dict[str, Any]:
@@ -524,6 +529,7 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         self._widgets.is_on = bool(said.get("widgets"))
         self._tell_untold()
         self._ended_in = {}
+        self.shell._last_traceback = None  # else the reply has that of an earlier error
         if said.get("stopped"):  # the cell was stopped before it arrived here
             self._gate.interrupt(cell)
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import builtins
 import mmap
+import re
 import sys
 from contextlib import suppress
-from traceback import format_tb, walk_stack
+from traceback import format_exception, format_tb, walk_stack
 from typing import Any
 
 from IPython.core.interactiveshell import InteractiveShell
 
 from phalanx.distributed import clear_own_frames, number_lines, without_own_frames
-from phalanx.rank import text_of, uninterrupted
+from phalanx.rank import from_cell, text_of, uninterrupted
 
 
 def show_error(
@@ -27,13 +29,50 @@ def show_error(
         _show_users_part(shell, etype, error, users, tb_offset)
         return shell._last_traceback
     with uninterrupted():
-        try:
-            _show_users_part(shell, etype, error, users, tb_offset)
-        except BaseException:  # noqa: BLE001 - of the error's own methods
-            lines = [*format_tb(users), f"{etype.__name__}: {text_of(error)}"]
-            shell._showtraceback(etype, error, [line.rstrip("\n") for line in lines])
+        shell._last_traceback = None  # IPython may show nothing, and would leave an earlier error's
+        with suppress(BaseException):  # of the error's own methods
+            if not _has_group(error):
+                _show_users_part(shell, etype, error, users, tb_offset)
+        if shell._last_traceback is None:
+            lines = _plain_lines(shell, etype, error, users)
+            shell._showtraceback(etype, error, lines)
             return lines
     return shell._last_traceback
+
+
+def _has_group(error: BaseException | None) -> bool:
+    """Whether IPython only prints an error, as it does with exception groups."""
+    groups = getattr(builtins, "BaseExceptionGroup", ())  # from Python 3.11 on
+    seen: set[int] = set()  # a chain may be a ring
+    while error is not None and id(error) not in seen:
+        if isinstance(error, groups):
+            return True
+        seen.add(id(error))
+        error = error.__context__
+    return False
+
+
+def _plain_lines(shell: Any, etype: Any, error: BaseException, users: Any) -> list[str]:
+    """Return an error as Python shows it, from the first cell frame on."""
+    users = from_cell(users) or users
+    try:
+        _drop_own_frames(error)
+        parts = format_exception(etype, error, users)
+    except BaseException:  # noqa: BLE001 - of the error's own methods
+        parts = [*format_tb(users), f"{etype.__name__}: {text_of(error)}"]
+
+    def name_cell(found: re.Match[str]) -> str:
+        name = shell.compile.format_code_name(found[1])
+        return " ".join(name) if name else found[0]
+
+    return re.sub(r'File "([^"\n]*)"', name_cell, "".join(parts)).rstrip("\n").split("\n")
+
+
+def _drop_own_frames(error: BaseException) -> None:
+    """Drop our frames from the ends of the tracebacks of a group's errors."""
+    for each in getattr(error, "exceptions", ()):
+        each.__traceback__ = without_own_frames(each.__traceback__)
+        _drop_own_frames(each)
 
 
 def _show_users_part(
