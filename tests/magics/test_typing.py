@@ -221,6 +221,16 @@ def test_help(kernel, magic):
     assert result.stdout.startswith(f"usage: {magic} [-h]")
 
 
+@pytest.mark.parametrize("magic", ["%%distributed --ranks 1", "%%rank 1"])
+def test_a_console_indents_below_a_colon_and_ends_a_cell_at_an_empty_line(kernel, magic):
+    said = [
+        kernel.ask("is_complete_request", {"code": f"{magic}\n{body}"})
+        for body in ("for i in x:", "for i in x:\n    i", "x = 1", "x = 1\n\n")
+    ]
+    in_loop, after = {"status": "incomplete", "indent": "    "}, {"status": "complete"}
+    assert said == [in_loop, in_loop, {"status": "incomplete", "indent": ""}, after]
+
+
 def test_every_action_is_completed_and_config_is_that_of_the_command(kernel):
     words = kernel.complete("%distributed ")["matches"]
     assert {word for word in words if word[0] != "-"} == {*ACTIONS}

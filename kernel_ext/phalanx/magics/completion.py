@@ -168,6 +168,7 @@ class TypingHelp:
         # Replace `completions` itself: a matcher cannot hide the notebook's names when a rank finds
         # none, because IPython respects `suppress` only together with matches.
         self._replace(completer, "completions", self._completions)
+        self._replace(self._shell.input_transformer_manager, "check_complete", _check_complete)
         self._add(completer.custom_matchers, self.options)
         self._add(self._shell.input_transformers_cleanup, keep_empty_body)
         kernel = getattr(self._shell, "kernel", None)
@@ -273,6 +274,19 @@ class TypingHelp:
         if found is None:
             return {"status": "ok", "found": False, "data": {}, "metadata": {}}
         return _inspect_reply(f"{found.text}\nRank:        {found.rank}")
+
+
+def _check_complete(here: Callable[[str], tuple[str, int | None]], cell: str) -> Any:
+    """Say whether a cell is complete, and how far its next line is indented.
+
+    IPython looks at no code below a cell magic: it would not indent below ``for i in x:``.
+    """
+    status, indent = here(cell)
+    body = rank_text(cell, len(cell), lambda _: False)
+    if status == "incomplete" and body is not None:
+        its_status, its_indent = here(body.code)
+        indent = its_indent if its_status == status else indent
+    return status, indent
 
 
 def _inspect_reply(text: str) -> dict[str, Any]:
