@@ -277,7 +277,7 @@ class TypingHelp:
 
 
 def _check_complete(here: Callable[[str], tuple[str, int | None]], cell: str) -> Any:
-    """Say whether a cell is complete, and how far its next line is indented.
+    """Say whether a cell is complete, and the next line's indent.
 
     IPython looks at no code below a cell magic: it would not indent below ``for i in x:``.
     """

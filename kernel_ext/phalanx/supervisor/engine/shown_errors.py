@@ -53,7 +53,7 @@ def _has_group(error: BaseException | None) -> bool:
 
 
 def _plain_lines(shell: Any, etype: Any, error: BaseException, users: Any) -> list[str]:
-    """Return an error as Python shows it, from the first cell frame on."""
+    """Return an error as Python shows it, without our frames."""
     users = from_cell(users) or users
     try:
         _drop_own_frames(error)
@@ -69,7 +69,7 @@ def _plain_lines(shell: Any, etype: Any, error: BaseException, users: Any) -> li
 
 
 def _drop_own_frames(error: BaseException) -> None:
-    """Drop our frames from the ends of the tracebacks of a group's errors."""
+    """Drop our frames from the tracebacks of a group's errors."""
     for each in getattr(error, "exceptions", ()):
         each.__traceback__ = without_own_frames(each.__traceback__)
         _drop_own_frames(each)
