@@ -554,7 +554,8 @@ def test_an_error_that_ipython_only_prints_is_not_the_one_before(ranks, code):
     text = ANSI.sub("", result.text)
     assert result.status == "error"
     assert "earlier" not in text
-    assert "phalanx/" not in text
+    assert "phalanx/distributed" not in text
+    assert "phalanx/supervisor" not in text
     assert re.search(r"Cell In\[\d+\], line ", text)
 
 
