@@ -222,7 +222,7 @@ def kernel_dies_in_cell(field: Field, rng: random.Random, seed: str) -> float:
 
 
 def kernel_dies_sending(field: Field, rng: random.Random, seed: str) -> float:
-    """As it sends a cell, which some ranks may get: they are freed from those that do not."""
+    """As it sends a cell, which some ranks may get: the others say so, which frees those that did."""
     field.begin(field.work(seed, 100))
     time.sleep(rng.random() * 0.02)
     begin_s = time.monotonic()
@@ -230,8 +230,8 @@ def kernel_dies_sending(field: Field, rng: random.Random, seed: str) -> float:
     if joined.error:
         joined.expect("CellError")
         fail_if(
-            {ename for ename, _ in joined.failures.values()} != {"RankFailure"},
-            f"only RankFailures were due: {joined}",
+            not {ename for ename, _ in joined.failures.values()} <= {"RankFailure", "CellLost"},
+            f"only RankFailures, or cells that were never sent, were due: {joined}",
         )
     return field.recover(begin_s)
 

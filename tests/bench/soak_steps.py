@@ -121,7 +121,7 @@ def survive(field: Field, rng: random.Random, seed: str) -> int:
     code = f"import soak_ops; soak_ops.survive({seed!r}, {victim}, {rng.randrange(20)})"
     words = ["-n", str(field.size), "--transport", field.transport, "--keep-going"]
     ended = subprocess.run(
-        [sys.executable, "-m", "phalanx.cli", "launch", *words, sys.executable, "-c", code],
+        [sys.executable, "-m", "phalanx", "launch", *words, sys.executable, "-c", code],
         cwd=Path(__file__).parent, capture_output=True, text=True, check=False, timeout=2 * BOUND_S,
     )  # fmt: skip
     said = dict(line.split(" ", 1) for line in ended.stdout.splitlines())
