@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import signal
+import weakref
 from collections.abc import Sequence
 
 from phalanx.protocol import LineNeed, Step, StopReport, TypedLine
@@ -159,6 +161,19 @@ def test_a_front_end_that_cannot_ask_frees_the_ranks():
     (message,) = ranks.sent
     assert "nobody can answer 'who? '" in message
     assert outcome.failures[0].ename == "RuntimeError"
+
+
+def test_what_ranks_printed_is_freed_with_the_result():
+    """Not by the collector, which may come many cells later."""
+    cell = start(1, Text(0, "stdout", "long"), Ended(0, None))
+    gc.disable()
+    try:
+        outcome = run_cell(cell, FakeView(), FakeRanks(cell))
+        text = weakref.ref(outcome.texts[0])
+        del outcome
+        assert text() is None
+    finally:
+        gc.enable()
 
 
 def test_ctrl_c_interrupts_the_ranks_and_waits_for_them():

@@ -369,9 +369,12 @@ def run_cell(
         loop.say_missing()
         loop.say_places()
     stopping.say(loop.running)
-    loop.outcome.places = stopping.before
-    loop.outcome.abandoned = tuple(sorted(loop.running))
-    return loop.outcome
+    outcome = loop.outcome
+    outcome.places = stopping.before
+    outcome.abandoned = tuple(sorted(loop.running))
+    # The loop is in a cycle of callbacks. What ranks printed is not to wait for the collector.
+    del loop.outcome
+    return outcome
 
 
 @dataclass(frozen=True)
