@@ -125,7 +125,7 @@ def adapters(
     part = px.nn.shard_linear(whole, sharding, group=world)
     is_output = sharding == "all-to-sharded"
     size = 32 if bits and not (is_output and n_out // 32 < world.size()) else 1
-    from phalanx.nn.sharding import partition
+    from phalanx.nn.sharded.linear import partition
 
     low, high = partition(n_out if is_output else n_in, world.size(), size)[world.rank()]
     axes = {"y": -1, "lora_b": 1, "m": 0} if is_output else {"x": -1, "lora_a": 0}
@@ -143,7 +143,7 @@ def embeddings(sharding: str, bits: int, n_rows: int, n_features: int) -> list[A
     import mlx.core as mx
     from mlx import nn
 
-    from phalanx.nn.sharding import partition
+    from phalanx.nn.sharded.linear import partition
 
     mx.random.seed(6)
     world = px.init()

@@ -10,7 +10,7 @@ from support.tiers import examples, pairwise
 
 pytest.importorskip("mlx.core")
 
-from phalanx.nn.sharding import partition
+from phalanx.nn.sharded.linear import partition
 
 
 @given(n_blocks=st.integers(1, 60), block=st.integers(1, 9), n_ranks=st.integers(1, 12))

@@ -17,9 +17,9 @@ from .gradients import average_gradients, clip_grad_norm_sharded, sum_gradients
 from .training import TrainingStep, TrainingSteps, steps
 
 if TYPE_CHECKING:
-    from .fully_sharded import fully_shard, whole_parameters
-    from .sharded_layers import shard_linear
-    from .sharding import (
+    from .sharded.fully_sharded import fully_shard, whole_parameters
+    from .sharded.layers import shard_linear
+    from .sharded.linear import (
         AllToShardedLinear,
         QuantizedAllToShardedLinear,
         QuantizedShardedToAllLinear,
@@ -52,15 +52,15 @@ __all__ = [
     "whole_parameters",
 ]
 
-# For modules of MLX: the file of each name, imported when one is first used.
+# For modules of MLX: the file in sharded of each name, imported when one is first used.
 _OF_MLX = {
-    "AllToShardedLinear": "sharding",
-    "QuantizedAllToShardedLinear": "sharding",
-    "QuantizedShardedToAllLinear": "sharding",
-    "ShardedToAllLinear": "sharding",
+    "AllToShardedLinear": "linear",
+    "QuantizedAllToShardedLinear": "linear",
+    "QuantizedShardedToAllLinear": "linear",
+    "ShardedToAllLinear": "linear",
     "fully_shard": "fully_sharded",
-    "shard_inplace": "sharding",
-    "shard_linear": "sharded_layers",
+    "shard_inplace": "linear",
+    "shard_linear": "layers",
     "whole_parameters": "fully_sharded",
 }
 
@@ -71,7 +71,7 @@ def __getattr__(name: str) -> Any:
         msg = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(msg)
     try:
-        file = import_module(f".{_OF_MLX[name]}", __name__)
+        file = import_module(f".sharded.{_OF_MLX[name]}", __name__)
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] != "mlx":
             raise

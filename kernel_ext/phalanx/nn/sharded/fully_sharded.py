@@ -19,9 +19,9 @@ from mlx.utils import tree_flatten, tree_map, tree_unflatten
 from phalanx.distributed import all_gather, init, sum_scatter
 from phalanx.errors import NotSupported
 
-from .gradients import agree, group_of_mlx
-from .sharding import place_of
-from .states import restore
+from ..gradients import agree, group_of_mlx
+from ..states import restore
+from .linear import place_of
 
 _Arrays = list[mx.array]
 

@@ -21,7 +21,7 @@ from mlx.utils import tree_map_with_path
 
 from phalanx.distributed import Group, all_sum, init
 
-from .gradients import group_of_mlx, sum_gradients
+from ..gradients import group_of_mlx, sum_gradients
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -15,8 +15,8 @@ from mlx.nn.layers.quantized import QuantizedEmbedding, QuantizedLinear
 
 from phalanx.distributed import init
 
-from .gradients import sum_gradients
-from .sharding import (
+from ..gradients import sum_gradients
+from .linear import (
     AllToShardedLinear,
     QuantizedAllToShardedLinear,
     QuantizedShardedToAllLinear,

@@ -1,0 +1,1 @@
+"""Divide layers of MLX among the ranks."""
