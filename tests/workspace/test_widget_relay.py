@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import ipywidgets
 import pytest
 
-from phalanx.workspace.cells import widget_relay
-from phalanx.workspace.cells.widget_relay import MOST_WAITING, WidgetRelay
+from phalanx.workspace.connection import widget_relay
+from phalanx.workspace.connection.widget_relay import MOST_WAITING, WidgetRelay
 
 WIDGET = "jupyter.widget"
 

@@ -12,10 +12,10 @@ from phalanx.errors import DistributedError
 from phalanx.protocol import BootProgress, FromRoot, OwnershipTransferred
 
 from .cells.runner import CellRunner
-from .cells.widget_relay import notebook_kernel
 from .connection.connect import Connection
 from .connection.root_client import RootClient
 from .connection.transport import SocketThread
+from .connection.widget_relay import notebook_kernel
 
 BOOT_S = 60.0
 

@@ -6,8 +6,8 @@ import type { Chart, MakeChart } from "../src/bandwidth/chart";
 import {
   between, decades, fitted, panel, say_point, short, ticks, type Frame, type Kind,
 } from "../src/bandwidth/state";
-import { FakeModel, packed } from "./fakes";
-import { make_frame, make_point } from "./sweeps";
+import { FakeModel, packed } from "./support/fakes";
+import { make_frame, make_point } from "./support/sweeps";
 
 // jsdom has no canvas, and uPlot needs more of a browser when it is loaded.
 vi.mock("uplot", () => ({ default: class {} }));

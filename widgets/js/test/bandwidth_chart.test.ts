@@ -3,7 +3,7 @@ import { describe, expect, it, vi } from "vitest";
 
 import { make_chart } from "../src/bandwidth/chart";
 import type { Frame, Kind } from "../src/bandwidth/state";
-import { FakeContext, make_frame, make_point } from "./sweeps";
+import { FakeContext, make_frame, make_point } from "./support/sweeps";
 
 // jsdom has no canvas, and uPlot needs more of a browser when it is loaded. This fake has two pixels for each decade and each
 // octave.

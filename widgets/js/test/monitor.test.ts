@@ -14,7 +14,7 @@ import {
   type SpanRow,
 } from "../src/monitor/state";
 import { duration, say_late, say_missed, say_rank, say_span, traffic } from "../src/monitor/words";
-import { frame, rank, row } from "./monitor_frames";
+import { frame, rank, row } from "./support/monitor_frames";
 
 describe("history", () => {
   it("lays what comes into lanes, and an operation that ran into its end", () => {

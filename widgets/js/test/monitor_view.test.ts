@@ -1,8 +1,8 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import monitor from "../src/monitor";
 import type { Frame } from "../src/monitor/state";
-import { FakeModel, make_world, nodes_of, packed } from "./fakes";
-import { frame, rank, row } from "./monitor_frames";
+import { FakeModel, make_world, nodes_of, packed } from "./support/fakes";
+import { frame, rank, row } from "./support/monitor_frames";
 
 const NASTY = "<script>alert(1)</script>";
 

@@ -4,7 +4,7 @@ import { decode } from "../src/shared/model";
 import { report_visibility } from "../src/shared/presence";
 import { Requests, KERNEL_BUSY } from "../src/shared/requests";
 import { age, count, ranges, size } from "../src/shared/words";
-import { FakeModel, packed } from "./fakes";
+import { FakeModel, packed } from "./support/fakes";
 
 afterEach(() => vi.useRealTimers());
 

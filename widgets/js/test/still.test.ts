@@ -2,7 +2,7 @@
 import { afterEach, expect, it } from "vitest";
 import { Disposables, el } from "../src/shared/dom";
 import { hide_still } from "../src/shared/notebook";
-import { FakeModel } from "./fakes";
+import { FakeModel } from "./support/fakes";
 
 const OURS = "0123456789abcdef0123456789abcdef";
 const OTHER = "f".repeat(32);

@@ -2,7 +2,7 @@ import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import topology from "../src/topology";
 import { arrows, curve, matrix, runs, width_of } from "../src/topology/links";
 import { age_s, by_state, facts, load, matches, moved, death_announcement, peers, say_moved } from "../src/topology/state";
-import { FakeModel, make_frame, make_rank, make_world, nodes_of, packed } from "./fakes";
+import { FakeModel, make_frame, make_rank, make_world, nodes_of, packed } from "./support/fakes";
 
 const NASTY = "<script>alert(1)</script>";
 

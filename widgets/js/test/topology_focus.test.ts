@@ -1,8 +1,8 @@
 // The keyboard user's place and focus survive each redraw of the topology.
 import { afterEach, describe, expect, it } from "vitest";
 import type { MeasuredLink, World } from "../src/topology/state";
-import { make_frame, make_rank, make_world, packed } from "./fakes";
-import { Page } from "./topology_page";
+import { make_frame, make_rank, make_world, packed } from "./support/fakes";
+import { Page } from "./support/topology_page";
 
 const broken = (a: number, b: number): MeasuredLink => ({
   a,

@@ -4,8 +4,8 @@ import { svg } from "../src/shared/dom";
 import { draw_curves, measured_by_pair } from "../src/topology/links";
 import { numbered, stretches } from "../src/topology/matrix";
 import { moves_alike, type Frame, type World } from "../src/topology/state";
-import { make_frame, make_rank, make_world, packed } from "./fakes";
-import { Page } from "./topology_page";
+import { make_frame, make_rank, make_world, packed } from "./support/fakes";
+import { Page } from "./support/topology_page";
 
 describe("numbers beside the matrix", () => {
   it("have room, and those that are wanted come first", () => {

@@ -1,7 +1,7 @@
 // The measurement of links: progress, stop from any view, and the focus is kept.
 import { afterEach, beforeEach, describe, expect, it } from "vitest";
-import { make_frame, make_rank, make_world, packed } from "./fakes";
-import { Page } from "./topology_page";
+import { make_frame, make_rank, make_world, packed } from "./support/fakes";
+import { Page } from "./support/topology_page";
 
 const world = make_world(2, 2);
 const FAR = "504 of 2016 links, about 24 s left";

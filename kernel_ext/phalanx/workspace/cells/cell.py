@@ -26,6 +26,7 @@ from phalanx.protocol import (
 from phalanx.rank import unpack_values
 
 from ..connection.transport import Message
+from ..connection.widget_relay import notebook_kernel
 from ..output.events import (
     WIDGET,
     Clear,
@@ -43,7 +44,6 @@ from ..output.events import (
     Text,
 )
 from ..output.text import StreamName
-from .widget_relay import notebook_kernel
 
 WIDGET_IS_TEXT = "widgets of ranks are shown as text here; a notebook shows them live"
 OUTPUT_S = 1.0  # output that comes later after the end is taken for lost

@@ -37,11 +37,11 @@ from phalanx.protocol import (
 )
 
 from ..connection.transport import Message, RankChannels, SocketThread
+from ..connection.widget_relay import COMM_KINDS, WidgetRelay, is_comm
 from ..output.events import Drawn, Event, Lost, OwnershipLost
 from .cell import Cell
 from .completion import Help
 from .debugging import RankDebuggers
-from .widget_relay import COMM_KINDS, WidgetRelay, is_comm
 
 BEGIN_S = 2.0  # a rank begins a cell within milliseconds of the request, over any network
 MOST_S = 8.0  # longest time between two copies; doubled from `BEGIN_S`

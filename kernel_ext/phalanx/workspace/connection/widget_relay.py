@@ -23,7 +23,7 @@ from jupyter_client.session import extract_header
 
 from phalanx.protocol import CALLBACK
 
-from ..connection.transport import Message
+from .transport import Message
 
 COMM_KINDS = frozenset({"comm_open", "comm_msg", "comm_close"})
 # Messages from the page that wait for a busy rank, for each comm. Updates are merged into one, so

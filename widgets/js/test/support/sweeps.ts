@@ -1,5 +1,5 @@
 // Made-up sweeps, and a fake canvas that records the drawing.
-import type { Frame, Point } from "../src/bandwidth/state";
+import type { Frame, Point } from "../../src/bandwidth/state";
 
 export function make_point(nbytes: number, more: Partial<Point> = {}): Point {
   const time_us = 3 + nbytes / 8e3;

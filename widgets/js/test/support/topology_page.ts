@@ -1,6 +1,6 @@
 // A live topology on a page; the test plays the kernel and the reader.
-import topology from "../src/topology";
-import type { World } from "../src/topology/state";
+import topology from "../../src/topology";
+import type { World } from "../../src/topology/state";
 import { FakeModel, make_frame, make_rank, packed } from "./fakes";
 
 export class Page {

@@ -1,6 +1,6 @@
 // A fake of anywidget's model with a kernel that the test plays, and made-up worlds.
-import type { Model } from "../src/shared/model";
-import type { Frame, RankNow, State, World } from "../src/topology/state";
+import type { Model } from "../../src/shared/model";
+import type { Frame, RankNow, State, World } from "../../src/topology/state";
 
 type Handle = (...args: unknown[]) => void;
 

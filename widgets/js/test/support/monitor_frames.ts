@@ -1,6 +1,6 @@
 // Made-up frames of the monitor.
-import type { Frame, RankNow, SpanRow } from "../src/monitor/state";
-import type { State } from "../src/topology/state";
+import type { Frame, RankNow, SpanRow } from "../../src/monitor/state";
+import type { State } from "../../src/topology/state";
 
 export function rank(state: State, more: Partial<RankNow["rate"]> = {}, detail = ""): RankNow {
   const rate = { share: 0, waiting: 0, arena: 0, sent: 0, received: 0, operations: 0, ...more };
