@@ -1,6 +1,6 @@
 """Check that texts and names are in plain English: `tests/run lint` calls this.
 
-The rules are those of style.md, section 3. The first line of a docstring is a verb and its object, in
+The first line of a docstring is a verb and its object, in
 at most 12 words. The words of `RIDDLES` mean nothing to a reader who does not know the project: they
 stand in no docstring, comment, text for users, name or page.
 """

@@ -113,12 +113,12 @@ class RankFailure(DistributedError, ConnectionError):
     Parameters
     ----------
     rank : int
-            The lost rank; -1 if unknown.
+        The lost rank; -1 if unknown.
     host : str
-            The host of the rank.
+        The host of the rank.
     reason : str
-            The known cause: signal, exit status, silence, closed link. Need not name the rank
-            again.
+        The known cause: signal, exit status, silence, closed link. Need not name the rank
+        again.
 
     Examples
     --------
@@ -173,7 +173,7 @@ class CellError(DistributedError):
     Parameters
     ----------
     failures : dict of int to (str, str, tuple of str)
-            By rank: the error's name, its text, and IPython's traceback, line by line.
+        By rank: the error's name, its text, and IPython's traceback, line by line.
 
     Examples
     --------
@@ -284,7 +284,7 @@ def cell_error(failures: Failures) -> CellError:
     Returns
     -------
     CellError
-            Of both types if possible.
+        Of both types if possible.
 
     Examples
     --------

@@ -13,7 +13,7 @@ inline void copy_cached(std::byte* to, const std::byte* from, std::uint64_t nbyt
 }
 
 // Copy past the caches, with streaming stores if the machine has them. For a reader on a core with
-// another cache: lines that were just written reach this core slowly (RESULTS.md section 0: 1.9
+// another cache: lines that were just written reach this core slowly (measured: 1.9
 // GB/s instead of 36). Not ordered with any other store until `streaming_fence`.
 void copy_streaming(std::byte* to, const std::byte* from, std::uint64_t nbytes) noexcept;
 

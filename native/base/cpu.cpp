@@ -96,7 +96,7 @@ bool move_to_core(int core) noexcept {
 double flag_latency_ns() {
     if (usable_cores() < 2) return -1.0;
     using Clock = std::chrono::steady_clock;
-    constexpr int kRounds = 100;  // 6 us near, 30 us far (RESULTS.md section 0)
+    constexpr int kRounds = 100;  // 6 us near, 30 us far
     constexpr int kTries = 5;     // the minimum counts: a descheduled partner only adds time
     const auto give_up = Clock::now() + std::chrono::milliseconds(20);
     alignas(128) std::atomic<int> ball{0};

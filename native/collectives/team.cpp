@@ -1,4 +1,4 @@
-// Run collectives on the host first, then between nodes, then on the host again. ring.cpp has the
+// Run collectives on the host first, then between nodes, then on the host again. between_hosts/algorithms.cpp has the
 // algorithms over links.
 #include "collectives/team.hpp"
 

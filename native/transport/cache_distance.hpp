@@ -17,7 +17,7 @@ class CacheDistance {
     using Nanoseconds = std::chrono::nanoseconds;
     // Bytes of a sample: 64 lines. With fewer, the clock's 50 ns would be a large part of the time.
     static constexpr std::size_t kSampleBytes = 4096;
-    // Bytes per ns. Far: 1.9; near: over 20 (RESULTS.md section 0).
+    // Bytes per ns. Far: 1.9; near: over 20.
     static constexpr double kFarRate = 5.0;
     // A rank that was descheduled meanwhile reads slowly too; three slow reads in a row are no
     // accident.

@@ -28,7 +28,7 @@ using MissingRanksFn = FunctionRef<MissingRanks()>;
 using Descriptors = FunctionRef<std::span<const pollfd>()>;
 
 struct WaitPolicy {
-    // 2 cores, one-way flag 0.03-0.15 us, futex wake-up 9-20 us (RESULTS.md section 2): spinning as
+    // 2 cores, one-way flag 0.03-0.15 us, futex wake-up 9-20 us: spinning as
     // long as a wake-up at most doubles the wait and usually saves the wake-up.
     std::chrono::nanoseconds spin{std::chrono::microseconds(20)};
     // A yield costs 1.4 us with another process on the core, 0.25 us without. The tail of one

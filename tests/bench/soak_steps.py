@@ -16,7 +16,7 @@ from pathlib import Path
 from soak_driver import Wrong, fail_if
 from soak_field import BOUND_S, Field, pick
 
-FREED_S = 5.0  # 2 s of design.md section 5, on a machine that is busy with other things
+FREED_S = 5.0  # the promised 2 s, on a machine that is busy with other things
 
 
 def expect_soon(begin_s: float, bound_s: float, what: str) -> None:

@@ -1,6 +1,6 @@
 """Every seed of every target, without a fuzzer: what once broke one is never to break it again.
 
-The engine's are replayed by its C++ tests (`tests/native/test_seeds.cpp`).
+The engine's are replayed by its C++ tests (`tests/native/group/test_seeds.cpp`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Kill anything, at any time: nothing is left behind (design.md section 5, promise 6)."""
+"""Kill anything, at any time: nothing is left behind."""
 
 from __future__ import annotations
 

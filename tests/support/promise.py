@@ -3,7 +3,7 @@
 Most runs share the machine with other tests, so a test asks only whether a wait ends by its own
 event: `BOUND_S` is then `PATIENCE_S`, which is shorter than every fall-back of the product (30 s).
 `tests/run promises` sets ``PHALANX_HOLD=1`` and runs the tests marked ``promise`` one by one on an
-idle machine: `BOUND_S` is then the 2 s of design.md section 5. Each measured time is appended to
+idle machine: `BOUND_S` is then the 2 s that are promised. Each measured time is appended to
 ``build/bounds.jsonl``, so a drift from 0.3 s to 1.8 s can be seen.
 """
 
@@ -30,7 +30,7 @@ __all__ = [
 
 HOLDS = os.environ.get("PHALANX_HOLD") == "1"
 PATIENCE_S = 20.0  # for anything that ends by an event; below the product's fall-backs of 30 s
-BOUND_S = 2.0 if HOLDS else PATIENCE_S  # design.md section 5: on one machine
+BOUND_S = 2.0 if HOLDS else PATIENCE_S  # on one machine
 # For a limit that a test lets pass: there is room in it for whatever is to be done before.
 ROOM_S = 10.0
 # Limits of the product that a test makes short, to see what comes after them. A machine that stands

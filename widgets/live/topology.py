@@ -1,6 +1,6 @@
 """Show hosts, ranks and links of a workspace in a live widget.
 
-`_topology_frames` has the records that are sent; ``js/src/topology.ts`` draws them.
+`frames.topology` has the records that are sent; ``js/src/topology.ts`` draws them.
 """
 
 from __future__ import annotations

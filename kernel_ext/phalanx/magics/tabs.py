@@ -20,8 +20,8 @@ Message = dict[str, Any]
 class TabsView(NotebookView):
     """Shows each rank's text, figures and widgets in a tab.
 
-    A tab is an ``Output`` widget, which is sent as a whole: a changed tab is sent at most 10 times a
-    second, and a long one less often. Questions, notices and progress bars stand below the tabs.
+    A tab is an ``Output`` widget, which is sent as a whole: a changed tab is sent at most 10 times
+    a second, and a long one less often. Questions, notices and progress bars stand below the tabs.
     A terminal has no tabs: it shows the cell as `NotebookView` does.
     """
 

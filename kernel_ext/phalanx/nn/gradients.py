@@ -42,9 +42,9 @@ def average_gradients(
     Parameters
     ----------
     gradients : tree of arrays
-        Nested dicts, lists, tuples and dataclasses of arrays of numpy, torch (on the CPU) or MLX. None stands
-        for a parameter without a gradient. Every rank passes the same tree: the same keys in the
-        same order, shapes and dtypes.
+        Nested dicts, lists, tuples and dataclasses of arrays of numpy, torch (on the CPU) or MLX.
+        None stands for a parameter without a gradient. Every rank passes the same tree: the same
+        keys in the same order, shapes and dtypes.
     group : Group or mlx.core.distributed.Group, optional
         Ranks that take part; ``None``: all.
     all_reduce_size : int, optional

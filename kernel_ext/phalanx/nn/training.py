@@ -397,8 +397,8 @@ def steps(
       on it the cells that it lacks, and run the cell with the loop again: it goes on after the last
       commit.
 
-    Cost of a commit: an `all_gather` of 8 bytes (with ``own`` an `all_gather_object`), and a copy of
-    the arrays of numpy and torch. Two copies are kept. Arrays of MLX are not copied.
+    Cost of a commit: an `all_gather` of 8 bytes (with ``own`` an `all_gather_object`), and a copy
+    of the arrays of numpy and torch. Two copies are kept. Arrays of MLX are not copied.
 
     Examples
     --------

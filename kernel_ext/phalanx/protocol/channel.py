@@ -79,8 +79,8 @@ class Channel:
     writes. Another lock lets only one request at a time wait for its answer. A notice therefore
     never waits behind a long rendezvous.
 
-    A rank that takes orders calls `serve`. From then on one thread reads the socket (`read`) and hands
-    the answers to the waiting request. A script takes no orders: the thread that waits reads.
+    A rank that takes orders calls `serve`. From then on one thread reads the socket (`read`) and
+    hands the answers to the waiting request. A script takes no orders: the thread that waits reads.
     """
 
     def __init__(self, sock: socket.socket) -> None:

@@ -5,9 +5,9 @@ answer. An order comes from the client, through the root, at any time. The decod
 message, so later code need not check again.
 
 Client and rank: a `RankTask` is the user's work and travels as a cell does, in the metadata of its
-request, so that a task can be repeated and stopped as a cell can. A `RankCall` is answered between cells, with named
-values (`phalanx.rank.pack_values`); it runs no code of cells except the code that packs or loads
-values. The rank's kernel runs both and leaves nothing in the user's namespace.
+request, so that a task can be repeated and stopped as a cell can. A `RankCall` is answered between
+cells, with named values (`phalanx.rank.pack_values`); it runs no code of cells except the code that
+packs or loads values. The rank's kernel runs both and leaves nothing in the user's namespace.
 """
 
 from __future__ import annotations
@@ -103,8 +103,9 @@ class Withdraw(msgspec.Struct, frozen=True, tag="withdraw", forbid_unknown_field
 class WorldConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Options that root, hosts and ranks of a world share.
 
-    ``size`` is the number of ranks. A rank without a sign of life for ``heartbeat_timeout_s`` seconds counts
-    as frozen, a host as lost. Two hosts have ``connections_per_ip`` connections over each address.
+    ``size`` is the number of ranks. A rank without a sign of life for ``heartbeat_timeout_s``
+    seconds counts as frozen, a host as lost. Two hosts have ``connections_per_ip`` connections over
+    each address.
     """
 
     name: str
@@ -302,8 +303,8 @@ class Entered(msgspec.Struct, frozen=True, tag="entered", forbid_unknown_fields=
 class Completed(msgspec.Struct, frozen=True, tag="completed", forbid_unknown_fields=True):
     """Answer a `Complete`: the completions of the text at ``start:end``.
 
-    ``kinds`` and ``signatures`` have one entry per match. After a draft (``is_draft``) comes another
-    answer.
+    ``kinds`` and ``signatures`` have one entry per match. After a draft (``is_draft``) comes
+    another answer.
     """
 
     id: int
@@ -359,8 +360,8 @@ CALLBACK = "callback-"
 class StopCell(msgspec.Struct, frozen=True, tag="stop_cell", forbid_unknown_fields=True):
     """Order: hold a cell before its next operation, or interrupt it.
 
-    A rank holds the cell for ``hold_s`` seconds at most and then interrupts it; 0: interrupt it now.
-    Stops with the same name ``stop`` interrupt the cell once.
+    A rank holds the cell for ``hold_s`` seconds at most and then interrupts it; 0: interrupt it
+    now. Stops with the same name ``stop`` interrupt the cell once.
     """
 
     cell: str

@@ -384,8 +384,8 @@ class RankStack(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Operation (``doing``) and place in the user's code of a rank.
 
     ``doing`` is an operation or a question, empty while the rank runs its own code. ``frames`` is
-    the stack, innermost first. ``note`` says why there is no stack, if there is none. ``is_silent``:
-    the rank runs no Python now, since it is suspended or C code holds the GIL.
+    the stack, innermost first. ``note`` says why there is no stack, if there is none.
+    ``is_silent``: the rank runs no Python now, since it is suspended or C code holds the GIL.
     ``is_still``: a second look a moment later saw the same.
     """
 

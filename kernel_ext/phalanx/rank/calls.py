@@ -60,7 +60,7 @@ def pack_value(value: object) -> list[Any]:
     Raises
     ------
     Exception
-            Any error of an object that cannot be pickled.
+        Any error of an object that cannot be pickled.
 
     Examples
     --------
@@ -82,7 +82,7 @@ def load_value(buffers: Buffers) -> Any:
     Raises
     ------
     Exception
-            Any error of loading the value: its module may be missing here.
+        Any error of loading the value: its module may be missing here.
     """
     data, *memory = buffers
     # The buffers of a message are read-only: copy them. They are outside the message's HMAC; CURVE,
@@ -96,7 +96,7 @@ def pack_call(function: Callable[..., Any], args: Sequence[Any], named: Mapping[
     Raises
     ------
     Exception
-            Any error of an object that cannot be pickled.
+        Any error of an object that cannot be pickled.
 
     Examples
     --------
@@ -126,8 +126,8 @@ def call_packed(buffers: Buffers, namespace: dict[str, Any]) -> list[Any]:
     Raises
     ------
     Exception
-            The error of the function. `TypeError` and others, with ``cannot be`` in the text, for a
-            value that cannot be loaded or sent.
+        The error of the function. `TypeError` and others, with ``cannot be`` in the text, for a
+        value that cannot be loaded or sent.
     """
     before = dict(namespace)
     try:
@@ -228,21 +228,21 @@ def pack_values(values: Mapping[str, object], max_nbytes: int | None = None) -> 
     values : mapping of str to object
         By name; ``""`` is the value of a cell.
     max_nbytes : int, optional
-            Largest size of all buffers, in bytes.
+        Largest size of all buffers, in bytes.
 
     Returns
     -------
     list of memoryview
-            Buffers for `unpack_values`.
+        Buffers for `unpack_values`.
 
     Raises
     ------
     TypeError
-            A value cannot be pickled; the text names the value and its type.
+        A value cannot be pickled; the text names the value and its type.
     ValueError
-            The values take more than ``max_nbytes``.
+        The values take more than ``max_nbytes``.
     KeyboardInterrupt
-            A stop came, or the value's own code raised it; the text names the value.
+        A stop came, or the value's own code raised it; the text names the value.
 
     Examples
     --------
@@ -276,9 +276,9 @@ def unpack_values(buffers: Sequence[Any], where: str) -> dict[str, Any]:
     Parameters
     ----------
     buffers : sequence of buffers
-            From a process of ours: loading a pickle runs code that the pickle names.
+        From a process of ours: loading a pickle runs code that the pickle names.
     where : str
-            Place for the error text: ``"here"``, or ``"on the rank"``.
+        Place for the error text: ``"here"``, or ``"on the rank"``.
 
     Returns
     -------
@@ -288,9 +288,9 @@ def unpack_values(buffers: Sequence[Any], where: str) -> dict[str, Any]:
     Raises
     ------
     TypeError
-            A value cannot be loaded here; the text names the value and its type.
+        A value cannot be loaded here; the text names the value and its type.
     KeyboardInterrupt
-            A stop came, or the value's own code raised it; the text names the value.
+        A stop came, or the value's own code raised it; the text names the value.
     """
     file = io.BytesIO(buffers[0])
     unpickler = pickle.Unpickler(file, buffers=buffers[1:])  # noqa: S301 - from a process of ours

@@ -217,7 +217,7 @@ class InterruptGate:
         Raises
         ------
         KeyboardInterrupt
-                The cell was interrupted before it began, or the rank is ending.
+            The cell was interrupted before it began, or the rank is ending.
         """
         with self._lock:
             self._running = cell

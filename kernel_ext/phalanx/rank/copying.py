@@ -272,7 +272,7 @@ def pack(values: Mapping[str, object]) -> tuple[memoryview, list[memoryview]]:
     Raises
     ------
     Exception
-            Any error of an object that cannot be pickled.
+        Any error of an object that cannot be pickled.
 
     Examples
     --------

@@ -107,7 +107,7 @@ class RankInputLog:
         Raises
         ------
         EOFError
-                The end of input: for data from now on, for a command this time only.
+            The end of input: for data from now on, for a command this time only.
         """
         for place in range(self._places[is_command], len(self._entries)):
             entry = self._entries[place]
@@ -207,13 +207,13 @@ class TypedLines:
         Raises
         ------
         EOFError
-                The end of input was typed, or the cell has ended.
+            The end of input was typed, or the cell has ended.
         NoCellRuns, RuntimeError
             No cell runs, or the front end cannot ask.
         KeyboardInterrupt, DebuggerStopped
-                The cell was stopped; the latter if a debugger asked.
+            The cell was stopped; the latter if a debugger asked.
         RankFailure
-                A rank was lost and no operation has raised this yet; never if a debugger asks.
+            A rank was lost and no operation has raised this yet; never if a debugger asks.
         """
         me = threading.get_ident()
         with self._condition:
@@ -329,7 +329,7 @@ class CellInput(io.TextIOBase):
         Raises
         ------
         io.UnsupportedOperation
-                Always.
+            Always.
         """
         msg = "the input of a cell has no file descriptor; read sys.stdin itself"
         raise io.UnsupportedOperation(msg)

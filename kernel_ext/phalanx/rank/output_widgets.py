@@ -1,7 +1,7 @@
 """Put what a rank shows within an ``Output`` widget into the widget.
 
-In a plain kernel the page does that: it knows the request, and the widget names the request. The page
-does not know a rank's requests. So the rank keeps that output back and adds it to the widget's
+In a plain kernel the page does that: it knows the request, and the widget names the request. The
+page does not know a rank's requests. So the rank keeps that output back and adds it to the widget's
 ``outputs``, which the page draws.
 """
 

@@ -33,7 +33,7 @@ from phalanx.protocol import (
 from phalanx.supervisor import THREADS_VARIABLE, check_name, threads_each, usable_cores
 
 TRANSPORT_VARIABLE = "PHALANX_TRANSPORT"
-LINGER_S = 600.0  # design.md section 2: long enough to come back after a restart
+LINGER_S = 600.0  # long enough to come back after a restart
 HERE = RemoteOptions()  # no remote hosts
 HEARTBEAT_TIMEOUT_S = 5.0  # default; a rank that is silent for longer counts as frozen
 BOOT_TIMEOUT_S = 30.0  # ten times the start time of a host over ssh (reference/jupyter.md 1.8)
@@ -140,7 +140,7 @@ def checked_seconds(what: str, value: Any, *, is_above_0: bool = False) -> float
 class StartOptions:
     """The checked options of `Workspace.start`.
 
-    An operation that lasts ``slow_operation_s`` is reported in one line (design.md section 5).
+    An operation that lasts ``slow_operation_s`` is reported in one line.
     ``is_named``: the user chose the name, so a name in use is an error. Other names get a number
     appended if they are in use. ``hosts`` is empty if all ranks run on this machine.
     """

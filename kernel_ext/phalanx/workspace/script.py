@@ -54,7 +54,7 @@ LAST_WORD_S = 0.5  # wait after the supervisor's exit for its last messages
 ASKS = 3
 ASK_EVERY_S = 10.0
 ENDING_S = 5.0
-CLOSE_S = 2.0  # design.md section 5: the supervisor needs at most 0.5 s
+CLOSE_S = 2.0  # the supervisor needs at most 0.5 s
 
 
 class RootGone:

@@ -1,4 +1,4 @@
-// See plan.hpp and tests/native/test_plan.cpp.
+// See plan.hpp and tests/native/collectives/test_plan.cpp.
 #include "collectives/operation/plan.hpp"
 
 #include <algorithm>

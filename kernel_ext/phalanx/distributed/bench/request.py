@@ -202,8 +202,8 @@ def _count_other(got: NDArray[Any], pattern: NDArray[Any]) -> int:
 def parse_size(text: str) -> int:
     """Convert a size like ``64M`` to bytes.
 
-    A size is digits, and K, M, G, T, P or E (powers of 1024), also written KiB, MiB and so on. It is
-    less than 8 EiB.
+    A size is digits, and K, M, G, T, P or E (powers of 1024), also written KiB, MiB and so on. It
+    is less than 8 EiB.
 
     Examples
     --------

@@ -165,7 +165,8 @@ def _form_splits(
 ) -> dict[int, str]:
     """Form splits again; return the problems of this rank.
 
-    The problems are by number of the split. Splits of one channel share no rank and are formed at once.
+    The problems are by number of the split. Splits of one channel share no rank and are formed at
+    once.
     """
     # From here on use the ranks of the new world, which may have fewer ranks.
     here = {spec.world_rank(rank): rank for rank in range(spec.size)}

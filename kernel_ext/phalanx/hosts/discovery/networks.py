@@ -209,8 +209,8 @@ def best_networks(networks: Sequence[Network], n: int, wanted: Sequence[str] = (
     """Return the networks that all ``n`` hosts should use; may be empty.
 
     A network with one of the addresses ``wanted`` is used alone. Several networks are used only if
-    they are known to be equally fast and use different cards: data is divided evenly, so the slowest
-    network would delay the others.
+    they are known to be equally fast and use different cards: data is divided evenly, so the
+    slowest network would delay the others.
     """
     common = [network for network in networks if len(network.members) == n]
     named = [

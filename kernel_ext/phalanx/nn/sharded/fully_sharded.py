@@ -1,7 +1,8 @@
 """Divide the parameters of MLX modules among the ranks.
 
-They are gathered while a module computes. Imported only where MLX is loaded. Source: Rajbhandari et al. 2020, "ZeRO: memory optimizations
-toward training trillion parameter models", doi:10.1109/SC41405.2020.00024, stage 3.
+They are gathered while a module computes. Imported only where MLX is loaded. Source: Rajbhandari et
+al. 2020, "ZeRO: memory optimizations toward training trillion parameter models",
+doi:10.1109/SC41405.2020.00024, stage 3.
 """
 
 from __future__ import annotations

@@ -154,8 +154,8 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
     the user cannot interfere. A request to call a function (ipyparallel's) is a cell if its
     metadata have ``"is_cell"``. Other requests run as in any engine.
 
-    Orders (`RankOrder`) come from the supervisor on ``channel``. The control thread takes them, which
-    is free while a cell runs.
+    Orders (`RankOrder`) come from the supervisor on ``channel``. The control thread takes them,
+    which is free while a cell runs.
 
     An apply request with a ``"call"`` (`RankCall`) in its content is answered between cells.
     """

@@ -25,7 +25,7 @@ MOST_STEP_S = 0.5
 
 log = logging.getLogger(__name__)
 # A poll sees the last heartbeat and the end of the limit up to 0.2 s late each, 0.4 s together. The
-# promise is 0.5 s (design.md section 5).
+# promise is 0.5 s.
 LOOK_EVERY_S = 0.2
 
 
@@ -41,9 +41,9 @@ class HeartbeatMonitor:
     """Report ranks without a heartbeat for ``limit_s``, with the reason.
 
     A silent rank is reported at the limit if the kernel says that its process is stopped, else at
-    the limit but not before `LEAST_SILENCE_S`. A rank with count 0 has not joined or has left; it is never reported. A rank that resumes its
-    heartbeat counts as healthy again. A computing rank keeps its heartbeat, even if foreign code
-    holds the GIL for minutes.
+    the limit but not before `LEAST_SILENCE_S`. A rank with count 0 has not joined or has left; it
+    is never reported. A rank that resumes its heartbeat counts as healthy again. A computing rank
+    keeps its heartbeat, even if foreign code holds the GIL for minutes.
 
     Parameters
     ----------

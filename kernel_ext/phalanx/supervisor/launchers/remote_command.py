@@ -239,8 +239,9 @@ _IN, _FOUND, _BEGUN = b"phalanx-host: in", b"phalanx-host: python", BEGUN.encode
 def far_script(run: str) -> str:
     """Return a script for /bin/sh that finds and runs a Python.
 
-    The argument of the script names the Python; ``run`` uses it as ``"$p"``. The script has no ' and no !, which
-    login shells treat differently. The first echo ends a line that a start-up file may have begun.
+    The argument of the script names the Python; ``run`` uses it as ``"$p"``. The script has no '
+    and no !, which login shells treat differently. The first echo ends a line that a start-up file
+    may have begun.
     """
     return (
         f'echo; echo "{_IN.decode()}"; p="$1"; case "$p" in "~/"*) p="$HOME/${{p#??}}";; esac; '

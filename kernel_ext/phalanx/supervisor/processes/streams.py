@@ -1,7 +1,8 @@
 """Forward a script's standard streams, with back-pressure both ways.
 
 `InputLog` keeps the input for all ranks of a host, and `InputPipe` writes it to one child.
-`ForwardedPipe` reads one child's output. `OutputWindow` limits what the root keeps of a host's output.
+`ForwardedPipe` reads one child's output. `OutputWindow` limits what the root keeps of a host's
+output.
 """
 
 from __future__ import annotations

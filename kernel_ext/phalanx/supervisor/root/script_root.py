@@ -1,8 +1,8 @@
 """Run the root supervisor of a script and its ranks.
 
-`ScriptRoot` runs a command once per rank and forwards output and input. A rank that fails is started
-again while restarts are left. All ranks are ended when a rank fails for good, when a signal asks for
-it, or when the launcher is gone. `FailureAttribution` finds the rank that failed first.
+`ScriptRoot` runs a command once per rank and forwards output and input. A rank that fails is
+started again while restarts are left. All ranks are ended when a rank fails for good, when a signal
+asks for it, or when the launcher is gone. `FailureAttribution` finds the rank that failed first.
 """
 
 from __future__ import annotations

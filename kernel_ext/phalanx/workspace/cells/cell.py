@@ -56,7 +56,8 @@ class Cell:
 
     A rank's part is over when the root has reported its end (`on_ended`) and the idle status has
     come, which follows all output. If the idle status is lost, `end_overdue` ends the part. Only
-    the socket thread changes the maps. After `leave`, the output of the ranks' threads goes to the late receiver.
+    the socket thread changes the maps. After `leave`, the output of the ranks' threads goes to the
+    late receiver.
     """
 
     is_announced = True  # whether the root knows the cell by name

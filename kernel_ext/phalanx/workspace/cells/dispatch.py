@@ -441,8 +441,8 @@ class RequestResender:
     """Sends a request again to ranks that did not begin the cell.
 
     A broken connection may have lost the request; the rank drops a copy. `RequestResender` runs on
-    the thread of the cell's loop. A cell that ends within `BEGIN_S`, or that all ranks have begun by
-    then, is sent once.
+    the thread of the cell's loop. A cell that ends within `BEGIN_S`, or that all ranks have begun
+    by then, is sent once.
 
     Parameters
     ----------

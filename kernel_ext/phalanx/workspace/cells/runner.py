@@ -52,7 +52,7 @@ from .loop import (
     results_of,
     run_cell,
 )
-from .replacement import prepare
+from .restoring import prepare
 from .slot import ExecutionSlot, RunningCell
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from phalanx.protocol import (
     way_out,
 )
 
-REACT_S = 2.0  # design.md section 5: a rank that has not ended by then is named
+REACT_S = 2.0  # a rank that has not ended by then is named
 PATIENCE_S = 10.0  # for ranks that run their own code after a stop (a ``finally`` that saves)
 LOOK_S = 0.6  # longest wait for the stack of a rank that does not answer
 TWO_LOOKS_S = 0.3  # time for two stack samples of ranks that answer
