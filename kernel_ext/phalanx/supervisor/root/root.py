@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
+from abc import abstractmethod
+from collections.abc import Collection
 from typing import Any, Generic, TypeVar
 
 import msgspec
 import zmq.asyncio
 
-from phalanx.protocol import BootOptions, FromRoot, Notice, ToSupervisor
+from phalanx.protocol import BootOptions, Notice
 
 from ..health.liveness import TaskSet
 from ..health.stalls import ImpossibleWait
-from ..hosts.host_set import HostSet
+from ..hosts.host_set import HostSet, WorldEvents
 from ..membership import MembershipCoordinator, WorldState
 from .observers import DeadlockWatch, RankInspector, StallWatcher
 
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 _Message = TypeVar("_Message")
 
 
-class Root(ABC, Generic[_Message]):
+class Root(WorldEvents, Generic[_Message]):
     """Run the ranks of one world until it ends.
 
     The methods of `WorldEvents` are called by the hosts.
@@ -147,19 +147,3 @@ class Root(ABC, Generic[_Message]):
     @abstractmethod
     def _awaited(self) -> Collection[int]:
         """Return the ranks that others may wait for."""
-
-    @abstractmethod
-    def on_message(self, rank: int, message: ToSupervisor) -> None:
-        """Answer or record a rank's message."""
-
-    @abstractmethod
-    def on_lost(self, rank: int, reason: str, tail: str) -> None:
-        """Handle the end of a rank's process."""
-
-    @abstractmethod
-    def on_not_up(self, reasons: Sequence[str]) -> None:
-        """Give up: hosts could not be started."""
-
-    @abstractmethod
-    def on_news(self, message: FromRoot) -> None:
-        """Forward boot progress and notices to the clients."""
