@@ -355,11 +355,9 @@ class HostSet:
         def among(host: LocalHost) -> Callable[[], Collection[int]]:
             return lambda: set(watched()).intersection(host.ranks)
 
-        limit_s = self._options.world.heartbeat_timeout_s
-        watches = (HealthWatch(host, limit_s, self.events.on_frozen) for host in self.here)
-        await asyncio.gather(
-            *(watch.run(among(host)) for watch, host in zip(watches, self.here, strict=True))
-        )
+        limit_s, on_frozen = self._options.world.heartbeat_timeout_s, self.events.on_frozen
+        watches = (HealthWatch(host, limit_s, on_frozen).run(among(host)) for host in self.here)
+        await asyncio.gather(*watches)
 
     async def stop(self) -> None:
         """End all ranks and all hosts' supervisors."""
