@@ -1,4 +1,4 @@
-"""Keep one rank of this host: its process, its channel and its values in memory."""
+"""Keep the process, the channel and the values of one rank."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ class RankProcess:
 
 
 class LocalRank:
-    """One rank of this host; its values are read from memory at each access.
+    """One rank of this host, with its values in memory.
 
     The values have the names of `RankReport`.
     """
