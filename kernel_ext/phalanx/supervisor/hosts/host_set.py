@@ -10,11 +10,10 @@ import asyncio
 import os
 import socket
 import sys
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -23,13 +22,11 @@ from phalanx.distributed import free_port, master_variables
 from phalanx.protocol import (
     Activity,
     BootOptions,
-    FromRoot,
     HostClock,
     HostInfo,
     HostPlan,
     Notice,
     ToRank,
-    ToSupervisor,
 )
 from phalanx.protocol.host import (
     FromCommand,
@@ -64,6 +61,7 @@ from .local_rank import LocalRank
 
 if TYPE_CHECKING:
     from ..launchers.batch import JobGathering
+    from ..root.root import Root
     from .remote_host import RemoteHost
     from .samples import RemoteSampler
     from .session import HostServer
@@ -121,47 +119,14 @@ class Layout:
         return self.names[self.hosts[rank]]
 
 
-class WorldEvents(ABC):
-    """Callbacks of all hosts to the root, called on the event loop."""
-
-    @abstractmethod
-    def on_message(self, rank: int, message: ToSupervisor) -> None:
-        """Answer or record a message that a rank sent on its channel."""
-
-    @abstractmethod
-    def on_lost(self, rank: int, reason: str, tail: str) -> None:
-        """Handle the end of a rank's process.
-
-        ``reason`` says how it ended. ``tail`` is the last output of the process.
-        """
-
-    @abstractmethod
-    def on_frozen(self, rank: int, reason: str) -> None:
-        """Handle a rank without a heartbeat; called repeatedly while this lasts."""
-
-    @abstractmethod
-    def on_command(self, message: FromCommand) -> None:
-        """Handle a message about a rank's command."""
-
-    @abstractmethod
-    def on_not_up(self, reasons: Sequence[str]) -> None:
-        """Give up: hosts could not be started.
-
-        Called once every other host is up. ``reasons`` has one text for each failed host.
-        """
-
-    @abstractmethod
-    def on_news(self, message: FromRoot) -> None:
-        """Send boot progress or a notice to the clients, for their users."""
-
-
 class HostSet:
     """All hosts of one world.
 
     Without a plan the world has one host: this machine, with all ranks as children of this process.
+    The ``on_`` methods of ``events`` are called on the event loop.
     """
 
-    def __init__(self, options: BootOptions, events: WorldEvents) -> None:
+    def __init__(self, options: BootOptions, events: Root[Any]) -> None:
         self._plans = options.hosts or (HostPlan("", options.world.size, is_local=True),)
         self.layout = Layout.of(self._plans)
         self.ranks = tuple(range(options.world.size))
@@ -342,7 +307,7 @@ class HostSet:
     async def boot(self) -> None:
         """Start the remote hosts, before any rank.
 
-        `WorldEvents.on_not_up` gets the hosts that are not up.
+        `Root.on_not_up` gets the hosts that are not up.
         """
         await asyncio.gather(*(host.boot() for host in self._remote.values()))
 

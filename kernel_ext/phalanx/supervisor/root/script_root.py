@@ -306,7 +306,7 @@ class ScriptRoot(Root[ToScriptRoot]):
         else:
             self._unsent.append(message)
 
-    # -- the ranks (WorldEvents) --------------------------------------------------------------
+    # -- the ranks ----------------------------------------------------------------------------
 
     def on_message(self, rank: int, message: ToSupervisor) -> None:
         """Answer or record a rank's message."""

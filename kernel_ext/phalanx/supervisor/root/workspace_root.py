@@ -252,7 +252,7 @@ class WorkspaceRoot(Root[ToRoot]):
         self._clients.answer(identity, answer)
         self._stalls.look()
 
-    # -- the ranks (WorldEvents) ---------------------------------------------------------------
+    # -- the ranks ---------------------------------------------------------------------------
 
     def on_message(self, rank: int, message: ToSupervisor) -> None:
         """Answer or record a rank's message."""
