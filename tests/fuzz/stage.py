@@ -17,6 +17,7 @@ from unittest import mock
 
 from phalanx.supervisor.engine import controller
 from phalanx.supervisor.hosts import host_set, local_host
+from phalanx.supervisor.hosts.local_rank import LocalRank, RankProcess
 
 __all__ = ["Actor", "ClientSocket", "actors", "staged"]
 
@@ -153,9 +154,10 @@ actors: dict[int, Actor] = {}
 class _Host(local_host.LocalHost):
     """A host that tells which actor is which rank."""
 
-    def _start(self, rank: int, make: Any, env: Mapping[str, str]) -> None:
-        super()._start(rank, make, env)
-        actors[rank] = self._children[rank].process
+    def _start(self, its: LocalRank, make: Any, env: Mapping[str, str]) -> RankProcess:
+        child = super()._start(its, make, env)
+        actors[its.rank] = child.process
+        return child
 
 
 @contextlib.contextmanager

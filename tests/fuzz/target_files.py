@@ -20,7 +20,7 @@ from phalanx.distributed.mpi.wire import HEADER_NBYTES, Header, describe_mismatc
 from phalanx.errors import DistributedError
 from phalanx.protocol import OUTPUT_GAP, WorkspaceRecord
 from phalanx.supervisor.health.stacks import looks_whole, parse_dump, place_of
-from phalanx.supervisor.hosts.interface import read_shown
+from phalanx.supervisor.hosts.output_record import read_shown
 from phalanx.supervisor.runtime_dir import _decode
 
 __all__ = ["one"]

@@ -13,7 +13,9 @@ from support.promise import PATIENCE_S
 from support.waiting import wait_until
 
 from phalanx.protocol import Complete, Gathered, TypedLine, TypeLine, pack_frame
-from phalanx.supervisor.hosts.local_host import MOST_UNSENT_NBYTES, LocalHost
+from phalanx.protocol.host import RankGone, SignalRank, ToRankEnvelope
+from phalanx.supervisor.hosts.local_host import LocalHost
+from phalanx.supervisor.hosts.local_rank import MOST_UNSENT_NBYTES
 from phalanx.supervisor.processes.child import OutputPipe
 from phalanx.supervisor.processes.system import is_stopped
 
@@ -29,17 +31,6 @@ print(seen.hexdigest())
 """
 
 
-class Events:
-    def __init__(self):
-        self.lost = []
-
-    def on_message(self, rank, message):
-        pass
-
-    def on_lost(self, rank, reason, tail):
-        self.lost.append((rank, reason, tail.strip()))
-
-
 def test_a_stopped_rank_is_not_killed_and_gets_all_messages_later():
     """Also more of them than a rank that runs may leave unread."""
     messages = [Gathered(number, (bytes([number]) * (1 << 16),)) for number in range(64)]
@@ -47,25 +38,26 @@ def test_a_stopped_rank_is_not_killed_and_gets_all_messages_later():
     assert len(data) > 2 * MOST_UNSENT_NBYTES
 
     async def main():
-        events = Events()
-        host = LocalHost((0,), events)
+        said = []
+        host = LocalHost((0,), said.append)
         try:
             host.spawn_command(
-                0, [sys.executable, "-c", READ, str(len(data))], env=os.environ, cwd="/",
+                0, [sys.executable, "-c", READ, str(len(data))], env=os.environ,
                 stdin=None, stdout=OutputPipe(), stderr=OutputPipe(),
             )  # fmt: skip
-            os.kill(host.pid(0), signal.SIGSTOP)
-            wait_until(lambda: is_stopped(host.pid(0)), "the rank is stopped")
+            os.kill(host.report(0).pid, signal.SIGSTOP)
+            wait_until(lambda: is_stopped(host.report(0).pid), "the rank is stopped")
             for message in messages:
-                host.send(0, message)
-            host.signal(0, signal.SIGCONT)
-            await asyncio.wait_for(host._children[0].process.exited.wait(), PATIENCE_S)
-            return events.lost, host.status(0)
+                host.take(ToRankEnvelope(0, message))
+            host.take(SignalRank(0, signal.SIGCONT))
+            await asyncio.wait_for(host.report(0).child.process.exited.wait(), PATIENCE_S)
+            return said
         finally:
             await host.stop()
 
-    lost = [(0, "exited with status 0", hashlib.sha256(data).hexdigest())]
-    assert asyncio.run(main()) == (lost, 0)
+    (gone,) = asyncio.run(main())
+    digest = hashlib.sha256(data).hexdigest() + "\n"
+    assert gone == RankGone(0, 0, "exited with status 0", digest)
 
 
 # Read from the channel once the gate is open, until the last line has come.
@@ -82,23 +74,23 @@ def test_a_rank_that_takes_no_orders_for_a_while_lives_and_gets_them_later(tmp_p
     """Such as one in C code that keeps Python's lock: the questions while typing are too many."""
 
     async def main():
-        events = Events()
-        host = LocalHost((0,), events)
+        said = []
+        host = LocalHost((0,), said.append)
         try:
             with Gate(tmp_path) as gate:
                 host.spawn_command(
-                    0, [sys.executable, "-c", READ_LATE, str(gate.path)], env=os.environ, cwd="/",
+                    0, [sys.executable, "-c", READ_LATE, str(gate.path)], env=os.environ,
                     stdin=None, stdout=OutputPipe(), stderr=OutputPipe(),
                 )  # fmt: skip
                 for number in range(64):
-                    host.send(0, Complete(number, "x" * (1 << 16), 0))
+                    host.take(ToRankEnvelope(0, Complete(number, "x" * (1 << 16), 0)))
                 for line in ("first", "the last"):
-                    host.send(0, TypeLine("cell", TypedLine(line)))
+                    host.take(ToRankEnvelope(0, TypeLine("cell", TypedLine(line))))
                 gate.open()
-                await asyncio.wait_for(host._children[0].process.exited.wait(), PATIENCE_S)
-            return events.lost
+                await asyncio.wait_for(host.report(0).child.process.exited.wait(), PATIENCE_S)
+            return said
         finally:
             await host.stop()
 
     assert 2 * MOST_UNSENT_NBYTES < 64 << 16
-    assert asyncio.run(main()) == [(0, "exited with status 0", "")]
+    assert asyncio.run(main()) == [RankGone(0, 0, "exited with status 0", "")]

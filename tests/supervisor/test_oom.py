@@ -62,38 +62,25 @@ def test_where_the_kernel_says_nothing_nothing_is_said(tmp_path, lines):
     assert not OutOfMemory(tmp_path / "nowhere", tmp_path).explains()
 
 
-class Events:
-    """Notes which ranks have ended, and why."""
-
-    def __init__(self):
-        self.reasons = []
-
-    def on_message(self, rank, message):
-        pass
-
-    def on_lost(self, rank, reason, tail):
-        self.reasons.append(reason)
-
-
 def test_a_rank_that_the_kernel_kills_for_memory_is_named_so(tmp_path, monkeypatch):
     kernel = Kernel(tmp_path, "0::/job\n", "job/memory.events")
     kernel.count(0)
     monkeypatch.setattr(local_host, "OutOfMemory", kernel.look)
 
     async def main():
-        events = Events()
-        host = local_host.LocalHost((0, 1), events)
+        said = []
+        host = local_host.LocalHost((0, 1), said.append)
         try:
             for rank in host.ranks:
                 host.spawn_command(
-                    rank, ["sleep", "600"], env=os.environ, cwd="/",
+                    rank, ["sleep", "600"], env=os.environ,
                     stdin=None, stdout=OutputPipe(), stderr=OutputPipe(),
                 )  # fmt: skip
             kernel.count(1)
             for rank in host.ranks:
-                os.kill(host.pid(rank), signal.SIGKILL)
-            await wait_until_async(lambda: len(events.reasons) == 2, "they have ended")
-            return sorted(events.reasons)
+                os.kill(host.report(rank).pid, signal.SIGKILL)
+            await wait_until_async(lambda: len(said) == 2, "they have ended")
+            return sorted(gone.reason for gone in said)
         finally:
             await host.stop()
 

@@ -13,6 +13,7 @@ import pytest
 from support.loops import run_jumping
 from support.promise import PATIENCE_S
 
+from phalanx.protocol.host import RankGone, Spawn
 from phalanx.supervisor.health.liveness import HealthWatch
 from phalanx.supervisor.hosts.local_host import LocalHost
 from phalanx.supervisor.membership import WorldState
@@ -22,14 +23,8 @@ from phalanx.supervisor.root.observers import RankInspector
 pytestmark = pytest.mark.slow
 
 
-class Events:
-    """Nobody listens."""
-
-    def on_message(self, rank, message):
-        pass
-
-    def on_lost(self, rank, reason, tail):
-        pass
+def say(message) -> None:
+    """Tell nobody."""
 
 
 def open_fds() -> set[int]:
@@ -38,9 +33,10 @@ def open_fds() -> set[int]:
 
 def test_a_spawn_that_is_refused_descriptors_leaves_none_open(tmp_path):
     async def main():
-        host = LocalHost((0, 1), Events())
+        said = []
+        host = LocalHost((0, 1), said.append, cwd=str(tmp_path))
         limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-        host.spawn(0, cwd=str(tmp_path))  # what is made once
+        host.take(Spawn(0))  # what is made once
         refused, is_up = 0, False
         try:
             while not is_up:
@@ -48,13 +44,13 @@ def test_a_spawn_that_is_refused_descriptors_leaves_none_open(tmp_path):
                 before = open_fds()
                 free = sorted(set(range(max(before) + 40)) - before)
                 resource.setrlimit(resource.RLIMIT_NOFILE, (free[refused], limits[1]))
+                said.clear()
                 try:
-                    host.spawn(1, cwd=str(tmp_path))
-                    is_up = True
-                except OSError:
-                    refused += 1
+                    host.take(Spawn(1))
                 finally:
                     resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+                is_up = not any(isinstance(its, RankGone) and its.rank == 1 for its in said)
+                refused += not is_up
                 # The file of what a rank shows stays for the next try.
                 assert is_up or len(open_fds() - before) <= 1
         finally:
@@ -66,8 +62,8 @@ def test_a_spawn_that_is_refused_descriptors_leaves_none_open(tmp_path):
 
 def test_a_stop_does_not_wait_for_what_is_over(tmp_path, caplog):
     async def main():
-        host = LocalHost((0,), Events())
-        host.spawn(0, cwd=str(tmp_path))
+        host = LocalHost((0,), say, cwd=str(tmp_path))
+        host.take(Spawn(0))
         await host.stop()
 
     asyncio.run(main())
@@ -110,7 +106,7 @@ def test_a_look_that_fails_is_told_once_and_is_not_the_last(caplog):
         return ranks
 
     async def main():
-        host = LocalHost((0,), Events())
+        host = LocalHost((0,), say)
         health = HealthWatch(host, 5.0, lambda rank, reason: None)
         lookout = RankInspector(
             host,

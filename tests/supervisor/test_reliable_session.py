@@ -24,6 +24,7 @@ from phalanx.protocol import WorldConfig
 from phalanx.protocol.host import (
     Evicted,
     FromHostEnvelope,
+    HostAnswered,
     HostBoot,
     HostLeaving,
     HostPing,
@@ -166,7 +167,7 @@ def test_nothing_is_lost_or_comes_twice_over_connections_that_are_reset(seed):
     async def scene(line):
         n_resets = 0
         for number in range(N):
-            line.link.send(Refreshed(number))
+            line.link.send(HostAnswered(number, Refreshed()))
             line.door.send(line.key, SignalRank(number, 1))
             if chance.random() < 0.02:
                 line.proxy.reset()
@@ -177,14 +178,14 @@ def test_nothing_is_lost_or_comes_twice_over_connections_that_are_reset(seed):
         line.door.send_unreliable(
             line.key, HostPing(1)
         )  # a root that says nothing does not find out
-        await line.until_at_root(Refreshed(N - 1))
+        await line.until_at_root(HostAnswered(N - 1, Refreshed()))
         await line.until_at_host(SignalRank(N - 1, 1))
         # What would come twice comes before what is said now.
-        line.link.send(Refreshed(N))
+        line.link.send(HostAnswered(N, Refreshed()))
         line.door.send(line.key, SignalRank(N, 1))
-        await line.until_at_root(Refreshed(N))
+        await line.until_at_root(HostAnswered(N, Refreshed()))
         await line.until_at_host(SignalRank(N, 1))
-        said = [message.id for message in line.at_root if isinstance(message, Refreshed)]
+        said = [message.id for message in line.at_root if isinstance(message, HostAnswered)]
         told = [its.rank for its in line.at_host if isinstance(its, SignalRank)]
         assert said == list(range(N + 1))
         assert told == [0, *range(N + 1)]
@@ -213,11 +214,11 @@ def test_a_connection_that_says_nothing_any_more_is_replaced():
 
     async def scene(line):
         line.proxy.swallow()
-        line.link.send(Refreshed(7))
+        line.link.send(HostAnswered(7, Refreshed()))
         line.door.send(line.key, SignalRank(7, 1))
         line.link.doubt()
         await line.until_at_host(SignalRank(7, 1))
-        await line.until_at_root(Refreshed(7))
+        await line.until_at_root(HostAnswered(7, Refreshed()))
 
     play(scene)
 
@@ -275,14 +276,14 @@ def test_who_cannot_reach_the_root_goes_on_trying(monkeypatch):
         tries = Tries(monkeypatch)
         tries.is_cut = True
         line.proxy.reset()
-        line.link.send(Refreshed(8))
+        line.link.send(HostAnswered(8, Refreshed()))
         await line.loop.until(lambda: tries.n == 1, "a first try")
         for n in range(2, 2 + int(2 * REFUSED_S / AGAIN_S)):
             await line.loop.pass_s(AGAIN_S)
             assert tries.n == n
         assert not line.running.done()
         tries.is_cut = False
-        await line.until_at_root(Refreshed(8))
+        await line.until_at_root(HostAnswered(8, Refreshed()))
 
     play(scene)
 
@@ -307,8 +308,8 @@ def test_a_connection_that_was_replaced_leaves_nothing_open():
         n_open = []
         for number in range(30):
             line.proxy.reset()
-            line.link.send(Refreshed(number))
-            await line.until_at_root(Refreshed(number))
+            line.link.send(HostAnswered(number, Refreshed()))
+            await line.until_at_root(HostAnswered(number, Refreshed()))
             n_open.append(len([*Path("/proc/self/fd").iterdir()]))
         assert max(n_open[-5:]) <= max(n_open[:10]) + 5
 
@@ -321,9 +322,9 @@ def test_a_host_that_never_tells_what_it_has_heard_is_put_out(monkeypatch):
     async def scene(line):
         for number in range(100):  # more than that, and heard
             line.door.send(line.key, SignalRank(number, 1))
-            line.link.send(Refreshed(number))
+            line.link.send(HostAnswered(number, Refreshed()))
             await line.until_at_host(SignalRank(number, 1))
-            await line.until_at_root(Refreshed(number))
+            await line.until_at_root(HostAnswered(number, Refreshed()))
         assert line.failures == []
         line.proxy.swallow()
         for number in range(N):

@@ -90,8 +90,7 @@ def test_a_host_that_fills_its_roots_memory_is_put_out(monkeypatch):
     monkeypatch.setattr(streams, "_MOST_COST", 20 << 16)
 
     async def scene(hosts, events, visit, processes):
-        taken = []
-        hosts.take_commands(taken.append)
+        taken = events.commands
         far = visit(processes[0])
         far.come()
         await far.hear(Spawn)
@@ -99,7 +98,7 @@ def test_a_host_that_fills_its_roots_memory_is_put_out(monkeypatch):
         for _ in range(8):  # as a host of ours may: four, and as many again at an end
             far.say(CommandOutput(0, "stdout", piece))
         await until(lambda: len(taken) == 8)
-        hosts.command(0, OutputDone(0, "stdout", 8 * cost(piece)))
+        hosts.take(OutputDone(0, "stdout", 8 * cost(piece)))
         await far.hear(OutputDone)
         for _ in range(40):
             far.say(CommandOutput(0, "stdout", piece))
@@ -138,10 +137,9 @@ def test_a_rank_whose_host_is_lost_before_the_others_are_up_is_lost(monkeypatch)
         await far.hear(Spawn)
         processes[0].kill()
         await until(lambda: events.lost)
-        (host,) = [host for host in hosts._remote.values() if 0 in host.ranks]
-        host.run_command(RunCommand(0, (b"true",), {}, False))
+        hosts.take(RunCommand(0, (b"true",), {}, False))
         assert events.lost[1:] == [(0, "lost its host before it was started")]
-        assert hosts.status(0) == -9
+        assert hosts.statuses[0] == -9
 
     play(monkeypatch, scene)
 
@@ -155,8 +153,8 @@ def test_a_mistake_while_a_host_is_started_is_told(monkeypatch):
     async def main():
         events = Events()
         hosts = HostSet(OPTIONS, events)
-        hosts.spawn(0)
-        hosts.spawn(1)
+        hosts.take(Spawn(0))
+        hosts.take(Spawn(1))
         await until(lambda: events.not_up)
         await hosts.stop()
         return events.not_up
@@ -268,8 +266,8 @@ def test_a_host_comes_in_again_and_neither_end_misses_a_word(monkeypatch):
         await far.hear(Spawn)
         far.close()  # what is said now finds no way
         far.session.encode(FromRankEnvelope(0, EngineReady()))
-        hosts.signal(0, signal.SIGUSR1)
-        hosts.signal(0, signal.SIGUSR2)
+        hosts.take(SignalRank(0, signal.SIGUSR1))
+        hosts.take(SignalRank(0, signal.SIGUSR2))
         far.rejoin()
         await far.hear(ReconnectAck)
         for body in far.session.unacknowledged * 2:  # the second time for nothing
@@ -298,7 +296,7 @@ def test_a_word_of_an_old_connection_does_not_take_the_place_of_the_new_one(monk
         await far.hear(ReconnectAck)
         far.rejoin_late(before)
         await asyncio.sleep(0.1)
-        hosts.signal(0, signal.SIGUSR1)
+        hosts.take(SignalRank(0, signal.SIGUSR1))
         await far.hear(SignalRank)
         assert events.lost == []
 

@@ -212,7 +212,8 @@ def test_a_host_whose_look_fails_says_so_little_and_goes_on():
             counters=lambda _: (0, 0, 0, 0, {}),
             activity=lambda _: Activity(1, {}),
         )
-        host = SimpleNamespace(ranks=(4,), memory=memory, pid=lambda _: 9)
+        report = SimpleNamespace(pid=9)
+        host = SimpleNamespace(ranks=(4,), memory=memory, report=lambda _: report)
         answers = SampleAnswers(host, lambda: said.append("report"), said.append)
         await answers.answer()
         memory.counters = None  # as a mistake of ours

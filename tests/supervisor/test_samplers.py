@@ -87,7 +87,9 @@ class _Memory:
 
 def test_the_recorder_of_a_rank_that_does_nothing_is_not_read():
     memory, pids = _Memory(), [7]
-    reader = RankReader(SimpleNamespace(ranks=(0,), memory=memory, pid=lambda _: pids[0]))
+    reader = RankReader(
+        SimpleNamespace(ranks=(0,), memory=memory, report=lambda _: SimpleNamespace(pid=pids[0]))
+    )
 
     def n_read():
         before = memory.n_read
@@ -111,7 +113,9 @@ def test_whatever_a_record_says_the_root_takes_what_a_host_tells(is_open, entere
     # A number and whether it is open, place, bytes, group, entered, arrived, ended, what.
     memory.packed = struct.pack("<8Q", is_open, 1, 4, 0, entered, arrived, 0, 1)
     memory.counters = lambda _: (1, 0, (1 << 62) - 1, (1 << 62) - 1, {})
-    reader = RankReader(SimpleNamespace(ranks=(0,), memory=memory, pid=lambda _: 7))
+    reader = RankReader(
+        SimpleNamespace(ranks=(0,), memory=memory, report=lambda _: SimpleNamespace(pid=7))
+    )
     (its,) = reader.read()
     told = msgspec.msgpack.encode(HostSamples((said_of(its),)))
     assert len(msgspec.msgpack.decode(told, type=HostSamples).ranks[0].spans) == 1

@@ -35,15 +35,11 @@ import asyncio, os
 from phalanx.supervisor.hosts.local_host import LocalHost
 from phalanx.supervisor.processes.child import OutputPipe
 
-class Events:
-    def on_message(self, rank, message): pass
-    def on_lost(self, rank, reason, tail): pass
-
 async def main():
-    host = LocalHost((0, 1), Events())
+    host = LocalHost((0, 1), print)
     for rank in host.ranks:
         host.spawn_command(
-            rank, ["sleep", "9"], env=os.environ, cwd="/", stdin=None,
+            rank, ["sleep", "9"], env=os.environ, stdin=None,
             stdout=OutputPipe(), stderr=OutputPipe(),
         )
     said = []

@@ -1,7 +1,8 @@
 """Define the messages between the root and other hosts' supervisors.
 
-A request has an ``id`` and its answer repeats the ``id``; every other message needs no answer.
-Docstrings say the sender first: "Root: ..." or "Host: ...".
+The root's own `LocalHost` takes and says the same messages, without a connection. A request goes in
+an `AskHost`, and its answer comes in a `HostAnswered`; every other message needs no answer. Docstrings
+say the sender first: "Root: ..." or "Host: ...".
 
 Order: a host reports on a rank before it forwards a message of this rank. The root thus knows
 how far a rank had come before it learns that the rank has ended.
@@ -21,6 +22,7 @@ acknowledged. Sequence numbers tell the messages that were received already.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 import msgspec
@@ -58,6 +60,7 @@ class RunCommand(msgspec.Struct, frozen=True, tag="run_command", forbid_unknown_
     ``words`` are the command line as the user gave it. The command starts in the host's folder.
     A script or module runs with ``python`` (empty: the supervisor's own interpreter).
     ``is_script_checked``: the supervisor reports a missing script without starting Python.
+    ``is_resolved``: ``words`` begin with the program's path.
     """
 
     rank: Rank
@@ -65,6 +68,7 @@ class RunCommand(msgspec.Struct, frozen=True, tag="run_command", forbid_unknown_
     env: dict[bytes, bytes]
     is_script_checked: bool
     python: bytes = b""
+    is_resolved: bool = False
 
 
 class CommandInput(msgspec.Struct, frozen=True, tag="command_input", forbid_unknown_fields=True):
@@ -300,7 +304,6 @@ class HostPong(msgspec.Struct, frozen=True, tag="host_pong", forbid_unknown_fiel
 class Killed(msgspec.Struct, frozen=True, tag="killed", forbid_unknown_fields=True):
     """Host: answer a `Kill`; ``is_over``: the rank's process has ended."""
 
-    id: int
     is_over: bool
 
 
@@ -310,7 +313,6 @@ class Looked(msgspec.Struct, frozen=True, tag="looked", forbid_unknown_fields=Tr
     ``dump`` is empty if the rank did not answer and None if the rank has no channel.
     """
 
-    id: int
     is_stopped: bool
     dump: str | None
 
@@ -321,14 +323,16 @@ class Traces(msgspec.Struct, frozen=True, tag="traces", forbid_unknown_fields=Tr
     An entry has the packed records and the number of records that were overwritten.
     """
 
-    id: int
     traces: tuple[tuple[bytes, Amount], ...]
 
 
 class Shown(msgspec.Struct, frozen=True, tag="shown", forbid_unknown_fields=True):
-    """Host: answer a `ReadShown`; ``left_out_lines`` is -1 if too many to count."""
+    """Host: answer a `ReadShown` with the end of a rank's output.
 
-    id: int
+    ``end`` is the offset in bytes after ``text``. ``left_out_nbytes`` and ``left_out_lines`` tell
+    how much was skipped before ``text``; ``left_out_lines`` is -1 if that is too much to count.
+    """
+
     text: bytes
     end: Amount
     left_out_nbytes: Amount
@@ -338,7 +342,15 @@ class Shown(msgspec.Struct, frozen=True, tag="shown", forbid_unknown_fields=True
 class Refreshed(msgspec.Struct, frozen=True, tag="refreshed", forbid_unknown_fields=True):
     """Host: answer a `Refresh`, after the report."""
 
+
+HostAnswer = Killed | Looked | Traces | Shown | Refreshed
+
+
+class HostAnswered(msgspec.Struct, frozen=True, tag="host_answered", forbid_unknown_fields=True):
+    """Host: answer the `AskHost` with this id."""
+
     id: int
+    answer: HostAnswer
 
 
 class Reconnect(msgspec.Struct, frozen=True, tag="reconnect", forbid_unknown_fields=True):
@@ -407,7 +419,6 @@ class EndRank(msgspec.Struct, frozen=True, tag="end_rank", forbid_unknown_fields
 class Kill(msgspec.Struct, frozen=True, tag="kill", forbid_unknown_fields=True):
     """Root: kill this rank and answer when its process has ended."""
 
-    id: int
     rank: Rank
     timeout_s: float
 
@@ -415,14 +426,11 @@ class Kill(msgspec.Struct, frozen=True, tag="kill", forbid_unknown_fields=True):
 class Look(msgspec.Struct, frozen=True, tag="look", forbid_unknown_fields=True):
     """Root: ask for this rank's Python stacks; a report precedes the answer."""
 
-    id: int
     rank: Rank
 
 
 class GetTraces(msgspec.Struct, frozen=True, tag="get_traces", forbid_unknown_fields=True):
     """Root: ask for the flight recorders of all ranks of the host."""
-
-    id: int
 
 
 class ReadShown(msgspec.Struct, frozen=True, tag="read_shown", forbid_unknown_fields=True):
@@ -431,7 +439,6 @@ class ReadShown(msgspec.Struct, frozen=True, tag="read_shown", forbid_unknown_fi
     The answer has at most ``max_lines`` lines (0: any number).
     """
 
-    id: int
     rank: Rank
     since: Amount
     max_lines: Amount
@@ -440,7 +447,19 @@ class ReadShown(msgspec.Struct, frozen=True, tag="read_shown", forbid_unknown_fi
 class Refresh(msgspec.Struct, frozen=True, tag="refresh", forbid_unknown_fields=True):
     """Root: report on all ranks now."""
 
+
+HostRequest = Kill | Look | GetTraces | ReadShown | Refresh
+# By type of a request: type of its answer.
+ANSWER_TO: Mapping[type[HostRequest], type[HostAnswer]] = {
+    Kill: Killed, Look: Looked, GetTraces: Traces, ReadShown: Shown, Refresh: Refreshed,
+}  # fmt: skip
+
+
+class AskHost(msgspec.Struct, frozen=True, tag="ask_host", forbid_unknown_fields=True):
+    """Root: send a request; the `HostAnswered` has the same id."""
+
     id: int
+    request: HostRequest
 
 
 class GiveBack(msgspec.Struct, frozen=True, tag="give_back", forbid_unknown_fields=True):
@@ -480,11 +499,7 @@ FromHost = (
     | RankGone
     | RankFrozen
     | HostPong
-    | Killed
-    | Looked
-    | Traces
-    | Shown
-    | Refreshed
+    | HostAnswered
     | Reconnect
     | HostLeaving
     | HostSamples
@@ -497,11 +512,7 @@ ToHost = (
     | WatchRanks
     | SignalRank
     | EndRank
-    | Kill
-    | Look
-    | GetTraces
-    | ReadShown
-    | Refresh
+    | AskHost
     | GiveBack
     | ReleaseOutput
     | HostPing

@@ -29,8 +29,9 @@ from phalanx.protocol import (
     Welcome,
     Withdraw,
 )
+from phalanx.protocol.host import AbortEpoch, GiveBack
 
-from .hosts.interface import HostInterface
+from .hosts.host_set import HostSet
 
 Answer = tuple[int, Gathered | Refused]  # (rank, message)
 
@@ -481,7 +482,7 @@ class MembershipCoordinator:
         self,
         options: BootOptions,
         world: WorldState,
-        host: HostInterface,
+        host: HostSet,
     ) -> None:
         self._options = options
         self._world = world
@@ -492,7 +493,6 @@ class MembershipCoordinator:
     def answer(self, rank: int, message: ToSupervisor) -> bool:
         """Handle a rank's message; False if it does not concern membership."""
         if isinstance(message, Join):
-            self._host.speaks(rank, message.pid)
             if self._has_our_version(rank, message):
                 self._admit(rank, message)
         elif isinstance(message, Gather):
@@ -506,7 +506,7 @@ class MembershipCoordinator:
             self._host.send(rank, Refused(message.id, -1, ", ".join(map(self._who, missing))))
         elif isinstance(message, EpochAborted):
             kind, culprit = message.kind, message.culprit
-            self._host.abort(message.epoch, kind, culprit, message.message)
+            self._host.take(AbortEpoch(message.epoch, kind, culprit, message.message))
             is_loss = kind in {AbortKind.RANK_FAILURE, AbortKind.LINK_BROKEN}
             lost = culprit_rank(kind, culprit) if is_loss else -1
             self.send_all(self._world.abort(message.epoch, message.message, lost))
@@ -524,7 +524,7 @@ class MembershipCoordinator:
         Ranks that start to wait later in this epoch are freed, too.
         """
         epoch = self._world.epoch
-        self._host.abort(epoch, AbortKind.RANK_FAILURE, lost, reason)
+        self._host.take(AbortEpoch(epoch, AbortKind.RANK_FAILURE, lost, reason))
         self.send_all(self._world.abort(epoch, reason, lost))
 
     def mismatch(self, reason: str) -> None:
@@ -533,7 +533,7 @@ class MembershipCoordinator:
         Ranks that start to wait later in this epoch are freed, too.
         """
         epoch = self._world.epoch
-        self._host.abort(epoch, AbortKind.MISMATCH, -1, reason)
+        self._host.take(AbortEpoch(epoch, AbortKind.MISMATCH, -1, reason))
         self.send_all(self._world.abort(epoch, reason))
 
     def _admit(self, rank: int, request: Join) -> None:
@@ -553,10 +553,11 @@ class MembershipCoordinator:
         """
         self._foreign.pop(rank, None)  # its replacement may have our version
         said = f"{reason}; {consequence}" if consequence else reason
-        self._host.abort(self._world.epoch, AbortKind.RANK_FAILURE, rank, said)
+        self._host.take(AbortEpoch(self._world.epoch, AbortKind.RANK_FAILURE, rank, said))
         self.send_all(self._world.lose(rank, reason, consequence, will_return=will_return))
-        if self._host.status(rank) is not None:  # a rank that is being ended may still save arrays
-            self._host.give_back(rank)
+        # A rank that is being ended may still save arrays.
+        if self._host.statuses[rank] is not None:
+            self._host.take(GiveBack(rank))
 
     def send_all(self, answers: list[Answer]) -> None:
         """Send answers to live ranks."""
@@ -576,7 +577,7 @@ class MembershipCoordinator:
         )
         self._foreign[rank] = why
         epoch = self._world.epoch
-        self._host.abort(epoch, AbortKind.ERROR, rank, why)
+        self._host.take(AbortEpoch(epoch, AbortKind.ERROR, rank, why))
         self.send_all(self._world.abort(epoch, why))
         self._host.send(rank, Refused(ask.id, -1, why))
         self.look()
@@ -601,7 +602,7 @@ class MembershipCoordinator:
         if not world.is_good:
             # A rank may have closed the epoch without an abort. The next epoch may use the same
             # memory.
-            host.abort(world.epoch, AbortKind.ERROR, -1, "the group was formed anew")
+            host.take(AbortEpoch(world.epoch, AbortKind.ERROR, -1, "the group was formed anew"))
         reason = host.abort_reason(world.epoch)
         if reason is not None:
             self.send_all(world.abort(world.epoch, reason[2]))

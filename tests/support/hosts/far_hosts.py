@@ -15,7 +15,7 @@ from support.waiting import wait_until_async
 
 import phalanx
 from phalanx.protocol import BootOptions, HostPlan, RemoteOptions, WorldConfig
-from phalanx.protocol.host import HostBoot, HostUp, Reconnect, ToHostEnvelope
+from phalanx.protocol.host import HostBoot, HostUp, Reconnect, Spawn, ToHostEnvelope
 from phalanx.supervisor.hosts import connection
 from phalanx.supervisor.hosts import session as session_module
 from phalanx.supervisor.hosts.host_set import HostSet
@@ -35,6 +35,7 @@ class Events:
 
     def __init__(self):
         self.lost, self.said, self.frozen, self.news, self.not_up = [], [], [], [], []
+        self.commands = []
 
     def on_message(self, rank, message):
         self.said.append((rank, message))
@@ -44,6 +45,9 @@ class Events:
 
     def on_frozen(self, rank, reason):
         self.frozen.append((rank, reason))
+
+    def on_command(self, message):
+        self.commands.append(message)
 
     def on_news(self, message):
         self.news.append(message)
@@ -180,8 +184,8 @@ def play(monkeypatch, scene):
         events = Events()
         hosts = HostSet(OPTIONS, events)
         try:
-            hosts.spawn(0)
-            hosts.spawn(1)
+            hosts.take(Spawn(0))
+            hosts.take(Spawn(1))
             await until(lambda: len(processes) == 2)
             await scene(hosts, events, lambda process: Far(hosts._server, process), processes)
         finally:

@@ -234,7 +234,7 @@ class HealthWatch:
     ) -> None:
         self._host = host
         self._freeze = HeartbeatMonitor(
-            heartbeat_timeout_s, lambda rank: is_stopped(host.pid(rank)), on_frozen
+            heartbeat_timeout_s, lambda rank: is_stopped(host.report(rank).pid), on_frozen
         )
 
     async def run(self, watched: Callable[[], Collection[int]]) -> None:
@@ -243,4 +243,5 @@ class HealthWatch:
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
             with errors.look():
-                self._freeze.look({rank: self._host.beats(rank) for rank in watched()}, loop.time())
+                beats = {rank: self._host.report(rank).beats for rank in watched()}
+                self._freeze.look(beats, loop.time())

@@ -15,7 +15,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
 
@@ -25,59 +25,39 @@ import zmq.asyncio
 
 import phalanx
 from phalanx.distributed import AbortKind, free_port
-from phalanx.errors import DistributedError, say_refusal
-from phalanx.hosts import interface_addresses, resolve
-from phalanx.protocol import Join, ToSupervisor, Welcome
+from phalanx.errors import DistributedError
+from phalanx.hosts import interface_addresses
+from phalanx.protocol import Welcome
 from phalanx.protocol.host import (
     AbortEpoch,
-    CloseInput,
-    CommandFails,
-    CommandInput,
-    CommandOutput,
-    CommandRuns,
-    EndRank,
+    AskHost,
     Evicted,
-    FromCommand,
+    FromHost,
     FromRankEnvelope,
-    GetTraces,
-    GiveBack,
+    HostAnswered,
     HostBoot,
     HostLeaving,
     HostPing,
     HostPong,
     HostReport,
     HostUp,
-    InputGiven,
-    InputOver,
-    Kill,
-    Killed,
     Look,
-    Looked,
     RankFrozen,
     RankGone,
     RankReport,
-    ReadShown,
     ReconnectAck,
     Refresh,
-    Refreshed,
-    ReleaseOutput,
-    RunCommand,
     SampleRanks,
-    Shown,
-    SignalRank,
     Spawn,
     StopHost,
-    ToCommand,
     ToHost,
     ToRankEnvelope,
-    Traces,
     WatchRanks,
 )
 from phalanx.protocol.os_text import decode_options
 
 from ..health.liveness import HealthWatch, SilenceTimer, TaskSet
 from ..launchers.remote_command import BEGUN, say_in, take_key
-from ..processes.streams import ForwardedPipe, InputLog, InputPipe
 from ..processes.system import (
     allow_descriptors,
     leave,
@@ -88,7 +68,6 @@ from ..processes.system import (
 from .addresses import reach
 from .connection import PathDiagnosis
 from .host_set import versions_here
-from .interface import HostInterface
 from .local_host import LocalHost
 from .samples import SampleAnswers
 from .session import RootConnection
@@ -111,7 +90,7 @@ class RankReporter:
     ``epoch`` is the newest epoch that the root announced to the ranks.
     """
 
-    def __init__(self, host: HostInterface) -> None:
+    def __init__(self, host: LocalHost) -> None:
         self.epoch = 0
         self._host = host
         self._said: dict[int, RankReport] = {}
@@ -139,102 +118,16 @@ class RankReporter:
         return HostReport(tuple(changed), aborted)
 
     def _look(self, rank: int, rss_nbytes: int, with_memory: bool) -> RankReport:
-        host = self._host
-        report = RankReport(
-            rank=rank,
-            pid=host.pid(rank),
-            activity=host.activity(rank),
-            doing=host.doing(rank),
-            rss_nbytes=rss_nbytes,
-            shown_nbytes=host.shown_nbytes(rank),
-        )
-        if not with_memory:
-            return report
-        return msgspec.structs.replace(report, rss_nbytes=host.rss_nbytes(rank))
+        its = self._host.report(rank)
+        if with_memory:
+            rss_nbytes = its.rss_nbytes
+        return RankReport(rank, its.pid, its.activity, its.doing, rss_nbytes, its.shown_nbytes)
 
 
 def _is_like(one: RankReport, other: RankReport) -> bool:
     """Whether two reports differ only in values that change all the time."""
     same_but_activity = msgspec.structs.replace(one, activity=other.activity) == other
     return same_but_activity and one.activity.is_like(other.activity)
-
-
-class HostCommands:
-    """Run the ranks' commands that the root requests; they start in ``cwd``."""
-
-    def __init__(self, host: LocalHost, say: Callable[[FromCommand], None], cwd: str) -> None:
-        self._host = host
-        self._cwd = Path(cwd)
-        self._say = say
-        self._log = InputLog(host.ranks)
-        # by rank: number of input bytes reported to the root
-        self._reported = dict.fromkeys(host.ranks, 0)
-        self._inputs: dict[int, InputPipe] = {}
-        self._outputs: dict[tuple[int, str], ForwardedPipe] = {}
-
-    def do(self, message: ToCommand) -> None:
-        """Execute one message of the root."""
-        if isinstance(message, RunCommand):
-            try:
-                self._run(message)
-            except (OSError, ValueError, DistributedError) as error:
-                self._say(CommandFails(message.rank, _words(error)))
-            else:
-                self._say(CommandRuns(message.rank, self._host.pid(message.rank)))
-                self._inputs[message.rank].feed()
-        elif isinstance(message, CommandInput):
-            self._log.append(message.data)
-            for pipe in self._inputs.values():
-                pipe.feed()
-        elif isinstance(message, CloseInput):
-            if message.rank in self._inputs:
-                self._inputs[message.rank].close()
-        elif (message.rank, message.stream) in self._outputs:
-            self._outputs[message.rank, message.stream].taken(message.cost)
-
-    def _run(self, message: RunCommand) -> None:
-        rank = message.rank
-        is_again = rank in self._inputs
-        if rank not in self._host.ranks or (is_again and not self._has_ended(rank)):
-            msg = f"rank {rank} is not to be started here"
-            raise ValueError(msg)
-        added = {os.fsdecode(name): os.fsdecode(value) for name, value in message.env.items()}
-        env = {**os.environ, **added}
-        command = resolve(
-            [os.fsdecode(word) for word in message.words],
-            os.fsdecode(message.python) or sys.executable,
-            self._cwd,
-            env.get("PATH"),
-            is_checked=message.is_script_checked,
-        )
-        if is_again:
-            self._reported[rank] = self._log.rejoin(rank)
-        stdin = InputPipe(self._log, rank, self._tell_progress)
-        stdout = ForwardedPipe(lambda data: self._say(CommandOutput(rank, "stdout", data)))
-        stderr = ForwardedPipe(lambda data: self._say(CommandOutput(rank, "stderr", data)))
-        self._inputs[rank] = stdin
-        self._outputs[rank, "stdout"], self._outputs[rank, "stderr"] = stdout, stderr
-        self._host.spawn_command(
-            rank, command, env=added, cwd=str(self._cwd),
-            stdin=stdin, stdout=stdout, stderr=stderr,
-        )  # fmt: skip
-
-    def _has_ended(self, rank: int) -> bool:
-        return self._host.pid(rank) > 0 and self._host.status(rank) is not None
-
-    def _tell_progress(self) -> None:
-        for rank, reported in tuple(self._reported.items()):
-            place = self._log.place(rank)
-            if place is None:
-                del self._reported[rank]
-                self._say(InputOver(rank))
-            elif place > reported:
-                self._reported[rank] = place
-                self._say(InputGiven(rank, place - reported))
-
-
-def _words(error: Exception) -> str:
-    return say_refusal(error) if isinstance(error, OSError) else str(error)
 
 
 class HostAgent:
@@ -257,15 +150,19 @@ class HostAgent:
     ) -> None:
         self._boot = boot
         self._root = root
-        self._cwd = cwd
         self._loop = asyncio.get_running_loop()
         self._over = asyncio.Event()
-        self._host = LocalHost(boot.ranks, self, addresses=addresses, world=boot.world)
-        self._host.env = boot.env
-        self._host.use(len(boot.addresses))
+        self._host = LocalHost(
+            boot.ranks,
+            self._hear_host,
+            addresses=addresses,
+            n_named=len(boot.addresses),
+            world=boot.world,
+            cwd=cwd,
+            env=boot.env,
+        )
         self._reports = RankReporter(self._host)
         self._say = root.send
-        self._commands = HostCommands(self._host, self._say, cwd)
         self._samples = SampleAnswers(
             self._host, lambda: self._report(*self._host.ranks), self._say
         )
@@ -319,72 +216,39 @@ class HostAgent:
         if self._clock is not None:  # the root was only silent for a while
             self._clock.cancel()
             self._clock = None
-        self._do(message)
+        self._take(message)
 
-    def _do(self, message: ToHost) -> None:
-        host = self._host
-        if isinstance(message, HostPing):
-            self._root.send_unreliable(HostPong(message.number, time.monotonic_ns()))
-        elif isinstance(message, ToRankEnvelope):
-            if isinstance(message.message, Welcome):
-                self._reports.epoch = message.message.epoch
-            host.send(message.rank, message.message)
-        elif isinstance(message, AbortEpoch):
-            host.abort(message.epoch, message.kind, message.culprit, message.message)
-        elif isinstance(message, WatchRanks):
-            if message.is_on:
-                self._watching.set()
-            else:
-                self._watching.clear()
-        elif isinstance(message, Spawn):
-            self._spawn(message.rank)
-        elif isinstance(message, GiveBack):
-            host.give_back(message.rank)
-        elif isinstance(message, ReleaseOutput):
-            host.release_output(message.rank)
-        elif isinstance(message, SignalRank):
-            host.signal(message.rank, signal.Signals(message.number))
-        elif isinstance(message, EndRank):
-            host.end(message.rank)
-        elif isinstance(message, Refresh):
-            self._report(*host.ranks, with_memory=True)
-            self._say(Refreshed(message.id))
-        elif isinstance(message, GetTraces):
-            self._say(Traces(message.id, host.traces_here()))
-        elif isinstance(message, StopHost | Evicted):
-            self.end()
-        elif isinstance(message, ReconnectAck):
-            return
-        elif isinstance(message, SampleRanks):
-            self._tasks.spawn(self._samples.answer())
-        elif isinstance(message, ToCommand):
-            self._commands.do(message)
-        else:
-            self._tasks.spawn(self._answer(message))
+    def _take(self, message: ToHost) -> None:
+        match message:
+            case HostPing():
+                self._root.send_unreliable(HostPong(message.number, time.monotonic_ns()))
+            case WatchRanks():
+                (self._watching.set if message.is_on else self._watching.clear)()
+            case StopHost() | Evicted():
+                self.end()
+            case ReconnectAck():
+                pass
+            case SampleRanks():
+                self._tasks.spawn(self._samples.answer())
+            case AskHost():
+                self._tasks.spawn(self._answer(message))
+            case ToRankEnvelope(message=Welcome() as welcome):
+                self._reports.epoch = welcome.epoch
+                self._host.take(message)
+            case Spawn():
+                self._host.take(message)
+                self._report(message.rank)
+            case _:
+                self._host.take(message)
 
-    async def _answer(self, message: Kill | Look | ReadShown) -> None:
-        """Answer a request that takes time."""
-        if isinstance(message, Kill):
-            self._say(Killed(message.id, await self._host.kill(message.rank, message.timeout_s)))
-        elif isinstance(message, Look):
-            is_stopped, dump = await self._host.look(message.rank)
-            self._report(message.rank)
-            self._say(Looked(message.id, is_stopped, dump))
-        else:
-            shown = await self._host.read_shown(message.rank, message.since, message.max_lines)
-            if shown is None:
-                self._say(Shown(message.id, b"", 0, 0, 0))
-            else:
-                left_out = shown.left_out_nbytes, shown.left_out_lines
-                self._say(Shown(message.id, shown.text, shown.end, *left_out))
-
-    def _spawn(self, rank: int) -> None:
-        try:
-            self._host.spawn(rank, cwd=self._cwd)
-        except OSError as error:
-            self._say(RankGone(rank, 1, f"could not be started: {error}", ""))
-        else:
-            self._report(rank)
+    async def _answer(self, asked: AskHost) -> None:
+        """Answer a request, after the report that it asks for."""
+        answer = await self._host.answer(asked.request)
+        if isinstance(asked.request, Refresh):
+            self._report(*self._host.ranks, with_memory=True)
+        elif isinstance(asked.request, Look):
+            self._report(asked.request.rank)
+        self._say(HostAnswered(asked.id, answer))
 
     async def _watch_silence(self) -> None:
         waited_s = 0.0
@@ -424,7 +288,7 @@ class HostAgent:
     def _free_ranks(self) -> None:
         """Abort the epoch so that ranks stop waiting for others in vain."""
         if self._reports.epoch:
-            self._host.abort(self._reports.epoch, *self._why_freed())
+            self._host.take(AbortEpoch(self._reports.epoch, *self._why_freed()))
 
     def _why_freed(self) -> tuple[AbortKind, int, str]:
         """Return kind, culprit and message of the abort that frees ranks.
@@ -466,17 +330,11 @@ class HostAgent:
         if report is not None:
             self._say(report)
 
-    def on_message(self, rank: int, message: ToSupervisor) -> None:
-        """Report the rank's state, then forward its message."""
-        if isinstance(message, Join):
-            self._host.speaks(rank, message.pid)
-        self._report(rank)
-        self._say(FromRankEnvelope(rank, message))
-
-    def on_lost(self, rank: int, reason: str, tail: str) -> None:
-        """Report the rank's last state, then that its process has ended."""
-        self._report(rank)
-        self._say(RankGone(rank, self._host.status(rank) or 0, reason, tail))
+    def _hear_host(self, message: FromHost) -> None:
+        """Report the state of the message's rank, then forward the message."""
+        if isinstance(message, FromRankEnvelope | RankGone):
+            self._report(message.rank)
+        self._say(message)
 
     def _on_frozen(self, rank: int, reason: str) -> None:
         self._say(RankFrozen(rank, reason))

@@ -16,26 +16,26 @@ import struct
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import zmq
 
 import phalanx
 from phalanx.hosts import interface_of
 from phalanx.protocol.host import (
+    ANSWER_TO,
+    AskHost,
     FromHost,
+    HostAnswer,
+    HostAnswered,
     HostLeaving,
     HostPing,
     HostPong,
+    HostRequest,
     HostUp,
-    Killed,
-    Looked,
     Reconnect,
-    Refreshed,
-    Shown,
     StopHost,
     ToHost,
-    Traces,
 )
 
 from ..health.liveness import ClockOffset, SilenceTimer, TaskSet, beat_every_s
@@ -50,7 +50,6 @@ _TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 _SYN_RECV = "03"  # linux/tcp_states.h: a SYN came, the peer has not confirmed our SYN-ACK
 
 log = logging.getLogger(__name__)
-Answer = TypeVar("Answer", Killed, Looked, Traces, Shown, Refreshed)
 LOOK_EVERY_S = 0.2  # poll interval for silence, as exact as for one rank
 UP_S = 10.0  # least time limit from process start to `HostUp`: ten times the usual duration
 STOP_S = 2.0  # time to end the ranks (0.5 s for slow ones) and to sweep
@@ -212,7 +211,7 @@ class HostConnection:
         self._ping_numbers = itertools.count(1)
         self._sent: dict[int, int] = {}  # by number of a ping without an answer: time sent, in ns
         self._ids = itertools.count(1)
-        self._asked: dict[int, asyncio.Future[Any]] = {}
+        self._asked: dict[int, asyncio.Future[HostAnswer]] = {}
         self._tasks = TaskSet(lambda _error: self._lose("its connection has failed"))
         self.is_up = False
         self._is_broken = False  # whether the tcp connection is broken now
@@ -276,10 +275,10 @@ class HostConnection:
             return
         elif isinstance(message, HostPong):
             self._on_pong(message)
-        elif isinstance(message, Killed | Looked | Traces | Shown | Refreshed):
+        elif isinstance(message, HostAnswered):
             asked = self._asked.get(message.id)
             if asked is not None and not asked.done():
-                asked.set_result(message)
+                asked.set_result(message.answer)
         else:
             self._take(message)
 
@@ -393,24 +392,19 @@ class HostConnection:
         """
         self._server.send(self._key, message)
 
-    async def ask(
-        self, make: Callable[[int], ToHost], kind: type[Answer], timeout_s: float
-    ) -> Answer | None:
-        """Send a request and wait for its answer; None after ``timeout_s``.
-
-        ``make`` builds the request from its id. ``kind`` is the type of the answer.
-        """
+    async def ask(self, request: HostRequest, timeout_s: float) -> HostAnswer | None:
+        """Send a request and wait for its answer; None after ``timeout_s``."""
         if not self.is_up:
             return None
         number = next(self._ids)
         asked = self._asked[number] = self._loop.create_future()
-        self.send(make(number))
+        self.send(AskHost(number, request))
         try:
             await asyncio.wait({asked}, timeout=timeout_s)
             answer = None if asked.cancelled() or not asked.done() else asked.result()
         finally:
             del self._asked[number]
-        if answer is not None and not isinstance(answer, kind):
+        if answer is not None and type(answer) is not ANSWER_TO[type(request)]:
             self.refuse("answered what it was not asked")
             return None
         return answer

@@ -1,36 +1,67 @@
-"""Forward calls about a rank to the rank's host.
+"""Join the hosts of a world.
 
-`HostSet` is the `HostInterface` of the whole world: calls by rank are forwarded, calls about the
-world are gathered from all hosts. `say_differing` compares the hosts' versions of Python and of
-libraries. Versions of phalanx are compared earlier.
+`HostSet` takes the messages that `LocalHost` and `RemoteHost` take. `Layout` says which rank runs where. `say_differing` compares the hosts'
+versions of Python and of libraries. Versions of phalanx are compared earlier.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-import signal
+import socket
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 import phalanx
 from phalanx.distributed import free_port, master_variables
-from phalanx.protocol import Activity, BootOptions, HostClock, HostInfo, HostPlan, Notice, ToRank
-from phalanx.protocol.host import FromCommand, HostBoot, RunCommand, ToCommand, Versions
+from phalanx.protocol import (
+    Activity,
+    BootOptions,
+    HostClock,
+    HostInfo,
+    HostPlan,
+    Notice,
+    ToRank,
+)
+from phalanx.protocol.host import (
+    FromCommand,
+    FromHost,
+    FromRankEnvelope,
+    GetTraces,
+    HostBoot,
+    Kill,
+    Killed,
+    Look,
+    Looked,
+    RankFrozen,
+    RankGone,
+    RankReport,
+    ReadShown,
+    Refresh,
+    Refreshed,
+    RunCommand,
+    Shown,
+    Spawn,
+    ToHost,
+    ToRankEnvelope,
+    Traces,
+    Versions,
+)
 from phalanx.protocol.os_text import encode_options
 
 from ..health.liveness import HealthWatch
-from ..processes.child import ChildInput, ChildOutput
 from ..processes.sweeper import Sweeper
-from .interface import Layout, Piece, WorldEvents
 from .local_host import LocalHost
+from .local_rank import LocalRank
 
 if TYPE_CHECKING:
     from ..launchers.batch import JobGathering
+    from ..root.root import Root
     from .remote_host import RemoteHost
     from .samples import RemoteSampler
     from .session import HostServer
@@ -38,18 +69,71 @@ if TYPE_CHECKING:
 _LIBRARIES = ("numpy", "torch", "mlx")  # of these, versions that differ are named
 
 
+@dataclass(frozen=True)
+class Layout:
+    """Placement of ranks: ``hosts[r]`` is rank r's host, ``slots[r]`` its slot there.
+
+    ``names`` are the names of the hosts, by index.
+    """
+
+    hosts: tuple[int, ...]
+    slots: tuple[int, ...]
+    names: tuple[str, ...]
+
+    @classmethod
+    def of_one(cls, size: int) -> Layout:
+        """Place all ranks on this machine."""
+        return cls((0,) * size, tuple(range(size)), (socket.gethostname(),))
+
+    @classmethod
+    def of(cls, plans: Sequence[HostPlan]) -> Layout:
+        """Number the ranks in the order of the hosts.
+
+        Examples
+        --------
+        >>> layout = Layout.of([HostPlan("a", 2), HostPlan("me@b", 1)])
+        >>> layout.hosts, layout.slots, layout.names
+        ((0, 0, 1), (0, 1, 0), ('a', 'b'))
+        """
+        return cls(
+            tuple(index for index, plan in enumerate(plans) for _ in range(plan.ranks)),
+            tuple(slot for plan in plans for slot in range(plan.ranks)),
+            # The name that the user gave; for this machine the name that its ranks report.
+            tuple(
+                socket.gethostname() if plan.is_local else plan.name.rpartition("@")[2]
+                for plan in plans
+            ),
+        )
+
+    def renamed(self, host: int, name: str) -> Layout:
+        """Return a copy with another name for a host."""
+        names = (*self.names[:host], name, *self.names[host + 1 :])
+        return Layout(self.hosts, self.slots, names)
+
+    def ranks_of(self, host: int) -> tuple[int, ...]:
+        """Return the ranks of one host, in the order of their slots."""
+        return tuple(rank for rank, its in enumerate(self.hosts) if its == host)
+
+    def name_of(self, rank: int) -> str:
+        """Return the name of the host on which a rank runs."""
+        return self.names[self.hosts[rank]]
+
+
 class HostSet:
     """All hosts of one world.
 
     Without a plan the world has one host: this machine, with all ranks as children of this process.
+    The ``on_`` methods of ``events`` are called on the event loop.
     """
 
-    def __init__(self, options: BootOptions, events: WorldEvents) -> None:
+    def __init__(self, options: BootOptions, events: Root[Any]) -> None:
         self._plans = options.hosts or (HostPlan("", options.world.size, is_local=True),)
         self.layout = Layout.of(self._plans)
         self.ranks = tuple(range(options.world.size))
+        # By rank, as `subprocess` gives it (-N for signal N); None while the process runs.
+        self.statuses: list[int | None] = [0] * options.world.size
+        self.events = events
         self._options = options
-        self._events = events
         self._server: HostServer | None = None  # None if all hosts are local
         self.gathering: JobGathering | None = None  # None if no batch job starts the hosts
         if options.remote.job.nodes:
@@ -58,69 +142,68 @@ class HostSet:
             self.gathering = JobGathering()
         self._opening = asyncio.Lock()
         self._addresses: tuple[str, ...] = ()
-        self._local: list[LocalHost] = []
-        self._remote: dict[int, RemoteHost] = {}
-        self._take_command: Callable[[FromCommand], None] | None = None
-        for index, (plan, name) in enumerate(zip(self._plans, self.layout.names, strict=True)):
-            ranks = self.layout.ranks_of(index)
-            if plan.is_local:
-                # The first local host's sweeper removes the record if this process is killed. If no
-                # rank runs here, `self._sweeper` does so.
-                record = "" if self._local else options.record_path
-                addresses = plan.addresses or ("127.0.0.1",)
-                self._local.append(LocalHost(ranks, events, record, addresses, options.world))
-                self._local[-1].env = options.remote.env
-                self._local[-1].use(len(plan.addresses))
-            else:
-                self._remote[index] = self._remote_host(index, plan, name, ranks)
+        self._remote: dict[int, RemoteHost] = {}  # by index
+        self._hosts: list[LocalHost | RemoteHost] = []  # in the order of the plan
+        for index, plan in enumerate(self._plans):
+            self._hosts.append(self._local(index) if plan.is_local else self._far(index))
         self._sweeper: Sweeper | None = None
-        if options.record_path and not self._local:
+        if options.record_path and not self.here:
             self._sweeper = Sweeper(options.record_path)
             self._sweeper.start(os.environ)
-        self._every: tuple[LocalHost | RemoteHost, ...] = (
-            *self._local,
-            *self._remote.values(),
-        )
-        its = {rank: host for host in self._every for rank in host.ranks}
-        self._of = [its[rank] for rank in self.ranks]
+        self._of = [self._hosts[index] for index in self.layout.hosts]
         self._settled: dict[int, str] = {}  # by index of a remote host: why it is not up, or ""
 
-    def _remote_host(
-        self, index: int, plan: HostPlan, name: str, ranks: Sequence[int]
-    ) -> RemoteHost:
+    def _local(self, index: int) -> LocalHost:
+        options, addresses = self._options, self._plans[index].addresses
+        # The first local host's sweeper removes the record if this process is killed. If no rank
+        # runs here, `self._sweeper` does so.
+        return LocalHost(
+            self.layout.ranks_of(index),
+            self.hear,
+            record_path="" if self.here else options.record_path,
+            addresses=addresses or ("127.0.0.1",),
+            n_named=len(addresses),
+            world=options.world,
+            cwd=options.remote.cwd or options.cwd,
+            env=options.remote.env,
+        )
+
+    def _far(self, index: int) -> RemoteHost:
         # Import late: a world of one host does not pay for the import.
         from .remote_host import RemoteHost
         from .session import HostServer
 
         if self._server is None:
             self._server = HostServer()
-        size, remote, heartbeat_timeout_s = (
-            self._options.world.size,
-            self._options.remote,
-            self._options.world.heartbeat_timeout_s,
-        )
-        return RemoteHost(
-            index,
-            plan,
-            name,
-            ranks,
-            size,
-            remote,
-            heartbeat_timeout_s,
-            self._server,
-            self,
-            self._events,
-        )
+        self._remote[index] = RemoteHost(index, self._options, self._server, self)
+        return self._remote[index]
 
     @property
     def here(self) -> tuple[LocalHost, ...]:
         """Return the hosts that have their ranks as children of this process."""
-        return tuple(self._local)
+        return tuple(host for host in self._hosts if isinstance(host, LocalHost))
+
+    def is_far(self, rank: int) -> bool:
+        """Whether a rank runs on another machine."""
+        return self.layout.hosts[rank] in self._remote
 
     @property
     def far_samples(self) -> tuple[RemoteSampler, ...]:
         """Return the samplers of the remote hosts."""
         return tuple(host.samples for host in self._remote.values())
+
+    def is_up(self, rank: int) -> bool:
+        """Whether the host of a rank is there to start commands."""
+        host = self._remote.get(self.layout.hosts[rank])
+        return host is None or host.is_up
+
+    @property
+    def infos(self) -> tuple[HostInfo, ...]:
+        """Return the machines, for display."""
+        return tuple(
+            msgspec.structs.replace(host.info, index=index)
+            for index, host in enumerate(self._hosts)
+        )
 
     def root_address(self, rank: int) -> str:
         """Return the address at which a rank reaches this machine.
@@ -134,14 +217,97 @@ class HostSet:
         is_ours = host.root_address in self._addresses
         return host.root_address if is_ours else self._addresses[0]
 
-    def spawn(self, rank: int) -> None:
-        """Start the process of a rank; `OSError` if this machine refuses it."""
-        self._of[rank].spawn(rank, cwd=self._options.remote.cwd or self._options.cwd)
+    def master(self) -> dict[str, str]:
+        """Return `MASTER_ADDR` and `MASTER_PORT` for a new script, on rank 0's host."""
+        far = self._remote.get(self.layout.hosts[0])
+        port = free_port() if far is None else far.free_port
+        return master_variables(self._of[0].info.address, port)
+
+    # -- messages -----------------------------------------------------------------------------
+
+    def take(self, message: ToHost) -> None:
+        """Pass a message to the host of its rank.
+
+        A message without a rank is for all hosts.
+        """
+        rank = getattr(message, "rank", None)
+        if isinstance(message, Spawn | RunCommand):
+            self.statuses[message.rank] = None
+        for host in self._hosts if rank is None else (self._of[rank],):
+            host.take(message)
+
+    def send(self, rank: int, message: ToRank) -> None:
+        """Send a message to a rank; dropped if the rank is gone."""
+        self._of[rank].take(ToRankEnvelope(rank, message))
+
+    def hear(self, message: FromHost) -> None:
+        """Record what a host says of its ranks, and tell the root."""
+        match message:
+            case FromRankEnvelope() if self.statuses[message.rank] is None:
+                self.events.on_message(message.rank, message.message)
+            case RankGone() if self.statuses[message.rank] is None:
+                self.statuses[message.rank] = message.status
+                self.events.on_lost(message.rank, message.reason, message.tail)
+            case RankFrozen():
+                self.events.on_frozen(message.rank, message.reason)
+            case _ if isinstance(message, FromCommand):
+                self.events.on_command(message)
+
+    def report(self, rank: int) -> RankReport | LocalRank:
+        """Return the newest values of a rank."""
+        return self._of[rank].report(rank)
+
+    def activity(self, rank: int) -> Activity:
+        """Return which operations a rank is in."""
+        return self.report(rank).activity
+
+    def abort_reason(self, epoch: int) -> tuple[int, int, str] | None:
+        """Return ``(kind, culprit, message)`` if ``epoch`` was aborted."""
+        reasons = (host.abort_reason(epoch) for host in self._hosts)
+        return next((reason for reason in reasons if reason is not None), None)
+
+    async def refresh(self) -> bool:
+        """Get new reports of remote hosts; False if one is late."""
+        answers = await asyncio.gather(*(host.answer(Refresh()) for host in self._remote.values()))
+        return all(isinstance(answer, Refreshed) for answer in answers)
+
+    async def kill(self, rank: int, timeout_s: float) -> bool:
+        """Kill a rank and wait until it is reaped; False after ``timeout_s``."""
+        answer = await self._of[rank].answer(Kill(rank, timeout_s))
+        is_over = isinstance(answer, Killed) and answer.is_over
+        return is_over or self.statuses[rank] is not None
+
+    async def look(self, rank: int) -> Looked:
+        """Return whether a rank is stopped (frozen), and its Python stacks."""
+        answer = await self._of[rank].answer(Look(rank))
+        return answer if isinstance(answer, Looked) else Looked(False, "")
+
+    async def read_shown(self, rank: int, since: int, max_lines: int) -> Shown:
+        """Read a rank's output from byte ``since`` on."""
+        answer = await self._of[rank].answer(ReadShown(rank, since, max_lines))
+        return answer if isinstance(answer, Shown) else Shown(b"", since, 0, 0)
+
+    async def traces(self) -> tuple[tuple[HostClock, ...], tuple[tuple[bytes, int], ...]]:
+        """Return the clocks of all hosts and every rank's flight recorder.
+
+        For each rank: the recorder's bytes and the number of lost records.
+        """
+        answers = await asyncio.gather(*(host.answer(GetTraces()) for host in self._hosts))
+        clocks: list[HostClock] = []
+        traces: list[tuple[bytes, int]] = []
+        for index, (host, answer) in enumerate(zip(self._hosts, answers, strict=True)):
+            far, nothing = self._remote.get(index), ((b"", 0),) * len(host.ranks)
+            clocks.append(HostClock(self.layout.names[index], *(far.offset() if far else (0, 0))))
+            its = answer.traces if isinstance(answer, Traces) else ()
+            traces.extend((*its, *nothing)[: len(nothing)])
+        return tuple(clocks), tuple(traces)
+
+    # -- begin and end ------------------------------------------------------------------------
 
     async def boot(self) -> None:
         """Start the remote hosts, before any rank.
 
-        `WorldEvents.on_not_up` gets the hosts that are not up.
+        `Root.on_not_up` gets the hosts that are not up.
         """
         await asyncio.gather(*(host.boot() for host in self._remote.values()))
 
@@ -154,20 +320,13 @@ class HostSet:
         def among(host: LocalHost) -> Callable[[], Collection[int]]:
             return lambda: set(watched()).intersection(host.ranks)
 
-        heartbeat_timeout_s, on_frozen = (
-            self._options.world.heartbeat_timeout_s,
-            self._events.on_frozen,
-        )
-        await asyncio.gather(
-            *(
-                HealthWatch(host, heartbeat_timeout_s, on_frozen).run(among(host))
-                for host in self._local
-            )
-        )
+        limit_s, on_frozen = self._options.world.heartbeat_timeout_s, self.events.on_frozen
+        watches = (HealthWatch(host, limit_s, on_frozen).run(among(host)) for host in self.here)
+        await asyncio.gather(*watches)
 
     async def stop(self) -> None:
         """End all ranks and all hosts' supervisors."""
-        await asyncio.gather(*(host.stop() for host in self._every))
+        await asyncio.gather(*(host.stop() for host in self._hosts))
         if self._sweeper is not None:
             await self._sweeper.stop()
         if self._server is not None:
@@ -187,7 +346,7 @@ class HostSet:
                 far = [plan for plan in self._plans if not plan.is_local]
                 found = await addresses_towards(far, self._options.remote)
                 self._addresses = self._server.open(found)
-                for local in self._local:
+                for local in self.here:
                     if local.addresses == ("127.0.0.1",):
                         local.listen_on(self._addresses)
         return self._addresses
@@ -240,7 +399,7 @@ class HostSet:
         if not is_first:
             if problem:
                 for rank in ranks:
-                    self._events.on_lost(rank, f"its host could not be started: {problem}", "")
+                    self.events.on_lost(rank, f"its host could not be started: {problem}", "")
         elif len(self._settled) == len(self._remote):
             self._on_all_settled()
 
@@ -248,191 +407,11 @@ class HostSet:
         """Report hosts that failed to start, else hosts with differing versions."""
         names = self.layout.names
         if failed := sorted(index for index, why in self._settled.items() if why):
-            self._events.on_not_up([f"{names[index]}: {self._settled[index]}" for index in failed])
+            self.events.on_not_up([f"{names[index]}: {self._settled[index]}" for index in failed])
             return
         there = {names[index]: host.versions for index, host in self._remote.items()}
         if text := say_differing(versions_here(), there):
-            self._events.on_news(Notice(text))
-
-    @property
-    def remote(self) -> Collection[int]:
-        """Return the indices of the hosts that are not this machine."""
-        return self._remote.keys()
-
-    def take_commands(self, take: Callable[[FromCommand], None]) -> None:
-        """Set the callback for messages of remote hosts about commands."""
-        self._take_command = take
-
-    def on_command(self, message: FromCommand) -> None:
-        """Forward a remote host's message about a rank's command to the callback.
-
-        Ranks that run cells have no command, and no callback is set for them.
-        """
-        if self._take_command is not None:
-            self._take_command(message)
-
-    def spawn_command(
-        self,
-        rank: int,
-        command: Sequence[str],
-        *,
-        env: Mapping[str, str],
-        cwd: str,
-        stdin: ChildInput,
-        stdout: ChildOutput,
-        stderr: ChildOutput,
-    ) -> None:
-        """Start a program as a rank of this machine; see `LocalHost.spawn_command`."""
-        host = self._of[rank]
-        assert isinstance(host, LocalHost)
-        host.spawn_command(
-            rank, command, env=env, cwd=cwd, stdin=stdin, stdout=stdout, stderr=stderr
-        )
-
-    def master(self) -> dict[str, str]:
-        """Return `MASTER_ADDR` and `MASTER_PORT` for a new script, on rank 0's host."""
-        first = self._of[0]
-        if isinstance(first, LocalHost):
-            return master_variables(first.addresses[0], free_port())
-        return master_variables(first.info.address, first.free_port)
-
-    def is_up(self, rank: int) -> bool:
-        """Whether the host of a rank is there to start commands."""
-        host = self._of[rank]
-        return isinstance(host, LocalHost) or host.is_up
-
-    def run_command(self, message: RunCommand) -> None:
-        """Start a program as a rank of a remote host.
-
-        The host is up.
-        """
-        self._remote[self.layout.hosts[message.rank]].run_command(message)
-
-    def command(self, host: int, message: ToCommand) -> None:
-        """Send a message about commands to a remote host.
-
-        The message is dropped if the host is lost.
-        """
-        self._remote[host].command(message)
-
-    def signal(self, rank: int, number: signal.Signals) -> None:
-        """Send a signal to a rank and its process group.
-
-        The call does nothing if the rank is gone.
-        """
-        self._of[rank].signal(rank, number)
-
-    def end(self, rank: int) -> None:
-        """Ask a rank to interrupt its cell and to end; see `LocalHost.end`."""
-        self._of[rank].end(rank)
-
-    @property
-    def infos(self) -> tuple[HostInfo, ...]:
-        """See `HostInterface.infos`."""
-        local = iter(self._local)
-        return tuple(
-            self._remote[index].info
-            if index in self._remote
-            else msgspec.structs.replace(next(local).infos[0], index=index)
-            for index in range(len(self._plans))
-        )
-
-    def abort(self, epoch: int, kind: int, culprit: int, message: str) -> None:
-        """See `HostInterface.abort`."""
-        for host in self._every:
-            host.abort(epoch, kind, culprit, message)
-
-    def abort_reason(self, epoch: int) -> tuple[int, int, str] | None:
-        """See `HostInterface.abort_reason`."""
-        reasons = (host.abort_reason(epoch) for host in self._every)
-        return next((reason for reason in reasons if reason is not None), None)
-
-    def watch(self, *, is_on: bool) -> None:
-        """See `HostInterface.watch`."""
-        for host in self._remote.values():
-            host.watch(is_on=is_on)
-
-    async def refresh(self) -> bool:
-        """See `HostInterface.refresh`."""
-        if not self._remote:
-            return True
-        return all(await asyncio.gather(*(host.refresh() for host in self._remote.values())))
-
-    async def traces(self) -> tuple[tuple[HostClock, ...], tuple[tuple[bytes, int], ...]]:
-        """See `HostInterface.traces`."""
-        far = dict(
-            zip(
-                self._remote,
-                await asyncio.gather(*(host.traces() for host in self._remote.values())),
-                strict=True,
-            )
-        )
-        local = iter(self._local)
-        clocks: list[HostClock] = []
-        traces: list[tuple[bytes, int]] = []
-        for index, name in enumerate(self.layout.names):
-            here = far.get(index) or (HostClock(name, 0, 0), next(local).traces_here())
-            clocks.append(here[0])
-            traces.extend(here[1])
-        return tuple(clocks), tuple(traces)
-
-    def send(self, rank: int, message: ToRank) -> None:
-        """See `HostInterface.send`."""
-        self._of[rank].send(rank, message)
-
-    def speaks(self, rank: int, pid: int) -> None:
-        """See `HostInterface.speaks`."""
-        self._of[rank].speaks(rank, pid)
-
-    def pid(self, rank: int) -> int:
-        """See `HostInterface.pid`."""
-        return self._of[rank].pid(rank)
-
-    def status(self, rank: int) -> int | None:
-        """See `HostInterface.status`."""
-        return self._of[rank].status(rank)
-
-    def give_back(self, rank: int) -> None:
-        """See `HostInterface.give_back`."""
-        self._of[rank].give_back(rank)
-
-    def release_output(self, rank: int) -> None:
-        """See `HostInterface.release_output`."""
-        self._of[rank].release_output(rank)
-
-    def activity(self, rank: int) -> Activity:
-        """See `HostInterface.activity`."""
-        return self._of[rank].activity(rank)
-
-    def is_stuck(self, rank: int) -> bool:
-        """See `HostInterface.is_stuck`."""
-        return self._of[rank].is_stuck(rank)
-
-    def doing(self, rank: int) -> str:
-        """See `HostInterface.doing`."""
-        return self._of[rank].doing(rank)
-
-    def rss_nbytes(self, rank: int) -> int:
-        """See `HostInterface.rss_nbytes`."""
-        return self._of[rank].rss_nbytes(rank)
-
-    def shown_nbytes(self, rank: int) -> int:
-        """See `HostInterface.shown_nbytes`."""
-        return self._of[rank].shown_nbytes(rank)
-
-    async def kill(self, rank: int, timeout_s: float) -> bool:
-        """See `HostInterface.kill`."""
-        return await self._of[rank].kill(rank, timeout_s)
-
-    async def look(self, rank: int) -> tuple[bool, str | None]:
-        """See `HostInterface.look`."""
-        return await self._of[rank].look(rank)
-
-    async def read_shown(self, rank: int, since: int, max_lines: int) -> Piece | None:
-        """See `HostInterface.read_shown`; None if there is no such rank."""
-        if rank not in self.ranks:
-            return None
-        return await self._of[rank].read_shown(rank, since, max_lines)
+            self.events.on_news(Notice(text))
 
 
 def versions_here() -> Versions:

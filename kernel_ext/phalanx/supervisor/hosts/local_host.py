@@ -1,8 +1,8 @@
 """Start, watch and end the ranks of one machine.
 
-`LocalHost` is the parent of the rank processes and owns their memory and channels. It reports
-through `HostEvents` and executes commands. The root calls it directly on its own machine, and
-through a `HostAgent` on other machines.
+`LocalHost` is the parent of the rank processes and owns their memory and channels. It takes the
+messages and requests of the root and says what happens. The root calls it directly on its own
+machine, and through a `HostAgent` on other machines.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import logging
 import os
 import signal
 import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
 import msgspec
 
@@ -28,21 +28,39 @@ from phalanx.distributed import (
     place_variables,
 )
 from phalanx.protocol import (
-    END_ASKED,
     MOST_CONNECTIONS,
     USER_SIGNALS,
-    Activity,
-    Complete,
-    FrameReader,
-    HostClock,
     HostInfo,
-    Inspect,
-    RankAnswer,
     ToRank,
-    ToSupervisor,
     Welcome,
     WorldConfig,
-    pack_frame,
+)
+from phalanx.protocol.host import (
+    AbortEpoch,
+    CloseInput,
+    CommandInput,
+    EndRank,
+    FromHost,
+    GetTraces,
+    GiveBack,
+    HostAnswer,
+    HostRequest,
+    Kill,
+    Killed,
+    Look,
+    Looked,
+    OutputDone,
+    RankGone,
+    ReadShown,
+    Refreshed,
+    ReleaseOutput,
+    RunCommand,
+    Shown,
+    SignalRank,
+    Spawn,
+    ToHost,
+    ToRankEnvelope,
+    Traces,
 )
 
 from ..health.stacks import StackPipe
@@ -56,11 +74,11 @@ from ..processes.child import (
     exit_reason,
 )
 from ..processes.sweeper import Sweeper
-from ..processes.system import THREADS_VARIABLE, is_stopped, rss_nbytes, threads_each, usable_cores
-from .interface import HostEvents, Layout, Piece, create_shown, read_shown
+from ..processes.system import THREADS_VARIABLE, threads_each, usable_cores
+from .commands import HostCommands
+from .local_rank import LocalRank, RankProcess
+from .output_record import create_shown, read_shown
 from .shared_memory import HostMemory
-
-log = logging.getLogger(__name__)
 
 # Between SIGTERM and SIGKILL where nobody waits for the ranks: their root or client is gone. Else the
 # root has ended them before (`RankEnding`).
@@ -69,33 +87,11 @@ STOP_GRACE_S = 0.5
 # the first return has touched pages again.
 TOUCHED_S = 0.25
 
-# A rank with more unread messages than this takes none. A correct rank waits for one answer at a
-# time, and the largest (the shares of 1000 ranks) has about 0.5 MB.
-MOST_UNSENT_NBYTES = 1 << 20
-
 # A rank's place under our names: rank and size in the world, then on its host.
 _PLACE_VARIABLES = ("PHALANX_RANK", "PHALANX_SIZE", "PHALANX_LOCAL_RANK", "PHALANX_LOCAL_SIZE")
 
 # (environment, descriptors to inherit, on_exit) -> the child
 _Make = Callable[[Mapping[str, str], Sequence[int], Callable[[int], None]], ChildProcess]
-
-
-class _Rank:
-    """Process of one rank, its channel and its stack pipe.
-
-    ``pid`` is the process that speaks on the channel: the child or one of its descendants.
-    """
-
-    def __init__(self, process: ChildProcess, channel: socket.socket, stacks: StackPipe) -> None:
-        self.process = process
-        self.channel = channel
-        self.stacks = stacks
-        self.pid = process.pid
-        self.reader = FrameReader()
-        self.unsent = bytearray()  # waits until the channel takes more
-        self.end_fd = -1  # writing end of the pipe that asks the rank to end by a byte
-        self.nonsense = ""  # why the process was killed, if it broke the protocol
-        self.reason = ""  # how the process ended
 
 
 class LocalHost:
@@ -105,73 +101,132 @@ class LocalHost:
     ----------
     ranks : sequence of int
         Numbers of the ranks. A rank's slot is its place in this sequence.
-    events : HostEvents
-        Callbacks to the root.
+    say : callable
+        Gets each message for the root.
     record_path : str
         A record of the runtime folder, to be removed even if this process is killed.
     addresses : sequence of str
         Addresses on which the ranks listen for links.
+    n_named : int
+        How many of ``addresses`` the user has named; they are used at once. Others are alternatives.
     world : WorldConfig, optional
         Options of the world; None: the ranks of this host are all.
+    cwd : str
+        Folder in which the ranks start.
+    env : mapping of str to str
+        Environment variables of ranks that run cells, besides our own.
     """
 
     def __init__(
         self,
         ranks: Sequence[int],
-        events: HostEvents,
+        say: Callable[[FromHost], None],
+        *,
         record_path: str = "",
         addresses: Sequence[str] = ("127.0.0.1",),
+        n_named: int = 1,
         world: WorldConfig | None = None,
+        cwd: str = "/",
+        env: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.listen_on(addresses)
-        self._at_once = 1
+        self._at_once = min(max(1, n_named), MOST_CONNECTIONS)
         self.ranks = tuple(ranks)
         self.size = len(self.ranks) if world is None else world.size
         self.memory = HostMemory(len(self.ranks), self.size)
-        self._slots = {rank: slot for slot, rank in enumerate(self.ranks)}
-        # descriptors of the ranks' output files, kept for replacements
-        self._shown: dict[int, int] = {}
-        self._events = events
+        self._ranks = {
+            rank: LocalRank(rank, slot, self.memory) for slot, rank in enumerate(self.ranks)
+        }
+        self._say = say
+        self._cwd = cwd
+        self._env = env
         self._loop = asyncio.get_running_loop()
-        self._children: dict[int, _Rank] = {}
+        self._commands: HostCommands | None = None  # None if the ranks run cells
         self._serials = itertools.count(1)
         self._sweeper = Sweeper(record_path)
         if record_path:  # this process may be killed before it starts a rank
             self._sweeper.start(os.environ)
-        self._decoder = msgspec.msgpack.Decoder(ToSupervisor)
         self._oom = OutOfMemory()
         self._is_stopping = False
-        self.env: Mapping[str, str] = {}  # environment variables of the ranks besides our own
 
     @property
-    def layout(self) -> Layout:
-        """Return the layout with all ranks on this machine."""
-        return Layout.of_one(len(self.ranks))
-
-    @property
-    def infos(self) -> tuple[HostInfo, ...]:
+    def info(self) -> HostInfo:
         """Return this machine, for display."""
         name, at = socket.gethostname(), self.addresses[0]
-        return (HostInfo(0, name, at, usable_cores(), self.device),)
+        return HostInfo(0, name, at, usable_cores(), self.device)
 
     def listen_on(self, addresses: Sequence[str]) -> None:
         """Set the addresses on which ranks listen for links."""
         self.addresses = tuple(addresses)
-        # looked up once: `infos` is called often
+        # looked up once: `info` is called often
         self.device = hosts.interface_of(self.addresses[0])
 
-    def use(self, n_named: int) -> None:
-        """Set how many addresses ranks use at once.
+    def report(self, rank: int) -> LocalRank:
+        """Return the values of a rank, which are always current."""
+        return self._ranks[rank]
 
-        ``n_named`` addresses were named by the user and are used together. Further addresses are
-        alternatives.
+    def abort_reason(self, epoch: int) -> tuple[int, int, str] | None:
+        """Return ``(kind, culprit, message)`` if ``epoch`` was aborted."""
+        return self.memory.reason(epoch)
+
+    def take(self, message: ToHost) -> None:
+        """Do what a message of the root says.
+
+        Messages about the connection to the root concern the `HostAgent`.
         """
-        self._at_once = min(max(1, n_named), MOST_CONNECTIONS)
+        match message:
+            case ToRankEnvelope() if child := self._ranks[message.rank].child:
+                child.send(self._complete(message.message))
+            case AbortEpoch():
+                self.memory.abort(message.epoch, message.kind, message.culprit, message.message)
+            case Spawn():
+                try:
+                    self._spawn(message.rank)
+                except OSError as error:
+                    self._say(RankGone(message.rank, 1, f"could not be started: {error}", ""))
+            case GiveBack():
+                self._give_back(self._ranks[message.rank])
+            case ReleaseOutput() if child := self._ranks[message.rank].child:
+                child.process.release_output()
+            case SignalRank() if child := self._ranks[message.rank].child:
+                # A user signal would kill child processes without a handler.
+                number = signal.Signals(message.number)
+                is_alone = number in USER_SIGNALS
+                (child.process.signal_child if is_alone else child.process.signal_all)(number)
+            case EndRank() if child := self._ranks[message.rank].child:
+                child.ask_to_end()
+            case RunCommand() | CommandInput() | CloseInput() | OutputDone():
+                if self._commands is None:
+                    self._commands = HostCommands(self, self._say, self._cwd)
+                self._commands.take(message)
 
-    def complete(self, welcome: Welcome) -> Welcome:
+    async def answer(self, request: HostRequest) -> HostAnswer:
+        """Answer a request of the root."""
+        match request:
+            case Kill():
+                child = self._ranks[request.rank].child
+                return Killed(child is None or await child.kill(request.timeout_s))
+            case Look():
+                child = self._ranks[request.rank].child
+                return Looked(False, None) if child is None else await child.look()
+            case ReadShown():
+                fd = self._ranks[request.rank].shown_fd
+                if fd < 0:
+                    return Shown(b"", 0, 0, 0)
+                # On another thread: counting lines in a large file must not delay the ranks.
+                its = fd, request.since, request.max_lines
+                return await self._loop.run_in_executor(None, read_shown, *its)
+            case GetTraces():  # about 50 us per rank
+                return Traces(tuple(self.memory.trace(slot) for slot in range(len(self.ranks))))
+            case _:
+                return Refreshed()
+
+    def _complete(self, message: ToRank) -> ToRank:
         """Fill in a welcome's host fields: inherited descriptors and listening addresses."""
+        if not isinstance(message, Welcome):
+            return message
         return msgspec.structs.replace(
-            welcome,
+            message,
             addresses=self.addresses,
             page_fd=self.memory.page_fd,
             region_fds=self.memory.region_fds,
@@ -179,75 +234,13 @@ class LocalHost:
             at_once=self._at_once,
         )
 
-    def abort(self, epoch: int, kind: int, culprit: int, message: str) -> None:
-        """Free every rank that waits in ``epoch``, without the ranks' help."""
-        self.memory.abort(epoch, kind, culprit, message)
-
-    def abort_reason(self, epoch: int) -> tuple[int, int, str] | None:
-        """Return ``(kind, culprit, message)`` if ``epoch`` was aborted."""
-        return self.memory.reason(epoch)
-
-    def activity(self, rank: int) -> Activity:
-        """Return which operations a rank is in."""
-        return self.memory.activity(self._slots[rank])
-
-    def is_stuck(self, rank: int) -> bool:
-        """Whether a rank's user code has waited 50 ms in one operation."""
-        return self.memory.wait(self._slots[rank]) is not None
-
-    def doing(self, rank: int) -> str:
-        """Describe a rank's operation; "" for none.
-
-        If the rank waits, the text has the place in the user's code.
-        """
-        return self.memory.doing(self._slots[rank])
-
-    def beats(self, rank: int) -> int:
-        """Return the count of a rank's heartbeats; 0 if it has none."""
-        return self.memory.beats(self._slots[rank])
-
-    def traces_here(self) -> tuple[tuple[bytes, int], ...]:
-        """Return the flight recorder and number of lost records of each slot.
-
-        Reading takes about 50 us per rank.
-        """
-        return tuple(self.memory.trace(slot) for slot in range(len(self.ranks)))
-
-    async def traces(self) -> tuple[tuple[HostClock, ...], tuple[tuple[bytes, int], ...]]:
-        """Return the clocks of all hosts, and `traces_here` by rank."""
-        return (HostClock(socket.gethostname(), 0, 0),), self.traces_here()
-
-    def shown_nbytes(self, rank: int) -> int:
-        """Return how many bytes of output a rank has shown so far."""
-        return os.fstat(self._shown[rank]).st_size if rank in self._shown else 0
-
-    async def read_shown(self, rank: int, since: int, max_lines: int) -> Piece | None:
-        """Read a rank's output with `read_shown`; None for unknown ranks."""
-        fd = self._shown.get(rank)
-        if fd is None:
-            return None
-        # On another thread: counting lines in a large file must not delay the ranks.
-        return await asyncio.get_running_loop().run_in_executor(
-            None, read_shown, fd, since, max_lines
-        )
-
-    def rss_nbytes(self, rank: int) -> int:
-        """Return a rank's memory in use, in bytes; 0 without a process."""
-        return rss_nbytes(self.pid(rank))
-
-    def watch(self, *, is_on: bool) -> None:
-        """Do nothing: values of local ranks are always current."""
-
-    async def refresh(self) -> bool:
-        """Return True: values of local ranks are always current."""
-        return True
-
-    def spawn(self, rank: int, *, cwd: str) -> None:
+    def _spawn(self, rank: int) -> None:
         """Start the process of a rank that runs cells; `OSError` on failure."""
-        if rank not in self._shown:
-            self._shown[rank] = create_shown()
+        its = self._ranks[rank]
+        if its.shown_fd < 0:
+            its.shown_fd = create_shown()
         command = [sys.executable, "-m", "phalanx.supervisor.engine.main", str(os.getpid())]
-        env = self._environment(rank, self.env)
+        env = self._environment(its, self._env)
         # An IPython kernel sets this variable for its own plots; a rank is a kernel without a front
         # end.
         env.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")
@@ -259,13 +252,13 @@ class LocalHost:
             undo.callback(stdout.finish)
             stderr = OutputPipe()
             undo.callback(stderr.finish)
-            own_fds = (stdout.read_fd, stderr.read_fd, self._shown[rank], end_fd)
-            self._start(
-                rank,
+            own_fds = (stdout.read_fd, stderr.read_fd, its.shown_fd, end_fd)
+            child = self._start(
+                its,
                 lambda env, fds, on_exit: ChildProcess(
                     [*command, *map(str, own_fds)],
                     env=env,
-                    cwd=cwd,
+                    cwd=self._cwd,
                     pass_fds=(*own_fds, *fds),
                     stdout=stdout,
                     stderr=stderr,
@@ -273,7 +266,7 @@ class LocalHost:
                 ),
                 env,
             )
-            self._children[rank].end_fd = ask_fd
+            child.end_fd = ask_fd
             undo.pop_all()  # the pipes belong to the child now
 
     def spawn_command(
@@ -282,8 +275,7 @@ class LocalHost:
         command: Sequence[str],
         *,
         env: Mapping[str, str],
-        cwd: str,
-        stdin: ChildInput,
+        stdin: ChildInput | None,
         stdout: ChildOutput,
         stderr: ChildOutput,
     ) -> None:
@@ -291,13 +283,13 @@ class LocalHost:
 
         ``env`` is added to our own environment.
         """
-        env = self._environment(rank, env)
+        its = self._ranks[rank]
         self._start(
-            rank,
+            its,
             lambda env, fds, on_exit: ChildProcess(
                 command,
                 env=env,
-                cwd=cwd,
+                cwd=self._cwd,
                 pass_fds=fds,
                 stdin=stdin,
                 stdout=stdout,
@@ -305,10 +297,10 @@ class LocalHost:
                 on_exit=on_exit,
                 tied=True,
             ),
-            env,
+            self._environment(its, env),
         )
 
-    def _environment(self, rank: int, given: Mapping[str, str]) -> dict[str, str]:
+    def _environment(self, its: LocalRank, given: Mapping[str, str]) -> dict[str, str]:
         """Return the environment of a rank.
 
         The result has our environment, the library that MLX loads as its MPI, the rank's variables
@@ -319,13 +311,13 @@ class LocalHost:
         # one.
         others = {*MASTER_VARIABLES, *RESTART_VARIABLES}
         ours = {name: value for name, value in os.environ.items() if name not in others}
-        slot, n_here = str(self._slots[rank]), str(len(self.ranks))
+        slot, n_here = str(its.slot), str(len(self.ranks))
         place = {
-            **place_variables(rank, self.size),
+            **place_variables(its.rank, self.size),
             "LOCAL_RANK": slot,
             "LOCAL_WORLD_SIZE": n_here,
         }
-        values = str(rank), str(self.size), slot, n_here
+        values = str(its.rank), str(self.size), slot, n_here
         named = dict(zip(_PLACE_VARIABLES, values, strict=True))
         threads = threads_each(usable_cores(), len(self.ranks))
         default = {THREADS_VARIABLE: str(threads)} if threads else {}
@@ -333,7 +325,7 @@ class LocalHost:
         of_mlx = {} if library is None else {MLX_LIBRARY_VARIABLE: str(library)}
         return {**default, **ours, **of_mlx, **place, **given, **named}
 
-    def _start(self, rank: int, make: _Make, env: Mapping[str, str]) -> None:
+    def _start(self, its: LocalRank, make: _Make, env: Mapping[str, str]) -> RankProcess:
         """Start a rank's process with its channel and the host's memory."""
         if not self._sweeper.has_started:
             self._sweeper.start(os.environ)
@@ -352,7 +344,7 @@ class LocalHost:
                 process = make(
                     {**env, **mark, **said},
                     (*fds, *self.memory.fds),
-                    lambda status: self._on_exit(rank, child, status),
+                    lambda status: self._on_exit(its, child, status),
                 )
         except BaseException:
             ours.close()
@@ -360,187 +352,43 @@ class LocalHost:
                 stacks.close()
             raise
         stacks.child_started()
-        ours.setblocking(False)
-        if rank in self._children:
-            self.memory.vacate(self._slots[rank])
-        # `_read` and `_on_exit` get this child, since a replacement may have the rank by then.
-        child = self._children[rank] = _Rank(process, ours, stacks)
-        self._loop.add_reader(ours, self._read, rank, child)
+        if its.child is not None:
+            self.memory.vacate(its.slot)
+        # `_on_exit` gets this child, since a replacement may have the rank by then.
+        child = its.child = RankProcess(its.rank, process, ours, stacks, self._say)
         self._sweeper.started(process.pid, serial)
+        return child
 
-    def pid(self, rank: int) -> int:
-        """Return the process id of a rank; 0 if never started."""
-        child = self._children.get(rank)
-        return child.process.pid if child else 0
-
-    def speaks(self, rank: int, pid: int) -> None:
-        """Record the pid of the process that joined as a rank.
-
-        It may be a child of the started process: a shell may have started the program.
-        """
-        self._children[rank].pid = pid
-
-    async def look(self, rank: int) -> tuple[bool, str | None]:
-        """Return whether a rank is stopped (frozen), and its Python stacks.
-
-        The stacks are as `StackPipe.dump` returns them; "" for a stopped rank.
-        """
-        if is_stopped(self.pid(rank)):
-            return True, ""
-        child = self._children.get(rank)
-        if child is None:
-            return False, None
-        try:
-            # The child leads its own session. If ``getsid`` differs, the pid was reused by another
-            # process.
-            is_ours = os.getsid(child.pid) == child.process.pid
-        except OSError:
-            is_ours = False
-        return False, await child.stacks.dump(child.pid) if is_ours else None
-
-    def status(self, rank: int) -> int | None:
-        """Return the exit status of a rank; None while it runs.
-
-        The status is as `subprocess` gives it: -N for signal N.
-        """
-        return self._children[rank].process.status
-
-    def reason(self, rank: int) -> str:
-        """Return a text about how a rank ended."""
-        return self._children[rank].reason
-
-    def signal(self, rank: int, number: signal.Signals) -> None:
-        """Send a signal to a rank and its process group.
-
-        One of `USER_SIGNALS` goes to the rank only: it would kill child processes without a
-        handler. The call does nothing if the rank is gone.
-        """
-        child = self._children.get(rank)
-        if child is None:  # the rank could not be started
-            return
-        if number in USER_SIGNALS:
-            child.process.signal_child(number)
-        else:
-            child.process.signal_all(number)
-
-    def end(self, rank: int) -> None:
-        """Ask a rank to interrupt its cell and to end.
-
-        The request does not depend on signals, for which cells may have their own handlers.
-        """
-        child = self._children.get(rank)
-        if child is not None and child.end_fd >= 0:
-            with contextlib.suppress(BrokenPipeError):  # the rank has just ended
-                os.write(child.end_fd, END_ASKED)
-            os.close(child.end_fd)
-            child.end_fd = -1
-
-    async def kill(self, rank: int, timeout_s: float) -> bool:
-        """Kill a rank and its process group; wait until it is reaped.
-
-        Returns False if this takes longer than ``timeout_s``.
-        """
-        process = self._children[rank].process
-        process.kill()
-        try:
-            await asyncio.wait_for(process.exited.wait(), timeout_s)
-        except asyncio.TimeoutError:
-            return False
-        return True
-
-    def _read(self, rank: int, child: _Rank) -> None:
-        try:
-            data = child.channel.recv(1 << 16)
-            bodies = child.reader.feed(data)
-            messages = [self._decoder.decode(body) for body in bodies]
-        except BlockingIOError:
-            return
-        except (OSError, ValueError) as error:
-            # A rank runs our own code, so an invalid message means that the process is broken.
-            log.warning("rank %d: its channel failed: %s", rank, error)
-            data, messages = b"", []
-            if isinstance(error, ValueError):
-                child.nonsense = "said what its supervisor cannot understand (another phalanx?)"
-            child.process.kill()
-        for message in messages:
-            self._events.on_message(rank, message)
-        if not data:
-            self._loop.remove_reader(child.channel)
-
-    def send(self, rank: int, message: ToRank) -> None:
-        """Send a message to a rank; dropped if the rank is gone."""
-        child = self._children[rank]
-        if child.nonsense or child.channel.fileno() < 0:  # the rank is being killed, or has ended
-            return
-        # A stopped rank asks for nothing, so its messages cannot become more and more. A rank that
-        # cannot run its control thread takes no orders for a while, and needs no old questions then.
-        is_full = len(child.unsent) > MOST_UNSENT_NBYTES
-        if is_full and isinstance(message, Complete | Inspect):
-            return
-        if is_full and isinstance(message, RankAnswer) and not is_stopped(child.pid):
-            child.nonsense = "did not take what its supervisor answered"
-            child.process.kill()
-            return
-        if isinstance(message, Welcome):
-            message = self.complete(message)
-        child.unsent += pack_frame(message)
-        self._write(rank, child)
-
-    def _write(self, rank: int, child: _Rank) -> None:
-        """Send what the rank's channel takes now; the rest follows."""
-        try:
-            while child.unsent:
-                del child.unsent[: child.channel.send(child.unsent)]
-        except BlockingIOError:
-            self._loop.add_writer(child.channel, self._write, rank, child)
-            return
-        except OSError as error:  # the next read of the channel finds the cause
-            log.info("rank %d did not take an answer: %s", rank, error)
-            child.unsent.clear()
-        self._loop.remove_writer(child.channel)
-
-    def _on_exit(self, rank: int, child: _Rank, status: int) -> None:
-        self._read(rank, child)  # last messages: aborted epochs, ended cells
-        self._loop.remove_reader(child.channel)
-        self._loop.remove_writer(child.channel)
-        child.channel.close()
-        child.stacks.close()
-        if child.end_fd >= 0:
-            os.close(child.end_fd)
-            child.end_fd = -1
+    def _on_exit(self, its: LocalRank, child: RankProcess, status: int) -> None:
+        child.close()
         self._sweeper.gone(child.process.pid)
-        self.memory.mark_slot_dead(self._slots[rank])
+        self.memory.mark_slot_dead(its.slot)
         if not self._is_stopping:
-            child.reason = child.nonsense or self._reason(status)
-            if rank in self._shown and child.process.tail:
+            reason, tail = child.nonsense or self._reason(status), child.process.tail
+            if its.shown_fd >= 0 and tail:
                 with contextlib.suppress(OSError):  # a full disk must not hide a rank's death
-                    os.write(self._shown[rank], child.process.tail.encode(errors="replace"))
-            self._events.on_lost(rank, child.reason, child.process.tail)
+                    os.write(its.shown_fd, tail.encode(errors="replace"))
+            self._say(RankGone(its.rank, status, reason, tail))
 
     def _reason(self, status: int) -> str:
         if status == -signal.SIGKILL and self._oom.explains():
             return OUT_OF_MEMORY
         return exit_reason(status)
 
-    def give_back(self, rank: int) -> None:
+    def _give_back(self, its: LocalRank) -> None:
         """Return a dead rank's memory to the system.
 
         The rank's epoch was aborted before. A survivor that still reads the memory sees zeros, and
         then the abort before it uses them.
         """
-        child = self._children[rank]
-        slot = self._slots[rank]
+        child = its.child
 
         def give_back() -> None:
-            if self._children[rank] is child:  # else a replacement uses the slot now
-                self.memory.give_back(slot)
+            if its.child is child:  # else a replacement uses the slot now
+                self.memory.give_back(its.slot)
 
         give_back()
         self._loop.call_later(TOUCHED_S, give_back)
-
-    def release_output(self, rank: int) -> None:
-        """Leave a rank's output to its kernel, which is up now."""
-        self._children[rank].process.release_output()
 
     async def stop(self) -> None:
         """End all ranks and free their memory.
@@ -549,9 +397,10 @@ class LocalHost:
         """
         self._is_stopping = True
         self._sweeper.ending()
-        processes = [child.process for child in self._children.values()]
-        for rank in self._children:
-            self.end(rank)
+        children = [its.child for its in self._ranks.values() if its.child is not None]
+        processes = [child.process for child in children]
+        for child in children:
+            child.ask_to_end()
         for process in processes:
             process.terminate()
         exits = [asyncio.ensure_future(process.exited.wait()) for process in processes]
@@ -562,6 +411,7 @@ class LocalHost:
             await asyncio.wait(exits)
         await self._sweeper.stop()
         self.memory.close()
-        for fd in self._shown.values():
-            os.close(fd)
-        self._shown.clear()
+        for its in self._ranks.values():
+            if its.shown_fd >= 0:
+                os.close(its.shown_fd)
+                its.shown_fd = -1

@@ -63,7 +63,7 @@ class RankReader:
         return tuple(self._read(rank, slot) for slot, rank in enumerate(self._host.ranks))
 
     def _read(self, rank: int, slot: int) -> RankSample:
-        memory, pid = self._host.memory, self._host.pid(rank)
+        memory, pid = self._host.memory, self._host.report(rank).pid
         # Read the records before the counters: an operation that ends in between is then counted
         # twice, for one sample only.
         is_news = self._is_news(rank, slot, pid)

@@ -60,10 +60,7 @@ class InputLog:
 
     def next(self, rank: int) -> memoryview | None:
         """Return some input that a rank has not got, or None."""
-        return self.after(self._places.get(rank, self._n_bytes))
-
-    def after(self, place: int) -> memoryview | None:
-        """Return some kept input from offset ``place`` on; None without any."""
+        place = self._places.get(rank, self._n_bytes)
         for start, data in self._pieces:
             if place < start + len(data):
                 return memoryview(data)[max(0, place - start) :]

@@ -51,8 +51,9 @@ from phalanx.protocol import (
     name_ranks,
     say_busy,
 )
+from phalanx.protocol.host import WatchRanks
 
-from ..hosts.interface import HostInterface
+from ..hosts.host_set import HostSet
 from ..membership import MembershipCoordinator, RankDirectory, WorldState
 from .observers import RankInspector, StallWatcher
 from .replacement import ReplacementBacklog, Restarts
@@ -240,7 +241,7 @@ def links_of(hosts: tuple[int, ...], transport: str) -> tuple[LinkInfo, ...]:
 def topology_of(
     options: BootOptions,
     world: WorldState,
-    host: HostInterface,
+    host: HostSet,
     engines: Sequence[str],
     times: CellTimeline,
 ) -> WorldTopology:
@@ -251,13 +252,13 @@ def topology_of(
         RankInfo(
             rank=rank,
             host=hosts[rank],
-            pid=host.pid(rank),
+            pid=host.report(rank).pid,
             state=world.state(rank) if world.ranks.is_ready(rank) else "starting",
             engine=engines[rank],
             # The cause of death, or the current operation.
             detail=world.dead.get(rank)
-            or ("in recover" if rank in world.asking else host.doing(rank)),
-            rss_nbytes=0 if rank in world.dead else host.rss_nbytes(rank),
+            or ("in recover" if rank in world.asking else host.report(rank).doing),
+            rss_nbytes=0 if rank in world.dead else host.report(rank).rss_nbytes,
             cell=cells[rank][0],
             cell_s=cells[rank][1],
         )
@@ -279,7 +280,7 @@ class QueryService:
         self,
         options: BootOptions,
         world: WorldState,
-        host: HostInterface,
+        host: HostSet,
         inspector: RankInspector,
         engines: Sequence[str],
         backlog: ReplacementBacklog,
@@ -301,7 +302,7 @@ class QueryService:
 
         The next owner needs everything after this mark.
         """
-        self._marks = {rank: self._host.shown_nbytes(rank) for rank in self._marks}
+        self._marks = {rank: self._host.report(rank).shown_nbytes for rank in self._marks}
         self._is_end_seen = not self._world.unfinished()
 
     def begin_cell(self, cell: str, ranks: tuple[int, ...], title: str) -> None:
@@ -355,9 +356,9 @@ class QueryService:
         return TraceIs(question.id, now, clocks, self._host.layout.hosts, records, dropped)
 
     async def _output(self, question: GetOutput) -> FromRoot:
-        piece = await self._host.read_shown(question.rank, question.since, question.max_lines)
-        if piece is None:
+        if question.rank not in self._host.ranks:
             return Failed(question.id, f"there is no rank {question.rank}")
+        piece = await self._host.read_shown(question.rank, question.since, question.max_lines)
         left_out = piece.left_out_nbytes, piece.left_out_lines
         return OutputIs(question.id, piece.text, piece.end, *left_out)
 
@@ -368,9 +369,7 @@ class WorldEntry:
     ``missing`` has the ranks that have not answered. If one cannot enter, the others are freed.
     """
 
-    def __init__(
-        self, world: WorldState, host: HostInterface, membership: MembershipCoordinator
-    ) -> None:
+    def __init__(self, world: WorldState, host: HostSet, membership: MembershipCoordinator) -> None:
         self.missing: set[int] = set()
         self._world = world
         self._host = host
@@ -432,7 +431,7 @@ class CellScheduler:
     def __init__(
         self,
         world: WorldState,
-        host: HostInterface,
+        host: HostSet,
         membership: MembershipCoordinator,
         restarts: Restarts,
         inspector: RankInspector,
@@ -491,7 +490,7 @@ class CellScheduler:
             self._membership.send_all(self._world.abort(self._world.epoch, reason[2]))
         self._answers.begin_cell(request.cell, request.ranks, request.title)
         allowed = self._world.begin_cell(request.id, request.cell, request.ranks)
-        self._host.watch(is_on=True)
+        self._host.take(WatchRanks(is_on=True))
         if allowed.reform:  # also for threads that outlived the previous cell
             self._membership.welcome_asking()
             failed = await self.entry.run()
@@ -534,7 +533,7 @@ class CellScheduler:
 
     def ended(self) -> None:
         """Wake the waiting cells, which then check again which ranks are busy."""
-        self._host.watch(is_on=bool(self._world.unfinished()))
+        self._host.take(WatchRanks(is_on=bool(self._world.unfinished())))
         self._spawn_task(self._notify_ended())
 
     async def _notify_ended(self) -> None:

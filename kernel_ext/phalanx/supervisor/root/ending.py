@@ -8,6 +8,7 @@ import signal
 from collections.abc import Collection
 
 from phalanx.protocol import RankStack, say_killed, say_killed_at_once
+from phalanx.protocol.host import EndRank, SignalRank
 
 from ..hosts.host_set import HostSet
 from .observers import BETWEEN_CELLS, RankInspector
@@ -46,7 +47,7 @@ class RankEnding:
         self._hurried.difference_update(ranks)
         ranks = self._alive(ranks)
         for rank in ranks:
-            self._host.end(rank)
+            self._host.take(EndRank(rank))
         until_s = self._loop.time() + self._grace_s
         look_s = min(LOOK_S, self._grace_s / 2)
         late = await self._wait(ranks, until_s - look_s)
@@ -59,7 +60,7 @@ class RankEnding:
         finally:
             seeing.cancel()
         for rank in late:
-            self._host.signal(rank, signal.SIGKILL)
+            self._host.take(SignalRank(rank, signal.SIGKILL))
         return {rank: _at_end(found.get(rank)) for rank in late}
 
     def say(self, killed: dict[int, RankStack]) -> str:
@@ -70,7 +71,7 @@ class RankEnding:
         return say_killed(killed, self._grace_s) if killed else ""
 
     def _alive(self, ranks: Collection[int]) -> list[int]:
-        return [rank for rank in sorted(ranks) if self._host.status(rank) is None]
+        return [rank for rank in sorted(ranks) if self._host.statuses[rank] is None]
 
     async def _wait(self, ranks: Collection[int], until_s: float) -> list[int]:
         """Wait until ``until_s`` for ranks to end; return those that live."""

@@ -25,6 +25,7 @@ from phalanx.protocol import (
     Waiting,
     name_ranks,
 )
+from phalanx.protocol.host import WatchRanks
 
 from ..health.deadlock import Deadlock, DeadlockSearch, find_deadlock
 from ..health.liveness import LogOnceOnError
@@ -37,7 +38,7 @@ from ..health.stalls import (
     SlowOperationDetector,
     waits_now,
 )
-from ..hosts.interface import HostInterface
+from ..hosts.host_set import HostSet
 from ..hosts.samples import RankReader
 from ..membership import WorldState
 
@@ -76,7 +77,7 @@ class StallWatcher:
     def __init__(
         self,
         world: WorldState,
-        host: HostInterface,
+        host: HostSet,
         running: Callable[[], Collection[int]],
         gone: Callable[[], Collection[int]],
         on_impossible_wait: Callable[[ImpossibleWait], None],
@@ -100,7 +101,7 @@ class StallWatcher:
         if not running or not gone:
             return
         self._timer = self._loop.call_later(LOOK_EVERY_S, self.look)
-        self._host.watch(is_on=True)  # the activity of ranks on other hosts matters now
+        self._host.take(WatchRanks(is_on=True))  # the activity of ranks on other hosts matters now
         with self._errors.look():
             found = self._search.look(
                 {rank: self._host.activity(rank) for rank in running | gone},
@@ -133,7 +134,7 @@ class DeadlockWatch:
     def __init__(
         self,
         world: WorldState,
-        host: HostInterface,
+        host: HostSet,
         heartbeat_timeout_s: float,
         on_deadlock: Callable[[Deadlock], None],
     ) -> None:
@@ -152,7 +153,7 @@ class DeadlockWatch:
 
     async def _look(self, running: Callable[[], Collection[int]]) -> None:
         """Check once, and repeat while the ranks look deadlocked."""
-        if sum(map(self._host.is_stuck, running())) < 2:
+        if sum(self._host.activity(rank).wait is not None for rank in running()) < 2:
             return
         is_one_host = len(self._host.layout.names) == 1
         search = DeadlockSearch(
@@ -192,7 +193,7 @@ class RankInspector:
 
     def __init__(
         self,
-        host: HostInterface,
+        host: HostSet,
         world: WorldState,
         *,
         slow_operation_s: float,
@@ -231,10 +232,11 @@ class RankInspector:
         return dict(zip(ranks, found, strict=True))
 
     async def _stack(self, rank: int) -> RankStack:
-        if rank in self._world.dead and self._host.status(rank) is not None:
+        if rank in self._world.dead and self._host.statuses[rank] is not None:
             return RankStack(note=f"dead: {self._world.dead[rank]}")
-        is_stopped, dump = await self._host.look(rank)
-        if is_stopped:
+        looked = await self._host.look(rank)
+        dump = looked.dump
+        if looked.is_stopped:
             return RankStack(note="stopped (frozen)", is_silent=True)
         doing = self._host.activity(rank).doing
         if dump is None:

@@ -24,8 +24,9 @@ from phalanx.protocol import (
     Restarted,
     name_ranks,
 )
+from phalanx.protocol.host import GiveBack, Spawn
 
-from ..hosts.interface import HostInterface
+from ..hosts.host_set import HostSet
 from ..membership import RESTARTED, MembershipCoordinator, WorldState
 from .ending import RankEnding
 
@@ -151,8 +152,6 @@ class Restarts:
     ----------
     engines : list of str
         Engine uuids by rank; the uuid of a new engine is stored here.
-    spawn : callable
-        Starts the process of a rank.
     backlog : ReplacementBacklog
         Gets each replacement.
     tell : callable
@@ -163,19 +162,17 @@ class Restarts:
         self,
         world: WorldState,
         membership: MembershipCoordinator,
-        host: HostInterface,
+        host: HostSet,
         engines: list[str],
         rank_ending: RankEnding,
         backlog: ReplacementBacklog,
         *,
-        spawn: Callable[[int], None],
         tell: Callable[[FromRoot], None],
     ) -> None:
         self._world = world
         self._membership = membership
         self._host = host
         self._engines = engines
-        self._spawn = spawn
         self._tell = tell
         self._rank_ending = rank_ending
         self._backlog = backlog
@@ -234,12 +231,13 @@ class Restarts:
 
     async def _replace(self, rank: int) -> str:
         ranks = self._world.ranks
-        if self._host.status(rank) is None and not await self._end(rank):
+        if self._host.statuses[rank] is None and not await self._end(rank):
             ranks.mark_not_replaced(rank, "does not end")
-            return f"its process {self._host.pid(rank)} could not be ended within {KILL_S:g} s"
+            pid = self._host.report(rank).pid
+            return f"its process {pid} could not be ended within {KILL_S:g} s"
         ranks.mark_replacing(rank)
         problem = await self._start(rank)
-        if not problem and self._host.status(rank) is not None:
+        if not problem and self._host.statuses[rank] is not None:
             problem = "ended right after its start"
         if problem:
             ranks.mark_not_replaced(rank, problem)
@@ -271,7 +269,7 @@ class Restarts:
         finally:
             self._ending.discard(rank)
         if is_over:
-            self._host.give_back(rank)
+            self._host.take(GiveBack(rank))
         return is_over
 
     async def _start(self, rank: int) -> str:
@@ -279,10 +277,8 @@ class Restarts:
         ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._starting[rank] = ready
         try:
-            self._spawn(rank)
+            self._host.take(Spawn(rank))
             return await asyncio.wait_for(ready, START_S)
-        except OSError as error:
-            return f"could not be started: {error}"
         except asyncio.TimeoutError:
             await self._host.kill(rank, KILL_S)
             return f"did not take cells within {START_S:g} s of its start"

@@ -15,6 +15,7 @@ import msgspec
 import zmq.asyncio
 
 from phalanx.protocol import BootOptions, FromRoot, Notice, ToSupervisor
+from phalanx.protocol.host import FromCommand
 
 from ..health.liveness import TaskSet
 from ..health.stalls import ImpossibleWait
@@ -30,7 +31,7 @@ _Message = TypeVar("_Message")
 class Root(ABC, Generic[_Message]):
     """Run the ranks of one world until it ends.
 
-    The methods of `WorldEvents` are called by the hosts.
+    `HostSet` calls the ``on_`` methods.
 
     Parameters
     ----------
@@ -110,7 +111,10 @@ class Root(ABC, Generic[_Message]):
                 self._serve_one(identity, message)
 
     def on_frozen(self, rank: int, reason: str) -> None:
-        """Free the ranks that may wait for a frozen one."""
+        """Free the ranks that may wait for a frozen one.
+
+        This is called repeatedly while the rank has no heartbeat.
+        """
         awaited = self._awaited()
         if rank in awaited and len(awaited) > 1:
             self._membership.release_waiters(rank, reason)
@@ -150,16 +154,26 @@ class Root(ABC, Generic[_Message]):
 
     @abstractmethod
     def on_message(self, rank: int, message: ToSupervisor) -> None:
-        """Answer or record a rank's message."""
+        """Answer or record a message that a rank sent on its channel."""
 
     @abstractmethod
     def on_lost(self, rank: int, reason: str, tail: str) -> None:
-        """Handle the end of a rank's process."""
+        """Handle the end of a rank's process.
+
+        ``reason`` says how it ended. ``tail`` is the last output of the process.
+        """
+
+    @abstractmethod
+    def on_command(self, message: FromCommand) -> None:
+        """Handle a message about a rank's command."""
 
     @abstractmethod
     def on_not_up(self, reasons: Sequence[str]) -> None:
-        """Give up: hosts could not be started."""
+        """Give up: hosts could not be started.
+
+        Called once every other host is up. ``reasons`` has one text for each failed host.
+        """
 
     @abstractmethod
     def on_news(self, message: FromRoot) -> None:
-        """Forward boot progress and notices to the clients."""
+        """Send boot progress or a notice to the clients, for their users."""

@@ -1,7 +1,6 @@
 """Run a script's commands on every host; forward input and output.
 
-Local ranks are served through pipes, remote ranks through messages to their hosts. `ScriptRoot`
-decides what a rank's end means.
+`ScriptRoot` decides what a rank's end means.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from phalanx.distributed import RESTART_VARIABLES
-from phalanx.errors import say_refusal
 from phalanx.protocol.host import (
     CloseInput,
     CommandInput,
@@ -34,7 +32,7 @@ from phalanx.protocol.scripts import (
     Started,
 )
 
-from ..processes.streams import ForwardedPipe, InputLog, InputPipe
+from ..processes.streams import InputLog
 
 if TYPE_CHECKING:
     from ..hosts.host_set import HostSet
@@ -64,30 +62,24 @@ class Commands:
         self._n_restarts: dict[int, int] = {}  # by rank
         self._log = InputLog(hosts.ranks)
         self._n_taken = 0
-        self._inputs: dict[int, InputPipe] = {}  # of ranks of this host
-        self._outputs: dict[tuple[int, str], ForwardedPipe] = {}
-        self._sent = dict.fromkeys(hosts.remote, 0)  # bytes of input sent to each remote host
-        self._ended: set[int] = set()  # hosts that have the end of input
+        self._early: list[bytes] = []  # input that came before the start
         self._waited = set(hosts.ranks)  # ranks not known to run yet
-        self._asked: set[int] = set()  # remote ranks without an answer to their start yet
+        self._asked: set[int] = set()  # ranks without an answer to their start yet
         self._failures: dict[int, str] = {}  # by host: why its ranks cannot be started
         self._has_begun = False
         self._has_reported = False  # whether the failures were reported
-        hosts.take_commands(self._take)
 
     def start(self) -> None:
         """Start all commands without waiting for any of them."""
-        layout = self._hosts.layout
         self._said = {**self._hosts.master(), **self._options.env}
         for rank in self._hosts.ranks:
             if self._failures:
                 return
-            if layout.hosts[rank] in self._hosts.remote:
-                self._start_far(rank)
-            else:
-                self._start_here(rank)
+            self._start(rank)
         self._has_begun = True
-        self._feed_far()
+        for data in self._early:
+            self._hosts.take(CommandInput(data))
+        self._early.clear()
 
     @property
     def n_restarts(self) -> int:
@@ -101,44 +93,24 @@ class Commands:
         """
         self._n_restarts[rank] = self._n_restarts.get(rank, 0) + 1
         self._log.rejoin(rank)
-        if self._hosts.layout.hosts[rank] in self._hosts.remote:
-            self._start_far(rank)
-        else:
-            self._start_here(rank)
+        self._start(rank)
 
     def _variables(self, rank: int) -> dict[str, str]:
         """Return the variables that a rank gets besides the supervisor's own."""
         counts = self._n_restarts.get(rank, 0), self._options.max_restarts
         return {**self._said, **dict(zip(RESTART_VARIABLES, map(str, counts), strict=True))}
 
-    def _start_here(self, rank: int) -> None:
-        options = self._options
-        stdin = InputPipe(self._log, rank, self._on_input_progress)
-        stdout = ForwardedPipe(lambda data: self._tell(Output(rank, "stdout", data)))
-        stderr = ForwardedPipe(lambda data: self._tell(Output(rank, "stderr", data)))
-        try:
-            self._hosts.spawn_command(
-                rank, options.command, env=self._variables(rank), cwd=options.boot.cwd,
-                stdin=stdin, stdout=stdout, stderr=stderr,
-            )  # fmt: skip
-        except OSError as error:
-            self._fail(rank, say_refusal(error))
-            return
-        self._inputs[rank] = stdin
-        self._outputs[rank, "stdout"], self._outputs[rank, "stderr"] = stdout, stderr
-        stdin.feed()
-        self._runs(rank)
-
-    def _start_far(self, rank: int) -> None:
-        options = self._options
+    def _start(self, rank: int) -> None:
+        options, is_far = self._options, self._hosts.is_far(rank)
         self._asked.add(rank)
-        self._hosts.run_command(
+        self._hosts.take(
             RunCommand(
                 rank,
-                tuple(map(os_bytes, options.words)),
+                tuple(map(os_bytes, options.words if is_far else options.command)),
                 {os_bytes(name): os_bytes(value) for name, value in self._variables(rank).items()},
                 is_script_checked=options.is_script_checked,
                 python=os_bytes(options.boot.remote.python),
+                is_resolved=not is_far,
             )
         )
 
@@ -146,16 +118,18 @@ class Commands:
         is_first = rank in self._waited  # else it was started again
         self._waited.discard(rank)
         if is_first and not self._waited and not self._failures:
-            self._tell(Started(tuple(self._hosts.pid(r) for r in self._hosts.ranks)))
+            self._tell(Started(tuple(self._hosts.report(r).pid for r in self._hosts.ranks)))
         self._answered(rank)
 
     def _fail(self, rank: int, text: str) -> None:
+        self._hosts.statuses[rank] = 1  # no process runs
         if rank in self._n_restarts:
             self._answered(rank)
             self._on_not_restarted(rank, text)
             return
         host = self._hosts.layout.hosts[rank]
-        name = f"{self._hosts.layout.names[host]}: " if self._sent else ""
+        has_far = any(map(self._hosts.is_far, self._hosts.ranks))
+        name = f"{self._hosts.layout.names[host]}: " if has_far else ""
         is_first = not self._failures
         self._failures.setdefault(host, f"{name}{text}")
         if is_first:
@@ -175,49 +149,32 @@ class Commands:
     def input(self, data: bytes) -> None:
         """Send input to all ranks; empty ``data`` ends the input."""
         self._log.append(data)
-        for pipe in self._inputs.values():
-            pipe.feed()
-        self._feed_far()
-
-    def _feed_far(self) -> None:
-        for host in self._sent if self._has_begun else ():
-            while (piece := self._log.after(self._sent[host])) is not None:
-                self._hosts.command(host, CommandInput(bytes(piece)))
-                self._sent[host] += len(piece)
-            if self._log.is_ended and host not in self._ended:
-                self._ended.add(host)
-                self._hosts.command(host, CommandInput(b""))
+        if self._has_begun:
+            self._hosts.take(CommandInput(data))
+        else:
+            self._early.append(data)
 
     def _on_input_progress(self) -> None:
         if self._log.n_taken > self._n_taken:
             self._tell(InputTaken(self._log.n_taken - self._n_taken))
             self._n_taken = self._log.n_taken
         for rank, nbytes in self._log.laggards():
-            if rank in self._inputs:
-                self._inputs[rank].close()
-            else:
-                self._log.drop(rank)
-                self._hosts.command(self._hosts.layout.hosts[rank], CloseInput(rank))
+            self._log.drop(rank)
+            self._hosts.take(CloseInput(rank))
             self._tell(InputCut(rank, nbytes))
 
     def taken(self, message: OutputTaken) -> None:
         """Return credit to a rank: the launcher has handled this output."""
-        key = message.rank, message.stream
-        if key in self._outputs:
-            self._outputs[key].taken(message.cost)
-        elif 0 <= message.rank < len(self._hosts.ranks):
-            host = self._hosts.layout.hosts[message.rank]
-            if host in self._sent:
-                self._hosts.command(host, OutputDone(*key, message.cost))
+        if 0 <= message.rank < len(self._hosts.ranks):
+            self._hosts.take(OutputDone(message.rank, message.stream, message.cost))
 
     def ended(self, rank: int) -> None:
         """Record that a rank has ended and takes no more input."""
         self._log.drop(rank)
         self._answered(rank)
 
-    # -- other hosts --------------------------------------------------------------------------
-
-    def _take(self, message: FromCommand) -> None:
+    def hear(self, message: FromCommand) -> None:
+        """Handle a host's message about a rank's command."""
         rank = message.rank
         if isinstance(message, CommandOutput):
             self._tell(Output(rank, message.stream, message.data))

@@ -30,6 +30,7 @@ from phalanx.protocol import (
     ToSupervisor,
     say_late,
 )
+from phalanx.protocol.host import FromCommand, SignalRank
 from phalanx.protocol.os_text import encode_message
 from phalanx.protocol.scripts import (
     AllEnded,
@@ -252,7 +253,7 @@ class ScriptRoot(Root[ToScriptRoot]):
         if number in USER_SIGNALS:
             if self._has_begun:
                 for rank in self._attribution.running:
-                    self._host.signal(rank, number)
+                    self._host.take(SignalRank(rank, number))
             return
         self._is_forced = True
         if not self._has_begun:
@@ -305,7 +306,7 @@ class ScriptRoot(Root[ToScriptRoot]):
         else:
             self._unsent.append(message)
 
-    # -- the ranks (WorldEvents) --------------------------------------------------------------
+    # -- the ranks ----------------------------------------------------------------------------
 
     def on_message(self, rank: int, message: ToSupervisor) -> None:
         """Answer or record a rank's message."""
@@ -323,7 +324,7 @@ class ScriptRoot(Root[ToScriptRoot]):
 
         If the rank failed, start it again, or end the other ranks too (unless ``keep_going``).
         """
-        status = self._host.status(rank) or 0
+        status = self._host.statuses[rank] or 0
         self._commands.ended(rank)
         self._tell(RankEnded(rank, status, reason))
         if self._may_restart(rank, status):
@@ -403,6 +404,10 @@ class ScriptRoot(Root[ToScriptRoot]):
     def _awaited(self) -> tuple[int, ...]:
         return self._attribution.running
 
+    def on_command(self, message: FromCommand) -> None:
+        """Handle a message about a rank's command."""
+        self._commands.hear(message)
+
     def on_not_up(self, reasons: Sequence[str]) -> None:
         """Give up: hosts could not be started."""
         if not self._is_given_up:
@@ -434,7 +439,7 @@ class ScriptRoot(Root[ToScriptRoot]):
     async def _escalate(self, signals: Sequence[signal.Signals]) -> None:
         for number in signals:
             for rank in self._attribution.running:
-                self._host.signal(rank, number)
+                self._host.take(SignalRank(rank, number))
             await asyncio.sleep(self._boot.grace_s)
             if number == self._first_signal and self._attribution.running:
                 await self._say_late()
@@ -447,4 +452,4 @@ class ScriptRoot(Root[ToScriptRoot]):
 
     def _kill_rest(self) -> None:
         for rank in self._attribution.running:
-            self._host.signal(rank, signal.SIGKILL)
+            self._host.take(SignalRank(rank, signal.SIGKILL))

@@ -47,6 +47,7 @@ from phalanx.protocol import (
     TypeLine,
     WatchSamples,
 )
+from phalanx.protocol.host import FromCommand, ReleaseOutput, Spawn
 
 from ..engine.controller import Engines
 from ..hosts.samples import RankReader
@@ -86,7 +87,6 @@ class WorkspaceRoot(Root[ToRoot]):
             self._engines.names,
             self._rank_ending,
             self._backlog,
-            spawn=self._host.spawn,
             tell=self._tell,
         )
         self._answers = QueryService(
@@ -121,8 +121,9 @@ class WorkspaceRoot(Root[ToRoot]):
         if self._over.is_set():
             return
         self._engines.start_controller(self._boot.cwd, addresses)
-        for rank in range(self._boot.world.size):
-            self._host.spawn(rank)
+        for rank in self._host.ranks:
+            if not self._over.is_set():  # else a rank could not be started
+                self._host.take(Spawn(rank))
 
     def stop(self) -> None:
         """End the ranks in order, then the world.
@@ -251,14 +252,14 @@ class WorkspaceRoot(Root[ToRoot]):
         self._clients.answer(identity, answer)
         self._stalls.look()
 
-    # -- the ranks (WorldEvents) ---------------------------------------------------------------
+    # -- the ranks ---------------------------------------------------------------------------
 
     def on_message(self, rank: int, message: ToSupervisor) -> None:
         """Answer or record a rank's message."""
         if isinstance(message, Register):
             self._engines.register(rank, message.id)
         elif isinstance(message, EngineReady):
-            self._host.release_output(rank)
+            self._host.take(ReleaseOutput(rank))
             self._world.ranks.mark_ready(rank)
             if not self._restarts.on_ready(rank) and self._is_booted:
                 self._tell(self._booted())
@@ -292,13 +293,17 @@ class WorkspaceRoot(Root[ToRoot]):
         self._membership.mark_lost(rank, reason, end)
         reason = f"{reason}; {end}" if end else reason
         if not self._is_booted:
-            self._tell(BootFailed(f"rank {rank} {reason} while starting\n{tail}".rstrip()))
+            when = "" if "could not be started" in reason else " while starting"
+            self._tell(BootFailed(f"rank {rank} {reason}{when}\n{tail}".rstrip()))
             self.end()
             return
         host = self._host.layout.name_of(rank)
         self._tell(RankLost(rank, host, reason, tail, will_return))
         if will_return and self._restarts.claim(rank):
             self._tasks.spawn(self._restart_unasked(rank))
+
+    def on_command(self, message: FromCommand) -> None:
+        """Ignore a message about a command: ranks of a workspace run cells."""
 
     def on_not_up(self, reasons: Sequence[str]) -> None:
         """Give up: hosts could not be started."""

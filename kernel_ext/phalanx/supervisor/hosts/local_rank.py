@@ -1,0 +1,217 @@
+"""Keep the process, the channel and the values of one rank."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+from collections.abc import Callable
+
+import msgspec
+
+from phalanx.protocol import (
+    END_ASKED,
+    Activity,
+    Complete,
+    FrameReader,
+    Inspect,
+    Join,
+    RankAnswer,
+    ToRank,
+    ToSupervisor,
+    pack_frame,
+)
+from phalanx.protocol.host import FromHost, FromRankEnvelope, Looked
+
+from ..health.stacks import StackPipe
+from ..processes.child import ChildProcess
+from ..processes.system import is_stopped, rss_nbytes
+from .shared_memory import HostMemory
+
+log = logging.getLogger(__name__)
+
+# A rank with more unread messages than this takes none. A correct rank waits for one answer at a
+# time, and the largest (the shares of 1000 ranks) has about 0.5 MB.
+MOST_UNSENT_NBYTES = 1 << 20
+
+_DECODER = msgspec.msgpack.Decoder(ToSupervisor)
+
+
+class RankProcess:
+    """Process of one rank, its channel and its stack pipe.
+
+    ``say`` gets each message of the rank. ``pid`` is the process that speaks on the channel: the
+    child or one of its descendants, if a shell has started the program.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        process: ChildProcess,
+        channel: socket.socket,
+        stacks: StackPipe,
+        say: Callable[[FromHost], None],
+    ) -> None:
+        self._rank = rank
+        self.process = process
+        self._channel = channel
+        self._stacks = stacks
+        self._say = say
+        self.pid = process.pid
+        self.end_fd = -1  # writing end of the pipe that asks the rank to end by a byte
+        self.nonsense = ""  # why the process was killed, if it broke the protocol
+        self._reader = FrameReader()
+        self._unsent = bytearray()  # waits until the channel takes more
+        self._loop = asyncio.get_running_loop()
+        channel.setblocking(False)
+        self._loop.add_reader(channel, self._read)
+
+    def _read(self) -> None:
+        try:
+            data = self._channel.recv(1 << 16)
+            bodies = self._reader.feed(data)
+            messages = [_DECODER.decode(body) for body in bodies]
+        except BlockingIOError:
+            return
+        except (OSError, ValueError) as error:
+            # A rank runs our own code, so an invalid message means that the process is broken.
+            log.warning("rank %d: its channel failed: %s", self._rank, error)
+            data, messages = b"", []
+            if isinstance(error, ValueError):
+                self.nonsense = "said what its supervisor cannot understand (another phalanx?)"
+            self.process.kill()
+        for message in messages:
+            if isinstance(message, Join):
+                self.pid = message.pid
+            self._say(FromRankEnvelope(self._rank, message))
+        if not data:
+            self._loop.remove_reader(self._channel)
+
+    def send(self, message: ToRank) -> None:
+        """Send a message to the rank; dropped if the rank is gone."""
+        if self.nonsense or self._channel.fileno() < 0:  # it is being killed, or has ended
+            return
+        # A stopped rank asks for nothing, so its messages cannot become more and more. A rank that
+        # cannot run its control thread takes no orders for a while, and needs no old questions then.
+        is_full = len(self._unsent) > MOST_UNSENT_NBYTES
+        if is_full and isinstance(message, Complete | Inspect):
+            return
+        if is_full and isinstance(message, RankAnswer) and not is_stopped(self.pid):
+            self.nonsense = "did not take what its supervisor answered"
+            self.process.kill()
+            return
+        self._unsent += pack_frame(message)
+        self._write()
+
+    def _write(self) -> None:
+        """Send what the channel takes now; the rest follows."""
+        try:
+            while self._unsent:
+                del self._unsent[: self._channel.send(self._unsent)]
+        except BlockingIOError:
+            self._loop.add_writer(self._channel, self._write)
+            return
+        except OSError as error:  # the next read of the channel finds the cause
+            log.info("rank %d did not take an answer: %s", self._rank, error)
+            self._unsent.clear()
+        self._loop.remove_writer(self._channel)
+
+    async def look(self) -> Looked:
+        """Return whether the process is stopped (frozen), and its Python stacks.
+
+        The stacks are as `StackPipe.dump` returns them; "" for a stopped process.
+        """
+        if is_stopped(self.process.pid):
+            return Looked(True, "")
+        try:
+            # The child leads its own session. If ``getsid`` differs, the pid was reused by another
+            # process.
+            is_ours = os.getsid(self.pid) == self.process.pid
+        except OSError:
+            is_ours = False
+        return Looked(False, await self._stacks.dump(self.pid) if is_ours else None)
+
+    async def kill(self, timeout_s: float) -> bool:
+        """Kill the process and its group; wait until it is reaped.
+
+        Returns False if this takes longer than ``timeout_s``.
+        """
+        self.process.kill()
+        try:
+            await asyncio.wait_for(self.process.exited.wait(), timeout_s)
+        except asyncio.TimeoutError:
+            return False
+        return True
+
+    def ask_to_end(self) -> None:
+        """Ask the rank to interrupt its cell and to end.
+
+        The request does not depend on signals, for which cells may have their own handlers.
+        """
+        if self.end_fd >= 0:
+            with contextlib.suppress(BrokenPipeError):  # the rank has just ended
+                os.write(self.end_fd, END_ASKED)
+            os.close(self.end_fd)
+            self.end_fd = -1
+
+    def close(self) -> None:
+        """Read the last messages of the process that has ended, and close."""
+        self._read()  # aborted epochs, ended cells
+        self._loop.remove_reader(self._channel)
+        self._loop.remove_writer(self._channel)
+        self._channel.close()
+        self._stacks.close()
+        if self.end_fd >= 0:
+            os.close(self.end_fd)
+            self.end_fd = -1
+
+
+class LocalRank:
+    """One rank of this host, with its values in memory.
+
+    The values have the names of `RankReport`.
+    """
+
+    def __init__(self, rank: int, slot: int, memory: HostMemory) -> None:
+        self.rank = rank
+        self.slot = slot
+        self.child: RankProcess | None = None  # the newest process
+        self.shown_fd = -1  # output file, kept for replacements
+        self._memory = memory
+
+    @property
+    def pid(self) -> int:
+        """Return the id of the newest process; 0 if never started."""
+        return self.child.process.pid if self.child else 0
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the newest process has ended."""
+        return self.child is not None and self.child.process.status is not None
+
+    @property
+    def activity(self) -> Activity:
+        """Return which operations the rank is in."""
+        return self._memory.activity(self.slot)
+
+    @property
+    def doing(self) -> str:
+        """Describe the rank's operation; "" for none."""
+        return self._memory.doing(self.slot)
+
+    @property
+    def rss_nbytes(self) -> int:
+        """Return the rank's memory in use; 0 without a process."""
+        return rss_nbytes(self.pid)
+
+    @property
+    def shown_nbytes(self) -> int:
+        """Return how many bytes of output the rank has shown so far."""
+        return os.fstat(self.shown_fd).st_size if self.shown_fd >= 0 else 0
+
+    @property
+    def beats(self) -> int:
+        """Return the count of the rank's heartbeats; 0 if it has none."""
+        return self._memory.beats(self.slot)
