@@ -24,7 +24,7 @@ from phalanx.supervisor.health.stalls import Activity
 from phalanx.supervisor.hosts.samples import RemoteSampler, SampleAnswers
 from phalanx.supervisor.membership import WorldState
 from phalanx.supervisor.root import observers as observers_module
-from phalanx.supervisor.root.cells import CellTimeline
+from phalanx.supervisor.root.cell_history import CellTimeline
 from phalanx.supervisor.root.observers import INTERVAL_S, Samplers
 
 RANK = RankSample(0, 1, "idle", "", 0, 0, 0, 0)

@@ -44,7 +44,7 @@ from ..membership import WorldState
 
 if TYPE_CHECKING:
     from ..hosts.samples import RemoteSampler
-    from .cells import CellTimeline
+    from .cell_history import CellTimeline
 
 LOOK_EVERY_S = 0.05  # one poll reads two cache lines per rank; only while a cell is partly over
 

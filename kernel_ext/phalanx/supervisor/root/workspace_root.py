@@ -53,10 +53,11 @@ from ..engine.controller import Engines
 from ..hosts.samples import RankReader
 from ..membership import WorldState
 from ..runtime_dir import RecordFile
-from .cells import CellScheduler, QueryService, Question
+from .cells import CellScheduler
 from .clients import Clients
 from .ending import RankEnding
 from .observers import Samplers
+from .queries import QueryService, Question
 from .replacement import ReplacementBacklog, Restarts
 from .root import Root
 

@@ -1,0 +1,176 @@
+"""Answer clients' questions: the topology, stacks, traces, outputs and cells."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from itertools import combinations
+
+from phalanx.protocol import (
+    BootOptions,
+    CellStatusReply,
+    Failed,
+    FromRoot,
+    GetCellStatus,
+    GetOutput,
+    GetStacks,
+    GetTopology,
+    GetTrace,
+    LinkInfo,
+    OutputIs,
+    RankDeath,
+    RankInfo,
+    StacksAre,
+    TopologyIs,
+    TraceIs,
+    WorldTopology,
+)
+
+from ..hosts.host_set import HostSet
+from ..membership import WorldState
+from .cell_history import CellHistory, CellTimeline
+from .observers import RankInspector
+from .replacement import ReplacementBacklog
+
+log = logging.getLogger(__name__)
+Question = GetTopology | GetStacks | GetTrace | GetOutput | GetCellStatus
+
+
+def links_of(hosts: tuple[int, ...], transport: str) -> tuple[LinkInfo, ...]:
+    """Return the links between all ranks; ``hosts[r]`` is rank r's host.
+
+    Examples
+    --------
+    >>> [(link.a, link.b, link.transport) for link in links_of((0, 0, 1), "any")]
+    [(0, 1, 'arena'), (0, 2, 'tcp'), (1, 2, 'tcp')]
+    """
+    return tuple(
+        LinkInfo(a, b, "arena" if hosts[a] == hosts[b] and transport != "tcp" else "tcp")
+        for a, b in combinations(range(len(hosts)), 2)
+    )
+
+
+def topology_of(
+    options: BootOptions,
+    world: WorldState,
+    host: HostSet,
+    engines: Sequence[str],
+    times: CellTimeline,
+) -> WorldTopology:
+    """Describe the current topology."""
+    hosts = host.layout.hosts
+    cells = [times.running(rank) for rank in range(options.world.size)]
+    ranks = tuple(
+        RankInfo(
+            rank=rank,
+            host=hosts[rank],
+            pid=host.report(rank).pid,
+            state=world.state(rank) if world.ranks.is_ready(rank) else "starting",
+            engine=engines[rank],
+            # The cause of death, or the current operation.
+            detail=world.dead.get(rank)
+            or ("in recover" if rank in world.asking else host.report(rank).doing),
+            rss_nbytes=0 if rank in world.dead else host.report(rank).rss_nbytes,
+            cell=cells[rank][0],
+            cell_s=cells[rank][1],
+        )
+        for rank in range(options.world.size)
+    )
+    return WorldTopology(
+        name=options.world.name,
+        epoch=world.epoch,
+        hosts=host.infos,
+        ranks=ranks,
+        links=links_of(hosts, options.world.transport),
+    )
+
+
+class QueryService:
+    """Answer clients' questions from the state of the root."""
+
+    def __init__(
+        self,
+        options: BootOptions,
+        world: WorldState,
+        host: HostSet,
+        inspector: RankInspector,
+        engines: Sequence[str],
+        backlog: ReplacementBacklog,
+    ) -> None:
+        self.cells = CellHistory(world.ranks)
+        self._backlog = backlog
+        self._options = options
+        self._world = world
+        self._host = host
+        self._inspector = inspector
+        self._engines = engines
+        self._marks = dict.fromkeys(
+            range(options.world.size), 0
+        )  # bytes shown when the last owner left
+        self._is_end_seen = True  # whether the owner knows of the end of the last cell
+
+    def mark(self) -> None:
+        """Record the output and cell ends that the leaving owner has seen.
+
+        The next owner needs everything after this mark.
+        """
+        self._marks = {rank: self._host.report(rank).shown_nbytes for rank in self._marks}
+        self._is_end_seen = not self._world.unfinished()
+
+    def begin_cell(self, cell: str, ranks: tuple[int, ...], title: str) -> None:
+        """Record a cell that its owner is about to send."""
+        self.cells.begin(cell, ranks, title)
+        self._is_end_seen = True
+
+    async def answer(self, question: Question) -> FromRoot:
+        """Answer one question; return `Failed` on any error.
+
+        An error in an answer must not end the workspace.
+        """
+        try:
+            return await self._answer(question)
+        except Exception as error:
+            log.exception("a question could not be answered")
+            return Failed(question.id, f"the supervisor cannot tell: {error}")
+
+    async def _answer(self, question: Question) -> FromRoot:
+        if isinstance(question, GetTopology):
+            world, host = self._world, self._host
+            await host.refresh()
+            topology = topology_of(self._options, world, host, self._engines, self.cells.times)
+            return TopologyIs(question.id, topology)
+        if isinstance(question, GetStacks):
+            stacks = await self._inspector.stacks(question.ranks, is_twice=question.is_twice)
+            return StacksAre(question.id, stacks)
+        if isinstance(question, GetTrace):
+            return await self._trace(question)
+        if isinstance(question, GetOutput):
+            return await self._output(question)
+        ranks = self._world.ranks
+        return CellStatusReply(
+            question.id,
+            self.cells.unfinished(has_seen_all=self._is_end_seen),
+            self._marks,
+            tuple(
+                RankDeath(rank, self._host.layout.name_of(rank), reason, ranks.loss(rank).at_s)
+                for rank, reason in ranks.dead.items()
+            ),
+            self._backlog.returns,
+            self._backlog.every_start,
+            dict(self.cells.begun),
+        )
+
+    async def _trace(self, question: GetTrace) -> TraceIs:
+        """Read all flight recorders, each in the clock of its host."""
+        clocks, found = await self._host.traces()
+        records, dropped = zip(*found, strict=True)
+        now = time.monotonic_ns()
+        return TraceIs(question.id, now, clocks, self._host.layout.hosts, records, dropped)
+
+    async def _output(self, question: GetOutput) -> FromRoot:
+        if question.rank not in self._host.ranks:
+            return Failed(question.id, f"there is no rank {question.rank}")
+        piece = await self._host.read_shown(question.rank, question.since, question.max_lines)
+        left_out = piece.left_out_nbytes, piece.left_out_lines
+        return OutputIs(question.id, piece.text, piece.end, *left_out)
