@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.workspace import QuietView
+from phalanx.workspace import View
 from phalanx.workspace.output.events import Text
 from phalanx.workspace.output.printer import LONGEST_S, WINDOW_S, CellOutput, LineMerger
 
@@ -84,7 +84,7 @@ def test_lines_wait_as_long_as_ranks_were_apart():
     assert merger.next_due_s() == 9.0 + LONGEST_S
 
 
-class Rows(QuietView):
+class Rows(View):
     """Keep the lines that are shown."""
 
     def __init__(self):

@@ -22,7 +22,7 @@ from itertools import groupby
 from typing import Literal
 
 from .events import Clear, Display, Event, Text, is_image
-from .text import LINE_LIMIT, LineAssembler, LiveText, StreamName
+from .text import LINE_LIMIT, LineAssembler, StreamName
 from .view import View
 
 WINDOW_S = 0.1  # a line waits this long for the same line from other ranks
@@ -186,21 +186,15 @@ class CellOutput:
         self._now_s = 0.0
         self._assembler = LineAssembler()
         self._merger = LineMerger()
-        self._live = LiveText()
         self._bars: dict[int, str] = {}
         self._has_clears = False
-        self._stale: set[int] = set()  # ranks that drop unfinished lines at their next text
         self._next_bars_s = 0.0
         self._results: dict[int, Display] = {}
         self._view_due_s: float | None = None
 
     def text(self, event: Text, now_s: float) -> None:
         """Take a piece of a rank's output."""
-        if event.rank in self._stale:
-            self._stale.discard(event.rank)
-            self._assembler.forget(event.rank)
-        lines = self._assembler.feed(event.rank, event.stream, event.text)
-        for stream, line in self._live.take(event.rank, event.stream, lines):
+        for stream, line in self._assembler.take(event.rank, event.stream, event.text):
             printed = self._printed.get(hash((stream, line)))
             is_late = printed is not None and printed.n_of[event.rank] < printed.most
             self._merger.add(event.rank, stream, line, now_s, is_late=is_late)
@@ -211,11 +205,7 @@ class CellOutput:
             self._has_clears = True
             self._merger.add_event(event, f"clear {event.wait}", now_s)
             if self._view.shows_bars:
-                self._live.clear(event.rank, wait=event.wait)
-                if event.wait:
-                    self._stale.add(event.rank)
-                else:
-                    self._assembler.forget(event.rank)
+                self._assembler.clear(event.rank, wait=event.wait)
         elif event.is_result:
             self._results[event.rank] = in_bounds(event)
         elif is_image(event.data):
@@ -232,7 +222,7 @@ class CellOutput:
         self._now_s = now_s
         self._show(self._merger.due(running, now_s))
         if now_s >= self._next_bars_s:
-            bars = self._progress()
+            bars = self._assembler.bars()
             if bars != self._bars:
                 self._bars = bars
                 self._next_bars_s = now_s + BARS_INTERVAL_S
@@ -242,22 +232,14 @@ class CellOutput:
     def next_due_s(self) -> float | None:
         """Return when `show` has work even if no event comes."""
         times = [self._merger.next_due_s(), self._view_due_s]
-        if self._progress() != self._bars:
+        if self._assembler.bars() != self._bars:
             times.append(self._next_bars_s)
         return min((time for time in times if time is not None), default=None)
-
-    def _progress(self) -> dict[int, str]:
-        """Return the rewritten text of each rank, with progress bars below."""
-        live, bars = self._live.shown(), self._assembler.bars()
-        return {
-            rank: "\n".join(text[rank] for text in (live, bars) if rank in text)
-            for rank in sorted(live.keys() | bars.keys())
-        }
 
     def break_here(self) -> None:
         """Show everything, also unfinished lines, so that later output comes below."""
         self._show_all()
-        for rank, stream, line in (*self._live.finish(), *self._assembler.finish()):
+        for rank, stream, line in self._assembler.finish():
             self._merger.add(rank, stream, line, self._now_s)
         self._show_all()
 
