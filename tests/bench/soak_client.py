@@ -23,12 +23,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from support.inside import ask_root, root_pid
 
 from phalanx.protocol import GetStacks
-from phalanx.workspace import QuietView, Workspace
+from phalanx.workspace import View, Workspace
 
 _STOP = signal.SIGUSR1  # tells where the threads of a client are that does not answer
 
 
-class _Notices(QuietView):
+class _Notices(View):
     """Keeps our own lines, to explain a failure."""
 
     def __init__(self) -> None:

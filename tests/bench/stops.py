@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from common import arguments, median, print_machine, print_table, write_json
 
 from phalanx.errors import CellError
-from phalanx.workspace import QuietView, StreamName, Workspace
+from phalanx.workspace import StreamName, View, Workspace
 
 _DIFFER = "variables may differ; px.broadcast them before you go on"
 _WAIT_S = 120.0  # for anything that a machine with much else to do might delay
@@ -48,7 +48,7 @@ KINDS = {
 }
 
 
-class _View(QuietView):
+class _View(View):
     """Keeps the notices, and knows which ranks have made a step."""
 
     def __init__(self, n_ranks: int) -> None:

@@ -12,10 +12,10 @@ import sys
 import time
 
 from phalanx.errors import CellError, DistributedError
-from phalanx.workspace import QuietView, Workspace
+from phalanx.workspace import View, Workspace
 
 
-class _NoticesView(QuietView):
+class _NoticesView(View):
     """Keeps the notices of a cell."""
 
     def __init__(self):

@@ -21,9 +21,9 @@ pytestmark = pytest.mark.slow
 
 CLIENT = """
 import sys, threading
-from phalanx.workspace import QuietView, Workspace
+from phalanx.workspace import View, Workspace
 
-class Never(QuietView):
+class Never(View):
     def ask(self, question): return self
     def poll(self, timeout_s): return None
     def close(self): pass

@@ -8,10 +8,10 @@ from support.processes import wait_gone
 from support.promise import PATIENCE_S
 from support.waiting import wait_until
 
-from phalanx.workspace import QuietView
+from phalanx.workspace import View
 
 
-class Notices(QuietView):
+class Notices(View):
     """A view that keeps the notices."""
 
     def __init__(self):

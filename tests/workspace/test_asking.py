@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from phalanx.protocol import LineNeed, TypedLine
-from phalanx.workspace import QuietView
+from phalanx.workspace import View
 from phalanx.workspace.cells.prompting import PromptController
 
 
@@ -21,7 +21,7 @@ class FakePrompt:
         self.is_open = False
 
 
-class FakeView(QuietView):
+class FakeView(View):
     def __init__(self):
         self.shown = []
         self.prompts = []
@@ -158,7 +158,7 @@ def test_after_a_stop_nobody_is_asked(room):
 
 
 def test_a_front_end_without_input_refuses_all():
-    room = Room(QuietView())
+    room = Room(View())
     room.need(0)
     room.need(1, "name? ", is_command=False)
     room.step()

@@ -21,7 +21,7 @@ from phalanx.errors import CellError, DistributedError
 from phalanx.protocol import GetOutput
 from phalanx.supervisor import claim_name, find_record
 from phalanx.supervisor.runtime_dir import RecordFile
-from phalanx.workspace import QuietView, Workspace, list_workspaces, stop_workspace
+from phalanx.workspace import View, Workspace, list_workspaces, stop_workspace
 from phalanx.workspace.lifecycle import Lifecycle
 
 pytestmark = pytest.mark.slow
@@ -36,7 +36,7 @@ exec(sys.stdin.read())
 """
 
 
-class Shown(QuietView):
+class Shown(View):
     """Keeps what it is told."""
 
     def __init__(self) -> None:

@@ -20,7 +20,7 @@ from support.waiting import wait_until
 
 from phalanx.errors import CellError, DistributedError, RankFailure
 from phalanx.rank import fetch
-from phalanx.workspace import PendingCall, QuietView
+from phalanx.workspace import PendingCall, View
 from phalanx.workspace.cells.slot import CellRuns
 
 pytestmark = pytest.mark.slow
@@ -146,16 +146,16 @@ def test_ranks_are_named_as_for_a_cell(calm, notebook):
 
 
 def test_what_a_function_prints_is_shown(calm, notebook):
-    class View(QuietView):
+    class Lines(View):
         def lines(self, stream, lines):
             shown.extend(lines)
 
     shown = []
-    calm.make_view = View
+    calm.make_view = Lines
     try:
         calm.apply(notebook("def f(): print('said')"))
     finally:
-        calm.make_view = QuietView
+        calm.make_view = View
     assert {rank for ranks, text in shown for rank in ranks if text == "said"} == {0, 1, 2}
 
 
@@ -415,7 +415,7 @@ def test_a_call_waits_for_the_cell_that_runs_and_says_so(calm, notebook, gate):
         gate.open()
         assert call.end() == [0, 1, 2]
     finally:
-        calm.make_view = QuietView
+        calm.make_view = View
     running.end()
 
 
@@ -460,7 +460,7 @@ def test_a_stop_ends_a_call_that_waits_for_its_turn(calm, notebook, gate):
         with pytest.raises(KeyboardInterrupt):
             calm.apply(len, "a")
     finally:
-        calm.make_view = QuietView
+        calm.make_view = View
     gate.open()
     assert held.result() == [1] * 3
     assert calm.apply(len, "a") == [1] * 3

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from support.waiting import wait_until
 
-from phalanx.workspace import Display, QuietView
+from phalanx.workspace import Display, View
 from phalanx.workspace.cells.cell import Cell
 from phalanx.workspace.output.events import Clear, NoticeEvent, Text
 from phalanx.workspace.output.printer import LateOutput
 
 
-class Below(QuietView):
+class Below(View):
     """Notes what is shown."""
 
     def __init__(self) -> None:
@@ -86,7 +86,7 @@ def test_a_thread_that_prints_for_ever_is_bounded(below):
 
 
 def test_a_view_that_fails_ends_nothing(below, caplog):
-    class Broken(QuietView):
+    class Broken(View):
         def lines(self, stream, lines):
             msg = "broken"
             raise ValueError(msg)

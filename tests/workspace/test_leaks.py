@@ -16,7 +16,7 @@ from support.waiting import wait_until
 
 from phalanx.errors import RankFailure
 from phalanx.rank.output import WINDOW_NBYTES
-from phalanx.workspace import QuietView, Workspace
+from phalanx.workspace import View, Workspace
 
 pytestmark = pytest.mark.slow
 
@@ -141,7 +141,7 @@ for _ in range(30):
 """
 
 
-class LateView(QuietView):
+class LateView(View):
     """Draws nothing until a file is there."""
 
     def __init__(self, path):

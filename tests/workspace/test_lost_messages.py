@@ -15,13 +15,13 @@ from support.promise import BOUND_S, within
 from support.waiting import wait_until
 
 from phalanx.errors import CellError
-from phalanx.workspace import QuietView
+from phalanx.workspace import View
 
 COUNT = "n_runs = globals().get('n_runs', 0) + 1; n_runs"
 MEND_S = 6.0  # 2 s until a request is missed, 2 s more for its second copy, 1 s for lost output
 
 
-class Notices(QuietView):
+class Notices(View):
     def __init__(self):
         self.said = []
         self.shown = []

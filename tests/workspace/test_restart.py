@@ -16,7 +16,7 @@ from support.tiers import deep_but
 from support.waiting import wait_until
 
 from phalanx.errors import CellError, DistributedError, RankFailure
-from phalanx.workspace import QuietView, Workspace
+from phalanx.workspace import View, Workspace
 
 
 @pytest.fixture(scope="module", params=deep_but(["any"], ["any", "tcp"]))
@@ -31,7 +31,7 @@ def notices(ws):
     view = Notices()
     ws.make_view = lambda: view
     yield view.texts
-    ws.make_view = QuietView
+    ws.make_view = View
 
 
 @pytest.mark.parametrize("rank", [0, 3])

@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Sequence
 
 from phalanx.protocol import LineNeed, Step, StopReport, TypedLine
-from phalanx.workspace import Display, QuietView
+from phalanx.workspace import Display, View
 from phalanx.workspace.cells.cell import Cell
 from phalanx.workspace.cells.loop import run_cell
 from phalanx.workspace.cells.stopping import REACT_S, STEP_S
@@ -41,7 +41,7 @@ class FakePrompt:
         self.is_closed = True
 
 
-class FakeView(QuietView):
+class FakeView(View):
     """Keeps what is shown and answers from a list."""
 
     def __init__(self, answers: Sequence[str | None] = ()) -> None:
@@ -157,7 +157,7 @@ def test_a_prompt_is_taken_back_when_the_rank_that_asked_dies():
 def test_a_front_end_that_cannot_ask_frees_the_ranks():
     cell = start(1, NeedLine(0, NEED))
     ranks = FakeRanks(cell)
-    outcome = run_cell(cell, QuietView(), ranks)
+    outcome = run_cell(cell, View(), ranks)
     (message,) = ranks.sent
     assert "nobody can answer 'who? '" in message
     assert outcome.failures[0].ename == "RuntimeError"

@@ -15,12 +15,12 @@ from support.promise import BOUND_S, PATIENCE_S, SLOW_OPERATION_S, check, within
 from support.waiting import wait_until
 
 from phalanx.errors import DistributedError
-from phalanx.workspace import QuietView, Workspace
+from phalanx.workspace import View, Workspace
 from phalanx.workspace.connection.connect import start_root
 from phalanx.workspace.options import checked_options
 
 
-class Notices(QuietView):
+class Notices(View):
     """Keeps the notices; ``on_notice`` gets each of them as well."""
 
     def __init__(self, on_notice=lambda text: None):
@@ -83,7 +83,7 @@ def test_a_rank_that_works_and_ranks_that_wait_for_it(ws):
 
 
 def test_a_rank_that_asks(ws):
-    class Silent(QuietView):
+    class Silent(View):
         def ask(self, question):
             asked.set()
             return Prompt()

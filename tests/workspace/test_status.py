@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phalanx.protocol import HostInfo, RankInfo, WorldTopology
-from phalanx.workspace import QuietView
+from phalanx.workspace import View
 from phalanx.workspace.output.view import CellStatusLine, format_time, status_text
 
 
-class View(QuietView):
+class Status(View):
     shows_status = True
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ def world(**details):
 
 
 def test_a_short_cell_shows_and_asks_nothing():
-    view, asked = View(), []
+    view, asked = Status(), []
     status = CellStatusLine((0, 1), view, lambda: asked.append(1), 10.0)
     status.step({0, 1}, (), (), 10.99)
     status.close(11.0)
@@ -38,14 +38,14 @@ def test_a_short_cell_shows_and_asks_nothing():
 
 def test_a_view_without_a_place_asks_nothing():
     asked = []
-    status = CellStatusLine((0,), QuietView(), lambda: asked.append(1), 0.0)
+    status = CellStatusLine((0,), View(), lambda: asked.append(1), 0.0)
     assert status.next_due_s() is None
     status.step({0}, (), (), 99.0)
     assert asked == []
 
 
 def test_a_long_cell_is_told_twice_a_second_and_says_how_long_it_took():
-    view, asked = View(), []
+    view, asked = Status(), []
     status = CellStatusLine((0, 1, 2), view, lambda: asked.append(1), 0.0)
     status.step({0, 1, 2}, (), (), 1.0)
     status.step({0, 1, 2}, (), (), 1.1)
@@ -66,7 +66,7 @@ def test_a_long_cell_is_told_twice_a_second_and_says_how_long_it_took():
 
 def test_a_root_that_does_not_answer_is_asked_once():
     asked = []
-    status = CellStatusLine((0,), View(), lambda: asked.append(1), 0.0)
+    status = CellStatusLine((0,), Status(), lambda: asked.append(1), 0.0)
     for now_s in range(1, 9):
         status.step({0}, (), (), float(now_s))
     assert asked == [1]

@@ -16,7 +16,7 @@ from support.tiers import deep_but
 from support.waiting import wait_until
 
 from phalanx.errors import DistributedError
-from phalanx.workspace import QuietView, Workspace
+from phalanx.workspace import View, Workspace
 
 FREEZER = Path("/sys/fs/cgroup/freezer")
 
@@ -90,7 +90,7 @@ class FakePrompt:
         self.is_open = False
 
 
-class FakeView(QuietView):
+class FakeView(View):
     """Keeps the prompts and what was said; ``on_ask`` is called with each prompt."""
 
     def __init__(self, on_ask=lambda prompt: None):

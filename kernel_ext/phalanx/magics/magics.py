@@ -20,7 +20,7 @@ from phalanx.errors import CellError, DistributedError
 from phalanx.hosts import recognise_job
 from phalanx.protocol import name_ranks
 from phalanx.workspace import (
-    QuietView,
+    View,
     Workspace,
     format_workspaces,
     free_workspaces,
@@ -398,7 +398,7 @@ class DistributedMagics(Magics):  # type: ignore[misc]
         workspace = self._workspace
         try:
             with _in_users_words():
-                view = QuietView() if workspace is None else self._view(workspace)
+                view = View() if workspace is None else self._view(workspace)
                 debug_failed(workspace, error, view)
         except (DistributedError, TimeoutError, UsageError) as refusal:
             print(f"phalanx: {refusal}", file=sys.stderr)  # noqa: T201 - the answer

@@ -136,6 +136,12 @@ def _picture(event: Display) -> str:
     return f'<img src="data:{kind};base64,{data}" alt="{_ALT}" style="{style}"{size}>'
 
 
+def publish(place: str, data: Any, metadata: Any = None, *, is_update: bool = False) -> None:
+    """Show a MIME bundle in a display, or change the display."""
+    transient = {"display_id": place}
+    publish_display_data(data, metadata or {}, transient=transient, update=is_update)
+
+
 Place = str | Slot  # a display id of ours, or a slot in a grid
 Named = dict[tuple[int, str], Place]  # (rank, the rank's display id) -> place, of all cells
 
@@ -198,20 +204,18 @@ class Figures:
         if isinstance(place, Slot):
             self._fill(place, event)
             return
-        is_update = place is not None
         free = self._free[event.rank]
         while place is None and free:
-            first = free.popleft()
-            if isinstance(first, str):
-                place, is_update = first, True
+            if isinstance(first := free.popleft(), str):
+                place = first
             else:
                 self._fill(first, None)  # a grid is for pictures
+        is_update = place is not None
         if place is None:
             self.said((event.rank,))
-        place = place or str(uuid.uuid4())
+            place = str(uuid.uuid4())
         self._keep(event, place)
-        transient = {"display_id": place}
-        publish_display_data(event.data, event.metadata, transient=transient, update=is_update)
+        publish(place, event.data, event.metadata, is_update=is_update)
 
     def show_widget(self, event: Display, ranks: tuple[int, ...]) -> None:
         """Show a rank's widget in its place in a row.
@@ -230,17 +234,13 @@ class Figures:
             self._widget_rows.append(row)
             for places in row.values():
                 for place in places:
-                    publish_display_data({}, {}, transient={"display_id": place})
+                    publish(place, {})
         label, place = self._widget_rows[number][event.rank]
         text = (self._label((event.rank,)) + "Out:" * event.is_result).strip()
         if text:
-            publish_display_data(
-                {"text/plain": text}, {}, transient={"display_id": label}, update=True
-            )
+            publish(label, {"text/plain": text}, is_update=True)
         self._keep(event, place)
-        publish_display_data(
-            event.data, event.metadata, transient={"display_id": place}, update=True
-        )
+        publish(place, event.data, event.metadata, is_update=True)
 
     def show_picture(self, ranks: tuple[int, ...], event: Display) -> None:
         """Show a picture in its place, or in a shared grid."""
@@ -294,7 +294,7 @@ class Figures:
             if isinstance(place, Slot):
                 self._fill(place, None)
             else:
-                publish_display_data({}, {}, transient={"display_id": place}, update=True)
+                publish(place, {}, is_update=True)
 
     def refresh(self, now_s: float) -> float | None:
         """Draw the grids that are due; return the next due time."""
@@ -307,45 +307,49 @@ class Figures:
     def _draw(self, grid: Grid) -> None:
         del self._stale[grid.place]
         data = grid.bundle(self._label)
-        transient = {"display_id": grid.place}
-        publish_display_data(data, {}, transient=transient, update=grid.is_shown)
+        publish(grid.place, data, is_update=grid.is_shown)
         grid.is_shown = True
         if math.isfinite(self._now_s):  # otherwise this was the last drawing
             nbytes = len(data.get("text/html", ""))
             grid.due_s = self._now_s + max(REDRAW_S, nbytes / BYTES_PER_S)
 
 
-class KernelStatus:
+class Status:
+    """A status line that shows nothing.
+
+    For a pipe, a file, or a terminal that cannot erase a line.
+    """
+
+    is_shown = False  # whether `show` shows anything at all
+
+    def show(self, text: str) -> None:
+        """Show the line in place of the one before; empty text erases it if possible."""
+
+    def lift(self) -> None:
+        """Erase the line before other output is written."""
+
+
+class KernelStatus(Status):
     """A status line in a display of its own.
 
     Jupyter cannot remove one output, and an emptied one would stay in the saved notebook as an
-    output without data. So the last line stays.
+    output without data. So the last line stays. The same text again sends nothing.
     """
 
-    is_shown = True  # whether `show` shows anything at all
+    is_shown = True
 
     def __init__(self) -> None:
-        self._display_id = ""
+        self._place = str(uuid.uuid4())
         self._text = ""
 
     def show(self, text: str) -> None:
-        """Show the line in place of the one before.
-
-        The same text again, and empty text, send nothing.
-        """
-        if text in ("", self._text):
-            return
-        self._text = text
-        is_update = bool(self._display_id)
-        self._display_id = self._display_id or str(uuid.uuid4())
-        transient = {"display_id": self._display_id}
-        publish_display_data({"text/plain": text}, {}, transient=transient, update=is_update)
-
-    def lift(self) -> None:
-        """Do nothing: the line has a place of its own."""
+        """Show the line in place of the one before; empty text sends nothing."""
+        if text not in ("", self._text):
+            publish(self._place, {"text/plain": text}, is_update=bool(self._text))
+            self._text = text
 
 
-class TerminalStatus:
+class TerminalStatus(Status):
     """A status line at the bottom of a terminal.
 
     Code that writes to the terminal calls `lift` first.
@@ -357,10 +361,7 @@ class TerminalStatus:
         self._is_drawn = False
 
     def show(self, text: str) -> None:
-        """Write the line over the one before; empty text erases it.
-
-        The line is cut to the terminal's width.
-        """
+        """Write the line over the one before, cut to the terminal's width."""
         self.lift()
         if text:
             columns = shutil.get_terminal_size().columns
@@ -376,30 +377,15 @@ class TerminalStatus:
             self._is_drawn = False
 
 
-class NoStatus:
-    """Status line that shows nothing.
-
-    For a pipe, a file, or a terminal that cannot erase a line.
-    """
-
-    is_shown = False
-
-    def show(self, text: str) -> None:
-        """Drop the text."""
-
-    def lift(self) -> None:
-        """Do nothing."""
-
-
-def status_for(shell: Any) -> KernelStatus | TerminalStatus | NoStatus:
+def status_for(shell: Any) -> Status:
     """Make the status line that this shell can show."""
     if hasattr(shell, "kernel"):
         # papermill, nbclient and nbconvert take no input, and nobody watches. Their saved notebook
         # would keep an empty output for each line, because Jupyter cannot remove one output.
-        return KernelStatus() if shell.kernel._allow_stdin else NoStatus()
+        return KernelStatus() if shell.kernel._allow_stdin else Status()
     if sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb":
         return TerminalStatus()
-    return NoStatus()
+    return Status()
 
 
 class Sweeps:

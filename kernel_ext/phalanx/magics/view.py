@@ -15,7 +15,6 @@ from functools import partial
 from typing import Any, Literal, TypeVar
 
 import zmq
-from IPython.display import publish_display_data
 from jupyter_client.session import extract_header
 
 from phalanx.protocol import BootProgress, WorldTopology, format_ranks
@@ -26,17 +25,24 @@ from phalanx.workspace import (
     Display,
     OpenPrompt,
     Question,
-    QuietView,
     StreamName,
+    View,
     is_image,
 )
 
-from .tables import Figures, Named, status_for
+from .tables import Figures, Named, publish, status_for
 
 END_OF_INPUT = "\x04"  # a front end sends this for Ctrl-D, as ipykernel reads it
 
 Label = Literal["rank", "host", "none"]
 Error = TypeVar("Error", bound=BaseException)
+
+
+def write(stream: StreamName, text: str) -> None:
+    """Write text to this process's own stream at once."""
+    target = sys.stderr if stream == "stderr" else sys.stdout
+    target.write(text)
+    target.flush()
 
 
 class KernelPrompt:
@@ -84,7 +90,7 @@ class KernelPrompt:
         return (None if value == END_OF_INPUT else value,)
 
     def close(self) -> None:
-        """Leave the request open: the protocol cannot withdraw it."""
+        """Do nothing: the protocol cannot withdraw the request."""
 
 
 class TerminalPrompt:
@@ -104,8 +110,7 @@ class TerminalPrompt:
             silent = [*self._settings]
             silent[3] &= ~termios.ECHO
             termios.tcsetattr(self._stdin, termios.TCSADRAIN, silent)
-        sys.stdout.write(prompt)
-        sys.stdout.flush()
+        write("stdout", prompt)
 
     def poll(self, timeout_s: float) -> tuple[str | None] | None:
         """Return the line in a tuple once it came, otherwise None.
@@ -126,16 +131,7 @@ class TerminalPrompt:
         if self._settings is not None:
             termios.tcsetattr(self._stdin, termios.TCSADRAIN, self._settings)
             self._settings = None
-            sys.stdout.write("\n")
-            sys.stdout.flush()
-
-
-def open_prompt(shell: Any, prompt: str, password: bool) -> KernelPrompt | TerminalPrompt:
-    """Open a prompt in this shell; `CannotAsk` if it has no input."""
-    kernel = getattr(shell, "kernel", None)
-    if kernel is None:
-        return TerminalPrompt(prompt, password)
-    return KernelPrompt(kernel, prompt, password)
+            write("stdout", "\n")
 
 
 class BootLine:
@@ -208,7 +204,7 @@ def _prefix(label: Label, hosts: Mapping[int, str], ranks: tuple[int, ...]) -> s
     return f"[{', '.join(f'{host} {format_ranks(own)}' for host, own in by_host.items())}] "
 
 
-class NotebookView:
+class NotebookView(View):
     """Shows one cell in the shell where it was typed.
 
     Parameters
@@ -236,18 +232,18 @@ class NotebookView:
     ) -> None:
         self._shell = shell
         self.cell_number = cell_number
-        self._label = label
-        self._hosts = hosts or {}
+        self._prefix = partial(_prefix, label, hosts or {})
         self._figures = Figures(self._prefix, {} if named is None else named)
         self._has_grids = False
         self._ranks: tuple[int, ...] = ()
-        self._bars_id = ""
+        self._bars_place = str(uuid.uuid4())
+        self._has_bars = False
+        # A terminal has no place for progress bars: a bar's last state is printed as a line.
+        self.shows_bars = hasattr(shell, "kernel")
         self._status = status_for(shell)
-        self._prompt: OpenPrompt | None = None
+        self.shows_status = self._status.is_shown
+        self._prompt: TerminalPrompt | None = None
         self._cell: dict[str, Any] = {}  # header of the request of the notebook's cell
-
-    def _prefix(self, ranks: tuple[int, ...]) -> str:
-        return _prefix(self._label, self._hosts, ranks)
 
     def begin(self, ranks: tuple[int, ...]) -> None:
         """Note the notebook's cell, and whether pictures share grids.
@@ -261,25 +257,14 @@ class NotebookView:
 
     def later(self) -> LateView:
         """Return a view that shows late output below this cell."""
-        # A partial function: a bound method would keep the cell's figures in memory.
-        return LateView(self._shell, self._cell, partial(_prefix, self._label, self._hosts))
+        return LateView(self._shell, self._cell, self._prefix)
 
     def lines(self, stream: StreamName, lines: Sequence[tuple[tuple[int, ...], str]]) -> None:
         """Print lines, each with its ranks."""
         self._status.lift()
         for ranks, _ in lines:
             self._figures.said(ranks)
-        target = sys.stderr if stream == "stderr" else sys.stdout
-        target.write("".join(f"{self._prefix(ranks)}{line}\n" for ranks, line in lines))
-        target.flush()
-
-    @property
-    def shows_bars(self) -> bool:
-        """Whether progress bars can be drawn.
-
-        A terminal has no place for progress bars: the last state of a bar is printed as a line.
-        """
-        return hasattr(self._shell, "kernel")
+        write(stream, "".join(f"{self._prefix(ranks)}{line}\n" for ranks, line in lines))
 
     def bars(self, bars: Mapping[int, str]) -> None:
         """Draw progress bars in a display that is updated."""
@@ -290,11 +275,9 @@ class NotebookView:
             for rank, bar in bars.items()
             for line in bar.split("\n")
         )
-        is_update = bool(self._bars_id)
-        self._bars_id = self._bars_id or str(uuid.uuid4())
-        transient = {"display_id": self._bars_id}
         data = {"text/plain": text} if text else {}
-        publish_display_data(data, {}, transient=transient, update=is_update)
+        publish(self._bars_place, data, is_update=self._has_bars)
+        self._has_bars = True
 
     def display(self, ranks: tuple[int, ...], event: Display) -> None:
         """Show a value as text, or a figure below its ranks.
@@ -313,11 +296,11 @@ class NotebookView:
         if all(kind == "text/plain" for kind in event.data) and not event.display_id:
             self._figures.said(ranks)
             separator = "\n" if "\n" in text else " " * label.endswith(":")
-            self._print(f"{label}{separator}{text}\n")
+            write("stdout", f"{label}{separator}{text}\n")
             return
         if self._figures.is_new(event) and label.strip():
             self._figures.said(ranks)
-            self._print(f"{label.strip()}\n")
+            write("stdout", f"{label.strip()}\n")
         self._figures.show(event)
 
     def clear(self, event: Clear) -> None:
@@ -328,10 +311,6 @@ class NotebookView:
         """Draw pictures that are due; return the next due time."""
         return self._figures.refresh(now_s)
 
-    def _print(self, text: str) -> None:
-        sys.stdout.write(text)
-        sys.stdout.flush()
-
     def ask(self, question: Question) -> OpenPrompt:
         """Ask once for all ranks that wait, and name them."""
         who = f"[{format_ranks(question.ranks)}]"
@@ -339,32 +318,28 @@ class NotebookView:
         sys.stderr.flush()
         self._status.lift()
         self._figures.settle()
-        self._prompt = open_prompt(self._shell, f"{who} {question.prompt}", question.password)
-        return self._prompt
+        prompt = f"{who} {question.prompt}"
+        if (kernel := getattr(self._shell, "kernel", None)) is None:
+            self._prompt = TerminalPrompt(prompt, question.password)
+            return self._prompt
+        return KernelPrompt(kernel, prompt, question.password)
 
     def notice(self, text: str) -> None:
         """Print a notice of Phalanx."""
         self._status.lift()
         self._figures.settle()
-        sys.stderr.write(f"phalanx: {text}\n")
-        sys.stderr.flush()
-
-    @property
-    def shows_status(self) -> bool:
-        """Whether there is a place for a status line."""
-        return self._status.is_shown
+        write("stderr", f"phalanx: {text}\n")
 
     def status(self, text: str) -> None:
         """Show the status of a long cell.
 
         A terminal shows none while a prompt is open, because a person types on that line.
         """
-        if isinstance(self._prompt, TerminalPrompt) and self._prompt.is_open:
-            return
-        self._status.show(text)
+        if self._prompt is None or not self._prompt.is_open:
+            self._status.show(text)
 
 
-class LateView(QuietView):
+class LateView(View):
     """Shows output that ranks send after their cell has ended.
 
     In a notebook the output appears below that cell. The view sends to the front end itself,
@@ -403,10 +378,8 @@ class LateView(QuietView):
     def _print(self, stream: StreamName, text: str) -> None:
         if self._cell:
             self._send("stream", {"name": stream, "text": text})
-            return
-        target = sys.stderr if stream == "stderr" else sys.stdout
-        target.write(text)
-        target.flush()
+        else:
+            write(stream, text)
 
     def _send(self, kind: str, content: dict[str, Any]) -> None:
         kernel = self._shell.kernel

@@ -33,7 +33,7 @@ from .output.notices import (
 )
 from .output.printer import MAX_LINES
 from .output.text import StreamName
-from .output.view import CannotAsk, OpenPrompt, Question, QuietView, View, format_time
+from .output.view import CannotAsk, OpenPrompt, Question, View, format_time
 from .script import RootGone, RootSilent, Script, ScriptEvent, Woken
 from .trace import Trace, say_trace
 from .workspace import Workspace
@@ -55,7 +55,6 @@ __all__ = [
     "PendingCall",
     "Placement",
     "Question",
-    "QuietView",
     "RankDebuggers",
     "RankError",
     "RankResult",

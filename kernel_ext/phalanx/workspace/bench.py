@@ -47,14 +47,14 @@ from .cells.slot import CellRuns
 from .connection.transport import ctrl_c
 from .options import checked_whole
 from .output.events import Display
-from .output.view import QuietView
+from .output.view import View
 
 _LOOK_S = 0.2  # a waiting sweep checks this often whether it was stopped
 _MOST_S = 12.0  # longest time for one size: twice the 5 s of `sweep`, plus the checks
 _MOST_KEPT = 16  # sweeps kept per workspace
 
 
-class BenchView(QuietView):
+class BenchView(View):
     """Collects measurements from the displays of the ranks.
 
     Calls ``begun`` when the cell starts and ``limited`` with the limits of the machine.
@@ -351,7 +351,7 @@ class BandwidthBench:
         self.sweeps = (*self.sweeps, run)[-_MOST_KEPT:]
 
 
-class _LinksView(QuietView):
+class _LinksView(View):
     """Collects link measurements and progress from rank 0's displays."""
 
     def __init__(self, n_links: int, tell: Callable[[LinksProgress], None]) -> None:

@@ -19,7 +19,7 @@ from .lifecycle import Lifecycle
 from .options import checked_name
 from .output.events import Event, StopRequest
 from .output.notices import Ranks, chosen_ranks, is_one_rank
-from .output.view import QuietView, View
+from .output.view import View
 
 _PACKING = ("phalanx.", "cloudpickle")  # modules with frames that hold a value while it is packed
 
@@ -201,7 +201,7 @@ class RemoteCalls:
         """
         runner, chosen = self._life.up(), chosen_ranks(ranks, self._size)
         check = self._life.check_running
-        view = self._make_view() if block else QuietView()
+        view = self._make_view() if block else View()
         events: queue.SimpleQueue[Event] = queue.SimpleQueue()
 
         def run() -> Packed:

@@ -61,7 +61,7 @@ from .options import (
 )
 from .output.notices import Ranks, chosen_rank, chosen_ranks, is_one_rank
 from .output.printer import MAX_LINES
-from .output.view import QuietView, View
+from .output.view import View
 from .trace import Trace, merged
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class Workspace:
         self.name = connection.name
         self.size = connection.size
         self.threads_note = ""  # set by `start`: how the ranks of a host share its cores
-        self.make_view: Callable[[], View] = QuietView
+        self.make_view: Callable[[], View] = View
         self._life = Lifecycle(
             connection, is_kept=is_kept, notice=lambda text: self.make_view().notice(text)
         )

@@ -20,7 +20,7 @@ from phalanx.protocol import (
 )
 
 from ..output.notices import say_copied
-from ..output.view import QuietView, View
+from ..output.view import View
 
 
 class Parts(Protocol):
@@ -88,7 +88,7 @@ def _copy(runner: Parts, fresh: Sequence[Replaced], tell: Callable[[str], None])
     for source, ranks in by_source.items():
         task = CopyNames(source, tuple(ranks))
         try:
-            runner.part(task, (source, *ranks), QuietView())
+            runner.part(task, (source, *ranks), View())
             answers = runner.ask(tuple(ranks), GiveCopyReport())
         except DistributedError as error:
             tell(f"{name_ranks(ranks)} got nothing of rank {source}: {error}")

@@ -40,7 +40,7 @@ from ..connection.transport import SharedClient, SocketThread, ctrl_c
 from ..output.events import Event, Interrupted, Lost, NoticeEvent, OwnershipLost, StopRequest
 from ..output.notices import say_failed, say_joined, say_unasked, say_without
 from ..output.printer import MAX_LINES, LateOutput
-from ..output.view import QuietView, View
+from ..output.view import View
 from .attach import AttachSync
 from .cell import Call, Cell, FunctionCall, lost_of
 from .dispatch import Dispatch, ResendActions
@@ -258,7 +258,7 @@ class CellRunner:
                 if rank in self._lost:  # since the ranks were chosen
                     call.on_lost(self._lost[rank])
             outcome = run_cell(
-                call, QuietView(), self._dispatch, see=self._root.see, resend=self._resend_of(call)
+                call, View(), self._dispatch, see=self._root.see, resend=self._resend_of(call)
             )
         finally:
             self._dispatch.forget(call)
@@ -468,7 +468,7 @@ class CellRunner:
         self._is_stopped = lambda: not events.empty()
         try:
             while True:
-                self._settle(QuietView, view.notice)
+                self._settle(View, view.notice)
                 here, lost = self._announce(name, chosen, view, is_all=is_all)
                 if not self._has_replaced:
                     return here, lost
@@ -637,7 +637,7 @@ class CellRunner:
         """Call ranks; return the named values by rank."""
         chosen = self._ranks if ranks is None else ranks
         with self._slot.take(RunningCell(self._next("call"), chosen, "an exchange")):
-            self._settle(QuietView, tell)
+            self._settle(View, tell)
             lost = {rank: self._lost[rank] for rank in chosen if rank in self._lost}
             if lost and ranks is not None:
                 first = next(iter(lost.values()))
@@ -649,7 +649,7 @@ class CellRunner:
     def last_errors(self, ranks: tuple[int, ...] | None) -> list[RankError]:
         """Ask ranks for their last errors; see `Workspace.last_errors`."""
         errors = []
-        answers = self.call(ranks, GiveLastError(), QuietView().notice)
+        answers = self.call(ranks, GiveLastError(), View().notice)
         for rank, answer in sorted(answers.items()):
             found: ErrorOfCell | None = answer[""]
             if found is not None:

@@ -11,23 +11,28 @@ import contextlib
 import logging
 import math
 import queue
+import re
 import threading
 import time
 from bisect import bisect_right
-from collections import deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
-from itertools import groupby, takewhile
+from itertools import groupby
 from typing import Literal
 
 from .events import Clear, Display, Event, Text, is_image
-from .text import LINE_LIMIT, LineAssembler, LiveText, StreamName
+from .text import LINE_LIMIT, LineAssembler, StreamName
 from .view import View
 
 WINDOW_S = 0.1  # a line waits this long for the same line from other ranks
+LONGEST_S = 1.0  # the same, for lines that ranks print at different times
+WAITING_LINES = 20_000  # lines that wait at most, to bound memory
+KINDS = 1000  # kinds of lines whose waiting time is remembered
 
 MAX_LINES = 10_000  # shown per cell, so that the browser stays usable; the rank's log has the rest
 MAX_CHARACTERS = 10_000_000  # shown per cell, for the same reason
+UNEQUAL_LINES = 40_000  # lines that are remembered until every rank has printed them
 BARS_INTERVAL_S = 0.2  # draw progress at most five times a second
 
 
@@ -37,96 +42,130 @@ class MergedLine:
 
     For displays, ``events`` has them in order, and ``text`` is their kind. Displays of the same
     kind from several ranks are shown together; with ``is_one``, they are equal and shown once.
+    Lines of one ``kind`` differ only in their numbers, as those of a ``print`` in a loop do.
     """
 
     ranks: set[int]
     stream: StreamName | Literal["display"]
     text: str
     came_s: float
+    kind: str = ""  # of a line, with its stream
     events: list[Display | Clear] = field(default_factory=list)
     is_one: bool = False
 
 
-@dataclass
-class _Waiting:
-    """The numbers of the queued lines that have the same text."""
-
-    numbers: list[int] = field(default_factory=list)
-
-
 class LineMerger:
-    """Holds lines for up to `WINDOW_S` to merge ranks' equal lines.
+    """Holds lines for a short time to merge ranks' equal lines.
 
     Lines stand in one queue, in the order in which they are shown. A rank's line joins an equal
     line behind all lines of that rank, else it goes to the end: each rank's lines keep their order.
     Numbers of lines only grow, so a bisection finds the equal line.
+
+    A line waits for `WINDOW_S`. If a line of its kind was of one rank alone, it does not wait. If
+    ranks printed a line of its kind at different times, it waits for twice the difference.
     """
 
     def __init__(self) -> None:
         self._queue: deque[MergedLine] = deque()
+        self._late: list[MergedLine] = []  # shown before the queue
         self._first = 0  # number of the first line in the queue
         self._last_of_rank: dict[int, int] = {}
-        self._waiting: dict[tuple[str, str], _Waiting] = {}
+        self._waiting: dict[tuple[str, str], list[int]] = {}  # numbers, by stream and text
+        self._windows_s: dict[str, float] = {}  # by kind
 
-    def add(self, rank: int, stream: StreamName, text: str, now_s: float) -> None:
-        self._add(rank, stream, text, now_s)
+    def add(
+        self,
+        rank: int,
+        stream: StreamName | Literal["display"],
+        text: str,
+        now_s: float,
+        *,
+        is_late: bool = False,
+    ) -> MergedLine:
+        """Add a rank's line; ``is_late``: it repeats a line that was shown."""
+        behind = self._last_of_rank.get(rank, -1)
+        numbers = self._waiting.get((stream, text), [])
+        at = bisect_right(numbers, max(behind, self._first - 1))
+        if at < len(numbers):
+            number = numbers[at]
+            merged = self._queue[number - self._first]
+            merged.ranks.add(rank)
+            if merged.kind:
+                self.repeated(merged.kind, now_s - merged.came_s)
+            self._last_of_rank[rank] = number
+            return merged
+        kind = "" if stream == "display" else re.sub(r"\d+", "0", f"{stream} {text[:200]}")
+        merged = MergedLine({rank}, stream, text, now_s, kind)
+        if is_late and behind < self._first:
+            self._late.append(merged)  # so that the rank's next lines can join those in the queue
+            return merged
+        number = self._first + len(self._queue)
+        self._queue.append(merged)
+        self._waiting.setdefault((stream, text), []).append(number)
+        self._last_of_rank[rank] = number
+        return merged
 
     def add_event(
         self, event: Display | Clear, kind: str, now_s: float, *, is_one: bool = False
     ) -> None:
         """Add a rank's display or clear; merge it with its ``kind``."""
-        merged = self._add(event.rank, "display", kind, now_s)
+        merged = self.add(event.rank, "display", kind, now_s)
         merged.events.append(event)
         merged.is_one = is_one
 
-    def _add(
-        self, rank: int, stream: StreamName | Literal["display"], text: str, now_s: float
-    ) -> MergedLine:
-        behind = self._last_of_rank.get(rank, -1)
-        waiting = self._waiting.setdefault((stream, text), _Waiting())
-        at = bisect_right(waiting.numbers, max(behind, self._first - 1))
-        if at < len(waiting.numbers):
-            number = waiting.numbers[at]
-            merged = self._queue[number - self._first]
-            merged.ranks.add(rank)
-        else:
-            number = self._first + len(self._queue)
-            merged = MergedLine({rank}, stream, text, now_s)
-            self._queue.append(merged)
-            waiting.numbers.append(number)
-        self._last_of_rank[rank] = number
-        return merged
+    def repeated(self, kind: str, lag_s: float) -> None:
+        """Learn that a rank repeated a line of another rank after a time."""
+        before_s = self._windows_s.get(kind, 0.0)
+        self._windows_s[kind] = max(WINDOW_S, before_s, min(2 * lag_s, LONGEST_S))
 
     def due(self, running: Collection[int], now_s: float) -> list[MergedLine]:
         """Remove and return the lines to show now.
 
-        A line is due when every running rank has printed it, or when `WINDOW_S` is over.
+        A line is due when every running rank has printed it or a line below it, or when it has
+        waited for its time.
         """
-        ready = []
-        everyone = set(running)
-        while self._queue:
-            head = self._queue[0]
-            if not everyone <= head.ranks and now_s - head.came_s < WINDOW_S:
+        ready, self._late = self._late, []
+        if len(self._windows_s) > KINDS:
+            self._windows_s.clear()
+        while (due_s := self.next_due_s()) is not None:
+            behind = [rank for rank in running if self._last_of_rank.get(rank, -1) < self._first]
+            if behind and now_s < due_s and len(self._queue) <= WAITING_LINES:
                 break
-            ready.append(self._pop())
+            line = self._pop()
+            if line.kind and len(running) > len(line.ranks) == 1:
+                self._windows_s.setdefault(line.kind, 0.0)
+            ready.append(line)
         return ready
 
     def finish(self) -> list[MergedLine]:
         """Remove and return all lines."""
-        return [self._pop() for _ in range(len(self._queue))]
+        late, self._late = self._late, []
+        return [*late, *(self._pop() for _ in range(len(self._queue)))]
 
     def _pop(self) -> MergedLine:
         head = self._queue.popleft()
         self._first += 1
         key = head.stream, head.text
-        waiting = self._waiting[key]
-        if waiting.numbers[-1] < self._first:
+        if self._waiting[key][-1] < self._first:
             del self._waiting[key]
         return head
 
     def next_due_s(self) -> float | None:
         """Return when the oldest line is due; None without lines."""
-        return self._queue[0].came_s + WINDOW_S if self._queue else None
+        if not self._queue:
+            return None
+        head = self._queue[0]
+        return head.came_s + self._windows_s.get(head.kind, WINDOW_S)
+
+
+@dataclass
+class _Printed:
+    """How often ranks printed a line, and how often it is shown."""
+
+    n_of: Counter[int] = field(default_factory=Counter)  # by rank
+    most: int = 0  # of any rank
+    n_shown: int = 0
+    came_s: float = 0.0  # time of the last one that no other rank had printed
 
 
 class CellOutput:
@@ -140,25 +179,25 @@ class CellOutput:
     def __init__(self, view: View, max_lines: int = MAX_LINES) -> None:
         self._view = view
         self._max_lines = max_lines
-        self._n_lines = self._n_shown = self._n_characters = 0
+        self.n_hidden = 0  # lines that are not shown because of the limits
+        self._n_shown = self._n_characters = 0
+        self._printed: defaultdict[int, _Printed] = defaultdict(_Printed)  # by hash of a line
+        self._ranks: set[int] = set()  # that have run the cell
+        self._now_s = 0.0
         self._assembler = LineAssembler()
         self._merger = LineMerger()
-        self._live = LiveText()
         self._bars: dict[int, str] = {}
         self._has_clears = False
-        self._stale: set[int] = set()  # ranks that drop unfinished lines at their next text
         self._next_bars_s = 0.0
         self._results: dict[int, Display] = {}
         self._view_due_s: float | None = None
 
     def text(self, event: Text, now_s: float) -> None:
         """Take a piece of a rank's output."""
-        if event.rank in self._stale:
-            self._stale.discard(event.rank)
-            self._assembler.forget(event.rank)
-        lines = self._assembler.feed(event.rank, event.stream, event.text)
-        for stream, line in self._live.take(event.rank, event.stream, lines):
-            self._merger.add(event.rank, stream, line, now_s)
+        for stream, line in self._assembler.take(event.rank, event.stream, event.text):
+            printed = self._printed.get(hash((stream, line)))
+            is_late = printed is not None and printed.n_of[event.rank] < printed.most
+            self._merger.add(event.rank, stream, line, now_s, is_late=is_late)
 
     def display(self, event: Display | Clear, now_s: float) -> None:
         """Take a figure or a clear; keep a result for the end."""
@@ -166,11 +205,7 @@ class CellOutput:
             self._has_clears = True
             self._merger.add_event(event, f"clear {event.wait}", now_s)
             if self._view.shows_bars:
-                self._live.clear(event.rank, wait=event.wait)
-                if event.wait:
-                    self._stale.add(event.rank)
-                else:
-                    self._assembler.forget(event.rank)
+                self._assembler.clear(event.rank, wait=event.wait)
         elif event.is_result:
             self._results[event.rank] = in_bounds(event)
         elif is_image(event.data):
@@ -183,9 +218,11 @@ class CellOutput:
 
     def show(self, running: Collection[int], now_s: float) -> None:
         """Show the lines, figures and bars that are due."""
+        self._ranks.update(running)
+        self._now_s = now_s
         self._show(self._merger.due(running, now_s))
         if now_s >= self._next_bars_s:
-            bars = self._progress()
+            bars = self._assembler.bars()
             if bars != self._bars:
                 self._bars = bars
                 self._next_bars_s = now_s + BARS_INTERVAL_S
@@ -195,28 +232,15 @@ class CellOutput:
     def next_due_s(self) -> float | None:
         """Return when `show` has work even if no event comes."""
         times = [self._merger.next_due_s(), self._view_due_s]
-        if self._progress() != self._bars:
+        if self._assembler.bars() != self._bars:
             times.append(self._next_bars_s)
         return min((time for time in times if time is not None), default=None)
-
-    @property
-    def n_hidden(self) -> int:
-        """Return the number of lines not shown because of the limits."""
-        return self._n_lines - self._n_shown
-
-    def _progress(self) -> dict[int, str]:
-        """Return the rewritten text of each rank, with progress bars below."""
-        live, bars = self._live.shown(), self._assembler.bars()
-        return {
-            rank: "\n".join(text[rank] for text in (live, bars) if rank in text)
-            for rank in sorted(live.keys() | bars.keys())
-        }
 
     def break_here(self) -> None:
         """Show everything, also unfinished lines, so that later output comes below."""
         self._show_all()
-        for rank, stream, line in (*self._live.finish(), *self._assembler.finish()):
-            self._merger.add(rank, stream, line, 0.0)
+        for rank, stream, line in self._assembler.finish():
+            self._merger.add(rank, stream, line, self._now_s)
         self._show_all()
 
     def finish(self) -> None:
@@ -252,17 +276,34 @@ class CellOutput:
                 self._show_lines(stream, list(group))
 
     def _show_lines(self, stream: StreamName, lines: list[MergedLine]) -> None:
-        self._n_lines += len(lines)
-        lines = list(takewhile(self._fits, lines))
-        if lines:
-            self._view.lines(stream, [(tuple(sorted(line.ranks)), line.text) for line in lines])
+        shown = [(tuple(sorted(line.ranks)), line.text) for line in lines if self._fits(line)]
+        if shown:
+            self._view.lines(stream, shown)
 
     def _fits(self, line: MergedLine) -> bool:
-        if self._n_shown >= self._max_lines or self._n_characters >= MAX_CHARACTERS:
-            return False
-        self._n_shown += 1
-        self._n_characters += len(line.text)
-        return True
+        """Return whether to show a line; count it unless another rank printed it earlier."""
+        key = hash((line.stream, line.text))
+        printed = self._printed[key]
+        printed.n_of.update(line.ranks)
+        number = max(printed.n_of[rank] for rank in line.ranks)
+        is_new = number > printed.most
+        fits = self._n_characters < MAX_CHARACTERS
+        if is_new:
+            fits = fits and self._n_shown < self._max_lines
+            printed.most, printed.came_s = number, line.came_s
+            printed.n_shown += fits
+            self._n_shown += fits
+            self.n_hidden += not fits
+        else:
+            self._merger.repeated(line.kind, line.came_s - printed.came_s)
+            is_shown = number <= printed.n_shown
+            self.n_hidden += is_shown and not fits
+            fits = fits and is_shown
+        self._n_characters += len(line.text) * fits
+        is_equal = all(printed.n_of[rank] == printed.most for rank in self._ranks)
+        if is_equal or len(self._printed) > UNEQUAL_LINES:
+            del self._printed[key]
+        return fits
 
     def _show_display(self, ranks: Collection[int], event: Display | Clear) -> None:
         if isinstance(event, Clear):

@@ -8,7 +8,7 @@ the title or colour other ranks' lines. The work per character and the memory pe
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -100,17 +100,16 @@ class Colours:
         words = iter(parameters.replace(":", ";").split(";"))
         for word in words:
             number = int(word or 0)
+            rest = _rest(words) if number in {38, 48} else []
             if number == 0:
                 self._on.clear()
             elif number in _OFF:
                 for what in _OFF[number]:
                     self._on.pop(what, None)
-            elif number in {38, 48}:
-                self._on["fg" if number == 38 else "bg"] = ";".join([word, *_rest(words)])
-            elif 30 <= number <= 37 or 90 <= number <= 97:
-                self._on["fg"] = word
-            elif 40 <= number <= 47 or 100 <= number <= 107:
-                self._on["bg"] = word
+            elif 30 <= number <= 38 or 90 <= number <= 97:
+                self._on["fg"] = ";".join([word, *rest])
+            elif 40 <= number <= 48 or 100 <= number <= 107:
+                self._on["bg"] = ";".join([word, *rest])
             elif number < 10:
                 self._on[str(number)] = word
 
@@ -165,7 +164,12 @@ class _PartialLine:
 
 
 class LineAssembler:
-    r"""Keeps the unfinished line of each rank's stdout and stderr.
+    r"""Keeps the text of ranks that may still change.
+
+    That is the unfinished line of each stream, and the last lines of ranks that use
+    ``clear_output``. A notebook cannot remove lines it has shown. So these lines are held back and
+    drawn in the place of progress bars. They become normal lines when nothing can clear them any
+    more.
 
     Examples
     --------
@@ -174,11 +178,43 @@ class LineAssembler:
     (['one'], ['two'])
     >>> lines.feed(1, "stderr", "\r10%\r20%"), lines.bars()
     ([], {1: '20%'})
+    >>> for loss in ("0.9", "0.5"):
+    ...     lines.clear(0, wait=True)
+    ...     assert lines.take(0, "stdout", f"{loss}\n") == []
+    >>> lines.bars(), lines.finish()
+    ({0: '0.5', 1: '20%'}, [(0, 'stdout', '0.5'), (1, 'stderr', '20%')])
     """
 
     def __init__(self) -> None:
         self._unfinished: dict[tuple[int, StreamName], _PartialLine] = {}
         self._colours: dict[tuple[int, StreamName], Colours] = {}
+        self._held: dict[int, list[tuple[StreamName, str]]] = {}  # since a rank's last clear
+        self._stale: set[int] = set()  # ranks whose next text clears what is held
+
+    def take(self, rank: int, stream: StreamName, text: str) -> list[tuple[StreamName, str]]:
+        """Add text; return the complete lines that nothing can clear."""
+        if rank in self._stale:
+            self.clear(rank, wait=False)
+        lines = [(stream, line) for line in self.feed(rank, stream, text)]
+        held = self._held.get(rank)
+        if held is None:
+            return lines
+        held += lines
+        return self._held.pop(rank) if len(held) > MAX_LINES else []
+
+    def clear(self, rank: int, *, wait: bool) -> None:
+        """Clear what a rank printed since its last clear.
+
+        ``wait``: clear at the rank's next text.
+        """
+        held = self._held.setdefault(rank, [])
+        if wait:
+            self._stale.add(rank)
+            return
+        self._stale.discard(rank)
+        held.clear()
+        for key in [key for key in self._unfinished if key[0] == rank]:
+            del self._unfinished[key]
 
     def feed(self, rank: int, stream: StreamName, text: str) -> list[str]:
         """Add text; return the lines now complete, without newlines."""
@@ -195,99 +231,25 @@ class LineAssembler:
         return lines
 
     def bars(self) -> dict[int, str]:
-        """Return the current progress bar of each rank that draws one."""
-        return {
-            rank: line.shown()
-            for (rank, _), line in sorted(self._unfinished.items())
-            if line.is_bar and line.shown()
-        }
-
-    def forget(self, rank: int) -> None:
-        """Drop the unfinished lines of a rank that cleared its output."""
-        for key in [key for key in self._unfinished if key[0] == rank]:
-            del self._unfinished[key]
+        """Return the held lines of each rank, with its progress bar below."""
+        texts = {rank: [line for _, line in held] for rank, held in self._held.items() if held}
+        bars = sorted(item for item in self._unfinished.items() if item[1].is_bar)
+        for rank, bar in {rank: text for (rank, _), line in bars if (text := line.shown())}.items():
+            texts.setdefault(rank, []).append(bar)
+        return {rank: "\n".join(lines) for rank, lines in sorted(texts.items())}
 
     def finish(self) -> list[tuple[int, StreamName, str]]:
-        """Remove and return the unfinished lines, ordered by rank."""
-        rest = [(key, line.shown()) for key, line in sorted(self._unfinished.items())]
+        """Remove and return held and unfinished lines, ordered by rank."""
+        rest = [(rank, *line) for rank, held in sorted(self._held.items()) for line in held]
+        for held in self._held.values():
+            held.clear()
+        for key, line in sorted(self._unfinished.items()):
+            if text := line.shown():
+                rest.append((*key, self._coloured(key, text)))
         self._unfinished.clear()
-        return [(*key, self._coloured(key, line)) for key, line in rest if line]
+        return rest
 
     def _coloured(self, key: tuple[int, StreamName], line: str) -> str:
         if "\x1b" not in line and key not in self._colours:
             return line
         return self._colours.setdefault(key, Colours()).of(line)
-
-
-@dataclass
-class _Area:
-    """The lines a rank may still clear.
-
-    ``is_stale``: the rank's next text replaces them.
-    """
-
-    lines: list[tuple[StreamName, str]] = field(default_factory=list)
-    is_stale: bool = False
-
-
-class LiveText:
-    """Holds the last lines of ranks that use ``clear_output``.
-
-    A notebook cannot remove lines it has shown. So these lines are held back and drawn in the place
-    of progress bars. They become normal lines when nothing can clear them any more.
-
-    Examples
-    --------
-    >>> live = LiveText()
-    >>> for loss in ("0.9", "0.5"):
-    ...     live.clear(0, wait=True)
-    ...     assert live.take(0, "stdout", [loss]) == []
-    >>> live.shown(), live.finish()
-    ({0: '0.5'}, [(0, 'stdout', '0.5')])
-    """
-
-    def __init__(self) -> None:
-        self._areas: dict[int, _Area] = {}
-
-    def clear(self, rank: int, *, wait: bool) -> None:
-        """Clear what a rank printed since its last clear.
-
-        ``wait``: clear at the rank's next text.
-        """
-        area = self._areas.setdefault(rank, _Area())
-        area.is_stale = wait
-        if not wait:
-            area.lines.clear()
-
-    def take(
-        self, rank: int, stream: StreamName, lines: Sequence[str]
-    ) -> list[tuple[StreamName, str]]:
-        """Take printed lines; return those to show as normal lines."""
-        came = [(stream, line) for line in lines]
-        area = self._areas.get(rank)
-        if area is None:
-            return came
-        if area.is_stale:
-            area.lines.clear()
-            area.is_stale = False
-        area.lines += came
-        return self._areas.pop(rank).lines if len(area.lines) > MAX_LINES else []
-
-    def shown(self) -> dict[int, str]:
-        """Return the held text of each rank."""
-        return {
-            rank: "\n".join(line for _, line in area.lines)
-            for rank, area in sorted(self._areas.items())
-            if area.lines
-        }
-
-    def finish(self) -> list[tuple[int, StreamName, str]]:
-        """Remove and return all held lines."""
-        rest = [
-            (rank, stream, line)
-            for rank, area in sorted(self._areas.items())
-            for stream, line in area.lines
-        ]
-        for area in self._areas.values():
-            area.lines.clear()
-        return rest

@@ -62,26 +62,18 @@ class OpenPrompt(Protocol):
         """Take the question back."""
 
 
-class View(Protocol):
-    """Interface of a front end that shows a cell's events.
+class View:
+    """A front end that shows a cell's events; this one drops them.
 
     All methods are called on the thread that runs the cell.
     """
 
-    @property
-    def cell_number(self) -> int:
-        """Number of the notebook's cell; 0: code of a call."""
+    shows_status = False  # whether `status` shows anything; if not, skip its queries
+    shows_bars = False  # whether `bars` shows progress during the cell; if not, delay nothing
+    cell_number = 0  # number of the notebook's cell; 0: code of a call
 
     def begin(self, ranks: tuple[int, ...]) -> None:
         """Learn which ranks run the cell; called once, first."""
-
-    @property
-    def shows_status(self) -> bool:
-        """Whether `status` shows anything; if not, skip its queries."""
-
-    @property
-    def shows_bars(self) -> bool:
-        """Whether `bars` shows progress during the cell; if not, delay nothing."""
 
     def lines(self, stream: StreamName, lines: Sequence[tuple[tuple[int, ...], str]]) -> None:
         """Show whole lines, each with the ranks that printed it."""
@@ -103,9 +95,12 @@ class View(Protocol):
 
         ``now_s`` of infinity draws everything.
         """
+        return None
 
     def ask(self, question: Question) -> OpenPrompt:
         """Ask a person; raise `CannotAsk` if nobody can answer."""
+        msg = f"nobody can answer {question.prompt!r} here: this cell runs without a front end"
+        raise CannotAsk(msg)
 
     def notice(self, text: str) -> None:
         """Show a one-line message of Phalanx."""
@@ -118,47 +113,6 @@ class View(Protocol):
 
         Any thread may call the returned view.
         """
-
-
-class QuietView:
-    """A view that drops everything, for cells that run without a person."""
-
-    shows_status = False
-    shows_bars = False
-    cell_number = 0
-
-    def begin(self, ranks: tuple[int, ...]) -> None:
-        """Do nothing."""
-
-    def lines(self, stream: StreamName, lines: Sequence[tuple[tuple[int, ...], str]]) -> None:
-        """Drop the lines."""
-
-    def bars(self, bars: Mapping[int, str]) -> None:
-        """Drop the progress bars."""
-
-    def display(self, ranks: tuple[int, ...], event: Display) -> None:
-        """Drop the display."""
-
-    def clear(self, event: Clear) -> None:
-        """Do nothing, as nothing was shown."""
-
-    def refresh(self, now_s: float) -> float | None:
-        """Draw nothing; return None."""
-        return None
-
-    def ask(self, question: Question) -> OpenPrompt:
-        """Raise `CannotAsk`."""
-        msg = f"nobody can answer {question.prompt!r} here: this cell runs without a front end"
-        raise CannotAsk(msg)
-
-    def notice(self, text: str) -> None:
-        """Drop the notice."""
-
-    def status(self, text: str) -> None:
-        """Drop the status."""
-
-    def later(self) -> View | None:
-        """Return None: drop late output."""
         return None
 
 
