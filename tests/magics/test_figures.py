@@ -61,7 +61,7 @@ def png(rank, data, *, name="", is_update=False, is_result=False):
 
 def show(figures, *events):
     for event in events:
-        figures.show_picture((event.rank,), event)
+        figures.show(event, (event.rank,))
 
 
 def test_pictures_stand_side_by_side_and_equal_ones_once(screen, figures):

@@ -69,12 +69,14 @@ class Slot:
 class Grid:
     """Figures that share one display.
 
-    ``number`` counts the grids of a cell from 1.
+    ``number`` counts the grids of a cell from 1. ``is_alone``: the display is for one figure, which
+    need not be a picture.
     """
 
     number: int
     place: str  # the display id
     is_folded: bool
+    is_alone: bool = False
     slots: list[Slot] = field(default_factory=list)
     is_shown: bool = False
     due_s: float = 0.0  # earliest time of the next drawing
@@ -142,8 +144,11 @@ def publish(place: str, data: Any, metadata: Any = None, *, is_update: bool = Fa
     publish_display_data(data, metadata or {}, transient=transient, update=is_update)
 
 
-Place = str | Slot  # a display id of ours, or a slot in a grid
-Named = dict[tuple[int, str], Place]  # (rank, the rank's display id) -> place, of all cells
+def _slot_alone(rank: int) -> Slot:
+    return Slot(Grid(0, str(uuid.uuid4()), is_folded=False, is_alone=True), (rank,))
+
+
+Named = dict[tuple[int, str], Slot]  # (rank, the rank's display id) -> place, of all cells
 
 
 class Figures:
@@ -167,20 +172,20 @@ class Figures:
     def __init__(self, label: Callable[[tuple[int, ...]], str], named: Named) -> None:
         self._label = label
         self._named = named
-        self._shown: dict[int, dict[Place, None]] = defaultdict(dict)  # in order
-        self._free: dict[int, deque[Place]] = defaultdict(deque)
+        self._shown: dict[int, dict[Slot, None]] = defaultdict(dict)  # in order
+        self._free: dict[int, deque[Slot]] = defaultdict(deque)
         self._grids: list[Grid] = []
         self._stale: dict[str, Grid] = {}  # by display id, the oldest first
         self._stands_at: dict[int, int] = {}  # rank -> number of the grid its last output is at
         self._n_pictures = 0
-        self._widget_rows: list[dict[int, tuple[str, str]]] = []  # rank -> places of label, widget
+        self._widget_rows: list[dict[int, tuple[Slot, Slot]]] = []  # rank -> label, widget
         self._n_widgets: dict[int, int] = defaultdict(int)
         self._now_s = 0.0
 
     def is_new(self, event: Display) -> bool:
         """Whether `show` gives this figure a new place."""
         is_known = event.is_update or (event.rank, event.display_id) in self._named
-        return not is_known and not any(isinstance(p, str) for p in self._free[event.rank])
+        return not is_known and not any(slot.grid.is_alone for slot in self._free[event.rank])
 
     def said(self, ranks: tuple[int, ...]) -> None:
         """Note that these ranks show something below all grids so far."""
@@ -196,26 +201,23 @@ class Figures:
         for grid in [grid for grid in self._stale.values() if not grid.is_shown]:
             self._draw(grid)
 
-    def show(self, event: Display) -> None:
-        """Show a figure in its place, or below everything."""
-        place = self._named.get((event.rank, event.display_id))
-        if place is None and event.is_update:
+    def show(self, event: Display, picture_of: tuple[int, ...] = ()) -> None:
+        """Show a figure in its place, or below everything.
+
+        A picture of the ranks ``picture_of`` shares a grid with other pictures.
+        """
+        slot = self._named.get((event.rank, event.display_id))
+        if slot is None and event.is_update:
             return  # the figure to update was never shown
-        if isinstance(place, Slot):
-            self._fill(place, event)
-            return
-        free = self._free[event.rank]
-        while place is None and free:
-            if isinstance(first := free.popleft(), str):
-                place = first
-            else:
-                self._fill(first, None)  # a grid is for pictures
-        is_update = place is not None
-        if place is None:
-            self.said((event.rank,))
-            place = str(uuid.uuid4())
-        self._keep(event, place)
-        publish(place, event.data, event.metadata, is_update=is_update)
+        if slot is None:
+            slot = self._free_slot(event.rank, is_picture=bool(picture_of))
+            if slot is None and picture_of:
+                slot = self._slot_in_grid(picture_of)
+            elif slot is None:
+                self.said((event.rank,))
+                slot = _slot_alone(event.rank)
+            self._keep(event, slot)
+        self._fill(slot, event)
 
     def show_widget(self, event: Display, ranks: tuple[int, ...]) -> None:
         """Show a rank's widget in its place in a row.
@@ -230,34 +232,29 @@ class Figures:
         self._n_widgets[event.rank] += 1
         if number == len(self._widget_rows):
             self.said(ranks)
-            row = {rank: (str(uuid.uuid4()), str(uuid.uuid4())) for rank in ranks}
-            self._widget_rows.append(row)
-            for places in row.values():
-                for place in places:
-                    publish(place, {})
-        label, place = self._widget_rows[number][event.rank]
+            self._widget_rows.append(
+                {rank: (_slot_alone(rank), _slot_alone(rank)) for rank in ranks}
+            )
+            for slots in self._widget_rows[-1].values():
+                for slot in slots:
+                    self._fill(slot, None)
+        label, slot = self._widget_rows[number][event.rank]
         text = (self._label((event.rank,)) + "Out:" * event.is_result).strip()
         if text:
-            publish(label, {"text/plain": text}, is_update=True)
-        self._keep(event, place)
-        publish(place, event.data, event.metadata, is_update=True)
+            publish(label.grid.place, {"text/plain": text}, is_update=True)
+        self._keep(event, slot)
+        self._fill(slot, event)
 
-    def show_picture(self, ranks: tuple[int, ...], event: Display) -> None:
-        """Show a picture in its place, or in a shared grid."""
-        free = self._free[event.rank]
-        if event.is_update or (event.rank, event.display_id) in self._named:
-            self.show(event)
-            return
-        place = free[0] if free else self._new_slot(ranks)
-        if isinstance(place, str):
-            self.show(event)
-            return
-        if free:
-            free.popleft()
-        self._fill(place, event)
-        self._keep(event, place)
+    def _free_slot(self, rank: int, *, is_picture: bool) -> Slot | None:
+        free = self._free[rank]
+        while free:
+            slot = free.popleft()
+            if is_picture or slot.grid.is_alone:
+                return slot
+            self._fill(slot, None)  # a grid is for pictures
+        return None
 
-    def _new_slot(self, ranks: tuple[int, ...]) -> Slot:
+    def _slot_in_grid(self, ranks: tuple[int, ...]) -> Slot:
         behind = max(self._stands_at.get(rank, 0) for rank in ranks)
         grid = next((grid for grid in self._grids[behind:] if len(grid.slots) < FULL), None)
         if grid is None:
@@ -272,29 +269,31 @@ class Figures:
         return slot
 
     def _fill(self, slot: Slot, event: Display | None) -> None:
-        slot.event = event
-        self._stale[slot.grid.place] = slot.grid
+        grid = slot.grid
+        if grid.is_alone:  # sent at once, so that its data need no memory
+            data, metadata = (event.data, event.metadata) if event is not None else ({}, {})
+            publish(grid.place, data, metadata, is_update=grid.is_shown)
+            grid.is_shown = True
+        else:
+            slot.event = event
+            self._stale[grid.place] = grid
 
-    def _keep(self, event: Display, place: Place) -> None:
+    def _keep(self, event: Display, slot: Slot) -> None:
         if event.display_id:
-            self._named[event.rank, event.display_id] = place
+            self._named[event.rank, event.display_id] = slot
             while len(self._named) > MAX_NAMED:
                 del self._named[next(iter(self._named))]
-        self._shown[event.rank][place] = None
+        self._shown[event.rank][slot] = None
 
     def clear(self, rank: int, *, wait: bool) -> None:
         """Free a rank's places; without ``wait`` also empty them at once."""
-        places, self._shown[rank] = self._shown[rank], {}
-        self._free[rank].extend(places)
-        for key in [key for key, place in self._named.items() if place in places]:
+        slots, self._shown[rank] = self._shown[rank], {}
+        self._free[rank].extend(slots)
+        for key in [key for key, slot in self._named.items() if slot in slots]:
             del self._named[key]
-        if wait:
-            return
-        for place in places:
-            if isinstance(place, Slot):
-                self._fill(place, None)
-            else:
-                publish(place, {}, is_update=True)
+        if not wait:
+            for slot in slots:
+                self._fill(slot, None)
 
     def refresh(self, now_s: float) -> float | None:
         """Draw the grids that are due; return the next due time."""

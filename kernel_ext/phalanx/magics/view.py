@@ -286,7 +286,7 @@ class NotebookView(View):
         """
         self._status.lift()
         if self._has_grids and is_image(event.data):
-            self._figures.show_picture(ranks, event)
+            self._figures.show(event, ranks)
             return
         if self._has_grids and WIDGET in event.data:
             self._figures.show_widget(event, self._ranks)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextvars import ContextVar
@@ -47,6 +48,7 @@ class PublishThread(IOPubThread):  # type: ignore[misc]
             self.subscribed.set_result(None)
 
 
+COUNTED_CELLS = 8
 MESSAGE_NBYTES = 1024  # size of a message without its content
 
 # Characters per message. A long text goes out in pieces, each sent before the next one is made. So
@@ -70,7 +72,8 @@ def note_outgoing(
     client compares the number with what has come: a broken connection may have lost some.
     """
     send = session.send
-    shown = _Counts()
+    shown: Counter[Any] = Counter()  # messages of each of the last cells
+    lock = threading.Lock()  # threads of a cell may outlive the cell
     pid = os.getpid()
 
     def send_noted(
@@ -103,13 +106,16 @@ def note_outgoing(
             metadata = {**(metadata or {}), "phalanx": ours}
         sent = send(stream, msg_or_type, content, parent, ident, buffers, track, header, metadata)
         if "end" in ours:  # only now: an end that counts it must not overtake it
-            shown.add(request)
+            with lock:
+                shown[request] += 1
+                if len(shown) > COUNTED_CELLS:
+                    del shown[next(iter(shown))]
         if "sent" in ours:
             window.wait()
         return sent
 
     session.send = send_noted
-    return lambda request: shown.of(_parent_id(request))
+    return lambda request: shown[_parent_id(request)]
 
 
 def _send_in_child(kind: str, content: Message) -> None:
@@ -152,29 +158,6 @@ class _ChildLines:
         with self._lock:
             text, self._unfinished = self._unfinished, ""
             _write_all(self._fd, text)
-
-
-class _Counts:
-    """Count the messages that each of the last cells has shown.
-
-    Threads of a cell may outlive the cell.
-    """
-
-    KEPT = 8
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._counts: dict[Any, int] = {}
-
-    def add(self, cell: Any) -> None:
-        with self._lock:
-            self._counts[cell] = self._counts.get(cell, 0) + 1
-            if len(self._counts) > self.KEPT:
-                del self._counts[next(iter(self._counts))]
-
-    def of(self, cell: Any) -> int:
-        with self._lock:
-            return self._counts.get(cell, 0)
 
 
 def _parent_id(parent: Message | None) -> Any:

@@ -30,9 +30,7 @@ def chosen_ranks(ranks: Any, size: int) -> tuple[int, ...] | None:
     if ranks is None:
         return None
     if isinstance(ranks, slice):
-        ranks = _sliced(
-            ranks, size, ":".join("" if at is None else str(at) for at in _parts(ranks))
-        )
+        ranks = _sliced(ranks, size)
     several = ranks if isinstance(ranks, Iterable) and not isinstance(ranks, str) else (ranks,)
     try:
         chosen = tuple(sorted({operator.index(rank) for rank in several}))  # accepts numpy integers
@@ -49,14 +47,9 @@ def chosen_ranks(ranks: Any, size: int) -> tuple[int, ...] | None:
     return chosen
 
 
-def _parts(ranks: slice) -> tuple[Any, ...]:
-    """Return the parts of a slice as written: without step if None."""
-    ends = (ranks.start, ranks.stop)
-    return ends if ranks.step is None else (*ends, ranks.step)
-
-
-def _sliced(ranks: slice, size: int, text: str) -> range:
-    """Return the ranks that a slice selects; ``text`` is its notation."""
+def _sliced(ranks: slice, size: int) -> range:
+    parts = (ranks.start, ranks.stop, *(() if ranks.step is None else (ranks.step,)))
+    text = ":".join("" if part is None else str(part) for part in parts)
     try:
         taken = range(size)[ranks]
     except TypeError:
@@ -124,34 +117,25 @@ def parse_ranks(text: str, size: int) -> tuple[int, ...]:
     """
     ranks: set[int] = set()
     for part in text.split(","):
-        if ":" in part:
-            ranks.update(_sliced(_slice(part, text), size, part.strip()))
-            continue
         first, dash, last = part.strip().partition("-")
         try:
-            low = int(first)
-            high = int(last) if dash else low
-        except ValueError:
+            if ":" in part:
+                ends = [int(word) if word.strip() else None for word in part.split(":")]
+                named: range | slice = slice(*ends)
+            else:
+                named = range(int(first), int(last if dash else first) + 1)
+        except (ValueError, TypeError):  # not numbers, or too many of them
             msg = f"ranks are written like 0,2-3 or ::2; {text!r} is not"
             raise ValueError(msg) from None
-        if high < low:
-            msg = f"the ranks {part.strip()!r} run backwards; write {high}-{low}"
+        if isinstance(named, slice):
+            ranks.update(_sliced(named, size))
+            continue
+        if not named:
+            msg = f"the ranks {part.strip()!r} run backwards; write {last.strip()}-{first.strip()}"
             raise ValueError(msg)
-        for rank in (low, high):
-            if not 0 <= rank < size:
-                msg = f"there is no rank {rank}: the ranks are 0 to {size - 1}"
-                raise ValueError(msg)
-        ranks.update(range(low, high + 1))
+        chosen_ranks((named[0], named[-1]), size)
+        ranks.update(named)
     return tuple(sorted(ranks))
-
-
-def _slice(part: str, text: str) -> slice:
-    try:
-        numbers = [int(word) if word.strip() else None for word in part.split(":")]
-        return slice(*numbers)
-    except (ValueError, TypeError):  # not numbers, or too many of them
-        msg = f"ranks are written like 0,2-3 or ::2; {text!r} is not"
-        raise ValueError(msg) from None
 
 
 def _was(reason: str) -> str:
