@@ -1,4 +1,4 @@
-"""Decide when a cell may begin, and free the ranks of those that cannot."""
+"""Decide when a cell may begin, and free ranks of lost cells."""
 
 from __future__ import annotations
 
