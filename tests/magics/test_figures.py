@@ -189,9 +189,9 @@ def test_figures_wait_for_those_of_other_ranks_in_the_order_of_lines():
     merger = LineMerger()
     for rank in range(2):
         merger.add(rank, "stdout", "step", 0.0)
-        merger.add_event(png(rank, "AA"), "image", 0.0)
-        merger.add_event(Clear(rank, True), "clear", 0.0)
-    merger.add_event(png(0, "BB"), "image", 0.0)
+        merger.add(rank, "display", "image", 0.0).events.append(png(rank, "AA"))
+        merger.add(rank, "display", "clear", 0.0).events.append(Clear(rank, True))
+    merger.add(0, "display", "image", 0.0).events.append(png(0, "BB"))
     due = merger.due({0, 1}, 0.0)
     assert [(line.text, sorted(line.ranks), len(line.events)) for line in due] == [
         ("step", [0, 1], 0),

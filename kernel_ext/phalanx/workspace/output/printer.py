@@ -34,14 +34,15 @@ MAX_LINES = 10_000  # shown per cell, so that the browser stays usable; the rank
 MAX_CHARACTERS = 10_000_000  # shown per cell, for the same reason
 UNEQUAL_LINES = 40_000  # lines that are remembered until every rank has printed them
 BARS_INTERVAL_S = 0.2  # draw progress at most five times a second
+EQUAL = "equal "  # begins the text of a display that is shown once
 
 
 @dataclass
 class MergedLine:
     """A line and the ranks that printed it, or grouped displays.
 
-    For displays, ``events`` has them in order, and ``text`` is their kind. Displays of the same
-    kind from several ranks are shown together; with ``is_one``, they are equal and shown once.
+    For displays, ``events`` has them in order. Displays of several ranks with the same ``text`` are
+    shown together, and equal ones (`EQUAL`) are shown once.
     Lines of one ``kind`` differ only in their numbers, as those of a ``print`` in a loop do.
     """
 
@@ -51,7 +52,6 @@ class MergedLine:
     came_s: float
     kind: str = ""  # of a line, with its stream
     events: list[Display | Clear] = field(default_factory=list)
-    is_one: bool = False
 
 
 class LineMerger:
@@ -82,7 +82,10 @@ class LineMerger:
         *,
         is_late: bool = False,
     ) -> MergedLine:
-        """Add a rank's line; ``is_late``: it repeats a line that was shown."""
+        """Add a rank's line or display; return what it was merged with.
+
+        ``is_late``: it repeats a line that was shown.
+        """
         behind = self._last_of_rank.get(rank, -1)
         numbers = self._waiting.get((stream, text), [])
         at = bisect_right(numbers, max(behind, self._first - 1))
@@ -104,14 +107,6 @@ class LineMerger:
         self._waiting.setdefault((stream, text), []).append(number)
         self._last_of_rank[rank] = number
         return merged
-
-    def add_event(
-        self, event: Display | Clear, kind: str, now_s: float, *, is_one: bool = False
-    ) -> None:
-        """Add a rank's display or clear; merge it with its ``kind``."""
-        merged = self.add(event.rank, "display", kind, now_s)
-        merged.events.append(event)
-        merged.is_one = is_one
 
     def repeated(self, kind: str, lag_s: float) -> None:
         """Learn that a rank repeated a line of another rank after a time."""
@@ -201,20 +196,20 @@ class CellOutput:
 
     def display(self, event: Display | Clear, now_s: float) -> None:
         """Take a figure or a clear; keep a result for the end."""
+        if isinstance(event, Display) and event.is_result:
+            self._results[event.rank] = in_bounds(event)
+            return
         if isinstance(event, Clear):
-            self._has_clears = True
-            self._merger.add_event(event, f"clear {event.wait}", now_s)
+            kind, self._has_clears = f"clear {event.wait}", True
             if self._view.shows_bars:
                 self._assembler.clear(event.rank, wait=event.wait)
-        elif event.is_result:
-            self._results[event.rank] = in_bounds(event)
         elif is_image(event.data):
-            self._merger.add_event(event, f"image {event.is_update}", now_s)
+            kind = f"image {event.is_update}"
         elif not (event.display_id or event.is_update or self._has_clears):
-            kind = f"equal {event.data!r} {event.metadata!r}"
-            self._merger.add_event(event, kind, now_s, is_one=True)
+            kind = f"{EQUAL}{event.data!r} {event.metadata!r}"
         else:  # a rank may change or clear it alone: never merged, so due at once
-            self._merger.add_event(event, f"rank {event.rank}", -math.inf)
+            kind, now_s = f"rank {event.rank}", -math.inf
+        self._merger.add(event.rank, "display", kind, now_s).events.append(event)
 
     def show(self, running: Collection[int], now_s: float) -> None:
         """Show the lines, figures and bars that are due."""
@@ -238,10 +233,10 @@ class CellOutput:
 
     def break_here(self) -> None:
         """Show everything, also unfinished lines, so that later output comes below."""
-        self._show_all()
+        self._show(self._merger.finish())
         for rank, stream, line in self._assembler.finish():
             self._merger.add(rank, stream, line, self._now_s)
-        self._show_all()
+        self._show(self._merger.finish())
 
     def finish(self) -> None:
         """Show the remaining output, then the results.
@@ -260,25 +255,15 @@ class CellOutput:
             self._view.display(tuple(ranks), event)
         self._view.refresh(math.inf)
 
-    def _show_all(self) -> None:
-        self._show(self._merger.finish())
-
     def _show(self, merged: list[MergedLine]) -> None:
         for stream, group in groupby(merged, key=lambda line: line.stream):
             if stream == "display":
-                for shown in group:
-                    if shown.is_one:
-                        self._show_display(shown.ranks, shown.events[0])
-                    else:
-                        for event in shown.events:
-                            self._show_display({event.rank}, event)
-            else:
-                self._show_lines(stream, list(group))
-
-    def _show_lines(self, stream: StreamName, lines: list[MergedLine]) -> None:
-        shown = [(tuple(sorted(line.ranks)), line.text) for line in lines if self._fits(line)]
-        if shown:
-            self._view.lines(stream, shown)
+                for line in group:
+                    self._show_displays(line)
+                continue
+            shown = [(tuple(sorted(line.ranks)), line.text) for line in group if self._fits(line)]
+            if shown:
+                self._view.lines(stream, shown)
 
     def _fits(self, line: MergedLine) -> bool:
         """Return whether to show a line; count it unless another rank printed it earlier."""
@@ -305,11 +290,14 @@ class CellOutput:
             del self._printed[key]
         return fits
 
-    def _show_display(self, ranks: Collection[int], event: Display | Clear) -> None:
-        if isinstance(event, Clear):
-            self._view.clear(event)
-        else:
-            self._view.display(tuple(sorted(ranks)), in_bounds(event))
+    def _show_displays(self, line: MergedLine) -> None:
+        is_one = line.text.startswith(EQUAL)
+        for event in line.events[:1] if is_one else line.events:
+            if isinstance(event, Clear):
+                self._view.clear(event)
+            else:
+                ranks = tuple(sorted(line.ranks)) if is_one else (event.rank,)
+                self._view.display(ranks, in_bounds(event))
 
 
 def in_bounds(event: Display) -> Display:
@@ -324,33 +312,27 @@ def in_bounds(event: Display) -> Display:
 log = logging.getLogger(__name__)
 
 
-class _Place:
-    """Print the late output of one ended cell.
+@dataclass(eq=False)
+class _EndedCell:
+    """A cell that has ended, and its late output."""
 
-    Only the drawing thread of `LateOutput` uses this object.
-    """
+    view: View
+    ranks: tuple[int, ...]
+    output: CellOutput
+    is_full: bool = False
 
-    def __init__(self, view: View, ranks: tuple[int, ...], max_lines: int) -> None:
-        self._view = view
-        self._ranks = ranks
-        self._max_lines = max_lines
-        self._output: CellOutput | None = None  # made on first use: few cells need one
-        self._is_full = False
-
-    def show(self, event: Text | Display | None, now_s: float) -> float | None:
+    def show(self, event: Text | Display | None) -> float | None:
         """Take an event, show the due output, return the next due time."""
-        if self._output is None:
-            self._output = CellOutput(self._view, self._max_lines)
-        output = self._output
+        now_s = time.monotonic()
         if isinstance(event, Text):
-            output.text(event, now_s)
+            self.output.text(event, now_s)
         elif event is not None:
-            output.display(event, now_s)
-        output.show(self._ranks, now_s)
-        if output.n_hidden and not self._is_full:
-            self._is_full = True
-            self._view.notice("this cell goes on printing; %distributed output RANK shows it all")
-        return output.next_due_s()
+            self.output.display(event, now_s)
+        self.output.show(self.ranks, now_s)
+        if self.output.n_hidden and not self.is_full:
+            self.is_full = True
+            self.view.notice("this cell goes on printing; %distributed output RANK shows it all")
+        return self.output.next_due_s()
 
 
 class LateOutput:
@@ -363,7 +345,7 @@ class LateOutput:
     def __init__(self, max_lines: int = MAX_LINES) -> None:
         self._max_lines = max_lines
         self._lock = threading.Lock()
-        self._queue: queue.SimpleQueue[tuple[_Place, Text | Display]] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[tuple[_EndedCell, Text | Display]] = queue.SimpleQueue()
         self._is_drawing = False
 
     def of(self, view: View, ranks: tuple[int, ...]) -> Callable[[Event], None]:
@@ -371,46 +353,42 @@ class LateOutput:
 
         The cell ran on ``ranks``. ``view`` is used for these events only.
         """
-        place = _Place(view, ranks, self._max_lines)
+        cell = _EndedCell(view, ranks, CellOutput(view, self._max_lines))
 
         def take(event: Event) -> None:
             # Skip results and updates: they belong in the output that the cell has already shown.
-            if isinstance(event, Text) or (
-                isinstance(event, Display) and not (event.is_update or event.is_result)
+            if not isinstance(event, Text | Display) or (
+                isinstance(event, Display) and (event.is_update or event.is_result)
             ):
-                self._put(place, event)
+                return
+            with self._lock:
+                self._queue.put((cell, event))
+                if not self._is_drawing:
+                    threading.Thread(target=self._draw, name="phalanx-late", daemon=True).start()
+                    self._is_drawing = True
 
         return take
 
-    def _put(self, place: _Place, event: Text | Display) -> None:
-        with self._lock:
-            self._queue.put((place, event))
-            if not self._is_drawing:
-                threading.Thread(target=self._draw, name="phalanx-late", daemon=True).start()
-                self._is_drawing = True
-
     def _draw(self) -> None:
-        due_s: dict[_Place, float] = {}
+        due_s: dict[_EndedCell, float] = {}
         while True:
-            now_s = time.monotonic()
-            for place in [place for place, at_s in due_s.items() if at_s <= now_s]:
-                self._show(due_s, place, None)
             with self._lock:
                 if not due_s and self._queue.empty():
                     self._is_drawing = False
                     return
-            wait_s = max(0.0, min(due_s.values(), default=0.0) - time.monotonic())
-            with contextlib.suppress(queue.Empty):
-                self._show(due_s, *self._queue.get(timeout=wait_s))
-
-    def _show(
-        self, due_s: dict[_Place, float], place: _Place, event: Text | Display | None
-    ) -> None:
-        due_s.pop(place, None)
-        try:
-            next_s = place.show(event, time.monotonic())
-        except Exception:
-            log.exception("what a cell showed after its end cannot be shown")
-            return
-        if next_s is not None:
-            due_s[place] = next_s
+            cell = min(due_s, key=due_s.__getitem__, default=None)
+            event: Text | Display | None = None
+            wait_s = None if cell is None else due_s[cell] - time.monotonic()
+            if wait_s is None or wait_s > 0:
+                with contextlib.suppress(queue.Empty):
+                    cell, event = self._queue.get(timeout=wait_s)
+            if cell is None:
+                continue
+            due_s.pop(cell, None)
+            try:
+                next_s = cell.show(event)
+            except Exception:
+                log.exception("what a cell showed after its end cannot be shown")
+                continue
+            if next_s is not None:
+                due_s[cell] = next_s
