@@ -41,9 +41,9 @@ def show_error(
 
 
 def _is_only_printed(error: BaseException | None) -> bool:
-    """Whether IPython only prints an error: a group, or one whose class has no name.
+    """Whether IPython only prints an error, as it does with groups.
 
-    Raises what a metaclass raises when it is asked for the name.
+    It does so, too, if the class has no name. A metaclass may raise when asked for the name.
     """
     groups = getattr(builtins, "BaseExceptionGroup", ())  # from Python 3.11 on
     seen: set[int] = set()  # a chain may be a ring
