@@ -524,14 +524,25 @@ def test_errors_that_no_message_can_carry(ranks, code):
         "def _render_traceback_(self): raise SystemExit(3)",
         "def _render_traceback_(self): return [1, None]",
         "__cause__ = property(lambda self: 1 / 0)",
+        "__str__ = lambda self: BadText('its text')",
+        "metaclass=Nameless",
     ],
 )
 def test_an_error_whose_methods_raise_harms_no_later_error(ranks, body):
-    result = ranks.run(f"%%distributed\nclass Odd(Exception):\n    {body}\nraise Odd()")
+    odd = (
+        f"Exception, {body}): pass" if body.startswith("metaclass") else f"Exception):\n    {body}"
+    )
+    result = ranks.run(
+        "%%distributed\n"
+        "class BadText(str):\n    def __len__(self): raise OSError\n    __str__ = __len__\n"
+        "class Nameless(type):\n    __name__ = property(lambda kind: 1 / 0)\n"
+        f"class Odd({odd}\nraise Odd()"
+    )
     assert result.status == "error"
-    assert "Odd" in result.error + result.text
-    assert not own_frames(ANSI.sub("", result.text))
-    assert "unregistering" not in result.text
+    assert "ranks 0-1: Odd" in result.error
+    text = ANSI.sub("", result.text)
+    assert not own_frames(text)
+    assert "unregistering" not in text
     result = ranks.run("%%distributed\npx.all_sum('x')")
     assert result.error.startswith("ValueError: ")
     assert not own_frames(ANSI.sub("", result.text))
@@ -644,6 +655,29 @@ def test_forked_children_end_by_sigterm(ranks):
     with within(PATIENCE_S):
         result = ranks.run(f"%%distributed\n{code}")
     assert result.stdout.splitlines() == ["[0-1] -15", "[0-1] over"]
+
+
+def test_a_stop_interrupts_what_the_cell_has_started(ranks):
+    shell = "trap 'echo trapped; exit 7' INT; while :; do sleep 0.01; done"
+    code = (
+        f"{FORKS}import subprocess\n"
+        "def wait_long():\n"
+        "    try: time.sleep(600)\n"
+        "    except KeyboardInterrupt: sys.exit(8)\n"
+        "child = forks.Process(target=wait_long)\nchild.start()\n"
+        f'shell = subprocess.Popen(["sh", "-c", "echo go; {shell}"])\n'
+        "try: shell.wait()\n"
+        "except KeyboardInterrupt:\n"
+        "    child.join()\n"
+        "    print(shell.wait(), child.exitcode)\n    raise\n"
+    )
+    cell = ranks.submit(f"%%distributed --ranks 1\n{code}")
+    cell.until(lambda result: "go" in result.stdout)
+    with within(PATIENCE_S):
+        ranks.interrupt()
+        result = cell.result()
+    assert result.error.startswith("KeyboardInterrupt")
+    assert result.stdout.splitlines() == ["[1] go", "[1] trapped", "[1] 7 8"]
 
 
 def test_a_forked_child_that_reaches_the_end_of_its_cell_ends(ranks):

@@ -106,8 +106,11 @@ def test_cells_that_fail_leave_no_descriptors_for_the_garbage_collection(ws):
 
 def test_ranks_keep_nothing_of_what_they_print_and_display(ws):
     ws.run("print('seen')\nimport sys\nprint('error', file=sys.stderr)\ndisplay(1)\n2")
-    kept = "sum(map(len, getattr(get_ipython().history_manager, 'outputs', {}).values()))"
-    assert values(ws, kept) == ["0"] * 3
+    with pytest.raises(ZeroDivisionError):
+        ws.run("1 / 0")
+    for name in ("outputs", "exceptions"):
+        kept = f"sum(map(len, getattr(get_ipython().history_manager, '{name}', {{}}).values()))"
+        assert values(ws, kept) == ["0"] * 3
 
 
 @deep

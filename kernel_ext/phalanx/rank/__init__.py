@@ -39,7 +39,7 @@ from .debugger import (
     leave_debuggers,
     prepare_debuggers,
 )
-from .errors import BytesToText, cut, escape_surrogates, packs_anything, text_of
+from .errors import BytesToText, cut, escape_surrogates, name_of, packs_anything, text_of
 from .input import (
     CellInput,
     DebuggerStopped,
@@ -100,6 +100,7 @@ __all__ = [
     "leave_debuggers",
     "load_value",
     "map_block",
+    "name_of",
     "pack_call",
     "pack_values",
     "packs_anything",

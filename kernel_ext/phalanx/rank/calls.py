@@ -17,7 +17,7 @@ from types import FunctionType
 from typing import Any
 
 from .copying import ValuePickler
-from .errors import text_of
+from .errors import name_of, text_of
 
 Buffers = Sequence[Any]
 
@@ -146,7 +146,7 @@ def call_packed(buffers: Buffers, namespace: dict[str, Any]) -> list[Any]:
         try:
             return pack_value(value)
         except Exception as error:  # noqa: BLE001 - as above
-            what = f"the value, of type {type(value).__name__}, cannot be sent"
+            what = f"the value, of type {name_of(type(value))}, cannot be sent"
             raise _again(error, what) from None
     finally:
         for name, value in lent.items():

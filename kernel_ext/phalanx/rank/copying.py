@@ -22,7 +22,7 @@ from cloudpickle import Pickler as CloudPickler
 
 from phalanx.distributed import SealedPair
 
-from .errors import text_of
+from .errors import name_of, text_of
 
 _MAIN = "__main__"
 # Objects by which a dataclass marks its fields; each process has one of each.
@@ -460,4 +460,4 @@ def _load(namespace: Namespace, bound: set[str], parcel: _ParcelHeader, giver: S
 def _why(error: BaseException) -> str:
     text = text_of(error).strip().partition("\n")[0][:_WHY_CHARACTERS]
     text = text.encode(errors="backslashreplace").decode()  # surrogates cannot be sent as text
-    return text or type(error).__name__
+    return text or name_of(type(error))

@@ -46,9 +46,21 @@ def text_of(error: BaseException) -> str:
     'no'
     """
     try:
-        return str(error)
+        return str.__str__(str(error))  # a user's subclass of str has methods of its own
     except BaseException as refused:  # noqa: BLE001 - __str__ of a user's error may raise anything
-        return f"its text cannot be had: {type(refused).__name__}"
+        return f"its text cannot be had: {name_of(type(refused))}"
+
+
+def name_of(kind: type) -> str:
+    """Return a class's name, whatever its metaclass does.
+
+    Examples
+    --------
+    >>> name_of(ValueError)
+    'ValueError'
+    """
+    name: str = type.__dict__["__name__"].__get__(kind)
+    return name
 
 
 def packs_anything(pack: Callable[[Any], bytes]) -> Callable[[Any], bytes]:

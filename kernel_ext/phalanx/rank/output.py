@@ -156,21 +156,27 @@ class OutputRecord:
             punch(self._fd, _PUNCH_HOLE | _KEEP_SIZE, off(begin), off(length))
 
 
-class _NoOutputs(dict[int, list[Any]]):
+class _NoOutputs(dict[int, Any]):
     """Give a new list for each key and keep none."""
 
     def __missing__(self, key: int) -> list[Any]:
         return []
 
+    def __setitem__(self, key: int, value: Any) -> None:
+        pass
+
 
 def keep_no_outputs(shell: Any) -> None:
-    """Make IPython keep no copy of the output of cells.
+    """Make IPython keep no copy of the output and errors of cells.
 
     IPython 9 and later keep all output for `%notebook`: a rank grew by 185 bytes with each `print`.
+    They also format each error once more, and lose the error if its class or text raises then.
     """
     history = shell.history_manager
-    if hasattr(history, "outputs"):
-        history.outputs = _NoOutputs()
+    for name in ("outputs", "exceptions"):
+        if hasattr(history, name):
+            setattr(history, name, _NoOutputs())
+    shell._format_exception_for_storage = lambda *_, **__: {}
 
 
 def prepare_bars(has_widgets: Callable[[], bool]) -> None:

@@ -113,12 +113,12 @@ def launch_root(
             has_answered = bool(select.select([stdout], [], [], timeout_s)[0])
             line = stdout.readline() if has_answered else b""
         address = msgspec.json.decode(line, type=RootAddress)
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, msgspec.DecodeError):
         status = _end(popen, _END_S if has_answered else 0.0)
         with log:
             said = _last_output(status, log) or f"it said nothing for {timeout_s:g} s"
         msg = f"the supervisor did not start: {said}"
-        raise DistributedError(msg) from error
+        raise DistributedError(msg) from None
     except BaseException:
         popen.kill()
         popen.wait()

@@ -83,6 +83,7 @@ from phalanx.rank import (
     introduce,
     keep_no_outputs,
     leave_debuggers,
+    name_of,
     pack_values,
     packs_anything,
     prepare_bars,
@@ -296,7 +297,7 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
             self._debugger.end()  # a traced traceback takes seconds
         shown = show_error(shell, etype, error, traceback, tb_offset)
         if is_end:
-            name, text = etype.__name__, text_of(error)
+            name, text = name_of(etype), text_of(error)
             self._ended_in = {"ename": name, "evalue": text, "traceback": shown or []}
         return shown
 
@@ -307,7 +308,8 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         """
         if not (self._ended_in and issubclass(etype, KeyboardInterrupt)):
             lines = [lines] if isinstance(lines, str) else [*map(str, lines or ())]
-            self._plain_show_lines(etype, text_of(error), lines)
+            named = type(name_of(etype), (), {})  # a metaclass may give another name, or none
+            self._plain_show_lines(named, text_of(error), lines)
 
     def _perform(self, said: Any) -> dict[str, Any]:
         """Perform a task of the workspace, and return the reply."""
@@ -425,12 +427,16 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
             reply = self._in_plain_words(reply, last_error)
         except (KeyboardInterrupt, DebuggerStopped):
             signal.signal(signal.SIGINT, signal.SIG_IGN)
-            reply = self._failed("KeyboardInterrupt")
+            reply = self._failed("KeyboardInterrupt") | self._ended_in
         except bdb.BdbQuit:  # from a debugger that had stepped out of the cell
             reply = self._failed("BdbQuit", DEBUGGER_QUIT)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - of a signal handler, after the code
             signal.signal(signal.SIGINT, signal.SIG_IGN)
-            reply = self._in_plain_words(self._say_failed(error), last_error)
+            # Or of the cell's error itself, which ipykernel asks for its text and its class's name.
+            failed = self._reply("error") | self._ended_in
+            reply = self._in_plain_words(
+                failed if self._ended_in else self._say_failed(error), last_error
+            )
         finally:
             self._debugger.end()
             leave_debuggers(self.shell.user_ns, tracer)
@@ -503,9 +509,9 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         users = error.__traceback__
         while users is not None and is_own_frame(users):
             users = users.tb_next
-        reply = self._failed(type(error).__name__, text_of(error))
+        reply = self._failed(name_of(type(error)), text_of(error))
         if users is None:  # the error is in unpacking the call, or in a builtin function
-            self._plain_show_lines(type(error), error, reply["traceback"])
+            self._show_lines(type(error), error, reply["traceback"])
         else:
             try:
                 shown = show_error(self.shell, type(error), error, users, tb_offset=0)
@@ -579,7 +585,8 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         if code.strip() == POST_MORTEM:  # the debugged error stays the last error
             before.restore()
         elif before.is_replaced():
-            kind = getattr(getattr(sys, "last_type", None), "__name__", "")
+            last = getattr(sys, "last_type", None)
+            kind = "" if last is None else name_of(last)
             found = str(reply.get("ename", kind)), str(reply.get("evalue", ""))
             self.last_error = ErrorOfCell(cell, *found, cell)
         elif self.last_error is not None:
@@ -600,7 +607,7 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
         self.shell._showtraceback(type(error), error, [f"UsageError: {error}"])
 
     def _failed_in(self, error: BaseException) -> dict[str, Any]:
-        return self._failed(type(error).__name__, cut(text_of(error)))
+        return self._failed(name_of(type(error)), cut(text_of(error)))
 
     def _failed(self, ename: str, evalue: str = "") -> dict[str, Any]:
         traceback = [f"{ename}: {evalue}" if evalue else ename]
@@ -645,7 +652,7 @@ class RankKernel(IPythonParallelKernel):  # type: ignore[misc]
             error = its
         self._gate.end()
         signal.signal(signal.SIGINT, before)
-        failed = () if error is None else (type(error).__name__, cut(text_of(error)))
+        failed = () if error is None else (name_of(type(error)), cut(text_of(error)))
         self._notify(Entered(order.id, *failed))
 
     def _notify(self, notice: CellBegan | CellEnded | Entered | RankNews) -> None:

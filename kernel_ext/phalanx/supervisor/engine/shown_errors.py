@@ -13,7 +13,7 @@ from typing import Any
 from IPython.core.interactiveshell import InteractiveShell
 
 from phalanx.distributed import clear_own_frames, number_lines, without_own_frames
-from phalanx.rank import from_cell, text_of, uninterrupted
+from phalanx.rank import from_cell, name_of, text_of, uninterrupted
 
 
 def show_error(
@@ -31,7 +31,7 @@ def show_error(
     with uninterrupted():
         shell._last_traceback = None  # IPython may show nothing, and would leave an earlier error's
         with suppress(BaseException):  # of the error's own methods
-            if not _has_group(error):
+            if not _is_only_printed(error):
                 _show_users_part(shell, etype, error, users, tb_offset)
         if shell._last_traceback is None:
             lines = _plain_lines(shell, etype, error, users)
@@ -40,12 +40,15 @@ def show_error(
     return shell._last_traceback
 
 
-def _has_group(error: BaseException | None) -> bool:
-    """Whether IPython only prints an error, as it does with exception groups."""
+def _is_only_printed(error: BaseException | None) -> bool:
+    """Whether IPython only prints an error, as it does with groups.
+
+    It does so, too, if the class has no name. A metaclass may raise when asked for the name.
+    """
     groups = getattr(builtins, "BaseExceptionGroup", ())  # from Python 3.11 on
     seen: set[int] = set()  # a chain may be a ring
     while error is not None and id(error) not in seen:
-        if isinstance(error, groups):
+        if isinstance(error, groups) or not isinstance(type(error).__name__, str):
             return True
         seen.add(id(error))
         error = error.__context__
@@ -59,7 +62,7 @@ def _plain_lines(shell: Any, etype: Any, error: BaseException, users: Any) -> li
         _drop_own_frames(error)
         parts = format_exception(etype, error, users)
     except BaseException:  # noqa: BLE001 - of the error's own methods
-        parts = [*format_tb(users), f"{etype.__name__}: {text_of(error)}"]
+        parts = [*format_tb(users), f"{name_of(etype)}: {text_of(error)}"]
 
     def name_cell(found: re.Match[str]) -> str:
         name = shell.compile.format_code_name(found[1])

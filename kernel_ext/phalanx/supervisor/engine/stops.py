@@ -6,6 +6,7 @@ Everything here runs on the rank's control thread, which is free while a cell ru
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections import deque
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from functools import partial
 from typing import Any
 
 import msgspec
+import psutil
 
 from phalanx.adapters import mlx
 from phalanx.protocol import (
@@ -130,6 +132,8 @@ class CellStops:
             self._notify(msgspec.structs.replace(self._held.stop(), cell=cell))
             self._loop.call_later(TAKE_S, self._let_go, stop)
         self._gate.interrupt(cell)
+        if running == cell:
+            _interrupt_children()
         self.holding = ""
         self._nudge(cell, NUDGE_S)
         self._loop.call_later(SWALLOWED_S, self._tell_if_swallowed, cell)
@@ -184,3 +188,20 @@ class CellStops:
         """
         if self._gate.has_swallowed(cell):
             self._notify(InterruptCaught(cell))
+
+
+def _interrupt_children() -> None:
+    """Send SIGINT to the other processes of the rank's process group.
+
+    A Jupyter server does so: it signals the group of its kernel. `subprocess.run` gives a child
+    0.25 s after its own interrupt.
+    """
+    rank = os.getpid()
+    if os.getpgrp() != rank:  # the group is not ours alone
+        return
+    for pid in psutil.pids():
+        try:
+            if pid != rank and os.getpgid(pid) == rank:
+                os.kill(pid, signal.SIGINT)
+        except OSError:  # it has ended, or has another user
+            continue
