@@ -322,7 +322,7 @@ class Status:
     is_shown = False  # whether `show` shows anything at all
 
     def show(self, text: str) -> None:
-        """Show the line in place of the one before; empty text erases it if possible."""
+        """Replace the line before; empty text erases it if possible."""
 
     def lift(self) -> None:
         """Erase the line before other output is written."""
@@ -342,7 +342,7 @@ class KernelStatus(Status):
         self._text = ""
 
     def show(self, text: str) -> None:
-        """Show the line in place of the one before; empty text sends nothing."""
+        """Replace the line before; empty text sends nothing."""
         if text not in ("", self._text):
             publish(self._place, {"text/plain": text}, is_update=bool(self._text))
             self._text = text

@@ -28,7 +28,7 @@ from .view import View
 WINDOW_S = 0.1  # a line waits this long for the same line from other ranks
 LONGEST_S = 1.0  # the same, for lines that ranks print at different times
 WAITING_LINES = 20_000  # lines that wait at most, to bound memory
-KINDS = 1000  # kinds of lines whose waiting time is remembered
+KINDS = 1000  # kinds of lines to remember the waiting time of
 
 MAX_LINES = 10_000  # shown per cell, so that the browser stays usable; the rank's log has the rest
 MAX_CHARACTERS = 10_000_000  # shown per cell, for the same reason
@@ -109,7 +109,7 @@ class LineMerger:
         return merged
 
     def repeated(self, kind: str, lag_s: float) -> None:
-        """Learn that a rank repeated a line of another rank after a time."""
+        """Learn that a rank repeated a line of another after a time."""
         before_s = self._windows_s.get(kind, 0.0)
         self._windows_s[kind] = max(WINDOW_S, before_s, min(2 * lag_s, LONGEST_S))
 
@@ -266,7 +266,7 @@ class CellOutput:
                 self._view.lines(stream, shown)
 
     def _fits(self, line: MergedLine) -> bool:
-        """Return whether to show a line; count it unless another rank printed it earlier."""
+        """Return whether to show a line; count it once for all ranks."""
         key = hash((line.stream, line.text))
         printed = self._printed[key]
         printed.n_of.update(line.ranks)

@@ -189,7 +189,7 @@ class LineAssembler:
         self._unfinished: dict[tuple[int, StreamName], _PartialLine] = {}
         self._colours: dict[tuple[int, StreamName], Colours] = {}
         self._held: dict[int, list[tuple[StreamName, str]]] = {}  # since a rank's last clear
-        self._stale: set[int] = set()  # ranks whose next text clears what is held
+        self._stale: set[int] = set()  # the next text of these ranks clears what is held
 
     def take(self, rank: int, stream: StreamName, text: str) -> list[tuple[StreamName, str]]:
         """Add text; return the complete lines that nothing can clear."""
