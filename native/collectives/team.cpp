@@ -1,5 +1,5 @@
-// Run collectives on the host first, then between nodes, then on the host again. between_hosts/algorithms.cpp has the
-// algorithms over links.
+// Run collectives on the host first, then between nodes, then on the host again.
+// between_hosts/algorithms.cpp has the algorithms over links.
 #include "collectives/team.hpp"
 
 #include <algorithm>
